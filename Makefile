@@ -1,0 +1,112 @@
+# Every target works alone from a fresh clone: it makes .venv first when that is missing or stale.
+# Needs make and Python 3.11 or newer. `make test ARGS="-k layout"` passes arguments on.
+
+SHELL := bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+# `check` promises an order, with -j too.
+.NOTPARALLEL:
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+PYTHONS := $(PYTHON) python3 python3.14 python3.13 python3.12 python3.11 python
+ARGS ?=
+
+PROTO_SOURCES := $(sort $(shell find proto -name '*.proto' 2>/dev/null))
+# protoc finds its mypy plugins on PATH.
+PROTOC := PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m grpc_tools.protoc --proto_path=proto
+# $(call stubs_into,FOLDER) writes all stubs below FOLDER.
+stubs_into = $(PROTOC) --python_out=$(1) --grpc_python_out=$(1) \
+	--mypy_out=quiet:$(1) --mypy_grpc_out=quiet:$(1) $(PROTO_SOURCES)
+# $(call stub_sums,FOLDER) prints a checksum and a name for every stub below FOLDER.
+stub_sums = cd $(1) && find . -name '*_pb2*.py*' -not -path '*/__pycache__/*' -exec sha256sum {} + | sort -k2
+
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  \033[1m%-12s\033[0m %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: demo
+demo: $(STAMP) ## run the demonstration: a job that loses a node and goes on
+	$(BIN)/python examples/demo.py $(ARGS)
+
+.PHONY: test
+test: $(STAMP) ## run the tests
+	$(BIN)/python -m pytest $(ARGS)
+
+.PHONY: check
+check: format-check lint types imports proto-check proto-lint ## format, lint, types, imports, stubs, proto lint
+
+.PHONY: bench
+bench: $(STAMP) ## measure launches
+	$(BIN)/python benchmarks/launch.py $(ARGS)
+
+.PHONY: fmt
+fmt: $(STAMP) ## format the code, apply the safe lint fixes
+	$(BIN)/ruff check --fix-only --quiet .
+	$(BIN)/ruff format .
+
+.PHONY: format-check
+format-check: $(STAMP)
+	$(BIN)/ruff format --check .
+
+.PHONY: lint
+lint: $(STAMP) ## ruff
+	$(BIN)/ruff check .
+
+.PHONY: types
+types: $(STAMP) ## mypy, strict
+	$(BIN)/mypy
+
+.PHONY: imports
+imports: $(STAMP) ## who may import whom
+	$(BIN)/lint-imports
+
+.PHONY: proto
+proto: $(STAMP) ## regenerate the stubs beside their .proto files
+	$(call stubs_into,proto)
+
+.PHONY: proto-check
+proto-check: $(STAMP) ## fail when a committed stub is stale, missing or left over
+	@fresh=$$(mktemp -d) && trap 'rm -rf "$$fresh"' EXIT && \
+	$(call stubs_into,"$$fresh") && \
+	diff <($(call stub_sums,"$$fresh")) <($(call stub_sums,proto)) || \
+	{ echo "stubs differ (< fresh, > committed): run make proto; delete what has no .proto" >&2; exit 1; }
+	@echo "stubs are fresh"
+
+.PHONY: proto-lint
+proto-lint: $(STAMP) ## buf lint
+	$(BIN)/buf lint proto
+
+.PHONY: setup
+setup: $(STAMP) ## make .venv with everything in it
+
+# The stamp is the last thing written and the first thing removed, so a failed install leaves none.
+$(STAMP): $(BIN)/python pyproject.toml constraints.txt
+	@rm -f $@
+	@echo "installing into $(VENV); the first time takes minutes, torch is large"
+	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'  # the first that knows --group
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e . --group dev
+	@touch $@
+
+# A copied or moved checkout brings a .venv whose scripts name the old place: start over.
+ifeq ($(shell grep -sF "$(CURDIR)/$(VENV)" $(BIN)/activate),)
+.PHONY: $(BIN)/python
+endif
+$(BIN)/python:
+	@rm -rf $(VENV)
+	@for python in $(PYTHONS); do \
+		if "$$python" -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; \
+		then echo "$$python -m venv $(VENV)"; exec "$$python" -m venv $(VENV); fi; \
+	done; \
+	echo "no Python 3.11 or newer with the venv module found; name one: make PYTHON=/path/to/python" >&2; exit 1
+
+.PHONY: clean
+clean: ## remove caches and build results
+	rm -rf build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .grimp_cache
+	find . -path ./$(VENV) -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
+
+.PHONY: distclean
+distclean: clean ## remove .venv too
+	rm -rf $(VENV)

@@ -1,0 +1,73 @@
+"""How a freshly forked child of the helper becomes a worker.
+
+The worker gets: its own session and group, death by SIGKILL when the helper dies, default signal
+dispositions and an empty mask, /dev/null and the two given descriptors as stdio, nothing else.
+
+Imported by the helper: standard library only, and no module that costs memory.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import warnings  # noqa: F401 - os.execvpe imports it; here once, instead of in every child
+
+from rallypoint.agent.descendants import PR_SET_PDEATHSIG, prctl
+
+TYPE_CHECKING = False  # mypy knows the name; importing typing would cost 1 MB
+if TYPE_CHECKING:
+    from typing import Any, NoReturn
+
+_REPORT_BYTES_MAX = 4096  # PIPE_BUF: written whole, without a reader
+
+
+def become_worker(
+    message: dict[str, Any], stdio: tuple[int, int], report_fd: int, helper_pid: int
+) -> NoReturn:
+    """Turn this freshly forked child into the worker; never returns.
+
+    Args:
+        message: the spawn frame: argv, env, cwd.
+        stdio: descriptors for stdout and stderr, both above 2.
+        report_fd: close-on-exec pipe; takes "<errno> <message>" when the child cannot exec.
+        helper_pid: the parent.
+    """
+    try:
+        os.setsid()
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != helper_pid:  # it died before it could take us along
+            os._exit(1)
+        _reset_signals()
+        null_fd = os.open(os.devnull, os.O_RDONLY)
+        _arrange_descriptors((null_fd, *stdio), report_fd)
+        os.chdir(message["cwd"])
+        os.execvpe(message["argv"][0], message["argv"], message["env"])
+    except OSError as error:
+        report = f"{error.errno or errno.EIO} {error}"
+    except Exception as error:  # noqa: BLE001 - a forked copy must not go on as a second helper
+        report = f"{errno.EINVAL} {type(error).__name__}: {error}"
+    os.write(report_fd, report.encode("utf-8", "backslashreplace")[:_REPORT_BYTES_MAX])
+    os._exit(127)
+
+
+def _reset_signals() -> None:
+    for signum in range(1, signal.NSIG):
+        try:
+            signal.signal(signum, signal.SIG_DFL)
+        except (OSError, ValueError):  # KILL, STOP, and those the C library keeps
+            continue
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def _arrange_descriptors(stdio: tuple[int, int, int], report_fd: int) -> None:
+    # Received and opened descriptors are above 2 here, because 0, 1 and 2 are open in the helper.
+    for target, fd in enumerate(stdio):
+        os.dup2(fd, target, inheritable=True)
+    for name in os.listdir("/proc/self/fd"):
+        fd = int(name)
+        if fd > 2 and fd != report_fd:
+            try:
+                os.close(fd)
+            except OSError:  # the descriptor of the listing itself
+                continue

@@ -1,0 +1,77 @@
+"""The frames that the node agent and its helper process exchange.
+
+One frame is a 4-byte big-endian length and that many bytes of JSON. The JSON is pure ASCII, so a
+surrogate escape (a byte of an environment variable that is no UTF-8) survives as ``\\udcXX``.
+File descriptors travel beside the frame as SCM_RIGHTS; this module knows nothing of them.
+
+Imported by the helper: standard library only, and no module that costs memory.
+"""
+
+from __future__ import annotations
+
+import json
+
+TYPE_CHECKING = False  # mypy knows the name; importing typing would cost the helper 1 MB
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+# Room for an environment at the kernel's own limit (6 MiB of arguments and environment), escaped.
+MAX_FRAME_BYTES = 16 * 1024 * 1024
+LENGTH_BYTES = 4
+
+# After the agent hung up or died, the helper tries this long to kill what is left, then ends. What
+# survives is in uninterruptible sleep or another user's; direct children die with the helper.
+LAST_SWEEP_MS = 10_000
+
+
+class FrameTooLarge(ValueError):
+    """A frame, outgoing or announced by the peer, is longer than MAX_FRAME_BYTES."""
+
+    def __init__(self, size_bytes: int) -> None:
+        """Carry the size that was refused."""
+        super().__init__(f"frame of {size_bytes} bytes; the limit is {MAX_FRAME_BYTES}")
+        self.size_bytes = size_bytes
+
+
+def encode(message: dict[str, Any]) -> bytes:
+    """Return the frame of one message.
+
+    Raises:
+        FrameTooLarge: the message does not fit.
+    """
+    body = json.dumps(message, ensure_ascii=True, separators=(",", ":")).encode("ascii")
+    if len(body) > MAX_FRAME_BYTES:
+        raise FrameTooLarge(len(body))
+    return len(body).to_bytes(LENGTH_BYTES, "big") + body
+
+
+class Decoder:
+    """Cuts a byte stream into messages; holds at most one unfinished frame and one read."""
+
+    __slots__ = ("_buffer",)
+
+    def __init__(self) -> None:
+        """Start with nothing read."""
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[dict[str, Any]]:
+        """Yield every message that `data` completes, in the order sent.
+
+        Raises:
+            FrameTooLarge: the peer announced a frame over the limit.
+            ValueError: a body is no JSON object.
+        """
+        self._buffer += data
+        while len(self._buffer) >= LENGTH_BYTES:
+            size_bytes = int.from_bytes(self._buffer[:LENGTH_BYTES], "big")
+            if size_bytes > MAX_FRAME_BYTES:
+                raise FrameTooLarge(size_bytes)
+            end = LENGTH_BYTES + size_bytes
+            if len(self._buffer) < end:
+                return
+            message = json.loads(self._buffer[LENGTH_BYTES:end])
+            del self._buffer[:end]
+            if not isinstance(message, dict):
+                raise ValueError("a frame must hold a JSON object")
+            yield message

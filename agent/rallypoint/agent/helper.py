@@ -1,0 +1,378 @@
+"""The helper process: the parent of all worker processes of one node agent.
+
+It exists because a process that has started gRPC must not fork, and because somebody must outlive
+the agent for long enough to kill what its workers started. The agent starts it before gRPC, as
+`python -I -S`, and tells it over a socket what to do.
+
+Rules:
+  * One thread, one poll; it waits for the socket, for SIGCHLD, and for children to exec.
+  * It is a subreaper: every orphan below it becomes its child. Therefore "waitpid says ECHILD" is
+    the proof that no descendant is left; a scan of /proc is only how to find whom to kill.
+  * Every spawn is answered once, by spawned or spawn_failed; every spawned is followed by one
+    exited. clean comes after the exited of all.
+  * When the socket closes, the agent is gone: everything is killed, then the helper ends.
+
+Frames (see frames.py), agent to helper:
+    spawn   {id, argv, env, cwd} and the descriptors of stdout and stderr
+    signal  {ids (null: all), signal}   to the process group of each worker
+    sweep   {token, limit_ms}           KILL every descendant
+and back:
+    spawned {id, pid}    spawn_failed {id, errno, message}    exited {id, pid, status}
+    clean {token}        blocked {token, pids}                swept {pids}
+
+Standard library only, and no module that costs memory: no asyncio, subprocess, dataclasses, typing.
+"""
+
+from __future__ import annotations
+
+import array
+import errno
+import os
+import select
+import signal
+import socket
+import time
+from collections import deque
+
+from rallypoint.agent.child import become_worker
+from rallypoint.agent.descendants import (
+    PR_SET_CHILD_SUBREAPER,
+    PR_SET_NAME,
+    RESCAN_MS,
+    kill_descendants,
+    list_descendants,
+    list_group,
+    prctl,
+    signal_group,
+)
+from rallypoint.agent.frames import LAST_SWEEP_MS, Decoder, encode
+from rallypoint.agent.leftovers import kill_leftovers
+
+TYPE_CHECKING = False  # mypy knows the name; importing typing would cost 1 MB
+if TYPE_CHECKING:
+    from typing import Any
+
+PROCESS_NAME = b"rallypoint-help"  # 15 bytes, the kernel's limit
+# INT and HUP come from a terminal, TERM from whoever stops the agent; the agent's end is what
+# counts here, and the socket tells it.
+_IGNORED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGPIPE")
+
+# A leftover holds GPU memory until it is gone, so the first spawn is worth this wait; a leftover
+# that does not die must not keep the node out.
+LEFTOVERS_WAIT_MS = 2_000
+# Look again at survivors that outlived their limit; their death mostly wakes us by itself.
+BLOCKED_RESCAN_MS = 500
+# More workers than any node has; a table that grows beyond it is a bug of the agent.
+MAX_WORKERS = 4096
+# Sweeps not yet answered clean. The agent asks for one per round.
+MAX_SWEEPS = 64
+# Events are under 200 bytes: an agent this far behind (100,000 events) is as good as dead.
+MAX_UNSENT_BYTES = 16 * 1024 * 1024
+_READ_BYTES = 64 * 1024
+_FDS_PER_SPAWN = 2
+
+
+class ProtocolError(Exception):
+    """The agent sent what no agent of this version sends."""
+
+
+class Worker:
+    """One spawned child.
+
+    Attributes:
+        worker_id: the agent's number for it.
+        pid: the child, which is also its process group and session.
+        exec_fd: read end of the pipe that closes when the child has exec'ed; -1 from then on.
+        waiting: signals that came before exec, when the child could still lose them.
+    """
+
+    __slots__ = ("exec_fd", "pid", "waiting", "worker_id")
+
+    def __init__(self, worker_id: int, pid: int, exec_fd: int) -> None:
+        """Record a child that was just forked."""
+        self.worker_id = worker_id
+        self.pid = pid
+        self.exec_fd = exec_fd
+        self.waiting: list[int] = []
+
+
+class Helper:
+    """The event loop and its state."""
+
+    def __init__(self, control: socket.socket, wake_fd: int) -> None:
+        """Take the control socket and the read end that every SIGCHLD writes to."""
+        self._control = control
+        self._wake_fd = wake_fd
+        self._pid = os.getpid()
+        self._poll = select.poll()
+        self._poll.register(control, select.POLLIN)
+        self._poll.register(wake_fd, select.POLLIN)
+        self._decoder = Decoder()
+        self._fds: deque[int] = deque()  # received, not yet claimed by their spawn
+        self._unsent = bytearray()
+        self._workers: dict[int, Worker] = {}  # not yet reaped, by worker id
+        self._by_pid: dict[int, Worker] = {}
+        self._by_exec_fd: dict[int, Worker] = {}
+        self._leaderless: dict[int, int] = {}  # worker id -> group whose leader was reaped
+        self._sweeps: dict[int, float] = {}  # token -> when to report blocked; inf: reported
+        self._has_children = False
+
+    def serve(self) -> None:
+        """Run until the agent is gone."""
+        while True:
+            ready = [fd for fd, _ in self._poll.poll(self._compute_timeout_ms())]
+            if self._wake_fd in ready:
+                _drain(self._wake_fd)
+            for fd in ready:
+                if fd in self._by_exec_fd:
+                    self._finish_start(self._by_exec_fd[fd])
+            # Deaths first: a signal or spawn decided on them must not meet the state before.
+            self._reap()
+            if self._control.fileno() in ready and not self._receive():
+                return
+            if self._sweeps:
+                self._continue_sweeps()
+            self._flush()
+
+    def _compute_timeout_ms(self) -> int | None:
+        if not self._sweeps:
+            return None
+        first = min(self._sweeps.values())
+        if first == float("inf"):
+            return BLOCKED_RESCAN_MS
+        return min(RESCAN_MS, max(0, round((first - time.monotonic()) * 1000)))
+
+    # --- the agent ---
+
+    def send(self, kind: str, **fields: object) -> None:
+        """Queue one event for the agent; the loop flushes."""
+        self._unsent += encode({"type": kind, **fields})
+        if len(self._unsent) > MAX_UNSENT_BYTES:
+            raise ProtocolError("the agent does not read")
+
+    def _flush(self) -> None:
+        try:
+            while self._unsent:
+                del self._unsent[: self._control.send(self._unsent)]
+        except BlockingIOError:
+            pass
+        except OSError:  # the agent is gone; the next read says so
+            self._unsent.clear()
+        wanted = select.POLLIN | (select.POLLOUT if self._unsent else 0)
+        self._poll.modify(self._control, wanted)
+
+    def _receive(self) -> bool:
+        """Take what the agent sent; tell whether it is still there."""
+        room = socket.CMSG_SPACE(16 * array.array("i").itemsize)
+        try:
+            data, ancillary, flags, _ = self._control.recvmsg(
+                _READ_BYTES, room, socket.MSG_CMSG_CLOEXEC
+            )
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        for _, _, payload in ancillary:
+            self._fds.extend(array.array("i", payload))
+        if flags & socket.MSG_CTRUNC:
+            raise ProtocolError("descriptors were lost")
+        for message in self._decoder.feed(data):
+            self._obey(message)
+        return bool(data)
+
+    def _obey(self, message: dict[str, Any]) -> None:
+        match message["type"]:
+            case "spawn":
+                if len(self._fds) < _FDS_PER_SPAWN:
+                    raise ProtocolError("a spawn came without its descriptors")
+                fds = [self._fds.popleft() for _ in range(_FDS_PER_SPAWN)]
+                try:
+                    self._spawn(message, *fds)
+                finally:
+                    for fd in fds:
+                        os.close(fd)
+            case "signal":
+                ids = message["ids"]
+                wanted = [*self._workers, *self._leaderless] if ids is None else ids
+                for worker_id in wanted:
+                    self._signal(worker_id, message["signal"])
+            case "sweep":
+                if len(self._sweeps) >= MAX_SWEEPS:
+                    raise ProtocolError("too many sweeps")
+                self._sweeps[message["token"]] = time.monotonic() + message["limit_ms"] / 1000
+            case other:
+                raise ProtocolError(f"unknown message {other!r}")
+
+    # --- workers ---
+
+    def _spawn(self, message: dict[str, Any], stdout_fd: int, stderr_fd: int) -> None:
+        worker_id = message["id"]
+        refusal = self._find_refusal(worker_id)
+        if refusal:
+            self._refuse(worker_id, refusal, os.strerror(refusal))
+            return
+        try:
+            pid, exec_fd = self._fork(message, (stdout_fd, stderr_fd))
+        except OSError as error:
+            self._refuse(worker_id, error.errno or errno.EAGAIN, str(error))
+            return
+        worker = Worker(worker_id, pid, exec_fd)
+        self._workers[worker_id] = self._by_pid[pid] = self._by_exec_fd[exec_fd] = worker
+        self._leaderless.pop(worker_id, None)
+        self._poll.register(exec_fd, select.POLLIN)
+
+    def _fork(self, message: dict[str, Any], stdio: tuple[int, int]) -> tuple[int, int]:
+        exec_fd, report_fd = os.pipe()
+        try:
+            pid = os.fork()
+        except OSError:
+            os.close(exec_fd)
+            os.close(report_fd)
+            raise
+        if pid == 0:
+            become_worker(message, stdio, report_fd, self._pid)
+        os.close(report_fd)
+        return pid, exec_fd
+
+    def _find_refusal(self, worker_id: int) -> int:
+        if worker_id in self._workers:
+            return errno.EEXIST
+        if self._sweeps:  # it would be killed
+            return errno.EBUSY
+        return errno.EAGAIN if len(self._workers) >= MAX_WORKERS else 0
+
+    def _refuse(self, worker_id: int, code: int, message: str) -> None:
+        self.send("spawn_failed", id=worker_id, errno=code, message=message)
+
+    def _finish_start(self, worker: Worker) -> None:
+        """Answer a spawn: its pipe closed at exec, or holds the reason why there was none."""
+        report = os.read(worker.exec_fd, _READ_BYTES).decode("utf-8", "replace")
+        self._poll.unregister(worker.exec_fd)
+        os.close(worker.exec_fd)
+        del self._by_exec_fd[worker.exec_fd]
+        worker.exec_fd = -1
+        if not report:
+            self.send("spawned", id=worker.worker_id, pid=worker.pid)
+            for signum in worker.waiting:
+                _signal_own_group(worker.pid, signum)
+            return
+        code, _, text = report.partition(" ")
+        self._refuse(worker.worker_id, int(code), text)
+        del self._workers[worker.worker_id], self._by_pid[worker.pid]  # reaped as an orphan is
+
+    def _signal(self, worker_id: int, signum: int) -> None:
+        worker = self._workers.get(worker_id)
+        if worker is None:
+            group = self._leaderless.get(worker_id)
+            if group is not None and not signal_group(self._pid, group, signum):
+                del self._leaderless[worker_id]  # empty: from now on the number may be anybody's
+        elif worker.exec_fd == -1 or signum == signal.SIGKILL:
+            _signal_own_group(worker.pid, signum)
+        elif signum not in worker.waiting:
+            worker.waiting.append(signum)
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                self._has_children = False
+                self._leaderless.clear()
+                return
+            if pid == 0:
+                self._has_children = True
+                return
+            worker = self._by_pid.get(pid)
+            if worker and worker.exec_fd != -1:
+                self._finish_start(worker)
+            if self._by_pid.pop(pid, None) and worker:
+                del self._workers[worker.worker_id]
+                self.send("exited", id=worker.worker_id, pid=pid, status=status)
+                if self._has_group(pid):
+                    self._leaderless[worker.worker_id] = pid
+
+    def _has_group(self, group: int) -> bool:
+        try:
+            os.killpg(group, 0)  # spares most the scan: usually nobody has the number
+        except ProcessLookupError:
+            return False
+        except PermissionError:
+            pass
+        return bool(list_group(self._pid, group))
+
+    def _continue_sweeps(self) -> None:
+        self._reap()  # sees also who was spawned since the last look
+        if self._has_children:
+            kill_descendants(self._pid)
+            self._reap()
+        if not self._has_children:
+            for token in self._sweeps:
+                self.send("clean", token=token)
+            self._sweeps.clear()
+            return
+        now = time.monotonic()
+        for token, deadline in self._sweeps.items():
+            if deadline <= now:
+                self._sweeps[token] = float("inf")
+                self.send("blocked", token=token, pids=sorted(list_descendants(self._pid)))
+
+
+def _signal_own_group(pid: int, signum: int) -> None:
+    """Signal the group of a child that was not reaped: so the number is still its own."""
+    try:
+        try:
+            os.killpg(pid, signum)
+        except ProcessLookupError:  # the child has not come to setsid yet
+            os.kill(pid, signum)
+    except OSError:  # EPERM: all of the group changed their user; EINVAL: no such signal
+        pass
+
+
+def _drain(fd: int) -> None:
+    try:
+        while len(os.read(fd, 4096)) == 4096:
+            pass
+    except BlockingIOError:
+        pass
+
+
+def end_descendants(wake_fd: int, limit_ms: int) -> None:
+    """KILL and reap until no descendant is left, or the time is over."""
+    deadline = time.monotonic() + limit_ms / 1000
+    poll = select.poll()
+    poll.register(wake_fd, select.POLLIN)
+    while time.monotonic() < deadline:
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            return
+        kill_descendants(os.getpid())
+        poll.poll(RESCAN_MS)
+        _drain(wake_fd)
+
+
+def main(control_fd: int) -> None:
+    """Be the helper on this socket until it closes."""
+    control = socket.socket(fileno=control_fd)
+    control.setblocking(False)
+    control.set_inheritable(False)
+    for name in _IGNORED:
+        signal.signal(getattr(signal, name), signal.SIG_IGN)
+    wake_fd, wake_write_fd = os.pipe()
+    os.set_blocking(wake_fd, False)
+    os.set_blocking(wake_write_fd, False)
+    signal.set_wakeup_fd(wake_write_fd, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda signum, frame: None)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    prctl(PR_SET_NAME, PROCESS_NAME)
+    prctl(PR_SET_CHILD_SUBREAPER, 1)
+    os.chdir("/")
+    try:
+        helper = Helper(control, wake_fd)
+        swept = kill_leftovers(LEFTOVERS_WAIT_MS)
+        if swept:
+            helper.send("swept", pids=swept)
+        helper.serve()
+    finally:
+        end_descendants(wake_fd, LAST_SWEEP_MS)

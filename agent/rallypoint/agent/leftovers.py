@@ -1,0 +1,150 @@
+"""Recognise and kill worker processes whose node agent is dead.
+
+The helper kills what it can see below it; this is for the case that agent and helper died at once.
+Every worker carries in its environment a mark that names its agent beyond doubt: pid and start
+time, and for which pid namespace and which boot these numbers are meant.
+
+Rules: a process is killed only if it is our own user's, in our pid and time namespace, of this
+boot, no ancestor of ours, and its agent is *known* to be dead. Whatever cannot be read or is
+invisible counts as alive.
+
+Imported by the helper: standard library only, and no module that costs memory.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+from rallypoint.agent.descendants import (
+    await_any_exit,
+    is_descendant,
+    list_processes,
+    read_proc,
+    read_stat,
+    signal_verified,
+)
+
+AGENT_MARK_ENV = "RALLYPOINT_AGENT"
+
+_PREFIX = AGENT_MARK_ENV.encode() + b"="
+# The kernel allows an environment of up to 6 MiB; no mark of ours is put behind that much.
+_ENVIRON_BYTES_MAX = 8 * 1024 * 1024
+
+
+class AgentMark:
+    """Which agent process a worker belongs to.
+
+    Attributes:
+        pid: the agent, in its pid namespace.
+        start_ticks: when it started, clock ticks since boot; with the pid it names one process.
+        place: inode of the pid namespace and boot id, `<inode>:<boot id>`: where pid has a meaning.
+    """
+
+    __slots__ = ("pid", "place", "start_ticks")
+
+    def __init__(self, pid: int, start_ticks: int, place: str) -> None:
+        """Hold the three."""
+        self.pid = pid
+        self.start_ticks = start_ticks
+        self.place = place
+
+
+def compute_mark(incarnation: str) -> str:
+    """Return the value of RALLYPOINT_AGENT for the workers of the calling process.
+
+    Args:
+        incarnation: the agent's incarnation; for the reader of a process list, not compared here.
+    """
+    stat = read_stat(os.getpid())
+    if stat is None:
+        raise OSError("cannot read /proc/<own pid>/stat: is /proc mounted?")
+    return f"{incarnation}:{stat.pid}:{stat.start_ticks}:{_compute_place()}"
+
+
+def parse_mark(value: bytes) -> AgentMark | None:
+    """Return the mark in a RALLYPOINT_AGENT value, or None when it is not one of ours."""
+    parts = value.decode("ascii", "replace").rsplit(":", 4)
+    if len(parts) != 5 or not all(part.isdecimal() for part in parts[1:4]):
+        return None
+    return AgentMark(int(parts[1]), int(parts[2]), f"{parts[3]}:{parts[4]}")
+
+
+def kill_leftovers(wait_ms: int) -> list[int]:
+    """KILL every process that a dead agent left behind, and wait until they are gone.
+
+    Args:
+        wait_ms: the most to wait, in milliseconds; nothing is waited for when nothing was found.
+
+    Returns:
+        The pids that were killed, ascending.
+    """
+    place = _compute_place()
+    found = [pid for pid in list_processes() if _is_leftover(pid, place)]
+    killed = [
+        pid
+        for pid in found
+        if signal_verified(pid, signal.SIGKILL, lambda target: _is_leftover(target, place))
+    ]
+    deadline = time.monotonic() + wait_ms / 1000
+    for pid in killed:
+        await_any_exit((pid,), max(0, round((deadline - time.monotonic()) * 1000)))
+    return sorted(killed)
+
+
+def _compute_place() -> str:
+    boot_id = (read_proc("/proc/sys/kernel/random/boot_id") or b"").decode().strip()
+    return f"{os.stat('/proc/self/ns/pid').st_ino}:{boot_id}"
+
+
+def _is_leftover(pid: int, place: str) -> bool:
+    mark = _read_mark(pid)  # first, as it refuses nearly every process
+    return (
+        mark is not None
+        and mark.place == place
+        and _is_in_our_namespaces(pid)
+        and _is_agent_dead(mark)
+        and pid != os.getpid()
+        and not is_descendant(os.getpid(), pid)
+    )
+
+
+def _read_mark(pid: int) -> AgentMark | None:
+    """Return the mark in the environment of a process of our own user."""
+    try:
+        if os.stat(f"/proc/{pid}").st_uid != os.geteuid():
+            return None
+    except OSError:
+        return None
+    environ = read_proc(f"/proc/{pid}/environ", _ENVIRON_BYTES_MAX)
+    if not environ or _PREFIX not in environ:
+        return None
+    for entry in environ.split(b"\0"):
+        if entry.startswith(_PREFIX):
+            return parse_mark(entry[len(_PREFIX) :])
+    return None
+
+
+def _is_in_our_namespaces(pid: int) -> bool:
+    # In another time namespace the same start time reads as another number.
+    try:
+        return all(
+            os.stat(f"/proc/{pid}/ns/{kind}").st_ino == os.stat(f"/proc/self/ns/{kind}").st_ino
+            for kind in ("pid", "time")
+            if os.path.exists(f"/proc/self/ns/{kind}")
+        )
+    except OSError:
+        return False
+
+
+def _is_agent_dead(mark: AgentMark) -> bool:
+    # kill(2) and not /proc decides whether the pid is free: hidepid hides other users' processes.
+    try:
+        os.kill(mark.pid, 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        pass  # exists; if its stat is readable, its start time still tells
+    stat = read_stat(mark.pid)
+    return stat is not None and (stat.start_ticks != mark.start_ticks or stat.is_dead)

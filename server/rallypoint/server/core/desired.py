@@ -1,0 +1,71 @@
+"""The one thing that a node has to make true, derived from what the coordinator knows.
+
+Level, not edge: whatever was sent or lost before, this state is enough for the agent to act on, and
+sending it twice does nothing twice.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from rallypoint.server.core.effects import (
+    Desired,
+    DesiredFinished,
+    DesiredRun,
+    DesiredStandby,
+    DesiredStop,
+    Send,
+)
+from rallypoint.server.core.failures import find_verdict
+from rallypoint.server.core.model import Activity, Job, Node, Phase, RoundReason
+from rallypoint.server.core.state import Draft
+
+
+def desired_state(job: Job, node: Node) -> Desired:
+    """Return what `node` has to make true while `job` is as it is."""
+    if job.phase is Phase.CLOSED:
+        assert job.outcome is not None
+        return DesiredFinished(job.outcome, job.verdict, job.restart_count, job.round_number)
+    round = job.round
+    if node.member and round is not None:
+        if job.phase is Phase.RUNNING:
+            return DesiredRun(round.header, node.assignment, job.spec.max_restarts)
+        if node.activity is not Activity.READY:
+            reason = round.stop_reason or RoundReason.UNKNOWN
+            return DesiredStop(
+                round.header.number, reason, job.spec.grace_ms, stop_text(job, reason)
+            )
+    if node.activity in (Activity.UNREADY, Activity.BLOCKED) and node.held_round:
+        text = "this round is over for this node"
+        return DesiredStop(node.held_round, RoundReason.UNKNOWN, job.spec.grace_ms, text)
+    return DesiredStandby(spare=job.phase is Phase.RUNNING)
+
+
+def stop_text(job: Job, reason: RoundReason) -> str:
+    """Return why the round is stopped, as one line."""
+    assert job.round is not None
+    if reason is RoundReason.GROWTH:
+        return "new nodes are taken in"
+    # The first finding stays: telling every node anew with each later failure would cost a message
+    # to all for each of them.
+    found = find_verdict(replace(job.round, failures=job.round.failures[:1], failure_count=1))
+    return found.text if found is not None else reason.value
+
+
+def tell_nodes(draft: Draft) -> None:
+    """Send every touched node its desired state where that has changed."""
+    for session in list(draft.touched):
+        node = draft.node(session)
+        if node is None:
+            continue
+        previous = node.desired
+        wanted = desired_state(draft.the_job(node.job_id), node)
+        if isinstance(wanted, DesiredStop) and isinstance(previous, DesiredStop):
+            if wanted.round == previous.round:
+                wanted = previous  # a stop is ordered once; only its text could differ
+        if wanted != previous:
+            node = replace(node, desired=wanted, revision=node.revision + 1)
+            draft.put_node(node)
+        elif session not in draft.resend:
+            continue
+        draft.effects.append(Send(session, node.revision, wanted))

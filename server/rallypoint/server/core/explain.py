@@ -1,0 +1,171 @@
+"""Why a job is not further than it is, for people and programs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from rallypoint.server.core.deadlines import DeadlineKind
+from rallypoint.server.core.model import Activity, Job, Node, Phase, WaitKind
+from rallypoint.server.core.rounds import Wait, decide_forming
+from rallypoint.server.core.state import State, Tally
+
+NAMED_MAX = 16
+"""Nodes that an explanation names; it has the same size however large the job is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Awaited:
+    """A node that a wait is about."""
+
+    name: str
+    state: str
+    since_ms: int | None
+    """How long it has been so; None when unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """What a job waits for."""
+
+    kind: WaitKind
+    ready_nodes: int
+    needed_nodes: int
+    awaited: tuple[Awaited, ...]
+    left_ms: int | None
+    """Until the wait ends by itself; None when only an event ends it."""
+    text: str
+
+
+def explain(state: State, job: Job, now_ms: int) -> Waiting | None:
+    """Return what the job waits for, or None when it waits for nothing."""
+    tally = state.tallies.get(job.job_id, Tally())
+    match job.phase:
+        case Phase.FORMING:
+            return _forming(state, job, tally, now_ms)
+        case Phase.RUNNING:
+            return _running(state, job, tally, now_ms)
+        case Phase.STOPPING:
+            due_ms = state.deadlines.get((DeadlineKind.STOP, job.job_id))
+            return _on_members(
+                state, job, now_ms, WaitKind.STOP, lambda node: node.is_pending, due_ms, "to stop"
+            )
+        case Phase.CLOSED:
+            if tally.nodes == 0:
+                return None
+            text = f"the run has ended; {tally.nodes} nodes have still to be told"
+            return Waiting(WaitKind.FAREWELL, 0, tally.nodes, (), None, text)
+
+
+def _forming(state: State, job: Job, tally: Tally, now_ms: int) -> Waiting | None:
+    if state.window_until_ms > now_ms:
+        wait = Wait(WaitKind.REATTACH, state.window_until_ms)
+    else:
+        decision = decide_forming(job, tally, now_ms)
+        if not isinstance(decision, Wait):
+            return None
+        wait = decision
+    spec, ready = job.spec, tally.eligible
+    left_ms = None if wait.until_ms is None else max(0, wait.until_ms - now_ms)
+    awaited: tuple[Awaited, ...] = ()
+    match wait.kind:
+        case WaitKind.REATTACH:
+            text = "the coordinator has just started and listens for rounds that run already"
+            needed = spec.min_nodes
+        case WaitKind.BACKOFF:
+            text = f"a pause before restart {job.restart_count} of at most {spec.max_restarts}"
+            needed = spec.min_nodes
+        case WaitKind.RETURNING:
+            awaited = _name(_nodes(state, job), lambda node: not node.attached, now_ms)
+            text = "members whose connection broke may still come back"
+            needed = ready + tally.away
+        case WaitKind.LAST_CALL:
+            text = f"{ready} of at most {spec.max_nodes} nodes are ready"
+            needed = spec.max_nodes
+        case _:
+            awaited = tuple(
+                Awaited(lost.name, "lost", now_ms - lost.at_ms) for lost in job.lost[-NAMED_MAX:]
+            ) + _name(_nodes(state, job), lambda node: not node.is_eligible, now_ms)
+            awaited = awaited[:NAMED_MAX]
+            text = f"{ready} of at least {spec.min_nodes} nodes are ready"
+            needed = spec.min_nodes
+    return Waiting(wait.kind, ready, needed, awaited, left_ms, _sentence(text, awaited, left_ms))
+
+
+def _running(state: State, job: Job, tally: Tally, now_ms: int) -> Waiting | None:
+    due_ms = state.deadlines.get((DeadlineKind.GROWTH, job.job_id))
+    if tally.unstarted > 0:
+        due_ms = state.deadlines.get((DeadlineKind.START, job.job_id))
+        return _on_members(
+            state,
+            job,
+            now_ms,
+            WaitKind.START,
+            lambda node: node.member and node.activity is Activity.ASSIGNED,
+            due_ms,
+            "to start",
+        )
+    if due_ms is None:
+        return None
+    left_ms = max(0, due_ms - now_ms)
+    text = f"{tally.newcomers} new nodes will be taken into the next round"
+    return Waiting(WaitKind.GROWTH, tally.newcomers, 0, (), left_ms, _sentence(text, (), left_ms))
+
+
+def _on_members(
+    state: State,
+    job: Job,
+    now_ms: int,
+    kind: WaitKind,
+    is_awaited: Callable[[Node], bool],
+    due_ms: int | None,
+    what: str,
+) -> Waiting:
+    tally = state.tallies.get(job.job_id, Tally())
+    number = tally.unstarted if kind is WaitKind.START else tally.pending
+    awaited = _name(_nodes(state, job), is_awaited, now_ms)
+    left_ms = None if due_ms is None else max(0, due_ms - now_ms)
+    text = f"{number} of {tally.members} nodes have still {what}"
+    return Waiting(
+        kind, tally.members - number, number, awaited, left_ms, _sentence(text, awaited, left_ms)
+    )
+
+
+def _nodes(state: State, job: Job) -> Iterable[Node]:
+    return (state.nodes[session] for session in state.sessions.get(job.job_id, ()))
+
+
+def _name(
+    nodes: Iterable[Node], is_awaited: Callable[[Node], bool], now_ms: int
+) -> tuple[Awaited, ...]:
+    found: list[Awaited] = []
+    for node in nodes:
+        if is_awaited(node):
+            since_ms = None if node.broke_ms is None else now_ms - node.broke_ms
+            found.append(Awaited(node.name, _state_of(node), since_ms))
+            if len(found) == NAMED_MAX:
+                break
+    return tuple(found)
+
+
+def _state_of(node: Node) -> str:
+    if not node.attached:
+        return "disconnected"
+    return {
+        Activity.UNREADY: "stopping an earlier round",
+        Activity.ASSIGNED: "not started",
+        Activity.BLOCKED: "blocked by processes that survived SIGKILL",
+    }.get(node.activity, "stopping")
+
+
+def _sentence(text: str, awaited: tuple[Awaited, ...], left_ms: int | None) -> str:
+    if awaited:
+        text += "; waiting for " + ", ".join(_phrase(node) for node in awaited)
+    if left_ms is not None:
+        text += f"; at most {left_ms / 1000:.1f} s more"
+    return text
+
+
+def _phrase(node: Awaited) -> str:
+    since = "" if node.since_ms is None else f" {node.since_ms / 1000:.0f} s ago"
+    return f"{node.name} ({node.state}{since})"

@@ -1,0 +1,143 @@
+"""What can happen to the coordinator: the inputs of `step`, already validated at the edge.
+
+Identifiers and clocks are the shell's; an input carries what it needs. `session` and `connection`
+say who speaks: anything from a connection older than the newest one known is refused.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rallypoint.server.core.model import Claim, Identity, JobId, SessionId, WorkerExit
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """A node opened a connection and told everything that it holds."""
+
+    identity: Identity
+    connection: int
+    epoch: int
+    """Highest epoch that the agent has seen; 0 for none."""
+    run: int
+    """Run that it takes part in; 0 for none."""
+    coordinator_id: str
+    coordinator_durable: bool
+    acknowledged: int
+    """Highest report sequence that any coordinator acknowledged to it."""
+    revision: int
+    """Highest revision of the desired state that it applied."""
+    claim: Claim | None
+    ready: ReadyPort | None
+
+
+@dataclass(frozen=True, slots=True)
+class ReadyPort:
+    """Nothing of `round` or an earlier one runs on the node, and this port is reserved."""
+
+    round: int
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sender:
+    """Who speaks, on which connection, with which report."""
+
+    session: SessionId
+    connection: int
+    epoch: int
+    sequence: int = 0
+    """Number of the report, from 1 without gaps; 0 for what is not kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """The agent lives."""
+
+    sender: Sender
+    number: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """The node is clean."""
+
+    sender: Sender
+    ready: ReadyPort
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """All local workers run."""
+
+    sender: Sender
+    round: int
+    pids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The round was not started here."""
+
+    sender: Sender
+    round: int
+    leaving: bool
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Exited:
+    """Workers ended."""
+
+    sender: Sender
+    round: int
+    exits: tuple[WorkerExit, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Succeeded:
+    """Every local worker ended with 0, unprompted."""
+
+    sender: Sender
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
+class Blocked:
+    """Processes survived SIGKILL."""
+
+    sender: Sender
+    round: int
+    pids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Goodbye:
+    """The node leaves on purpose and is clean."""
+
+    sender: Sender
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """The stream of this connection ended, for whatever reason."""
+
+    sender: Sender
+
+
+@dataclass(frozen=True, slots=True)
+class TimePassed:
+    """Nothing else happened; what has expired is due."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobBroken:
+    """The shell caught a broken invariant of this job; the job must not go on."""
+
+    job_id: JobId
+    report: str
+
+
+Report = Ready | Started | Refused | Exited | Succeeded | Blocked | Goodbye
+Input = Hello | Heartbeat | Report | Broken | TimePassed | JobBroken

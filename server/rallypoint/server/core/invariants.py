@@ -1,0 +1,130 @@
+"""What must hold after every step; a broken one is a bug of ours and ends the job that has it.
+
+`check_touched` looks at what a step changed and costs no more than that; `check_job` looks at a
+whole job and is for rounds that were just sealed or stopped, for loads, and for simulation.
+"""
+
+from __future__ import annotations
+
+from rallypoint.server.core.model import Activity, Job, JobId, Node, Phase
+from rallypoint.server.core.state import Delta, State, Tally, tally_of
+
+
+class BrokenInvariant(Exception):
+    """A bug of ours in one job."""
+
+    def __init__(self, job_id: JobId, text: str) -> None:
+        """Name the job and what is wrong with it."""
+        super().__init__(f"{job_id}: {text}")
+        self.job_id = job_id
+        self.text = text
+
+
+def _require(holds: bool, job_id: JobId, text: str) -> None:
+    if not holds:
+        raise BrokenInvariant(job_id, text)
+
+
+def check_touched(state: State, delta: Delta) -> None:
+    """Check the entries that `delta` changed, after it was applied.
+
+    Raises:
+        BrokenInvariant: for the first job that has one.
+    """
+    for session in delta.nodes:
+        node = state.nodes.get(session)
+        if node is not None:
+            _check_node(state.jobs[node.job_id], node)
+    for job_id in delta.jobs:
+        job = state.jobs.get(job_id)
+        if job is not None:
+            _check_counts(job, state.tallies.get(job_id, Tally()))
+
+
+def check_job(state: State, job_id: JobId) -> None:
+    """Check everything about one job.
+
+    Raises:
+        BrokenInvariant: if anything does not hold.
+    """
+    job = state.jobs[job_id]
+    nodes = [state.nodes[session] for session in state.sessions.get(job_id, ())]
+    tally = Tally()
+    for node in nodes:
+        _require(node.job_id == job_id, job_id, f"{node.name} is listed in another job")
+        _require(
+            state.index.get((job_id, node.name)) == node.session,
+            job_id,
+            f"the name {node.name} does not lead to its node",
+        )
+        _check_node(job, node)
+        tally = tally.plus(tally_of(node), 1)
+    _require(tally == state.tallies.get(job_id, Tally()), job_id, "the tally is off")
+    _check_counts(job, tally)
+    _check_ranks(job, nodes)
+
+
+def _check_node(job: Job, node: Node) -> None:
+    job_id = job.job_id
+    _require(node.member == (node.assignment is not None), job_id, f"{node.name}: half a member")
+    if node.member:
+        _require(job.round is not None, job_id, f"{node.name} is a member of no round")
+    if node.activity is Activity.READY:
+        _require(node.port > 0, job_id, f"{node.name} is ready without a port")
+    if node.activity in (Activity.ASSIGNED, Activity.STARTED, Activity.SUCCEEDED):
+        _require(node.held_round > 0, job_id, f"{node.name} runs no round")
+    _require(
+        node.held_round <= job.round_number,
+        job_id,
+        f"{node.name} holds round {node.held_round} above {job.round_number}",
+    )
+
+
+def _check_counts(job: Job, tally: Tally) -> None:
+    job_id = job.job_id
+    has_round = job.phase in (Phase.RUNNING, Phase.STOPPING)
+    _require(has_round == (job.round is not None), job_id, "phase and round disagree")
+    _require(
+        (job.phase is Phase.CLOSED) == (job.outcome is not None), job_id, "closed without outcome"
+    )
+    _require(job.restart_count <= max(job.spec.max_restarts, 0), job_id, "budget overdrawn")
+    if job.round is not None:
+        header = job.round.header
+        _require(header.number == job.round_number, job_id, "the round's number is not the last")
+        _require(header.run == job.run, job_id, "the round is of another run")
+        _require(tally.members <= header.group_world_size, job_id, "more members than places")
+    else:
+        _require(tally.members == 0, job_id, "members without a round")
+
+
+def _check_ranks(job: Job, nodes: list[Node]) -> None:
+    """Ranks are 0..world-1, each exactly once, and members agree with the round."""
+    round, job_id = job.round, job.job_id
+    if round is None:
+        return
+    if not round.departures:  # an adopted round may have a hole, and is being stopped then
+        ranks = [
+            rank
+            for member in round.members
+            for rank in range(
+                member.assignment.first_rank,
+                member.assignment.first_rank + member.assignment.local_world_size,
+            )
+        ]
+        _require(ranks == list(range(round.header.world_size)), job_id, "ranks have holes")
+        _require(
+            [member.assignment.group_rank for member in round.members]
+            == list(range(round.header.group_world_size)),
+            job_id,
+            "group ranks have holes",
+        )
+    names = [member.name for member in round.members]
+    _require(len(set(names)) == len(names), job_id, "a node has two places")
+    places = {member.name: member.assignment for member in round.members}
+    for node in nodes:
+        if node.member:
+            _require(
+                places.get(node.name) == node.assignment,
+                job_id,
+                f"{node.name} has another place than the round says",
+            )

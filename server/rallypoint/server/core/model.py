@@ -1,0 +1,419 @@
+"""The words of the coordinator's core: specs, nodes, workers, rounds, jobs.
+
+Everything here is a frozen value. Times are milliseconds of journal time unless a name says
+otherwise; journal time never runs backwards and means nothing outside one coordinator.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import NewType
+
+JobId = NewType("JobId", str)
+SessionId = NewType("SessionId", str)
+"""Incarnation of an agent: 32 hexadecimal digits, one per agent process."""
+NodeName = NewType("NodeName", str)
+
+NODES_PER_JOB_MAX = 16_384
+"""Sixteen times the largest job that is measured; beyond it a relay per rack is the answer."""
+JOBS_MAX = 4_096
+"""Live and remembered jobs of one coordinator; the oldest ended ones make room."""
+HISTORY_MAX = 64
+"""Ended rounds that a job remembers."""
+FAILURES_MAX = 16
+"""Failed workers of a round that are kept whole; later ones are only counted."""
+LOST_MAX = 16
+"""Lost nodes that a job remembers for its explanations."""
+
+
+class Phase(Enum):
+    """Where a run stands."""
+
+    FORMING = "forming"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    CLOSED = "closed"
+
+
+class Outcome(Enum):
+    """How a run ended."""
+
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    ABANDONED = "abandoned"
+
+
+class Activity(Enum):
+    """What runs on a node, as far as the coordinator knows."""
+
+    UNREADY = "unready"  # processes of an earlier round may still run there
+    READY = "ready"  # clean, with a reserved port
+    ASSIGNED = "assigned"  # it has a place in the round and has not said Started
+    STARTED = "started"
+    SUCCEEDED = "succeeded"  # every local worker ended with 0, unprompted
+    FAILED = "failed"  # a local worker failed; others may still run
+    BLOCKED = "blocked"  # processes survived SIGKILL
+
+
+class RoundReason(Enum):
+    """Why a round began or ended."""
+
+    UNKNOWN = "unknown"
+    FIRST = "first"
+    WORKER_FAILED = "worker failed"
+    NODE_LOST = "node lost"
+    NODE_LEFT = "node left"
+    GROWTH = "growth"
+    START_OVERDUE = "start overdue"
+    SUCCEEDED = "succeeded"
+    CLOSED = "closed"
+
+
+class VerdictCause(Enum):
+    """What kind of event a verdict names."""
+
+    WORKER_FAILED = "worker failed"
+    NODE_LOST = "node lost"
+    NODE_LEFT = "node left"
+    START_OVERDUE = "start overdue"
+    CANNOT_START = "cannot start"
+    TOO_FEW_NODES = "too few nodes"
+    NO_PROGRESS = "no progress"
+    INTERNAL = "internal"
+
+
+class Consequence(Enum):
+    """What followed a failure."""
+
+    UNDECIDED = "undecided"
+    RESTARTED = "restarted"
+    REFORMED = "reformed"
+    BUDGET_SPENT = "budget spent"
+    CRASH_LOOP = "crash loop"
+    ENDED = "ended"
+
+
+class WaitKind(Enum):
+    """What a job waits for."""
+
+    REATTACH = "reattach"
+    NODES = "nodes"
+    LAST_CALL = "last call"
+    RETURNING = "returning"
+    BACKOFF = "backoff"
+    START = "start"
+    STOP = "stop"
+    GROWTH = "growth"
+    FAREWELL = "farewell"
+
+
+@dataclass(frozen=True, slots=True)
+class JobSpec:
+    """What a run was asked to be; the same for all of its agents."""
+
+    min_nodes: int = 1
+    """1 or more."""
+    max_nodes: int = 1
+    """At least `min_nodes`."""
+    max_restarts: int = 0
+    """Charged restarts that the run may have; 0 or more."""
+    join_timeout_ms: int = 600_000
+    """How long a round may stay short of `min_nodes`."""
+    last_call_ms: int = 5_000
+    """Wait for more nodes before a first round below `max_nodes`, anew with every arrival."""
+    settle_ms: int = 5_000
+    """Collecting time for newcomers before a growth, anew with every arrival."""
+    grow_after_ms: int = 10_000
+    """Youngest age at which a round is stopped for growth; doubles with every growth."""
+    grow: bool = True
+    """Whether a running round may be stopped to take newcomers in."""
+    grace_ms: int = 30_000
+    """Between the stop signal and SIGKILL."""
+    restart_backoff_ms: int = 1_000
+    """Pause before the third restart in a row without progress; 0 turns pauses off."""
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorRecord:
+    """What a worker wrote down before it died."""
+
+    message: str
+    traceback: str = ""
+    before_exit_ms: int | None = None
+    """How long before the end of the process it was written; None when it has no time."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerExit:
+    """How a worker ended. Exactly one of `exit_code` and `signal` is set."""
+
+    local_rank: int
+    pid: int
+    exit_code: int | None
+    signal: int | None
+    agent_signalled_first: bool = False
+    """The agent had signalled it before it ended: the exit is a consequence, whatever its code."""
+    ago_ms: int = 0
+    """Age of the exit when it was reported."""
+    ran_ms: int = 0
+    error: ErrorRecord | None = None
+    stderr_tail: str = ""
+
+    @property
+    def is_failure(self) -> bool:
+        """True for an end that nobody asked for and that is not a success."""
+        return not self.agent_signalled_first and self.exit_code != 0
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """A node's place in a round."""
+
+    group_rank: int
+    """0 to group_world_size - 1."""
+    first_rank: int
+    """Global rank of the node's first worker."""
+    local_world_size: int
+    role: str
+    first_role_rank: int
+    role_world_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class RoundHeader:
+    """What all members of a round share; one object per round, however many members."""
+
+    number: int
+    run: int
+    world_size: int
+    group_world_size: int
+    master_addr: str
+    master_port: int
+    restart_count: int
+    reason: RoundReason
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One member of a round."""
+
+    name: NodeName
+    assignment: Assignment
+
+
+@dataclass(frozen=True, slots=True)
+class FailedWorker:
+    """A failed worker with its place."""
+
+    name: NodeName
+    rank: int
+    exit: WorkerExit
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What failed first in a round, where and why."""
+
+    cause: VerdictCause
+    round: int
+    name: NodeName | None
+    """The node; None when it is about no single one."""
+    text: str
+    """The finding as one line, without the consequence."""
+    culprit: FailedWorker | None = None
+    collateral: tuple[FailedWorker, ...] = ()
+    collateral_count: int = 0
+    consequence: Consequence = Consequence.UNDECIDED
+
+
+@dataclass(frozen=True, slots=True)
+class Departure:
+    """A node that a round or a job has lost."""
+
+    name: NodeName
+    at_ms: int
+    reason: RoundReason
+    """NODE_LOST or NODE_LEFT."""
+    text: str
+    """How, in words: "its stream broke", "it was silent for 5.0 s"."""
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """The round that runs or is being stopped."""
+
+    header: RoundHeader
+    members: tuple[Member, ...]
+    """By group rank, 0 first."""
+    sealed_ms: int
+    trouble_ms: int | None
+    """When the event came that ended the round before; None for a first round."""
+    started_ms: int | None = None
+    """When the last member had started."""
+    succeeded_gone: int = 0
+    """Members that were lost after they had succeeded; they keep their success."""
+    any_finished: bool = False
+    """A worker has ended with 0: no growth from here on."""
+    failures: tuple[FailedWorker, ...] = ()
+    """In order of arrival, at most FAILURES_MAX."""
+    failure_count: int = 0
+    departures: tuple[Departure, ...] = ()
+    """Members lost before they succeeded, in order of arrival, at most LOST_MAX."""
+    refusal: tuple[NodeName, str] | None = None
+    """The first member that could not start its workers, and its words."""
+    stop_ms: int | None = None
+    stop_reason: RoundReason | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RoundSummary:
+    """A round that has ended."""
+
+    number: int
+    began: RoundReason
+    ended: RoundReason
+    names: tuple[NodeName, ...]
+    group_world_size: int
+    world_size: int
+    restart_count: int
+    started_after_ms: int | None
+    lasted_ms: int
+    recovered_after_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One job and its latest run. Holds nothing whose size grows with every message."""
+
+    job_id: JobId
+    run: int
+    spec: JobSpec
+    opened_ms: int
+    phase: Phase = Phase.FORMING
+    forming_since_ms: int = 0
+    first_ready_ms: int | None = None
+    """When min_nodes were first ready in this forming: the last call's limit counts from here."""
+    last_arrival_ms: int = 0
+    """When a node last became ready in this forming, or came while a round ran."""
+    first_newcomer_ms: int | None = None
+    """When the first node that a growth could take in came; the settle limit counts from here."""
+    next_reason: RoundReason = RoundReason.FIRST
+    """Why the round that is being formed begins."""
+    trouble_ms: int | None = None
+    """When the event came that made the round that is being formed necessary."""
+    backoff_until_ms: int = 0
+    round_number: int = 0
+    """Highest round number given so far; only grows."""
+    round: Round | None = None
+    """Set exactly while RUNNING or STOPPING."""
+    slots: tuple[NodeName, ...] = ()
+    """Names by group rank of the latest round that was sealed."""
+    restart_count: int = 0
+    streak: int = 0
+    """Charged failures in a row without progress."""
+    crash_signature: str = ""
+    crash_repeats: int = 0
+    """How often in a row a round died young with the same `crash_signature`."""
+    reformations: int = 0
+    """Uncharged re-formations in a row without progress."""
+    growths: int = 0
+    """Growths in a row without progress; each doubles grow_after."""
+    verdict: Verdict | None = None
+    outcome: Outcome | None = None
+    closed_ms: int | None = None
+    history: tuple[RoundSummary, ...] = ()
+    lost: tuple[Departure, ...] = ()
+    launch_id: str = ""
+    next_arrival: int = 0
+    deserted_ms: int | None = None
+    """When the last node was lost; None while there is one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """The round that an agent said, in its Hello, to hold."""
+
+    header: RoundHeader
+    assignment: Assignment
+    activity: Activity
+    """ASSIGNED, STARTED, SUCCEEDED, FAILED, UNREADY (stopping) or BLOCKED."""
+    pids: tuple[int, ...]
+    exits: tuple[WorkerExit, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What a node says of itself in its Hello; fixed for the life of its agent."""
+
+    job_id: JobId
+    session: SessionId
+    spec: JobSpec
+    name: NodeName
+    name_explicit: bool
+    address: str
+    local_world_size: int
+    role: str = "default"
+    labels: tuple[tuple[str, str], ...] = ()
+    """Sorted by key."""
+    node_rank: int | None = None
+    launch_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One attached agent, or one whose stream broke and that may still come back."""
+
+    identity: Identity
+    name: NodeName
+    """Unique in the job."""
+    arrival: int
+    connection: int
+    attached: bool = True
+    activity: Activity = Activity.UNREADY
+    member: bool = False
+    """It has a place in the job's current round."""
+    assignment: Assignment | None = None
+    """Set exactly when `member`."""
+    held_round: int = 0
+    """Highest round that the agent was given."""
+    port: int = 0
+    """Reserved master port; set when READY."""
+    set_aside: bool = False
+    """It missed a deadline; nobody waits for it until it is READY again."""
+    acknowledged: int = 0
+    """Highest report sequence taken."""
+    pids: tuple[int, ...] = ()
+    exits: tuple[WorkerExit, ...] = ()
+    broke_ms: int | None = None
+    """When its stream broke; None while attached."""
+    claim: Claim | None = None
+    """Kept only while the coordinator may still adopt rounds."""
+    revision: int = 0
+    """Of the desired state; only grows."""
+    desired: object = None
+    """The desired state last derived (`desired.Desired`); None before the first."""
+
+    @property
+    def session(self) -> SessionId:
+        """The agent's incarnation."""
+        return self.identity.session
+
+    @property
+    def job_id(self) -> JobId:
+        """The job it belongs to."""
+        return self.identity.job_id
+
+    @property
+    def is_eligible(self) -> bool:
+        """True when the next round may take it."""
+        return self.attached and self.activity is Activity.READY
+
+    @property
+    def is_pending(self) -> bool:
+        """True for a member that the end of a stop has to wait for."""
+        if not self.member or self.set_aside:
+            return False
+        return self.activity is not Activity.READY or not self.attached

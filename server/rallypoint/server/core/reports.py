@@ -1,0 +1,266 @@
+"""What nodes report of themselves, taken as facts; `rounds.advance` decides what follows.
+
+A report is taken once and in order: one that was taken already is acknowledged again and changes
+nothing; one from the future means that something is missing, and ends the connection, so that the
+agent sends everything again. A report about another round than the node's current one is old news.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from rallypoint.server.core import inputs
+from rallypoint.server.core.deadlines import DeadlineKind
+from rallypoint.server.core.effects import (
+    Acknowledge,
+    NodeSucceeded,
+    Refusal,
+    RefusalKind,
+    Refuse,
+)
+from rallypoint.server.core.model import (
+    FAILURES_MAX,
+    LOST_MAX,
+    Activity,
+    Claim,
+    Departure,
+    FailedWorker,
+    Node,
+    Phase,
+    RoundReason,
+    SessionId,
+    WorkerExit,
+)
+from rallypoint.server.core.state import Draft
+
+
+def hear(draft: Draft, session: SessionId) -> None:
+    """Renew the lease of a node that has just spoken."""
+    draft.set_deadline(DeadlineKind.LEASE, session, draft.now_ms + draft.state.lease_ms())
+
+
+def speaker(draft: Draft, sender: inputs.Sender) -> Node | Refusal:
+    """Return the node that speaks, or why nothing on this connection counts any more."""
+    node = draft.node(sender.session)
+    if node is None:
+        return Refusal(RefusalKind.UNKNOWN_SESSION, (("session", sender.session),))
+    if sender.connection != node.connection:
+        return stale("connection", node.connection, sender.connection)
+    return node
+
+
+def stale(what: str, expected: int, actual: int) -> Refusal:
+    """Return the refusal of something that comes from an earlier connection, epoch or run."""
+    kinds = {
+        "connection": RefusalKind.STALE_CONNECTION,
+        "epoch": RefusalKind.STALE_EPOCH,
+        "run": RefusalKind.OLD_RUN,
+    }
+    return Refusal(kinds[what], (("what", what), ("expected", expected), ("actual", actual)))
+
+
+def heartbeat(draft: Draft, said: inputs.Heartbeat) -> Refusal | None:
+    """Renew a lease; nothing else is touched."""
+    node = speaker(draft, said.sender)
+    if isinstance(node, Refusal):
+        return node
+    hear(draft, node.session)
+    return None
+
+
+def report(draft: Draft, said: inputs.Report) -> Refusal | None:
+    """Take one numbered report, exactly once and in order."""
+    sender = said.sender
+    node = speaker(draft, sender)
+    if isinstance(node, Refusal):
+        return node
+    if sender.epoch < draft.state.first_epoch:
+        refusal = stale("epoch", draft.epoch, sender.epoch)
+        draft.effects.append(Refuse(sender.session, sender.connection, refusal))
+        return refusal
+    hear(draft, node.session)
+    if sender.sequence > node.acknowledged + 1:
+        facts = (("expected", node.acknowledged + 1), ("actual", sender.sequence))
+        refusal = Refusal(RefusalKind.SEQUENCE_GAP, facts)
+        draft.effects.append(Refuse(sender.session, sender.connection, refusal))
+        return refusal
+    if sender.sequence <= node.acknowledged:
+        draft.effects.append(Acknowledge(sender.session, node.acknowledged))
+        return None
+    node = replace(node, acknowledged=sender.sequence)
+    draft.put_node(node)
+    draft.effects.append(Acknowledge(sender.session, sender.sequence))
+    _take(draft, node, said)
+    return None
+
+
+def _take(draft: Draft, node: Node, said: inputs.Report) -> None:
+    """Change the facts that a report is about, if it is about the node's current round."""
+    match said:
+        case inputs.Ready(ready=ready):
+            become_ready(draft, node, ready)
+        case inputs.Goodbye(text=text):
+            draft.leaving.append((node.session, text or "it said goodbye"))
+        case inputs.Blocked(round=number):
+            if number == node.held_round:
+                draft.put_node(replace(node, activity=Activity.BLOCKED, set_aside=True))
+        case _ if said.round != node.held_round:
+            pass  # old news
+        case _ if node.member:
+            _take_of_member(draft, node, said)
+        case _ if node.claim is not None:
+            draft.put_node(replace(node, claim=update_claim(node.claim, said)))
+
+
+def _take_of_member(
+    draft: Draft,
+    node: Node,
+    said: inputs.Started | inputs.Exited | inputs.Succeeded | inputs.Refused,
+) -> None:
+    match said:
+        case inputs.Started(pids=pids):
+            if node.activity is Activity.ASSIGNED:
+                node = replace(node, activity=Activity.STARTED)
+            draft.put_node(replace(node, pids=pids))
+        case inputs.Exited(exits=exits):
+            register_exits(draft, node.session, exits)
+        case inputs.Succeeded():
+            mark_succeeded(draft, node)
+        case inputs.Refused(leaving=True, text=text):
+            depart(draft, node, RoundReason.NODE_LEFT, text or "it is leaving")
+        case inputs.Refused(text=text):
+            mark_refused(draft, node, text)
+
+
+def update_claim(
+    claim: Claim, said: inputs.Started | inputs.Exited | inputs.Succeeded | inputs.Refused
+) -> Claim:
+    """Return the claim with what the node reported before its round could be adopted."""
+    match said:
+        case inputs.Started(pids=pids):
+            return replace(claim, activity=Activity.STARTED, pids=pids)
+        case inputs.Exited(exits=exits):
+            failed = any(exit.is_failure for exit in exits)
+            activity = Activity.FAILED if failed else claim.activity
+            return replace(claim, activity=activity, exits=(*claim.exits, *exits))
+        case inputs.Succeeded():
+            return replace(claim, activity=Activity.SUCCEEDED)
+        case inputs.Refused():
+            return replace(claim, activity=Activity.UNREADY)
+
+
+def take_claim(draft: Draft, session: SessionId, claim: Claim) -> None:
+    """Merge what a member says of the round that both sides know it to hold."""
+    node = draft.the_node(session)
+    draft.put_node(replace(node, pids=claim.pids or node.pids))
+    register_exits(draft, session, claim.exits)
+    node = draft.the_node(session)
+    if claim.activity is Activity.SUCCEEDED:
+        mark_succeeded(draft, node)
+    elif node.activity not in (Activity.FAILED, Activity.SUCCEEDED):
+        draft.put_node(replace(node, activity=claim.activity))
+        if (
+            claim.activity in (Activity.UNREADY, Activity.BLOCKED)
+            and draft.the_job(node.job_id).phase is Phase.RUNNING
+        ):
+            depart(draft, node, RoundReason.NODE_LEFT, "it stopped its workers by itself")
+
+
+def register_exits(draft: Draft, session: SessionId, exits: tuple[WorkerExit, ...]) -> None:
+    """Note how workers of a member ended, each once."""
+    node = draft.the_node(session)
+    job = draft.the_job(node.job_id)
+    round = job.round
+    known = {exit.local_rank for exit in node.exits}
+    fresh = tuple(exit for exit in exits if exit.local_rank not in known)
+    if not fresh or round is None or node.assignment is None:
+        return
+    failed = tuple(
+        FailedWorker(node.name, node.assignment.first_rank + exit.local_rank, exit)
+        for exit in fresh
+        if exit.is_failure
+    )
+    activity = Activity.FAILED if failed else node.activity
+    draft.put_node(replace(node, exits=node.exits + fresh, activity=activity))
+    draft.put_job(
+        replace(
+            job,
+            round=replace(
+                round,
+                failures=(round.failures + failed)[:FAILURES_MAX],
+                failure_count=round.failure_count + len(failed),
+                any_finished=round.any_finished or any(exit.exit_code == 0 for exit in fresh),
+            ),
+        )
+    )
+
+
+def mark_succeeded(draft: Draft, node: Node) -> None:
+    """Note that every worker of a member ended with 0."""
+    job = draft.the_job(node.job_id)
+    if node.activity is Activity.SUCCEEDED or job.round is None:
+        return
+    draft.put_node(replace(node, activity=Activity.SUCCEEDED))
+    if not job.round.any_finished:
+        draft.put_job(replace(job, round=replace(job.round, any_finished=True)))
+    draft.records.append(NodeSucceeded(job.job_id, node.held_round, node.name))
+
+
+def mark_refused(draft: Draft, node: Node, text: str) -> None:
+    """Note that a member could not start its workers."""
+    job = draft.the_job(node.job_id)
+    if job.round is not None and job.round.refusal is None:
+        draft.put_job(replace(job, round=replace(job.round, refusal=(node.name, text))))
+    draft.put_node(replace(node, activity=Activity.FAILED))
+
+
+def become_ready(draft: Draft, node: Node, ready: inputs.ReadyPort) -> None:
+    """Note that a node is clean, unless what it says is older than its place in the round."""
+    if ready.round < node.held_round:
+        return
+    job = draft.the_job(node.job_id)
+    was_eligible = node.is_eligible
+    draft.put_node(
+        replace(
+            node,
+            activity=Activity.READY,
+            port=ready.port,
+            held_round=ready.round,
+            set_aside=False,
+            claim=None,
+        )
+    )
+    if node.member:
+        if job.phase is Phase.RUNNING:
+            depart(draft, node, RoundReason.NODE_LEFT, "it dropped its workers by itself")
+    elif not was_eligible:
+        note_arrival(draft, node)
+
+
+def note_arrival(draft: Draft, node: Node) -> None:
+    """Renew the waits that an arrival renews."""
+    job, now_ms = draft.the_job(node.job_id), draft.now_ms
+    first_ms = now_ms if job.first_newcomer_ms is None else job.first_newcomer_ms
+    draft.put_job(
+        replace(
+            job,
+            last_arrival_ms=now_ms,
+            first_newcomer_ms=first_ms,
+            round_number=max(job.round_number, draft.the_node(node.session).held_round),
+        )
+    )
+
+
+def depart(draft: Draft, node: Node, reason: RoundReason, text: str) -> None:
+    """Note in the round that a member is no longer part of it, unless it had succeeded."""
+    job = draft.the_job(node.job_id)
+    round = job.round
+    if not node.member or round is None:
+        return
+    if node.activity is Activity.SUCCEEDED:
+        round = replace(round, succeeded_gone=round.succeeded_gone + 1)
+    elif len(round.departures) < LOST_MAX:
+        at_ms = draft.now_ms if node.broke_ms is None else node.broke_ms
+        departure = Departure(node.name, at_ms, reason, text)
+        round = replace(round, departures=(*round.departures, departure))
+    draft.put_job(replace(job, round=round))

@@ -1,0 +1,400 @@
+"""The life of a run: forming, running, stopping, closed.
+
+    FORMING --seal--> RUNNING --stop--> STOPPING --settle--> FORMING
+       |                 |                  |
+       +----- close -----+------ close -----+--> CLOSED
+
+`advance` looks at a job's facts and takes every transition that is due; it is level-triggered, so
+it does not matter which input changed a fact. What is not in the picture does not happen.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from rallypoint.server.core.deadlines import DeadlineKind
+from rallypoint.server.core.effects import (
+    NoticeGrowth,
+    RoundSealed,
+    RoundSettled,
+    RoundStopped,
+    RunClosed,
+)
+from rallypoint.server.core.failures import find_verdict, judge
+from rallypoint.server.core.model import (
+    HISTORY_MAX,
+    Activity,
+    Consequence,
+    Job,
+    JobId,
+    Outcome,
+    Phase,
+    Round,
+    RoundHeader,
+    RoundReason,
+    RoundSummary,
+    Verdict,
+    VerdictCause,
+    WaitKind,
+)
+from rallypoint.server.core.ranks import assign_ranks, choose_members
+from rallypoint.server.core.state import Draft, Tally
+
+LAST_CALL_FACTOR = 6
+"""A wait that every arrival renews ends after this many times its length (6 x 5 s = 30 s)."""
+GROW_AFTER_MS_MAX = 600_000
+REMEMBERED_MS = 86_400_000
+"""How long an ended run answers with its outcome: a day."""
+NAMES_MAX = 64
+"""Node names that the summary of an ended round keeps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seal:
+    """Seal a round now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Not yet: why, and when that ends by itself (None: only an event ends it)."""
+
+    kind: WaitKind
+    until_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """Too few nodes for too long."""
+
+
+def decide_forming(job: Job, tally: Tally, now_ms: int) -> Seal | Wait | GiveUp:
+    """Decide whether a forming round is sealed, waits, or fails.
+
+    Reads from top to bottom as the policy: a pause, somebody on the way back, everybody
+    there, too few, enough after a failure, the last call of a first round.
+    """
+    spec = job.spec
+    if now_ms < job.backoff_until_ms:
+        return Wait(WaitKind.BACKOFF, job.backoff_until_ms)
+    if tally.away > 0:
+        return Wait(WaitKind.RETURNING, None)
+    if tally.eligible >= spec.max_nodes:
+        return Seal()
+    if tally.eligible < spec.min_nodes:
+        until_ms = job.forming_since_ms + spec.join_timeout_ms
+        return GiveUp() if now_ms >= until_ms else Wait(WaitKind.NODES, until_ms)
+    if job.next_reason is not RoundReason.FIRST:
+        return Seal()
+    until_ms = _renewed_until(job.last_arrival_ms, job.first_ready_ms, spec.last_call_ms, now_ms)
+    return Seal() if now_ms >= until_ms else Wait(WaitKind.LAST_CALL, until_ms)
+
+
+def _renewed_until(last_ms: int, first_ms: int | None, length_ms: int, now_ms: int) -> int:
+    """Return when a wait ends that every arrival renews, up to a limit from its beginning."""
+    begun_ms = now_ms if first_ms is None else first_ms
+    return min(last_ms + length_ms, begun_ms + LAST_CALL_FACTOR * length_ms)
+
+
+def growth_due_ms(job: Job, tally: Tally) -> int | None:
+    """Return when the running round is stopped to take newcomers in, or None for never."""
+    round, spec = job.round, job.spec
+    assert round is not None
+    room = spec.max_nodes - round.header.group_world_size
+    if not spec.grow or room <= 0 or tally.newcomers == 0 or round.any_finished:
+        return None
+    if job.first_newcomer_ms is None:
+        return None
+    settled_ms = _renewed_until(
+        job.last_arrival_ms, job.first_newcomer_ms, spec.settle_ms, job.first_newcomer_ms
+    )
+    age_ms = min(spec.grow_after_ms << min(job.growths, 16), GROW_AFTER_MS_MAX)
+    return max(settled_ms, round.sealed_ms + age_ms)
+
+
+def advance(draft: Draft, job_id: JobId) -> None:
+    """Take every transition of the job that is due now."""
+    steps = {Phase.FORMING: _forming, Phase.RUNNING: _running, Phase.STOPPING: _stopping}
+    for _ in range(len(Phase) + 1):  # a cycle takes no time only if something is wrong
+        job = draft.job(job_id)
+        if job is None or job.phase is Phase.CLOSED or not steps[job.phase](draft, job):
+            return
+    raise AssertionError(f"job {job_id} does not come to rest")
+
+
+def _forming(draft: Draft, job: Job) -> bool:
+    if draft.window_is_open:
+        return False
+    tally, now_ms = draft.tally(job.job_id), draft.now_ms
+    if tally.nodes == 0:
+        _desert(draft, job)
+        return False
+    if tally.eligible >= job.spec.min_nodes and job.first_ready_ms is None:
+        job = replace(job, first_ready_ms=now_ms)
+        draft.put_job(job)
+    match decide_forming(job, tally, now_ms):
+        case Seal():
+            _seal(draft, job)
+            return True
+        case Wait(until_ms=until_ms):
+            draft.set_deadline(DeadlineKind.FORMING, job.job_id, until_ms)
+            return False
+        case GiveUp():
+            close(draft, job, Outcome.FAILED, _too_few(job, tally))
+            return False
+
+
+def _desert(draft: Draft, job: Job) -> None:
+    """Give up a run without nodes: at once after a goodbye, else when nobody comes back."""
+    if job.lost and job.lost[-1].reason is RoundReason.NODE_LEFT:
+        close(draft, job, Outcome.ABANDONED, job.verdict)
+    elif job.deserted_ms is None:
+        draft.put_job(replace(job, deserted_ms=draft.now_ms))
+        due_ms = draft.now_ms + job.spec.join_timeout_ms
+        draft.set_deadline(DeadlineKind.ABANDON, job.job_id, due_ms)
+        draft.set_deadline(DeadlineKind.FORMING, job.job_id, None)
+
+
+def _too_few(job: Job, tally: Tally) -> Verdict:
+    needed, there = job.spec.min_nodes, tally.eligible
+    seconds = job.spec.join_timeout_ms / 1000
+    text = f"{there} of at least {needed} nodes were ready after {seconds:g} s"
+    if job.lost:
+        text += "; lost before: " + ", ".join(departure.name for departure in job.lost)
+    return Verdict(
+        VerdictCause.TOO_FEW_NODES,
+        job.round_number,
+        None,
+        text,
+        consequence=Consequence.ENDED,
+    )
+
+
+def _seal(draft: Draft, job: Job) -> None:
+    """Fix the nodes and ranks of a new round."""
+    candidates = [node for node in draft.nodes_of(job.job_id) if node.is_eligible]
+    chosen = choose_members(candidates, slots=job.slots, max_nodes=job.spec.max_nodes)
+    members = assign_ranks(chosen)
+    first = chosen[0]
+    header = RoundHeader(
+        number=job.round_number + 1,
+        run=job.run,
+        world_size=sum(node.identity.local_world_size for node in chosen),
+        group_world_size=len(chosen),
+        master_addr=first.identity.address,
+        master_port=first.port,
+        restart_count=job.restart_count,
+        reason=job.next_reason,
+        epoch=draft.epoch,
+    )
+    for node, member in zip(chosen, members, strict=True):
+        draft.put_node(
+            replace(
+                node,
+                member=True,
+                assignment=member.assignment,
+                activity=Activity.ASSIGNED,
+                held_round=header.number,
+                pids=(),
+                exits=(),
+            )
+        )
+    begin_round(draft, job, Round(header, members, draft.now_ms, job.trouble_ms))
+    draft.changed(job.job_id, "round_sealed")
+
+
+def begin_round(draft: Draft, job: Job, round: Round) -> None:
+    """Make `round`, whose members are marked already, the running round of the job."""
+    now_ms, job_id = draft.now_ms, job.job_id
+    draft.put_job(
+        replace(
+            job,
+            phase=Phase.RUNNING,
+            round_number=round.header.number,
+            round=round,
+            slots=tuple(member.name for member in round.members),
+            first_newcomer_ms=now_ms if draft.tally(job_id).newcomers else None,
+            last_arrival_ms=now_ms,
+        )
+    )
+    draft.records.append(RoundSealed(job_id, round.header, round.members))
+    draft.set_deadline(DeadlineKind.FORMING, job_id, None)
+    draft.set_deadline(DeadlineKind.START, job_id, now_ms + draft.state.timing.start_due_ms)
+
+
+def _running(draft: Draft, job: Job) -> bool:
+    round, tally, job_id = job.round, draft.tally(job.job_id), job.job_id
+    assert round is not None
+    if _has_succeeded(round, tally):
+        close(draft, job, Outcome.SUCCEEDED, None)
+        return False
+    reason = _trouble(round)
+    if reason is not None:
+        stop(draft, job, reason)
+        return True
+    if round.started_ms is None and tally.unstarted == 0:
+        job = replace(job, round=replace(round, started_ms=draft.now_ms))
+        draft.put_job(job)
+        draft.set_deadline(DeadlineKind.START, job_id, None)
+        draft.changed(job_id, "round_started")
+    due_ms = growth_due_ms(job, tally)
+    if due_ms is not None and draft.now_ms >= due_ms:
+        stop(draft, job, RoundReason.GROWTH)
+        return True
+    if due_ms is not None and draft.deadline(DeadlineKind.GROWTH, job_id) is None:
+        for node in draft.nodes_of(job_id):
+            if node.member:
+                draft.effects.append(NoticeGrowth(node.session, due_ms - draft.now_ms))
+    draft.set_deadline(DeadlineKind.GROWTH, job_id, due_ms)
+    return False
+
+
+def _has_succeeded(round: Round, tally: Tally) -> bool:
+    return tally.succeeded + round.succeeded_gone == round.header.group_world_size
+
+
+def _trouble(round: Round) -> RoundReason | None:
+    """Return why a running round has to be stopped, or None."""
+    if round.failures or round.refusal is not None:
+        return RoundReason.WORKER_FAILED
+    if round.departures:
+        return round.departures[0].reason
+    return None
+
+
+def stop(draft: Draft, job: Job, reason: RoundReason) -> None:
+    """Stop the running round everywhere, at once; what it means is decided when all are clean."""
+    round, now_ms, job_id = job.round, draft.now_ms, job.job_id
+    assert round is not None and job.phase is Phase.RUNNING
+    stopped = replace(round, stop_ms=now_ms, stop_reason=reason)
+    draft.put_job(replace(job, phase=Phase.STOPPING, round=stopped, verdict=find_verdict(stopped)))
+    for node in draft.nodes_of(job_id):
+        if node.member:
+            draft.touched[node.session] = None
+    timing = draft.state.timing
+    draft.set_deadline(DeadlineKind.START, job_id, None)
+    draft.set_deadline(DeadlineKind.GROWTH, job_id, None)
+    due_ms = now_ms + job.spec.grace_ms + timing.stop_slack_ms
+    draft.set_deadline(DeadlineKind.STOP, job_id, due_ms)
+    draft.records.append(RoundStopped(job_id, round.header.number, reason))
+    draft.changed(job_id, "round_stopped")
+
+
+def _stopping(draft: Draft, job: Job) -> bool:
+    round, tally = job.round, draft.tally(job.job_id)
+    assert round is not None
+    if round.stop_reason is RoundReason.GROWTH and _has_succeeded(round, tally):
+        close(draft, job, Outcome.SUCCEEDED, None)
+        return False
+    if tally.pending > 0:
+        return False
+    _settle(draft, job)
+    return True
+
+
+def _settle(draft: Draft, job: Job) -> None:
+    """Decide what the stopped round means, now that nobody of it is on the way any more."""
+    round, now_ms = job.round, draft.now_ms
+    assert round is not None and round.stop_reason is not None
+    judgement = judge(job, round, now_ms)
+    job = replace(
+        job,
+        history=remember(job, round, judgement.reason),
+        verdict=judgement.verdict or job.verdict,
+        restart_count=judgement.restart_count,
+        streak=judgement.streak,
+        crash_signature=judgement.crash_signature,
+        crash_repeats=judgement.crash_repeats,
+        reformations=judgement.reformations,
+        growths=judgement.growths,
+        backoff_until_ms=now_ms + judgement.backoff_ms,
+    )
+    draft.records.append(
+        RoundSettled(
+            job_id=job.job_id,
+            round=round.header.number,
+            reason=judgement.reason,
+            consequence=judgement.consequence,
+            restart_count=job.restart_count,
+            streak=job.streak,
+            crash_signature=job.crash_signature,
+            crash_repeats=job.crash_repeats,
+            reformations=job.reformations,
+            growths=job.growths,
+            backoff_until_ms=job.backoff_until_ms,
+        )
+    )
+    draft.set_deadline(DeadlineKind.STOP, job.job_id, None)
+    if not judgement.goes_on:
+        close(draft, job, Outcome.FAILED, judgement.verdict)
+        return
+    for node in draft.nodes_of(job.job_id):
+        if node.member:
+            draft.put_node(replace(node, member=False, assignment=None))
+    draft.put_job(
+        replace(
+            job,
+            phase=Phase.FORMING,
+            round=None,
+            forming_since_ms=now_ms,
+            first_ready_ms=None,
+            last_arrival_ms=now_ms,
+            next_reason=judgement.reason,
+            trouble_ms=round.stop_ms,
+        )
+    )
+    draft.changed(job.job_id, "round_settled")
+
+
+def remember(job: Job, round: Round, ended: RoundReason) -> tuple[RoundSummary, ...]:
+    """Return the job's history with `round` added, the oldest dropped beyond the limit."""
+    ended_ms = round.stop_ms if round.stop_ms is not None else round.sealed_ms
+    header, started_ms = round.header, round.started_ms
+    recovered_ms = None
+    if started_ms is not None and round.trouble_ms is not None:
+        recovered_ms = started_ms - round.trouble_ms
+    summary = RoundSummary(
+        number=header.number,
+        began=header.reason,
+        ended=ended,
+        names=tuple(member.name for member in round.members[:NAMES_MAX]),
+        group_world_size=header.group_world_size,
+        world_size=header.world_size,
+        restart_count=header.restart_count,
+        started_after_ms=None if started_ms is None else started_ms - round.sealed_ms,
+        lasted_ms=ended_ms - round.sealed_ms,
+        recovered_after_ms=recovered_ms,
+    )
+    return (*job.history, summary)[-HISTORY_MAX:]
+
+
+def close(draft: Draft, job: Job, outcome: Outcome, verdict: Verdict | None) -> None:
+    """Give the run its outcome and tell every node."""
+    job_id, now_ms, round = job.job_id, draft.now_ms, job.round
+    history = job.history
+    if round is not None and (not history or history[-1].number != round.header.number):
+        reason = RoundReason.SUCCEEDED if outcome is Outcome.SUCCEEDED else RoundReason.CLOSED
+        history = remember(job, replace(round, stop_ms=round.stop_ms or now_ms), reason)
+    draft.put_job(
+        replace(
+            job,
+            phase=Phase.CLOSED,
+            outcome=outcome,
+            verdict=verdict,
+            closed_ms=now_ms,
+            history=history,
+            round=None,
+        )
+    )
+    for node in draft.nodes_of(job_id):
+        draft.put_node(replace(node, member=False, assignment=None))
+    for kind in (
+        DeadlineKind.FORMING,
+        DeadlineKind.START,
+        DeadlineKind.STOP,
+        DeadlineKind.GROWTH,
+        DeadlineKind.ABANDON,
+    ):
+        draft.set_deadline(kind, job_id, None)
+    draft.set_deadline(DeadlineKind.FORGET, job_id, now_ms + REMEMBERED_MS)
+    draft.records.append(RunClosed(job_id, job.run, outcome, verdict))
+    draft.changed(job_id, "run_closed")

@@ -1,0 +1,186 @@
+"""The one way into the core: (state, input, now) -> changes, records, effects, reason."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import assert_never
+
+from rallypoint.server.core import inputs
+from rallypoint.server.core.adoption import adopt
+from rallypoint.server.core.deadlines import DeadlineKey, DeadlineKind
+from rallypoint.server.core.desired import tell_nodes
+from rallypoint.server.core.effects import Effect, Record, Refusal
+from rallypoint.server.core.model import (
+    Activity,
+    Consequence,
+    JobId,
+    Outcome,
+    Phase,
+    RoundReason,
+    SessionId,
+    Verdict,
+    VerdictCause,
+)
+from rallypoint.server.core.reports import heartbeat, report
+from rallypoint.server.core.rounds import advance, close, stop
+from rallypoint.server.core.sessions import broken, forget, hello, lose
+from rallypoint.server.core.state import Delta, Draft, State
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """What one step changes, journals and causes. `state.apply` carries the changes out."""
+
+    delta: Delta
+    records: tuple[Record, ...]
+    """To be journalled before any effect is carried out."""
+    effects: tuple[Effect, ...]
+    """In order."""
+    refusal: Refusal | None
+    """Why the input was refused; then the changes are empty. None when it was taken."""
+    jobs: tuple[JobId, ...]
+    """Jobs whose facts the step may have changed, for the check that follows."""
+
+
+def step(state: State, said: inputs.Input, now_ms: int) -> Transition:
+    """Decide what one input means. Changes nothing by itself.
+
+    Args:
+        state: what is known; not changed.
+        said: what happened, validated.
+        now_ms: journal time, not lower than at any earlier step.
+
+    Returns:
+        The transition. A `TimePassed` takes one expired deadline at a time: repeat it while
+        `state.next_deadline_ms()` is not after `now_ms`.
+    """
+    draft = Draft(state, now_ms)
+    if isinstance(said, inputs.Heartbeat):
+        refusal = heartbeat(draft, said)
+        return Transition(draft.delta(), (), (), refusal, ())
+    refusal = _take(draft, said)
+    if refusal is not None:
+        return _refused(state, now_ms, draft, refusal)
+    for session, text in draft.leaving:
+        lose(draft, draft.the_node(session), RoundReason.NODE_LEFT, text)
+    jobs = _touched_jobs(draft, said)
+    for job_id in jobs:
+        advance(draft, job_id)
+    tell_nodes(draft)
+    return Transition(draft.delta(), tuple(draft.records), tuple(draft.effects), None, jobs)
+
+
+def _refused(state: State, now_ms: int, draft: Draft, refusal: Refusal) -> Transition:
+    """Keep only the words of a refusal: a refused input changes nothing."""
+    effects = tuple(draft.effects)
+    return Transition(Draft(state, now_ms).delta(), (), effects[-1:], refusal, ())
+
+
+def _touched_jobs(draft: Draft, said: inputs.Input) -> tuple[JobId, ...]:
+    found: dict[JobId, None] = {}
+    if isinstance(said, inputs.Hello):
+        found[said.identity.job_id] = None
+    for job_id in draft.changed_jobs():
+        found[job_id] = None
+    return tuple(found)
+
+
+def _take(draft: Draft, said: inputs.Input) -> Refusal | None:
+    match said:
+        case inputs.Hello():
+            return hello(draft, said)
+        case inputs.Heartbeat():
+            return heartbeat(draft, said)
+        case inputs.Broken(sender=sender):
+            return broken(draft, sender)
+        case inputs.TimePassed():
+            _expire(draft)
+            return None
+        case inputs.JobBroken(job_id=job_id, report=text):
+            _fail_broken(draft, job_id, text)
+            return None
+        case (
+            inputs.Ready()
+            | inputs.Started()
+            | inputs.Refused()
+            | inputs.Exited()
+            | inputs.Succeeded()
+            | inputs.Blocked()
+            | inputs.Goodbye()
+        ):
+            return report(draft, said)
+        case _:
+            assert_never(said)
+
+
+def _expire(draft: Draft) -> None:
+    """Take the earliest deadline if it is due."""
+    first = draft.state.deadlines.first()
+    if first is None or first[0] > draft.now_ms:
+        return
+    key = first[1]
+    draft.set_deadline(key[0], key[1], None)
+    if key[0] in (DeadlineKind.LEASE, DeadlineKind.GRACE):
+        _expire_session(draft, key)
+    else:
+        _expire_job(draft, key)
+
+
+def _expire_session(draft: Draft, key: DeadlineKey) -> None:
+    node = draft.node(SessionId(key[1]))
+    if node is None:
+        return
+    if key[0] is DeadlineKind.GRACE:
+        seconds = draft.state.timing.reconnect_grace_ms / 1000
+        text = f"its connection broke and did not come back within {seconds:g} s"
+    else:
+        text = f"it was silent for longer than its lease of {draft.state.lease_ms() / 1000:g} s"
+    lose(draft, node, RoundReason.NODE_LOST, text)
+
+
+def _expire_job(draft: Draft, key: DeadlineKey) -> None:
+    kind, job_id = key[0], JobId(key[1])
+    if kind is DeadlineKind.WINDOW:
+        draft.close_window()
+        for known in list(draft.state.jobs):
+            adopt(draft, known)
+            draft.put_job(draft.the_job(known))  # every job may seal from here on
+        return
+    job = draft.job(job_id)
+    if job is None:
+        return
+    match kind:
+        case DeadlineKind.FORMING | DeadlineKind.GROWTH:
+            draft.put_job(job)  # `advance` looks again
+        case DeadlineKind.START if job.phase is Phase.RUNNING:
+            _set_aside(draft, job_id, only=Activity.ASSIGNED)
+            stop(draft, draft.the_job(job_id), RoundReason.START_OVERDUE)
+        case DeadlineKind.STOP if job.phase is Phase.STOPPING:
+            _set_aside(draft, job_id, only=None)
+            draft.put_job(job)
+        case DeadlineKind.ABANDON if draft.tally(job_id).nodes == 0:
+            close(draft, job, Outcome.ABANDONED, job.verdict)
+        case DeadlineKind.FORGET if job.phase is Phase.CLOSED:
+            if draft.tally(job_id).nodes == 0:
+                forget(draft, job)
+
+
+def _set_aside(draft: Draft, job_id: JobId, *, only: Activity | None) -> None:
+    """Let nobody wait any longer for the members that are overdue."""
+    for node in draft.nodes_of(job_id):
+        if node.is_pending and (only is None or node.activity is only):
+            draft.put_node(replace(node, set_aside=True))
+
+
+def _fail_broken(draft: Draft, job_id: JobId, text: str) -> None:
+    job = draft.job(job_id)
+    if job is None or job.phase is Phase.CLOSED:
+        return
+    verdict = Verdict(
+        VerdictCause.INTERNAL,
+        job.round_number,
+        None,
+        f"the coordinator found its own state of this job broken: {text}",
+        consequence=Consequence.ENDED,
+    )
+    close(draft, job, Outcome.FAILED, verdict)

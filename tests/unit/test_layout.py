@@ -1,0 +1,104 @@
+"""The layout of the repository, as checks.
+
+`rallypoint` is a PEP 420 namespace with one portion per root folder. A single stray `__init__.py`
+would hide three of the four portions, and a stray module in a root would become importable by, and
+so collide with, the user's own `server.py` or `agent.py`.
+"""
+
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import rallypoint
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+ROOTS = ("proto", "server", "agent", "cli")
+MODULE_LINES_MAX = 500  # longer than one sitting; a module that needs more decides two things
+IMPORT_TIMEOUT_S = 60  # an import that hangs fails here, not in the job's own limit
+
+
+def find_modules(prefix: str = "rallypoint") -> list[str]:
+    """Return the dotted name of every module below `prefix`, sorted, runnable ones left out.
+
+    Reads the files rather than asking pkgutil, which passes over folders without `__init__.py`.
+    """
+    names = set()
+    for portion in map(Path, rallypoint.__path__):
+        for path in portion.rglob("*.py"):
+            parts = path.relative_to(portion.parent).with_suffix("").parts
+            if parts[-1] == "__main__":
+                continue
+            name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+            if name == prefix or name.startswith(f"{prefix}."):
+                names.add(name)
+    return sorted(names)
+
+
+def find_sources() -> list[Path]:
+    """Return every Python file of the repository that a person wrote, sorted."""
+    folders = [path for path in REPOSITORY.iterdir() if path.is_dir() and path.name[0] != "."]
+    return sorted(
+        path
+        for folder in folders
+        for path in folder.rglob("*.py")
+        if not path.stem.endswith(("_pb2", "_pb2_grpc"))
+    )
+
+
+def test_namespace_has_no_file() -> None:
+    """`rallypoint` is a namespace package: no portion holds an `__init__.py`."""
+    assert getattr(rallypoint, "__file__", None) is None
+
+
+@pytest.mark.parametrize("root", ROOTS)
+def test_root_holds_only_the_namespace(root: str) -> None:
+    """Nothing but `rallypoint` can be imported from a root folder."""
+    importable = [
+        path.name
+        for path in (REPOSITORY / root).iterdir()
+        if path.suffix == ".py"
+        or (path.is_dir() and path.name not in ("rallypoint", "__pycache__"))
+    ]
+
+    assert importable == []
+
+
+@pytest.mark.parametrize("name", find_modules())
+def test_module_imports(name: str) -> None:
+    """Every module of the namespace can be imported."""
+    assert importlib.import_module(name).__name__ == name
+
+
+@pytest.mark.parametrize("package", ["rallypoint.agent", "rallypoint.cli", "rallypoint.server"])
+def test_package_loads_no_torch(package: str) -> None:
+    """Importing every module of a process that is not a worker loads no torch."""
+    names = find_modules(package)
+    assert names, f"no module found below {package}"
+    program = (
+        "import importlib, sys\n"
+        "for name in sys.argv[1:]: importlib.import_module(name)\n"
+        "sys.exit('torch' in sys.modules)"
+    )
+
+    finished = subprocess.run(
+        [sys.executable, "-c", program, *names],
+        capture_output=True,
+        text=True,
+        timeout=IMPORT_TIMEOUT_S,
+        check=False,
+    )
+
+    assert (finished.returncode, finished.stderr) == (0, "")
+
+
+def test_modules_are_short() -> None:
+    """No module that a person wrote is longer than the limit."""
+    lines = {
+        str(path.relative_to(REPOSITORY)): len(path.read_text(encoding="utf-8").splitlines())
+        for path in find_sources()
+    }
+
+    assert {name: count for name, count in lines.items() if count > MODULE_LINES_MAX} == {}
