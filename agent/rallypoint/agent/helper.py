@@ -370,6 +370,8 @@ def main(control_fd: int) -> None:
     os.chdir("/")
     try:
         helper = Helper(control, wake_fd)
+        # Before the loop: the scan takes 3 to 6 ms for 500 processes (measured), which is less than
+        # what a scan in pieces would cost in code; requests wait in the socket meanwhile.
         swept = kill_leftovers(LEFTOVERS_WAIT_MS)
         if swept:
             helper.send("swept", pids=swept)

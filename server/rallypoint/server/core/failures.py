@@ -272,3 +272,16 @@ def crash_signature(verdict: Verdict) -> str:
 
 def _with(verdict: Verdict | None, consequence: Consequence) -> Verdict | None:
     return None if verdict is None else replace(verdict, consequence=consequence)
+
+
+def describe_consequence(consequence: Consequence) -> str:
+    """Return what followed a failure as the end of a sentence, or "" while it is open."""
+    return {
+        Consequence.UNDECIDED: "",
+        Consequence.RESTARTED: "; restarted",
+        Consequence.REFORMED: "; formed anew, nothing charged",
+        Consequence.BUDGET_SPENT: "; no restarts are left",
+        Consequence.CRASH_LOOP: f"; the same failure {CRASH_LOOP_REPEATS} times in a row, each "
+        f"within {CRASH_YOUNG_MS // 1000} s of the start",
+        Consequence.ENDED: "",
+    }[consequence]

@@ -63,6 +63,17 @@ class JobMemory:
     verdict: Verdict | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class JobSnapshot:
+    """A record that stands for all earlier ones of its job."""
+
+    job_id: JobId
+    memory: JobMemory
+
+
+JournalRecord = Record | JobSnapshot
+
+
 @dataclass(slots=True)
 class Memory:
     """What is durable about a coordinator."""
@@ -71,7 +82,7 @@ class Memory:
     jobs: dict[JobId, JobMemory] = field(default_factory=dict)
 
 
-def replay(records: Iterable[Record]) -> Memory:
+def replay(records: Iterable[JournalRecord]) -> Memory:
     """Return what `records`, oldest first, amount to."""
     memory = Memory()
     for record in records:
@@ -79,11 +90,19 @@ def replay(records: Iterable[Record]) -> Memory:
     return memory
 
 
-def _take(memory: Memory, record: Record) -> None:
+def snapshot(memory: Memory) -> tuple[JournalRecord, ...]:
+    """Return the fewest records whose replay is `memory`."""
+    jobs = (JobSnapshot(job_id, job) for job_id, job in memory.jobs.items())
+    return (EpochRaised(memory.epoch), *jobs)
+
+
+def _take(memory: Memory, record: JournalRecord) -> None:
     if isinstance(record, EpochRaised):
         memory.epoch = max(memory.epoch, record.epoch)
     elif isinstance(record, JobForgotten):
         memory.jobs.pop(record.job_id, None)
+    elif isinstance(record, JobSnapshot):
+        memory.jobs[record.job_id] = record.memory
     elif isinstance(record, RunOpened):
         memory.jobs[record.job_id] = JobMemory(
             run=record.run,

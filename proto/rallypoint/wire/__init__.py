@@ -1,0 +1,1 @@
+"""The little code that speaks the contract: channel options, durations, error details."""

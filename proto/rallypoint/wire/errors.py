@@ -1,0 +1,45 @@
+"""Error details: one message of `error_details.proto` packed into a gRPC status.
+
+A status travels as google.rpc.Status in the trailing metadata `grpc-status-details-bin`, as every
+gRPC library expects it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from google.protobuf.any_pb2 import Any
+from google.protobuf.message import Message
+from google.rpc.status_pb2 import Status
+
+from rallypoint.v1 import error_details_pb2 as details_pb2
+
+DETAILS_KEY = "grpc-status-details-bin"
+
+
+def pack_status(code: int, text: str, detail: Message) -> Status:
+    """Return a status with one detail message."""
+    packed = Any()
+    packed.Pack(detail)
+    return Status(code=code, message=text, details=[packed])
+
+
+def unpack_detail(metadata: Iterable[tuple[str, str | bytes]] | None) -> Message | None:
+    """Return the first detail of ours in a call's trailing metadata, or None."""
+    for key, value in metadata or ():
+        if key == DETAILS_KEY and isinstance(value, bytes):
+            for packed in Status.FromString(value).details:
+                found = _unpack(packed)
+                if found is not None:
+                    return found
+    return None
+
+
+def _unpack(packed: Any) -> Message | None:
+    for name in details_pb2.DESCRIPTOR.message_types_by_name:
+        kind: type[Message] = getattr(details_pb2, name)
+        if packed.Is(kind.DESCRIPTOR):
+            detail = kind()
+            packed.Unpack(detail)
+            return detail
+    return None

@@ -1,0 +1,192 @@
+"""The one stateful shell: takes what has happened, lets the core decide, journals, then acts.
+
+One task owns the state. A turn takes everything that has arrived, steps it in order, then steps
+what has expired; appends the resulting records in one batch; and only when that has returned
+carries out the effects and answers readers. So nothing is visible before it is durable, for reads
+too. A failed append withholds the turn's effects and ends the coordinator: what was decided and not
+written must not be acted on, and the agents' workers do not need it to run on.
+
+A turn that comes late (the process was stopped, the disk was slow) holds the clock back by its
+lateness, so that a stalled coordinator declares nobody dead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+import structlog
+
+from rallypoint.server.clock import JournalClock
+from rallypoint.server.core import inputs
+from rallypoint.server.core.effects import Effect, JobChanged
+from rallypoint.server.core.invariants import BrokenInvariant, check_job, check_touched
+from rallypoint.server.core.model import JobId
+from rallypoint.server.core.replay import JournalRecord, memory_of, snapshot
+from rallypoint.server.core.state import State, apply
+from rallypoint.server.core.step import Transition, step
+from rallypoint.server.journal.interface import COMPACT_AFTER, Journal
+
+log = structlog.get_logger()
+
+INBOX_MAX = 4_096
+"""Inputs that may wait; whoever brings more waits himself, which slows his stream down."""
+TURN_MAX = 1_024
+"""Inputs of one turn: bounds how long readers and deadlines wait."""
+LATE_MS = 200
+"""A turn later than this was stalled, not merely busy."""
+PULSE_S = 1.0
+"""Longest sleep while there are sessions: a stall is noticed to within this."""
+
+T = TypeVar("T")
+
+
+class Outlet(Protocol):
+    """Whoever carries effects to the outside; never blocks."""
+
+    def carry_out(self, effects: Sequence[Effect], state: State, now_ms: int) -> None:
+        """Carry out the effects of one durable turn, in order."""
+
+
+@dataclass(slots=True)
+class _Query:
+    """A read, answered after the append of the turn that took it."""
+
+    answer: Callable[[State, int], object]
+    future: asyncio.Future[object]
+
+
+class Coordinator:
+    """The owner of the state."""
+
+    def __init__(self, state: State, journal: Journal, outlet: Outlet, clock: JournalClock) -> None:
+        """Take ownership of `state`; `run` does the work."""
+        self._state = state
+        self._journal = journal
+        self._outlet = outlet
+        self._clock = clock
+        self._inbox: asyncio.Queue[inputs.Input | _Query] = asyncio.Queue(INBOX_MAX)
+
+    async def submit(self, said: inputs.Input) -> None:
+        """Bring an input; waits while the inbox is full."""
+        await self._inbox.put(said)
+
+    async def read(self, answer: Callable[[State, int], T]) -> T:
+        """Return `answer(state, now_ms)`, computed when all that it sees is durable."""
+        future: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+        await self._inbox.put(_Query(answer, future))
+        return await future  # type: ignore[return-value]  # the future carries answer's result
+
+    async def run(self) -> None:
+        """Take turns until cancelled.
+
+        Raises:
+            JournalFailed: when a batch could not be made durable.
+        """
+        while True:
+            arrived = await self._wait()
+            await self._turn(arrived)
+
+    async def _wait(self) -> list[inputs.Input | _Query]:
+        """Return what has arrived, or nothing when something is due."""
+        sleep_s = PULSE_S if self._state.nodes else None
+        due_ms = self._state.next_deadline_ms()
+        if due_ms is not None:
+            until_due_s = max(0.0, (due_ms - self._clock.now_ms()) / 1000)
+            sleep_s = until_due_s if sleep_s is None else min(sleep_s, until_due_s)
+        planned_ms = None if sleep_s is None else self._clock.now_ms() + int(sleep_s * 1000)
+        arrived: list[inputs.Input | _Query] = []
+        try:
+            async with asyncio.timeout(sleep_s):
+                arrived.append(await self._inbox.get())
+        except TimeoutError:
+            pass
+        while len(arrived) < TURN_MAX and not self._inbox.empty():
+            arrived.append(self._inbox.get_nowait())
+        if planned_ms is not None:
+            self._notice_stall(planned_ms)
+        return arrived
+
+    def _notice_stall(self, planned_ms: int) -> None:
+        late_ms = self._clock.now_ms() - planned_ms
+        if late_ms > LATE_MS:
+            self._clock.hold_back(late_ms)
+            log.warning("coordinator_stalled", late_ms=late_ms)
+
+    async def _turn(self, arrived: Sequence[inputs.Input | _Query]) -> None:
+        state, now_ms = self._state, self._clock.now_ms()
+        records: list[JournalRecord] = []
+        effects: list[Effect] = []
+        queries: list[_Query] = []
+        for said in arrived:
+            if isinstance(said, _Query):
+                queries.append(said)
+            else:
+                self._step(said, now_ms, records, effects)
+        while (due_ms := state.next_deadline_ms()) is not None and due_ms <= now_ms:
+            self._step(inputs.TimePassed(), now_ms, records, effects)
+        if records:
+            await self._append(records, now_ms)
+        if effects:
+            self._outlet.carry_out(effects, state, now_ms)
+        for query in queries:
+            self._answer(query, now_ms)
+
+    async def _append(self, records: Sequence[JournalRecord], now_ms: int) -> None:
+        await self._journal.append(records, now_ms)
+        if self._journal.length > COMPACT_AFTER:
+            await self._journal.compact(snapshot(memory_of(self._state)), now_ms)
+        waited_ms = self._clock.now_ms() - now_ms
+        if waited_ms > LATE_MS:
+            self._clock.hold_back(waited_ms)
+            log.warning("journal_was_slow", waited_ms=waited_ms)
+
+    def _step(
+        self,
+        said: inputs.Input,
+        now_ms: int,
+        records: list[JournalRecord],
+        effects: list[Effect],
+    ) -> None:
+        transition = step(self._state, said, now_ms)
+        apply(self._state, transition.delta)
+        records.extend(transition.records)
+        effects.extend(transition.effects)
+        if transition.refusal is not None:
+            log.info(
+                "input_refused",
+                input=type(said).__name__,
+                why=transition.refusal.kind.value,
+                **dict(transition.refusal.facts),
+            )
+            return
+        try:
+            self._check(transition)
+        except BrokenInvariant as broken:
+            log.error("invariant_broken", job_id=broken.job_id, report=broken.text)
+            self._step(inputs.JobBroken(broken.job_id, broken.text), now_ms, records, effects)
+
+    def _check(self, transition: Transition) -> None:
+        check_touched(self._state, transition.delta)
+        for effect in transition.effects:
+            if isinstance(effect, JobChanged) and effect.reason in _CHECKED_WHOLE:
+                check_job(self._state, effect.job_id)
+
+    def _answer(self, query: _Query, now_ms: int) -> None:
+        if query.future.cancelled():
+            return
+        try:
+            query.future.set_result(query.answer(self._state, now_ms))
+        except LookupError as error:
+            query.future.set_exception(error)
+
+
+_CHECKED_WHOLE = frozenset({"round_sealed", "round_adopted", "round_stopped"})
+"""Events after which everything about a job is checked, not only what the step touched."""
+
+
+def job_ids(effects: Sequence[Effect]) -> dict[JobId, None]:
+    """Return the jobs that `effects` say have changed, each once, in order."""
+    return {effect.job_id: None for effect in effects if isinstance(effect, JobChanged)}

@@ -1,0 +1,1 @@
+"""The durable, ordered record of decisions: one small interface and its stores."""

@@ -1,0 +1,1 @@
+"""gRPC adapters: validation and translation at the edge, no policy."""

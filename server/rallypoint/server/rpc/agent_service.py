@@ -1,0 +1,209 @@
+"""AgentService: one task that reads a node's stream and one that writes it.
+
+The reader brings inputs to the coordinator; when its inbox is full the reader waits, and so does
+the agent, through HTTP/2. The writer sends whatever its outbox holds; a peer that does not read for
+a whole lease is cut off.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import grpc
+import structlog
+from google.rpc.status_pb2 import Status
+
+from rallypoint.server.coordinator import Coordinator
+from rallypoint.server.core import inputs
+from rallypoint.server.core.explain import Waiting, explain
+from rallypoint.server.core.model import Phase, SessionId
+from rallypoint.server.core.state import State
+from rallypoint.server.rpc.convert import (
+    InvalidMessage,
+    UnsupportedProtocol,
+    to_heartbeat,
+    to_hello,
+    to_report,
+)
+from rallypoint.server.rpc.errors import lost_status, protocol_status
+from rallypoint.server.rpc.outbox import Outbox, Outboxes
+from rallypoint.server.rpc.status import abort_with, invalid_status
+from rallypoint.server.rpc.views import desired_message, waiting_message
+from rallypoint.v1 import agent_service_pb2 as agent_pb2
+from rallypoint.v1 import agent_service_pb2_grpc as agent_grpc
+from rallypoint.wire.durations import to_duration
+
+log = structlog.get_logger()
+
+HELLO_S_MAX = 10.0
+"""How long a new stream may take to say Hello."""
+
+_Context = grpc.aio.ServicerContext[agent_pb2.SessionRequest, agent_pb2.SessionResponse]
+
+
+class AgentService(agent_grpc.AgentServiceServicer):
+    """The agents' side of the coordinator."""
+
+    def __init__(self, coordinator: Coordinator, outboxes: Outboxes, state: State) -> None:
+        """Serve `coordinator`; `state` is read only for constants of this life."""
+        self._coordinator = coordinator
+        self._outboxes = outboxes
+        self._state = state
+
+    async def Session(  # type: ignore[override]  # a handler may write instead of yield
+        self,
+        request_iterator: AsyncIterator[agent_pb2.SessionRequest],
+        context: _Context,
+    ) -> None:
+        """Carry one connection of one agent until it breaks or is refused."""
+        try:
+            async with asyncio.timeout(HELLO_S_MAX):
+                first = await anext(aiter(request_iterator), None)
+            if first is None:
+                return
+            said = to_hello(first)
+        except TimeoutError:
+            await abort_with(context, invalid_status("message", "no hello came"))
+        except InvalidMessage as invalid:
+            log.warning("hello_invalid", path=invalid.path, problem=invalid.problem)
+            await abort_with(context, invalid_status(invalid.path, invalid.problem))
+        except UnsupportedProtocol as unsupported:
+            await abort_with(context, protocol_status(unsupported.version))
+        outbox = self._outboxes.open(said.identity.session, said.connection)
+        try:
+            end = await self._carry(said, request_iterator, context, outbox)
+        finally:
+            self._outboxes.close(outbox)
+            sender = inputs.Sender(said.identity.session, said.connection, 0)
+            await self._coordinator.submit(inputs.Broken(sender))
+        if end is not None:
+            await abort_with(context, end)
+
+    async def _carry(
+        self,
+        said: inputs.Hello,
+        requests: AsyncIterator[agent_pb2.SessionRequest],
+        context: _Context,
+        outbox: Outbox,
+    ) -> Status | None:
+        """Read and write until either side ends; return the status to end with, if any."""
+        await self._coordinator.submit(said)
+        async with asyncio.TaskGroup() as tasks:
+            reader = tasks.create_task(self._read(said, requests, outbox))
+            await self._write(context, outbox)
+            reader.cancel()
+        return outbox.end
+
+    async def _read(
+        self,
+        said: inputs.Hello,
+        requests: AsyncIterator[agent_pb2.SessionRequest],
+        outbox: Outbox,
+    ) -> None:
+        session, connection = said.identity.session, said.connection
+        try:
+            async for envelope in requests:
+                if envelope.session_id != session or envelope.connection != connection:
+                    raise InvalidMessage("session_id", "a stream carries one session for now")
+                report = to_report(envelope, said.identity.local_world_size)
+                if report is not None:
+                    await self._coordinator.submit(report)
+                else:
+                    await self._coordinator.submit(to_heartbeat(envelope))
+                    outbox.acknowledge_heartbeat(envelope.heartbeat.number)
+        except InvalidMessage as invalid:
+            log.warning("message_invalid", path=invalid.path, problem=invalid.problem)
+            outbox.finish(invalid_status(invalid.path, invalid.problem))
+        except grpc.aio.UsageError:
+            pass  # the stream is gone; what follows is the same as for its end
+        outbox.ended = True
+        outbox.wake.set()
+
+    async def _write(self, context: _Context, outbox: Outbox) -> None:
+        """Send what the outbox holds until it is to end."""
+        while True:
+            await outbox.wake.wait()
+            outbox.wake.clear()
+            try:
+                for message in await self._take(outbox):
+                    async with asyncio.timeout(self._state.lease_ms() / 1000):
+                        await context.write(message)
+            except TimeoutError:
+                log.warning("peer_does_not_read", session_id=outbox.session)
+                outbox.finish(lost_status())
+            if outbox.end is not None or outbox.ended:
+                return
+
+    async def _take(self, outbox: Outbox) -> list[agent_pb2.SessionResponse]:
+        """Empty the outbox into messages, in the order in which they have to be sent."""
+        found: list[agent_pb2.SessionResponse] = []
+        if outbox.end is not None:
+            return found
+        if outbox.welcome is not None:
+            found.append(self._envelope(outbox, welcome=self._welcome(outbox)))
+            outbox.welcome = None
+        if outbox.desired is not None:
+            found.append(self._envelope(outbox, desired=desired_message(outbox.desired)))
+            outbox.desired = None
+        if outbox.notice is not None:
+            left = to_duration(outbox.notice.time_left_ms)
+            notice = agent_pb2.Notice(kind=agent_pb2.NOTICE_KIND_GROWTH, time_left=left)
+            found.append(self._envelope(outbox, notice=notice))
+            outbox.notice = None
+        if outbox.has_acknowledgement:
+            outbox.has_acknowledgement = False
+            message = agent_pb2.Acknowledgement(heartbeat=outbox.heartbeat)
+            waiting = await self._waiting(outbox)
+            if waiting is not None:
+                message.waiting.CopyFrom(waiting_message(waiting))
+            found.append(self._envelope(outbox, acknowledgement=message))
+        return found
+
+    async def _waiting(self, outbox: Outbox) -> Waiting | None:
+        """Return what the session's job waits for, when a heartbeat asked and it stands by."""
+        if outbox.heartbeat <= outbox.explained:
+            return None
+        outbox.explained = outbox.heartbeat
+        session = outbox.session
+
+        def answer(state: State, now_ms: int) -> Waiting | None:
+            node = state.nodes.get(session)
+            job = None if node is None else state.jobs.get(node.job_id)
+            if node is None or job is None or (node.member and job.phase is Phase.RUNNING):
+                return None
+            return explain(state, job, now_ms)
+
+        return await self._coordinator.read(answer)
+
+    def _welcome(self, outbox: Outbox) -> agent_pb2.Welcome:
+        assert outbox.welcome is not None
+        state = self._state
+        return agent_pb2.Welcome(
+            coordinator_id=state.coordinator_id,
+            coordinator_durable=state.durable,
+            node_name=outbox.welcome.name,
+            run=outbox.welcome.run,
+            heartbeat_interval=to_duration(state.heartbeat_interval_ms()),
+            lease=to_duration(state.lease_ms()),
+        )
+
+    def _envelope(
+        self,
+        outbox: Outbox,
+        *,
+        welcome: agent_pb2.Welcome | None = None,
+        desired: agent_pb2.DesiredState | None = None,
+        notice: agent_pb2.Notice | None = None,
+        acknowledgement: agent_pb2.Acknowledgement | None = None,
+    ) -> agent_pb2.SessionResponse:
+        return agent_pb2.SessionResponse(
+            session_id=SessionId(outbox.session),
+            connection=outbox.connection,
+            acknowledged=outbox.acknowledged,
+            epoch=self._outboxes.epoch,
+            welcome=welcome,
+            desired=desired,
+            notice=notice,
+            acknowledgement=acknowledgement,
+        )

@@ -1,0 +1,346 @@
+"""Messages from agents, validated and turned into inputs of the core.
+
+Whatever cannot be taken raises `InvalidMessage` with the path of the field; nothing is guessed.
+Unknown values of an enum are refused like unspecified ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from google.protobuf.duration_pb2 import Duration
+
+from rallypoint.server.core import inputs
+from rallypoint.server.core.model import (
+    Activity,
+    Assignment,
+    Claim,
+    ErrorRecord,
+    Identity,
+    JobId,
+    JobSpec,
+    NodeName,
+    RoundHeader,
+    RoundReason,
+    SessionId,
+    WorkerExit,
+)
+from rallypoint.v1 import agent_service_pb2 as agent_pb2
+from rallypoint.v1 import job_pb2, node_pb2, round_pb2
+from rallypoint.wire.durations import to_ms
+
+PROTOCOL_VERSION = 1
+JOB_ID_BYTES_MAX = 255
+NAME_BYTES_MAX = 253
+"""As long as a DNS name may be."""
+WORKERS_PER_NODE_MAX = 4_096
+LABELS_MAX = 32
+LABEL_BYTES_MAX = 256
+NODES_MAX = 16_384
+DURATION_MS_MAX = 30 * 86_400_000
+"""A month: longer waits are mistakes."""
+MESSAGE_CHARS_MAX = 4_096
+TRACEBACK_CHARS_MAX = 16_384
+STDERR_CHARS_MAX = 4_096
+TEXT_CHARS_MAX = 1_024
+
+_JOB_ID_PUNCTUATION = frozenset("-_.:/@")
+
+
+class InvalidMessage(Exception):
+    """A message from a peer that cannot be taken."""
+
+    def __init__(self, path: str, problem: str) -> None:
+        """Name the field and what is wrong with it."""
+        super().__init__(f"{path}: {problem}")
+        self.path = path
+        self.problem = problem
+
+
+class UnsupportedProtocol(Exception):
+    """The agent speaks another version."""
+
+    def __init__(self, version: int) -> None:
+        """Keep the version that came."""
+        super().__init__(f"protocol version {version} is not {PROTOCOL_VERSION}")
+        self.version = version
+
+
+def _require(holds: bool, path: str, problem: str) -> None:
+    if not holds:
+        raise InvalidMessage(path, problem)
+
+
+def to_session(envelope: agent_pb2.SessionRequest) -> SessionId:
+    """Return the session of an envelope."""
+    session = envelope.session_id
+    is_hex = len(session) == 32 and all(char in "0123456789abcdef" for char in session)
+    _require(is_hex, "session_id", "must be 32 lower-case hexadecimal digits")
+    return SessionId(session)
+
+
+def to_hello(envelope: agent_pb2.SessionRequest) -> inputs.Hello:
+    """Return the input of the first message of a stream."""
+    _require(envelope.WhichOneof("message") == "hello", "message", "the first must be hello")
+    _require(envelope.connection > 0, "connection", "must be 1 or more")
+    said = envelope.hello
+    if said.protocol_version != PROTOCOL_VERSION:
+        raise UnsupportedProtocol(said.protocol_version)
+    has_held, has_ready = said.HasField("held"), said.HasField("ready")
+    _require(has_held != has_ready, "hello", "exactly one of held and ready must be set")
+    return inputs.Hello(
+        identity=_to_identity(to_session(envelope), said),
+        connection=envelope.connection,
+        epoch=envelope.epoch,
+        run=said.run,
+        coordinator_id=said.coordinator_id,
+        coordinator_durable=said.coordinator_durable,
+        acknowledged=said.reports_acknowledged,
+        revision=said.revision_applied,
+        claim=_to_claim(said.held) if has_held else None,
+        ready=_to_ready(said.ready, "hello.ready") if has_ready else None,
+    )
+
+
+def _to_identity(session: SessionId, said: agent_pb2.Hello) -> Identity:
+    _require(bool(said.address) and len(said.address) <= NAME_BYTES_MAX, "hello.address", "missing")
+    workers = said.local_world_size
+    _require(
+        1 <= workers <= WORKERS_PER_NODE_MAX,
+        "hello.local_world_size",
+        f"must be 1 to {WORKERS_PER_NODE_MAX}",
+    )
+    _require(len(said.role) <= NAME_BYTES_MAX, "hello.role", "is too long")
+    return Identity(
+        job_id=to_job_id(said.job_id, "hello.job_id"),
+        session=session,
+        spec=_to_spec(said.spec),
+        name=NodeName(_to_name(said.node_name, "hello.node_name")),
+        name_explicit=said.node_name_explicit,
+        address=said.address,
+        local_world_size=workers,
+        role=said.role or "default",
+        labels=_to_labels(said.labels),
+        node_rank=said.node_rank if said.HasField("node_rank") else None,
+        launch_id=_limited(said.launch_id, NAME_BYTES_MAX),
+    )
+
+
+def to_job_id(job_id: str, path: str) -> JobId:
+    """Return a job id that may be used as a key everywhere."""
+    _require(bool(job_id), path, "must not be empty")
+    _require(len(job_id.encode()) <= JOB_ID_BYTES_MAX, path, f"longer than {JOB_ID_BYTES_MAX}")
+    is_plain = all(char.isalnum() or char in _JOB_ID_PUNCTUATION for char in job_id)
+    _require(is_plain, path, "only letters, digits and - _ . : / @ are allowed")
+    return JobId(job_id)
+
+
+def _to_name(name: str, path: str) -> str:
+    _require(
+        0 < len(name.encode()) <= NAME_BYTES_MAX, path, f"must have 1 to {NAME_BYTES_MAX} bytes"
+    )
+    _require(name.isprintable() and " " not in name, path, "must be printable, without spaces")
+    return name
+
+
+def _to_labels(labels: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    _require(len(labels) <= LABELS_MAX, "hello.labels", f"more than {LABELS_MAX}")
+    for key, value in labels.items():
+        fits = 0 < len(key) <= LABEL_BYTES_MAX and len(value) <= LABEL_BYTES_MAX
+        _require(fits, "hello.labels", f"keys and values have at most {LABEL_BYTES_MAX} characters")
+    return tuple(sorted(labels.items()))
+
+
+def _to_spec(spec: job_pb2.JobSpec) -> JobSpec:
+    low, high = spec.min_nodes, spec.max_nodes
+    _require(1 <= low <= high <= NODES_MAX, "hello.spec", f"needs 1 <= min <= max <= {NODES_MAX}")
+    default = JobSpec()
+    return JobSpec(
+        min_nodes=low,
+        max_nodes=high,
+        max_restarts=spec.max_restarts,
+        join_timeout_ms=_spec_ms(spec, "join_timeout", default.join_timeout_ms),
+        last_call_ms=_spec_ms(spec, "last_call", default.last_call_ms),
+        settle_ms=_spec_ms(spec, "settle_time", default.settle_ms),
+        grow_after_ms=_spec_ms(spec, "grow_after", default.grow_after_ms),
+        grow=spec.grow if spec.HasField("grow") else default.grow,
+        grace_ms=_spec_ms(spec, "grace", default.grace_ms),
+        restart_backoff_ms=_spec_ms(spec, "restart_backoff", default.restart_backoff_ms),
+    )
+
+
+def _spec_ms(spec: job_pb2.JobSpec, name: str, default_ms: int) -> int:
+    if not spec.HasField(name):  # type: ignore[arg-type]  # the names are this file's own
+        return default_ms
+    return _to_ms(getattr(spec, name), f"hello.spec.{name}")
+
+
+def _to_ms(duration: Duration, path: str) -> int:
+    ms = to_ms(duration)
+    _require(0 <= ms <= DURATION_MS_MAX, path, "must be between 0 and 30 days")
+    return ms
+
+
+_HELD_STATES = {
+    node_pb2.NODE_STATE_ASSIGNED: Activity.ASSIGNED,
+    node_pb2.NODE_STATE_STARTED: Activity.STARTED,
+    node_pb2.NODE_STATE_SUCCEEDED: Activity.SUCCEEDED,
+    node_pb2.NODE_STATE_FAILED: Activity.FAILED,
+    node_pb2.NODE_STATE_STOPPING: Activity.UNREADY,
+    node_pb2.NODE_STATE_BLOCKED: Activity.BLOCKED,
+}
+
+_REASONS = {
+    round_pb2.ROUND_REASON_UNSPECIFIED: RoundReason.UNKNOWN,
+    round_pb2.ROUND_REASON_FIRST: RoundReason.FIRST,
+    round_pb2.ROUND_REASON_WORKER_FAILED: RoundReason.WORKER_FAILED,
+    round_pb2.ROUND_REASON_NODE_LOST: RoundReason.NODE_LOST,
+    round_pb2.ROUND_REASON_NODE_LEFT: RoundReason.NODE_LEFT,
+    round_pb2.ROUND_REASON_GROWTH: RoundReason.GROWTH,
+    round_pb2.ROUND_REASON_START_OVERDUE: RoundReason.START_OVERDUE,
+}
+
+
+def _to_claim(held: agent_pb2.HeldRound) -> Claim:
+    path = "hello.held"
+    header, place = held.header, held.assignment
+    _require(held.state in _HELD_STATES, f"{path}.state", "is none that a held round can have")
+    _require(header.number > 0, f"{path}.header.number", "must be 1 or more")
+    _require(header.run > 0, f"{path}.header.run", "must be 1 or more")
+    _require(header.reason in _REASONS, f"{path}.header.reason", "is unknown")
+    for name in ("group_rank", "first_rank", "first_role_rank"):
+        _require(place.HasField(name), f"{path}.assignment.{name}", "is missing")
+    _require(
+        place.group_rank < header.group_world_size
+        and 1 <= place.local_world_size <= WORKERS_PER_NODE_MAX
+        and place.first_rank + place.local_world_size <= header.world_size,
+        f"{path}.assignment",
+        "does not fit into the round",
+    )
+    return Claim(
+        header=RoundHeader(
+            number=header.number,
+            run=header.run,
+            world_size=header.world_size,
+            group_world_size=header.group_world_size,
+            master_addr=header.master_addr,
+            master_port=header.master_port,
+            restart_count=header.restart_count,
+            reason=_REASONS[header.reason],
+            epoch=header.epoch,
+        ),
+        assignment=Assignment(
+            group_rank=place.group_rank,
+            first_rank=place.first_rank,
+            local_world_size=place.local_world_size,
+            role=place.role,
+            first_role_rank=place.first_role_rank,
+            role_world_size=place.role_world_size,
+        ),
+        activity=_HELD_STATES[held.state],
+        pids=tuple(worker.pid for worker in held.workers),
+        exits=_to_exits(
+            (worker for worker in held.workers if worker.HasField("exit")),
+            f"{path}.workers",
+            place.local_world_size,
+        ),
+    )
+
+
+def to_report(envelope: agent_pb2.SessionRequest, local_world_size: int) -> inputs.Report | None:
+    """Return the input of a numbered report, or None for a heartbeat.
+
+    Args:
+        envelope: any message after the first.
+        local_world_size: number of workers of the node, which bounds local ranks.
+    """
+    sender = inputs.Sender(
+        SessionId(envelope.session_id), envelope.connection, envelope.epoch, envelope.sequence
+    )
+    kind = envelope.WhichOneof("message")
+    if kind == "heartbeat":
+        return None
+    _require(envelope.sequence > 0, "sequence", "a report needs a number")
+    match kind:
+        case "ready":
+            return inputs.Ready(sender, _to_ready(envelope.ready, "ready"))
+        case "started":
+            pids = tuple(envelope.started.pids)
+            _require(len(pids) == local_world_size, "started.pids", "must be one per worker")
+            return inputs.Started(sender, envelope.started.round, pids)
+        case "refused":
+            refused = envelope.refused
+            _require(refused.reason != 0, "refused.reason", "is missing")
+            leaving = refused.reason == agent_pb2.REFUSED_REASON_LEAVING
+            text = _limited(refused.text, TEXT_CHARS_MAX)
+            return inputs.Refused(sender, refused.round, leaving, text)
+        case "exited":
+            exits = _to_exits(envelope.exited.workers, "exited.workers", local_world_size)
+            _require(bool(exits), "exited.workers", "must not be empty")
+            return inputs.Exited(sender, envelope.exited.round, exits)
+        case "succeeded":
+            return inputs.Succeeded(sender, envelope.succeeded.round)
+        case "blocked":
+            return inputs.Blocked(sender, envelope.blocked.round, tuple(envelope.blocked.pids[:64]))
+        case "goodbye":
+            return inputs.Goodbye(sender, _limited(envelope.goodbye.text, TEXT_CHARS_MAX))
+        case _:
+            raise InvalidMessage("message", "is missing, unknown, or a second hello")
+
+
+def to_heartbeat(envelope: agent_pb2.SessionRequest) -> inputs.Heartbeat:
+    """Return the input of a heartbeat."""
+    sender = inputs.Sender(SessionId(envelope.session_id), envelope.connection, envelope.epoch)
+    return inputs.Heartbeat(sender, envelope.heartbeat.number)
+
+
+def _to_ready(ready: agent_pb2.Ready, path: str) -> inputs.ReadyPort:
+    _require(0 < ready.master_port < 65_536, f"{path}.master_port", "must be 1 to 65535")
+    return inputs.ReadyPort(ready.round, ready.master_port)
+
+
+def _to_exits(
+    workers: Iterable[node_pb2.Worker], path: str, local_world_size: int
+) -> tuple[WorkerExit, ...]:
+    found: dict[int, WorkerExit] = {}
+    for worker in workers:
+        _require(worker.HasField("local_rank"), f"{path}.local_rank", "is missing")
+        rank = worker.local_rank
+        _require(
+            rank < local_world_size, f"{path}.local_rank", f"{rank} is not below {local_world_size}"
+        )
+        _require(rank not in found, f"{path}.local_rank", f"{rank} comes twice")
+        found[rank] = _to_exit(worker, f"{path}.exit")
+    return tuple(found.values())
+
+
+def _to_exit(worker: node_pb2.Worker, path: str) -> WorkerExit:
+    said = worker.exit
+    has_code, has_signal = said.HasField("exit_code"), said.HasField("signal")
+    _require(has_code != has_signal, path, "needs exactly one of exit_code and signal")
+    return WorkerExit(
+        local_rank=worker.local_rank,
+        pid=worker.pid,
+        exit_code=said.exit_code if has_code else None,
+        signal=said.signal if has_signal else None,
+        agent_signalled_first=said.agent_signalled_first,
+        ago_ms=_to_ms(said.ago, f"{path}.ago"),
+        ran_ms=_to_ms(said.ran, f"{path}.ran"),
+        error=_to_error(said.error, f"{path}.error") if said.HasField("error") else None,
+        stderr_tail=said.stderr_tail[-STDERR_CHARS_MAX:],
+    )
+
+
+def _to_error(error: node_pb2.ErrorRecord, path: str) -> ErrorRecord:
+    before_ms = None
+    if error.HasField("before_exit"):
+        before_ms = _to_ms(error.before_exit, f"{path}.before_exit")
+    return ErrorRecord(
+        message=_limited(error.message, MESSAGE_CHARS_MAX),
+        traceback=error.traceback[-TRACEBACK_CHARS_MAX:],
+        before_exit_ms=before_ms,
+    )
+
+
+def _limited(text: str, length_max: int) -> str:
+    return text[:length_max]

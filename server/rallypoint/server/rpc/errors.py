@@ -1,0 +1,131 @@
+"""The one table from refusals of the core to gRPC statuses with a detail message."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import grpc
+from google.protobuf.message import Message
+from google.rpc.status_pb2 import Status
+
+from rallypoint.server.core.effects import Refusal, RefusalKind
+from rallypoint.server.rpc.convert import PROTOCOL_VERSION
+from rallypoint.v1 import error_details_pb2 as details_pb2
+from rallypoint.wire.errors import pack_status
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    code: grpc.StatusCode
+    detail: type[Message]
+    text: str
+    """What a person reads; `{name}` stands for a fact of the refusal."""
+
+
+_TABLE: dict[RefusalKind, _Row] = {
+    RefusalKind.SPEC_MISMATCH: _Row(
+        grpc.StatusCode.FAILED_PRECONDITION,
+        details_pb2.SpecMismatch,
+        "this agent and job {job_id} disagree: {differences}; start every agent of a job with the "
+        "same values",
+    ),
+    RefusalKind.NODE_NAME_IN_USE: _Row(
+        grpc.StatusCode.ALREADY_EXISTS,
+        details_pb2.NodeNameInUse,
+        "another agent of job {job_id} is attached as node {node_name}; give this one another "
+        "--node-name",
+    ),
+    RefusalKind.NODE_RANK_IN_USE: _Row(
+        grpc.StatusCode.ALREADY_EXISTS,
+        details_pb2.NodeRankInUse,
+        "node {node_name} of job {job_id} has --node-rank {node_rank} already",
+    ),
+    RefusalKind.ADDRESS_MISMATCH: _Row(
+        grpc.StatusCode.FAILED_PRECONDITION,
+        details_pb2.AddressMismatch,
+        "node {node_name} has the address {address}, but {other_node_name} has {other_address}: "
+        "workers could not reach each other; set --local-addr",
+    ),
+    RefusalKind.PREVIOUS_RUN_ENDING: _Row(
+        grpc.StatusCode.UNAVAILABLE,
+        details_pb2.PreviousRunEnding,
+        "run {run} of job {job_id} is still ending",
+    ),
+    RefusalKind.OLD_RUN: _Row(
+        grpc.StatusCode.ABORTED,
+        details_pb2.StaleSender,
+        "the agent belongs to run {actual}, which is over; run {expected} is the latest",
+    ),
+    RefusalKind.STALE_CONNECTION: _Row(
+        grpc.StatusCode.ABORTED,
+        details_pb2.StaleSender,
+        "connection {actual} is older than connection {expected} of the same agent",
+    ),
+    RefusalKind.STALE_EPOCH: _Row(
+        grpc.StatusCode.ABORTED,
+        details_pb2.StaleSender,
+        "the message is for epoch {actual}; this coordinator speaks with epoch {expected}",
+    ),
+    RefusalKind.FOREIGN_ROUND: _Row(
+        grpc.StatusCode.FAILED_PRECONDITION,
+        details_pb2.ForeignRound,
+        "the agent holds a round of coordinator {owner_id}; this is coordinator {coordinator_id}",
+    ),
+    RefusalKind.LIMIT_REACHED: _Row(
+        grpc.StatusCode.RESOURCE_EXHAUSTED,
+        details_pb2.LimitReached,
+        "the limit of {value} {limit} is reached",
+    ),
+    # The stream ends and the agent says everything again on a new one: no fact to carry.
+    RefusalKind.SEQUENCE_GAP: _Row(
+        grpc.StatusCode.ABORTED,
+        details_pb2.StaleSender,
+        "report {actual} came where report {expected} was expected",
+    ),
+    RefusalKind.UNKNOWN_SESSION: _Row(
+        grpc.StatusCode.ABORTED, details_pb2.StaleSender, "the session is not known any more"
+    ),
+}
+
+
+def refusal_status(refusal: Refusal) -> Status:
+    """Return the status that tells a peer why it was refused."""
+    row = _TABLE[refusal.kind]
+    facts = dict(refusal.facts)
+    known = row.detail.DESCRIPTOR.fields_by_name
+    detail = row.detail(**{name: value for name, value in facts.items() if name in known})
+    words = "; ".join(
+        f"--{field} is {expected} there and {actual} here"
+        for field, expected, actual in refusal.differences
+    )
+    if isinstance(detail, details_pb2.SpecMismatch):
+        for field, expected, actual in refusal.differences:
+            detail.differences.add(field=field, expected=expected, actual=actual)
+    return pack_status(_code(row.code), row.text.format(**facts, differences=words), detail)
+
+
+def unknown_job_status(job_id: str) -> Status:
+    """Return NOT_FOUND for a job."""
+    detail = details_pb2.UnknownJob(job_id=job_id)
+    return pack_status(_code(grpc.StatusCode.NOT_FOUND), f"there is no job {job_id!r}", detail)
+
+
+def protocol_status(version: int) -> Status:
+    """Return the status for an agent of another protocol version."""
+    detail = details_pb2.ProtocolMismatch(expected=PROTOCOL_VERSION, actual=version)
+    text = (
+        f"the agent speaks protocol version {version}, this coordinator {PROTOCOL_VERSION}; "
+        "install matching versions of rallypoint"
+    )
+    return pack_status(_code(grpc.StatusCode.FAILED_PRECONDITION), text, detail)
+
+
+def lost_status() -> Status:
+    """Return the status for a session that counts as lost: the agent may say Hello again."""
+    detail = details_pb2.StaleSender(what="session")
+    return pack_status(_code(grpc.StatusCode.ABORTED), "this session counts as lost", detail)
+
+
+def _code(code: grpc.StatusCode) -> int:
+    number: int = code.value[0]
+    return number

@@ -1,0 +1,109 @@
+"""JobService: read access, answered by the coordinator after what it shows is durable."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import grpc
+
+from rallypoint.server.coordinator import Coordinator
+from rallypoint.server.core.model import JobId
+from rallypoint.server.core.state import State
+from rallypoint.server.rpc.convert import InvalidMessage, to_job_id
+from rallypoint.server.rpc.errors import unknown_job_status
+from rallypoint.server.rpc.outbox import Outboxes
+from rallypoint.server.rpc.status import abort_with, invalid_status
+from rallypoint.server.rpc.views import job_message
+from rallypoint.v1 import job_pb2
+from rallypoint.v1 import job_service_pb2 as service_pb2
+from rallypoint.v1 import job_service_pb2_grpc as service_grpc
+
+PAGE_MAX = 1_000
+
+
+class JobService(service_grpc.JobServiceServicer):
+    """What people and programs can see."""
+
+    def __init__(self, coordinator: Coordinator, outboxes: Outboxes) -> None:
+        """Read from `coordinator`; `outboxes` tells when a job has changed."""
+        self._coordinator = coordinator
+        self._outboxes = outboxes
+
+    async def GetJob(
+        self,
+        request: service_pb2.GetJobRequest,
+        context: grpc.aio.ServicerContext[service_pb2.GetJobRequest, service_pb2.GetJobResponse],
+    ) -> service_pb2.GetJobResponse:
+        """Return one job."""
+        try:
+            job_id = to_job_id(request.job_id, "job_id")
+            return service_pb2.GetJobResponse(job=await self._job(job_id))
+        except InvalidMessage as invalid:
+            await abort_with(context, invalid_status(invalid.path, invalid.problem))
+        except LookupError:
+            await abort_with(context, unknown_job_status(request.job_id))
+
+    async def ListJobs(
+        self,
+        request: service_pb2.ListJobsRequest,
+        context: grpc.aio.ServicerContext[
+            service_pb2.ListJobsRequest, service_pb2.ListJobsResponse
+        ],
+    ) -> service_pb2.ListJobsResponse:
+        """Return a page of jobs."""
+        size = request.page_size or PAGE_MAX
+        if size > PAGE_MAX:
+            await abort_with(context, invalid_status("page_size", f"must be at most {PAGE_MAX}"))
+
+        def answer(state: State, now_ms: int) -> service_pb2.ListJobsResponse:
+            job_ids = sorted(job_id for job_id in state.jobs if job_id > request.page_token)
+            page = job_ids[:size]
+            return service_pb2.ListJobsResponse(
+                jobs=[
+                    job_message(state, state.jobs[job_id], now_ms, whole=False) for job_id in page
+                ],
+                next_page_token=page[-1] if len(job_ids) > len(page) else "",
+            )
+
+        return await self._coordinator.read(answer)
+
+    async def WatchJob(
+        self,
+        request: service_pb2.WatchJobRequest,
+        context: grpc.aio.ServicerContext[
+            service_pb2.WatchJobRequest, service_pb2.WatchJobResponse
+        ],
+    ) -> AsyncIterator[service_pb2.WatchJobResponse]:
+        """Send the job now and after every change."""
+        try:
+            job_id = to_job_id(request.job_id, "job_id")
+        except InvalidMessage as invalid:
+            await abort_with(context, invalid_status(invalid.path, invalid.problem))
+        changed = self._outboxes.watch(job_id)
+        is_first = True
+        try:
+            while True:
+                changed.clear()
+                job = await self._job(job_id)
+                yield service_pb2.WatchJobResponse(job=job)
+                is_first = False
+                if job.phase == job_pb2.JOB_PHASE_CLOSED and not job.nodes:
+                    return
+                await changed.wait()
+        except LookupError:
+            if is_first:
+                await abort_with(context, unknown_job_status(request.job_id))
+        finally:
+            self._outboxes.unwatch(job_id, changed)
+
+    async def _job(self, job_id: JobId) -> job_pb2.Job:
+        """Return one job, whole.
+
+        Raises:
+            LookupError: when there is none.
+        """
+
+        def answer(state: State, now_ms: int) -> job_pb2.Job:
+            return job_message(state, state.jobs[job_id], now_ms, whole=True)
+
+        return await self._coordinator.read(answer)

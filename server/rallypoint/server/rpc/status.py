@@ -1,0 +1,21 @@
+"""Ending a call with a rich status."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+import grpc
+from google.rpc.status_pb2 import Status
+from grpc_status import rpc_status
+
+
+def invalid_status(path: str, problem: str) -> Status:
+    """Return INVALID_ARGUMENT for a field."""
+    code: int = grpc.StatusCode.INVALID_ARGUMENT.value[0]
+    return Status(code=code, message=f"{path}: {problem}")
+
+
+async def abort_with(context: grpc.aio.ServicerContext[Any, Any], status: Status) -> NoReturn:
+    """End the call with `status` and its details."""
+    converted = rpc_status.to_status(status)
+    await context.abort(converted.code, converted.details, converted.trailing_metadata)

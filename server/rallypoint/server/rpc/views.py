@@ -1,0 +1,362 @@
+"""The core's values as messages: what agents are told and what readers see."""
+
+from __future__ import annotations
+
+from google.protobuf.duration_pb2 import Duration
+
+from rallypoint.server.core.deadlines import DeadlineKind
+from rallypoint.server.core.effects import (
+    Desired,
+    DesiredFinished,
+    DesiredRun,
+    DesiredStandby,
+    DesiredStop,
+    Send,
+)
+from rallypoint.server.core.explain import Waiting, explain
+from rallypoint.server.core.failures import describe_consequence
+from rallypoint.server.core.model import (
+    Activity,
+    Assignment,
+    Consequence,
+    Departure,
+    FailedWorker,
+    Job,
+    JobSpec,
+    Node,
+    Outcome,
+    Phase,
+    Round,
+    RoundHeader,
+    RoundReason,
+    RoundSummary,
+    Verdict,
+    VerdictCause,
+    WaitKind,
+    WorkerExit,
+)
+from rallypoint.server.core.state import State
+from rallypoint.v1 import agent_service_pb2 as agent_pb2
+from rallypoint.v1 import job_pb2, node_pb2, round_pb2, verdict_pb2
+from rallypoint.wire.durations import to_duration
+
+PHASES = {
+    Phase.FORMING: job_pb2.JOB_PHASE_FORMING,
+    Phase.RUNNING: job_pb2.JOB_PHASE_RUNNING,
+    Phase.STOPPING: job_pb2.JOB_PHASE_STOPPING,
+    Phase.CLOSED: job_pb2.JOB_PHASE_CLOSED,
+}
+OUTCOMES = {
+    Outcome.SUCCEEDED: job_pb2.OUTCOME_SUCCEEDED,
+    Outcome.FAILED: job_pb2.OUTCOME_FAILED,
+    Outcome.CANCELLED: job_pb2.OUTCOME_CANCELLED,
+    Outcome.ABANDONED: job_pb2.OUTCOME_ABANDONED,
+}
+WAITS = {
+    WaitKind.REATTACH: job_pb2.WAIT_KIND_REATTACH,
+    WaitKind.NODES: job_pb2.WAIT_KIND_NODES,
+    WaitKind.LAST_CALL: job_pb2.WAIT_KIND_LAST_CALL,
+    WaitKind.RETURNING: job_pb2.WAIT_KIND_RETURNING,
+    WaitKind.BACKOFF: job_pb2.WAIT_KIND_BACKOFF,
+    WaitKind.START: job_pb2.WAIT_KIND_START,
+    WaitKind.STOP: job_pb2.WAIT_KIND_STOP,
+    WaitKind.GROWTH: job_pb2.WAIT_KIND_GROWTH,
+    WaitKind.FAREWELL: job_pb2.WAIT_KIND_FAREWELL,
+}
+REASONS = {
+    RoundReason.UNKNOWN: round_pb2.ROUND_REASON_UNSPECIFIED,
+    RoundReason.FIRST: round_pb2.ROUND_REASON_FIRST,
+    RoundReason.WORKER_FAILED: round_pb2.ROUND_REASON_WORKER_FAILED,
+    RoundReason.NODE_LOST: round_pb2.ROUND_REASON_NODE_LOST,
+    RoundReason.NODE_LEFT: round_pb2.ROUND_REASON_NODE_LEFT,
+    RoundReason.GROWTH: round_pb2.ROUND_REASON_GROWTH,
+    RoundReason.START_OVERDUE: round_pb2.ROUND_REASON_START_OVERDUE,
+    RoundReason.SUCCEEDED: round_pb2.ROUND_REASON_SUCCEEDED,
+    RoundReason.CLOSED: round_pb2.ROUND_REASON_CLOSED,
+}
+CAUSES = {
+    VerdictCause.WORKER_FAILED: verdict_pb2.VERDICT_CAUSE_WORKER_FAILED,
+    VerdictCause.NODE_LOST: verdict_pb2.VERDICT_CAUSE_NODE_LOST,
+    VerdictCause.NODE_LEFT: verdict_pb2.VERDICT_CAUSE_NODE_LEFT,
+    VerdictCause.START_OVERDUE: verdict_pb2.VERDICT_CAUSE_START_OVERDUE,
+    VerdictCause.CANNOT_START: verdict_pb2.VERDICT_CAUSE_CANNOT_START,
+    VerdictCause.TOO_FEW_NODES: verdict_pb2.VERDICT_CAUSE_TOO_FEW_NODES,
+    VerdictCause.NO_PROGRESS: verdict_pb2.VERDICT_CAUSE_NO_PROGRESS,
+    VerdictCause.INTERNAL: verdict_pb2.VERDICT_CAUSE_INTERNAL,
+}
+CONSEQUENCES = {
+    Consequence.UNDECIDED: verdict_pb2.VERDICT_CONSEQUENCE_UNSPECIFIED,
+    Consequence.RESTARTED: verdict_pb2.VERDICT_CONSEQUENCE_RESTARTED,
+    Consequence.REFORMED: verdict_pb2.VERDICT_CONSEQUENCE_REFORMED,
+    Consequence.BUDGET_SPENT: verdict_pb2.VERDICT_CONSEQUENCE_BUDGET_SPENT,
+    Consequence.CRASH_LOOP: verdict_pb2.VERDICT_CONSEQUENCE_CRASH_LOOP,
+    Consequence.ENDED: verdict_pb2.VERDICT_CONSEQUENCE_ENDED,
+}
+STATES = {
+    Activity.UNREADY: node_pb2.NODE_STATE_UNREADY,
+    Activity.READY: node_pb2.NODE_STATE_READY,
+    Activity.ASSIGNED: node_pb2.NODE_STATE_ASSIGNED,
+    Activity.STARTED: node_pb2.NODE_STATE_STARTED,
+    Activity.SUCCEEDED: node_pb2.NODE_STATE_SUCCEEDED,
+    Activity.FAILED: node_pb2.NODE_STATE_FAILED,
+    Activity.BLOCKED: node_pb2.NODE_STATE_BLOCKED,
+}
+
+
+def _optional_duration(ms: int | None) -> Duration | None:
+    return None if ms is None else to_duration(ms)
+
+
+# --- What agents are told ---------------------------------------------------------------------
+
+
+def desired_message(send: Send) -> agent_pb2.DesiredState:
+    """Return the desired state of one node."""
+    message = agent_pb2.DesiredState(revision=send.revision)
+    _fill_desired(message, send.desired)
+    return message
+
+
+def _fill_desired(message: agent_pb2.DesiredState, desired: Desired) -> None:
+    match desired:
+        case DesiredRun(header=header, assignment=assignment, max_restarts=max_restarts):
+            assert isinstance(assignment, Assignment)
+            message.run.CopyFrom(
+                agent_pb2.Run(
+                    header=header_message(header),
+                    assignment=assignment_message(assignment),
+                    max_restarts=max_restarts,
+                )
+            )
+        case DesiredStop(round=number, reason=reason, grace_ms=grace_ms, text=text):
+            message.stop.CopyFrom(
+                agent_pb2.Stop(
+                    round=number, reason=REASONS[reason], grace=to_duration(grace_ms), text=text
+                )
+            )
+        case DesiredStandby(spare=spare):
+            message.standby.CopyFrom(agent_pb2.Standby(spare=spare))
+        case DesiredFinished(outcome=outcome, verdict=verdict):
+            message.finished.CopyFrom(
+                agent_pb2.Finished(
+                    outcome=OUTCOMES[outcome],
+                    verdict=None if verdict is None else verdict_message(verdict),
+                    restart_count=desired.restart_count,
+                    round=desired.round,
+                )
+            )
+
+
+def header_message(header: RoundHeader) -> round_pb2.RoundHeader:
+    """Return what all members of a round share."""
+    return round_pb2.RoundHeader(
+        number=header.number,
+        run=header.run,
+        world_size=header.world_size,
+        group_world_size=header.group_world_size,
+        master_addr=header.master_addr,
+        master_port=header.master_port,
+        restart_count=header.restart_count,
+        reason=REASONS[header.reason],
+        epoch=header.epoch,
+    )
+
+
+def assignment_message(assignment: Assignment) -> round_pb2.Assignment:
+    """Return a node's place."""
+    return round_pb2.Assignment(
+        group_rank=assignment.group_rank,
+        first_rank=assignment.first_rank,
+        local_world_size=assignment.local_world_size,
+        role=assignment.role,
+        first_role_rank=assignment.first_role_rank,
+        role_world_size=assignment.role_world_size,
+    )
+
+
+def verdict_message(verdict: Verdict) -> verdict_pb2.Verdict:
+    """Return a verdict; collateral failures without their output."""
+    return verdict_pb2.Verdict(
+        cause=CAUSES[verdict.cause],
+        round=verdict.round,
+        node_name=verdict.name or "",
+        culprit=None if verdict.culprit is None else _failed_message(verdict.culprit, whole=True),
+        collateral=[_failed_message(worker, whole=False) for worker in verdict.collateral],
+        collateral_count=verdict.collateral_count,
+        consequence=CONSEQUENCES[verdict.consequence],
+        text=verdict.text + describe_consequence(verdict.consequence),
+    )
+
+
+def _failed_message(worker: FailedWorker, *, whole: bool) -> verdict_pb2.FailedWorker:
+    return verdict_pb2.FailedWorker(
+        node_name=worker.name,
+        rank=worker.rank,
+        local_rank=worker.exit.local_rank,
+        pid=worker.exit.pid,
+        exit=_exit_message(worker.exit, whole=whole),
+    )
+
+
+def _exit_message(exit: WorkerExit, *, whole: bool) -> node_pb2.WorkerExit:
+    message = node_pb2.WorkerExit(
+        exit_code=exit.exit_code,
+        signal=exit.signal,
+        agent_signalled_first=exit.agent_signalled_first,
+        ago=to_duration(exit.ago_ms),
+        ran=to_duration(exit.ran_ms),
+    )
+    if whole:
+        message.stderr_tail = exit.stderr_tail
+    if whole and exit.error is not None:
+        message.error.CopyFrom(
+            node_pb2.ErrorRecord(
+                message=exit.error.message,
+                traceback=exit.error.traceback,
+                before_exit=_optional_duration(exit.error.before_exit_ms),
+            )
+        )
+    return message
+
+
+def waiting_message(waiting: Waiting) -> job_pb2.Waiting:
+    """Return the explanation of a wait."""
+    return job_pb2.Waiting(
+        kind=WAITS[waiting.kind],
+        ready_nodes=waiting.ready_nodes,
+        needed_nodes=waiting.needed_nodes,
+        nodes=[
+            job_pb2.AwaitedNode(
+                name=node.name, state=node.state, since=_optional_duration(node.since_ms)
+            )
+            for node in waiting.awaited
+        ],
+        time_left=_optional_duration(waiting.left_ms),
+        text=waiting.text,
+    )
+
+
+# --- What readers see -------------------------------------------------------------------------
+
+
+def job_message(state: State, job: Job, now_ms: int, *, whole: bool) -> job_pb2.Job:
+    """Return a job; with `whole` also its nodes, its history and the members of its round."""
+    waiting = explain(state, job, now_ms)
+    message = job_pb2.Job(
+        job_id=job.job_id,
+        run=job.run,
+        spec=spec_message(job.spec),
+        phase=PHASES[job.phase],
+        waiting=None if waiting is None else waiting_message(waiting),
+        round=None if job.round is None else _round_message(job.round, now_ms, whole=whole),
+        restart_count=job.restart_count,
+        outcome=job_pb2.OUTCOME_UNSPECIFIED if job.outcome is None else OUTCOMES[job.outcome],
+        verdict=None if job.verdict is None else verdict_message(job.verdict),
+        age=to_duration(now_ms - job.opened_ms),
+        lost=[_lost_message(departure, now_ms) for departure in job.lost],
+    )
+    if whole:
+        for session in state.sessions.get(job.job_id, ()):
+            message.nodes.append(_node_message(state, job, state.nodes[session], now_ms))
+        message.history.extend(_summary_message(summary) for summary in job.history)
+    return message
+
+
+def spec_message(spec: JobSpec) -> job_pb2.JobSpec:
+    """Return a specification with every default filled in."""
+    return job_pb2.JobSpec(
+        min_nodes=spec.min_nodes,
+        max_nodes=spec.max_nodes,
+        max_restarts=spec.max_restarts,
+        join_timeout=to_duration(spec.join_timeout_ms),
+        last_call=to_duration(spec.last_call_ms),
+        settle_time=to_duration(spec.settle_ms),
+        grow_after=to_duration(spec.grow_after_ms),
+        grow=spec.grow,
+        grace=to_duration(spec.grace_ms),
+        restart_backoff=to_duration(spec.restart_backoff_ms),
+    )
+
+
+def _lost_message(departure: Departure, now_ms: int) -> job_pb2.AwaitedNode:
+    return job_pb2.AwaitedNode(
+        name=departure.name, state=departure.text, since=to_duration(now_ms - departure.at_ms)
+    )
+
+
+def _round_message(round: Round, now_ms: int, *, whole: bool) -> round_pb2.Round:
+    started_ms = round.started_ms
+    message = round_pb2.Round(
+        header=header_message(round.header),
+        age=to_duration(now_ms - round.sealed_ms),
+        started_after=_optional_duration(
+            None if started_ms is None else started_ms - round.sealed_ms
+        ),
+    )
+    if whole:
+        for member in round.members:
+            message.members.add(
+                node_name=member.name, assignment=assignment_message(member.assignment)
+            )
+    return message
+
+
+def _summary_message(summary: RoundSummary) -> round_pb2.RoundSummary:
+    return round_pb2.RoundSummary(
+        number=summary.number,
+        began=REASONS[summary.began],
+        ended=REASONS[summary.ended],
+        node_names=summary.names,
+        group_world_size=summary.group_world_size,
+        world_size=summary.world_size,
+        restart_count=summary.restart_count,
+        started_after=_optional_duration(summary.started_after_ms),
+        lasted=to_duration(summary.lasted_ms),
+        recovered_after=_optional_duration(summary.recovered_after_ms),
+    )
+
+
+def _node_message(state: State, job: Job, node: Node, now_ms: int) -> node_pb2.Node:
+    lease_ms = state.deadlines.get((DeadlineKind.LEASE, node.session))
+    silent_ms = 0 if lease_ms is None else max(0, now_ms - (lease_ms - state.lease_ms()))
+    if node.broke_ms is not None:
+        silent_ms = now_ms - node.broke_ms
+    assignment = node.assignment
+    shown = STATES[node.activity]
+    if node.member and job.phase is Phase.STOPPING and node.activity is not Activity.READY:
+        shown = node_pb2.NODE_STATE_STOPPING
+    message = node_pb2.Node(
+        name=node.name,
+        session_id=node.session,
+        state=shown,
+        attached=node.attached,
+        address=node.identity.address,
+        local_world_size=node.identity.local_world_size,
+        role=node.identity.role,
+        labels=dict(node.identity.labels),
+        assignment=None if assignment is None else assignment_message(assignment),
+        spare=job.phase is Phase.RUNNING and node.is_eligible and not node.member,
+        silent=to_duration(silent_ms),
+    )
+    if assignment is not None:
+        message.workers.extend(_worker_messages(node, assignment))
+    return message
+
+
+def _worker_messages(node: Node, assignment: Assignment) -> list[node_pb2.Worker]:
+    exits = {exit.local_rank: exit for exit in node.exits}
+    workers: list[node_pb2.Worker] = []
+    for local_rank in range(assignment.local_world_size):
+        worker = node_pb2.Worker(local_rank=local_rank, rank=assignment.first_rank + local_rank)
+        exit = exits.get(local_rank)
+        if local_rank < len(node.pids):
+            worker.pid = node.pids[local_rank]
+        if exit is not None:
+            worker.state = node_pb2.WORKER_STATE_EXITED
+            worker.exit.CopyFrom(_exit_message(exit, whole=False))
+        elif node.pids and node.activity is not Activity.READY:
+            worker.state = node_pb2.WORKER_STATE_RUNNING
+        else:
+            worker.state = node_pb2.WORKER_STATE_PENDING
+        workers.append(worker)
+    return workers

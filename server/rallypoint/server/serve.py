@@ -1,0 +1,124 @@
+"""Starts a coordinator: state, journal, shell and the gRPC server around them."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import grpc
+import structlog
+
+from rallypoint.server.clock import JournalClock
+from rallypoint.server.coordinator import Coordinator
+from rallypoint.server.core.deadlines import DeadlineKind
+from rallypoint.server.core.effects import EpochRaised
+from rallypoint.server.core.state import State, Timing
+from rallypoint.server.journal.interface import JournalFailed
+from rallypoint.server.journal.memory import MemoryJournal
+from rallypoint.server.rpc.agent_service import AgentService
+from rallypoint.server.rpc.job_service import JobService
+from rallypoint.server.rpc.outbox import Outboxes
+from rallypoint.server.rpc.standard import Health, add_reflection
+from rallypoint.v1 import agent_service_pb2_grpc as agent_grpc
+from rallypoint.v1 import job_service_pb2_grpc as job_grpc
+from rallypoint.wire.channel import server_options
+
+log = structlog.get_logger()
+
+STOP_GRACE_S = 0.5
+"""How long calls may take to end when the coordinator stops; agents reconnect anyway."""
+SERVICES = ("rallypoint.v1.AgentService", "rallypoint.v1.JobService")
+
+
+class CannotListen(Exception):
+    """The address is taken, or is not one of this host."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How a coordinator is started."""
+
+    host: str
+    """Address to listen on."""
+    port: int
+    """Port to listen on; 0 takes a free one."""
+    timing: Timing
+    standalone: bool = False
+    """It serves one agent in its own process: nothing can be running that it does not know."""
+
+
+@dataclass(slots=True)
+class Running:
+    """A coordinator that serves."""
+
+    port: int
+    """The port it listens on."""
+    failed: asyncio.Future[None]
+    """Done, with its exception, when the coordinator cannot go on."""
+
+
+@asynccontextmanager
+async def serving(settings: Settings) -> AsyncIterator[Running]:
+    """Serve a coordinator while the context is open.
+
+    Raises:
+        CannotListen: when the address cannot be taken.
+    """
+    journal = MemoryJournal(secrets.token_hex(16))
+    # Greater than any epoch that a coordinator here has had, as long as the clock has not been set
+    # back; when it was, a reported epoch raises it.
+    epoch = time.time_ns() // 1_000_000
+    state = State(
+        coordinator_id=journal.identity,
+        epoch=epoch,
+        first_epoch=epoch,
+        durable=journal.is_durable,
+        timing=settings.timing,
+    )
+    await journal.append([EpochRaised(epoch)], 0)
+    clock = JournalClock()
+    if not settings.standalone and settings.timing.window_ms > 0:
+        state.window_until_ms = settings.timing.window_ms
+        state.deadlines.set((DeadlineKind.WINDOW, ""), state.window_until_ms)
+    outboxes = Outboxes()
+    coordinator = Coordinator(state, journal, outboxes, clock)
+    outboxes.epoch = epoch
+    server = grpc.aio.server(options=server_options())
+    agent_grpc.add_AgentServiceServicer_to_server(
+        AgentService(coordinator, outboxes, state), server
+    )
+    job_grpc.add_JobServiceServicer_to_server(JobService(coordinator, outboxes), server)
+    health = Health(server, SERVICES)
+    add_reflection(server, SERVICES)
+    port = _bind(server, settings)
+    await server.start()
+    await health.set_serving(True)
+    running = Running(port, asyncio.get_running_loop().create_future())
+    shell = asyncio.ensure_future(coordinator.run())  # noqa: TID251  # owned by this context
+    shell.add_done_callback(lambda done: _note_end(done, running))
+    try:
+        yield running
+    finally:
+        await health.set_serving(False)
+        await server.stop(STOP_GRACE_S)
+        shell.cancel()
+        await asyncio.gather(shell, return_exceptions=True)
+
+
+def _note_end(done: asyncio.Future[None], running: Running) -> None:
+    if not done.cancelled() and not running.failed.done():
+        error = done.exception() or JournalFailed("the coordinator's loop ended")
+        running.failed.set_exception(error)
+
+
+def _bind(server: grpc.aio.Server, settings: Settings) -> int:
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    try:
+        port: int = server.add_insecure_port(f"{host}:{settings.port}")
+    except RuntimeError as error:
+        raise CannotListen(f"cannot listen on {host}:{settings.port}") from error
+    return port
