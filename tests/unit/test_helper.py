@@ -1,160 +1,33 @@
-"""The helper process and the agent's side of it, with real processes."""
+"""The helper process seen from its agent: spawn, exit, signal, sweep, close. Real processes."""
 
-import asyncio
-import contextlib
-import ctypes
 import errno
 import os
-import select
 import signal
-import subprocess
-import sys
-import textwrap
-import time
-from collections.abc import AsyncIterator, Iterator, Mapping
-from pathlib import Path
+from collections.abc import AsyncIterator, Callable, Iterator
 
 import pytest
 
+from rallypoint.agent.descendants import is_descendant, list_descendants
 from rallypoint.agent.frames import MAX_FRAME_BYTES, Decoder, FrameTooLarge, encode
-from rallypoint.agent.leftovers import AGENT_MARK_ENV, compute_mark
 from rallypoint.agent.process import HostClosed, WorkerHost
 from rallypoint.agent.worker_events import (
     Blocked,
     Clean,
     Exited,
-    HostEvent,
     Spawned,
     SpawnFailed,
     SpawnRequest,
-    Swept,
 )
-
-DEADLINE_S = 10
-PYTHON = (sys.executable, "-I", "-S", "-c")
-# A worker, and below it a child and a double-forked daemon in sessions of their own, all of which
-# ignore TERM. Each says "<name> <pid>" once it does.
-STUBBORN_TREE = textwrap.dedent("""
-    import os, signal
-    def stay(name):
-        os.write(1, f"{name} {os.getpid()}\\n".encode())
-        while True:
-            signal.pause()
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    if os.fork() == 0:
-        os.setsid()
-        stay("child")
-    if (middle := os.fork()) == 0:
-        os.setsid()
-        if os.fork() == 0:
-            stay("daemon")
-        os._exit(0)
-    os.waitpid(middle, 0)
-    stay("worker")
-""")
-
-
-class Conversation:
-    """A host with its events, in order; every wait has a deadline."""
-
-    def __init__(self, host: WorkerHost) -> None:
-        self.host = host
-        self.events: asyncio.Queue[HostEvent] = asyncio.Queue()
-        host.attach(self.events.put_nowait)
-
-    async def next(self) -> HostEvent:
-        async with asyncio.timeout(DEADLINE_S):
-            return await self.events.get()
-
-    def ask(
-        self,
-        *argv: str,
-        worker_id: int = 1,
-        env: Mapping[str, str] | None = None,
-        cwd: str = "/",
-        out: int = 2,
-    ) -> None:
-        environ = dict(os.environ) if env is None else env
-        self.host.spawn(
-            SpawnRequest(
-                worker_id=worker_id, argv=argv, env=environ, cwd=cwd, stdout_fd=out, stderr_fd=2
-            )
-        )
-
-    async def start(self, *argv: str, worker_id: int = 1, out: int = 2) -> int:
-        self.ask(*argv, worker_id=worker_id, out=out)
-        event = await self.next()
-        assert isinstance(event, Spawned), event
-        return event.pid
-
-
-class Lines:
-    """The read end of a pipe that workers write to."""
-
-    def __init__(self) -> None:
-        self._read_fd, self.write_fd = os.pipe()
-        self._file = os.fdopen(self._read_fd, "rb", buffering=0)
-        self._rest = b""
-
-    def line(self) -> str:
-        while b"\n" not in self._rest:
-            chunk = self._read()
-            assert chunk, "end of output"
-            self._rest += chunk
-        line, _, self._rest = self._rest.partition(b"\n")
-        return line.decode()
-
-    def all(self) -> bytes:
-        """Return everything until the last writer is gone; this process gives up its own end."""
-        self.hang_up()
-        while chunk := self._read():
-            self._rest += chunk
-        return self._rest
-
-    def pids(self, count: int) -> dict[str, int]:
-        pairs = [self.line().split() for _ in range(count)]
-        return {name: int(pid) for name, pid in pairs}
-
-    def _read(self) -> bytes:
-        assert select.select([self._read_fd], [], [], DEADLINE_S)[0], "no output in time"
-        return self._file.read(65536) or b""
-
-    def hang_up(self) -> None:
-        if self.write_fd >= 0:
-            os.close(self.write_fd)
-            self.write_fd = -1
-
-    def close(self) -> None:
-        self.hang_up()
-        self._file.close()
-
-
-class Witness:
-    """Pidfds of processes, opened while they live, to see them die and to end what is left."""
-
-    def __init__(self) -> None:
-        self._fds: dict[int, int] = {}
-
-    def watch(self, *pids: int) -> None:
-        self._fds.update({pid: os.pidfd_open(pid) for pid in pids})
-
-    def is_alive(self, pid: int) -> bool:
-        return not select.select([self._fds[pid]], [], [], 0)[0]
-
-    def await_deaths(self) -> list[int]:
-        """Return who still lives at the deadline."""
-        end = time.monotonic() + DEADLINE_S
-        left = dict(self._fds)
-        while left and (wait_s := end - time.monotonic()) > 0:
-            dead = select.select(list(left.values()), [], [], wait_s)[0]
-            left = {pid: fd for pid, fd in left.items() if fd not in dead}
-        return sorted(left)
-
-    def close(self) -> None:
-        for fd in self._fds.values():
-            with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(fd, signal.SIGKILL)
-            os.close(fd)
+from support.processes import (
+    PYTHON,
+    STUBBORN_TREE,
+    Conversation,
+    Lines,
+    Witness,
+    read_pss_kb,
+    release_dead,
+    trace,
+)
 
 
 @pytest.fixture
@@ -368,10 +241,9 @@ async def test_sweep_that_cannot_finish_says_so(talk: Conversation, witness: Wit
 
     A tracer holds the death of its tracee back from the parent, as uninterruptible sleep would.
     """
-    libc = ctypes.CDLL(None, use_errno=True)
     pid = await talk.start("sleep", "1000")
     witness.watch(pid)
-    if libc.ptrace(0x4206, pid, None, None) != 0:  # PTRACE_SEIZE
+    if not trace(pid):
         pytest.skip("ptrace is not allowed here")
     talk.host.sweep(7, 50)
 
@@ -380,7 +252,7 @@ async def test_sweep_that_cannot_finish_says_so(talk: Conversation, witness: Wit
     refused = await talk.next()
     assert isinstance(refused, SpawnFailed) and refused.errno == errno.EBUSY
     assert witness.await_deaths() == []
-    os.waitpid(pid, 0)  # as tracer
+    release_dead(pid)
     assert await talk.next() == Exited(1, pid, None, signal.SIGKILL)
     assert await talk.next() == Clean(7)
 
@@ -406,5 +278,51 @@ async def test_helper_is_deaf(talk: Conversation) -> None:
 
 
 async def test_helper_is_small(
-    talk: Conversation, record_property: pytest.RecordProperty = None
-) -> None: ...
+    talk: Conversation, record_property: Callable[[str, object], None]
+) -> None:
+    """The helper's share of memory leaves the agent most of the 60 MB that both may use."""
+    await talk.start("true")
+    pss_kb = read_pss_kb(talk.host.pid)
+    record_property("helper_pss_kb", pss_kb)
+
+    assert pss_kb < 10_000
+
+
+async def test_descendants_are_found_with_and_without_children_files(
+    talk: Conversation, output: Lines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both ways to read /proc find the same processes, and only true ancestors count as such."""
+    pid = await talk.start(*PYTHON, STUBBORN_TREE, out=output.write_fd)
+    expected = {talk.host.pid, pid, *output.pids(3).values()}
+    quick = list_descendants(os.getpid())
+    monkeypatch.setattr("os.path.exists", lambda path: False)
+    thorough = list_descendants(os.getpid())
+
+    assert expected <= set(quick) and expected <= set(thorough)
+    assert is_descendant(pid, os.getpid()) and is_descendant(pid, talk.host.pid)
+    assert not is_descendant(talk.host.pid, pid) and not is_descendant(pid, pid)
+
+
+# --- frames ---
+
+
+def test_frames_survive_any_cut() -> None:
+    """Messages come out as sent however the stream is cut, surrogate escapes included."""
+    messages: list[dict[str, object]] = [
+        {"type": "spawn", "env": {"A": "\udcff\u00e4"}},
+        {"type": "clean", "token": 1},
+    ]
+    stream = b"".join(encode(message) for message in messages)
+    decoder = Decoder()
+    decoded = [m for i in range(len(stream)) for m in decoder.feed(stream[i : i + 1])]
+
+    assert decoded == messages
+    assert list(Decoder().feed(stream)) == messages
+
+
+def test_frame_over_the_limit_is_refused_on_both_sides() -> None:
+    """Neither side makes, nor waits for, a frame over the limit."""
+    with pytest.raises(FrameTooLarge):
+        encode({"type": "x" * MAX_FRAME_BYTES})
+    with pytest.raises(FrameTooLarge):
+        list(Decoder().feed((MAX_FRAME_BYTES + 1).to_bytes(4, "big")))

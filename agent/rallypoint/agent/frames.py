@@ -1,4 +1,4 @@
-"""The frames that the node agent and its helper process exchange.
+"""What the node agent and its helper process agree on: the frames, and how the helper ends.
 
 One frame is a 4-byte big-endian length and that many bytes of JSON. The JSON is pure ASCII, so a
 surrogate escape (a byte of an environment variable that is no UTF-8) survives as ``\\udcXX``.
@@ -10,6 +10,7 @@ Imported by the helper: standard library only, and no module that costs memory.
 from __future__ import annotations
 
 import json
+import signal
 
 TYPE_CHECKING = False  # mypy knows the name; importing typing would cost the helper 1 MB
 if TYPE_CHECKING:
@@ -23,6 +24,18 @@ LENGTH_BYTES = 4
 # After the agent hung up or died, the helper tries this long to kill what is left, then ends. What
 # survives is in uninterruptible sleep or another user's; direct children die with the helper.
 LAST_SWEEP_MS = 10_000
+
+# What the helper is deaf to. INT and HUP come from a terminal, TERM from whoever stops the agent;
+# it is the agent's end that counts, and the socket tells it.
+IGNORED_SIGNALS = (
+    signal.SIGINT,
+    signal.SIGTERM,
+    signal.SIGHUP,
+    signal.SIGQUIT,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGPIPE,
+)
 
 
 class FrameTooLarge(ValueError):

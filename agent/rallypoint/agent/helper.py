@@ -45,7 +45,7 @@ from rallypoint.agent.descendants import (
     prctl,
     signal_group,
 )
-from rallypoint.agent.frames import LAST_SWEEP_MS, Decoder, encode
+from rallypoint.agent.frames import IGNORED_SIGNALS, LAST_SWEEP_MS, Decoder, encode
 from rallypoint.agent.leftovers import kill_leftovers
 
 TYPE_CHECKING = False  # mypy knows the name; importing typing would cost 1 MB
@@ -53,10 +53,6 @@ if TYPE_CHECKING:
     from typing import Any
 
 PROCESS_NAME = b"rallypoint-help"  # 15 bytes, the kernel's limit
-# INT and HUP come from a terminal, TERM from whoever stops the agent; the agent's end is what
-# counts here, and the socket tells it.
-_IGNORED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGPIPE")
-
 # A leftover holds GPU memory until it is gone, so the first spawn is worth this wait; a leftover
 # that does not die must not keep the node out.
 LEFTOVERS_WAIT_MS = 2_000
@@ -120,6 +116,7 @@ class Helper:
     def serve(self) -> None:
         """Run until the agent is gone."""
         while True:
+            self._flush()
             ready = [fd for fd, _ in self._poll.poll(self._compute_timeout_ms())]
             if self._wake_fd in ready:
                 _drain(self._wake_fd)
@@ -132,7 +129,6 @@ class Helper:
                 return
             if self._sweeps:
                 self._continue_sweeps()
-            self._flush()
 
     def _compute_timeout_ms(self) -> int | None:
         if not self._sweeps:
@@ -357,8 +353,8 @@ def main(control_fd: int) -> None:
     control = socket.socket(fileno=control_fd)
     control.setblocking(False)
     control.set_inheritable(False)
-    for name in _IGNORED:
-        signal.signal(getattr(signal, name), signal.SIG_IGN)
+    for signum in IGNORED_SIGNALS:
+        signal.signal(signum, signal.SIG_IGN)
     wake_fd, wake_write_fd = os.pipe()
     os.set_blocking(wake_fd, False)
     os.set_blocking(wake_write_fd, False)

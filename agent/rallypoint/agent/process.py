@@ -21,6 +21,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -37,7 +38,7 @@ from rallypoint.agent.descendants import (
     prctl,
     read_stat,
 )
-from rallypoint.agent.frames import LAST_SWEEP_MS, Decoder, encode
+from rallypoint.agent.frames import IGNORED_SIGNALS, LAST_SWEEP_MS, Decoder, encode
 from rallypoint.agent.worker_events import (
     ORPHANS,
     Blocked,
@@ -51,6 +52,15 @@ from rallypoint.agent.worker_events import (
     parse_event,
     parse_exit,
 )
+
+__all__ = [
+    "HostClosed",
+    "HostStuck",
+    "SpawnRequest",
+    "WorkerHost",
+    "WorkerHostError",
+    "become_subreaper",
+]
 
 # Two spawns with the largest environment a kernel takes; the helper reads at once, so more unread
 # means that it hangs.
@@ -128,6 +138,8 @@ class WorkerHost:
         # -X utf8: the wire is UTF-8 with surrogate escapes whatever the locale; see _to_wire.
         options = ["-I", "-S", "-X", "utf8"] + ["-B"] * sys.dont_write_bytecode
         arguments = [str(theirs.fileno()), _IMPORT_ROOT]
+        # Blocked from its first instruction on, until it has said to ignore them.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, IGNORED_SIGNALS)
         with theirs:
             try:
                 process = subprocess.Popen(
@@ -141,6 +153,8 @@ class WorkerHost:
             except OSError:
                 ours.close()
                 raise
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         ours.setblocking(False)
         _live_helpers.add(process.pid)
         return cls(process, ours)
@@ -165,6 +179,7 @@ class WorkerHost:
 
         Raises:
             HostClosed, HostStuck: there is nobody to ask.
+            OSError: the two descriptors cannot be duplicated.
             FrameTooLarge: arguments and environment are beyond any kernel's limit.
         """
         frame = encode(

@@ -36,10 +36,8 @@ def unpack_detail(metadata: Iterable[tuple[str, str | bytes]] | None) -> Message
 
 
 def _unpack(packed: Any) -> Message | None:
-    for name in details_pb2.DESCRIPTOR.message_types_by_name:
-        kind: type[Message] = getattr(details_pb2, name)
-        if packed.Is(kind.DESCRIPTOR):
-            detail = kind()
-            packed.Unpack(detail)
-            return detail
-    return None
+    name = packed.TypeName().rpartition(".")[2]
+    if name not in details_pb2.DESCRIPTOR.message_types_by_name:
+        return None
+    detail: Message = getattr(details_pb2, name)()
+    return detail if packed.Unpack(detail) else None

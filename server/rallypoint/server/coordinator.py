@@ -21,7 +21,7 @@ import structlog
 
 from rallypoint.server.clock import JournalClock
 from rallypoint.server.core import inputs
-from rallypoint.server.core.effects import Effect, JobChanged
+from rallypoint.server.core.effects import Effect, JobChanged, RefusalKind
 from rallypoint.server.core.invariants import BrokenInvariant, check_job, check_touched
 from rallypoint.server.core.model import JobId
 from rallypoint.server.core.replay import JournalRecord, memory_of, snapshot
@@ -155,7 +155,9 @@ class Coordinator:
         records.extend(transition.records)
         effects.extend(transition.effects)
         if transition.refusal is not None:
-            log.info(
+            # Old news is part of every broken connection; what is new about it is nothing.
+            is_old_news = transition.refusal.kind in _OLD_NEWS
+            (log.debug if is_old_news else log.info)(
                 "input_refused",
                 input=type(said).__name__,
                 why=transition.refusal.kind.value,
@@ -183,6 +185,7 @@ class Coordinator:
             query.future.set_exception(error)
 
 
+_OLD_NEWS = frozenset({RefusalKind.STALE_CONNECTION, RefusalKind.UNKNOWN_SESSION})
 _CHECKED_WHOLE = frozenset({"round_sealed", "round_adopted", "round_stopped"})
 """Events after which everything about a job is checked, not only what the step touched."""
 

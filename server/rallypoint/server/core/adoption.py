@@ -28,6 +28,7 @@ from rallypoint.server.core.model import (
     RoundHeader,
     RoundReason,
 )
+from rallypoint.server.core.ranks import is_gapless
 from rallypoint.server.core.reports import take_claim
 from rallypoint.server.core.rounds import begin_round
 from rallypoint.server.core.state import Draft
@@ -36,7 +37,7 @@ from rallypoint.server.core.state import Draft
 def adopt(draft: Draft, job_id: JobId) -> None:
     """Take over the round that the job's agents claim, if they claim any."""
     job = draft.the_job(job_id)
-    nodes = [node for node in draft.nodes_of(job_id)]
+    nodes = list(draft.nodes_of(job_id))
     claimed = [(node, node.claim) for node in nodes if node.claim is not None]
     for node, _ in claimed:
         draft.put_node(replace(node, claim=None))
@@ -47,70 +48,68 @@ def adopt(draft: Draft, job_id: JobId) -> None:
     if not current:
         return
     header = max((claim.header for _, claim in current), key=lambda header: header.number)
-    holders = [(node, claim) for node, claim in current if claim.header == header]
+    job = _take_counts(draft, job, header)
     if any(node.held_round > header.number for node in nodes):
         return  # somebody was in a later round, which is over: so is this one
-    _take_over(draft, job, header, holders)
+    _take_over(
+        draft, job, header, [(node, claim) for node, claim in current if claim.header == header]
+    )
+
+
+def _take_counts(draft: Draft, job: Job, header: RoundHeader) -> Job:
+    """Go on counting where the latest round of the run began, whatever becomes of it."""
+    job = replace(job, restart_count=header.restart_count, round_number=header.number)
+    draft.put_job(job)
+    draft.records.append(
+        RunOpened(job.job_id, job.run, job.spec, job.launch_id, job.round_number, job.restart_count)
+    )
+    return job
 
 
 def _take_over(
     draft: Draft, job: Job, header: RoundHeader, holders: Sequence[tuple[Node, Claim]]
 ) -> None:
-    """Make the claimed round the running one; with a place missing, its end follows at once."""
-    places: dict[int, Node] = {}
+    """Make the claimed round the running one; when it is not whole, its end follows at once."""
+    places: dict[int, tuple[Node, Claim]] = {}
     for node, claim in holders:
-        # Two agents that claim one place are two lives of one node; the later arrival is the one
-        # that lives, but nobody can tell whose peers the others talk to: the round is over.
-        places.setdefault(claim.assignment.group_rank, node)
-    missing = [rank for rank in range(header.group_world_size) if rank not in places]
-    doubled = len(holders) - len(places)
-    job = replace(
-        job,
-        restart_count=max(job.restart_count, header.restart_count),
-        round_number=max(job.round_number, header.number),
-    )
-    for node, claim in holders:
-        if places[claim.assignment.group_rank].session == node.session:
-            draft.put_node(
-                replace(
-                    node,
-                    claim=None,
-                    member=True,
-                    assignment=claim.assignment,
-                    activity=Activity.ASSIGNED,
-                    held_round=header.number,
-                )
+        # Two agents that claim one place are two lives of one node, and nobody can tell whose peers
+        # the others talk to: the round is over.
+        places.setdefault(claim.assignment.group_rank, (node, claim))
+    placed = [places[rank] for rank in sorted(places)]
+    for node, claim in placed:
+        draft.put_node(
+            replace(
+                node,
+                claim=None,
+                member=True,
+                assignment=claim.assignment,
+                activity=Activity.ASSIGNED,
+                held_round=header.number,
             )
-    members = tuple(
-        Member(node.name, claim.assignment)
-        for node, claim in sorted(holders, key=lambda holder: holder[1].assignment.group_rank)
-        if places[claim.assignment.group_rank].session == node.session
-    )
-    now_ms = draft.now_ms
-    lost = tuple(
-        Departure(
-            NodeName(f"of group rank {rank}"),
-            now_ms,
-            RoundReason.NODE_LOST,
-            "it did not come back after the coordinator had been replaced",
         )
-        for rank in missing[:1]
-    )
-    if doubled and not lost:
-        doubling = "two agents hold the same place after the coordinator had been replaced"
-        lost = (Departure(members[0].name, now_ms, RoundReason.NODE_LOST, doubling),)
-    draft.records.append(
-        RunOpened(job.job_id, job.run, job.spec, job.launch_id, job.round_number, job.restart_count)
-    )
-    begin_round(draft, job, Round(header, members, now_ms, None, departures=lost))
-    # A place that nobody claimed stays a hole, so that the others keep their ranks when a spare
-    # fills it.
-    slots = tuple(
-        places[rank].name if rank in places else NodeName("")
-        for rank in range(header.group_world_size)
-    )
-    draft.put_job(replace(draft.the_job(job.job_id), slots=slots))
-    for node, claim in holders:
-        if places[claim.assignment.group_rank].session == node.session:
-            take_claim(draft, node.session, claim)
+    members = tuple(Member(node.name, claim.assignment) for node, claim in placed)
+    lost = _find_flaw(draft.now_ms, header, members, len(holders))
+    begin_round(draft, job, Round(header, members, draft.now_ms, None, departures=lost))
+    for node, claim in placed:
+        take_claim(draft, node.session, claim)
     draft.changed(job.job_id, "round_incomplete" if lost else "round_adopted")
+
+
+def _find_flaw(
+    now_ms: int, header: RoundHeader, members: Sequence[Member], holders: int
+) -> tuple[Departure, ...]:
+    """Return what keeps the round from being adopted as a departure, or nothing."""
+    held = {member.assignment.group_rank for member in members}
+    missing = next((rank for rank in range(header.group_world_size) if rank not in held), None)
+    if missing is not None:
+        name = NodeName(f"of group rank {missing}")
+        text = "it did not come back after the coordinator had been replaced"
+    elif holders > len(members):
+        name = members[0].name
+        text = "two agents hold the same place after the coordinator had been replaced"
+    elif not is_gapless(members, header.world_size):
+        name = members[0].name
+        text = "its ranks and those of its peers do not make up the round"
+    else:
+        return ()
+    return (Departure(name, now_ms, RoundReason.NODE_LOST, text),)

@@ -35,7 +35,7 @@ def desired_state(job: Job, node: Node) -> Desired:
             return DesiredStop(
                 round.header.number, reason, job.spec.grace_ms, stop_text(job, reason)
             )
-    if node.activity in (Activity.UNREADY, Activity.BLOCKED) and node.held_round:
+    if node.activity is not Activity.READY and node.held_round:
         text = "this round is over for this node"
         return DesiredStop(node.held_round, RoundReason.UNKNOWN, job.spec.grace_ms, text)
     return DesiredStandby(spare=job.phase is Phase.RUNNING)
@@ -58,8 +58,10 @@ def tell_nodes(draft: Draft) -> None:
         node = draft.node(session)
         if node is None:
             continue
-        previous = node.desired
-        wanted = desired_state(draft.the_job(node.job_id), node)
+        job, previous = draft.the_job(node.job_id), node.desired
+        if node.claim is not None and job.phase is not Phase.CLOSED:
+            continue  # its round may be adopted: until that is decided, it goes on as it is
+        wanted = desired_state(job, node)
         if isinstance(wanted, DesiredStop) and isinstance(previous, DesiredStop):
             if wanted.round == previous.round:
                 wanted = previous  # a stop is ordered once; only its text could differ

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from rallypoint.server.core.deadlines import DeadlineKind
-from rallypoint.server.core.model import Activity, Job, Node, Phase, WaitKind
+from rallypoint.server.core.model import Activity, Job, Node, Phase, RoundReason, WaitKind
 from rallypoint.server.core.rounds import Wait, decide_forming
 from rallypoint.server.core.state import State, Tally
 
@@ -83,9 +83,8 @@ def _forming(state: State, job: Job, tally: Tally, now_ms: int) -> Waiting | Non
             text = f"{ready} of at most {spec.max_nodes} nodes are ready"
             needed = spec.max_nodes
         case _:
-            awaited = tuple(
-                Awaited(lost.name, "lost", now_ms - lost.at_ms) for lost in job.lost[-NAMED_MAX:]
-            ) + _name(_nodes(state, job), lambda node: not node.is_eligible, now_ms)
+            awaited = _name_lost(state, job, now_ms)
+            awaited += _name(_nodes(state, job), lambda node: not node.is_eligible, now_ms)
             awaited = awaited[:NAMED_MAX]
             text = f"{ready} of at least {spec.min_nodes} nodes are ready"
             needed = spec.min_nodes
@@ -146,6 +145,19 @@ def _name(
             if len(found) == NAMED_MAX:
                 break
     return tuple(found)
+
+
+def _name_lost(state: State, job: Job, now_ms: int) -> tuple[Awaited, ...]:
+    """Name the nodes that are gone and have not come back, by their latest departure."""
+    latest = {lost.name: lost for lost in job.lost if (job.job_id, lost.name) not in state.index}
+    return tuple(
+        Awaited(
+            lost.name,
+            "lost" if lost.reason is RoundReason.NODE_LOST else "left",
+            now_ms - lost.at_ms,
+        )
+        for lost in latest.values()
+    )
 
 
 def _state_of(node: Node) -> str:

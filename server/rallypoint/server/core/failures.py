@@ -115,11 +115,12 @@ def find_verdict(round: Round) -> Verdict | None:
             f"node {name} could not start its workers: {words}",
         )
     if round.stop_reason is RoundReason.START_OVERDUE:
+        names = ", ".join(round.overdue)
         return Verdict(
             VerdictCause.START_OVERDUE,
             round.header.number,
-            None,
-            "not every node started its workers in time",
+            round.overdue[0] if round.overdue else None,
+            f"workers were not started in time on {names}",
         )
     return _blame_worker(round, round.failures[0]) if round.failures else None
 

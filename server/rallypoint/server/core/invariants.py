@@ -7,6 +7,7 @@ whole job and is for rounds that were just sealed or stopped, for loads, and for
 from __future__ import annotations
 
 from rallypoint.server.core.model import Activity, Job, JobId, Node, Phase
+from rallypoint.server.core.ranks import is_gapless
 from rallypoint.server.core.state import Delta, State, Tally, tally_of
 
 
@@ -68,16 +69,15 @@ def _check_node(job: Job, node: Node) -> None:
     job_id = job.job_id
     _require(node.member == (node.assignment is not None), job_id, f"{node.name}: half a member")
     if node.member:
-        _require(job.round is not None, job_id, f"{node.name} is a member of no round")
+        _require(
+            job.round is not None and job.round.header.number == node.held_round,
+            job_id,
+            f"{node.name} is a member and does not hold the round",
+        )
     if node.activity is Activity.READY:
         _require(node.port > 0, job_id, f"{node.name} is ready without a port")
     if node.activity in (Activity.ASSIGNED, Activity.STARTED, Activity.SUCCEEDED):
         _require(node.held_round > 0, job_id, f"{node.name} runs no round")
-    _require(
-        node.held_round <= job.round_number,
-        job_id,
-        f"{node.name} holds round {node.held_round} above {job.round_number}",
-    )
 
 
 def _check_counts(job: Job, tally: Tally) -> None:
@@ -103,15 +103,7 @@ def _check_ranks(job: Job, nodes: list[Node]) -> None:
     if round is None:
         return
     if not round.departures:  # an adopted round may have a hole, and is being stopped then
-        ranks = [
-            rank
-            for member in round.members
-            for rank in range(
-                member.assignment.first_rank,
-                member.assignment.first_rank + member.assignment.local_world_size,
-            )
-        ]
-        _require(ranks == list(range(round.header.world_size)), job_id, "ranks have holes")
+        _require(is_gapless(round.members, round.header.world_size), job_id, "ranks have holes")
         _require(
             [member.assignment.group_rank for member in round.members]
             == list(range(round.header.group_world_size)),

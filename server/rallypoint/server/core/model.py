@@ -235,6 +235,7 @@ class Departure:
 
     name: NodeName
     at_ms: int
+    """When it broke off or, for a silent node, was last heard; else when it left."""
     reason: RoundReason
     """NODE_LOST or NODE_LEFT."""
     text: str
@@ -253,15 +254,17 @@ class Round:
     """When the event came that ended the round before; None for a first round."""
     started_ms: int | None = None
     """When the last member had started."""
-    succeeded_gone: int = 0
-    """Members that were lost after they had succeeded; they keep their success."""
+    succeeded_gone: tuple[NodeName, ...] = ()
+    """Members that succeeded and then were stopped or lost; they keep their success."""
     any_finished: bool = False
     """A worker has ended with 0: no growth from here on."""
     failures: tuple[FailedWorker, ...] = ()
     """In order of arrival, at most FAILURES_MAX."""
     failure_count: int = 0
     departures: tuple[Departure, ...] = ()
-    """Members lost before they succeeded, in order of arrival, at most LOST_MAX."""
+    """Members lost before they succeeded, each once, in order of arrival, at most LOST_MAX."""
+    overdue: tuple[NodeName, ...] = ()
+    """Members that did not start in time, at most LOST_MAX; set when that stops the round."""
     refusal: tuple[NodeName, str] | None = None
     """The first member that could not start its workers, and its words."""
     stop_ms: int | None = None

@@ -84,6 +84,24 @@ def _take_for(position: int, newcomers: list[Node]) -> Node:
     return newcomers.pop(0)
 
 
+def is_gapless(members: Sequence[Member], world_size: int) -> bool:
+    """Return whether the members, in order, have the ranks 0..world_size-1, each exactly once."""
+    rank = 0
+    for member in members:
+        if member.assignment.first_rank != rank:
+            return False
+        rank += member.assignment.local_world_size
+    return rank == world_size
+
+
+def slots_of(members: Sequence[Member], group_world_size: int) -> tuple[NodeName, ...]:
+    """Return names by group rank, "" where nobody is: an adopted round may have holes."""
+    slots = [NodeName("")] * group_world_size
+    for member in members:
+        slots[member.assignment.group_rank] = member.name
+    return tuple(slots)
+
+
 def assign_ranks(nodes: Sequence[Node]) -> tuple[Member, ...]:
     """Give every node its place.
 

@@ -33,6 +33,7 @@ from rallypoint.server.core.model import (
     RoundReason,
     Verdict,
 )
+from rallypoint.server.core.ranks import slots_of
 from rallypoint.server.core.state import State
 
 
@@ -127,7 +128,7 @@ def _take_of_job(
                 round_number=header.number,
                 header=header,
                 members=members,
-                slots=tuple(member.name for member in members),
+                slots=slots_of(members, header.group_world_size),
                 stop_reason=None,
                 succeeded=frozenset(),
             )
@@ -189,7 +190,7 @@ def _memory_of_job(state: State, job: Job) -> JobMemory:
         members=round.members if round else (),
         slots=job.slots,
         stop_reason=round.stop_reason if round else None,
-        succeeded=alive,
+        succeeded=alive | frozenset(round.succeeded_gone if round else ()),
         next_reason=job.next_reason,
         restart_count=job.restart_count,
         streak=job.streak,

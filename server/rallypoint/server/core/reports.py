@@ -26,7 +26,9 @@ from rallypoint.server.core.model import (
     Departure,
     FailedWorker,
     Node,
+    NodeName,
     Phase,
+    Round,
     RoundReason,
     SessionId,
     WorkerExit,
@@ -104,6 +106,8 @@ def _take(draft: Draft, node: Node, said: inputs.Report) -> None:
         case inputs.Blocked(round=number):
             if number == node.held_round:
                 draft.put_node(replace(node, activity=Activity.BLOCKED, set_aside=True))
+                if draft.the_job(node.job_id).phase is Phase.RUNNING:
+                    depart(draft, node, RoundReason.NODE_LEFT, "its processes survived SIGKILL")
         case _ if said.round != node.held_round:
             pass  # old news
         case _ if node.member:
@@ -207,15 +211,18 @@ def mark_succeeded(draft: Draft, node: Node) -> None:
 
 
 def mark_refused(draft: Draft, node: Node, text: str) -> None:
-    """Note that a member could not start its workers."""
+    """Note that a member could not start its workers; once the round is stopped, nobody should."""
     job = draft.the_job(node.job_id)
-    if job.round is not None and job.round.refusal is None:
+    if job.round is not None and job.phase is Phase.RUNNING and job.round.refusal is None:
         draft.put_job(replace(job, round=replace(job.round, refusal=(node.name, text))))
     draft.put_node(replace(node, activity=Activity.FAILED))
 
 
 def become_ready(draft: Draft, node: Node, ready: inputs.ReadyPort) -> None:
-    """Note that a node is clean, unless what it says is older than its place in the round."""
+    """Note that a node is clean, unless what it says is older than its place in the round.
+
+    A member that had succeeded keeps its success.
+    """
     if ready.round < node.held_round:
         return
     job = draft.the_job(node.job_id)
@@ -225,13 +232,13 @@ def become_ready(draft: Draft, node: Node, ready: inputs.ReadyPort) -> None:
             node,
             activity=Activity.READY,
             port=ready.port,
-            held_round=ready.round,
+            held_round=node.held_round if node.member else ready.round,
             set_aside=False,
             claim=None,
         )
     )
     if node.member:
-        if job.phase is Phase.RUNNING:
+        if job.phase is Phase.RUNNING or node.activity is Activity.SUCCEEDED:
             depart(draft, node, RoundReason.NODE_LEFT, "it dropped its workers by itself")
     elif not was_eligible:
         note_arrival(draft, node)
@@ -246,21 +253,29 @@ def note_arrival(draft: Draft, node: Node) -> None:
             job,
             last_arrival_ms=now_ms,
             first_newcomer_ms=first_ms,
-            round_number=max(job.round_number, draft.the_node(node.session).held_round),
         )
     )
 
 
 def depart(draft: Draft, node: Node, reason: RoundReason, text: str) -> None:
-    """Note in the round that a member is no longer part of it, unless it had succeeded."""
+    """Note in the round that a member is no longer part of it, unless it had succeeded.
+
+    A member that was clean already when it was lost has nothing to do with how its round ended.
+    """
     job = draft.the_job(node.job_id)
     round = job.round
-    if not node.member or round is None:
+    if not node.member or round is None or node.name in round.succeeded_gone:
         return
     if node.activity is Activity.SUCCEEDED:
-        round = replace(round, succeeded_gone=round.succeeded_gone + 1)
-    elif len(round.departures) < LOST_MAX:
+        round = replace(round, succeeded_gone=(*round.succeeded_gone, node.name))
+    elif node.activity is Activity.READY and reason is RoundReason.NODE_LOST:
+        return
+    elif len(round.departures) < LOST_MAX and not _has_departed(round, node.name):
         at_ms = draft.now_ms if node.broke_ms is None else node.broke_ms
         departure = Departure(node.name, at_ms, reason, text)
         round = replace(round, departures=(*round.departures, departure))
     draft.put_job(replace(job, round=round))
+
+
+def _has_departed(round: Round, name: NodeName) -> bool:
+    return any(departure.name == name for departure in round.departures)

@@ -37,7 +37,7 @@ from rallypoint.server.core.model import (
     VerdictCause,
     WaitKind,
 )
-from rallypoint.server.core.ranks import assign_ranks, choose_members
+from rallypoint.server.core.ranks import assign_ranks, choose_members, slots_of
 from rallypoint.server.core.state import Draft, Tally
 
 LAST_CALL_FACTOR = 6
@@ -70,16 +70,16 @@ class GiveUp:
 def decide_forming(job: Job, tally: Tally, now_ms: int) -> Seal | Wait | GiveUp:
     """Decide whether a forming round is sealed, waits, or fails.
 
-    Reads from top to bottom as the policy: a pause, somebody on the way back, everybody
-    there, too few, enough after a failure, the last call of a first round.
+    Reads from top to bottom as the policy: a pause, everybody there, somebody on the way back, too
+    few, enough after a failure, the last call of a first round.
     """
     spec = job.spec
     if now_ms < job.backoff_until_ms:
         return Wait(WaitKind.BACKOFF, job.backoff_until_ms)
-    if tally.away > 0:
-        return Wait(WaitKind.RETURNING, None)
     if tally.eligible >= spec.max_nodes:
         return Seal()
+    if tally.away > 0:
+        return Wait(WaitKind.RETURNING, None)
     if tally.eligible < spec.min_nodes:
         until_ms = job.forming_since_ms + spec.join_timeout_ms
         return GiveUp() if now_ms >= until_ms else Wait(WaitKind.NODES, until_ms)
@@ -128,8 +128,9 @@ def _forming(draft: Draft, job: Job) -> bool:
     if tally.nodes == 0:
         _desert(draft, job)
         return False
-    if tally.eligible >= job.spec.min_nodes and job.first_ready_ms is None:
-        job = replace(job, first_ready_ms=now_ms)
+    is_enough = tally.eligible >= job.spec.min_nodes
+    if is_enough != (job.first_ready_ms is not None):
+        job = replace(job, first_ready_ms=now_ms if is_enough else None)
         draft.put_job(job)
     match decide_forming(job, tally, now_ms):
         case Seal():
@@ -171,12 +172,14 @@ def _too_few(job: Job, tally: Tally) -> Verdict:
 
 def _seal(draft: Draft, job: Job) -> None:
     """Fix the nodes and ranks of a new round."""
-    candidates = [node for node in draft.nodes_of(job.job_id) if node.is_eligible]
+    nodes = tuple(draft.nodes_of(job.job_id))
+    candidates = [node for node in nodes if node.is_eligible]
     chosen = choose_members(candidates, slots=job.slots, max_nodes=job.spec.max_nodes)
+    highest = max(job.round_number, *(node.held_round for node in nodes))
     members = assign_ranks(chosen)
     first = chosen[0]
     header = RoundHeader(
-        number=job.round_number + 1,
+        number=highest + 1,  # also above what another coordinator gave
         run=job.run,
         world_size=sum(node.identity.local_world_size for node in chosen),
         group_world_size=len(chosen),
@@ -211,11 +214,12 @@ def begin_round(draft: Draft, job: Job, round: Round) -> None:
             phase=Phase.RUNNING,
             round_number=round.header.number,
             round=round,
-            slots=tuple(member.name for member in round.members),
+            slots=slots_of(round.members, round.header.group_world_size),
             first_newcomer_ms=now_ms if draft.tally(job_id).newcomers else None,
             last_arrival_ms=now_ms,
         )
     )
+    draft.touch_all(job_id)
     draft.records.append(RoundSealed(job_id, round.header, round.members))
     draft.set_deadline(DeadlineKind.FORMING, job_id, None)
     draft.set_deadline(DeadlineKind.START, job_id, now_ms + draft.state.timing.start_due_ms)
@@ -236,6 +240,9 @@ def _running(draft: Draft, job: Job) -> bool:
         draft.put_job(job)
         draft.set_deadline(DeadlineKind.START, job_id, None)
         draft.changed(job_id, "round_started")
+    if tally.newcomers == 0 and job.first_newcomer_ms is not None:
+        job = replace(job, first_newcomer_ms=None)
+        draft.put_job(job)
     due_ms = growth_due_ms(job, tally)
     if due_ms is not None and draft.now_ms >= due_ms:
         stop(draft, job, RoundReason.GROWTH)
@@ -249,7 +256,7 @@ def _running(draft: Draft, job: Job) -> bool:
 
 
 def _has_succeeded(round: Round, tally: Tally) -> bool:
-    return tally.succeeded + round.succeeded_gone == round.header.group_world_size
+    return tally.succeeded + len(round.succeeded_gone) == round.header.group_world_size
 
 
 def _trouble(round: Round) -> RoundReason | None:
@@ -267,9 +274,7 @@ def stop(draft: Draft, job: Job, reason: RoundReason) -> None:
     assert round is not None and job.phase is Phase.RUNNING
     stopped = replace(round, stop_ms=now_ms, stop_reason=reason)
     draft.put_job(replace(job, phase=Phase.STOPPING, round=stopped, verdict=find_verdict(stopped)))
-    for node in draft.nodes_of(job_id):
-        if node.member:
-            draft.touched[node.session] = None
+    draft.touch_all(job_id)
     timing = draft.state.timing
     draft.set_deadline(DeadlineKind.START, job_id, None)
     draft.set_deadline(DeadlineKind.GROWTH, job_id, None)
@@ -307,6 +312,7 @@ def _settle(draft: Draft, job: Job) -> None:
         reformations=judgement.reformations,
         growths=judgement.growths,
         backoff_until_ms=now_ms + judgement.backoff_ms,
+        next_reason=judgement.reason,
     )
     draft.records.append(
         RoundSettled(
@@ -338,7 +344,6 @@ def _settle(draft: Draft, job: Job) -> None:
             forming_since_ms=now_ms,
             first_ready_ms=None,
             last_arrival_ms=now_ms,
-            next_reason=judgement.reason,
             trouble_ms=round.stop_ms,
         )
     )

@@ -248,8 +248,9 @@ def _join(draft: Draft, job: Job, said: inputs.Hello) -> None:
         node = replace(node, held_round=claim.header.number, claim=keep)
     job = draft.the_job(job.job_id)
     job = replace(job, next_arrival=job.next_arrival + 1, deserted_ms=None)
-    if draft.window_is_open:
-        job = replace(job, run=max(job.run, said.run))
+    if draft.window_is_open and said.run > job.run:
+        job = replace(job, run=said.run)
+        _record_opened(draft, job)
     draft.put_job(job)
     draft.set_deadline(DeadlineKind.ABANDON, job.job_id, None)
     draft.put_node(node)

@@ -140,7 +140,7 @@ class Delta:
     @property
     def is_empty(self) -> bool:
         """True when the step changed nothing."""
-        return not (self.jobs or self.nodes or self.index or self.deadlines or self.window_closed)
+        return self == Delta(None, {}, {}, {}, {}, {}, window_closed=False)
 
 
 class Draft:
@@ -248,6 +248,11 @@ class Draft:
             node = self.node(session)
             if node is not None:
                 yield node
+
+    def touch_all(self, job_id: JobId) -> None:
+        """Look again at what every node of the job has to make true."""
+        for node in self.nodes_of(job_id):
+            self.touched[node.session] = None
 
     def put_node(self, node: Node) -> None:
         """Add or replace a node and keep the tally."""

@@ -11,9 +11,11 @@ from rallypoint.server.core.deadlines import DeadlineKey, DeadlineKind
 from rallypoint.server.core.desired import tell_nodes
 from rallypoint.server.core.effects import Effect, Record, Refusal
 from rallypoint.server.core.model import (
+    LOST_MAX,
     Activity,
     Consequence,
     JobId,
+    NodeName,
     Outcome,
     Phase,
     RoundReason,
@@ -22,7 +24,7 @@ from rallypoint.server.core.model import (
     VerdictCause,
 )
 from rallypoint.server.core.reports import heartbeat, report
-from rallypoint.server.core.rounds import advance, close, stop
+from rallypoint.server.core.rounds import REMEMBERED_MS, advance, close, stop
 from rallypoint.server.core.sessions import broken, forget, hello, lose
 from rallypoint.server.core.state import Delta, Draft, State
 
@@ -39,7 +41,7 @@ class Transition:
     refusal: Refusal | None
     """Why the input was refused; then the changes are empty. None when it was taken."""
     jobs: tuple[JobId, ...]
-    """Jobs whose facts the step may have changed, for the check that follows."""
+    """Known jobs whose facts the step may have changed, for the check that follows."""
 
 
 def step(state: State, said: inputs.Input, now_ms: int) -> Transition:
@@ -67,7 +69,8 @@ def step(state: State, said: inputs.Input, now_ms: int) -> Transition:
     for job_id in jobs:
         advance(draft, job_id)
     tell_nodes(draft)
-    return Transition(draft.delta(), tuple(draft.records), tuple(draft.effects), None, jobs)
+    known = tuple(job_id for job_id in jobs if draft.job(job_id) is not None)
+    return Transition(draft.delta(), tuple(draft.records), tuple(draft.effects), None, known)
 
 
 def _refused(state: State, now_ms: int, draft: Draft, refusal: Refusal) -> Transition:
@@ -134,7 +137,9 @@ def _expire_session(draft: Draft, key: DeadlineKey) -> None:
         seconds = draft.state.timing.reconnect_grace_ms / 1000
         text = f"its connection broke and did not come back within {seconds:g} s"
     else:
-        text = f"it was silent for longer than its lease of {draft.state.lease_ms() / 1000:g} s"
+        lease_ms = draft.state.lease_ms()
+        text = f"it was silent for longer than its lease of {lease_ms / 1000:g} s"
+        node = replace(node, broke_ms=draft.now_ms - lease_ms)  # when it was last heard
     lose(draft, node, RoundReason.NODE_LOST, text)
 
 
@@ -153,8 +158,10 @@ def _expire_job(draft: Draft, key: DeadlineKey) -> None:
         case DeadlineKind.FORMING | DeadlineKind.GROWTH:
             draft.put_job(job)  # `advance` looks again
         case DeadlineKind.START if job.phase is Phase.RUNNING:
-            _set_aside(draft, job_id, only=Activity.ASSIGNED)
-            stop(draft, draft.the_job(job_id), RoundReason.START_OVERDUE)
+            assert job.round is not None
+            names = _set_aside(draft, job_id, only=Activity.ASSIGNED)
+            job = replace(job, round=replace(job.round, overdue=names[:LOST_MAX]))
+            stop(draft, job, RoundReason.START_OVERDUE)
         case DeadlineKind.STOP if job.phase is Phase.STOPPING:
             _set_aside(draft, job_id, only=None)
             draft.put_job(job)
@@ -163,13 +170,18 @@ def _expire_job(draft: Draft, key: DeadlineKey) -> None:
         case DeadlineKind.FORGET if job.phase is Phase.CLOSED:
             if draft.tally(job_id).nodes == 0:
                 forget(draft, job)
+            else:
+                draft.set_deadline(kind, job_id, draft.now_ms + REMEMBERED_MS)
 
 
-def _set_aside(draft: Draft, job_id: JobId, *, only: Activity | None) -> None:
-    """Let nobody wait any longer for the members that are overdue."""
+def _set_aside(draft: Draft, job_id: JobId, *, only: Activity | None) -> tuple[NodeName, ...]:
+    """Let nobody wait any longer for the members that are overdue; return their names."""
+    names: list[NodeName] = []
     for node in draft.nodes_of(job_id):
         if node.is_pending and (only is None or node.activity is only):
             draft.put_node(replace(node, set_aside=True))
+            names.append(node.name)
+    return tuple(names)
 
 
 def _fail_broken(draft: Draft, job_id: JobId, text: str) -> None:

@@ -1,0 +1,170 @@
+"""What can happen to an agent, and what it does about it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rallypoint.agent.core.model import Desired, ErrorRecord, RunOrder
+
+
+@dataclass(frozen=True, slots=True)
+class Welcomed:
+    """A coordinator answered the Hello."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Disconnected:
+    """The session broke."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dismissed:
+    """A coordinator refused this agent for good."""
+
+    exit_code: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledged:
+    """Reports up to `sequence` have had their consequences journalled."""
+
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class DesiredCame:
+    """The coordinator said what the node has to make true."""
+
+    epoch: int
+    revision: int
+    desired: Desired
+
+
+@dataclass(frozen=True, slots=True)
+class PortReserved:
+    """A port for the next round is reserved."""
+
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStarted:
+    """A worker runs."""
+
+    round: int
+    local_rank: int
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerNotStarted:
+    """The system did not start a worker."""
+
+    round: int
+    local_rank: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerEnded:
+    """A worker has ended."""
+
+    round: int
+    local_rank: int
+    exit_code: int | None
+    signal: int | None
+    error: ErrorRecord | None
+    stderr_tail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """Nothing that the workers started is left."""
+
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class SweepBlocked:
+    """Some of it survives SIGKILL."""
+
+    token: int
+    pids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SignalReceived:
+    """A signal told the agent to end."""
+
+    signum: int
+
+
+@dataclass(frozen=True, slots=True)
+class TimePassed:
+    """Nothing else happened."""
+
+
+Input = (
+    Welcomed
+    | Disconnected
+    | Dismissed
+    | Acknowledged
+    | DesiredCame
+    | PortReserved
+    | WorkerStarted
+    | WorkerNotStarted
+    | WorkerEnded
+    | Swept
+    | SweepBlocked
+    | SignalReceived
+    | TimePassed
+)
+
+
+# --- Effects ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class StartWorkers:
+    """Start the workers of this round, in rank order."""
+
+    order: RunOrder
+
+
+@dataclass(frozen=True, slots=True)
+class SignalWorkers:
+    """Signal the process group of every worker that lives."""
+
+    signum: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """Kill everything that the workers started, until nothing is left."""
+
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReservePort:
+    """Reserve a port that was not offered before."""
+
+
+@dataclass(frozen=True, slots=True)
+class SendReports:
+    """There is something to report."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """Let the last reports out, then exit."""
+
+    code: int
+    text: str
+    """Why, as one line; empty when there is nothing to say."""
+
+
+Effect = StartWorkers | SignalWorkers | Sweep | ReservePort | SendReports | Exit

@@ -1,0 +1,255 @@
+"""The words of the agent's core. Times are milliseconds of the agent's monotonic clock."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+@dataclass(frozen=True, slots=True)
+class RunOrder:
+    """A round and this node's place in it, as the coordinator ordered it."""
+
+    number: int
+    run: int
+    world_size: int
+    group_world_size: int
+    master_addr: str
+    master_port: int
+    restart_count: int
+    reason: int
+    """The wire's number for why the round began; only carried back in a Hello."""
+    epoch: int
+    group_rank: int
+    first_rank: int
+    local_world_size: int
+    role: str
+    first_role_rank: int
+    role_world_size: int
+    max_restarts: int
+
+
+@dataclass(frozen=True, slots=True)
+class DesiredRun:
+    """Exactly these workers run."""
+
+    order: RunOrder
+
+
+@dataclass(frozen=True, slots=True)
+class DesiredStop:
+    """Nothing of this round or an earlier one runs."""
+
+    round: int
+    grace_ms: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class DesiredStandby:
+    """Nothing runs."""
+
+    spare: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DesiredEnd:
+    """Nothing runs, and the agent exits."""
+
+    exit_code: int
+    text: str
+    """Why, as one line."""
+
+
+Desired = DesiredRun | DesiredStop | DesiredStandby | DesiredEnd
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorRecord:
+    """What a worker wrote into its error file."""
+
+    message: str
+    traceback: str
+    before_exit_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class LocalExit:
+    """How a worker ended. Exactly one of `exit_code` and `signal` is set."""
+
+    exit_code: int | None
+    signal: int | None
+    at_ms: int
+    signalled_first: bool
+    """The agent had signalled it before it ended."""
+    error: ErrorRecord | None
+    stderr_tail: str
+
+
+@dataclass(frozen=True, slots=True)
+class LocalWorker:
+    """One worker of the round that the node holds."""
+
+    local_rank: int
+    pid: int = 0
+    """0 until it is started."""
+    started_ms: int = 0
+    exit: LocalExit | None = None
+
+
+class Stage(Enum):
+    """Where the round that the node holds stands."""
+
+    STARTING = "starting"  # not every worker has been started
+    RUNNING = "running"  # every worker was started; some may have ended
+    SUCCEEDED = "succeeded"  # every worker ended with 0, unprompted
+    FAILED = "failed"  # a worker failed, or could not be started
+    STOPPING = "stopping"  # workers were signalled, and have until the grace ends
+    SWEEPING = "sweeping"  # everything that is left is being killed
+    BLOCKED = "blocked"  # some of it survived
+    CLEAN = "clean"  # nothing is left; a port for the next round is being reserved
+
+
+STOPPING_STAGES = frozenset({Stage.STOPPING, Stage.SWEEPING, Stage.BLOCKED, Stage.CLEAN})
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """The round that the node holds."""
+
+    order: RunOrder
+    workers: tuple[LocalWorker, ...]
+    """By local rank."""
+    stage: Stage = Stage.STARTING
+    kill_ms: int | None = None
+    """When the grace ends; set while STOPPING."""
+
+    @property
+    def is_running(self) -> bool:
+        """True while a worker lives and none was told to stop."""
+        if self.stage in STOPPING_STAGES:
+            return False
+        return any(worker.exit is None for worker in self.workers)
+
+
+# --- Reports, in the words of the contract ----------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ReadyReport:
+    """Nothing of `round` or an earlier one runs here."""
+
+    round: int
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class StartedReport:
+    """All local workers were started."""
+
+    round: int
+    pids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedReport:
+    """The round is not run here, or no longer."""
+
+    round: int
+    leaving: bool
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ExitedReport:
+    """A worker ended."""
+
+    round: int
+    worker: LocalWorker
+
+
+@dataclass(frozen=True, slots=True)
+class SucceededReport:
+    """Every local worker ended with 0."""
+
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
+class BlockedReport:
+    """Processes survived SIGKILL."""
+
+    round: int
+    pids: tuple[int, ...]
+
+
+class GoodbyeKind(Enum):
+    """Why the agent leaves."""
+
+    FINISHED = "finished"
+    RELEASED = "released"
+    SIGNAL = "signal"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class GoodbyeReport:
+    """The node leaves and is clean."""
+
+    kind: GoodbyeKind
+    text: str
+
+
+Report = (
+    ReadyReport
+    | StartedReport
+    | RefusedReport
+    | ExitedReport
+    | SucceededReport
+    | BlockedReport
+    | GoodbyeReport
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """The agent is on its way out."""
+
+    exit_code: int
+    kind: GoodbyeKind
+    text: str
+    is_told: bool = False
+    """Goodbye was said: only the exit is left."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentState:
+    """Everything that an agent knows."""
+
+    workers: int
+    """Workers that the node starts."""
+    grace_ms: int
+    """Between a stop signal of the agent's own and SIGKILL."""
+    coordinator_timeout_ms: int
+    """How long an agent without running workers does without a coordinator."""
+    away_since_ms: int | None
+    """Since when there is no session; None while there is one."""
+    held: Held | None = None
+    last_round: int = 0
+    """Highest round that was ordered here."""
+    port: int = 0
+    """Reserved for the next round; 0 while the node is not clean."""
+    desired: Desired | None = None
+    """The newest; None before the first."""
+    revision: int = 0
+    """Of `desired`."""
+    epoch: int = 0
+    """Highest epoch heard."""
+    reports: tuple[Report, ...] = ()
+    """Not acknowledged yet, oldest first. As many as one round can cause, since no round begins
+    without a coordinator."""
+    acknowledged: int = 0
+    """Sequence of the last acknowledged report; the first of `reports` has the next one."""
+    ending: Ending | None = None
+    sweep_token: int = 0
+    """Of the last sweep that was asked for."""

@@ -1,0 +1,356 @@
+"""The one way into the agent's core.
+
+A held round moves through its stages in one direction:
+
+    STARTING -> RUNNING -> SUCCEEDED
+        |          |  \\------------.
+        +---> FAILED <---+          |
+        |         |      |          v
+        +---------+------+----> STOPPING -> SWEEPING -> CLEAN -> (nothing held)
+                                               ^  |
+                                               |  v
+                                              BLOCKED
+
+A round is started at most once: only one above `last_round` is. A stop is the stop signal to every
+worker's group, the grace, then SIGKILL to everything that the workers started; when the workers
+have ended early, what they left behind is killed at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import assert_never
+
+from rallypoint.agent.core import inputs
+from rallypoint.agent.core.model import (
+    STOPPING_STAGES,
+    AgentState,
+    BlockedReport,
+    DesiredEnd,
+    DesiredRun,
+    DesiredStandby,
+    DesiredStop,
+    Ending,
+    ExitedReport,
+    GoodbyeKind,
+    GoodbyeReport,
+    Held,
+    LocalExit,
+    LocalWorker,
+    ReadyReport,
+    RefusedReport,
+    Report,
+    RunOrder,
+    Stage,
+    StartedReport,
+    SucceededReport,
+)
+
+EXIT_UNREACHABLE = 75
+"""EX_TEMPFAIL of sysexits.h: no coordinator, try again later."""
+EXIT_SIGNAL_BASE = 128
+SIGTERM = 15
+
+
+class _Work:
+    """A state in the making, with the effects so far."""
+
+    def __init__(self, state: AgentState, now_ms: int) -> None:
+        self.state = state
+        self.now_ms = now_ms
+        self.effects: list[inputs.Effect] = []
+
+    def change(self, **fields: object) -> None:
+        self.state = replace(self.state, **fields)  # type: ignore[arg-type]  # replace checks names
+
+    def hold(self, held: Held) -> None:
+        self.state = replace(self.state, held=held)
+
+    def do(self, effect: inputs.Effect) -> None:
+        self.effects.append(effect)
+
+    def report(self, report: Report) -> None:
+        self.state = replace(self.state, reports=(*self.state.reports, report))
+        self.effects.append(inputs.SendReports())
+
+
+def step(
+    state: AgentState, said: inputs.Input, now_ms: int
+) -> tuple[AgentState, tuple[inputs.Effect, ...]]:
+    """Return the state after `said`, and what has to be done, in order."""
+    work = _Work(state, now_ms)
+    _take(work, said)
+    _reconcile(work)
+    return work.state, tuple(work.effects)
+
+
+def next_deadline_ms(state: AgentState) -> int | None:
+    """Return when something is due although nothing happens, or None."""
+    due: list[int] = []
+    if state.held is not None and state.held.kill_ms is not None:
+        due.append(state.held.kill_ms)
+    if state.away_since_ms is not None and state.ending is None and _is_idle(state):
+        due.append(state.away_since_ms + state.coordinator_timeout_ms)
+    return min(due, default=None)
+
+
+def _is_idle(state: AgentState) -> bool:
+    """Return whether nothing is lost by giving up: no worker runs, or the round has failed."""
+    held = state.held
+    return held is None or not held.is_running or held.stage is Stage.FAILED
+
+
+def _take(work: _Work, said: inputs.Input) -> None:  # noqa: C901  # one flat case per input
+    match said:
+        case inputs.Welcomed(epoch=epoch):
+            work.change(away_since_ms=None, epoch=max(work.state.epoch, epoch))
+            work.do(inputs.SendReports())
+        case inputs.Disconnected():
+            if work.state.away_since_ms is None:
+                work.change(away_since_ms=work.now_ms)
+        case inputs.Dismissed(exit_code=code, text=text):
+            _end(work, Ending(code, GoodbyeKind.RELEASED, text))
+        case inputs.Acknowledged(sequence=sequence):
+            _forget_reports(work, sequence)
+        case inputs.DesiredCame(epoch=epoch, revision=revision, desired=desired):
+            if epoch >= work.state.epoch and revision >= work.state.revision:
+                work.change(epoch=epoch, revision=revision, desired=desired)
+        case inputs.PortReserved(port=port):
+            _port_reserved(work, port)
+        case inputs.WorkerStarted():
+            _worker_started(work, said)
+        case inputs.WorkerNotStarted():
+            _worker_not_started(work, said)
+        case inputs.WorkerEnded():
+            _worker_ended(work, said)
+        case inputs.Swept(token=token):
+            _swept(work, token)
+        case inputs.SweepBlocked(token=token, pids=pids):
+            _sweep_blocked(work, token, pids)
+        case inputs.SignalReceived(signum=signum):
+            _signalled(work, signum)
+        case inputs.TimePassed():
+            pass
+        case _:
+            assert_never(said)
+
+
+def _forget_reports(work: _Work, sequence: int) -> None:
+    done = min(sequence - work.state.acknowledged, len(work.state.reports))
+    if done > 0:
+        work.change(acknowledged=work.state.acknowledged + done, reports=work.state.reports[done:])
+
+
+# --- What the node's processes say --------------------------------------------------------------
+
+
+def _held_worker(work: _Work, round: int, local_rank: int) -> tuple[Held, LocalWorker] | None:
+    held = work.state.held
+    if held is None or held.order.number != round:
+        return None
+    return held, held.workers[local_rank]
+
+
+def _with_worker(held: Held, worker: LocalWorker) -> Held:
+    workers = tuple(
+        worker if other.local_rank == worker.local_rank else other for other in held.workers
+    )
+    return replace(held, workers=workers)
+
+
+def _worker_started(work: _Work, said: inputs.WorkerStarted) -> None:
+    found = _held_worker(work, said.round, said.local_rank)
+    if found is None:
+        return
+    held, worker = found
+    held = _with_worker(held, replace(worker, pid=said.pid, started_ms=work.now_ms))
+    if held.stage is Stage.STOPPING:
+        work.do(inputs.SignalWorkers(SIGTERM))  # the stop came before this one was there
+    if held.stage is Stage.STARTING and all(worker.pid for worker in held.workers):
+        held = replace(held, stage=Stage.RUNNING)
+        pids = tuple(worker.pid for worker in held.workers)
+        work.report(StartedReport(held.order.number, pids))
+    work.hold(held)
+
+
+def _worker_not_started(work: _Work, said: inputs.WorkerNotStarted) -> None:
+    found = _held_worker(work, said.round, said.local_rank)
+    if found is None:
+        return
+    held, worker = found
+    exit = LocalExit(127, None, work.now_ms, True, None, said.text)
+    held = _with_worker(held, replace(worker, exit=exit))
+    if held.stage not in STOPPING_STAGES:
+        if held.stage is not Stage.FAILED:
+            work.report(RefusedReport(held.order.number, False, said.text))
+        held = replace(held, stage=Stage.FAILED)
+    work.hold(held)
+
+
+def _worker_ended(work: _Work, said: inputs.WorkerEnded) -> None:
+    found = _held_worker(work, said.round, said.local_rank)
+    if found is None or found[1].exit is not None:
+        return
+    held, worker = found
+    exit = LocalExit(
+        said.exit_code,
+        said.signal,
+        work.now_ms,
+        held.stage in STOPPING_STAGES,
+        said.error,
+        said.stderr_tail,
+    )
+    worker = replace(worker, exit=exit)
+    held = _with_worker(held, worker)
+    work.report(ExitedReport(held.order.number, worker))
+    if held.stage not in STOPPING_STAGES:
+        if exit.exit_code != 0:
+            held = replace(held, stage=Stage.FAILED)
+        elif held.stage is Stage.RUNNING and _all_ended(held):
+            held = replace(held, stage=Stage.SUCCEEDED)
+            work.report(SucceededReport(held.order.number))
+    work.hold(held)
+
+
+def _all_ended(held: Held) -> bool:
+    return all(worker.exit is not None for worker in held.workers)
+
+
+def _swept(work: _Work, token: int) -> None:
+    held = work.state.held
+    if held is None or token != work.state.sweep_token:
+        return
+    if held.stage in (Stage.SWEEPING, Stage.BLOCKED):
+        work.hold(replace(held, stage=Stage.CLEAN, kill_ms=None))
+        work.do(inputs.ReservePort())
+
+
+def _sweep_blocked(work: _Work, token: int, pids: tuple[int, ...]) -> None:
+    held = work.state.held
+    if held is not None and token == work.state.sweep_token and held.stage is Stage.SWEEPING:
+        work.hold(replace(held, stage=Stage.BLOCKED))
+        work.report(BlockedReport(held.order.number, pids))
+
+
+def _port_reserved(work: _Work, port: int) -> None:
+    work.change(port=port)
+    held = work.state.held
+    if held is not None and held.stage is Stage.CLEAN:
+        work.change(held=None)
+        if work.state.ending is None:
+            work.report(ReadyReport(work.state.last_round, port))
+
+
+def _signalled(work: _Work, signum: int) -> None:
+    """Leave on the first signal, with it passed on to the workers; hurry on the second."""
+    if work.state.ending is not None:
+        if work.state.held is not None:
+            _sweep(work)
+        return
+    text = f"the agent got signal {signum}"
+    _end(work, Ending(EXIT_SIGNAL_BASE + signum, GoodbyeKind.SIGNAL, text))
+    held = work.state.held
+    if held is not None and held.stage not in STOPPING_STAGES:
+        work.report(RefusedReport(held.order.number, True, text))
+        _stop(work, work.state.grace_ms, signum)
+
+
+# --- What follows -------------------------------------------------------------------------------
+
+
+def _reconcile(work: _Work) -> None:
+    """Do what brings the node closer to what it has to be."""
+    _give_up_if_alone(work)
+    _take_desired(work)
+    held = work.state.held
+    if held is not None:
+        if work.state.ending is not None and held.stage not in STOPPING_STAGES:
+            _stop(work, work.state.grace_ms)
+        _push_stop(work)
+    elif work.state.ending is not None and not work.state.ending.is_told:
+        ending = work.state.ending
+        work.report(GoodbyeReport(ending.kind, ending.text))
+        work.change(ending=replace(ending, is_told=True))
+        work.do(inputs.Exit(ending.exit_code, ending.text))
+
+
+def _give_up_if_alone(work: _Work) -> None:
+    state = work.state
+    if state.away_since_ms is None or state.ending is not None or not _is_idle(state):
+        return
+    if work.now_ms >= state.away_since_ms + state.coordinator_timeout_ms:
+        seconds = state.coordinator_timeout_ms / 1000
+        text = f"no coordinator answered for {seconds:g} s"
+        _end(work, Ending(EXIT_UNREACHABLE, GoodbyeKind.ERROR, text))
+
+
+def _take_desired(work: _Work) -> None:
+    state, held = work.state, work.state.held
+    if state.ending is not None:
+        return
+    match state.desired:
+        case DesiredRun(order=order):
+            _take_run(work, order)
+        case DesiredStop(round=number, grace_ms=grace_ms):
+            _take_stop(work, number, grace_ms)
+        case DesiredStandby() if held is not None:
+            _stop(work, state.grace_ms)
+        case DesiredEnd(exit_code=code, text=text):
+            _end(work, Ending(code, GoodbyeKind.FINISHED, text))
+
+
+def _take_run(work: _Work, order: RunOrder) -> None:
+    state, held = work.state, work.state.held
+    if held is not None and held.order.number < order.number:
+        _stop(work, state.grace_ms)
+    elif held is None and state.port and order.number > state.last_round:
+        workers = tuple(LocalWorker(rank) for rank in range(state.workers))
+        work.change(held=Held(order, workers), last_round=order.number, port=0)
+        work.do(inputs.StartWorkers(order))
+
+
+def _take_stop(work: _Work, number: int, grace_ms: int) -> None:
+    state, held = work.state, work.state.held
+    if held is not None:
+        if held.order.number <= number:
+            _stop(work, grace_ms)
+    elif state.last_round < number and state.port:
+        # The round was stopped before its order came: it will never start here.
+        work.change(last_round=number)
+        work.report(ReadyReport(number, state.port))
+
+
+def _end(work: _Work, ending: Ending) -> None:
+    if work.state.ending is None:
+        work.change(ending=ending)
+
+
+def _stop(work: _Work, grace_ms: int, signum: int = SIGTERM) -> None:
+    """Begin to stop the held round, once."""
+    held = work.state.held
+    assert held is not None
+    if held.stage in STOPPING_STAGES:
+        return
+    work.hold(replace(held, stage=Stage.STOPPING, kill_ms=work.now_ms + grace_ms))
+    if not _all_ended(held):
+        work.do(inputs.SignalWorkers(signum))
+
+
+def _push_stop(work: _Work) -> None:
+    """Kill what is left once the workers have ended or their grace has."""
+    held = work.state.held
+    assert held is not None
+    if held.stage is not Stage.STOPPING or held.kill_ms is None:
+        return
+    if _all_ended(held) or work.now_ms >= held.kill_ms:
+        _sweep(work)
+
+
+def _sweep(work: _Work) -> None:
+    held = work.state.held
+    assert held is not None
+    if held.stage in (Stage.SWEEPING, Stage.BLOCKED, Stage.CLEAN):
+        return
+    token = work.state.sweep_token + 1
+    work.change(sweep_token=token, held=replace(held, stage=Stage.SWEEPING, kill_ms=None))
+    work.do(inputs.Sweep(token))

@@ -1,0 +1,86 @@
+"""What each worker is started with: environment and command, as torchrun gives them.
+
+The variables are those of torch 2.13's `LocalElasticAgent`. Ours come on top with the prefix
+`RALLYPOINT_`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from rallypoint.agent.core.model import RunOrder
+
+SIGNALS_TO_HANDLE = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """What the operator asked to run."""
+
+    script: str
+    """A path, a module name, or a program."""
+    args: tuple[str, ...]
+    is_module: bool = False
+    """Run as `python -m`."""
+    no_python: bool = False
+    """Run the program itself."""
+
+
+def worker_command(launch: Launch, *, python: str, local_rank: int) -> tuple[str, ...]:
+    """Return the command line of one worker; `${local_rank}` in arguments is filled in."""
+    args = tuple(arg.replace("${local_rank}", str(local_rank)) for arg in launch.args)
+    if launch.no_python:
+        return (launch.script, *args)
+    module = ("-m",) if launch.is_module else ()
+    return (python, "-u", *module, launch.script, *args)
+
+
+def worker_environment(
+    parent: Mapping[str, str],
+    order: RunOrder,
+    *,
+    local_rank: int,
+    job_id: str,
+    error_file: str,
+    ours: Sequence[tuple[str, str]],
+) -> dict[str, str]:
+    """Return the whole environment of one worker.
+
+    Args:
+        parent: the agent's own environment.
+        order: the round and the node's place in it.
+        local_rank: the worker's number on the node, 0 to local_world_size - 1.
+        job_id: name of the job, as TORCHELASTIC_RUN_ID.
+        error_file: where the worker may write how it failed.
+        ours: further variables, such as RALLYPOINT_NODE.
+    """
+    found = dict(parent)
+    found.update(
+        RANK=str(order.first_rank + local_rank),
+        LOCAL_RANK=str(local_rank),
+        GROUP_RANK=str(order.group_rank),
+        ROLE_RANK=str(order.first_role_rank + local_rank),
+        ROLE_NAME=order.role,
+        LOCAL_WORLD_SIZE=str(order.local_world_size),
+        WORLD_SIZE=str(order.world_size),
+        GROUP_WORLD_SIZE=str(order.group_world_size),
+        ROLE_WORLD_SIZE=str(order.role_world_size),
+        MASTER_ADDR=order.master_addr,
+        MASTER_PORT=str(order.master_port),
+        TORCHELASTIC_RESTART_COUNT=str(order.restart_count),
+        TORCHELASTIC_MAX_RESTARTS=str(order.max_restarts),
+        TORCHELASTIC_RUN_ID=job_id,
+        # Rank 0's worker hosts the store, on the port that its agent has reserved: a fresh store
+        # for every round.
+        TORCHELASTIC_USE_AGENT_STORE="False",
+        TORCHELASTIC_ERROR_FILE=error_file,
+        TORCHELASTIC_SIGNALS_TO_HANDLE=SIGNALS_TO_HANDLE,
+    )
+    found.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
+    if order.local_world_size > 1:
+        found.setdefault("OMP_NUM_THREADS", "1")
+    found.update(ours)
+    found["RALLYPOINT_ROUND"] = str(order.number)
+    found["RALLYPOINT_RUN"] = str(order.run)
+    return found

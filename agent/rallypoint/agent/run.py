@@ -1,0 +1,299 @@
+"""One agent: the core, with the link and the supervisor around it, in one event loop.
+
+Inputs are posted from wherever they happen and taken one after the other; what the core wants done
+is done at once, since nothing that the agent does blocks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import structlog
+
+from rallypoint.agent.address import PortReserver
+from rallypoint.agent.core import inputs
+from rallypoint.agent.core.model import AgentState, Report
+from rallypoint.agent.core.step import next_deadline_ms, step
+from rallypoint.agent.environ import Launch
+from rallypoint.agent.link import FAREWELL_S_MAX, Link
+from rallypoint.agent.process import WorkerHost, become_subreaper
+from rallypoint.agent.supervisor import Supervisor
+from rallypoint.agent.translate import fill_snapshot, parse_desired
+from rallypoint.v1 import agent_service_pb2 as agent_pb2
+from rallypoint.v1 import job_pb2
+
+log = structlog.get_logger()
+
+PROTOCOL_VERSION = 1
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How an agent is started."""
+
+    coordinator: str
+    """host:port"""
+    job_id: str
+    spec: job_pb2.JobSpec
+    workers: int
+    role: str
+    node_name: str
+    node_name_explicit: bool
+    node_rank: int | None
+    address: str
+    labels: dict[str, str]
+    launch_id: str
+    launch: Launch
+    grace_ms: int
+    coordinator_timeout_ms: int
+    incarnation: str
+    """32 hexadecimal digits, drawn once per process."""
+    mark: str
+    """Value of RALLYPOINT_AGENT in the workers' environment."""
+
+
+@dataclass(slots=True)
+class Listener:
+    """What the agent tells the person who started it; nothing here may block for long."""
+
+    finished: Callable[[agent_pb2.Finished], None]
+    waiting: Callable[[job_pb2.Waiting], None]
+    disconnected: Callable[[str, float], None]
+    """Why, and for how many seconds the agent goes on trying."""
+
+
+@dataclass(slots=True)
+class Agent:
+    """The shell of an agent's core."""
+
+    settings: Settings
+    listener: Listener
+    state: AgentState
+    node_name: str
+    ports: PortReserver = field(default_factory=PortReserver)
+    run_number: int = 0
+    coordinator_id: str = ""
+    coordinator_durable: bool = False
+    exit_code: int | None = None
+    exit_text: str = ""
+    link: Link = field(init=False)
+    supervisor: Supervisor = field(init=False)
+    _pending: deque[inputs.Input] = field(default_factory=deque)
+    _is_stepping: bool = False
+    _timer: asyncio.TimerHandle | None = None
+    _done: asyncio.Event = field(default_factory=asyncio.Event)
+    _quiet: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set while nothing is left to report, or nobody is there to report it to."""
+    _told_away: bool = False
+
+    # --- the owner's loop ---
+
+    def now_ms(self) -> int:
+        """Return the agent's clock."""
+        return time.monotonic_ns() // 1_000_000
+
+    def post(self, said: inputs.Input) -> None:
+        """Take an input; one that comes while another is taken waits its turn."""
+        self._pending.append(said)
+        if self._is_stepping:
+            return
+        self._is_stepping = True
+        try:
+            while self._pending:
+                self.state, effects = step(self.state, self._pending.popleft(), self.now_ms())
+                for effect in effects:
+                    self._do(effect)
+        finally:
+            self._is_stepping = False
+        if self.state.reports and self.state.away_since_ms is None:
+            self._quiet.clear()
+        else:
+            self._quiet.set()
+        self._set_timer()
+
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        due_ms = next_deadline_ms(self.state)
+        if due_ms is not None:
+            delay_s = max(0.0, (due_ms - self.now_ms()) / 1000 + 0.001)
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(delay_s, self.post, inputs.TimePassed())
+
+    def _do(self, effect: inputs.Effect) -> None:
+        match effect:
+            case inputs.StartWorkers(order=order):
+                log.info(
+                    "round_began",
+                    round=order.number,
+                    ranks=f"{order.first_rank}-{order.first_rank + order.local_world_size - 1}",
+                    world_size=order.world_size,
+                    restarts=f"{order.restart_count} of {order.max_restarts}",
+                )
+                self.supervisor.start(order)
+            case inputs.SignalWorkers(signum=signum):
+                self.supervisor.signal(signum)
+            case inputs.Sweep(token=token):
+                self.supervisor.sweep(token)
+            case inputs.ReservePort():
+                self.post(inputs.PortReserved(self.ports.reserve()))
+            case inputs.SendReports():
+                self.link.wake()
+            case inputs.Exit(code=code, text=text):
+                self.exit_code, self.exit_text = code, text
+                self._done.set()
+
+    # --- what the link asks and says ---
+
+    def hello(self) -> agent_pb2.Hello:
+        """Return a Hello with everything that the node holds now."""
+        settings = self.settings
+        hello = agent_pb2.Hello(
+            protocol_version=PROTOCOL_VERSION,
+            launch_id=settings.launch_id,
+            job_id=settings.job_id,
+            spec=settings.spec,
+            node_name=self.node_name,
+            node_name_explicit=settings.node_name_explicit,
+            address=settings.address,
+            local_world_size=settings.workers,
+            role=settings.role,
+            labels=settings.labels,
+            node_rank=settings.node_rank,
+            run=self.run_number,
+            coordinator_id=self.coordinator_id,
+            coordinator_durable=self.coordinator_durable,
+        )
+        fill_snapshot(hello, self.state, self.now_ms())
+        return hello
+
+    def unacknowledged(self) -> tuple[int, tuple[Report, ...]]:
+        """Return the sequence of the first unacknowledged report, and all of them."""
+        return self.state.acknowledged + 1, self.state.reports
+
+    def epoch(self) -> int:
+        """Return the highest epoch heard so far."""
+        return self.state.epoch
+
+    def came(self, message: agent_pb2.SessionResponse) -> None:
+        """Take a message of the coordinator."""
+        kind = message.WhichOneof("message")
+        if kind == "welcome":
+            self._welcomed(message)
+        if message.acknowledged:
+            self.post(inputs.Acknowledged(message.acknowledged))
+        if kind == "desired":
+            self._desired(message)
+        elif kind == "acknowledgement" and message.acknowledgement.HasField("waiting"):
+            self.listener.waiting(message.acknowledgement.waiting)
+        elif kind == "notice":
+            log.info("growth_announced", seconds_left=message.notice.time_left.seconds)
+
+    def _welcomed(self, message: agent_pb2.SessionResponse) -> None:
+        welcome = message.welcome
+        is_same = welcome.coordinator_id == self.coordinator_id
+        self.coordinator_id = welcome.coordinator_id
+        self.coordinator_durable = welcome.coordinator_durable
+        self.node_name = welcome.node_name
+        self.run_number = welcome.run
+        self._told_away = False
+        log.info(
+            "coordinator_reached" if not is_same else "coordinator_reached_again",
+            coordinator=self.settings.coordinator,
+            node=self.node_name,
+            job=self.settings.job_id,
+        )
+        self.post(inputs.Welcomed(message.epoch))
+
+    def _desired(self, message: agent_pb2.SessionResponse) -> None:
+        desired = parse_desired(message.desired)
+        if desired is None:
+            log.error("desired_state_unknown", then="install matching versions of rallypoint")
+            return
+        which = message.desired.WhichOneof("state")
+        if which == "stop" and self.state.held is not None:
+            stop = message.desired.stop
+            log.info("round_stopped", round=stop.round, why=stop.text)
+        if which == "finished" and self.state.ending is None:
+            self.listener.finished(message.desired.finished)
+        self.post(inputs.DesiredCame(message.epoch, message.desired.revision, desired))
+
+    def disconnected(self, why: str) -> None:
+        """Note that there is no session, and say so once."""
+        self.post(inputs.Disconnected())
+        if not self._told_away and self.state.ending is None:
+            self._told_away = True
+            self.listener.disconnected(why, self.settings.coordinator_timeout_ms / 1000)
+
+    def dismissed(self, exit_code: int, text: str) -> None:
+        """Note that the coordinator refuses this agent for good."""
+        self.post(inputs.Dismissed(exit_code, text))
+
+    # --- life ---
+
+    def variables(self) -> tuple[tuple[str, str], ...]:
+        """Return the RALLYPOINT_ variables that a round starts with."""
+        return (
+            ("RALLYPOINT_COORDINATOR", self.settings.coordinator),
+            ("RALLYPOINT_JOB_ID", self.settings.job_id),
+            ("RALLYPOINT_NODE", self.node_name),
+        )
+
+    async def live(self, host: WorkerHost) -> int:
+        """Take part in the job until it ends; return the exit code."""
+        loop = asyncio.get_running_loop()
+        become_subreaper()
+        async with asyncio.TaskGroup() as tasks:
+            settings = self.settings
+            self.link = Link(settings.coordinator, settings.incarnation, self)
+            self.supervisor = Supervisor(
+                host=host,
+                launch=settings.launch,
+                job_id=settings.job_id,
+                mark=settings.mark,
+                variables=self.variables,
+                post=self.post,
+                tasks=tasks,
+            )
+            self.supervisor.attach()
+            for signum in SIGNALS:
+                loop.add_signal_handler(signum, self.post, inputs.SignalReceived(signum))
+            self.post(inputs.PortReserved(self.ports.reserve()))
+            linked = tasks.create_task(self.link.run())
+            try:
+                await self._done.wait()
+                await self._let_reports_out()
+            finally:
+                linked.cancel()
+                if self._timer is not None:
+                    self._timer.cancel()
+                await self.supervisor.close()
+                self.ports.close()
+        assert self.exit_code is not None
+        return self.exit_code
+
+    async def _let_reports_out(self) -> None:
+        """Wait until the last report was acknowledged, if there is anybody to do so."""
+        try:
+            async with asyncio.timeout(FAREWELL_S_MAX):
+                await self._quiet.wait()
+        except TimeoutError:
+            log.info("farewell_not_acknowledged")
+
+
+def new_agent(settings: Settings, listener: Listener, now_ms: int) -> Agent:
+    """Return an agent that has not begun yet."""
+    state = AgentState(
+        workers=settings.workers,
+        grace_ms=settings.grace_ms,
+        coordinator_timeout_ms=settings.coordinator_timeout_ms,
+        away_since_ms=now_ms,
+    )
+    return Agent(settings, listener, state, settings.node_name)

@@ -1,0 +1,198 @@
+"""Starts, signals and sweeps the workers of the round that the node holds, and says what happens.
+
+It decides nothing: the core says what to do, and gets back what the processes did.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import structlog
+
+from rallypoint.agent.core import inputs
+from rallypoint.agent.core.model import RunOrder
+from rallypoint.agent.environ import Launch, worker_command, worker_environment
+from rallypoint.agent.frames import FrameTooLarge
+from rallypoint.agent.output import StderrPump, read_error_file
+from rallypoint.agent.process import SpawnRequest, WorkerHost, WorkerHostError
+from rallypoint.agent.worker_events import (
+    ORPHANS,
+    Blocked,
+    Clean,
+    Exited,
+    HelperLost,
+    HostEvent,
+    Spawned,
+    SpawnFailed,
+    Swept,
+)
+
+log = structlog.get_logger()
+
+SWEEP_LIMIT_MS = 5_000
+"""What survives SIGKILL this long is reported as blocked."""
+TAIL_WAIT_S = 0.05
+"""How long the report of an exit waits for the rest of standard error."""
+_WORKERS_MAX = 1 << 16
+
+
+@dataclass(slots=True)
+class _Worker:
+    round: int
+    local_rank: int
+    error_file: Path
+    pump: StderrPump
+
+
+@dataclass(slots=True)
+class Supervisor:
+    """The workers of one node."""
+
+    host: WorkerHost
+    launch: Launch
+    job_id: str
+    mark: str
+    """Value of RALLYPOINT_AGENT: by it a later agent finds what this one left behind."""
+    variables: Callable[[], tuple[tuple[str, str], ...]]
+    """Further variables of ours, as they are when a round starts."""
+    post: Callable[[inputs.Input], None]
+    """Takes what happens, in the event loop."""
+    tasks: asyncio.TaskGroup
+    _workers: dict[int, _Worker] = field(default_factory=dict)
+    _sweep_token: int = 0
+    """Of the sweep that was asked for and not answered; 0 when none is open."""
+    _folder: Path | None = None
+
+    def attach(self) -> None:
+        """Begin to listen to the helper process."""
+        self.host.attach(self._on_event)
+
+    def start(self, order: RunOrder) -> None:
+        """Start the workers of a round, in rank order."""
+        if self._folder is None:
+            self._folder = Path(tempfile.mkdtemp(prefix="rallypoint_"))
+        for local_rank in range(order.local_world_size):
+            try:
+                self._spawn(order, local_rank)
+            except (OSError, WorkerHostError, FrameTooLarge) as error:
+                text = f"cannot start a worker: {error}"
+                self.post(inputs.WorkerNotStarted(order.number, local_rank, text))
+
+    def _spawn(self, order: RunOrder, local_rank: int) -> None:
+        assert self._folder is not None
+        folder = self._folder / str(order.number) / str(local_rank)
+        folder.mkdir(parents=True, exist_ok=True)
+        error_file = folder / "error.json"
+        environment = worker_environment(
+            os.environ,
+            order,
+            local_rank=local_rank,
+            job_id=self.job_id,
+            error_file=str(error_file),
+            ours=(("RALLYPOINT_AGENT", self.mark), *self.variables()),
+        )
+        python = os.environ.get("PYTHON_EXEC") or sys.executable
+        worker_id = _worker_id(order.number, local_rank)
+        read_fd, write_fd = os.pipe()
+        try:
+            self.host.spawn(
+                SpawnRequest(
+                    worker_id=worker_id,
+                    argv=worker_command(self.launch, python=python, local_rank=local_rank),
+                    env=environment,
+                    cwd=os.getcwd(),
+                    stdout_fd=1,
+                    stderr_fd=write_fd,
+                )
+            )
+        except BaseException:
+            os.close(read_fd)
+            raise
+        finally:
+            os.close(write_fd)
+        pump = StderrPump(read_fd, 2)
+        self._workers[worker_id] = _Worker(order.number, local_rank, error_file, pump)
+
+    def signal(self, signum: int) -> None:
+        """Signal the group of every worker that lives."""
+        self._ask(lambda: self.host.signal(signum))
+
+    def sweep(self, token: int) -> None:
+        """Kill everything that the workers started; the answer is `Swept`."""
+        self._sweep_token = token
+        self._ask(lambda: self.host.sweep(token, SWEEP_LIMIT_MS))
+
+    def _ask(self, request: Callable[[], None]) -> None:
+        """Ask the helper; when it is lost, so are its workers, and `_replace_host` goes on."""
+        try:
+            request()
+        except WorkerHostError as error:
+            log.warning("helper_unavailable", error=str(error))
+
+    def _replace_host(self) -> None:
+        """Start a new helper after the old one and everything below it are gone."""
+        self.host = WorkerHost.launch()
+        self.host.attach(self._on_event)
+        if self._sweep_token:
+            self.post(inputs.Swept(self._sweep_token))
+
+    async def close(self) -> None:
+        """End the helper, and with it whatever is left; remove the error files."""
+        await self.host.close()
+        if self._folder is not None:
+            await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
+
+    def _on_event(self, event: HostEvent) -> None:
+        match event:
+            case Spawned(worker_id=worker_id, pid=pid):
+                worker = self._workers[worker_id]
+                self.post(inputs.WorkerStarted(worker.round, worker.local_rank, pid))
+            case SpawnFailed(worker_id=worker_id, message=message):
+                worker = self._workers.pop(worker_id)
+                self.post(inputs.WorkerNotStarted(worker.round, worker.local_rank, message))
+            case Exited(worker_id=worker_id):
+                worker = self._workers.pop(worker_id)
+                self.tasks.create_task(self._report_exit(worker, event))
+            case Clean(token=token) if token == ORPHANS:
+                self._replace_host()
+            case Clean(token=token):
+                self._sweep_token = 0
+                self.post(inputs.Swept(token))
+            case Blocked(token=token, pids=pids):
+                self.post(inputs.SweepBlocked(token, pids))
+            case Swept(pids=pids):
+                log.warning("leftovers_of_a_dead_agent_killed", pids=pids)
+            case HelperLost(pid=pid):
+                log.error("helper_lost", pid=pid, then="its workers are dead; a new one starts")
+
+    async def _report_exit(self, worker: _Worker, event: Exited) -> None:
+        ended_s = time.time()  # noqa: TID251  # compared with the time stamp in the error file
+        signum = event.signal
+        if event.exit_code is None and signum is None:
+            signum = 9  # the helper died, and the parent-death signal took its workers
+        if event.exit_code != 0:
+            await worker.pump.wait_end(TAIL_WAIT_S)
+        error = read_error_file(worker.error_file, ended_s) if event.exit_code != 0 else None
+        self.post(
+            inputs.WorkerEnded(
+                round=worker.round,
+                local_rank=worker.local_rank,
+                exit_code=event.exit_code,
+                signal=signum,
+                error=error,
+                stderr_tail=worker.pump.tail() if event.exit_code != 0 else "",
+            )
+        )
+
+
+def _worker_id(round: int, local_rank: int) -> int:
+    """Return a number that no other worker of this agent has."""
+    return round * _WORKERS_MAX + local_rank

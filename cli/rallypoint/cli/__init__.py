@@ -1,0 +1,1 @@
+"""The commands `coordinator` and `node-agent`."""

@@ -1,0 +1,146 @@
+"""The part of `node-agent` that needs gRPC: imported when the helper process is already running."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import secrets
+import socket
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import structlog
+
+from rallypoint.agent.address import find_local_address
+from rallypoint.agent.environ import Launch
+from rallypoint.agent.leftovers import compute_mark
+from rallypoint.agent.process import WorkerHost
+from rallypoint.agent.run import Agent, Listener, Settings, new_agent
+from rallypoint.cli.logs import configure_logs
+from rallypoint.cli.render import render_finished
+from rallypoint.v1 import agent_service_pb2 as agent_pb2
+from rallypoint.v1 import job_pb2
+from rallypoint.wire.durations import to_duration
+
+log = structlog.get_logger()
+
+
+def run_session(args: argparse.Namespace, job_id: str, host: WorkerHost) -> int:
+    """Take part in the job until it ends; return the exit code."""
+    configure_logs(args.log_level, args.log_format)
+    if args.nproc_per_node > 1 and "OMP_NUM_THREADS" not in os.environ:
+        log.info("omp_num_threads_set", value=1, why="several workers share this node")
+    return asyncio.run(_live(args, job_id, host))
+
+
+async def _live(args: argparse.Namespace, job_id: str, host: WorkerHost) -> int:
+    async with _coordinator(args) as target:
+        settings = _settings(args, job_id, target)
+        agent = new_agent(settings, _listener(args), _now_ms())
+        exit_code = await agent.live(host)
+        _say_goodbye(agent)
+        return exit_code
+
+
+@asynccontextmanager
+async def _coordinator(args: argparse.Namespace) -> AsyncIterator[str]:
+    """Yield the coordinator's address: the given one, or that of one in this process."""
+    if not args.standalone:
+        yield args.coordinator
+        return
+    from rallypoint.server.core.state import Timing
+    from rallypoint.server.serve import Settings as ServerSettings
+    from rallypoint.server.serve import serving
+
+    server = ServerSettings("127.0.0.1", 0, Timing(), standalone=True)
+    async with serving(server) as running:
+        yield f"127.0.0.1:{running.port}"
+
+
+def _settings(args: argparse.Namespace, job_id: str, target: str) -> Settings:
+    incarnation = secrets.token_hex(16)
+    address = args.local_addr
+    if address is None:
+        host = target.rpartition(":")[0].strip("[]")
+        address = "127.0.0.1" if args.standalone else find_local_address(host)
+    timeout_ms = args.coordinator_timeout
+    return Settings(
+        coordinator=target,
+        job_id=job_id,
+        spec=_spec(args),
+        workers=args.nproc_per_node,
+        role=args.role,
+        node_name=args.node_name or socket.gethostname(),
+        node_name_explicit=args.node_name is not None,
+        node_rank=args.node_rank,
+        address=address,
+        labels=dict(args.label),
+        launch_id=args.launch_id or _slurm_launch_id(),
+        launch=Launch(args.script, tuple(args.args), args.module, args.no_python),
+        grace_ms=args.shutdown_timeout,
+        coordinator_timeout_ms=args.join_timeout if timeout_ms is None else timeout_ms,
+        incarnation=incarnation,
+        mark=compute_mark(incarnation),
+    )
+
+
+def _slurm_launch_id() -> str:
+    """Return Slurm's job, step and restart count, or nothing outside Slurm."""
+    names = ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT")
+    job, step, restarts = (os.environ.get(name, "") for name in names)
+    return f"slurm-{job}.{step or 0}.{restarts or 0}" if job else ""
+
+
+def _spec(args: argparse.Namespace) -> job_pb2.JobSpec:
+    low, high = args.nnodes
+    return job_pb2.JobSpec(
+        min_nodes=low,
+        max_nodes=high,
+        max_restarts=args.max_restarts,
+        join_timeout=to_duration(args.join_timeout),
+        last_call=to_duration(args.last_call),
+        settle_time=to_duration(args.settle_time),
+        grow_after=to_duration(args.grow_after),
+        grow=not args.no_grow,
+        grace=to_duration(args.shutdown_timeout),
+        restart_backoff=to_duration(args.restart_backoff),
+    )
+
+
+def _listener(args: argparse.Namespace) -> Listener:
+    program = os.path.basename(args.script)
+    told: list[tuple[int, int]] = []
+
+    def finished(message: agent_pb2.Finished) -> None:
+        text = render_finished(message, program)
+        if text:
+            print(text, file=sys.stderr, flush=True)
+
+    def waiting(message: job_pb2.Waiting) -> None:
+        """Log a wait when its kind or its count changes, not with every second of it."""
+        key = (message.kind, message.ready_nodes)
+        if told[-1:] != [key]:
+            told[:] = [key]
+            log.info("waiting", why=message.text)
+
+    def disconnected(why: str, timeout_s: float) -> None:
+        log.warning(
+            "coordinator_away",
+            why=why,
+            then="workers go on; without any, the agent gives up after "
+            f"{timeout_s:g} s (--coordinator-timeout)",
+        )
+
+    return Listener(finished, waiting, disconnected)
+
+
+def _say_goodbye(agent: Agent) -> None:
+    if agent.exit_code:
+        print(f"node-agent: {agent.exit_text}", file=sys.stderr, flush=True)
+
+
+def _now_ms() -> int:
+    return time.monotonic_ns() // 1_000_000

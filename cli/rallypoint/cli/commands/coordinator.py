@@ -1,0 +1,68 @@
+"""`coordinator`: serve until told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Sequence
+
+from rallypoint.cli.flags import USAGE_EXIT_CODE, Parser, add_log_flags, port_number
+
+PROG = "coordinator"
+
+
+def build_parser() -> Parser:
+    """Return the parser of the command."""
+    parser = Parser(
+        prog=PROG,
+        description="Owns rendezvous rounds, ranks and job state of elastic PyTorch jobs.",
+        epilog="It keeps its state in memory: after a restart it learns running rounds from their "
+        "agents again, and no worker is restarted.",
+    )
+    parser.add_argument("--host", default="0.0.0.0", help="address to listen on (default: all)")
+    parser.add_argument(
+        "--port", type=port_number, default=50_051, help="port; 0 takes a free one (default: 50051)"
+    )
+    add_log_flags(parser)
+    return parser
+
+
+def main(argv: Sequence[str]) -> int:
+    """Parse `argv`, serve, and return the exit code."""
+    args = build_parser().parse_args(argv)
+    from rallypoint.cli.logs import configure_logs
+
+    configure_logs(args.log_level, args.log_format)
+    return asyncio.run(_serve(args.host, args.port))
+
+
+async def _serve(host: str, port: int) -> int:
+    import structlog
+
+    from rallypoint.server.core.state import Timing
+    from rallypoint.server.journal.interface import JournalFailed
+    from rallypoint.server.serve import CannotListen, Settings, serving
+
+    log = structlog.get_logger()
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(signum, stop.set)
+    try:
+        async with serving(Settings(host, port, Timing())) as running:
+            print(f"listening on {host}:{running.port}", flush=True)
+            log.info("coordinator_started", host=host, port=running.port)
+            stopped = loop.create_task(stop.wait())
+            await asyncio.wait((stopped, running.failed), return_when=asyncio.FIRST_COMPLETED)
+            stopped.cancel()
+            if running.failed.done():
+                log.error("coordinator_failed", error=repr(running.failed.exception()))
+                return 1
+            log.info("coordinator_stopping")
+    except CannotListen as error:
+        print(f"{PROG}: error: {error}; is another coordinator running there?", flush=True)
+        return USAGE_EXIT_CODE
+    except JournalFailed as error:
+        print(f"{PROG}: error: {error}", flush=True)
+        return 1
+    return 0

@@ -1,0 +1,149 @@
+"""`node-agent`: run this node's workers of a job."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+
+from rallypoint.cli.flags import (
+    Parser,
+    add_log_flags,
+    endpoint,
+    fail,
+    label,
+    natural_int,
+    node_range,
+    positive_int,
+    seconds_ms,
+)
+
+PROG = "node-agent"
+JOB_ID_BYTES_MAX = 255
+
+
+def build_parser() -> Parser:
+    """Return the parser of the command."""
+    parser = Parser(
+        prog=PROG,
+        usage="node-agent (--coordinator HOST:PORT | --standalone) [options] script [args ...]",
+        description="Runs this node's workers of an elastic PyTorch job.",
+        epilog="Exit codes: 0 the job succeeded; 1 it failed; 2 bad usage; 75 no coordinator "
+        "answered in time; 128+n ended by signal n.",
+    )
+    where = parser.add_argument_group("where")
+    where.add_argument("--coordinator", type=endpoint, help="host:port of the coordinator")
+    where.add_argument(
+        "--standalone", action="store_true", help="single node with a coordinator of its own"
+    )
+    where.add_argument(
+        "--job-id", "--rdzv-id", dest="job_id", help="name of the job, the same on every node"
+    )
+    where.add_argument("--launch-id", default="", help="name of this launch of the job")
+    where.add_argument("--node-name", help="name of this node (default: the host name)")
+    where.add_argument("--node-rank", type=natural_int, help="place among the nodes (default: any)")
+    where.add_argument("--local-addr", help="address of this node for workers elsewhere")
+    where.add_argument(
+        "--label", type=label, action="append", default=[], metavar="KEY=VALUE", help="repeatable"
+    )
+    _add_job_flags(parser)
+    what = parser.add_argument_group("what")
+    what.add_argument("-m", "--module", action="store_true", help="run the script as python -m")
+    what.add_argument("--no-python", action="store_true", help="run the program itself")
+    what.add_argument("script", help="the program of every worker")
+    what.add_argument("args", nargs=argparse.REMAINDER, help="its arguments")
+    add_log_flags(parser)
+    return parser
+
+
+def _add_job_flags(parser: Parser) -> None:
+    """Add what the job's specification is made of: the same on every node."""
+    job = parser.add_argument_group("job (the same on every node, except workers and role)")
+    add = job.add_argument
+    add("--nnodes", type=node_range, default=(1, 1), metavar="MIN:MAX", help="default: 1")
+    add("--nproc-per-node", type=positive_int, default=1, help="workers here (default: 1)")
+    add("--role", default="default", help="role of the workers here")
+    add("--max-restarts", type=natural_int, default=0, help="for the whole job (default: 0)")
+    for name, default_ms, meaning in (
+        ("--join-timeout", 600_000, "for MIN nodes to come (600)"),
+        ("--last-call", 5_000, "for more than MIN, per arrival (5)"),
+        ("--settle-time", 5_000, "for newcomers, per arrival (5)"),
+        ("--grow-after", 10_000, "youngest round to grow (10)"),
+        ("--shutdown-timeout", 30_000, "from TERM to KILL (30)"),
+        ("--restart-backoff", 1_000, "pause before the third restart (1)"),
+        ("--coordinator-timeout", None, "without a coordinator (default: the join timeout)"),
+    ):
+        add(name, type=seconds_ms, default=default_ms, metavar="S", help=f"seconds {meaning}")
+    add("--no-grow", action="store_true", help="never stop a round to take newcomers in")
+
+
+def main(argv: Sequence[str]) -> int:
+    """Parse `argv`, take part in the job, and return the exit code."""
+    args = build_parser().parse_args(_with_dashes(argv))
+    _check(args)
+    # The helper process is started before gRPC is imported: from then on nothing here may fork.
+    from rallypoint.agent.process import WorkerHost
+
+    host = WorkerHost.launch()
+    from rallypoint.cli.commands.agent_session import run_session
+
+    return run_session(args, resolve_job_id(args, os.environ), host)
+
+
+def _with_dashes(argv: Sequence[str]) -> list[str]:
+    """Spell our flags with dashes, as far as the script: torchrun takes `--a_b` too."""
+    found: list[str] = []
+    for position, word in enumerate(argv):
+        if not word.startswith("-") and (position == 0 or not _takes_value(argv[position - 1])):
+            return [*found, *argv[position:]]
+        name, equals, value = word.partition("=")
+        found.append(name.replace("_", "-") + equals + value if word.startswith("--") else word)
+    return found
+
+
+_SWITCHES = frozenset(
+    {"--standalone", "--no-grow", "-m", "--module", "--no-python", "-h", "--help"}
+)
+
+
+def _takes_value(word: str) -> bool:
+    return word.startswith("-") and "=" not in word and word.replace("_", "-") not in _SWITCHES
+
+
+def _check(args: argparse.Namespace) -> None:
+    """Refuse what cannot work, before anything is started."""
+    if args.standalone == (args.coordinator is not None):
+        fail(PROG, "give either --coordinator HOST:PORT or --standalone")
+    if args.standalone and args.nnodes != (1, 1):
+        fail(PROG, "--standalone is for a single node: leave --nnodes away")
+    if args.module and args.no_python:
+        fail(PROG, "--module and --no-python exclude each other")
+    if args.no_python and shutil.which(args.script) is None:
+        fail(PROG, f"{args.script}: no such program; give a path or a name on PATH")
+    if not args.module and not args.no_python and not os.path.isfile(args.script):
+        fail(PROG, f"{args.script}: no such script in {os.getcwd()}")
+    if args.job_id is None and resolve_job_id(args, os.environ) == "":
+        fail(PROG, "a job of several nodes needs a name: give every node the same --job-id")
+    if args.job_id is not None and not 0 < len(args.job_id.encode()) <= JOB_ID_BYTES_MAX:
+        fail(PROG, f"--job-id must have 1 to {JOB_ID_BYTES_MAX} bytes")
+
+
+def resolve_job_id(args: argparse.Namespace, environment: Mapping[str, str]) -> str:
+    """Return the job's name: the given one, else Slurm's, else a fresh one for a single node.
+
+    Returns:
+        The name; empty for a job of several nodes that has none.
+    """
+    if args.job_id is not None:
+        return str(args.job_id)
+    if args.nnodes[1] == 1:
+        return f"job-{os.urandom(6).hex()}"
+    job, step = environment.get("SLURM_JOB_ID", ""), environment.get("SLURM_STEP_ID", "")
+    return f"slurm-{job}.{step or 0}" if job else ""
+
+
+def python_program(args: argparse.Namespace) -> str:
+    """Return the name under which the job's end is reported."""
+    return os.path.basename(args.script) or sys.executable

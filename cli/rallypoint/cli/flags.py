@@ -1,0 +1,117 @@
+"""Argument parsing that both commands share: one clear line for an error, exit code 2."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any, NoReturn
+
+USAGE_EXIT_CODE = 2
+LOG_LEVELS = ("debug", "info", "warning", "error")
+LOG_FORMATS = ("auto", "console", "json")
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that reports an error in one line and takes no abbreviated flags."""
+
+    def __init__(self, **options: Any) -> None:
+        """Take argparse's options; abbreviations would change meaning with every new flag."""
+        super().__init__(allow_abbrev=False, **options)
+
+    def error(self, message: str) -> NoReturn:
+        """Print what is wrong and what to do, and exit with 2."""
+        fail(self.prog, f"{message} (see {self.prog} --help)")
+
+
+def fail(prog: str, message: str) -> NoReturn:
+    """Print one line and exit with 2."""
+    print(f"{prog}: error: {message}", file=sys.stderr)
+    sys.exit(USAGE_EXIT_CODE)
+
+
+def add_log_flags(parser: argparse.ArgumentParser) -> None:
+    """Add --log-level and --log-format."""
+    parser.add_argument(
+        "--log-level", choices=LOG_LEVELS, default="info", help="what is logged (default: info)"
+    )
+    parser.add_argument(
+        "--log-format",
+        choices=LOG_FORMATS,
+        default="auto",
+        help="auto: console on a terminal, JSON lines elsewhere (default)",
+    )
+
+
+def positive_int(text: str) -> int:
+    """Parse a whole number of 1 or more."""
+    number = _whole(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not 1 or more")
+    return number
+
+
+def natural_int(text: str) -> int:
+    """Parse a whole number of 0 or more."""
+    number = _whole(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not 0 or more")
+    return number
+
+
+def _whole(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
+
+
+def seconds_ms(text: str) -> int:
+    """Parse seconds, 0 or more with a fraction, into milliseconds."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds") from None
+    if not 0 <= seconds <= 30 * 86_400:
+        raise argparse.ArgumentTypeError(f"{text!r} is not between 0 s and 30 days")
+    return round(seconds * 1000)
+
+
+def port_number(text: str) -> int:
+    """Parse a port, 0 for any free one."""
+    number = natural_int(text)
+    if number > 65_535:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port (0 to 65535)")
+    return number
+
+
+def node_range(text: str) -> tuple[int, int]:
+    """Parse `N` or `MIN:MAX`."""
+    low, colon, high = text.partition(":")
+    try:
+        minimum = int(low)
+        maximum = int(high) if colon else minimum
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not N or MIN:MAX") from None
+    if not 1 <= minimum <= maximum:
+        raise argparse.ArgumentTypeError(f"{text!r} does not satisfy 1 <= MIN <= MAX")
+    return minimum, maximum
+
+
+def endpoint(text: str, default_port: int = 50_051) -> str:
+    """Parse `host[:port]`, with brackets around an IPv6 address that has a port."""
+    host, colon, port = text.rpartition(":")
+    if not colon or "]" in port or (":" in host and not host.startswith("[")):
+        host, port = text, str(default_port)
+    if ":" in host and not host.startswith("["):
+        host = f"[{host}]"
+    if not host or not port.isdecimal() or not 0 < int(port) < 65_536:
+        raise argparse.ArgumentTypeError(f"{text!r} is not HOST:PORT")
+    return f"{host}:{port}"
+
+
+def label(text: str) -> tuple[str, str]:
+    """Parse `key=value`."""
+    key, equals, value = text.partition("=")
+    if not key or not equals:
+        raise argparse.ArgumentTypeError(f"{text!r} is not KEY=VALUE")
+    return key, value

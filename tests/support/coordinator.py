@@ -1,0 +1,499 @@
+"""A coordinator's core on a bench: fake agents, a fake clock, and every promise checked each step.
+
+`Bench.take` steps one input and checks what must hold after any step whatever: the step changed
+nothing by itself and gives the same result twice, a refused input changes nothing, no invariant is
+broken, every node was told exactly what it has to make true, and a replay of the records gives what
+the state remembers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import count
+
+from rallypoint.server.core import inputs
+from rallypoint.server.core.deadlines import DeadlineKind
+from rallypoint.server.core.desired import desired_state
+from rallypoint.server.core.effects import (
+    Desired,
+    DesiredFinished,
+    DesiredRun,
+    DesiredStandby,
+    DesiredStop,
+    Effect,
+    EpochRaised,
+    JobChanged,
+    NoticeGrowth,
+    Record,
+    Refuse,
+    RoundSealed,
+    Send,
+    Welcome,
+)
+from rallypoint.server.core.explain import Waiting, explain
+from rallypoint.server.core.invariants import check_job, check_touched
+from rallypoint.server.core.model import (
+    Activity,
+    Claim,
+    Consequence,
+    ErrorRecord,
+    Identity,
+    Job,
+    JobId,
+    JobSpec,
+    Node,
+    NodeName,
+    Phase,
+    RoundHeader,
+    RoundReason,
+    SessionId,
+    WorkerExit,
+)
+from rallypoint.server.core.replay import memory_of, replay, snapshot
+from rallypoint.server.core.state import State, Timing, apply
+from rallypoint.server.core.step import Transition, step
+
+JOB = JobId("job")
+HEARTBEAT_MS = 1_000
+EPOCH = 1_000
+
+_sessions = count(1)
+
+
+def identity(
+    name: str,
+    spec: JobSpec,
+    *,
+    session: int = 1,
+    job_id: str = JOB,
+    explicit: bool = True,
+    address: str = "",
+    workers: int = 1,
+    role: str = "default",
+    node_rank: int | None = None,
+    launch_id: str = "",
+) -> Identity:
+    """Return what a node says of itself."""
+    return Identity(
+        job_id=JobId(job_id),
+        session=SessionId(f"{session:032x}"),
+        spec=spec,
+        name=NodeName(name),
+        name_explicit=explicit,
+        address=address or f"10.0.0.{session % 250 + 1}",
+        local_world_size=workers,
+        role=role,
+        node_rank=node_rank,
+        launch_id=launch_id,
+    )
+
+
+def worker_exit(
+    exit_code: int | None = 1,
+    *,
+    local_rank: int = 0,
+    signal: int | None = None,
+    said: str = "",
+    ran_ms: int = 60_000,
+    prompted: bool = False,
+) -> WorkerExit:
+    """Return how a worker ended; `signal` outranks `exit_code`."""
+    return WorkerExit(
+        local_rank=local_rank,
+        pid=4_000 + local_rank,
+        exit_code=None if signal is not None else exit_code,
+        signal=signal,
+        agent_signalled_first=prompted,
+        ran_ms=ran_ms,
+        error=ErrorRecord(said) if said else None,
+    )
+
+
+@dataclass
+class FakeAgent:
+    """One agent: it numbers its reports and connections, and remembers what it was told."""
+
+    bench: Bench
+    identity: Identity
+    connection: int = 0
+    sequence: int = 0
+    epoch: int = 0
+    run: int = 0
+    coordinator_id: str = ""
+    port: int = 20_000
+    held: int = 0
+    """Highest round that it was given."""
+    started: int = 0
+    """Latest round that it started."""
+    clean: int = 0
+    """Latest round that it said Ready for."""
+    revision: int = 0
+    desired: Desired | None = None
+    told: list[Desired] = field(default_factory=list)
+    """Everything that it was told, oldest first, repetitions left out."""
+    beats: bool = True
+    """Whether heartbeats are sent as time passes."""
+
+    @property
+    def session(self) -> SessionId:
+        """Its incarnation."""
+        return self.identity.session
+
+    @property
+    def node(self) -> Node | None:
+        """What the coordinator knows of it, if anything."""
+        return self.bench.state.nodes.get(self.session)
+
+    @property
+    def group_rank(self) -> int | None:
+        """Its place in the round that it was told to run; None when it was told something else."""
+        if not isinstance(self.desired, DesiredRun):
+            return None
+        return self.the_node.assignment.group_rank if self.the_node.assignment else None
+
+    @property
+    def the_node(self) -> Node:
+        """What the coordinator knows of it."""
+        return self.bench.state.nodes[self.session]
+
+    def sender(self, sequence: int = 0) -> inputs.Sender:
+        """Return who speaks, on the present connection."""
+        return inputs.Sender(self.session, self.connection, self.epoch, sequence)
+
+    def hello(
+        self,
+        *,
+        claim: Claim | None = None,
+        acknowledged: int | None = None,
+        ready_round: int | None = None,
+        coordinator_id: str | None = None,
+        durable: bool = False,
+    ) -> Transition:
+        """Say Hello on a new connection: ready, unless `claim` says what is held."""
+        self.connection += 1
+        self.port += 1
+        ready = None
+        if claim is None:
+            ready = inputs.ReadyPort(self.clean if ready_round is None else ready_round, self.port)
+        return self.bench.take(
+            inputs.Hello(
+                identity=self.identity,
+                connection=self.connection,
+                epoch=self.epoch,
+                run=self.run,
+                coordinator_id=self.coordinator_id if coordinator_id is None else coordinator_id,
+                coordinator_durable=durable,
+                acknowledged=self.sequence if acknowledged is None else acknowledged,
+                revision=self.revision,
+                claim=claim,
+                ready=ready,
+            )
+        )
+
+    def claim(
+        self, activity: Activity = Activity.STARTED, exits: Sequence[WorkerExit] = ()
+    ) -> Claim:
+        """Return the round that it was last told to run, as a Hello carries it."""
+        run = next(told for told in reversed(self.told) if isinstance(told, DesiredRun))
+        assignment = run.assignment
+        return Claim(run.header, assignment, activity, (4_000,), tuple(exits))  # type: ignore[arg-type]
+
+    def report(self, make: Callable[[inputs.Sender], inputs.Report]) -> Transition:
+        """Send the next numbered report."""
+        self.sequence += 1
+        return self.bench.take(make(self.sender(self.sequence)))
+
+    def heartbeat(self) -> Transition:
+        """Say that it lives."""
+        return self.bench.take(inputs.Heartbeat(self.sender()))
+
+    def start(self) -> Transition:
+        """Report that the workers of its round run."""
+        self.started = self.held
+        return self.report(lambda sender: inputs.Started(sender, self.held, (4_000,)))
+
+    def fail(self, *exits: WorkerExit) -> Transition:
+        """Report failed workers; by default local rank 0 with exit code 1."""
+        return self.report(
+            lambda sender: inputs.Exited(sender, self.held, exits or (worker_exit(),))
+        )
+
+    def exit(self, *exits: WorkerExit) -> Transition:
+        """Report workers that ended; by default local rank 0 with 0."""
+        return self.fail(*(exits or (worker_exit(0),)))
+
+    def succeed(self) -> Transition:
+        """Report that every worker ended with 0."""
+        return self.report(lambda sender: inputs.Succeeded(sender, self.held))
+
+    def ready(self, round: int | None = None) -> Transition:
+        """Report that nothing of `round` (default: any that it held) runs here."""
+        self.port += 1
+        self.clean = self.held if round is None else round
+        offer = inputs.ReadyPort(self.clean, self.port)
+        return self.report(lambda sender: inputs.Ready(sender, offer))
+
+    def refuse(self, text: str = "no such file", *, leaving: bool = False) -> Transition:
+        """Report that the round was not started."""
+        return self.report(lambda sender: inputs.Refused(sender, self.held, leaving, text))
+
+    def block(self) -> Transition:
+        """Report processes that survived SIGKILL."""
+        return self.report(lambda sender: inputs.Blocked(sender, self.held, (4_000,)))
+
+    def goodbye(self, text: str = "") -> Transition:
+        """Leave on purpose."""
+        self.beats = False
+        return self.report(lambda sender: inputs.Goodbye(sender, text))
+
+    def break_off(self) -> Transition:
+        """Let the stream of the present connection end."""
+        return self.bench.take(inputs.Broken(self.sender()))
+
+    def fall_silent(self) -> None:
+        """Send no heartbeats from here on."""
+        self.beats = False
+
+    def receive(self, effect: Welcome | Send) -> None:
+        """Take what the coordinator tells."""
+        self.epoch = max(self.epoch, self.bench.state.epoch)
+        self.coordinator_id = self.bench.state.coordinator_id
+        if isinstance(effect, Welcome):
+            self.run = effect.run
+            return
+        if effect.revision == self.revision:
+            assert effect.desired == self.desired, "one revision, two states"
+            return
+        assert effect.revision > self.revision, "the revision went back"
+        self.revision, self.desired = effect.revision, effect.desired
+        self.told.append(effect.desired)
+        if isinstance(effect.desired, DesiredRun):
+            self.held = max(self.held, effect.desired.header.number)
+
+    def obey(self) -> bool:
+        """Make true what was told; return whether there was anything to do."""
+        match self.desired:
+            case DesiredRun(header=header) if self.started < header.number:
+                self.start()
+            case DesiredStop(round=number) if self.clean < number:
+                self.held = max(self.held, number)
+                self.ready()
+            case _:
+                return False
+        return True
+
+
+class Bench:
+    """A coordinator's state, a clock that only `advance` moves, and its agents."""
+
+    def __init__(
+        self,
+        spec: JobSpec | None = None,
+        *,
+        window_ms: int = 0,
+        durable: bool = False,
+        coordinator_id: str = "c1",
+        epoch: int = EPOCH,
+        timing: Timing | None = None,
+    ) -> None:
+        """Start a coordinator that knows nothing, at 0 ms."""
+        self.spec = spec or JobSpec()
+        self.now_ms = 0
+        self.state = State(
+            coordinator_id,
+            epoch,
+            durable=durable,
+            timing=timing or Timing(),
+            first_epoch=epoch,
+            window_until_ms=window_ms,
+        )
+        if window_ms:
+            self.state.deadlines.set((DeadlineKind.WINDOW, ""), window_ms)
+        self.records: list[Record] = [EpochRaised(epoch)]
+        self.effects: list[Effect] = []
+        """All effects so far."""
+        self.agents: dict[SessionId, FakeAgent] = {}
+        self._memory = replay(self.records)
+        self._next_beat_ms = HEARTBEAT_MS
+
+    def agent(self, name: str, **facts: object) -> FakeAgent:
+        """Return an agent that has not said Hello yet; `facts` as `identity` takes them."""
+        spec = facts.pop("spec", self.spec)
+        session = next(_sessions)
+        who = identity(name, spec, session=session, **facts)  # type: ignore[arg-type]
+        agent = FakeAgent(self, who, port=20_000)
+        self.agents[agent.session] = agent
+        return agent
+
+    def adopt_agent(self, agent: FakeAgent) -> FakeAgent:
+        """Take an agent over from another bench, as it finds a new coordinator."""
+        agent.bench = self
+        self.agents[agent.session] = agent
+        return agent
+
+    def join(self, *names: str, **facts: object) -> tuple[FakeAgent, ...]:
+        """Return new agents that have said Hello in this order and were taken."""
+        joined = []
+        for name in names:
+            agent = self.agent(name, **facts)
+            assert agent.hello().refusal is None
+            joined.append(agent)
+        return tuple(joined)
+
+    def run_round(self, *names: str, **facts: object) -> tuple[FakeAgent, ...]:
+        """Return new agents whose first round runs, started everywhere."""
+        agents = self.join(*names, **facts)
+        if agents[0].desired == DesiredStandby(spare=False):
+            self.advance(self.spec.last_call_ms)
+        self.obey()
+        assert self.job(agents[0].identity.job_id).phase is Phase.RUNNING
+        return agents
+
+    def obey(self, *agents: FakeAgent) -> None:
+        """Let `agents` (default: all) do what they are told, if they are attached and not silent."""
+        while any(
+            agent.obey()
+            for agent in agents or tuple(self.agents.values())
+            if agent.beats and _is_attached(agent.node)
+        ):
+            pass
+
+    def job(self, job_id: str = JOB) -> Job:
+        """Return a job that must exist."""
+        return self.state.jobs[JobId(job_id)]
+
+    def wait(self, job_id: str = JOB) -> Waiting | None:
+        """Return what a job waits for now."""
+        return explain(self.state, self.job(job_id), self.now_ms)
+
+    def the_wait(self, job_id: str = JOB) -> Waiting:
+        """Return what a job, which must wait, waits for."""
+        waiting = self.wait(job_id)
+        assert waiting is not None
+        return waiting
+
+    def rounds(self, job_id: str = JOB) -> list[RoundHeader]:
+        """Return the headers of all rounds that were sealed."""
+        return [
+            record.header
+            for record in self.records
+            if isinstance(record, RoundSealed) and record.job_id == job_id
+        ]
+
+    def order(self, job_id: str = JOB) -> list[str]:
+        """Return the names of the current round by group rank."""
+        round = self.job(job_id).round
+        return [] if round is None else [str(member.name) for member in round.members]
+
+    def events(self) -> list[str]:
+        """Return the reasons of all changes so far."""
+        return [effect.reason for effect in self.effects if isinstance(effect, JobChanged)]
+
+    def notices(self) -> list[NoticeGrowth]:
+        """Return all notices so far."""
+        return [effect for effect in self.effects if isinstance(effect, NoticeGrowth)]
+
+    def advance(self, ms: int) -> None:
+        """Let time pass: heartbeats go on and deadlines expire, each at its own time."""
+        until_ms = self.now_ms + ms
+        while True:
+            beating = [a for a in self.agents.values() if a.beats and _is_attached(a.node)]
+            if not beating:
+                self._next_beat_ms = max(self._next_beat_ms, until_ms + HEARTBEAT_MS)
+            due_ms = self.state.next_deadline_ms()
+            if self._next_beat_ms <= min(until_ms, until_ms if due_ms is None else due_ms):
+                self.now_ms = max(self.now_ms, self._next_beat_ms)
+                self._next_beat_ms = self.now_ms + HEARTBEAT_MS
+                for agent in beating:
+                    agent.heartbeat()
+            elif due_ms is not None and due_ms <= until_ms:
+                self.now_ms = max(self.now_ms, due_ms)
+                self.take(inputs.TimePassed())
+            else:
+                break
+        self.now_ms = until_ms
+
+    def take(self, said: inputs.Input) -> Transition:
+        """Step one input, check everything, and tell the agents."""
+        before = _photograph(self.state)
+        transition = step(self.state, said, self.now_ms)
+        assert step(self.state, said, self.now_ms) == transition, "two results for one input"
+        assert _photograph(self.state) == before, "the step changed its argument"
+        if transition.refusal is not None:
+            assert transition.delta.is_empty and not transition.records
+            assert all(isinstance(effect, Refuse) for effect in transition.effects)
+        apply(self.state, transition.delta)
+        check_touched(self.state, transition.delta)
+        if isinstance(said, inputs.Heartbeat):
+            return transition
+        for job_id in self.state.jobs:
+            check_job(self.state, job_id)
+        self.records.extend(transition.records)
+        self.effects.extend(transition.effects)
+        self._memory = replay((*snapshot(self._memory), *transition.records))
+        assert memory_of(self.state) == self._memory
+        self._tell(transition.effects)
+        self._check_told()
+        return transition
+
+    def check_journal(self) -> None:
+        """Check that a replay of all records from the first gives what the state remembers."""
+        assert memory_of(self.state) == replay(self.records)
+
+    def _tell(self, effects: Iterable[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, Welcome | Send) and effect.session in self.agents:
+                self.agents[effect.session].receive(effect)
+
+    def _check_told(self) -> None:
+        """Check that every node was told what it has to make true, and nothing else."""
+        for node in self.state.nodes.values():
+            job = self.state.jobs[node.job_id]
+            if node.claim is not None and job.phase is not Phase.CLOSED:
+                continue  # nothing is decided about its round yet
+            wanted = desired_state(job, node)
+            if isinstance(wanted, DesiredStop) and isinstance(node.desired, DesiredStop):
+                wanted = replace(
+                    wanted,
+                    reason=node.desired.reason,
+                    text=node.desired.text,
+                    grace_ms=node.desired.grace_ms,
+                )
+            assert wanted == node.desired, f"{node.name} was not told"
+            assert wanted == self.agents[node.session].desired
+
+
+def _is_attached(node: Node | None) -> bool:
+    return node is not None and node.attached
+
+
+def _photograph(state: State) -> tuple[object, ...]:
+    """Return a copy of the state that later changes do not reach."""
+    return (
+        state.epoch,
+        state.window_until_ms,
+        dict(state.jobs),
+        dict(state.nodes),
+        {job_id: tuple(sessions) for job_id, sessions in state.sessions.items()},
+        dict(state.index),
+        dict(state.tallies),
+        dict(state.deadlines.items()),
+    )
+
+
+def finished(agent: FakeAgent) -> DesiredFinished:
+    """Return the outcome that the agent was told."""
+    assert isinstance(agent.desired, DesiredFinished), agent.desired
+    return agent.desired
+
+
+def stop_reason(agent: FakeAgent) -> RoundReason:
+    """Return why the agent was told to stop."""
+    assert isinstance(agent.desired, DesiredStop), agent.desired
+    return agent.desired.reason
+
+
+def consequence(job: Job) -> Consequence | None:
+    """Return what followed the latest failure of the job."""
+    return None if job.verdict is None else job.verdict.consequence
