@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from support.coordinator import Bench, FakeAgent, consequence, finished, stop_reason, worker_exit
 
 from rallypoint.server.core.effects import DesiredStop, RoundSettled
 from rallypoint.server.core.failures import (
@@ -25,6 +24,7 @@ from rallypoint.server.core.model import (
     WaitKind,
     WorkerExit,
 )
+from support.coordinator import Bench, FakeAgent, consequence, finished, stop_reason, worker_exit
 
 PAIR = JobSpec(min_nodes=2, max_nodes=2, max_restarts=3)
 

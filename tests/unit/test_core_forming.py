@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from support.coordinator import Bench, finished
 
 from rallypoint.server.core.model import (
     Activity,
@@ -20,6 +19,7 @@ from rallypoint.server.core.model import (
 )
 from rallypoint.server.core.rounds import GiveUp, Seal, Wait, decide_forming
 from rallypoint.server.core.state import Tally
+from support.coordinator import Bench, finished
 
 SPEC = JobSpec(min_nodes=2, max_nodes=4, join_timeout_ms=60_000)
 FIRST = Job(

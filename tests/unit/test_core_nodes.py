@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from support.coordinator import Bench, FakeAgent, consequence, finished, stop_reason, worker_exit
 
 from rallypoint.server.core import inputs
 from rallypoint.server.core.effects import DesiredRun, DesiredStandby, DesiredStop, Disconnect, Send
@@ -18,6 +17,7 @@ from rallypoint.server.core.model import (
     Verdict,
     VerdictCause,
 )
+from support.coordinator import Bench, FakeAgent, consequence, finished, stop_reason, worker_exit
 
 GRACE_MS = 500
 LEASE_MS = 5_000

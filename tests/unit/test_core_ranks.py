@@ -7,7 +7,6 @@ import re
 from collections.abc import Sequence
 
 import pytest
-from support.coordinator import Bench, FakeAgent, identity
 
 from rallypoint.server.core.model import JobSpec, Member, Node, NodeName
 from rallypoint.server.core.ranks import (
@@ -17,6 +16,7 @@ from rallypoint.server.core.ranks import (
     natural_key,
     slots_of,
 )
+from support.coordinator import Bench, FakeAgent, identity
 
 SEEDS = range(300)
 

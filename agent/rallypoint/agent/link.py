@@ -14,7 +14,6 @@ from typing import Any, Protocol
 
 import grpc
 import grpc.aio
-import structlog
 from google.protobuf.message import Message
 
 from rallypoint.agent.core.model import Report
@@ -24,8 +23,9 @@ from rallypoint.v1 import agent_service_pb2_grpc as agent_grpc
 from rallypoint.v1 import error_details_pb2 as details_pb2
 from rallypoint.wire.channel import client_options
 from rallypoint.wire.durations import to_ms
+from rallypoint.wire.log import get_logger
 
-log = structlog.get_logger()
+log = get_logger()
 
 CONNECT_S_MAX = 1.0
 BACKOFF_S_MIN = 0.05

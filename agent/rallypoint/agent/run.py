@@ -13,8 +13,6 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-import structlog
-
 from rallypoint.agent.address import PortReserver
 from rallypoint.agent.core import inputs
 from rallypoint.agent.core.model import AgentState, Report
@@ -26,8 +24,9 @@ from rallypoint.agent.supervisor import Supervisor
 from rallypoint.agent.translate import fill_snapshot, parse_desired
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import job_pb2
+from rallypoint.wire.log import get_logger
 
-log = structlog.get_logger()
+log = get_logger()
 
 PROTOCOL_VERSION = 1
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
@@ -130,6 +129,7 @@ class Agent:
     def _do(self, effect: inputs.Effect) -> None:
         match effect:
             case inputs.StartWorkers(order=order):
+                self.supervisor.start(order)
                 log.info(
                     "round_began",
                     round=order.number,
@@ -137,7 +137,6 @@ class Agent:
                     world_size=order.world_size,
                     restarts=f"{order.restart_count} of {order.max_restarts}",
                 )
-                self.supervisor.start(order)
             case inputs.SignalWorkers(signum=signum):
                 self.supervisor.signal(signum)
             case inputs.Sweep(token=token):
@@ -204,13 +203,13 @@ class Agent:
         self.node_name = welcome.node_name
         self.run_number = welcome.run
         self._told_away = False
+        self.post(inputs.Welcomed(message.epoch))
         log.info(
             "coordinator_reached" if not is_same else "coordinator_reached_again",
             coordinator=self.settings.coordinator,
             node=self.node_name,
             job=self.settings.job_id,
         )
-        self.post(inputs.Welcomed(message.epoch))
 
     def _desired(self, message: agent_pb2.SessionResponse) -> None:
         desired = parse_desired(message.desired)

@@ -15,8 +15,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import structlog
-
 from rallypoint.agent.core import inputs
 from rallypoint.agent.core.model import RunOrder
 from rallypoint.agent.environ import Launch, worker_command, worker_environment
@@ -34,8 +32,9 @@ from rallypoint.agent.worker_events import (
     SpawnFailed,
     Swept,
 )
+from rallypoint.wire.log import get_logger
 
-log = structlog.get_logger()
+log = get_logger()
 
 SWEEP_LIMIT_MS = 5_000
 """What survives SIGKILL this long is reported as blocked."""

@@ -5,11 +5,17 @@ from __future__ import annotations
 import logging
 import sys
 
-import structlog
+from rallypoint.wire import log
 
 
 def configure_logs(level: str, style: str) -> None:
     """Send events of `level` and above to standard error, as `style` says."""
+    log.configure(lambda: _configure(level, style))
+
+
+def _configure(level: str, style: str) -> None:
+    import structlog
+
     is_console = style == "console" or (style == "auto" and sys.stderr.isatty())
     renderer: structlog.typing.Processor
     if is_console:

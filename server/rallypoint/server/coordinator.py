@@ -17,19 +17,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-import structlog
-
 from rallypoint.server.clock import JournalClock
 from rallypoint.server.core import inputs
 from rallypoint.server.core.effects import Effect, JobChanged, RefusalKind
 from rallypoint.server.core.invariants import BrokenInvariant, check_job, check_touched
-from rallypoint.server.core.model import JobId
 from rallypoint.server.core.replay import JournalRecord, memory_of, snapshot
 from rallypoint.server.core.state import State, apply
 from rallypoint.server.core.step import Transition, step
 from rallypoint.server.journal.interface import COMPACT_AFTER, Journal
+from rallypoint.wire.log import get_logger
 
-log = structlog.get_logger()
+log = get_logger()
 
 INBOX_MAX = 4_096
 """Inputs that may wait; whoever brings more waits himself, which slows his stream down."""
@@ -131,6 +129,9 @@ class Coordinator:
             await self._append(records, now_ms)
         if effects:
             self._outlet.carry_out(effects, state, now_ms)
+        for effect in effects:
+            if isinstance(effect, JobChanged):
+                log.info(effect.reason, job_id=effect.job_id, **dict(effect.facts))
         for query in queries:
             self._answer(query, now_ms)
 
@@ -188,8 +189,3 @@ class Coordinator:
 _OLD_NEWS = frozenset({RefusalKind.STALE_CONNECTION, RefusalKind.UNKNOWN_SESSION})
 _CHECKED_WHOLE = frozenset({"round_sealed", "round_adopted", "round_stopped"})
 """Events after which everything about a job is checked, not only what the step touched."""
-
-
-def job_ids(effects: Sequence[Effect]) -> dict[JobId, None]:
-    """Return the jobs that `effects` say have changed, each once, in order."""
-    return {effect.job_id: None for effect in effects if isinstance(effect, JobChanged)}

@@ -10,7 +10,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 import grpc
-import structlog
 
 from rallypoint.server.clock import JournalClock
 from rallypoint.server.coordinator import Coordinator
@@ -26,8 +25,9 @@ from rallypoint.server.rpc.standard import Health, add_reflection
 from rallypoint.v1 import agent_service_pb2_grpc as agent_grpc
 from rallypoint.v1 import job_service_pb2_grpc as job_grpc
 from rallypoint.wire.channel import server_options
+from rallypoint.wire.log import get_logger
 
-log = structlog.get_logger()
+log = get_logger()
 
 STOP_GRACE_S = 0.5
 """How long calls may take to end when the coordinator stops; agents reconnect anyway."""

@@ -12,8 +12,6 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-import structlog
-
 from rallypoint.agent.address import find_local_address
 from rallypoint.agent.environ import Launch
 from rallypoint.agent.leftovers import compute_mark
@@ -24,15 +22,14 @@ from rallypoint.cli.render import render_finished
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import job_pb2
 from rallypoint.wire.durations import to_duration
+from rallypoint.wire.log import get_logger
 
-log = structlog.get_logger()
+log = get_logger()
 
 
 def run_session(args: argparse.Namespace, job_id: str, host: WorkerHost) -> int:
     """Take part in the job until it ends; return the exit code."""
     configure_logs(args.log_level, args.log_format)
-    if args.nproc_per_node > 1 and "OMP_NUM_THREADS" not in os.environ:
-        log.info("omp_num_threads_set", value=1, why="several workers share this node")
     return asyncio.run(_live(args, job_id, host))
 
 

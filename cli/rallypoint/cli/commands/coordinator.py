@@ -37,13 +37,12 @@ def main(argv: Sequence[str]) -> int:
 
 
 async def _serve(host: str, port: int) -> int:
-    import structlog
-
     from rallypoint.server.core.state import Timing
     from rallypoint.server.journal.interface import JournalFailed
     from rallypoint.server.serve import CannotListen, Settings, serving
+    from rallypoint.wire.log import get_logger
 
-    log = structlog.get_logger()
+    log = get_logger()
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for signum in (signal.SIGTERM, signal.SIGINT):

@@ -92,7 +92,8 @@ def _take_over(
     begin_round(draft, job, Round(header, members, draft.now_ms, None, departures=lost))
     for node, claim in placed:
         take_claim(draft, node.session, claim)
-    draft.changed(job.job_id, "round_incomplete" if lost else "round_adopted")
+    event = "round_incomplete" if lost else "round_adopted"
+    draft.changed(job.job_id, event, round=header.number, nodes=len(members))
 
 
 def _find_flaw(

@@ -149,6 +149,8 @@ class JobChanged:
     job_id: JobId
     reason: str
     """A constant past-tense event name for the log."""
+    facts: tuple[tuple[str, str | int], ...] = ()
+    """What the log says about it."""
 
 
 Effect = Welcome | Send | Acknowledge | NoticeGrowth | Refuse | Disconnect | JobChanged

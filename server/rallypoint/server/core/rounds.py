@@ -202,7 +202,14 @@ def _seal(draft: Draft, job: Job) -> None:
             )
         )
     begin_round(draft, job, Round(header, members, draft.now_ms, job.trouble_ms))
-    draft.changed(job.job_id, "round_sealed")
+    draft.changed(
+        job.job_id,
+        "round_sealed",
+        round=header.number,
+        nodes=header.group_world_size,
+        world_size=header.world_size,
+        began=header.reason.value,
+    )
 
 
 def begin_round(draft: Draft, job: Job, round: Round) -> None:
@@ -239,7 +246,8 @@ def _running(draft: Draft, job: Job) -> bool:
         job = replace(job, round=replace(round, started_ms=draft.now_ms))
         draft.put_job(job)
         draft.set_deadline(DeadlineKind.START, job_id, None)
-        draft.changed(job_id, "round_started")
+        took_ms = draft.now_ms - round.sealed_ms
+        draft.changed(job_id, "round_started", round=round.header.number, took_ms=took_ms)
     if tally.newcomers == 0 and job.first_newcomer_ms is not None:
         job = replace(job, first_newcomer_ms=None)
         draft.put_job(job)
@@ -281,7 +289,9 @@ def stop(draft: Draft, job: Job, reason: RoundReason) -> None:
     due_ms = now_ms + job.spec.grace_ms + timing.stop_slack_ms
     draft.set_deadline(DeadlineKind.STOP, job_id, due_ms)
     draft.records.append(RoundStopped(job_id, round.header.number, reason))
-    draft.changed(job_id, "round_stopped")
+    found = draft.the_job(job_id).verdict
+    why = reason.value if found is None else found.text
+    draft.changed(job_id, "round_stopped", round=round.header.number, why=why)
 
 
 def _stopping(draft: Draft, job: Job) -> bool:
@@ -347,7 +357,13 @@ def _settle(draft: Draft, job: Job) -> None:
             trouble_ms=round.stop_ms,
         )
     )
-    draft.changed(job.job_id, "round_settled")
+    draft.changed(
+        job.job_id,
+        "round_settled",
+        round=round.header.number,
+        restarts=job.restart_count,
+        pause_ms=judgement.backoff_ms,
+    )
 
 
 def remember(job: Job, round: Round, ended: RoundReason) -> tuple[RoundSummary, ...]:
@@ -402,4 +418,5 @@ def close(draft: Draft, job: Job, outcome: Outcome, verdict: Verdict | None) -> 
         draft.set_deadline(kind, job_id, None)
     draft.set_deadline(DeadlineKind.FORGET, job_id, now_ms + REMEMBERED_MS)
     draft.records.append(RunClosed(job_id, job.run, outcome, verdict))
-    draft.changed(job_id, "run_closed")
+    why = "" if verdict is None else verdict.text
+    draft.changed(job_id, "run_closed", run=job.run, outcome=outcome.value, why=why)

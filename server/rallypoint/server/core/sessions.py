@@ -142,7 +142,7 @@ def _open_if_needed(draft: Draft, said: inputs.Hello) -> Job:
     _record_opened(draft, opened)
     draft.put_job(opened)
     draft.set_deadline(DeadlineKind.FORGET, opened.job_id, None)
-    draft.changed(opened.job_id, "run_opened")
+    draft.changed(opened.job_id, "run_opened", run=opened.run)
     return opened
 
 
@@ -256,7 +256,7 @@ def _join(draft: Draft, job: Job, said: inputs.Hello) -> None:
     draft.put_node(node)
     note_arrival(draft, node)
     _greet(draft, node, job)
-    draft.changed(job.job_id, "node_joined")
+    draft.changed(job.job_id, "node_joined", node=node.name)
 
 
 def _free_name(draft: Draft, identity: Identity) -> NodeName:
@@ -301,7 +301,7 @@ def _resume(draft: Draft, node: Node, said: inputs.Hello) -> Refusal | None:
         if said.claim.header.number == node.held_round:
             take_claim(draft, session, said.claim)
     _greet(draft, draft.the_node(session), draft.the_job(node.job_id))
-    draft.changed(node.job_id, "node_resumed")
+    draft.changed(node.job_id, "node_resumed", node=node.name)
     return None
 
 
@@ -315,7 +315,7 @@ def broken(draft: Draft, sender: inputs.Sender) -> Refusal | None:
         draft.set_deadline(DeadlineKind.LEASE, node.session, None)
         grace_ms = draft.state.timing.reconnect_grace_ms
         draft.set_deadline(DeadlineKind.GRACE, node.session, draft.now_ms + grace_ms)
-        draft.changed(node.job_id, "node_disconnected")
+        draft.changed(node.job_id, "node_disconnected", node=node.name)
     return None
 
 
@@ -328,4 +328,5 @@ def lose(draft: Draft, node: Node, reason: RoundReason, text: str) -> None:
     at_ms = draft.now_ms if node.broke_ms is None else node.broke_ms
     departure = Departure(node.name, at_ms, reason, text)
     draft.put_job(replace(job, lost=(*job.lost, departure)[-LOST_MAX:]))
-    draft.changed(job.job_id, "node_lost" if reason is RoundReason.NODE_LOST else "node_left")
+    event = "node_lost" if reason is RoundReason.NODE_LOST else "node_left"
+    draft.changed(job.job_id, event, node=node.name, why=text)

@@ -217,9 +217,9 @@ class Draft:
                 found[known.job_id] = None
         return list(found)
 
-    def changed(self, job_id: JobId, reason: str) -> None:
-        """Let readers of the job know; `reason` is a past-tense event name."""
-        self.effects.append(JobChanged(job_id, reason))
+    def changed(self, job_id: JobId, reason: str, **facts: str | int) -> None:
+        """Let readers of the job know; `reason` is a past-tense event name, `facts` its log."""
+        self.effects.append(JobChanged(job_id, reason, tuple(facts.items())))
 
     def node(self, session: SessionId) -> Node | None:
         """Return a node, or None."""

@@ -11,7 +11,6 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import grpc
-import structlog
 from google.rpc.status_pb2 import Status
 
 from rallypoint.server.coordinator import Coordinator
@@ -33,8 +32,9 @@ from rallypoint.server.rpc.views import desired_message, waiting_message
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import agent_service_pb2_grpc as agent_grpc
 from rallypoint.wire.durations import to_duration
+from rallypoint.wire.log import get_logger
 
-log = structlog.get_logger()
+log = get_logger()
 
 HELLO_S_MAX = 10.0
 """How long a new stream may take to say Hello."""

@@ -1,0 +1,356 @@
+"""How a run ends, who is told, and what comes after it."""
+
+from __future__ import annotations
+
+import pytest
+
+from rallypoint.server.core import inputs, sessions
+from rallypoint.server.core.effects import DesiredRun, RefusalKind
+from rallypoint.server.core.model import (
+    JobSpec,
+    Outcome,
+    Phase,
+    RoundReason,
+    VerdictCause,
+)
+from support.coordinator import Bench, FakeAgent, finished, stop_reason, worker_exit
+
+SETTLE_MS = 5_000
+DAY_MS = 86_400_000
+PAIR = JobSpec(min_nodes=2, max_nodes=2)
+
+
+def pair(spec: JobSpec = PAIR, **facts: object) -> tuple[Bench, FakeAgent, FakeAgent]:
+    bench = Bench(spec)
+    a, b = bench.run_round("a", "b", **facts)
+    return bench, a, b
+
+
+def growing() -> tuple[Bench, FakeAgent, FakeAgent, FakeAgent]:
+    """Return a bench whose round of two nodes is being stopped for a third."""
+    bench = Bench(JobSpec(min_nodes=2, max_nodes=3, max_restarts=3))
+    a, b = bench.run_round("a", "b")
+    bench.advance(60_000)
+    (c,) = bench.join("c")
+    bench.advance(SETTLE_MS)
+    assert RoundReason.GROWTH is stop_reason(a)
+    return bench, a, b, c
+
+
+def test_run_succeeds_when_everybody_has() -> None:
+    """The last node's success ends the run; members and spares are told."""
+    bench, a, b = pair()
+    (spare,) = bench.join("z")
+    a.succeed()
+    assert (Phase.RUNNING, None) == (bench.job().phase, bench.job().outcome)
+
+    b.succeed()
+
+    assert [Outcome.SUCCEEDED] * 3 == [finished(agent).outcome for agent in (a, b, spare)]
+    assert RoundReason.SUCCEEDED is bench.job().history[-1].ended
+
+
+def test_exits_with_0_are_not_yet_a_success() -> None:
+    """Only the agent knows the order of exits and signals: its Succeeded counts, not the exits."""
+    bench, a, b = pair()
+
+    a.exit()
+    b.exit()
+
+    assert Phase.RUNNING is bench.job().phase
+
+
+def test_early_finisher_waits_without_limit() -> None:
+    """A node that has finished waits for the others as long as they need."""
+    bench, a, b = pair()
+    a.succeed()
+    bench.advance(2 * 3_600_000)
+    assert isinstance(a.desired, DesiredRun)
+
+    b.succeed()
+
+    assert Outcome.SUCCEEDED is finished(a).outcome
+
+
+def test_node_lost_after_its_success_keeps_it() -> None:
+    """A node that is lost after it succeeded starts no round and is not missed."""
+    bench, a, b = pair()
+    a.succeed()
+    a.break_off()
+    bench.advance(500)
+    assert (Phase.RUNNING, None) == (bench.job().phase, a.node)
+
+    b.succeed()
+
+    assert (Outcome.SUCCEEDED, 1) == (finished(b).outcome, len(bench.rounds()))
+
+
+def test_node_lost_before_its_success_is_missed() -> None:
+    """A node that is lost when only some of its workers have ended with 0 has not succeeded."""
+    bench, a, b = pair()
+    a.exit()
+    a.break_off()
+    bench.advance(500)
+
+    assert RoundReason.NODE_LOST is stop_reason(b)
+
+
+def test_failure_after_a_success_restarts_everybody() -> None:
+    """A node that had succeeded takes part again when another one fails."""
+    bench, a, b = pair(JobSpec(min_nodes=2, max_nodes=2, max_restarts=1))
+    a.succeed()
+    b.fail()
+
+    bench.obey()
+
+    assert [0, 1] == [a.group_rank, b.group_rank]
+
+
+@pytest.mark.parametrize("order", ["aAbB", "abAB"])
+def test_success_during_a_growth_stop(order: str) -> None:
+    """When every member had succeeded before its stop the run has, in whatever order it is told.
+
+    Small letters are a node's success, capital ones its Ready.
+    """
+    bench, a, b, c = growing()
+    actions = {"a": a.succeed, "b": b.succeed, "A": a.ready, "B": b.ready}
+
+    for letter in order:
+        actions[letter]()
+
+    assert (Outcome.SUCCEEDED, 1) == (finished(c).outcome, len(bench.rounds()))
+
+
+def test_success_of_some_during_a_growth_stop() -> None:
+    """When one member was stopped before it succeeded, the round grows."""
+    bench, a, b, _ = growing()
+    a.succeed()
+    a.ready()
+
+    b.ready()
+
+    assert (["a", "b", "c"], None) == (bench.order(), bench.job().outcome)
+
+
+def test_node_lost_after_its_success_in_a_growth_stop() -> None:
+    """A success counts also when its node said Ready and was lost before the others succeeded."""
+    bench, a, b, c = growing()
+    a.succeed()
+    a.ready()
+    a.break_off()
+    bench.advance(500)
+
+    b.succeed()
+
+    assert Outcome.SUCCEEDED is finished(c).outcome
+
+
+def test_success_during_a_failure_stop_is_none() -> None:
+    """Nodes that succeed while a failure is being stopped do not undo the failure."""
+    bench, a, b = pair(JobSpec(min_nodes=2, max_nodes=2, max_restarts=1), workers=2)
+    b.fail(worker_exit(1, local_rank=1))
+
+    a.succeed()
+    b.succeed()
+    bench.obey()
+
+    assert (1, None) == (bench.job().restart_count, bench.job().outcome)
+
+
+def test_node_that_was_away_learns_the_outcome() -> None:
+    """A node that was away when the run ended is told when it comes back."""
+    bench, a, b = pair()
+    a.succeed()
+    claim = a.claim()
+    a.break_off()
+    b.succeed()
+
+    a.hello(claim=claim)
+
+    assert Outcome.SUCCEEDED is finished(a).outcome
+
+
+def test_node_of_the_ended_run_learns_the_outcome() -> None:
+    """A node that had been given up learns the outcome of its run when it comes back."""
+    bench, a, b = pair(JobSpec(min_nodes=1, max_nodes=2))
+    a.break_off()
+    bench.advance(500)
+    bench.obey()
+    b.succeed()
+    b.goodbye()
+
+    a.hello(claim=a.claim())
+
+    assert Outcome.SUCCEEDED is finished(a).outcome
+
+
+def test_next_run_opens_when_the_ended_one_was_told() -> None:
+    """A fresh agent is refused while a node of the ended run is there, and opens run 2 then."""
+    bench, a, b = pair()
+    a.succeed()
+    b.succeed()
+    a.goodbye()
+    fresh = bench.agent("c")
+    refused = fresh.hello()
+    assert refused.refusal is not None
+    assert RefusalKind.PREVIOUS_RUN_ENDING is refused.refusal.kind
+
+    b.goodbye()
+    assert fresh.hello().refusal is None
+
+    job = bench.job()
+    assert (2, Phase.FORMING, None, 0) == (job.run, job.phase, job.outcome, job.restart_count)
+    assert 2 == fresh.run
+
+
+def test_agent_of_an_earlier_run_is_refused() -> None:
+    """Once run 2 is open an agent that takes part in run 1 is refused."""
+    bench, a, b = pair()
+    a.break_off()
+    bench.advance(500)
+    b.goodbye()
+    bench.obey()
+    bench.join("c")
+    assert 2 == bench.job().run
+
+    refused = a.hello(claim=a.claim())
+
+    assert refused.refusal is not None
+    assert (RefusalKind.OLD_RUN, (("what", "run"), ("expected", 2), ("actual", 1))) == (
+        refused.refusal.kind,
+        refused.refusal.facts,
+    )
+
+
+def end_launch(launch_id: str) -> Bench:
+    """Return a bench with a run of that launch that succeeded and was told to everybody."""
+    bench, a, b = pair(launch_id=launch_id)
+    for agent in (a, b):
+        agent.succeed()
+    for agent in (a, b):
+        agent.goodbye()
+    return bench
+
+
+def test_launch_gets_the_outcome_for_a_day() -> None:
+    """An agent that the same launch starts again gets the ended run's outcome, not a new run."""
+    bench = end_launch("slurm.7.0")
+    bench.advance(DAY_MS - 1)
+
+    (again,) = bench.join("a", launch_id="slurm.7.0", spec=JobSpec(max_nodes=9))
+
+    assert (Outcome.SUCCEEDED, 1) == (finished(again).outcome, bench.job().run)
+
+
+@pytest.mark.parametrize("launch_id", ["slurm.8.0", ""])
+def test_another_launch_opens_a_run(launch_id: str) -> None:
+    """Another launch, and an agent without one, opens the next run."""
+    bench = end_launch("slurm.7.0")
+
+    bench.join("a", launch_id=launch_id)
+
+    assert (2, Phase.FORMING) == (bench.job().run, bench.job().phase)
+
+
+def test_ended_run_is_forgotten_after_a_day() -> None:
+    """A day after its end a run is dropped, and its launch id means nothing any more."""
+    bench = end_launch("slurm.7.0")
+
+    bench.advance(DAY_MS)
+
+    assert {} == bench.state.jobs
+    (again,) = bench.join("a", launch_id="slurm.7.0")
+    assert Phase.FORMING is bench.job(again.identity.job_id).phase
+
+
+def test_ended_run_is_kept_while_a_node_is_there() -> None:
+    """A run with a node that has not left is not forgotten, and is a day after that."""
+    bench, a, b = pair()
+    a.succeed()
+    b.succeed()
+    a.goodbye()
+    bench.state.deadlines.set((sessions.DeadlineKind.FORGET, "job"), bench.now_ms + 1)
+    bench.advance(1)
+    assert Phase.CLOSED is bench.job().phase
+    b.goodbye()
+
+    bench.advance(DAY_MS)
+
+    assert {} == bench.state.jobs
+
+
+def test_last_goodbye_abandons_the_run() -> None:
+    """When the last node says Goodbye the run is ABANDONED at once."""
+    bench, a, b = pair()
+    a.goodbye()
+    assert bench.job().outcome is None
+    bench.obey()
+
+    b.goodbye()
+
+    assert (Phase.CLOSED, Outcome.ABANDONED) == (bench.job().phase, bench.job().outcome)
+
+
+def test_lost_nodes_are_waited_for() -> None:
+    """When the last node was lost the run is ABANDONED after the join timeout, not before."""
+    bench, a, b = pair()
+    a.break_off()
+    b.break_off()
+    bench.advance(500)
+
+    bench.advance(PAIR.join_timeout_ms - 1)
+    assert (Phase.FORMING, None) == (bench.job().phase, bench.job().outcome)
+
+    bench.advance(1)
+    assert Outcome.ABANDONED is bench.job().outcome
+
+
+def test_deserted_run_goes_on_when_somebody_comes() -> None:
+    """A node that comes in time keeps a deserted run alive, with its counts."""
+    bench, a, b = pair(JobSpec(min_nodes=1, max_nodes=2, max_restarts=2))
+    a.fail()
+    bench.obey()
+    a.break_off()
+    b.break_off()
+    bench.advance(500)
+    bench.advance(bench.spec.join_timeout_ms - 1)
+
+    bench.join("c")
+    bench.advance(1)
+
+    assert (1, 1, None) == (bench.job().run, bench.job().restart_count, bench.job().outcome)
+    assert ["c"] == bench.order()
+
+
+def test_broken_invariant_ends_only_its_job() -> None:
+    """A job whose state is found broken fails with a report; the others go on."""
+    bench, a, _ = pair()
+    (other,) = bench.run_round("a", job_id="other", spec=JobSpec())
+
+    bench.take(inputs.JobBroken(a.identity.job_id, "the tally is off"))
+
+    verdict = finished(a).verdict
+    assert verdict is not None
+    assert (Outcome.FAILED, VerdictCause.INTERNAL) == (finished(a).outcome, verdict.cause)
+    assert "the tally is off" in verdict.text
+    assert isinstance(other.desired, DesiredRun)
+
+
+def test_oldest_ended_job_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the limit of jobs the one that ended first is dropped, and a living one never."""
+    monkeypatch.setattr(sessions, "JOBS_MAX", 2)
+    bench = Bench(JobSpec())
+    for job_id in ("first", "second"):
+        (agent,) = bench.join("a", job_id=job_id)
+        agent.goodbye()
+        bench.advance(10)
+
+    bench.join("a", job_id="third")
+    assert ["second", "third"] == sorted(bench.state.jobs)
+
+    bench.join("a", job_id="fourth")
+    refused = bench.agent("a", job_id="fifth").hello()
+
+    assert ["fourth", "third"] == sorted(bench.state.jobs)
+    assert refused.refusal is not None
+    assert RefusalKind.LIMIT_REACHED is refused.refusal.kind

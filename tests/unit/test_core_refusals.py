@@ -1,0 +1,334 @@
+"""What is refused, with which facts; the bench checks that a refused input changes nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from rallypoint.server.core import inputs, sessions
+from rallypoint.server.core.effects import (
+    Acknowledge,
+    Refusal,
+    RefusalKind,
+    Refuse,
+    RoundStopped,
+    Welcome,
+)
+from rallypoint.server.core.model import Activity, JobSpec, NodeName, Phase, SessionId
+from rallypoint.server.core.sessions import compare_specs, is_loopback
+from rallypoint.server.core.step import Transition
+from support.coordinator import EPOCH, Bench, FakeAgent
+
+TRIO = JobSpec(min_nodes=3, max_nodes=3)
+
+
+def refusal_of(transition: Transition) -> Refusal:
+    assert transition.refusal is not None
+    return transition.refusal
+
+
+def test_spec_mismatch_names_every_field() -> None:
+    """A node with another spec is refused, with each flag that differs and both values."""
+    bench = Bench(TRIO)
+    bench.join("a")
+    spec = replace(TRIO, min_nodes=2, max_restarts=5, grace_ms=1_500, grow=False)
+    other = bench.agent("b", spec=spec)
+
+    refused = other.hello()
+
+    assert (
+        RefusalKind.SPEC_MISMATCH,
+        (
+            ("nnodes", "3:3", "2:3"),
+            ("max-restarts", "0", "5"),
+            ("grow", "True", "False"),
+            ("shutdown-timeout", "30 s", "1.5 s"),
+        ),
+    ) == (refusal_of(refused).kind, refusal_of(refused).differences)
+    assert (Refuse(other.session, 1, refusal_of(refused)),) == refused.effects
+
+
+@pytest.mark.parametrize(
+    ("change", "flag"),
+    [
+        ({"max_nodes": 9}, "nnodes"),
+        ({"max_restarts": 9}, "max-restarts"),
+        ({"join_timeout_ms": 9}, "join-timeout"),
+        ({"last_call_ms": 9}, "last-call"),
+        ({"settle_ms": 9}, "settle-time"),
+        ({"grow_after_ms": 9}, "grow-after"),
+        ({"grow": False}, "grow"),
+        ({"grace_ms": 9}, "shutdown-timeout"),
+        ({"restart_backoff_ms": 9}, "restart-backoff"),
+        ({}, None),
+    ],
+)
+def test_every_field_of_the_spec_is_compared(change: dict[str, int], flag: str | None) -> None:
+    """A difference in any field is found and named by its flag."""
+    spec = replace(JobSpec(), **change)  # type: ignore[arg-type]
+
+    found = compare_specs(JobSpec(), spec)
+
+    assert ([flag] if flag else []) == [name for name, _, _ in found]
+
+
+def test_explicit_name_in_use_is_refused() -> None:
+    """An explicit name whose holder is attached is refused."""
+    bench = Bench(TRIO)
+    bench.join("a")
+
+    refused = bench.agent("a").hello()
+
+    assert (RefusalKind.NODE_NAME_IN_USE, (("job_id", "job"), ("node_name", "a"))) == (
+        refusal_of(refused).kind,
+        refusal_of(refused).facts,
+    )
+
+
+def test_explicit_name_of_a_broken_holder_is_taken_over() -> None:
+    """An explicit name whose holder's stream is broken is taken over at once, slot included."""
+    bench = Bench(TRIO)
+    a, _, c = bench.run_round("a", "b", "c")
+    a.break_off()
+
+    (again,) = bench.join("a")
+    bench.obey()
+
+    assert (None, 0, 2) == (a.node, again.group_rank, c.group_rank)
+
+
+def test_default_names_are_made_unique() -> None:
+    """Agents on one host that chose no name get the host's name with a number."""
+    bench = Bench(TRIO)
+
+    agents = bench.join("host", "host", "host", explicit=False)
+
+    assert ["host", "host-2", "host-3"] == [agent.the_node.name for agent in agents]
+    assert Welcome(agents[1].session, 1, NodeName("host-2"), 1) in bench.effects
+
+
+def test_node_rank_in_use_is_refused() -> None:
+    """Equal explicit node ranks are refused, naming the holder; rank 0 is a rank."""
+    bench = Bench(TRIO)
+    (a,) = bench.join("a", node_rank=0)
+
+    refused = bench.agent("b", node_rank=0).hello()
+    assert (
+        RefusalKind.NODE_RANK_IN_USE,
+        (("job_id", "job"), ("node_rank", 0), ("node_name", "a")),
+    ) == (refusal_of(refused).kind, refusal_of(refused).facts)
+
+    a.break_off()
+    bench.join("b", node_rank=0)
+    assert a.node is None
+
+
+def test_node_ranks_that_differ_or_are_unset_are_taken() -> None:
+    """Only equal ranks conflict, and unset equals nothing."""
+    bench = Bench(TRIO)
+
+    bench.join("a", node_rank=1)
+    bench.join("b", node_rank=0)
+    bench.join("c")
+
+    assert ["b", "a", "c"] == bench.order()
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "kind"),
+    [
+        ("127.0.0.1", "10.0.0.2", RefusalKind.ADDRESS_MISMATCH),
+        ("10.0.0.2", "::1", RefusalKind.ADDRESS_MISMATCH),
+        ("127.0.0.1", "127.0.0.1", None),
+        ("10.0.0.2", "10.0.0.3", None),
+    ],
+)
+def test_loopback_and_other_addresses_do_not_mix(
+    first: str, second: str, kind: RefusalKind | None
+) -> None:
+    """A node whose address the others cannot reach is refused, naming both."""
+    bench = Bench(TRIO)
+    bench.join("a", address=first)
+
+    refusal = bench.agent("b", address=second).hello().refusal
+
+    assert kind is (None if refusal is None else refusal.kind)
+    if refusal is not None:
+        assert ["b", second, "a", first] == [value for _, value in refusal.facts]
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [("127.0.0.1", True), ("127.9.9.9", True), ("::1", True), ("10.127.0.1", False)],
+)
+def test_loopback(address: str, expected: bool) -> None:
+    """Loopback is the whole of 127.0.0.0/8 and ::1."""
+    assert expected is is_loopback(address)
+
+
+def test_too_many_nodes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job has a limit of nodes; one that comes back is not counted twice."""
+    monkeypatch.setattr(sessions, "NODES_PER_JOB_MAX", 2)
+    bench = Bench(TRIO)
+    a, _ = bench.join("a", "b")
+
+    assert RefusalKind.LIMIT_REACHED is refusal_of(bench.agent("c").hello()).kind
+    assert a.hello().refusal is None
+
+
+def running() -> tuple[Bench, FakeAgent]:
+    bench = Bench(JobSpec(max_restarts=1))
+    (a,) = bench.run_round("a")
+    return bench, a
+
+
+@pytest.mark.parametrize("connection", [0, 1])
+def test_hello_of_an_old_connection_is_refused(connection: int) -> None:
+    """A Hello whose connection is not newer than the newest known is refused."""
+    _, a = running()
+    a.connection = connection - 1
+
+    refused = a.hello()
+
+    assert (
+        RefusalKind.STALE_CONNECTION,
+        (("what", "connection"), ("expected", 1), ("actual", connection)),
+    ) == (refusal_of(refused).kind, refusal_of(refused).facts)
+
+
+def test_old_connection_can_change_nothing() -> None:
+    """Reports, heartbeats and the break of an older connection are dropped without a word."""
+    bench, a = running()
+    old = replace(a.sender(), sequence=a.sequence + 1)
+    a.hello(claim=a.claim())
+    exited = inputs.Exited(old, 1, ())
+
+    for said in (exited, inputs.Heartbeat(old), inputs.Broken(old), inputs.Goodbye(old, "")):
+        dropped = bench.take(said)
+        assert RefusalKind.STALE_CONNECTION is refusal_of(dropped).kind
+        assert () == dropped.effects
+
+
+def test_unknown_session_can_change_nothing() -> None:
+    """What comes from a session that never said Hello, or was lost, is dropped."""
+    bench, a = running()
+    stranger = inputs.Sender(SessionId("f" * 32), 1, EPOCH, 1)
+
+    dropped = bench.take(inputs.Succeeded(stranger, 1))
+
+    assert RefusalKind.UNKNOWN_SESSION is refusal_of(dropped).kind
+    assert Activity.STARTED is a.the_node.activity
+
+
+def test_report_under_an_earlier_epoch_is_refused() -> None:
+    """A report that was made for an earlier life of the coordinator ends the connection."""
+    _, a = running()
+    a.epoch = EPOCH - 1
+
+    refused = a.succeed()
+
+    assert RefusalKind.STALE_EPOCH is refusal_of(refused).kind
+    assert (Refuse(a.session, 1, refusal_of(refused)),) == refused.effects
+
+
+def test_report_after_a_gap_is_refused() -> None:
+    """A report from the future ends the connection, so that everything is sent again."""
+    _, a = running()
+    a.sequence += 1
+
+    refused = a.succeed()
+
+    assert (RefusalKind.SEQUENCE_GAP, (("expected", 2), ("actual", 3))) == (
+        refusal_of(refused).kind,
+        refusal_of(refused).facts,
+    )
+
+
+def test_report_that_was_taken_is_acknowledged_again() -> None:
+    """A report that comes twice is taken once and acknowledged twice."""
+    bench, a = running()
+    a.fail()
+    bench.obey()
+    a.sequence = 1
+    a.held = 1
+
+    again = a.fail()
+
+    assert (Acknowledge(a.session, 3),) == again.effects
+    assert () == again.records
+    assert 1 == sum(isinstance(record, RoundStopped) for record in bench.records)
+
+
+def test_every_report_is_acknowledged() -> None:
+    """A report is acknowledged by its number, also one that is old news."""
+    _, a = running()
+    a.held = 77
+
+    acknowledged = a.succeed()
+
+    assert (Acknowledge(a.session, 2),) == acknowledged.effects
+
+
+def test_epoch_outranks_every_other_coordinator() -> None:
+    """A Hello with a higher epoch raises ours above it, and with our own epoch does not."""
+    bench, a = running()
+    a.hello(claim=a.claim())
+    assert EPOCH == bench.state.epoch
+
+    other = bench.agent("b", spec=a.identity.spec)
+    other.epoch = EPOCH + 5
+    other.hello()
+
+    assert EPOCH + 6 == bench.state.epoch
+    assert a.fail().refusal is None, "a node that has not heard of the new epoch is no stranger"
+
+
+def test_equal_epoch_of_another_coordinator_is_outranked() -> None:
+    """Two coordinators that began with one epoch do not keep it."""
+    bench, a = running()
+
+    a.hello(claim=a.claim(), coordinator_id="another")
+
+    assert EPOCH + 1 == bench.state.epoch
+
+
+def test_round_of_another_durable_coordinator_is_refused() -> None:
+    """A running round that belongs to another durable coordinator is not touched."""
+    a, _ = Bench(JobSpec(min_nodes=2, max_nodes=2), coordinator_id="owner").run_round("a", "b")
+    bench = Bench(window_ms=2_500)
+
+    refused = bench.adopt_agent(a).hello(claim=a.claim(), durable=True)
+
+    assert (
+        RefusalKind.FOREIGN_ROUND,
+        (("coordinator_id", "c1"), ("owner_id", "owner")),
+    ) == (refusal_of(refused).kind, refusal_of(refused).facts)
+    assert {} == bench.state.jobs
+
+
+@pytest.mark.parametrize(
+    ("claim", "durable"), [("a round of one without a memory", False), ("no round", True)]
+)
+def test_nodes_of_another_coordinator_are_taken(claim: str, durable: bool) -> None:
+    """Nodes that hold no round, or one of a coordinator without a memory, are taken."""
+    (a,) = Bench(JobSpec(), coordinator_id="owner").run_round("a")
+    bench = Bench(JobSpec(), window_ms=2_500)
+
+    transition = bench.adopt_agent(a).hello(claim=None if durable else a.claim(), durable=durable)
+
+    assert transition.refusal is None, claim
+
+
+def test_refused_hello_ousts_nobody() -> None:
+    """A Hello that is refused after it could take over a name has not taken it over."""
+    bench = Bench(TRIO)
+    a, _ = bench.join("a", "b")
+    bench.join("c", node_rank=2)
+    bench.obey()
+    a.break_off()
+
+    refused = bench.agent("a", node_rank=2).hello()
+
+    assert RefusalKind.NODE_RANK_IN_USE is refusal_of(refused).kind
+    assert (Phase.RUNNING, False) == (bench.job().phase, a.the_node.attached)
