@@ -67,6 +67,12 @@ class Process:
     pidfd: int
 
 
+def _environment() -> dict[str, str]:
+    """Return the environment of both launchers: an installed program has its bytecode cached."""
+    unwanted = {"PYTHONDONTWRITEBYTECODE"}
+    return {name: value for name, value in os.environ.items() if name not in unwanted}
+
+
 def read_parent_and_start(pid: int) -> tuple[int, int]:
     """Return the parent's pid, and the start time in ticks, which exposes a reused pid."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -138,6 +144,7 @@ class Trial:
                     stdout=log if stdout is None else stdout,
                     stderr=log,
                     start_new_session=True,
+                    env=_environment(),
                 )
             except OSError as error:
                 raise MeasurementFailed(f"cannot start {binary}: {error.strerror}") from error

@@ -24,7 +24,8 @@ from rallypoint.server.core.model import (
     WaitKind,
     WorkerExit,
 )
-from support.coordinator import Bench, FakeAgent, consequence, finished, stop_reason, worker_exit
+from support.coordinator import Bench, consequence
+from support.fake_agents import FakeAgent, finished, stop_reason, worker_exit
 
 PAIR = JobSpec(min_nodes=2, max_nodes=2, max_restarts=3)
 
@@ -210,7 +211,7 @@ def test_outcome_is_decided_when_everybody_is_clean() -> None:
 
 def test_stop_is_ordered_once() -> None:
     """Later failures of a stopped round cost no further message."""
-    bench, a, b = pair(workers=2)
+    _, a, b = pair(workers=2)
     a.fail()
     revision = b.revision
 

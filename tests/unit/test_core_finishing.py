@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rallypoint.server.core import inputs, sessions
+from rallypoint.server.core.deadlines import DeadlineKind
 from rallypoint.server.core.effects import DesiredRun, RefusalKind
 from rallypoint.server.core.model import (
     JobSpec,
@@ -13,7 +14,8 @@ from rallypoint.server.core.model import (
     RoundReason,
     VerdictCause,
 )
-from support.coordinator import Bench, FakeAgent, finished, stop_reason, worker_exit
+from support.coordinator import Bench
+from support.fake_agents import FakeAgent, finished, stop_reason, worker_exit
 
 SETTLE_MS = 5_000
 DAY_MS = 86_400_000
@@ -159,7 +161,7 @@ def test_success_during_a_failure_stop_is_none() -> None:
 
 def test_node_that_was_away_learns_the_outcome() -> None:
     """A node that was away when the run ended is told when it comes back."""
-    bench, a, b = pair()
+    _, a, b = pair()
     a.succeed()
     claim = a.claim()
     a.break_off()
@@ -269,7 +271,7 @@ def test_ended_run_is_kept_while_a_node_is_there() -> None:
     a.succeed()
     b.succeed()
     a.goodbye()
-    bench.state.deadlines.set((sessions.DeadlineKind.FORGET, "job"), bench.now_ms + 1)
+    bench.state.deadlines.set((DeadlineKind.FORGET, "job"), bench.now_ms + 1)
     bench.advance(1)
     assert Phase.CLOSED is bench.job().phase
     b.goodbye()

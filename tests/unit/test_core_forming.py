@@ -19,7 +19,8 @@ from rallypoint.server.core.model import (
 )
 from rallypoint.server.core.rounds import GiveUp, Seal, Wait, decide_forming
 from rallypoint.server.core.state import Tally
-from support.coordinator import Bench, finished
+from support.coordinator import Bench
+from support.fake_agents import finished
 
 SPEC = JobSpec(min_nodes=2, max_nodes=4, join_timeout_ms=60_000)
 FIRST = Job(

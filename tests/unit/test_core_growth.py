@@ -9,7 +9,8 @@ import pytest
 from rallypoint.server.core.effects import DesiredRun, DesiredStandby
 from rallypoint.server.core.failures import PROGRESS_MS
 from rallypoint.server.core.model import JobSpec, Phase, RoundReason, VerdictCause, WaitKind
-from support.coordinator import Bench, FakeAgent, stop_reason, worker_exit
+from support.coordinator import Bench
+from support.fake_agents import FakeAgent, stop_reason, worker_exit
 
 SPEC = JobSpec(min_nodes=2, max_nodes=4, max_restarts=3)
 SETTLE_MS = 5_000

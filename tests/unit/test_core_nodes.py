@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rallypoint.server.core import inputs
-from rallypoint.server.core.effects import DesiredRun, DesiredStandby, DesiredStop, Disconnect, Send
+from rallypoint.server.core.effects import DesiredRun, DesiredStandby, Disconnect, Send
 from rallypoint.server.core.failures import EXPLAINS_MS, PROGRESS_MS, REFORMATIONS_MAX
 from rallypoint.server.core.model import (
     Activity,
@@ -17,7 +17,8 @@ from rallypoint.server.core.model import (
     Verdict,
     VerdictCause,
 )
-from support.coordinator import Bench, FakeAgent, consequence, finished, stop_reason, worker_exit
+from support.coordinator import Bench, consequence
+from support.fake_agents import FakeAgent, finished, stop_reason, stopped_round, worker_exit
 
 GRACE_MS = 500
 LEASE_MS = 5_000
@@ -319,8 +320,7 @@ def test_node_that_comes_back_too_late_is_told_to_stop() -> None:
 
     c.hello(claim=c.claim())
 
-    assert isinstance(c.desired, DesiredStop)
-    assert 1 == c.desired.round
+    assert 1 == stopped_round(c)
     bench.obey()
     assert DesiredStandby(spare=True) == c.desired
 
@@ -338,7 +338,7 @@ def test_member_that_does_not_stop_is_set_aside(waits_ms: int) -> None:
         assert Phase.STOPPING is bench.job().phase
         return
     assert (["a", "b"], True) == (bench.order(), c.the_node.set_aside)
-    assert isinstance(c.desired, DesiredStop)
+    assert 1 == stopped_round(c)
     c.obey()
     assert (DesiredStandby(spare=True), False) == (c.desired, c.the_node.set_aside)
 
@@ -383,7 +383,7 @@ def test_blocked_member_is_not_waited_for() -> None:
     c.block()
 
     assert ["a", "b"] == bench.order()
-    assert isinstance(c.desired, DesiredStop)
+    assert 1 == stopped_round(c)
     c.obey()
     assert (Activity.READY, DesiredStandby(spare=True)) == (c.the_node.activity, c.desired)
 

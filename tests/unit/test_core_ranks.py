@@ -16,7 +16,8 @@ from rallypoint.server.core.ranks import (
     natural_key,
     slots_of,
 )
-from support.coordinator import Bench, FakeAgent, identity
+from support.coordinator import Bench
+from support.fake_agents import FakeAgent, identity
 
 SEEDS = range(300)
 

@@ -53,8 +53,8 @@ class Settings:
     coordinator_timeout_ms: int
     incarnation: str
     """32 hexadecimal digits, drawn once per process."""
-    mark: str
-    """Value of RALLYPOINT_AGENT in the workers' environment."""
+    environment: dict[str, str]
+    """What workers inherit: the agent's own, as it was started, with its mark."""
 
 
 @dataclass(slots=True)
@@ -256,7 +256,7 @@ class Agent:
                 host=host,
                 launch=settings.launch,
                 job_id=settings.job_id,
-                mark=settings.mark,
+                environment=settings.environment,
                 variables=self.variables,
                 post=self.post,
                 tasks=tasks,

@@ -11,7 +11,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -58,8 +58,8 @@ class Supervisor:
     host: WorkerHost
     launch: Launch
     job_id: str
-    mark: str
-    """Value of RALLYPOINT_AGENT: by it a later agent finds what this one left behind."""
+    environment: Mapping[str, str]
+    """What workers inherit. Holds the mark by which a later agent finds what this one leaves."""
     variables: Callable[[], tuple[tuple[str, str], ...]]
     """Further variables of ours, as they are when a round starts."""
     post: Callable[[inputs.Input], None]
@@ -91,14 +91,14 @@ class Supervisor:
         folder.mkdir(parents=True, exist_ok=True)
         error_file = folder / "error.json"
         environment = worker_environment(
-            os.environ,
+            self.environment,
             order,
             local_rank=local_rank,
             job_id=self.job_id,
             error_file=str(error_file),
-            ours=(("RALLYPOINT_AGENT", self.mark), *self.variables()),
+            ours=self.variables(),
         )
-        python = os.environ.get("PYTHON_EXEC") or sys.executable
+        python = self.environment.get("PYTHON_EXEC") or sys.executable
         worker_id = _worker_id(order.number, local_rank)
         read_fd, write_fd = os.pipe()
         try:

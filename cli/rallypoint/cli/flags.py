@@ -29,8 +29,19 @@ def fail(prog: str, message: str) -> NoReturn:
     sys.exit(USAGE_EXIT_CODE)
 
 
-def add_log_flags(parser: argparse.ArgumentParser) -> None:
-    """Add --log-level and --log-format."""
+class _ShowVersion(argparse.Action):
+    """Prints the version; looking it up is slow, so it is only looked up when asked for."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
+        from importlib.metadata import version
+
+        print(f"{parser.prog} (rallypoint) {version('rallypoint')}")
+        sys.exit(0)
+
+
+def add_common_flags(parser: argparse.ArgumentParser) -> None:
+    """Add --version, --log-level and --log-format."""
+    parser.add_argument("--version", action=_ShowVersion, nargs=0, help="show the version")
     parser.add_argument(
         "--log-level", choices=LOG_LEVELS, default="info", help="what is logged (default: info)"
     )

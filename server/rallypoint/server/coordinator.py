@@ -59,12 +59,21 @@ class _Query:
 class Coordinator:
     """The owner of the state."""
 
-    def __init__(self, state: State, journal: Journal, outlet: Outlet, clock: JournalClock) -> None:
-        """Take ownership of `state`; `run` does the work."""
+    def __init__(
+        self,
+        state: State,
+        journal: Journal,
+        outlet: Outlet,
+        clock: JournalClock,
+        *,
+        announces: bool,
+    ) -> None:
+        """Take ownership of `state`; `run` does the work, and logs jobs' events if it `announces`."""
         self._state = state
         self._journal = journal
         self._outlet = outlet
         self._clock = clock
+        self._announces = announces
         self._inbox: asyncio.Queue[inputs.Input | _Query] = asyncio.Queue(INBOX_MAX)
 
     async def submit(self, said: inputs.Input) -> None:
@@ -129,7 +138,7 @@ class Coordinator:
             await self._append(records, now_ms)
         if effects:
             self._outlet.carry_out(effects, state, now_ms)
-        for effect in effects:
+        for effect in effects if self._announces else ():
             if isinstance(effect, JobChanged):
                 log.info(effect.reason, job_id=effect.job_id, **dict(effect.facts))
         for query in queries:

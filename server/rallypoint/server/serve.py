@@ -85,7 +85,13 @@ async def serving(settings: Settings) -> AsyncIterator[Running]:
         state.window_until_ms = settings.timing.window_ms
         state.deadlines.set((DeadlineKind.WINDOW, ""), state.window_until_ms)
     outboxes = Outboxes()
-    coordinator = Coordinator(state, journal, outboxes, clock)
+    coordinator = Coordinator(
+        state,
+        journal,
+        outboxes,
+        clock,
+        announces=not settings.standalone,  # its one agent logs the same events
+    )
     outboxes.epoch = epoch
     server = grpc.aio.server(options=server_options())
     agent_grpc.add_AgentServiceServicer_to_server(

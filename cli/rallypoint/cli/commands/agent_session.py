@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 
 from rallypoint.agent.address import find_local_address
 from rallypoint.agent.environ import Launch
-from rallypoint.agent.leftovers import compute_mark
+from rallypoint.agent.leftovers import AGENT_MARK_ENV, compute_mark
 from rallypoint.agent.process import WorkerHost
 from rallypoint.agent.run import Agent, Listener, Settings, new_agent
 from rallypoint.cli.logs import configure_logs
@@ -30,12 +30,16 @@ log = get_logger()
 def run_session(args: argparse.Namespace, job_id: str, host: WorkerHost) -> int:
     """Take part in the job until it ends; return the exit code."""
     configure_logs(args.log_level, args.log_format)
-    return asyncio.run(_live(args, job_id, host))
+    for_workers = dict(os.environ)
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # its C core would write lines of its own
+    return asyncio.run(_live(args, job_id, host, for_workers))
 
 
-async def _live(args: argparse.Namespace, job_id: str, host: WorkerHost) -> int:
+async def _live(
+    args: argparse.Namespace, job_id: str, host: WorkerHost, for_workers: dict[str, str]
+) -> int:
     async with _coordinator(args) as target:
-        settings = _settings(args, job_id, target)
+        settings = _settings(args, job_id, target, for_workers)
         agent = new_agent(settings, _listener(args), _now_ms())
         exit_code = await agent.live(host)
         _say_goodbye(agent)
@@ -57,7 +61,9 @@ async def _coordinator(args: argparse.Namespace) -> AsyncIterator[str]:
         yield f"127.0.0.1:{running.port}"
 
 
-def _settings(args: argparse.Namespace, job_id: str, target: str) -> Settings:
+def _settings(
+    args: argparse.Namespace, job_id: str, target: str, for_workers: dict[str, str]
+) -> Settings:
     incarnation = secrets.token_hex(16)
     address = args.local_addr
     if address is None:
@@ -80,7 +86,7 @@ def _settings(args: argparse.Namespace, job_id: str, target: str) -> Settings:
         grace_ms=args.shutdown_timeout,
         coordinator_timeout_ms=args.join_timeout if timeout_ms is None else timeout_ms,
         incarnation=incarnation,
-        mark=compute_mark(incarnation),
+        environment={**for_workers, AGENT_MARK_ENV: compute_mark(incarnation)},
     )
 
 

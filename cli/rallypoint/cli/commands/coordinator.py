@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
+import sys
 from collections.abc import Sequence
 
-from rallypoint.cli.flags import USAGE_EXIT_CODE, Parser, add_log_flags, port_number
+from rallypoint.cli.flags import USAGE_EXIT_CODE, Parser, add_common_flags, port_number
 
 PROG = "coordinator"
 
@@ -23,7 +25,7 @@ def build_parser() -> Parser:
     parser.add_argument(
         "--port", type=port_number, default=50_051, help="port; 0 takes a free one (default: 50051)"
     )
-    add_log_flags(parser)
+    add_common_flags(parser)
     return parser
 
 
@@ -33,6 +35,7 @@ def main(argv: Sequence[str]) -> int:
     from rallypoint.cli.logs import configure_logs
 
     configure_logs(args.log_level, args.log_format)
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # its C core would write lines of its own
     return asyncio.run(_serve(args.host, args.port))
 
 
@@ -59,9 +62,10 @@ async def _serve(host: str, port: int) -> int:
                 return 1
             log.info("coordinator_stopping")
     except CannotListen as error:
-        print(f"{PROG}: error: {error}; is another coordinator running there?", flush=True)
+        text = f"{error}: the port is in use, or the address is not of this host"
+        print(f"{PROG}: error: {text}", file=sys.stderr, flush=True)
         return USAGE_EXIT_CODE
     except JournalFailed as error:
-        print(f"{PROG}: error: {error}", flush=True)
+        print(f"{PROG}: error: {error}", file=sys.stderr, flush=True)
         return 1
     return 0

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from rallypoint.cli.flags import (
     Parser,
-    add_log_flags,
+    add_common_flags,
     endpoint,
     fail,
     label,
@@ -54,7 +54,7 @@ def build_parser() -> Parser:
     what.add_argument("--no-python", action="store_true", help="run the program itself")
     what.add_argument("script", help="the program of every worker")
     what.add_argument("args", nargs=argparse.REMAINDER, help="its arguments")
-    add_log_flags(parser)
+    add_common_flags(parser)
     return parser
 
 
@@ -104,7 +104,7 @@ def _with_dashes(argv: Sequence[str]) -> list[str]:
 
 
 _SWITCHES = frozenset(
-    {"--standalone", "--no-grow", "-m", "--module", "--no-python", "-h", "--help"}
+    {"--standalone", "--no-grow", "-m", "--module", "--no-python", "-h", "--help", "--version"}
 )
 
 

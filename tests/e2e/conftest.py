@@ -1,0 +1,31 @@
+"""What end-to-end tests share: a coordinator for all of them, and a world for each."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.commands import Command
+from support.world import World
+
+
+@pytest.fixture(scope="session")
+def shared_world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with World(tmp_path_factory.mktemp("shared"), "localhost:1") as world:
+        yield world
+
+
+@pytest.fixture(scope="session")
+def shared_coordinator(shared_world: World) -> Command:
+    """A coordinator for every test that does not harm it: each has a job of its own.
+
+    One for all, because a coordinator without memory seals nothing in its first 2.5 s.
+    """
+    return shared_world.coordinator(port=0)
+
+
+@pytest.fixture
+def world(tmp_path: Path, shared_world: World, shared_coordinator: Command) -> Iterator[World]:
+    assert shared_coordinator.is_running(), shared_coordinator.stderr()
+    with World(tmp_path, shared_world.target) as world:
+        yield world

@@ -1,0 +1,78 @@
+"""A worker that reports what happens to it and does what the test tells it.
+
+It reports `started` with its environment, then waits for words:
+
+    exit CODE          end with this code
+    raise TEXT         die of an uncaught exception
+    say TEXT           write a line to standard error
+    record TEXT        write TEXT as a message into the error file, as a worker without torch may
+    spawn              start a grandchild in a session of its own that ignores TERM
+    TERM|INT ignore    report the signal from now on, and go on
+    TERM|INT obey      report it and end with 0
+    TERM|INT mute      report it and end with 9
+
+Each signal word is answered by `ready`. Arguments: any; they are reported.
+"""
+
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from types import FrameType
+
+LINE = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+LINE.bind("")
+LINE.connect("\0" + os.environ["E2E_MAILBOX"])
+
+
+def report(kind: str, **fields: object) -> None:
+    LINE.send(json.dumps({"kind": kind, "pid": os.getpid(), **fields}).encode())
+
+
+def handle(name: str, manner: str) -> None:
+    def came(signum: int, _: FrameType | None) -> None:
+        report("signalled", signum=signum)
+        if manner != "ignore":
+            os._exit({"obey": 0, "mute": 9}[manner])
+
+    signal.signal(signal.Signals[f"SIG{name}"], came)
+    report("ready")
+
+
+def spawn() -> None:
+    if os.fork() == 0:
+        os.setsid()
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        report("grandchild")
+        while True:
+            signal.pause()
+
+
+def obey(words: list[str]) -> None:
+    match words:
+        case ["exit", code]:
+            sys.exit(int(code))
+        case ["raise", text]:
+            raise RuntimeError(text)
+        case ["say", text]:
+            print(text, file=sys.stderr, flush=True)
+        case ["record", text]:
+            with open(os.environ["TORCHELASTIC_ERROR_FILE"], "w") as file:
+                json.dump({"message": {"message": text, "extraInfo": {}}}, file)
+        case ["spawn"]:
+            spawn()
+        case [name, manner]:
+            handle(name, manner)
+
+
+report(
+    "started",
+    parent=os.getppid(),
+    argv=sys.argv[1:],
+    env=dict(os.environ),
+    at_s=time.monotonic(),
+)
+while True:
+    obey(json.loads(LINE.recv(4096)))

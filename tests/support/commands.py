@@ -1,0 +1,170 @@
+"""The two commands under test as real processes: started, listened to, signalled, awaited."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sysconfig
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Any
+
+from support.feed import LIMIT_S, Feed
+
+_SCRIPTS = Path(sysconfig.get_path("scripts"))
+COORDINATOR = str(_SCRIPTS / "coordinator")
+NODE_AGENT = str(_SCRIPTS / "node-agent")
+
+
+class Command:
+    """One running command, with what it and its workers print."""
+
+    def __init__(self, name: str, argv: list[str], env: Mapping[str, str], cwd: Path) -> None:
+        self.name = name
+        self._out: Feed[str] = Feed(f"standard output of {name}")
+        self._err: Feed[str] = Feed(f"standard error of {name}")
+        self._process = subprocess.Popen(
+            argv,
+            env=env,
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert self._process.stdout is not None and self._process.stderr is not None
+        self._readers = [
+            threading.Thread(target=_read, args=(pipe, feed), name=name)
+            for pipe, feed in (
+                (self._process.stdout, self._out),
+                (self._process.stderr, self._err),
+            )
+        ]
+        for reader in self._readers:
+            reader.start()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def is_running(self) -> bool:
+        return self._process.poll() is None
+
+    def signal(self, signum: signal.Signals) -> None:
+        self._process.send_signal(signum)
+
+    def kill(self) -> None:
+        """SIGKILL, and collect the status."""
+        self._process.kill()
+        self._process.wait()
+
+    def wait(self, limit_s: float = LIMIT_S) -> int:
+        """Return the exit code, as a shell would show it for a signal: -n."""
+        try:
+            return self._process.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"{self.name} still runs\n{self.stderr()}") from None
+
+    def stdout_line(self) -> str:
+        """Wait for the first line of standard output."""
+        return self._out.wait(lambda line: True)[0]
+
+    def stderr(self) -> str:
+        """Return what has come so far; all of it once the command and its workers are gone."""
+        return "\n".join(self._err.items())
+
+    def stdout(self) -> str:
+        return "\n".join(self._out.items())
+
+    def said(self) -> list[str]:
+        """Return the lines for a person: standard error without the log."""
+        return [line for line in self._err.items() if _event(line) is None]
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        """Return the log's events of one name so far."""
+        found = (_event(line) for line in self._err.items())
+        return [event for event in found if event is not None and event["event"] == name]
+
+    def wait_event(self, name: str, count: int = 1, limit_s: float = LIMIT_S) -> dict[str, Any]:
+        """Wait for the `count`-th event of that name."""
+
+        def is_wanted(line: str) -> bool:
+            event = _event(line)
+            return event is not None and event["event"] == name
+
+        event = _event(self._err.wait(is_wanted, count, limit_s)[-1])
+        assert event is not None
+        return event
+
+    def drain(self) -> None:
+        """Take everything that was printed; whoever holds the pipes must be gone."""
+        for reader in self._readers:
+            reader.join(LIMIT_S)
+            assert not reader.is_alive(), f"somebody still holds the output of {self.name}"
+
+
+def _read(pipe: IO[str], feed: Feed[str]) -> None:
+    with pipe:
+        for line in pipe:
+            feed.put(line.rstrip("\n"))
+    feed.end()
+
+
+def _event(line: str) -> dict[str, Any] | None:
+    """Return the log event that a line is, or None."""
+    if not line.startswith('{"'):
+        return None
+    try:
+        event = json.loads(line)
+    except ValueError:
+        return None
+    return event if isinstance(event, dict) and "event" in event else None
+
+
+def find_marked(mark: str) -> list[int]:
+    """Return the processes that have `NAME=value` in their environment."""
+    needle = b"\0" + mark.encode() + b"\0"
+    found: list[int] = []
+    for name in os.listdir("/proc"):
+        if name.isdecimal():
+            try:
+                environ = Path("/proc", name, "environ").read_bytes()
+            except OSError:
+                continue  # gone, or not ours
+            if needle in b"\0" + environ + b"\0":
+                found.append(int(name))
+    return sorted(found)
+
+
+def describe(pid: int) -> str:
+    """Return a process's pid and command line, for a failure message."""
+    try:
+        argv = Path("/proc", str(pid), "cmdline").read_bytes().replace(b"\0", b" ")
+    except OSError:
+        argv = b"gone by now"
+    return f"{pid}: {argv.decode(errors='replace')[:200]}"
+
+
+def await_none_marked(mark: str, limit_s: float = LIMIT_S) -> list[int]:
+    """Wait until no process carries the mark; return those that still do at the limit."""
+    end_s = time.monotonic() + limit_s
+    while left := find_marked(mark):
+        if not _await_death(left[0], end_s - time.monotonic()):
+            return find_marked(mark)
+    return []
+
+
+def _await_death(pid: int, limit_s: float) -> bool:
+    try:
+        fd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([fd], [], [], max(0.0, limit_s))[0])
+    finally:
+        os.close(fd)

@@ -1,0 +1,277 @@
+"""Fake agents for a coordinator's core: they number what they say and remember what they hear."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from rallypoint.server.core import inputs
+from rallypoint.server.core.effects import (
+    Desired,
+    DesiredFinished,
+    DesiredRun,
+    DesiredStop,
+    Send,
+    Welcome,
+)
+from rallypoint.server.core.model import (
+    Activity,
+    Claim,
+    ErrorRecord,
+    Identity,
+    JobId,
+    JobSpec,
+    Node,
+    NodeName,
+    RoundReason,
+    SessionId,
+    WorkerExit,
+)
+from rallypoint.server.core.step import Transition
+
+if TYPE_CHECKING:
+    from support.coordinator import Bench
+
+JOB = JobId("job")
+
+
+def identity(
+    name: str,
+    spec: JobSpec,
+    *,
+    session: int = 1,
+    job_id: str = JOB,
+    explicit: bool = True,
+    address: str = "",
+    workers: int = 1,
+    role: str = "default",
+    node_rank: int | None = None,
+    launch_id: str = "",
+) -> Identity:
+    """Return what a node says of itself."""
+    return Identity(
+        job_id=JobId(job_id),
+        session=SessionId(f"{session:032x}"),
+        spec=spec,
+        name=NodeName(name),
+        name_explicit=explicit,
+        address=address or f"10.0.0.{session % 250 + 1}",
+        local_world_size=workers,
+        role=role,
+        node_rank=node_rank,
+        launch_id=launch_id,
+    )
+
+
+def worker_exit(
+    exit_code: int | None = 1,
+    *,
+    local_rank: int = 0,
+    signal: int | None = None,
+    said: str = "",
+    ran_ms: int = 60_000,
+    prompted: bool = False,
+) -> WorkerExit:
+    """Return how a worker ended; `signal` outranks `exit_code`."""
+    return WorkerExit(
+        local_rank=local_rank,
+        pid=4_000 + local_rank,
+        exit_code=None if signal is not None else exit_code,
+        signal=signal,
+        agent_signalled_first=prompted,
+        ran_ms=ran_ms,
+        error=ErrorRecord(said) if said else None,
+    )
+
+
+@dataclass
+class FakeAgent:
+    """One agent: it numbers its reports and connections, and remembers what it was told."""
+
+    bench: Bench
+    identity: Identity
+    connection: int = 0
+    sequence: int = 0
+    epoch: int = 0
+    run: int = 0
+    coordinator_id: str = ""
+    port: int = 20_000
+    held: int = 0
+    """Highest round that it was given."""
+    started: int = 0
+    """Latest round that it started."""
+    clean: int = 0
+    """Latest round that it said Ready for."""
+    revision: int = 0
+    desired: Desired | None = None
+    told: list[Desired] = field(default_factory=list)
+    """Everything that it was told, oldest first, repetitions left out."""
+    beats: bool = True
+    """Whether heartbeats are sent as time passes."""
+
+    @property
+    def session(self) -> SessionId:
+        """Its incarnation."""
+        return self.identity.session
+
+    @property
+    def node(self) -> Node | None:
+        """What the coordinator knows of it, if anything."""
+        return self.bench.state.nodes.get(self.session)
+
+    @property
+    def group_rank(self) -> int | None:
+        """Its place in the round that it was told to run; None when it was told something else."""
+        if not isinstance(self.desired, DesiredRun):
+            return None
+        return self.the_node.assignment.group_rank if self.the_node.assignment else None
+
+    @property
+    def the_node(self) -> Node:
+        """What the coordinator knows of it."""
+        return self.bench.state.nodes[self.session]
+
+    def sender(self, sequence: int = 0) -> inputs.Sender:
+        """Return who speaks, on the present connection."""
+        return inputs.Sender(self.session, self.connection, self.epoch, sequence)
+
+    def hello(
+        self,
+        *,
+        claim: Claim | None = None,
+        acknowledged: int | None = None,
+        ready_round: int | None = None,
+        coordinator_id: str | None = None,
+        durable: bool = False,
+    ) -> Transition:
+        """Say Hello on a new connection: ready, unless `claim` says what is held."""
+        self.connection += 1
+        self.port += 1
+        ready = None
+        if claim is None:
+            ready = inputs.ReadyPort(self.clean if ready_round is None else ready_round, self.port)
+        return self.bench.take(
+            inputs.Hello(
+                identity=self.identity,
+                connection=self.connection,
+                epoch=self.epoch,
+                run=self.run,
+                coordinator_id=self.coordinator_id if coordinator_id is None else coordinator_id,
+                coordinator_durable=durable,
+                acknowledged=self.sequence if acknowledged is None else acknowledged,
+                revision=self.revision,
+                claim=claim,
+                ready=ready,
+            )
+        )
+
+    def claim(
+        self, activity: Activity = Activity.STARTED, exits: Sequence[WorkerExit] = ()
+    ) -> Claim:
+        """Return the round that it was last told to run, as a Hello carries it."""
+        run = next(told for told in reversed(self.told) if isinstance(told, DesiredRun))
+        assignment = run.assignment
+        return Claim(run.header, assignment, activity, (4_000,), tuple(exits))  # type: ignore[arg-type]
+
+    def report(self, make: Callable[[inputs.Sender], inputs.Report]) -> Transition:
+        """Send the next numbered report."""
+        self.sequence += 1
+        return self.bench.take(make(self.sender(self.sequence)))
+
+    def heartbeat(self) -> Transition:
+        """Say that it lives."""
+        return self.bench.take(inputs.Heartbeat(self.sender()))
+
+    def start(self) -> Transition:
+        """Report that the workers of its round run."""
+        self.started = self.held
+        return self.report(lambda sender: inputs.Started(sender, self.held, (4_000,)))
+
+    def fail(self, *exits: WorkerExit) -> Transition:
+        """Report failed workers; by default local rank 0 with exit code 1."""
+        return self.report(
+            lambda sender: inputs.Exited(sender, self.held, exits or (worker_exit(),))
+        )
+
+    def exit(self, *exits: WorkerExit) -> Transition:
+        """Report workers that ended; by default local rank 0 with 0."""
+        return self.fail(*(exits or (worker_exit(0),)))
+
+    def succeed(self) -> Transition:
+        """Report that every worker ended with 0."""
+        return self.report(lambda sender: inputs.Succeeded(sender, self.held))
+
+    def ready(self, round: int | None = None) -> Transition:
+        """Report that nothing of `round` (default: any that it held) runs here."""
+        self.port += 1
+        self.clean = self.held if round is None else round
+        offer = inputs.ReadyPort(self.clean, self.port)
+        return self.report(lambda sender: inputs.Ready(sender, offer))
+
+    def refuse(self, text: str = "no such file", *, leaving: bool = False) -> Transition:
+        """Report that the round was not started."""
+        return self.report(lambda sender: inputs.Refused(sender, self.held, leaving, text))
+
+    def block(self) -> Transition:
+        """Report processes that survived SIGKILL."""
+        return self.report(lambda sender: inputs.Blocked(sender, self.held, (4_000,)))
+
+    def goodbye(self, text: str = "") -> Transition:
+        """Leave on purpose."""
+        self.beats = False
+        return self.report(lambda sender: inputs.Goodbye(sender, text))
+
+    def break_off(self) -> Transition:
+        """Let the stream of the present connection end."""
+        return self.bench.take(inputs.Broken(self.sender()))
+
+    def fall_silent(self) -> None:
+        """Send no heartbeats from here on."""
+        self.beats = False
+
+    def receive(self, effect: Welcome | Send) -> None:
+        """Take what the coordinator tells."""
+        self.epoch = max(self.epoch, self.bench.state.epoch)
+        self.coordinator_id = self.bench.state.coordinator_id
+        if isinstance(effect, Welcome):
+            self.run = effect.run
+            return
+        if effect.revision == self.revision:
+            assert effect.desired == self.desired, "one revision, two states"
+            return
+        assert effect.revision > self.revision, "the revision went back"
+        self.revision, self.desired = effect.revision, effect.desired
+        self.told.append(effect.desired)
+        if isinstance(effect.desired, DesiredRun):
+            self.held = max(self.held, effect.desired.header.number)
+
+    def obey(self) -> bool:
+        """Make true what was told; return whether there was anything to do."""
+        match self.desired:
+            case DesiredRun(header=header) if self.started < header.number:
+                self.start()
+            case DesiredStop(round=number) if self.clean < number:
+                self.held = max(self.held, number)
+                self.ready()
+            case _:
+                return False
+        return True
+
+
+def finished(agent: FakeAgent) -> DesiredFinished:
+    """Return the outcome that the agent was told."""
+    assert isinstance(agent.desired, DesiredFinished), agent.desired
+    return agent.desired
+
+
+def stopped_round(agent: FakeAgent) -> int:
+    """Return the round that the agent was told to stop."""
+    assert isinstance(agent.desired, DesiredStop), agent.desired
+    return agent.desired.round
+
+
+def stop_reason(agent: FakeAgent) -> RoundReason:
+    """Return why the agent was told to stop."""
+    assert isinstance(agent.desired, DesiredStop), agent.desired
+    return agent.desired.reason

@@ -1,0 +1,83 @@
+"""Jobs as a coordinator shows them: read once, or watched until they are as a test wants them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Self
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from rallypoint.v1 import job_pb2, node_pb2
+from rallypoint.v1 import job_service_pb2 as service_pb2
+from rallypoint.v1 import job_service_pb2_grpc as service_grpc
+from rallypoint.wire.channel import client_options
+from support.feed import LIMIT_S
+
+
+class Jobs:
+    """A client of one coordinator's JobService."""
+
+    def __init__(self, target: str) -> None:
+        self.channel = grpc.insecure_channel(target, options=client_options())
+        self._stub = service_grpc.JobServiceStub(self.channel)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.channel.close()
+
+    def get(self, job_id: str) -> job_pb2.Job:
+        return self._stub.GetJob(service_pb2.GetJobRequest(job_id=job_id), timeout=LIMIT_S).job
+
+    def list(self, page_size: int = 0, page_token: str = "") -> service_pb2.ListJobsResponse:
+        request = service_pb2.ListJobsRequest(page_size=page_size, page_token=page_token)
+        return self._stub.ListJobs(request, timeout=LIMIT_S)
+
+    def wait(
+        self, job_id: str, is_wanted: Callable[[job_pb2.Job], bool], limit_s: float = LIMIT_S
+    ) -> job_pb2.Job:
+        """Watch a job that exists until it is as wanted; return it."""
+        job = job_pb2.Job()
+        call = self._stub.WatchJob(service_pb2.WatchJobRequest(job_id=job_id), timeout=limit_s)
+        try:
+            for answer in call:
+                job = answer.job
+                if is_wanted(job):
+                    return job
+        except grpc.RpcError as error:
+            if call.code() is not grpc.StatusCode.DEADLINE_EXCEEDED:
+                raise
+            raise AssertionError(f"the job is after {limit_s:g} s still:\n{job}") from error
+        finally:
+            call.cancel()
+        raise AssertionError(f"the run ended before it was as wanted:\n{job}")
+
+    def history(self, job_id: str) -> list[job_pb2.Job]:
+        """Return every state of a job from now until its run has ended and all nodes know."""
+        request = service_pb2.WatchJobRequest(job_id=job_id)
+        return [answer.job for answer in self._stub.WatchJob(request, timeout=LIMIT_S)]
+
+    def health(self, service: str = "") -> int:
+        stub = health_pb2_grpc.HealthStub(self.channel)
+        answer = stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=LIMIT_S)
+        status: int = answer.status
+        return status
+
+
+def node(job: job_pb2.Job, name: str) -> node_pb2.Node:
+    """Return a job's node of that name; an empty one when there is none."""
+    return next((node for node in job.nodes if node.name == name), node_pb2.Node())
+
+
+def is_started(job: job_pb2.Job, round: int) -> bool:
+    """Return whether all workers of a round run."""
+    states = [node.state for node in job.nodes if not node.spare]
+    return job.round.header.number == round and set(states) == {node_pb2.NODE_STATE_STARTED}
+
+
+def pids(job: job_pb2.Job) -> list[int]:
+    """Return the pids of a job's workers, by rank."""
+    workers = [worker for node in job.nodes for worker in node.workers]
+    return [worker.pid for worker in sorted(workers, key=lambda worker: worker.rank)]

@@ -1,0 +1,136 @@
+"""One test's world of real processes: coordinators, agents, their workers, and the end of them all.
+
+Every process that a test causes carries a mark in its environment. When the test is over its agents
+and coordinators are killed with SIGKILL; whatever still carries the mark then was left behind, which
+fails the test.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Self
+
+from rallypoint.agent.address import PortReserver
+from support.commands import (
+    COORDINATOR,
+    NODE_AGENT,
+    Command,
+    await_none_marked,
+    describe,
+)
+from support.feed import LIMIT_S
+from support.jobs import Jobs
+from support.mailbox import MAILBOX_ENV, Mailbox
+
+MARK_ENV = "RALLYPOINT_E2E"
+WORKERS = Path(__file__).parents[1] / "e2e" / "workers"
+OBEDIENT = str(WORKERS / "obedient.py")
+PROMPT = ("--last-call=0", "--settle-time=0", "--grow-after=0", "--restart-backoff=0")
+"""Policies that make a job wait, turned off: a test that is about one turns it on again."""
+# What another launcher around the tests may have set would be passed on to workers.
+_NOT_INHERITED = ("OMP_NUM_THREADS", "TORCH_", "TORCHELASTIC_", "RALLYPOINT_", "SLURM_", "PYTEST_")
+
+
+class World:
+    """What one test has started."""
+
+    def __init__(self, folder: Path, coordinator: str) -> None:
+        self.folder = folder
+        """Working directory of agents and workers."""
+        self.job_id = f"job-{secrets.token_hex(4)}"
+        self.target = coordinator
+        """Address that agents are given."""
+        self.jobs = Jobs(coordinator)
+        self.mailbox = Mailbox()
+        self.ports = PortReserver()
+        self._mark = f"{MARK_ENV}={secrets.token_hex(8)}"
+        self._commands: list[Command] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for command in self._commands:
+            command.kill()
+        left = await_none_marked(self._mark, limit_s=5)
+        described = [describe(pid) for pid in left]
+        for pid in left:
+            os.kill(pid, 9)
+        self.jobs.channel.close()
+        self.ports.close()
+        await_none_marked(self._mark)
+        for command in self._commands:
+            command.drain()
+        self.mailbox.close()
+        assert described == [], "left behind"
+
+    def env(self, extra: Mapping[str, str] | None = None) -> dict[str, str]:
+        """Return the environment of the commands that this test starts."""
+        name, _, value = self._mark.partition("=")
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(_NOT_INHERITED)}
+        return {**kept, name: value, MAILBOX_ENV: self.mailbox.name, **(extra or {})}
+
+    def start(
+        self, name: str, argv: Sequence[str], env: Mapping[str, str] | None = None
+    ) -> Command:
+        """Start any command."""
+        command = Command(name, list(argv), self.env(env), self.folder)
+        self._commands.append(command)
+        return command
+
+    def run(self, *argv: str) -> subprocess.CompletedProcess[str]:
+        """Run a command that ends by itself."""
+        return subprocess.run(
+            argv,
+            env=self.env(),
+            cwd=self.folder,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+        )
+
+    def coordinator(self, port: int) -> Command:
+        """Start a coordinator of this test's own, and talk to it from now on."""
+        command = start_coordinator(self, port)
+        self.target = command.stdout_line().removeprefix("listening on ")
+        self.jobs.channel.close()
+        self.jobs = Jobs(self.target)
+        return command
+
+    def agent(
+        self,
+        name: str,
+        *flags: str,
+        nnodes: str = "1",
+        nproc: int = 1,
+        script: Sequence[str] = (OBEDIENT,),
+        env: Mapping[str, str] | None = None,
+    ) -> Command:
+        """Start an agent of this test's job; `flags` may override what is set here."""
+        argv = [
+            NODE_AGENT,
+            f"--coordinator={self.target}",
+            f"--job-id={self.job_id}",
+            f"--node-name={name}",
+            "--local-addr=127.0.0.1",
+            f"--nnodes={nnodes}",
+            f"--nproc-per-node={nproc}",
+            *PROMPT,
+            *flags,
+            *script,
+        ]
+        return self.start(f"agent {name}", argv, env)
+
+    def left(self) -> list[str]:
+        """Return the marked processes that still live after a moment, described."""
+        return [describe(pid) for pid in await_none_marked(self._mark, limit_s=5)]
+
+
+def start_coordinator(world: World, port: int) -> Command:
+    """Start a coordinator on the loopback interface."""
+    return world.start("coordinator", [COORDINATOR, "--host=127.0.0.1", f"--port={port}"])

@@ -1,0 +1,87 @@
+"""The queue of deadlines against one that is too simple to be wrong."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from rallypoint.server.core.deadlines import DeadlineKey, DeadlineKind, Deadlines
+
+
+class DumbDeadlines:
+    """All deadlines in one dict; the first is looked for."""
+
+    def __init__(self) -> None:
+        self.at: dict[DeadlineKey, int] = {}
+
+    def set(self, key: DeadlineKey, at_ms: int | None) -> None:
+        self.at.pop(key, None)
+        if at_ms is not None:
+            self.at[key] = at_ms
+
+    def first(self) -> tuple[int, DeadlineKey] | None:
+        return min(((at_ms, key) for key, at_ms in self.at.items()), default=None)
+
+
+def test_empty_queue_has_nothing_due() -> None:
+    """Without deadlines nothing is due, and dropping what is not there is nothing."""
+    deadlines = Deadlines()
+    deadlines.set((DeadlineKind.LEASE, "a"), None)
+
+    assert (None, None) == (deadlines.first(), deadlines.get((DeadlineKind.LEASE, "a")))
+
+
+def test_kind_breaks_ties() -> None:
+    """Of what is due in the same millisecond the kind decides, then the subject."""
+    deadlines = Deadlines()
+    keys = [
+        (DeadlineKind.STOP, "a"),
+        (DeadlineKind.GRACE, "b"),
+        (DeadlineKind.GRACE, "a"),
+        (DeadlineKind.LEASE, "0"),
+    ]
+    for key in keys:
+        deadlines.set(key, 7)
+
+    found = []
+    while (first := deadlines.first()) is not None:
+        found.append(first[1])
+        deadlines.set(first[1], None)
+
+    assert sorted(keys) == found
+
+
+def test_moving_later_costs_no_heap_entry() -> None:
+    """A lease that a heartbeat renews a thousand times does not make the queue grow."""
+    deadlines = Deadlines()
+    key = (DeadlineKind.LEASE, "a")
+    for now_ms in range(1_000):
+        deadlines.set(key, now_ms + 5_000)
+
+    assert 1 == len(deadlines._heap)
+    assert (5_999, key) == deadlines.first()
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_against_a_dumb_queue(seed: int) -> None:
+    """After any sequence of operations both queues have the same deadlines and the same first."""
+    chance = random.Random(seed)
+    deadlines, dumb = Deadlines(), DumbDeadlines()
+    keys = [(kind, name) for kind in list(DeadlineKind)[:4] for name in "abc"]
+    for _ in range(300):
+        key = chance.choice(keys)
+        match chance.randrange(4):
+            case 0 | 1:
+                at_ms = chance.randrange(50)
+                deadlines.set(key, at_ms)
+                dumb.set(key, at_ms)
+            case 2:
+                deadlines.set(key, None)
+                dumb.set(key, None)
+            case _:
+                assert dumb.first() == deadlines.first()
+        assert dumb.at.get(key) == deadlines.get(key)
+
+    assert dumb.at == dict(deadlines.items())
+    assert dumb.first() == deadlines.first()

@@ -1,0 +1,192 @@
+"""What nodes are told, many jobs side by side, and what the journal must give back."""
+
+from __future__ import annotations
+
+from rallypoint.server.core import inputs
+from rallypoint.server.core.effects import (
+    Acknowledge,
+    DesiredRun,
+    DesiredStandby,
+    DesiredStop,
+    JobChanged,
+    NoticeGrowth,
+    RoundSealed,
+    RoundSettled,
+    RoundStopped,
+    Send,
+    Welcome,
+)
+from rallypoint.server.core.model import JobSpec, Outcome, Phase
+from rallypoint.server.core.replay import replay, snapshot
+from support.coordinator import Bench
+from support.fake_agents import finished
+
+PAIR = JobSpec(min_nodes=2, max_nodes=2, max_restarts=5)
+
+
+def test_a_node_is_told_every_state_once_with_a_growing_revision() -> None:
+    """Over a whole life each change is one message, and each message has a higher revision."""
+    bench = Bench(PAIR)
+    a, b = bench.run_round("a", "b")
+    b.fail()
+    bench.obey()
+    a.succeed()
+    b.succeed()
+
+    sent = [e for e in bench.effects if isinstance(e, Send) and e.session == a.session]
+
+    kinds = [DesiredStandby, DesiredRun, DesiredStop, DesiredStandby, DesiredRun]
+    assert kinds == [type(send.desired) for send in sent[:-1]]
+    assert list(range(1, 7)) == [send.revision for send in sent]
+    assert Outcome.SUCCEEDED is finished(a).outcome
+
+
+def test_welcome_comes_before_what_is_told() -> None:
+    """A Hello is answered by Welcome and then by the desired state, changed or not."""
+    bench = Bench(PAIR)
+    (a,) = bench.join("a")
+
+    again = a.hello()
+
+    told = [type(e) for e in again.effects if not isinstance(e, JobChanged)]
+    assert [Welcome, Send] == told
+    assert [1] == [e.revision for e in again.effects if isinstance(e, Send)]
+
+
+def test_revision_goes_on_above_what_the_agent_applied() -> None:
+    """A coordinator that has never seen the agent continues from the agent's revision."""
+    bench = Bench(PAIR)
+    a = bench.agent("a")
+    a.revision = 41
+
+    a.hello()
+
+    assert 42 == a.the_node.revision
+
+
+def test_acknowledgement_is_the_first_effect() -> None:
+    """A report is acknowledged, and with its consequences: both follow the same append."""
+    bench = Bench(PAIR)
+    a, _ = bench.run_round("a", "b")
+
+    failed = a.fail()
+
+    assert isinstance(failed.effects[0], Acknowledge)
+    assert [RoundStopped] == [type(record) for record in failed.records]
+
+
+def test_spares_are_told_what_they_are() -> None:
+    """A node without a place is a spare while a round runs, and only then."""
+    bench = Bench(PAIR)
+    a, _ = bench.run_round("a", "b")
+    (z,) = bench.join("z")
+    assert DesiredStandby(spare=True) == z.desired
+
+    a.fail()
+    assert DesiredStandby(spare=False) == z.desired
+
+    bench.obey()
+    assert DesiredStandby(spare=True) == z.desired
+
+
+def test_spares_of_the_seal_are_told_too() -> None:
+    """A node that was ready and found no place learns it when the round is sealed."""
+    bench = Bench(PAIR, window_ms=2_500)
+    agents = bench.join("a", "b", "z")
+
+    bench.advance(2_500)
+
+    assert [DesiredRun, DesiredRun, DesiredStandby] == [type(agent.desired) for agent in agents]
+    assert DesiredStandby(spare=True) == agents[2].desired
+
+
+def test_members_share_one_header() -> None:
+    """What all members are told of a round is one object, so its size does not grow."""
+    bench = Bench(PAIR)
+    a, b = bench.join("a", "b")
+
+    assert isinstance(a.desired, DesiredRun) and isinstance(b.desired, DesiredRun)
+    assert a.desired.header is b.desired.header
+
+
+def test_records_per_round_are_few() -> None:
+    """A round that fails costs one record to seal, one to stop and one to settle it."""
+    bench = Bench(JobSpec(min_nodes=8, max_nodes=8, max_restarts=1))
+    agents = bench.run_round(*(f"n{n}" for n in range(8)))
+    before = len(bench.records)
+    agents[0].fail()
+    bench.obey()
+
+    assert [RoundStopped, RoundSettled, RoundSealed] == [
+        type(record) for record in bench.records[before:]
+    ]
+
+
+def test_jobs_do_not_affect_each_other() -> None:
+    """Failures, losses and ends of one job tell nothing to the nodes of another."""
+    bench = Bench(PAIR)
+    jobs = [bench.run_round("a", "b", job_id=f"job{n}") for n in range(5)]
+    watched = [(agent, agent.revision) for agents in jobs[3:] for agent in agents]
+    bench.effects.clear()
+
+    jobs[0][0].fail()
+    jobs[1][0].goodbye()
+    for agent in jobs[2]:
+        agent.succeed()
+    bench.take(inputs.JobBroken(jobs[1][0].identity.job_id, "report"))
+    bench.obey()
+    bench.advance(60_000)
+
+    assert [revision for _, revision in watched] == [agent.revision for agent, _ in watched]
+    touched = {e.job_id for e in bench.effects if isinstance(e, JobChanged)}
+    assert {"job0", "job1", "job2"} == touched
+    assert [Phase.RUNNING] * 2 == [bench.job(f"job{n}").phase for n in (3, 4)]
+
+
+def test_one_name_in_two_jobs() -> None:
+    """Names and node ranks are unique within a job, not among jobs."""
+    bench = Bench(PAIR)
+
+    bench.join("a", job_id="one", node_rank=0)
+    bench.join("a", job_id="two", node_rank=0)
+
+    assert 2 == len(bench.state.nodes)
+
+
+def test_journal_gives_everything_back() -> None:
+    """A replay of all records, and of a snapshot of their memory, is what the state remembers."""
+    bench = Bench(JobSpec(min_nodes=2, max_nodes=3, max_restarts=2))
+    a, b = bench.run_round("a", "b")
+    bench.advance(60_000)
+    bench.join("c")
+    bench.advance(5_000)
+    bench.obey()
+    b.fail()
+    bench.obey()
+    b.goodbye()
+    bench.obey()
+    a.succeed()
+
+    memory = replay(bench.records)
+
+    bench.check_journal()
+    assert memory == replay(snapshot(memory))
+    assert {"a"} == memory.jobs[a.identity.job_id].succeeded
+    assert any(isinstance(effect, NoticeGrowth) for effect in bench.effects)
+
+
+def test_heartbeat_costs_a_deadline_and_nothing_else() -> None:
+    """A heartbeat changes the node's lease only, without a record or an effect."""
+    bench = Bench(PAIR)
+    (a,) = bench.join("a")
+    bench.advance(700)
+
+    beat = a.heartbeat()
+
+    assert ((), (), {}, {}, 1) == (
+        beat.records,
+        beat.effects,
+        beat.delta.jobs,
+        beat.delta.nodes,
+        len(beat.delta.deadlines),
+    )

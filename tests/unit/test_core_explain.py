@@ -1,0 +1,282 @@
+"""What a job that waits says that it waits for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from rallypoint.server.core.explain import NAMED_MAX
+from rallypoint.server.core.model import JobSpec, Outcome, WaitKind
+from support.coordinator import Bench
+from support.fake_agents import FakeAgent
+
+SPEC = JobSpec(min_nodes=2, max_nodes=3, max_restarts=9, join_timeout_ms=60_000)
+
+
+def forming(*names: str) -> Bench:
+    bench = Bench(SPEC)
+    bench.join(*names)
+    return bench
+
+
+def running(spec: JobSpec = SPEC) -> tuple[Bench, FakeAgent, FakeAgent]:
+    bench = Bench(spec)
+    a, b = bench.run_round("a", "b")
+    return bench, a, b
+
+
+def in_window() -> Bench:
+    bench = Bench(SPEC, window_ms=2_500)
+    bench.join("a")
+    bench.advance(500)
+    return bench
+
+
+def too_few() -> Bench:
+    bench = forming("a")
+    bench.advance(20_000)
+    return bench
+
+
+def too_few_and_one_lost() -> Bench:
+    bench, _, b = running()
+    b.break_off()
+    bench.advance(500)
+    bench.obey()
+    bench.advance(12_000)
+    return bench
+
+
+def too_few_and_one_left() -> Bench:
+    bench, _, b = running()
+    b.goodbye()
+    bench.obey()
+    return bench
+
+
+def last_call() -> Bench:
+    bench = forming("a", "b")
+    bench.advance(1_000)
+    return bench
+
+
+def returning() -> Bench:
+    bench = Bench(SPEC)
+    _, b = bench.join("a", "b")
+    b.break_off()
+    return bench
+
+
+def backoff() -> Bench:
+    bench, a, _ = running()
+    for _ in range(3):
+        a.fail()
+        bench.obey()
+    bench.advance(250)
+    return bench
+
+
+def starting() -> Bench:
+    bench = Bench(SPEC)
+    a, _, _ = bench.join("a", "b", "c")
+    bench.advance(10_000)
+    a.start()
+    return bench
+
+
+def stopping() -> Bench:
+    bench, a, b = running()
+    a.fail()
+    a.obey()
+    b.break_off()
+    bench.advance(100)
+    return bench
+
+
+def stopping_with_one_blocked() -> Bench:
+    bench, a, b = running()
+    a.fail()
+    bench.obey(b)
+    a.block()
+    return bench
+
+
+def growing() -> Bench:
+    bench, *_ = running()
+    bench.advance(60_000)
+    bench.join("c")
+    return bench
+
+
+def farewell() -> Bench:
+    bench, a, b = running()
+    a.succeed()
+    b.succeed()
+    a.goodbye()
+    assert Outcome.SUCCEEDED is bench.job().outcome
+    return bench
+
+
+@pytest.mark.parametrize(
+    ("make", "kind", "ready", "needed", "left_ms", "text"),
+    [
+        (
+            in_window,
+            WaitKind.REATTACH,
+            1,
+            2,
+            2_000,
+            "the coordinator has just started and listens for rounds that run already; "
+            "at most 2.0 s more",
+        ),
+        (
+            too_few,
+            WaitKind.NODES,
+            1,
+            2,
+            40_000,
+            "1 of at least 2 nodes are ready; at most 40.0 s more",
+        ),
+        (
+            too_few_and_one_lost,
+            WaitKind.NODES,
+            1,
+            2,
+            48_000,
+            "1 of at least 2 nodes are ready; waiting for b (lost 12 s ago); at most 48.0 s more",
+        ),
+        (
+            too_few_and_one_left,
+            WaitKind.NODES,
+            1,
+            2,
+            60_000,
+            "1 of at least 2 nodes are ready; waiting for b (left 0 s ago); at most 60.0 s more",
+        ),
+        (
+            last_call,
+            WaitKind.LAST_CALL,
+            2,
+            3,
+            4_000,
+            "2 of at most 3 nodes are ready; at most 4.0 s more",
+        ),
+        (
+            returning,
+            WaitKind.RETURNING,
+            1,
+            2,
+            None,
+            "members whose connection broke may still come back; "
+            "waiting for b (disconnected 0 s ago)",
+        ),
+        (
+            backoff,
+            WaitKind.BACKOFF,
+            2,
+            2,
+            750,
+            "a pause before restart 3 of at most 9; at most 0.8 s more",
+        ),
+        (
+            starting,
+            WaitKind.START,
+            1,
+            2,
+            20_000,
+            "2 of 3 nodes have still to start; waiting for b (not started), c (not started); "
+            "at most 20.0 s more",
+        ),
+        (
+            stopping,
+            WaitKind.STOP,
+            1,
+            1,
+            34_900,
+            "1 of 2 nodes have still to stop; waiting for b (disconnected 0 s ago); "
+            "at most 34.9 s more",
+        ),
+        (
+            stopping_with_one_blocked,
+            WaitKind.NODES,
+            1,
+            2,
+            60_000,
+            "1 of at least 2 nodes are ready; "
+            "waiting for a (blocked by processes that survived SIGKILL); at most 60.0 s more",
+        ),
+        (
+            growing,
+            WaitKind.GROWTH,
+            1,
+            0,
+            5_000,
+            "1 new nodes will be taken into the next round; at most 5.0 s more",
+        ),
+        (
+            farewell,
+            WaitKind.FAREWELL,
+            0,
+            1,
+            None,
+            "the run has ended; 1 nodes have still to be told",
+        ),
+    ],
+)
+def test_every_wait_explains_itself(
+    make: object, kind: WaitKind, ready: int, needed: int, left_ms: int | None, text: str
+) -> None:
+    """Whatever a job waits for, it says what, how many are there, whom it misses and how long."""
+    assert callable(make)
+    bench = make()
+    assert isinstance(bench, Bench)
+
+    waiting = bench.the_wait()
+
+    assert (kind, ready, needed, left_ms, text) == (
+        waiting.kind,
+        waiting.ready_nodes,
+        waiting.needed_nodes,
+        waiting.left_ms,
+        waiting.text,
+    )
+
+
+def test_running_job_waits_for_nothing() -> None:
+    """A job whose round runs, and one that has ended and told everybody, wait for nothing."""
+    bench, a, b = running()
+    assert bench.wait() is None
+
+    a.succeed()
+    b.succeed()
+    a.goodbye()
+    b.goodbye()
+
+    assert bench.wait() is None
+
+
+def test_node_that_came_back_is_not_missed() -> None:
+    """A node that was lost and has come back is not named any more."""
+    bench = Bench(replace(SPEC, min_nodes=3))
+    a, b = bench.join("a", "b")
+    b.goodbye()
+    bench.join("b")
+    a.goodbye()
+
+    assert ["a"] == [awaited.name for awaited in bench.the_wait().awaited]
+
+
+def test_explanation_has_a_limit() -> None:
+    """However many nodes are awaited, only so many are named."""
+    names = [f"n{n}" for n in range(NAMED_MAX + 4)]
+    bench = Bench(JobSpec(min_nodes=len(names), max_nodes=len(names)))
+    bench.join(*names)
+
+    waiting = bench.the_wait()
+
+    assert (WaitKind.START, len(names), NAMED_MAX) == (
+        waiting.kind,
+        waiting.needed_nodes,
+        len(waiting.awaited),
+    )
