@@ -202,6 +202,7 @@ class Bench:
         assert memory_of(self.state) == self._memory
         self._tell(transition.effects)
         self._check_told()
+        self._check_deadlines()
         return transition
 
     def check_journal(self) -> None:
@@ -229,6 +230,35 @@ class Bench:
                 )
             assert wanted == node.desired, f"{node.name} was not told"
             assert wanted == self.agents[node.session].desired
+
+    def _check_deadlines(self) -> None:
+        """Check that what is waited for is what can still happen, and nothing else."""
+        state = self.state
+        for kind, subject in dict(state.deadlines.items()):
+            node, job = state.nodes.get(SessionId(subject)), state.jobs.get(JobId(subject))
+            match kind:
+                case DeadlineKind.WINDOW:
+                    assert state.window_until_ms > 0
+                case DeadlineKind.LEASE | DeadlineKind.GRACE:
+                    assert node is not None
+                    assert node.attached == (kind is DeadlineKind.LEASE)
+                case _:
+                    assert job is not None
+                    assert job.phase is _PHASES[kind], f"{kind.name} while {job.phase.value}"
+        for node in state.nodes.values():
+            kind = DeadlineKind.LEASE if node.attached else DeadlineKind.GRACE
+            assert state.deadlines.get((kind, node.session)) is not None
+
+
+_PHASES = {
+    DeadlineKind.FORMING: Phase.FORMING,
+    DeadlineKind.START: Phase.RUNNING,
+    DeadlineKind.GROWTH: Phase.RUNNING,
+    DeadlineKind.STOP: Phase.STOPPING,
+    DeadlineKind.ABANDON: Phase.FORMING,
+    DeadlineKind.FORGET: Phase.CLOSED,
+}
+"""In which phase a job may wait for what."""
 
 
 def _is_attached(node: Node | None) -> bool:

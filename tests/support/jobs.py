@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Generator
 from typing import Self
 
 import grpc
@@ -31,33 +32,39 @@ class Jobs:
     def get(self, job_id: str) -> job_pb2.Job:
         return self._stub.GetJob(service_pb2.GetJobRequest(job_id=job_id), timeout=LIMIT_S).job
 
-    def list(self, page_size: int = 0, page_token: str = "") -> service_pb2.ListJobsResponse:
+    def page(self, page_size: int = 0, page_token: str = "") -> service_pb2.ListJobsResponse:
         request = service_pb2.ListJobsRequest(page_size=page_size, page_token=page_token)
         return self._stub.ListJobs(request, timeout=LIMIT_S)
 
-    def wait(
-        self, job_id: str, is_wanted: Callable[[job_pb2.Job], bool], limit_s: float = LIMIT_S
-    ) -> job_pb2.Job:
-        """Watch a job that exists until it is as wanted; return it."""
-        job = job_pb2.Job()
+    def watch(self, job_id: str, limit_s: float = LIMIT_S) -> Generator[job_pb2.Job]:
+        """Yield a job that exists, as it is and after every change, until its run has ended."""
         call = self._stub.WatchJob(service_pb2.WatchJobRequest(job_id=job_id), timeout=limit_s)
+        job = job_pb2.Job()
         try:
             for answer in call:
                 job = answer.job
-                if is_wanted(job):
-                    return job
+                yield job
         except grpc.RpcError as error:
             if call.code() is not grpc.StatusCode.DEADLINE_EXCEEDED:
                 raise
             raise AssertionError(f"the job is after {limit_s:g} s still:\n{job}") from error
         finally:
             call.cancel()
+
+    def wait(
+        self, job_id: str, is_wanted: Callable[[job_pb2.Job], bool], limit_s: float = LIMIT_S
+    ) -> job_pb2.Job:
+        """Watch a job that exists until it is as wanted; return it."""
+        job = job_pb2.Job()
+        with contextlib.closing(self.watch(job_id, limit_s)) as states:
+            for job in states:
+                if is_wanted(job):
+                    return job
         raise AssertionError(f"the run ended before it was as wanted:\n{job}")
 
     def history(self, job_id: str) -> list[job_pb2.Job]:
         """Return every state of a job from now until its run has ended and all nodes know."""
-        request = service_pb2.WatchJobRequest(job_id=job_id)
-        return [answer.job for answer in self._stub.WatchJob(request, timeout=LIMIT_S)]
+        return list(self.watch(job_id))
 
     def health(self, service: str = "") -> int:
         stub = health_pb2_grpc.HealthStub(self.channel)

@@ -1,14 +1,15 @@
 """One test's world of real processes: coordinators, agents, their workers, and the end of them all.
 
 Every process that a test causes carries a mark in its environment. When the test is over its agents
-and coordinators are killed with SIGKILL; whatever still carries the mark then was left behind, which
-fails the test.
+and coordinators are killed with SIGKILL; whatever still carries the mark after a moment was left
+behind, which fails the test.
 """
 
 from __future__ import annotations
 
 import os
 import secrets
+import signal
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,6 +22,7 @@ from support.commands import (
     Command,
     await_none_marked,
     describe,
+    find_marked,
 )
 from support.feed import LIMIT_S
 from support.jobs import Jobs
@@ -59,7 +61,7 @@ class World:
         left = await_none_marked(self._mark, limit_s=5)
         described = [describe(pid) for pid in left]
         for pid in left:
-            os.kill(pid, 9)
+            os.kill(pid, signal.SIGKILL)
         self.jobs.channel.close()
         self.ports.close()
         await_none_marked(self._mark)
@@ -125,6 +127,19 @@ class World:
             *script,
         ]
         return self.start(f"agent {name}", argv, env)
+
+    def standalone(self, *flags: str, script: Sequence[str] = (OBEDIENT,)) -> list[str]:
+        """Return the command line of an agent with a coordinator of its own."""
+        return [NODE_AGENT, "--standalone", "--restart-backoff=0", *flags, *script]
+
+    def marked(self) -> list[int]:
+        """Return the processes that this test has caused and that live now."""
+        return find_marked(self._mark)
+
+    def kill(self, pid: int) -> None:
+        """SIGKILL to a process that this test has caused."""
+        assert pid in self.marked()
+        os.kill(pid, signal.SIGKILL)
 
     def left(self) -> list[str]:
         """Return the marked processes that still live after a moment, described."""

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from rallypoint.server.core import inputs
 from rallypoint.server.core.effects import DesiredRun, DesiredStandby, DesiredStop, RunOpened
 from rallypoint.server.core.model import (
     Activity,
@@ -18,7 +19,7 @@ from rallypoint.server.core.model import (
     WaitKind,
 )
 from support.coordinator import EPOCH, Bench
-from support.fake_agents import FakeAgent, stop_reason, stopped_round, worker_exit
+from support.fake_agents import FakeAgent, finished, stop_reason, stopped_round, worker_exit
 
 WINDOW_MS = 2_500
 SPEC = JobSpec(min_nodes=2, max_nodes=3, max_restarts=3, grow=False, restart_backoff_ms=0)
@@ -192,6 +193,53 @@ def test_disagreeing_round_is_formed_anew(change: object) -> None:
     bench.obey(odd)
 
     assert (1, 3) == (bench.job().restart_count, bench.job().round_number)
+
+
+def test_place_that_two_agents_claim_ends_the_round() -> None:
+    """When every place is claimed and one of them twice, the round is over for everybody."""
+    bench, agents = orphans()
+    for agent in agents:
+        agent.hello(claim=agent.claim())
+    twin = bench.agent("twin")
+    twin.told, twin.held = agents[2].told, 1
+    twin.hello(claim=twin.claim())
+
+    bench.advance(WINDOW_MS)
+    assert [1] * 4 == [stopped_round(agent) for agent in (*agents, twin)]
+    bench.obey()
+
+    assert (2, 0) == (bench.job().round_number, bench.job().restart_count)
+
+
+def test_member_that_could_not_start_in_the_window_ends_the_round() -> None:
+    """A round of which a member says in the window that it did not start is not kept."""
+    bench, agents = orphans()
+    for agent in agents:
+        agent.hello(claim=agent.claim(Activity.ASSIGNED))
+    agents[1].refuse()
+
+    bench.advance(WINDOW_MS)
+    bench.obey()
+
+    assert ([1, 2], 0) == (
+        [header.number for header in bench.rounds()],
+        bench.job().restart_count,
+    )
+
+
+def test_job_that_ended_in_the_window_is_not_adopted() -> None:
+    """A job that was closed before the window ended stays closed, and its agents are told."""
+    bench, agents = orphans()
+    for agent in agents:
+        agent.hello(claim=agent.claim())
+
+    bench.take(inputs.JobBroken(agents[0].identity.job_id, "report"))
+    bench.advance(WINDOW_MS)
+
+    assert ([Outcome.FAILED] * 3, []) == (
+        [finished(agent).outcome for agent in agents],
+        bench.rounds(),
+    )
 
 
 def test_worker_that_failed_in_the_window_is_charged() -> None:

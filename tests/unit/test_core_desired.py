@@ -175,6 +175,34 @@ def test_journal_gives_everything_back() -> None:
     assert any(isinstance(effect, NoticeGrowth) for effect in bench.effects)
 
 
+def test_changes_are_announced_in_order() -> None:
+    """Readers hear of every change of a job, in the order in which it happened."""
+    bench = Bench(PAIR)
+    a, b = bench.run_round("a", "b")
+    b.break_off()
+    b.hello(claim=b.claim())
+    b.break_off()
+    bench.advance(500)
+    bench.obey()
+    a.goodbye()
+
+    assert [
+        "run_opened",
+        "node_joined",
+        "node_joined",
+        "round_sealed",
+        "round_started",
+        "node_disconnected",
+        "node_resumed",
+        "node_disconnected",
+        "node_lost",
+        "round_stopped",
+        "round_settled",
+        "node_left",
+        "run_closed",
+    ] == bench.events()
+
+
 def test_heartbeat_costs_a_deadline_and_nothing_else() -> None:
     """A heartbeat changes the node's lease only, without a record or an effect."""
     bench = Bench(PAIR)

@@ -186,6 +186,20 @@ def test_node_of_the_ended_run_learns_the_outcome() -> None:
     assert Outcome.SUCCEEDED is finished(a).outcome
 
 
+def test_node_of_the_ended_run_is_no_stranger() -> None:
+    """A node of the ended run is told its outcome also while others have still to leave."""
+    bench, a, b = pair(JobSpec(min_nodes=1, max_nodes=2))
+    a.break_off()
+    bench.advance(500)
+    bench.obey()
+    b.succeed()
+    assert b.node is not None
+
+    a.hello(claim=a.claim())
+
+    assert Outcome.SUCCEEDED is finished(a).outcome
+
+
 def test_next_run_opens_when_the_ended_one_was_told() -> None:
     """A fresh agent is refused while a node of the ended run is there, and opens run 2 then."""
     bench, a, b = pair()

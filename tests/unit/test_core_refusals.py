@@ -320,6 +320,16 @@ def test_nodes_of_another_coordinator_are_taken(claim: str, durable: bool) -> No
     assert transition.refusal is None, claim
 
 
+def test_own_rounds_are_never_foreign() -> None:
+    """A node that holds a round of this very coordinator is taken, durable or not."""
+    (a,) = Bench(JobSpec(), coordinator_id="c1").run_round("a")
+    bench = Bench(JobSpec(), window_ms=2_500, coordinator_id="c1")
+
+    transition = bench.adopt_agent(a).hello(claim=a.claim(), durable=True)
+
+    assert transition.refusal is None
+
+
 def test_refused_hello_ousts_nobody() -> None:
     """A Hello that is refused after it could take over a name has not taken it over."""
     bench = Bench(TRIO)

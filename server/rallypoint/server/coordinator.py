@@ -13,7 +13,7 @@ lateness, so that a stalled coordinator declares nobody dead.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -21,6 +21,7 @@ from rallypoint.server.clock import JournalClock
 from rallypoint.server.core import inputs
 from rallypoint.server.core.effects import Effect, JobChanged, RefusalKind
 from rallypoint.server.core.invariants import BrokenInvariant, check_job, check_touched
+from rallypoint.server.core.model import JobId
 from rallypoint.server.core.replay import JournalRecord, memory_of, snapshot
 from rallypoint.server.core.state import State, apply
 from rallypoint.server.core.step import Transition, step
@@ -44,8 +45,10 @@ T = TypeVar("T")
 class Outlet(Protocol):
     """Whoever carries effects to the outside; never blocks."""
 
-    def carry_out(self, effects: Sequence[Effect], state: State, now_ms: int) -> None:
-        """Carry out the effects of one durable turn, in order."""
+    def carry_out(
+        self, effects: Sequence[Effect], changed: Collection[JobId], state: State, now_ms: int
+    ) -> None:
+        """Carry out the effects of one durable turn, in order; readers of `changed` look again."""
 
 
 @dataclass(slots=True)
@@ -68,7 +71,7 @@ class Coordinator:
         *,
         announces: bool,
     ) -> None:
-        """Take ownership of `state`; `run` does the work, and logs jobs' events if it `announces`."""
+        """Take ownership of `state`; `run` does the work, and logs if it `announces`."""
         self._state = state
         self._journal = journal
         self._outlet = outlet
@@ -126,18 +129,19 @@ class Coordinator:
         state, now_ms = self._state, self._clock.now_ms()
         records: list[JournalRecord] = []
         effects: list[Effect] = []
+        changed: dict[JobId, None] = {}
         queries: list[_Query] = []
         for said in arrived:
             if isinstance(said, _Query):
                 queries.append(said)
             else:
-                self._step(said, now_ms, records, effects)
+                self._step(said, now_ms, records, effects, changed)
         while (due_ms := state.next_deadline_ms()) is not None and due_ms <= now_ms:
-            self._step(inputs.TimePassed(), now_ms, records, effects)
+            self._step(inputs.TimePassed(), now_ms, records, effects, changed)
         if records:
             await self._append(records, now_ms)
-        if effects:
-            self._outlet.carry_out(effects, state, now_ms)
+        if effects or changed:
+            self._outlet.carry_out(effects, changed, state, now_ms)
         for effect in effects if self._announces else ():
             if isinstance(effect, JobChanged):
                 log.info(effect.reason, job_id=effect.job_id, **dict(effect.facts))
@@ -159,11 +163,13 @@ class Coordinator:
         now_ms: int,
         records: list[JournalRecord],
         effects: list[Effect],
+        changed: dict[JobId, None],
     ) -> None:
         transition = step(self._state, said, now_ms)
         apply(self._state, transition.delta)
         records.extend(transition.records)
         effects.extend(transition.effects)
+        changed.update(dict.fromkeys(transition.jobs))
         if transition.refusal is not None:
             # Old news is part of every broken connection; what is new about it is nothing.
             is_old_news = transition.refusal.kind in _OLD_NEWS
@@ -178,7 +184,8 @@ class Coordinator:
             self._check(transition)
         except BrokenInvariant as broken:
             log.error("invariant_broken", job_id=broken.job_id, report=broken.text)
-            self._step(inputs.JobBroken(broken.job_id, broken.text), now_ms, records, effects)
+            broken_job = inputs.JobBroken(broken.job_id, broken.text)
+            self._step(broken_job, now_ms, records, effects, changed)
 
     def _check(self, transition: Transition) -> None:
         check_touched(self._state, transition.delta)

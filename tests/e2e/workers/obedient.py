@@ -5,6 +5,7 @@ It reports `started` with its environment, then waits for words:
     exit CODE          end with this code
     raise TEXT         die of an uncaught exception
     say TEXT           write a line to standard error
+    print TEXT         write a line to standard output
     record TEXT        write TEXT as a message into the error file, as a worker without torch may
     spawn              start a grandchild in a session of its own that ignores TERM
     TERM|INT ignore    report the signal from now on, and go on
@@ -57,7 +58,9 @@ def obey(words: list[str]) -> None:
         case ["raise", text]:
             raise RuntimeError(text)
         case ["say", text]:
-            print(text, file=sys.stderr, flush=True)
+            os.write(2, f"{text}\n".encode())
+        case ["print", text]:
+            os.write(1, f"{text}\n".encode())  # at once, or lines of two workers would mix
         case ["record", text]:
             with open(os.environ["TORCHELASTIC_ERROR_FILE"], "w") as file:
                 json.dump({"message": {"message": text, "extraInfo": {}}}, file)

@@ -105,9 +105,7 @@ def _take(draft: Draft, node: Node, said: inputs.Report) -> None:
             draft.leaving.append((node.session, text or "it said goodbye"))
         case inputs.Blocked(round=number):
             if number == node.held_round:
-                draft.put_node(replace(node, activity=Activity.BLOCKED, set_aside=True))
-                if draft.the_job(node.job_id).phase is Phase.RUNNING:
-                    depart(draft, node, RoundReason.NODE_LEFT, "its processes survived SIGKILL")
+                become_blocked(draft, node)
         case _ if said.round != node.held_round:
             pass  # old news
         case _ if node.member:
@@ -139,14 +137,21 @@ def _take_of_member(
 def update_claim(
     claim: Claim, said: inputs.Started | inputs.Exited | inputs.Succeeded | inputs.Refused
 ) -> Claim:
-    """Return the claim with what the node reported before its round could be adopted."""
+    """Return the claim with what the node reported before its round could be adopted.
+
+    The reports that follow a Hello may be older than what it said: they add, and take nothing back.
+    """
     match said:
         case inputs.Started(pids=pids):
-            return replace(claim, activity=Activity.STARTED, pids=pids)
+            is_news = claim.activity is Activity.ASSIGNED
+            activity = Activity.STARTED if is_news else claim.activity
+            return replace(claim, activity=activity, pids=pids)
         case inputs.Exited(exits=exits):
-            failed = any(exit.is_failure for exit in exits)
+            known = {exit.local_rank for exit in claim.exits}
+            fresh = tuple(exit for exit in exits if exit.local_rank not in known)
+            failed = any(exit.is_failure for exit in fresh)
             activity = Activity.FAILED if failed else claim.activity
-            return replace(claim, activity=activity, exits=(*claim.exits, *exits))
+            return replace(claim, activity=activity, exits=claim.exits + fresh)
         case inputs.Succeeded():
             return replace(claim, activity=Activity.SUCCEEDED)
         case inputs.Refused():
@@ -161,6 +166,10 @@ def take_claim(draft: Draft, session: SessionId, claim: Claim) -> None:
     node = draft.the_node(session)
     if claim.activity is Activity.SUCCEEDED:
         mark_succeeded(draft, node)
+    elif claim.activity is Activity.FAILED and not any(exit.is_failure for exit in claim.exits):
+        # Its report that a worker could not be started may have gone down with a coordinator.
+        said = next((exit.stderr_tail for exit in claim.exits if exit.stderr_tail), "")
+        mark_refused(draft, node, said or "it could not start its workers")
     elif node.activity not in (Activity.FAILED, Activity.SUCCEEDED):
         draft.put_node(replace(node, activity=claim.activity))
         if (
@@ -216,6 +225,14 @@ def mark_refused(draft: Draft, node: Node, text: str) -> None:
     if job.round is not None and job.phase is Phase.RUNNING and job.round.refusal is None:
         draft.put_job(replace(job, round=replace(job.round, refusal=(node.name, text))))
     draft.put_node(replace(node, activity=Activity.FAILED))
+
+
+def become_blocked(draft: Draft, node: Node) -> None:
+    """Note that a node cannot become clean; a member that had succeeded keeps its success."""
+    draft.put_node(replace(node, activity=Activity.BLOCKED, set_aside=True))
+    phase = draft.the_job(node.job_id).phase
+    if phase is Phase.RUNNING or node.activity is Activity.SUCCEEDED:
+        depart(draft, node, RoundReason.NODE_LEFT, "its processes survived SIGKILL")
 
 
 def become_ready(draft: Draft, node: Node, ready: inputs.ReadyPort) -> None:

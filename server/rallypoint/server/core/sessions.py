@@ -138,6 +138,7 @@ def _open_if_needed(draft: Draft, said: inputs.Hello) -> Job:
         opened_ms=draft.now_ms,
         forming_since_ms=draft.now_ms,
         launch_id=said.identity.launch_id,
+        round_number=0 if job is None else job.round_number,  # grows through all runs of the job
     )
     _record_opened(draft, opened)
     draft.put_job(opened)
@@ -251,6 +252,9 @@ def _join(draft: Draft, job: Job, said: inputs.Hello) -> None:
     if draft.window_is_open and said.run > job.run:
         job = replace(job, run=said.run)
         _record_opened(draft, job)
+        for other in draft.nodes_of(job.job_id):
+            # They take part in this run too, and will say so to the next coordinator.
+            draft.effects.append(Welcome(other.session, other.connection, other.name, job.run))
     draft.put_job(job)
     draft.set_deadline(DeadlineKind.ABANDON, job.job_id, None)
     draft.put_node(node)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import grpc
@@ -19,6 +20,9 @@ from rallypoint.v1 import job_service_pb2 as service_pb2
 from rallypoint.v1 import job_service_pb2_grpc as service_grpc
 
 PAGE_MAX = 1_000
+WATCH_INTERVAL_S = 0.05
+"""Shortest time between two answers to one watcher: a thousand nodes that start at once are a
+thousand changes, and each answer shows all of them."""
 
 
 class JobService(service_grpc.JobServiceServicer):
@@ -81,15 +85,18 @@ class JobService(service_grpc.JobServiceServicer):
             await abort_with(context, invalid_status(invalid.path, invalid.problem))
         changed = self._outboxes.watch(job_id)
         is_first = True
+        loop = asyncio.get_running_loop()
         try:
             while True:
                 changed.clear()
+                next_s = loop.time() + WATCH_INTERVAL_S
                 job = await self._job(job_id)
                 yield service_pb2.WatchJobResponse(job=job)
                 is_first = False
                 if job.phase == job_pb2.JOB_PHASE_CLOSED and not job.nodes:
                     return
                 await changed.wait()
+                await asyncio.sleep(max(0.0, next_s - loop.time()))
         except LookupError:
             if is_first:
                 await abort_with(context, unknown_job_status(request.job_id))

@@ -9,7 +9,7 @@ state, notice, acknowledgement.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from google.rpc.status_pb2 import Status
@@ -105,14 +105,17 @@ class Outboxes:
         if not watchers:
             self._watchers.pop(job_id, None)
 
-    def carry_out(self, effects: Sequence[Effect], state: State, now_ms: int) -> None:
+    def carry_out(
+        self, effects: Sequence[Effect], changed: Collection[JobId], state: State, now_ms: int
+    ) -> None:
         """Put the effects of a durable turn where the streams find them."""
         self.epoch = state.epoch
+        for job_id in changed:
+            for event in self._watchers.get(job_id, ()):
+                event.set()
         for effect in effects:
             if isinstance(effect, JobChanged):
-                for event in self._watchers.get(effect.job_id, ()):
-                    event.set()
-                continue
+                continue  # for the log; its job is among `changed`
             outbox = self._by_session.get(effect.session)
             if outbox is None:
                 continue

@@ -1,0 +1,136 @@
+"""Simulated agents: real gRPC streams that speak the contract, without processes behind them."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from rallypoint.v1 import agent_service_pb2 as agent_pb2
+from rallypoint.v1 import agent_service_pb2_grpc as agent_grpc
+from rallypoint.v1 import job_pb2, node_pb2
+from rallypoint.wire.channel import client_options
+from rallypoint.wire.durations import to_duration, to_ms
+
+
+@dataclass(slots=True)
+class Traffic:
+    """Messages and bytes of both directions, without gRPC's own framing."""
+
+    messages: int = 0
+    bytes: int = 0
+    sizes: dict[str, int] = field(default_factory=dict)
+    """Largest size seen of each kind of message."""
+
+    def count(self, kind: str, size: int) -> None:
+        """Add one message."""
+        self.messages += 1
+        self.bytes += size
+        self.sizes[kind] = max(size, self.sizes.get(kind, 0))
+
+
+@dataclass(slots=True)
+class SimulatedAgent:
+    """One agent that obeys at once."""
+
+    number: int
+    nodes: int
+    job_id: str
+    traffic: Traffic
+    on_run: Callable[[int], None]
+    """Called with the round when a Run has come."""
+    session_id: str = field(default_factory=lambda: secrets.token_hex(16))
+    sequence: int = 0
+    epoch: int = 0
+    round: int = 0
+    port: int = 10_000
+    interval_s: float = 1.0
+    restart_count: int = 0
+    call: Any = None
+
+    def hello(self) -> agent_pb2.SessionRequest:
+        """Return the first message."""
+        spec = job_pb2.JobSpec(
+            min_nodes=self.nodes,
+            max_nodes=self.nodes,
+            max_restarts=1_000,
+            grace=to_duration(10_000),
+            restart_backoff=to_duration(0),
+        )
+        hello = agent_pb2.Hello(
+            protocol_version=1,
+            job_id=self.job_id,
+            spec=spec,
+            node_name=f"node{self.number}",
+            node_name_explicit=True,
+            address="127.0.0.1",
+            local_world_size=1,
+            role="default",
+            ready=agent_pb2.Ready(round=0, master_port=self.port),
+        )
+        return agent_pb2.SessionRequest(hello=hello)
+
+    async def live(self, channel: grpc.aio.Channel) -> None:
+        """Take part until cancelled."""
+        self.call = agent_grpc.AgentServiceStub(channel).Session()
+        await self.say(self.hello(), numbered=False)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._beat())
+            while (message := await self.call.read()) is not grpc.aio.EOF:
+                self.traffic.count(message.WhichOneof("message"), message.ByteSize())
+                self.epoch = message.epoch
+                await self._take(message)
+            raise RuntimeError(f"agent {self.number}: {await self.call.details()}")
+
+    async def _take(self, message: agent_pb2.SessionResponse) -> None:
+        if message.HasField("welcome"):
+            self.interval_s = to_ms(message.welcome.heartbeat_interval) / 1000
+        if not message.HasField("desired"):
+            return
+        desired = message.desired
+        if desired.HasField("run") and desired.run.header.number > self.round:
+            self.round = desired.run.header.number
+            self.restart_count = desired.run.header.restart_count
+            self.on_run(self.round)
+            started = agent_pb2.Started(round=self.round, pids=[1])
+            await self.say(agent_pb2.SessionRequest(started=started))
+        elif desired.HasField("stop"):
+            self.port += 1
+            ready = agent_pb2.Ready(round=desired.stop.round, master_port=self.port)
+            await self.say(agent_pb2.SessionRequest(ready=ready))
+
+    async def fail(self) -> None:
+        """Report that the node's worker was killed."""
+        exit = node_pb2.WorkerExit(signal=9, ran=to_duration(1_000))
+        worker = node_pb2.Worker(local_rank=0, pid=1, exit=exit)
+        exited = agent_pb2.Exited(round=self.round, workers=[worker])
+        await self.say(agent_pb2.SessionRequest(exited=exited))
+
+    async def say(self, message: agent_pb2.SessionRequest, *, numbered: bool = True) -> None:
+        """Send a message in its envelope."""
+        if numbered:
+            self.sequence += 1
+            message.sequence = self.sequence
+        message.session_id = self.session_id
+        message.connection = 1
+        message.epoch = self.epoch
+        self.traffic.count(message.WhichOneof("message") or "", message.ByteSize())
+        await self.call.write(message)
+
+    async def _beat(self) -> None:
+        number = 0
+        while True:
+            await asyncio.sleep(self.interval_s)
+            number += 1
+            beat = agent_pb2.Heartbeat(number=number)
+            await self.say(agent_pb2.SessionRequest(heartbeat=beat), numbered=False)
+
+
+def open_channel(port: int) -> grpc.aio.Channel:
+    """Return a channel with a connection of its own."""
+    return grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=client_options())

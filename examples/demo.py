@@ -1,0 +1,275 @@
+"""Show what Rallypoint is for: a training job goes on through the loss of a worker and of a node.
+
+On this machine it starts a coordinator and two node agents with two workers each, which train
+train_digits.py. Then
+
+    round 1   both nodes train, until a worker is killed (SIGKILL);
+    round 2   both nodes again, one restart charged, until the agent that runs rank 0 is killed;
+    round 3   the other node alone, nothing charged, until a replacement comes;
+    round 4   the survivor and the replacement, to the end.
+
+It waits for events: lines of workers, and changes of the job that the coordinator's JobService
+sends. It ends with a table of the rounds and with exit code 0, or with one line that says what went
+wrong and exit code 1. However it ends, it leaves no process behind.
+
+    python examples/demo.py
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import signal
+import sys
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from demo_processes import DemoFailed, Process, Processes
+from demo_rounds import ExpectedRound, check_rounds, check_stints, render_table
+from demo_stage import Stage, describe_end
+from rallypoint.v1 import job_pb2, node_pb2, round_pb2
+
+TIME_LIMIT_S = 110.0
+"""For everything but the cleaning up."""
+ACCURACY_MIN = 0.9
+JOB_ID = "demo"
+WORKERS_PER_NODE = 2
+MAX_RESTARTS = 1
+"""One is enough: the worker's failure is charged, the loss of a node and the growth are not."""
+EPOCHS = 10
+STEPS_PER_CHECKPOINT = 5
+STEPS_BEFORE_TROUBLE = 25
+"""A little more than an epoch of 23 steps."""
+STEP_TIME_S = 0.05
+"""Least duration of a step: makes training last long enough for a newcomer to join it."""
+ENDING_LIMIT_S = 20.0
+
+JOB_FLAGS = (
+    "--nnodes", "1:2", "--nproc-per-node", str(WORKERS_PER_NODE),
+    "--max-restarts", str(MAX_RESTARTS),
+    "--last-call", "20", "--settle-time", "0.5", "--grow-after", "1", "--shutdown-timeout", "5",
+)  # fmt: skip
+"""The round with both nodes is sealed as soon as both are there; the last call is only its limit.
+The other times are short, because this is a demonstration."""
+
+
+@dataclass(slots=True)
+class Play:
+    """One performance. trouble_s: when each round became necessary, like `Stint.first_step_s`."""
+
+    stage: Stage
+    processes: Processes
+    owner: asyncio.TaskGroup
+    checkpoint: Path
+    agents: dict[str, Process] = field(default_factory=dict)
+    trouble_s: list[float | None] = field(default_factory=lambda: [None])
+
+
+async def start_coordinator(play: Play) -> Process:
+    command = ["coordinator", "--host", "127.0.0.1", "--port", "0", "--log-format", "json"]
+    coordinator = await play.processes.start(play.owner, "coordinator", command, None)
+    await play.stage.until(lambda: play.stage.address is not None, "the coordinator listened")
+    play.stage.tell(f"the coordinator listens on {play.stage.address}")
+    return coordinator
+
+
+async def start_agent(play: Play, name: str) -> None:
+    assert play.stage.address is not None
+    script = Path(__file__).with_name("train_digits.py")
+    command = [
+        *("node-agent", "--coordinator", play.stage.address, "--job-id", JOB_ID),
+        *("--node-name", name, "--local-addr", "127.0.0.1", "--log-format", "json"),
+        *(*JOB_FLAGS, str(script), "--checkpoint", str(play.checkpoint), "--epochs", str(EPOCHS)),
+        *("--steps-per-checkpoint", str(STEPS_PER_CHECKPOINT), "--step-time", str(STEP_TIME_S)),
+        *("--log-every", "1"),
+    ]
+    play.agents[name] = await play.processes.start(play.owner, name, command, 0)
+    play.stage.tell(f"agent {name} started, pid {play.agents[name].child.pid}")
+
+
+def find_node(job: job_pb2.Job, name: str) -> node_pb2.Node:
+    """Return a node whose workers run.
+
+    Raises:
+        DemoFailed: when there is none of that name.
+    """
+    for node in job.nodes:
+        if node.name == name and node.state == node_pb2.NODE_STATE_STARTED:
+            return node
+    raise DemoFailed(f"the JobService knows no running workers on {name}")
+
+
+async def kill_worker(play: Play) -> None:
+    """While round 1 trains, kill the worker with the highest rank."""
+    stage = play.stage
+    await stage.until(lambda: stage.is_training(1, STEPS_BEFORE_TROUBLE), "round 1 had trained")
+    node = find_node(stage.job, stage.job.round.members[-1].node_name)
+    worker = node.workers[-1]
+    stage.tell(f">>> SIGKILL to the worker with rank {worker.rank}: {node.name}, pid {worker.pid}")
+    play.trouble_s.append(stage.now_s())
+    try:
+        os.kill(worker.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        raise DemoFailed(f"the JobService names pid {worker.pid}, which does not run") from None
+    await stage.until(lambda: stage.is_training(2, STEPS_BEFORE_TROUBLE), "round 2 had trained")
+
+
+async def kill_agent(play: Play) -> str:
+    """While round 2 trains, kill the agent whose workers include rank 0; return the other's name.
+
+    Rank 0 hosts the workers' store and writes the checkpoints: it is the worst one to lose.
+    """
+    stage = play.stage
+    first, other = (member.node_name for member in stage.job.round.members)
+    agent = play.agents[first]
+    stage.tell(f">>> SIGKILL to the agent {first} (pid {agent.child.pid}), which runs rank 0")
+    killed_s = stage.now_s()
+    play.trouble_s.append(killed_s)
+    agent.kill()
+    await agent.wait_end(ENDING_LIMIT_S)
+    await play.processes.wait_gone(first)
+    stage.tell(f"of {first} no process is left, {stage.now_s() - killed_s:.2f} s after the kill")
+    await stage.until(lambda: stage.is_training(3, STEPS_BEFORE_TROUBLE), "round 3 had trained")
+    return other
+
+
+async def replace_node(play: Play, name: str) -> None:
+    """While round 3 trains, let another node join; return when the job has grown and trains."""
+    stage = play.stage
+    await start_agent(play, name)
+    number = stage.job.round.header.number
+
+    def is_stopped() -> bool:
+        round_is_over = stage.job.round.header.number != number
+        return round_is_over or stage.job.phase != job_pb2.JOB_PHASE_RUNNING
+
+    await stage.until(is_stopped, f"round {number} was stopped for {name}")
+    play.trouble_s.append(stage.now_s())
+    await stage.until(lambda: stage.is_training(4), "round 4 trained")
+
+
+async def await_end(play: Play, coordinator: Process) -> None:
+    """Return when the job, all agents and the coordinator have ended, and nothing is left."""
+    stage = play.stage
+    await stage.until(lambda: stage.watch_has_ended, "the job ended")
+    for agent in play.agents.values():
+        await agent.wait_end(ENDING_LIMIT_S)
+    coordinator.exit_code = 0
+    coordinator.child.terminate()
+    await coordinator.wait_end(ENDING_LIMIT_S)
+    await play.processes.wait_gone()
+    stage.tell("all agents and the coordinator have ended; no process is left")
+
+
+async def perform(play: Play) -> None:
+    """Play all acts, then check and show what happened.
+
+    Raises:
+        DemoFailed: when anything was not as it should be.
+    """
+    stage = play.stage
+    coordinator = await start_coordinator(play)
+    await start_agent(play, "node-a")
+    await start_agent(play, "node-b")
+    await stage.until(lambda: bool(stage.joined), "an agent reached the coordinator")
+    play.owner.create_task(stage.watch(JOB_ID))
+    await kill_worker(play)
+    survivor = await kill_agent(play)
+    await replace_node(play, "node-c")
+    await await_end(play, coordinator)
+    check_and_show(play, survivor)
+
+
+def check_and_show(play: Play, survivor: str) -> None:
+    stage, job = play.stage, play.stage.job
+    if job.outcome != job_pb2.OUTCOME_SUCCEEDED:
+        raise DemoFailed(describe_end(job))
+    both, grown, four = ("node-a", "node-b"), (survivor, "node-c"), 2 * WORKERS_PER_NODE
+    expected = (
+        ExpectedRound(round_pb2.ROUND_REASON_FIRST, both, four, 0),
+        ExpectedRound(round_pb2.ROUND_REASON_WORKER_FAILED, both, four, 1),
+        ExpectedRound(round_pb2.ROUND_REASON_NODE_LOST, (survivor,), WORKERS_PER_NODE, 1),
+        ExpectedRound(round_pb2.ROUND_REASON_GROWTH, grown, four, 1),
+    )
+    check_rounds(job.history, expected)
+    check_stints(stage.stints, job.history, STEPS_PER_CHECKPOINT)
+    if stage.accuracy is None or stage.accuracy < ACCURACY_MIN:
+        raise DemoFailed(f"the test accuracy is {stage.accuracy}, below {ACCURACY_MIN}")
+    print(f"\n{render_table(job.history, stage.stints, play.trouble_s)}\n")
+    print(
+        "workers run after: from when the coordinator learned of the failure (or stopped the round"
+        "\n                   to grow) until all new workers ran, as the JobService says"
+        "\ntraining after:    from the kill (or the stop) to the first training step; most of it is"
+        "\n                   the import of torch in every worker"
+    )
+    print(f"\ntest accuracy {stage.accuracy:.3f}; took {stage.now_s():.1f} s")
+
+
+async def perform_in_time(stage: Stage, processes: Processes, folder: Path) -> None:
+    try:
+        async with asyncio.timeout(TIME_LIMIT_S), asyncio.TaskGroup() as owner:
+            await perform(Play(stage, processes, owner, folder / "checkpoint"))
+    except TimeoutError:
+        raise DemoFailed(f"{TIME_LIMIT_S:g} s went by before {stage.awaited}") from None
+    except BaseExceptionGroup as group:
+        failed, rest = group.split(DemoFailed)
+        if failed is None or rest is not None:
+            raise
+        raise first_failure(failed) from group
+
+
+def first_failure(group: BaseExceptionGroup[DemoFailed]) -> DemoFailed:
+    found = group.exceptions[0]
+    return found if isinstance(found, DemoFailed) else first_failure(found)
+
+
+async def run() -> int:
+    """Run the demonstration, end whatever it started, and return the exit code."""
+    stage = Stage()
+    processes = Processes(stage.take_line, stage.take_log)
+    loop = asyncio.get_running_loop()
+    signals: list[int] = []
+    with tempfile.TemporaryDirectory(prefix="rallypoint-demo-") as folder:
+        # A signal cancels only this task, so that nothing can interrupt the cleaning up.
+        performance = loop.create_task(perform_in_time(stage, processes, Path(folder)))
+
+        def interrupt(signum: int) -> None:
+            signals.append(signum)
+            performance.cancel()
+
+        for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            loop.add_signal_handler(signum, interrupt, signum)
+        try:
+            await performance
+        except DemoFailed as error:
+            show_logs(processes)
+            print(f"demo: failed after {stage.now_s():.1f} s: {error}", file=sys.stderr)
+            return 1
+        except asyncio.CancelledError:
+            if not signals:
+                raise
+            print(f"demo: ended by {signal.Signals(signals[0]).name}", file=sys.stderr)
+            return 128 + signals[0]
+        finally:
+            await processes.close()
+    return 0
+
+
+def show_logs(processes: Processes) -> None:
+    """Print the end of what each process logged, for the search of the cause."""
+    for process in processes.all:
+        for line in process.tail:
+            print(f"    {process.name}: {line}", file=sys.stderr)
+
+
+def main() -> int:
+    """Parse the arguments, of which there are none, and run."""
+    about = "Train through the loss of a worker and of a node; takes about a minute."
+    argparse.ArgumentParser(description=about).parse_args()
+    return asyncio.run(run())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,152 @@
+"""What the rounds of the demonstration have to be, and how they are shown. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from demo_processes import DemoFailed
+from rallypoint.v1 import round_pb2
+from rallypoint.wire.durations import to_ms
+
+
+@dataclass(slots=True)
+class Stint:
+    """The training between two failures, as rank 0 told of it in its output.
+
+    node_name: where rank 0 ran.
+    world_size: workers, as they were told.
+    resumed_step: steps that the checkpoint had; 0 for none.
+    last_step: the last step that was reported.
+    first_step_s: when the first one was, in seconds since the demonstration began; None until then.
+    """
+
+    node_name: str
+    world_size: int
+    resumed_step: int
+    last_step: int
+    first_step_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectedRound:
+    """What a round has to look like. node_names: sorted."""
+
+    reason: round_pb2.RoundReason.ValueType
+    node_names: tuple[str, ...]
+    world_size: int
+    restart_count: int
+
+
+def reason_words(reason: round_pb2.RoundReason.ValueType) -> str:
+    """Return a reason as a person writes it: "worker failed"."""
+    name = round_pb2.RoundReason.Name(reason).removeprefix("ROUND_REASON_")
+    return name.lower().replace("_", " ")
+
+
+def check_rounds(
+    rounds: Sequence[round_pb2.RoundSummary], expected: Sequence[ExpectedRound]
+) -> None:
+    """Compare the history of a job with what was meant to happen.
+
+    Raises:
+        DemoFailed: at the first difference.
+    """
+    found = [
+        ExpectedRound(
+            round.began, tuple(sorted(round.node_names)), round.world_size, round.restart_count
+        )
+        for round in rounds
+    ]
+    for round, actual, wanted in zip(rounds, found, expected, strict=False):
+        if actual != wanted:
+            text = f"round {round.number} should have {_describe(wanted)}, but has "
+            raise DemoFailed(text + _describe(actual))
+    if len(found) != len(expected):
+        raise DemoFailed(f"there should be {len(expected)} rounds, but there were {len(found)}")
+    if rounds[-1].ended != round_pb2.ROUND_REASON_SUCCEEDED:
+        raise DemoFailed(f"the last round ended because: {reason_words(rounds[-1].ended)}")
+
+
+def _describe(round: ExpectedRound) -> str:
+    return (
+        f"reason '{reason_words(round.reason)}', nodes {', '.join(round.node_names)}, "
+        f"{round.world_size} workers and {round.restart_count} restarts"
+    )
+
+
+def check_stints(
+    stints: Sequence[Stint], rounds: Sequence[round_pb2.RoundSummary], steps_per_checkpoint: int
+) -> None:
+    """Check that every round trained, and went on from the last checkpoint of the one before.
+
+    Raises:
+        DemoFailed: when one did not.
+    """
+    if len(stints) != len(rounds):
+        raise DemoFailed(f"{len(rounds)} rounds, but training was started {len(stints)} times")
+    for stint, round in zip(stints, rounds, strict=True):
+        if stint.first_step_s is None:
+            raise DemoFailed(f"round {round.number} took no training step")
+        if stint.world_size != round.world_size:
+            text = f"{stint.world_size} workers trained, not {round.world_size}"
+            raise DemoFailed(f"round {round.number}: {text}")
+    for before, after in pairwise(stints):
+        if after.resumed_step < before.last_step - steps_per_checkpoint:
+            text = f"step {before.last_step} was reached, but step {after.resumed_step} resumed"
+            raise DemoFailed(f"too much training was lost: {text}")
+
+
+HEADINGS = (
+    "round", "began because", "nodes", "workers", "restarts", "from step", "workers run after",
+    "training after",
+)  # fmt: skip
+NUMBERS = frozenset({0, 3, 4, 5, 6, 7})
+"""Columns that are aligned to the right."""
+
+
+def render_table(
+    rounds: Sequence[round_pb2.RoundSummary],
+    stints: Sequence[Stint],
+    trouble_s: Sequence[float | None],
+) -> str:
+    """Return the rounds as a table of plain text.
+
+    Args:
+        rounds: the history of the job.
+        stints: one per round.
+        trouble_s: for each round, when the event came that made it necessary, in seconds since the
+            demonstration began; None for none.
+    """
+    rows: list[tuple[str, ...]] = [HEADINGS]
+    for round, stint, since_s in zip(rounds, stints, trouble_s, strict=True):
+        workers_s = None
+        if round.HasField("recovered_after"):
+            workers_s = to_ms(round.recovered_after) / 1000
+        training_s = None
+        if since_s is not None and stint.first_step_s is not None:
+            training_s = stint.first_step_s - since_s
+        rows.append(
+            (
+                str(round.number),
+                reason_words(round.began),
+                ", ".join(sorted(round.node_names)),
+                str(round.world_size),
+                str(round.restart_count),
+                str(stint.resumed_step),
+                "-" if workers_s is None else f"{workers_s:.2f} s",
+                "-" if training_s is None else f"{training_s:.2f} s",
+            )
+        )
+    widths = [max(len(row[column]) for row in rows) for column in range(len(HEADINGS))]
+    rows.insert(1, tuple("-" * width for width in widths))
+    return "\n".join(_render_row(row, widths) for row in rows)
+
+
+def _render_row(row: Sequence[str], widths: Sequence[int]) -> str:
+    cells = (
+        cell.rjust(width) if column in NUMBERS else cell.ljust(width)
+        for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+    )
+    return "  ".join(cells).rstrip()

@@ -1,0 +1,195 @@
+"""What the demonstration has seen so far, and the waiting for more of it.
+
+Two sources are brought together: the lines that workers write, and the job as the coordinator's
+JobService sends it after every change. Both are told to the reader as they come.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Callable
+
+import grpc
+
+from demo_processes import DemoFailed
+from demo_rounds import Stint, reason_words
+from rallypoint.v1 import job_pb2, round_pb2
+from rallypoint.v1 import job_service_pb2 as service_pb2
+from rallypoint.v1 import job_service_pb2_grpc as service_grpc
+from rallypoint.wire.channel import client_options
+
+# Longest wait for one event. Four workers that import torch on two busy cores take ten seconds.
+WAIT_LIMIT_S = 45.0
+
+# What train_digits.py writes.
+STARTED = re.compile(r"started rank=(\d+) world_size=(\d+) restart=\d+ epoch=\d+ step=(\d+)$")
+STEP = re.compile(r"epoch=\d+ step=(\d+) loss=\S+$")
+EPOCH = re.compile(r"epoch=\d+ loss=\S+ accuracy=\S+$")
+ACCURACY = re.compile(r"test accuracy (\S+) after ")
+
+TOLD_WAITS = frozenset(
+    {
+        job_pb2.WAIT_KIND_REATTACH,
+        job_pb2.WAIT_KIND_NODES,
+        job_pb2.WAIT_KIND_LAST_CALL,
+        job_pb2.WAIT_KIND_RETURNING,
+        job_pb2.WAIT_KIND_GROWTH,
+    }
+)
+"""Waits that are worth a line; the others last milliseconds."""
+
+
+def describe_end(job: job_pb2.Job) -> str:
+    """Return how a job ended, and why if it did not succeed."""
+    text = f"the job {job_pb2.Outcome.Name(job.outcome).removeprefix('OUTCOME_').lower()}"
+    has_succeeded = job.outcome == job_pb2.OUTCOME_SUCCEEDED
+    return text if has_succeeded else f"{text}: {job.verdict.text or 'no reason given'}"
+
+
+class Stage:
+    """All that has happened, as far as it was seen."""
+
+    def __init__(self) -> None:
+        """Begin now."""
+        self._began_s = time.monotonic()
+        self._changed = asyncio.Event()
+        self.job = job_pb2.Job()
+        """The job as last sent."""
+        self.watch_has_ended = False
+        self.address: str | None = None
+        """Where the coordinator listens."""
+        self.joined: set[str] = set()
+        """Agents that have reached the coordinator."""
+        self.stints: list[Stint] = []
+        self.accuracy: float | None = None
+        self.awaited = ""
+        """What the demonstration waits for, as `until` was told."""
+
+    def now_s(self) -> float:
+        """Return the seconds since the demonstration began."""
+        return time.monotonic() - self._began_s
+
+    def tell(self, text: str) -> None:
+        """Print one line of the narration."""
+        print(f"{self.now_s():6.1f} s  {text}", flush=True)
+
+    async def until(
+        self, is_so: Callable[[], bool], what: str, limit_s: float = WAIT_LIMIT_S
+    ) -> None:
+        """Return when `is_so` says yes; it is asked again after everything that is seen.
+
+        Raises:
+            DemoFailed: after `limit_s`, or when the job has ended before; the text says `what` did
+                not happen, such as "node-a came".
+        """
+        self.awaited = what
+        try:
+            async with asyncio.timeout(limit_s):
+                while not is_so():
+                    if self.watch_has_ended:
+                        raise DemoFailed(f"before {what}, {describe_end(self.job)}")
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError:
+            raise DemoFailed(f"{limit_s:g} s went by before {what}") from None
+
+    def is_training(self, stint_count: int, steps: int = 1) -> bool:
+        """Return whether training was started so often and has taken `steps` steps since.
+
+        Raises:
+            DemoFailed: when it was started more often.
+        """
+        if len(self.stints) < stint_count:
+            return False
+        if len(self.stints) > stint_count:
+            raise DemoFailed(f"training was started once more after round {stint_count} had begun")
+        stint = self.stints[-1]
+        return stint.last_step - stint.resumed_step >= steps
+
+    # --- lines of processes ---
+
+    def take_line(self, name: str, line: str) -> None:
+        """Take a line from the standard output of a process."""
+        self._changed.set()
+        if line.startswith("listening on "):
+            self.address = line.removeprefix("listening on ")
+        elif match := STARTED.match(line):
+            self._tell_line(name, line)
+            rank, world_size, step = map(int, match.groups())
+            if rank == 0:
+                self.stints.append(Stint(name, world_size, step, step))
+        elif match := STEP.match(line):
+            self._take_step(name, line, int(match[1]))
+        elif EPOCH.match(line):
+            self._tell_line(name, line)
+        elif match := ACCURACY.match(line):
+            self._tell_line(name, line)
+            self.accuracy = float(match[1])
+
+    def take_log(self, name: str, line: str) -> None:
+        """Take a line from the standard error of a process: an agent's log, or a worker's."""
+        if '"event": "coordinator_reached"' in line:
+            self.joined.add(name)
+            self._changed.set()
+
+    def _take_step(self, name: str, line: str, step: int) -> None:
+        # Only rank 0 reports steps. What comes late from an earlier rank 0 counts for its own
+        # stint: each agent's output is in order, and old workers end before new ones start.
+        stint = next((s for s in reversed(self.stints) if s.node_name == name), None)
+        if stint is None:
+            raise DemoFailed(f"{name} reports a step before its rank 0 has started: {line}")
+        stint.last_step = step
+        if stint.first_step_s is None:
+            stint.first_step_s = self.now_s()
+            self._tell_line(name, f"{line}  (first step of this round)")
+
+    def _tell_line(self, name: str, line: str) -> None:
+        self.tell(f"    {name}: {line}")
+
+    # --- the job, from the coordinator ---
+
+    async def watch(self, job_id: str) -> None:
+        """Follow the job until its end.
+
+        Raises:
+            DemoFailed: when the stream breaks, or ends before the run has its outcome.
+        """
+        assert self.address is not None
+        async with grpc.aio.insecure_channel(self.address, options=client_options()) as channel:
+            request = service_pb2.WatchJobRequest(job_id=job_id)
+            try:
+                async for response in service_grpc.JobServiceStub(channel).WatchJob(request):
+                    self._take_job(response.job)
+            except grpc.aio.AioRpcError as error:
+                text = f"{error.code().name}: {error.details()}"
+                raise DemoFailed(f"the watch of the job ended with {text}") from error
+        if self.job.phase != job_pb2.JOB_PHASE_CLOSED:
+            raise DemoFailed("the watch of the job ended before the job did")
+        self.watch_has_ended = True
+        self._changed.set()
+
+    def _take_job(self, job: job_pb2.Job) -> None:
+        before, self.job = self.job, job
+        for summary in job.history[len(before.history) :]:
+            self._tell_end(summary)
+        if job.HasField("round") and job.round.header.number != before.round.header.number:
+            self._tell_begin(job.round)
+        if job.waiting.kind != before.waiting.kind and job.waiting.kind in TOLD_WAITS:
+            self._tell_line("coordinator", f"waiting: {job.waiting.text}")
+        self._changed.set()
+
+    def _tell_end(self, summary: round_pb2.RoundSummary) -> None:
+        self.tell(f"round {summary.number} has ended: {reason_words(summary.ended)}")
+        verdict = self.job.verdict
+        if verdict.round == summary.number and verdict.text:
+            self._tell_line("coordinator", verdict.text)
+
+    def _tell_begin(self, round: round_pb2.Round) -> None:
+        header = round.header
+        names = ", ".join(member.node_name for member in round.members)
+        self.tell(
+            f"round {header.number} begins ({reason_words(header.reason)}) with {names}: "
+            f"{header.world_size} workers, restarts charged: {header.restart_count}"
+        )

@@ -1,0 +1,164 @@
+"""SIGKILL to the coordinator: workers run on, and a new one takes the round over."""
+
+import signal
+
+import pytest
+
+from rallypoint.v1 import job_pb2, node_pb2, round_pb2
+from support.commands import Command
+from support.jobs import is_started, node, pids
+from support.world import World
+
+
+@pytest.fixture
+def port(world: World) -> int:
+    """A port that nobody else gets while a coordinator is away, though it is free to listen on."""
+    return world.ports.reserve()
+
+
+@pytest.fixture
+def coordinator(world: World, port: int) -> Command:
+    return world.coordinator(port)
+
+
+def start_two(world: World) -> list[Command]:
+    """Start a job of two nodes with two workers each, and wait until they run."""
+    agents = [world.agent(name, "--max-restarts=3", nnodes="2", nproc=2) for name in ("a", "b")]
+    world.mailbox.workers(4)
+    return agents
+
+
+def replace_coordinator(world: World, port: int, agents: list[Command]) -> job_pb2.Job:
+    """Start a coordinator where one was; return the job as of its decision about the round."""
+    world.coordinator(port)
+    for agent in agents:
+        agent.wait_event("coordinator_reached", count=2)
+    return world.jobs.wait(world.job_id, lambda job: job.phase != job_pb2.JOB_PHASE_FORMING)
+
+
+def test_new_coordinator_adopts_the_round_that_runs(
+    world: World, coordinator: Command, port: int
+) -> None:
+    """No worker is touched; round, restart count and pids are as before; then all goes on."""
+    agents = start_two(world)
+    workers = world.mailbox.workers(4)
+    before = world.jobs.wait(world.job_id, lambda job: is_started(job, 1))
+    coordinator.kill()
+    away = [agent.wait_event("coordinator_away") for agent in agents]
+    after = replace_coordinator(world, port, agents)
+
+    assert away[0]["why"]
+    assert "workers go on" in away[0]["then"] and "600 s" in away[0]["then"]
+    assert after.phase == job_pb2.JOB_PHASE_RUNNING
+    assert after.round.header == before.round.header
+    assert after.round.members == before.round.members
+    assert after.restart_count == before.restart_count
+    assert pids(after) == pids(before) == [worker.pid for worker in workers]
+    assert len(world.mailbox.started()) == 4
+
+    workers[3].kill()
+    again = world.mailbox.workers(4, round=2)
+    assert [(worker.rank, worker.node) for worker in again] == [
+        (worker.rank, worker.node) for worker in workers
+    ]
+    assert [worker.restart_count for worker in again] == [1] * 4
+    for worker in again:
+        worker.tell("exit", "0")
+    assert [agent.wait() for agent in agents] == [0, 0]
+
+
+def test_success_while_the_coordinator_is_away_is_reported_later(
+    world: World, coordinator: Command, port: int
+) -> None:
+    """A node that finishes meanwhile says so to the next coordinator; nothing is run again."""
+    agents = start_two(world)
+    workers = world.mailbox.workers(4)
+    coordinator.kill()
+    agents[0].wait_event("coordinator_away")
+    for worker in workers[:2]:
+        worker.tell("exit", "0")
+    replace_coordinator(world, port, agents)
+    world.jobs.wait(world.job_id, lambda job: node(job, "a").state == node_pb2.NODE_STATE_SUCCEEDED)
+
+    for worker in workers[2:]:
+        worker.tell("exit", "0")
+    assert [agent.wait() for agent in agents] == [0, 0]
+    assert len(world.mailbox.started()) == 4
+
+
+def test_failure_while_the_coordinator_is_away_is_charged_once(
+    world: World, coordinator: Command, port: int
+) -> None:
+    """The next coordinator hears of the failure, stops the round and starts the next."""
+    agents = start_two(world)
+    first = world.mailbox.workers(4)
+    coordinator.kill()
+    agents[1].wait_event("coordinator_away")
+    first[2].kill()
+    replace_coordinator(world, port, agents)
+    second = world.mailbox.workers(4, round=2)
+    job = world.jobs.wait(world.job_id, lambda job: is_started(job, 2))
+
+    assert [worker.restart_count for worker in second] == [1] * 4
+    assert (job.restart_count, job.round.header.reason) == (
+        1,
+        round_pb2.ROUND_REASON_WORKER_FAILED,
+    )
+    assert (job.verdict.culprit.rank, job.verdict.culprit.pid) == (2, first[2].pid)
+    for worker in second:
+        worker.tell("exit", "0")
+    assert [agent.wait() for agent in agents] == [0, 0]
+
+
+def test_node_lost_while_the_coordinator_is_away_ends_the_round_uncharged(
+    world: World, coordinator: Command, port: int
+) -> None:
+    """The next coordinator finds the round incomplete, stops the rest and forms a smaller one."""
+    agents = [world.agent(name, nnodes="1:2") for name in ("a", "b")]
+    workers = world.mailbox.workers(2, round=find_full_round(world))
+    coordinator.kill()
+    agents[0].wait_event("coordinator_away")
+    agents[1].signal(signal.SIGKILL)
+    world.coordinator(port)
+    last = world.mailbox.workers(1, round=workers[0].round + 1)
+
+    assert [(worker.node, worker.env["WORLD_SIZE"]) for worker in last] == [("a", "1")]
+    assert last[0].restart_count == 0
+    last[0].tell("exit", "0")
+    assert agents[0].wait() == 0
+
+
+def find_full_round(world: World) -> int:
+    """Wait for the round that has both nodes: the first, or one that grew."""
+    for worker in world.mailbox.workers(1):
+        if worker.env["WORLD_SIZE"] == "2":
+            return 1
+    return 2
+
+
+def test_agent_without_workers_gives_up(world: World, coordinator: Command) -> None:
+    """An agent that waits for peers ends with 75 once the coordinator was away for its timeout."""
+    agent = world.agent("a", "--coordinator-timeout=0.5", nnodes="2")
+    agent.wait_event("coordinator_reached")
+    coordinator.kill()
+
+    assert agent.wait() == 75
+    assert agent.said() == ["node-agent: no coordinator answered for 0.5 s"]
+
+
+def test_coordinator_that_is_told_to_end_ends_with_0(
+    world: World, coordinator: Command, port: int
+) -> None:
+    """SIGTERM to the coordinator touches no worker; an agent can still be told to end meanwhile."""
+    agents = start_two(world)
+    workers = world.mailbox.workers(4)
+    coordinator.signal(signal.SIGTERM)
+
+    assert coordinator.wait(limit_s=5) == 0
+    for agent in agents:
+        agent.wait_event("coordinator_away")
+    assert {worker.pid for worker in workers} <= set(world.marked())
+    for agent in agents:
+        agent.signal(signal.SIGTERM)
+    assert [agent.wait(limit_s=5) for agent in agents] == [143, 143]
+    assert world.left() == []

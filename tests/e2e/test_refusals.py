@@ -1,0 +1,197 @@
+"""What cannot work is refused: one line that says what to do, the right exit code, nothing left."""
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from rallypoint.v1 import job_pb2, verdict_pb2
+from support.commands import COORDINATOR, NODE_AGENT
+from support.jobs import is_started
+from support.world import OBEDIENT, World
+
+HERE = "--coordinator=localhost:1"
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        ((HERE, "--nnodes=3:1", OBEDIENT), "--nnodes: '3:1' does not satisfy 1 <= MIN <= MAX"),
+        ((HERE, "--nnodes=0", OBEDIENT), "--nnodes: '0' does not satisfy 1 <= MIN <= MAX"),
+        ((HERE, "--nnodes=x", OBEDIENT), "--nnodes: 'x' is not N or MIN:MAX"),
+        ((HERE, "--nproc-per-node=0", OBEDIENT), "--nproc-per-node: '0' is not 1 or more"),
+        ((HERE, "--max-restarts=-1", OBEDIENT), "--max-restarts: '-1' is not 0 or more"),
+        ((HERE, "--join-timeout=soon", OBEDIENT), "'soon' is not a number of seconds"),
+        ((HERE, "--label=rack", OBEDIENT), "--label: 'rack' is not KEY=VALUE"),
+        ((HERE, "--no-such-flag", OBEDIENT), "--no-such-flag"),
+        ((HERE, "--nnod=1", OBEDIENT), "--nnod"),
+        ((HERE,), "the following arguments are required: script"),
+        ((HERE, "missing.py"), "missing.py: no such script in /"),
+        ((HERE, "--no-python", "no-such-program"), "no-such-program: no such program"),
+        ((HERE, "--no-python", "-m", OBEDIENT), "--module and --no-python exclude each other"),
+        ((OBEDIENT,), "give either --coordinator HOST:PORT or --standalone"),
+        ((HERE, "--standalone", OBEDIENT), "give either --coordinator HOST:PORT or --standalone"),
+        (("--coordinator=a:b", OBEDIENT), "'a:b' is not HOST:PORT"),
+        (("--standalone", "--nnodes=2", OBEDIENT), "--standalone is for a single node"),
+        ((HERE, "--nnodes=1:2", OBEDIENT), "give every node the same --job-id"),
+        ((HERE, "--job-id=", OBEDIENT), "--job-id must have 1 to 255 bytes"),
+    ],
+)
+def test_bad_usage_of_node_agent_is_one_line(
+    world: World, argv: tuple[str, ...], words: str
+) -> None:
+    """Exit code 2 and one line that names the flag and the value, before anything is started."""
+    done = world.run(NODE_AGENT, *argv)
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("node-agent: error: ")
+    assert words in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert world.left() == []
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (("--port=x",), "--port: 'x' is not a whole number"),
+        (("--port=65536",), "--port: '65536' is not a port"),
+        (("--no-such-flag",), "--no-such-flag"),
+        (("--host=192.0.2.1", "--port=0"), "cannot listen on 192.0.2.1:0"),
+    ],
+)
+def test_bad_usage_of_coordinator_is_one_line(
+    world: World, argv: tuple[str, ...], words: str
+) -> None:
+    """Exit code 2 and one line on standard error, nothing on standard output."""
+    done = world.run(COORDINATOR, *argv)
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("coordinator: error: ")
+    assert words in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert world.left() == []
+
+
+def test_second_coordinator_on_a_port_is_refused(world: World) -> None:
+    """The port of a running coordinator is not shared: one line names it and the likely reason."""
+    port = world.target.rpartition(":")[2]
+    done = world.run(COORDINATOR, "--host=127.0.0.1", f"--port={port}")
+
+    assert (done.returncode, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"coordinator: error: cannot listen on 127.0.0.1:{port}: ")
+    assert "the port is in use" in line
+
+
+def test_agent_without_a_coordinator_gives_up_with_75(world: World) -> None:
+    """It says at once for how long it will try, then that nobody answered; exit code 75."""
+    world.target = f"127.0.0.1:{world.ports.reserve()}"
+    agent = world.agent("a", "--coordinator-timeout=1")
+
+    assert agent.wait() == 75
+    assert (
+        "gives up after 1 s (--coordinator-timeout)" in agent.events("coordinator_away")[0]["then"]
+    )
+    assert agent.said() == ["node-agent: no coordinator answered for 1 s"]
+    assert world.left() == []
+
+
+def test_agent_with_another_specification_is_refused(world: World) -> None:
+    """It ends with 2 and the names and both values of what differs; the job runs on."""
+    first = world.agent("a")
+    (worker,) = world.mailbox.workers(1)
+    second = world.agent("b", "--max-restarts=7", nnodes="1:2")
+
+    assert second.wait() == 2
+    (line,) = second.said()
+    assert "--nnodes is 1:1 there and 1:2 here; --max-restarts is 0 there and 7 here" in line
+    assert line.count(" there and ") == 2
+    worker.tell("exit", "0")
+    assert first.wait() == 0
+    assert len(world.mailbox.started()) == 1
+
+
+@pytest.mark.parametrize(
+    ("flag", "words"),
+    [
+        ("--node-name=a", "another agent of job {job} is attached as node a"),
+        ("--node-rank=3", "node a of job {job} has --node-rank 3 already"),
+        ("--local-addr=192.0.2.7", "node b has the address 192.0.2.7, but a has 127.0.0.1"),
+    ],
+)
+def test_agent_that_cannot_join_is_refused(world: World, flag: str, words: str) -> None:
+    """A name, rank or address that does not go with the job's nodes: exit code 2, and which."""
+    first = world.agent("a", "--node-rank=3", nnodes="2")
+    first.wait_event("coordinator_reached")
+    second = world.agent("b", flag, nnodes="2")
+
+    assert second.wait() == 2
+    (line,) = second.said()
+    assert words.format(job=world.job_id) in line
+    assert first.is_running()
+
+
+def test_crash_loop_ends_the_job_early(world: World) -> None:
+    """The same early death five times in a row is a verdict, whatever --max-restarts allows.
+
+    The first two restarts are immediate, the next two wait for the pause and for twice the pause.
+    """
+    script = Path(world.folder, "dies.py")
+    script.write_text("import no_such_thing")
+    flags = ("--max-restarts=256", "--restart-backoff=0.3")
+    agent = world.agent("a", *flags, nproc=2, script=[str(script)])
+    agent.wait_event("coordinator_reached")
+    seen = world.jobs.history(world.job_id)
+
+    assert agent.wait() == 1
+    assert "ModuleNotFoundError: No module named 'no_such_thing'" in agent.stderr()
+    assert "the same failure 5 times in a row, each within 10 s of the start" in agent.stderr()
+    assert [event["round"] for event in agent.events("round_began")] == [1, 2, 3, 4, 5]
+    pauses = {
+        job.restart_count: job.waiting.time_left.ToTimedelta().total_seconds()
+        for job in reversed(seen)
+        if job.waiting.kind == job_pb2.WAIT_KIND_BACKOFF
+    }
+    assert sorted(pauses) == [3, 4]
+    assert pauses[3] <= 0.3 < pauses[4] <= 0.6
+    job = seen[-1]
+    assert (job.outcome, job.restart_count) == (job_pb2.OUTCOME_FAILED, 4)
+    assert job.verdict.consequence == verdict_pb2.VERDICT_CONSEQUENCE_CRASH_LOOP
+
+
+def test_program_that_cannot_be_executed_ends_the_job(world: World) -> None:
+    """Found only when a worker is started: the verdict names the node and the system's reason."""
+    program = Path(world.folder, "train")
+    program.write_text("#!/no/such/interpreter\n")
+    program.chmod(0o755)
+    agents = [world.agent("a", nnodes="2")]
+    agents.append(world.agent("b", "--no-python", nnodes="2", script=[str(program)]))
+
+    assert [agent.wait() for agent in agents] == [1, 1]
+    for agent in agents:
+        cause = next(line for line in agent.said() if line.startswith("  cause"))
+        assert "node b could not start its workers: " in cause
+        assert os.strerror(errno.ENOENT) in cause
+    assert world.left() == []
+
+
+def test_joining_takes_no_longer_than_its_timeout(world: World) -> None:
+    """A job that stays short of its minimum fails, and says how many nodes there were."""
+    agent = world.agent("a", "--join-timeout=0.5", nnodes="2")
+
+    assert agent.wait() == 1
+    assert "1 of at least 2 nodes were ready after 0.5 s" in agent.stderr()
+    assert not world.mailbox.started()
+
+
+def test_refused_agent_takes_nothing_from_the_job(world: World) -> None:
+    """A round that was formed before the refusal is the same after it."""
+    first = world.agent("a")
+    (worker,) = world.mailbox.workers(1)
+    world.agent("b", "--role=other", nnodes="3").wait()
+    job = world.jobs.wait(world.job_id, lambda job: is_started(job, 1))
+
+    assert [node.name for node in job.nodes] == ["a"]
+    worker.tell("exit", "0")
+    assert first.wait() == 0

@@ -1,0 +1,96 @@
+"""The lives of a job: standalone, again under the same name, and looked back at."""
+
+import signal
+
+from rallypoint.v1 import job_pb2
+from support.commands import NODE_AGENT
+from support.world import OBEDIENT, World
+
+
+def test_standalone_restarts_and_fails_as_any_job(world: World) -> None:
+    """The coordinator inside an agent restarts, blames and ends as any other."""
+    agent = world.start("agent", world.standalone("--max-restarts=1", "--nproc-per-node=2"))
+    for round in (1, 2):
+        workers = world.mailbox.workers(2, round=round)
+        workers[1].tell("exit", "6")
+
+    assert [worker.restart_count for worker in workers] == [1, 1]
+    assert agent.wait() == 1
+    assert f"  exitcode  : 6 (pid: {workers[1].pid})" in agent.said()
+    assert "  restarts  : 1, round 2" in agent.said()
+    assert world.left() == []
+
+
+def test_standalone_ends_on_a_signal(world: World) -> None:
+    """The coordinator inside goes with its agent."""
+    agent = world.start("agent", world.standalone())
+    world.mailbox.workers(1)
+    agent.signal(signal.SIGTERM)
+
+    assert agent.wait(limit_s=5) == 128 + signal.SIGTERM
+    assert world.left() == []
+
+
+def test_standalone_leaves_nothing_when_it_is_killed(world: World) -> None:
+    """SIGKILL to agent and coordinator in one process takes the workers along."""
+    agent = world.start("agent", world.standalone("--nproc-per-node=2"))
+    world.mailbox.workers(2)
+    agent.kill()
+
+    assert world.left() == []
+
+
+def test_job_id_may_run_again(world: World) -> None:
+    """A new agent after the end opens the next run; round numbers never come twice."""
+    for number in (1, 2):
+        agent = world.agent("a")
+        (worker,) = world.mailbox.workers(1, round=number)
+        worker.tell("exit", "0")
+
+        assert worker.env["RALLYPOINT_RUN"] == str(number)
+        assert agent.wait() == 0
+        assert world.jobs.get(world.job_id).run == number
+
+
+def test_launch_that_has_ended_is_not_run_again(world: World) -> None:
+    """An agent that a scheduler starts again gets the outcome of its launch: exit code, verdict."""
+    first = world.agent("a", "--launch-id=monday")
+    (worker,) = world.mailbox.workers(1)
+    worker.tell("exit", "3")
+    assert first.wait() == 1
+    again = world.agent("a", "--launch-id=monday")
+
+    assert again.wait() == 1
+    assert again.said() == first.said()
+    assert len(world.mailbox.started()) == 1
+
+
+def test_nodes_without_names_get_different_ones(world: World) -> None:
+    """Two agents on one host are told apart by the coordinator."""
+    where = (f"--coordinator={world.target}", f"--job-id={world.job_id}", "--nnodes=2")
+    agents = [world.start(f"agent {number}", [NODE_AGENT, *where, OBEDIENT]) for number in (1, 2)]
+    workers = world.mailbox.workers(2)
+    job = world.jobs.get(world.job_id)
+
+    assert len({worker.node for worker in workers}) == 2
+    assert [node.name for node in job.nodes] == [member.node_name for member in job.round.members]
+    for worker in workers:
+        worker.tell("exit", "0")
+    assert [agent.wait() for agent in agents] == [0, 0]
+    assert world.jobs.get(world.job_id).outcome == job_pb2.OUTCOME_SUCCEEDED
+
+
+def test_output_of_workers_is_passed_on(world: World) -> None:
+    """Standard output goes to the agent's, standard error to the agent's, all of it."""
+    agent = world.start("agent", world.standalone("--nproc-per-node=2"))
+    workers = world.mailbox.workers(2)
+    for worker in workers:
+        worker.tell("print", f"result {worker.rank}")
+        worker.tell("say", f"remark {worker.rank}")
+        worker.tell("exit", "0")
+
+    assert agent.wait() == 0
+    assert world.left() == []
+    agent.drain()
+    assert sorted(agent.stdout().splitlines()) == ["result 0", "result 1"]
+    assert sorted(agent.said()) == ["remark 0", "remark 1"]

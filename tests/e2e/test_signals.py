@@ -1,0 +1,177 @@
+"""Agents that are told to end, or are killed: what their workers see, and that nothing is left."""
+
+import signal
+import time
+
+import pytest
+
+from rallypoint.v1 import round_pb2
+from support.commands import Command
+from support.jobs import is_started
+from support.mailbox import Worker
+from support.world import World
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+
+
+def start_one(world: World, *flags: str, **handling: str) -> tuple[Command, Worker]:
+    """Start a node with one worker that handles signals as given: TERM="ignore"."""
+    agent = world.agent("a", *flags)
+    (worker,) = world.mailbox.workers(1)
+    teach(world, worker, **handling)
+    return agent, worker
+
+
+def teach(world: World, worker: Worker, **handling: str) -> None:
+    for name, manner in handling.items():
+        worker.tell(name, manner)
+    world.mailbox.wait("ready", len(handling), pid=worker.pid)
+
+
+def signals_of(world: World, worker: Worker) -> list[int]:
+    said = world.mailbox.said("signalled")
+    return [item.fields["signum"] for item in said if item.pid == worker.pid]
+
+
+@pytest.mark.parametrize("signum", SIGNALS)
+def test_signal_to_an_agent_is_the_workers_signal(world: World, signum: signal.Signals) -> None:
+    """The workers get the same signal, once; the agent ends at once with 128+n; nothing is left."""
+    agent = world.agent("a", nproc=2)
+    workers = world.mailbox.workers(2)
+    for worker in workers:
+        teach(world, worker, **{signum.name.removeprefix("SIG"): "mute"})
+    agent.signal(signum)
+
+    assert agent.wait(limit_s=5) == 128 + signum
+    assert [signals_of(world, worker) for worker in workers] == [[signum], [signum]]
+    assert agent.said() == [f"node-agent: the agent got signal {int(signum)}"]
+    assert world.left() == []
+
+
+@pytest.mark.parametrize("signum", SIGNALS)
+def test_signal_to_an_agent_that_waits(world: World, signum: signal.Signals) -> None:
+    """Without workers it ends at once, too."""
+    agent = world.agent("a", nnodes="2")
+    agent.wait_event("coordinator_reached")
+    agent.signal(signum)
+
+    assert agent.wait(limit_s=5) == 128 + signum
+    assert world.left() == []
+
+
+@pytest.mark.parametrize("signum", SIGNALS[:2])
+def test_peers_of_a_node_that_leaves_go_on(world: World, signum: signal.Signals) -> None:
+    """They form a round without it, and nothing is charged."""
+    stays = world.agent("a", nnodes="1:2")
+    world.mailbox.workers(1)
+    leaves = world.agent("b", nnodes="1:2")
+    both = world.mailbox.workers(2, round=2)
+    teach(world, both[1], TERM="obey", INT="obey")
+    leaves.signal(signum)
+
+    assert leaves.wait() == 128 + signum
+    (last,) = world.mailbox.workers(1, round=3)
+    assert (last.node, last.env["WORLD_SIZE"], last.restart_count) == ("a", "1", 0)
+    assert signals_of(world, both[1]) == [signum]
+    job = world.jobs.wait(world.job_id, lambda job: is_started(job, 3))
+    assert job.round.header.reason == round_pb2.ROUND_REASON_NODE_LEFT
+    last.tell("exit", "0")
+    assert stays.wait() == 0
+
+
+def test_worker_that_ignores_the_signal_is_killed_after_the_grace(world: World) -> None:
+    """SIGKILL comes --shutdown-timeout after SIGTERM, not earlier."""
+    agent, worker = start_one(world, "--shutdown-timeout=0.4", TERM="ignore")
+    began_s = time.monotonic()
+    agent.signal(signal.SIGTERM)
+
+    assert agent.wait() == 128 + signal.SIGTERM
+    assert time.monotonic() - began_s >= 0.4
+    assert signals_of(world, worker) == [signal.SIGTERM]
+    assert world.left() == []
+
+
+@pytest.mark.parametrize("second", SIGNALS[:2])
+def test_second_signal_kills_at_once(world: World, second: signal.Signals) -> None:
+    """Who asks twice does not wait for the grace; the exit code is the first signal's."""
+    agent, worker = start_one(world, "--shutdown-timeout=600", INT="ignore", TERM="ignore")
+    agent.signal(signal.SIGINT)
+    world.mailbox.wait("signalled", pid=worker.pid)
+    agent.signal(second)
+
+    assert agent.wait(limit_s=5) == 128 + signal.SIGINT
+    assert signals_of(world, worker) == [signal.SIGINT]
+    assert world.left() == []
+
+
+def test_restart_kills_what_ignores_the_stop(world: World) -> None:
+    """A peer's failure stops a worker that ignores TERM, and its grandchild, before the next round.
+
+    The grandchild has a session of its own, so that no signal to the worker's group reaches it.
+    """
+    flags = ("--max-restarts=1", "--shutdown-timeout=0.4")
+    agent = world.agent("a", *flags, nproc=2)
+    failing, stubborn = world.mailbox.workers(2)
+    teach(world, stubborn, TERM="ignore")
+    stubborn.tell("spawn")
+    world.mailbox.wait("grandchild")
+    failing.tell("exit", "7")
+    second = world.mailbox.workers(2, round=2)
+
+    assert signals_of(world, stubborn) == [signal.SIGTERM]
+    assert len(world.marked()) == len(("agent", "helper", *second))
+    for worker in second:
+        worker.tell("exit", "0")
+    assert agent.wait() == 0
+
+
+def test_killed_agent_leaves_nothing(world: World) -> None:
+    """SIGKILL to the agent: also a grandchild in its own session that ignores TERM is gone."""
+    agent, worker = start_one(world, TERM="ignore")
+    worker.tell("spawn")
+    world.mailbox.wait("grandchild")
+    agent.kill()
+
+    assert world.left() == []
+
+
+def test_job_that_succeeds_leaves_nothing(world: World) -> None:
+    """A grandchild that outlives its worker is gone before the agent ends with 0."""
+    agent, worker = start_one(world)
+    worker.tell("spawn")
+    world.mailbox.wait("grandchild")
+    worker.tell("exit", "0")
+
+    assert agent.wait() == 0
+    assert world.marked() == []
+
+
+def test_killed_helper_costs_a_restart_and_no_more(world: World) -> None:
+    """SIGKILL to the parent of the workers: they die with it, the agent goes on with another."""
+    agent = world.agent("a", "--max-restarts=1", nproc=2)
+    first = world.mailbox.workers(2)
+    first[0].tell("spawn")
+    world.mailbox.wait("grandchild")
+    world.kill(first[0].parent)
+    second = world.mailbox.workers(2, round=2)
+
+    assert [worker.restart_count for worker in second] == [1, 1]
+    assert second[0].parent not in (first[0].parent, agent.pid)
+    assert len(world.marked()) == len(("agent", "helper", *second))
+    for worker in second:
+        worker.tell("exit", "0")
+    assert agent.wait() == 0
+
+
+def test_killed_helper_while_nothing_runs_is_replaced(world: World) -> None:
+    """An agent that waits for its peers starts another helper, and the job begins as ever."""
+    first = world.agent("a", nnodes="2")
+    first.wait_event("coordinator_reached")
+    (helper,) = (pid for pid in world.marked() if pid != first.pid)
+    world.kill(helper)
+    first.wait_event("helper_lost")
+    second = world.agent("b", nnodes="2")
+    for worker in world.mailbox.workers(2):
+        worker.tell("exit", "0")
+
+    assert [first.wait(), second.wait()] == [0, 0]

@@ -1,0 +1,93 @@
+"""After a failure everybody knows who failed first, where, how, and what it said."""
+
+from rallypoint.v1 import job_pb2, verdict_pb2
+from support.world import WORKERS, World
+
+
+def test_every_agent_prints_what_failed_first(world: World) -> None:
+    """The first failure, its place and its last words, on its own node and on the others."""
+    agents = [world.agent(name, nnodes="2", nproc=2) for name in ("a", "b")]
+    workers = world.mailbox.workers(4)
+    workers[3].tell("say", "loss is nan")
+    workers[3].tell("exit", "3")
+
+    assert [agent.wait() for agent in agents] == [1, 1]
+    for agent in agents:
+        report = agent.stderr()
+        for line in (
+            "obedient.py FAILED",
+            "First failure:",
+            "  node      : b",
+            "  rank      : 3 (local_rank: 1)",
+            f"  exitcode  : 3 (pid: {workers[3].pid})",
+            "  end of its standard error:",
+            "    loss is nan",
+            "  restarts  : 0, round 1",
+            "node-agent: the job has failed",
+        ):
+            assert line in report.splitlines()
+    job = world.jobs.get(world.job_id)
+    culprit = job.verdict.culprit
+    assert job.outcome == job_pb2.OUTCOME_FAILED
+    assert job.verdict.cause == verdict_pb2.VERDICT_CAUSE_WORKER_FAILED
+    assert (culprit.node_name, culprit.rank, culprit.local_rank) == ("b", 3, 1)
+    assert (culprit.exit.exit_code, culprit.exit.stderr_tail) == (3, "loss is nan\n")
+    assert job.verdict.text.endswith(": loss is nan; no restarts are left")
+
+
+def test_error_file_outranks_standard_error(world: World) -> None:
+    """What a worker wrote into $TORCHELASTIC_ERROR_FILE is the reason that is reported."""
+    agent = world.agent("a")
+    (worker,) = world.mailbox.workers(1)
+    worker.tell("say", "noise")
+    worker.tell("record", "out of apples")
+    worker.tell("exit", "1")
+
+    assert agent.wait() == 1
+    assert "    out of apples" in agent.said()
+    exit = world.jobs.get(world.job_id).verdict.culprit.exit
+    assert (exit.error.message, exit.stderr_tail) == ("out of apples", "noise\n")
+
+
+def test_uncaught_exception_is_in_the_verdict(world: World) -> None:
+    """Without an error file the traceback on standard error serves."""
+    agent = world.agent("a")
+    (worker,) = world.mailbox.workers(1)
+    worker.tell("raise", "no more apples")
+
+    assert agent.wait() == 1
+    verdict = world.jobs.get(world.job_id).verdict
+    assert verdict.culprit.exit.stderr_tail.startswith("Traceback (most recent call last):\n")
+    assert verdict.culprit.exit.stderr_tail.endswith("\nRuntimeError: no more apples\n")
+    assert "RuntimeError: no more apples" in verdict.text
+
+
+def test_record_of_torch_reaches_the_verdict(world: World) -> None:
+    """An exception inside torch's @record arrives with its message and its traceback."""
+    agent = world.agent("a", script=[str(WORKERS / "recorded.py")])
+
+    assert agent.wait() == 1
+    exit = world.jobs.get(world.job_id).verdict.culprit.exit
+    assert exit.error.message == "ValueError: the recorded reason"
+    assert 'raise ValueError("the recorded reason")' in exit.error.traceback
+    assert exit.error.HasField("before_exit")
+    assert "ValueError: the recorded reason" in agent.stderr()
+
+
+def test_collateral_failures_are_named_but_not_blamed(world: World) -> None:
+    """Workers that fail after the first are consequences: one verdict, one restart."""
+    agent = world.agent("a", "--max-restarts=1", nproc=3)
+    first = world.mailbox.workers(3)
+    for worker in first[1:]:
+        worker.tell("TERM", "mute")
+        world.mailbox.wait("ready", pid=worker.pid)
+    first[0].tell("exit", "4")
+    second = world.mailbox.workers(3, round=2)
+
+    assert [worker.restart_count for worker in second] == [1, 1, 1]
+    verdict = world.jobs.get(world.job_id).verdict
+    assert (verdict.culprit.rank, verdict.culprit.exit.exit_code) == (0, 4)
+    assert verdict.consequence == verdict_pb2.VERDICT_CONSEQUENCE_RESTARTED
+    for worker in second:
+        worker.tell("exit", "0")
+    assert agent.wait() == 0
