@@ -273,6 +273,7 @@ def test_third_restart_is_delayed() -> None:
 def test_progress_ends_a_streak(lived_ms: int, expected: Phase) -> None:
     """A round that lived for five minutes makes the next failure the first in a row again."""
     bench, a, _ = pair(max_restarts=9)
+    bench.advance(1_000)
     for _ in range(2):
         a.fail()
         bench.obey()
