@@ -15,8 +15,8 @@ from google.rpc.status_pb2 import Status
 
 from rallypoint.server.coordinator import Coordinator
 from rallypoint.server.core import inputs
-from rallypoint.server.core.explain import Waiting, explain
-from rallypoint.server.core.model import Phase, SessionId
+from rallypoint.server.core.explain import explain
+from rallypoint.server.core.model import JOBS_MAX, JobId, SessionId
 from rallypoint.server.core.state import State
 from rallypoint.server.rpc.convert import (
     InvalidMessage,
@@ -31,6 +31,7 @@ from rallypoint.server.rpc.status import abort_with, invalid_status
 from rallypoint.server.rpc.views import desired_message, waiting_message
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import agent_service_pb2_grpc as agent_grpc
+from rallypoint.v1 import job_pb2
 from rallypoint.wire.durations import to_duration
 from rallypoint.wire.log import get_logger
 
@@ -38,6 +39,8 @@ log = get_logger()
 
 HELLO_S_MAX = 10.0
 """How long a new stream may take to say Hello."""
+EXPLAINED_MS = 200
+"""How long an explanation serves: a job's nodes ask one after the other, a thousand in a second."""
 
 _Context = grpc.aio.ServicerContext[agent_pb2.SessionRequest, agent_pb2.SessionResponse]
 
@@ -50,6 +53,8 @@ class AgentService(agent_grpc.AgentServiceServicer):
         self._coordinator = coordinator
         self._outboxes = outboxes
         self._state = state
+        self._explained: dict[JobId, tuple[int, job_pb2.Waiting | None]] = {}
+        """What each job waits for, and when that was worked out."""
 
     async def Session(  # type: ignore[override]  # a handler may write instead of yield
         self,
@@ -126,16 +131,19 @@ class AgentService(agent_grpc.AgentServiceServicer):
             await outbox.wake.wait()
             outbox.wake.clear()
             try:
-                for message in await self._take(outbox):
-                    async with asyncio.timeout(self._state.lease_ms() / 1000):
+                # One limit for the few messages of a batch: a limit costs as much as a message.
+                async with asyncio.timeout(self._state.lease_ms() / 1000):
+                    for message in self._take(outbox):
                         await context.write(message)
+                    if outbox.heartbeat > outbox.answered:
+                        await context.write(await self._answer(outbox))
             except TimeoutError:
                 log.warning("peer_does_not_read", session_id=outbox.session)
                 outbox.finish(lost_status())
             if outbox.end is not None or outbox.ended:
                 return
 
-    async def _take(self, outbox: Outbox) -> list[agent_pb2.SessionResponse]:
+    def _take(self, outbox: Outbox) -> list[agent_pb2.SessionResponse]:
         """Empty the outbox into messages, in the order in which they have to be sent."""
         found: list[agent_pb2.SessionResponse] = []
         if outbox.end is not None:
@@ -151,30 +159,34 @@ class AgentService(agent_grpc.AgentServiceServicer):
             notice = agent_pb2.Notice(kind=agent_pb2.NOTICE_KIND_GROWTH, time_left=left)
             found.append(self._envelope(outbox, notice=notice))
             outbox.notice = None
-        if outbox.has_acknowledgement:
-            outbox.has_acknowledgement = False
-            message = agent_pb2.Acknowledgement(heartbeat=outbox.heartbeat)
-            waiting = await self._waiting(outbox)
-            if waiting is not None:
-                message.waiting.CopyFrom(waiting_message(waiting))
-            found.append(self._envelope(outbox, acknowledgement=message))
         return found
 
-    async def _waiting(self, outbox: Outbox) -> Waiting | None:
-        """Return what the session's job waits for, when a heartbeat asked and it stands by."""
-        if outbox.heartbeat <= outbox.explained:
+    async def _answer(self, outbox: Outbox) -> agent_pb2.SessionResponse:
+        """Answer the latest heartbeat; a node that stands by learns what its job waits for."""
+        outbox.answered = outbox.heartbeat
+        message = agent_pb2.Acknowledgement(heartbeat=outbox.heartbeat)
+        if not outbox.runs_workers:
+            session = outbox.session
+            waiting = await self._coordinator.read(
+                lambda state, now_ms: self._explain(state, session, now_ms)
+            )
+            if waiting is not None:
+                message.waiting.CopyFrom(waiting)
+        return self._envelope(outbox, acknowledgement=message)
+
+    def _explain(self, state: State, session: SessionId, now_ms: int) -> job_pb2.Waiting | None:
+        """Return what the session's job waits for; worked out once for all of its nodes."""
+        node = state.nodes.get(session)
+        if node is None:
             return None
-        outbox.explained = outbox.heartbeat
-        session = outbox.session
-
-        def answer(state: State, now_ms: int) -> Waiting | None:
-            node = state.nodes.get(session)
-            job = None if node is None else state.jobs.get(node.job_id)
-            if node is None or job is None or (node.member and job.phase is Phase.RUNNING):
-                return None
-            return explain(state, job, now_ms)
-
-        return await self._coordinator.read(answer)
+        known = self._explained.get(node.job_id)
+        if known is None or not 0 <= now_ms - known[0] < EXPLAINED_MS:
+            waiting = explain(state, state.jobs[node.job_id], now_ms)
+            known = (now_ms, None if waiting is None else waiting_message(waiting))
+            self._explained[node.job_id] = known
+            if len(self._explained) > JOBS_MAX:
+                self._explained.clear()
+        return known[1]
 
     def _welcome(self, outbox: Outbox) -> agent_pb2.Welcome:
         assert outbox.welcome is not None

@@ -3,7 +3,11 @@
 There is one place for each kind of message, so a peer that does not read costs one outbox and
 nothing more, however much changes meanwhile: the newest desired state takes the place of one that
 was not sent yet, acknowledgements add up. Order: a refusal ends everything; else Welcome, desired
-state, notice, acknowledgement.
+state, notice, answer to a heartbeat.
+
+Acknowledgements of reports ride on whatever is sent next, at the latest on the answer to the next
+heartbeat: a message of their own would double what a round costs, and an agent that has to say
+something again because of a break says it with its number.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ from google.rpc.status_pb2 import Status
 
 from rallypoint.server.core.effects import (
     Acknowledge,
+    DesiredRun,
     Disconnect,
     Effect,
     JobChanged,
@@ -43,9 +48,10 @@ class Outbox:
     """Highest report to acknowledge."""
     heartbeat: int = 0
     """Highest heartbeat seen."""
-    has_acknowledgement: bool = False
-    explained: int = 0
-    """Heartbeat that was last answered with what the job waits for."""
+    answered: int = 0
+    """Highest heartbeat that was answered."""
+    runs_workers: bool = False
+    """The desired state sent last is Run: nobody there has to be told what the job waits for."""
     end: Status | None = None
     """Set when the stream has to end."""
     ended: bool = False
@@ -54,7 +60,6 @@ class Outbox:
     def acknowledge_heartbeat(self, number: int) -> None:
         """Answer a heartbeat."""
         self.heartbeat = max(self.heartbeat, number)
-        self.has_acknowledgement = True
         self.wake.set()
 
     def finish(self, status: Status) -> None:
@@ -120,18 +125,18 @@ class Outboxes:
             if outbox is None:
                 continue
             _put(outbox, effect)
-            outbox.wake.set()
 
 
 def _put(
     outbox: Outbox, effect: Welcome | Send | NoticeGrowth | Acknowledge | Refuse | Disconnect
 ) -> None:
     match effect:
-        case Send():
+        case Send(desired=desired):
             outbox.desired = effect
+            outbox.runs_workers = isinstance(desired, DesiredRun)
         case Acknowledge(sequence=sequence):
             outbox.acknowledged = max(outbox.acknowledged, sequence)
-            outbox.has_acknowledgement = True
+            return
         case Welcome():
             if effect.connection == outbox.connection:
                 outbox.welcome = effect
@@ -142,3 +147,4 @@ def _put(
                 outbox.finish(refusal_status(refusal))
         case Disconnect():
             outbox.finish(lost_status())
+    outbox.wake.set()
