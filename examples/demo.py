@@ -199,8 +199,8 @@ def check_and_show(play: Play, survivor: str) -> None:
         raise DemoFailed(f"the test accuracy is {stage.accuracy}, below {ACCURACY_MIN}")
     print(f"\n{render_table(job.history, stage.stints, play.trouble_s)}\n")
     print(
-        "workers run after: from when the coordinator learned of the failure (or stopped the round"
-        "\n                   to grow) until all new workers ran, as the JobService says"
+        "workers run after: from the failure as the coordinator saw it (or the stop to grow) until"
+        "\n                   all new workers ran, as the JobService says"
         "\ntraining after:    from the kill (or the stop) to the first training step; most of it is"
         "\n                   the import of torch in every worker"
     )

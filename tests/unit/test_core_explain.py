@@ -185,7 +185,7 @@ def farewell() -> Bench:
             1,
             2,
             20_000,
-            "2 of 3 nodes have still to start; waiting for b (not started), c (not started); "
+            "2 of 3 nodes still to start; waiting for b (not started), c (not started); "
             "at most 20.0 s more",
         ),
         (
@@ -194,8 +194,7 @@ def farewell() -> Bench:
             1,
             1,
             34_900,
-            "1 of 2 nodes have still to stop; waiting for b (disconnected 0 s ago); "
-            "at most 34.9 s more",
+            "1 of 2 nodes still to stop; waiting for b (disconnected 0 s ago); at most 34.9 s more",
         ),
         (
             stopping_with_one_blocked,
@@ -212,7 +211,7 @@ def farewell() -> Bench:
             1,
             0,
             5_000,
-            "1 new nodes will be taken into the next round; at most 5.0 s more",
+            "1 new node to be taken into the next round; at most 5.0 s more",
         ),
         (
             farewell,
@@ -220,7 +219,7 @@ def farewell() -> Bench:
             0,
             1,
             None,
-            "the run has ended; 1 nodes have still to be told",
+            "the run has ended; 1 node still to be told",
         ),
     ],
 )

@@ -97,6 +97,7 @@ class Link:
     async def run(self) -> None:
         """Stay connected until cancelled or dismissed."""
         backoff_s = BACKOFF_S_MIN
+        task = asyncio.current_task()
         while True:
             self._welcomed = False
             self.connection += 1
@@ -109,6 +110,8 @@ class Link:
                 self.user.dismissed(dismissed.exit_code, dismissed.text)
                 return
             backoff_s = BACKOFF_S_MIN if self._welcomed else backoff_s
+            if task is not None and task.cancelling():
+                return  # a stream that breaks while it is cancelled would hide the cancellation
             self.user.disconnected(why)
             # Full jitter below the bound, so that a thousand agents do not come back as one.
             await asyncio.sleep(random.uniform(backoff_s / 2, backoff_s))
@@ -145,10 +148,15 @@ class Link:
                 writer = tasks.create_task(self._report(call))
                 await self._read(call)
                 writer.cancel()
-        except* grpc.aio.AioRpcError as group:
-            raise _translate(_first(group)) from None
-        except* (grpc.aio.UsageError, TimeoutError, BrokenStream) as group:
-            raise BrokenStream(str(_first(group)) or "the stream broke") from None
+        except (grpc.aio.AioRpcError, *_STREAM_ERRORS) as error:
+            raise _translate(error) from None
+        except ExceptionGroup as group:
+            # Reader and writer may both meet the end of the stream, each in its own words.
+            known, unknown = group.split((grpc.aio.AioRpcError, *_STREAM_ERRORS))
+            if unknown is not None or known is None:
+                raise
+            status = known.subgroup(grpc.aio.AioRpcError)  # says why, where it is there
+            raise _translate(_first(status or known)) from None
 
     async def _read(self, call: _Call) -> None:
         while True:
@@ -238,8 +246,18 @@ _FINAL: dict[type[Message], int] = {
 """Details that no further attempt would change, and the exit code that each means."""
 
 
-def _translate(error: grpc.aio.AioRpcError) -> Exception:
+_STREAM_ERRORS = (
+    grpc.aio.UsageError,
+    asyncio.InvalidStateError,  # a write after the end of the call
+    TimeoutError,
+    BrokenStream,
+)
+
+
+def _translate(error: Exception) -> Exception:
     """Return what the end of the stream means for the agent."""
+    if not isinstance(error, grpc.aio.AioRpcError):
+        return BrokenStream(str(error) or "the stream broke")
     if error.code() is grpc.StatusCode.INVALID_ARGUMENT:
         return _Dismissed(USAGE_EXIT_CODE, f"the coordinator refused: {error.details()}")
     if error.code() is grpc.StatusCode.UNIMPLEMENTED:

@@ -53,7 +53,7 @@ def explain(state: State, job: Job, now_ms: int) -> Waiting | None:
         case Phase.CLOSED:
             if tally.nodes == 0:
                 return None
-            text = f"the run has ended; {tally.nodes} nodes have still to be told"
+            text = f"the run has ended; {_count(tally.nodes, 'node')} still to be told"
             return Waiting(WaitKind.FAREWELL, 0, tally.nodes, (), None, text)
 
 
@@ -107,7 +107,7 @@ def _running(state: State, job: Job, tally: Tally, now_ms: int) -> Waiting | Non
     if due_ms is None:
         return None
     left_ms = max(0, due_ms - now_ms)
-    text = f"{tally.newcomers} new nodes will be taken into the next round"
+    text = f"{_count(tally.newcomers, 'new node')} to be taken into the next round"
     return Waiting(WaitKind.GROWTH, tally.newcomers, 0, (), left_ms, _sentence(text, (), left_ms))
 
 
@@ -124,7 +124,7 @@ def _on_members(
     number = tally.unstarted if kind is WaitKind.START else tally.pending
     awaited = _name(_nodes(state, job), is_awaited, now_ms)
     left_ms = None if due_ms is None else max(0, due_ms - now_ms)
-    text = f"{number} of {tally.members} nodes have still {what}"
+    text = f"{number} of {_count(tally.members, 'node')} still {what}"
     return Waiting(
         kind, tally.members - number, number, awaited, left_ms, _sentence(text, awaited, left_ms)
     )
@@ -181,3 +181,7 @@ def _sentence(text: str, awaited: tuple[Awaited, ...], left_ms: int | None) -> s
 def _phrase(node: Awaited) -> str:
     since = "" if node.since_ms is None else f" {node.since_ms / 1000:.0f} s ago"
     return f"{node.name} ({node.state}{since})"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

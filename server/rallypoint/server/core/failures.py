@@ -90,7 +90,7 @@ def find_verdict(round: Round) -> Verdict | None:
     The consequence is left open. While the round is being stopped the finding is provisional: a
     node that turns out to be lost explains the failures of its peers.
     """
-    departure = _explaining_departure(round)
+    departure = explaining_departure(round)
     if departure is not None:
         cause = (
             VerdictCause.NODE_LOST
@@ -144,7 +144,7 @@ def _blame_worker(round: Round, culprit: FailedWorker) -> Verdict:
     )
 
 
-def _explaining_departure(round: Round) -> Departure | None:
+def explaining_departure(round: Round) -> Departure | None:
     """Return the departure that the round ended for, or None."""
     for departure in round.departures:
         if round.stop_reason is not RoundReason.WORKER_FAILED or round.stop_ms is None:
@@ -152,6 +152,14 @@ def _explaining_departure(round: Round) -> Departure | None:
         if departure.at_ms <= round.stop_ms + EXPLAINS_MS:
             return departure
     return None
+
+
+def find_trouble_ms(round: Round) -> int | None:
+    """Return when the event came that ended the round: the loss itself, not when it was certain."""
+    departure = explaining_departure(round)
+    if departure is None or round.stop_ms is None:
+        return round.stop_ms
+    return min(round.stop_ms, departure.at_ms)
 
 
 def judge(job: Job, round: Round, now_ms: int) -> Judgement:

@@ -20,7 +20,7 @@ from rallypoint.server.core.effects import (
     RoundStopped,
     RunClosed,
 )
-from rallypoint.server.core.failures import find_verdict, judge
+from rallypoint.server.core.failures import find_trouble_ms, find_verdict, judge
 from rallypoint.server.core.model import (
     HISTORY_MAX,
     Activity,
@@ -354,7 +354,7 @@ def _settle(draft: Draft, job: Job) -> None:
             forming_since_ms=now_ms,
             first_ready_ms=None,
             last_arrival_ms=now_ms,
-            trouble_ms=round.stop_ms,
+            trouble_ms=find_trouble_ms(round),
         )
     )
     draft.changed(
