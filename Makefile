@@ -13,6 +13,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PYTHONS := $(PYTHON) python3 python3.14 python3.13 python3.12 python3.11 python
 ARGS ?=
+SEEDS ?= 0:2000
 
 PROTO_SOURCES := $(sort $(shell find proto -name '*.proto' 2>/dev/null))
 # protoc finds its mypy plugins on PATH.
@@ -34,6 +35,10 @@ demo: $(STAMP) ## run the demonstration: a job that loses a node and goes on
 .PHONY: test
 test: $(STAMP) ## run the tests
 	$(BIN)/python -m pytest $(ARGS)
+
+.PHONY: simulate
+simulate: $(STAMP) ## simulate both cores under faults: make simulate SEEDS=0:20000
+	$(BIN)/python tests/sim/run.py --seeds $(SEEDS) $(ARGS)
 
 .PHONY: check
 check: format-check lint types imports proto-check proto-lint ## format, lint, types, imports, stubs, proto lint

@@ -52,6 +52,8 @@ class SimulatedAgent:
     interval_s: float = 1.0
     restart_count: int = 0
     call: Any = None
+    writing: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """A stream takes one write at a time."""
 
     def hello(self) -> agent_pb2.SessionRequest:
         """Return the first message."""
@@ -90,9 +92,11 @@ class SimulatedAgent:
     async def _take(self, message: agent_pb2.SessionResponse) -> None:
         if message.HasField("welcome"):
             self.interval_s = to_ms(message.welcome.heartbeat_interval) / 1000
-        if not message.HasField("desired"):
+            desired = message.welcome.desired
+        elif message.HasField("desired"):
+            desired = message.desired
+        else:
             return
-        desired = message.desired
         if desired.HasField("run") and desired.run.header.number > self.round:
             self.round = desired.run.header.number
             self.restart_count = desired.run.header.restart_count
@@ -113,14 +117,15 @@ class SimulatedAgent:
 
     async def say(self, message: agent_pb2.SessionRequest, *, numbered: bool = True) -> None:
         """Send a message in its envelope."""
-        if numbered:
-            self.sequence += 1
-            message.sequence = self.sequence
-        message.session_id = self.session_id
-        message.connection = 1
-        message.epoch = self.epoch
-        self.traffic.count(message.WhichOneof("message") or "", message.ByteSize())
-        await self.call.write(message)
+        async with self.writing:
+            if numbered:
+                self.sequence += 1
+                message.sequence = self.sequence
+            message.session_id = self.session_id
+            message.connection = 1
+            message.epoch = self.epoch
+            self.traffic.count(message.WhichOneof("message") or "", message.ByteSize())
+            await self.call.write(message)
 
     async def _beat(self) -> None:
         number = 0

@@ -184,12 +184,12 @@ class Agent:
     def came(self, message: agent_pb2.SessionResponse) -> None:
         """Take a message of the coordinator."""
         kind = message.WhichOneof("message")
-        if kind == "welcome":
-            self._welcomed(message)
         if message.acknowledged:
             self.post(inputs.Acknowledged(message.acknowledged))
-        if kind == "desired":
-            self._desired(message)
+        if kind == "welcome":
+            self._welcomed(message)
+        elif kind == "desired":
+            self._desired(message.epoch, message.desired)
         elif kind == "acknowledgement" and message.acknowledgement.HasField("waiting"):
             self.listener.waiting(message.acknowledgement.waiting)
         elif kind == "notice":
@@ -197,32 +197,34 @@ class Agent:
 
     def _welcomed(self, message: agent_pb2.SessionResponse) -> None:
         welcome = message.welcome
-        is_same = welcome.coordinator_id == self.coordinator_id
+        event = "coordinator_reached_again" if self.coordinator_id else "coordinator_reached"
         self.coordinator_id = welcome.coordinator_id
         self.coordinator_durable = welcome.coordinator_durable
         self.node_name = welcome.node_name
         self.run_number = welcome.run
         self._told_away = False
         self.post(inputs.Welcomed(message.epoch))
+        if welcome.HasField("desired"):
+            self._desired(message.epoch, welcome.desired)
         log.info(
-            "coordinator_reached" if not is_same else "coordinator_reached_again",
+            event,
             coordinator=self.settings.coordinator,
             node=self.node_name,
             job=self.settings.job_id,
         )
 
-    def _desired(self, message: agent_pb2.SessionResponse) -> None:
-        desired = parse_desired(message.desired)
+    def _desired(self, epoch: int, message: agent_pb2.DesiredState) -> None:
+        desired = parse_desired(message)
         if desired is None:
             log.error("desired_state_unknown", then="install matching versions of rallypoint")
             return
-        which = message.desired.WhichOneof("state")
+        which = message.WhichOneof("state")
         if which == "stop" and self.state.held is not None:
-            stop = message.desired.stop
+            stop = message.stop
             log.info("round_stopped", round=stop.round, why=stop.text)
         if which == "finished" and self.state.ending is None:
-            self.listener.finished(message.desired.finished)
-        self.post(inputs.DesiredCame(message.epoch, message.desired.revision, desired))
+            self.listener.finished(message.finished)
+        self.post(inputs.DesiredCame(epoch, message.revision, desired))
 
     def disconnected(self, why: str) -> None:
         """Note that there is no session, and say so once."""

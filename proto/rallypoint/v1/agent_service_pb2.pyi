@@ -678,6 +678,7 @@ class Welcome(_message.Message):
     RUN_FIELD_NUMBER: _builtins.int
     HEARTBEAT_INTERVAL_FIELD_NUMBER: _builtins.int
     LEASE_FIELD_NUMBER: _builtins.int
+    DESIRED_FIELD_NUMBER: _builtins.int
     coordinator_id: _builtins.str
     """The coordinator."""
     coordinator_durable: _builtins.bool
@@ -696,6 +697,12 @@ class Welcome(_message.Message):
         nothing for this long.
         """
 
+    @_builtins.property
+    def desired(self) -> Global___DesiredState:
+        """What the agent has to make true now; later changes come as messages of their own. Absent while
+        the coordinator does not know yet whether it adopts the round that the agent holds.
+        """
+
     def __init__(
         self,
         *,
@@ -705,10 +712,11 @@ class Welcome(_message.Message):
         run: _builtins.int = ...,
         heartbeat_interval: _duration_pb2.Duration | None = ...,
         lease: _duration_pb2.Duration | None = ...,
+        desired: Global___DesiredState | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["heartbeat_interval", b"heartbeat_interval", "lease", b"lease"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["desired", b"desired", "heartbeat_interval", b"heartbeat_interval", "lease", b"lease"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["coordinator_durable", b"coordinator_durable", "coordinator_id", b"coordinator_id", "heartbeat_interval", b"heartbeat_interval", "lease", b"lease", "node_name", b"node_name", "run", b"run"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["coordinator_durable", b"coordinator_durable", "coordinator_id", b"coordinator_id", "desired", b"desired", "heartbeat_interval", b"heartbeat_interval", "lease", b"lease", "node_name", b"node_name", "run", b"run"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -21,7 +21,7 @@ from rallypoint.server.clock import JournalClock
 from rallypoint.server.core import inputs
 from rallypoint.server.core.effects import Effect, JobChanged, RefusalKind
 from rallypoint.server.core.invariants import BrokenInvariant, check_job, check_touched
-from rallypoint.server.core.model import JobId
+from rallypoint.server.core.model import JobId, SessionId
 from rallypoint.server.core.replay import JournalRecord, memory_of, snapshot
 from rallypoint.server.core.state import State, apply
 from rallypoint.server.core.step import Transition, step
@@ -77,11 +77,17 @@ class Coordinator:
         self._outlet = outlet
         self._clock = clock
         self._announces = announces
+        self._heard: dict[SessionId, inputs.Heartbeat] = {}
+        """Heartbeats since the last turn: the newest of each session."""
         self._inbox: asyncio.Queue[inputs.Input | _Query] = asyncio.Queue(INBOX_MAX)
 
     async def submit(self, said: inputs.Input) -> None:
         """Bring an input; waits while the inbox is full."""
         await self._inbox.put(said)
+
+    def hear(self, said: inputs.Heartbeat) -> None:
+        """Take a heartbeat. It wakes nobody: no lease is judged before the next turn takes it."""
+        self._heard[said.sender.session] = said
 
     async def read(self, answer: Callable[[State, int], T]) -> T:
         """Return `answer(state, now_ms)`, computed when all that it sees is durable."""
@@ -131,6 +137,9 @@ class Coordinator:
         effects: list[Effect] = []
         changed: dict[JobId, None] = {}
         queries: list[_Query] = []
+        heard, self._heard = self._heard, {}
+        for beat in heard.values():
+            self._step(beat, now_ms, records, effects, changed)
         for said in arrived:
             if isinstance(said, _Query):
                 queries.append(said)

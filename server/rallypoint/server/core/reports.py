@@ -128,6 +128,8 @@ def _take_of_member(
             register_exits(draft, node.session, exits)
         case inputs.Succeeded():
             mark_succeeded(draft, node)
+        case inputs.Refused(leaving=True) if node.activity is Activity.SUCCEEDED:
+            pass  # its part is done; it counts as a member that succeeded until it is gone
         case inputs.Refused(leaving=True, text=text):
             depart(draft, node, RoundReason.NODE_LEFT, text or "it is leaving")
         case inputs.Refused(text=text):
@@ -155,7 +157,8 @@ def update_claim(
         case inputs.Succeeded():
             return replace(claim, activity=Activity.SUCCEEDED)
         case inputs.Refused():
-            return replace(claim, activity=Activity.UNREADY)
+            has_succeeded = claim.activity is Activity.SUCCEEDED
+            return claim if has_succeeded else replace(claim, activity=Activity.UNREADY)
 
 
 def take_claim(draft: Draft, session: SessionId, claim: Claim) -> None:

@@ -115,7 +115,7 @@ class AgentService(agent_grpc.AgentServiceServicer):
                 if report is not None:
                     await self._coordinator.submit(report)
                 else:
-                    await self._coordinator.submit(to_heartbeat(envelope))
+                    self._coordinator.hear(to_heartbeat(envelope))
                     outbox.acknowledge_heartbeat(envelope.heartbeat.number)
         except InvalidMessage as invalid:
             log.warning("message_invalid", path=invalid.path, problem=invalid.problem)
@@ -150,7 +150,7 @@ class AgentService(agent_grpc.AgentServiceServicer):
             return found
         if outbox.welcome is not None:
             found.append(self._envelope(outbox, welcome=self._welcome(outbox)))
-            outbox.welcome = None
+            outbox.welcome = outbox.desired = None
         if outbox.desired is not None:
             found.append(self._envelope(outbox, desired=desired_message(outbox.desired)))
             outbox.desired = None
@@ -198,6 +198,7 @@ class AgentService(agent_grpc.AgentServiceServicer):
             run=outbox.welcome.run,
             heartbeat_interval=to_duration(state.heartbeat_interval_ms()),
             lease=to_duration(state.lease_ms()),
+            desired=None if outbox.desired is None else desired_message(outbox.desired),
         )
 
     def _envelope(

@@ -1,0 +1,123 @@
+"""How the end of a session reaches the agent: one word for it, however many tasks met it."""
+
+import asyncio
+import contextlib
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+
+from rallypoint.agent.core.model import Report
+from rallypoint.agent.link import BrokenStream, Link
+from rallypoint.v1 import agent_service_pb2 as agent_pb2
+from rallypoint.wire.durations import to_duration
+
+BROKEN = grpc.aio.AioRpcError(
+    grpc.StatusCode.UNAVAILABLE, grpc.aio.Metadata(), grpc.aio.Metadata(), details="Socket closed"
+)
+FINISHED = asyncio.InvalidStateError("RPC already finished.")
+MISUSED = grpc.aio.UsageError("RPC is closed")
+
+
+@dataclass
+class FakeCall:
+    """A stream that says Welcome; then it ends, for the reader and for the writer at once."""
+
+    on_read: Exception
+    on_write: Exception
+    is_welcomed: bool = False
+    has_ended: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def read(self) -> agent_pb2.SessionResponse:
+        if not self.is_welcomed:
+            self.is_welcomed = True
+            welcome = agent_pb2.Welcome(heartbeat_interval=to_duration(50), lease=to_duration(9000))
+            return agent_pb2.SessionResponse(welcome=welcome)
+        await self.has_ended.wait()
+        raise self.on_read
+
+    async def write(self, message: agent_pb2.SessionRequest) -> None:
+        if message.WhichOneof("message") == "heartbeat":
+            self.has_ended.set()
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(1)  # the reader is first, and its end cancels the writer
+            raise self.on_write
+
+
+class FakeUser:
+    """An agent that only counts what it is told."""
+
+    def __init__(self) -> None:
+        self.ends: list[str] = []
+
+    def hello(self) -> agent_pb2.Hello:
+        return agent_pb2.Hello()
+
+    def unacknowledged(self) -> tuple[int, tuple[Report, ...]]:
+        return 1, ()
+
+    def epoch(self) -> int:
+        return 0
+
+    def now_ms(self) -> int:
+        return 0
+
+    def came(self, message: agent_pb2.SessionResponse) -> None:
+        pass
+
+    def disconnected(self, why: str) -> None:
+        self.ends.append(why)
+
+    def dismissed(self, exit_code: int, text: str) -> None:
+        self.ends.append(text)
+
+
+@pytest.mark.parametrize("on_read", [BROKEN, MISUSED])
+@pytest.mark.parametrize("on_write", [BROKEN, MISUSED, FINISHED])
+async def test_end_that_reader_and_writer_meet_is_one_broken_stream(
+    on_read: Exception, on_write: Exception
+) -> None:
+    """It never ends the agent, and the status that says why is preferred."""
+    link = Link("nowhere:1", "0" * 32, FakeUser())
+    call: Any = FakeCall(on_read, on_write)
+    with pytest.raises(BrokenStream) as caught:
+        async with asyncio.timeout(10):
+            await link._converse(call)
+
+    if BROKEN in (on_read, on_write):
+        assert str(caught.value) == "Socket closed"
+
+
+async def test_error_of_our_own_is_not_taken_for_a_broken_stream() -> None:
+    """What no stream raises ends the agent with its traceback."""
+    link = Link("nowhere:1", "0" * 32, FakeUser())
+    call: Any = FakeCall(BROKEN, ZeroDivisionError())
+    with pytest.raises(ExceptionGroup) as caught:
+        async with asyncio.timeout(10):
+            await link._converse(call)
+
+    assert caught.value.subgroup(ZeroDivisionError) is not None
+
+
+async def test_cancelled_link_ends_although_its_stream_breaks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A stream that breaks in the moment of cancellation does not make the link connect again."""
+    user = FakeUser()
+    link = Link("nowhere:1", "0" * 32, user)
+
+    async def attempt(self: Link) -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise BrokenStream("Socket closed") from None
+
+    monkeypatch.setattr(Link, "_attempt", attempt)
+    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(link.run())
+        await asyncio.sleep(0)
+        running.cancel()
+
+    assert user.ends == []
