@@ -27,7 +27,7 @@ def sound() -> State:
 def change_node(name: str, **facts: object) -> Callable[[State], None]:
     def change(state: State) -> None:
         node = next(node for node in state.nodes.values() if node.name == name)
-        state.nodes[node.session] = replace(node, **facts)  # type: ignore[arg-type]
+        state.nodes[node.session] = node._replace(**facts)  # type: ignore[arg-type]
 
     return change
 
@@ -134,7 +134,7 @@ def test_check_after_a_step_looks_at_what_it_touched() -> None:
     change_node(first.name, assignment=None)(state)
     check_touched(state, draft.delta())
 
-    broken: Node = replace(last, port=0)
+    broken: Node = last._replace(port=0)
     state.nodes[last.session] = broken
     with pytest.raises(BrokenInvariant, match="z is ready without a port"):
         check_touched(state, draft.delta())

@@ -1,7 +1,7 @@
 """A coordinator without memory takes over rounds that run already.
 
 It listens first (the window: longer than the longest pause between an agent's attempts), then looks
-at what the agents of each job say they hold. The highest round that anyone claims is the job's
+at what the agents of each job say they hold. The latest round that anyone claims is the job's
 round. When every place in it is claimed exactly once and all claims agree, the round is adopted and
 no worker is touched. Otherwise it is known to be incomplete: it is stopped where it runs and formed
 anew, with the same restart count and nothing charged. A member that comes after the window finds
@@ -40,16 +40,18 @@ def adopt(draft: Draft, job_id: JobId) -> None:
     nodes = list(draft.nodes_of(job_id))
     claimed = [(node, node.claim) for node in nodes if node.claim is not None]
     for node, _ in claimed:
-        draft.put_node(replace(node, claim=None))
+        draft.put_node(node._replace(claim=None))
     if job.phase is not Phase.FORMING or job.round is not None:
         return
     run = max((claim.header.run for _, claim in claimed), default=0)
     current = [(node, claim) for node, claim in claimed if claim.header.run == run == job.run]
     if not current:
         return
-    header = max((claim.header for _, claim in current), key=lambda header: header.number)
+    # A number that nobody remembered may have been given again, so the epoch counts first.
+    header = max((claim.header for _, claim in current), key=lambda h: (h.epoch, h.number))
     job = _take_counts(draft, job, header)
-    if any(node.held_round > header.number for node in nodes):
+    claimants = {node.session for node, _ in claimed}
+    if any(node.held_round > header.number and node.session not in claimants for node in nodes):
         return  # somebody was in a later round, which is over: so is this one
     _take_over(
         draft, job, header, [(node, claim) for node, claim in current if claim.header == header]
@@ -78,8 +80,7 @@ def _take_over(
     placed = [places[rank] for rank in sorted(places)]
     for node, claim in placed:
         draft.put_node(
-            replace(
-                node,
+            node._replace(
                 claim=None,
                 member=True,
                 assignment=claim.assignment,

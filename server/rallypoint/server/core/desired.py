@@ -66,7 +66,7 @@ def tell_nodes(draft: Draft) -> None:
             if wanted.round == previous.round:
                 wanted = previous  # a stop is ordered once; only its text could differ
         if wanted != previous:
-            node = replace(node, desired=wanted, revision=node.revision + 1)
+            node = node._replace(desired=wanted, revision=node.revision + 1)
             draft.put_node(node)
         elif session not in draft.resend:
             continue

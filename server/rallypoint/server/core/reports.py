@@ -89,7 +89,7 @@ def report(draft: Draft, said: inputs.Report) -> Refusal | None:
     if sender.sequence <= node.acknowledged:
         draft.effects.append(Acknowledge(sender.session, node.acknowledged))
         return None
-    node = replace(node, acknowledged=sender.sequence)
+    node = node._replace(acknowledged=sender.sequence)
     draft.put_node(node)
     draft.effects.append(Acknowledge(sender.session, sender.sequence))
     _take(draft, node, said)
@@ -111,7 +111,7 @@ def _take(draft: Draft, node: Node, said: inputs.Report) -> None:
         case _ if node.member:
             _take_of_member(draft, node, said)
         case _ if node.claim is not None:
-            draft.put_node(replace(node, claim=update_claim(node.claim, said)))
+            draft.put_node(node._replace(claim=update_claim(node.claim, said)))
 
 
 def _take_of_member(
@@ -122,8 +122,8 @@ def _take_of_member(
     match said:
         case inputs.Started(pids=pids):
             if node.activity is Activity.ASSIGNED:
-                node = replace(node, activity=Activity.STARTED)
-            draft.put_node(replace(node, pids=pids))
+                node = node._replace(activity=Activity.STARTED)
+            draft.put_node(node._replace(pids=pids))
         case inputs.Exited(exits=exits):
             register_exits(draft, node.session, exits)
         case inputs.Succeeded():
@@ -164,7 +164,7 @@ def update_claim(
 def take_claim(draft: Draft, session: SessionId, claim: Claim) -> None:
     """Merge what a member says of the round that both sides know it to hold."""
     node = draft.the_node(session)
-    draft.put_node(replace(node, pids=claim.pids or node.pids))
+    draft.put_node(node._replace(pids=claim.pids or node.pids))
     register_exits(draft, session, claim.exits)
     node = draft.the_node(session)
     if claim.activity is Activity.SUCCEEDED:
@@ -174,7 +174,7 @@ def take_claim(draft: Draft, session: SessionId, claim: Claim) -> None:
         said = next((exit.stderr_tail for exit in claim.exits if exit.stderr_tail), "")
         mark_refused(draft, node, said or "it could not start its workers")
     elif node.activity not in (Activity.FAILED, Activity.SUCCEEDED):
-        draft.put_node(replace(node, activity=claim.activity))
+        draft.put_node(node._replace(activity=claim.activity))
         if (
             claim.activity in (Activity.UNREADY, Activity.BLOCKED)
             and draft.the_job(node.job_id).phase is Phase.RUNNING
@@ -197,7 +197,7 @@ def register_exits(draft: Draft, session: SessionId, exits: tuple[WorkerExit, ..
         if exit.is_failure
     )
     activity = Activity.FAILED if failed else node.activity
-    draft.put_node(replace(node, exits=node.exits + fresh, activity=activity))
+    draft.put_node(node._replace(exits=node.exits + fresh, activity=activity))
     draft.put_job(
         replace(
             job,
@@ -216,7 +216,7 @@ def mark_succeeded(draft: Draft, node: Node) -> None:
     job = draft.the_job(node.job_id)
     if node.activity is Activity.SUCCEEDED or job.round is None:
         return
-    draft.put_node(replace(node, activity=Activity.SUCCEEDED))
+    draft.put_node(node._replace(activity=Activity.SUCCEEDED))
     if not job.round.any_finished:
         draft.put_job(replace(job, round=replace(job.round, any_finished=True)))
     draft.records.append(NodeSucceeded(job.job_id, node.held_round, node.name))
@@ -227,12 +227,12 @@ def mark_refused(draft: Draft, node: Node, text: str) -> None:
     job = draft.the_job(node.job_id)
     if job.round is not None and job.phase is Phase.RUNNING and job.round.refusal is None:
         draft.put_job(replace(job, round=replace(job.round, refusal=(node.name, text))))
-    draft.put_node(replace(node, activity=Activity.FAILED))
+    draft.put_node(node._replace(activity=Activity.FAILED))
 
 
 def become_blocked(draft: Draft, node: Node) -> None:
     """Note that a node cannot become clean; a member that had succeeded keeps its success."""
-    draft.put_node(replace(node, activity=Activity.BLOCKED, set_aside=True))
+    draft.put_node(node._replace(activity=Activity.BLOCKED, set_aside=True))
     phase = draft.the_job(node.job_id).phase
     if phase is Phase.RUNNING or node.activity is Activity.SUCCEEDED:
         depart(draft, node, RoundReason.NODE_LEFT, "its processes survived SIGKILL")
@@ -248,8 +248,7 @@ def become_ready(draft: Draft, node: Node, ready: inputs.ReadyPort) -> None:
     job = draft.the_job(node.job_id)
     was_eligible = node.is_eligible
     draft.put_node(
-        replace(
-            node,
+        node._replace(
             activity=Activity.READY,
             port=ready.port,
             held_round=node.held_round if node.member else ready.round,

@@ -191,8 +191,7 @@ def _seal(draft: Draft, job: Job) -> None:
     )
     for node, member in zip(chosen, members, strict=True):
         draft.put_node(
-            replace(
-                node,
+            node._replace(
                 member=True,
                 assignment=member.assignment,
                 activity=Activity.ASSIGNED,
@@ -345,7 +344,7 @@ def _settle(draft: Draft, job: Job) -> None:
         return
     for node in draft.nodes_of(job.job_id):
         if node.member:
-            draft.put_node(replace(node, member=False, assignment=None))
+            draft.put_node(node._replace(member=False, assignment=None))
     draft.put_job(
         replace(
             job,
@@ -407,7 +406,7 @@ def close(draft: Draft, job: Job, outcome: Outcome, verdict: Verdict | None) -> 
         )
     )
     for node in draft.nodes_of(job_id):
-        draft.put_node(replace(node, member=False, assignment=None))
+        draft.put_node(node._replace(member=False, assignment=None))
     for kind in (
         DeadlineKind.FORMING,
         DeadlineKind.START,

@@ -237,8 +237,7 @@ def _join(draft: Draft, job: Job, said: inputs.Hello) -> None:
         revision=said.revision,
     )
     if said.ready is not None:
-        node = replace(
-            node,
+        node = node._replace(
             activity=Activity.READY,
             port=said.ready.port,
             held_round=said.ready.round,
@@ -246,7 +245,7 @@ def _join(draft: Draft, job: Job, said: inputs.Hello) -> None:
     elif said.claim is not None:
         claim = said.claim
         keep = claim if draft.window_is_open else None
-        node = replace(node, held_round=claim.header.number, claim=keep)
+        node = node._replace(held_round=claim.header.number, claim=keep)
     job = draft.the_job(job.job_id)
     job = replace(job, next_arrival=job.next_arrival + 1, deserted_ms=None)
     if draft.window_is_open and said.run > job.run:
@@ -287,8 +286,7 @@ def _resume(draft: Draft, node: Node, said: inputs.Hello) -> Refusal | None:
         refusal = stale("connection", node.connection, said.connection)
         draft.effects.append(Refuse(session, said.connection, refusal))
         return refusal
-    node = replace(
-        node,
+    node = node._replace(
         connection=said.connection,
         attached=True,
         broke_ms=None,
@@ -296,7 +294,7 @@ def _resume(draft: Draft, node: Node, said: inputs.Hello) -> Refusal | None:
         revision=max(node.revision, said.revision),
     )
     if node.claim is not None:
-        node = replace(node, claim=said.claim)
+        node = node._replace(claim=said.claim)
     draft.put_node(node)
     draft.set_deadline(DeadlineKind.GRACE, session, None)
     if said.ready is not None:
@@ -315,7 +313,7 @@ def broken(draft: Draft, sender: inputs.Sender) -> Refusal | None:
     if isinstance(node, Refusal):
         return node
     if node.attached:
-        draft.put_node(replace(node, attached=False, broke_ms=draft.now_ms))
+        draft.put_node(node._replace(attached=False, broke_ms=draft.now_ms))
         draft.set_deadline(DeadlineKind.LEASE, node.session, None)
         grace_ms = draft.state.timing.reconnect_grace_ms
         draft.set_deadline(DeadlineKind.GRACE, node.session, draft.now_ms + grace_ms)

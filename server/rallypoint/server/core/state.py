@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from rallypoint.server.core.deadlines import DeadlineKey, DeadlineKind, Deadlines
 from rallypoint.server.core.effects import Effect, JobChanged, Record
@@ -39,8 +40,7 @@ class Timing:
     """Ready is due this long after the grace of a Stop has ended."""
 
 
-@dataclass(frozen=True, slots=True)
-class Tally:
+class Tally(NamedTuple):
     """How many nodes of a job are what. Every field is a sum over the job's nodes."""
 
     nodes: int = 0
@@ -60,30 +60,45 @@ class Tally:
 
     def plus(self, other: Tally, sign: int) -> Tally:
         """Return this tally with another one added (sign 1) or taken away (sign -1)."""
-        return Tally(
-            self.nodes + sign * other.nodes,
-            self.away + sign * other.away,
-            self.eligible + sign * other.eligible,
-            self.members + sign * other.members,
-            self.pending + sign * other.pending,
-            self.unstarted + sign * other.unstarted,
-            self.succeeded + sign * other.succeeded,
-            self.newcomers + sign * other.newcomers,
-        )
+        return Tally._make(mine + sign * its for mine, its in zip(self, other, strict=True))
+
+
+_Standing = tuple[bool, Activity, bool, bool]
+"""All that a node's tally depends on: attached, activity, member, set aside."""
+_tallies: dict[_Standing, Tally] = {}
+_differences: dict[tuple[_Standing, _Standing], Tally] = {}
+"""Worked out once for each of the few standings and pairs of standings that there are."""
+
+
+def _standing(node: Node) -> _Standing:
+    return (node.attached, node.activity, node.member, node.set_aside)
 
 
 def tally_of(node: Node) -> Tally:
     """Return what one node adds to its job's tally."""
-    return Tally(
-        nodes=1,
-        away=not node.attached,
-        eligible=node.is_eligible,
-        members=node.member,
-        pending=node.is_pending,
-        unstarted=node.member and node.activity is Activity.ASSIGNED,
-        succeeded=node.member and node.activity is Activity.SUCCEEDED,
-        newcomers=node.is_eligible and not node.member,
-    )
+    standing = _standing(node)
+    found = _tallies.get(standing)
+    if found is None:
+        found = _tallies[standing] = Tally(
+            nodes=1,
+            away=not node.attached,
+            eligible=node.is_eligible,
+            members=node.member,
+            pending=node.is_pending,
+            unstarted=node.member and node.activity is Activity.ASSIGNED,
+            succeeded=node.member and node.activity is Activity.SUCCEEDED,
+            newcomers=node.is_eligible and not node.member,
+        )
+    return found
+
+
+def _difference(old: Node, new: Node) -> Tally:
+    """Return what the tally gains when `old` becomes `new`."""
+    pair = (_standing(old), _standing(new))
+    found = _differences.get(pair)
+    if found is None:
+        found = _differences[pair] = tally_of(new).plus(tally_of(old), -1)
+    return found
 
 
 IndexKey = tuple[JobId, str | int]
@@ -125,14 +140,13 @@ class State:
         return None if first is None else first[0]
 
 
-@dataclass(frozen=True, slots=True)
-class Delta:
+class Delta(NamedTuple):
     """The changes of one step; None stands for a removed entry."""
 
     epoch: int | None
     jobs: dict[JobId, Job | None]
     nodes: dict[SessionId, Node | None]
-    index: dict[IndexKey, SessionId | None]
+    entries: dict[IndexKey, SessionId | None]
     tallies: dict[JobId, Tally]
     deadlines: dict[DeadlineKey, int | None]
     window_closed: bool
@@ -266,10 +280,13 @@ class Draft:
             self._index[(job_id, node.name)] = session
             if node.identity.node_rank is not None:
                 self._index[(job_id, node.identity.node_rank)] = session
-        else:
-            was, is_now = tally_of(old), tally_of(node)
-            if was != is_now:
-                self._tallies[job_id] = tally.plus(was, -1).plus(is_now, 1)
+        elif not (
+            old.activity is node.activity
+            and old.attached == node.attached
+            and old.member == node.member
+            and old.set_aside == node.set_aside
+        ):
+            self._tallies[job_id] = tally.plus(_difference(old, node), 1)
         self._nodes[session] = node
         self.touched[session] = None
 
@@ -311,7 +328,7 @@ class Draft:
             epoch=self._epoch,
             jobs=self._jobs,
             nodes=self._nodes,
-            index=self._index,
+            entries=self._index,
             tallies=self._tallies,
             deadlines=self._deadlines,
             window_closed=self._window_closed,
@@ -329,7 +346,7 @@ def apply(state: State, delta: Delta) -> None:
         state.window_until_ms = 0
     for session, node in delta.nodes.items():
         _apply_node(state, session, node)
-    for index_key, holder in delta.index.items():
+    for index_key, holder in delta.entries.items():
         if holder is None:
             state.index.pop(index_key, None)
         else:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import assert_never
+from dataclasses import replace
+from typing import NamedTuple, assert_never
 
 from rallypoint.server.core import inputs
 from rallypoint.server.core.adoption import adopt
@@ -29,8 +29,7 @@ from rallypoint.server.core.sessions import broken, forget, hello, lose
 from rallypoint.server.core.state import Delta, Draft, State
 
 
-@dataclass(frozen=True, slots=True)
-class Transition:
+class Transition(NamedTuple):
     """What one step changes, journals and causes. `state.apply` carries the changes out."""
 
     delta: Delta
@@ -139,7 +138,7 @@ def _expire_session(draft: Draft, key: DeadlineKey) -> None:
     else:
         lease_ms = draft.state.lease_ms()
         text = f"it was silent for longer than its lease of {lease_ms / 1000:g} s"
-        node = replace(node, broke_ms=draft.now_ms - lease_ms)  # when it was last heard
+        node = node._replace(broke_ms=draft.now_ms - lease_ms)  # when it was last heard
     lose(draft, node, RoundReason.NODE_LOST, text)
 
 
@@ -179,7 +178,7 @@ def _set_aside(draft: Draft, job_id: JobId, *, only: Activity | None) -> tuple[N
     names: list[NodeName] = []
     for node in draft.nodes_of(job_id):
         if node.is_pending and (only is None or node.activity is only):
-            draft.put_node(replace(node, set_aside=True))
+            draft.put_node(node._replace(set_aside=True))
             names.append(node.name)
     return tuple(names)
 
