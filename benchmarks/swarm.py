@@ -95,6 +95,9 @@ class SimulatedAgent:
             desired = message.welcome.desired
         elif message.HasField("desired"):
             desired = message.desired
+        elif message.acknowledgement.HasField("heartbeat_interval"):
+            self.interval_s = to_ms(message.acknowledgement.heartbeat_interval) / 1000
+            return
         else:
             return
         if desired.HasField("run") and desired.run.header.number > self.round:

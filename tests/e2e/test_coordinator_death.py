@@ -32,7 +32,7 @@ def replace_coordinator(world: World, port: int, agents: list[Command]) -> job_p
     """Start a coordinator where one was; return the job as of its decision about the round."""
     world.coordinator(port)
     for agent in agents:
-        agent.wait_event("coordinator_reached", count=2)
+        agent.wait_event("coordinator_reached_again")
     return world.jobs.wait(world.job_id, lambda job: job.phase != job_pb2.JOB_PHASE_FORMING)
 
 

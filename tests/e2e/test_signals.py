@@ -175,3 +175,23 @@ def test_killed_helper_while_nothing_runs_is_replaced(world: World) -> None:
         worker.tell("exit", "0")
 
     assert [first.wait(), second.wait()] == [0, 0]
+
+
+def test_killed_agent_may_come_back_at_once(world: World) -> None:
+    """Its name is free although nobody said goodbye; ranks are as before, nothing is charged."""
+    flags = ("--shutdown-timeout=5",)
+    stays = world.agent("a", *flags, nnodes="2", nproc=2)
+    killed = world.agent("b", *flags, nnodes="2", nproc=2)
+    first = world.mailbox.workers(4)
+    killed.kill()
+    back = world.agent("b", *flags, nnodes="2", nproc=2)
+    second = world.mailbox.workers(4, round=2)
+
+    assert [(worker.rank, worker.node) for worker in first] == [
+        (worker.rank, worker.node) for worker in second
+    ]
+    assert [worker.restart_count for worker in second] == [0] * 4
+    assert not {worker.pid for worker in first} & set(world.marked())
+    for worker in second:
+        worker.tell("exit", "0")
+    assert [stays.wait(), back.wait()] == [0, 0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -10,7 +11,7 @@ import subprocess
 import sysconfig
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -85,17 +86,17 @@ class Command:
         """Return the lines for a person: standard error without the log."""
         return [line for line in self._err.items() if _event(line) is None]
 
-    def events(self, name: str) -> list[dict[str, Any]]:
-        """Return the log's events of one name so far."""
+    def events(self, *names: str) -> list[dict[str, Any]]:
+        """Return the log's events of these names so far."""
         found = (_event(line) for line in self._err.items())
-        return [event for event in found if event is not None and event["event"] == name]
+        return [event for event in found if event is not None and event["event"] in names]
 
-    def wait_event(self, name: str, count: int = 1, limit_s: float = LIMIT_S) -> dict[str, Any]:
-        """Wait for the `count`-th event of that name."""
+    def wait_event(self, *names: str, count: int = 1, limit_s: float = LIMIT_S) -> dict[str, Any]:
+        """Wait for the `count`-th event that has one of these names."""
 
         def is_wanted(line: str) -> bool:
             event = _event(line)
-            return event is not None and event["event"] == name
+            return event is not None and event["event"] in names
 
         event = _event(self._err.wait(is_wanted, count, limit_s)[-1])
         assert event is not None
@@ -150,13 +151,22 @@ def describe(pid: int) -> str:
     return f"{pid}: {argv.decode(errors='replace')[:200]}"
 
 
-def await_none_marked(mark: str, limit_s: float = LIMIT_S) -> list[int]:
-    """Wait until no process carries the mark; return those that still do at the limit."""
+def await_none_marked(
+    mark: str, spared: Collection[int] = (), limit_s: float = LIMIT_S
+) -> list[int]:
+    """Wait until no process carries the mark but the spared; return who still does at the limit."""
     end_s = time.monotonic() + limit_s
-    while left := find_marked(mark):
+    while left := [pid for pid in find_marked(mark) if pid not in spared]:
         if not _await_death(left[0], end_s - time.monotonic()):
-            return find_marked(mark)
+            return left
     return []
+
+
+def kill(pid: int) -> None:
+    """SIGKILL to a process, and wait until it is dead; nothing happens if it was gone."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+        assert _await_death(pid, LIMIT_S), f"survived SIGKILL: {describe(pid)}"
 
 
 def _await_death(pid: int, limit_s: float) -> bool:

@@ -7,13 +7,12 @@ have names that the kernel chose, so nothing is left on disk and nothing is reus
 from __future__ import annotations
 
 import json
-import os
-import signal
 import socket
 import threading
 from dataclasses import dataclass, field
 from typing import Any
 
+from support.commands import kill
 from support.feed import LIMIT_S, Feed
 
 MAILBOX_ENV = "E2E_MAILBOX"
@@ -55,7 +54,8 @@ class Worker:
         self._socket.sendto(json.dumps(words).encode(), self.address)
 
     def kill(self) -> None:
-        os.kill(self.pid, signal.SIGKILL)
+        """SIGKILL, and wait until it is dead."""
+        kill(self.pid)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import os
 import secrets
-import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -23,6 +22,7 @@ from support.commands import (
     await_none_marked,
     describe,
     find_marked,
+    kill,
 )
 from support.feed import LIMIT_S
 from support.jobs import Jobs
@@ -61,7 +61,7 @@ class World:
         left = await_none_marked(self._mark, limit_s=5)
         described = [describe(pid) for pid in left]
         for pid in left:
-            os.kill(pid, signal.SIGKILL)
+            kill(pid)
         self.jobs.channel.close()
         self.ports.close()
         await_none_marked(self._mark)
@@ -137,13 +137,13 @@ class World:
         return find_marked(self._mark)
 
     def kill(self, pid: int) -> None:
-        """SIGKILL to a process that this test has caused."""
+        """SIGKILL to a process that this test has caused, and wait until it is dead."""
         assert pid in self.marked()
-        os.kill(pid, signal.SIGKILL)
+        kill(pid)
 
-    def left(self) -> list[str]:
-        """Return the marked processes that still live after a moment, described."""
-        return [describe(pid) for pid in await_none_marked(self._mark, limit_s=5)]
+    def left(self, spared: Collection[int] = ()) -> list[str]:
+        """Return the marked processes that live after a moment, but for the spared, described."""
+        return [describe(pid) for pid in await_none_marked(self._mark, spared, limit_s=5)]
 
 
 def start_coordinator(world: World, port: int) -> Command:

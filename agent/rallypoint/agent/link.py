@@ -179,13 +179,15 @@ class Link:
             if message.connection != self.connection or message.epoch < self.user.epoch():
                 continue  # for an older connection, or from a coordinator that was replaced
             if message.HasField("welcome"):
-                self._take_welcome(message.welcome)
+                self._welcomed = True
+                self._take_timing(message.welcome)
+            elif message.acknowledgement.HasField("heartbeat_interval"):
+                self._take_timing(message.acknowledgement)
             self.user.came(message)
 
-    def _take_welcome(self, welcome: agent_pb2.Welcome) -> None:
-        self._welcomed = True
-        self._interval_s = max(0.05, to_ms(welcome.heartbeat_interval) / 1000)
-        self._lease_s = max(0.2, to_ms(welcome.lease) / 1000)
+    def _take_timing(self, told: agent_pb2.Welcome | agent_pb2.Acknowledgement) -> None:
+        self._interval_s = max(0.05, to_ms(told.heartbeat_interval) / 1000)
+        self._lease_s = max(0.2, to_ms(told.lease) / 1000)
         self._wake.set()
 
     async def _report(self, call: _Call) -> None:

@@ -730,6 +730,8 @@ class Acknowledgement(_message.Message):
 
     HEARTBEAT_FIELD_NUMBER: _builtins.int
     WAITING_FIELD_NUMBER: _builtins.int
+    HEARTBEAT_INTERVAL_FIELD_NUMBER: _builtins.int
+    LEASE_FIELD_NUMBER: _builtins.int
     heartbeat: _builtins.int
     """Highest heartbeat number of this connection that was seen. 0 for none."""
     @_builtins.property
@@ -738,15 +740,27 @@ class Acknowledgement(_message.Message):
         meant to run here, or when the job waits for nothing.
         """
 
+    @_builtins.property
+    def heartbeat_interval(self) -> _duration_pb2.Duration:
+        """Time between heartbeats from now on: it grows with the number of sessions. Absent while what
+        was told last still holds.
+        """
+
+    @_builtins.property
+    def lease(self) -> _duration_pb2.Duration:
+        """The lease that goes with it. Absent with heartbeat_interval."""
+
     def __init__(
         self,
         *,
         heartbeat: _builtins.int = ...,
         waiting: _job_pb2.Waiting | None = ...,
+        heartbeat_interval: _duration_pb2.Duration | None = ...,
+        lease: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["waiting", b"waiting"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["heartbeat_interval", b"heartbeat_interval", "lease", b"lease", "waiting", b"waiting"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["heartbeat", b"heartbeat", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["heartbeat", b"heartbeat", "heartbeat_interval", b"heartbeat_interval", "lease", b"lease", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -247,8 +247,12 @@ def _running(draft: Draft, job: Job) -> bool:
         draft.set_deadline(DeadlineKind.START, job_id, None)
         took_ms = draft.now_ms - round.sealed_ms
         draft.changed(job_id, "round_started", round=round.header.number, took_ms=took_ms)
-    if tally.newcomers == 0 and job.first_newcomer_ms is not None:
-        job = replace(job, first_newcomer_ms=None)
+    if (tally.newcomers > 0) != (job.first_newcomer_ms is not None):
+        # The last one has gone, or one that was away has come back.
+        since_ms = draft.now_ms if tally.newcomers else None
+        job = replace(
+            job, first_newcomer_ms=since_ms, last_arrival_ms=since_ms or job.last_arrival_ms
+        )
         draft.put_job(job)
     due_ms = growth_due_ms(job, tally)
     if due_ms is not None and draft.now_ms >= due_ms:

@@ -39,6 +39,8 @@ log = get_logger()
 
 HELLO_S_MAX = 10.0
 """How long a new stream may take to say Hello."""
+RETOLD_PART = 10
+"""A change of the heartbeat interval is told when it is more than this part of it: a tenth."""
 EXPLAINED_MS = 200
 """How long an explanation serves: a job's nodes ask one after the other, a thousand in a second."""
 
@@ -172,6 +174,11 @@ class AgentService(agent_grpc.AgentServiceServicer):
             )
             if waiting is not None:
                 message.waiting.CopyFrom(waiting)
+        interval_ms = self._state.heartbeat_interval_ms()
+        if abs(interval_ms - outbox.interval_ms) * RETOLD_PART > outbox.interval_ms:
+            outbox.interval_ms = interval_ms
+            message.heartbeat_interval.CopyFrom(to_duration(interval_ms))
+            message.lease.CopyFrom(to_duration(self._state.lease_ms()))
         return self._envelope(outbox, acknowledgement=message)
 
     def _explain(self, state: State, session: SessionId, now_ms: int) -> job_pb2.Waiting | None:
@@ -191,6 +198,7 @@ class AgentService(agent_grpc.AgentServiceServicer):
     def _welcome(self, outbox: Outbox) -> agent_pb2.Welcome:
         assert outbox.welcome is not None
         state = self._state
+        outbox.interval_ms = state.heartbeat_interval_ms()
         return agent_pb2.Welcome(
             coordinator_id=state.coordinator_id,
             coordinator_durable=state.durable,

@@ -50,6 +50,8 @@ class Outbox:
     """Highest heartbeat seen."""
     answered: int = 0
     """Highest heartbeat that was answered."""
+    interval_ms: int = 0
+    """Time between heartbeats that the agent was told last."""
     runs_workers: bool = False
     """The desired state sent last is Run: nobody there has to be told what the job waits for."""
     end: Status | None = None

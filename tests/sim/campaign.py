@@ -1,0 +1,101 @@
+"""Runs seeds, one after the other or on several processors, and says what came of them."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+
+from rallypoint.server.core.invariants import BrokenInvariant
+from sim import liveness
+from sim.clock import Livelock
+from sim.coverage import Coverage
+from sim.rules import Violation
+from sim.world import World
+
+
+@dataclass(slots=True)
+class Result:
+    """What came of one seed."""
+
+    seed: int
+    failure: str
+    """What went wrong; empty when nothing did."""
+    rule: str
+    """The rule that was broken."""
+    steps: int
+    """Steps of the coordinator's core."""
+    virtual_ms: int
+    digest: str
+    counts: Counter[tuple[str, str]] = field(default_factory=Counter)
+    trace: list[str] = field(default_factory=list)
+
+
+def run_seed(seed: int, *, is_traced: bool = False) -> Result:
+    """Simulate one seed from its beginning to the end of all its jobs."""
+    world = World(seed, is_traced=is_traced)
+    failure = rule = ""
+    try:
+        world.clock.run_until(world.faults.until_ms)
+        world.settle_down()
+        liveness.settle(world)
+        liveness.finish(world)
+    except Violation as violation:
+        failure, rule = str(violation), violation.rule
+    except BrokenInvariant as broken:
+        failure, rule = f"invariant: {broken}", "invariant"
+    except Livelock as livelock:
+        failure, rule = f"livelock: {livelock}", "livelock"
+    except (AssertionError, LookupError, TypeError, ValueError) as error:
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        text = f"{type(error).__name__} in {where.name}, line {where.lineno}: {error}"
+        failure, rule = text, "crash"
+        if is_traced:
+            raise
+    return Result(
+        seed=seed,
+        failure=f"at {world.clock.now_ms} ms: {failure}" if failure else "",
+        rule=rule,
+        steps=world.steps,
+        virtual_ms=world.clock.now_ms,
+        digest=world.digest,
+        counts=world.coverage.counts,
+        trace=world.trace or [],
+    )
+
+
+def run_seeds(seeds: Iterable[int], processors: int) -> Iterator[Result]:
+    """Yield the results of seeds in order; stopping early stops the rest."""
+    if processors <= 1:
+        yield from map(run_seed, seeds)
+        return
+    with get_context("fork").Pool(processors) as pool:
+        yield from pool.imap(run_seed, seeds, chunksize=4)
+
+
+@dataclass(slots=True)
+class Summary:
+    """What came of many seeds."""
+
+    seeds: int = 0
+    steps: int = 0
+    virtual_ms: int = 0
+    coverage: Coverage = field(default_factory=Coverage)
+    failures: list[Result] = field(default_factory=list)
+    _began_s: float = field(default_factory=time.perf_counter)
+
+    def add(self, result: Result) -> None:
+        """Take the result of one seed."""
+        self.seeds += 1
+        self.steps += result.steps
+        self.virtual_ms += result.virtual_ms
+        self.coverage.counts.update(result.counts)
+        if result.failure:
+            self.failures.append(result)
+
+    def elapsed_s(self) -> float:
+        """Return how long it has taken so far."""
+        return time.perf_counter() - self._began_s

@@ -1,0 +1,126 @@
+"""Does to the world what the knobs of the seed allow, at random instants, until faults stop."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from rallypoint.agent.core import inputs
+from sim.faults import Fault
+
+if TYPE_CHECKING:
+    from sim.node import Agent, Host
+    from sim.world import World
+
+FREEZE_MS_MAX = 9_000
+"""Longer than a lease."""
+PARTITION_MS_MAX = 12_000
+DOWN_MS_MAX = 4_000
+"""How long a coordinator is away."""
+STALL_MS_MAX = 8_000
+BRIEF_STALL_MS = 3_500
+"""A stall that leaves every agent time to hear something before its lease ends."""
+TAKEOVER_MS = 4_000
+"""After this a new coordinator has adopted what it could: its window, and somewhat more."""
+BRIEF_BREAK_MS = 2_000
+"""After this a stream that came back at once is forgotten."""
+SIGTERM = 15
+
+
+class Chaos:
+    """Injects faults."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        if world.faults.kinds:
+            self._schedule()
+
+    def _schedule(self) -> None:
+        mean_ms = self.world.faults.every_ms
+        delay_ms = int(self.world.rng.expovariate(1 / mean_ms)) + 1
+        self.world.clock.after(delay_ms, self._strike)
+
+    def _strike(self) -> None:
+        world = self.world
+        if world.is_calm:
+            return
+        kind = world.rng.choice(world.faults.kinds)
+        host = world.rng.choice(world.hosts)
+        world.note("fault", kind.value, host.name)
+        world.coverage.counts["fault", kind.value] += 1
+        if kind in (Fault.CRASH, Fault.BLACKOUT, Fault.STALL):
+            self._strike_coordinator(kind)
+        else:
+            self._strike_host(kind, host)
+        self._schedule()
+
+    def _strike_coordinator(self, kind: Fault) -> None:
+        world, now_ms = self.world, self.world.clock.now_ms
+        server = world.server
+        if server is None or server.stalled_until_ms > now_ms:
+            return
+        jobs = [job.job_id for job in world.jobs]
+        down_ms = world.rng.randint(1, DOWN_MS_MAX)
+        if kind is Fault.STALL:
+            stalled_ms = world.rng.randint(100, STALL_MS_MAX)
+            if stalled_ms <= BRIEF_STALL_MS:
+                world.safety.shaken(server, now_ms + stalled_ms + TAKEOVER_MS, jobs)
+            else:
+                world.disturb_all()
+            # The pulse lets up to a second pass before lateness counts.
+            noticed_ms = max(0, stalled_ms - world.rng.randint(0, 1_000))
+            server.stall(stalled_ms, noticed_ms if noticed_ms > 200 else 0)
+            return
+        if kind is Fault.BLACKOUT:
+            world.disturb_all()
+        else:
+            world.safety.shaken(server, now_ms + down_ms + TAKEOVER_MS, jobs)
+        world.stop_coordinator(resets=kind is Fault.CRASH)
+        world.clock.after(down_ms, world.start_coordinator)
+
+    def _strike_host(self, kind: Fault, host: Host) -> None:
+        agent = host.agent
+        if kind is Fault.START_AGENT:
+            self.world.start_agent(host)
+        elif agent is None or agent.is_gone:
+            return
+        elif kind is Fault.SEVER:
+            self._sever(agent)
+        else:
+            self.world.disturb_host(host)
+            self._harm(kind, agent)
+
+    def _harm(self, kind: Fault, agent: Agent) -> None:
+        """Do to an agent what its job has to notice, or may."""
+        world, rng = self.world, self.world.rng
+        match kind:
+            case Fault.KILL_AGENT | Fault.POWER_OFF:
+                world.kill_agent(agent, resets=kind is Fault.KILL_AGENT)
+            case Fault.FREEZE_AGENT:
+                agent.freeze(rng.randint(100, FREEZE_MS_MAX))
+            case Fault.PARTITION:
+                world.partition(agent.host, rng.randint(100, PARTITION_MS_MAX))
+            case Fault.TERMINATE:
+                agent.was_terminated = True
+                signalled = partial(agent.post, inputs.SignalReceived(SIGTERM))
+                agent.take(signalled)
+                if rng.random() < 0.3:
+                    world.clock.after(rng.randint(1, 2_000), partial(agent.take, signalled))
+            case Fault.LOSE_HELPER:
+                agent.workers.lose_helper()
+            case _:
+                raise AssertionError(kind)
+
+    def _sever(self, agent: Agent) -> None:
+        """Break a stream; the agent is back before anybody misses it if it notices at once."""
+        world, stream, server = self.world, agent.link.stream, self.world.server
+        noticed = (None, 0, 50, 600, 3_000)
+        server_ms, agent_ms = world.rng.choice(noticed), world.rng.choice(noticed)
+        if stream is None:
+            return
+        if agent_ms in (0, 50) and server is not None:
+            until_ms = world.clock.now_ms + BRIEF_BREAK_MS
+            world.safety.shaken(server, until_ms, [agent.host.plan.job_id])
+        else:
+            world.disturb_host(agent.host)
+        world.network.cut(stream, server_ms=server_ms, agent_ms=agent_ms)

@@ -1,0 +1,163 @@
+"""Streams between agents and the coordinator, as far as TCP and HTTP/2 keep their promises.
+
+Within one stream messages arrive in order, once, or not at all. A stream may be cut at any time:
+what is in flight is lost, and each side learns of it now, later, or only by its own clock. A node
+behind a partition gets nothing and loses nothing: what was sent arrives when the partition heals,
+perhaps long after its stream was given up.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING
+
+from rallypoint.server.rpc.outbox import Outbox
+from sim.messages import Down, Hangup, Up
+
+if TYPE_CHECKING:
+    from sim.node import Agent
+    from sim.world import World
+
+CONNECT_MS_MAX = 1_000
+"""How long an agent waits for a connection before it tries again."""
+
+
+@dataclass(slots=True, eq=False)
+class Stream:
+    """One connection of one agent to one life of the coordinator."""
+
+    agent: Agent
+    connection: int
+    life: int
+    """Of the coordinator that accepted it."""
+    outbox: Outbox | None = None
+    """Set when the Hello has arrived."""
+    up: deque[Up] = field(default_factory=deque)
+    down: deque[Down | Hangup] = field(default_factory=deque)
+    up_clear_ms: int = 0
+    """When the last message on the way up arrives: none overtakes it."""
+    down_clear_ms: int = 0
+    is_cut: bool = False
+    """Nothing passes any more."""
+    is_writing: bool = False
+    """The coordinator is about to send what the outbox holds."""
+    server_done: bool = False
+    """The coordinator has let go of it."""
+
+
+class Network:
+    """Everything between the nodes and the coordinator's host."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.streams: list[Stream] = []
+        """Not cut yet, oldest first."""
+
+    def latency_ms(self, agent: Agent) -> int:
+        """Return how long the next message of or for a node takes."""
+        world = self.world
+        faults = world.faults
+        if world.happens(faults.slow_percent):
+            world.disturb_host(agent.host)
+            return world.rng.randint(faults.delay_ms_max, faults.slow_ms_max)
+        return world.rng.randint(0, faults.delay_ms_max)
+
+    def connect(self, agent: Agent, connection: int) -> None:
+        """Try to open a stream; the agent's link learns what becomes of it."""
+        clock, host = self.world.clock, agent.host
+        failed = partial(agent.link.unreachable, connection)
+        if host.unreachable_until_ms > clock.now_ms or self.world.is_dark:
+            clock.after(CONNECT_MS_MAX, partial(agent.take, failed))
+        else:
+            arrive = partial(self._arrive, agent, connection)
+            clock.after(min(self.latency_ms(agent), CONNECT_MS_MAX - 1), arrive)
+
+    def _arrive(self, agent: Agent, connection: int) -> None:
+        server = self.world.server
+        if server is None:
+            agent.take(partial(agent.link.unreachable, connection))
+            return
+        if server.stalled_until_ms > self.world.clock.now_ms:  # it accepts, and says nothing
+            failed = partial(agent.link.unreachable, connection)
+            self.world.clock.after(CONNECT_MS_MAX, partial(agent.take, failed))
+            return
+        stream = Stream(agent, connection, server.life)
+        self.streams.append(stream)
+        agent.take(partial(agent.link.connected, stream))
+
+    def send_up(self, stream: Stream, message: Up) -> None:
+        """Send towards the coordinator."""
+        if stream.is_cut:
+            return
+        stream.up.append(message)
+        at_ms = self.world.clock.now_ms + self.latency_ms(stream.agent)
+        stream.up_clear_ms = max(stream.up_clear_ms, at_ms)
+        self.world.clock.at(stream.up_clear_ms, partial(self._deliver_up, stream))
+
+    def _deliver_up(self, stream: Stream) -> None:
+        if not stream.up or self._is_held_back(stream, partial(self._deliver_up, stream)):
+            return
+        message = stream.up.popleft()
+        server = self.world.server
+        if server is None or server.life != stream.life:
+            # The process that had this stream is gone: whoever has its address answers with a
+            # reset, if anybody has.
+            if not self.world.is_dark:
+                self.cut(stream, server_ms=None, agent_ms=self.latency_ms(stream.agent))
+            return
+        server.receive(stream, message)
+
+    def send_down(self, stream: Stream, message: Down | Hangup) -> None:
+        """Send towards the agent."""
+        if stream.is_cut:
+            return
+        stream.down.append(message)
+        at_ms = self.world.clock.now_ms + self.latency_ms(stream.agent)
+        stream.down_clear_ms = max(stream.down_clear_ms, at_ms)
+        self.world.clock.at(stream.down_clear_ms, partial(self._deliver_down, stream))
+
+    def _deliver_down(self, stream: Stream) -> None:
+        if not stream.down or self._is_held_back(stream, partial(self._deliver_down, stream)):
+            return
+        message = stream.down.popleft()
+        link = stream.agent.link
+        if isinstance(message, Hangup):
+            stream.agent.take(partial(link.ended, stream, message))
+        else:
+            stream.agent.take(partial(link.came, stream, message))
+
+    def _is_held_back(self, stream: Stream, again: partial[None]) -> bool:
+        """Put a delivery off while the node is behind a partition."""
+        until_ms = stream.agent.host.unreachable_until_ms
+        if until_ms <= self.world.clock.now_ms:
+            return False
+        self.world.clock.at(until_ms, again)
+        return True
+
+    def cut(self, stream: Stream, *, server_ms: int | None, agent_ms: int | None) -> None:
+        """Break a stream; each side learns of it after so long, or (None) not at all."""
+        if stream.is_cut:
+            return
+        stream.is_cut = True
+        stream.up.clear()
+        stream.down.clear()
+        self.streams.remove(stream)
+        clock = self.world.clock
+        if server_ms is not None:
+            clock.after(server_ms, partial(self._tell_server, stream))
+        if agent_ms is not None:
+            ended = partial(stream.agent.link.ended, stream, Hangup())
+            clock.after(agent_ms, partial(stream.agent.take, ended))
+
+    def _tell_server(self, stream: Stream) -> None:
+        server = self.world.server
+        if server is not None and server.life == stream.life:
+            server.receive(stream, Hangup())
+
+    def let_go(self, stream: Stream) -> None:
+        """Cancel a stream on the agent's side; that follows what was sent, or overtakes it."""
+        if self.world.rng.random() < 0.5:
+            stream.up.clear()
+        self.send_up(stream, Hangup())

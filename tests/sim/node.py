@@ -1,0 +1,227 @@
+"""A node: a host that stays, agents that come and go on it, and their processes.
+
+`Agent` is the shell around the agent's real core, as `agent/run.py` is: it posts inputs one after
+the other and carries out effects at once.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, assert_never
+
+from rallypoint.agent.core import inputs
+from rallypoint.agent.core import step as core
+from rallypoint.agent.core.model import AgentState
+from rallypoint.server.core import inputs as server_inputs
+from rallypoint.server.core.effects import Desired, DesiredFinished
+from rallypoint.server.core.model import Identity, NodeName, Outcome, SessionId
+from sim.clock import Timer
+from sim.link import Link
+from sim.messages import claim_of, ready_of
+from sim.processes import Process, Workers
+from sim.scenario import NodePlan
+
+if TYPE_CHECKING:
+    from sim.world import World
+
+FAREWELL_MS_MAX = 1_000
+FIRST_PORT = 20_000
+
+
+@dataclass(slots=True, eq=False)
+class Host:
+    """One machine."""
+
+    name: str
+    plan: NodePlan
+    agent: Agent | None = None
+    """The latest agent here; it may be gone."""
+    processes: list[Process] = field(default_factory=list)
+    """Worker processes that live here, whoever started them."""
+    unreachable_until_ms: int = 0
+    """Nothing passes between it and the coordinator before."""
+    disturbed_ms: int = 0
+    """When something last went wrong here."""
+    next_port: int = FIRST_PORT
+
+    @property
+    def has_agent(self) -> bool:
+        """True while an agent lives here."""
+        return self.agent is not None and not self.agent.is_gone
+
+
+class Agent:
+    """One agent process."""
+
+    def __init__(self, world: World, host: Host, incarnation: int) -> None:
+        self.world = world
+        self.host = host
+        self.session = SessionId(f"{incarnation:032x}")
+        self.name = NodeName(host.plan.name)
+        self.run = 0
+        self.coordinator_id = ""
+        self.state = AgentState(
+            workers=host.plan.workers,
+            grace_ms=host.plan.spec.grace_ms,
+            coordinator_timeout_ms=host.plan.coordinator_timeout_ms,
+            away_since_ms=world.clock.now_ms,
+        )
+        self.is_gone = False
+        """The process is dead, or has exited."""
+        self.exit_code: int | None = None
+        """Set when it exits by itself."""
+        self.exit_due: int | None = None
+        """What it will exit with, once its last reports are out."""
+        self.told: Outcome | None = None
+        """The outcome that it was told first, unless it was leaving already."""
+        self.was_terminated = False
+        self.frozen_until_ms = 0
+        self.link = Link(self)
+        self.workers = Workers(self)
+        self._pending: deque[inputs.Input] = deque()
+        self._is_stepping = False
+        self._backlog: deque[Callable[[], None]] = deque()
+        self._timer: Timer | None = None
+
+    # --- how everything that happens reaches the process ---
+
+    def take(self, call: Callable[[], None]) -> None:
+        """Let something happen in the process: never if it is gone, later if it is frozen."""
+        if self.is_gone:
+            return
+        if self.frozen_until_ms > self.world.clock.now_ms or self._backlog:
+            self._backlog.append(call)
+        else:
+            call()
+
+    def freeze(self, duration_ms: int) -> None:
+        """Stop the process for a while; its workers run on."""
+        self.frozen_until_ms = self.world.clock.now_ms + duration_ms
+        self.world.clock.at(self.frozen_until_ms, self._thaw)
+
+    def _thaw(self) -> None:
+        if self.frozen_until_ms > self.world.clock.now_ms:
+            return
+        while self._backlog and not self.is_gone:
+            self._backlog.popleft()()
+
+    def begin(self) -> None:
+        """Start, as `Agent.live` does."""
+        self._reserve_port()
+        self.link.attempt()
+
+    def die(self) -> None:
+        """Kill the process, and with it everything that it started."""
+        self.is_gone = True
+        self.workers.kill_all()
+
+    # --- the owner's loop ---
+
+    def post(self, said: inputs.Input) -> None:
+        """Take an input; one that comes while another is taken waits its turn."""
+        self._pending.append(said)
+        if self._is_stepping:
+            return
+        self._is_stepping = True
+        while self._pending and not self.is_gone:
+            self._step(self._pending.popleft())
+        self._is_stepping = False
+        if self.is_gone:
+            return
+        self._set_timer()
+        if self.exit_due is not None and self._is_quiet():
+            self._exit()
+
+    def _step(self, said: inputs.Input) -> None:
+        before = self.state
+        self.state, effects = core.step(before, said, self.world.clock.now_ms)
+        self.world.coverage.agent_stepped(before, said, self.state)
+        self.world.safety.agent_stepped(self, before, self.state)
+        for effect in effects:
+            self._do(effect)
+
+    def _is_quiet(self) -> bool:
+        return not self.state.reports or self.state.away_since_ms is not None
+
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        due_ms = core.next_deadline_ms(self.state)
+        if due_ms is not None:
+            expired = partial(self.take, partial(self.post, inputs.TimePassed()))
+            self._timer = self.world.clock.at(due_ms + 1, expired)
+
+    def _do(self, effect: inputs.Effect) -> None:
+        match effect:
+            case inputs.StartWorkers(order=order):
+                self.world.note("start", self.host.name, order.number, order.epoch)
+                self.world.safety.ordered(self, order)
+                self.workers.start(order)
+            case inputs.SignalWorkers(signum=signum):
+                self.workers.signal(signum)
+            case inputs.Sweep(token=token):
+                self.workers.sweep(token)
+            case inputs.ReservePort():
+                self._reserve_port()
+            case inputs.SendReports():
+                self.link.wake()
+            case inputs.Exit(code=code, text=text):
+                self.world.note("leaves", self.host.name, code, text)
+                self.exit_due = code
+                self.world.clock.after(FAREWELL_MS_MAX, partial(self.take, self._exit))
+            case _:
+                assert_never(effect)
+
+    def _reserve_port(self) -> None:
+        self.host.next_port = FIRST_PORT + (self.host.next_port + 1 - FIRST_PORT) % 40_000
+        self.post(inputs.PortReserved(self.host.next_port))
+
+    def _exit(self) -> None:
+        if self.is_gone:
+            return
+        self.exit_code = self.exit_due
+        self.is_gone = True
+        self.link.close()
+        self.world.safety.exited(self)
+        self.workers.kill_all()
+        self.world.agent_gone(self)
+
+    # --- what the link asks ---
+
+    def hello(self, connection: int) -> server_inputs.Hello:
+        """Return a Hello with everything that the node holds now."""
+        state, plan = self.state, self.host.plan
+        held = state.held
+        return server_inputs.Hello(
+            identity=Identity(
+                job_id=plan.job_id,
+                session=self.session,
+                spec=plan.spec,
+                name=self.name,
+                name_explicit=plan.explicit,
+                address=plan.address,
+                local_world_size=plan.workers,
+                role=plan.role,
+                node_rank=plan.node_rank,
+                launch_id=plan.launch_id,
+            ),
+            connection=connection,
+            epoch=state.epoch,
+            run=self.run,
+            coordinator_id=self.coordinator_id,
+            coordinator_durable=False,
+            acknowledged=state.acknowledged,
+            revision=state.revision,
+            claim=None if held is None else claim_of(held, self.world.clock.now_ms),
+            ready=None if held is not None else ready_of(state.last_round, state.port),
+        )
+
+    def note_told(self, desired: Desired) -> None:
+        """Remember the outcome that the agent was told."""
+        if isinstance(desired, DesiredFinished):
+            self.world.safety.told(self, desired)
+            if self.told is None and self.state.ending is None:
+                self.told = desired.outcome

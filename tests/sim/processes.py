@@ -1,0 +1,245 @@
+"""Worker processes that are not there: they start, work, fail, ignore signals, and die.
+
+`Group` is what the workers of one round are to each other: they begin to work when all of them run,
+and when one dies the others fail too, or hang. `Workers` is the helper process of one agent: it
+takes requests in order, answers in order, except that word of an exit may be late.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING
+
+from rallypoint.agent.core import inputs
+from rallypoint.agent.core.model import RunOrder
+from rallypoint.server.core.model import JobId, RoundHeader
+from sim.messages import header_of
+
+if TYPE_CHECKING:
+    from sim.node import Agent, Host
+    from sim.world import World
+
+SIGKILL = 9
+HELPER_MS_MAX = 5
+"""How long a request to the helper takes, and its answer."""
+EXIT_MS_MAX = 50
+"""How long the report of an exit waits for the rest of standard error."""
+SWEEP_MS_MAX = 5_000
+"""What survives SIGKILL this long is reported as blocked."""
+UNBLOCKED_MS_MAX = 12_000
+"""What survives SIGKILL at all is gone after this."""
+REPLACED_MS = 100
+"""How long a node is without a helper when that has died."""
+STRAGGLE_MS_MAX = 400
+"""How far apart the workers of a round end."""
+
+RoundKey = tuple[JobId, RoundHeader]
+
+
+@dataclass(slots=True, eq=False)
+class Process:
+    """One worker process."""
+
+    pid: int
+    host: Host
+    agent: Agent
+    order: RunOrder
+    local_rank: int
+    group: Group
+    is_alive: bool = True
+    signalled: bool = False
+    """The agent has signalled it, whatever came of it."""
+    exit_code: int | None = None
+    signal: int | None = None
+
+    @property
+    def rank(self) -> int:
+        """Global rank."""
+        return self.order.first_rank + self.local_rank
+
+
+@dataclass(slots=True, eq=False)
+class Group:
+    """The processes of one round, wherever they run."""
+
+    key: RoundKey
+    work_ms: int | None
+    """How long they work once all run; None: until they are told to finish."""
+    is_doomed: bool
+    """Its workers die young."""
+    processes: list[Process] = field(default_factory=list)
+    is_joined: bool = False
+    """All of them have run at the same time."""
+    is_broken: bool = False
+    """One of them has died before its work was done."""
+
+    @property
+    def living(self) -> list[Process]:
+        """The processes that live, in order of their start."""
+        return [process for process in self.processes if process.is_alive]
+
+
+class Workers:
+    """The helper process of one agent, and the workers below it."""
+
+    def __init__(self, agent: Agent) -> None:
+        self.agent = agent
+        self.world: World = agent.world
+        self.living: list[Process] = []
+        self.down_until_ms = 0
+        """There is no helper before."""
+        self._ask_clear_ms = 0
+        self._tell_clear_ms = 0
+        self._open_sweep = 0
+
+    # --- what the agent asks ---
+
+    def start(self, order: RunOrder) -> None:
+        """Start the workers of a round, in rank order."""
+        for local_rank in range(order.local_world_size):
+            if self._has_helper():
+                self._ask(partial(self._spawn, order, local_rank))
+            else:
+                text = "cannot start a worker: no helper"
+                self.agent.post(inputs.WorkerNotStarted(order.number, local_rank, text))
+
+    def signal(self, signum: int) -> None:
+        """Signal every worker that lives when the helper gets to it."""
+        if self._has_helper():
+            self._ask(partial(self._signal, signum))
+
+    def sweep(self, token: int) -> None:
+        """Kill everything that the workers started."""
+        self._open_sweep = token
+        if self._has_helper():
+            self._ask(partial(self._sweep, token))
+
+    def _has_helper(self) -> bool:
+        return self.down_until_ms <= self.world.clock.now_ms
+
+    def _ask(self, request: partial[None]) -> None:
+        at_ms = self.world.clock.now_ms + self.world.rng.randint(0, HELPER_MS_MAX)
+        self._ask_clear_ms = max(self._ask_clear_ms, at_ms)
+        self.world.clock.at(self._ask_clear_ms, partial(self._take, request))
+
+    def _take(self, request: partial[None]) -> None:
+        if not self.agent.is_gone and self._has_helper():
+            request()
+
+    def _tell(self, said: inputs.Input, late_ms: int = 0) -> None:
+        at_ms = self.world.clock.now_ms + self.world.rng.randint(0, HELPER_MS_MAX)
+        self._tell_clear_ms = max(self._tell_clear_ms, at_ms)
+        posted = partial(self.agent.take, partial(self.agent.post, said))
+        self.world.clock.at(self._tell_clear_ms + late_ms, posted)
+
+    # --- what the helper does ---
+
+    def _spawn(self, order: RunOrder, local_rank: int) -> None:
+        world, faults = self.world, self.world.faults
+        if world.happens(faults.cannot_start_percent):
+            self._tell(inputs.WorkerNotStarted(order.number, local_rank, "no such file"))
+            return
+        group = world.group(self.agent.host.plan.job_id, header_of(order))
+        process = Process(world.next_pid(), self.agent.host, self.agent, order, local_rank, group)
+        world.note("spawn", process.host.name, order.number, process.rank, process.pid)
+        world.safety.spawned(process)
+        self.living.append(process)
+        self.agent.host.processes.append(process)
+        group.processes.append(process)
+        self._tell(inputs.WorkerStarted(order.number, local_rank, process.pid))
+        if group.is_doomed:
+            world.clock.after(world.rng.randint(0, 900), partial(self._fail, process, 1, None))
+        elif world.happens(faults.worker_fails_percent):
+            code, signum = world.rng.choice(((1, None), (17, None), (None, 11), (None, SIGKILL)))
+            failed = partial(self._fail, process, code, signum)
+            world.clock.after(world.rng.randint(0, 6_000), failed)
+        world.join(group)
+
+    def _fail(self, process: Process, code: int | None, signum: int | None) -> None:
+        if process.is_alive and not self.world.is_calm:
+            self.world.disturb_host(process.host)
+            self.end(process, code, signum)
+
+    def _signal(self, signum: int) -> None:
+        world, faults = self.world, self.world.faults
+        for process in list(self.living):
+            world.safety.signalled(process)
+            process.signalled = True
+            if world.happens(faults.ignores_term_percent):
+                continue
+            code, died = (0, None) if world.happens(faults.graceful_percent) else (None, signum)
+            end = partial(self.end, process, code, died)
+            world.clock.after(world.rng.randint(0, 60), end)
+
+    def _sweep(self, token: int) -> None:
+        world = self.world
+        for process in list(self.living):
+            world.safety.signalled(process)
+            process.signalled = True
+            if not world.happens(world.faults.blocked_percent):
+                self.end(process, None, SIGKILL)
+        if not self.living:
+            self._swept(token)
+            return
+        for process in self.living:
+            gone = partial(self.end, process, None, SIGKILL)
+            world.clock.after(world.rng.randint(100, UNBLOCKED_MS_MAX), gone)
+        world.clock.after(SWEEP_MS_MAX, partial(self._tell_blocked, token))
+        self._await_clean(token)
+
+    def _await_clean(self, token: int) -> None:
+        if self.agent.is_gone or not self._has_helper():
+            return
+        if self.living:
+            self.world.clock.after(50, partial(self._await_clean, token))
+        else:
+            self._swept(token)
+
+    def _swept(self, token: int) -> None:
+        self._open_sweep = 0
+        self._tell(inputs.Swept(token))
+
+    def _tell_blocked(self, token: int) -> None:
+        if self.living and self._open_sweep == token and not self.agent.is_gone:
+            pids = tuple(process.pid for process in self.living)
+            self._tell(inputs.SweepBlocked(token, pids))
+
+    # --- how processes end ---
+
+    def end(self, process: Process, exit_code: int | None, signum: int | None) -> None:
+        """End a process, if it still lives, and let its agent and its peers know."""
+        if not process.is_alive:
+            return
+        process.is_alive = False
+        process.exit_code, process.signal = exit_code, signum
+        self.living.remove(process)
+        process.host.processes.remove(process)
+        world = self.world
+        world.note("exit", process.host.name, process.pid, exit_code, signum)
+        if not self.agent.is_gone:
+            order, late_ms = process.order, world.rng.randint(0, EXIT_MS_MAX)
+            self._tell(
+                inputs.WorkerEnded(order.number, process.local_rank, exit_code, signum, None, ""),
+                late_ms,
+            )
+        if exit_code != 0 or process.signalled:
+            world.break_group(process)
+
+    def kill_all(self) -> None:
+        """Kill everything at once, as when the agent or its helper dies."""
+        for process in list(self.living):
+            self.end(process, None, SIGKILL)
+
+    def lose_helper(self) -> None:
+        """Let the helper die; its workers die with it, and a new one comes."""
+        if not self._has_helper():
+            return
+        self.down_until_ms = self.world.clock.now_ms + REPLACED_MS
+        self.kill_all()
+        self.world.clock.at(self.down_until_ms, partial(self.agent.take, self._replaced))
+
+    def _replaced(self) -> None:
+        if self._open_sweep:
+            token, self._open_sweep = self._open_sweep, 0
+            self.agent.post(inputs.Swept(token))

@@ -1,0 +1,157 @@
+"""What a rule is, and the rules that hold of every step.
+
+Rules judge from outside, by what runs on the nodes and what was journalled: each is a checker of
+its own, which hears of what happens and raises `Violation`. None of them asks the coordinator or an
+agent whether it thinks that all is well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+from rallypoint.agent.core.model import AgentState, RunOrder
+from rallypoint.server.core import inputs
+from rallypoint.server.core.effects import DesiredFinished, Record
+from rallypoint.server.core.model import JobId
+from rallypoint.server.core.replay import Memory
+from rallypoint.server.core.step import Transition
+
+if TYPE_CHECKING:
+    from sim.node import Agent
+    from sim.processes import Process
+    from sim.server import Server
+    from sim.world import World
+
+
+class Violation(Exception):
+    """A rule was broken."""
+
+    def __init__(self, rule: str, text: str) -> None:
+        super().__init__(f"{rule}: {text}")
+        self.rule = rule
+
+
+class Checker:
+    """One rule. What a checker does not care about passes by."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+
+    def require(self, holds: bool, text: str) -> None:
+        """Raise unless it holds."""
+        if not holds:
+            raise Violation(type(self).__name__, text)
+
+    def spawned(self, process: Process) -> None:
+        """A worker process is about to exist."""
+
+    def signalled(self, process: Process) -> None:
+        """An agent is about to signal a worker process that lives."""
+
+    def ordered(self, agent: Agent, order: RunOrder) -> None:
+        """An agent begins a round."""
+
+    def agent_stepped(self, agent: Agent, before: AgentState, after: AgentState) -> None:
+        """An agent's core took a step."""
+
+    def told(self, agent: Agent, finished: DesiredFinished) -> None:
+        """An agent was told the outcome of its run."""
+
+    def exited(self, agent: Agent) -> None:
+        """An agent exits by itself."""
+
+    def recorded(self, server: Server, record: Record) -> None:
+        """The coordinator journalled a decision."""
+
+    def coordinator_hears(self, server: Server, said: inputs.Input) -> None:
+        """The coordinator's core is about to take a step."""
+
+    def coordinator_stepped(
+        self, server: Server, said: inputs.Input, transition: Transition
+    ) -> None:
+        """The coordinator's core took a step."""
+
+    def remembered(self, replayed: Memory, state: Memory) -> None:
+        """The journal was replayed."""
+
+    def shaken(self, server: Server, until_ms: int, jobs: Collection[JobId]) -> None:
+        """Something is about to go wrong that no worker of these jobs should notice."""
+
+    def disturbed(self, job_id: JobId) -> None:
+        """Something else went wrong that concerns a job."""
+
+
+class ReplayIsMemory(Checker):
+    """A replay of the journal gives what the state remembers."""
+
+    def remembered(self, replayed: Memory, state: Memory) -> None:
+        self.require(replayed == state, f"\n  replayed {replayed}\n  state    {state}")
+
+
+class OldNewsIsRefused(Checker):
+    """What comes over an old connection, and whatever is refused, changes nothing."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._is_old = False
+
+    def coordinator_hears(self, server: Server, said: inputs.Input) -> None:
+        self._is_old = False
+        if isinstance(said, inputs.TimePassed | inputs.JobBroken):
+            return
+        if isinstance(said, inputs.Hello):
+            node = server.state.nodes.get(said.identity.session)
+            self._is_old = node is not None and said.connection <= node.connection
+        else:
+            node = server.state.nodes.get(said.sender.session)
+            self._is_old = node is None or said.sender.connection < node.connection
+
+    def coordinator_stepped(
+        self, server: Server, said: inputs.Input, transition: Transition
+    ) -> None:
+        if self._is_old:
+            self.require(transition.refusal is not None, f"took old news: {said}")
+        if transition.refusal is not None:
+            is_still = transition.delta.is_empty and not transition.records
+            self.require(is_still, f"refused {said}, and yet changed {transition.delta}")
+
+
+class AgentOnlyMovesOn(Checker):
+    """The epoch, revision and round that an agent has taken only grow."""
+
+    def agent_stepped(self, agent: Agent, before: AgentState, after: AgentState) -> None:
+        self.require(after.epoch >= before.epoch, f"{agent.host.name}: an older epoch")
+        self.require(after.revision >= before.revision, f"{agent.host.name}: an older revision")
+        self.require(after.last_round >= before.last_round, f"{agent.host.name}: an older round")
+        self.require(
+            after.acknowledged >= before.acknowledged, f"{agent.host.name}: unacknowledged"
+        )
+        if before.desired is not after.desired:
+            is_new = (after.epoch, after.revision) >= (before.epoch, before.revision)
+            self.require(is_new, f"{agent.host.name}: an older desired state")
+
+
+class ExitsClean(Checker):
+    """An agent that exits leaves no process behind, and its exit code says why."""
+
+    def exited(self, agent: Agent) -> None:
+        left = [process.pid for process in agent.host.processes]
+        self.require(not left, f"{agent.host.name} exits, and {left} live on")
+        allowed = {2, 1, 75}
+        if agent.was_terminated:
+            allowed = {128 + 15, 0, 1, 2, 75}
+        elif agent.told is not None:
+            allowed = {0 if agent.told.value == "succeeded" else 1}
+        self.require(
+            agent.exit_code in allowed,
+            f"{agent.host.name} exits {agent.exit_code} after {agent.told}",
+        )
+
+
+STEP_RULES: tuple[type[Checker], ...] = (
+    ReplayIsMemory,
+    OldNewsIsRefused,
+    AgentOnlyMovesOn,
+    ExitsClean,
+)

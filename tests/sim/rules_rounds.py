@@ -1,0 +1,202 @@
+"""What must hold of every round: its ranks, its number, who runs it, and when."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rallypoint.agent.core.model import RunOrder
+from rallypoint.server.core.effects import (
+    Record,
+    RoundSealed,
+    RoundSettled,
+    RunClosed,
+    RunOpened,
+)
+from rallypoint.server.core.model import JobId, Member, RoundHeader
+from sim.messages import header_of
+from sim.processes import Process
+from sim.rules import Checker
+
+if TYPE_CHECKING:
+    from sim.node import Agent
+    from sim.server import Server
+    from sim.world import World
+
+
+def is_whole(record: RoundSealed) -> bool:
+    """Return whether every place of the round is taken; an adopted one may be found not to be."""
+    return len(record.members) == record.header.group_world_size
+
+
+class RanksOnce(Checker):
+    """In a round, global ranks are 0..world-1 and role ranks 0..role world-1, each exactly once."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._taken: set[tuple[JobId, RoundHeader, int]] = set()
+
+    def recorded(self, server: Server, record: Record) -> None:
+        if not isinstance(record, RoundSealed) or not is_whole(record):
+            return
+        ranks: list[int] = []
+        role_ranks: dict[str, list[int]] = {}
+        for member in record.members:
+            place = member.assignment
+            workers = range(place.local_world_size)
+            ranks += [place.first_rank + worker for worker in workers]
+            found = role_ranks.setdefault(place.role, [])
+            found += [place.first_role_rank + worker for worker in workers]
+        self.require(sorted(ranks) == list(range(record.header.world_size)), f"ranks {ranks}")
+        for role, found in role_ranks.items():
+            self.require(sorted(found) == list(range(len(found))), f"ranks of {role} {found}")
+
+    def spawned(self, process: Process) -> None:
+        key = (*process.group.key, process.rank)
+        self.require(key not in self._taken, f"rank {process.rank} starts twice")
+        self.require(process.rank < process.order.world_size, f"rank {process.rank} is too high")
+        self._taken.add(key)
+
+
+class NumberMeansOneRound(Checker):
+    """Whoever holds a round of the same number, run and epoch has the same idea of it.
+
+    Without a journal, a number that nobody present remembers may be given again by a later life of
+    the coordinator: then the epoch tells the two apart, and no agent ever runs both. Where a clock
+    was set back, the same epoch may come again too.
+    """
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._headers: dict[tuple[JobId, int, int, int], set[RoundHeader]] = {}
+        self._of_agent: dict[tuple[str, int, int], RoundHeader] = {}
+
+    def ordered(self, agent: Agent, order: RunOrder) -> None:
+        header = header_of(order)
+        known = self._headers.get(_key(agent.host.plan.job_id, header), set())
+        self.require(header in known, f"{agent.host.name} runs {header}, sealed were {known}")
+        here = self._of_agent.setdefault((agent.session, order.run, order.number), header)
+        self.require(here == header, f"{agent.host.name} runs {here} and {header}")
+
+    def recorded(self, server: Server, record: Record) -> None:
+        if not isinstance(record, RoundSealed):
+            return
+        known = self._headers.setdefault(_key(record.job_id, record.header), set())
+        is_one = not known - {record.header} or self.world.was_set_back
+        self.require(is_one, f"one number for {known} and {record.header}")
+        known.add(record.header)
+
+
+def _key(job_id: JobId, header: RoundHeader) -> tuple[JobId, int, int, int]:
+    return (job_id, header.run, header.number, header.epoch)
+
+
+class NumbersOnlyGrow(Checker):
+    """Within a life of the coordinator every round of a job has a higher number and epoch."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._last: dict[tuple[int, JobId], RoundHeader] = {}
+        self._ordered: dict[str, RunOrder] = {}
+
+    def recorded(self, server: Server, record: Record) -> None:
+        if not isinstance(record, RoundSealed):
+            return
+        header = record.header
+        last = self._last.get((server.life, record.job_id))
+        if last is not None:
+            is_later = (header.run, header.number) > (last.run, last.number)
+            self.require(is_later, f"{header} after {last}")
+            self.require(header.epoch >= last.epoch, f"{header} after {last}")
+        self._last[(server.life, record.job_id)] = header
+
+    def ordered(self, agent: Agent, order: RunOrder) -> None:
+        last = self._ordered.get(agent.session)
+        if last is not None:
+            self.require(order.number > last.number, f"{agent.host.name}: {order} after {last}")
+            self.require(order.epoch >= last.epoch, f"{agent.host.name}: {order} after {last}")
+        self._ordered[agent.session] = order
+
+
+class OneCurrentRound(Checker):
+    """A job has one current round: none begins before the one before is settled."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._current: dict[tuple[int, JobId], RoundHeader] = {}
+
+    def recorded(self, server: Server, record: Record) -> None:
+        if isinstance(record, RoundSealed):
+            key = (server.life, record.job_id)
+            current = self._current.get(key)
+            self.require(current is None, f"{record.header} beside {current}")
+            self._current[key] = record.header
+        elif isinstance(record, RoundSettled | RunClosed):
+            self._current.pop((server.life, record.job_id), None)
+
+
+class StartsOnce(Checker):
+    """No worker is started twice for a round on one node, and none beside an older round's."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._started: set[tuple[str, int, int, int]] = set()
+
+    def spawned(self, process: Process) -> None:
+        order, host = process.order, process.host
+        assert process.agent is host.agent
+        key = (process.agent.session, order.run, order.number, process.local_rank)
+        self.require(key not in self._started, f"{host.name} starts {key} twice")
+        self._started.add(key)
+        for other in host.processes:
+            self.require(
+                other.order is order,
+                f"{host.name} starts round {order.number} while pid {other.pid} of round "
+                f"{other.order.number} lives",
+            )
+
+
+class SurvivorsKeepRanks(Checker):
+    """Survivors keep their order, and their exact ranks when every hole was filled alike."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._last: dict[tuple[int, JobId], tuple[Member, ...]] = {}
+
+    def recorded(self, server: Server, record: Record) -> None:
+        if isinstance(record, RunOpened):
+            self._last.pop((server.life, record.job_id), None)
+        if not isinstance(record, RoundSealed) or not is_whole(record):
+            return
+        last = self._last.get((server.life, record.job_id))
+        self._last[(server.life, record.job_id)] = record.members
+        if last is not None:
+            self._compare(last, record.members)
+
+    def _compare(self, last: tuple[Member, ...], now: tuple[Member, ...]) -> None:
+        before = {member.name: member.assignment for member in last}
+        after = {member.name: member.assignment for member in now}
+        survivors = [member.name for member in last if member.name in after]
+        ranks = [after[name].group_rank for name in survivors]
+        self.require(ranks == sorted(ranks), f"survivors {survivors} change places: {ranks}")
+        if len(now) < len(last):
+            return  # a hole was closed up
+        kept = [before[name].group_rank for name in survivors]
+        self.require(ranks == kept, f"survivors {survivors} move from {kept} to {ranks}")
+        sizes = zip(last, now, strict=False)
+        if all(
+            was.assignment.local_world_size == is_.assignment.local_world_size for was, is_ in sizes
+        ):
+            for name in survivors:
+                self.require(
+                    before[name].first_rank == after[name].first_rank, f"{name} changes ranks"
+                )
+
+
+ROUND_RULES: tuple[type[Checker], ...] = (
+    RanksOnce,
+    NumberMeansOneRound,
+    NumbersOnlyGrow,
+    OneCurrentRound,
+    StartsOnce,
+    SurvivorsKeepRanks,
+)

@@ -1,0 +1,169 @@
+"""What must hold of every run: its budget, its outcome, and that it outlives its coordinator."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rallypoint.agent.core.model import DesiredRun, RunOrder, Stage
+from rallypoint.server.core.effects import DesiredFinished, Record, RoundSealed, RunClosed
+from rallypoint.server.core.model import JobId, Outcome, Phase, RoundHeader
+from sim.processes import Process
+from sim.rules import Checker
+
+if TYPE_CHECKING:
+    from sim.node import Agent
+    from sim.server import Server
+    from sim.world import World
+
+QUIET_MS = 8_000
+"""A round counts as undisturbed when nothing went wrong around it for this long."""
+
+
+class BudgetHolds(Checker):
+    """The restart count of a run never exceeds its budget and, within a coordinator's life, never
+    falls."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._last: dict[tuple[int, JobId], RoundHeader] = {}
+
+    def recorded(self, server: Server, record: Record) -> None:
+        if not isinstance(record, RoundSealed):
+            return
+        header, key = record.header, (server.life, record.job_id)
+        last = self._last.get(key)
+        if last is not None and last.run == header.run:
+            self.require(header.restart_count >= last.restart_count, f"{header} after {last}")
+            self.require(header.restart_count <= last.restart_count + 1, f"{header} after {last}")
+        self._last[key] = header
+
+    def ordered(self, agent: Agent, order: RunOrder) -> None:
+        is_within = 0 <= order.restart_count <= order.max_restarts
+        self.require(is_within, f"restart {order.restart_count} of {order.max_restarts}")
+
+
+class SuccessIsEarned(Checker):
+    """A run succeeds only if every worker of its last round ended with 0 and nobody stopped it."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._current: dict[tuple[int, JobId], RoundHeader] = {}
+
+    def recorded(self, server: Server, record: Record) -> None:
+        if isinstance(record, RoundSealed):
+            self._current[(server.life, record.job_id)] = record.header
+        if not isinstance(record, RunClosed) or record.outcome is not Outcome.SUCCEEDED:
+            return
+        header = self._current.get((server.life, record.job_id))
+        self.require(header is not None, f"{record.job_id} succeeded without a round")
+        assert header is not None
+        processes = self.world.group(record.job_id, header).processes
+        self.require(header.run == record.run, "the round is of another run")
+        done = {
+            process.rank
+            for process in processes
+            if process.exit_code == 0 and not process.signalled
+        }
+        missing = set(range(header.world_size)) - done
+        self.require(not missing, f"ranks {missing} of round {header.number} had not succeeded")
+
+
+class OutcomeIsOne(Checker):
+    """All agents of a run are told the same outcome, by one life of the coordinator."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._told: dict[tuple[int, JobId, int], DesiredFinished] = {}
+
+    def told(self, agent: Agent, finished: DesiredFinished) -> None:
+        assert agent.link.stream is not None
+        key = (agent.link.stream.life, agent.host.plan.job_id, agent.run)
+        first = self._told.setdefault(key, finished)
+        is_same = (first.outcome, first.restart_count) == (finished.outcome, finished.restart_count)
+        self.require(is_same, f"{first} and {finished}")
+
+
+@dataclass(slots=True)
+class _Watch:
+    """Workers that must not notice anything."""
+
+    pids: frozenset[int]
+    until_ms: int
+
+
+class WorkersDoNotNotice(Checker):
+    """No worker of a complete running round is stopped while all that goes wrong is a crash of the
+    coordinator, a stall shorter than a lease, or a stream that breaks and comes back at once."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._watches: dict[JobId, _Watch] = {}
+
+    def shaken(self, server: Server, until_ms: int, jobs: Collection[JobId]) -> None:
+        for job_id in jobs:
+            job = server.state.jobs.get(job_id)
+            if job is None:
+                continue
+            watch = self._watches.pop(job_id, None)
+            pids = self._undisturbed(server, job_id)
+            if watch is not None and watch.until_ms >= self.world.clock.now_ms:
+                # Not everybody is back from the last time: too much at once to promise anything.
+                continue
+            if job.phase is Phase.RUNNING and pids:
+                self._watches[job_id] = _Watch(frozenset(pids), until_ms)
+                self.world.coverage.counts["watched", "rounds"] += 1
+
+    def disturbed(self, job_id: JobId) -> None:
+        self._watches.pop(job_id, None)
+
+    def signalled(self, process: Process) -> None:
+        watch = self._watches.get(process.host.plan.job_id)
+        if watch is not None and self.world.clock.now_ms <= watch.until_ms:
+            is_watched = process.pid in watch.pids
+            self.require(not is_watched, f"pid {process.pid} is stopped")
+
+    def _undisturbed(self, server: Server, job_id: JobId) -> list[int]:
+        """Return the workers of the job if they all run and nothing else is going on, or none."""
+        now_ms = self.world.clock.now_ms
+        job = server.state.jobs[job_id]
+        if job.round is None or now_ms < QUIET_MS:
+            return []
+        hosts = [host for host in self.world.hosts if host.plan.job_id == job_id]
+        if any(now_ms - host.disturbed_ms < QUIET_MS for host in hosts):
+            return []
+        header = job.round.header
+        holders = [host.agent for host in hosts if host.agent and _runs(host.agent, header)]
+        attached = [host for host in hosts if host.has_agent]
+        if any(_is_of_later_number(host.agent, header) for host in hosts if host.agent):
+            return []  # it tells no epoch: the round may be older than what that node has left
+        could_grow = job.spec.grow and len(holders) < min(job.spec.max_nodes, len(attached))
+        if len(holders) != header.group_world_size or could_grow:
+            return []
+        living = self.world.group(job_id, header).living
+        return [process.pid for process in living] if len(living) == header.world_size else []
+
+
+def _is_of_later_number(agent: Agent, header: RoundHeader) -> bool:
+    """Return whether a clean agent was in a round of a higher number, under an earlier epoch."""
+    return agent.state.held is None and agent.state.last_round > header.number
+
+
+def _runs(agent: Agent, header: RoundHeader) -> bool:
+    """Return whether an agent runs the round and wants to go on."""
+    state = agent.state
+    held, desired = state.held, state.desired
+    if agent.is_gone or held is None or state.ending is not None or not agent.link.is_welcome:
+        return False
+    is_wanted = isinstance(desired, DesiredRun) and desired.order == held.order
+    is_same = (held.order.number, held.order.epoch) == (header.number, header.epoch)
+    return is_wanted and is_same and held.stage is Stage.RUNNING
+
+
+RUN_RULES: tuple[type[Checker], ...] = (
+    BudgetHolds,
+    SuccessIsEarned,
+    OutcomeIsOne,
+    WorkersDoNotNotice,
+)

@@ -1,0 +1,93 @@
+"""Everything that must never happen: lets each rule hear of what it listens to."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+from rallypoint.agent.core.model import AgentState, RunOrder
+from rallypoint.server.core import inputs
+from rallypoint.server.core.effects import DesiredFinished, Record
+from rallypoint.server.core.model import JobId
+from rallypoint.server.core.replay import Memory
+from rallypoint.server.core.step import Transition
+from sim.rules import STEP_RULES, Checker
+from sim.rules_rounds import ROUND_RULES
+from sim.rules_runs import RUN_RULES
+
+if TYPE_CHECKING:
+    from sim.node import Agent
+    from sim.processes import Process
+    from sim.server import Server
+    from sim.world import World
+
+
+class Safety:
+    """All checkers; each hears only what it listens to."""
+
+    def __init__(self, world: World) -> None:
+        kinds = (*STEP_RULES, *ROUND_RULES, *RUN_RULES)
+        self.checkers = tuple(kind(world) for kind in kinds)
+        self._listeners = {
+            name: tuple(
+                checker
+                for checker in self.checkers
+                if getattr(type(checker), name) is not getattr(Checker, name)
+            )
+            for name in _HAPPENINGS
+        }
+
+    def spawned(self, process: Process) -> None:
+        for checker in self._listeners["spawned"]:
+            checker.spawned(process)
+
+    def signalled(self, process: Process) -> None:
+        for checker in self._listeners["signalled"]:
+            checker.signalled(process)
+
+    def ordered(self, agent: Agent, order: RunOrder) -> None:
+        for checker in self._listeners["ordered"]:
+            checker.ordered(agent, order)
+
+    def agent_stepped(self, agent: Agent, before: AgentState, after: AgentState) -> None:
+        for checker in self._listeners["agent_stepped"]:
+            checker.agent_stepped(agent, before, after)
+
+    def told(self, agent: Agent, finished: DesiredFinished) -> None:
+        for checker in self._listeners["told"]:
+            checker.told(agent, finished)
+
+    def exited(self, agent: Agent) -> None:
+        for checker in self._listeners["exited"]:
+            checker.exited(agent)
+
+    def recorded(self, server: Server, record: Record) -> None:
+        for checker in self._listeners["recorded"]:
+            checker.recorded(server, record)
+
+    def coordinator_hears(self, server: Server, said: inputs.Input) -> None:
+        for checker in self._listeners["coordinator_hears"]:
+            checker.coordinator_hears(server, said)
+
+    def coordinator_stepped(
+        self, server: Server, said: inputs.Input, transition: Transition
+    ) -> None:
+        for checker in self._listeners["coordinator_stepped"]:
+            checker.coordinator_stepped(server, said, transition)
+
+    def remembered(self, replayed: Memory, state: Memory) -> None:
+        for checker in self._listeners["remembered"]:
+            checker.remembered(replayed, state)
+
+    def shaken(self, server: Server, until_ms: int, jobs: Collection[JobId]) -> None:
+        for checker in self._listeners["shaken"]:
+            checker.shaken(server, until_ms, jobs)
+
+    def disturbed(self, job_id: JobId) -> None:
+        for checker in self._listeners["disturbed"]:
+            checker.disturbed(job_id)
+
+
+_HAPPENINGS = tuple(
+    name for name in vars(Checker) if not name.startswith("_") and name != "require"
+)

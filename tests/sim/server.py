@@ -1,0 +1,278 @@
+"""One life of the coordinator: its real core and outboxes, with the shell's rules around them.
+
+A turn takes what has arrived, steps it, steps what has expired, and only then carries out effects.
+After every step the invariants of the job are checked, and that a replay of everything journalled
+so far gives exactly what the state remembers.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from rallypoint.server.core import inputs
+from rallypoint.server.core import step as core
+from rallypoint.server.core.deadlines import DeadlineKind
+from rallypoint.server.core.effects import Effect, EpochRaised, RefusalKind, Refuse
+from rallypoint.server.core.explain import explain
+from rallypoint.server.core.invariants import check_job, check_touched
+from rallypoint.server.core.model import JobId, Phase, SessionId
+from rallypoint.server.core.replay import memory_of, replay, snapshot
+from rallypoint.server.core.state import State, Timing, apply
+from rallypoint.server.rpc.outbox import Outbox, Outboxes
+from sim.clock import Timer
+from sim.messages import Down, Hangup, Up
+from sim.network import Stream
+
+if TYPE_CHECKING:
+    from sim.world import World
+
+TURN_MS_MAX = 2
+"""How long inputs may wait for a turn."""
+PULSE_MS = 1_000
+"""Longest time without a turn while there are nodes."""
+DISMISSALS = {
+    RefusalKind.SPEC_MISMATCH: 2,
+    RefusalKind.NODE_NAME_IN_USE: 2,
+    RefusalKind.NODE_RANK_IN_USE: 2,
+    RefusalKind.ADDRESS_MISMATCH: 2,
+    RefusalKind.FOREIGN_ROUND: 1,
+    RefusalKind.LIMIT_REACHED: 1,
+    RefusalKind.OLD_RUN: 1,
+}
+"""Refusals that no further attempt would change, and the exit code that each means."""
+
+
+class Server:
+    """A coordinator that serves until it is killed."""
+
+    def __init__(self, world: World, life: int, epoch: int, timing: Timing) -> None:
+        self.world = world
+        self.life = life
+        self.state = State(
+            coordinator_id=f"{life:032x}", epoch=epoch, first_epoch=epoch, timing=timing
+        )
+        self.state.window_until_ms = timing.window_ms
+        self.state.deadlines.set((DeadlineKind.WINDOW, ""), timing.window_ms)
+        self.memory = replay((EpochRaised(epoch),))
+        self.outboxes = Outboxes()
+        self.outboxes.epoch = epoch
+        self.is_dead = False
+        self.stalled_until_ms = 0
+        self._began_ms = world.clock.now_ms
+        self._held_back_ms = 0
+        self._inbox: list[inputs.Input] = []
+        self._heard: dict[SessionId, inputs.Heartbeat] = {}
+        """Heartbeats since the last turn, which they do not bring about."""
+        self._newest: dict[SessionId, int] = {}
+        self._streams: dict[int, Stream] = {}
+        """Streams that are open on this side, by the identity of their outbox."""
+        self._last_said: dict[SessionId, inputs.Report] = {}
+        self._refusals: dict[tuple[SessionId, int], RefusalKind] = {}
+        self._turn: Timer | None = None
+        self._turn_at_ms = 0
+        self._schedule(timing.window_ms)
+
+    def now_ms(self) -> int:
+        """Return journal time."""
+        return self.world.clock.now_ms - self._began_ms - self._held_back_ms
+
+    def stall(self, duration_ms: int, noticed_ms: int) -> None:
+        """Stop the process for a while; then it notices how long it was away, more or less."""
+        self.stalled_until_ms = self.world.clock.now_ms + duration_ms
+        self.world.clock.at(self.stalled_until_ms, partial(self._resume, noticed_ms))
+
+    def _resume(self, noticed_ms: int) -> None:
+        self._held_back_ms += noticed_ms
+        self._schedule(0)
+
+    # --- streams ---
+
+    def receive(self, stream: Stream, message: Up) -> None:
+        """Take what has arrived on a stream."""
+        if stream.outbox is None and isinstance(message, inputs.Hello):
+            self._open(stream, message)
+        elif stream.outbox is None:
+            return  # it ended before its Hello came
+        elif isinstance(message, Hangup):
+            stream.outbox.ended = True
+            stream.outbox.wake.set()
+            self._flush_soon(stream)
+        elif stream.server_done:
+            # Nothing follows the end of a newest connection; older ones have news all the time.
+            if self._newest[stream.agent.session] > stream.connection:
+                self._submit(message)
+        elif isinstance(message, inputs.Heartbeat):
+            self._heard[stream.agent.session] = message
+            stream.outbox.acknowledge_heartbeat(message.number)
+            self._flush_soon(stream)
+        else:
+            assert not isinstance(message, inputs.Hello)
+            self._submit(message)
+
+    def _open(self, stream: Stream, hello: inputs.Hello) -> None:
+        session = hello.identity.session
+        stream.outbox = self.outboxes.open(session, hello.connection)
+        self._streams[id(stream.outbox)] = stream
+        self._newest[session] = max(self._newest.get(session, 0), hello.connection)
+        self._submit(hello)
+        old = self._last_said.get(session)
+        if old is not None and self.world.happens(self.world.faults.repeat_percent):
+            delay_ms = self.world.rng.randint(0, 3_000)
+            self.world.clock.after(delay_ms, partial(self._repeat, old))
+        self._flush_all()
+
+    def _repeat(self, old: inputs.Report) -> None:
+        """Let a message of a connection that was replaced arrive once more."""
+        if not self.is_dead and self._newest[old.sender.session] > old.sender.connection:
+            self._submit(old)
+
+    def _submit(self, said: inputs.Input) -> None:
+        if isinstance(said, inputs.Report):
+            self._last_said[said.sender.session] = said
+        self._inbox.append(said)
+        self._schedule(self.world.rng.randint(0, TURN_MS_MAX))
+
+    # --- turns ---
+
+    def _schedule(self, delay_ms: int) -> None:
+        """Take a turn after a delay, unless one comes before."""
+        at_ms = max(self.world.clock.now_ms + delay_ms, self.stalled_until_ms)
+        if self._turn is not None and not self._turn.cancelled and self._turn_at_ms <= at_ms:
+            return
+        if self._turn is not None:
+            self._turn.cancel()
+        self._turn_at_ms = at_ms
+        self._turn = self.world.clock.at(at_ms, self._take_turn)
+
+    def _take_turn(self) -> None:
+        self._turn = None
+        if self.is_dead:
+            return
+        if self.stalled_until_ms > self.world.clock.now_ms:
+            self._schedule(0)
+            return
+        now_ms, state = self.now_ms(), self.state
+        arrived, self._inbox = self._inbox, []
+        effects: list[Effect] = []
+        changed: dict[JobId, None] = {}
+        heard, self._heard = self._heard, {}
+        for said in (*heard.values(), *arrived):
+            self._step(said, now_ms, effects, changed)
+        while (due_ms := state.next_deadline_ms()) is not None and due_ms <= now_ms:
+            self._step(inputs.TimePassed(), now_ms, effects, changed)
+        self.outboxes.carry_out(effects, changed, state, now_ms)
+        for effect in effects:
+            if isinstance(effect, Refuse):
+                self._refusals[(effect.session, effect.connection)] = effect.refusal.kind
+        self._flush_all()
+        if due_ms is not None:
+            self._schedule(due_ms - now_ms)
+        if state.nodes:
+            self._schedule(PULSE_MS)
+
+    def _step(
+        self, said: inputs.Input, now_ms: int, effects: list[Effect], changed: dict[JobId, None]
+    ) -> None:
+        world, state = self.world, self.state
+        before = {job_id: job.phase for job_id, job in state.jobs.items()}
+        world.safety.coordinator_hears(self, said)
+        transition = core.step(state, said, now_ms)
+        apply(state, transition.delta)
+        world.steps += 1
+        check_touched(state, transition.delta)
+        for job_id in transition.jobs:
+            if job_id in state.jobs:
+                check_job(state, job_id)
+        if transition.records or world.steps % 64 == 0:
+            self.memory = replay((*snapshot(self.memory), *transition.records))
+            world.safety.remembered(self.memory, memory_of(state))
+        world.coverage.coordinator_stepped(before, said, transition, state)
+        world.safety.coordinator_stepped(self, said, transition)
+        for record in transition.records:
+            world.note("record", record)
+            world.safety.recorded(self, record)
+        effects.extend(transition.effects)
+        changed.update(dict.fromkeys(transition.jobs))
+
+    # --- what the streams are told ---
+
+    def _flush_all(self) -> None:
+        for stream in list(self._streams.values()):
+            if stream.outbox is not None and stream.outbox.wake.is_set():
+                self._flush_soon(stream)
+
+    def _flush_soon(self, stream: Stream) -> None:
+        if not stream.is_writing:
+            stream.is_writing = True
+            delay_ms = self.world.rng.randint(0, self.world.faults.writer_ms_max)
+            self.world.clock.after(delay_ms, partial(self._write, stream))
+
+    def _write(self, stream: Stream) -> None:
+        stream.is_writing = False
+        outbox = stream.outbox
+        if self.is_dead or outbox is None or stream.server_done:
+            return
+        if self.stalled_until_ms > self.world.clock.now_ms:
+            stream.is_writing = True
+            self.world.clock.at(self.stalled_until_ms, partial(self._write, stream))
+            return
+        outbox.wake.clear()
+        for message in self._empty(outbox):
+            self.world.network.send_down(stream, message)
+        if outbox.end is not None or outbox.ended:
+            self._finish(stream, outbox)
+
+    def _empty(self, outbox: Outbox) -> list[Down]:
+        """Empty an outbox into messages, as `AgentService` does."""
+        found: list[Down] = []
+        if outbox.end is not None:
+            return found
+        connection, acknowledged, epoch = (
+            outbox.connection,
+            outbox.acknowledged,
+            self.outboxes.epoch,
+        )
+        if outbox.welcome is not None:
+            found.append(
+                Down(
+                    connection,
+                    epoch,
+                    acknowledged,
+                    welcome=outbox.welcome,
+                    coordinator_id=self.state.coordinator_id,
+                    interval_ms=self.state.heartbeat_interval_ms(),
+                    lease_ms=self.state.lease_ms(),
+                    desired=outbox.desired,
+                )
+            )
+            outbox.welcome = outbox.desired = None
+        if outbox.desired is not None:
+            found.append(Down(connection, epoch, acknowledged, desired=outbox.desired))
+            outbox.desired = None
+        outbox.notice = None  # workers are not told of notices yet
+        if outbox.heartbeat > outbox.answered:
+            outbox.answered = outbox.heartbeat
+            self._explain(outbox.session)
+            found.append(Down(connection, epoch, acknowledged))
+        return found
+
+    def _explain(self, session: SessionId) -> None:
+        """Ask what the node's job waits for: every state of a job can be explained."""
+        node = self.state.nodes.get(session)
+        if node is not None:
+            job = self.state.jobs[node.job_id]
+            if not node.member or job.phase is not Phase.RUNNING:
+                explain(self.state, job, self.now_ms())
+
+    def _finish(self, stream: Stream, outbox: Outbox) -> None:
+        """Let go of a stream, and tell the peer why if it still listens."""
+        stream.server_done = True
+        del self._streams[id(outbox)]
+        if outbox.end is not None and not outbox.ended:
+            kind = self._refusals.get((outbox.session, outbox.connection))
+            code = DISMISSALS.get(kind) if kind is not None else None
+            text = "this session counts as lost" if kind is None else kind.value
+            self.world.network.send_down(stream, Hangup(code, text))
+        self.outboxes.close(outbox)
+        self._submit(inputs.Broken(inputs.Sender(outbox.session, outbox.connection, 0)))

@@ -1,0 +1,226 @@
+"""One seed: the coordinator, the nodes and the network on a virtual clock, and what befalls them.
+
+Everything random comes from one generator and everything happens in the order of one heap, so a
+seed is a history: the same one every time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from functools import partial
+from random import Random
+
+from rallypoint.server.core.model import JobId, RoundHeader
+from rallypoint.server.core.state import Timing
+from sim.chaos import Chaos
+from sim.clock import Clock
+from sim.coverage import Coverage
+from sim.faults import Faults, calm, draw_faults
+from sim.network import Network
+from sim.node import Agent, Host
+from sim.processes import STRAGGLE_MS_MAX, Group, Process
+from sim.safety import Safety
+from sim.scenario import JobPlan, draw_jobs
+from sim.server import Server
+
+FIRST_EPOCH = 1_000_000
+COLLATERAL_MS_MAX = 400
+RETURN_MS_MAX = 8_000
+"""How long a node is without an agent before the next one starts."""
+
+
+class World:
+    """Everything that exists in one seed."""
+
+    def __init__(self, seed: int, *, is_traced: bool = False) -> None:
+        self.seed = seed
+        self.rng = Random(seed)
+        self.faults: Faults = draw_faults(self.rng)
+        self.jobs: tuple[JobPlan, ...] = draw_jobs(self.rng)
+        self.timing = Timing(start_due_ms=self.rng.choice((3_000, 30_000)))
+        self.clock = Clock()
+        self.coverage = Coverage()
+        self.safety = Safety(self)
+        self.network = Network(self)
+        self.hosts = [
+            Host(f"{plan.job_id}/{number}:{plan.name}", plan)
+            for job in self.jobs
+            for number, plan in enumerate(job.nodes)
+        ]
+        self.server: Server | None = None
+        self.is_dark = False
+        """The coordinator's host is dead: attempts to connect get no answer."""
+        self.is_calm = False
+        """Faults have stopped."""
+        self.is_finishing = False
+        """Workers finish their work as soon as all of their round run."""
+        self.was_set_back = False
+        """A coordinator has started with a clock behind its predecessor's."""
+        self.steps = 0
+        """Steps of the coordinator's core."""
+        self.groups: dict[tuple[JobId, RoundHeader], Group] = {}
+        self.trace: list[str] | None = [] if is_traced else None
+        self._digest = hashlib.blake2b(digest_size=8)
+        self._lives = 0
+        self._epoch = FIRST_EPOCH
+        self._incarnations = 0
+        self._pids = 100
+        self.start_coordinator()
+        for host in self.hosts:
+            if host.plan.starts_ms < self.faults.until_ms:
+                self.clock.at(host.plan.starts_ms, partial(self.start_agent, host))
+        self.chaos = Chaos(self)
+
+    @property
+    def digest(self) -> str:
+        """Return a fingerprint of everything that has been noted."""
+        return self._digest.hexdigest()
+
+    def note(self, what: str, *facts: object) -> None:
+        """Write down what happened."""
+        line = f"{self.clock.now_ms} {what} {facts}"
+        self._digest.update(line.encode())
+        if self.trace is not None:
+            self.trace.append(line)
+
+    def happens(self, percent: int) -> bool:
+        """Return whether something with this probability happens now."""
+        return percent > 0 and self.rng.random() * 100 < percent
+
+    # --- the coordinator ---
+
+    def start_coordinator(self) -> None:
+        """Start a coordinator without memory."""
+        if self.server is not None:
+            return
+        epoch = FIRST_EPOCH + self.clock.now_ms
+        if self._lives and self.happens(self.faults.clock_back_percent):
+            epoch = self._epoch - self.rng.randint(1, 5_000)
+            self.was_set_back = True
+        self._epoch = max(self._epoch, epoch)
+        self._lives += 1
+        self.is_dark = False
+        self.note("coordinator", self._lives, epoch)
+        self.server = Server(self, self._lives, epoch, self.timing)
+
+    def stop_coordinator(self, *, resets: bool) -> None:
+        """Kill the coordinator; with its host, nobody resets its streams."""
+        server, self.server = self.server, None
+        if server is None:
+            return
+        server.is_dead = True
+        self._epoch = max(self._epoch, server.state.epoch)
+        self.is_dark = not resets
+        for stream in list(self.network.streams):
+            agent_ms = self.rng.randint(0, 10) if resets else None
+            self.network.cut(stream, server_ms=None, agent_ms=agent_ms)
+
+    # --- nodes ---
+
+    def start_agent(self, host: Host) -> None:
+        """Start an agent on a host that has none."""
+        if host.has_agent or self.is_calm:
+            return
+        self._incarnations += 1
+        host.agent = Agent(self, host, self._incarnations)
+        self.disturb_host(host)
+        self.note("agent", host.name, host.agent.session)
+        host.agent.begin()
+
+    def kill_agent(self, agent: Agent, *, resets: bool) -> None:
+        """Kill an agent with everything that it started."""
+        agent.die()
+        for stream in list(self.network.streams):
+            if stream.agent is agent:
+                server_ms = self.rng.randint(0, 10) if resets else None
+                self.network.cut(stream, server_ms=server_ms, agent_ms=None)
+        self.agent_gone(agent)
+
+    def agent_gone(self, agent: Agent) -> None:
+        """Let another agent come to the host of one that is gone, perhaps."""
+        self.note("gone", agent.host.name, agent.exit_code)
+        self.disturb_host(agent.host)
+        self.coverage.counts["exit code", str(agent.exit_code)] += 1
+        if self.happens(self.faults.return_percent):
+            delay_ms = self.rng.randint(50, RETURN_MS_MAX)
+            self.clock.after(delay_ms, partial(self.start_agent, agent.host))
+
+    def partition(self, host: Host, duration_ms: int) -> None:
+        """Let nothing pass between a host and the coordinator for a while."""
+        host.unreachable_until_ms = self.clock.now_ms + duration_ms
+
+    def disturb_host(self, host: Host) -> None:
+        """Remember that something went wrong that concerns a host and its job."""
+        host.disturbed_ms = self.clock.now_ms
+        self.safety.disturbed(host.plan.job_id)
+
+    def disturb_all(self) -> None:
+        """Remember that something went wrong that concerns every host."""
+        for host in self.hosts:
+            self.disturb_host(host)
+
+    # --- processes ---
+
+    def next_pid(self) -> int:
+        """Return a process id that nobody had before."""
+        self._pids += 1
+        return self._pids
+
+    def group(self, job_id: JobId, header: RoundHeader) -> Group:
+        """Return the group of a round."""
+        key = (job_id, header)
+        if key not in self.groups:
+            plan = next(job for job in self.jobs if job.job_id == job_id)
+            self.groups[key] = Group(key, plan.work_ms, plan.is_doomed)
+        return self.groups[key]
+
+    def join(self, group: Group) -> None:
+        """Let the workers of a round begin to work once all of them run."""
+        header = group.key[1]
+        if group.is_joined or group.is_broken or len(group.living) < header.world_size:
+            return
+        group.is_joined = True
+        if self.is_finishing:
+            self.finish(group, 0)
+        elif group.work_ms is not None and not self.is_calm:
+            self.finish(group, group.work_ms)
+
+    def finish(self, group: Group, work_ms: int) -> None:
+        """Let the workers of a group end with 0 after their work."""
+        for process in group.living:
+            ended = partial(self._finish_one, process)
+            self.clock.after(work_ms + self.rng.randint(0, STRAGGLE_MS_MAX), ended)
+
+    def _finish_one(self, process: Process) -> None:
+        if process.is_alive and not process.group.is_broken and self.is_calm == self.is_finishing:
+            process.agent.workers.end(process, 0, None)
+
+    def break_group(self, process: Process) -> None:
+        """Let the peers of a process that died notice it, or hang."""
+        group = process.group
+        group.is_broken = True
+        for peer in group.living:
+            if self.happens(self.faults.collateral_percent):
+                failed = partial(peer.agent.workers.end, peer, 1, None)
+                self.clock.after(self.rng.randint(1, COLLATERAL_MS_MAX), failed)
+
+    # --- phases ---
+
+    def settle_down(self) -> None:
+        """Stop all faults and mend what is broken."""
+        self.is_calm = True
+        self.faults = calm(self.faults)
+        self.note("calm")
+        for host in self.hosts:
+            host.unreachable_until_ms = 0
+            if host.agent is not None:
+                self.clock.after(0, partial(host.agent.freeze, 0))
+        self.start_coordinator()
+
+    def finish_work(self) -> None:
+        """Let every worker finish, now and in every round that is still to come."""
+        self.is_finishing = True
+        self.note("finishing")
+        for group in list(self.groups.values()):
+            if group.is_joined and not group.is_broken:
+                self.finish(group, 0)
