@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from rallypoint.agent.core.model import DesiredRun, RunOrder, Stage
 from rallypoint.server.core.effects import DesiredFinished, Record, RoundSealed, RunClosed
-from rallypoint.server.core.model import JobId, Outcome, Phase, RoundHeader
+from rallypoint.server.core.model import Job, JobId, Outcome, Phase, RoundHeader
 from sim.processes import Process
 from sim.rules import Checker
 
@@ -103,15 +103,13 @@ class WorkersDoNotNotice(Checker):
 
     def shaken(self, server: Server, until_ms: int, jobs: Collection[JobId]) -> None:
         for job_id in jobs:
-            job = server.state.jobs.get(job_id)
-            if job is None:
-                continue
             watch = self._watches.pop(job_id, None)
-            pids = self._undisturbed(server, job_id)
             if watch is not None and watch.until_ms >= self.world.clock.now_ms:
                 # Not everybody is back from the last time: too much at once to promise anything.
                 continue
-            if job.phase is Phase.RUNNING and pids:
+            job = server.state.jobs.get(job_id)
+            pids = [] if job is None else self._undisturbed(server, job)
+            if pids:
                 self._watches[job_id] = _Watch(frozenset(pids), until_ms)
                 self.world.coverage.counts["watched", "rounds"] += 1
 
@@ -124,11 +122,10 @@ class WorkersDoNotNotice(Checker):
             is_watched = process.pid in watch.pids
             self.require(not is_watched, f"pid {process.pid} is stopped")
 
-    def _undisturbed(self, server: Server, job_id: JobId) -> list[int]:
+    def _undisturbed(self, server: Server, job: Job) -> list[int]:
         """Return the workers of the job if they all run and nothing else is going on, or none."""
-        now_ms = self.world.clock.now_ms
-        job = server.state.jobs[job_id]
-        if job.round is None or now_ms < QUIET_MS:
+        now_ms, job_id = self.world.clock.now_ms, job.job_id
+        if job.round is None or job.phase is not Phase.RUNNING or now_ms < QUIET_MS:
             return []
         hosts = [host for host in self.world.hosts if host.plan.job_id == job_id]
         if any(now_ms - host.disturbed_ms < QUIET_MS for host in hosts):

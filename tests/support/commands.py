@@ -91,16 +91,24 @@ class Command:
         found = (_event(line) for line in self._err.items())
         return [event for event in found if event is not None and event["event"] in names]
 
-    def wait_event(self, *names: str, count: int = 1, limit_s: float = LIMIT_S) -> dict[str, Any]:
-        """Wait for the `count`-th event that has one of these names."""
+    def wait_event(
+        self, *names: str, count: int = 1, why: str = "", limit_s: float = LIMIT_S
+    ) -> dict[str, Any]:
+        """Wait for the `count`-th event that has one of these names and `why` in its reason."""
 
         def is_wanted(line: str) -> bool:
             event = _event(line)
-            return event is not None and event["event"] in names
+            if event is None or event["event"] not in names:
+                return False
+            return why in str(event.get("why", ""))
 
         event = _event(self._err.wait(is_wanted, count, limit_s)[-1])
         assert event is not None
         return event
+
+    def wait_text(self, text: str) -> None:
+        """Wait for a line of standard error that contains the text."""
+        self._err.wait(lambda line: text in line)
 
     def drain(self) -> None:
         """Take everything that was printed; whoever holds the pipes must be gone."""

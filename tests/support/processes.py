@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping
 
 from rallypoint.agent.process import WorkerHost
-from rallypoint.agent.worker_events import HostEvent, Spawned, SpawnRequest
+from rallypoint.agent.worker_events import HostEvent, Spawned, SpawnRequest, Swept
 
 DEADLINE_S = 10
 PYTHON = (sys.executable, "-I", "-S", "-c")
@@ -46,9 +46,12 @@ class Conversation:
         self.events: asyncio.Queue[HostEvent] = asyncio.Queue()
         host.attach(self.events.put_nowait)
 
-    async def next(self, deadline_s: float = DEADLINE_S) -> HostEvent:
+    async def next(self, deadline_s: float = DEADLINE_S, *, with_swept: bool = False) -> HostEvent:
+        """Return the next event. Leftovers of other test runs on this machine are no news here."""
         async with asyncio.timeout(deadline_s):
-            return await self.events.get()
+            while isinstance(event := await self.events.get(), Swept) and not with_swept:
+                pass
+            return event
 
     def ask(
         self,

@@ -99,7 +99,7 @@ async def launch_and_look(worker: subprocess.Popen[bytes]) -> bool:
     talk = Conversation(WorkerHost.launch())
     talk.ask("true")
     swept: tuple[int, ...] = ()
-    while not isinstance(event := await talk.next(), Spawned):
+    while not isinstance(event := await talk.next(with_swept=True), Spawned):
         if isinstance(event, Swept):
             swept += event.pids
     await talk.host.close()
@@ -164,7 +164,7 @@ async def test_leftover_of_a_dead_agent_is_swept(dead_mark: str) -> None:
 
             assert worker.wait(DEADLINE_S) == -signal.SIGKILL
         with contextlib.suppress(TimeoutError):
-            assert await talk.next(deadline_s=1) == Swept((worker.pid,))
+            assert await talk.next(deadline_s=1, with_swept=True) == Swept((worker.pid,))
             await talk.host.close()
             return
         await talk.host.close()

@@ -173,7 +173,11 @@ async def test_signal_state_is_reset(output: Lines) -> None:
     status = dict(line.split(b":\t") for line in output.all().splitlines())
     await talk.host.close()
 
-    assert {int(status[key], 16) for key in (b"SigIgn", b"SigCgt", b"SigBlk")} == {0}
+    # Signals 32 and 33 are the C library's own and cannot be unblocked through it; GNU make starts
+    # its children with one of them blocked.
+    kernel_mask = ~(0b11 << 31)
+    found = {int(status[key], 16) & kernel_mask for key in (b"SigIgn", b"SigCgt", b"SigBlk")}
+    assert found == {0}
 
 
 async def test_worker_leads_its_own_session(talk: Conversation, output: Lines) -> None:

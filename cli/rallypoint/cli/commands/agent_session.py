@@ -115,7 +115,7 @@ def _spec(args: argparse.Namespace) -> job_pb2.JobSpec:
 
 def _listener(args: argparse.Namespace) -> Listener:
     program = os.path.basename(args.script)
-    told: list[tuple[int, int]] = []
+    told: list[tuple[object, ...]] = []
 
     def finished(message: agent_pb2.Finished) -> None:
         text = render_finished(message, program)
@@ -123,8 +123,8 @@ def _listener(args: argparse.Namespace) -> Listener:
             print(text, file=sys.stderr, flush=True)
 
     def waiting(message: job_pb2.Waiting) -> None:
-        """Log a wait when its kind or its count changes, not with every second of it."""
-        key = (message.kind, message.ready_nodes)
+        """Log a wait when what it is for changes, not with every second of it."""
+        key = (message.kind, message.ready_nodes, *(node.name for node in message.nodes))
         if told[-1:] != [key]:
             told[:] = [key]
             log.info("waiting", why=message.text)
