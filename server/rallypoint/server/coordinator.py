@@ -37,7 +37,7 @@ TURN_MAX = 1_024
 LATE_MS = 200
 """A turn later than this was stalled, not merely busy."""
 PULSE_S = 1.0
-"""Longest sleep while there are sessions: a stall is noticed to within this."""
+"""Longest sleep while there are sessions, or may be: a stall is noticed to within this."""
 
 T = TypeVar("T")
 
@@ -107,7 +107,8 @@ class Coordinator:
 
     async def _wait(self) -> list[inputs.Input | _Query]:
         """Return what has arrived, or nothing when something is due."""
-        sleep_s = PULSE_S if self._state.nodes else None
+        is_watching = bool(self._state.nodes) or self._state.window_until_ms > 0
+        sleep_s = PULSE_S if is_watching else None
         due_ms = self._state.next_deadline_ms()
         if due_ms is not None:
             until_due_s = max(0.0, (due_ms - self._clock.now_ms()) / 1000)

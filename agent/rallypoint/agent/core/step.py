@@ -89,9 +89,23 @@ def next_deadline_ms(state: AgentState) -> int | None:
     due: list[int] = []
     if state.held is not None and state.held.kill_ms is not None:
         due.append(state.held.kill_ms)
-    if state.away_since_ms is not None and state.ending is None and _is_idle(state):
-        due.append(state.away_since_ms + state.coordinator_timeout_ms)
+    give_up_ms = _give_up_ms(state)
+    if give_up_ms is not None:
+        due.append(give_up_ms)
     return min(due, default=None)
+
+
+def _give_up_ms(state: AgentState) -> int | None:
+    """Return when the agent gives its coordinator up, or None while there is no reason to.
+
+    The time counts from the last worker's end where that came after the coordinator had gone, so
+    that a node which finishes during a long outage can still tell that it did.
+    """
+    if state.away_since_ms is None or state.ending is not None or not _is_idle(state):
+        return None
+    workers = () if state.held is None else state.held.workers
+    ended_ms = (worker.exit.at_ms for worker in workers if worker.exit is not None)
+    return max(state.away_since_ms, *ended_ms, 0) + state.coordinator_timeout_ms
 
 
 def _is_idle(state: AgentState) -> bool:
@@ -275,10 +289,8 @@ def _reconcile(work: _Work) -> None:
 
 
 def _give_up_if_alone(work: _Work) -> None:
-    state = work.state
-    if state.away_since_ms is None or state.ending is not None or not _is_idle(state):
-        return
-    if work.now_ms >= state.away_since_ms + state.coordinator_timeout_ms:
+    state, give_up_ms = work.state, _give_up_ms(work.state)
+    if give_up_ms is not None and work.now_ms >= give_up_ms:
         seconds = state.coordinator_timeout_ms / 1000
         text = f"no coordinator answered for {seconds:g} s"
         _end(work, Ending(EXIT_UNREACHABLE, GoodbyeKind.ERROR, text))
