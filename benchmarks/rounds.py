@@ -238,16 +238,20 @@ def parse_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def main() -> int:
-    """Measure and print."""
-    arguments = parse_arguments()
-    found = asyncio.run(measure(arguments))
+async def measure_and_print(arguments: argparse.Namespace) -> None:
+    """Measure, then print; in the loop, since closing thousands of channels takes a while."""
+    found = await measure(arguments)
     for name, value in describe_machine().items():
         print(f"- {name}: {value}")
     print(f"- command: python {' '.join(sys.argv)}\n")
-    print(render(found))
+    print(render(found), flush=True)
     if arguments.json is not None:
         arguments.json.write_text(json.dumps([asdict(row) for row in found], indent=2))
+
+
+def main() -> int:
+    """Measure and print."""
+    asyncio.run(measure_and_print(parse_arguments()))
     return 0
 
 
