@@ -39,12 +39,24 @@ def build_parser() -> Parser:
         "--standalone", action="store_true", help="single node with a coordinator of its own"
     )
     where.add_argument(
-        "--job-id", "--rdzv-id", dest="job_id", help="name of the job, the same on every node"
+        "--job-id",
+        "--rdzv-id",
+        dest="job_id",
+        metavar="ID",
+        help="name of the job, the same on every node",
     )
-    where.add_argument("--launch-id", default="", help="name of this launch of the job")
-    where.add_argument("--node-name", help="name of this node (default: the host name)")
-    where.add_argument("--node-rank", type=natural_int, help="place among the nodes (default: any)")
-    where.add_argument("--local-addr", help="address of this node for workers elsewhere")
+    where.add_argument(
+        "--launch-id", default="", metavar="ID", help="name of this launch of the job"
+    )
+    where.add_argument(
+        "--node-name", metavar="NAME", help="name of this node (default: the host name)"
+    )
+    where.add_argument(
+        "--node-rank", type=natural_int, metavar="N", help="place among the nodes (default: any)"
+    )
+    where.add_argument(
+        "--local-addr", metavar="ADDR", help="address of this node for workers elsewhere"
+    )
     where.add_argument(
         "--label", type=label, action="append", default=[], metavar="KEY=VALUE", help="repeatable"
     )
@@ -62,18 +74,36 @@ def _add_job_flags(parser: Parser) -> None:
     """Add what the job's specification is made of: the same on every node."""
     job = parser.add_argument_group("job (the same on every node, except workers and role)")
     add = job.add_argument
-    add("--nnodes", type=node_range, default=(1, 1), metavar="MIN:MAX", help="default: 1")
-    add("--nproc-per-node", type=positive_int, default=1, help="workers here (default: 1)")
-    add("--role", default="default", help="role of the workers here")
-    add("--max-restarts", type=natural_int, default=0, help="for the whole job (default: 0)")
+    add(
+        "--nnodes",
+        type=node_range,
+        default=(1, 1),
+        metavar="MIN:MAX",
+        help="nodes of a round (default: 1)",
+    )
+    add(
+        "--nproc-per-node",
+        type=positive_int,
+        default=1,
+        metavar="N",
+        help="workers here (default: 1)",
+    )
+    add("--role", default="default", metavar="NAME", help="role of the workers here")
+    add(
+        "--max-restarts",
+        type=natural_int,
+        default=0,
+        metavar="N",
+        help="for the whole job (default: 0)",
+    )
     for name, default_ms, meaning in (
-        ("--join-timeout", 600_000, "for MIN nodes to come (600)"),
-        ("--last-call", 5_000, "for more than MIN, per arrival (5)"),
-        ("--settle-time", 5_000, "for newcomers, per arrival (5)"),
-        ("--grow-after", 10_000, "youngest round to grow (10)"),
-        ("--shutdown-timeout", 30_000, "from TERM to KILL (30)"),
-        ("--restart-backoff", 1_000, "pause before the third restart (1)"),
-        ("--coordinator-timeout", None, "without a coordinator (default: the join timeout)"),
+        ("--join-timeout", 600_000, "to wait for MIN nodes (600)"),
+        ("--last-call", 5_000, "to wait for more than MIN, anew with every arrival (5)"),
+        ("--settle-time", 5_000, "to collect newcomers, anew with every arrival (5)"),
+        ("--grow-after", 10_000, "that a round lives before it is stopped to grow (10)"),
+        ("--shutdown-timeout", 30_000, "from the stop signal to SIGKILL (30)"),
+        ("--restart-backoff", 1_000, "before the third restart in a row; doubles; 0: none (1)"),
+        ("--coordinator-timeout", None, "to do without a coordinator (default: the join timeout)"),
     ):
         add(name, type=seconds_ms, default=default_ms, metavar="S", help=f"seconds {meaning}")
     add("--no-grow", action="store_true", help="never stop a round to take newcomers in")
