@@ -19,7 +19,7 @@ def test_report_names_the_culprit_and_the_others() -> None:
         culprit=culprit,
         collateral=[other],
         collateral_count=2,
-        consequence=verdict_pb2.VERDICT_CONSEQUENCE_BUDGET_SPENT,
+        consequence_text="no restarts are left",
     )
     finished = agent_pb2.Finished(
         outcome=job_pb2.OUTCOME_FAILED, verdict=verdict, restart_count=2, round=5
@@ -33,7 +33,7 @@ def test_report_names_the_culprit_and_the_others() -> None:
         "rank      : 3 (local_rank: 1)",
         "exitcode  : -9 (SIGKILL) (pid: 7)",
         "last words",
-        "then      : no restarts are left (--max-restarts)",
+        "then      : no restarts are left",
         "rank 0 on a: exitcode 1",
         "and 1 others",
         "restarts  : 2, round 5",

@@ -9,11 +9,6 @@ from rallypoint.v1 import job_pb2, node_pb2, verdict_pb2
 
 WIDTH = 64
 TRACEBACK_LINES_MAX = 60
-_THEN = {
-    verdict_pb2.VERDICT_CONSEQUENCE_BUDGET_SPENT: "no restarts are left (--max-restarts)",
-    verdict_pb2.VERDICT_CONSEQUENCE_CRASH_LOOP: "given up: the same early failure again and again",
-}
-"""Why the run did not go on, where the failure alone does not say."""
 
 
 def render_finished(finished: agent_pb2.Finished, program: str) -> str:
@@ -35,9 +30,8 @@ def _verdict_lines(verdict: verdict_pb2.Verdict) -> list[str]:
         lines += _said_lines(verdict.culprit.exit)
     else:
         lines = _wrapped("cause", verdict.text)
-    then = _THEN.get(verdict.consequence)
-    if then:
-        lines.append(f"  then      : {then}")
+    if verdict.consequence_text:
+        lines.append(f"  then      : {verdict.consequence_text}")
     if verdict.collateral_count:
         lines.append(f"  collateral: {verdict.collateral_count} more failed after it:")
         lines += [f"    {_short(worker)}" for worker in verdict.collateral]

@@ -165,6 +165,7 @@ class Verdict(_message.Message):
     COLLATERAL_COUNT_FIELD_NUMBER: _builtins.int
     CONSEQUENCE_FIELD_NUMBER: _builtins.int
     TEXT_FIELD_NUMBER: _builtins.int
+    CONSEQUENCE_TEXT_FIELD_NUMBER: _builtins.int
     cause: Global___VerdictCause.ValueType
     """Kind of the event."""
     round: _builtins.int
@@ -177,6 +178,10 @@ class Verdict(_message.Message):
     """What followed."""
     text: _builtins.str
     """The whole finding as one line for a person."""
+    consequence_text: _builtins.str
+    """What followed, in a few words, such as "no restarts are left"; also at the end of `text`. Empty
+    while that is open, and when the run ended for the cause itself.
+    """
     @_builtins.property
     def culprit(self) -> Global___FailedWorker:
         """The worker that failed first. Absent unless the cause is a worker."""
@@ -196,10 +201,11 @@ class Verdict(_message.Message):
         collateral_count: _builtins.int = ...,
         consequence: Global___VerdictConsequence.ValueType = ...,
         text: _builtins.str = ...,
+        consequence_text: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["culprit", b"culprit"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cause", b"cause", "collateral", b"collateral", "collateral_count", b"collateral_count", "consequence", b"consequence", "culprit", b"culprit", "node_name", b"node_name", "round", b"round", "text", b"text"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cause", b"cause", "collateral", b"collateral", "collateral_count", b"collateral_count", "consequence", b"consequence", "consequence_text", b"consequence_text", "culprit", b"culprit", "node_name", b"node_name", "round", b"round", "text", b"text"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -284,13 +284,13 @@ def _with(verdict: Verdict | None, consequence: Consequence) -> Verdict | None:
 
 
 def describe_consequence(consequence: Consequence) -> str:
-    """Return what followed a failure as the end of a sentence, or "" while it is open."""
+    """Return what followed a failure in a few words, or "" while it is open."""
     return {
         Consequence.UNDECIDED: "",
-        Consequence.RESTARTED: "; restarted",
-        Consequence.REFORMED: "; formed anew, nothing charged",
-        Consequence.BUDGET_SPENT: "; no restarts are left",
-        Consequence.CRASH_LOOP: f"; the same failure {CRASH_LOOP_REPEATS} times in a row, each "
+        Consequence.RESTARTED: "restarted",
+        Consequence.REFORMED: "formed anew, nothing charged",
+        Consequence.BUDGET_SPENT: "no restarts are left",
+        Consequence.CRASH_LOOP: f"the same failure {CRASH_LOOP_REPEATS} times in a row, each "
         f"within {CRASH_YOUNG_MS // 1000} s of the start",
         Consequence.ENDED: "",
     }[consequence]

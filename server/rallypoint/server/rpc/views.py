@@ -176,6 +176,7 @@ def assignment_message(assignment: Assignment) -> round_pb2.Assignment:
 
 def verdict_message(verdict: Verdict) -> verdict_pb2.Verdict:
     """Return a verdict; collateral failures without their output."""
+    then = describe_consequence(verdict.consequence)
     return verdict_pb2.Verdict(
         cause=CAUSES[verdict.cause],
         round=verdict.round,
@@ -184,7 +185,8 @@ def verdict_message(verdict: Verdict) -> verdict_pb2.Verdict:
         collateral=[_failed_message(worker, whole=False) for worker in verdict.collateral],
         collateral_count=verdict.collateral_count,
         consequence=CONSEQUENCES[verdict.consequence],
-        text=verdict.text + describe_consequence(verdict.consequence),
+        text=f"{verdict.text}; {then}" if then else verdict.text,
+        consequence_text=then,
     )
 
 
