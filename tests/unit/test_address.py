@@ -1,0 +1,74 @@
+"""The port that an agent reserves for the store of rank 0, and the address it gives to workers."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from rallypoint.agent.address import PORTS_KEPT, PortReserver, find_local_address
+
+HOSTS_A_STORE = """
+import sys
+from torch.distributed import TCPStore
+store = TCPStore("127.0.0.1", int(sys.argv[1]), 1, True, use_libuv=bool(int(sys.argv[2])))
+store.set("key", "value")
+print(store.get("key").decode())
+"""
+
+
+@pytest.fixture
+def reserver() -> Iterator[PortReserver]:
+    reserver = PortReserver()
+    yield reserver
+    reserver.close()
+
+
+def test_ports_do_not_come_again(reserver: PortReserver) -> None:
+    """As long as they are kept, no port is offered twice."""
+    ports = [reserver.reserve() for _ in range(PORTS_KEPT)]
+
+    assert len(set(ports)) == PORTS_KEPT
+
+
+def test_agents_never_share_a_port() -> None:
+    """What one agent keeps, no other one on the host is given."""
+    reservers = [PortReserver() for _ in range(12)]
+    ports = [reserver.reserve() for reserver in reservers for _ in range(PORTS_KEPT)]
+    for reserver in reservers:
+        reserver.close()
+
+    assert len(set(ports)) == len(ports)
+
+
+def test_nobody_else_takes_a_reserved_port(reserver: PortReserver) -> None:
+    """Who binds it without SO_REUSEADDR is refused, until it is given back."""
+    port = reserver.reserve()
+    with socket.socket() as thief, pytest.raises(OSError, match="in use"):
+        thief.bind(("", port))
+    reserver.close()
+    with socket.socket() as heir:
+        heir.bind(("", port))
+
+        assert heir.getsockname()[1] == port
+
+
+@pytest.mark.parametrize("use_libuv", [0, 1])
+def test_store_of_rank_0_listens_on_a_reserved_port(reserver: PortReserver, use_libuv: int) -> None:
+    """Both back ends of torch's TCPStore can host on the port while it stays reserved."""
+    port = reserver.reserve()
+    command = [sys.executable, "-c", HOSTS_A_STORE, str(port), str(use_libuv)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+    assert (done.returncode, done.stdout) == (0, "value\n"), done.stderr
+
+
+def test_address_is_one_of_this_host() -> None:
+    """Whatever the coordinator's address, workers are given one that can be bound here."""
+    with socket.socket() as bound:
+        bound.bind((find_local_address("127.0.0.1"), 0))
+
+        assert bound.getsockname()[0] == find_local_address("127.0.0.1")
