@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from rallypoint.server.core.effects import DesiredRun, DesiredStandby
-from rallypoint.server.core.failures import PROGRESS_MS
 from rallypoint.server.core.model import JobSpec, Phase, RoundReason, VerdictCause, WaitKind
 from support.coordinator import Bench
 from support.fake_agents import FakeAgent, stop_reason, worker_exit
@@ -117,7 +116,7 @@ def test_progress_resets_the_patience() -> None:
     """A round that made progress is grown as early as a first one, and so is the next."""
     bench, *_ = grown_up()
     grow(bench, "c")
-    bench.advance(PROGRESS_MS)
+    bench.advance(JobSpec().progress_ms)
 
     grow(bench, "d")
 

@@ -44,6 +44,9 @@ _GOODBYES = {
     GoodbyeKind.ERROR: agent_pb2.GOODBYE_REASON_ERROR,
 }
 _TEXT_CHARS_MAX = 1_024
+EXIT_FAILED = 1
+EXIT_NO_REQUEUE = 93
+"""A number that neither shells, Slurm nor sysexits.h use: a scheduler can act on it."""
 
 
 def fill_snapshot(hello: agent_pb2.Hello, state: AgentState, now_ms: int) -> None:
@@ -154,7 +157,8 @@ def parse_desired(message: agent_pb2.DesiredState) -> Desired | None:
             succeeded = message.finished.outcome == job_pb2.OUTCOME_SUCCEEDED
             outcome = job_pb2.Outcome.Name(message.finished.outcome)
             word = outcome.removeprefix("OUTCOME_").lower()
-            return DesiredEnd(0 if succeeded else 1, f"the job has {word}")
+            failed = EXIT_NO_REQUEUE if message.finished.no_requeue else EXIT_FAILED
+            return DesiredEnd(0 if succeeded else failed, f"the job has {word}")
         case _:
             return None
 

@@ -87,6 +87,14 @@ def seconds_ms(text: str) -> int:
     return round(seconds * 1000)
 
 
+def exit_codes(text: str) -> tuple[int, ...]:
+    """Parse exit codes of workers, separated by commas, each 1 to 255."""
+    codes = [natural_int(part) for part in text.split(",") if part.strip()]
+    if not all(1 <= code <= 255 for code in codes):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of exit codes (1 to 255)")
+    return tuple(sorted(set(codes)))
+
+
 def port_number(text: str) -> int:
     """Parse a port, 0 for any free one."""
     number = natural_int(text)

@@ -110,6 +110,15 @@ def _spec(args: argparse.Namespace) -> job_pb2.JobSpec:
         grow=not args.no_grow,
         grace=to_duration(args.shutdown_timeout),
         restart_backoff=to_duration(args.restart_backoff),
+        fence_after=to_duration(args.fence_after) if args.fence_after else None,
+        no_retry_exit_codes=args.no_retry_exit_codes,
+        no_requeue_exit_codes=args.no_requeue_exit_codes,
+        quarantine_after=args.quarantine_after,
+        quarantine_window=to_duration(args.quarantine_window),
+        quarantine_cooldown=to_duration(args.quarantine_cooldown),
+        max_reformations=args.max_reformations,
+        crash_loop=args.crash_loop,
+        progress_after=to_duration(args.progress_after),
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from rallypoint.server.core.blame import find_verdict
 from rallypoint.server.core.effects import (
     Desired,
     DesiredFinished,
@@ -16,7 +17,6 @@ from rallypoint.server.core.effects import (
     DesiredStop,
     Send,
 )
-from rallypoint.server.core.failures import find_verdict
 from rallypoint.server.core.model import Activity, Job, Node, Phase, RoundReason
 from rallypoint.server.core.state import Draft
 

@@ -92,6 +92,8 @@ class Consequence(Enum):
     REFORMED = "reformed"
     BUDGET_SPENT = "budget spent"
     CRASH_LOOP = "crash loop"
+    NOT_RETRYABLE = "not retryable"
+    NO_REQUEUE = "no requeue"
     ENDED = "ended"
 
 
@@ -133,6 +135,23 @@ class JobSpec:
     """Between the stop signal and SIGKILL."""
     restart_backoff_ms: int = 1_000
     """Pause before the third restart in a row without progress; 0 turns pauses off."""
+    fence_ms: int = 0
+    """How long after it was last heard a node's processes may live; 0: rounds do not wait."""
+    no_retry: tuple[int, ...] = ()
+    """Exit codes of workers after which the run fails at once; sorted."""
+    no_requeue: tuple[int, ...] = ()
+    """Exit codes after which nothing may start the run again either; sorted."""
+    quarantine_after: int = 3
+    """Failures within the window that set a node aside; 0 turns quarantine off."""
+    quarantine_window_ms: int = 600_000
+    quarantine_cooldown_ms: int = 300_000
+    """Length of a first quarantine; doubles with every further one."""
+    max_reformations: int = 10
+    """Uncharged re-formations in a row without progress; 0 or more."""
+    crash_loop: int = 5
+    """The same early death this often in a row ends the run; 0 turns that off."""
+    progress_ms: int = 300_000
+    """A round that lived this long has made progress."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,6 +246,8 @@ class Verdict:
     collateral: tuple[FailedWorker, ...] = ()
     collateral_count: int = 0
     consequence: Consequence = Consequence.UNDECIDED
+    repeats: int = 0
+    """How often in a row the same early death has come; 0 for none."""
 
 
 @dataclass(frozen=True, slots=True)

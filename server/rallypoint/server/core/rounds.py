@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from rallypoint.server.core.blame import find_trouble_ms, find_verdict
 from rallypoint.server.core.deadlines import DeadlineKind
 from rallypoint.server.core.effects import (
     NoticeGrowth,
@@ -20,7 +21,7 @@ from rallypoint.server.core.effects import (
     RoundStopped,
     RunClosed,
 )
-from rallypoint.server.core.failures import find_trouble_ms, find_verdict, judge
+from rallypoint.server.core.failures import judge
 from rallypoint.server.core.model import (
     HISTORY_MAX,
     Activity,

@@ -214,11 +214,20 @@ def compare_specs(expected: JobSpec, actual: JobSpec) -> tuple[tuple[str, str, s
         if name not in ("min_nodes", "max_nodes") and was != came:
             if name.endswith("_ms"):
                 name, was, came = name[:-3], f"{was / 1000:g} s", f"{came / 1000:g} s"
+            elif isinstance(was, tuple):
+                was, came = (",".join(map(str, codes)) or "none" for codes in (was, came))
             found.append((_FLAGS.get(name, name.replace("_", "-")), str(was), str(came)))
     return tuple(found)
 
 
-_FLAGS = {"grace": "shutdown-timeout", "settle": "settle-time"}
+_FLAGS = {
+    "grace": "shutdown-timeout",
+    "settle": "settle-time",
+    "fence": "fence-after",
+    "no_retry": "no-retry-exit-codes",
+    "no_requeue": "no-requeue-exit-codes",
+    "progress": "progress-after",
+}
 
 
 def _nnodes(spec: JobSpec) -> str:

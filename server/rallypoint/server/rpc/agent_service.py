@@ -158,7 +158,7 @@ class AgentService(agent_grpc.AgentServiceServicer):
             outbox.desired = None
         if outbox.notice is not None:
             left = to_duration(outbox.notice.time_left_ms)
-            notice = agent_pb2.Notice(kind=agent_pb2.NOTICE_KIND_GROWTH, time_left=left)
+            notice = job_pb2.Notice(kind=job_pb2.NOTICE_KIND_GROWTH, time_left=left)
             found.append(self._envelope(outbox, notice=notice))
             outbox.notice = None
         return found
@@ -215,7 +215,7 @@ class AgentService(agent_grpc.AgentServiceServicer):
         *,
         welcome: agent_pb2.Welcome | None = None,
         desired: agent_pb2.DesiredState | None = None,
-        notice: agent_pb2.Notice | None = None,
+        notice: job_pb2.Notice | None = None,
         acknowledgement: agent_pb2.Acknowledgement | None = None,
     ) -> agent_pb2.SessionResponse:
         return agent_pb2.SessionResponse(

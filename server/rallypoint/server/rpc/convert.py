@@ -6,7 +6,7 @@ Unknown values of an enum are refused like unspecified ones.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from google.protobuf.duration_pb2 import Duration
 
@@ -37,6 +37,8 @@ WORKERS_PER_NODE_MAX = 4_096
 LABELS_MAX = 32
 LABEL_BYTES_MAX = 256
 NODES_MAX = 16_384
+FENCE_BEYOND_GRACE_MS = 3_000
+"""Three heartbeats: a fence may not fall because of one that was late."""
 DURATION_MS_MAX = 30 * 86_400_000
 """A month: longer waits are mistakes."""
 MESSAGE_CHARS_MAX = 4_096
@@ -166,7 +168,37 @@ def _to_spec(spec: job_pb2.JobSpec) -> JobSpec:
         grow=spec.grow if spec.HasField("grow") else default.grow,
         grace_ms=_spec_ms(spec, "grace", default.grace_ms),
         restart_backoff_ms=_spec_ms(spec, "restart_backoff", default.restart_backoff_ms),
+        fence_ms=_to_fence_ms(spec, default),
+        no_retry=_to_codes(spec.no_retry_exit_codes, "hello.spec.no_retry_exit_codes"),
+        no_requeue=_to_codes(spec.no_requeue_exit_codes, "hello.spec.no_requeue_exit_codes"),
+        quarantine_after=_spec_count(spec, "quarantine_after", default.quarantine_after),
+        quarantine_window_ms=_spec_ms(spec, "quarantine_window", default.quarantine_window_ms),
+        quarantine_cooldown_ms=_spec_ms(
+            spec, "quarantine_cooldown", default.quarantine_cooldown_ms
+        ),
+        max_reformations=_spec_count(spec, "max_reformations", default.max_reformations),
+        crash_loop=_spec_count(spec, "crash_loop", default.crash_loop),
+        progress_ms=_spec_ms(spec, "progress_after", default.progress_ms),
     )
+
+
+def _to_fence_ms(spec: job_pb2.JobSpec, default: JobSpec) -> int:
+    fence_ms = _spec_ms(spec, "fence_after", default.fence_ms)
+    grace_ms = _spec_ms(spec, "grace", default.grace_ms)
+    # The agent needs the grace, and has to be able to hear a coordinator before that.
+    fits = fence_ms == 0 or fence_ms >= grace_ms + FENCE_BEYOND_GRACE_MS
+    problem = f"must be at least {FENCE_BEYOND_GRACE_MS // 1000} s longer than the grace"
+    _require(fits, "hello.spec.fence_after", problem)
+    return fence_ms
+
+
+def _to_codes(codes: Sequence[int], path: str) -> tuple[int, ...]:
+    _require(all(1 <= code <= 255 for code in codes), path, "each must be 1 to 255")
+    return tuple(sorted(set(codes)))
+
+
+def _spec_count(spec: job_pb2.JobSpec, name: str, default: int) -> int:
+    return getattr(spec, name) if spec.HasField(name) else default  # type: ignore[arg-type]
 
 
 def _spec_ms(spec: job_pb2.JobSpec, name: str, default_ms: int) -> int:

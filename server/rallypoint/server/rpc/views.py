@@ -90,6 +90,8 @@ CONSEQUENCES = {
     Consequence.REFORMED: verdict_pb2.VERDICT_CONSEQUENCE_REFORMED,
     Consequence.BUDGET_SPENT: verdict_pb2.VERDICT_CONSEQUENCE_BUDGET_SPENT,
     Consequence.CRASH_LOOP: verdict_pb2.VERDICT_CONSEQUENCE_CRASH_LOOP,
+    Consequence.NOT_RETRYABLE: verdict_pb2.VERDICT_CONSEQUENCE_NOT_RETRYABLE,
+    Consequence.NO_REQUEUE: verdict_pb2.VERDICT_CONSEQUENCE_NO_REQUEUE,
     Consequence.ENDED: verdict_pb2.VERDICT_CONSEQUENCE_ENDED,
 }
 STATES = {
@@ -143,6 +145,8 @@ def _fill_desired(message: agent_pb2.DesiredState, desired: Desired) -> None:
                     verdict=None if verdict is None else verdict_message(verdict),
                     restart_count=desired.restart_count,
                     round=desired.round,
+                    no_requeue=verdict is not None
+                    and verdict.consequence is Consequence.NO_REQUEUE,
                 )
             )
 
@@ -176,7 +180,7 @@ def assignment_message(assignment: Assignment) -> round_pb2.Assignment:
 
 def verdict_message(verdict: Verdict) -> verdict_pb2.Verdict:
     """Return a verdict; collateral failures without their output."""
-    then = describe_consequence(verdict.consequence)
+    then = describe_consequence(verdict)
     return verdict_pb2.Verdict(
         cause=CAUSES[verdict.cause],
         round=verdict.round,
@@ -277,6 +281,15 @@ def spec_message(spec: JobSpec) -> job_pb2.JobSpec:
         grow=spec.grow,
         grace=to_duration(spec.grace_ms),
         restart_backoff=to_duration(spec.restart_backoff_ms),
+        fence_after=to_duration(spec.fence_ms) if spec.fence_ms else None,
+        no_retry_exit_codes=spec.no_retry,
+        no_requeue_exit_codes=spec.no_requeue,
+        quarantine_after=spec.quarantine_after,
+        quarantine_window=to_duration(spec.quarantine_window_ms),
+        quarantine_cooldown=to_duration(spec.quarantine_cooldown_ms),
+        max_reformations=spec.max_reformations,
+        crash_loop=spec.crash_loop,
+        progress_after=to_duration(spec.progress_ms),
     )
 
 
