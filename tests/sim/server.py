@@ -84,6 +84,8 @@ class Server:
 
     def _resume(self, noticed_ms: int) -> None:
         self._held_back_ms += noticed_ms
+        if noticed_ms:
+            self._inbox.insert(0, inputs.Stalled(noticed_ms))
         self._schedule(0)
 
     # --- streams ---

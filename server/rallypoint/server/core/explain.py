@@ -75,6 +75,8 @@ def _forming(state: State, job: Job, tally: Tally, now_ms: int) -> Waiting | Non
         case WaitKind.BACKOFF:
             text = f"a pause before restart {job.restart_count} of at most {spec.max_restarts}"
             needed = spec.min_nodes
+        case WaitKind.RETURNING if state.path.is_suspected(now_ms):
+            return _on_path(state, job, tally, now_ms)
         case WaitKind.RETURNING:
             awaited = _name(_nodes(state, job), lambda node: not node.attached, now_ms)
             text = "members whose connection broke may still come back"
@@ -91,7 +93,18 @@ def _forming(state: State, job: Job, tally: Tally, now_ms: int) -> Waiting | Non
     return Waiting(wait.kind, ready, needed, awaited, left_ms, _sentence(text, awaited, left_ms))
 
 
+def _on_path(state: State, job: Job, tally: Tally, now_ms: int) -> Waiting:
+    """Explain that broken streams have their lease, because the path is suspected."""
+    awaited = _name(_nodes(state, job), lambda node: not node.attached, now_ms)
+    lease_s = state.lease_ms() / 1000
+    text = f"many connections broke at once, so each has its lease of {lease_s:g} s to come back"
+    there = tally.nodes - tally.away
+    return Waiting(WaitKind.PATH, there, tally.nodes, awaited, None, _sentence(text, awaited, None))
+
+
 def _running(state: State, job: Job, tally: Tally, now_ms: int) -> Waiting | None:
+    if tally.away > 0 and state.path.is_suspected(now_ms):
+        return _on_path(state, job, tally, now_ms)
     due_ms = state.deadlines.get((DeadlineKind.GROWTH, job.job_id))
     if tally.unstarted > 0:
         due_ms = state.deadlines.get((DeadlineKind.START, job.job_id))

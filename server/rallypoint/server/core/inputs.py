@@ -132,6 +132,13 @@ class TimePassed:
 
 
 @dataclass(frozen=True, slots=True)
+class Stalled:
+    """The coordinator itself was away; journal time has been held back by as much."""
+
+    late_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class JobBroken:
     """The shell caught a broken invariant of this job; the job must not go on."""
 
@@ -140,4 +147,4 @@ class JobBroken:
 
 
 Report = Ready | Started | Refused | Exited | Succeeded | Blocked | Goodbye
-Input = Hello | Heartbeat | Report | Broken | TimePassed | JobBroken
+Input = Hello | Heartbeat | Report | Broken | TimePassed | Stalled | JobBroken

@@ -109,6 +109,8 @@ class WaitKind(Enum):
     STOP = "stop"
     GROWTH = "growth"
     FAREWELL = "farewell"
+    FENCE = "fence"
+    PATH = "path"
 
 
 @dataclass(frozen=True, slots=True)

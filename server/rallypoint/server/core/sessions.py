@@ -35,6 +35,7 @@ from rallypoint.server.core.model import (
     Phase,
     RoundReason,
 )
+from rallypoint.server.core.path import note_break
 from rallypoint.server.core.reports import (
     become_ready,
     depart,
@@ -327,7 +328,18 @@ def broken(draft: Draft, sender: inputs.Sender) -> Refusal | None:
         grace_ms = draft.state.timing.reconnect_grace_ms
         draft.set_deadline(DeadlineKind.GRACE, node.session, draft.now_ms + grace_ms)
         draft.changed(node.job_id, "node_disconnected", node=node.name)
+        _note_break(draft, node)
     return None
+
+
+def _note_break(draft: Draft, node: Node) -> None:
+    """Count the break; when the path is to blame, graces that end from now on become leases."""
+    state, was_suspected = draft.state, draft.path.is_suspected(draft.now_ms)
+    path = note_break(draft.path, len(state.nodes), draft.now_ms, state.lease_ms())
+    draft.put_path(path)
+    if path.is_suspected(draft.now_ms) and not was_suspected:
+        breaks, sessions = path.breaks(), len(state.nodes)
+        draft.changed(node.job_id, "path_suspected", breaks=breaks, sessions=sessions)
 
 
 def lose(draft: Draft, node: Node, reason: RoundReason, text: str) -> None:

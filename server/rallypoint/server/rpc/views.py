@@ -62,6 +62,8 @@ WAITS = {
     WaitKind.STOP: job_pb2.WAIT_KIND_STOP,
     WaitKind.GROWTH: job_pb2.WAIT_KIND_GROWTH,
     WaitKind.FAREWELL: job_pb2.WAIT_KIND_FAREWELL,
+    WaitKind.FENCE: job_pb2.WAIT_KIND_FENCE,
+    WaitKind.PATH: job_pb2.WAIT_KIND_PATH,
 }
 REASONS = {
     RoundReason.UNKNOWN: round_pb2.ROUND_REASON_UNSPECIFIED,
