@@ -47,6 +47,8 @@ class Down:
     interval_ms: int = 0
     lease_ms: int = 0
     desired: effects.Send | None = None
+    heartbeat: int = 0
+    """Highest heartbeat that was heard on this connection."""
 
 
 Up = inputs.Input | Hangup

@@ -67,6 +67,7 @@ class Agent:
             workers=host.plan.workers,
             grace_ms=host.plan.spec.grace_ms,
             coordinator_timeout_ms=host.plan.coordinator_timeout_ms,
+            fence_ms=host.plan.spec.fence_ms,
             away_since_ms=world.clock.now_ms,
         )
         self.is_gone = False
@@ -164,6 +165,12 @@ class Agent:
                 self.workers.signal(signum)
             case inputs.Sweep(token=token):
                 self.workers.sweep(token)
+            case inputs.ArmFence(at_ms=at_ms):
+                self.workers.arm_fence(at_ms)
+            case inputs.FenceFell():
+                self.world.note("fence fell", self.host.name)
+                self.world.disturb_host(self.host)
+                self.world.coverage.counts["event", "fence_fell"] += 1
             case inputs.ReservePort():
                 self._reserve_port()
             case inputs.SendReports():

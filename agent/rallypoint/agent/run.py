@@ -51,6 +51,8 @@ class Settings:
     launch: Launch
     grace_ms: int
     coordinator_timeout_ms: int
+    fence_ms: int
+    """How long workers may live without a confirmed heartbeat; 0: for ever."""
     incarnation: str
     """32 hexadecimal digits, drawn once per process."""
     environment: dict[str, str]
@@ -141,6 +143,10 @@ class Agent:
                 self.supervisor.signal(signum)
             case inputs.Sweep(token=token):
                 self.supervisor.sweep(token)
+            case inputs.ArmFence(at_ms=at_ms):
+                self.supervisor.arm_fence(at_ms)
+            case inputs.FenceFell(round=number, silent_ms=silent_ms):
+                log.warning("fence_fell", round=number, silent_ms=silent_ms)
             case inputs.ReservePort():
                 self.post(inputs.PortReserved(self.ports.reserve()))
             case inputs.SendReports():
@@ -180,6 +186,10 @@ class Agent:
     def epoch(self) -> int:
         """Return the highest epoch heard so far."""
         return self.state.epoch
+
+    def confirmed(self, sent_ms: int) -> None:
+        """Note that the coordinator has heard what was sent at this time."""
+        self.post(inputs.Confirmed(sent_ms))
 
     def came(self, message: agent_pb2.SessionResponse) -> None:
         """Take a message of the coordinator."""
@@ -295,6 +305,7 @@ def new_agent(settings: Settings, listener: Listener, now_ms: int) -> Agent:
         workers=settings.workers,
         grace_ms=settings.grace_ms,
         coordinator_timeout_ms=settings.coordinator_timeout_ms,
+        fence_ms=settings.fence_ms,
         away_since_ms=now_ms,
     )
     return Agent(settings, listener, state, settings.node_name)

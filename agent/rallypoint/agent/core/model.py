@@ -234,6 +234,10 @@ class AgentState:
     """How long an agent without running workers does without a coordinator."""
     away_since_ms: int | None
     """Since when there is no session; None while there is one."""
+    fence_ms: int = 0
+    """How long after the last confirmed heartbeat workers may live; 0: for ever."""
+    confirmed_ms: int | None = None
+    """When the last heartbeat or Hello that was answered was sent; None before the first."""
     held: Held | None = None
     last_round: int = 0
     """Highest round that was ordered here."""

@@ -85,6 +85,7 @@ def _settings(
         launch=Launch(args.script, tuple(args.args), args.module, args.no_python),
         grace_ms=args.shutdown_timeout,
         coordinator_timeout_ms=args.join_timeout if timeout_ms is None else timeout_ms,
+        fence_ms=args.fence_after,
         incarnation=incarnation,
         environment={**for_workers, AGENT_MARK_ENV: compute_mark(incarnation)},
     )

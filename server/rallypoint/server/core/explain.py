@@ -81,6 +81,10 @@ def _forming(state: State, job: Job, tally: Tally, now_ms: int) -> Waiting | Non
             awaited = _name(_nodes(state, job), lambda node: not node.attached, now_ms)
             text = "members whose connection broke may still come back"
             needed = ready + tally.away
+        case WaitKind.FENCE:
+            awaited = _name_fenced(job, now_ms)
+            text = "workers of an older round may still run" + ("" if awaited else _UNSEEN)
+            needed = spec.min_nodes
         case WaitKind.LAST_CALL:
             text = f"{ready} of at most {spec.max_nodes} nodes are ready"
             needed = spec.max_nodes
@@ -170,6 +174,19 @@ def _name_lost(state: State, job: Job, now_ms: int) -> tuple[Awaited, ...]:
             now_ms - lost.at_ms,
         )
         for lost in latest.values()
+    )
+
+
+_UNSEEN = ": the coordinator has not run long enough to know who was lost before"
+
+
+def _name_fenced(job: Job, now_ms: int) -> tuple[Awaited, ...]:
+    """Name the nodes that are fenced, the last to be waited for first."""
+    fences = sorted(job.fences, key=lambda fence: -fence.until_ms)
+    return tuple(
+        Awaited(fence.name, "not known to be clean", None)
+        for fence in fences[:NAMED_MAX]
+        if fence.until_ms > now_ms
     )
 
 

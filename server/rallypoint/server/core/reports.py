@@ -18,6 +18,7 @@ from rallypoint.server.core.effects import (
     RefusalKind,
     Refuse,
 )
+from rallypoint.server.core.fences import lift_fence
 from rallypoint.server.core.model import (
     FAILURES_MAX,
     LOST_MAX,
@@ -245,6 +246,7 @@ def become_ready(draft: Draft, node: Node, ready: inputs.ReadyPort) -> None:
     """
     if ready.round < node.held_round:
         return
+    lift_fence(draft, node)
     job = draft.the_job(node.job_id)
     was_eligible = node.is_eligible
     draft.put_node(

@@ -21,6 +21,7 @@ from rallypoint.server.core.effects import (
     RunOpened,
     Welcome,
 )
+from rallypoint.server.core.fences import SLACK_MS, fence_lost, fence_unclean, lift_fence
 from rallypoint.server.core.model import (
     JOBS_MAX,
     LOST_MAX,
@@ -132,6 +133,8 @@ def _open_if_needed(draft: Draft, said: inputs.Hello) -> Job:
     if job is not None and (job.phase is not Phase.CLOSED or _belongs_to(job, said)):
         return job
     run = max(said.run, 1) if job is None else max(said.run, job.run + 1)
+    fence_ms = said.identity.spec.fence_ms
+    blind_until_ms = fence_ms + SLACK_MS if draft.state.is_blind and fence_ms else 0
     opened = Job(
         job_id=said.identity.job_id,
         run=run,
@@ -140,6 +143,8 @@ def _open_if_needed(draft: Draft, said: inputs.Hello) -> Job:
         forming_since_ms=draft.now_ms,
         launch_id=said.identity.launch_id,
         round_number=0 if job is None else job.round_number,  # grows through all runs of the job
+        fences=() if job is None else job.fences,
+        blind_until_ms=max(blind_until_ms, 0 if job is None else job.blind_until_ms),
     )
     _record_opened(draft, opened)
     draft.put_job(opened)
@@ -267,6 +272,10 @@ def _join(draft: Draft, job: Job, said: inputs.Hello) -> None:
     draft.put_job(job)
     draft.set_deadline(DeadlineKind.ABANDON, job.job_id, None)
     draft.put_node(node)
+    if said.ready is not None:
+        lift_fence(draft, node)
+    elif node.claim is None:
+        fence_unclean(draft, node)
     note_arrival(draft, node)
     _greet(draft, node, job)
     draft.changed(job.job_id, "node_joined", node=node.name)
@@ -345,6 +354,10 @@ def _note_break(draft: Draft, node: Node) -> None:
 def lose(draft: Draft, node: Node, reason: RoundReason, text: str) -> None:
     """Let a node go for good; its round ends unless it had succeeded."""
     depart(draft, node, reason, text)
+    if reason is RoundReason.NODE_LOST:
+        fence_lost(draft, node)
+    else:
+        lift_fence(draft, node)
     draft.remove_node(node)
     draft.effects.append(Disconnect(node.session))
     job = draft.the_job(node.job_id)

@@ -118,6 +118,8 @@ class State:
     """Epoch with which this life of the coordinator began."""
     window_until_ms: int = 0
     """Nothing is sealed before."""
+    is_blind: bool = False
+    """Workers may run of which this life of the coordinator has not heard; it began at 0 ms."""
     jobs: dict[JobId, Job] = field(default_factory=dict)
     nodes: dict[SessionId, Node] = field(default_factory=dict)
     sessions: dict[JobId, dict[SessionId, None]] = field(default_factory=dict)
