@@ -67,8 +67,8 @@ def _draw_job(rng: Random, number: int) -> JobPlan:
         grace_ms=rng.choice((200, 1_000, 3_000)),
         restart_backoff_ms=rng.choice((0, 100)),
     )
-    if rng.random() < 0.3:
-        spec = replace(spec, fence_ms=spec.grace_ms + rng.choice((3_000, 3_000, 6_000, 12_000)))
+    if rng.random() < 0.4:
+        spec = replace(spec, fence_ms=spec.grace_ms + rng.choice((3_000, 3_000, 3_000, 9_000)))
     nodes = rng.randint(low, min(high + 2, NODES_MAX))
     same_workers = rng.random() < 0.6
     workers = rng.randint(1, WORKERS_MAX)
