@@ -11,7 +11,7 @@ from support.proxy import Proxy
 from support.world import World
 
 ATTEMPTS = 5
-"""After so many in vain, an agent's pause between two has its full length."""
+"""After so many in vain, an agent's pauses between two have their full length."""
 
 
 def start(world: World, count: int) -> tuple[list[Command], job_pb2.Job]:
@@ -49,6 +49,7 @@ def test_coordinator_that_stood_still_loses_nobody(world: World, count: int) -> 
         agents, before = start(world, count)
         coordinator.signal(signal.SIGSTOP)
         proxy.wait_accepted(count * (1 + ATTEMPTS))
+        proxy.cut(refuse_s=1.5)  # so that nobody happens to be connecting when it wakes
         coordinator.signal(signal.SIGCONT)
 
         check_unharmed(world, coordinator, agents, before)

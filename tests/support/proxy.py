@@ -52,14 +52,6 @@ class Proxy:
 
         self._do(cut)
 
-    def cut_first(self) -> None:
-        """Reset the oldest connection."""
-
-        async def cut() -> None:
-            self._ends[0].abort()
-
-        self._do(cut)
-
     def fall_silent(self) -> None:
         """Forward nothing any more, and break nothing; new connections get no answer."""
 
