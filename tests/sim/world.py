@@ -10,6 +10,7 @@ import hashlib
 from functools import partial
 from random import Random
 
+from rallypoint.server.core import inputs
 from rallypoint.server.core.model import JobId, RoundHeader
 from rallypoint.server.core.state import Timing
 from sim.chaos import Chaos
@@ -58,6 +59,8 @@ class World:
         """A coordinator has started with a clock behind its predecessor's."""
         self.steps = 0
         """Steps of the coordinator's core."""
+        self.drained_jobs: set[JobId] = set()
+        """Jobs of which an operator has asked a node to leave."""
         self.groups: dict[tuple[JobId, RoundHeader], Group] = {}
         self.trace: list[str] | None = [] if is_traced else None
         self._digest = hashlib.blake2b(digest_size=8)
@@ -144,6 +147,13 @@ class World:
         if self.happens(self.faults.return_percent):
             delay_ms = self.rng.randint(50, RETURN_MS_MAX)
             self.clock.after(delay_ms, partial(self.start_agent, agent.host))
+
+    def drain(self, agent: Agent, time_ms: int) -> None:
+        """Let an operator ask a node to leave, if a coordinator is there to be asked."""
+        if self.server is not None:
+            self.drained_jobs.add(agent.host.plan.job_id)
+            said = inputs.DrainNode(agent.host.plan.job_id, agent.name, time_ms, "maintenance")
+            self.server.ask(said)
 
     def partition(self, host: Host, duration_ms: int) -> None:
         """Let nothing pass between a host and the coordinator for a while."""

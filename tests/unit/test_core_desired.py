@@ -9,7 +9,7 @@ from rallypoint.server.core.effects import (
     DesiredStandby,
     DesiredStop,
     JobChanged,
-    NoticeGrowth,
+    Notify,
     RoundSealed,
     RoundSettled,
     RoundStopped,
@@ -172,7 +172,7 @@ def test_journal_gives_everything_back() -> None:
     bench.check_journal()
     assert memory == replay(snapshot(memory))
     assert {"a"} == memory.jobs[a.identity.job_id].succeeded
-    assert any(isinstance(effect, NoticeGrowth) for effect in bench.effects)
+    assert any(isinstance(effect, Notify) for effect in bench.effects)
 
 
 def test_changes_are_announced_in_order() -> None:

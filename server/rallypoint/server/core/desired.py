@@ -12,6 +12,7 @@ from rallypoint.server.core.blame import find_verdict
 from rallypoint.server.core.effects import (
     Desired,
     DesiredFinished,
+    DesiredReleased,
     DesiredRun,
     DesiredStandby,
     DesiredStop,
@@ -38,6 +39,8 @@ def desired_state(job: Job, node: Node) -> Desired:
     if node.activity is not Activity.READY and node.held_round:
         text = "this round is over for this node"
         return DesiredStop(node.held_round, RoundReason.UNKNOWN, job.spec.grace_ms, text)
+    if node.drain is not None:
+        return DesiredReleased(f"drained: {node.drain.reason}")
     return DesiredStandby(spare=job.phase is Phase.RUNNING)
 
 

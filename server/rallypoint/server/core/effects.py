@@ -10,11 +10,14 @@ from dataclasses import dataclass
 from enum import Enum
 
 from rallypoint.server.core.model import (
+    Asked,
     Consequence,
+    Job,
     JobId,
     JobSpec,
     Member,
     NodeName,
+    NoticeOf,
     Outcome,
     RoundHeader,
     RoundReason,
@@ -60,7 +63,14 @@ class DesiredFinished:
     round: int
 
 
-Desired = DesiredRun | DesiredStop | DesiredStandby | DesiredFinished
+@dataclass(frozen=True, slots=True)
+class DesiredReleased:
+    """The session is over: the node was drained."""
+
+    text: str
+
+
+Desired = DesiredRun | DesiredStop | DesiredStandby | DesiredReleased | DesiredFinished
 
 
 class RefusalKind(Enum):
@@ -78,6 +88,8 @@ class RefusalKind(Enum):
     UNKNOWN_SESSION = "unknown session"
     SEQUENCE_GAP = "sequence gap"
     LIMIT_REACHED = "limit reached"
+    UNKNOWN_JOB = "unknown job"
+    UNKNOWN_NODE = "unknown node"
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,11 +131,12 @@ class Acknowledge:
 
 
 @dataclass(frozen=True, slots=True)
-class NoticeGrowth:
-    """Tell the node that its round will be stopped to take newcomers in."""
+class Notify:
+    """Tell the node what is about to happen, in place of what it was told before."""
 
     session: SessionId
-    time_left_ms: int
+    notices: tuple[tuple[NoticeOf, int], ...]
+    """Each with the time until it happens at the latest, in ms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +166,7 @@ class JobChanged:
     """What the log says about it."""
 
 
-Effect = Welcome | Send | Acknowledge | NoticeGrowth | Refuse | Disconnect | JobChanged
+Effect = Welcome | Send | Acknowledge | Notify | Refuse | Disconnect | JobChanged
 
 
 # Records: what a coordinator without memory could not learn again from its agents.
@@ -176,6 +189,20 @@ class RunOpened:
     launch_id: str
     round_number: int
     restart_count: int
+    asked: tuple[Asked, ...] = ()
+
+
+def run_opened(job: Job) -> RunOpened:
+    """Return the record that stands for everything durable about a run without rounds so far."""
+    return RunOpened(
+        job.job_id,
+        job.run,
+        job.spec,
+        job.launch_id,
+        job.round_number,
+        job.restart_count,
+        job.asked,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +229,22 @@ class NodeSucceeded:
 
     job_id: JobId
     round: int
+    name: NodeName
+
+
+@dataclass(frozen=True, slots=True)
+class DrainAsked:
+    """An operator has asked a node to leave."""
+
+    job_id: JobId
+    asked: Asked
+
+
+@dataclass(frozen=True, slots=True)
+class DrainOver:
+    """What was asked of the agent of this name is over: it has left, or another one has come."""
+
+    job_id: JobId
     name: NodeName
 
 
@@ -245,6 +288,8 @@ Record = (
     | RoundSealed
     | RoundStopped
     | NodeSucceeded
+    | DrainAsked
+    | DrainOver
     | RoundSettled
     | RunClosed
     | JobForgotten

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rallypoint.server.core.model import Claim, Identity, JobId, SessionId, WorkerExit
+from rallypoint.server.core.model import Claim, Identity, JobId, NodeName, SessionId, WorkerExit
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +29,8 @@ class Hello:
     """Highest revision of the desired state that it applied."""
     claim: Claim | None
     ready: ReadyPort | None
+    draining: tuple[int, str] | None = None
+    """That it wants to leave: the time that it has left, in ms, and why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +114,15 @@ class Blocked:
 
 
 @dataclass(frozen=True, slots=True)
+class Draining:
+    """The node wants to leave; its workers have been told."""
+
+    sender: Sender
+    time_ms: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Goodbye:
     """The node leaves on purpose and is clean."""
 
@@ -127,6 +138,16 @@ class Broken:
 
 
 @dataclass(frozen=True, slots=True)
+class DrainNode:
+    """An operator asks a node to leave."""
+
+    job_id: JobId
+    name: NodeName
+    time_ms: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class TimePassed:
     """Nothing else happened; what has expired is due."""
 
@@ -139,5 +160,5 @@ class JobBroken:
     report: str
 
 
-Report = Ready | Started | Refused | Exited | Succeeded | Blocked | Goodbye
-Input = Hello | Heartbeat | Report | Broken | TimePassed | JobBroken
+Report = Ready | Started | Refused | Exited | Succeeded | Blocked | Draining | Goodbye
+Input = Hello | Heartbeat | Report | Broken | DrainNode | TimePassed | JobBroken

@@ -23,6 +23,7 @@ HISTORY_MAX = 64
 """Ended rounds that a job remembers."""
 FAILURES_MAX = 16
 """Failed workers of a round that are kept whole; later ones are only counted."""
+ASKED_MAX = 1_024
 LOST_MAX = 16
 """Lost nodes that a job remembers for its explanations."""
 
@@ -69,6 +70,11 @@ class RoundReason(Enum):
     START_OVERDUE = "start overdue"
     SUCCEEDED = "succeeded"
     CLOSED = "closed"
+    DRAINED = "drained"
+
+
+LEAVING = frozenset({RoundReason.NODE_LEFT, RoundReason.DRAINED})
+"""Reasons of departures that were on purpose."""
 
 
 class VerdictCause(Enum):
@@ -109,6 +115,7 @@ class WaitKind(Enum):
     STOP = "stop"
     GROWTH = "growth"
     FAREWELL = "farewell"
+    DRAIN = "drain"
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,9 +265,37 @@ class Departure:
     at_ms: int
     """When it broke off or, for a silent node, was last heard; else when it left."""
     reason: RoundReason
-    """NODE_LOST or NODE_LEFT."""
+    """NODE_LOST, NODE_LEFT or DRAINED."""
     text: str
     """How, in words: "its stream broke", "it was silent for 5.0 s"."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """A node that wants to leave: its workers go on until they are done, or until it is time."""
+
+    until_ms: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """An agent that an operator has asked to leave."""
+
+    name: NodeName
+    session: SessionId
+    drain: Drain
+
+
+@dataclass(frozen=True, slots=True)
+class NoticeOf:
+    """What the workers of a round were told to expect."""
+
+    name: NodeName | None
+    """The node that leaves; None for growth."""
+    until_ms: int
+    """When it happens at the latest."""
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,6 +319,16 @@ class Round:
     failure_count: int = 0
     departures: tuple[Departure, ...] = ()
     """Members lost before they succeeded, each once, in order of arrival, at most LOST_MAX."""
+    notices: tuple[NoticeOf, ...] = ()
+    """What is about to happen, in the order in which it was announced, at most LOST_MAX."""
+    told: tuple[NoticeOf, ...] = ()
+    """What the members were told of it last."""
+    drain_first_ms: int | None = None
+    """When the time of the first draining member is over; None while none drains."""
+    drain_last_ms: int = 0
+    """When the time of the last one is."""
+    drain_began: Departure | None = None
+    """The first draining member of which a worker has ended: it explains failures of its peers."""
     overdue: tuple[NodeName, ...] = ()
     """Members that did not start in time, at most LOST_MAX; set when that stops the round."""
     refusal: tuple[NodeName, str] | None = None
@@ -350,6 +395,9 @@ class Job:
     closed_ms: int | None = None
     history: tuple[RoundSummary, ...] = ()
     lost: tuple[Departure, ...] = ()
+    asked: tuple[Asked, ...] = ()
+    """Agents that an operator has asked to leave and that have not said goodbye, at most
+    ASKED_MAX."""
     launch_id: str = ""
     next_arrival: int = 0
     deserted_ms: int | None = None
@@ -416,6 +464,8 @@ class Node(NamedTuple):
     exits: tuple[WorkerExit, ...] = ()
     broke_ms: int | None = None
     """When its stream broke; None while attached."""
+    drain: Drain | None = None
+    """Set from the wish to leave on; no later round has a place for it."""
     claim: Claim | None = None
     """Kept only while the coordinator may still adopt rounds."""
     revision: int = 0
@@ -436,7 +486,7 @@ class Node(NamedTuple):
     @property
     def is_eligible(self) -> bool:
         """True when the next round may take it."""
-        return self.attached and self.activity is Activity.READY
+        return self.attached and self.activity is Activity.READY and self.drain is None
 
     @property
     def is_pending(self) -> bool:

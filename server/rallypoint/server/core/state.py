@@ -57,21 +57,29 @@ class Tally(NamedTuple):
     """Members that have succeeded."""
     newcomers: int = 0
     """Eligible nodes that are no members."""
+    draining: int = 0
+    """Members that drain."""
 
     def plus(self, other: Tally, sign: int) -> Tally:
         """Return this tally with another one added (sign 1) or taken away (sign -1)."""
         return Tally._make(mine + sign * its for mine, its in zip(self, other, strict=True))
 
 
-_Standing = tuple[bool, Activity, bool, bool]
-"""All that a node's tally depends on: attached, activity, member, set aside."""
+_Standing = tuple[bool, Activity, bool, bool, bool]
+"""All that a node's tally depends on: attached, activity, member, set aside, draining."""
 _tallies: dict[_Standing, Tally] = {}
 _differences: dict[tuple[_Standing, _Standing], Tally] = {}
 """Worked out once for each of the few standings and pairs of standings that there are."""
 
 
 def _standing(node: Node) -> _Standing:
-    return (node.attached, node.activity, node.member, node.set_aside)
+    return (
+        node.attached,
+        node.activity,
+        node.member,
+        node.set_aside,
+        node.drain is not None,
+    )
 
 
 def tally_of(node: Node) -> Tally:
@@ -88,6 +96,7 @@ def tally_of(node: Node) -> Tally:
             unstarted=node.member and node.activity is Activity.ASSIGNED,
             succeeded=node.member and node.activity is Activity.SUCCEEDED,
             newcomers=node.is_eligible and not node.member,
+            draining=node.member and node.drain is not None,
         )
     return found
 
@@ -285,6 +294,7 @@ class Draft:
             and old.attached == node.attached
             and old.member == node.member
             and old.set_aside == node.set_aside
+            and old.drain == node.drain
         ):
             self._tallies[job_id] = tally.plus(_difference(old, node), 1)
         self._nodes[session] = node

@@ -28,7 +28,7 @@ from rallypoint.server.rpc.convert import (
 from rallypoint.server.rpc.errors import lost_status, protocol_status
 from rallypoint.server.rpc.outbox import Outbox, Outboxes
 from rallypoint.server.rpc.status import abort_with, invalid_status
-from rallypoint.server.rpc.views import desired_message, waiting_message
+from rallypoint.server.rpc.views import desired_message, notices_message, waiting_message
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import agent_service_pb2_grpc as agent_grpc
 from rallypoint.v1 import job_pb2
@@ -152,15 +152,13 @@ class AgentService(agent_grpc.AgentServiceServicer):
             return found
         if outbox.welcome is not None:
             found.append(self._envelope(outbox, welcome=self._welcome(outbox)))
-            outbox.welcome = outbox.desired = None
+            outbox.welcome = outbox.desired = outbox.notify = None
         if outbox.desired is not None:
             found.append(self._envelope(outbox, desired=desired_message(outbox.desired)))
             outbox.desired = None
-        if outbox.notice is not None:
-            left = to_duration(outbox.notice.time_left_ms)
-            notice = job_pb2.Notice(kind=job_pb2.NOTICE_KIND_GROWTH, time_left=left)
-            found.append(self._envelope(outbox, notice=notice))
-            outbox.notice = None
+        if outbox.notify is not None:
+            found.append(self._envelope(outbox, notices=notices_message(outbox.notify)))
+            outbox.notify = None
         return found
 
     async def _answer(self, outbox: Outbox) -> agent_pb2.SessionResponse:
@@ -207,6 +205,7 @@ class AgentService(agent_grpc.AgentServiceServicer):
             heartbeat_interval=to_duration(state.heartbeat_interval_ms()),
             lease=to_duration(state.lease_ms()),
             desired=None if outbox.desired is None else desired_message(outbox.desired),
+            notices=None if outbox.notify is None else notices_message(outbox.notify),
         )
 
     def _envelope(
@@ -215,7 +214,7 @@ class AgentService(agent_grpc.AgentServiceServicer):
         *,
         welcome: agent_pb2.Welcome | None = None,
         desired: agent_pb2.DesiredState | None = None,
-        notice: job_pb2.Notice | None = None,
+        notices: agent_pb2.Notices | None = None,
         acknowledgement: agent_pb2.Acknowledgement | None = None,
     ) -> agent_pb2.SessionResponse:
         return agent_pb2.SessionResponse(
@@ -225,6 +224,6 @@ class AgentService(agent_grpc.AgentServiceServicer):
             epoch=self._outboxes.epoch,
             welcome=welcome,
             desired=desired,
-            notice=notice,
+            notices=notices,
             acknowledgement=acknowledgement,
         )

@@ -8,9 +8,11 @@ from rallypoint.server.core.deadlines import DeadlineKind
 from rallypoint.server.core.effects import (
     Desired,
     DesiredFinished,
+    DesiredReleased,
     DesiredRun,
     DesiredStandby,
     DesiredStop,
+    Notify,
     Send,
 )
 from rallypoint.server.core.explain import Waiting, explain
@@ -24,6 +26,7 @@ from rallypoint.server.core.model import (
     Job,
     JobSpec,
     Node,
+    NoticeOf,
     Outcome,
     Phase,
     Round,
@@ -62,6 +65,7 @@ WAITS = {
     WaitKind.STOP: job_pb2.WAIT_KIND_STOP,
     WaitKind.GROWTH: job_pb2.WAIT_KIND_GROWTH,
     WaitKind.FAREWELL: job_pb2.WAIT_KIND_FAREWELL,
+    WaitKind.DRAIN: job_pb2.WAIT_KIND_DRAIN,
 }
 REASONS = {
     RoundReason.UNKNOWN: round_pb2.ROUND_REASON_UNSPECIFIED,
@@ -73,6 +77,7 @@ REASONS = {
     RoundReason.START_OVERDUE: round_pb2.ROUND_REASON_START_OVERDUE,
     RoundReason.SUCCEEDED: round_pb2.ROUND_REASON_SUCCEEDED,
     RoundReason.CLOSED: round_pb2.ROUND_REASON_CLOSED,
+    RoundReason.DRAINED: round_pb2.ROUND_REASON_DRAINED,
 }
 CAUSES = {
     VerdictCause.WORKER_FAILED: verdict_pb2.VERDICT_CAUSE_WORKER_FAILED,
@@ -138,6 +143,9 @@ def _fill_desired(message: agent_pb2.DesiredState, desired: Desired) -> None:
             )
         case DesiredStandby(spare=spare):
             message.standby.CopyFrom(agent_pb2.Standby(spare=spare))
+        case DesiredReleased(text=text):
+            reason_drained = agent_pb2.RELEASED_REASON_DRAINED
+            message.released.CopyFrom(agent_pb2.Released(reason=reason_drained, text=text))
         case DesiredFinished(outcome=outcome, verdict=verdict):
             message.finished.CopyFrom(
                 agent_pb2.Finished(
@@ -225,6 +233,25 @@ def _exit_message(exit: WorkerExit, *, whole: bool) -> node_pb2.WorkerExit:
     return message
 
 
+def notice_message(notice: NoticeOf, left_ms: int) -> job_pb2.Notice:
+    """Return what is about to happen, and when at the latest."""
+    drains = notice.name is not None
+    return job_pb2.Notice(
+        kind=job_pb2.NOTICE_KIND_DRAIN if drains else job_pb2.NOTICE_KIND_GROWTH,
+        time_left=to_duration(left_ms),
+        node_name=notice.name or "",
+        reason=notice.reason,
+    )
+
+
+def notices_message(notify: Notify) -> agent_pb2.Notices:
+    """Return everything that a node is told to expect, soonest first."""
+    soonest_first = sorted(notify.notices, key=lambda pair: pair[1])
+    return agent_pb2.Notices(
+        notices=[notice_message(notice, left_ms) for notice, left_ms in soonest_first]
+    )
+
+
 def waiting_message(waiting: Waiting) -> job_pb2.Waiting:
     """Return the explanation of a wait."""
     return job_pb2.Waiting(
@@ -260,6 +287,10 @@ def job_message(state: State, job: Job, now_ms: int, *, whole: bool) -> job_pb2.
         verdict=None if job.verdict is None else verdict_message(job.verdict),
         age=to_duration(now_ms - job.opened_ms),
         lost=[_lost_message(departure, now_ms) for departure in job.lost],
+        notices=[
+            notice_message(notice, max(0, notice.until_ms - now_ms))
+            for notice in (job.round.notices if job.phase is Phase.RUNNING and job.round else ())
+        ],
     )
     if whole:
         for session in state.sessions.get(job.job_id, ()):
@@ -352,6 +383,7 @@ def _node_message(state: State, job: Job, node: Node, now_ms: int) -> node_pb2.N
         assignment=None if assignment is None else assignment_message(assignment),
         spare=job.phase is Phase.RUNNING and node.is_eligible and not node.member,
         silent=to_duration(silent_ms),
+        draining=None if node.drain is None else to_duration(max(0, node.drain.until_ms - now_ms)),
     )
     if assignment is not None:
         message.workers.extend(_worker_messages(node, assignment))
