@@ -30,11 +30,10 @@ def desired_state(job: Job, node: Node) -> Desired:
     if node.member and round is not None:
         if job.phase is Phase.RUNNING:
             return DesiredRun(round.header, node.assignment, job.spec.max_restarts)
-        if node.activity is not Activity.READY:
-            reason = round.stop_reason or RoundReason.UNKNOWN
-            return DesiredStop(
-                round.header.number, reason, job.spec.grace_ms, stop_text(job, reason)
-            )
+        # Also for those that are clean already: it is true there, and what comes next is mostly
+        # the next Run, so a Standby in between would be one more message to every node.
+        reason = round.stop_reason or RoundReason.UNKNOWN
+        return DesiredStop(round.header.number, reason, job.spec.grace_ms, stop_text(job, reason))
     if node.activity is not Activity.READY and node.held_round:
         text = "this round is over for this node"
         return DesiredStop(node.held_round, RoundReason.UNKNOWN, job.spec.grace_ms, text)
