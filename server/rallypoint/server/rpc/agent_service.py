@@ -27,6 +27,7 @@ from rallypoint.server.rpc.convert import (
 )
 from rallypoint.server.rpc.errors import lost_status, protocol_status
 from rallypoint.server.rpc.outbox import Outbox, Outboxes
+from rallypoint.server.rpc.stalls import Stalls
 from rallypoint.server.rpc.status import abort_with, invalid_status
 from rallypoint.server.rpc.views import desired_message, waiting_message
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
@@ -57,6 +58,7 @@ class AgentService(agent_grpc.AgentServiceServicer):
         self._state = state
         self._explained: dict[JobId, tuple[int, job_pb2.Waiting | None]] = {}
         """What each job waits for, and when that was worked out."""
+        self._stalls = Stalls(lambda: state.lease_ms() / 1000)
 
     async def Session(  # type: ignore[override]  # a handler may write instead of yield
         self,
@@ -129,21 +131,22 @@ class AgentService(agent_grpc.AgentServiceServicer):
 
     async def _write(self, context: _Context, outbox: Outbox) -> None:
         """Send what the outbox holds until it is to end."""
-        while True:
-            await outbox.wake.wait()
-            outbox.wake.clear()
-            try:
-                # One limit for the few messages of a batch: a limit costs as much as a message.
-                async with asyncio.timeout(self._state.lease_ms() / 1000):
+        try:
+            async with asyncio.timeout(None) as scope:
+                while outbox.end is None and not outbox.ended:
+                    await outbox.wake.wait()
+                    outbox.wake.clear()
+                    self._stalls.begin(scope)
                     for message in self._take(outbox):
                         await context.write(message)
                     if outbox.heartbeat > outbox.answered:
                         await context.write(await self._answer(outbox))
-            except TimeoutError:
-                log.warning("peer_does_not_read", session_id=outbox.session)
-                outbox.finish(lost_status())
-            if outbox.end is not None or outbox.ended:
-                return
+                    self._stalls.end(scope)
+        except TimeoutError:
+            log.warning("peer_does_not_read", session_id=outbox.session)
+            outbox.finish(lost_status())
+        finally:
+            self._stalls.end(scope)
 
     def _take(self, outbox: Outbox) -> list[agent_pb2.SessionResponse]:
         """Empty the outbox into messages, in the order in which they have to be sent."""
