@@ -87,8 +87,8 @@ def move_member(state: State) -> None:
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        (change_node("z", assignment=object()), "z: half a member"),
-        (change_node("a", assignment=None), "a: half a member"),
+        (change_node("z", assignment=object()), "z is half a member"),
+        (change_node("a", assignment=None), "a is half a member"),
         (change_node("a", held_round=0), "a is a member and does not hold the round"),
         (change_node("z", port=0), "z is ready without a port"),
         (change_node("z", activity=Activity.STARTED), "z runs no round"),

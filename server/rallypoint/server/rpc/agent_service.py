@@ -45,6 +45,8 @@ RETOLD_PART = 10
 EXPLAINED_MS = 200
 """How long an explanation serves: a job's nodes ask one after the other, a thousand in a second."""
 
+_EOF: object = grpc.aio.EOF
+"""What a read brings when the peer has ended its side; `read` is annotated without it."""
 _Context = grpc.aio.ServicerContext[agent_pb2.SessionRequest, agent_pb2.SessionResponse]
 
 
@@ -68,8 +70,8 @@ class AgentService(agent_grpc.AgentServiceServicer):
         """Carry one connection of one agent until it breaks or is refused."""
         try:
             async with asyncio.timeout(HELLO_S_MAX):
-                first = await anext(aiter(request_iterator), None)
-            if first is None:
+                first = await context.read()
+            if first is _EOF:
                 return
             said = to_hello(first)
         except TimeoutError:
@@ -81,7 +83,7 @@ class AgentService(agent_grpc.AgentServiceServicer):
             await abort_with(context, protocol_status(unsupported.version))
         outbox = self._outboxes.open(said.identity.session, said.connection)
         try:
-            end = await self._carry(said, request_iterator, context, outbox)
+            end = await self._carry(said, context, outbox)
         finally:
             self._outboxes.close(outbox)
             sender = inputs.Sender(said.identity.session, said.connection, 0)
@@ -89,30 +91,19 @@ class AgentService(agent_grpc.AgentServiceServicer):
         if end is not None:
             await abort_with(context, end)
 
-    async def _carry(
-        self,
-        said: inputs.Hello,
-        requests: AsyncIterator[agent_pb2.SessionRequest],
-        context: _Context,
-        outbox: Outbox,
-    ) -> Status | None:
+    async def _carry(self, said: inputs.Hello, context: _Context, outbox: Outbox) -> Status | None:
         """Read and write until either side ends; return the status to end with, if any."""
         await self._coordinator.submit(said)
         async with asyncio.TaskGroup() as tasks:
-            reader = tasks.create_task(self._read(said, requests, outbox))
+            reader = tasks.create_task(self._read(said, context, outbox))
             await self._write(context, outbox)
             reader.cancel()
         return outbox.end
 
-    async def _read(
-        self,
-        said: inputs.Hello,
-        requests: AsyncIterator[agent_pb2.SessionRequest],
-        outbox: Outbox,
-    ) -> None:
+    async def _read(self, said: inputs.Hello, context: _Context, outbox: Outbox) -> None:
         session, connection = said.identity.session, said.connection
         try:
-            async for envelope in requests:
+            while (envelope := await context.read()) is not _EOF:
                 if envelope.session_id != session or envelope.connection != connection:
                     raise InvalidMessage("session_id", "a stream carries one session for now")
                 report = to_report(envelope, said.identity.local_world_size)
