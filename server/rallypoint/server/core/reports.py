@@ -124,9 +124,9 @@ def _take_of_member(
 ) -> None:
     match said:
         case inputs.Started(pids=pids):
-            if node.activity is Activity.ASSIGNED:
-                node = node._replace(activity=Activity.STARTED)
-            draft.put_node(node._replace(pids=pids))
+            is_news = node.activity is Activity.ASSIGNED
+            activity = Activity.STARTED if is_news else node.activity
+            draft.put_node(node._replace(activity=activity, pids=pids))
         case inputs.Exited(exits=exits):
             register_exits(draft, node.session, exits)
         case inputs.Succeeded():

@@ -118,12 +118,24 @@ def growth_due_ms(job: Job, tally: Tally) -> int | None:
 
 def advance(draft: Draft, job_id: JobId) -> None:
     """Take every transition of the job that is due now."""
-    steps = {Phase.FORMING: _forming, Phase.RUNNING: _running, Phase.STOPPING: _stopping}
     for _ in range(len(Phase) + 1):  # a cycle takes no time only if something is wrong
         job = draft.job(job_id)
-        if job is None or job.phase is Phase.CLOSED or not steps[job.phase](draft, job):
+        if job is None or not _advance_once(draft, job):
             return
     raise AssertionError(f"job {job_id} does not come to rest")
+
+
+def _advance_once(draft: Draft, job: Job) -> bool:
+    """Take one transition that is due; return whether there was one."""
+    match job.phase:
+        case Phase.FORMING:
+            return _forming(draft, job)
+        case Phase.RUNNING:
+            return _running(draft, job)
+        case Phase.STOPPING:
+            return _stopping(draft, job)
+        case Phase.CLOSED:
+            return False
 
 
 def _forming(draft: Draft, job: Job) -> bool:

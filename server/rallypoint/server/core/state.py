@@ -62,7 +62,17 @@ class Tally(NamedTuple):
 
     def plus(self, other: Tally, sign: int) -> Tally:
         """Return this tally with another one added (sign 1) or taken away (sign -1)."""
-        return Tally._make(mine + sign * its for mine, its in zip(self, other, strict=True))
+        return Tally(
+            self.nodes + sign * other.nodes,
+            self.away + sign * other.away,
+            self.eligible + sign * other.eligible,
+            self.members + sign * other.members,
+            self.pending + sign * other.pending,
+            self.unstarted + sign * other.unstarted,
+            self.succeeded + sign * other.succeeded,
+            self.newcomers + sign * other.newcomers,
+            self.draining + sign * other.draining,
+        )
 
 
 _Standing = tuple[bool, Activity, bool, bool, bool]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from google.protobuf.duration_pb2 import Duration
 
 from rallypoint.server.core.deadlines import DeadlineKind
@@ -110,6 +112,10 @@ STATES = {
 }
 
 
+SHARED_MAX = 64
+"""Rounds whose messages are kept while they are told to one node after the other."""
+
+
 def _optional_duration(ms: int | None) -> Duration | None:
     return None if ms is None else to_duration(ms)
 
@@ -128,19 +134,11 @@ def _fill_desired(message: agent_pb2.DesiredState, desired: Desired) -> None:
     match desired:
         case DesiredRun(header=header, assignment=assignment, max_restarts=max_restarts):
             assert isinstance(assignment, Assignment)
-            message.run.CopyFrom(
-                agent_pb2.Run(
-                    header=header_message(header),
-                    assignment=assignment_message(assignment),
-                    max_restarts=max_restarts,
-                )
-            )
-        case DesiredStop(round=number, reason=reason, grace_ms=grace_ms, text=text):
-            message.stop.CopyFrom(
-                agent_pb2.Stop(
-                    round=number, reason=REASONS[reason], grace=to_duration(grace_ms), text=text
-                )
-            )
+            message.run.header.CopyFrom(header_message(header))
+            message.run.assignment.CopyFrom(assignment_message(assignment))
+            message.run.max_restarts = max_restarts
+        case DesiredStop():
+            message.stop.CopyFrom(_stop_message(desired))
         case DesiredStandby(spare=spare):
             message.standby.CopyFrom(agent_pb2.Standby(spare=spare))
         case DesiredReleased(text=text):
@@ -159,8 +157,19 @@ def _fill_desired(message: agent_pb2.DesiredState, desired: Desired) -> None:
             )
 
 
+@lru_cache(maxsize=SHARED_MAX)
+def _stop_message(stop: DesiredStop) -> agent_pb2.Stop:
+    return agent_pb2.Stop(
+        round=stop.round,
+        reason=REASONS[stop.reason],
+        grace=to_duration(stop.grace_ms),
+        text=stop.text,
+    )
+
+
+@lru_cache(maxsize=SHARED_MAX)
 def header_message(header: RoundHeader) -> round_pb2.RoundHeader:
-    """Return what all members of a round share."""
+    """Return what all members of a round share; a message to copy, not to change."""
     return round_pb2.RoundHeader(
         number=header.number,
         run=header.run,
