@@ -14,6 +14,7 @@ from rallypoint.server.core.model import (
     JobId,
     JobSpec,
     Member,
+    NodeHealth,
     NodeName,
     Outcome,
     RoundHeader,
@@ -64,7 +65,7 @@ Desired = DesiredRun | DesiredStop | DesiredStandby | DesiredFinished
 
 
 class RefusalKind(Enum):
-    """Why a Hello or a report was refused; `rpc/errors.py` maps each to a status."""
+    """Why a Hello, a report or a request was refused; `rpc/errors.py` maps each to a status."""
 
     SPEC_MISMATCH = "spec mismatch"
     NODE_NAME_IN_USE = "node name in use"
@@ -78,6 +79,8 @@ class RefusalKind(Enum):
     UNKNOWN_SESSION = "unknown session"
     SEQUENCE_GAP = "sequence gap"
     LIMIT_REACHED = "limit reached"
+    UNKNOWN_JOB = "unknown job"
+    UNKNOWN_NODE = "unknown node"
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +226,15 @@ class RoundSettled:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeHealthChanged:
+    """A node failed, was set aside or taken back."""
+
+    job_id: JobId
+    health: NodeHealth
+    """All that is known of it now; blank when nothing is."""
+
+
+@dataclass(frozen=True, slots=True)
 class RunClosed:
     """The run has its outcome."""
 
@@ -246,6 +258,7 @@ Record = (
     | RoundStopped
     | NodeSucceeded
     | RoundSettled
+    | NodeHealthChanged
     | RunClosed
     | JobForgotten
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rallypoint.server.core.model import Claim, Identity, JobId, SessionId, WorkerExit
+from rallypoint.server.core.model import Claim, Identity, JobId, NodeName, SessionId, WorkerExit
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,5 +139,24 @@ class JobBroken:
     report: str
 
 
+@dataclass(frozen=True, slots=True)
+class Cordon:
+    """An operator sets a node aside, attached or not."""
+
+    job_id: JobId
+    name: NodeName
+    reason: str
+    """Why, in words; may be empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class Uncordon:
+    """An operator takes a cordon back, and a quarantine with its failures."""
+
+    job_id: JobId
+    name: NodeName
+
+
 Report = Ready | Started | Refused | Exited | Succeeded | Blocked | Goodbye
-Input = Hello | Heartbeat | Report | Broken | TimePassed | JobBroken
+Request = Cordon | Uncordon
+Input = Hello | Heartbeat | Report | Broken | Request | TimePassed | JobBroken

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from rallypoint.server.core.effects import (
     EpochRaised,
     JobForgotten,
+    NodeHealthChanged,
     NodeSucceeded,
     Record,
     RoundSealed,
@@ -20,12 +21,14 @@ from rallypoint.server.core.effects import (
     RunClosed,
     RunOpened,
 )
+from rallypoint.server.core.health import with_health
 from rallypoint.server.core.model import (
     Activity,
     Job,
     JobId,
     JobSpec,
     Member,
+    NodeHealth,
     NodeName,
     Outcome,
     Phase,
@@ -62,6 +65,7 @@ class JobMemory:
     backoff_until_ms: int = 0
     outcome: Outcome | None = None
     verdict: Verdict | None = None
+    health: tuple[NodeHealth, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,12 +109,14 @@ def _take(memory: Memory, record: JournalRecord) -> None:
     elif isinstance(record, JobSnapshot):
         memory.jobs[record.job_id] = record.memory
     elif isinstance(record, RunOpened):
+        known = memory.jobs.get(record.job_id)
         memory.jobs[record.job_id] = JobMemory(
             run=record.run,
             spec=record.spec,
             launch_id=record.launch_id,
             round_number=record.round_number,
             restart_count=record.restart_count,
+            health=() if known is None else known.health,
         )
     else:
         memory.jobs[record.job_id] = _take_of_job(memory.jobs[record.job_id], record)
@@ -118,7 +124,12 @@ def _take(memory: Memory, record: JournalRecord) -> None:
 
 def _take_of_job(
     job: JobMemory,
-    record: RoundSealed | RoundStopped | NodeSucceeded | RoundSettled | RunClosed,
+    record: RoundSealed
+    | RoundStopped
+    | NodeSucceeded
+    | RoundSettled
+    | NodeHealthChanged
+    | RunClosed,
 ) -> JobMemory:
     match record:
         case RoundSealed(header=header, members=members):
@@ -153,6 +164,8 @@ def _take_of_job(
                 growths=record.growths,
                 backoff_until_ms=record.backoff_until_ms,
             )
+        case NodeHealthChanged(health=health):
+            return replace(job, health=with_health(job.health, health))
         case RunClosed(outcome=outcome, verdict=verdict):
             return replace(
                 job,
@@ -201,4 +214,5 @@ def _memory_of_job(state: State, job: Job) -> JobMemory:
         backoff_until_ms=job.backoff_until_ms,
         outcome=job.outcome,
         verdict=job.verdict if job.outcome is not None else None,
+        health=job.health,
     )

@@ -1,0 +1,628 @@
+"""Nodes that fail again and again are set aside, and so are those that an operator cordons."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from rallypoint.server.core import inputs
+from rallypoint.server.core.deadlines import DeadlineKind
+from rallypoint.server.core.effects import DesiredStandby, JobChanged, RefusalKind
+from rallypoint.server.core.health import (
+    COOLDOWN_MS_MAX,
+    HEALTH_MAX,
+    choose_candidates,
+    compute_cooldown_ms,
+    describe,
+    fail,
+    find_health,
+    is_notable,
+    with_health,
+)
+from rallypoint.server.core.model import (
+    Bar,
+    JobId,
+    JobSpec,
+    NodeHealth,
+    NodeName,
+    Outcome,
+    Phase,
+    RoundReason,
+    WaitKind,
+)
+from rallypoint.server.core.replay import memory_of, replay, snapshot
+from rallypoint.server.core.step import Transition
+from support.coordinator import Bench
+from support.fake_agents import JOB, FakeAgent, finished
+
+WINDOW_MS = 60_000
+COOLDOWN_MS = 20_000
+SPEC = JobSpec(
+    min_nodes=2,
+    max_nodes=2,
+    max_restarts=50,
+    crash_loop=0,
+    restart_backoff_ms=0,
+    max_reformations=50,
+    quarantine_after=3,
+    quarantine_window_ms=WINDOW_MS,
+    quarantine_cooldown_ms=COOLDOWN_MS,
+)
+WIDE = replace(SPEC, min_nodes=1, max_nodes=4)
+SICK = NodeName("sick")
+
+
+def health(bench: Bench, name: str) -> NodeHealth:
+    return find_health(bench.job().health, NodeName(name))
+
+
+def cordon(bench: Bench, name: str, reason: str = "bad disk", job_id: str = JOB) -> Transition:
+    return bench.take(inputs.Cordon(JobId(job_id), NodeName(name), reason))
+
+
+def uncordon(bench: Bench, name: str, job_id: str = JOB) -> Transition:
+    return bench.take(inputs.Uncordon(JobId(job_id), NodeName(name)))
+
+
+def fail_again(bench: Bench, agent: FakeAgent, times: int) -> None:
+    """Let a worker of the node fail, and everybody do what follows."""
+    for _ in range(times):
+        assert agent.group_rank is not None, f"{agent.identity.name} has no place"
+        agent.fail()
+        bench.obey()
+
+
+def with_spare(spec: JobSpec = SPEC) -> tuple[Bench, FakeAgent, FakeAgent, FakeAgent]:
+    """Return a bench whose round has the nodes a and b, and c to spare."""
+    bench = Bench(spec)
+    a, b = bench.run_round("a", "b")
+    (c,) = bench.join("c")
+    return bench, a, b, c
+
+
+# --- What counts ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("failures", "expected"),
+    [
+        (2, (["a", "b"], Bar.NONE)),
+        (3, (["c", "b"], Bar.QUARANTINED)),
+    ],
+)
+def test_third_failure_sets_a_node_aside(failures: int, expected: tuple[list[str], Bar]) -> None:
+    """A node that failed `quarantine_after` times is left out, and the spare has its slot."""
+    bench, a, _, _ = with_spare()
+
+    fail_again(bench, a, failures)
+
+    assert expected == (bench.order(), a.the_node.bar)
+    assert bench.job().phase is Phase.RUNNING
+
+
+@pytest.mark.parametrize(("pause_ms", "is_set_aside"), [(WINDOW_MS - 1, True), (WINDOW_MS, False)])
+def test_failures_count_within_the_window(pause_ms: int, is_set_aside: bool) -> None:
+    """A failure as old as the window counts no more; one a millisecond younger does."""
+    bench, a, _, _ = with_spare()
+    fail_again(bench, a, 2)
+
+    bench.advance(pause_ms)
+    fail_again(bench, a, 1)
+
+    assert is_set_aside == (a.the_node.bar is Bar.QUARANTINED)
+
+
+def test_only_the_node_at_fault_is_counted() -> None:
+    """Victims, whose failures follow from the first, are not."""
+    bench, a, b, _ = with_spare()
+    for _ in range(3):
+        b.fail()
+        a.fail()
+        bench.obey()
+
+    assert (Bar.NONE, Bar.QUARANTINED) == (a.the_node.bar, b.the_node.bar)
+    assert ["a", "c"] == bench.order()
+
+
+def lose(bench: Bench, agent: FakeAgent) -> None:
+    agent.break_off()
+    bench.advance(500)
+
+
+def refuse(bench: Bench, agent: FakeAgent) -> None:
+    agent.refuse()
+
+
+def be_overdue(bench: Bench, agent: FakeAgent) -> None:
+    bench.obey(*(other for other in bench.agents.values() if other is not agent))
+    bench.advance(30_000)
+
+
+def block(bench: Bench, agent: FakeAgent) -> None:
+    agent.block()
+
+
+def leave(bench: Bench, agent: FakeAgent) -> None:
+    agent.refuse(leaving=True)
+
+
+def say_goodbye(bench: Bench, agent: FakeAgent) -> None:
+    agent.goodbye()
+
+
+def succeed_and_go(bench: Bench, agent: FakeAgent) -> None:
+    agent.succeed()
+    agent.break_off()
+    bench.advance(500)
+
+
+@pytest.mark.parametrize(
+    ("harm", "counted"),
+    [
+        (lambda bench, agent: agent.fail(), 1),
+        (refuse, 1),
+        (lose, 1),
+        (be_overdue, 1),
+        (block, 1),
+        (leave, 0),
+        (say_goodbye, 0),
+        (succeed_and_go, 0),
+    ],
+)
+def test_causes_that_count(harm: object, counted: int) -> None:
+    """What a node did counts against its name; that it left, or had succeeded, does not."""
+    bench = Bench(replace(SPEC, quarantine_after=9))
+    agents = bench.join("a", "b")
+    bench.advance(SPEC.last_call_ms)
+    if harm is not be_overdue:
+        bench.obey()
+
+    harm(bench, agents[0])  # type: ignore[operator]
+    bench.obey()
+
+    assert counted == len(health(bench, "a").failures_ms)
+    assert 0 == len(health(bench, "b").failures_ms)
+
+
+def test_growth_counts_against_nobody() -> None:
+    """A round that was stopped for newcomers has no node at fault, whatever its workers do then."""
+    bench = Bench(replace(WIDE, quarantine_after=1))
+    a, b = bench.run_round("a", "b")
+    bench.advance(60_000)
+    bench.join("c")
+    while bench.job().phase is Phase.RUNNING:
+        bench.advance(1_000)
+    b.fail()
+    bench.obey()
+
+    assert RoundReason.GROWTH is bench.rounds()[-1].reason
+    assert () == bench.job().health
+    assert a.group_rank == 0
+
+
+def test_zero_turns_quarantine_off() -> None:
+    """With `quarantine_after` 0 nobody is ever set aside, and nothing is remembered."""
+    bench, a, _, _ = with_spare(replace(SPEC, quarantine_after=0))
+
+    fail_again(bench, a, 9)
+
+    assert (["a", "b"], ()) == (bench.order(), bench.job().health)
+
+
+def test_places_of_an_incomplete_round_are_no_nodes() -> None:
+    """A member that is missing when a coordinator takes over has no name to count against."""
+    before = Bench(SPEC)
+    a, _ = before.run_round("a", "b")
+    bench = Bench(SPEC, window_ms=2_500)
+    bench.adopt_agent(a).hello(claim=a.claim())
+    bench.advance(2_500)
+    bench.obey()
+
+    assert Phase.FORMING is bench.job().phase
+    assert () == bench.job().health
+
+
+# --- For how long ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("quarantines", "expected_ms"),
+    [(0, 300_000), (1, 600_000), (2, 1_200_000), (8, 76_800_000), (9, COOLDOWN_MS_MAX)],
+)
+def test_cooldown_doubles_up_to_a_day(quarantines: int, expected_ms: int) -> None:
+    """Each quarantine is twice as long as the one before, and none is longer than a day."""
+    assert expected_ms == compute_cooldown_ms(JobSpec(), quarantines)
+    assert COOLDOWN_MS_MAX == compute_cooldown_ms(JobSpec(), 10**9)
+
+
+def test_a_longer_cooldown_that_was_asked_for_stays() -> None:
+    """More than a day is what an operator gets who asks for it, and it does not grow."""
+    spec = JobSpec(quarantine_cooldown_ms=3 * COOLDOWN_MS_MAX)
+
+    assert [3 * COOLDOWN_MS_MAX] * 2 == [compute_cooldown_ms(spec, count) for count in (0, 1)]
+
+
+def test_a_quarantine_uses_up_its_failures() -> None:
+    """After a quarantine it takes as many failures again, and the next one is longer."""
+    known = NodeHealth(SICK)
+    for at_ms in (1, 2, 3):
+        known = fail(known, SPEC, at_ms, "it failed")
+    first = known
+    for at_ms in (4, 5):
+        known = fail(known, SPEC, at_ms, "it failed")
+    second = fail(known, SPEC, 30_000, "again")
+
+    assert ((), 3 + COOLDOWN_MS, 1) == (
+        first.failures_ms,
+        first.quarantined_until_ms,
+        first.quarantines,
+    )
+    assert ((4, 5), 1) == (known.failures_ms, known.quarantines)
+    assert (30_000 + 2 * COOLDOWN_MS, 2, "again") == (
+        second.quarantined_until_ms,
+        second.quarantines,
+        second.reason,
+    )
+
+
+def test_end_of_the_cooldown_makes_a_spare() -> None:
+    """In a full round the node stands by, as one that has just come, and is used again."""
+    bench, a, b, c = with_spare()
+    fail_again(bench, a, 3)
+
+    bench.advance(COOLDOWN_MS - 1)
+    assert Bar.QUARANTINED is a.the_node.bar
+    bench.advance(1)
+    assert (Bar.NONE, DesiredStandby(spare=True)) == (a.the_node.bar, a.desired)
+    assert "quarantine_ended" in bench.events()
+
+    c.goodbye()
+    bench.obey()
+    assert (["a", "b"], 0, 1) == (bench.order(), a.group_rank, b.group_rank)
+
+
+def test_end_of_the_cooldown_is_growth() -> None:
+    """A round below max_nodes takes the node in again when its quarantine is over, not before."""
+    bench = Bench(WIDE)
+    a, b, _ = bench.run_round("a", "b", "c")
+    fail_again(bench, b, 3)
+    assert ["a", "c"] == bench.order()
+
+    bench.advance(COOLDOWN_MS - 1)
+    assert (Phase.RUNNING, None) == (bench.job().phase, bench.wait())
+    bench.advance(1)
+    assert WaitKind.GROWTH is bench.the_wait().kind
+    bench.advance(WIDE.settle_ms)
+    bench.obey()
+
+    assert ["a", "c", "b"] == bench.order()
+    assert RoundReason.GROWTH is bench.rounds()[-1].reason
+    assert a.group_rank == 0
+
+
+def test_nothing_is_due_after_the_last_quarantine() -> None:
+    """The deadline is that of the next quarantine to end, and is gone with the last."""
+    bench, a, _, c = with_spare(replace(SPEC, quarantine_after=1, min_nodes=1))
+    due = (DeadlineKind.HEALTH, JOB)
+    assert bench.state.deadlines.get(due) is None
+    fail_again(bench, a, 1)
+    first_ms = bench.now_ms + COOLDOWN_MS
+    bench.advance(1_000)
+    fail_again(bench, c, 1)
+    assert first_ms == bench.state.deadlines.get(due)
+
+    bench.advance(COOLDOWN_MS - 1_000)
+    assert first_ms + 1_000 == bench.state.deadlines.get(due)
+    bench.advance(1_000)
+    assert bench.state.deadlines.get(due) is None
+
+
+# --- Never below min_nodes ------------------------------------------------------------------------
+
+
+def test_quarantine_never_blocks_a_job_without_a_spare() -> None:
+    """Where fewer than min_nodes would be left, a quarantined node goes on, in its own slot."""
+    bench = Bench(SPEC)
+    a, b = bench.run_round("a", "b")
+
+    fail_again(bench, a, 3)
+
+    assert (Bar.QUARANTINED, ["a", "b"]) == (a.the_node.bar, bench.order())
+    assert Phase.RUNNING is bench.job().phase
+    assert (0, 1) == (a.group_rank, b.group_rank)
+
+
+def test_a_node_that_is_used_in_quarantine_can_earn_another() -> None:
+    """Its failures count as any others, and a spare that comes takes its place."""
+    bench = Bench(SPEC)
+    a, _ = bench.run_round("a", "b")
+    fail_again(bench, a, 5)
+    (c,) = bench.join("c")
+
+    fail_again(bench, a, 1)
+
+    assert 2 == health(bench, "a").quarantines
+    assert (["c", "b"], 0) == (bench.order(), c.group_rank)
+
+
+def test_those_whose_quarantine_ends_first_are_used_first() -> None:
+    """Of several quarantined nodes as many are used as are missing, by the end of quarantine."""
+    bench = Bench(replace(SPEC, min_nodes=3, max_nodes=3, quarantine_after=1))
+    a, b, c = bench.run_round("a", "b", "c")
+    fail_again(bench, b, 1)
+    bench.advance(1_000)
+    fail_again(bench, a, 1)
+    nodes = [agent.the_node for agent in (a, b, c)]
+    job = bench.job()
+
+    def chosen(min_nodes: int) -> list[str]:
+        asked = replace(job, spec=replace(job.spec, min_nodes=min_nodes))
+        clean = [node._replace(activity=a.the_node.activity.READY) for node in nodes]
+        return [str(node.name) for node in choose_candidates(asked, clean)]
+
+    assert ["c"] == chosen(1)
+    assert ["b", "c"] == chosen(2)
+    assert ["a", "b", "c"] == chosen(3)
+
+
+def test_quarantine_is_not_used_where_there_are_enough() -> None:
+    """With min_nodes there without it, a round is sealed smaller rather than with a sick node."""
+    bench = Bench(replace(WIDE, min_nodes=2))
+    _, b, _ = bench.run_round("a", "b", "c")
+
+    fail_again(bench, b, 3)
+
+    assert ["a", "c"] == bench.order()
+    assert DesiredStandby(spare=True) == b.desired
+
+
+def test_first_round_gives_others_time_to_come() -> None:
+    """A later run counts a quarantined node for min_nodes, and waits the last call for another."""
+    bench = Bench(replace(SPEC, max_restarts=2))
+    a, b = bench.run_round("a", "b")
+    fail_again(bench, a, 2)
+    a.fail()
+    bench.obey()
+    assert Phase.CLOSED is bench.job().phase
+    for agent in (a, b):
+        agent.goodbye()
+    again = bench.join("a", "b")
+
+    assert (2, Bar.QUARANTINED) == (bench.job().run, again[0].the_node.bar)
+    assert WaitKind.LAST_CALL is bench.the_wait().kind
+    (c,) = bench.join("c")
+    bench.obey()
+    assert ["b", "c"] == bench.order()
+    assert DesiredStandby(spare=True) == again[0].desired
+    assert c.group_rank == 1
+
+
+# --- Cordons --------------------------------------------------------------------------------------
+
+
+def test_cordon_leaves_the_running_round_alone() -> None:
+    """What runs on a cordoned node goes on; the next round is without it."""
+    bench, a, b, c = with_spare()
+    told = len(a.told)
+
+    cordon(bench, "a")
+    bench.advance(60_000)
+    assert (Phase.RUNNING, told, 0) == (bench.job().phase, len(a.told), a.group_rank)
+
+    b.fail()
+    bench.obey()
+    assert (["c", "b"], DesiredStandby(spare=True)) == (bench.order(), a.desired)
+    assert c.group_rank == 0
+
+
+def test_cordon_holds_below_min_nodes_too() -> None:
+    """A job that has too few nodes without a cordoned one waits, says so, and gives up in time."""
+    bench = Bench(SPEC)
+    a, b = bench.run_round("a", "b")
+    cordon(bench, "a", "bad disk")
+    b.fail()
+    bench.obey()
+
+    waiting = bench.the_wait()
+    assert (WaitKind.NODES, 1, 2) == (waiting.kind, waiting.ready_nodes, waiting.needed_nodes)
+    assert [("a", "cordoned: bad disk")] == [(node.name, node.state) for node in waiting.awaited]
+    assert "1 of at least 2 nodes are ready; set aside: a (cordoned: bad disk); at" in waiting.text
+    bench.advance(SPEC.join_timeout_ms)
+    assert Outcome.FAILED is finished(a).outcome
+    verdict = finished(b).verdict
+    assert verdict is not None
+    assert verdict.text.endswith("nodes were ready after 600 s; cordoned: a")
+
+
+def test_cordon_is_for_a_name() -> None:
+    """A node that is not there is cordoned too, and an agent of that name finds it so."""
+    bench = Bench(WIDE)
+    bench.run_round("a", "b")
+    cordon(bench, "d")
+
+    (d,) = bench.join("d")
+    bench.advance(60_000)
+    assert (Bar.CORDONED, DesiredStandby(spare=True)) == (d.the_node.bar, d.desired)
+    assert (["a", "b"], None) == (bench.order(), bench.wait())
+
+    bench.join("e")
+    assert WaitKind.GROWTH is bench.the_wait().kind
+    bench.advance(60_000)
+    bench.obey()
+    assert ["a", "b", "e"] == bench.order()
+
+
+def test_cordon_outlives_the_agent() -> None:
+    """The next agent of the name is set aside as well; one of another name is not."""
+    bench, a, _, c = with_spare()
+    cordon(bench, "a")
+    lose(bench, a)
+    bench.obey()
+    again, other = bench.join("a", "e")
+
+    assert (Bar.CORDONED, Bar.NONE) == (again.the_node.bar, other.the_node.bar)
+    lose(bench, c)
+    bench.obey()
+    assert ["e", "b"] == bench.order()
+
+
+def test_uncordon_takes_everything_back() -> None:
+    """Cordon, quarantine and failures are forgotten; the node counts as one that has just come."""
+    bench = Bench(WIDE)
+    _, b, _ = bench.run_round("a", "b", "c")
+    fail_again(bench, b, 3)
+    cordon(bench, "b")
+    bench.advance(1_000)
+    assert (True, 1) == (health(bench, "b").cordoned, health(bench, "b").quarantines)
+
+    uncordon(bench, "b")
+
+    assert (NodeHealth(NodeName("b")), Bar.NONE) == (health(bench, "b"), b.the_node.bar)
+    assert bench.state.deadlines.get((DeadlineKind.HEALTH, JOB)) is None
+    assert (WaitKind.GROWTH, 10_000 - 1_000) == (bench.the_wait().kind, bench.the_wait().left_ms)
+    bench.advance(10_000)
+    bench.obey()
+    assert ["a", "c", "b"] == bench.order()
+
+
+def test_uncordon_of_a_sound_node_changes_nothing() -> None:
+    """Neither a name that nobody knows nor a healthy node has anything to be taken back."""
+    bench, *_ = with_spare()
+
+    for name in ("a", "nobody"):
+        transition = uncordon(bench, name)
+        assert (None, True, ()) == (
+            transition.refusal,
+            transition.delta.is_empty,
+            transition.records,
+        )
+
+
+def test_cooldown_does_not_lift_a_cordon() -> None:
+    """The end of a quarantine leaves a cordon where it is."""
+    bench, a, _, _ = with_spare()
+    fail_again(bench, a, 3)
+    cordon(bench, "a")
+
+    bench.advance(2 * COOLDOWN_MS)
+
+    assert Bar.CORDONED is a.the_node.bar
+
+
+def test_an_operators_words_stay() -> None:
+    """While a node is cordoned the operator's reason is the one that is shown."""
+    bench, a, _, _ = with_spare()
+    cordon(bench, "a", "bad disk")
+
+    fail_again(bench, a, 1)
+
+    assert ("bad disk", 1) == (health(bench, "a").reason, len(health(bench, "a").failures_ms))
+
+
+@pytest.mark.parametrize("ask", [cordon, uncordon])
+def test_unknown_job_is_refused(ask: object) -> None:
+    """A request about a job that nobody knows changes nothing and says so."""
+    bench, *_ = with_spare()
+
+    refusal = ask(bench, "a", job_id="other").refusal  # type: ignore[operator]
+
+    assert (RefusalKind.UNKNOWN_JOB, (("job_id", "other"),)) == (refusal.kind, refusal.facts)
+
+
+def test_requests_are_events() -> None:
+    """The log says what was set aside or taken back, and why."""
+    bench, a, _, _ = with_spare()
+    fail_again(bench, a, 3)
+    cordon(bench, "c", "bad disk")
+    uncordon(bench, "c")
+
+    facts = {
+        effect.reason: dict(effect.facts)
+        for effect in bench.effects
+        if isinstance(effect, JobChanged)
+    }
+    assert {"node": "c", "why": "bad disk"} == facts["node_cordoned"]
+    assert {"node": "c"} == facts["node_uncordoned"]
+    quarantined = facts["node_quarantined"]
+    assert ("a", COOLDOWN_MS, 1) == (
+        quarantined["node"],
+        quarantined["for_ms"],
+        quarantined["quarantines"],
+    )
+    assert "on node a failed first" in str(quarantined["why"])
+
+
+# --- What is remembered ---------------------------------------------------------------------------
+
+
+def test_health_is_durable() -> None:
+    """A replay of the journal, whole or compacted, gives it back, over the end of a run too."""
+    bench = Bench(replace(SPEC, max_restarts=2))
+    a, b = bench.run_round("a", "b")
+    fail_again(bench, a, 2)
+    cordon(bench, "b")
+    a.fail()
+    bench.obey()
+    for agent in (a, b):
+        agent.goodbye()
+    bench.join("c")
+
+    bench.check_journal()
+    memory = memory_of(bench.state)
+    assert (2, ["a", "b"]) == (
+        memory.jobs[JobId(JOB)].run,
+        [known.name for known in memory.jobs[JobId(JOB)].health],
+    )
+    assert memory == replay(snapshot(memory))
+
+
+def test_names_are_bounded() -> None:
+    """The oldest that is in order makes room; when none is, another cordon is refused."""
+    bench, a, _, _ = with_spare(replace(SPEC, quarantine_after=9))
+    fail_again(bench, a, 1)
+    for number in range(HEALTH_MAX - 1):
+        assert cordon(bench, f"n{number:04}").refusal is None
+
+    assert cordon(bench, "one-more").refusal is None
+    assert find_health(bench.job().health, NodeName("a")) == NodeHealth(NodeName("a"))
+    transition = cordon(bench, "too-many")
+    assert transition.refusal is not None
+    assert RefusalKind.LIMIT_REACHED is transition.refusal.kind
+    fail_again(bench, a, 1)
+    assert HEALTH_MAX == len(bench.job().health)
+    bench.check_journal()
+
+
+def test_entries_are_kept_by_name() -> None:
+    """One entry a name, sorted; a blank one is none."""
+    names = [NodeName(name) for name in ("m", "c", "x", "a")]
+    known: tuple[NodeHealth, ...] = ()
+    for name in names:
+        known = with_health(known, NodeHealth(name, reason="first"))
+    known = with_health(known, NodeHealth(NodeName("m"), reason="second"))
+    known = with_health(known, NodeHealth(NodeName("c")))
+    known = with_health(known, NodeHealth(NodeName("never")))
+
+    assert [("a", "first"), ("m", "second"), ("x", "first")] == [
+        (health.name, health.reason) for health in known
+    ]
+
+
+@pytest.mark.parametrize(
+    ("known", "text", "is_shown"),
+    [
+        (NodeHealth(SICK), "", False),
+        (NodeHealth(SICK, failures_ms=(100_000 - WINDOW_MS,)), "", False),
+        (NodeHealth(SICK, failures_ms=(100_001 - WINDOW_MS,)), "", True),
+        (NodeHealth(SICK, quarantined_until_ms=100_000, quarantines=1), "", True),
+        (NodeHealth(SICK, quarantined_until_ms=232_000, quarantines=1), "quarantined, 132 s left",
+         True),
+        (NodeHealth(SICK, cordoned=True), "cordoned", True),
+        (NodeHealth(SICK, cordoned=True, reason="bad disk", quarantined_until_ms=232_000),
+         "cordoned: bad disk", True),
+    ],
+)  # fmt: skip
+def test_health_in_words(known: NodeHealth, text: str, is_shown: bool) -> None:
+    """Why a node is set aside now, and whether there is anything to show of it."""
+    assert (text, is_shown) == (describe(known, 100_000), is_notable(known, SPEC, 100_000))
