@@ -448,7 +448,7 @@ def test_cordon_is_for_a_name() -> None:
 
     bench.join("e")
     assert WaitKind.GROWTH is bench.the_wait().kind
-    bench.advance(60_000)
+    bench.advance(WIDE.settle_ms)
     bench.obey()
     assert ["a", "b", "e"] == bench.order()
 
