@@ -50,7 +50,16 @@ EXPECTED: tuple[tuple[str, str], ...] = (
     ),
     *(
         ("event", name)
-        for name in ("round_adopted", "round_incomplete", "round_started", "node_resumed")
+        for name in (
+            "round_adopted",
+            "round_incomplete",
+            "round_started",
+            "node_resumed",
+            "node_quarantined",
+            "quarantine_ended",
+            "node_cordoned",
+            "node_uncordoned",
+        )
     ),
     *(
         ("settled", reason.value)

@@ -66,6 +66,9 @@ def _draw_job(rng: Random, number: int) -> JobPlan:
         grow=rng.random() < 0.8,
         grace_ms=rng.choice((200, 1_000, 3_000)),
         restart_backoff_ms=rng.choice((0, 100)),
+        quarantine_after=rng.choice((0, 1, 2, 3)),
+        quarantine_window_ms=rng.choice((3_000, 60_000)),
+        quarantine_cooldown_ms=rng.choice((500, 5_000)),
     )
     nodes = rng.randint(low, min(high + 2, NODES_MAX))
     same_workers = rng.random() < 0.6

@@ -127,6 +127,10 @@ class Server:
         if not self.is_dead and self._newest[old.sender.session] > old.sender.connection:
             self._submit(old)
 
+    def request(self, said: inputs.Request) -> None:
+        """Take what an operator asks."""
+        self._submit(said)
+
     def _submit(self, said: inputs.Input) -> None:
         if isinstance(said, inputs.Report):
             self._last_said[said.sender.session] = said

@@ -10,7 +10,8 @@ import hashlib
 from functools import partial
 from random import Random
 
-from rallypoint.server.core.model import JobId, RoundHeader
+from rallypoint.server.core import inputs
+from rallypoint.server.core.model import JobId, NodeName, RoundHeader
 from rallypoint.server.core.state import Timing
 from sim.chaos import Chaos
 from sim.clock import Clock
@@ -159,6 +160,19 @@ class World:
         for host in self.hosts:
             self.disturb_host(host)
 
+    # --- operators ---
+
+    def ask_for(self, host: Host, *, is_cordon: bool) -> None:
+        """Let an operator set the node of a host aside, or take that back."""
+        if self.server is None:
+            return
+        job_id = host.plan.job_id
+        name = NodeName(host.plan.name) if host.agent is None else host.agent.name
+        said: inputs.Request = inputs.Uncordon(job_id, name)
+        if is_cordon:
+            said = inputs.Cordon(job_id, name, "an operator")
+        self.server.request(said)
+
     # --- processes ---
 
     def next_pid(self) -> int:
@@ -216,6 +230,8 @@ class World:
             if host.agent is not None:
                 self.clock.after(0, partial(host.agent.freeze, 0))
         self.start_coordinator()
+        for host in self.hosts:  # neither a cordon nor a long quarantine ends by itself in time
+            self.ask_for(host, is_cordon=False)
 
     def finish_work(self) -> None:
         """Let every worker finish, now and in every round that is still to come."""
