@@ -210,17 +210,36 @@ def test_zero_turns_quarantine_off() -> None:
     assert (["a", "b"], ()) == (bench.order(), bench.job().health)
 
 
-def test_places_of_an_incomplete_round_are_no_nodes() -> None:
-    """A member that is missing when a coordinator takes over has no name to count against."""
-    before = Bench(SPEC)
-    a, _ = before.run_round("a", "b")
+@pytest.mark.parametrize("is_missing", [True, False])
+def test_a_round_that_was_not_whole_counts_against_nobody(is_missing: bool) -> None:
+    """When a place is empty, or claimed twice, as a coordinator takes over, no node is at fault."""
+    before = Bench(SPEC, coordinator_id="before")
+    a, b = before.run_round("a", "b")
     bench = Bench(SPEC, window_ms=2_500)
     bench.adopt_agent(a).hello(claim=a.claim())
+    if not is_missing:
+        bench.adopt_agent(b).hello(claim=b.claim())
+        bench.agent("x").hello(claim=a.claim())
     bench.advance(2_500)
     bench.obey()
 
-    assert Phase.FORMING is bench.job().phase
+    assert "round_incomplete" in bench.events()
     assert () == bench.job().health
+
+
+def test_an_adopted_round_counts_as_any_other() -> None:
+    """A node that is lost from a round after another coordinator took that over is at fault."""
+    before = Bench(SPEC, coordinator_id="before")
+    agents = before.run_round("a", "b")
+    bench = Bench(SPEC, window_ms=2_500)
+    for agent in agents:
+        bench.adopt_agent(agent).hello(claim=agent.claim())
+    bench.advance(3_000)
+
+    lose(bench, agents[0])
+    bench.obey()
+
+    assert 1 == len(health(bench, "a").failures_ms)
 
 
 # --- For how long ---------------------------------------------------------------------------------

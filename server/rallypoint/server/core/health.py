@@ -185,11 +185,13 @@ def describe_cordoned(draft: Draft, job: Job) -> str:
 
 
 def blame(draft: Draft, job: Job, round: Round, verdict: Verdict | None) -> None:
-    """Count the end of a settled round against the member that was at fault, if one was."""
+    """Count the end of a settled round against the node that was at fault, if one was."""
     if verdict is None or verdict.name is None or verdict.cause not in _OWN_FAULTS:
         return
-    if any(member.name == verdict.name for member in round.members):
-        note_failure(draft, job.job_id, verdict.name, verdict.text)
+    is_found = round.header.epoch != draft.epoch and round.stop_ms == round.sealed_ms
+    if verdict.cause is VerdictCause.NODE_LOST and is_found:
+        return  # a round that was not whole when it was found: nobody saw a node go
+    note_failure(draft, job.job_id, verdict.name, verdict.text)
 
 
 def note_failure(draft: Draft, job_id: JobId, name: NodeName, text: str) -> None:
