@@ -32,6 +32,7 @@ from rallypoint.server.core.model import (
     WaitKind,
 )
 from rallypoint.server.core.replay import memory_of, replay, snapshot
+from rallypoint.server.core.state import Tally
 from rallypoint.server.core.step import Transition
 from support.coordinator import Bench
 from support.fake_agents import JOB, FakeAgent, finished
@@ -242,6 +243,19 @@ def test_an_adopted_round_counts_as_any_other() -> None:
     assert 1 == len(health(bench, "a").failures_ms)
 
 
+def test_a_loss_counts_as_soon_as_a_round_is_sealed() -> None:
+    """Also one in the same millisecond."""
+    bench = Bench(SPEC)
+    a, _ = bench.join("a", "b")
+    assert a.group_rank == 0
+
+    a.break_off()
+    bench.join("a")
+    bench.obey()
+
+    assert 1 == len(health(bench, "a").failures_ms)
+
+
 # --- For how long ---------------------------------------------------------------------------------
 
 
@@ -410,11 +424,46 @@ def test_first_round_gives_others_time_to_come() -> None:
 
     assert (2, Bar.QUARANTINED) == (bench.job().run, again[0].the_node.bar)
     assert WaitKind.LAST_CALL is bench.the_wait().kind
+    assert bench.now_ms == bench.job().first_ready_ms
     (c,) = bench.join("c")
     bench.obey()
     assert ["b", "c"] == bench.order()
     assert DesiredStandby(spare=True) == again[0].desired
     assert c.group_rank == 1
+
+
+@pytest.mark.parametrize(
+    ("eligible", "reserve", "min_nodes", "expected"),
+    [(0, 0, 2, 0), (1, 0, 2, 1), (1, 1, 2, 2), (1, 3, 2, 2), (0, 1, 2, 1), (3, 2, 2, 3)],
+)
+def test_reserve_fills_up_to_min_nodes(
+    eligible: int, reserve: int, min_nodes: int, expected: int
+) -> None:
+    """A round can have every eligible node, and of the quarantined ones as many as are missing."""
+    assert expected == Tally(eligible=eligible, reserve=reserve).placeable(min_nodes)
+
+
+def test_wait_for_nodes_names_the_quarantined() -> None:
+    """Quarantined nodes count towards min_nodes; the wait says who they are and for how long."""
+    bench = Bench(replace(SPEC, min_nodes=3, max_nodes=3))
+    a, b, _ = bench.run_round("a", "b", "c")
+    fail_again(bench, a, 3)
+    b.goodbye()
+    bench.advance(2_000)
+    bench.obey()
+
+    waiting = bench.the_wait()
+    assert (WaitKind.NODES, 2, 3) == (waiting.kind, waiting.ready_nodes, waiting.needed_nodes)
+    assert [("b", "left"), ("a", "quarantined, 18 s left")] == [
+        (node.name, node.state) for node in waiting.awaited
+    ]
+    assert "2 of at least 3 nodes are ready; set aside: a (quarantined, 18 s left); waiting" in (
+        waiting.text
+    )
+    bench.advance(SPEC.join_timeout_ms)
+    verdict = finished(a).verdict
+    assert verdict is not None
+    assert verdict.text.startswith("2 of at least 3 nodes were ready")
 
 
 # --- Cordons --------------------------------------------------------------------------------------
@@ -503,6 +552,25 @@ def test_uncordon_takes_everything_back() -> None:
     bench.advance(10_000)
     bench.obey()
     assert ["a", "c", "b"] == bench.order()
+
+
+def test_a_node_that_is_taken_back_renews_the_settle_time() -> None:
+    """It is collected together with others that have just come."""
+    bench = Bench(WIDE)
+    bench.run_round("a", "b")
+    cordon(bench, "c")
+    bench.join("c")
+    bench.advance(60_000)
+    bench.join("d")
+    bench.advance(WIDE.settle_ms - 1)
+
+    uncordon(bench, "c")
+    bench.advance(WIDE.settle_ms - 1)
+    assert Phase.RUNNING is bench.job().phase
+    bench.advance(1)
+    bench.obey()
+
+    assert ["a", "b", "c", "d"] == bench.order()
 
 
 def test_uncordon_of_a_sound_node_changes_nothing() -> None:
@@ -598,13 +666,17 @@ def test_health_is_durable() -> None:
 
 def test_names_are_bounded() -> None:
     """The oldest that is in order makes room; when none is, another cordon is refused."""
-    bench, a, _, _ = with_spare(replace(SPEC, quarantine_after=9))
+    bench, a, b, _ = with_spare(replace(SPEC, quarantine_after=9))
+    fail_again(bench, b, 1)
+    bench.advance(1)
     fail_again(bench, a, 1)
-    for number in range(HEALTH_MAX - 1):
+    for number in range(HEALTH_MAX - 2):
         assert cordon(bench, f"n{number:04}").refusal is None
 
     assert cordon(bench, "one-more").refusal is None
-    assert find_health(bench.job().health, NodeName("a")) == NodeHealth(NodeName("a"))
+    assert (1, 0) == tuple(len(health(bench, name).failures_ms) for name in ("a", "b"))
+    assert cordon(bench, "another").refusal is None
+    assert NodeHealth(NodeName("a")) == health(bench, "a")
     transition = cordon(bench, "too-many")
     assert transition.refusal is not None
     assert RefusalKind.LIMIT_REACHED is transition.refusal.kind

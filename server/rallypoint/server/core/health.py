@@ -132,11 +132,10 @@ def fail(health: NodeHealth, spec: JobSpec, now_ms: int, text: str) -> NodeHealt
     reason = health.reason if health.cordoned else text
     if len(failures_ms) < spec.quarantine_after:
         return replace(health, failures_ms=failures_ms, reason=reason)
-    cooldown_ms = compute_cooldown_ms(spec, health.quarantines)
     return replace(
         health,
         failures_ms=(),
-        quarantined_until_ms=max(health.quarantined_until_ms, now_ms + cooldown_ms),
+        quarantined_until_ms=now_ms + compute_cooldown_ms(spec, health.quarantines),
         quarantines=health.quarantines + 1,
         reason=reason,
     )
