@@ -710,6 +710,7 @@ def test_entries_are_kept_by_name() -> None:
         (NodeHealth(SICK, quarantined_until_ms=232_000, quarantines=1), "quarantined, 132 s left",
          True),
         (NodeHealth(SICK, cordoned=True), "cordoned", True),
+        (NodeHealth(SICK, cordoned=True, reason=121 * "x"), "cordoned: " + 120 * "x", True),
         (NodeHealth(SICK, cordoned=True, reason="bad disk", quarantined_until_ms=232_000),
          "cordoned: bad disk", True),
     ],

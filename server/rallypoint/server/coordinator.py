@@ -64,11 +64,12 @@ class InputRefused(Exception):
 class _Query:
     """A read or a request, answered after the append of the turn that took it."""
 
-    said: inputs.Request | None
+    request: inputs.Request | None
     """What is asked for; None for a read."""
     answer: Callable[[State, int], object]
     future: asyncio.Future[object]
     refusal: Refusal | None = None
+    """Why the request changed nothing."""
 
 
 class Coordinator:
@@ -118,9 +119,9 @@ class Coordinator:
         """
         return await self._ask(said, answer)
 
-    async def _ask(self, said: inputs.Request | None, answer: Callable[[State, int], T]) -> T:
+    async def _ask(self, request: inputs.Request | None, answer: Callable[[State, int], T]) -> T:
         future: asyncio.Future[object] = asyncio.get_running_loop().create_future()
-        await self._inbox.put(_Query(said, answer, future))
+        await self._inbox.put(_Query(request, answer, future))
         return await future  # type: ignore[return-value]  # the future carries answer's result
 
     async def run(self) -> None:
@@ -172,8 +173,8 @@ class Coordinator:
         for said in arrived:
             if isinstance(said, _Query):
                 queries.append(said)
-                if said.said is not None:
-                    said.refusal = self._step(said.said, now_ms, records, effects, changed)
+                if said.request is not None:
+                    said.refusal = self._step(said.request, now_ms, records, effects, changed)
             else:
                 self._step(said, now_ms, records, effects, changed)
         while (due_ms := state.next_deadline_ms()) is not None and due_ms <= now_ms:

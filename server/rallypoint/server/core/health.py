@@ -39,6 +39,8 @@ COOLDOWN_MS_MAX = 86_400_000
 """A quarantine grows up to a day: nobody would wait longer for a node to mend by itself."""
 NAMED_MAX = 16
 """Cordoned nodes that a verdict names."""
+REASON_CHARS_MAX = 120
+"""Of an operator's reason, in a wait that names many nodes; the health itself has it whole."""
 
 _OWN_FAULTS = frozenset(
     {
@@ -109,7 +111,8 @@ def describe(health: NodeHealth, now_ms: int) -> str:
     """Return why the node is set aside now in a few words, or "" when it is not."""
     match bar_of(health, now_ms):
         case Bar.CORDONED:
-            return f"cordoned: {health.reason}" if health.reason else "cordoned"
+            reason = health.reason[:REASON_CHARS_MAX]
+            return f"cordoned: {reason}" if reason else "cordoned"
         case Bar.QUARANTINED:
             left_ms = health.quarantined_until_ms - now_ms
             return f"quarantined, {left_ms / 1000:.0f} s left"
