@@ -244,13 +244,19 @@ def unknown_job(job_id: JobId) -> Refusal:
 
 
 def end_quarantines(draft: Draft, job_id: JobId) -> None:
-    """Take back the nodes whose quarantine is over; what is known of them stays."""
-    for health in draft.the_job(job_id).health:
+    """Take back the nodes whose quarantine is over, and let the end of the next one be due.
+
+    What is known of them stays.
+    """
+    known = draft.the_job(job_id).health
+    for health in known:
         node = draft.holder(job_id, health.name)
         if node is not None and node.bar is Bar.QUARANTINED:
             if _set_bar(draft, job_id, health):
                 draft.changed(job_id, "quarantine_ended", node=health.name)
-    _watch(draft, job_id)
+    ends = (health.quarantined_until_ms for health in known)
+    next_ms = min((end_ms for end_ms in ends if end_ms > draft.now_ms), default=None)
+    draft.set_deadline(DeadlineKind.HEALTH, job_id, next_ms)
 
 
 def _put(draft: Draft, job_id: JobId, health: NodeHealth) -> bool:
@@ -276,7 +282,7 @@ def _store(draft: Draft, job_id: JobId, health: NodeHealth) -> None:
     draft.put_job(replace(job, health=with_health(job.health, health)))
     draft.records.append(NodeHealthChanged(job_id, health))
     _set_bar(draft, job_id, health)
-    _watch(draft, job_id)
+    end_quarantines(draft, job_id)  # one may be over whose deadline this step would move
 
 
 def _set_bar(draft: Draft, job_id: JobId, health: NodeHealth) -> bool:
@@ -289,10 +295,3 @@ def _set_bar(draft: Draft, job_id: JobId, health: NodeHealth) -> bool:
     if node.is_eligible and not node.member:  # it counts as one that has just come
         draft.put_job(replace(draft.the_job(job_id), last_arrival_ms=draft.now_ms))
     return True
-
-
-def _watch(draft: Draft, job_id: JobId) -> None:
-    """Let the end of the next quarantine be due."""
-    ends = (health.quarantined_until_ms for health in draft.the_job(job_id).health)
-    next_ms = min((end_ms for end_ms in ends if end_ms > draft.now_ms), default=None)
-    draft.set_deadline(DeadlineKind.HEALTH, job_id, next_ms)
