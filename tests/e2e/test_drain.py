@@ -4,9 +4,15 @@ import json
 import signal
 from pathlib import Path
 
+import grpc
+
 from rallypoint.v1 import job_pb2, round_pb2
+from rallypoint.v1 import node_service_pb2 as service_pb2
+from rallypoint.v1 import node_service_pb2_grpc as service_grpc
+from rallypoint.wire.channel import client_options
 from support.commands import Command
-from support.jobs import is_started
+from support.feed import LIMIT_S
+from support.jobs import is_started, node
 from support.mailbox import Worker
 from support.world import World
 
@@ -112,3 +118,43 @@ def test_drain_of_a_failed_coordinator(world: World) -> None:
     leaver.tell("exit", "0")
     (last,) = world.mailbox.workers(1, round=3)
     assert last.node == "a"
+
+
+def test_operator_drains_a_node(world: World) -> None:
+    """DrainNode reaches the workers as a SIGTERM to the agent does; the agent then ends with 0."""
+    _, leaves, (_, leaver) = pair(world, *PATIENT)
+    teach(world, leaver, USR1="ignore")
+    with grpc.insecure_channel(world.target, options=client_options()) as channel:
+        stub = service_grpc.NodeServiceStub(channel)
+        request = service_pb2.DrainNodeRequest(
+            job_id=world.job_id, node_name="b", reason="new kernel"
+        )
+        request.time.FromSeconds(60)
+        answer = stub.DrainNode(request, timeout=LIMIT_S)
+        again = stub.DrainNode(request, timeout=LIMIT_S)
+
+    assert 59 < answer.time_left.ToTimedelta().total_seconds() <= 60
+    assert again.time_left.ToTimedelta() <= answer.time_left.ToTimedelta()
+    world.mailbox.wait("signalled", 1, pid=leaver.pid)
+    job = world.jobs.wait(world.job_id, drains)
+    assert "b (draining: new kernel)" in job.waiting.text
+
+    leaver.tell("exit", "0")
+    assert leaves.wait() == 0
+    world.mailbox.workers(1, round=3)
+
+
+def test_operator_drains_a_spare(world: World) -> None:
+    """A node without workers goes at once, with 0; the running round does not notice."""
+    world.agent("a")
+    (worker,) = world.mailbox.workers(1)
+    spare = world.agent("b")
+    world.jobs.wait(world.job_id, lambda job: node(job, "b").spare)
+    with grpc.insecure_channel(world.target, options=client_options()) as channel:
+        stub = service_grpc.NodeServiceStub(channel)
+        stub.DrainNode(
+            service_pb2.DrainNodeRequest(job_id=world.job_id, node_name="b"), timeout=LIMIT_S
+        )
+
+    assert spare.wait() == 0
+    assert world.mailbox.started() == [worker]

@@ -19,7 +19,7 @@ from rallypoint.server.core import model as server
 from rallypoint.server.core import step as core
 from rallypoint.server.core.deadlines import DeadlineKind
 from rallypoint.server.core.effects import Desired, DesiredFinished
-from rallypoint.server.core.state import Draft
+from rallypoint.server.core.state import Draft, Tally
 
 Patch = tuple[Any, str, Callable[..., Any]]
 """Module or class, name, and what takes its place."""
@@ -194,6 +194,20 @@ def _tell_two_outcomes() -> list[Patch]:
     return [(desired, "desired_state", desired_state)]
 
 
+def _place_the_cordoned() -> list[Patch]:
+    """Take whoever is clean into a round."""
+
+    def choose_candidates(job: server.Job, nodes: Any) -> tuple[server.Node, ...]:
+        return tuple(node for node in nodes if node.is_clean)
+
+    return [(rounds, "choose_candidates", choose_candidates)]
+
+
+def _wait_for_quarantine() -> list[Patch]:
+    """Wait for the end of a quarantine where there are too few nodes without it."""
+    return [(Tally, "placeable", lambda tally, min_nodes: tally.eligible)]
+
+
 def _go_back() -> list[Patch]:
     """Let an agent forget the epoch that it has heard when its stream breaks."""
 
@@ -233,6 +247,8 @@ BUGS: dict[str, tuple[Callable[[], list[Patch]], frozenset[str]]] = {
     "count a prompted exit as success": (_count_prompted_success, frozenset({"SuccessIsEarned"})),
     "wait for ever for a node": (_wait_for_ever, frozenset({"Liveness"})),
     "tell two outcomes": (_tell_two_outcomes, frozenset({"OutcomeIsOne"})),
+    "place a cordoned node": (_place_the_cordoned, frozenset({"SetAsideHolds"})),
+    "wait for a quarantine": (_wait_for_quarantine, frozenset({"QuarantineYields"})),
     "go back to an older epoch": (_go_back, frozenset({"AgentOnlyMovesOn"})),
     "forget a drain": (_forget_a_drain, frozenset({"DrainedStaysOut"})),
     "forget a record": (_forget_a_record, frozenset({"ReplayIsMemory"})),

@@ -83,6 +83,8 @@ class Chaos:
         agent = host.agent
         if kind is Fault.START_AGENT:
             self.world.start_agent(host)
+        elif kind in (Fault.CORDON, Fault.UNCORDON):
+            self.world.ask_for(host, is_cordon=kind is Fault.CORDON)
         elif agent is None or agent.is_gone:
             return
         elif kind is Fault.SEVER:

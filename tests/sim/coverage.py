@@ -56,6 +56,10 @@ EXPECTED: tuple[tuple[str, str], ...] = (
             "round_started",
             "node_resumed",
             "node_drains",
+            "node_quarantined",
+            "quarantine_ended",
+            "node_cordoned",
+            "node_uncordoned",
         )
     ),
     *(

@@ -70,6 +70,9 @@ def _draw_job(rng: Random, number: int) -> JobPlan:
         grace_ms=rng.choice((200, 1_000, 3_000)),
         restart_backoff_ms=rng.choice((0, 100)),
         no_retry=rng.choice(((), (), (17,))),
+        quarantine_after=rng.choice((0, 1, 2, 3)),
+        quarantine_window_ms=rng.choice((3_000, 60_000)),
+        quarantine_cooldown_ms=rng.choice((500, 5_000)),
     )
     if not spec.no_retry:
         spec = replace(spec, no_requeue=rng.choice(((), (), (17,))))

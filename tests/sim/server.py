@@ -127,8 +127,8 @@ class Server:
         if not self.is_dead and self._newest[old.sender.session] > old.sender.connection:
             self._submit(old)
 
-    def ask(self, said: inputs.DrainNode) -> None:
-        """Take what an operator asks for."""
+    def request(self, said: inputs.Request) -> None:
+        """Take what an operator asks."""
         self._submit(said)
 
     def _submit(self, said: inputs.Input) -> None:

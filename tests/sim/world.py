@@ -11,7 +11,7 @@ from functools import partial
 from random import Random
 
 from rallypoint.server.core import inputs
-from rallypoint.server.core.model import JobId, RoundHeader
+from rallypoint.server.core.model import JobId, NodeName, RoundHeader
 from rallypoint.server.core.state import Timing
 from sim.chaos import Chaos
 from sim.clock import Clock
@@ -153,7 +153,7 @@ class World:
         if self.server is not None:
             self.drained_jobs.add(agent.host.plan.job_id)
             said = inputs.DrainNode(agent.host.plan.job_id, agent.name, time_ms, "maintenance")
-            self.server.ask(said)
+            self.server.request(said)
 
     def partition(self, host: Host, duration_ms: int) -> None:
         """Let nothing pass between a host and the coordinator for a while."""
@@ -168,6 +168,19 @@ class World:
         """Remember that something went wrong that concerns every host."""
         for host in self.hosts:
             self.disturb_host(host)
+
+    # --- operators ---
+
+    def ask_for(self, host: Host, *, is_cordon: bool) -> None:
+        """Let an operator set the node of a host aside, or take that back."""
+        if self.server is None:
+            return
+        job_id = host.plan.job_id
+        name = NodeName(host.plan.name) if host.agent is None else host.agent.name
+        said: inputs.Request = inputs.Uncordon(job_id, name)
+        if is_cordon:
+            said = inputs.Cordon(job_id, name, "an operator")
+        self.server.request(said)
 
     # --- processes ---
 
@@ -226,6 +239,8 @@ class World:
             if host.agent is not None:
                 self.clock.after(0, partial(host.agent.freeze, 0))
         self.start_coordinator()
+        for host in self.hosts:  # neither a cordon nor a long quarantine ends by itself in time
+            self.ask_for(host, is_cordon=False)
 
     def finish_work(self) -> None:
         """Let every worker finish, now and in every round that is still to come."""

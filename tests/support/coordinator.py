@@ -242,6 +242,10 @@ class Bench:
                 case DeadlineKind.LEASE | DeadlineKind.GRACE:
                     assert node is not None
                     assert node.attached == (kind is DeadlineKind.LEASE)
+                case DeadlineKind.HEALTH:
+                    assert job is not None
+                    due_ms = state.deadlines.get((kind, subject))
+                    assert due_ms in {known.quarantined_until_ms for known in job.health}
                 case _:
                     assert job is not None
                     assert job.phase is _PHASES[kind], f"{kind.name} while {job.phase.value}"

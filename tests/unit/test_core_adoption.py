@@ -29,8 +29,8 @@ def orphans(restarts: int = 0) -> tuple[Bench, list[FakeAgent]]:
     """Return a new coordinator in its window, and three agents whose round it does not know."""
     before = Bench(SPEC, coordinator_id="before")
     agents = list(before.run_round("a", "b", "c"))
-    for _ in range(restarts):
-        agents[0].fail()
+    for number in range(restarts):
+        agents[number % 3].fail()  # not one of them so often that it would be set aside
         before.obey()
     bench = Bench(SPEC, window_ms=WINDOW_MS)
     for agent in agents:

@@ -11,6 +11,7 @@ from rallypoint.server.core.effects import (
     DesiredStandby,
     DesiredStop,
     JobChanged,
+    NodeHealthChanged,
     Notify,
     RoundSealed,
     RoundSettled,
@@ -126,14 +127,14 @@ def test_members_share_one_header() -> None:
 
 
 def test_records_per_round_are_few() -> None:
-    """A round that fails costs one record to seal, one to stop and one to settle it."""
+    """A round that fails costs a record each to seal, stop and settle it, and for the node."""
     bench = Bench(JobSpec(min_nodes=8, max_nodes=8, max_restarts=1))
     agents = bench.run_round(*(f"n{n}" for n in range(8)))
     before = len(bench.records)
     agents[0].fail()
     bench.obey()
 
-    assert [RoundStopped, RoundSettled, RoundSealed] == [
+    assert [RoundStopped, RoundSettled, NodeHealthChanged, RoundSealed] == [
         type(record) for record in bench.records[before:]
     ]
 

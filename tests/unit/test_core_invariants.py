@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from rallypoint.server.core.invariants import BrokenInvariant, check_job, check_touched
-from rallypoint.server.core.model import Activity, Job, JobSpec, Node, Outcome, Phase
+from rallypoint.server.core.model import Activity, Bar, Job, JobSpec, Node, Outcome, Phase
 from rallypoint.server.core.state import Draft, State, Tally
 from support.coordinator import Bench
 from support.fake_agents import JOB
@@ -91,6 +91,8 @@ def move_member(state: State) -> None:
         (change_node("a", assignment=None), "a is half a member"),
         (change_node("a", held_round=0), "a is a member and does not hold the round"),
         (change_node("z", port=0), "z is ready without a port"),
+        (change_node("z", bar=Bar.CORDONED), "z and its cordon disagree"),
+        (change_node("z", bar=Bar.QUARANTINED), "nothing ends the quarantine of z"),
         (change_node("z", activity=Activity.STARTED), "z runs no round"),
         (change_node("z", attached=False), "the tally is off"),
         (change_node("z", identity=Bench().agent("z", job_id="x").identity), "another job"),

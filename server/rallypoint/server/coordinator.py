@@ -19,7 +19,7 @@ from typing import Protocol, TypeVar
 
 from rallypoint.server.clock import JournalClock
 from rallypoint.server.core import inputs
-from rallypoint.server.core.effects import Effect, JobChanged, RefusalKind
+from rallypoint.server.core.effects import Effect, JobChanged, Refusal, RefusalKind
 from rallypoint.server.core.invariants import BrokenInvariant, check_job, check_touched
 from rallypoint.server.core.model import JobId, SessionId
 from rallypoint.server.core.replay import JournalRecord, memory_of, snapshot
@@ -51,12 +51,25 @@ class Outlet(Protocol):
         """Carry out the effects of one durable turn, in order; readers of `changed` look again."""
 
 
+class InputRefused(Exception):
+    """The core refused what was asked."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        """Keep why."""
+        super().__init__(refusal.kind.value)
+        self.refusal = refusal
+
+
 @dataclass(slots=True)
 class _Query:
-    """A read, answered after the append of the turn that took it."""
+    """A read or a request, answered after the append of the turn that took it."""
 
+    request: inputs.Request | None
+    """What is asked for; None for a read."""
     answer: Callable[[State, int], object]
     future: asyncio.Future[object]
+    refusal: Refusal | None = None
+    """Why the request changed nothing."""
 
 
 class Coordinator:
@@ -90,9 +103,25 @@ class Coordinator:
         self._heard[said.sender.session] = said
 
     async def read(self, answer: Callable[[State, int], T]) -> T:
-        """Return `answer(state, now_ms)`, computed when all that it sees is durable."""
+        """Return `answer(state, now_ms)`, computed when all that it sees is durable.
+
+        Raises:
+            LookupError: whatever `answer` raises of that kind.
+        """
+        return await self._ask(None, answer)
+
+    async def ask(self, said: inputs.Request, answer: Callable[[State, int], T]) -> T:
+        """Bring a request; return `answer(state, now_ms)` when what it changed is durable.
+
+        Raises:
+            InputRefused: when the core refused it; then it has changed nothing.
+            LookupError: whatever `answer` raises of that kind.
+        """
+        return await self._ask(said, answer)
+
+    async def _ask(self, request: inputs.Request | None, answer: Callable[[State, int], T]) -> T:
         future: asyncio.Future[object] = asyncio.get_running_loop().create_future()
-        await self._inbox.put(_Query(answer, future))
+        await self._inbox.put(_Query(request, answer, future))
         return await future  # type: ignore[return-value]  # the future carries answer's result
 
     async def run(self) -> None:
@@ -144,6 +173,8 @@ class Coordinator:
         for said in arrived:
             if isinstance(said, _Query):
                 queries.append(said)
+                if said.request is not None:
+                    said.refusal = self._step(said.request, now_ms, records, effects, changed)
             else:
                 self._step(said, now_ms, records, effects, changed)
         while (due_ms := state.next_deadline_ms()) is not None and due_ms <= now_ms:
@@ -152,9 +183,8 @@ class Coordinator:
             await self._append(records, now_ms)
         if effects or changed:
             self._outlet.carry_out(effects, changed, state, now_ms)
-        for effect in effects if self._announces else ():
-            if isinstance(effect, JobChanged):
-                log.info(effect.reason, job_id=effect.job_id, **dict(effect.facts))
+        if self._announces:
+            _announce(effects)
         for query in queries:
             self._answer(query, now_ms)
 
@@ -174,7 +204,7 @@ class Coordinator:
         records: list[JournalRecord],
         effects: list[Effect],
         changed: dict[JobId, None],
-    ) -> None:
+    ) -> Refusal | None:
         transition = step(self._state, said, now_ms)
         apply(self._state, transition.delta)
         records.extend(transition.records)
@@ -189,13 +219,14 @@ class Coordinator:
                 why=transition.refusal.kind.value,
                 **dict(transition.refusal.facts),
             )
-            return
+            return transition.refusal
         try:
             self._check(transition)
         except BrokenInvariant as broken:
             log.error("invariant_broken", job_id=broken.job_id, report=broken.text)
             broken_job = inputs.JobBroken(broken.job_id, broken.text)
             self._step(broken_job, now_ms, records, effects, changed)
+        return None
 
     def _check(self, transition: Transition) -> None:
         check_touched(self._state, transition.delta)
@@ -206,10 +237,19 @@ class Coordinator:
     def _answer(self, query: _Query, now_ms: int) -> None:
         if query.future.cancelled():
             return
+        if query.refusal is not None:
+            query.future.set_exception(InputRefused(query.refusal))
+            return
         try:
             query.future.set_result(query.answer(self._state, now_ms))
         except LookupError as error:
             query.future.set_exception(error)
+
+
+def _announce(effects: Sequence[Effect]) -> None:
+    for effect in effects:
+        if isinstance(effect, JobChanged):
+            log.info(effect.reason, job_id=effect.job_id, **dict(effect.facts))
 
 
 _OLD_NEWS = frozenset({RefusalKind.STALE_CONNECTION, RefusalKind.UNKNOWN_SESSION})

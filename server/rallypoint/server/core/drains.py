@@ -89,7 +89,8 @@ def drain_due_ms(job: Job, tally: Tally) -> int | None:
 
 def can_go_on(job: Job, tally: Tally) -> bool:
     """Return whether enough nodes would stay for another round."""
-    return tally.members - tally.draining + tally.newcomers >= job.spec.min_nodes
+    stay = tally.members - tally.draining + tally.newcomers + tally.reserve
+    return stay >= job.spec.min_nodes
 
 
 def is_held(job: Job, tally: Tally, now_ms: int) -> bool:

@@ -17,6 +17,7 @@ from rallypoint.server.core.model import (
     JobId,
     JobSpec,
     Member,
+    NodeHealth,
     NodeName,
     NoticeOf,
     Outcome,
@@ -75,7 +76,7 @@ Desired = DesiredRun | DesiredStop | DesiredStandby | DesiredReleased | DesiredF
 
 
 class RefusalKind(Enum):
-    """Why a Hello or a report was refused; `rpc/errors.py` maps each to a status."""
+    """Why a Hello, a report or a request was refused; `rpc/errors.py` maps each to a status."""
 
     SPEC_MISMATCH = "spec mismatch"
     NODE_NAME_IN_USE = "node name in use"
@@ -268,6 +269,15 @@ class RoundSettled:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeHealthChanged:
+    """A node failed, was set aside or taken back."""
+
+    job_id: JobId
+    health: NodeHealth
+    """All that is known of it now; blank when nothing is."""
+
+
+@dataclass(frozen=True, slots=True)
 class RunClosed:
     """The run has its outcome."""
 
@@ -293,6 +303,7 @@ Record = (
     | DrainAsked
     | DrainOver
     | RoundSettled
+    | NodeHealthChanged
     | RunClosed
     | JobForgotten
 )

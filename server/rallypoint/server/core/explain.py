@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from rallypoint.server.core.deadlines import DeadlineKind
+from rallypoint.server.core.health import describe
 from rallypoint.server.core.model import Activity, Job, Node, Phase, RoundReason, WaitKind
 from rallypoint.server.core.rounds import Wait, decide_forming
 from rallypoint.server.core.state import State, Tally
@@ -65,9 +66,10 @@ def _forming(state: State, job: Job, tally: Tally, now_ms: int) -> Waiting | Non
         if not isinstance(decision, Wait):
             return None
         wait = decision
-    spec, ready = job.spec, tally.eligible
+    spec, ready = job.spec, tally.placeable(job.spec.min_nodes)
     left_ms = None if wait.until_ms is None else max(0, wait.until_ms - now_ms)
     awaited: tuple[Awaited, ...] = ()
+    aside = _name_aside(state, job, now_ms)
     match wait.kind:
         case WaitKind.REATTACH:
             text = "the coordinator has just started and listens for rounds that run already"
@@ -84,11 +86,16 @@ def _forming(state: State, job: Job, tally: Tally, now_ms: int) -> Waiting | Non
             needed = spec.max_nodes
         case _:
             awaited = _name_lost(state, job, now_ms)
-            awaited += _name(_nodes(state, job), lambda node: not node.is_eligible, now_ms)
+            awaited += _name(_nodes(state, job), lambda node: not node.is_clean, now_ms)
             awaited = awaited[:NAMED_MAX]
             text = f"{ready} of at least {spec.min_nodes} nodes are ready"
             needed = spec.min_nodes
-    return Waiting(wait.kind, ready, needed, awaited, left_ms, _sentence(text, awaited, left_ms))
+    if aside and wait.kind in (WaitKind.NODES, WaitKind.LAST_CALL):
+        text += "; set aside: " + ", ".join(_phrase(node) for node in aside)
+    else:
+        aside = ()
+    text = _sentence(text, awaited, left_ms)
+    return Waiting(wait.kind, ready, needed, (awaited + aside)[:NAMED_MAX], left_ms, text)
 
 
 def _running(state: State, job: Job, tally: Tally, now_ms: int) -> Waiting | None:
@@ -179,6 +186,18 @@ def _name_lost(state: State, job: Job, now_ms: int) -> tuple[Awaited, ...]:
         )
         for lost in latest.values()
     )
+
+
+def _name_aside(state: State, job: Job, now_ms: int) -> tuple[Awaited, ...]:
+    """Name the nodes that are ready and set aside for their health."""
+    found: list[Awaited] = []
+    for health in job.health:
+        session = state.index.get((job.job_id, health.name))
+        if session is not None and state.nodes[session].is_clean:
+            why = describe(health, now_ms)
+            if why:
+                found.append(Awaited(health.name, why, None))
+    return tuple(found[:NAMED_MAX])
 
 
 def _state_of(node: Node) -> str:

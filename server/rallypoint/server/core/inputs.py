@@ -157,5 +157,24 @@ class JobBroken:
     report: str
 
 
+@dataclass(frozen=True, slots=True)
+class Cordon:
+    """An operator sets a node aside, attached or not."""
+
+    job_id: JobId
+    name: NodeName
+    reason: str
+    """Why, in words; may be empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class Uncordon:
+    """An operator takes a cordon back, and a quarantine with its failures."""
+
+    job_id: JobId
+    name: NodeName
+
+
 Report = Ready | Started | Refused | Exited | Succeeded | Blocked | Draining | Goodbye
-Input = Hello | Heartbeat | Report | Broken | DrainNode | TimePassed | JobBroken
+Request = DrainNode | Cordon | Uncordon
+Input = Hello | Heartbeat | Report | Broken | Request | TimePassed | JobBroken

@@ -6,7 +6,9 @@ whole job and is for rounds that were just sealed or stopped, for loads, and for
 
 from __future__ import annotations
 
-from rallypoint.server.core.model import Activity, Job, JobId, Node, Phase
+from rallypoint.server.core.deadlines import DeadlineKind
+from rallypoint.server.core.health import find_health
+from rallypoint.server.core.model import Activity, Bar, Job, JobId, Node, Phase
 from rallypoint.server.core.ranks import is_gapless
 from rallypoint.server.core.state import Delta, State, Tally, tally_of
 
@@ -59,6 +61,7 @@ def check_job(state: State, job_id: JobId) -> None:
             f"the name {node.name} does not lead to its node",
         )
         _check_node(job, node)
+        _check_bar(state, job, node)
         tally = tally.plus(tally_of(node), 1)
     _require(tally == state.tallies.get(job_id, Tally()), job_id, "the tally is off")
     _check_counts(job, tally)
@@ -85,6 +88,17 @@ def _problem_of(job: Job, node: Node) -> str | None:
 
 
 _RUNS_A_ROUND = (Activity.ASSIGNED, Activity.STARTED, Activity.SUCCEEDED)
+
+
+def _check_bar(state: State, job: Job, node: Node) -> None:
+    """A node is set aside exactly if the health of its name says so, and not for ever."""
+    job_id, health = job.job_id, find_health(job.health, node.name)
+    is_cordoned = node.bar is Bar.CORDONED
+    _require(health.cordoned == is_cordoned, job_id, f"{node.name} and its cordon disagree")
+    if node.bar is Bar.QUARANTINED:
+        ends_ms = state.deadlines.get((DeadlineKind.HEALTH, job_id))
+        is_watched = ends_ms is not None and ends_ms <= health.quarantined_until_ms
+        _require(is_watched, job_id, f"nothing ends the quarantine of {node.name}")
 
 
 def _check_counts(job: Job, tally: Tally) -> None:

@@ -58,6 +58,14 @@ class Activity(Enum):
     BLOCKED = "blocked"  # processes survived SIGKILL
 
 
+class Bar(Enum):
+    """Whether rounds may have a place for a node, whatever runs there."""
+
+    NONE = "none"
+    QUARANTINED = "quarantined"  # only where fewer than min_nodes would be left without it
+    CORDONED = "cordoned"  # never
+
+
 class RoundReason(Enum):
     """Why a round began or ended."""
 
@@ -299,6 +307,22 @@ class NoticeOf:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeHealth:
+    """What a job knows of the health of a node, by its name: it outlives agents and runs."""
+
+    name: NodeName
+    failures_ms: tuple[int, ...] = ()
+    """When the failures came that count towards the next quarantine, oldest first; fewer than
+    `quarantine_after`."""
+    quarantined_until_ms: int = 0
+    """End of the latest quarantine, which may be over; 0 when there was none."""
+    quarantines: int = 0
+    cordoned: bool = False
+    reason: str = ""
+    """The operator's words for a cordon, else the latest failure."""
+
+
+@dataclass(frozen=True, slots=True)
 class Round:
     """The round that runs or is being stopped."""
 
@@ -399,6 +423,8 @@ class Job:
     """Agents that an operator has asked to leave and that have not said goodbye, at most
     ASKED_MAX."""
     launch_id: str = ""
+    health: tuple[NodeHealth, ...] = ()
+    """Nodes that have failed or were set aside, by name, at most `health.HEALTH_MAX`."""
     next_arrival: int = 0
     deserted_ms: int | None = None
     """When the last node was lost; None while there is one."""
@@ -458,6 +484,8 @@ class Node(NamedTuple):
     """Reserved master port; set when READY."""
     set_aside: bool = False
     """It missed a deadline; nobody waits for it until it is READY again."""
+    bar: Bar = Bar.NONE
+    """What the job's health says of its name now."""
     acknowledged: int = 0
     """Highest report sequence taken."""
     pids: tuple[int, ...] = ()
@@ -484,9 +512,19 @@ class Node(NamedTuple):
         return self.identity.job_id
 
     @property
+    def is_clean(self) -> bool:
+        """True when it is there and nothing runs on it."""
+        return self.attached and self.activity is Activity.READY
+
+    @property
     def is_eligible(self) -> bool:
         """True when the next round may take it."""
-        return self.attached and self.activity is Activity.READY and self.drain is None
+        return self.is_clean and self.bar is Bar.NONE and self.drain is None
+
+    @property
+    def is_reserve(self) -> bool:
+        """True when the next round may take it if it would have too few nodes without it."""
+        return self.is_clean and self.bar is Bar.QUARANTINED and self.drain is None
 
     @property
     def is_pending(self) -> bool:

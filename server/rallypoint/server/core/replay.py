@@ -15,6 +15,7 @@ from rallypoint.server.core.effects import (
     DrainOver,
     EpochRaised,
     JobForgotten,
+    NodeHealthChanged,
     NodeSucceeded,
     Record,
     RoundSealed,
@@ -23,6 +24,7 @@ from rallypoint.server.core.effects import (
     RunClosed,
     RunOpened,
 )
+from rallypoint.server.core.health import with_health
 from rallypoint.server.core.model import (
     Activity,
     Asked,
@@ -30,6 +32,7 @@ from rallypoint.server.core.model import (
     JobId,
     JobSpec,
     Member,
+    NodeHealth,
     NodeName,
     Outcome,
     Phase,
@@ -67,6 +70,7 @@ class JobMemory:
     backoff_until_ms: int = 0
     outcome: Outcome | None = None
     verdict: Verdict | None = None
+    health: tuple[NodeHealth, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +114,7 @@ def _take(memory: Memory, record: JournalRecord) -> None:
     elif isinstance(record, JobSnapshot):
         memory.jobs[record.job_id] = record.memory
     elif isinstance(record, RunOpened):
+        known = memory.jobs.get(record.job_id)
         memory.jobs[record.job_id] = JobMemory(
             run=record.run,
             spec=record.spec,
@@ -117,6 +122,7 @@ def _take(memory: Memory, record: JournalRecord) -> None:
             round_number=record.round_number,
             restart_count=record.restart_count,
             asked=record.asked,
+            health=() if known is None else known.health,
         )
     else:
         memory.jobs[record.job_id] = _take_of_job(memory.jobs[record.job_id], record)
@@ -130,6 +136,7 @@ def _take_of_job(
     | DrainAsked
     | DrainOver
     | RoundSettled
+    | NodeHealthChanged
     | RunClosed,
 ) -> JobMemory:
     match record:
@@ -169,6 +176,8 @@ def _take_of_job(
                 growths=record.growths,
                 backoff_until_ms=record.backoff_until_ms,
             )
+        case NodeHealthChanged(health=health):
+            return replace(job, health=with_health(job.health, health))
         case RunClosed(outcome=outcome, verdict=verdict):
             return replace(
                 job,
@@ -218,4 +227,5 @@ def _memory_of_job(state: State, job: Job) -> JobMemory:
         backoff_until_ms=job.backoff_until_ms,
         outcome=job.outcome,
         verdict=job.verdict if job.outcome is not None else None,
+        health=job.health,
     )

@@ -19,6 +19,7 @@ from rallypoint.server.core.effects import (
     RefusalKind,
     Refuse,
 )
+from rallypoint.server.core.health import note_failure
 from rallypoint.server.core.model import (
     FAILURES_MAX,
     LOST_MAX,
@@ -238,6 +239,7 @@ def mark_refused(draft: Draft, node: Node, text: str) -> None:
 def become_blocked(draft: Draft, node: Node) -> None:
     """Note that a node cannot become clean; a member that had succeeded keeps its success."""
     draft.put_node(node._replace(activity=Activity.BLOCKED, set_aside=True))
+    note_failure(draft, node.job_id, node.name, "its processes survived SIGKILL")
     phase = draft.the_job(node.job_id).phase
     if phase is Phase.RUNNING or node.activity is Activity.SUCCEEDED:
         depart(draft, node, RoundReason.NODE_LEFT, "its processes survived SIGKILL")
@@ -251,7 +253,7 @@ def become_ready(draft: Draft, node: Node, ready: inputs.ReadyPort) -> None:
     if ready.round < node.held_round:
         return
     job = draft.the_job(node.job_id)
-    was_eligible = node.is_eligible
+    was_clean = node.is_clean
     draft.put_node(
         node._replace(
             activity=Activity.READY,
@@ -264,7 +266,7 @@ def become_ready(draft: Draft, node: Node, ready: inputs.ReadyPort) -> None:
     if node.member:
         if job.phase is Phase.RUNNING or node.activity is Activity.SUCCEEDED:
             depart(draft, node, RoundReason.NODE_LEFT, "it dropped its workers by itself")
-    elif not was_eligible:
+    elif not was_clean:
         note_arrival(draft, node)
 
 

@@ -22,6 +22,7 @@ from rallypoint.server.core.effects import (
     RunClosed,
 )
 from rallypoint.server.core.failures import judge
+from rallypoint.server.core.health import blame, choose_candidates, describe_cordoned
 from rallypoint.server.core.model import (
     HISTORY_MAX,
     LEAVING,
@@ -85,7 +86,7 @@ def decide_forming(job: Job, tally: Tally, now_ms: int) -> Seal | Wait | GiveUp:
         return Seal()
     if tally.away > 0:
         return Wait(WaitKind.RETURNING, None)
-    if tally.eligible < spec.min_nodes:
+    if tally.placeable(spec.min_nodes) < spec.min_nodes:
         until_ms = job.forming_since_ms + spec.join_timeout_ms
         return GiveUp() if now_ms >= until_ms else Wait(WaitKind.NODES, until_ms)
     if job.next_reason is not RoundReason.FIRST:
@@ -145,7 +146,7 @@ def _forming(draft: Draft, job: Job) -> bool:
     if tally.nodes == 0:
         _desert(draft, job)
         return False
-    is_enough = tally.eligible >= job.spec.min_nodes
+    is_enough = tally.placeable(job.spec.min_nodes) >= job.spec.min_nodes
     if is_enough != (job.first_ready_ms is not None):
         job = replace(job, first_ready_ms=now_ms if is_enough else None)
         draft.put_job(job)
@@ -157,7 +158,7 @@ def _forming(draft: Draft, job: Job) -> bool:
             draft.set_deadline(DeadlineKind.FORMING, job.job_id, until_ms)
             return False
         case GiveUp():
-            close(draft, job, Outcome.FAILED, _too_few(job, tally))
+            close(draft, job, Outcome.FAILED, _too_few(draft, job))
             return False
 
 
@@ -172,12 +173,14 @@ def _desert(draft: Draft, job: Job) -> None:
         draft.set_deadline(DeadlineKind.FORMING, job.job_id, None)
 
 
-def _too_few(job: Job, tally: Tally) -> Verdict:
-    needed, there = job.spec.min_nodes, tally.eligible
+def _too_few(draft: Draft, job: Job) -> Verdict:
+    needed = job.spec.min_nodes
+    there = draft.tally(job.job_id).placeable(needed)
     seconds = job.spec.join_timeout_ms / 1000
     text = f"{there} of at least {needed} nodes were ready after {seconds:g} s"
     if job.lost:
         text += "; lost before: " + ", ".join(departure.name for departure in job.lost)
+    text += describe_cordoned(draft, job)
     return Verdict(
         VerdictCause.TOO_FEW_NODES,
         job.round_number,
@@ -190,7 +193,7 @@ def _too_few(job: Job, tally: Tally) -> Verdict:
 def _seal(draft: Draft, job: Job) -> None:
     """Fix the nodes and ranks of a new round."""
     nodes = tuple(draft.nodes_of(job.job_id))
-    candidates = [node for node in nodes if node.is_eligible]
+    candidates = choose_candidates(job, nodes)
     chosen = choose_members(candidates, slots=job.slots, max_nodes=job.spec.max_nodes)
     highest = max(job.round_number, *(node.held_round for node in nodes))
     members = assign_ranks(chosen)
@@ -381,6 +384,9 @@ def _settle(draft: Draft, job: Job) -> None:
         )
     )
     draft.set_deadline(DeadlineKind.STOP, job.job_id, None)
+    draft.put_job(job)
+    blame(draft, job, round, judgement.verdict)
+    job = draft.the_job(job.job_id)
     if not judgement.goes_on:
         close(draft, job, Outcome.FAILED, judgement.verdict)
         return

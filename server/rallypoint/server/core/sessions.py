@@ -22,6 +22,7 @@ from rallypoint.server.core.effects import (
     Welcome,
     run_opened,
 )
+from rallypoint.server.core.health import find_bar
 from rallypoint.server.core.model import (
     JOBS_MAX,
     LEAVING,
@@ -141,6 +142,7 @@ def _open_if_needed(draft: Draft, said: inputs.Hello) -> Job:
         forming_since_ms=draft.now_ms,
         launch_id=said.identity.launch_id,
         round_number=0 if job is None else job.round_number,  # grows through all runs of the job
+        health=() if job is None else job.health,
     )
     _record_opened(draft, opened)
     draft.put_job(opened)
@@ -237,13 +239,15 @@ def _nnodes(spec: JobSpec) -> str:
 def _join(draft: Draft, job: Job, said: inputs.Hello) -> None:
     """Add a node that this coordinator does not know."""
     identity = said.identity
+    name = _free_name(draft, identity)
     node = Node(
         identity=identity,
-        name=_free_name(draft, identity),
+        name=name,
         arrival=job.next_arrival,
         connection=said.connection,
         acknowledged=said.acknowledged,
         revision=said.revision,
+        bar=find_bar(job.health, name, draft.now_ms),
     )
     if said.ready is not None:
         node = node._replace(

@@ -11,6 +11,7 @@ from rallypoint.server.core.deadlines import DeadlineKey, DeadlineKind
 from rallypoint.server.core.desired import tell_nodes
 from rallypoint.server.core.drains import ask_to_drain, reason_of_leaving
 from rallypoint.server.core.effects import Effect, Record, Refusal
+from rallypoint.server.core.health import cordon, end_quarantines, uncordon
 from rallypoint.server.core.model import (
     LOST_MAX,
     Activity,
@@ -97,6 +98,10 @@ def _take(draft: Draft, said: inputs.Input) -> Refusal | None:
             return heartbeat(draft, said)
         case inputs.Broken(sender=sender):
             return broken(draft, sender)
+        case inputs.Cordon():
+            return cordon(draft, said)
+        case inputs.Uncordon():
+            return uncordon(draft, said)
         case inputs.TimePassed():
             _expire(draft)
             return None
@@ -129,6 +134,8 @@ def _expire(draft: Draft) -> None:
     draft.set_deadline(key[0], key[1], None)
     if key[0] in (DeadlineKind.LEASE, DeadlineKind.GRACE):
         _expire_session(draft, key)
+    elif key[0] is DeadlineKind.HEALTH:
+        end_quarantines(draft, JobId(key[1]))
     else:
         _expire_job(draft, key)
 

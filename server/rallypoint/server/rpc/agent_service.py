@@ -16,7 +16,7 @@ from google.rpc.status_pb2 import Status
 from rallypoint.server.coordinator import Coordinator
 from rallypoint.server.core import inputs
 from rallypoint.server.core.explain import explain
-from rallypoint.server.core.model import JOBS_MAX, JobId, SessionId
+from rallypoint.server.core.model import JOBS_MAX, Bar, JobId, Phase, SessionId
 from rallypoint.server.core.state import State
 from rallypoint.server.rpc.convert import (
     InvalidMessage,
@@ -29,7 +29,12 @@ from rallypoint.server.rpc.errors import lost_status, protocol_status
 from rallypoint.server.rpc.outbox import Outbox, Outboxes
 from rallypoint.server.rpc.stalls import Stalls
 from rallypoint.server.rpc.status import abort_with, invalid_status
-from rallypoint.server.rpc.views import desired_message, notices_message, waiting_message
+from rallypoint.server.rpc.views import (
+    desired_message,
+    notices_message,
+    set_aside_message,
+    waiting_message,
+)
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import agent_service_pb2_grpc as agent_grpc
 from rallypoint.v1 import job_pb2
@@ -178,9 +183,12 @@ class AgentService(agent_grpc.AgentServiceServicer):
         node = state.nodes.get(session)
         if node is None:
             return None
+        job = state.jobs[node.job_id]
+        if node.bar is not Bar.NONE and job.phase is Phase.RUNNING and not node.member:
+            return set_aside_message(job, node, now_ms)
         known = self._explained.get(node.job_id)
         if known is None or not 0 <= now_ms - known[0] < EXPLAINED_MS:
-            waiting = explain(state, state.jobs[node.job_id], now_ms)
+            waiting = explain(state, job, now_ms)
             known = (now_ms, None if waiting is None else waiting_message(waiting))
             self._explained[node.job_id] = known
             if len(self._explained) > JOBS_MAX:

@@ -26,7 +26,7 @@ from rallypoint.server.core.model import (
     WorkerExit,
 )
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
-from rallypoint.v1 import job_pb2, node_pb2, round_pb2
+from rallypoint.v1 import job_pb2, node_pb2, node_service_pb2, round_pb2
 from rallypoint.wire.durations import to_ms
 
 PROTOCOL_VERSION = 1
@@ -45,6 +45,8 @@ MESSAGE_CHARS_MAX = 4_096
 TRACEBACK_CHARS_MAX = 16_384
 STDERR_CHARS_MAX = 4_096
 TEXT_CHARS_MAX = 1_024
+QUARANTINE_AFTER_MAX = 1_000
+"""As many failures of every sick node are remembered."""
 
 _JOB_ID_PUNCTUATION = frozenset("-_.:/@")
 
@@ -138,6 +140,33 @@ def to_job_id(job_id: str, path: str) -> JobId:
     return JobId(job_id)
 
 
+def to_drain_node(request: node_service_pb2.DrainNodeRequest) -> inputs.DrainNode:
+    """Return the input of a request to let a node leave."""
+    return inputs.DrainNode(
+        to_job_id(request.job_id, "job_id"),
+        NodeName(_to_name(request.node_name, "node_name")),
+        _to_ms(request.time, "time"),
+        _limited(request.reason, TEXT_CHARS_MAX),
+    )
+
+
+def to_cordon(request: node_service_pb2.CordonNodeRequest) -> inputs.Cordon:
+    """Return the input of a request to set a node aside."""
+    return inputs.Cordon(
+        to_job_id(request.job_id, "job_id"),
+        NodeName(_to_name(request.node_name, "node_name")),
+        _limited(request.reason, TEXT_CHARS_MAX),
+    )
+
+
+def to_uncordon(request: node_service_pb2.UncordonNodeRequest) -> inputs.Uncordon:
+    """Return the input of a request to take a node back."""
+    return inputs.Uncordon(
+        to_job_id(request.job_id, "job_id"),
+        NodeName(_to_name(request.node_name, "node_name")),
+    )
+
+
 def _to_name(name: str, path: str) -> str:
     _require(
         0 < len(name.encode()) <= NAME_BYTES_MAX, path, f"must have 1 to {NAME_BYTES_MAX} bytes"
@@ -172,7 +201,7 @@ def _to_spec(spec: job_pb2.JobSpec) -> JobSpec:
         fence_ms=_to_fence_ms(spec, default),
         no_retry=_to_codes(spec.no_retry_exit_codes, "hello.spec.no_retry_exit_codes"),
         no_requeue=_to_codes(spec.no_requeue_exit_codes, "hello.spec.no_requeue_exit_codes"),
-        quarantine_after=_spec_count(spec, "quarantine_after", default.quarantine_after),
+        quarantine_after=_to_quarantine_after(spec, default),
         quarantine_window_ms=_spec_ms(spec, "quarantine_window", default.quarantine_window_ms),
         quarantine_cooldown_ms=_spec_ms(
             spec, "quarantine_cooldown", default.quarantine_cooldown_ms
@@ -181,6 +210,13 @@ def _to_spec(spec: job_pb2.JobSpec) -> JobSpec:
         crash_loop=_spec_count(spec, "crash_loop", default.crash_loop),
         progress_ms=_spec_ms(spec, "progress_after", default.progress_ms),
     )
+
+
+def _to_quarantine_after(spec: job_pb2.JobSpec, default: JobSpec) -> int:
+    count = _spec_count(spec, "quarantine_after", default.quarantine_after)
+    problem = f"must be at most {QUARANTINE_AFTER_MAX}"
+    _require(count <= QUARANTINE_AFTER_MAX, "hello.spec.quarantine_after", problem)
+    return count
 
 
 def _to_fence_ms(spec: job_pb2.JobSpec, default: JobSpec) -> int:

@@ -114,8 +114,7 @@ def refusal_status(refusal: Refusal) -> Status:
 
 def unknown_job_status(job_id: str) -> Status:
     """Return NOT_FOUND for a job."""
-    detail = details_pb2.UnknownJob(job_id=job_id)
-    return pack_status(_code(grpc.StatusCode.NOT_FOUND), f"there is no job {job_id!r}", detail)
+    return refusal_status(Refusal(RefusalKind.UNKNOWN_JOB, (("job_id", job_id),)))
 
 
 def protocol_status(version: int) -> Status:

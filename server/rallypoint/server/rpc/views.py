@@ -19,6 +19,7 @@ from rallypoint.server.core.effects import (
 )
 from rallypoint.server.core.explain import Waiting, explain
 from rallypoint.server.core.failures import describe_consequence
+from rallypoint.server.core.health import describe, find_health, is_notable, recent_failures
 from rallypoint.server.core.model import (
     Activity,
     Assignment,
@@ -28,6 +29,7 @@ from rallypoint.server.core.model import (
     Job,
     JobSpec,
     Node,
+    NodeHealth,
     NoticeOf,
     Outcome,
     Phase,
@@ -302,6 +304,11 @@ def job_message(state: State, job: Job, now_ms: int, *, whole: bool) -> job_pb2.
         ],
     )
     if whole:
+        message.health.extend(
+            health_message(health, job.spec, now_ms)
+            for health in job.health
+            if is_notable(health, job.spec, now_ms)
+        )
         for session in state.sessions.get(job.job_id, ()):
             message.nodes.append(_node_message(state, job, state.nodes[session], now_ms))
         message.history.extend(_summary_message(summary) for summary in job.history)
@@ -394,9 +401,40 @@ def _node_message(state: State, job: Job, node: Node, now_ms: int) -> node_pb2.N
         silent=to_duration(silent_ms),
         draining=None if node.drain is None else to_duration(max(0, node.drain.until_ms - now_ms)),
     )
+    health = find_health(job.health, node.name)
+    if is_notable(health, job.spec, now_ms):
+        message.health.CopyFrom(health_message(health, job.spec, now_ms))
     if assignment is not None:
         message.workers.extend(_worker_messages(node, assignment))
     return message
+
+
+def health_message(health: NodeHealth, spec: JobSpec, now_ms: int) -> node_pb2.NodeHealth:
+    """Return what a job knows of the health of a node."""
+    left_ms = health.quarantined_until_ms - now_ms
+    return node_pb2.NodeHealth(
+        node_name=health.name,
+        failures=len(recent_failures(health, spec, now_ms)),
+        quarantined=to_duration(left_ms) if left_ms > 0 else None,
+        quarantines=health.quarantines,
+        cordoned=health.cordoned,
+        reason=health.reason,
+    )
+
+
+def set_aside_message(job: Job, node: Node, now_ms: int) -> job_pb2.Waiting:
+    """Return why a round that runs has no place for a node that is set aside."""
+    health = find_health(job.health, node.name)
+    why = describe(health, now_ms)
+    left_ms = health.quarantined_until_ms - now_ms
+    text = f"this node is set aside: {why}"
+    if not health.cordoned:
+        text += f"; {health.reason}"
+    return job_pb2.Waiting(
+        nodes=[job_pb2.AwaitedNode(name=node.name, state=why)],
+        time_left=None if health.cordoned else to_duration(max(0, left_ms)),
+        text=text,
+    )
 
 
 def _worker_messages(node: Node, assignment: Assignment) -> list[node_pb2.Worker]:
