@@ -254,6 +254,7 @@ _PHASES = {
     DeadlineKind.FORMING: Phase.FORMING,
     DeadlineKind.START: Phase.RUNNING,
     DeadlineKind.GROWTH: Phase.RUNNING,
+    DeadlineKind.CULPRIT: Phase.RUNNING,
     DeadlineKind.STOP: Phase.STOPPING,
     DeadlineKind.ABANDON: Phase.FORMING,
     DeadlineKind.FORGET: Phase.CLOSED,

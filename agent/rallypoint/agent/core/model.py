@@ -84,6 +84,10 @@ class LocalExit:
     """The agent had signalled it before it ended."""
     error: ErrorRecord | None
     stderr_tail: str
+    signalled_before_ms: int | None = None
+    """How long before its end the agent had signalled it; None when it had not."""
+    oom_killed: bool = False
+    """The kernel says that it killed the process for want of memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +127,8 @@ class Held:
     stage: Stage = Stage.STARTING
     kill_ms: int | None = None
     """When the grace ends; set while STOPPING."""
+    signalled_ms: int | None = None
+    """When the workers were told to stop; None before that."""
 
     @property
     def is_running(self) -> bool:

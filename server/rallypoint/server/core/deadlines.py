@@ -24,6 +24,7 @@ class DeadlineKind(IntEnum):
     GROWTH = 6  # newcomers are taken in; subject: job
     ABANDON = 7  # nobody came back; subject: job
     FORGET = 8  # an ended job is dropped; subject: job
+    CULPRIT = 9  # the round stops although only victims were heard of; subject: job
 
 
 DeadlineKey = tuple[DeadlineKind, str]

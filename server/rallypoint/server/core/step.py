@@ -154,7 +154,7 @@ def _expire_job(draft: Draft, key: DeadlineKey) -> None:
     if job is None:
         return
     match kind:
-        case DeadlineKind.FORMING | DeadlineKind.GROWTH:
+        case DeadlineKind.FORMING | DeadlineKind.GROWTH | DeadlineKind.CULPRIT:
             draft.put_job(job)  # `advance` looks again
         case DeadlineKind.START if job.phase is Phase.RUNNING:
             assert job.round is not None
