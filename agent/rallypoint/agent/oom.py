@@ -100,7 +100,8 @@ def find_counters(mounts: Iterable[Mount], cgroups: dict[str, str]) -> list[Path
     paths: list[Path] = []
     for mount in mounts:
         path = cgroups.get(mount.kind, "")
-        inside = os.path.relpath(path, mount.root) if path.startswith("/") else ".."
+        is_below_ours = path.startswith("/") and not path.startswith("/..")
+        inside = os.path.relpath(path, mount.root) if is_below_ours else ".."
         if not inside.startswith(".."):
             folder = Path(mount.point, inside)
             paths += [folder / name for name in _FILES[mount.kind]]
