@@ -47,9 +47,10 @@ LAST_CALL_FACTOR = 6
 GROW_AFTER_MS_MAX = 600_000
 REMEMBERED_MS = 86_400_000
 """How long an ended run answers with its outcome: a day."""
-CULPRIT_DUE_MS = 250
+CULPRIT_DUE_MS = 400
 """How long a round whose failures are all those of victims waits for the culprit's own: longer
-than most processes take from the close of their connections to their end."""
+than most processes take from the close of their connections to their end, and shorter than the
+time (0.5 s) after which a broken stream is a lost node, so that it delays no recovery from one."""
 NAMES_MAX = 64
 """Node names that the summary of an ended round keeps."""
 
