@@ -6,21 +6,22 @@ import sys
 from pathlib import Path
 
 from rallypoint.v1 import verdict_pb2
-from support.world import World
+from support.world import WORKERS, World
 
 VERDICTS = Path(__file__).parents[2] / "benchmarks" / "verdicts.py"
 
 
 def test_small_run_of_the_benchmark(world: World) -> None:
-    """Of five cascades, two with victims that fail before the culprit, five verdicts are right."""
+    """Of six cascades, three with victims that fail before the culprit, six verdicts are right."""
     path = world.folder / "verdicts.json"
-    done = world.run(sys.executable, str(VERDICTS), "--cascades=5", f"--json={path}")
+    done = world.run(sys.executable, str(VERDICTS), "--cascades=6", f"--json={path}")
 
     assert done.returncode == 0, done.stderr
     cascades = json.loads(path.read_text())["cascades"]
-    kinds = ["exception", "recorded", "segv", "kill", "exit"]
-    assert [cascade["kind"] for cascade in cascades] == kinds
-    assert [cascade["early"] for cascade in cascades] == [False, True, False, True, False]
+    kinds = [cascade["kind"] for cascade in cascades]
+    assert kinds[:5] == ["exception", "recorded", "segv", "kill", "exit"]
+    assert kinds[5] in ("oom", "exception")  # as far as this machine lets us run out of memory
+    assert [cascade["early"] for cascade in cascades] == [False, True] * 3
     assert all(cascade["named"] == cascade["culprit"] for cascade in cascades), done.stderr
 
 
@@ -56,6 +57,23 @@ def test_recorded_error_outranks_our_signal(world: World) -> None:
         assert line in report.splitlines()
     (group,) = [group for group in verdict.groups if group.victim]
     assert [(span.first, span.last) for span in group.ranks] == [(0, 1)]
+
+
+def test_what_gloo_says_of_a_peer_is_not_the_cause(world: World) -> None:
+    """Real torch: who lost its peer is named only until that peer is heard of."""
+    script = [str(WORKERS / "closing.py")]
+    agents = [world.agent(name, nnodes="2", script=script) for name in ("a", "b")]
+
+    assert [agent.wait() for agent in agents] == [1, 1]
+    verdict = world.jobs.get(world.job_id).verdict
+    (victim,) = verdict.collateral
+    assert (verdict.culprit.rank, verdict.culprit.exit.error.message) == (
+        1,
+        "ValueError: loss is nan",
+    )
+    assert (victim.rank, verdict.groups[0].victim, verdict.groups[1].victim) == (0, True, False)
+    assert "gloo/transport/tcp/pair.cc" in verdict.groups[0].error
+    assert verdict.evidence.startswith("rank 0 on node a was reported first, but with what the ")
 
 
 def test_worker_that_is_stopped_with_the_others_is_no_failure(world: World) -> None:

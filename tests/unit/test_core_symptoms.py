@@ -109,7 +109,7 @@ OF_ITS_OWN = [
     "Last error:\nDuplicate GPU detected : rank 1 and rank 0 both on CUDA device 1000",
     f"RuntimeError: {GLOO}/device.cc:84] ifa != nullptr. Unable to find address for: eth7",
     f"RuntimeError: {GLOO}/pair.cc:446] op.preamble.length <= op.nbytes. 16 vs 8",
-    "KeyError: 'ncclRemote'",
+    "KeyError: 'DistNetworkError'",
 ]
 
 
@@ -134,6 +134,10 @@ def test_error_of_its_own(headline: str) -> None:
 RESET = "ConnectionResetError: [Errno 104] Connection reset by peer"
 NETWORK = "torch.distributed.DistNetworkError: Connection reset by peer"
 NAN = "ValueError: loss is nan"
+STORE_NOISE = (
+    "[rank1]:[W1121 11:25:21.601 TCPStore.cpp:125] [c10d] recvValue failed on SocketImpl(fd=80): "
+    "Failed to recv, got 0 bytes. Connection was likely closed.\n"
+)
 NOISE = f"Exception in thread Thread-2 (_pin_memory_loop):\n{traceback(RESET)}"
 
 
@@ -154,6 +158,18 @@ NOISE = f"Exception in thread Thread-2 (_pin_memory_loop):\n{traceback(RESET)}"
         (
             "a child's error before it",
             f"Process Loader-1:\n{traceback(RESET)}{traceback(NAN)}",
+            PRIMARY,
+        ),
+        ("a store that ends after it", traceback(NAN, then=STORE_NOISE), PRIMARY),
+        (
+            "the same of torch's kind",
+            traceback("RuntimeError: x", rank=1, then=STORE_NOISE),
+            PRIMARY,
+        ),
+        ("words before it", "Process group is up\n" + traceback(NAN), PRIMARY),
+        (
+            "a thread whose handler failed",
+            traceback(NAN) + "Exception in thread T-1:\n" + cause_of(RESET, NETWORK, how="during"),
             PRIMARY,
         ),
         ("nothing but a thread", NOISE, UNKNOWN),

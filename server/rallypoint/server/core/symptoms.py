@@ -25,7 +25,9 @@ from rallypoint.server.core.model import Symptom, WorkerExit
 LAST_WORDS_LINES = 20
 """An error followed by more lines than this, stacks not counted, was survived."""
 BODY_LINES = 8
-"""Lines of an error's message that are looked at."""
+"""Lines of an error's message that are looked at: NCCL's has the cause in a later one."""
+BODY_CHARS = 2_048
+"""Characters of it: the search costs its length times that of a line, at worst."""
 SIGNALS_OF_OTHERS = frozenset({1, 2, 3, 10, 12, 15})
 """HUP, INT, QUIT, USR1, USR2, TERM: somebody told the worker to end, nobody knows why."""
 SIGABRT = 6
@@ -37,24 +39,26 @@ SIGNAL_MAX = 64
 _RANK_PREFIX = re.compile(r"^\[rank\d+\]:(?: |$)", re.MULTILINE)
 _BEGIN = "Traceback (most recent call last):"
 _CHAINED = ("The above exception was the direct cause", "During handling of the above exception")
-_ELSEWHERE = ("Exception in thread ", "Exception ignored in", "Process ")
+_ELSEWHERE = re.compile(r"Exception in thread |Exception ignored in|Process \S+-\d+:$")
+"""What announces the error of a thread, a destructor or a child."""
 _WHAT = "what():"
 
 _OF_ANOTHER = re.compile(
     r"""
-      gloo/\S+:\d+\]\ .*(?:Connection\ (?:closed|reset|refused)|Broken\ pipe|Read\ error
-        |Write\ error|[Tt]imed\ out|[Tt]imeout)
+      gloo/[^\s\]]{1,200}:\d+\]\ .{0,300}(?:Connection\ (?:closed|reset|refused)|Broken\ pipe
+        |Read\ error|Write\ error|[Tt]imed\ out|[Tt]imeout)
     | Gloo\ connectFullMesh\ failed
     | monitoredBarrier\ in\ \d+\ ms | successfully\ reached\ monitoredBarrier,\ but
-    | \bDist(?:Network|Store)Error\b
-    | \bDistBackendError\b(?s:.*)(?:got\ error:|[Tt]imeout|NCCL\ communicator\ was\ aborted)
+    | ^(?:torch\.distributed\.)?Dist(?:Network|Store)Error\b
+    | ^(?:torch\.distributed\.)?DistBackendError\b(?s:.{0,1000})(?:got\ error:|[Tt]imeout
+        |NCCL\ communicator\ was\ aborted)
     | ^RuntimeError:\ (?:Connection\ (?:reset|closed)\ by\ peer|Broken\ pipe|Socket\ Timeout
         |Stop_waiting\ response\ is\ expected)$
     | Failed\ to\ (?:recv|send),\ (?:got|sent)\ 0\ bytes
     | ncclRemoteError | remote\ process\ exited
     | watchdog\ thread\ terminated\ with\ exception
     | Watchdog\ caught\ collective\ operation\ timeout
-    | tensorpipe/\S+.*(?:eof|ECONNRESET|[Cc]onnection\ reset)
+    | tensorpipe/.{0,300}(?:eof|ECONNRESET|[Cc]onnection\ reset)
     """,
     re.VERBOSE | re.MULTILINE,
 )
@@ -135,7 +139,8 @@ def _classify_words(exit: WorkerExit) -> Symptom:
     if exit.error is not None:
         chain = _last_chain(_plain_lines(exit.error.traceback))
         message = exit.error.message.strip()
-        return _classify_chain(chain or [_Error(message.partition("\n")[0], message, 0, 0)])
+        said = _Error(message.partition("\n")[0], message[:BODY_CHARS], 0, 0)
+        return _classify_chain(chain or [said])
     lines = _plain_lines(exit.stderr_tail)
     chain = _last_chain(lines)
     if chain:
@@ -199,10 +204,13 @@ def _find_errors(lines: Sequence[str]) -> Iterator[_Error]:
     for at, line in enumerate(lines):
         if line == _BEGIN:
             begin = at
-            is_chained, is_elsewhere = before.startswith(_CHAINED), before.startswith(_ELSEWHERE)
+            is_chained = before.startswith(_CHAINED)
+            is_elsewhere = (is_chained and is_elsewhere) or _ELSEWHERE.match(before) is not None
         elif begin is not None and line and not line[0].isspace():
             if not is_elsewhere:
-                body = "\n".join(lines[at : at + BODY_LINES])
+                # What others print after an error is no part of it, so only this one has a body.
+                end = at + BODY_LINES if "DistBackendError: " in line else at + 1
+                body = "\n".join(lines[at:end])[:BODY_CHARS]
                 yield _Error(line, body, begin, at + 1, is_chained)
             begin = None
         before = line or before
