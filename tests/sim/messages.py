@@ -103,6 +103,8 @@ def exit_of(worker: agent.LocalWorker, now_ms: int) -> server.WorkerExit:
         ago_ms=max(0, now_ms - exit.at_ms),
         ran_ms=max(0, exit.at_ms - worker.started_ms) if worker.pid else 0,
         stderr_tail=exit.stderr_tail,
+        signalled_before_ms=exit.signalled_before_ms,
+        oom_killed=exit.oom_killed,
     )
 
 

@@ -259,6 +259,7 @@ _PHASES = {
     DeadlineKind.START: Phase.RUNNING,
     DeadlineKind.GROWTH: Phase.RUNNING,
     DeadlineKind.DRAIN: Phase.RUNNING,
+    DeadlineKind.CULPRIT: Phase.RUNNING,
     DeadlineKind.STOP: Phase.STOPPING,
     DeadlineKind.ABANDON: Phase.FORMING,
     DeadlineKind.FORGET: Phase.CLOSED,

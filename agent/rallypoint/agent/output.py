@@ -84,10 +84,12 @@ def read_error_file(path: Path, ended_s: float) -> ErrorRecord | None:
         ended_s: Unix time when the worker's end was seen, in seconds.
     """
     try:
-        if path.stat().st_size > ERROR_FILE_BYTES_MAX:
-            return ErrorRecord(
-                f"the error file is larger than {ERROR_FILE_BYTES_MAX} bytes", "", None
-            )
+        stat = path.stat()
+        # The record's own time stamp counts whole seconds: too coarse to be compared with a stop.
+        age_ms = max(0, int((ended_s - stat.st_mtime) * 1000))
+        if stat.st_size > ERROR_FILE_BYTES_MAX:
+            text = f"the error file is larger than {ERROR_FILE_BYTES_MAX} bytes"
+            return ErrorRecord(text, "", age_ms)
         content = json.loads(path.read_bytes())
     except (OSError, ValueError):
         return None
@@ -95,7 +97,7 @@ def read_error_file(path: Path, ended_s: float) -> ErrorRecord | None:
     if message is None:
         return None
     if isinstance(message, str):
-        return ErrorRecord(message[:MESSAGE_CHARS_MAX], "", _age_ms(content, ended_s))
+        return ErrorRecord(message[:MESSAGE_CHARS_MAX], "", age_ms)
     extra = message.get("extraInfo") if isinstance(message, Mapping) else None
     extra = extra if isinstance(extra, Mapping) else {}
     text = message.get("message", "") if isinstance(message, Mapping) else message
@@ -103,14 +105,5 @@ def read_error_file(path: Path, ended_s: float) -> ErrorRecord | None:
     return ErrorRecord(
         message=str(text)[:MESSAGE_CHARS_MAX],
         traceback=traceback[-TRACEBACK_CHARS_MAX:] if isinstance(traceback, str) else "",
-        before_exit_ms=_age_ms(extra, ended_s),
+        before_exit_ms=age_ms,
     )
-
-
-def _age_ms(fields: Mapping[object, object], ended_s: float) -> int | None:
-    """Return how long before `ended_s` the record was written, as far as it says so."""
-    stamp = fields.get("timestamp")
-    try:
-        return max(0, int((ended_s - float(str(stamp))) * 1000))
-    except (TypeError, ValueError, OverflowError):
-        return None

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -20,6 +21,7 @@ from rallypoint.agent.core.model import Notice, RunOrder
 from rallypoint.agent.environ import Launch, worker_command, worker_environment
 from rallypoint.agent.frames import FrameTooLarge
 from rallypoint.agent.notices import notice_file, write_notices
+from rallypoint.agent.oom import OomWatch
 from rallypoint.agent.output import StderrPump, read_error_file
 from rallypoint.agent.process import SpawnRequest, WorkerHost, WorkerHostError
 from rallypoint.agent.worker_events import (
@@ -66,6 +68,7 @@ class Supervisor:
     post: Callable[[inputs.Input], None]
     """Takes what happens, in the event loop."""
     tasks: asyncio.TaskGroup
+    oom: OomWatch = field(default_factory=OomWatch.begin)
     _workers: dict[int, _Worker] = field(default_factory=dict)
     _sweep_token: int = 0
     """Of the sweep that was asked for and not answered; 0 when none is open."""
@@ -153,6 +156,7 @@ class Supervisor:
     async def close(self) -> None:
         """End the helper, and with it whatever is left; remove the error files."""
         await self.host.close()
+        self.oom.close()
         if self._folder is not None:
             await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
 
@@ -160,6 +164,7 @@ class Supervisor:
         match event:
             case Spawned(worker_id=worker_id, pid=pid):
                 worker = self._workers[worker_id]
+                self.oom.started(pid)
                 self.post(inputs.WorkerStarted(worker.round, worker.local_rank, pid))
             case SpawnFailed(worker_id=worker_id, message=message):
                 worker = self._workers.pop(worker_id)
@@ -180,12 +185,16 @@ class Supervisor:
                 log.error("helper_lost", pid=pid, then="its workers are dead; a new one starts")
 
     async def _report_exit(self, worker: _Worker, event: Exited) -> None:
-        ended_s = time.time()  # noqa: TID251  # compared with the time stamp in the error file
+        ended_s = time.time()  # noqa: TID251  # compared with the time of the error file
+        seen_ns = time.monotonic_ns()
         signum = event.signal
         if event.exit_code is None and signum is None:
             signum = 9  # the helper died, and the parent-death signal took its workers
         if event.exit_code != 0:
             await worker.pump.wait_end(TAIL_WAIT_S)
+        # While a sweep is on SIGKILL is ours.
+        is_suspect = event.signal == signal.SIGKILL and not self._sweep_token
+        oom_killed = self.oom.ended(event.pid, is_suspect=is_suspect)
         error = read_error_file(worker.error_file, ended_s) if event.exit_code != 0 else None
         self.post(
             inputs.WorkerEnded(
@@ -195,6 +204,8 @@ class Supervisor:
                 signal=signum,
                 error=error,
                 stderr_tail=worker.pump.tail() if event.exit_code != 0 else "",
+                ago_ms=(time.monotonic_ns() - seen_ns) // 1_000_000,
+                oom_killed=oom_killed,
             )
         )
 

@@ -112,8 +112,11 @@ def _worker_message(worker: LocalWorker, now_ms: int) -> node_pb2.Worker:
             ago=to_duration(max(0, now_ms - exit.at_ms)),
             stderr_tail=exit.stderr_tail,
             ran=to_duration(max(0, exit.at_ms - worker.started_ms) if worker.pid else 0),
+            oom_killed=exit.oom_killed,
         )
     )
+    if exit.signalled_before_ms is not None:
+        message.exit.signalled_before.CopyFrom(to_duration(exit.signalled_before_ms))
     if exit.error is not None:
         before_ms = exit.error.before_exit_ms
         message.exit.error.CopyFrom(

@@ -78,6 +78,10 @@ class WorkerEnded:
     signal: int | None
     error: ErrorRecord | None
     stderr_tail: str
+    ago_ms: int = 0
+    """How long ago it was seen: reading its last words takes a moment."""
+    oom_killed: bool = False
+    """The kernel says that it killed the process for want of memory."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,6 +101,10 @@ class LocalExit:
     """The agent had signalled it before it ended."""
     error: ErrorRecord | None
     stderr_tail: str
+    signalled_before_ms: int | None = None
+    """How long before its end the agent had signalled it; None when it had not."""
+    oom_killed: bool = False
+    """The kernel says that it killed the process for want of memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +144,8 @@ class Held:
     stage: Stage = Stage.STARTING
     kill_ms: int | None = None
     """When the grace ends; set while STOPPING."""
+    signalled_ms: int | None = None
+    """When the workers were told to stop, or that their node drains; None before that."""
 
     @property
     def is_running(self) -> bool:
@@ -272,12 +278,12 @@ class AgentState:
     """Between a stop signal of the agent's own and SIGKILL."""
     coordinator_timeout_ms: int
     """How long an agent without running workers does without a coordinator."""
-    drain_ms: int
-    """How long workers may go on after a SIGTERM to the agent; 0 stops them at once."""
-    drain_signal: int
-    """With which workers are told that the node drains."""
     away_since_ms: int | None
     """Since when there is no session; None while there is one."""
+    drain_ms: int = 0
+    """How long workers may go on after a SIGTERM to the agent; 0 stops them at once."""
+    drain_signal: int = 15
+    """With which workers are told that the node drains."""
     held: Held | None = None
     last_round: int = 0
     """Highest round that was ordered here."""

@@ -215,13 +215,18 @@ def _worker_ended(work: _Work, said: inputs.WorkerEnded) -> None:
     if found is None or found[1].exit is not None:
         return
     held, worker = found
+    ended_ms, signalled_ms = work.now_ms - said.ago_ms, held.signalled_ms
+    # A worker that ended while its last words were read, and the stop came meanwhile, was first.
+    was_first = signalled_ms is None or ended_ms < signalled_ms
     exit = LocalExit(
         said.exit_code,
         said.signal,
-        work.now_ms,
-        held.stage in STOPPING_STAGES or work.state.drain is not None,
+        ended_ms,
+        not was_first,
         said.error,
         said.stderr_tail,
+        signalled_before_ms=None if was_first else ended_ms - (signalled_ms or 0),
+        oom_killed=said.oom_killed,
     )
     worker = replace(worker, exit=exit)
     held = _with_worker(held, worker)
@@ -300,6 +305,7 @@ def _drain(work: _Work, time_ms: int, reason: str, ending: Ending) -> None:
     work.change(drain=Drain(until_ms, reason, ending))
     if held is None or held.stage in STOPPING_STAGES:
         return
+    work.hold(replace(held, signalled_ms=work.now_ms))
     work.report(DrainingReport(until_ms, reason))
     _tell_workers(work)
     if time_ms:
@@ -416,7 +422,9 @@ def _stop(work: _Work, grace_ms: int, signum: int = SIGTERM) -> None:
     assert held is not None
     if held.stage in STOPPING_STAGES:
         return
-    work.hold(replace(held, stage=Stage.STOPPING, kill_ms=work.now_ms + grace_ms))
+    kill_ms = work.now_ms + grace_ms
+    first_ms = work.now_ms if held.signalled_ms is None else held.signalled_ms
+    work.hold(replace(held, stage=Stage.STOPPING, kill_ms=kill_ms, signalled_ms=first_ms))
     if not _all_ended(held):
         work.do(inputs.SignalWorkers(signum))
 

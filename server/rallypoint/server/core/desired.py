@@ -6,9 +6,6 @@ sending it twice does nothing twice.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from rallypoint.server.core.blame import find_verdict
 from rallypoint.server.core.effects import (
     Desired,
     DesiredFinished,
@@ -70,13 +67,9 @@ def _order_stop(job: Job, orders: dict[JobId, DesiredStop] | None) -> DesiredSto
 
 def stop_text(job: Job, reason: RoundReason) -> str:
     """Return why the round is stopped, as one line."""
-    assert job.round is not None
     if reason is RoundReason.GROWTH:
         return "new nodes are taken in"
-    # The first finding stays: telling every node anew with each later failure would cost a message
-    # to all for each of them.
-    found = find_verdict(replace(job.round, failures=job.round.failures[:1], failure_count=1))
-    return found.text if found is not None else reason.value
+    return job.verdict.text if job.verdict is not None else reason.value
 
 
 def tell_nodes(draft: Draft) -> None:

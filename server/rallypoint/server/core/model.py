@@ -24,6 +24,8 @@ HISTORY_MAX = 64
 FAILURES_MAX = 16
 """Failed workers of a round that are kept whole; later ones are only counted."""
 ASKED_MAX = 1_024
+GROUPS_MAX = 16
+"""Kinds of failures of a round that are told apart; further ones are only counted."""
 LOST_MAX = 16
 """Lost nodes that a job remembers for its explanations."""
 
@@ -111,6 +113,14 @@ class Consequence(Enum):
     ENDED = "ended"
 
 
+class Symptom(Enum):
+    """What the end of a worker says of its cause."""
+
+    PRIMARY = "primary"  # a cause of its own
+    UNKNOWN = "unknown"  # nothing either way
+    VICTIM = "victim"  # what the failure of another worker looks like from there
+
+
 class WaitKind(Enum):
     """What a job waits for."""
 
@@ -194,11 +204,24 @@ class WorkerExit:
     ran_ms: int = 0
     error: ErrorRecord | None = None
     stderr_tail: str = ""
+    signalled_before_ms: int | None = None
+    """How long before its end the agent had signalled it; None when it had not."""
+    oom_killed: bool = False
+    """The kernel says that it killed the process for want of memory."""
+
+    @property
+    def has_recorded_first(self) -> bool:
+        """True when the worker had written down its error before the agent signalled it."""
+        if self.error is None or self.error.before_exit_ms is None:
+            return False
+        signalled_ms = self.signalled_before_ms
+        return signalled_ms is not None and self.error.before_exit_ms > signalled_ms
 
     @property
     def is_failure(self) -> bool:
         """True for an end that nobody asked for and that is not a success."""
-        return not self.agent_signalled_first and self.exit_code != 0
+        is_prompted = self.agent_signalled_first and not self.has_recorded_first
+        return not is_prompted and self.exit_code != 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,6 +268,21 @@ class FailedWorker:
     name: NodeName
     rank: int
     exit: WorkerExit
+    symptom: Symptom = Symptom.UNKNOWN
+
+
+@dataclass(frozen=True, slots=True)
+class FailureGroup:
+    """Workers of one round that failed alike."""
+
+    key: tuple[str, str]
+    """How they ended, and their error without what differs between them."""
+    error: str
+    """The error of the first of them, as it was said."""
+    ranks: tuple[tuple[int, int], ...]
+    """First and last rank of each range, ascending, with gaps between them."""
+    count: int
+    is_victim: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,6 +301,10 @@ class Verdict:
     consequence: Consequence = Consequence.UNDECIDED
     repeats: int = 0
     """How often in a row the same early death has come; 0 for none."""
+    groups: tuple[FailureGroup, ...] = ()
+    """Everything that failed, alike folded into one; at most GROUPS_MAX."""
+    evidence: str = ""
+    """What makes it the culprit where the order of arrival does not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,8 +381,11 @@ class Round:
     any_finished: bool = False
     """A worker has ended with 0: no growth from here on."""
     failures: tuple[FailedWorker, ...] = ()
-    """In order of arrival, at most FAILURES_MAX."""
+    """In order of arrival, at most FAILURES_MAX; victims make room for others."""
     failure_count: int = 0
+    failure_groups: tuple[FailureGroup, ...] = ()
+    """All failures, alike folded into one, at most GROUPS_MAX."""
+    first_failure_ms: int | None = None
     departures: tuple[Departure, ...] = ()
     """Members lost before they succeeded, each once, in order of arrival, at most LOST_MAX."""
     notices: tuple[NoticeOf, ...] = ()

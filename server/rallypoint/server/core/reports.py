@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from rallypoint.server.core import inputs
+from rallypoint.server.core.blame import find_verdict, with_failure
 from rallypoint.server.core.deadlines import DeadlineKind
 from rallypoint.server.core.drains import begin_drain, note_first_exit, reason_of_leaving
 from rallypoint.server.core.effects import (
@@ -21,12 +22,11 @@ from rallypoint.server.core.effects import (
 )
 from rallypoint.server.core.health import note_failure
 from rallypoint.server.core.model import (
-    FAILURES_MAX,
     LOST_MAX,
     Activity,
     Claim,
     Departure,
-    FailedWorker,
+    Job,
     Node,
     NodeName,
     Phase,
@@ -196,25 +196,27 @@ def register_exits(draft: Draft, session: SessionId, exits: tuple[WorkerExit, ..
     fresh = tuple(exit for exit in exits if exit.local_rank not in known)
     if not fresh or round is None or node.assignment is None:
         return
-    failed = tuple(
-        FailedWorker(node.name, node.assignment.first_rank + exit.local_rank, exit)
-        for exit in fresh
-        if exit.is_failure
-    )
+    failed = [exit for exit in fresh if exit.is_failure]
     activity = Activity.FAILED if failed else node.activity
     round = note_first_exit(round, node, draft.now_ms)
     draft.put_node(node._replace(exits=node.exits + fresh, activity=activity))
-    draft.put_job(
-        replace(
-            job,
-            round=replace(
-                round,
-                failures=(round.failures + failed)[:FAILURES_MAX],
-                failure_count=round.failure_count + len(failed),
-                any_finished=round.any_finished or any(exit.exit_code == 0 for exit in fresh),
-            ),
-        )
-    )
+    any_finished = round.any_finished or any(exit.exit_code == 0 for exit in fresh)
+    round = replace(round, any_finished=any_finished)
+    for exit in failed:
+        rank = node.assignment.first_rank + exit.local_rank
+        round = with_failure(round, node.name, rank, exit, draft.now_ms)
+    _put_round(draft, job, round)
+
+
+def _put_round(draft: Draft, job: Job, round: Round) -> None:
+    """Put the round with what was learned of it; while it is stopped the finding follows."""
+    # What fails while newcomers are taken in was not what ended the round.
+    is_found = round.stop_reason is not RoundReason.GROWTH or round.departures
+    is_open = job.phase is Phase.STOPPING and is_found
+    verdict = find_verdict(round) if is_open else job.verdict
+    draft.put_job(replace(job, round=round, verdict=verdict))
+    if verdict is not None and (job.verdict is None or verdict.text != job.verdict.text):
+        draft.changed(job.job_id, "verdict_corrected", round=round.header.number, why=verdict.text)
 
 
 def mark_succeeded(draft: Draft, node: Node) -> None:
@@ -301,7 +303,7 @@ def depart(draft: Draft, node: Node, reason: RoundReason, text: str) -> None:
         at_ms = draft.now_ms if node.broke_ms is None else node.broke_ms
         departure = Departure(node.name, at_ms, reason, text)
         round = replace(round, departures=(*round.departures, departure))
-    draft.put_job(replace(job, round=round))
+    _put_round(draft, job, round)
 
 
 def _has_departed(round: Round, name: NodeName) -> bool:

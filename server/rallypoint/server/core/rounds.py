@@ -37,6 +37,7 @@ from rallypoint.server.core.model import (
     RoundHeader,
     RoundReason,
     RoundSummary,
+    Symptom,
     Verdict,
     VerdictCause,
     WaitKind,
@@ -49,6 +50,10 @@ LAST_CALL_FACTOR = 6
 GROW_AFTER_MS_MAX = 600_000
 REMEMBERED_MS = 86_400_000
 """How long an ended run answers with its outcome: a day."""
+CULPRIT_DUE_MS = 400
+"""How long a round whose failures are all those of victims waits for the culprit's own: longer
+than most processes take from the close of their connections to their end, and shorter than the
+time (0.5 s) after which a broken stream is a lost node, so that it delays no recovery from one."""
 NAMES_MAX = 64
 """Node names that the summary of an ended round keeps."""
 PLANNED = frozenset({RoundReason.GROWTH, RoundReason.DRAINED})
@@ -259,6 +264,10 @@ def _running(draft: Draft, job: Job) -> bool:
         return False
     reason = _trouble(round, is_held=is_held(job, tally, draft.now_ms))
     if reason is not None:
+        due_ms = culprit_due_ms(round)
+        if due_ms is not None and draft.now_ms < due_ms:
+            _await_culprit(draft, job, round, due_ms)
+            return False
         stop(draft, job, reason)
         return True
     if round.started_ms is None and tally.unstarted == 0:
@@ -319,6 +328,34 @@ def _trouble(round: Round, *, is_held: bool) -> RoundReason | None:
     return None
 
 
+def culprit_due_ms(round: Round) -> int | None:
+    """Return until when a round with failures goes on although it has failed, or None for not.
+
+    When everybody who failed is a victim, the culprit is dying and has not been reported yet. The
+    stop would kill it before it could end by its own cause, and leave the verdict to a victim.
+    """
+    if round.refusal is not None or round.departures or round.first_failure_ms is None:
+        return None
+    if round.drain_began is not None:
+        return None  # it explains them
+    if round.failure_count == round.header.world_size:
+        return None  # nobody is left to be the culprit
+    if any(failed.symptom is not Symptom.VICTIM for failed in round.failures):
+        return None
+    return round.first_failure_ms + CULPRIT_DUE_MS
+
+
+def _await_culprit(draft: Draft, job: Job, round: Round, due_ms: int) -> None:
+    """Let the workers go on for a moment; what is known so far can be read already."""
+    if draft.deadline(DeadlineKind.CULPRIT, job.job_id) == due_ms:
+        return
+    draft.set_deadline(DeadlineKind.CULPRIT, job.job_id, due_ms)
+    verdict = find_verdict(round)
+    draft.put_job(replace(job, verdict=verdict))
+    why = "" if verdict is None else verdict.text
+    draft.changed(job.job_id, "culprit_awaited", round=round.header.number, why=why)
+
+
 def stop(draft: Draft, job: Job, reason: RoundReason) -> None:
     """Stop the running round everywhere, at once; what it means is decided when all are clean."""
     round, now_ms, job_id = job.round, draft.now_ms, job.job_id
@@ -330,6 +367,7 @@ def stop(draft: Draft, job: Job, reason: RoundReason) -> None:
     draft.set_deadline(DeadlineKind.START, job_id, None)
     draft.set_deadline(DeadlineKind.GROWTH, job_id, None)
     draft.set_deadline(DeadlineKind.DRAIN, job_id, None)
+    draft.set_deadline(DeadlineKind.CULPRIT, job_id, None)
     due_ms = now_ms + job.spec.grace_ms + timing.stop_slack_ms
     draft.set_deadline(DeadlineKind.STOP, job_id, due_ms)
     draft.records.append(RoundStopped(job_id, round.header.number, reason))
@@ -461,6 +499,7 @@ def close(draft: Draft, job: Job, outcome: Outcome, verdict: Verdict | None) -> 
         DeadlineKind.STOP,
         DeadlineKind.GROWTH,
         DeadlineKind.DRAIN,
+        DeadlineKind.CULPRIT,
         DeadlineKind.ABANDON,
     ):
         draft.set_deadline(kind, job_id, None)

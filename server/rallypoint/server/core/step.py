@@ -166,7 +166,7 @@ def _expire_job(draft: Draft, key: DeadlineKey) -> None:
     if job is None:
         return
     match kind:
-        case DeadlineKind.FORMING | DeadlineKind.GROWTH | DeadlineKind.DRAIN:
+        case DeadlineKind.FORMING | DeadlineKind.GROWTH | DeadlineKind.DRAIN | DeadlineKind.CULPRIT:
             draft.put_job(job)  # `advance` looks again
         case DeadlineKind.START if job.phase is Phase.RUNNING:
             assert job.round is not None

@@ -405,6 +405,10 @@ def _to_exit(worker: node_pb2.Worker, path: str) -> WorkerExit:
         ran_ms=_to_ms(said.ran, f"{path}.ran"),
         error=_to_error(said.error, f"{path}.error") if said.HasField("error") else None,
         stderr_tail=said.stderr_tail[-STDERR_CHARS_MAX:],
+        signalled_before_ms=_to_ms(said.signalled_before, f"{path}.signalled_before")
+        if said.HasField("signalled_before")
+        else None,
+        oom_killed=said.oom_killed,
     )
 
 

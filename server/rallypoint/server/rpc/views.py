@@ -19,6 +19,7 @@ from rallypoint.server.core.effects import (
 )
 from rallypoint.server.core.explain import Waiting, explain
 from rallypoint.server.core.failures import describe_consequence
+from rallypoint.server.core.folding import shared_error
 from rallypoint.server.core.health import describe, find_health, is_notable, recent_failures
 from rallypoint.server.core.model import (
     Activity,
@@ -26,6 +27,7 @@ from rallypoint.server.core.model import (
     Consequence,
     Departure,
     FailedWorker,
+    FailureGroup,
     Job,
     JobSpec,
     Node,
@@ -210,6 +212,18 @@ def verdict_message(verdict: Verdict) -> verdict_pb2.Verdict:
         consequence=CONSEQUENCES[verdict.consequence],
         text=f"{verdict.text}; {then}" if then else verdict.text,
         consequence_text=then,
+        groups=[_group_message(group) for group in verdict.groups],
+        evidence=verdict.evidence,
+    )
+
+
+def _group_message(group: FailureGroup) -> verdict_pb2.FailureGroup:
+    return verdict_pb2.FailureGroup(
+        ranks=[verdict_pb2.RankRange(first=first, last=last) for first, last in group.ranks],
+        count=group.count,
+        exit=group.key[0],
+        error=shared_error(group),
+        victim=group.is_victim,
     )
 
 
@@ -230,6 +244,8 @@ def _exit_message(exit: WorkerExit, *, whole: bool) -> node_pb2.WorkerExit:
         agent_signalled_first=exit.agent_signalled_first,
         ago=to_duration(exit.ago_ms),
         ran=to_duration(exit.ran_ms),
+        signalled_before=_optional_duration(exit.signalled_before_ms),
+        oom_killed=exit.oom_killed,
     )
     if whole:
         message.stderr_tail = exit.stderr_tail
