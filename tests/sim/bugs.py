@@ -14,7 +14,16 @@ from typing import Any
 from rallypoint.agent.core import inputs
 from rallypoint.agent.core import step as agent_core
 from rallypoint.agent.core.model import DesiredRun, Stage, SucceededReport
-from rallypoint.server.core import adoption, desired, failures, ranks, reports, rounds, sessions
+from rallypoint.server.core import (
+    adoption,
+    desired,
+    failures,
+    fences,
+    ranks,
+    reports,
+    rounds,
+    sessions,
+)
 from rallypoint.server.core import model as server
 from rallypoint.server.core import step as core
 from rallypoint.server.core.deadlines import DeadlineKind
@@ -230,6 +239,29 @@ def _forget_a_drain() -> list[Patch]:
     return [(reports, "become_ready", become_ready)]
 
 
+def _forget_to_fence() -> list[Patch]:
+    """Let workers run on however long nobody answers their agent."""
+    return [
+        (agent_core, "fence_ends_ms", lambda state: None),
+        (agent_core, "fence_falls_ms", lambda state: None),
+    ]
+
+
+def _judge_by_a_stale_lease() -> list[Patch]:
+    """Take a lost node's last sign of life for two leases older than it is."""
+
+    def raise_fence(draft: Draft, node: server.Node, until_ms: int) -> None:
+        real(draft, node, until_ms - 2 * draft.state.lease_ms())
+
+    real = fences._raise
+    return [(fences, "_raise", raise_fence)]
+
+
+def _take_a_stall_for_deaths() -> list[Patch]:
+    """Call nodes lost whose streams broke because the coordinator was away."""
+    return [(core, "note_stall", lambda path, *_: path)]
+
+
 BUGS: dict[str, tuple[Callable[[], list[Patch]], frozenset[str]]] = {
     "reuse a round number": (
         _reuse_a_number,
@@ -251,6 +283,9 @@ BUGS: dict[str, tuple[Callable[[], list[Patch]], frozenset[str]]] = {
     "wait for a quarantine": (_wait_for_quarantine, frozenset({"QuarantineYields"})),
     "go back to an older epoch": (_go_back, frozenset({"AgentOnlyMovesOn"})),
     "forget a drain": (_forget_a_drain, frozenset({"DrainedStaysOut"})),
+    "forget to fence": (_forget_to_fence, frozenset({"FenceHolds"})),
+    "judge a node by a stale lease": (_judge_by_a_stale_lease, frozenset({"FenceHolds"})),
+    "take a stall for deaths": (_take_a_stall_for_deaths, frozenset({"WorkersDoNotNotice"})),
     "forget a record": (_forget_a_record, frozenset({"ReplayIsMemory"})),
 }
 """What each bug is, how it is put in, and the rules that may notice it."""

@@ -2,7 +2,7 @@
 
 Every seed turns each kind of fault on or off by itself and draws its own rates, so that rare
 combinations get seeds of their own. One seed in eight has no fault but crashes of the coordinator's
-process: there every running round has to be adopted.
+process, or stalls of it: there every running round has to be adopted, or to go on.
 """
 
 from __future__ import annotations
@@ -99,9 +99,10 @@ def draw_faults(rng: Random) -> Faults:
 
 
 def _only_crashes(rng: Random) -> Faults:
+    kind, every_ms = rng.choice(((Fault.CRASH, 4_000), (Fault.CRASH, 9_000), (Fault.STALL, 15_000)))
     return Faults(
-        kinds=(Fault.CRASH,),
-        every_ms=rng.choice((4_000, 9_000)),
+        kinds=(kind,),
+        every_ms=every_ms,
         until_ms=rng.randint(15_000, 40_000),
         delay_ms_max=rng.choice((2, 10, 60)),
         slow_percent=0,

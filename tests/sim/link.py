@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -31,6 +32,9 @@ class Link:
         self.is_closed = False
         self._sent = 0
         self._heartbeats = 0
+        self._hello_ms = 0
+        self._beats: deque[tuple[int, int]] = deque()
+        """Number and time of sending of the heartbeats that were not answered yet."""
         self._backoff_ms = BACKOFF_MS_MIN
         self._interval_ms = 1_000
         self._lease_ms = LEASE_MS
@@ -58,6 +62,8 @@ class Link:
             return
         self.stream = stream
         self._sent = 0
+        self._beats.clear()
+        self._hello_ms = self.world.clock.now_ms
         self.world.network.send_up(stream, self.agent.hello(self.connection))
         self._listen()
 
@@ -107,6 +113,17 @@ class Link:
                     message.epoch, desired.revision, desired_of(desired.desired)
                 )
             )
+        # Only now: what was desired before may be long over.
+        if message.welcome is not None:
+            agent.post(agent_inputs.Confirmed(self._hello_ms))
+        self._take_answer(message.heartbeat)
+
+    def _take_answer(self, number: int) -> None:
+        sent_ms: int | None = None
+        while self._beats and self._beats[0][0] <= number:
+            _, sent_ms = self._beats.popleft()
+        if sent_ms is not None:
+            self.agent.post(agent_inputs.Confirmed(sent_ms))
 
     def ended(self, stream: Stream, hangup: Hangup) -> None:
         """Note that the stream broke, or that the coordinator ended it."""
@@ -171,6 +188,7 @@ class Link:
         if stream is None or stream is not self.stream or not self.is_welcome:
             return
         self._heartbeats += 1
+        self._beats.append((self._heartbeats, self.world.clock.now_ms))
         beat = inputs.Heartbeat(self._sender(0), self._heartbeats)
         self.world.network.send_up(stream, beat)
         self._schedule_beat(self._interval_ms)

@@ -48,6 +48,8 @@ class Down:
     lease_ms: int = 0
     desired: effects.Send | None = None
     notify: effects.Notify | None = None
+    heartbeat: int = 0
+    """Highest heartbeat that was heard on this connection."""
 
 
 Up = inputs.Input | Hangup

@@ -69,6 +69,7 @@ class Agent:
             drain_ms=host.plan.drain_ms,
             drain_signal=SIGUSR1,
             coordinator_timeout_ms=host.plan.coordinator_timeout_ms,
+            fence_ms=host.plan.spec.fence_ms,
             away_since_ms=world.clock.now_ms,
         )
         self.is_gone = False
@@ -168,6 +169,12 @@ class Agent:
                 self.world.note("notices", self.host.name, number, notices)
             case inputs.Sweep(token=token):
                 self.workers.sweep(token)
+            case inputs.ArmFence(at_ms=at_ms):
+                self.workers.arm_fence(at_ms)
+            case inputs.FenceFell():
+                self.world.note("fence fell", self.host.name)
+                self.world.disturb_host(self.host)
+                self.world.coverage.counts["event", "fence_fell"] += 1
             case inputs.ReservePort():
                 self._reserve_port()
             case inputs.SendReports():

@@ -98,7 +98,7 @@ class OldNewsIsRefused(Checker):
 
     def coordinator_hears(self, server: Server, said: inputs.Input) -> None:
         self._is_old = False
-        if isinstance(said, inputs.TimePassed | inputs.JobBroken | inputs.Request):
+        if isinstance(said, inputs.TimePassed | inputs.Stalled | inputs.JobBroken | inputs.Request):
             return
         if isinstance(said, inputs.Hello):
             node = server.state.nodes.get(said.identity.session)

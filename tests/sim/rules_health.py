@@ -90,6 +90,7 @@ class SetAsideHolds(_SetAside):
                 for node in server.state.nodes.values()
                 if node.job_id == job_id
                 and node.is_clean
+                and node.drain is None
                 and not self.is_cordoned(server, job_id, node.name)
                 and not self.is_quarantined(server, job_id, node.name)
             ]

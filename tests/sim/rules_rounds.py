@@ -157,6 +157,25 @@ class StartsOnce(Checker):
             )
 
 
+class FenceHolds(Checker):
+    """With a fence, no worker starts while one of another round of its job lives anywhere.
+
+    What has survived SIGKILL is exempt: nobody can do more about it.
+    """
+
+    def spawned(self, process: Process) -> None:
+        plan = process.host.plan
+        if plan.spec.fence_ms == 0:
+            return
+        for host in self.world.hosts:
+            for other in host.processes if host.plan.job_id == plan.job_id else ():
+                self.require(
+                    other.group is process.group or other.is_blocked,
+                    f"{process.host.name} starts round {process.order.number} while pid "
+                    f"{other.pid} of round {other.order.number} lives on {host.name}",
+                )
+
+
 class SurvivorsKeepRanks(Checker):
     """Survivors keep their order, and their exact ranks when every hole was filled alike."""
 
@@ -231,6 +250,7 @@ ROUND_RULES: tuple[type[Checker], ...] = (
     NumbersOnlyGrow,
     OneCurrentRound,
     StartsOnce,
+    FenceHolds,
     SurvivorsKeepRanks,
     DrainedStaysOut,
 )

@@ -76,6 +76,8 @@ def _draw_job(rng: Random, number: int) -> JobPlan:
     )
     if not spec.no_retry:
         spec = replace(spec, no_requeue=rng.choice(((), (), (17,))))
+    if rng.random() < 0.4:
+        spec = replace(spec, fence_ms=spec.grace_ms + rng.choice((3_000, 3_000, 3_000, 9_000)))
     nodes = rng.randint(low, min(high + 2, NODES_MAX))
     same_workers = rng.random() < 0.6
     workers = rng.randint(1, WORKERS_MAX)

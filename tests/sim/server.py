@@ -52,6 +52,7 @@ class Server:
         self.state = State(
             coordinator_id=f"{life:032x}", epoch=epoch, first_epoch=epoch, timing=timing
         )
+        self.state.is_blind = True
         self.state.window_until_ms = timing.window_ms
         self.state.deadlines.set((DeadlineKind.WINDOW, ""), timing.window_ms)
         self.memory = replay((EpochRaised(epoch),))
@@ -84,6 +85,8 @@ class Server:
 
     def _resume(self, noticed_ms: int) -> None:
         self._held_back_ms += noticed_ms
+        if noticed_ms:
+            self._inbox.insert(0, inputs.Stalled(noticed_ms))
         self._schedule(0)
 
     # --- streams ---
@@ -261,7 +264,7 @@ class Server:
         if outbox.heartbeat > outbox.answered:
             outbox.answered = outbox.heartbeat
             self._explain(outbox.session)
-            found.append(Down(connection, epoch, acknowledged))
+            found.append(Down(connection, epoch, acknowledged, heartbeat=outbox.heartbeat))
         return found
 
     def _explain(self, session: SessionId) -> None:

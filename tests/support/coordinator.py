@@ -74,6 +74,7 @@ class Bench:
             timing=timing or Timing(),
             first_epoch=epoch,
             window_until_ms=window_ms,
+            is_blind=window_ms > 0,
         )
         if window_ms:
             self.state.deadlines.set((DeadlineKind.WINDOW, ""), window_ms)

@@ -64,6 +64,9 @@ class FakeUser:
     def now_ms(self) -> int:
         return 0
 
+    def confirmed(self, sent_ms: int) -> None:
+        pass
+
     def came(self, message: agent_pb2.SessionResponse) -> None:
         pass
 

@@ -54,6 +54,8 @@ class Settings:
     """How long workers may go on after a SIGTERM to the agent."""
     drain_signal: int
     coordinator_timeout_ms: int
+    fence_ms: int
+    """How long workers may live without a confirmed heartbeat; 0: for ever."""
     incarnation: str
     """32 hexadecimal digits, drawn once per process."""
     environment: dict[str, str]
@@ -147,6 +149,10 @@ class Agent:
                 self.supervisor.tell(number, notices, self.node_name)
             case inputs.Sweep(token=token):
                 self.supervisor.sweep(token)
+            case inputs.ArmFence(at_ms=at_ms):
+                self.supervisor.arm_fence(at_ms)
+            case inputs.FenceFell(round=number, silent_ms=silent_ms):
+                log.warning("fence_fell", round=number, silent_ms=silent_ms)
             case inputs.ReservePort():
                 self.post(inputs.PortReserved(self.ports.reserve()))
             case inputs.SendReports():
@@ -186,6 +192,10 @@ class Agent:
     def epoch(self) -> int:
         """Return the highest epoch heard so far."""
         return self.state.epoch
+
+    def confirmed(self, sent_ms: int) -> None:
+        """Note that the coordinator has heard what was sent at this time."""
+        self.post(inputs.Confirmed(sent_ms))
 
     def came(self, message: agent_pb2.SessionResponse) -> None:
         """Take a message of the coordinator."""
@@ -319,6 +329,7 @@ def new_agent(settings: Settings, listener: Listener, now_ms: int) -> Agent:
         drain_ms=settings.drain_ms,
         drain_signal=settings.drain_signal,
         coordinator_timeout_ms=settings.coordinator_timeout_ms,
+        fence_ms=settings.fence_ms,
         away_since_ms=now_ms,
     )
     return Agent(settings, listener, state, settings.node_name)

@@ -72,6 +72,8 @@ class Supervisor:
     _workers: dict[int, _Worker] = field(default_factory=dict)
     _sweep_token: int = 0
     """Of the sweep that was asked for and not answered; 0 when none is open."""
+    _fence_at_ms: int | None = None
+    """When the helper kills everything, by the monotonic clock; None: never."""
     _folder: Path | None = None
 
     def attach(self) -> None:
@@ -139,6 +141,12 @@ class Supervisor:
         self._sweep_token = token
         self._ask(lambda: self.host.sweep(token, SWEEP_LIMIT_MS))
 
+    def arm_fence(self, at_ms: int) -> None:
+        """Let the helper kill everything at this instant of the monotonic clock, whatever becomes
+        of the agent; a later call moves it."""
+        self._fence_at_ms = at_ms
+        self._ask(lambda: self.host.arm_fence(at_ms))
+
     def _ask(self, request: Callable[[], None]) -> None:
         """Ask the helper; when it is lost, so are its workers, and `_replace_host` goes on."""
         try:
@@ -150,6 +158,8 @@ class Supervisor:
         """Start a new helper after the old one and everything below it are gone."""
         self.host = WorkerHost.launch()
         self.host.attach(self._on_event)
+        if self._fence_at_ms is not None:
+            self.arm_fence(self._fence_at_ms)
         if self._sweep_token:
             self.post(inputs.Swept(self._sweep_token))
 

@@ -93,6 +93,8 @@ class Coordinator:
         self._heard: dict[SessionId, inputs.Heartbeat] = {}
         """Heartbeats since the last turn: the newest of each session."""
         self._inbox: asyncio.Queue[inputs.Input | _Query] = asyncio.Queue(INBOX_MAX)
+        self._stalled_ms = 0
+        """How long the coordinator was away since it last told its core."""
 
     async def submit(self, said: inputs.Input) -> None:
         """Bring an input; waits while the inbox is full."""
@@ -132,7 +134,10 @@ class Coordinator:
         """
         while True:
             arrived = await self._wait()
+            began_ms = self._clock.now_ms()
             await self._turn(arrived)
+            # Stopped in the middle of a turn, it was away just as long.
+            self._notice_stall(began_ms)
 
     async def _wait(self) -> list[inputs.Input | _Query]:
         """Return what has arrived, or nothing when something is due."""
@@ -153,12 +158,17 @@ class Coordinator:
             arrived.append(self._inbox.get_nowait())
         if planned_ms is not None:
             self._notice_stall(planned_ms)
+        if self._stalled_ms:
+            # Before all else: streams that its agents gave up meanwhile are about to be found.
+            arrived.insert(0, inputs.Stalled(self._stalled_ms))
+            self._stalled_ms = 0
         return arrived
 
     def _notice_stall(self, planned_ms: int) -> None:
         late_ms = self._clock.now_ms() - planned_ms
         if late_ms > LATE_MS:
             self._clock.hold_back(late_ms)
+            self._stalled_ms += late_ms
             log.warning("coordinator_stalled", late_ms=late_ms)
 
     async def _turn(self, arrived: Sequence[inputs.Input | _Query]) -> None:
@@ -195,6 +205,7 @@ class Coordinator:
         waited_ms = self._clock.now_ms() - now_ms
         if waited_ms > LATE_MS:
             self._clock.hold_back(waited_ms)
+            self._stalled_ms += waited_ms
             log.warning("journal_was_slow", waited_ms=waited_ms)
 
     def _step(

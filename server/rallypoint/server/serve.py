@@ -84,6 +84,7 @@ async def serving(settings: Settings) -> AsyncIterator[Running]:
     await journal.append([EpochRaised(epoch)], 0)
     clock = JournalClock()
     if not settings.standalone and settings.timing.window_ms > 0:
+        state.is_blind = True
         state.window_until_ms = settings.timing.window_ms
         state.deadlines.set((DeadlineKind.WINDOW, ""), state.window_until_ms)
     outboxes = Outboxes()

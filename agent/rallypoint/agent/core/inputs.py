@@ -35,6 +35,13 @@ class Acknowledged:
 
 
 @dataclass(frozen=True, slots=True)
+class Confirmed:
+    """The coordinator has heard what was sent at `sent_ms`."""
+
+    sent_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class DesiredCame:
     """The coordinator said what the node has to make true."""
 
@@ -123,6 +130,7 @@ Input = (
     | Disconnected
     | Dismissed
     | Acknowledged
+    | Confirmed
     | DesiredCame
     | PortReserved
     | WorkerStarted
@@ -169,6 +177,21 @@ class Sweep:
 
 
 @dataclass(frozen=True, slots=True)
+class ArmFence:
+    """Let everything that runs at this instant of the agent's clock be killed, unless it moves."""
+
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class FenceFell:
+    """Say that the workers are stopped because no heartbeat was confirmed for so long."""
+
+    round: int
+    silent_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class ReservePort:
     """Reserve a port that was not offered before."""
 
@@ -187,4 +210,14 @@ class Exit:
     """Why, as one line; empty when there is nothing to say."""
 
 
-Effect = StartWorkers | SignalWorkers | TellWorkers | Sweep | ReservePort | SendReports | Exit
+Effect = (
+    StartWorkers
+    | SignalWorkers
+    | TellWorkers
+    | Sweep
+    | ArmFence
+    | FenceFell
+    | ReservePort
+    | SendReports
+    | Exit
+)

@@ -284,6 +284,10 @@ class AgentState:
     """How long workers may go on after a SIGTERM to the agent; 0 stops them at once."""
     drain_signal: int = 15
     """With which workers are told that the node drains."""
+    fence_ms: int = 0
+    """How long after the last confirmed heartbeat workers may live; 0: for ever."""
+    confirmed_ms: int | None = None
+    """When the last heartbeat or Hello that was answered was sent; None before the first."""
     held: Held | None = None
     last_round: int = 0
     """Highest round that was ordered here."""

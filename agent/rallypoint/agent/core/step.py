@@ -22,6 +22,7 @@ from dataclasses import replace
 from typing import assert_never
 
 from rallypoint.agent.core import inputs
+from rallypoint.agent.core.fence import fence_ends_ms, fence_falls_ms, may_start
 from rallypoint.agent.core.model import (
     STOPPING_STAGES,
     AgentState,
@@ -82,6 +83,10 @@ def step(
 ) -> tuple[AgentState, tuple[inputs.Effect, ...]]:
     """Return the state after `said`, and what has to be done, in order."""
     work = _Work(state, now_ms)
+    ends_ms = fence_ends_ms(state)
+    is_in_time = isinstance(said, inputs.Confirmed) and ends_ms is not None and now_ms < ends_ms
+    if not is_in_time:
+        _fall(work)
     _take(work, said)
     _reconcile(work)
     return work.state, tuple(work.effects)
@@ -90,14 +95,19 @@ def step(
 def next_deadline_ms(state: AgentState) -> int | None:
     """Return when something is due although nothing happens, or None."""
     due: list[int] = []
-    if state.held is not None and state.held.kill_ms is not None:
-        due.append(state.held.kill_ms)
-    if state.drain is not None and state.ending is None:
-        due.append(state.drain.until_ms)
-    give_up_ms = _give_up_ms(state)
-    if give_up_ms is not None:
-        due.append(give_up_ms)
+    drain_ms = state.drain.until_ms if state.drain is not None and state.ending is None else None
+    for due_ms in (_kill_ms(state), drain_ms, fence_falls_ms(state), _give_up_ms(state)):
+        if due_ms is not None:
+            due.append(due_ms)
     return min(due, default=None)
+
+
+def _kill_ms(state: AgentState) -> int | None:
+    """Return when the grace of a stop ends: never after the fence."""
+    if state.held is None or state.held.kill_ms is None:
+        return None
+    ends_ms = fence_ends_ms(state)
+    return state.held.kill_ms if ends_ms is None else min(state.held.kill_ms, ends_ms)
 
 
 def _give_up_ms(state: AgentState) -> int | None:
@@ -131,6 +141,8 @@ def _take(work: _Work, said: inputs.Input) -> None:  # noqa: C901  # one flat ca
             _end(work, Ending(code, GoodbyeKind.RELEASED, text))
         case inputs.Acknowledged(sequence=sequence):
             _forget_reports(work, sequence)
+        case inputs.Confirmed(sent_ms=sent_ms):
+            _confirmed(work, sent_ms)
         case inputs.DesiredCame(epoch=epoch, revision=revision, desired=desired):
             if epoch >= work.state.epoch and revision >= work.state.revision:
                 work.change(epoch=epoch, revision=revision, desired=desired)
@@ -160,6 +172,24 @@ def _forget_reports(work: _Work, sequence: int) -> None:
     done = min(sequence - work.state.acknowledged, len(work.state.reports))
     if done > 0:
         work.change(acknowledged=work.state.acknowledged + done, reports=work.state.reports[done:])
+
+
+def _confirmed(work: _Work, sent_ms: int) -> None:
+    work.change(confirmed_ms=max(sent_ms, work.state.confirmed_ms or sent_ms))
+    ends_ms = fence_ends_ms(work.state)
+    if ends_ms is not None:
+        work.do(inputs.ArmFence(ends_ms))
+
+
+def _fall(work: _Work) -> None:
+    """Stop the workers if nobody has confirmed a heartbeat for too long."""
+    state, falls_ms = work.state, fence_falls_ms(work.state)
+    if falls_ms is None or work.now_ms < falls_ms:
+        return
+    assert state.held is not None and state.confirmed_ms is not None
+    silent_ms = work.now_ms - state.confirmed_ms
+    work.do(inputs.FenceFell(state.held.order.number, silent_ms))
+    _stop(work, max(0, state.fence_ms - silent_ms))
 
 
 # --- What the node's processes say --------------------------------------------------------------
@@ -394,7 +424,13 @@ def _take_run(work: _Work, order: RunOrder) -> None:
     state, held = work.state, work.state.held
     if held is not None and held.order.number < order.number:
         _stop(work, state.grace_ms)
-    elif held is None and state.port and state.drain is None and order.number > state.last_round:
+    elif (
+        held is None
+        and state.port
+        and state.drain is None
+        and order.number > state.last_round
+        and may_start(state, work.now_ms)
+    ):
         workers = tuple(LocalWorker(rank) for rank in range(state.workers))
         work.change(held=Held(order, workers), last_round=order.number, port=0, notices=())
         work.do(inputs.StartWorkers(order))
@@ -433,9 +469,10 @@ def _push_stop(work: _Work) -> None:
     """Kill what is left once the workers have ended or their grace has."""
     held = work.state.held
     assert held is not None
-    if held.stage is not Stage.STOPPING or held.kill_ms is None:
+    kill_ms = _kill_ms(work.state)
+    if held.stage is not Stage.STOPPING or kill_ms is None:
         return
-    if _all_ended(held) or work.now_ms >= held.kill_ms:
+    if _all_ended(held) or work.now_ms >= kill_ms:
         _sweep(work)
 
 

@@ -87,6 +87,7 @@ def _settings(
         drain_ms=args.drain_timeout,
         drain_signal=args.drain_signal,
         coordinator_timeout_ms=args.join_timeout if timeout_ms is None else timeout_ms,
+        fence_ms=args.fence_after,
         incarnation=incarnation,
         environment={**for_workers, AGENT_MARK_ENV: compute_mark(incarnation)},
     )

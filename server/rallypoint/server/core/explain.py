@@ -77,10 +77,16 @@ def _forming(state: State, job: Job, tally: Tally, now_ms: int) -> Waiting | Non
         case WaitKind.BACKOFF:
             text = f"a pause before restart {job.restart_count} of at most {spec.max_restarts}"
             needed = spec.min_nodes
+        case WaitKind.RETURNING if state.path.is_suspected(now_ms):
+            return _on_path(state, job, tally, now_ms)
         case WaitKind.RETURNING:
             awaited = _name(_nodes(state, job), lambda node: not node.attached, now_ms)
             text = "members whose connection broke may still come back"
             needed = ready + tally.away
+        case WaitKind.FENCE:
+            awaited = _name_fenced(job, now_ms)
+            text = "workers of an older round may still run" + ("" if awaited else _UNSEEN)
+            needed = spec.min_nodes
         case WaitKind.LAST_CALL:
             text = f"{ready} of at most {spec.max_nodes} nodes are ready"
             needed = spec.max_nodes
@@ -98,7 +104,18 @@ def _forming(state: State, job: Job, tally: Tally, now_ms: int) -> Waiting | Non
     return Waiting(wait.kind, ready, needed, (awaited + aside)[:NAMED_MAX], left_ms, text)
 
 
+def _on_path(state: State, job: Job, tally: Tally, now_ms: int) -> Waiting:
+    """Explain that broken streams have their lease, because the path is suspected."""
+    awaited = _name(_nodes(state, job), lambda node: not node.attached, now_ms)
+    lease_s = state.lease_ms() / 1000
+    text = f"many connections broke at once, so each has its lease of {lease_s:g} s to come back"
+    there = tally.nodes - tally.away
+    return Waiting(WaitKind.PATH, there, tally.nodes, awaited, None, _sentence(text, awaited, None))
+
+
 def _running(state: State, job: Job, tally: Tally, now_ms: int) -> Waiting | None:
+    if tally.away > 0 and state.path.is_suspected(now_ms):
+        return _on_path(state, job, tally, now_ms)
     due_ms = state.deadlines.get((DeadlineKind.GROWTH, job.job_id))
     drain_ms = state.deadlines.get((DeadlineKind.DRAIN, job.job_id))
     if tally.unstarted > 0:
@@ -198,6 +215,19 @@ def _name_aside(state: State, job: Job, now_ms: int) -> tuple[Awaited, ...]:
             if why:
                 found.append(Awaited(health.name, why, None))
     return tuple(found[:NAMED_MAX])
+
+
+_UNSEEN = ": the coordinator has not run long enough to know who was lost before"
+
+
+def _name_fenced(job: Job, now_ms: int) -> tuple[Awaited, ...]:
+    """Name the nodes that are fenced, the last to be waited for first."""
+    fences = sorted(job.fences, key=lambda fence: -fence.until_ms)
+    return tuple(
+        Awaited(fence.name, "not known to be clean", None)
+        for fence in fences[:NAMED_MAX]
+        if fence.until_ms > now_ms
+    )
 
 
 def _state_of(node: Node) -> str:

@@ -150,6 +150,13 @@ class TimePassed:
 
 
 @dataclass(frozen=True, slots=True)
+class Stalled:
+    """The coordinator itself was away; journal time has been held back by as much."""
+
+    late_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class JobBroken:
     """The shell caught a broken invariant of this job; the job must not go on."""
 
@@ -177,4 +184,4 @@ class Uncordon:
 
 Report = Ready | Started | Refused | Exited | Succeeded | Blocked | Draining | Goodbye
 Request = DrainNode | Cordon | Uncordon
-Input = Hello | Heartbeat | Report | Broken | Request | TimePassed | JobBroken
+Input = Hello | Heartbeat | Report | Broken | Request | TimePassed | Stalled | JobBroken

@@ -134,6 +134,8 @@ class WaitKind(Enum):
     GROWTH = "growth"
     FAREWELL = "farewell"
     DRAIN = "drain"
+    FENCE = "fence"
+    PATH = "path"
 
 
 @dataclass(frozen=True, slots=True)
@@ -365,6 +367,16 @@ class NodeHealth:
 
 
 @dataclass(frozen=True, slots=True)
+class Fence:
+    """A node whose workers may still run although no round waits for it."""
+
+    session: SessionId
+    name: NodeName
+    until_ms: int
+    """From then on they are dead."""
+
+
+@dataclass(frozen=True, slots=True)
 class Round:
     """The round that runs or is being stopped."""
 
@@ -473,6 +485,10 @@ class Job:
     next_arrival: int = 0
     deserted_ms: int | None = None
     """When the last node was lost; None while there is one."""
+    fences: tuple[Fence, ...] = ()
+    """Of all runs of the job, by age; empty without `--fence-after`."""
+    blind_until_ms: int = 0
+    """Before it, workers of nodes that nobody here knows may run; nothing lifts it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from rallypoint.server.core.effects import (
     RefusalKind,
     Refuse,
 )
+from rallypoint.server.core.fences import lift_fence
 from rallypoint.server.core.health import note_failure
 from rallypoint.server.core.model import (
     LOST_MAX,
@@ -254,6 +255,7 @@ def become_ready(draft: Draft, node: Node, ready: inputs.ReadyPort) -> None:
     """
     if ready.round < node.held_round:
         return
+    lift_fence(draft, node)
     job = draft.the_job(node.job_id)
     was_clean = node.is_clean
     draft.put_node(

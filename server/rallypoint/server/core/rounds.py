@@ -22,6 +22,7 @@ from rallypoint.server.core.effects import (
     RunClosed,
 )
 from rallypoint.server.core.failures import judge
+from rallypoint.server.core.fences import fence_unclean, fenced_until_ms
 from rallypoint.server.core.health import blame, choose_candidates, describe_cordoned
 from rallypoint.server.core.model import (
     HISTORY_MAX,
@@ -79,7 +80,15 @@ class GiveUp:
 
 
 def decide_forming(job: Job, tally: Tally, now_ms: int) -> Seal | Wait | GiveUp:
-    """Decide whether a forming round is sealed, waits, or fails.
+    """Decide whether a forming round is sealed, waits, or fails."""
+    decision = _decide_unfenced(job, tally, now_ms)
+    if isinstance(decision, Seal) and now_ms < fenced_until_ms(job):
+        return Wait(WaitKind.FENCE, fenced_until_ms(job))
+    return decision
+
+
+def _decide_unfenced(job: Job, tally: Tally, now_ms: int) -> Seal | Wait | GiveUp:
+    """Decide as if nothing of an older round could run any more.
 
     Reads from top to bottom as the policy: a pause, everybody there, somebody on the way back, too
     few, enough after a failure, the last call of a first round.
@@ -428,9 +437,9 @@ def _settle(draft: Draft, job: Job) -> None:
     if not judgement.goes_on:
         close(draft, job, Outcome.FAILED, judgement.verdict)
         return
-    for node in draft.nodes_of(job.job_id):
-        if node.member:
-            draft.put_node(node._replace(member=False, assignment=None))
+    members = [node for node in draft.nodes_of(job.job_id) if node.member]
+    for node in members:
+        draft.put_node(node._replace(member=False, assignment=None))
     draft.put_job(
         replace(
             job,
@@ -442,6 +451,8 @@ def _settle(draft: Draft, job: Job) -> None:
             trouble_ms=find_trouble_ms(round),
         )
     )
+    for node in members:
+        fence_unclean(draft, node)
     draft.changed(
         job.job_id,
         "round_settled",

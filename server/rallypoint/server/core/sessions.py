@@ -22,10 +22,10 @@ from rallypoint.server.core.effects import (
     Welcome,
     run_opened,
 )
+from rallypoint.server.core.fences import SLACK_MS, fence_lost, fence_unclean, lift_fence
 from rallypoint.server.core.health import find_bar
 from rallypoint.server.core.model import (
     JOBS_MAX,
-    LEAVING,
     LOST_MAX,
     NODES_PER_JOB_MAX,
     Activity,
@@ -38,6 +38,7 @@ from rallypoint.server.core.model import (
     Phase,
     RoundReason,
 )
+from rallypoint.server.core.path import note_break
 from rallypoint.server.core.reports import (
     become_ready,
     depart,
@@ -134,6 +135,8 @@ def _open_if_needed(draft: Draft, said: inputs.Hello) -> Job:
     if job is not None and (job.phase is not Phase.CLOSED or _belongs_to(job, said)):
         return job
     run = max(said.run, 1) if job is None else max(said.run, job.run + 1)
+    fence_ms = said.identity.spec.fence_ms
+    blind_until_ms = fence_ms + SLACK_MS if draft.state.is_blind and fence_ms else 0
     opened = Job(
         job_id=said.identity.job_id,
         run=run,
@@ -143,6 +146,8 @@ def _open_if_needed(draft: Draft, said: inputs.Hello) -> Job:
         launch_id=said.identity.launch_id,
         round_number=0 if job is None else job.round_number,  # grows through all runs of the job
         health=() if job is None else job.health,
+        fences=() if job is None else job.fences,
+        blind_until_ms=max(blind_until_ms, 0 if job is None else job.blind_until_ms),
     )
     _record_opened(draft, opened)
     draft.put_job(opened)
@@ -270,6 +275,10 @@ def _join(draft: Draft, job: Job, said: inputs.Hello) -> None:
     draft.put_job(job)
     draft.set_deadline(DeadlineKind.ABANDON, job.job_id, None)
     draft.put_node(node)
+    if said.ready is not None:
+        lift_fence(draft, node)
+    elif node.claim is None:
+        fence_unclean(draft, node)
     note_arrival(draft, node)
     ask_again(draft, node)
     if said.draining is not None:
@@ -338,16 +347,32 @@ def broken(draft: Draft, sender: inputs.Sender) -> Refusal | None:
         grace_ms = draft.state.timing.reconnect_grace_ms
         draft.set_deadline(DeadlineKind.GRACE, node.session, draft.now_ms + grace_ms)
         draft.changed(node.job_id, "node_disconnected", node=node.name)
+        _note_break(draft, node)
     return None
+
+
+def _note_break(draft: Draft, node: Node) -> None:
+    """Count the break; when the path is to blame, graces that end from now on become leases."""
+    state, was_suspected = draft.state, draft.path.is_suspected(draft.now_ms)
+    path = note_break(draft.path, len(state.nodes), draft.now_ms, state.lease_ms())
+    draft.put_path(path)
+    if path.is_suspected(draft.now_ms) and not was_suspected:
+        breaks, sessions = path.breaks(), len(state.nodes)
+        draft.changed(node.job_id, "path_suspected", breaks=breaks, sessions=sessions)
 
 
 def lose(draft: Draft, node: Node, reason: RoundReason, text: str) -> None:
     """Let a node go for good; its round ends unless it had succeeded."""
-    if reason in LEAVING:
+    is_lost = reason is RoundReason.NODE_LOST
+    if not is_lost:
         end_drain(draft, node)
     if node.drain is not None:
         reason, text = RoundReason.DRAINED, f"{node.drain.reason}; {text}"
     depart(draft, node, reason, text)
+    if is_lost:
+        fence_lost(draft, node)
+    else:
+        lift_fence(draft, node)
     draft.remove_node(node)
     draft.effects.append(Disconnect(node.session))
     job = draft.the_job(node.job_id)

@@ -17,6 +17,7 @@ from typing import NamedTuple
 from rallypoint.server.core.deadlines import DeadlineKey, DeadlineKind, Deadlines
 from rallypoint.server.core.effects import Effect, JobChanged, Record
 from rallypoint.server.core.model import Activity, Bar, Job, JobId, Node, NodeName, SessionId
+from rallypoint.server.core.path import Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +146,8 @@ class State:
     """Epoch with which this life of the coordinator began."""
     window_until_ms: int = 0
     """Nothing is sealed before."""
+    is_blind: bool = False
+    """Workers may run of which this life of the coordinator has not heard; it began at 0 ms."""
     jobs: dict[JobId, Job] = field(default_factory=dict)
     nodes: dict[SessionId, Node] = field(default_factory=dict)
     sessions: dict[JobId, dict[SessionId, None]] = field(default_factory=dict)
@@ -152,6 +155,7 @@ class State:
     index: dict[IndexKey, SessionId] = field(default_factory=dict)
     tallies: dict[JobId, Tally] = field(default_factory=dict)
     deadlines: Deadlines = field(default_factory=Deadlines)
+    path: Path = field(default_factory=Path)
 
     def heartbeat_interval_ms(self) -> int:
         """Return the interval between an agent's heartbeats: 1 s, or sessions / 500 in s."""
@@ -178,6 +182,7 @@ class Delta(NamedTuple):
     tallies: dict[JobId, Tally]
     deadlines: dict[DeadlineKey, int | None]
     window_closed: bool
+    path: Path | None = None
 
     @property
     def is_empty(self) -> bool:
@@ -208,6 +213,7 @@ class Draft:
         self._tallies: dict[JobId, Tally] = {}
         self._deadlines: dict[DeadlineKey, int | None] = {}
         self._window_closed = False
+        self._path: Path | None = None
 
     @property
     def epoch(self) -> int:
@@ -222,6 +228,15 @@ class Draft:
     def window_is_open(self) -> bool:
         """True while the coordinator only listens for rounds to adopt."""
         return self.state.window_until_ms > 0 and not self._window_closed
+
+    @property
+    def path(self) -> Path:
+        """What is known of the way between the coordinator and its agents."""
+        return self.state.path if self._path is None else self._path
+
+    def put_path(self, path: Path) -> None:
+        """Replace what is known of the path."""
+        self._path = path
 
     def close_window(self) -> None:
         """Seal rounds from here on."""
@@ -367,6 +382,7 @@ class Draft:
             tallies=self._tallies,
             deadlines=self._deadlines,
             window_closed=self._window_closed,
+            path=self._path,
         )
 
 
@@ -379,6 +395,8 @@ def apply(state: State, delta: Delta) -> None:
         state.epoch = delta.epoch
     if delta.window_closed:
         state.window_until_ms = 0
+    if delta.path is not None:
+        state.path = delta.path
     for session, node in delta.nodes.items():
         _apply_node(state, session, node)
     for index_key, holder in delta.entries.items():
@@ -390,11 +408,15 @@ def apply(state: State, delta: Delta) -> None:
     for key, at_ms in delta.deadlines.items():
         state.deadlines.set(key, at_ms)
     for job_id, job in delta.jobs.items():
-        if job is None:
-            for entries in (state.jobs, state.sessions, state.tallies):
-                entries.pop(job_id, None)
-        else:
-            state.jobs[job_id] = job
+        _apply_job(state, job_id, job)
+
+
+def _apply_job(state: State, job_id: JobId, job: Job | None) -> None:
+    if job is not None:
+        state.jobs[job_id] = job
+        return
+    for entries in (state.jobs, state.sessions, state.tallies):
+        entries.pop(job_id, None)
 
 
 def _apply_node(state: State, session: SessionId, node: Node | None) -> None:

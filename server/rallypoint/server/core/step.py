@@ -25,6 +25,7 @@ from rallypoint.server.core.model import (
     Verdict,
     VerdictCause,
 )
+from rallypoint.server.core.path import note_stall
 from rallypoint.server.core.reports import heartbeat, report
 from rallypoint.server.core.rounds import REMEMBERED_MS, advance, close, stop
 from rallypoint.server.core.sessions import broken, forget, hello, lose
@@ -90,7 +91,7 @@ def _touched_jobs(draft: Draft, said: inputs.Input) -> tuple[JobId, ...]:
     return tuple(found)
 
 
-def _take(draft: Draft, said: inputs.Input) -> Refusal | None:
+def _take(draft: Draft, said: inputs.Input) -> Refusal | None:  # noqa: C901  # one flat case per input
     match said:
         case inputs.Hello():
             return hello(draft, said)
@@ -107,6 +108,9 @@ def _take(draft: Draft, said: inputs.Input) -> Refusal | None:
             return None
         case inputs.DrainNode():
             return ask_to_drain(draft, said)
+        case inputs.Stalled(late_ms=late_ms):
+            draft.put_path(note_stall(draft.path, late_ms, draft.now_ms, draft.state.lease_ms()))
+            return None
         case inputs.JobBroken(job_id=job_id, report=text):
             _fail_broken(draft, job_id, text)
             return None
@@ -133,19 +137,24 @@ def _expire(draft: Draft) -> None:
     key = first[1]
     draft.set_deadline(key[0], key[1], None)
     if key[0] in (DeadlineKind.LEASE, DeadlineKind.GRACE):
-        _expire_session(draft, key)
+        _expire_session(draft, key, first[0])
     elif key[0] is DeadlineKind.HEALTH:
         end_quarantines(draft, JobId(key[1]))
     else:
         _expire_job(draft, key)
 
 
-def _expire_session(draft: Draft, key: DeadlineKey) -> None:
+def _expire_session(draft: Draft, key: DeadlineKey, due_ms: int) -> None:
     node = draft.node(SessionId(key[1]))
     if node is None:
         return
     if key[0] is DeadlineKind.GRACE:
-        seconds = draft.state.timing.reconnect_grace_ms / 1000
+        assert node.broke_ms is not None
+        lease_ends_ms = node.broke_ms + draft.state.lease_ms()
+        if draft.path.is_suspected(draft.now_ms) and draft.now_ms < lease_ends_ms:
+            draft.set_deadline(DeadlineKind.GRACE, node.session, lease_ends_ms)
+            return
+        seconds = (due_ms - node.broke_ms) / 1000
         text = f"its connection broke and did not come back within {seconds:g} s"
     else:
         lease_ms = draft.state.lease_ms()

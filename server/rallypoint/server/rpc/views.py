@@ -72,6 +72,8 @@ WAITS = {
     WaitKind.GROWTH: job_pb2.WAIT_KIND_GROWTH,
     WaitKind.FAREWELL: job_pb2.WAIT_KIND_FAREWELL,
     WaitKind.DRAIN: job_pb2.WAIT_KIND_DRAIN,
+    WaitKind.FENCE: job_pb2.WAIT_KIND_FENCE,
+    WaitKind.PATH: job_pb2.WAIT_KIND_PATH,
 }
 REASONS = {
     RoundReason.UNKNOWN: round_pb2.ROUND_REASON_UNSPECIFIED,
