@@ -90,8 +90,8 @@ class Coordinator:
         self._outlet = outlet
         self._clock = clock
         self._announces = announces
-        self._heard: dict[SessionId, inputs.Heartbeat] = {}
-        """Heartbeats since the last turn: the newest of each session."""
+        self._heard: dict[SessionId, tuple[inputs.Heartbeat, int]] = {}
+        """Heartbeats since the last turn: the newest of each session, and when it came."""
         self._inbox: asyncio.Queue[inputs.Input | _Query] = asyncio.Queue(INBOX_MAX)
         self._stalled_ms = 0
         """How long the coordinator was away since it last told its core."""
@@ -102,7 +102,7 @@ class Coordinator:
 
     def hear(self, said: inputs.Heartbeat) -> None:
         """Take a heartbeat. It wakes nobody: no lease is judged before the next turn takes it."""
-        self._heard[said.sender.session] = said
+        self._heard[said.sender.session] = said, self._clock.now_ms()
 
     async def read(self, answer: Callable[[State, int], T]) -> T:
         """Return `answer(state, now_ms)`, computed when all that it sees is durable.
@@ -178,8 +178,10 @@ class Coordinator:
         changed: dict[JobId, None] = {}
         queries: list[_Query] = []
         heard, self._heard = self._heard, {}
-        for beat in heard.values():
-            self._step(beat, now_ms, records, effects, changed)
+        for beat, heard_ms in heard.values():
+            # A lease runs from when the beat came, not from its turn up to a pulse later; but after
+            # a stall the clock has been held back since.
+            self._step(beat, min(heard_ms, now_ms), records, effects, changed)
         for said in arrived:
             if isinstance(said, _Query):
                 queries.append(said)
