@@ -8,17 +8,8 @@ import pytest
 
 from rallypoint.server.core.deadlines import DeadlineKind
 from rallypoint.server.core.effects import DesiredStandby, JobChanged, RefusalKind
-from rallypoint.server.core.health import (
-    choose_candidates,
-)
-from rallypoint.server.core.model import (
-    Bar,
-    NodeHealth,
-    NodeName,
-    Outcome,
-    Phase,
-    WaitKind,
-)
+from rallypoint.server.core.health import choose_candidates
+from rallypoint.server.core.model import Bar, NodeHealth, NodeName, Outcome, Phase, WaitKind
 from rallypoint.server.core.state import Tally
 from support.coordinator import Bench
 from support.fake_agents import JOB, finished
