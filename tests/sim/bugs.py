@@ -220,6 +220,16 @@ def _go_back() -> list[Patch]:
     return [(agent_core, "_take", take)]
 
 
+def _forget_a_drain() -> list[Patch]:
+    """Forget that a node wants to leave when it is clean."""
+
+    def become_ready(draft: Draft, node: server.Node, ready: Any) -> None:
+        real(draft, node._replace(drain=None), ready)
+
+    real = reports.become_ready
+    return [(reports, "become_ready", become_ready)]
+
+
 BUGS: dict[str, tuple[Callable[[], list[Patch]], frozenset[str]]] = {
     "reuse a round number": (
         _reuse_a_number,
@@ -240,6 +250,7 @@ BUGS: dict[str, tuple[Callable[[], list[Patch]], frozenset[str]]] = {
     "place a cordoned node": (_place_the_cordoned, frozenset({"SetAsideHolds"})),
     "wait for a quarantine": (_wait_for_quarantine, frozenset({"QuarantineYields"})),
     "go back to an older epoch": (_go_back, frozenset({"AgentOnlyMovesOn"})),
+    "forget a drain": (_forget_a_drain, frozenset({"DrainedStaysOut"})),
     "forget a record": (_forget_a_record, frozenset({"ReplayIsMemory"})),
 }
 """What each bug is, how it is put in, and the rules that may notice it."""

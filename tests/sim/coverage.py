@@ -59,6 +59,7 @@ EXPECTED: tuple[tuple[str, str], ...] = (
             "quarantine_ended",
             "node_cordoned",
             "node_uncordoned",
+            "node_drains",
         )
     ),
     *(
@@ -69,6 +70,7 @@ EXPECTED: tuple[tuple[str, str], ...] = (
             RoundReason.NODE_LEFT,
             RoundReason.GROWTH,
             RoundReason.START_OVERDUE,
+            RoundReason.DRAINED,
         )
     ),
     *(

@@ -47,6 +47,7 @@ class Down:
     interval_ms: int = 0
     lease_ms: int = 0
     desired: effects.Send | None = None
+    notify: effects.Notify | None = None
 
 
 Up = inputs.Input | Hangup
@@ -127,6 +128,8 @@ def report_of(report: agent.Report, sender: inputs.Sender, now_ms: int) -> input
             return inputs.Succeeded(sender, number)
         case agent.BlockedReport(round=number, pids=pids):
             return inputs.Blocked(sender, number, pids)
+        case agent.DrainingReport(until_ms=until_ms, reason=reason):
+            return inputs.Draining(sender, max(0, until_ms - now_ms), reason)
         case agent.GoodbyeReport(text=text):
             return inputs.Goodbye(sender, text)
         case _:
@@ -142,11 +145,29 @@ def desired_of(desired: effects.Desired) -> agent.Desired:
             return agent.DesiredStop(number, grace_ms, text)
         case effects.DesiredStandby(spare=spare):
             return agent.DesiredStandby(spare)
+        case effects.DesiredReleased(text=text):
+            return agent.DesiredEnd(0, f"released: {text}", is_release=True)
         case effects.DesiredFinished(outcome=outcome):
             code = 0 if outcome is server.Outcome.SUCCEEDED else 1
             return agent.DesiredEnd(code, f"the job has {outcome.value}")
         case _:
             assert_never(desired)
+
+
+def notices_of(
+    notify: effects.Notify | None, name: server.NodeName, now_ms: int
+) -> tuple[agent.Notice, ...]:
+    """Return what a node is told to expect as its agent takes it."""
+    return tuple(
+        agent.Notice(
+            "growth" if notice.name is None else "drain",
+            notice.name or "",
+            notice.reason,
+            now_ms + left_ms,
+            is_here=notice.name == name,
+        )
+        for notice, left_ms in (notify.notices if notify is not None else ())
+    )
 
 
 def _order_of(desired: effects.DesiredRun) -> agent.RunOrder:

@@ -10,6 +10,7 @@ from rallypoint.server.core.model import JobId, JobSpec
 JOBS_MAX = 3
 NODES_MAX = 6
 WORKERS_MAX = 3
+DRAIN_MS_MAX = 8_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,8 @@ class NodePlan:
     """Differs from that of the others on a node that was started with other flags."""
     launch_id: str
     coordinator_timeout_ms: int
+    drain_ms: int
+    """How long its workers go on after a SIGTERM to the agent."""
     starts_ms: int
     """When its first agent starts; later than the end of the faults: only if a fault does it."""
 
@@ -69,7 +72,10 @@ def _draw_job(rng: Random, number: int) -> JobPlan:
         quarantine_after=rng.choice((0, 1, 2, 3)),
         quarantine_window_ms=rng.choice((3_000, 60_000)),
         quarantine_cooldown_ms=rng.choice((500, 5_000)),
+        no_retry=rng.choice(((), (), (17,))),
     )
+    if not spec.no_retry:
+        spec = replace(spec, no_requeue=rng.choice(((), (), (17,))))
     nodes = rng.randint(low, min(high + 2, NODES_MAX))
     same_workers = rng.random() < 0.6
     workers = rng.randint(1, WORKERS_MAX)
@@ -89,6 +95,7 @@ def _draw_job(rng: Random, number: int) -> JobPlan:
             spec=spec if rng.random() < 0.99 else replace(spec, max_restarts=7),
             launch_id=launch_id,
             coordinator_timeout_ms=timeout_ms,
+            drain_ms=rng.choice((0, rng.randint(100, DRAIN_MS_MAX))),
             starts_ms=rng.randint(0, 2_500) if rng.random() < 0.8 else rng.randint(0, 30_000),
         )
         for node in range(nodes)

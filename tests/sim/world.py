@@ -59,6 +59,8 @@ class World:
         """A coordinator has started with a clock behind its predecessor's."""
         self.steps = 0
         """Steps of the coordinator's core."""
+        self.drained_jobs: set[JobId] = set()
+        """Jobs of which an operator has asked a node to leave."""
         self.groups: dict[tuple[JobId, RoundHeader], Group] = {}
         self.trace: list[str] | None = [] if is_traced else None
         self._digest = hashlib.blake2b(digest_size=8)
@@ -146,6 +148,13 @@ class World:
             delay_ms = self.rng.randint(50, RETURN_MS_MAX)
             self.clock.after(delay_ms, partial(self.start_agent, agent.host))
 
+    def drain(self, agent: Agent, time_ms: int) -> None:
+        """Let an operator ask a node to leave, if a coordinator is there to be asked."""
+        if self.server is not None:
+            self.drained_jobs.add(agent.host.plan.job_id)
+            said = inputs.DrainNode(agent.host.plan.job_id, agent.name, time_ms, "maintenance")
+            self.server.ask(said)
+
     def partition(self, host: Host, duration_ms: int) -> None:
         """Let nothing pass between a host and the coordinator for a while."""
         host.unreachable_until_ms = self.clock.now_ms + duration_ms
@@ -171,7 +180,7 @@ class World:
         said: inputs.Request = inputs.Uncordon(job_id, name)
         if is_cordon:
             said = inputs.Cordon(job_id, name, "an operator")
-        self.server.request(said)
+        self.server.ask(said)
 
     # --- processes ---
 

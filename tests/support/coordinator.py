@@ -21,7 +21,7 @@ from rallypoint.server.core.effects import (
     Effect,
     EpochRaised,
     JobChanged,
-    NoticeGrowth,
+    Notify,
     Record,
     Refuse,
     RoundSealed,
@@ -157,9 +157,9 @@ class Bench:
         """Return the reasons of all changes so far."""
         return [effect.reason for effect in self.effects if isinstance(effect, JobChanged)]
 
-    def notices(self) -> list[NoticeGrowth]:
+    def notices(self) -> list[Notify]:
         """Return all notices so far."""
-        return [effect for effect in self.effects if isinstance(effect, NoticeGrowth)]
+        return [effect for effect in self.effects if isinstance(effect, Notify)]
 
     def advance(self, ms: int) -> None:
         """Let time pass: heartbeats go on and deadlines expire, each at its own time."""
@@ -258,6 +258,7 @@ _PHASES = {
     DeadlineKind.FORMING: Phase.FORMING,
     DeadlineKind.START: Phase.RUNNING,
     DeadlineKind.GROWTH: Phase.RUNNING,
+    DeadlineKind.DRAIN: Phase.RUNNING,
     DeadlineKind.STOP: Phase.STOPPING,
     DeadlineKind.ABANDON: Phase.FORMING,
     DeadlineKind.FORGET: Phase.CLOSED,

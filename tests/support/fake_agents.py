@@ -144,6 +144,7 @@ class FakeAgent:
         ready_round: int | None = None,
         coordinator_id: str | None = None,
         durable: bool = False,
+        draining: tuple[int, str] | None = None,
     ) -> Transition:
         """Say Hello on a new connection: ready, unless `claim` says what is held."""
         self.connection += 1
@@ -163,6 +164,7 @@ class FakeAgent:
                 revision=self.revision,
                 claim=claim,
                 ready=ready,
+                draining=draining,
             )
         )
 
@@ -216,6 +218,10 @@ class FakeAgent:
     def block(self) -> Transition:
         """Report processes that survived SIGKILL."""
         return self.report(lambda sender: inputs.Blocked(sender, self.held, (4_000,)))
+
+    def drain(self, time_ms: int, reason: str = "SIGTERM") -> Transition:
+        """Report that the node wants to leave."""
+        return self.report(lambda sender: inputs.Draining(sender, time_ms, reason))
 
     def goodbye(self, text: str = "") -> Transition:
         """Leave on purpose."""

@@ -11,14 +11,15 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from rallypoint.agent.core import inputs
-from rallypoint.agent.core.model import RunOrder
+from rallypoint.agent.core.model import Notice, RunOrder
 from rallypoint.agent.environ import Launch, worker_command, worker_environment
 from rallypoint.agent.frames import FrameTooLarge
+from rallypoint.agent.notices import notice_file, write_notices
 from rallypoint.agent.output import StderrPump, read_error_file
 from rallypoint.agent.process import SpawnRequest, WorkerHost, WorkerHostError
 from rallypoint.agent.worker_events import (
@@ -96,6 +97,7 @@ class Supervisor:
             local_rank=local_rank,
             job_id=self.job_id,
             error_file=str(error_file),
+            notice_file=str(notice_file(self._folder, order.number)),
             ours=self.variables(),
         )
         python = self.environment.get("PYTHON_EXEC") or sys.executable
@@ -123,6 +125,11 @@ class Supervisor:
     def signal(self, signum: int) -> None:
         """Signal the group of every worker that lives."""
         self._ask(lambda: self.host.signal(signum))
+
+    def tell(self, number: int, notices: Sequence[Notice], node_name: str) -> None:
+        """Let the workers of a round find `notices` in their notice file; none removes it."""
+        assert self._folder is not None
+        write_notices(notice_file(self._folder, number), notices, node_name)
 
     def sweep(self, token: int) -> None:
         """Kill everything that the workers started; the answer is `Swept`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rallypoint.agent.core.model import Desired, ErrorRecord, RunOrder
+from rallypoint.agent.core.model import Desired, ErrorRecord, Notice, RunOrder
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +103,13 @@ class SignalReceived:
 
 
 @dataclass(frozen=True, slots=True)
+class NoticesCame:
+    """The coordinator said what is about to happen; this takes the place of what it said before."""
+
+    notices: tuple[Notice, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class TimePassed:
     """Nothing else happened."""
 
@@ -120,6 +127,7 @@ Input = (
     | Swept
     | SweepBlocked
     | SignalReceived
+    | NoticesCame
     | TimePassed
 )
 
@@ -139,6 +147,14 @@ class SignalWorkers:
     """Signal the process group of every worker that lives."""
 
     signum: int
+
+
+@dataclass(frozen=True, slots=True)
+class TellWorkers:
+    """Let the workers of this round find these notices, in place of earlier ones."""
+
+    round: int
+    notices: tuple[Notice, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,4 +183,4 @@ class Exit:
     """Why, as one line; empty when there is nothing to say."""
 
 
-Effect = StartWorkers | SignalWorkers | Sweep | ReservePort | SendReports | Exit
+Effect = StartWorkers | SignalWorkers | TellWorkers | Sweep | ReservePort | SendReports | Exit

@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from rallypoint.server.core.effects import RunOpened
+from rallypoint.server.core.drains import announce_again
+from rallypoint.server.core.effects import run_opened
 from rallypoint.server.core.model import (
     Activity,
     Claim,
@@ -62,9 +63,7 @@ def _take_counts(draft: Draft, job: Job, header: RoundHeader) -> Job:
     """Go on counting where the latest round of the run began, whatever becomes of it."""
     job = replace(job, restart_count=header.restart_count, round_number=header.number)
     draft.put_job(job)
-    draft.records.append(
-        RunOpened(job.job_id, job.run, job.spec, job.launch_id, job.round_number, job.restart_count)
-    )
+    draft.records.append(run_opened(job))
     return job
 
 
@@ -93,6 +92,7 @@ def _take_over(
     begin_round(draft, job, Round(header, members, draft.now_ms, None, departures=lost))
     for node, claim in placed:
         take_claim(draft, node.session, claim)
+        announce_again(draft, draft.the_node(node.session))
     event = "round_incomplete" if lost else "round_adopted"
     draft.changed(job.job_id, event, round=header.number, nodes=len(members))
 

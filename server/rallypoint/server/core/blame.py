@@ -42,6 +42,13 @@ def error_text(exit: WorkerExit) -> str:
     return lines[-1][:300] if lines else ""
 
 
+_VERBS = {
+    RoundReason.NODE_LOST: "was lost",
+    RoundReason.NODE_LEFT: "left",
+    RoundReason.DRAINED: "was drained",
+}
+
+
 def find_verdict(round: Round) -> Verdict | None:
     """Return what failed first in the round, as far as is known now, or None.
 
@@ -55,7 +62,7 @@ def find_verdict(round: Round) -> Verdict | None:
             if departure.reason is RoundReason.NODE_LOST
             else VerdictCause.NODE_LEFT
         )
-        verb = "was lost" if cause is VerdictCause.NODE_LOST else "left"
+        verb = _VERBS[departure.reason]
         return Verdict(
             cause=cause,
             round=round.header.number,
@@ -63,6 +70,14 @@ def find_verdict(round: Round) -> Verdict | None:
             text=f"node {departure.name} {verb}: {departure.text}",
             collateral=round.failures,
             collateral_count=round.failure_count,
+        )
+    if round.stop_reason is RoundReason.DRAINED:
+        drained = next(notice for notice in round.notices if notice.name is not None)
+        return Verdict(
+            VerdictCause.NODE_LEFT,
+            round.header.number,
+            drained.name,
+            f"node {drained.name} was drained: {drained.reason}",
         )
     if round.refusal is not None:
         name, words = round.refusal
@@ -109,7 +124,16 @@ def explaining_departure(round: Round) -> Departure | None:
             return departure
         if departure.at_ms <= round.stop_ms + EXPLAINS_MS:
             return departure
-    return None
+    # A draining node whose workers had begun to leave: the connections to them broke then.
+    return round.drain_began
+
+
+def is_drain(round: Round) -> bool:
+    """Return whether the round ended because a node was drained."""
+    departure = explaining_departure(round)
+    if departure is None:
+        return round.stop_reason is RoundReason.DRAINED
+    return departure.reason is RoundReason.DRAINED
 
 
 def find_trouble_ms(round: Round) -> int | None:

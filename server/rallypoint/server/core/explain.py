@@ -100,6 +100,7 @@ def _forming(state: State, job: Job, tally: Tally, now_ms: int) -> Waiting | Non
 
 def _running(state: State, job: Job, tally: Tally, now_ms: int) -> Waiting | None:
     due_ms = state.deadlines.get((DeadlineKind.GROWTH, job.job_id))
+    drain_ms = state.deadlines.get((DeadlineKind.DRAIN, job.job_id))
     if tally.unstarted > 0:
         due_ms = state.deadlines.get((DeadlineKind.START, job.job_id))
         return _on_members(
@@ -111,11 +112,31 @@ def _running(state: State, job: Job, tally: Tally, now_ms: int) -> Waiting | Non
             due_ms,
             "to start",
         )
+    if drain_ms is not None:
+        return _on_drains(job, tally, drain_ms - now_ms)
     if due_ms is None:
         return None
     left_ms = max(0, due_ms - now_ms)
     text = f"{_count(tally.newcomers, 'new node')} to be taken into the next round"
     return Waiting(WaitKind.GROWTH, tally.newcomers, 0, (), left_ms, _sentence(text, (), left_ms))
+
+
+def _on_drains(job: Job, tally: Tally, left_ms: int) -> Waiting:
+    assert job.round is not None
+    awaited = tuple(
+        Awaited(notice.name, f"draining: {notice.reason}", None)
+        for notice in job.round.notices
+        if notice.name is not None
+    )[:NAMED_MAX]
+    text = f"the round goes on until {_count(tally.draining, 'draining node')} can go"
+    return Waiting(
+        WaitKind.DRAIN,
+        tally.members - tally.draining,
+        tally.draining,
+        awaited,
+        max(0, left_ms),
+        _sentence(text, awaited, max(0, left_ms)),
+    )
 
 
 def _on_members(

@@ -69,18 +69,25 @@ def check_job(state: State, job_id: JobId) -> None:
 
 
 def _check_node(job: Job, node: Node) -> None:
-    job_id = job.job_id
-    _require(node.member == (node.assignment is not None), job_id, f"{node.name}: half a member")
-    if node.member:
-        _require(
-            job.round is not None and job.round.header.number == node.held_round,
-            job_id,
-            f"{node.name} is a member and does not hold the round",
-        )
-    if node.activity is Activity.READY:
-        _require(node.port > 0, job_id, f"{node.name} is ready without a port")
-    if node.activity in (Activity.ASSIGNED, Activity.STARTED, Activity.SUCCEEDED):
-        _require(node.held_round > 0, job_id, f"{node.name} runs no round")
+    problem = _problem_of(job, node)
+    if problem is not None:
+        raise BrokenInvariant(job.job_id, f"{node.name} {problem}")
+
+
+def _problem_of(job: Job, node: Node) -> str | None:
+    """Return what is wrong with a node, or None."""
+    if node.member != (node.assignment is not None):
+        return "is half a member"
+    if node.member and (job.round is None or job.round.header.number != node.held_round):
+        return "is a member and does not hold the round"
+    if node.activity is Activity.READY and node.port <= 0:
+        return "is ready without a port"
+    if node.activity in _RUNS_A_ROUND and node.held_round <= 0:
+        return "runs no round"
+    return None
+
+
+_RUNS_A_ROUND = (Activity.ASSIGNED, Activity.STARTED, Activity.SUCCEEDED)
 
 
 def _check_bar(state: State, job: Job, node: Node) -> None:

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, NewType
 
+from rallypoint.server.core.spec import JobSpec as JobSpec  # one of the words
+
 JobId = NewType("JobId", str)
 SessionId = NewType("SessionId", str)
 """Incarnation of an agent: 32 hexadecimal digits, one per agent process."""
@@ -23,6 +25,7 @@ HISTORY_MAX = 64
 """Ended rounds that a job remembers."""
 FAILURES_MAX = 16
 """Failed workers of a round that are kept whole; later ones are only counted."""
+ASKED_MAX = 1_024
 LOST_MAX = 16
 """Lost nodes that a job remembers for its explanations."""
 
@@ -77,6 +80,11 @@ class RoundReason(Enum):
     START_OVERDUE = "start overdue"
     SUCCEEDED = "succeeded"
     CLOSED = "closed"
+    DRAINED = "drained"
+
+
+LEAVING = frozenset({RoundReason.NODE_LEFT, RoundReason.DRAINED})
+"""Reasons of departures that were on purpose."""
 
 
 class VerdictCause(Enum):
@@ -117,49 +125,7 @@ class WaitKind(Enum):
     STOP = "stop"
     GROWTH = "growth"
     FAREWELL = "farewell"
-
-
-@dataclass(frozen=True, slots=True)
-class JobSpec:
-    """What a run was asked to be; the same for all of its agents."""
-
-    min_nodes: int = 1
-    """1 or more."""
-    max_nodes: int = 1
-    """At least `min_nodes`."""
-    max_restarts: int = 0
-    """Charged restarts that the run may have; 0 or more."""
-    join_timeout_ms: int = 600_000
-    """How long a round may stay short of `min_nodes`."""
-    last_call_ms: int = 5_000
-    """Wait for more nodes before a first round below `max_nodes`, anew with every arrival."""
-    settle_ms: int = 5_000
-    """Collecting time for newcomers before a growth, anew with every arrival."""
-    grow_after_ms: int = 10_000
-    """Youngest age at which a round is stopped for growth; doubles with every growth."""
-    grow: bool = True
-    """Whether a running round may be stopped to take newcomers in."""
-    grace_ms: int = 30_000
-    """Between the stop signal and SIGKILL."""
-    restart_backoff_ms: int = 1_000
-    """Pause before the third restart in a row without progress; 0 turns pauses off."""
-    fence_ms: int = 0
-    """How long after it was last heard a node's processes may live; 0: rounds do not wait."""
-    no_retry: tuple[int, ...] = ()
-    """Exit codes of workers after which the run fails at once; sorted."""
-    no_requeue: tuple[int, ...] = ()
-    """Exit codes after which nothing may start the run again either; sorted."""
-    quarantine_after: int = 3
-    """Failures within the window that set a node aside; 0 turns quarantine off."""
-    quarantine_window_ms: int = 600_000
-    quarantine_cooldown_ms: int = 300_000
-    """Length of a first quarantine; doubles with every further one."""
-    max_reformations: int = 10
-    """Uncharged re-formations in a row without progress; 0 or more."""
-    crash_loop: int = 5
-    """The same early death this often in a row ends the run; 0 turns that off."""
-    progress_ms: int = 300_000
-    """A round that lived this long has made progress."""
+    DRAIN = "drain"
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,7 +232,7 @@ class Departure:
     at_ms: int
     """When it broke off or, for a silent node, was last heard; else when it left."""
     reason: RoundReason
-    """NODE_LOST or NODE_LEFT."""
+    """NODE_LOST, NODE_LEFT or DRAINED."""
     text: str
     """How, in words: "its stream broke", "it was silent for 5.0 s"."""
 
@@ -285,6 +251,34 @@ class NodeHealth:
     cordoned: bool = False
     reason: str = ""
     """The operator's words for a cordon, else the latest failure."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """A node that wants to leave: its workers go on until they are done, or until it is time."""
+
+    until_ms: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """An agent that an operator has asked to leave."""
+
+    name: NodeName
+    session: SessionId
+    drain: Drain
+
+
+@dataclass(frozen=True, slots=True)
+class NoticeOf:
+    """What the workers of a round were told to expect."""
+
+    name: NodeName | None
+    """The node that leaves; None for growth."""
+    until_ms: int
+    """When it happens at the latest."""
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,6 +302,16 @@ class Round:
     failure_count: int = 0
     departures: tuple[Departure, ...] = ()
     """Members lost before they succeeded, each once, in order of arrival, at most LOST_MAX."""
+    notices: tuple[NoticeOf, ...] = ()
+    """What is about to happen, in the order in which it was announced, at most LOST_MAX."""
+    told: tuple[NoticeOf, ...] = ()
+    """What the members were told of it last."""
+    drain_first_ms: int | None = None
+    """When the time of the first draining member is over; None while none drains."""
+    drain_last_ms: int = 0
+    """When the time of the last one is."""
+    drain_began: Departure | None = None
+    """The first draining member of which a worker has ended: it explains failures of its peers."""
     overdue: tuple[NodeName, ...] = ()
     """Members that did not start in time, at most LOST_MAX; set when that stops the round."""
     refusal: tuple[NodeName, str] | None = None
@@ -374,6 +378,9 @@ class Job:
     closed_ms: int | None = None
     history: tuple[RoundSummary, ...] = ()
     lost: tuple[Departure, ...] = ()
+    asked: tuple[Asked, ...] = ()
+    """Agents that an operator has asked to leave and that have not said goodbye, at most
+    ASKED_MAX."""
     launch_id: str = ""
     health: tuple[NodeHealth, ...] = ()
     """Nodes that have failed or were set aside, by name, at most `health.HEALTH_MAX`."""
@@ -444,6 +451,8 @@ class Node(NamedTuple):
     exits: tuple[WorkerExit, ...] = ()
     broke_ms: int | None = None
     """When its stream broke; None while attached."""
+    drain: Drain | None = None
+    """Set from the wish to leave on; no later round has a place for it."""
     claim: Claim | None = None
     """Kept only while the coordinator may still adopt rounds."""
     revision: int = 0
@@ -463,8 +472,8 @@ class Node(NamedTuple):
 
     @property
     def is_clean(self) -> bool:
-        """True when it is there and nothing runs on it."""
-        return self.attached and self.activity is Activity.READY
+        """True when it is there to stay and nothing runs on it."""
+        return self.attached and self.activity is Activity.READY and self.drain is None
 
     @property
     def is_eligible(self) -> bool:

@@ -9,7 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
+from rallypoint.server.core.drains import with_asked, without_asked
 from rallypoint.server.core.effects import (
+    DrainAsked,
+    DrainOver,
     EpochRaised,
     JobForgotten,
     NodeHealthChanged,
@@ -24,6 +27,7 @@ from rallypoint.server.core.effects import (
 from rallypoint.server.core.health import with_health
 from rallypoint.server.core.model import (
     Activity,
+    Asked,
     Job,
     JobId,
     JobSpec,
@@ -62,6 +66,7 @@ class JobMemory:
     crash_repeats: int = 0
     reformations: int = 0
     growths: int = 0
+    asked: tuple[Asked, ...] = ()
     backoff_until_ms: int = 0
     outcome: Outcome | None = None
     verdict: Verdict | None = None
@@ -117,6 +122,7 @@ def _take(memory: Memory, record: JournalRecord) -> None:
             round_number=record.round_number,
             restart_count=record.restart_count,
             health=() if known is None else known.health,
+            asked=record.asked,
         )
     else:
         memory.jobs[record.job_id] = _take_of_job(memory.jobs[record.job_id], record)
@@ -127,6 +133,8 @@ def _take_of_job(
     record: RoundSealed
     | RoundStopped
     | NodeSucceeded
+    | DrainAsked
+    | DrainOver
     | RoundSettled
     | NodeHealthChanged
     | RunClosed,
@@ -147,6 +155,10 @@ def _take_of_job(
             return replace(job, phase=Phase.STOPPING, stop_reason=reason)
         case NodeSucceeded(name=name):
             return replace(job, succeeded=job.succeeded | {name})
+        case DrainAsked(asked=asked):
+            return replace(job, asked=with_asked(job.asked, asked))
+        case DrainOver(name=name):
+            return replace(job, asked=without_asked(job.asked, name))
         case RoundSettled():
             return replace(
                 job,
@@ -211,6 +223,7 @@ def _memory_of_job(state: State, job: Job) -> JobMemory:
         crash_repeats=job.crash_repeats,
         reformations=job.reformations,
         growths=job.growths,
+        asked=job.asked,
         backoff_until_ms=job.backoff_until_ms,
         outcome=job.outcome,
         verdict=job.verdict if job.outcome is not None else None,

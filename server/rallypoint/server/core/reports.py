@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from rallypoint.server.core import inputs
 from rallypoint.server.core.deadlines import DeadlineKind
+from rallypoint.server.core.drains import begin_drain, note_first_exit, reason_of_leaving
 from rallypoint.server.core.effects import (
     Acknowledge,
     NodeSucceeded,
@@ -102,6 +103,8 @@ def _take(draft: Draft, node: Node, said: inputs.Report) -> None:
     match said:
         case inputs.Ready(ready=ready):
             become_ready(draft, node, ready)
+        case inputs.Draining(time_ms=time_ms, reason=reason):
+            begin_drain(draft, node, time_ms, reason or "the node wants to leave")
         case inputs.Goodbye(text=text):
             draft.leaving.append((node.session, text or "it said goodbye"))
         case inputs.Blocked(round=number):
@@ -122,9 +125,9 @@ def _take_of_member(
 ) -> None:
     match said:
         case inputs.Started(pids=pids):
-            if node.activity is Activity.ASSIGNED:
-                node = node._replace(activity=Activity.STARTED)
-            draft.put_node(node._replace(pids=pids))
+            is_news = node.activity is Activity.ASSIGNED
+            activity = Activity.STARTED if is_news else node.activity
+            draft.put_node(node._replace(activity=activity, pids=pids))
         case inputs.Exited(exits=exits):
             register_exits(draft, node.session, exits)
         case inputs.Succeeded():
@@ -132,7 +135,8 @@ def _take_of_member(
         case inputs.Refused(leaving=True) if node.activity is Activity.SUCCEEDED:
             pass  # its part is done; it counts as a member that succeeded until it is gone
         case inputs.Refused(leaving=True, text=text):
-            depart(draft, node, RoundReason.NODE_LEFT, text or "it is leaving")
+            words = node.drain.reason if node.drain is not None else text
+            depart(draft, node, reason_of_leaving(node), words or "it is leaving")
         case inputs.Refused(text=text):
             mark_refused(draft, node, text)
 
@@ -198,6 +202,7 @@ def register_exits(draft: Draft, session: SessionId, exits: tuple[WorkerExit, ..
         if exit.is_failure
     )
     activity = Activity.FAILED if failed else node.activity
+    round = note_first_exit(round, node, draft.now_ms)
     draft.put_node(node._replace(exits=node.exits + fresh, activity=activity))
     draft.put_job(
         replace(
@@ -281,7 +286,8 @@ def note_arrival(draft: Draft, node: Node) -> None:
 def depart(draft: Draft, node: Node, reason: RoundReason, text: str) -> None:
     """Note in the round that a member is no longer part of it, unless it had succeeded.
 
-    A member that was clean already when it was lost has nothing to do with how its round ended.
+    A member that was clean already when it was lost, or could go as it had announced, has nothing
+    to do with how its round ended.
     """
     job = draft.the_job(node.job_id)
     round = job.round
@@ -289,7 +295,7 @@ def depart(draft: Draft, node: Node, reason: RoundReason, text: str) -> None:
         return
     if node.activity is Activity.SUCCEEDED:
         round = replace(round, succeeded_gone=(*round.succeeded_gone, node.name))
-    elif node.activity is Activity.READY and reason is RoundReason.NODE_LOST:
+    elif node.activity is Activity.READY and reason is not RoundReason.NODE_LEFT:
         return
     elif len(round.departures) < LOST_MAX and not _has_departed(round, node.name):
         at_ms = draft.now_ms if node.broke_ms is None else node.broke_ms

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 
 from rallypoint.server.core.blame import find_trouble_ms, find_verdict
 from rallypoint.server.core.deadlines import DeadlineKind
+from rallypoint.server.core.drains import drain_due_ms, is_held, notify
 from rallypoint.server.core.effects import (
-    NoticeGrowth,
     RoundSealed,
     RoundSettled,
     RoundStopped,
@@ -25,10 +25,12 @@ from rallypoint.server.core.failures import judge
 from rallypoint.server.core.health import blame, choose_candidates, describe_cordoned
 from rallypoint.server.core.model import (
     HISTORY_MAX,
+    LEAVING,
     Activity,
     Consequence,
     Job,
     JobId,
+    NoticeOf,
     Outcome,
     Phase,
     Round,
@@ -49,6 +51,8 @@ REMEMBERED_MS = 86_400_000
 """How long an ended run answers with its outcome: a day."""
 NAMES_MAX = 64
 """Node names that the summary of an ended round keeps."""
+PLANNED = frozenset({RoundReason.GROWTH, RoundReason.DRAINED})
+"""A round that is stopped for these may still succeed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,12 +119,24 @@ def growth_due_ms(job: Job, tally: Tally) -> int | None:
 
 def advance(draft: Draft, job_id: JobId) -> None:
     """Take every transition of the job that is due now."""
-    steps = {Phase.FORMING: _forming, Phase.RUNNING: _running, Phase.STOPPING: _stopping}
     for _ in range(len(Phase) + 1):  # a cycle takes no time only if something is wrong
         job = draft.job(job_id)
-        if job is None or job.phase is Phase.CLOSED or not steps[job.phase](draft, job):
+        if job is None or not _advance_once(draft, job):
             return
     raise AssertionError(f"job {job_id} does not come to rest")
+
+
+def _advance_once(draft: Draft, job: Job) -> bool:
+    """Take one transition that is due; return whether there was one."""
+    match job.phase:
+        case Phase.FORMING:
+            return _forming(draft, job)
+        case Phase.RUNNING:
+            return _running(draft, job)
+        case Phase.STOPPING:
+            return _stopping(draft, job)
+        case Phase.CLOSED:
+            return False
 
 
 def _forming(draft: Draft, job: Job) -> bool:
@@ -148,7 +164,7 @@ def _forming(draft: Draft, job: Job) -> bool:
 
 def _desert(draft: Draft, job: Job) -> None:
     """Give up a run without nodes: at once after a goodbye, else when nobody comes back."""
-    if job.lost and job.lost[-1].reason is RoundReason.NODE_LEFT:
+    if job.lost and job.lost[-1].reason in LEAVING:
         close(draft, job, Outcome.ABANDONED, job.verdict)
     elif job.deserted_ms is None:
         draft.put_job(replace(job, deserted_ms=draft.now_ms))
@@ -241,7 +257,7 @@ def _running(draft: Draft, job: Job) -> bool:
     if _has_succeeded(round, tally):
         close(draft, job, Outcome.SUCCEEDED, None)
         return False
-    reason = _trouble(round)
+    reason = _trouble(round, is_held=is_held(job, tally, draft.now_ms))
     if reason is not None:
         stop(draft, job, reason)
         return True
@@ -258,27 +274,47 @@ def _running(draft: Draft, job: Job) -> bool:
             job, first_newcomer_ms=since_ms, last_arrival_ms=since_ms or job.last_arrival_ms
         )
         draft.put_job(job)
-    due_ms = growth_due_ms(job, tally)
-    if due_ms is not None and draft.now_ms >= due_ms:
+    growth_ms, drain_ms = growth_due_ms(job, tally), drain_due_ms(job, tally)
+    if drain_ms is not None and draft.now_ms >= drain_ms:
+        stop(draft, job, RoundReason.DRAINED)
+        return True
+    if growth_ms is not None and draft.now_ms >= growth_ms:
         stop(draft, job, RoundReason.GROWTH)
         return True
-    if due_ms is not None and draft.deadline(DeadlineKind.GROWTH, job_id) is None:
-        for node in draft.nodes_of(job_id):
-            if node.member:
-                draft.effects.append(NoticeGrowth(node.session, due_ms - draft.now_ms))
-    draft.set_deadline(DeadlineKind.GROWTH, job_id, due_ms)
+    draft.set_deadline(DeadlineKind.DRAIN, job_id, drain_ms)
+    draft.set_deadline(DeadlineKind.GROWTH, job_id, growth_ms)
+    _announce(draft, job, growth_ms)
     return False
+
+
+def _announce(draft: Draft, job: Job, growth_ms: int | None) -> None:
+    """Tell every member what is about to happen, when that has changed."""
+    round = job.round
+    assert round is not None
+    notices = tuple(notice for notice in round.notices if notice.name is not None)
+    if growth_ms is not None:
+        known = next((notice for notice in round.notices if notice.name is None), None)
+        # Every newcomer moves the instant: the latest that it can move to is told, once.
+        begun_ms = job.first_newcomer_ms or draft.now_ms
+        latest_ms = max(growth_ms, begun_ms + LAST_CALL_FACTOR * job.spec.settle_ms)
+        notices = (*notices, known or NoticeOf(None, latest_ms))
+    if notices == round.told:
+        return
+    draft.put_job(replace(job, round=replace(round, notices=notices, told=notices)))
+    for node in draft.nodes_of(job.job_id):
+        if node.member:
+            notify(draft, node)
 
 
 def _has_succeeded(round: Round, tally: Tally) -> bool:
     return tally.succeeded + len(round.succeeded_gone) == round.header.group_world_size
 
 
-def _trouble(round: Round) -> RoundReason | None:
+def _trouble(round: Round, *, is_held: bool) -> RoundReason | None:
     """Return why a running round has to be stopped, or None."""
     if round.failures or round.refusal is not None:
         return RoundReason.WORKER_FAILED
-    if round.departures:
+    if round.departures and not is_held:
         return round.departures[0].reason
     return None
 
@@ -293,6 +329,7 @@ def stop(draft: Draft, job: Job, reason: RoundReason) -> None:
     timing = draft.state.timing
     draft.set_deadline(DeadlineKind.START, job_id, None)
     draft.set_deadline(DeadlineKind.GROWTH, job_id, None)
+    draft.set_deadline(DeadlineKind.DRAIN, job_id, None)
     due_ms = now_ms + job.spec.grace_ms + timing.stop_slack_ms
     draft.set_deadline(DeadlineKind.STOP, job_id, due_ms)
     draft.records.append(RoundStopped(job_id, round.header.number, reason))
@@ -304,7 +341,7 @@ def stop(draft: Draft, job: Job, reason: RoundReason) -> None:
 def _stopping(draft: Draft, job: Job) -> bool:
     round, tally = job.round, draft.tally(job.job_id)
     assert round is not None
-    if round.stop_reason is RoundReason.GROWTH and _has_succeeded(round, tally):
+    if round.stop_reason in PLANNED and _has_succeeded(round, tally):
         close(draft, job, Outcome.SUCCEEDED, None)
         return False
     if tally.pending > 0:
@@ -423,6 +460,7 @@ def close(draft: Draft, job: Job, outcome: Outcome, verdict: Verdict | None) -> 
         DeadlineKind.START,
         DeadlineKind.STOP,
         DeadlineKind.GROWTH,
+        DeadlineKind.DRAIN,
         DeadlineKind.ABANDON,
     ):
         draft.set_deadline(kind, job_id, None)

@@ -11,6 +11,7 @@ from dataclasses import fields, replace
 
 from rallypoint.server.core import inputs
 from rallypoint.server.core.deadlines import DeadlineKind
+from rallypoint.server.core.drains import ask_again, begin_drain, end_drain, has_notices, notify
 from rallypoint.server.core.effects import (
     Disconnect,
     EpochRaised,
@@ -18,12 +19,13 @@ from rallypoint.server.core.effects import (
     Refusal,
     RefusalKind,
     Refuse,
-    RunOpened,
     Welcome,
+    run_opened,
 )
 from rallypoint.server.core.health import find_bar
 from rallypoint.server.core.model import (
     JOBS_MAX,
+    LEAVING,
     LOST_MAX,
     NODES_PER_JOB_MAX,
     Activity,
@@ -150,9 +152,7 @@ def _open_if_needed(draft: Draft, said: inputs.Hello) -> Job:
 
 
 def _record_opened(draft: Draft, job: Job) -> None:
-    draft.records.append(
-        RunOpened(job.job_id, job.run, job.spec, job.launch_id, job.round_number, job.restart_count)
-    )
+    draft.records.append(run_opened(job))
 
 
 def _refuse_identity(draft: Draft, job: Job, identity: Identity) -> Refusal | None:
@@ -271,7 +271,10 @@ def _join(draft: Draft, job: Job, said: inputs.Hello) -> None:
     draft.set_deadline(DeadlineKind.ABANDON, job.job_id, None)
     draft.put_node(node)
     note_arrival(draft, node)
-    _greet(draft, node, job)
+    ask_again(draft, node)
+    if said.draining is not None:
+        begin_drain(draft, draft.the_node(node.session), *said.draining)
+    _greet(draft, draft.the_node(node.session), job)
     draft.changed(job.job_id, "node_joined", node=node.name)
 
 
@@ -289,6 +292,8 @@ def _greet(draft: Draft, node: Node, job: Job) -> None:
     draft.resend.add(node.session)
     draft.touched[node.session] = None
     draft.effects.append(Welcome(node.session, node.connection, node.name, job.run))
+    if has_notices(draft, node):
+        notify(draft, node)
     hear(draft, node.session)
 
 
@@ -315,6 +320,8 @@ def _resume(draft: Draft, node: Node, said: inputs.Hello) -> Refusal | None:
     elif said.claim is not None and node.member:
         if said.claim.header.number == node.held_round:
             take_claim(draft, session, said.claim)
+    if said.draining is not None:
+        begin_drain(draft, draft.the_node(session), *said.draining)
     _greet(draft, draft.the_node(session), draft.the_job(node.job_id))
     draft.changed(node.job_id, "node_resumed", node=node.name)
     return None
@@ -336,6 +343,10 @@ def broken(draft: Draft, sender: inputs.Sender) -> Refusal | None:
 
 def lose(draft: Draft, node: Node, reason: RoundReason, text: str) -> None:
     """Let a node go for good; its round ends unless it had succeeded."""
+    if reason in LEAVING:
+        end_drain(draft, node)
+    if node.drain is not None:
+        reason, text = RoundReason.DRAINED, f"{node.drain.reason}; {text}"
     depart(draft, node, reason, text)
     draft.remove_node(node)
     draft.effects.append(Disconnect(node.session))

@@ -59,6 +59,8 @@ class Tally(NamedTuple):
     """Members that have succeeded."""
     newcomers: int = 0
     """Eligible nodes that are no members."""
+    draining: int = 0
+    """Members that drain."""
 
     def placeable(self, min_nodes: int) -> int:
         """Return how many nodes a round can have: the reserve only as far as `min_nodes` asks."""
@@ -66,18 +68,36 @@ class Tally(NamedTuple):
 
     def plus(self, other: Tally, sign: int) -> Tally:
         """Return this tally with another one added (sign 1) or taken away (sign -1)."""
-        return Tally._make(mine + sign * its for mine, its in zip(self, other, strict=True))
+        return Tally(
+            self.nodes + sign * other.nodes,
+            self.away + sign * other.away,
+            self.eligible + sign * other.eligible,
+            self.reserve + sign * other.reserve,
+            self.members + sign * other.members,
+            self.pending + sign * other.pending,
+            self.unstarted + sign * other.unstarted,
+            self.succeeded + sign * other.succeeded,
+            self.newcomers + sign * other.newcomers,
+            self.draining + sign * other.draining,
+        )
 
 
-_Standing = tuple[bool, Activity, bool, bool, Bar]
-"""All that a node's tally depends on: attached, activity, member, set aside, bar."""
+_Standing = tuple[bool, Activity, bool, bool, bool, Bar]
+"""All that a node's tally depends on: attached, activity, member, set aside, draining, bar."""
 _tallies: dict[_Standing, Tally] = {}
 _differences: dict[tuple[_Standing, _Standing], Tally] = {}
 """Worked out once for each of the few standings and pairs of standings that there are."""
 
 
 def _standing(node: Node) -> _Standing:
-    return (node.attached, node.activity, node.member, node.set_aside, node.bar)
+    return (
+        node.attached,
+        node.activity,
+        node.member,
+        node.set_aside,
+        node.drain is not None,
+        node.bar,
+    )
 
 
 def tally_of(node: Node) -> Tally:
@@ -95,6 +115,7 @@ def tally_of(node: Node) -> Tally:
             unstarted=node.member and node.activity is Activity.ASSIGNED,
             succeeded=node.member and node.activity is Activity.SUCCEEDED,
             newcomers=node.is_eligible and not node.member,
+            draining=node.member and node.drain is not None,
         )
     return found
 
@@ -298,6 +319,7 @@ class Draft:
             and old.member == node.member
             and old.set_aside == node.set_aside
             and old.bar is node.bar
+            and old.drain == node.drain
         ):
             self._tallies[job_id] = tally.plus(_difference(old, node), 1)
         self._nodes[session] = node

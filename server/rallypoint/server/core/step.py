@@ -9,6 +9,7 @@ from rallypoint.server.core import inputs
 from rallypoint.server.core.adoption import adopt
 from rallypoint.server.core.deadlines import DeadlineKey, DeadlineKind
 from rallypoint.server.core.desired import tell_nodes
+from rallypoint.server.core.drains import ask_to_drain, reason_of_leaving
 from rallypoint.server.core.effects import Effect, Record, Refusal
 from rallypoint.server.core.health import cordon, end_quarantines, uncordon
 from rallypoint.server.core.model import (
@@ -64,7 +65,8 @@ def step(state: State, said: inputs.Input, now_ms: int) -> Transition:
     if refusal is not None:
         return _refused(state, now_ms, draft, refusal)
     for session, text in draft.leaving:
-        lose(draft, draft.the_node(session), RoundReason.NODE_LEFT, text)
+        node = draft.the_node(session)
+        lose(draft, node, reason_of_leaving(node), text)
     jobs = _touched_jobs(draft, said)
     for job_id in jobs:
         advance(draft, job_id)
@@ -103,6 +105,8 @@ def _take(draft: Draft, said: inputs.Input) -> Refusal | None:
         case inputs.TimePassed():
             _expire(draft)
             return None
+        case inputs.DrainNode():
+            return ask_to_drain(draft, said)
         case inputs.JobBroken(job_id=job_id, report=text):
             _fail_broken(draft, job_id, text)
             return None
@@ -113,6 +117,7 @@ def _take(draft: Draft, said: inputs.Input) -> Refusal | None:
             | inputs.Exited()
             | inputs.Succeeded()
             | inputs.Blocked()
+            | inputs.Draining()
             | inputs.Goodbye()
         ):
             return report(draft, said)
@@ -161,7 +166,7 @@ def _expire_job(draft: Draft, key: DeadlineKey) -> None:
     if job is None:
         return
     match kind:
-        case DeadlineKind.FORMING | DeadlineKind.GROWTH:
+        case DeadlineKind.FORMING | DeadlineKind.GROWTH | DeadlineKind.DRAIN:
             draft.put_job(job)  # `advance` looks again
         case DeadlineKind.START if job.phase is Phase.RUNNING:
             assert job.round is not None

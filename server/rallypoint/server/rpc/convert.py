@@ -103,6 +103,7 @@ def to_hello(envelope: agent_pb2.SessionRequest) -> inputs.Hello:
         revision=said.revision_applied,
         claim=_to_claim(said.held) if has_held else None,
         ready=_to_ready(said.ready, "hello.ready") if has_ready else None,
+        draining=_to_drain(said.draining, "hello.draining") if said.HasField("draining") else None,
     )
 
 
@@ -256,6 +257,7 @@ _REASONS = {
     round_pb2.ROUND_REASON_NODE_LEFT: RoundReason.NODE_LEFT,
     round_pb2.ROUND_REASON_GROWTH: RoundReason.GROWTH,
     round_pb2.ROUND_REASON_START_OVERDUE: RoundReason.START_OVERDUE,
+    round_pb2.ROUND_REASON_DRAINED: RoundReason.DRAINED,
 }
 
 
@@ -340,6 +342,8 @@ def to_report(envelope: agent_pb2.SessionRequest, local_world_size: int) -> inpu
             return inputs.Succeeded(sender, envelope.succeeded.round)
         case "blocked":
             return inputs.Blocked(sender, envelope.blocked.round, tuple(envelope.blocked.pids[:64]))
+        case "draining":
+            return inputs.Draining(sender, *_to_drain(envelope.draining, "draining"))
         case "goodbye":
             return inputs.Goodbye(sender, _limited(envelope.goodbye.text, TEXT_CHARS_MAX))
         case _:
@@ -350,6 +354,11 @@ def to_heartbeat(envelope: agent_pb2.SessionRequest) -> inputs.Heartbeat:
     """Return the input of a heartbeat."""
     sender = inputs.Sender(SessionId(envelope.session_id), envelope.connection, envelope.epoch)
     return inputs.Heartbeat(sender, envelope.heartbeat.number)
+
+
+def _to_drain(draining: agent_pb2.Draining, path: str) -> tuple[int, str]:
+    time_ms = _to_ms(draining.time_left, f"{path}.time_left")
+    return time_ms, _limited(draining.reason, TEXT_CHARS_MAX)
 
 
 def _to_ready(ready: agent_pb2.Ready, path: str) -> inputs.ReadyPort:

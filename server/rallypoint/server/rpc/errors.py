@@ -82,7 +82,7 @@ _TABLE: dict[RefusalKind, _Row] = {
     RefusalKind.UNKNOWN_NODE: _Row(
         grpc.StatusCode.NOT_FOUND,
         details_pb2.UnknownNode,
-        "job {job_id} has no node {node_name!r}",
+        "no node {node_name!r} is attached to job {job_id}",
     ),
     # The stream ends and the agent says everything again on a new one: no fact to carry.
     RefusalKind.SEQUENCE_GAP: _Row(

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from google.protobuf.duration_pb2 import Duration
 
 from rallypoint.server.core.deadlines import DeadlineKind
 from rallypoint.server.core.effects import (
     Desired,
     DesiredFinished,
+    DesiredReleased,
     DesiredRun,
     DesiredStandby,
     DesiredStop,
+    Notify,
     Send,
 )
 from rallypoint.server.core.explain import Waiting, explain
@@ -26,6 +30,7 @@ from rallypoint.server.core.model import (
     JobSpec,
     Node,
     NodeHealth,
+    NoticeOf,
     Outcome,
     Phase,
     Round,
@@ -64,6 +69,7 @@ WAITS = {
     WaitKind.STOP: job_pb2.WAIT_KIND_STOP,
     WaitKind.GROWTH: job_pb2.WAIT_KIND_GROWTH,
     WaitKind.FAREWELL: job_pb2.WAIT_KIND_FAREWELL,
+    WaitKind.DRAIN: job_pb2.WAIT_KIND_DRAIN,
 }
 REASONS = {
     RoundReason.UNKNOWN: round_pb2.ROUND_REASON_UNSPECIFIED,
@@ -75,6 +81,7 @@ REASONS = {
     RoundReason.START_OVERDUE: round_pb2.ROUND_REASON_START_OVERDUE,
     RoundReason.SUCCEEDED: round_pb2.ROUND_REASON_SUCCEEDED,
     RoundReason.CLOSED: round_pb2.ROUND_REASON_CLOSED,
+    RoundReason.DRAINED: round_pb2.ROUND_REASON_DRAINED,
 }
 CAUSES = {
     VerdictCause.WORKER_FAILED: verdict_pb2.VERDICT_CAUSE_WORKER_FAILED,
@@ -107,6 +114,10 @@ STATES = {
 }
 
 
+SHARED_MAX = 64
+"""Rounds whose messages are kept while they are told to one node after the other."""
+
+
 def _optional_duration(ms: int | None) -> Duration | None:
     return None if ms is None else to_duration(ms)
 
@@ -125,21 +136,16 @@ def _fill_desired(message: agent_pb2.DesiredState, desired: Desired) -> None:
     match desired:
         case DesiredRun(header=header, assignment=assignment, max_restarts=max_restarts):
             assert isinstance(assignment, Assignment)
-            message.run.CopyFrom(
-                agent_pb2.Run(
-                    header=header_message(header),
-                    assignment=assignment_message(assignment),
-                    max_restarts=max_restarts,
-                )
-            )
-        case DesiredStop(round=number, reason=reason, grace_ms=grace_ms, text=text):
-            message.stop.CopyFrom(
-                agent_pb2.Stop(
-                    round=number, reason=REASONS[reason], grace=to_duration(grace_ms), text=text
-                )
-            )
+            message.run.header.CopyFrom(header_message(header))
+            message.run.assignment.CopyFrom(assignment_message(assignment))
+            message.run.max_restarts = max_restarts
+        case DesiredStop():
+            message.stop.CopyFrom(_stop_message(desired))
         case DesiredStandby(spare=spare):
             message.standby.CopyFrom(agent_pb2.Standby(spare=spare))
+        case DesiredReleased(text=text):
+            reason_drained = agent_pb2.RELEASED_REASON_DRAINED
+            message.released.CopyFrom(agent_pb2.Released(reason=reason_drained, text=text))
         case DesiredFinished(outcome=outcome, verdict=verdict):
             message.finished.CopyFrom(
                 agent_pb2.Finished(
@@ -153,8 +159,19 @@ def _fill_desired(message: agent_pb2.DesiredState, desired: Desired) -> None:
             )
 
 
+@lru_cache(maxsize=SHARED_MAX)
+def _stop_message(stop: DesiredStop) -> agent_pb2.Stop:
+    return agent_pb2.Stop(
+        round=stop.round,
+        reason=REASONS[stop.reason],
+        grace=to_duration(stop.grace_ms),
+        text=stop.text,
+    )
+
+
+@lru_cache(maxsize=SHARED_MAX)
 def header_message(header: RoundHeader) -> round_pb2.RoundHeader:
-    """Return what all members of a round share."""
+    """Return what all members of a round share; a message to copy, not to change."""
     return round_pb2.RoundHeader(
         number=header.number,
         run=header.run,
@@ -227,6 +244,25 @@ def _exit_message(exit: WorkerExit, *, whole: bool) -> node_pb2.WorkerExit:
     return message
 
 
+def notice_message(notice: NoticeOf, left_ms: int) -> job_pb2.Notice:
+    """Return what is about to happen, and when at the latest."""
+    drains = notice.name is not None
+    return job_pb2.Notice(
+        kind=job_pb2.NOTICE_KIND_DRAIN if drains else job_pb2.NOTICE_KIND_GROWTH,
+        time_left=to_duration(left_ms),
+        node_name=notice.name or "",
+        reason=notice.reason,
+    )
+
+
+def notices_message(notify: Notify) -> agent_pb2.Notices:
+    """Return everything that a node is told to expect, soonest first."""
+    soonest_first = sorted(notify.notices, key=lambda pair: pair[1])
+    return agent_pb2.Notices(
+        notices=[notice_message(notice, left_ms) for notice, left_ms in soonest_first]
+    )
+
+
 def waiting_message(waiting: Waiting) -> job_pb2.Waiting:
     """Return the explanation of a wait."""
     return job_pb2.Waiting(
@@ -262,6 +298,10 @@ def job_message(state: State, job: Job, now_ms: int, *, whole: bool) -> job_pb2.
         verdict=None if job.verdict is None else verdict_message(job.verdict),
         age=to_duration(now_ms - job.opened_ms),
         lost=[_lost_message(departure, now_ms) for departure in job.lost],
+        notices=[
+            notice_message(notice, max(0, notice.until_ms - now_ms))
+            for notice in (job.round.notices if job.phase is Phase.RUNNING and job.round else ())
+        ],
     )
     if whole:
         message.health.extend(
@@ -359,6 +399,7 @@ def _node_message(state: State, job: Job, node: Node, now_ms: int) -> node_pb2.N
         assignment=None if assignment is None else assignment_message(assignment),
         spare=job.phase is Phase.RUNNING and node.is_eligible and not node.member,
         silent=to_duration(silent_ms),
+        draining=None if node.drain is None else to_duration(max(0, node.drain.until_ms - now_ms)),
     )
     health = find_health(job.health, node.name)
     if is_notable(health, job.spec, now_ms):
