@@ -5,12 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rallypoint.server.core import inputs
-from rallypoint.server.core.effects import (
-    JobChanged,
-    JobForgotten,
-    NodeHealthChanged,
-    RoundSealed,
-)
+from rallypoint.server.core.effects import JobChanged, JobForgotten, NodeHealthChanged, RoundSealed
 from rallypoint.server.core.explain import explain
 from rallypoint.server.core.model import JobId, NodeName, Phase, WaitKind
 from rallypoint.server.core.step import Transition

@@ -5,15 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from rallypoint.server.core import inputs
-from rallypoint.server.core.health import (
-    find_health,
-)
-from rallypoint.server.core.model import (
-    JobId,
-    JobSpec,
-    NodeHealth,
-    NodeName,
-)
+from rallypoint.server.core.health import find_health
+from rallypoint.server.core.model import JobId, JobSpec, NodeHealth, NodeName
 from rallypoint.server.core.step import Transition
 from support.coordinator import Bench
 from support.fake_agents import JOB, FakeAgent
