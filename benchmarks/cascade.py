@@ -9,6 +9,7 @@ have to be torch: connections break because they are closed, and signals are the
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import select
@@ -24,6 +25,7 @@ from typing import Any
 RANK, WORLD_SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 LINE = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
 RESET_ON_CLOSE = struct.pack("ii", 1, 0)
+TEARDOWN_S = 3
 GLOO = (
     "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:537] Read error [127.0.0.1]:{}: "
     "Connection reset by peer. This is typically caused by a remote worker hanging or bugs in the "
@@ -64,32 +66,45 @@ def write_record(
     sys.__excepthook__(kind, error, trace)
 
 
+def hold_on(peers: dict[int, socket.socket]) -> None:
+    """Take as long for the end of the interpreter as a process does that gives a GPU back."""
+    for peer in peers.values():
+        peer.close()
+    time.sleep(TEARDOWN_S)
+
+
 def die_first(plan: dict[str, Any], peers: dict[int, socket.socket]) -> None:
     """Be the culprit; with `early` the others see it before it is dead."""
-    if plan["early"]:
+    kind = plan["kind"]
+    if kind == "teardown":
+        atexit.register(hold_on, peers)
+    elif plan["early"]:
         for peer in peers.values():
             peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)
             peer.close()
         time.sleep(plan["linger_s"])
+    if kind == "recorded":
+        sys.excepthook = write_record
+    if kind == "oom":  # that takes its time: when it is over the others say
+        use_all_memory(plan["group"])
     report("failing", at_ns=time.monotonic_ns())
-    match plan["kind"]:
-        case "exception":
+    match kind:
+        case "exception" | "recorded" | "teardown":
             raise ValueError("loss is nan")
-        case "recorded":
-            sys.excepthook = write_record
-            raise ValueError("loss is nan")
+        case "exit":
+            os._exit(17)
         case "segv":
             os.kill(os.getpid(), signal.SIGSEGV)
         case "kill":
             os.kill(os.getpid(), signal.SIGKILL)
-        case "exit":
-            os._exit(17)
-        case "oom":
-            with open(os.path.join(plan["group"], "cgroup.procs"), "w") as file:
-                file.write(str(os.getpid()))
-            kept = [bytearray(1 << 20) for _ in range(1 << 12)]
-            raise AssertionError(f"{len(kept)} MB fit into the cgroup")
-    signal.pause()
+
+
+def use_all_memory(group: str) -> None:
+    """Die of a cgroup that is too small."""
+    with open(os.path.join(group, "cgroup.procs"), "w") as file:
+        file.write(str(os.getpid()))
+    kept = [bytearray(1 << 20) for _ in range(1 << 12)]
+    raise AssertionError(f"{len(kept)} MB fit into the cgroup")
 
 
 def follow(plan: dict[str, Any], peers: dict[int, socket.socket]) -> None:
@@ -102,8 +117,8 @@ def follow(plan: dict[str, Any], peers: dict[int, socket.socket]) -> None:
         if not ready[0].recv(1):
             raise EOFError
     except (OSError, EOFError) as error:
-        time.sleep(manner["delay_s"])
         report("failing", at_ns=time.monotonic_ns())
+        time.sleep(manner["delay_s"])
         if manner["says"] == "recorded":
             sys.excepthook = write_record
         if manner["says"] == "gloo":

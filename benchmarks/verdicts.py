@@ -2,8 +2,8 @@
 
 One job of real agents and real worker processes, without torch. In each round one worker dies in
 one of several ways and takes the others with it: 20 to 500 ms later, or, in every other cascade,
-before its own end, because its connections break 20 to 100 ms before it does. The next round is the
-next cascade.
+before its own end, because its connections break 20 to 100 ms before it does, or 3 s in the slow
+teardown of an interpreter. The next round is the next cascade.
 
     python benchmarks/verdicts.py --cascades 120 --json verdicts.json
 """
@@ -38,23 +38,24 @@ from rallypoint.v1 import verdict_pb2
 from rallypoint.wire.channel import client_options
 from trial import WAIT_LIMIT_S, MeasurementFailed, Trial
 
-KINDS = ("exception", "recorded", "segv", "kill", "exit", "oom")
+KINDS = ("exception", "recorded", "segv", "kill", "exit", "teardown", "oom")
 SAYS = ("reset", "gloo", "recorded")
 RIGHT_MIN = 0.99
 """Share of verdicts that have to name the right worker."""
 READABLE_S_MAX = 1.0
 """From the first failure to a verdict that GetJob shows."""
 POLL_S = 0.005
-OOM_BYTES = 64 << 20
+OOM_BYTES = 16 << 20
 ENDS = {
     "exception": (1, None),
     "recorded": (1, None),
     "segv": (None, int(signal.SIGSEGV)),
     "kill": (None, int(signal.SIGKILL)),
     "exit": (17, None),
+    "teardown": (None, int(signal.SIGTERM)),
     "oom": (None, int(signal.SIGKILL)),
 }
-"""Exit code and signal that each kind of death ends with, unless our own TERM comes before it."""
+"""Exit code and signal with which each kind ends; in a long teardown the stop comes first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +103,7 @@ class Inbox:
         self._socket.sendto(json.dumps(plan).encode(), address)
 
     def first_failure_ns(self) -> int:
-        """Return when the first worker said that it was about to fail; all have said it by now."""
+        """Return when the first worker failed or saw another fail; all have said it by now."""
         self._socket.setblocking(False)
         times: list[int] = []
         with suppress(BlockingIOError):
@@ -141,9 +142,10 @@ def memory_group() -> Iterator[str]:
 def draw_plan(chance: random.Random, number: int, world_size: int, group: str) -> dict[str, Any]:
     """Return how the `number`-th cascade goes: kinds in turn, late and early in turn."""
     kinds = KINDS if group else KINDS[:-1]
-    early = (number + number // len(kinds)) % 2 == 1
+    kind = kinds[number % len(kinds)]
+    early = kind == "teardown" or (number % len(kinds) + number // len(kinds)) % 2 == 1
     return {
-        "kind": kinds[number % len(kinds)],
+        "kind": kind,
         "early": early,
         "culprit": chance.randrange(world_size),
         "linger_s": chance.uniform(0.02, 0.1),

@@ -12,16 +12,16 @@ VERDICTS = Path(__file__).parents[2] / "benchmarks" / "verdicts.py"
 
 
 def test_small_run_of_the_benchmark(world: World) -> None:
-    """Of six cascades, three with victims that fail before the culprit, six verdicts are right."""
+    """With victims that fail after the culprit and with such that fail before it."""
     path = world.folder / "verdicts.json"
-    done = world.run(sys.executable, str(VERDICTS), "--cascades=6", f"--json={path}")
+    done = world.run(sys.executable, str(VERDICTS), "--cascades=7", f"--json={path}")
 
     assert done.returncode == 0, done.stderr
     cascades = json.loads(path.read_text())["cascades"]
     kinds = [cascade["kind"] for cascade in cascades]
-    assert kinds[:5] == ["exception", "recorded", "segv", "kill", "exit"]
-    assert kinds[5] in ("oom", "exception")  # as far as this machine lets us run out of memory
-    assert [cascade["early"] for cascade in cascades] == [False, True] * 3
+    assert kinds[:6] == ["exception", "recorded", "segv", "kill", "exit", "teardown"]
+    assert kinds[6] in ("oom", "exception")  # as far as this machine lets us run out of memory
+    assert [cascade["early"] for cascade in cascades][:6] == [False, True] * 3
     assert all(cascade["named"] == cascade["culprit"] for cascade in cascades), done.stderr
 
 

@@ -19,7 +19,7 @@ from rallypoint.agent.core.model import (
     RunOrder,
 )
 from rallypoint.agent.core.step import step
-from rallypoint.agent.output import read_error_file
+from rallypoint.agent.output import find_uncaught, read_error_file
 from rallypoint.agent.translate import report_message
 
 ORDER = RunOrder(1, 1, 2, 1, "127.0.0.1", 29_500, 0, 1, 1, 0, 0, 2, "default", 0, 2, max_restarts=0)
@@ -109,3 +109,39 @@ def test_age_of_a_record_is_exact(tmp_path: Path) -> None:
     path.write_text(json.dumps({"message": "plain"}))
     os.utime(path, (1_002.0, 1_002.0))
     assert read_error_file(path, 1_001.0) == ErrorRecord("plain", "", 0)
+
+
+STACK = """\
+Traceback (most recent call last):
+  File "/src/train.py", line 3, in <module>
+    raise ValueError("loss is nan")
+ValueError: loss is nan"""
+NOISE = "step 3\n"
+
+
+@pytest.mark.parametrize("prefix", ["", "[rank3]: "])
+def test_uncaught_error_is_the_last_that_was_said(prefix: str) -> None:
+    """A traceback at the end of standard error is the error that a worker is ending with."""
+    said = "".join(f"{prefix}{line}\n" for line in STACK.splitlines())
+
+    assert find_uncaught(NOISE + said) == ErrorRecord("ValueError: loss is nan", STACK, None)
+    assert find_uncaught(f"{STACK}\n{NOISE}{said}") == ErrorRecord(
+        "ValueError: loss is nan", STACK, None
+    )
+
+
+@pytest.mark.parametrize(
+    ("claim", "tail"),
+    [
+        ("nothing", ""),
+        ("no error", NOISE),
+        ("an error that was survived", f"{STACK}\n{NOISE * 9}"),
+        ("of a thread", f"Exception in thread Thread-1 (f):\n{STACK}\n"),
+        ("of a child", f"Process SpawnProcess-1:\n{STACK}\n"),
+        ("of a destructor", f"Exception ignored in: <function f>\n{STACK}\n"),
+        ("half of one", STACK.rpartition("\n")[0]),
+    ],
+)
+def test_what_is_no_uncaught_error(claim: str, tail: str) -> None:
+    """What a worker lives on after, or what did not end its main thread, says nothing."""
+    assert find_uncaught(tail) is None, claim

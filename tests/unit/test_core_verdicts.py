@@ -126,6 +126,7 @@ def test_there_is_nobody_to_wait_for() -> None:
     b.fail(*(victim(rank) for rank in range(20)))
 
     assert [Phase.STOPPING] * 2 == [alone.job().phase, bench.job().phase]
+    assert ("", False) == (the_verdict(alone).evidence, the_verdict(alone).groups[0].is_victim)
 
 
 def test_a_lost_node_ends_the_wait_and_explains_it() -> None:

@@ -13,16 +13,16 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from rallypoint.agent.core import inputs
-from rallypoint.agent.core.model import Notice, RunOrder
+from rallypoint.agent.core.model import ErrorRecord, Notice, RunOrder
 from rallypoint.agent.environ import Launch, worker_command, worker_environment
 from rallypoint.agent.frames import FrameTooLarge
 from rallypoint.agent.notices import notice_file, write_notices
 from rallypoint.agent.oom import OomWatch
-from rallypoint.agent.output import StderrPump, read_error_file
+from rallypoint.agent.output import StderrPump, find_uncaught, read_error_file
 from rallypoint.agent.process import SpawnRequest, WorkerHost, WorkerHostError
 from rallypoint.agent.worker_events import (
     ORPHANS,
@@ -43,6 +43,8 @@ SWEEP_LIMIT_MS = 5_000
 """What survives SIGKILL this long is reported as blocked."""
 TAIL_WAIT_S = 0.05
 """How long the report of an exit waits for the rest of standard error."""
+TEARDOWN_MS = 10_000
+"""An error that was printed longer ago than this was survived, or its process hangs."""
 _WORKERS_MAX = 1 << 16
 
 
@@ -52,6 +54,11 @@ class _Worker:
     local_rank: int
     error_file: Path
     pump: StderrPump
+    uncaught: ErrorRecord | None = None
+    """The error with which it was ending when it was signalled first."""
+    uncaught_ns: int = 0
+    """Monotonic time when it had written that."""
+    is_signalled: bool = False
 
 
 @dataclass(slots=True)
@@ -129,12 +136,22 @@ class Supervisor:
 
     def signal(self, signum: int) -> None:
         """Signal the group of every worker that lives."""
+        for worker in self._workers.values():
+            self._note_last_words(worker)
         self._ask(lambda: self.host.signal(signum))
 
     def tell(self, number: int, notices: Sequence[Notice], node_name: str) -> None:
         """Let the workers of a round find `notices` in their notice file; none removes it."""
         assert self._folder is not None
         write_notices(notice_file(self._folder, number), notices, node_name)
+
+    def _note_last_words(self, worker: _Worker) -> None:
+        """Note whether the worker was ending of an error of its own before it is signalled."""
+        silent_ms = worker.pump.silent_ms()
+        if not worker.is_signalled and silent_ms < TEARDOWN_MS:
+            worker.uncaught = find_uncaught(worker.pump.tail())
+            worker.uncaught_ns = time.monotonic_ns() - silent_ms * 1_000_000
+        worker.is_signalled = True
 
     def sweep(self, token: int) -> None:
         """Kill everything that the workers started; the answer is `Swept`."""
@@ -206,6 +223,9 @@ class Supervisor:
         is_suspect = event.signal == signal.SIGKILL and not self._sweep_token
         oom_killed = self.oom.ended(event.pid, is_suspect=is_suspect)
         error = read_error_file(worker.error_file, ended_s) if event.exit_code != 0 else None
+        if error is None and worker.uncaught is not None:
+            age_ms = (seen_ns - worker.uncaught_ns) // 1_000_000
+            error = replace(worker.uncaught, before_exit_ms=max(0, age_ms))
         self.post(
             inputs.WorkerEnded(
                 round=worker.round,

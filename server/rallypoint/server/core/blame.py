@@ -60,8 +60,8 @@ def with_failure(round: Round, name: NodeName, rank: int, exit: WorkerExit, now_
     Where there is none, the last of the least suspect makes room: the culprit is found however many
     victims were reported before it.
     """
-    failed = FailedWorker(name, rank, exit, classify(exit))
-    is_victim = failed.symptom is Symptom.VICTIM
+    is_alone = round.header.world_size == 1  # of whom could it be the victim?
+    failed = FailedWorker(name, rank, exit, Symptom.PRIMARY if is_alone else classify(exit))
     kept = (*round.failures, failed)
     if len(kept) > FAILURES_MAX:
         # What was reported first is part of the evidence and stays.
@@ -76,7 +76,7 @@ def with_failure(round: Round, name: NodeName, rank: int, exit: WorkerExit, now_
             rank=rank,
             ended=describe_exit(exit),
             error=find_stack(exit) or error_text(exit),
-            is_victim=is_victim,
+            is_victim=failed.symptom is Symptom.VICTIM,
         ),
         first_failure_ms=now_ms if round.first_failure_ms is None else round.first_failure_ms,
     )
