@@ -18,7 +18,7 @@ from rallypoint.server.core import adoption, desired, failures, ranks, reports, 
 from rallypoint.server.core import model as server
 from rallypoint.server.core import step as core
 from rallypoint.server.core.deadlines import DeadlineKind
-from rallypoint.server.core.effects import Desired, DesiredFinished
+from rallypoint.server.core.effects import Desired, DesiredFinished, DesiredStop
 from rallypoint.server.core.state import Draft
 
 Patch = tuple[Any, str, Callable[..., Any]]
@@ -184,8 +184,10 @@ def _forget_a_record() -> list[Patch]:
 def _tell_two_outcomes() -> list[Patch]:
     """Tell every second node of a run that succeeded that it failed."""
 
-    def desired_state(job: server.Job, node: server.Node) -> Desired:
-        wanted = real(job, node)
+    def desired_state(
+        job: server.Job, node: server.Node, orders: dict[server.JobId, DesiredStop]
+    ) -> Desired:
+        wanted = real(job, node, orders)
         if isinstance(wanted, DesiredFinished) and node.arrival % 2:
             return replace(wanted, outcome=server.Outcome.FAILED)
         return wanted

@@ -256,12 +256,12 @@ def to_report(envelope: agent_pb2.SessionRequest, local_world_size: int) -> inpu
         envelope: any message after the first.
         local_world_size: number of workers of the node, which bounds local ranks.
     """
-    sender = inputs.Sender(
-        SessionId(envelope.session_id), envelope.connection, envelope.epoch, envelope.sequence
-    )
     kind = envelope.WhichOneof("message")
     if kind == "heartbeat":
         return None
+    sender = inputs.Sender(
+        SessionId(envelope.session_id), envelope.connection, envelope.epoch, envelope.sequence
+    )
     _require(envelope.sequence > 0, "sequence", "a report needs a number")
     match kind:
         case "ready":
