@@ -99,7 +99,8 @@ async def server(*command: str) -> AsyncIterator[tuple[int, int]]:
         yield int(line.decode().rpartition(":")[2]), process.pid
     finally:
         process.terminate()
-        await process.wait()
+        async with asyncio.timeout(STEP_S_MAX):
+            await process.wait()
 
 
 async def form_rounds(
@@ -152,7 +153,8 @@ async def form_rounds(
             await afterwards()
         for task in tasks:
             task.cancel()
-    await asyncio.gather(*(channel.close() for channel in channels))
+    async with asyncio.timeout(STEP_S_MAX):
+        await asyncio.gather(*(channel.close() for channel in channels))
 
 
 async def measure_ours(nodes: int, rounds: int, figures: Figures, idle_s: float) -> Traffic:

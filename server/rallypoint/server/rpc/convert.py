@@ -49,6 +49,8 @@ QUARANTINE_AFTER_MAX = 1_000
 """As many failures of every sick node are remembered."""
 
 _JOB_ID_PUNCTUATION = frozenset("-_.:/@")
+_HEXADECIMAL = frozenset("0123456789abcdef")
+_DEFAULT_SPEC = JobSpec()
 
 
 class InvalidMessage(Exception):
@@ -78,7 +80,7 @@ def _require(holds: bool, path: str, problem: str) -> None:
 def to_session(envelope: agent_pb2.SessionRequest) -> SessionId:
     """Return the session of an envelope."""
     session = envelope.session_id
-    is_hex = len(session) == 32 and all(char in "0123456789abcdef" for char in session)
+    is_hex = len(session) == 32 and _HEXADECIMAL.issuperset(session)
     _require(is_hex, "session_id", "must be 32 lower-case hexadecimal digits")
     return SessionId(session)
 
@@ -186,7 +188,7 @@ def _to_labels(labels: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
 def _to_spec(spec: job_pb2.JobSpec) -> JobSpec:
     low, high = spec.min_nodes, spec.max_nodes
     _require(1 <= low <= high <= NODES_MAX, "hello.spec", f"needs 1 <= min <= max <= {NODES_MAX}")
-    default = JobSpec()
+    default = _DEFAULT_SPEC
     return JobSpec(
         min_nodes=low,
         max_nodes=high,
@@ -324,12 +326,12 @@ def to_report(envelope: agent_pb2.SessionRequest, local_world_size: int) -> inpu
         envelope: any message after the first.
         local_world_size: number of workers of the node, which bounds local ranks.
     """
-    sender = inputs.Sender(
-        SessionId(envelope.session_id), envelope.connection, envelope.epoch, envelope.sequence
-    )
     kind = envelope.WhichOneof("message")
     if kind == "heartbeat":
         return None
+    sender = inputs.Sender(
+        SessionId(envelope.session_id), envelope.connection, envelope.epoch, envelope.sequence
+    )
     _require(envelope.sequence > 0, "sequence", "a report needs a number")
     match kind:
         case "ready":
