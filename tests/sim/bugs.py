@@ -193,8 +193,8 @@ def _forget_a_record() -> list[Patch]:
 def _tell_two_outcomes() -> list[Patch]:
     """Tell every second node of a run that succeeded that it failed."""
 
-    def desired_state(job: server.Job, node: server.Node) -> Desired:
-        wanted = real(job, node)
+    def desired_state(job: server.Job, node: server.Node, *how: Any) -> Desired:
+        wanted = real(job, node, *how)
         if isinstance(wanted, DesiredFinished) and node.arrival % 2:
             return replace(wanted, outcome=server.Outcome.FAILED)
         return wanted
