@@ -6,19 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from rallypoint.server.core import inputs
 from rallypoint.server.core.deadlines import DeadlineKind
 from rallypoint.server.core.effects import DesiredStandby, JobChanged, RefusalKind
-from rallypoint.server.core.health import (
-    choose_candidates,
-)
-from rallypoint.server.core.model import (
-    Bar,
-    NodeHealth,
-    NodeName,
-    Outcome,
-    Phase,
-    WaitKind,
-)
+from rallypoint.server.core.health import choose_candidates
+from rallypoint.server.core.model import Bar, JobId, NodeHealth, NodeName, Outcome, Phase, WaitKind
 from rallypoint.server.core.state import Tally
 from support.coordinator import Bench
 from support.fake_agents import JOB, finished
@@ -147,6 +139,24 @@ def test_wait_for_nodes_names_the_quarantined() -> None:
     verdict = finished(a).verdict
     assert verdict is not None
     assert verdict.text.startswith("2 of at least 3 nodes were ready")
+
+
+@pytest.mark.parametrize(("is_there", "phase"), [(True, Phase.STOPPING), (False, Phase.RUNNING)])
+def test_a_quarantined_node_may_follow_one_that_drains(is_there: bool, phase: Phase) -> None:
+    """A round is not held up to the last of several drains where a quarantined node helps out."""
+    bench = Bench(replace(SPEC, max_nodes=3, quarantine_after=1))
+    a, _, _ = bench.run_round("a", "b", "c")
+    bench.join("d")
+    fail_again(bench, a, 1)
+    assert ["d", "b", "c"] == bench.order()
+    if not is_there:
+        a.goodbye()
+    for name, time_ms in (("b", 1_000), ("c", 5_000)):
+        bench.take(inputs.DrainNode(JobId(JOB), NodeName(name), time_ms, "maintenance"))
+
+    bench.advance(1_000)
+
+    assert phase is bench.job().phase
 
 
 # --- Cordons --------------------------------------------------------------------------------------
