@@ -207,7 +207,7 @@ def _place_the_cordoned() -> list[Patch]:
     """Take whoever is clean into a round."""
 
     def choose_candidates(job: server.Job, nodes: Any) -> tuple[server.Node, ...]:
-        return tuple(node for node in nodes if node.is_clean)
+        return tuple(node for node in nodes if node.is_clean and node.drain is None)
 
     return [(rounds, "choose_candidates", choose_candidates)]
 

@@ -182,6 +182,15 @@ class World:
             said = inputs.Cordon(job_id, name, "an operator")
         self.server.request(said)
 
+    def _take_nodes_back(self) -> None:
+        """Take back every node that is set aside, or that an operator has just asked to be."""
+        assert self.server is not None
+        for job in self.server.state.jobs.values():
+            for health in job.health:
+                self.server.request(inputs.Uncordon(job.job_id, health.name))
+        for host in self.hosts:
+            self.ask_for(host, is_cordon=False)
+
     # --- processes ---
 
     def next_pid(self) -> int:
@@ -239,8 +248,7 @@ class World:
             if host.agent is not None:
                 self.clock.after(0, partial(host.agent.freeze, 0))
         self.start_coordinator()
-        for host in self.hosts:  # neither a cordon nor a long quarantine ends by itself in time
-            self.ask_for(host, is_cordon=False)
+        self._take_nodes_back()  # neither a cordon nor a long quarantine ends by itself in time
 
     def finish_work(self) -> None:
         """Let every worker finish, now and in every round that is still to come."""
