@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from rallypoint.agent.core.model import Stage
 from rallypoint.server.core.model import Phase
-from rallypoint.server.core.rounds import GROW_AFTER_MS_MAX, LAST_CALL_FACTOR
+from rallypoint.server.core.waits import GROW_AFTER_MS_MAX, LAST_CALL_FACTOR
 from sim.rules import Violation
 from sim.scenario import JobPlan
 

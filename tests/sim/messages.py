@@ -12,6 +12,7 @@ from typing import assert_never
 from rallypoint.agent.core import model as agent
 from rallypoint.server.core import effects, inputs
 from rallypoint.server.core import model as server
+from rallypoint.server.core.node import Claim
 
 _ACTIVITIES = {
     agent.Stage.STARTING: server.Activity.ASSIGNED,
@@ -55,13 +56,13 @@ class Down:
 Up = inputs.Input | Hangup
 
 
-def claim_of(held: agent.Held, now_ms: int) -> server.Claim:
+def claim_of(held: agent.Held, now_ms: int) -> Claim:
     """Return the round that an agent holds, as its Hello says it."""
     order = held.order
     assert order.number > 0 and order.run > 0
     assert order.first_rank + order.local_world_size <= order.world_size
     assert len(held.workers) == order.local_world_size
-    return server.Claim(
+    return Claim(
         header=header_of(order),
         assignment=server.Assignment(
             group_rank=order.group_rank,

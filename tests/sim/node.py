@@ -17,7 +17,8 @@ from rallypoint.agent.core import step as core
 from rallypoint.agent.core.model import AgentState
 from rallypoint.server.core import inputs as server_inputs
 from rallypoint.server.core.effects import Desired, DesiredFinished
-from rallypoint.server.core.model import Identity, NodeName, Outcome, SessionId
+from rallypoint.server.core.model import NodeName, Outcome, SessionId
+from rallypoint.server.core.node import Identity
 from sim.clock import Timer
 from sim.link import Link
 from sim.messages import claim_of, ready_of

@@ -35,11 +35,11 @@ from rallypoint.server.core.model import (
     Job,
     JobId,
     JobSpec,
-    Node,
     Phase,
     RoundHeader,
     SessionId,
 )
+from rallypoint.server.core.node import Node
 from rallypoint.server.core.replay import memory_of, replay, snapshot
 from rallypoint.server.core.state import State, Timing, apply
 from rallypoint.server.core.step import Transition, step

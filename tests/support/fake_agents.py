@@ -17,17 +17,15 @@ from rallypoint.server.core.effects import (
 )
 from rallypoint.server.core.model import (
     Activity,
-    Claim,
     ErrorRecord,
-    Identity,
     JobId,
     JobSpec,
-    Node,
     NodeName,
     RoundReason,
     SessionId,
     WorkerExit,
 )
+from rallypoint.server.core.node import Claim, Identity, Node
 from rallypoint.server.core.step import Transition
 
 if TYPE_CHECKING:

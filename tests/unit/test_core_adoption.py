@@ -10,7 +10,6 @@ from rallypoint.server.core import inputs
 from rallypoint.server.core.effects import DesiredRun, DesiredStandby, DesiredStop, RunOpened
 from rallypoint.server.core.model import (
     Activity,
-    Claim,
     JobSpec,
     Outcome,
     Phase,
@@ -18,6 +17,7 @@ from rallypoint.server.core.model import (
     VerdictCause,
     WaitKind,
 )
+from rallypoint.server.core.node import Claim
 from support.coordinator import EPOCH, Bench
 from support.fake_agents import FakeAgent, finished, stop_reason, stopped_round, worker_exit
 

@@ -8,7 +8,7 @@ import pytest
 
 from rallypoint.server.core.effects import DesiredRun, DesiredStandby
 from rallypoint.server.core.model import JobSpec, Phase, RoundReason, VerdictCause, WaitKind
-from rallypoint.server.core.rounds import LAST_CALL_FACTOR
+from rallypoint.server.core.waits import LAST_CALL_FACTOR
 from support.coordinator import Bench
 from support.fake_agents import FakeAgent, stop_reason, worker_exit
 

@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 
 from rallypoint.server.core.invariants import BrokenInvariant, check_job, check_touched
-from rallypoint.server.core.model import Activity, Bar, Job, JobSpec, Node, Outcome, Phase
+from rallypoint.server.core.model import Activity, Bar, Job, JobSpec, Outcome, Phase
+from rallypoint.server.core.node import Node
 from rallypoint.server.core.state import Draft, State, Tally
 from support.coordinator import Bench
 from support.fake_agents import JOB

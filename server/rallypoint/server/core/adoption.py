@@ -18,18 +18,17 @@ from rallypoint.server.core.effects import run_opened
 from rallypoint.server.core.fences import fence_unclean
 from rallypoint.server.core.model import (
     Activity,
-    Claim,
     Departure,
     Job,
     JobId,
     Member,
-    Node,
     NodeName,
     Phase,
     Round,
     RoundHeader,
     RoundReason,
 )
+from rallypoint.server.core.node import Claim, Node
 from rallypoint.server.core.ranks import is_gapless
 from rallypoint.server.core.reports import take_claim
 from rallypoint.server.core.rounds import begin_round

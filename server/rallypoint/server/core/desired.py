@@ -15,7 +15,8 @@ from rallypoint.server.core.effects import (
     DesiredStop,
     Send,
 )
-from rallypoint.server.core.model import Activity, Job, JobId, Node, Phase, RoundReason
+from rallypoint.server.core.model import Activity, Job, JobId, Phase, RoundReason
+from rallypoint.server.core.node import Node
 from rallypoint.server.core.state import Draft
 
 

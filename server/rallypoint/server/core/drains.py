@@ -20,13 +20,13 @@ from rallypoint.server.core.model import (
     Departure,
     Drain,
     Job,
-    Node,
     NodeName,
     NoticeOf,
     Phase,
     Round,
     RoundReason,
 )
+from rallypoint.server.core.node import Node
 from rallypoint.server.core.state import Draft, Tally
 
 

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from rallypoint.server.core.deadlines import DeadlineKind
 from rallypoint.server.core.health import describe
-from rallypoint.server.core.model import Activity, Job, Node, Phase, RoundReason, WaitKind
-from rallypoint.server.core.rounds import Wait, decide_forming
+from rallypoint.server.core.model import Activity, Job, Phase, RoundReason, WaitKind
+from rallypoint.server.core.node import Node
 from rallypoint.server.core.state import State, Tally
+from rallypoint.server.core.waits import Wait, decide_forming
 
 NAMED_MAX = 16
 """Nodes that an explanation names; it has the same size however large the job is."""

@@ -24,13 +24,13 @@ from rallypoint.server.core.model import (
     Job,
     JobId,
     JobSpec,
-    Node,
     NodeHealth,
     NodeName,
     Round,
     Verdict,
     VerdictCause,
 )
+from rallypoint.server.core.node import Node
 from rallypoint.server.core.state import Draft
 
 HEALTH_MAX = 1_024

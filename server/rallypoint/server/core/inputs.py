@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from rallypoint.server.core.model import Claim, Identity, JobId, NodeName, SessionId, WorkerExit
+from rallypoint.server.core.model import JobId, NodeName, SessionId, WorkerExit
+from rallypoint.server.core.node import Claim, Identity
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from rallypoint.server.core.deadlines import DeadlineKind
 from rallypoint.server.core.health import find_health
-from rallypoint.server.core.model import Activity, Bar, Job, JobId, Node, Phase
+from rallypoint.server.core.model import Activity, Bar, Job, JobId, Phase
+from rallypoint.server.core.node import Node
 from rallypoint.server.core.ranks import is_gapless
 from rallypoint.server.core.state import Delta, State, Tally, tally_of
 

@@ -25,10 +25,8 @@ from rallypoint.server.core.health import note_failure
 from rallypoint.server.core.model import (
     LOST_MAX,
     Activity,
-    Claim,
     Departure,
     Job,
-    Node,
     NodeName,
     Phase,
     Round,
@@ -36,6 +34,7 @@ from rallypoint.server.core.model import (
     SessionId,
     WorkerExit,
 )
+from rallypoint.server.core.node import Claim, Node
 from rallypoint.server.core.state import Draft
 
 

@@ -10,7 +10,7 @@ it does not matter which input changed a fact. What is not in the picture does n
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from rallypoint.server.core.blame import find_trouble_ms, find_verdict
 from rallypoint.server.core.deadlines import DeadlineKind
@@ -22,7 +22,7 @@ from rallypoint.server.core.effects import (
     RunClosed,
 )
 from rallypoint.server.core.failures import judge
-from rallypoint.server.core.fences import fence_unclean, fenced_until_ms
+from rallypoint.server.core.fences import fence_unclean
 from rallypoint.server.core.health import blame, choose_candidates, describe_cordoned
 from rallypoint.server.core.model import (
     HISTORY_MAX,
@@ -41,14 +41,18 @@ from rallypoint.server.core.model import (
     Symptom,
     Verdict,
     VerdictCause,
-    WaitKind,
 )
 from rallypoint.server.core.ranks import assign_ranks, choose_members, slots_of
 from rallypoint.server.core.state import Draft, Tally
+from rallypoint.server.core.waits import (
+    LAST_CALL_FACTOR,
+    GiveUp,
+    Seal,
+    Wait,
+    decide_forming,
+    growth_due_ms,
+)
 
-LAST_CALL_FACTOR = 6
-"""A wait that every arrival renews ends after this many times its length (6 x 5 s = 30 s)."""
-GROW_AFTER_MS_MAX = 600_000
 REMEMBERED_MS = 86_400_000
 """How long an ended run answers with its outcome: a day."""
 CULPRIT_DUE_MS = 400
@@ -59,76 +63,6 @@ NAMES_MAX = 64
 """Node names that the summary of an ended round keeps."""
 PLANNED = frozenset({RoundReason.GROWTH, RoundReason.DRAINED})
 """A round that is stopped for these may still succeed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Seal:
-    """Seal a round now."""
-
-
-@dataclass(frozen=True, slots=True)
-class Wait:
-    """Not yet: why, and when that ends by itself (None: only an event ends it)."""
-
-    kind: WaitKind
-    until_ms: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class GiveUp:
-    """Too few nodes for too long."""
-
-
-def decide_forming(job: Job, tally: Tally, now_ms: int) -> Seal | Wait | GiveUp:
-    """Decide whether a forming round is sealed, waits, or fails."""
-    decision = _decide_unfenced(job, tally, now_ms)
-    if isinstance(decision, Seal) and now_ms < fenced_until_ms(job):
-        return Wait(WaitKind.FENCE, fenced_until_ms(job))
-    return decision
-
-
-def _decide_unfenced(job: Job, tally: Tally, now_ms: int) -> Seal | Wait | GiveUp:
-    """Decide as if nothing of an older round could run any more.
-
-    Reads from top to bottom as the policy: a pause, everybody there, somebody on the way back, too
-    few, enough after a failure, the last call of a first round.
-    """
-    spec = job.spec
-    if now_ms < job.backoff_until_ms:
-        return Wait(WaitKind.BACKOFF, job.backoff_until_ms)
-    if tally.eligible >= spec.max_nodes:
-        return Seal()
-    if tally.away > 0:
-        return Wait(WaitKind.RETURNING, None)
-    if tally.placeable(spec.min_nodes) < spec.min_nodes:
-        until_ms = job.forming_since_ms + spec.join_timeout_ms
-        return GiveUp() if now_ms >= until_ms else Wait(WaitKind.NODES, until_ms)
-    if job.next_reason is not RoundReason.FIRST:
-        return Seal()
-    until_ms = _renewed_until(job.last_arrival_ms, job.first_ready_ms, spec.last_call_ms, now_ms)
-    return Seal() if now_ms >= until_ms else Wait(WaitKind.LAST_CALL, until_ms)
-
-
-def _renewed_until(last_ms: int, first_ms: int | None, length_ms: int, now_ms: int) -> int:
-    """Return when a wait ends that every arrival renews, up to a limit from its beginning."""
-    begun_ms = now_ms if first_ms is None else first_ms
-    return min(last_ms + length_ms, begun_ms + LAST_CALL_FACTOR * length_ms)
-
-
-def growth_due_ms(job: Job, tally: Tally) -> int | None:
-    """Return when the running round is stopped to take newcomers in, or None for never."""
-    round, spec = job.round, job.spec
-    assert round is not None
-    room = spec.max_nodes - round.header.group_world_size
-    if not spec.grow or room <= 0 or tally.newcomers == 0 or round.any_finished:
-        return None
-    if job.first_newcomer_ms is None:
-        return None
-    settled_ms = _renewed_until(
-        job.last_arrival_ms, job.first_newcomer_ms, spec.settle_ms, job.first_newcomer_ms
-    )
-    age_ms = min(spec.grow_after_ms << min(job.growths, 16), GROW_AFTER_MS_MAX)
-    return max(settled_ms, round.sealed_ms + age_ms)
 
 
 def advance(draft: Draft, job_id: JobId) -> None:

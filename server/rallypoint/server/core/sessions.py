@@ -30,14 +30,13 @@ from rallypoint.server.core.model import (
     NODES_PER_JOB_MAX,
     Activity,
     Departure,
-    Identity,
     Job,
     JobSpec,
-    Node,
     NodeName,
     Phase,
     RoundReason,
 )
+from rallypoint.server.core.node import Identity, Node
 from rallypoint.server.core.path import note_break
 from rallypoint.server.core.reports import (
     become_ready,

@@ -16,7 +16,8 @@ from typing import NamedTuple
 
 from rallypoint.server.core.deadlines import DeadlineKey, DeadlineKind, Deadlines
 from rallypoint.server.core.effects import Effect, JobChanged, Record
-from rallypoint.server.core.model import Activity, Bar, Job, JobId, Node, NodeName, SessionId
+from rallypoint.server.core.model import Activity, Bar, Job, JobId, NodeName, SessionId
+from rallypoint.server.core.node import Node
 from rallypoint.server.core.path import Path
 
 

@@ -14,9 +14,7 @@ from rallypoint.server.core import inputs
 from rallypoint.server.core.model import (
     Activity,
     Assignment,
-    Claim,
     ErrorRecord,
-    Identity,
     JobId,
     JobSpec,
     NodeName,
@@ -25,6 +23,7 @@ from rallypoint.server.core.model import (
     SessionId,
     WorkerExit,
 )
+from rallypoint.server.core.node import Claim, Identity
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import job_pb2, node_pb2, node_service_pb2, round_pb2
 from rallypoint.wire.durations import to_ms

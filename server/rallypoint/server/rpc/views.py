@@ -30,7 +30,6 @@ from rallypoint.server.core.model import (
     FailureGroup,
     Job,
     JobSpec,
-    Node,
     NodeHealth,
     NoticeOf,
     Outcome,
@@ -44,6 +43,7 @@ from rallypoint.server.core.model import (
     WaitKind,
     WorkerExit,
 )
+from rallypoint.server.core.node import Node
 from rallypoint.server.core.state import State
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import job_pb2, node_pb2, round_pb2, verdict_pb2
