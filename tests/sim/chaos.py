@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from rallypoint.agent.core import inputs
 from sim.faults import Fault
+from sim.scenario import DRAIN_MS_MAX
 
 if TYPE_CHECKING:
     from sim.node import Agent, Host
@@ -78,6 +79,8 @@ class Chaos:
         agent = host.agent
         if kind is Fault.START_AGENT:
             self.world.start_agent(host)
+        elif kind in (Fault.CORDON, Fault.UNCORDON):
+            self.world.ask_for(host, is_cordon=kind is Fault.CORDON)
         elif agent is None or agent.is_gone:
             return
         elif kind is Fault.SEVER:
@@ -102,6 +105,8 @@ class Chaos:
                 agent.take(signalled)
                 if rng.random() < 0.3:
                     world.clock.after(rng.randint(1, 2_000), partial(agent.take, signalled))
+            case Fault.DRAIN:
+                world.drain(agent, rng.randint(0, DRAIN_MS_MAX))
             case Fault.LOSE_HELPER:
                 agent.workers.lose_helper()
             case _:

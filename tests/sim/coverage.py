@@ -50,7 +50,17 @@ EXPECTED: tuple[tuple[str, str], ...] = (
     ),
     *(
         ("event", name)
-        for name in ("round_adopted", "round_incomplete", "round_started", "node_resumed")
+        for name in (
+            "round_adopted",
+            "round_incomplete",
+            "round_started",
+            "node_resumed",
+            "node_drains",
+            "node_quarantined",
+            "quarantine_ended",
+            "node_cordoned",
+            "node_uncordoned",
+        )
     ),
     *(
         ("settled", reason.value)
@@ -60,6 +70,7 @@ EXPECTED: tuple[tuple[str, str], ...] = (
             RoundReason.NODE_LEFT,
             RoundReason.GROWTH,
             RoundReason.START_OVERDUE,
+            RoundReason.DRAINED,
         )
     ),
     *(

@@ -21,8 +21,11 @@ class Fault(Enum):
     PARTITION = "partition"  # nothing passes between a node and the coordinator for a while
     SEVER = "sever"  # one stream breaks; each side learns of it now, later or never
     TERMINATE = "terminate"  # SIGTERM to the agent, sometimes a second one
+    DRAIN = "drain"  # an operator asks a node to leave
     LOSE_HELPER = "lose helper"  # the helper process dies, and the workers with it
     START_AGENT = "start agent"  # another node comes
+    CORDON = "cordon"  # an operator sets a node aside
+    UNCORDON = "uncordon"  # and takes that back
     CRASH = "crash coordinator"  # kill -9 of its process: every stream is reset
     BLACKOUT = "blackout"  # the coordinator's host dies: no stream is reset
     STALL = "stall coordinator"  # SIGSTOP for a while

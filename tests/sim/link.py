@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rallypoint.agent.core import inputs as agent_inputs
 from rallypoint.server.core import inputs
 from sim.clock import Timer
-from sim.messages import Down, Hangup, desired_of, report_of
+from sim.messages import Down, Hangup, desired_of, notices_of, report_of
 from sim.network import Stream
 
 if TYPE_CHECKING:
@@ -98,6 +98,13 @@ class Link:
             agent.coordinator_id = message.coordinator_id
             agent.post(agent_inputs.Welcomed(message.epoch))
             self._schedule_beat(0)
+        self._take_desired(message)
+        if message.notify is not None or (message.welcome and agent.state.notices):
+            notices = notices_of(message.notify, agent.name, self.world.clock.now_ms)
+            agent.post(agent_inputs.NoticesCame(notices))
+
+    def _take_desired(self, message: Down) -> None:
+        agent = self.agent
         if message.desired is not None:
             desired = message.desired
             agent.note_told(desired.desired)

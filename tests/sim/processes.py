@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from sim.world import World
 
 SIGKILL = 9
+SIGUSR1 = 10
+LEAVES_MS_MAX = 4_000
+"""How long a worker takes to be done when its node drains."""
 HELPER_MS_MAX = 5
 """How long a request to the helper takes, and its answer."""
 EXIT_MS_MAX = 50
@@ -186,6 +189,11 @@ class Workers:
         for process in list(self.living):
             world.safety.signalled(process)
             process.signalled = True
+            if signum == SIGUSR1:  # the node drains: some are done soon, some never by themselves
+                if world.rng.random() < 0.7:
+                    done = partial(self.end, process, 0, None)
+                    world.clock.after(world.rng.randint(0, LEAVES_MS_MAX), done)
+                continue
             if world.happens(faults.ignores_term_percent):
                 continue
             code, died = (0, None) if world.happens(faults.graceful_percent) else (None, signum)

@@ -10,6 +10,7 @@ from rallypoint.server.core.model import JobId, JobSpec
 JOBS_MAX = 3
 NODES_MAX = 6
 WORKERS_MAX = 3
+DRAIN_MS_MAX = 8_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,8 @@ class NodePlan:
     """Differs from that of the others on a node that was started with other flags."""
     launch_id: str
     coordinator_timeout_ms: int
+    drain_ms: int
+    """How long its workers go on after a SIGTERM to the agent."""
     starts_ms: int
     """When its first agent starts; later than the end of the faults: only if a fault does it."""
 
@@ -66,7 +69,13 @@ def _draw_job(rng: Random, number: int) -> JobPlan:
         grow=rng.random() < 0.8,
         grace_ms=rng.choice((200, 1_000, 3_000)),
         restart_backoff_ms=rng.choice((0, 100)),
+        no_retry=rng.choice(((), (), (17,))),
+        quarantine_after=rng.choice((0, 1, 2, 3)),
+        quarantine_window_ms=rng.choice((3_000, 60_000)),
+        quarantine_cooldown_ms=rng.choice((500, 5_000)),
     )
+    if not spec.no_retry:
+        spec = replace(spec, no_requeue=rng.choice(((), (), (17,))))
     if rng.random() < 0.4:
         spec = replace(spec, fence_ms=spec.grace_ms + rng.choice((3_000, 3_000, 3_000, 9_000)))
     nodes = rng.randint(low, min(high + 2, NODES_MAX))
@@ -88,6 +97,7 @@ def _draw_job(rng: Random, number: int) -> JobPlan:
             spec=spec if rng.random() < 0.99 else replace(spec, max_restarts=7),
             launch_id=launch_id,
             coordinator_timeout_ms=timeout_ms,
+            drain_ms=rng.choice((0, rng.randint(100, DRAIN_MS_MAX))),
             starts_ms=rng.randint(0, 2_500) if rng.random() < 0.8 else rng.randint(0, 30_000),
         )
         for node in range(nodes)

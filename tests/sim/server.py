@@ -130,6 +130,10 @@ class Server:
         if not self.is_dead and self._newest[old.sender.session] > old.sender.connection:
             self._submit(old)
 
+    def request(self, said: inputs.Request) -> None:
+        """Take what an operator asks."""
+        self._submit(said)
+
     def _submit(self, said: inputs.Input) -> None:
         if isinstance(said, inputs.Report):
             self._last_said[said.sender.session] = said
@@ -247,13 +251,16 @@ class Server:
                     interval_ms=self.state.heartbeat_interval_ms(),
                     lease_ms=self.state.lease_ms(),
                     desired=outbox.desired,
+                    notify=outbox.notify,
                 )
             )
-            outbox.welcome = outbox.desired = None
+            outbox.welcome = outbox.desired = outbox.notify = None
         if outbox.desired is not None:
             found.append(Down(connection, epoch, acknowledged, desired=outbox.desired))
             outbox.desired = None
-        outbox.notice = None  # workers are not told of notices yet
+        if outbox.notify is not None:
+            found.append(Down(connection, epoch, acknowledged, notify=outbox.notify))
+            outbox.notify = None
         if outbox.heartbeat > outbox.answered:
             outbox.answered = outbox.heartbeat
             self._explain(outbox.session)

@@ -227,7 +227,7 @@ class SessionResponse(_message.Message):
     WELCOME_FIELD_NUMBER: _builtins.int
     DESIRED_FIELD_NUMBER: _builtins.int
     ACKNOWLEDGEMENT_FIELD_NUMBER: _builtins.int
-    NOTICE_FIELD_NUMBER: _builtins.int
+    NOTICES_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     """Incarnation that the message is for."""
     connection: _builtins.int
@@ -249,7 +249,7 @@ class SessionResponse(_message.Message):
         """Answers Heartbeat, or only carries `acknowledged`."""
 
     @_builtins.property
-    def notice(self) -> _job_pb2.Notice:
+    def notices(self) -> Global___Notices:
         """Tells what is about to happen, for the workers' information; they go on."""
 
     def __init__(
@@ -262,13 +262,13 @@ class SessionResponse(_message.Message):
         welcome: Global___Welcome | None = ...,
         desired: Global___DesiredState | None = ...,
         acknowledgement: Global___Acknowledgement | None = ...,
-        notice: _job_pb2.Notice | None = ...,
+        notices: Global___Notices | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["acknowledgement", b"acknowledgement", "desired", b"desired", "message", b"message", "notice", b"notice", "welcome", b"welcome"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["acknowledgement", b"acknowledgement", "desired", b"desired", "message", b"message", "notices", b"notices", "welcome", b"welcome"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledged", b"acknowledged", "acknowledgement", b"acknowledgement", "connection", b"connection", "desired", b"desired", "epoch", b"epoch", "message", b"message", "notice", b"notice", "session_id", b"session_id", "welcome", b"welcome"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledged", b"acknowledged", "acknowledgement", b"acknowledgement", "connection", b"connection", "desired", b"desired", "epoch", b"epoch", "message", b"message", "notices", b"notices", "session_id", b"session_id", "welcome", b"welcome"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["welcome", "desired", "acknowledgement", "notice"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["welcome", "desired", "acknowledgement", "notices"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
@@ -319,6 +319,7 @@ class Hello(_message.Message):
     REVISION_APPLIED_FIELD_NUMBER: _builtins.int
     HELD_FIELD_NUMBER: _builtins.int
     READY_FIELD_NUMBER: _builtins.int
+    DRAINING_FIELD_NUMBER: _builtins.int
     protocol_version: _builtins.int
     """Version of this protocol that the agent speaks; 1."""
     launch_id: _builtins.str
@@ -373,6 +374,10 @@ class Hello(_message.Message):
     def ready(self) -> Global___Ready:
         """That nothing runs here. Absent while something does."""
 
+    @_builtins.property
+    def draining(self) -> Global___Draining:
+        """That the node wants to leave. Absent unless it does."""
+
     def __init__(
         self,
         *,
@@ -395,10 +400,11 @@ class Hello(_message.Message):
         revision_applied: _builtins.int = ...,
         held: Global___HeldRound | None = ...,
         ready: Global___Ready | None = ...,
+        draining: Global___Draining | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_node_rank", b"_node_rank", "held", b"held", "node_rank", b"node_rank", "ready", b"ready", "spec", b"spec"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_node_rank", b"_node_rank", "draining", b"draining", "held", b"held", "node_rank", b"node_rank", "ready", b"ready", "spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_node_rank", b"_node_rank", "address", b"address", "capabilities", b"capabilities", "coordinator_durable", b"coordinator_durable", "coordinator_id", b"coordinator_id", "held", b"held", "job_id", b"job_id", "labels", b"labels", "launch_id", b"launch_id", "local_world_size", b"local_world_size", "node_name", b"node_name", "node_name_explicit", b"node_name_explicit", "node_rank", b"node_rank", "protocol_version", b"protocol_version", "ready", b"ready", "reports_acknowledged", b"reports_acknowledged", "revision_applied", b"revision_applied", "role", b"role", "run", b"run", "spec", b"spec"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_node_rank", b"_node_rank", "address", b"address", "capabilities", b"capabilities", "coordinator_durable", b"coordinator_durable", "coordinator_id", b"coordinator_id", "draining", b"draining", "held", b"held", "job_id", b"job_id", "labels", b"labels", "launch_id", b"launch_id", "local_world_size", b"local_world_size", "node_name", b"node_name", "node_name_explicit", b"node_name_explicit", "node_rank", b"node_rank", "protocol_version", b"protocol_version", "ready", b"ready", "reports_acknowledged", b"reports_acknowledged", "revision_applied", b"revision_applied", "role", b"role", "run", b"run", "spec", b"spec"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__node_rank: _TypeAlias = _typing.Literal["node_rank"]  # noqa: Y015
     _WhichOneofArgType__node_rank: _TypeAlias = _typing.Literal["_node_rank", b"_node_rank"]  # noqa: Y015
@@ -699,6 +705,7 @@ class Welcome(_message.Message):
     HEARTBEAT_INTERVAL_FIELD_NUMBER: _builtins.int
     LEASE_FIELD_NUMBER: _builtins.int
     DESIRED_FIELD_NUMBER: _builtins.int
+    NOTICES_FIELD_NUMBER: _builtins.int
     coordinator_id: _builtins.str
     """The coordinator."""
     coordinator_durable: _builtins.bool
@@ -723,6 +730,10 @@ class Welcome(_message.Message):
         the coordinator does not know yet whether it adopts the round that the agent holds.
         """
 
+    @_builtins.property
+    def notices(self) -> Global___Notices:
+        """What is about to happen now. Absent when nothing is."""
+
     def __init__(
         self,
         *,
@@ -733,10 +744,11 @@ class Welcome(_message.Message):
         heartbeat_interval: _duration_pb2.Duration | None = ...,
         lease: _duration_pb2.Duration | None = ...,
         desired: Global___DesiredState | None = ...,
+        notices: Global___Notices | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["desired", b"desired", "heartbeat_interval", b"heartbeat_interval", "lease", b"lease"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["desired", b"desired", "heartbeat_interval", b"heartbeat_interval", "lease", b"lease", "notices", b"notices"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["coordinator_durable", b"coordinator_durable", "coordinator_id", b"coordinator_id", "desired", b"desired", "heartbeat_interval", b"heartbeat_interval", "lease", b"lease", "node_name", b"node_name", "run", b"run"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["coordinator_durable", b"coordinator_durable", "coordinator_id", b"coordinator_id", "desired", b"desired", "heartbeat_interval", b"heartbeat_interval", "lease", b"lease", "node_name", b"node_name", "notices", b"notices", "run", b"run"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -785,6 +797,32 @@ class Acknowledgement(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Acknowledgement: _TypeAlias = Acknowledgement  # noqa: Y015
+
+@_typing.final
+class Notices(_message.Message):
+    """Everything that is about to happen now; takes the place of what was told before, also
+    when that was with a Welcome.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NOTICES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def notices(self) -> _containers.RepeatedCompositeFieldContainer[_job_pb2.Notice]:
+        """What, soonest first; at most 16. Empty when nothing is about to happen any more."""
+
+    def __init__(
+        self,
+        *,
+        notices: _abc.Iterable[_job_pb2.Notice] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["notices", b"notices"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Notices: _TypeAlias = Notices  # noqa: Y015
 
 @_typing.final
 class DesiredState(_message.Message):

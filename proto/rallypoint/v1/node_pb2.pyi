@@ -99,7 +99,9 @@ Global___WorkerState: _TypeAlias = WorkerState  # noqa: Y015
 
 @_typing.final
 class ErrorRecord(_message.Message):
-    """An error that a worker wrote down before it died (TORCHELASTIC_ERROR_FILE)."""
+    """An error that a worker wrote down before it died: into its error file (TORCHELASTIC_ERROR_FILE), or
+    as the last thing on its standard error before the agent signalled it.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -162,7 +164,7 @@ class WorkerExit(_message.Message):
 
     @_builtins.property
     def error(self) -> Global___ErrorRecord:
-        """What the worker wrote into its error file. Absent when it wrote nothing."""
+        """The error that the worker wrote down. Absent when it wrote none."""
 
     @_builtins.property
     def ran(self) -> _duration_pb2.Duration:

@@ -268,8 +268,8 @@ class Verdict(_message.Message):
     while that is open, and when the run ended for the cause itself.
     """
     evidence: _builtins.str
-    """What made this worker the culprit although others were reported first. Empty when it was the
-    first to be reported.
+    """What made this worker the culprit although others were reported first, and what is to be held
+    against that. Empty when it was the first to be reported and its error is one of its own.
     """
     @_builtins.property
     def culprit(self) -> Global___FailedWorker:

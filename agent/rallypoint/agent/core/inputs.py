@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rallypoint.agent.core.model import Desired, ErrorRecord, RunOrder
+from rallypoint.agent.core.model import Desired, ErrorRecord, Notice, RunOrder
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +85,10 @@ class WorkerEnded:
     signal: int | None
     error: ErrorRecord | None
     stderr_tail: str
+    ago_ms: int = 0
+    """How long ago it was seen: reading its last words takes a moment."""
+    oom_killed: bool = False
+    """The kernel says that it killed the process for want of memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +114,13 @@ class SignalReceived:
 
 
 @dataclass(frozen=True, slots=True)
+class NoticesCame:
+    """The coordinator said what is about to happen; this takes the place of what it said before."""
+
+    notices: tuple[Notice, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class TimePassed:
     """Nothing else happened."""
 
@@ -128,6 +139,7 @@ Input = (
     | Swept
     | SweepBlocked
     | SignalReceived
+    | NoticesCame
     | TimePassed
 )
 
@@ -147,6 +159,14 @@ class SignalWorkers:
     """Signal the process group of every worker that lives."""
 
     signum: int
+
+
+@dataclass(frozen=True, slots=True)
+class TellWorkers:
+    """Let the workers of this round find these notices, in place of earlier ones."""
+
+    round: int
+    notices: tuple[Notice, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,5 +211,13 @@ class Exit:
 
 
 Effect = (
-    StartWorkers | SignalWorkers | Sweep | ArmFence | FenceFell | ReservePort | SendReports | Exit
+    StartWorkers
+    | SignalWorkers
+    | TellWorkers
+    | Sweep
+    | ArmFence
+    | FenceFell
+    | ReservePort
+    | SendReports
+    | Exit
 )

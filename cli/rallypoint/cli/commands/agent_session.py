@@ -84,6 +84,8 @@ def _settings(
         launch_id=args.launch_id or _slurm_launch_id(),
         launch=Launch(args.script, tuple(args.args), args.module, args.no_python),
         grace_ms=args.shutdown_timeout,
+        drain_ms=args.drain_timeout,
+        drain_signal=args.drain_signal,
         coordinator_timeout_ms=args.join_timeout if timeout_ms is None else timeout_ms,
         fence_ms=args.fence_after,
         incarnation=incarnation,

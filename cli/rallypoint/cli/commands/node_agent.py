@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 
@@ -19,6 +20,7 @@ from rallypoint.cli.flags import (
     node_range,
     positive_int,
     seconds_ms,
+    signal_number,
 )
 
 PROG = "node-agent"
@@ -124,9 +126,17 @@ def _add_job_flags(parser: Parser) -> None:
         ("--quarantine-window", 600_000, "for which a failure of a node counts (600)"),
         ("--quarantine-cooldown", 300_000, "that a node is set aside; doubles (300)"),
         ("--fence-after", 0, "after which a lost node's workers are dead; 0: do not wait (0)"),
+        ("--drain-timeout", 0, "workers go on after a SIGTERM to this agent; 0: stop them (0)"),
         ("--coordinator-timeout", None, "to do without a coordinator (default: the join timeout)"),
     ):
         add(name, type=seconds_ms, default=default_ms, metavar="S", help=f"seconds {meaning}")
+    add(
+        "--drain-signal",
+        type=signal_number,
+        default=signal.SIGTERM,
+        metavar="NAME",
+        help="tells workers that their node drains (default: SIGTERM)",
+    )
     add("--no-grow", action="store_true", help="never stop a round to take newcomers in")
 
 

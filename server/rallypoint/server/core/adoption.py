@@ -13,22 +13,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from rallypoint.server.core.effects import RunOpened
+from rallypoint.server.core.drains import announce_again
+from rallypoint.server.core.effects import run_opened
 from rallypoint.server.core.fences import fence_unclean
 from rallypoint.server.core.model import (
     Activity,
-    Claim,
     Departure,
     Job,
     JobId,
     Member,
-    Node,
     NodeName,
     Phase,
     Round,
     RoundHeader,
     RoundReason,
 )
+from rallypoint.server.core.node import Claim, Node
 from rallypoint.server.core.ranks import is_gapless
 from rallypoint.server.core.reports import take_claim
 from rallypoint.server.core.rounds import begin_round
@@ -74,9 +74,7 @@ def _take_counts(draft: Draft, job: Job, header: RoundHeader) -> Job:
     """Go on counting where the latest round of the run began, whatever becomes of it."""
     job = replace(job, restart_count=header.restart_count, round_number=header.number)
     draft.put_job(job)
-    draft.records.append(
-        RunOpened(job.job_id, job.run, job.spec, job.launch_id, job.round_number, job.restart_count)
-    )
+    draft.records.append(run_opened(job))
     return job
 
 
@@ -105,6 +103,7 @@ def _take_over(
     begin_round(draft, job, Round(header, members, draft.now_ms, None, departures=lost))
     for node, claim in placed:
         take_claim(draft, node.session, claim)
+        announce_again(draft, draft.the_node(node.session))
     adopted = draft.the_job(job.job_id)
     if adopted.round is not None and not adopted.round.departures:
         # Whoever sealed it had waited until nothing older could run.

@@ -6,9 +6,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from rallypoint.server.core.deadlines import DeadlineKind
-from rallypoint.server.core.model import Activity, Job, Node, Phase, RoundReason, WaitKind
-from rallypoint.server.core.rounds import Wait, decide_forming
+from rallypoint.server.core.health import describe
+from rallypoint.server.core.model import Activity, Job, Phase, RoundReason, WaitKind
+from rallypoint.server.core.node import Node
 from rallypoint.server.core.state import State, Tally
+from rallypoint.server.core.waits import Wait, decide_forming
 
 NAMED_MAX = 16
 """Nodes that an explanation names; it has the same size however large the job is."""
@@ -65,9 +67,10 @@ def _forming(state: State, job: Job, tally: Tally, now_ms: int) -> Waiting | Non
         if not isinstance(decision, Wait):
             return None
         wait = decision
-    spec, ready = job.spec, tally.eligible
+    spec, ready = job.spec, tally.placeable(job.spec.min_nodes)
     left_ms = None if wait.until_ms is None else max(0, wait.until_ms - now_ms)
     awaited: tuple[Awaited, ...] = ()
+    aside = _name_aside(state, job, now_ms)
     match wait.kind:
         case WaitKind.REATTACH:
             text = "the coordinator has just started and listens for rounds that run already"
@@ -90,11 +93,16 @@ def _forming(state: State, job: Job, tally: Tally, now_ms: int) -> Waiting | Non
             needed = spec.max_nodes
         case _:
             awaited = _name_lost(state, job, now_ms)
-            awaited += _name(_nodes(state, job), lambda node: not node.is_eligible, now_ms)
+            awaited += _name(_nodes(state, job), lambda node: not node.is_clean, now_ms)
             awaited = awaited[:NAMED_MAX]
             text = f"{ready} of at least {spec.min_nodes} nodes are ready"
             needed = spec.min_nodes
-    return Waiting(wait.kind, ready, needed, awaited, left_ms, _sentence(text, awaited, left_ms))
+    if aside and wait.kind in (WaitKind.NODES, WaitKind.LAST_CALL):
+        text += "; set aside: " + ", ".join(_phrase(node) for node in aside)
+    else:
+        aside = ()
+    text = _sentence(text, awaited, left_ms)
+    return Waiting(wait.kind, ready, needed, (awaited + aside)[:NAMED_MAX], left_ms, text)
 
 
 def _on_path(state: State, job: Job, tally: Tally, now_ms: int) -> Waiting:
@@ -110,6 +118,7 @@ def _running(state: State, job: Job, tally: Tally, now_ms: int) -> Waiting | Non
     if tally.away > 0 and state.path.is_suspected(now_ms):
         return _on_path(state, job, tally, now_ms)
     due_ms = state.deadlines.get((DeadlineKind.GROWTH, job.job_id))
+    drain_ms = state.deadlines.get((DeadlineKind.DRAIN, job.job_id))
     if tally.unstarted > 0:
         due_ms = state.deadlines.get((DeadlineKind.START, job.job_id))
         return _on_members(
@@ -121,11 +130,31 @@ def _running(state: State, job: Job, tally: Tally, now_ms: int) -> Waiting | Non
             due_ms,
             "to start",
         )
+    if drain_ms is not None:
+        return _on_drains(job, tally, drain_ms - now_ms)
     if due_ms is None:
         return None
     left_ms = max(0, due_ms - now_ms)
     text = f"{_count(tally.newcomers, 'new node')} to be taken into the next round"
     return Waiting(WaitKind.GROWTH, tally.newcomers, 0, (), left_ms, _sentence(text, (), left_ms))
+
+
+def _on_drains(job: Job, tally: Tally, left_ms: int) -> Waiting:
+    assert job.round is not None
+    awaited = tuple(
+        Awaited(notice.name, f"draining: {notice.reason}", None)
+        for notice in job.round.notices
+        if notice.name is not None
+    )[:NAMED_MAX]
+    text = f"the round goes on until {_count(tally.draining, 'draining node')} can go"
+    return Waiting(
+        WaitKind.DRAIN,
+        tally.members - tally.draining,
+        tally.draining,
+        awaited,
+        max(0, left_ms),
+        _sentence(text, awaited, max(0, left_ms)),
+    )
 
 
 def _on_members(
@@ -175,6 +204,18 @@ def _name_lost(state: State, job: Job, now_ms: int) -> tuple[Awaited, ...]:
         )
         for lost in latest.values()
     )
+
+
+def _name_aside(state: State, job: Job, now_ms: int) -> tuple[Awaited, ...]:
+    """Name the nodes that are ready and set aside for their health."""
+    found: list[Awaited] = []
+    for health in job.health:
+        session = state.index.get((job.job_id, health.name))
+        if session is not None and state.nodes[session].is_clean:
+            why = describe(health, now_ms)
+            if why:
+                found.append(Awaited(health.name, why, None))
+    return tuple(found[:NAMED_MAX])
 
 
 _UNSEEN = ": the coordinator has not run long enough to know who was lost before"

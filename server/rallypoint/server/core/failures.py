@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from rallypoint.server.core.blame import error_text, find_verdict
+from rallypoint.server.core.blame import error_text, find_verdict, is_drain
 from rallypoint.server.core.model import (
     Consequence,
     Job,
@@ -97,6 +97,11 @@ def judge(job: Job, round: Round, now_ms: int) -> Judgement:
 def _reform(kept: Judgement, spec: JobSpec, round: Round) -> Judgement:
     """Go on without a charge, but not for ever."""
     verdict, count = kept.verdict, kept.reformations + 1
+    if is_drain(round):
+        # Somebody asked for it, each time: ten nodes that are taken out for maintenance one after
+        # the other must not end a run.
+        again = _with(verdict, Consequence.REFORMED)
+        return replace(kept, verdict=again, reason=RoundReason.DRAINED)
     if count > spec.max_reformations:
         text = f"{spec.max_reformations} re-formations in a row without progress"
         if verdict is not None:

@@ -16,7 +16,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from rallypoint.server.core.model import Activity, Fence, Job, Node
+from rallypoint.server.core.model import Activity, Fence, Job
+from rallypoint.server.core.node import Node
 from rallypoint.server.core.state import Draft
 
 SLACK_MS = 1_000

@@ -11,6 +11,7 @@ from dataclasses import fields, replace
 
 from rallypoint.server.core import inputs
 from rallypoint.server.core.deadlines import DeadlineKind
+from rallypoint.server.core.drains import ask_again, begin_drain, end_drain, has_notices, notify
 from rallypoint.server.core.effects import (
     Disconnect,
     EpochRaised,
@@ -18,24 +19,24 @@ from rallypoint.server.core.effects import (
     Refusal,
     RefusalKind,
     Refuse,
-    RunOpened,
     Welcome,
+    run_opened,
 )
 from rallypoint.server.core.fences import SLACK_MS, fence_lost, fence_unclean, lift_fence
+from rallypoint.server.core.health import find_bar
 from rallypoint.server.core.model import (
     JOBS_MAX,
     LOST_MAX,
     NODES_PER_JOB_MAX,
     Activity,
     Departure,
-    Identity,
     Job,
     JobSpec,
-    Node,
     NodeName,
     Phase,
     RoundReason,
 )
+from rallypoint.server.core.node import Identity, Node
 from rallypoint.server.core.path import note_break
 from rallypoint.server.core.reports import (
     become_ready,
@@ -143,6 +144,7 @@ def _open_if_needed(draft: Draft, said: inputs.Hello) -> Job:
         forming_since_ms=draft.now_ms,
         launch_id=said.identity.launch_id,
         round_number=0 if job is None else job.round_number,  # grows through all runs of the job
+        health=() if job is None else job.health,
         fences=() if job is None else job.fences,
         blind_until_ms=max(blind_until_ms, 0 if job is None else job.blind_until_ms),
     )
@@ -154,9 +156,7 @@ def _open_if_needed(draft: Draft, said: inputs.Hello) -> Job:
 
 
 def _record_opened(draft: Draft, job: Job) -> None:
-    draft.records.append(
-        RunOpened(job.job_id, job.run, job.spec, job.launch_id, job.round_number, job.restart_count)
-    )
+    draft.records.append(run_opened(job))
 
 
 def _refuse_identity(draft: Draft, job: Job, identity: Identity) -> Refusal | None:
@@ -243,13 +243,15 @@ def _nnodes(spec: JobSpec) -> str:
 def _join(draft: Draft, job: Job, said: inputs.Hello) -> None:
     """Add a node that this coordinator does not know."""
     identity = said.identity
+    name = _free_name(draft, identity)
     node = Node(
         identity=identity,
-        name=_free_name(draft, identity),
+        name=name,
         arrival=job.next_arrival,
         connection=said.connection,
         acknowledged=said.acknowledged,
         revision=said.revision,
+        bar=find_bar(job.health, name, draft.now_ms),
     )
     if said.ready is not None:
         node = node._replace(
@@ -277,7 +279,10 @@ def _join(draft: Draft, job: Job, said: inputs.Hello) -> None:
     elif node.claim is None:
         fence_unclean(draft, node)
     note_arrival(draft, node)
-    _greet(draft, node, job)
+    ask_again(draft, node)
+    if said.draining is not None:
+        begin_drain(draft, draft.the_node(node.session), *said.draining)
+    _greet(draft, draft.the_node(node.session), job)
     draft.changed(job.job_id, "node_joined", node=node.name)
 
 
@@ -295,6 +300,8 @@ def _greet(draft: Draft, node: Node, job: Job) -> None:
     draft.resend.add(node.session)
     draft.touched[node.session] = None
     draft.effects.append(Welcome(node.session, node.connection, node.name, job.run))
+    if has_notices(draft, node):
+        notify(draft, node)
     hear(draft, node.session)
 
 
@@ -321,6 +328,8 @@ def _resume(draft: Draft, node: Node, said: inputs.Hello) -> Refusal | None:
     elif said.claim is not None and node.member:
         if said.claim.header.number == node.held_round:
             take_claim(draft, session, said.claim)
+    if said.draining is not None:
+        begin_drain(draft, draft.the_node(session), *said.draining)
     _greet(draft, draft.the_node(session), draft.the_job(node.job_id))
     draft.changed(node.job_id, "node_resumed", node=node.name)
     return None
@@ -353,8 +362,13 @@ def _note_break(draft: Draft, node: Node) -> None:
 
 def lose(draft: Draft, node: Node, reason: RoundReason, text: str) -> None:
     """Let a node go for good; its round ends unless it had succeeded."""
+    is_lost = reason is RoundReason.NODE_LOST
+    if not is_lost:
+        end_drain(draft, node)
+    if node.drain is not None:
+        reason, text = RoundReason.DRAINED, f"{node.drain.reason}; {text}"
     depart(draft, node, reason, text)
-    if reason is RoundReason.NODE_LOST:
+    if is_lost:
         fence_lost(draft, node)
     else:
         lift_fence(draft, node)

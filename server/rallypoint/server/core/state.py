@@ -16,7 +16,8 @@ from typing import NamedTuple
 
 from rallypoint.server.core.deadlines import DeadlineKey, DeadlineKind, Deadlines
 from rallypoint.server.core.effects import Effect, JobChanged, Record
-from rallypoint.server.core.model import Activity, Job, JobId, Node, NodeName, SessionId
+from rallypoint.server.core.model import Activity, Bar, Job, JobId, NodeName, SessionId
+from rallypoint.server.core.node import Node
 from rallypoint.server.core.path import Path
 
 
@@ -48,7 +49,9 @@ class Tally(NamedTuple):
     away: int = 0
     """Stream broken, within the grace."""
     eligible: int = 0
-    """Attached and READY."""
+    """Attached, READY and not set aside for their health."""
+    reserve: int = 0
+    """Quarantined, else eligible."""
     members: int = 0
     pending: int = 0
     """Members that a stop has to wait for."""
@@ -58,21 +61,45 @@ class Tally(NamedTuple):
     """Members that have succeeded."""
     newcomers: int = 0
     """Eligible nodes that are no members."""
+    draining: int = 0
+    """Members that drain."""
+
+    def placeable(self, min_nodes: int) -> int:
+        """Return how many nodes a round can have: the reserve only as far as `min_nodes` asks."""
+        return max(self.eligible, min(self.eligible + self.reserve, min_nodes))
 
     def plus(self, other: Tally, sign: int) -> Tally:
         """Return this tally with another one added (sign 1) or taken away (sign -1)."""
-        return Tally._make(mine + sign * its for mine, its in zip(self, other, strict=True))
+        return Tally(
+            self.nodes + sign * other.nodes,
+            self.away + sign * other.away,
+            self.eligible + sign * other.eligible,
+            self.reserve + sign * other.reserve,
+            self.members + sign * other.members,
+            self.pending + sign * other.pending,
+            self.unstarted + sign * other.unstarted,
+            self.succeeded + sign * other.succeeded,
+            self.newcomers + sign * other.newcomers,
+            self.draining + sign * other.draining,
+        )
 
 
-_Standing = tuple[bool, Activity, bool, bool]
-"""All that a node's tally depends on: attached, activity, member, set aside."""
+_Standing = tuple[bool, Activity, bool, bool, Bar, bool]
+"""All that a node's tally depends on: attached, activity, member, set aside, bar, draining."""
 _tallies: dict[_Standing, Tally] = {}
 _differences: dict[tuple[_Standing, _Standing], Tally] = {}
 """Worked out once for each of the few standings and pairs of standings that there are."""
 
 
 def _standing(node: Node) -> _Standing:
-    return (node.attached, node.activity, node.member, node.set_aside)
+    return (
+        node.attached,
+        node.activity,
+        node.member,
+        node.set_aside,
+        node.bar,
+        node.drain is not None,
+    )
 
 
 def tally_of(node: Node) -> Tally:
@@ -84,11 +111,13 @@ def tally_of(node: Node) -> Tally:
             nodes=1,
             away=not node.attached,
             eligible=node.is_eligible,
+            reserve=node.is_reserve,
             members=node.member,
             pending=node.is_pending,
             unstarted=node.member and node.activity is Activity.ASSIGNED,
             succeeded=node.member and node.activity is Activity.SUCCEEDED,
             newcomers=node.is_eligible and not node.member,
+            draining=node.member and node.drain is not None,
         )
     return found
 
@@ -234,7 +263,12 @@ class Draft:
         """Forget a job without nodes."""
         self._jobs[job_id] = None
         self._tallies[job_id] = Tally()
-        for kind in (DeadlineKind.FORGET, DeadlineKind.ABANDON, DeadlineKind.FORMING):
+        for kind in (
+            DeadlineKind.FORGET,
+            DeadlineKind.ABANDON,
+            DeadlineKind.FORMING,
+            DeadlineKind.HEALTH,
+        ):
             self.set_deadline(kind, job_id, None)
 
     def changed_jobs(self) -> list[JobId]:
@@ -300,6 +334,8 @@ class Draft:
             and old.attached == node.attached
             and old.member == node.member
             and old.set_aside == node.set_aside
+            and old.drain == node.drain
+            and old.bar is node.bar
         ):
             self._tallies[job_id] = tally.plus(_difference(old, node), 1)
         self._nodes[session] = node
