@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+from rallypoint.agent.core import fence as agent_fence
 from rallypoint.agent.core import inputs
 from rallypoint.agent.core import step as agent_core
 from rallypoint.agent.core.model import DesiredRun, Stage, SucceededReport
@@ -242,8 +243,14 @@ def _forget_a_drain() -> list[Patch]:
 
 def _forget_to_fence() -> list[Patch]:
     """Let workers run on however long nobody answers their agent."""
+
+    def fence_ends_ms(state: Any) -> int | None:
+        ends_ms = real(state)
+        return None if ends_ms is None else ends_ms + 3_600_000
+
+    real = agent_fence.fence_ends_ms
     return [
-        (agent_core, "fence_ends_ms", lambda state: None),
+        (agent_core, "fence_ends_ms", fence_ends_ms),
         (agent_core, "fence_falls_ms", lambda state: None),
     ]
 
