@@ -157,6 +157,7 @@ def measure_floor(size: int, repeats: int) -> Series:
                     stamps.command[0],
                     stamps.command,
                     {**os.environ, "RANK": str(rank), "WORLD_SIZE": str(size)},
+                    setsid=True,  # as under launchers: the scheduler shares time by session
                 )
                 for rank in range(size)
             ]
