@@ -312,3 +312,19 @@ def test_notice_is_told_again_after_a_break() -> None:
     a.hello(claim=a.claim())
 
     assert [("c", DRAIN_MS - 1_000)] == told(bench, a)
+
+
+def test_agent_that_was_asked_is_meant_in_the_next_run_too() -> None:
+    """An agent that was away when it was asked, and whose run ended meanwhile, gets no place."""
+    bench = Bench(JobSpec())
+    (a,) = bench.run_round("a")
+    a.break_off()
+    assert ask(bench, "a") is None
+    bench.advance(bench.spec.join_timeout_ms + 1_000)
+    assert Outcome.ABANDONED is bench.job().outcome
+
+    a.run = 0
+    a.hello()
+
+    assert (2, Phase.FORMING) == (bench.job().run, bench.job().phase)
+    assert isinstance(a.desired, DesiredReleased)

@@ -250,13 +250,13 @@ class Agent:
         if desired is None:
             log.error("desired_state_unknown", then="install matching versions of rallypoint")
             return
-        which = message.WhichOneof("state")
-        if which == "stop" and self.state.held is not None:
-            stop = message.stop
-            log.info("round_stopped", round=stop.round, why=stop.text)
-        if which == "finished" and self.state.ending is None:
+        which, before = message.WhichOneof("state"), self.state
+        if which == "finished" and before.ending is None:
             self.listener.finished(message.finished)
+        # The workers of a thousand nodes wait for this: what is said about it comes after it.
         self.post(inputs.DesiredCame(epoch, message.revision, desired))
+        if which == "stop" and before.held is not None:
+            log.info("round_stopped", round=message.stop.round, why=message.stop.text)
 
     def disconnected(self, why: str) -> None:
         """Note that there is no session, and say so once."""

@@ -145,6 +145,7 @@ def _open_if_needed(draft: Draft, said: inputs.Hello) -> Job:
         launch_id=said.identity.launch_id,
         round_number=0 if job is None else job.round_number,  # grows through all runs of the job
         health=() if job is None else job.health,
+        asked=() if job is None else job.asked,
         fences=() if job is None else job.fences,
         blind_until_ms=max(blind_until_ms, 0 if job is None else job.blind_until_ms),
     )
