@@ -230,6 +230,21 @@ def test_round_that_is_stopped_lets_the_node_go() -> None:
     assert [128 + SIGTERM] == desk.exits()
 
 
+def test_node_that_drains_while_a_round_is_stopped() -> None:
+    """The coordinator hears that it drains before it hears that it is clean, so that the next round
+    does not count on it."""
+    desk = running()
+    desk.take(inputs.DesiredCame(1, 2, DesiredStop(1, GRACE_MS, "a failure")), SIGTERMED)
+    assert DrainingReport(DRAIN_MS, "the agent got signal 15") == desk.said[-1]
+
+    desk.end_worker(0)
+    desk.end_worker(1)
+    desk.clean()
+
+    assert [ReadyReport, GoodbyeReport] == [type(report) for report in desk.said[-2:]]
+    assert [SIGTERM] == desk.signals()
+
+
 def test_run_that_ends_first_gives_the_exit_code() -> None:
     """When the run has its outcome before the node could go, the outcome is what counts."""
     desk = running()

@@ -16,6 +16,8 @@ from rallypoint.server.core.replay import JournalRecord
 from rallypoint.server.core.state import State
 from rallypoint.server.journal.interface import JournalFailed
 from rallypoint.server.journal.memory import MemoryJournal
+from rallypoint.server.rpc.node_service import NodeService
+from rallypoint.v1 import node_service_pb2 as service_pb2
 from support.coordinator import Bench
 from support.fake_agents import JOB
 
@@ -136,3 +138,27 @@ def test_who_asked_may_go_away() -> None:
         return found
 
     assert asyncio.run(play())
+
+
+def test_node_that_is_asked_to_leave_is_just_leaving() -> None:
+    """A drain and the node's own goodbye in one turn: it is answered, and nothing breaks."""
+
+    async def play() -> service_pb2.DrainNodeResponse:
+        bench = Bench(JobSpec())
+        (a,) = bench.run_round("a")
+        coordinator = Coordinator(
+            bench.state, MemoryJournal("m"), Nobody(), JournalClock(), announces=False
+        )
+        service = NodeService(coordinator)
+        async with asyncio.TaskGroup() as tasks:
+            request = service_pb2.DrainNodeRequest(job_id=JOB, node_name="a")
+            request.time.FromSeconds(60)
+            asked = tasks.create_task(service.DrainNode(request, None))  # type: ignore[arg-type]
+            await asyncio.sleep(0)  # it is in the inbox
+            await coordinator.submit(inputs.Goodbye(a.sender(a.sequence + 1), "done"))
+            shell = tasks.create_task(coordinator.run())
+            answer = await asked
+            shell.cancel()
+        return answer
+
+    assert 0 == asyncio.run(play()).time_left.ToMilliseconds()

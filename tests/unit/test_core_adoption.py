@@ -418,3 +418,16 @@ def test_jobs_are_adopted_one_by_one() -> None:
     bench.advance(WINDOW_MS)
 
     assert (Phase.RUNNING, Phase.STOPPING) == (bench.job("whole").phase, bench.job("torn").phase)
+
+
+def test_member_that_succeeded_and_drains() -> None:
+    """An adopted round does not wait for the drain of a member whose part is done."""
+    bench, agents = orphans()
+    a, b, c = agents
+    for agent in (a, b):
+        agent.hello(claim=agent.claim())
+    c.hello(claim=c.claim(Activity.SUCCEEDED), draining=(10_000, "SIGTERM"))
+
+    bench.advance(20_000)
+
+    assert (Phase.RUNNING, None) == (bench.job().phase, bench.wait())

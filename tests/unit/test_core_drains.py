@@ -289,6 +289,7 @@ def test_drained_node_is_not_placed_while_forming() -> None:
 
     assert Phase.FORMING is bench.job().phase
     assert isinstance(a.desired, DesiredReleased)
+    assert [("a", "draining")] == [(node.name, node.state) for node in bench.the_wait().awaited]
 
 
 def test_all_succeed_while_a_drain_is_under_way() -> None:
@@ -328,3 +329,48 @@ def test_agent_that_was_asked_is_meant_in_the_next_run_too() -> None:
 
     assert (2, Phase.FORMING) == (bench.job().run, bench.job().phase)
     assert isinstance(a.desired, DesiredReleased)
+
+
+def test_member_that_succeeded_before_it_was_asked() -> None:
+    """A success that was on its way counts: nobody waits for that member, nor stops for it."""
+    bench, a, b, c = trio()
+    b.drain(2 * DRAIN_MS)
+    ask(bench, "c")
+
+    c.succeed()
+    assert [("b", 2 * DRAIN_MS)] == told(bench, a)
+    c.goodbye("drained")
+    bench.advance(2 * DRAIN_MS - 1)
+    assert Phase.RUNNING is bench.job().phase
+
+    for agent in (a, b):
+        agent.succeed()
+    assert Outcome.SUCCEEDED is bench.job().outcome
+
+
+def test_growth_leaves_a_draining_node_its_time() -> None:
+    """A round whose members drain is not stopped to grow: it would cut them off, and the next one
+    could be too small."""
+    bench = Bench(JobSpec(min_nodes=2, max_nodes=3))
+    a, b = bench.run_round("a", "b")
+    bench.join("c")
+    a.drain(2 * DRAIN_MS)
+    b.drain(2 * DRAIN_MS)
+
+    bench.advance(2 * DRAIN_MS - 1)
+
+    assert (Phase.RUNNING, 1) == (bench.job().phase, len(bench.rounds()))
+
+
+def test_cordoned_member_is_none_that_stays() -> None:
+    """No later round has a place for a cordoned member, so it does not count as enough."""
+    bench, a, b, _ = trio(low=2)
+    bench.join("d")
+    bench.take(inputs.Cordon(JobId(JOB), NodeName("c"), "its disk is slow"))
+    a.drain(DRAIN_MS)
+    b.drain(2 * DRAIN_MS)
+
+    bench.advance(2 * DRAIN_MS - 1)
+    assert Phase.RUNNING is bench.job().phase
+    bench.advance(1)
+    assert Phase.STOPPING is bench.job().phase

@@ -177,6 +177,21 @@ def test_cordon_leaves_the_running_round_alone() -> None:
     assert c.group_rank == 0
 
 
+@pytest.mark.parametrize(("newcomers", "expected"), [(("d", "e"), 1), (("d", "e", "f"), 2)])
+def test_growth_counts_without_cordoned_members(newcomers: tuple[str, ...], expected: int) -> None:
+    """A round is stopped to grow only if the next one is larger: cordoned members are not in it."""
+    bench = Bench(replace(SPEC, max_nodes=4, grow=True))
+    bench.run_round("a", "b")
+    for name in ("a", "b"):
+        cordon(bench, name)
+    bench.join(*newcomers)
+
+    bench.advance(60_000)
+    bench.obey()
+
+    assert (Phase.RUNNING, expected) == (bench.job().phase, len(bench.rounds()))
+
+
 def test_cordon_holds_below_min_nodes_too() -> None:
     """A job that has too few nodes without a cordoned one waits, says so, and gives up in time."""
     bench = Bench(SPEC)

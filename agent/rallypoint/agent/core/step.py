@@ -333,10 +333,13 @@ def _drain(work: _Work, time_ms: int, reason: str, ending: Ending) -> None:
         work.change(drain=replace(state.drain, until_ms=until_ms))
         return
     work.change(drain=Drain(until_ms, reason, ending))
-    if held is None or held.stage in STOPPING_STAGES:
+    if held is None:
+        return
+    # Also while a round is stopped: once it is clean here, the next one must not count on it.
+    work.report(DrainingReport(until_ms, reason))
+    if held.stage in STOPPING_STAGES:
         return
     work.hold(replace(held, signalled_ms=work.now_ms))
-    work.report(DrainingReport(until_ms, reason))
     _tell_workers(work)
     if time_ms:
         work.do(inputs.SignalWorkers(state.drain_signal))

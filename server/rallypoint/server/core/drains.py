@@ -60,7 +60,7 @@ def begin_drain(draft: Draft, node: Node, time_ms: int, reason: str) -> None:
     node = node._replace(drain=drain)
     draft.put_node(node)
     job = draft.the_job(node.job_id)
-    if job.phase is Phase.RUNNING and node.member and node.activity is not Activity.SUCCEEDED:
+    if job.phase is Phase.RUNNING and _is_busy(node):
         assert job.round is not None
         draft.put_job(replace(job, round=_announce(job.round, node.name, drain)))
     if known is None:
@@ -78,6 +78,26 @@ def _announce(round: Round, name: NodeName, drain: Drain) -> Round:
     )
 
 
+def without_drain_of(draft: Draft, round: Round, node: Node) -> Round:
+    """Return the round as if a member that has succeeded did not drain: it is not waited for."""
+    ends_ms = [
+        other.drain.until_ms
+        for other in draft.nodes_of(node.job_id)
+        if other.drain is not None and _is_busy(other) and other.session != node.session
+    ]
+    return replace(
+        round,
+        notices=tuple(notice for notice in round.notices if notice.name != node.name),
+        drain_first_ms=min(ends_ms, default=None),
+        drain_last_ms=max(ends_ms, default=0),
+    )
+
+
+def _is_busy(node: Node) -> bool:
+    """Return whether the node has a part in the round that is not done."""
+    return node.member and node.activity is not Activity.SUCCEEDED
+
+
 def drain_due_ms(job: Job, tally: Tally) -> int | None:
     """Return when the running round is stopped for its draining members, or None for never."""
     round = job.round
@@ -89,8 +109,7 @@ def drain_due_ms(job: Job, tally: Tally) -> int | None:
 
 def can_go_on(job: Job, tally: Tally) -> bool:
     """Return whether enough nodes would stay for another round."""
-    stay = tally.members - tally.draining + tally.newcomers + tally.reserve
-    return stay >= job.spec.min_nodes
+    return tally.staying + tally.newcomers + tally.reserve >= job.spec.min_nodes
 
 
 def is_held(job: Job, tally: Tally, now_ms: int) -> bool:
@@ -173,5 +192,5 @@ def _notices_for(job: Job, node: Node) -> tuple[NoticeOf, ...]:
 def announce_again(draft: Draft, node: Node) -> None:
     """Let a round that was adopted know that a member of it drains."""
     job = draft.the_job(node.job_id)
-    if node.drain is not None and node.member and job.round is not None:
+    if node.drain is not None and _is_busy(node) and job.round is not None:
         draft.put_job(replace(job, round=_announce(job.round, node.name, node.drain)))

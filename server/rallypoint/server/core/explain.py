@@ -237,6 +237,7 @@ def _state_of(node: Node) -> str:
     return {
         Activity.UNREADY: "stopping an earlier round",
         Activity.ASSIGNED: "not started",
+        Activity.READY: "draining",  # else nobody would wait for it
         Activity.BLOCKED: "blocked by processes that survived SIGKILL",
     }.get(node.activity, "stopping")
 

@@ -12,7 +12,12 @@ from dataclasses import replace
 from rallypoint.server.core import inputs
 from rallypoint.server.core.blame import find_verdict, with_failure
 from rallypoint.server.core.deadlines import DeadlineKind
-from rallypoint.server.core.drains import begin_drain, note_first_exit, reason_of_leaving
+from rallypoint.server.core.drains import (
+    begin_drain,
+    note_first_exit,
+    reason_of_leaving,
+    without_drain_of,
+)
 from rallypoint.server.core.effects import (
     Acknowledge,
     NodeSucceeded,
@@ -225,8 +230,11 @@ def mark_succeeded(draft: Draft, node: Node) -> None:
     if node.activity is Activity.SUCCEEDED or job.round is None:
         return
     draft.put_node(node._replace(activity=Activity.SUCCEEDED))
-    if not job.round.any_finished:
-        draft.put_job(replace(job, round=replace(job.round, any_finished=True)))
+    if not job.round.any_finished or node.drain is not None:
+        round = replace(job.round, any_finished=True)
+        if node.drain is not None:  # its success had been on its way when it was asked
+            round = without_drain_of(draft, round, node)
+        draft.put_job(replace(job, round=round))
     draft.records.append(NodeSucceeded(job.job_id, node.held_round, node.name))
 
 

@@ -63,6 +63,8 @@ class Tally(NamedTuple):
     """Eligible nodes that are no members."""
     draining: int = 0
     """Members that drain."""
+    staying: int = 0
+    """Members that another round may have: they neither drain nor are cordoned."""
 
     def placeable(self, min_nodes: int) -> int:
         """Return how many nodes a round can have: the reserve only as far as `min_nodes` asks."""
@@ -81,6 +83,7 @@ class Tally(NamedTuple):
             self.succeeded + sign * other.succeeded,
             self.newcomers + sign * other.newcomers,
             self.draining + sign * other.draining,
+            self.staying + sign * other.staying,
         )
 
 
@@ -118,6 +121,7 @@ def tally_of(node: Node) -> Tally:
             succeeded=node.member and node.activity is Activity.SUCCEEDED,
             newcomers=node.is_eligible and not node.member,
             draining=node.member and node.drain is not None,
+            staying=node.member and node.drain is None and node.bar is not Bar.CORDONED,
         )
     return found
 

@@ -71,11 +71,17 @@ def _renewed_until(last_ms: int, first_ms: int | None, length_ms: int, now_ms: i
 
 
 def growth_due_ms(job: Job, tally: Tally) -> int | None:
-    """Return when the running round is stopped to take newcomers in, or None for never."""
+    """Return when the running round is stopped to take newcomers in, or None for never.
+
+    A draining member keeps its time: the round after it has a place for the newcomers, too. And a
+    round is not stopped for one that would be no larger, because members of it are cordoned.
+    """
     round, spec = job.round, job.spec
     assert round is not None
-    room = spec.max_nodes - round.header.group_world_size
-    if not spec.grow or room <= 0 or tally.newcomers == 0 or round.any_finished:
+    size = round.header.group_world_size
+    if not spec.grow or size >= spec.max_nodes or tally.newcomers == 0 or round.any_finished:
+        return None
+    if tally.draining or tally.staying + tally.newcomers <= size:
         return None
     if job.first_newcomer_ms is None:
         return None

@@ -37,8 +37,10 @@ class NodeService(service_grpc.NodeServiceServicer):
         """Ask a node to leave."""
 
         def answer(state: State, now_ms: int) -> int:
-            asked = next(one for one in state.jobs[said.job_id].asked if one.name == said.name)
-            return max(0, asked.drain.until_ms - now_ms)
+            job = state.jobs.get(said.job_id)
+            known = () if job is None else job.asked
+            ends_ms = (asked.drain.until_ms for asked in known if asked.name == said.name)
+            return max(0, next(ends_ms, now_ms) - now_ms)  # it may have gone in the same turn
 
         try:
             said = to_drain_node(request)
