@@ -332,6 +332,18 @@ def test_member_that_succeeded_before_it_was_asked() -> None:
     assert Outcome.SUCCEEDED is bench.job().outcome
 
 
+def test_success_that_comes_after_the_stop() -> None:
+    """A round that was stopped for a drain ends as drained also when that member succeeds then."""
+    bench, _, _, c = trio()
+    ask(bench, "c", 0)
+    assert Phase.STOPPING is bench.job().phase
+
+    c.succeed()
+    bench.obey()
+
+    assert (RoundReason.DRAINED, ["a", "b"]) == (bench.rounds()[-1].reason, bench.order())
+
+
 def test_growth_leaves_a_draining_node_its_time() -> None:
     """A round whose members drain is not stopped to grow: it would cut them off, and the next one
     could be too small."""

@@ -231,7 +231,8 @@ def mark_succeeded(draft: Draft, node: Node) -> None:
         return
     draft.put_node(node._replace(activity=Activity.SUCCEEDED))
     round = replace(job.round, any_finished=True)
-    if node.drain is not None:  # its success had been on its way when it was asked
+    if node.drain is not None and round.stop_ms is None:
+        # Its success had been on its way when it was asked.
         round = without_drain_of(draft, round, node)
     if round != job.round:
         draft.put_job(replace(job, round=round))

@@ -366,7 +366,8 @@ def lose(draft: Draft, node: Node, reason: RoundReason, text: str) -> None:
     if not is_lost:
         end_drain(draft, node)
     if node.drain is not None:
-        reason, text = RoundReason.DRAINED, f"{node.drain.reason}; {text}"
+        is_said = node.drain.reason in text
+        reason, text = RoundReason.DRAINED, text if is_said else f"{node.drain.reason}; {text}"
     depart(draft, node, reason, text)
     if is_lost:
         fence_lost(draft, node)
