@@ -191,6 +191,25 @@ def test_failure_before_anybody_left_is_charged() -> None:
     assert (1, ["a", "b"]) == (bench.job().restart_count, bench.order())
 
 
+@pytest.mark.parametrize("is_late", [False, True])
+def test_workers_that_the_stop_ended_explain_nothing(is_late: bool) -> None:
+    """A failure stops the round, and with it the draining node's workers: it stays the cause, also
+    when the node was asked to leave only then."""
+    bench, a, _, c = trio()
+    if not is_late:
+        c.drain(DRAIN_MS)
+    a.fail(worker_exit(1))
+    if is_late:
+        ask(bench, "c")
+
+    c.exit(LEFT)
+    bench.obey()
+    c.goodbye()
+    bench.obey()
+
+    assert (1, RoundReason.WORKER_FAILED) == (bench.job().restart_count, bench.rounds()[-1].reason)
+
+
 def test_drains_are_no_reformations() -> None:
     """Any number of nodes may be drained one after the other."""
     bench, *agents = trio()

@@ -128,8 +128,11 @@ def reason_of_leaving(node: Node) -> RoundReason:
 
 
 def note_first_exit(round: Round, node: Node, now_ms: int) -> Round:
-    """Note that a draining member's workers have begun to leave: connections to them break now."""
-    if node.drain is None or round.drain_began is not None:
+    """Note that a draining member's workers have begun to leave: connections to them break now.
+
+    Once the round is stopped they end for that reason, which explains nothing.
+    """
+    if node.drain is None or round.drain_began is not None or round.stop_ms is not None:
         return round
     departure = Departure(node.name, now_ms, RoundReason.DRAINED, node.drain.reason)
     return replace(round, drain_began=departure)
