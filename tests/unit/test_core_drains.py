@@ -271,6 +271,27 @@ def test_operator_asks_a_member() -> None:
     bench.check_journal()
 
 
+def test_wish_outlives_the_run() -> None:
+    """An agent that is cut off before it hears of anything, and comes back when its run is over,
+    has no place in the next one either; another agent of its name has."""
+    bench = Bench(JobSpec())
+    (a,) = bench.run_round("a")
+    ask(bench, "a")
+    a.break_off()
+    bench.advance(600)
+    assert Outcome.ABANDONED is bench.job().outcome
+
+    a.run = 0  # no Welcome had reached it
+    a.hello()
+    assert (2, Phase.FORMING) == (bench.job().run, bench.job().phase)
+    assert isinstance(a.desired, DesiredReleased)
+    bench.check_journal()
+
+    a.goodbye()
+    (b,) = bench.join("a")
+    assert isinstance(b.desired, DesiredRun)
+
+
 def test_operator_asks_a_spare() -> None:
     """A node without a place is released at once, and the round does not notice."""
     bench, a, _, _ = trio()

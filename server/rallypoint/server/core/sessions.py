@@ -144,6 +144,7 @@ def _open_if_needed(draft: Draft, said: inputs.Hello) -> Job:
         forming_since_ms=draft.now_ms,
         launch_id=said.identity.launch_id,
         round_number=0 if job is None else job.round_number,  # grows through all runs of the job
+        asked=() if job is None else job.asked,  # an agent that is back has still to leave
         health=() if job is None else job.health,
         fences=() if job is None else job.fences,
         blind_until_ms=max(blind_until_ms, 0 if job is None else job.blind_until_ms),
