@@ -150,6 +150,15 @@ def test_too_few_would_stay(first_ms: int) -> None:
     assert isinstance(a.desired, DesiredStop)
 
 
+def test_long_reason_is_cut_in_a_wait() -> None:
+    """A wait goes to every node that stands by, with each heartbeat: it stays small."""
+    bench, _, b, c = trio()
+    for agent in (b, c):
+        agent.drain(DRAIN_MS, "x" * 1_000)
+
+    assert len(bench.the_wait().text) < 500
+
+
 def test_too_few_would_stay_and_all_are_gone() -> None:
     """When the last draining node is gone nobody has anything left to wait for."""
     bench, a, b, c = trio(low=2)
