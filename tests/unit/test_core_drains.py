@@ -150,6 +150,15 @@ def test_too_few_would_stay(first_ms: int) -> None:
     assert isinstance(a.desired, DesiredStop)
 
 
+def test_long_reason_is_cut_in_a_wait() -> None:
+    """A wait goes to every node that stands by, with each heartbeat: it stays small."""
+    bench, _, b, c = trio()
+    for agent in (b, c):
+        agent.drain(DRAIN_MS, "x" * 1_000)
+
+    assert len(bench.the_wait().text) < 500
+
+
 def test_too_few_would_stay_and_all_are_gone() -> None:
     """When the last draining node is gone nobody has anything left to wait for."""
     bench, a, b, c = trio(low=2)
@@ -189,6 +198,25 @@ def test_failure_before_anybody_left_is_charged() -> None:
     bench.obey()
 
     assert (1, ["a", "b"]) == (bench.job().restart_count, bench.order())
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_workers_that_the_stop_ended_explain_nothing(is_late: bool) -> None:
+    """A failure stops the round, and with it the draining node's workers: it stays the cause, also
+    when the node was asked to leave only then."""
+    bench, a, _, c = trio()
+    if not is_late:
+        c.drain(DRAIN_MS)
+    a.fail(worker_exit(1))
+    if is_late:
+        ask(bench, "c")
+
+    c.exit(LEFT)
+    bench.obey()
+    c.goodbye()
+    bench.obey()
+
+    assert (1, RoundReason.WORKER_FAILED) == (bench.job().restart_count, bench.rounds()[-1].reason)
 
 
 def test_drains_are_no_reformations() -> None:
@@ -250,6 +278,27 @@ def test_operator_asks_a_member() -> None:
     assert any(isinstance(record, DrainOver) for record in bench.records)
     assert () == bench.job().asked
     bench.check_journal()
+
+
+def test_wish_outlives_the_run() -> None:
+    """An agent that is cut off before it hears of anything, and comes back when its run is over,
+    has no place in the next one either; another agent of its name has."""
+    bench = Bench(JobSpec())
+    (a,) = bench.run_round("a")
+    ask(bench, "a")
+    a.break_off()
+    bench.advance(600)
+    assert Outcome.ABANDONED is bench.job().outcome
+
+    a.run = 0  # no Welcome had reached it
+    a.hello()
+    assert (2, Phase.FORMING) == (bench.job().run, bench.job().phase)
+    assert isinstance(a.desired, DesiredReleased)
+    bench.check_journal()
+
+    a.goodbye()
+    (b,) = bench.join("a")
+    assert isinstance(b.desired, DesiredRun)
 
 
 def test_operator_asks_a_spare() -> None:
@@ -346,6 +395,18 @@ def test_member_that_succeeded_before_it_was_asked() -> None:
     for agent in (a, b):
         agent.succeed()
     assert Outcome.SUCCEEDED is bench.job().outcome
+
+
+def test_success_that_comes_after_the_stop() -> None:
+    """A round that was stopped for a drain ends as drained also when that member succeeds then."""
+    bench, _, _, c = trio()
+    ask(bench, "c", 0)
+    assert Phase.STOPPING is bench.job().phase
+
+    c.succeed()
+    bench.obey()
+
+    assert (RoundReason.DRAINED, ["a", "b"]) == (bench.rounds()[-1].reason, bench.order())
 
 
 def test_growth_leaves_a_draining_node_its_time() -> None:

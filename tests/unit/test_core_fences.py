@@ -221,3 +221,24 @@ def test_what_is_kept_of_fences_has_a_limit() -> None:
         agent.hello(ready_round=1)
     assert () == bench.job().fences
     assert WaitKind.FENCE is bench.the_wait().kind
+
+
+def test_round_does_not_stop_to_grow_while_a_fence_is_up() -> None:
+    """The next round could not begin before: the running one goes on until then."""
+    bench, a, b, c = trio(replace(SPEC, grow=True, grow_after_ms=0, settle_ms=1_000))
+    c.break_off()
+    bench.advance(GRACE_MS)
+    bench.obey(a, b)
+    bench.advance(FENCE_MS + SLACK_MS)
+    assert (Phase.RUNNING, ["a", "b"]) == (bench.job().phase, bench.order())
+
+    c.hello(claim=c.claim())  # with workers of round 1
+    fence_ms = LEASE_MS + FENCE_MS
+    bench.join("d")
+    bench.advance(fence_ms - 1)
+    c.heartbeat()
+    assert (Phase.RUNNING, 2) == (bench.job().phase, len(bench.rounds()))
+
+    bench.advance(1)
+    bench.obey(a, b)
+    assert (Phase.RUNNING, ["a", "b", "d"]) == (bench.job().phase, bench.order())

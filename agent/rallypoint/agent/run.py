@@ -239,7 +239,9 @@ class Agent:
                 log.info(
                     f"{notice.kind}_announced",
                     **({"node": notice.node, "why": notice.reason} if notice.node else {}),
-                    then="the round is stopped and formed anew",
+                    then="this node leaves once its workers are done"
+                    if notice.is_here
+                    else "the round is stopped and formed anew",
                     at_most_s=left_s,
                 )
         self._told_notices = {(notice.kind, notice.node) for notice in notices}

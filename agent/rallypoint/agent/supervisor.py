@@ -143,7 +143,11 @@ class Supervisor:
     def tell(self, number: int, notices: Sequence[Notice], node_name: str) -> None:
         """Let the workers of a round find `notices` in their notice file; none removes it."""
         assert self._folder is not None
-        write_notices(notice_file(self._folder, number), notices, node_name)
+        path = notice_file(self._folder, number)
+        try:
+            write_notices(path, notices, node_name)
+        except OSError as error:  # a full disk is no reason to end the workers
+            log.warning("notices_not_written", path=str(path), error=str(error))
 
     def _note_last_words(self, worker: _Worker) -> None:
         """Note whether the worker was ending of an error of its own before it is signalled."""

@@ -153,7 +153,7 @@ def _listener(args: argparse.Namespace) -> Listener:
 
 
 def _say_goodbye(agent: Agent) -> None:
-    if agent.exit_code:
+    if agent.exit_code or agent.state.drain is not None:
         print(f"node-agent: {agent.exit_text}", file=sys.stderr, flush=True)
 
 

@@ -37,9 +37,9 @@ def build_parser() -> Parser:
         prog=PROG,
         usage="node-agent (--coordinator HOST:PORT | --standalone) [options] script [args ...]",
         description="Runs this node's workers of an elastic PyTorch job.",
-        epilog="Exit codes: 0 the job succeeded; 1 it failed; 2 bad usage; 75 no coordinator "
-        f"answered in time; {EXIT_NO_REQUEUE} it failed, never requeue it; 128+n "
-        "ended by signal n.",
+        epilog="Exit codes: 0 the job succeeded, or an operator drained this node; 1 it failed; 2 "
+        f"bad usage; 75 no coordinator answered in time; {EXIT_NO_REQUEUE} it failed, never "
+        "requeue it; 128+n ended by signal n.",
     )
     where = parser.add_argument_group("where")
     where.add_argument("--coordinator", type=endpoint, help="host:port of the coordinator")
@@ -80,7 +80,9 @@ def build_parser() -> Parser:
 
 def _add_job_flags(parser: Parser) -> None:
     """Add what the job's specification is made of: the same on every node."""
-    job = parser.add_argument_group("job (the same on every node, except workers and role)")
+    job = parser.add_argument_group(
+        "job (the same on every node, except workers, role, drains and --coordinator-timeout)"
+    )
     add = job.add_argument
     add(
         "--nnodes",

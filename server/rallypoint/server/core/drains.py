@@ -79,17 +79,17 @@ def _announce(round: Round, name: NodeName, drain: Drain) -> Round:
 
 
 def without_drain_of(draft: Draft, round: Round, node: Node) -> Round:
-    """Return the round as if a member that has succeeded did not drain: it is not waited for."""
-    ends_ms = [
-        other.drain.until_ms
+    """Return a running round without the drain of a member that has succeeded: nobody waits."""
+    left = [
+        NoticeOf(other.name, other.drain.until_ms, other.drain.reason)
         for other in draft.nodes_of(node.job_id)
         if other.drain is not None and _is_busy(other) and other.session != node.session
     ]
     return replace(
         round,
-        notices=tuple(notice for notice in round.notices if notice.name != node.name),
-        drain_first_ms=min(ends_ms, default=None),
-        drain_last_ms=max(ends_ms, default=0),
+        notices=tuple(left[:LOST_MAX]),
+        drain_first_ms=min((notice.until_ms for notice in left), default=None),
+        drain_last_ms=max((notice.until_ms for notice in left), default=0),
     )
 
 
@@ -128,8 +128,11 @@ def reason_of_leaving(node: Node) -> RoundReason:
 
 
 def note_first_exit(round: Round, node: Node, now_ms: int) -> Round:
-    """Note that a draining member's workers have begun to leave: connections to them break now."""
-    if node.drain is None or round.drain_began is not None:
+    """Note that a draining member's workers have begun to leave: connections to them break now.
+
+    Once the round is stopped they end for that reason, which explains nothing.
+    """
+    if node.drain is None or round.drain_began is not None or round.stop_ms is not None:
         return round
     departure = Departure(node.name, now_ms, RoundReason.DRAINED, node.drain.reason)
     return replace(round, drain_began=departure)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from rallypoint.server.core.deadlines import DeadlineKind
-from rallypoint.server.core.health import describe
+from rallypoint.server.core.health import REASON_CHARS_MAX, describe
 from rallypoint.server.core.model import Activity, Job, Phase, RoundReason, WaitKind
 from rallypoint.server.core.node import Node
 from rallypoint.server.core.state import State, Tally
@@ -142,7 +142,7 @@ def _running(state: State, job: Job, tally: Tally, now_ms: int) -> Waiting | Non
 def _on_drains(job: Job, tally: Tally, left_ms: int) -> Waiting:
     assert job.round is not None
     awaited = tuple(
-        Awaited(notice.name, f"draining: {notice.reason}", None)
+        Awaited(notice.name, f"draining: {notice.reason[:REASON_CHARS_MAX]}", None)
         for notice in job.round.notices
         if notice.name is not None
     )[:NAMED_MAX]

@@ -232,7 +232,8 @@ def mark_succeeded(draft: Draft, node: Node) -> None:
     draft.put_node(node._replace(activity=Activity.SUCCEEDED))
     if not job.round.any_finished or node.drain is not None:
         round = replace(job.round, any_finished=True)
-        if node.drain is not None:  # its success had been on its way when it was asked
+        if node.drain is not None and round.stop_ms is None:
+            # Its success had been on its way when it was asked.
             round = without_drain_of(draft, round, node)
         draft.put_job(replace(job, round=round))
     draft.records.append(NodeSucceeded(job.job_id, node.held_round, node.name))

@@ -249,7 +249,9 @@ def _announce(draft: Draft, job: Job, growth_ms: int | None) -> None:
         # Every newcomer moves the instant: the latest that it can move to is told, once.
         begun_ms = job.first_newcomer_ms or draft.now_ms
         latest_ms = max(growth_ms, begun_ms + LAST_CALL_FACTOR * job.spec.settle_ms)
-        notices = (*notices, known or NoticeOf(None, latest_ms))
+        if known is None or known.until_ms < growth_ms:  # a fence can move it further
+            known = NoticeOf(None, latest_ms)
+        notices = (*notices, known)
     if notices == round.told:
         return
     draft.put_job(replace(job, round=replace(round, notices=notices, told=notices)))

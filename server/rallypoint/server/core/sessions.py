@@ -144,8 +144,8 @@ def _open_if_needed(draft: Draft, said: inputs.Hello) -> Job:
         forming_since_ms=draft.now_ms,
         launch_id=said.identity.launch_id,
         round_number=0 if job is None else job.round_number,  # grows through all runs of the job
+        asked=() if job is None else job.asked,  # an agent that is back has still to leave
         health=() if job is None else job.health,
-        asked=() if job is None else job.asked,
         fences=() if job is None else job.fences,
         blind_until_ms=max(blind_until_ms, 0 if job is None else job.blind_until_ms),
     )
@@ -367,7 +367,8 @@ def lose(draft: Draft, node: Node, reason: RoundReason, text: str) -> None:
     if not is_lost:
         end_drain(draft, node)
     if node.drain is not None:
-        reason, text = RoundReason.DRAINED, f"{node.drain.reason}; {text}"
+        is_said = node.drain.reason in text
+        reason, text = RoundReason.DRAINED, text if is_said else f"{node.drain.reason}; {text}"
     depart(draft, node, reason, text)
     if is_lost:
         fence_lost(draft, node)

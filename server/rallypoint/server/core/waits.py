@@ -89,4 +89,5 @@ def growth_due_ms(job: Job, tally: Tally) -> int | None:
         job.last_arrival_ms, job.first_newcomer_ms, spec.settle_ms, job.first_newcomer_ms
     )
     age_ms = min(spec.grow_after_ms << min(job.growths, 16), GROW_AFTER_MS_MAX)
-    return max(settled_ms, round.sealed_ms + age_ms)
+    # Nor is it stopped to wait for a fence: it runs well meanwhile.
+    return max(settled_ms, round.sealed_ms + age_ms, fenced_until_ms(job))

@@ -1,0 +1,37 @@
+"""What workers are told is about to happen, where it cannot be written down."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, cast
+
+from rallypoint.agent.core.model import Notice
+from rallypoint.agent.environ import Launch
+from rallypoint.agent.supervisor import Supervisor
+
+
+def test_notices_that_cannot_be_written_end_nothing(tmp_path: Path) -> None:
+    """An agent whose folder is full or gone goes on: its workers do without the notice."""
+    nobody = cast(Any, None)
+    folder = tmp_path / "folder"
+    supervisor = Supervisor(
+        host=nobody,
+        launch=Launch("train.py", ()),
+        job_id="job",
+        environment={},
+        variables=tuple,
+        post=nobody,
+        tasks=nobody,
+        _folder=folder,
+    )
+    notices = (Notice("drain", "b", "maintenance", 1_000),)
+    supervisor.tell(1, notices, "a")
+    assert (folder / "1" / "notices.json").exists()
+
+    folder.rename(tmp_path / "gone")
+    folder.touch()  # a file where the folder was: nothing can be made below it
+    supervisor.tell(1, notices, "a")
+    supervisor.tell(1, (), "a")
+    supervisor.oom.close()
+
+    assert folder.is_file()
