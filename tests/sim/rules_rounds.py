@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 from rallypoint.agent.core.model import RunOrder
 from rallypoint.server.core.effects import (
+    DesiredFinished,
+    DesiredStop,
     Record,
     RoundSealed,
     RoundSettled,
@@ -155,6 +157,61 @@ class StartsOnce(Checker):
             )
 
 
+class OneRoundLives(Checker):
+    """Workers of two rounds of a job live at once only where the coordinator can do no better.
+
+    Whenever a round is sealed, and whenever a worker starts, every worker of another round than the
+    coordinator's current one is on a node
+
+    * that the coordinator has lost, or has not heard of in its life: without fencing, the workers
+      of a partitioned node run on until it hears that they must stop; or
+    * whose claim it has still to decide on; or
+    * that it has told to stop, and that was overdue (set aside or blocked); or
+    * that it has told to stop, and that joined after its round was sealed, or holds a round of an
+      earlier life: it was lost and came back, or came too late to be adopted.
+
+    So while no node is lost, overdue or late, no two rounds of a job overlap.
+    """
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._arrivals: dict[tuple[int, JobId, RoundHeader], int] = {}
+        """The nodes that had arrived by the time a life of the coordinator sealed a round."""
+
+    def spawned(self, process: Process) -> None:
+        server = self.world.server
+        known = None if server is None else server.state.jobs.get(process.host.plan.job_id)
+        if server is None or known is None:
+            return
+        if known.round is None or known.round.header != header_of(process.order):
+            self._require_given_up(server, process)
+
+    def recorded(self, server: Server, record: Record) -> None:
+        if not isinstance(record, RoundSealed):
+            return
+        job = server.state.jobs[record.job_id]
+        self._arrivals[(server.life, record.job_id, record.header)] = job.next_arrival
+        for host in self.world.hosts:
+            for process in host.processes:
+                is_other = header_of(process.order) != record.header
+                if host.plan.job_id == record.job_id and is_other:
+                    self._require_given_up(server, process)
+
+    def _require_given_up(self, server: Server, process: Process) -> None:
+        node = server.state.nodes.get(process.agent.session)
+        if node is None or node.claim is not None:
+            self.world.coverage.counts["overlap", "lost" if node is None else "claimed"] += 1
+            return
+        key = (server.life, node.job_id, header_of(process.order))
+        is_late = node.arrival >= self._arrivals.get(key, 0)
+        self.world.coverage.counts["overlap", "late" if is_late else "overdue"] += 1
+        is_stopped = isinstance(node.desired, DesiredStop | DesiredFinished) and not node.member
+        self.require(
+            is_stopped and (is_late or node.set_aside),
+            f"{process.host.name} runs {process.order} and should {node.desired}",
+        )
+
+
 class SurvivorsKeepRanks(Checker):
     """Survivors keep their order, and their exact ranks when every hole was filled alike."""
 
@@ -198,5 +255,6 @@ ROUND_RULES: tuple[type[Checker], ...] = (
     NumbersOnlyGrow,
     OneCurrentRound,
     StartsOnce,
+    OneRoundLives,
     SurvivorsKeepRanks,
 )
