@@ -7,6 +7,7 @@ seed is a history: the same one every time.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from functools import partial
 from random import Random
 
@@ -15,7 +16,7 @@ from rallypoint.server.core.state import Timing
 from sim.chaos import Chaos
 from sim.clock import Clock
 from sim.coverage import Coverage
-from sim.faults import Faults, calm, draw_faults
+from sim.faults import Faults, calm, changed, draw_faults
 from sim.network import Network
 from sim.node import Agent, Host
 from sim.processes import STRAGGLE_MS_MAX, Group, Process
@@ -32,11 +33,15 @@ RETURN_MS_MAX = 8_000
 class World:
     """Everything that exists in one seed."""
 
-    def __init__(self, seed: int, *, is_traced: bool = False) -> None:
+    def __init__(
+        self, seed: int, options: Mapping[str, str] | None = None, *, is_traced: bool = False
+    ) -> None:
         self.seed = seed
         self.rng = Random(seed)
-        self.faults: Faults = draw_faults(self.rng)
-        self.jobs: tuple[JobPlan, ...] = draw_jobs(self.rng)
+        self.options: Faults = changed(draw_faults(self.rng), options or {})
+        self.faults = self.options
+        """As long as faults happen, the options; then `calm`."""
+        self.jobs: tuple[JobPlan, ...] = draw_jobs(self.rng, self.options)
         self.timing = Timing(start_due_ms=self.rng.choice((3_000, 30_000)))
         self.clock = Clock()
         self.coverage = Coverage()
