@@ -235,7 +235,10 @@ BUGS: dict[str, tuple[Callable[[], list[Patch]], frozenset[str]]] = {
     "succeed early": (_succeed_early, frozenset({"SuccessIsEarned"})),
     "count a prompted exit as success": (_count_prompted_success, frozenset({"SuccessIsEarned"})),
     "settle a round that still runs": (_settle_early, frozenset({"OneRoundLives"})),
-    "wait for ever for a node": (_wait_for_ever, frozenset({"Liveness"})),
+    "wait for ever for a node": (
+        _wait_for_ever,
+        frozenset({"Liveness", "NobodyWaitsForEver"}),
+    ),
     "tell two outcomes": (_tell_two_outcomes, frozenset({"OutcomeIsOne"})),
     "go back to an older epoch": (_go_back, frozenset({"AgentOnlyMovesOn"})),
     "forget a record": (_forget_a_record, frozenset({"ReplayIsMemory"})),
