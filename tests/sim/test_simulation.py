@@ -34,6 +34,7 @@ def test_every_seed_is_safe_and_comes_to_rest() -> None:
                 pytrace=False,
             )
 
+    assert not [row for row in UNREACHABLE if summary.coverage.counts[row]]
     reached = [key for key in EXPECTED if summary.coverage.counts[key]]
     assert len(reached) >= MOST_TRANSITIONS, f"not reached: {summary.coverage.missing()}"
 
