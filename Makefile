@@ -14,6 +14,7 @@ STAMP := $(VENV)/.installed
 PYTHONS := $(PYTHON) python3 python3.14 python3.13 python3.12 python3.11 python
 ARGS ?=
 SEEDS ?= 0:2000
+FAILURES ?=
 
 PROTO_SOURCES := $(sort $(shell find proto -name '*.proto' 2>/dev/null))
 # protoc finds its mypy plugins on PATH.
@@ -44,8 +45,13 @@ simulate: $(STAMP) ## simulate both cores under faults: make simulate SEEDS=0:20
 check: format-check lint types imports proto-check proto-lint ## format, lint, types, imports, stubs, proto lint
 
 .PHONY: bench
-bench: $(STAMP) ## measure launches
+bench: $(STAMP) ## measure launches, then failures; each takes arguments of its own
 	$(BIN)/python benchmarks/launch.py $(ARGS)
+	$(BIN)/python benchmarks/failures.py $(FAILURES)
+
+.PHONY: soak
+soak: $(STAMP) ## 32 agents that stand still now and then, for 30 minutes; nobody may be called dead
+	$(BIN)/python benchmarks/soak.py $(ARGS)
 
 .PHONY: fmt
 fmt: $(STAMP) ## format the code, apply the safe lint fixes

@@ -1,8 +1,10 @@
 """The least that a coordinator could cost: a grpc.aio server that only counts and answers bytes.
 
-Every client sends a first message and gets one back; when all have come, all get another one (the
-round). A message that begins with `!` (a failure) sends one to all (the stop); when all have
-answered that, all get the round again. Sizes are given on the command line; nothing is parsed.
+It speaks to the same agents and answers with copies of what a real coordinator sent, so both ends
+exchange the same number of messages of the same sizes, and the agents do the same work. Of what
+comes it reads the first byte only: Hello brings a Welcome; when all have come, all get a Run. A
+failure sends a Stop to all; when all are ready again, all get the next Run. Heartbeats are
+answered.
 """
 
 from __future__ import annotations
@@ -16,17 +18,22 @@ from typing import Any
 import grpc
 import grpc.aio
 
-METHOD = "/floor.Floor/Session"
+from rallypoint.v1 import agent_service_pb2 as agent_pb2
+from rallypoint.wire.channel import server_options
+
+SERVICE, METHOD = "rallypoint.v1.AgentService", "Session"
 
 
 @dataclass(slots=True)
 class Floor:
-    """Counts messages and answers with bytes of the right sizes."""
+    """Counts messages and answers with copies."""
 
     nodes: int
     welcome: bytes
-    run: bytes
+    run: agent_pb2.SessionResponse
     stop: bytes
+    answer: bytes
+    round: int = 0
     arrived: int = 0
     queues: list[asyncio.Queue[bytes]] = field(default_factory=list)
 
@@ -38,20 +45,30 @@ class Floor:
         self.queues.append(queue)
         async with asyncio.TaskGroup() as tasks:
             writer = tasks.create_task(self._write(queue, context))
-            queue.put_nowait(self.welcome)
             async for message in requests:
-                self._take(message)
+                self._take(message, queue)
             writer.cancel()
         self.queues.remove(queue)
 
-    def _take(self, message: bytes) -> None:
-        if message[:1] == b"!":
-            self._send_all(self.stop)
-        elif message[:1] in (b"H", b"R"):
-            self.arrived += 1
-            if self.arrived == self.nodes:
-                self.arrived = 0
-                self._send_all(self.run)
+    def _take(self, message: bytes, queue: asyncio.Queue[bytes]) -> None:
+        match message[:1]:
+            case b"B":
+                queue.put_nowait(self.answer)
+            case b"E":
+                self._send_all(self.stop)
+            case b"H":
+                queue.put_nowait(self.welcome)
+                self._arrive()
+            case b"R":
+                self._arrive()
+
+    def _arrive(self) -> None:
+        self.arrived += 1
+        if self.arrived == self.nodes:
+            self.arrived = 0
+            self.round += 1
+            self.run.desired.run.header.number = self.round
+            self._send_all(self.run.SerializeToString())
 
     def _send_all(self, message: bytes) -> None:
         for queue in self.queues:
@@ -67,11 +84,12 @@ class Floor:
 
 async def main() -> None:
     """Serve until killed."""
-    nodes, welcome, run, stop = (int(word) for word in sys.argv[1:5])
-    floor = Floor(nodes, b"W" * welcome, b"G" * run, b"S" * stop)
-    server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
+    nodes = int(sys.argv[1])
+    welcome, run, stop, answer = (bytes.fromhex(word) for word in sys.argv[2:6])
+    floor = Floor(nodes, welcome, agent_pb2.SessionResponse.FromString(run), stop, answer)
+    server = grpc.aio.server(options=server_options())
     handler: Any = grpc.stream_stream_rpc_method_handler(floor.session)
-    handlers = grpc.method_handlers_generic_handler("floor.Floor", {"Session": handler})
+    handlers = grpc.method_handlers_generic_handler(SERVICE, {METHOD: handler})
     server.add_generic_rpc_handlers((handlers,))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()

@@ -1,9 +1,9 @@
 """How the coordinator's cost grows with the number of nodes: rounds, bytes, and doing nothing.
 
 N simulated agents (real gRPC streams, all in this process) form a first round and re-form it after
-a failure, against a real coordinator process; in the same run a bare grpc.aio server exchanges the
-same number of messages of the same sizes: the floor. Then all agents idle at the interval that the
-coordinator sets.
+a failure, against a real coordinator process. Then the same agents do the same with the floor: a
+bare grpc.aio server that exchanges the same number of messages of the same sizes and decides
+nothing. With the coordinator they idle, too, at the interval that it sets.
 """
 
 from __future__ import annotations
@@ -15,36 +15,51 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import NoReturn
 
-import grpc
-import grpc.aio
-
-from floor_server import METHOD
 from launch import describe_machine
-from swarm import SimulatedAgent, Traffic, open_channel
+from swarm import SIGNS_OF_LIFE, SimulatedAgent, Traffic, open_channel
 
 STEP_S_MAX = 60.0
 """Longest wait for anything; then the measurement has failed."""
 WINDOW_S = 2.6
 """A coordinator that has just started only listens this long."""
+PAUSE_S = 0.5
+"""Between two rounds: everything that the last one caused has come to rest."""
+COPIED = ("welcome", "run", "stop", "acknowledgement")
+"""Kinds of messages that the floor answers with, in the order of its command line."""
+
+
+@dataclass(slots=True)
+class Times:
+    """What rounds cost with one server."""
+
+    first_ms: list[float] = field(default_factory=list)
+    """From before the first connection to the last agent's Run."""
+    first_cpu_ms: list[float] = field(default_factory=list)
+    """Processor time of the server meanwhile."""
+    again_ms: list[float] = field(default_factory=list)
+    """From before the report of a failure to the last agent's Run."""
+    again_cpu_ms: list[float] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class Figures:
-    """What was measured for one number of nodes; times in ms."""
+    """What was measured for one number of nodes."""
 
     nodes: int
-    first_ms: list[float] = field(default_factory=list)
-    first_floor_ms: list[float] = field(default_factory=list)
-    again_ms: list[float] = field(default_factory=list)
-    again_floor_ms: list[float] = field(default_factory=list)
-    bytes_per_agent: float = 0.0
-    messages_per_agent: float = 0.0
+    ours: Times = field(default_factory=Times)
+    floor: Times = field(default_factory=Times)
+    round_bytes: float = 0.0
+    """Per agent and re-forming, both directions, without signs of life."""
+    round_messages: float = 0.0
+    life_bytes: float = 0.0
+    """Per agent and second: heartbeats and their answers."""
+    life_messages: float = 0.0
     idle_cpu_percent: float = 0.0
     rss_mb: float = 0.0
 
@@ -84,87 +99,106 @@ async def server(*command: str) -> AsyncIterator[tuple[int, int]]:
         yield int(line.decode().rpartition(":")[2]), process.pid
     finally:
         process.terminate()
-        await process.wait()
+        async with asyncio.timeout(STEP_S_MAX):
+            await process.wait()
+
+
+async def form_rounds(
+    port: int,
+    pid: int,
+    nodes: int,
+    rounds: int,
+    times: Times,
+    traffic: Traffic,
+    *,
+    marked: bool,
+    afterwards: Callable[[], Awaitable[None]] | None = None,
+) -> None:
+    """Form a first round of simulated agents and re-form it; the same for every server.
+
+    Args:
+        port: where the server listens.
+        pid: the server's process.
+        nodes: how many agents.
+        rounds: how many times the round is re-formed, each after another agent's failure.
+        times: gets the results.
+        traffic: afterwards holds that of the last re-forming.
+        marked: see `SimulatedAgent`.
+        afterwards: called while all agents are still there.
+    """
+    gathering = Gathering(nodes)
+    agents = [
+        SimulatedAgent(number, nodes, traffic, gathering.one, marked) for number in range(nodes)
+    ]
+    channels = [open_channel(port) for _ in agents]
+    async with asyncio.TaskGroup() as lives:
+        spent_s, begun = read_cpu_s(pid), time.perf_counter()
+        tasks = [
+            lives.create_task(agent.live(channel))
+            for agent, channel in zip(agents, channels, strict=True)
+        ]
+        await gathering.all()
+        times.first_ms.append((time.perf_counter() - begun) * 1000)
+        times.first_cpu_ms.append((read_cpu_s(pid) - spent_s) * 1000)
+        for number in range(rounds):
+            await asyncio.sleep(PAUSE_S)
+            traffic.clear()
+            spent_s, begun = read_cpu_s(pid), time.perf_counter()
+            await agents[number % nodes].fail()
+            await gathering.all()
+            times.again_ms.append((time.perf_counter() - begun) * 1000)
+            times.again_cpu_ms.append((read_cpu_s(pid) - spent_s) * 1000)
+        await asyncio.sleep(PAUSE_S)
+        if afterwards is not None:
+            await afterwards()
+        for task in tasks:
+            task.cancel()
+    async with asyncio.timeout(STEP_S_MAX):
+        await asyncio.gather(*(channel.close() for channel in channels))
 
 
 async def measure_ours(nodes: int, rounds: int, figures: Figures, idle_s: float) -> Traffic:
-    """Form a round of simulated agents, re-form it, idle; return the traffic of one re-forming."""
+    """Let the coordinator form rounds, then idle; return the traffic of one re-forming."""
     binary = Path(sys.executable).with_name("coordinator")
     command = (str(binary), "--host", "127.0.0.1", "--port", "0", "--log-level", "error")
+    traffic = Traffic()
     async with server(*command) as (port, pid):
-        await asyncio.sleep(WINDOW_S)
-        gathering, traffic = Gathering(nodes), Traffic()
-        agents = [
-            SimulatedAgent(number, nodes, "rounds", traffic, lambda _: gathering.one())
-            for number in range(nodes)
-        ]
-        channels = [open_channel(port) for _ in agents]
-        lives = asyncio.TaskGroup()
-        async with lives:
-            begun = time.perf_counter()
-            tasks = [
-                lives.create_task(agent.live(channel))
-                for agent, channel in zip(agents, channels, strict=True)
-            ]
-            await gathering.all()
-            figures.first_ms.append((time.perf_counter() - begun) * 1000)
-            for number in range(rounds):
-                await asyncio.sleep(0.5)
-                traffic.messages = traffic.bytes = 0
-                begun = time.perf_counter()
-                await agents[number % nodes].fail()
-                await gathering.all()
-                figures.again_ms.append((time.perf_counter() - begun) * 1000)
-            figures.bytes_per_agent = traffic.bytes / nodes
-            figures.messages_per_agent = traffic.messages / nodes
+
+        async def idle() -> None:
+            count_round(traffic, nodes, figures)
             if idle_s:
-                await asyncio.sleep(1.0)
+                traffic.clear()
                 figures.idle_cpu_percent = await idle_cpu_percent(pid, idle_s)
+                messages, sizes = signs_of_life(traffic)
+                figures.life_messages = messages / nodes / idle_s
+                figures.life_bytes = sizes / nodes / idle_s
             figures.rss_mb = read_rss_mb(pid)
-            for task in tasks:
-                task.cancel()
-        for channel in channels:
-            await channel.close()
+
+        await asyncio.sleep(WINDOW_S)
+        times = figures.ours
+        await form_rounds(port, pid, nodes, rounds, times, traffic, marked=False, afterwards=idle)
     return traffic
 
 
-async def measure_floor(nodes: int, rounds: int, figures: Figures, traffic: Traffic) -> None:
-    """Exchange as many bytes in the same order with a server that does nothing else."""
-    sizes = traffic.sizes
-    welcome, run, stop = sizes["welcome"], sizes["desired"], sizes["desired"]
+async def measure_floor(nodes: int, rounds: int, figures: Figures, samples: list[bytes]) -> None:
+    """Let the floor form rounds with copies of these messages."""
     script = Path(__file__).with_name("floor_server.py")
-    command = (sys.executable, str(script), str(nodes), str(welcome), str(run), str(stop))
-    async with server(*command) as (port, _):
-        gathering = Gathering(nodes)
-        calls: list[Any] = []  # the annotations of StreamStreamCall do not cover read and write
-        channels = [open_channel(port) for _ in range(nodes)]
+    command = (sys.executable, str(script), str(nodes), *(sample.hex() for sample in samples))
+    async with server(*command) as (port, pid):
+        await form_rounds(port, pid, nodes, rounds, figures.floor, Traffic(), marked=True)
 
-        async def client(channel: grpc.aio.Channel) -> None:
-            call: Any = channel.stream_stream(METHOD)()
-            calls.append(call)
-            await call.write(b"H" * sizes["hello"])
-            while (message := await call.read()) is not grpc.aio.EOF:
-                if message[:1] == b"G":
-                    gathering.one()
-                    await call.write(b"s" * sizes["started"])
-                elif message[:1] == b"S":
-                    await call.write(b"R" * sizes["ready"])
 
-        async with asyncio.TaskGroup() as lives:
-            begun = time.perf_counter()
-            tasks = [lives.create_task(client(channel)) for channel in channels]
-            await gathering.all()
-            figures.first_floor_ms.append((time.perf_counter() - begun) * 1000)
-            for number in range(rounds):
-                await asyncio.sleep(0.5)
-                begun = time.perf_counter()
-                await calls[number % nodes].write(b"!" * sizes["exited"])
-                await gathering.all()
-                figures.again_floor_ms.append((time.perf_counter() - begun) * 1000)
-            for task in tasks:
-                task.cancel()
-        for channel in channels:
-            await channel.close()
+def signs_of_life(traffic: Traffic) -> tuple[int, int]:
+    """Return messages and bytes of heartbeats and their answers."""
+    messages = sum(traffic.counts.get(kind, 0) for kind in SIGNS_OF_LIFE)
+    return messages, sum(traffic.sizes.get(kind, 0) for kind in SIGNS_OF_LIFE)
+
+
+def count_round(traffic: Traffic, nodes: int, figures: Figures) -> None:
+    """Note what one re-forming took, without the signs of life that fell into it."""
+    messages, sizes = signs_of_life(traffic)
+    figures.round_messages = (sum(traffic.counts.values()) - messages) / nodes
+    figures.round_bytes = (sum(traffic.sizes.values()) - sizes) / nodes
 
 
 async def idle_cpu_percent(pid: int, seconds: float) -> float:
@@ -176,8 +210,10 @@ async def idle_cpu_percent(pid: int, seconds: float) -> float:
 
 def read_cpu_s(pid: int) -> float:
     """Return the processor time that a process has used, in seconds."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    spent_ns = 0
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        spent_ns += int((task / "schedstat").read_text().split()[0])
+    return spent_ns / 1e9
 
 
 def read_rss_mb(pid: int) -> float:
@@ -196,7 +232,8 @@ async def measure(arguments: argparse.Namespace) -> list[Figures]:
         for run in range(arguments.runs):
             idle_s = arguments.idle if run == 0 else 0.0
             traffic = await measure_ours(nodes, arguments.rounds, figures, idle_s)
-            await measure_floor(nodes, arguments.rounds, figures, traffic)
+            samples = [traffic.samples[kind] for kind in COPIED]
+            await measure_floor(nodes, arguments.rounds, figures, samples)
         found.append(figures)
         print(f"measured {nodes} nodes", file=sys.stderr, flush=True)
     return found
@@ -207,20 +244,38 @@ def spread(values: list[float]) -> str:
     return f"{statistics.median(values):.0f} ({min(values):.0f}-{max(values):.0f})"
 
 
+def compare(ours: list[float], floor: list[float]) -> list[str]:
+    """Return three cells: ours, the floor, the ratio of the medians."""
+    ratio = statistics.median(ours) / statistics.median(floor)
+    return [spread(ours), spread(floor), f"{ratio:.2f}"]
+
+
 def render(found: list[Figures]) -> str:
-    """Return the table."""
+    """Return the tables: time and processor time beside the floor's, then traffic and idling."""
     lines = [
-        "| nodes | first round, ms | floor | ratio | round again, ms | floor | ratio "
-        "| bytes per agent | messages | idle CPU | RSS |",
-        "|---" * 11 + "|",
+        "| nodes | first round, ms | floor | ratio | CPU, ms | floor | ratio "
+        "| round again, ms | floor | ratio | CPU, ms | floor | ratio |",
+        "|---" * 13 + "|",
     ]
     for row in found:
-        first, floor = statistics.median(row.first_ms), statistics.median(row.first_floor_ms)
-        again, least = statistics.median(row.again_ms), statistics.median(row.again_floor_ms)
+        cells = [
+            str(row.nodes),
+            *compare(row.ours.first_ms, row.floor.first_ms),
+            *compare(row.ours.first_cpu_ms, row.floor.first_cpu_ms),
+            *compare(row.ours.again_ms, row.floor.again_ms),
+            *compare(row.ours.again_cpu_ms, row.floor.again_cpu_ms),
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    lines += [
+        "",
+        "| nodes | round again: bytes per agent | messages "
+        "| heartbeats and answers: bytes per agent and s | messages | idle CPU | RSS |",
+        "|---" * 7 + "|",
+    ]
+    for row in found:
         lines.append(
-            f"| {row.nodes} | {spread(row.first_ms)} | {spread(row.first_floor_ms)} "
-            f"| {first / floor:.2f} | {spread(row.again_ms)} | {spread(row.again_floor_ms)} "
-            f"| {again / least:.2f} | {row.bytes_per_agent:.0f} | {row.messages_per_agent:.1f} "
+            f"| {row.nodes} | {row.round_bytes:.0f} | {row.round_messages:.2f} "
+            f"| {row.life_bytes:.0f} | {row.life_messages:.2f} "
             f"| {row.idle_cpu_percent:.1f} % | {row.rss_mb:.0f} MB |"
         )
     return "\n".join(lines)
@@ -239,7 +294,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 async def measure_and_print(arguments: argparse.Namespace) -> None:
-    """Measure, then print; in the loop, since closing thousands of channels takes a while."""
+    """Measure, then print."""
     found = await measure(arguments)
     for name, value in describe_machine().items():
         print(f"- {name}: {value}")
@@ -249,11 +304,14 @@ async def measure_and_print(arguments: argparse.Namespace) -> None:
         arguments.json.write_text(json.dumps([asdict(row) for row in found], indent=2))
 
 
-def main() -> int:
+def main() -> NoReturn:
     """Measure and print."""
     asyncio.run(measure_and_print(parse_arguments()))
-    return 0
+    # Not through the interpreter's end: grpc.aio has been seen to hang there after a thousand
+    # channels, with all of them closed.
+    sys.stdout.flush()
+    os._exit(0)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

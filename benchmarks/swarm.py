@@ -12,26 +12,37 @@ import grpc
 import grpc.aio
 
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
-from rallypoint.v1 import agent_service_pb2_grpc as agent_grpc
 from rallypoint.v1 import job_pb2, node_pb2
 from rallypoint.wire.channel import client_options
 from rallypoint.wire.durations import to_duration, to_ms
+
+METHOD = "/rallypoint.v1.AgentService/Session"
+MARKS = {"hello": b"H", "heartbeat": b"B", "ready": b"R", "started": b"S", "exited": b"E"}
+"""First byte of each kind of message to a server that parses nothing."""
+SIGNS_OF_LIFE = ("heartbeat", "acknowledgement")
+"""They come by the clock: how many fall into a round depends on how long it takes."""
 
 
 @dataclass(slots=True)
 class Traffic:
     """Messages and bytes of both directions, without gRPC's own framing."""
 
-    messages: int = 0
-    bytes: int = 0
+    counts: dict[str, int] = field(default_factory=dict)
+    """How many there were of each kind; a desired state is `run`, `stop`, `standby`, …"""
     sizes: dict[str, int] = field(default_factory=dict)
-    """Largest size seen of each kind of message."""
+    samples: dict[str, bytes] = field(default_factory=dict)
+    """The last one of each kind."""
 
-    def count(self, kind: str, size: int) -> None:
+    def count(self, kind: str, message: bytes) -> None:
         """Add one message."""
-        self.messages += 1
-        self.bytes += size
-        self.sizes[kind] = max(size, self.sizes.get(kind, 0))
+        self.counts[kind] = self.counts.get(kind, 0) + 1
+        self.sizes[kind] = self.sizes.get(kind, 0) + len(message)
+        self.samples[kind] = message
+
+    def clear(self) -> None:
+        """Begin to count anew."""
+        self.counts.clear()
+        self.sizes.clear()
 
 
 @dataclass(slots=True)
@@ -40,17 +51,17 @@ class SimulatedAgent:
 
     number: int
     nodes: int
-    job_id: str
     traffic: Traffic
-    on_run: Callable[[int], None]
-    """Called with the round when a Run has come."""
+    on_run: Callable[[], None]
+    """Called when a Run has come."""
+    marked: bool
+    """Put a mark in front of each message, for a server that parses nothing."""
     session_id: str = field(default_factory=lambda: secrets.token_hex(16))
     sequence: int = 0
     epoch: int = 0
     round: int = 0
     port: int = 10_000
     interval_s: float = 1.0
-    restart_count: int = 0
     call: Any = None
     writing: asyncio.Lock = field(default_factory=asyncio.Lock)
     """A stream takes one write at a time."""
@@ -66,7 +77,7 @@ class SimulatedAgent:
         )
         hello = agent_pb2.Hello(
             protocol_version=1,
-            job_id=self.job_id,
+            job_id="rounds",
             spec=spec,
             node_name=f"node{self.number}",
             node_name_explicit=True,
@@ -79,22 +90,35 @@ class SimulatedAgent:
 
     async def live(self, channel: grpc.aio.Channel) -> None:
         """Take part until cancelled."""
-        self.call = agent_grpc.AgentServiceStub(channel).Session()
+        session = channel.stream_stream(
+            METHOD, request_serializer=self._pack, response_deserializer=self._unpack
+        )
+        self.call = session()
         await self.say(self.hello(), numbered=False)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._beat())
             while (message := await self.call.read()) is not grpc.aio.EOF:
-                self.traffic.count(message.WhichOneof("message"), message.ByteSize())
                 self.epoch = message.epoch
                 await self._take(message)
             raise RuntimeError(f"agent {self.number}: {await self.call.details()}")
 
+    def _pack(self, message: agent_pb2.SessionRequest) -> bytes:
+        kind, packed = message.WhichOneof("message") or "", message.SerializeToString()
+        self.traffic.count(kind, packed)
+        return MARKS[kind] + packed if self.marked else packed
+
+    def _unpack(self, packed: bytes) -> agent_pb2.SessionResponse:
+        message = agent_pb2.SessionResponse.FromString(packed)
+        kind = message.WhichOneof("message") or ""
+        self.traffic.count(message.desired.WhichOneof("state") or kind, packed)
+        return message
+
     async def _take(self, message: agent_pb2.SessionResponse) -> None:
-        if message.HasField("welcome"):
+        if message.HasField("desired"):
+            desired = message.desired
+        elif message.HasField("welcome"):
             self.interval_s = to_ms(message.welcome.heartbeat_interval) / 1000
             desired = message.welcome.desired
-        elif message.HasField("desired"):
-            desired = message.desired
         elif message.acknowledgement.HasField("heartbeat_interval"):
             self.interval_s = to_ms(message.acknowledgement.heartbeat_interval) / 1000
             return
@@ -102,8 +126,7 @@ class SimulatedAgent:
             return
         if desired.HasField("run") and desired.run.header.number > self.round:
             self.round = desired.run.header.number
-            self.restart_count = desired.run.header.restart_count
-            self.on_run(self.round)
+            self.on_run()
             started = agent_pb2.Started(round=self.round, pids=[1])
             await self.say(agent_pb2.SessionRequest(started=started))
         elif desired.HasField("stop"):
@@ -127,7 +150,6 @@ class SimulatedAgent:
             message.session_id = self.session_id
             message.connection = 1
             message.epoch = self.epoch
-            self.traffic.count(message.WhichOneof("message") or "", message.ByteSize())
             await self.call.write(message)
 
     async def _beat(self) -> None:

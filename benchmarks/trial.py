@@ -111,14 +111,15 @@ class Trial:
 
     def __init__(self) -> None:
         self._directory = tempfile.TemporaryDirectory(prefix="launch-")
-        self._folder = Path(self._directory.name)
+        self.folder = Path(self._directory.name)
+        """Where logs are, and whatever else is to be gone afterwards."""
         self._inbox = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self._inbox.bind(str(self._folder / "inbox"))
+        self._inbox.bind(str(self.folder / "inbox"))
         self._processes: list[Process] = []
         self._workers: dict[int, int] = {}
-        script = self._folder / "worker.py"
+        script = self.folder / "worker.py"
         script.write_text(WORKER_SOURCE)
-        self.script = [str(script), str(self._folder / "inbox")]
+        self.script = [str(script), str(self.folder / "inbox")]
 
     def __enter__(self) -> Self:
         return self
@@ -136,7 +137,7 @@ class Trial:
         """Start a command that lies next to this interpreter, in a process group of its own."""
         name = f"{len(self._processes)}-{command[0]}"
         binary = Path(sys.executable).with_name(command[0])
-        with (self._folder / f"{name}.log").open("wb") as log:
+        with self._log(name).open("wb") as log:
             try:
                 popen = subprocess.Popen(
                     [str(binary), *command[1:]],
@@ -151,6 +152,13 @@ class Trial:
         process = Process(name, popen, os.pidfd_open(popen.pid))
         self._processes.append(process)
         return process
+
+    def _log(self, name: str) -> Path:
+        return self.folder / f"{name}.log"
+
+    def log(self, process: Process) -> Path:
+        """Return where a process's standard error is written."""
+        return self._log(process.name)
 
     def read_address(self, coordinator: Process) -> str:
         """Return HOST:PORT from the coordinator's first line."""
@@ -233,6 +241,6 @@ class Trial:
                 process.popen.stdout.close()
 
     def _read_logs(self) -> str:
-        logs = sorted(self._folder.glob("*.log"))
+        logs = sorted(self.folder.glob("*.log"))
         tails = ((log, log.read_bytes()[-LOG_TAIL_BYTES:]) for log in logs)
         return "\n".join(f"--- {log.stem}\n{tail.decode(errors='replace')}" for log, tail in tails)

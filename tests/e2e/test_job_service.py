@@ -11,7 +11,11 @@ from support.feed import LIMIT_S
 from support.jobs import is_started, node
 from support.world import World
 
-SERVICES = {"rallypoint.v1.AgentService", "rallypoint.v1.JobService"}
+SERVICES = {
+    "rallypoint.v1.AgentService",
+    "rallypoint.v1.JobService",
+    "rallypoint.v1.NodeService",
+}
 
 
 def test_unknown_job_is_not_found(world: World) -> None:

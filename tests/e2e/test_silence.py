@@ -2,8 +2,8 @@
 
 import signal
 
-from rallypoint.v1 import job_pb2, node_pb2, round_pb2
-from support.jobs import is_started, node, pids
+from rallypoint.v1 import round_pb2
+from support.jobs import is_started
 from support.world import World
 
 
@@ -28,27 +28,3 @@ def test_frozen_agent_is_lost_and_comes_back(world: World) -> None:
     for worker in again:
         worker.tell("exit", "0")
     assert [peer.wait(), frozen.wait()] == [0, 0]
-
-
-def test_frozen_coordinator_declares_nobody_dead(world: World) -> None:
-    """When it wakes after more than a lease, the round is the same and nobody was stopped."""
-    coordinator = world.coordinator(port=0)
-    agents = [world.agent(name, nnodes="2") for name in ("a", "b")]
-    workers = world.mailbox.workers(2)
-    before = world.jobs.wait(world.job_id, lambda job: is_started(job, 1))
-    coordinator.signal(signal.SIGSTOP)
-    for agent in agents:
-        agent.wait_event("coordinator_away")
-    coordinator.signal(signal.SIGCONT)
-    for agent in agents:
-        agent.wait_event("coordinator_reached_again")
-    after = world.jobs.get(world.job_id)
-
-    assert after.phase == job_pb2.JOB_PHASE_RUNNING
-    assert after.round.header == before.round.header
-    assert pids(after) == pids(before)
-    workers[0].tell("exit", "0")
-    world.jobs.wait(world.job_id, lambda job: node(job, "a").state == node_pb2.NODE_STATE_SUCCEEDED)
-    workers[1].tell("exit", "0")
-    assert [agent.wait() for agent in agents] == [0, 0]
-    assert len(world.mailbox.started()) == 2

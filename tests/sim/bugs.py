@@ -11,15 +11,26 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+from rallypoint.agent.core import fence as agent_fence
 from rallypoint.agent.core import inputs
 from rallypoint.agent.core import step as agent_core
 from rallypoint.agent.core.model import DesiredRun, Stage, SucceededReport
-from rallypoint.server.core import adoption, desired, failures, ranks, reports, rounds, sessions
+from rallypoint.server.core import (
+    adoption,
+    desired,
+    failures,
+    fences,
+    ranks,
+    reports,
+    rounds,
+    sessions,
+)
 from rallypoint.server.core import model as server
 from rallypoint.server.core import step as core
 from rallypoint.server.core.deadlines import DeadlineKind
 from rallypoint.server.core.effects import Desired, DesiredFinished
-from rallypoint.server.core.state import Draft
+from rallypoint.server.core.node import Node
+from rallypoint.server.core.state import Draft, Tally
 
 Patch = tuple[Any, str, Callable[..., Any]]
 """Module or class, name, and what takes its place."""
@@ -44,7 +55,7 @@ def _reuse_a_number() -> list[Patch]:
 def _forget_the_connection() -> list[Patch]:
     """Take what comes over any connection of a known session."""
 
-    def speaker(draft: Draft, sender: Any) -> server.Node | Any:
+    def speaker(draft: Draft, sender: Any) -> Node | Any:
         node = draft.node(sender.session)
         if node is None:
             return real(draft, sender)
@@ -182,7 +193,7 @@ def _wait_for_ever() -> list[Patch]:
 def _forget_a_record() -> list[Patch]:
     """Keep a success out of the journal."""
 
-    def mark_succeeded(draft: Draft, node: server.Node) -> None:
+    def mark_succeeded(draft: Draft, node: Node) -> None:
         kept = list(draft.records)
         real(draft, node)
         draft.records[:] = kept
@@ -194,14 +205,28 @@ def _forget_a_record() -> list[Patch]:
 def _tell_two_outcomes() -> list[Patch]:
     """Tell every second node of a run that succeeded that it failed."""
 
-    def desired_state(job: server.Job, node: server.Node) -> Desired:
-        wanted = real(job, node)
+    def desired_state(job: server.Job, node: Node, *how: Any) -> Desired:
+        wanted = real(job, node, *how)
         if isinstance(wanted, DesiredFinished) and node.arrival % 2:
             return replace(wanted, outcome=server.Outcome.FAILED)
         return wanted
 
     real = desired.desired_state
     return [(desired, "desired_state", desired_state)]
+
+
+def _place_the_cordoned() -> list[Patch]:
+    """Take whoever is clean into a round."""
+
+    def choose_candidates(job: server.Job, nodes: Any) -> tuple[Node, ...]:
+        return tuple(node for node in nodes if node.is_clean and node.drain is None)
+
+    return [(rounds, "choose_candidates", choose_candidates)]
+
+
+def _wait_for_quarantine() -> list[Patch]:
+    """Wait for the end of a quarantine where there are too few nodes without it."""
+    return [(Tally, "placeable", lambda tally, min_nodes: tally.eligible)]
 
 
 def _go_back() -> list[Patch]:
@@ -214,6 +239,45 @@ def _go_back() -> list[Patch]:
 
     real = agent_core._take
     return [(agent_core, "_take", take)]
+
+
+def _forget_a_drain() -> list[Patch]:
+    """Forget that a node wants to leave when it is clean."""
+
+    def become_ready(draft: Draft, node: Node, ready: Any) -> None:
+        real(draft, node._replace(drain=None), ready)
+
+    real = reports.become_ready
+    return [(reports, "become_ready", become_ready)]
+
+
+def _forget_to_fence() -> list[Patch]:
+    """Let workers run on however long nobody answers their agent."""
+
+    def fence_ends_ms(state: Any) -> int | None:
+        ends_ms = real(state)
+        return None if ends_ms is None else ends_ms + 3_600_000
+
+    real = agent_fence.fence_ends_ms
+    return [
+        (agent_core, "fence_ends_ms", fence_ends_ms),
+        (agent_core, "fence_falls_ms", lambda state: None),
+    ]
+
+
+def _judge_by_a_stale_lease() -> list[Patch]:
+    """Take a lost node's last sign of life for two leases older than it is."""
+
+    def raise_fence(draft: Draft, node: Node, until_ms: int) -> None:
+        real(draft, node, until_ms - 2 * draft.state.lease_ms())
+
+    real = fences._raise
+    return [(fences, "_raise", raise_fence)]
+
+
+def _take_a_stall_for_deaths() -> list[Patch]:
+    """Call nodes lost whose streams broke because the coordinator was away."""
+    return [(core, "note_stall", lambda path, *_: path)]
 
 
 BUGS: dict[str, tuple[Callable[[], list[Patch]], frozenset[str]]] = {
@@ -240,7 +304,13 @@ BUGS: dict[str, tuple[Callable[[], list[Patch]], frozenset[str]]] = {
         frozenset({"Liveness", "NobodyWaitsForEver"}),
     ),
     "tell two outcomes": (_tell_two_outcomes, frozenset({"OutcomeIsOne"})),
+    "place a cordoned node": (_place_the_cordoned, frozenset({"SetAsideHolds"})),
+    "wait for a quarantine": (_wait_for_quarantine, frozenset({"QuarantineYields"})),
     "go back to an older epoch": (_go_back, frozenset({"AgentOnlyMovesOn"})),
+    "forget a drain": (_forget_a_drain, frozenset({"DrainedStaysOut"})),
+    "forget to fence": (_forget_to_fence, frozenset({"FenceHolds"})),
+    "judge a node by a stale lease": (_judge_by_a_stale_lease, frozenset({"FenceHolds"})),
+    "take a stall for deaths": (_take_a_stall_for_deaths, frozenset({"WorkersDoNotNotice"})),
     "forget a record": (_forget_a_record, frozenset({"ReplayIsMemory"})),
 }
 """What each bug is, how it is put in, and the rules that may notice it."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from rallypoint.agent.core import inputs
 from sim.faults import Fault
+from sim.scenario import DRAIN_MS_MAX
 
 if TYPE_CHECKING:
     from sim.node import Agent, Host
@@ -17,9 +18,8 @@ FREEZE_MS_MAX = 9_000
 PARTITION_MS_MAX = 12_000
 DOWN_MS_MAX = 4_000
 """How long a coordinator is away."""
-STALL_MS_MAX = 8_000
-BRIEF_STALL_MS = 3_500
-"""A stall that leaves every agent time to hear something before its lease ends."""
+STALL_MS_MAX = 12_000
+"""Long enough for every agent to give its stream up."""
 TAKEOVER_MS = 4_000
 """After this a new coordinator has adopted what it could: its window, and somewhat more."""
 BRIEF_BREAK_MS = 2_000
@@ -63,10 +63,7 @@ class Chaos:
         down_ms = world.rng.randint(1, DOWN_MS_MAX)
         if kind is Fault.STALL:
             stalled_ms = world.rng.randint(100, STALL_MS_MAX)
-            if stalled_ms <= BRIEF_STALL_MS:
-                world.safety.shaken(server, now_ms + stalled_ms + TAKEOVER_MS, jobs)
-            else:
-                world.disturb_all()
+            world.safety.shaken(server, now_ms + stalled_ms + TAKEOVER_MS, jobs)
             # The pulse lets up to a second pass before lateness counts.
             noticed_ms = max(0, stalled_ms - world.rng.randint(0, 1_000))
             server.stall(stalled_ms, noticed_ms if noticed_ms > 200 else 0)
@@ -82,6 +79,8 @@ class Chaos:
         agent = host.agent
         if kind is Fault.START_AGENT:
             self.world.start_agent(host)
+        elif kind in (Fault.CORDON, Fault.UNCORDON):
+            self.world.ask_for(host, is_cordon=kind is Fault.CORDON)
         elif agent is None or agent.is_gone:
             return
         elif kind is Fault.SEVER:
@@ -106,6 +105,8 @@ class Chaos:
                 agent.take(signalled)
                 if rng.random() < 0.3:
                     world.clock.after(rng.randint(1, 2_000), partial(agent.take, signalled))
+            case Fault.DRAIN:
+                world.drain(agent, rng.randint(0, DRAIN_MS_MAX))
             case Fault.LOSE_HELPER:
                 agent.workers.lose_helper()
             case _:

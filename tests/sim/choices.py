@@ -143,6 +143,8 @@ def _mishaps_of_site(small: Small, number: int) -> Iterator[Move]:
         yield Move(Mishap.CRASH_AGENT, number)
         if site.agent.ending is None:
             yield Move(Mishap.TERMINATE, number)
+            if node is not None and node.drain is None:
+                yield Move(Mishap.DRAIN, number)
         if site.said and isinstance(site.said[0], agent_inputs.WorkerStarted):
             yield Move(Mishap.NO_START, number)
 

@@ -32,7 +32,7 @@ from rallypoint.server.core.effects import (
     RunClosed,
     Send,
 )
-from rallypoint.server.core.inputs import Hello, Input, JobBroken, TimePassed
+from rallypoint.server.core.inputs import Hello, Input, JobBroken, Request, Stalled, TimePassed
 from rallypoint.server.core.model import (
     Consequence,
     JobId,
@@ -97,7 +97,19 @@ EVERY: tuple[Row, ...] = (
     ),
     *(
         ("event", name)
-        for name in ("round_adopted", "round_incomplete", "round_started", "node_resumed")
+        for name in (
+            "round_adopted",
+            "round_incomplete",
+            "round_started",
+            "node_resumed",
+            "node_drains",
+            "node_quarantined",
+            "quarantine_ended",
+            "node_cordoned",
+            "node_uncordoned",
+            "fence_fell",
+            "culprit_awaited",
+        )
     ),
     *(("job", f"{phase} x {name}") for phase in PHASES for name in INPUTS),
     *(("agent", f"{stage} x {name}") for stage in STAGES for name in AGENT_INPUTS),
@@ -148,6 +160,11 @@ UNREACHABLE: dict[Row, str] = {
     **{
         ("job", f"{phase} x JobBroken"): "needs a broken invariant: that fails the seed"
         for phase in PHASES
+    },
+    **{
+        ("job", f"{phase} x Stalled"): "it is about no job"
+        for phase in PHASES
+        if phase != PHASES[0]
     },
     **_never(
         "a port is asked for when a node is clean, and only then",
@@ -271,9 +288,9 @@ def _subject(said: Input, transition: Transition, state: State) -> JobId:
     """Return the job that an input is about; none for what an unknown session says."""
     if isinstance(said, Hello):
         return said.identity.job_id
-    if isinstance(said, JobBroken):
+    if isinstance(said, JobBroken | Request):
         return said.job_id
-    if isinstance(said, TimePassed):
+    if isinstance(said, TimePassed | Stalled):
         return transition.jobs[0] if transition.jobs else JobId("")
     node = state.nodes.get(said.sender.session)
     if node is not None:

@@ -5,8 +5,8 @@ that rare combinations get seeds of their own, and what one fault hides another 
 Zhang, Eide, Chen and Regehr, "Swarm Testing", ISSTA 2012. `Faults` are all the options of a seed;
 `changed` sets some of them by name, as `run.py --option` does.
 
-One seed in eight has no fault but crashes of the coordinator's process: there every running round
-has to be adopted.
+One seed in eight has no fault but crashes of the coordinator's process, or stalls of it: there
+every running round has to be adopted, or to go on.
 """
 
 from __future__ import annotations
@@ -26,8 +26,11 @@ class Fault(Enum):
     PARTITION = "partition"  # nothing passes between a node and the coordinator for a while
     SEVER = "sever"  # one stream breaks; each side learns of it now, later or never
     TERMINATE = "terminate"  # SIGTERM to the agent, sometimes a second one
+    DRAIN = "drain"  # an operator asks a node to leave
     LOSE_HELPER = "lose helper"  # the helper process dies, and the workers with it
     START_AGENT = "start agent"  # another node comes
+    CORDON = "cordon"  # an operator sets a node aside
+    UNCORDON = "uncordon"  # and takes that back
     CRASH = "crash coordinator"  # kill -9 of its process: every stream is reset
     BLACKOUT = "blackout"  # the coordinator's host dies: no stream is reset
     STALL = "stall coordinator"  # SIGSTOP for a while
@@ -45,6 +48,10 @@ class Feature(Enum):
     NO_GROWTH = "no growth"
     LATE_NODES = "late nodes"
     DOOMED = "doomed"  # every round dies young
+    DRAIN_TIME = "drain time"  # a SIGTERM to an agent leaves its workers time
+    EXIT_CODES = "exit codes"  # a code that ends the run
+    QUARANTINE = "quarantine"  # nodes that fail are set aside
+    FENCE = "fence"  # workers that nobody hears of kill themselves
     WORK_ENDS = "work ends"  # workers end by themselves, before faults stop
 
 
@@ -74,6 +81,8 @@ class Faults:
     """Workers that end with 0 when they get TERM."""
     collateral_percent: int
     """Workers that fail when a peer of their round dies; the others hang."""
+    victim_percent: int
+    """Those that fail so and blame their connection."""
     blocked_percent: int
     """Workers that outlive SIGKILL for a while."""
     return_percent: int
@@ -87,11 +96,6 @@ class Faults:
     """Per job; 2 or more."""
     workers_max: int = 3
     """Per node."""
-
-    @property
-    def only_crashes(self) -> bool:
-        """True when nothing but the coordinator's process ever fails."""
-        return self.kinds == (Fault.CRASH,)
 
 
 def draw_faults(rng: Random) -> Faults:
@@ -117,6 +121,7 @@ def draw_faults(rng: Random) -> Faults:
         ignores_term_percent=maybe(10, 60),
         graceful_percent=maybe(10, 60),
         collateral_percent=rng.choice((0, 40, 100)),
+        victim_percent=rng.choice((0, 50, 100)),
         blocked_percent=maybe(5, 40),
         return_percent=rng.choice((30, 70, 100)),
         clock_back_percent=maybe(20, 60),
@@ -154,9 +159,10 @@ def _member(kind: type[Enum], name: str) -> Enum:
 
 
 def _only_crashes(rng: Random) -> Faults:
+    kind, every_ms = rng.choice(((Fault.CRASH, 4_000), (Fault.CRASH, 9_000), (Fault.STALL, 15_000)))
     return Faults(
-        kinds=(Fault.CRASH,),
-        every_ms=rng.choice((4_000, 9_000)),
+        kinds=(kind,),
+        every_ms=every_ms,
         until_ms=rng.randint(15_000, 40_000),
         delay_ms_max=rng.choice((2, 10, 60)),
         slow_percent=0,
@@ -168,6 +174,7 @@ def _only_crashes(rng: Random) -> Faults:
         ignores_term_percent=0,
         graceful_percent=0,
         collateral_percent=0,
+        victim_percent=0,
         blocked_percent=0,
         return_percent=100,
         clock_back_percent=0,

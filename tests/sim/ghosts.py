@@ -15,6 +15,7 @@ from rallypoint.server.core.model import JobId, RoundHeader
 from sim.coverage import Coverage
 from sim.messages import header_of
 from sim.rules import STEP_RULES, Checker
+from sim.rules_health import HEALTH_RULES
 from sim.rules_rounds import ROUND_RULES
 from sim.rules_runs import RUN_RULES, WorkersDoNotNotice
 from sim.scenario import NodePlan
@@ -22,7 +23,7 @@ from sim.small import JOB_ID, Coordinator, Site, Worker
 
 KINDS = tuple(
     kind
-    for kind in (*STEP_RULES, *ROUND_RULES, *RUN_RULES)
+    for kind in (*STEP_RULES, *ROUND_RULES, *RUN_RULES, *HEALTH_RULES)
     if kind is not WorkersDoNotNotice  # it is about how long nothing went wrong: here no time is
 )
 
@@ -37,12 +38,18 @@ class Arena:
         self.speaking_life = 0
         """Of the coordinator whose message is being taken."""
         self.was_set_back = False
+        self.now_ms = 0
         self.coverage = Coverage()
 
     @property
     def server(self) -> Any:
         """The coordinator, or None."""
-        return None if self.coordinator is None else server_view(self.coordinator)
+        return None if self.coordinator is None else server_view(self.coordinator, self.now_ms)
+
+    @property
+    def drained_jobs(self) -> frozenset[JobId]:
+        """Jobs of which an operator has asked a node to leave."""
+        return frozenset({JOB_ID} if any(site.was_asked for site in self.sites) else ())
 
     @property
     def hosts(self) -> list[Any]:
@@ -80,9 +87,9 @@ class Arena:
         return host
 
 
-def server_view(coordinator: Coordinator) -> Any:
+def server_view(coordinator: Coordinator, now_ms: int) -> Any:
     """Return a coordinator as rules see it."""
-    return SimpleNamespace(life=coordinator.life, state=coordinator.state)
+    return SimpleNamespace(life=coordinator.life, state=coordinator.state, now_ms=lambda: now_ms)
 
 
 def process_view(host: Any, worker: Worker) -> Any:
@@ -95,6 +102,7 @@ def process_view(host: Any, worker: Worker) -> Any:
         host=host,
         agent=host.agent,
         group=SimpleNamespace(key=(JOB_ID, header_of(worker.order))),
+        is_blocked=False,
     )
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING
 
 from rallypoint.agent.core import inputs as agent_inputs
 from rallypoint.server.core import inputs
 from sim.clock import Timer
-from sim.messages import Down, Hangup, desired_of, report_of
+from sim.messages import Down, Hangup, desired_of, notices_of, report_of
 from sim.network import Stream
 
 if TYPE_CHECKING:
@@ -31,6 +32,9 @@ class Link:
         self.is_closed = False
         self._sent = 0
         self._heartbeats = 0
+        self._hello_ms = 0
+        self._beats: deque[tuple[int, int]] = deque()
+        """Number and time of sending of the heartbeats that were not answered yet."""
         self._backoff_ms = BACKOFF_MS_MIN
         self._interval_ms = 1_000
         self._lease_ms = LEASE_MS
@@ -58,6 +62,8 @@ class Link:
             return
         self.stream = stream
         self._sent = 0
+        self._beats.clear()
+        self._hello_ms = self.world.clock.now_ms
         self.world.network.send_up(stream, self.agent.hello(self.connection))
         self._listen()
 
@@ -92,6 +98,13 @@ class Link:
             agent.coordinator_id = message.coordinator_id
             agent.post(agent_inputs.Welcomed(message.epoch))
             self._schedule_beat(0)
+        self._take_desired(message)
+        if message.notify is not None or (message.welcome and agent.state.notices):
+            notices = notices_of(message.notify, agent.name, self.world.clock.now_ms)
+            agent.post(agent_inputs.NoticesCame(notices))
+
+    def _take_desired(self, message: Down) -> None:
+        agent = self.agent
         if message.desired is not None:
             desired = message.desired
             agent.note_told(desired.desired)
@@ -100,6 +113,17 @@ class Link:
                     message.epoch, desired.revision, desired_of(desired.desired)
                 )
             )
+        # Only now: what was desired before may be long over.
+        if message.welcome is not None:
+            agent.post(agent_inputs.Confirmed(self._hello_ms))
+        self._take_answer(message.heartbeat)
+
+    def _take_answer(self, number: int) -> None:
+        sent_ms: int | None = None
+        while self._beats and self._beats[0][0] <= number:
+            _, sent_ms = self._beats.popleft()
+        if sent_ms is not None:
+            self.agent.post(agent_inputs.Confirmed(sent_ms))
 
     def ended(self, stream: Stream, hangup: Hangup) -> None:
         """Note that the stream broke, or that the coordinator ended it."""
@@ -164,6 +188,7 @@ class Link:
         if stream is None or stream is not self.stream or not self.is_welcome:
             return
         self._heartbeats += 1
+        self._beats.append((self._heartbeats, self.world.clock.now_ms))
         beat = inputs.Heartbeat(self._sender(0), self._heartbeats)
         self.world.network.send_up(stream, beat)
         self._schedule_beat(self._interval_ms)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from rallypoint.agent.core.model import Stage
 from rallypoint.server.core.model import Phase
-from rallypoint.server.core.rounds import GROW_AFTER_MS_MAX, LAST_CALL_FACTOR
+from rallypoint.server.core.waits import GROW_AFTER_MS_MAX, LAST_CALL_FACTOR
 from sim.rules import Violation
 from sim.scenario import JobPlan
 
@@ -112,6 +112,7 @@ def _unrest(world: World, job: JobPlan) -> list[str]:
         for agent in spares
         if agent.state.held is not None
     ]
+    problems += [f"{agent.host.name} drains" for agent in agents if _drains(agent)]
     problems += [f"{agent.host.name} is away" for agent in agents if not _is_attached(agent)]
     if len(runners) + len(known.round.succeeded_gone) != header.group_world_size:
         problems.append(f"{job.job_id}: {len(runners)} run round {header.number} of {header}")
@@ -122,6 +123,13 @@ def _unrest(world: World, job: JobPlan) -> list[str]:
     if group.is_broken or not group.is_joined:
         problems.append(f"{job.job_id}: the workers of round {header.number} are not together")
     return problems
+
+
+def _drains(agent: Agent) -> bool:
+    """Return whether the node will leave, as far as the agent or the coordinator knows."""
+    assert agent.world.server is not None
+    node = agent.world.server.state.nodes.get(agent.session)
+    return agent.state.drain is not None or (node is not None and node.drain is not None)
 
 
 def _is_attached(agent: Agent) -> bool:

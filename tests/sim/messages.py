@@ -12,6 +12,7 @@ from typing import assert_never
 from rallypoint.agent.core import model as agent
 from rallypoint.server.core import effects, inputs
 from rallypoint.server.core import model as server
+from rallypoint.server.core.node import Claim
 
 _ACTIVITIES = {
     agent.Stage.STARTING: server.Activity.ASSIGNED,
@@ -47,18 +48,21 @@ class Down:
     interval_ms: int = 0
     lease_ms: int = 0
     desired: effects.Send | None = None
+    notify: effects.Notify | None = None
+    heartbeat: int = 0
+    """Highest heartbeat that was heard on this connection."""
 
 
 Up = inputs.Input | Hangup
 
 
-def claim_of(held: agent.Held, now_ms: int) -> server.Claim:
+def claim_of(held: agent.Held, now_ms: int) -> Claim:
     """Return the round that an agent holds, as its Hello says it."""
     order = held.order
     assert order.number > 0 and order.run > 0
     assert order.first_rank + order.local_world_size <= order.world_size
     assert len(held.workers) == order.local_world_size
-    return server.Claim(
+    return Claim(
         header=header_of(order),
         assignment=server.Assignment(
             group_rank=order.group_rank,
@@ -102,6 +106,8 @@ def exit_of(worker: agent.LocalWorker, now_ms: int) -> server.WorkerExit:
         ago_ms=max(0, now_ms - exit.at_ms),
         ran_ms=max(0, exit.at_ms - worker.started_ms) if worker.pid else 0,
         stderr_tail=exit.stderr_tail,
+        signalled_before_ms=exit.signalled_before_ms,
+        oom_killed=exit.oom_killed,
     )
 
 
@@ -127,6 +133,8 @@ def report_of(report: agent.Report, sender: inputs.Sender, now_ms: int) -> input
             return inputs.Succeeded(sender, number)
         case agent.BlockedReport(round=number, pids=pids):
             return inputs.Blocked(sender, number, pids)
+        case agent.DrainingReport(until_ms=until_ms, reason=reason):
+            return inputs.Draining(sender, max(0, until_ms - now_ms), reason)
         case agent.GoodbyeReport(text=text):
             return inputs.Goodbye(sender, text)
         case _:
@@ -142,11 +150,29 @@ def desired_of(desired: effects.Desired) -> agent.Desired:
             return agent.DesiredStop(number, grace_ms, text)
         case effects.DesiredStandby(spare=spare):
             return agent.DesiredStandby(spare)
+        case effects.DesiredReleased(text=text):
+            return agent.DesiredEnd(0, f"released: {text}", is_release=True)
         case effects.DesiredFinished(outcome=outcome):
             code = 0 if outcome is server.Outcome.SUCCEEDED else 1
             return agent.DesiredEnd(code, f"the job has {outcome.value}")
         case _:
             assert_never(desired)
+
+
+def notices_of(
+    notify: effects.Notify | None, name: server.NodeName, now_ms: int
+) -> tuple[agent.Notice, ...]:
+    """Return what a node is told to expect as its agent takes it."""
+    return tuple(
+        agent.Notice(
+            "growth" if notice.name is None else "drain",
+            notice.name or "",
+            notice.reason,
+            now_ms + left_ms,
+            is_here=notice.name == name,
+        )
+        for notice, left_ms in (notify.notices if notify is not None else ())
+    )
 
 
 def _order_of(desired: effects.DesiredRun) -> agent.RunOrder:

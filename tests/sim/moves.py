@@ -15,10 +15,11 @@ from rallypoint.agent.core.model import AgentState
 from rallypoint.server.core import effects as fx
 from rallypoint.server.core import inputs
 from rallypoint.server.core.deadlines import DeadlineKind
-from rallypoint.server.core.model import Identity, NodeName, SessionId
+from rallypoint.server.core.model import NodeName, SessionId
+from rallypoint.server.core.node import Identity
 from sim.choices import Kind, Move, due
 from sim.ghosts import Arena, Ghosts, process_view
-from sim.messages import Down, Hangup, claim_of, desired_of, ready_of, report_of
+from sim.messages import Down, Hangup, claim_of, desired_of, notices_of, ready_of, report_of
 from sim.scenario import NodePlan
 from sim.server_side import ServerSide
 from sim.small import JOB_ID, Bounds, Mishap, Site, Small, Stream, Worker
@@ -28,7 +29,9 @@ FAREWELL_MS = 1_000
 COORDINATOR_TIMEOUT_MS = 10_000
 RETRY_MS = 1_000
 """Between attempts to connect; after a connection that was welcome there is no pause."""
-SIGTERM, SIGKILL = 15, 9
+SIGTERM, SIGKILL, SIGUSR1 = 15, 9, 10
+DRAIN_MS = 2_000
+"""What an operator who asks a node to leave gives it."""
 
 
 def begin(bounds: Bounds, arena: Arena, ghosts: Ghosts) -> Small:
@@ -57,6 +60,7 @@ def plans_of(bounds: Bounds) -> tuple[NodePlan, ...]:
             spec=bounds.spec(),
             launch_id="",
             coordinator_timeout_ms=COORDINATOR_TIMEOUT_MS,
+            drain_ms=bounds.drain_ms,
             starts_ms=0,
         )
         for number in range(bounds.nodes)
@@ -124,6 +128,9 @@ class Play(ServerSide):
                 self._end_worker(number, place, None, SIGKILL)
             case Mishap.NO_START:
                 self._do_not_start(number)
+            case Mishap.DRAIN:
+                self._put(number, was_asked=True)
+                self._step(inputs.DrainNode(JOB_ID, self.sites[number].name, DRAIN_MS, "repair"))
             case Mishap.TERMINATE:
                 self._put(number, was_terminated=True)
                 self._post(number, agent_inputs.SignalReceived(SIGTERM))
@@ -158,10 +165,14 @@ class Play(ServerSide):
             agent=AgentState(
                 workers=plan.workers,
                 grace_ms=plan.spec.grace_ms,
+                drain_ms=plan.drain_ms,
+                drain_signal=SIGUSR1,
+                fence_ms=plan.spec.fence_ms,
                 coordinator_timeout_ms=plan.coordinator_timeout_ms,
                 away_since_ms=self.now_ms,
             ),
             incarnation=incarnation,
+            was_asked=site.was_asked,
             session=SessionId(f"{number + 1:016x}{incarnation:016x}"),
             ports=site.ports,
             pids=site.pids,
@@ -200,6 +211,9 @@ class Play(ServerSide):
             coordinator_durable=False,
             acknowledged=state.acknowledged,
             revision=state.revision,
+            draining=None
+            if state.drain is None
+            else (max(0, state.drain.until_ms - self.now_ms), state.drain.reason),
             claim=None if held is None else claim_of(held, self.now_ms),
             ready=None if held is not None else ready_of(state.last_round, state.port),
         )
@@ -229,6 +243,15 @@ class Play(ServerSide):
             desired = desired_of(message.desired.desired)
             revision = message.desired.revision
             self._post(number, agent_inputs.DesiredCame(message.epoch, revision, desired))
+        self._take_notices(number, message)
+
+    def _take_notices(self, number: int, message: Down) -> None:
+        agent = self.sites[number].agent
+        if agent is None:
+            return
+        if message.notify is not None or (message.welcome is not None and agent.notices):
+            notices = notices_of(message.notify, self.sites[number].name, self.now_ms)
+            self._post(number, agent_inputs.NoticesCame(notices))
 
     def _tell(self, number: int, life: int, desired: fx.Desired) -> None:
         if isinstance(desired, fx.DesiredFinished):
@@ -277,6 +300,8 @@ class Play(ServerSide):
                 self._put(number, sweep=token)
             case agent_inputs.ReservePort():
                 return [self._reserved(number)]
+            case agent_inputs.TellWorkers() | agent_inputs.ArmFence() | agent_inputs.FenceFell():
+                pass  # no worker here reads notices, and no world has a fence
             case agent_inputs.SendReports():
                 pass  # they go out as soon as the agent has taken what it is taking
             case agent_inputs.Exit(code=code):

@@ -17,11 +17,12 @@ from rallypoint.agent.core import step as core
 from rallypoint.agent.core.model import AgentState
 from rallypoint.server.core import inputs as server_inputs
 from rallypoint.server.core.effects import Desired, DesiredFinished
-from rallypoint.server.core.model import Identity, NodeName, Outcome, SessionId
+from rallypoint.server.core.model import NodeName, Outcome, SessionId
+from rallypoint.server.core.node import Identity
 from sim.clock import Timer
 from sim.link import Link
 from sim.messages import claim_of, ready_of
-from sim.processes import Process, Workers
+from sim.processes import SIGUSR1, Process, Workers
 from sim.scenario import NodePlan
 
 if TYPE_CHECKING:
@@ -66,7 +67,10 @@ class Agent:
         self.state = AgentState(
             workers=host.plan.workers,
             grace_ms=host.plan.spec.grace_ms,
+            drain_ms=host.plan.drain_ms,
+            drain_signal=SIGUSR1,
             coordinator_timeout_ms=host.plan.coordinator_timeout_ms,
+            fence_ms=host.plan.spec.fence_ms,
             away_since_ms=world.clock.now_ms,
         )
         self.is_gone = False
@@ -162,8 +166,16 @@ class Agent:
                 self.workers.start(order)
             case inputs.SignalWorkers(signum=signum):
                 self.workers.signal(signum)
+            case inputs.TellWorkers(round=number, notices=notices):
+                self.world.note("notices", self.host.name, number, notices)
             case inputs.Sweep(token=token):
                 self.workers.sweep(token)
+            case inputs.ArmFence(at_ms=at_ms):
+                self.workers.arm_fence(at_ms)
+            case inputs.FenceFell():
+                self.world.note("fence fell", self.host.name)
+                self.world.disturb_host(self.host)
+                self.world.coverage.counts["event", "fence_fell"] += 1
             case inputs.ReservePort():
                 self._reserve_port()
             case inputs.SendReports():
@@ -215,6 +227,9 @@ class Agent:
             coordinator_durable=False,
             acknowledged=state.acknowledged,
             revision=state.revision,
+            draining=None
+            if state.drain is None
+            else (max(0, state.drain.until_ms - self.world.clock.now_ms), state.drain.reason),
             claim=None if held is None else claim_of(held, self.world.clock.now_ms),
             ready=None if held is not None else ready_of(state.last_round, state.port),
         )

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from rallypoint.agent.core import inputs
 from rallypoint.agent.core.model import RunOrder
 from rallypoint.server.core.model import JobId, RoundHeader
+from sim.clock import Timer
 from sim.messages import header_of
 
 if TYPE_CHECKING:
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from sim.world import World
 
 SIGKILL = 9
+SIGUSR1 = 10
+LEAVES_MS_MAX = 4_000
+"""How long a worker takes to be done when its node drains."""
 HELPER_MS_MAX = 5
 """How long a request to the helper takes, and its answer."""
 EXIT_MS_MAX = 50
@@ -50,6 +54,8 @@ class Process:
     is_alive: bool = True
     signalled: bool = False
     """The agent has signalled it, whatever came of it."""
+    is_blocked: bool = False
+    """It has survived SIGKILL."""
     exit_code: int | None = None
     signal: int | None = None
 
@@ -92,6 +98,8 @@ class Workers:
         self._ask_clear_ms = 0
         self._tell_clear_ms = 0
         self._open_sweep = 0
+        self._fence: Timer | None = None
+        self._fence_at_ms: int | None = None
 
     # --- what the agent asks ---
 
@@ -114,6 +122,21 @@ class Workers:
         self._open_sweep = token
         if self._has_helper():
             self._ask(partial(self._sweep, token))
+
+    def arm_fence(self, at_ms: int) -> None:
+        """Kill everything at this time, unless it is moved before."""
+        self._fence_at_ms = at_ms
+        if self._has_helper():
+            self._ask(partial(self._arm_fence, at_ms))
+
+    def _arm_fence(self, at_ms: int) -> None:
+        if self._fence is not None:
+            self._fence.cancel()
+        self._fence = self.world.clock.at(max(at_ms, self.world.clock.now_ms), self._fell)
+
+    def _fell(self) -> None:
+        for process in list(self.living):
+            self._kill(process)
 
     def _has_helper(self) -> bool:
         return self.down_until_ms <= self.world.clock.now_ms
@@ -166,6 +189,11 @@ class Workers:
         for process in list(self.living):
             world.safety.signalled(process)
             process.signalled = True
+            if signum == SIGUSR1:  # the node drains: some are done soon, some never by themselves
+                if world.rng.random() < 0.7:
+                    done = partial(self.end, process, 0, None)
+                    world.clock.after(world.rng.randint(0, LEAVES_MS_MAX), done)
+                continue
             if world.happens(faults.ignores_term_percent):
                 continue
             code, died = (0, None) if world.happens(faults.graceful_percent) else (None, signum)
@@ -177,8 +205,7 @@ class Workers:
         for process in list(self.living):
             world.safety.signalled(process)
             process.signalled = True
-            if not world.happens(world.faults.blocked_percent):
-                self.end(process, None, SIGKILL)
+            self._kill(process)
         if not self.living:
             self._swept(token)
             return
@@ -187,6 +214,14 @@ class Workers:
             world.clock.after(world.rng.randint(100, UNBLOCKED_MS_MAX), gone)
         world.clock.after(SWEEP_MS_MAX, partial(self._tell_blocked, token))
         self._await_clean(token)
+
+    def _kill(self, process: Process) -> None:
+        """SIGKILL, which almost nothing survives."""
+        process.is_blocked = process.is_blocked or self.world.happens(
+            self.world.faults.blocked_percent
+        )
+        if not process.is_blocked:
+            self.end(process, None, SIGKILL)
 
     def _await_clean(self, token: int) -> None:
         if self.agent.is_gone or not self._has_helper():
@@ -207,7 +242,9 @@ class Workers:
 
     # --- how processes end ---
 
-    def end(self, process: Process, exit_code: int | None, signum: int | None) -> None:
+    def end(
+        self, process: Process, exit_code: int | None, signum: int | None, words: str = ""
+    ) -> None:
         """End a process, if it still lives, and let its agent and its peers know."""
         if not process.is_alive:
             return
@@ -218,11 +255,9 @@ class Workers:
         world = self.world
         world.note("exit", process.host.name, process.pid, exit_code, signum)
         if not self.agent.is_gone:
-            order, late_ms = process.order, world.rng.randint(0, EXIT_MS_MAX)
-            self._tell(
-                inputs.WorkerEnded(order.number, process.local_rank, exit_code, signum, None, ""),
-                late_ms,
-            )
+            number, rank = process.order.number, process.local_rank
+            late_ms = world.rng.randint(0, EXIT_MS_MAX)
+            self._tell(inputs.WorkerEnded(number, rank, exit_code, signum, None, words), late_ms)
         if exit_code != 0 or process.signalled:
             world.break_group(process)
 
@@ -240,6 +275,8 @@ class Workers:
         self.world.clock.at(self.down_until_ms, partial(self.agent.take, self._replaced))
 
     def _replaced(self) -> None:
+        if self._fence_at_ms is not None:
+            self.arm_fence(self._fence_at_ms)
         if self._open_sweep:
             token, self._open_sweep = self._open_sweep, 0
             self.agent.post(inputs.Swept(token))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rallypoint.agent.core.model import RunOrder
+from rallypoint.server.core import inputs
 from rallypoint.server.core.effects import (
     DesiredFinished,
     DesiredStop,
@@ -14,7 +15,8 @@ from rallypoint.server.core.effects import (
     RunClosed,
     RunOpened,
 )
-from rallypoint.server.core.model import JobId, Member, RoundHeader
+from rallypoint.server.core.model import JobId, Member, RoundHeader, SessionId
+from rallypoint.server.core.step import Transition
 from sim.messages import header_of
 from sim.processes import Process
 from sim.rules import Checker
@@ -212,6 +214,25 @@ class OneRoundLives(Checker):
         )
 
 
+class FenceHolds(Checker):
+    """With a fence, no worker starts while one of another round of its job lives anywhere.
+
+    What has survived SIGKILL is exempt: nobody can do more about it.
+    """
+
+    def spawned(self, process: Process) -> None:
+        plan = process.host.plan
+        if plan.spec.fence_ms == 0:
+            return
+        for host in self.world.hosts:
+            for other in host.processes if host.plan.job_id == plan.job_id else ():
+                self.require(
+                    other.group.key == process.group.key or other.is_blocked,
+                    f"{process.host.name} starts round {process.order.number} while pid "
+                    f"{other.pid} of round {other.order.number} lives on {host.name}",
+                )
+
+
 class SurvivorsKeepRanks(Checker):
     """Survivors keep their order, and their exact ranks when every hole was filled alike."""
 
@@ -249,6 +270,37 @@ class SurvivorsKeepRanks(Checker):
                 )
 
 
+class DrainedStaysOut(Checker):
+    """No new round has a place for a node of which the coordinator has heard that it wants to
+    leave; one that runs may be adopted with it."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._known: set[tuple[JobId, RoundHeader]] = set()
+        self._leaving: set[tuple[int, SessionId]] = set()
+
+    def coordinator_stepped(
+        self, server: Server, said: inputs.Input, transition: Transition
+    ) -> None:
+        if transition.refusal is not None:
+            return
+        if isinstance(said, inputs.Draining):
+            self._leaving.add((server.life, said.sender.session))
+        elif isinstance(said, inputs.Hello) and said.draining is not None:
+            self._leaving.add((server.life, said.identity.session))
+        elif isinstance(said, inputs.DrainNode):
+            self._leaving.add((server.life, server.state.index[(said.job_id, said.name)]))
+
+    def recorded(self, server: Server, record: Record) -> None:
+        if not isinstance(record, RoundSealed) or (record.job_id, record.header) in self._known:
+            return
+        self._known.add((record.job_id, record.header))
+        for member in record.members:
+            session = server.state.index[(record.job_id, member.name)]
+            is_leaving = (server.life, session) in self._leaving
+            self.require(not is_leaving, f"{member.name} drains and is in {record.header}")
+
+
 ROUND_RULES: tuple[type[Checker], ...] = (
     RanksOnce,
     NumberMeansOneRound,
@@ -256,5 +308,7 @@ ROUND_RULES: tuple[type[Checker], ...] = (
     OneCurrentRound,
     StartsOnce,
     OneRoundLives,
+    FenceHolds,
     SurvivorsKeepRanks,
+    DrainedStaysOut,
 )

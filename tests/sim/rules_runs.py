@@ -95,7 +95,7 @@ class _Watch:
 
 class WorkersDoNotNotice(Checker):
     """No worker of a complete running round is stopped while all that goes wrong is a crash of the
-    coordinator, a stall shorter than a lease, or a stream that breaks and comes back at once."""
+    coordinator, a stall, or a stream that breaks and comes back at once."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world)

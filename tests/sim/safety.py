@@ -12,6 +12,7 @@ from rallypoint.server.core.model import JobId
 from rallypoint.server.core.replay import Memory
 from rallypoint.server.core.step import Transition
 from sim.rules import STEP_RULES, Checker
+from sim.rules_health import HEALTH_RULES
 from sim.rules_rounds import ROUND_RULES
 from sim.rules_runs import RUN_RULES
 
@@ -26,7 +27,7 @@ class Safety:
     """All checkers; each hears only what it listens to."""
 
     def __init__(self, world: World) -> None:
-        kinds = (*STEP_RULES, *ROUND_RULES, *RUN_RULES)
+        kinds = (*STEP_RULES, *ROUND_RULES, *RUN_RULES, *HEALTH_RULES)
         self.checkers = tuple(kind(world) for kind in kinds)
         self._listeners = {
             name: tuple(

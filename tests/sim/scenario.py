@@ -8,6 +8,8 @@ from random import Random
 from rallypoint.server.core.model import JobId, JobSpec
 from sim.faults import Faults, Feature
 
+DRAIN_MS_MAX = 8_000
+
 
 @dataclass(frozen=True, slots=True)
 class NodePlan:
@@ -25,6 +27,8 @@ class NodePlan:
     """Differs from that of the others on a node that was started with other flags."""
     launch_id: str
     coordinator_timeout_ms: int
+    drain_ms: int
+    """How long its workers go on after a SIGTERM to the agent."""
     starts_ms: int
     """When its first agent starts; later than the end of the faults: only if a fault does it."""
 
@@ -68,13 +72,27 @@ def _draw_job(rng: Random, number: int, options: Faults) -> JobPlan:
         grow=not uses(Feature.NO_GROWTH, 0.4),
         grace_ms=rng.choice((200, 1_000, 3_000)),
         restart_backoff_ms=rng.choice((0, 100)),
+        quarantine_after=0,
     )
+    if uses(Feature.EXIT_CODES, 0.6):
+        is_final = rng.random() < 0.5
+        spec = replace(spec, no_retry=(17,)) if is_final else replace(spec, no_requeue=(17,))
+    if uses(Feature.QUARANTINE, 0.9):
+        spec = replace(
+            spec,
+            quarantine_after=rng.choice((1, 2, 3)),
+            quarantine_window_ms=rng.choice((3_000, 60_000)),
+            quarantine_cooldown_ms=rng.choice((500, 5_000)),
+        )
+    if uses(Feature.FENCE, 0.8):
+        spec = replace(spec, fence_ms=spec.grace_ms + rng.choice((3_000, 3_000, 3_000, 9_000)))
     nodes = rng.randint(low, min(high + 2, options.nodes_max))
     is_unequal = uses(Feature.UNEQUAL_NODES, 0.8)
     workers = rng.randint(1, options.workers_max)
     explicit = uses(Feature.GIVEN_NAMES, 0.9)
     ranked = uses(Feature.NODE_RANKS, 0.4)
     launch_id = f"launch-{number}" if uses(Feature.LAUNCH_ID, 0.7) else ""
+    drains = uses(Feature.DRAIN_TIME, 0.9)
     timeout_ms = rng.choice((10_000, 25_000))
     plans = tuple(
         NodePlan(
@@ -90,6 +108,7 @@ def _draw_job(rng: Random, number: int, options: Faults) -> JobPlan:
             spec=replace(spec, max_restarts=7) if uses(Feature.OTHER_FLAGS, 0.02) else spec,
             launch_id=launch_id,
             coordinator_timeout_ms=timeout_ms,
+            drain_ms=rng.choice((0, rng.randint(100, DRAIN_MS_MAX))) if drains else 0,
             starts_ms=rng.randint(0, 30_000 if uses(Feature.LATE_NODES, 0.4) else 2_500),
         )
         for node in range(nodes)

@@ -52,6 +52,7 @@ class Server:
         self.state = State(
             coordinator_id=f"{life:032x}", epoch=epoch, first_epoch=epoch, timing=timing
         )
+        self.state.is_blind = True
         self.state.window_until_ms = timing.window_ms
         self.state.deadlines.set((DeadlineKind.WINDOW, ""), timing.window_ms)
         self.memory = replay((EpochRaised(epoch),))
@@ -84,6 +85,8 @@ class Server:
 
     def _resume(self, noticed_ms: int) -> None:
         self._held_back_ms += noticed_ms
+        if noticed_ms:
+            self._inbox.insert(0, inputs.Stalled(noticed_ms))
         self._schedule(0)
 
     # --- streams ---
@@ -126,6 +129,10 @@ class Server:
         """Let a message of a connection that was replaced arrive once more."""
         if not self.is_dead and self._newest[old.sender.session] > old.sender.connection:
             self._submit(old)
+
+    def request(self, said: inputs.Request) -> None:
+        """Take what an operator asks."""
+        self._submit(said)
 
     def _submit(self, said: inputs.Input) -> None:
         if isinstance(said, inputs.Report):
@@ -244,17 +251,20 @@ class Server:
                     interval_ms=self.state.heartbeat_interval_ms(),
                     lease_ms=self.state.lease_ms(),
                     desired=outbox.desired,
+                    notify=outbox.notify,
                 )
             )
-            outbox.welcome = outbox.desired = None
+            outbox.welcome = outbox.desired = outbox.notify = None
         if outbox.desired is not None:
             found.append(Down(connection, epoch, acknowledged, desired=outbox.desired))
             outbox.desired = None
-        outbox.notice = None  # workers are not told of notices yet
+        if outbox.notify is not None:
+            found.append(Down(connection, epoch, acknowledged, notify=outbox.notify))
+            outbox.notify = None
         if outbox.heartbeat > outbox.answered:
             outbox.answered = outbox.heartbeat
             self._explain(outbox.session)
-            found.append(Down(connection, epoch, acknowledged))
+            found.append(Down(connection, epoch, acknowledged, heartbeat=outbox.heartbeat))
         return found
 
     def _explain(self, session: SessionId) -> None:

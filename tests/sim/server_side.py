@@ -6,6 +6,7 @@ sent at once, and heartbeats go without saying.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, assert_never
 
 from rallypoint.agent.core.model import AgentState
@@ -105,6 +106,7 @@ class ServerSide:
         self.lives += 1
         epoch = FIRST_EPOCH + self.now_ms + self.lives
         state = State(f"{self.lives:032x}", epoch, first_epoch=epoch, timing=TIMING)
+        state.is_blind = True
         state.window_until_ms = self.now_ms + TIMING.window_ms
         state.deadlines.set((DeadlineKind.WINDOW, ""), state.window_until_ms)
         memory = replay((fx.EpochRaised(epoch),))
@@ -165,7 +167,8 @@ class ServerSide:
     def _step(self, said: inputs.Input) -> None:
         state = self._own_state()
         assert self.coordinator is not None
-        server = server_view(self.coordinator)
+        self.arena.now_ms = self.now_ms
+        server = server_view(self.coordinator, self.now_ms)
         self.ghosts.hear("coordinator_hears", server, said)
         transition = core.step(state, said, self.now_ms)
         apply(state, transition.delta)
@@ -188,9 +191,9 @@ class ServerSide:
         for sender in ended:
             self._step(inputs.Broken(sender))
 
-    def _carry_out(self, effect: fx.Effect) -> inputs.Sender | None:
+    def _carry_out(self, effect: fx.Effect) -> inputs.Sender | None:  # noqa: C901  # one flat case each
         """Tell the streams; return who has been told that its connection ends."""
-        if isinstance(effect, fx.JobChanged | fx.NoticeGrowth):
+        if isinstance(effect, fx.JobChanged):
             return None
         place = self._served(effect.session)
         if place is None:
@@ -209,12 +212,11 @@ class ServerSide:
             case fx.Welcome():
                 self._send_down(place, self._down(stream, welcome=effect))
             case fx.Send():
-                last = stream.down[-1] if stream.down else None
-                if isinstance(last, Down) and last.welcome is not None and last.desired is None:
-                    self._set(place, down=stream.down[:-1])
-                    self._send_down(place, self._down(stream, last.welcome, effect))
-                else:
+                if not self._rides(place, desired=effect):
                     self._send_down(place, self._down(stream, desired=effect))
+            case fx.Notify():
+                if not self._rides(place, notify=effect):
+                    self._send_down(place, self._down(stream, notify=effect))
             case _:
                 assert_never(effect)
         return None
@@ -228,8 +230,23 @@ class ServerSide:
                     return place
         return None
 
+    def _rides(self, place: int, **said: fx.Send | fx.Notify) -> bool:
+        """Let a Welcome that was not sent yet bring this along; return whether one could."""
+        down = self.streams[place].down
+        last = down[-1] if down else None
+        if not isinstance(last, Down) or last.welcome is None:
+            return False
+        if any(getattr(last, name) is not None for name in said):
+            return False
+        self._set(place, down=(*down[:-1], replace(last, **said)))  # type: ignore[arg-type]
+        return True
+
     def _down(
-        self, stream: Stream, welcome: fx.Welcome | None = None, desired: fx.Send | None = None
+        self,
+        stream: Stream,
+        welcome: fx.Welcome | None = None,
+        desired: fx.Send | None = None,
+        notify: fx.Notify | None = None,
     ) -> Down:
         assert self.coordinator is not None
         state = self.coordinator.state
@@ -240,6 +257,7 @@ class ServerSide:
             welcome=welcome,
             coordinator_id=state.coordinator_id,
             desired=desired,
+            notify=notify,
         )
 
     def _acknowledge(self, place: int, sequence: int) -> None:
@@ -247,7 +265,7 @@ class ServerSide:
         self._set(place, acknowledged=max(self.streams[place].acknowledged, sequence))
         stream = self.streams[place]
         last = stream.down[-1] if stream.down else None
-        if isinstance(last, Down) and last.welcome is None and last.desired is None:
+        if isinstance(last, Down) and not (last.welcome or last.desired or last.notify):
             self._set(place, down=stream.down[:-1])
         self._send_down(place, self._down(stream))
 

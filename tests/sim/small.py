@@ -33,6 +33,7 @@ class Mishap(Enum):
     FAIL = "fail"  # a worker exits with 1
     KILL = "kill"  # a worker dies of SIGKILL
     NO_START = "no start"  # a worker cannot be started
+    DRAIN = "drain"  # an operator asks a node to leave
     TERMINATE = "terminate"  # SIGTERM to an agent
     CRASH_AGENT = "crash agent"  # SIGKILL: its workers die with it
     CRASH = "crash"  # the coordinator dies; the next one has no memory
@@ -51,6 +52,8 @@ class Bounds:
     late: int = 0
     """Nodes, the last ones, whose first agent starts at any time."""
     max_restarts: int = 1
+    drain_ms: int = 0
+    """How long workers go on after a SIGTERM to their agent."""
     faults: int = 1
     """Mishaps on one path."""
     kinds: frozenset[Mishap] = frozenset(Mishap)
@@ -123,6 +126,8 @@ class Site(NamedTuple):
     """When it exits although they are not."""
     told: Outcome | None = None
     was_terminated: bool = False
+    was_asked: bool = False
+    """An operator has asked a node here to leave."""
     may_start: bool = False
     """An agent may be started here."""
     said: tuple[agent_inputs.Input, ...] = ()
@@ -189,12 +194,14 @@ def copied(state: State) -> State:
         timing=state.timing,
         first_epoch=state.first_epoch,
         window_until_ms=state.window_until_ms,
+        is_blind=state.is_blind,
         jobs=dict(state.jobs),
         nodes=dict(state.nodes),
         sessions={job_id: dict(sessions) for job_id, sessions in state.sessions.items()},
         index=dict(state.index),
         tallies=dict(state.tallies),
         deadlines=deadlines,
+        path=state.path,
     )
 
 
@@ -204,6 +211,7 @@ def state_key(state: State) -> int:
         (
             state.epoch,
             state.window_until_ms,
+            state.path,
             tuple(state.jobs.values()),
             tuple(
                 state.nodes[session] for sessions in state.sessions.values() for session in sessions

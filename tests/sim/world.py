@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from functools import partial
 from random import Random
 
-from rallypoint.server.core.model import JobId, RoundHeader
+from rallypoint.server.core import inputs
+from rallypoint.server.core.model import JobId, NodeName, RoundHeader
 from rallypoint.server.core.state import Timing
 from sim.chaos import Chaos
 from sim.clock import Clock
@@ -26,6 +27,11 @@ from sim.server import Server
 
 FIRST_EPOCH = 1_000_000
 COLLATERAL_MS_MAX = 400
+CUT_OFF = """Traceback (most recent call last):
+  File "train.py", line 7, in <module>
+ConnectionResetError: [Errno 104] Connection reset by peer
+"""
+"""The last words of a worker that was cut off from one that died."""
 RETURN_MS_MAX = 8_000
 """How long a node is without an agent before the next one starts."""
 
@@ -63,6 +69,8 @@ class World:
         """A coordinator has started with a clock behind its predecessor's."""
         self.steps = 0
         """Steps of the coordinator's core."""
+        self.drained_jobs: set[JobId] = set()
+        """Jobs of which an operator has asked a node to leave."""
         self.groups: dict[tuple[JobId, RoundHeader], Group] = {}
         self.trace: list[str] | None = [] if is_traced else None
         self._digest = hashlib.blake2b(digest_size=8)
@@ -150,6 +158,13 @@ class World:
             delay_ms = self.rng.randint(50, RETURN_MS_MAX)
             self.clock.after(delay_ms, partial(self.start_agent, agent.host))
 
+    def drain(self, agent: Agent, time_ms: int) -> None:
+        """Let an operator ask a node to leave, if a coordinator is there to be asked."""
+        if self.server is not None:
+            self.drained_jobs.add(agent.host.plan.job_id)
+            said = inputs.DrainNode(agent.host.plan.job_id, agent.name, time_ms, "maintenance")
+            self.server.request(said)
+
     def partition(self, host: Host, duration_ms: int) -> None:
         """Let nothing pass between a host and the coordinator for a while."""
         host.unreachable_until_ms = self.clock.now_ms + duration_ms
@@ -163,6 +178,28 @@ class World:
         """Remember that something went wrong that concerns every host."""
         for host in self.hosts:
             self.disturb_host(host)
+
+    # --- operators ---
+
+    def ask_for(self, host: Host, *, is_cordon: bool) -> None:
+        """Let an operator set the node of a host aside, or take that back."""
+        if self.server is None:
+            return
+        job_id = host.plan.job_id
+        name = NodeName(host.plan.name) if host.agent is None else host.agent.name
+        said: inputs.Request = inputs.Uncordon(job_id, name)
+        if is_cordon:
+            said = inputs.Cordon(job_id, name, "an operator")
+        self.server.request(said)
+
+    def _take_nodes_back(self) -> None:
+        """Take back every node that is set aside, or that an operator has just asked to be."""
+        assert self.server is not None
+        for job in self.server.state.jobs.values():
+            for health in job.health:
+                self.server.request(inputs.Uncordon(job.job_id, health.name))
+        for host in self.hosts:
+            self.ask_for(host, is_cordon=False)
 
     # --- processes ---
 
@@ -206,7 +243,8 @@ class World:
         group.is_broken = True
         for peer in group.living:
             if self.happens(self.faults.collateral_percent):
-                failed = partial(peer.agent.workers.end, peer, 1, None)
+                words = CUT_OFF if self.happens(self.faults.victim_percent) else ""
+                failed = partial(peer.agent.workers.end, peer, 1, None, words)
                 self.clock.after(self.rng.randint(1, COLLATERAL_MS_MAX), failed)
 
     # --- phases ---
@@ -221,6 +259,7 @@ class World:
             if host.agent is not None:
                 self.clock.after(0, partial(host.agent.freeze, 0))
         self.start_coordinator()
+        self._take_nodes_back()  # neither a cordon nor a long quarantine ends by itself in time
 
     def finish_work(self) -> None:
         """Let every worker finish, now and in every round that is still to come."""

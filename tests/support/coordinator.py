@@ -21,7 +21,7 @@ from rallypoint.server.core.effects import (
     Effect,
     EpochRaised,
     JobChanged,
-    NoticeGrowth,
+    Notify,
     Record,
     Refuse,
     RoundSealed,
@@ -35,11 +35,11 @@ from rallypoint.server.core.model import (
     Job,
     JobId,
     JobSpec,
-    Node,
     Phase,
     RoundHeader,
     SessionId,
 )
+from rallypoint.server.core.node import Node
 from rallypoint.server.core.replay import memory_of, replay, snapshot
 from rallypoint.server.core.state import State, Timing, apply
 from rallypoint.server.core.step import Transition, step
@@ -74,6 +74,7 @@ class Bench:
             timing=timing or Timing(),
             first_epoch=epoch,
             window_until_ms=window_ms,
+            is_blind=window_ms > 0,
         )
         if window_ms:
             self.state.deadlines.set((DeadlineKind.WINDOW, ""), window_ms)
@@ -157,9 +158,9 @@ class Bench:
         """Return the reasons of all changes so far."""
         return [effect.reason for effect in self.effects if isinstance(effect, JobChanged)]
 
-    def notices(self) -> list[NoticeGrowth]:
+    def notices(self) -> list[Notify]:
         """Return all notices so far."""
-        return [effect for effect in self.effects if isinstance(effect, NoticeGrowth)]
+        return [effect for effect in self.effects if isinstance(effect, Notify)]
 
     def advance(self, ms: int) -> None:
         """Let time pass: heartbeats go on and deadlines expire, each at its own time."""
@@ -242,6 +243,10 @@ class Bench:
                 case DeadlineKind.LEASE | DeadlineKind.GRACE:
                     assert node is not None
                     assert node.attached == (kind is DeadlineKind.LEASE)
+                case DeadlineKind.HEALTH:
+                    assert job is not None
+                    due_ms = state.deadlines.get((kind, subject))
+                    assert due_ms in {known.quarantined_until_ms for known in job.health}
                 case _:
                     assert job is not None
                     assert job.phase is _PHASES[kind], f"{kind.name} while {job.phase.value}"
@@ -254,6 +259,8 @@ _PHASES = {
     DeadlineKind.FORMING: Phase.FORMING,
     DeadlineKind.START: Phase.RUNNING,
     DeadlineKind.GROWTH: Phase.RUNNING,
+    DeadlineKind.DRAIN: Phase.RUNNING,
+    DeadlineKind.CULPRIT: Phase.RUNNING,
     DeadlineKind.STOP: Phase.STOPPING,
     DeadlineKind.ABANDON: Phase.FORMING,
     DeadlineKind.FORGET: Phase.CLOSED,

@@ -17,17 +17,15 @@ from rallypoint.server.core.effects import (
 )
 from rallypoint.server.core.model import (
     Activity,
-    Claim,
     ErrorRecord,
-    Identity,
     JobId,
     JobSpec,
-    Node,
     NodeName,
     RoundReason,
     SessionId,
     WorkerExit,
 )
+from rallypoint.server.core.node import Claim, Identity, Node
 from rallypoint.server.core.step import Transition
 
 if TYPE_CHECKING:
@@ -144,6 +142,7 @@ class FakeAgent:
         ready_round: int | None = None,
         coordinator_id: str | None = None,
         durable: bool = False,
+        draining: tuple[int, str] | None = None,
     ) -> Transition:
         """Say Hello on a new connection: ready, unless `claim` says what is held."""
         self.connection += 1
@@ -163,6 +162,7 @@ class FakeAgent:
                 revision=self.revision,
                 claim=claim,
                 ready=ready,
+                draining=draining,
             )
         )
 
@@ -216,6 +216,10 @@ class FakeAgent:
     def block(self) -> Transition:
         """Report processes that survived SIGKILL."""
         return self.report(lambda sender: inputs.Blocked(sender, self.held, (4_000,)))
+
+    def drain(self, time_ms: int, reason: str = "SIGTERM") -> Transition:
+        """Report that the node wants to leave."""
+        return self.report(lambda sender: inputs.Draining(sender, time_ms, reason))
 
     def goodbye(self, text: str = "") -> Transition:
         """Leave on purpose."""

@@ -1,7 +1,8 @@
 """The line between a test and the workers that it had started: unix datagrams, both ways.
 
 A worker script (tests/e2e/workers) reports what happens to it and does what it is told. The sockets
-have names that the kernel chose, so nothing is left on disk and nothing is reused.
+have names that the kernel chose, so nothing is left on disk and nothing is reused. Such names end
+at the border of a network namespace; for workers beyond one they are paths.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class Worker:
     env: dict[str, str]
     started_s: float
     """Monotonic time of its first words."""
-    address: bytes
+    address: bytes | str
     _socket: socket.socket = field(repr=False)
 
     @property
@@ -65,16 +66,17 @@ class Said:
     kind: str
     pid: int
     fields: dict[str, Any]
-    address: bytes
+    address: bytes | str
 
 
 class Mailbox:
     """All reports of one test's workers."""
 
-    def __init__(self) -> None:
+    def __init__(self, path: str = "") -> None:
+        """Begin to listen; at a path, where workers are on hosts of their own."""
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self._socket.bind("")
-        self.name: str = self._socket.getsockname()[1:].decode()
+        self._socket.bind(path)
+        self.name: str = path or self._socket.getsockname()[1:].decode()
         """To be given to workers as E2E_MAILBOX."""
         self._feed: Feed[Said] = Feed("reports of workers")
         self._thread = threading.Thread(target=self._read, name="mailbox")

@@ -40,14 +40,14 @@ _NOT_INHERITED = ("OMP_NUM_THREADS", "TORCH_", "TORCHELASTIC_", "RALLYPOINT_", "
 class World:
     """What one test has started."""
 
-    def __init__(self, folder: Path, coordinator: str) -> None:
+    def __init__(self, folder: Path, coordinator: str, mailbox: str = "") -> None:
         self.folder = folder
         """Working directory of agents and workers."""
         self.job_id = f"job-{secrets.token_hex(4)}"
         self.target = coordinator
         """Address that agents are given."""
         self.jobs = Jobs(coordinator)
-        self.mailbox = Mailbox()
+        self.mailbox = Mailbox(mailbox)
         self.ports = PortReserver()
         self._mark = f"{MARK_ENV}={secrets.token_hex(8)}"
         self._commands: list[Command] = []
@@ -112,9 +112,11 @@ class World:
         nproc: int = 1,
         script: Sequence[str] = (OBEDIENT,),
         env: Mapping[str, str] | None = None,
+        prefix: Sequence[str] = (),
     ) -> Command:
         """Start an agent of this test's job; `flags` may override what is set here."""
         argv = [
+            *prefix,
             NODE_AGENT,
             f"--coordinator={self.target}",
             f"--job-id={self.job_id}",

@@ -10,7 +10,6 @@ from rallypoint.server.core import inputs
 from rallypoint.server.core.effects import DesiredRun, DesiredStandby, DesiredStop, RunOpened
 from rallypoint.server.core.model import (
     Activity,
-    Claim,
     JobSpec,
     Outcome,
     Phase,
@@ -18,6 +17,7 @@ from rallypoint.server.core.model import (
     VerdictCause,
     WaitKind,
 )
+from rallypoint.server.core.node import Claim
 from support.coordinator import EPOCH, Bench
 from support.fake_agents import FakeAgent, finished, stop_reason, stopped_round, worker_exit
 
@@ -29,8 +29,8 @@ def orphans(restarts: int = 0) -> tuple[Bench, list[FakeAgent]]:
     """Return a new coordinator in its window, and three agents whose round it does not know."""
     before = Bench(SPEC, coordinator_id="before")
     agents = list(before.run_round("a", "b", "c"))
-    for _ in range(restarts):
-        agents[0].fail()
+    for number in range(restarts):
+        agents[number % 3].fail()  # not one of them so often that it would be set aside
         before.obey()
     bench = Bench(SPEC, window_ms=WINDOW_MS)
     for agent in agents:

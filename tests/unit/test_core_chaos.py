@@ -22,7 +22,8 @@ from rallypoint.server.core.effects import (
     DesiredStop,
     RefusalKind,
 )
-from rallypoint.server.core.model import Activity, Claim, JobSpec, Phase, WaitKind, WorkerExit
+from rallypoint.server.core.model import Activity, JobSpec, Phase, WaitKind, WorkerExit
+from rallypoint.server.core.node import Claim
 from support.coordinator import Bench
 from support.fake_agents import FakeAgent, worker_exit
 

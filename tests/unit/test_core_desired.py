@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from rallypoint.server.core import inputs
 from rallypoint.server.core.effects import (
     Acknowledge,
@@ -9,7 +11,8 @@ from rallypoint.server.core.effects import (
     DesiredStandby,
     DesiredStop,
     JobChanged,
-    NoticeGrowth,
+    NodeHealthChanged,
+    Notify,
     RoundSealed,
     RoundSettled,
     RoundStopped,
@@ -35,10 +38,24 @@ def test_a_node_is_told_every_state_once_with_a_growing_revision() -> None:
 
     sent = [e for e in bench.effects if isinstance(e, Send) and e.session == a.session]
 
-    kinds = [DesiredStandby, DesiredRun, DesiredStop, DesiredStandby, DesiredRun]
+    kinds = [DesiredStandby, DesiredRun, DesiredStop, DesiredRun]
     assert kinds == [type(send.desired) for send in sent[:-1]]
-    assert list(range(1, 7)) == [send.revision for send in sent]
+    assert list(range(1, 6)) == [send.revision for send in sent]
     assert Outcome.SUCCEEDED is finished(a).outcome
+
+
+def test_a_clean_member_is_told_nothing_until_its_round_is_settled() -> None:
+    """A Stop holds for nodes that are clean as well: Standby comes only with a pause after it."""
+    bench = Bench(replace(PAIR, restart_backoff_ms=1_000))
+    a, b = bench.run_round("a", "b")
+    for _ in range(3):  # the first two restarts are immediate
+        b.fail()
+        bench.obey(a)
+        assert isinstance(a.desired, DesiredStop)
+        bench.obey()
+
+    assert Phase.FORMING is bench.job().phase
+    assert [DesiredStandby(spare=False)] * 2 == [agent.desired for agent in (a, b)]
 
 
 def test_welcome_comes_before_what_is_told() -> None:
@@ -110,14 +127,14 @@ def test_members_share_one_header() -> None:
 
 
 def test_records_per_round_are_few() -> None:
-    """A round that fails costs one record to seal, one to stop and one to settle it."""
+    """A round that fails costs a record each to seal, stop and settle it, and for the node."""
     bench = Bench(JobSpec(min_nodes=8, max_nodes=8, max_restarts=1))
     agents = bench.run_round(*(f"n{n}" for n in range(8)))
     before = len(bench.records)
     agents[0].fail()
     bench.obey()
 
-    assert [RoundStopped, RoundSettled, RoundSealed] == [
+    assert [RoundStopped, RoundSettled, NodeHealthChanged, RoundSealed] == [
         type(record) for record in bench.records[before:]
     ]
 
@@ -172,7 +189,7 @@ def test_journal_gives_everything_back() -> None:
     bench.check_journal()
     assert memory == replay(snapshot(memory))
     assert {"a"} == memory.jobs[a.identity.job_id].succeeded
-    assert any(isinstance(effect, NoticeGrowth) for effect in bench.effects)
+    assert any(isinstance(effect, Notify) for effect in bench.effects)
 
 
 def test_changes_are_announced_in_order() -> None:

@@ -176,8 +176,8 @@ def farewell() -> Bench:
             WaitKind.BACKOFF,
             2,
             2,
-            750,
-            "a pause before restart 3 of at most 9; at most 0.8 s more",
+            926,
+            "a pause before restart 3 of at most 9; at most 0.9 s more",
         ),
         (
             starting,

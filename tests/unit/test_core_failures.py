@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
+from rallypoint.server.core.blame import describe_exit
 from rallypoint.server.core.effects import DesiredStop, RoundSettled
 from rallypoint.server.core.failures import (
-    CRASH_LOOP_REPEATS,
     CRASH_YOUNG_MS,
-    PROGRESS_MS,
+    JITTER,
     compute_backoff_ms,
-    describe_exit,
 )
 from rallypoint.server.core.model import (
     FAILURES_MAX,
     Consequence,
+    JobId,
     JobSpec,
     Outcome,
     Phase,
@@ -27,6 +27,7 @@ from rallypoint.server.core.model import (
 from support.coordinator import Bench, consequence
 from support.fake_agents import FakeAgent, finished, stop_reason, worker_exit
 
+SPEC = JobSpec()
 PAIR = JobSpec(min_nodes=2, max_nodes=2, max_restarts=3)
 
 
@@ -248,8 +249,16 @@ def test_exits_are_described(exit: WorkerExit, expected: str) -> None:
     ],
 )
 def test_backoff(streak: int, base_ms: int, expected: int) -> None:
-    """The first two restarts are immediate, then the pause doubles up to a minute."""
-    assert expected == compute_backoff_ms(streak, base_ms)
+    """The first two restarts are immediate, then the pause doubles up to a minute, give or take."""
+    pauses = [compute_backoff_ms(streak, base_ms, JobId(f"job-{n}")) for n in range(200)]
+
+    assert min(pauses) >= expected * (1 - JITTER)
+    assert max(pauses) <= expected * (1 + JITTER)
+    assert pauses == [compute_backoff_ms(streak, base_ms, JobId(f"job-{n}")) for n in range(200)]
+    if expected:  # spread over the whole width, evenly enough
+        middle = sum(pauses) / len(pauses)
+        assert abs(middle - expected) < 0.05 * expected
+        assert max(pauses) - min(pauses) > 0.45 * expected
 
 
 def test_third_restart_is_delayed() -> None:
@@ -260,7 +269,8 @@ def test_third_restart_is_delayed() -> None:
         bench.obey()
     assert (Phase.FORMING, WaitKind.BACKOFF) == (bench.job().phase, bench.the_wait().kind)
 
-    bench.advance(999)
+    pause_ms = compute_backoff_ms(3, bench.spec.restart_backoff_ms, bench.job().job_id)
+    bench.advance(pause_ms - 1)
     assert Phase.FORMING is bench.job().phase
 
     bench.advance(1)
@@ -268,7 +278,8 @@ def test_third_restart_is_delayed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("lived_ms", "expected"), [(PROGRESS_MS, Phase.RUNNING), (PROGRESS_MS - 1, Phase.FORMING)]
+    ("lived_ms", "expected"),
+    [(SPEC.progress_ms, Phase.RUNNING), (SPEC.progress_ms - 1, Phase.FORMING)],
 )
 def test_progress_ends_a_streak(lived_ms: int, expected: Phase) -> None:
     """A round that lived for five minutes makes the next failure the first in a row again."""
@@ -285,9 +296,9 @@ def test_progress_ends_a_streak(lived_ms: int, expected: Phase) -> None:
     assert expected is bench.job().phase
 
 
-def fail_often(times: int, *exits: WorkerExit) -> Bench:
+def fail_often(times: int, *exits: WorkerExit, crash_loop: int = 5) -> Bench:
     """Return a job of one node that failed `times` times, with `exits` in turn."""
-    bench = Bench(JobSpec(max_restarts=99, restart_backoff_ms=0))
+    bench = Bench(JobSpec(max_restarts=99, restart_backoff_ms=0, crash_loop=crash_loop))
     (a,) = bench.run_round("a")
     for n in range(times):
         a.fail(exits[n % len(exits)])
@@ -315,7 +326,7 @@ EARLY = worker_exit(2, said="cannot open /data/7", ran_ms=CRASH_YOUNG_MS)
 )
 def test_crash_loop(claim: str, exits: tuple[WorkerExit, ...], outcome: Outcome | None) -> None:
     """The same exit code and text five times in a row, each soon after the start, ends the run."""
-    bench = fail_often(CRASH_LOOP_REPEATS, *exits)
+    bench = fail_often(SPEC.crash_loop, *exits)
 
     assert outcome is bench.job().outcome, claim
     if outcome is not None:
@@ -324,9 +335,55 @@ def test_crash_loop(claim: str, exits: tuple[WorkerExit, ...], outcome: Outcome 
 
 def test_four_equal_deaths_are_no_loop() -> None:
     """One death fewer than the limit is restarted."""
-    bench = fail_often(CRASH_LOOP_REPEATS - 1, EARLY)
+    bench = fail_often(SPEC.crash_loop - 1, EARLY)
 
     assert (Phase.RUNNING, Consequence.RESTARTED) == (bench.job().phase, consequence(bench.job()))
+
+
+CODES = JobSpec(2, 2, max_restarts=9, no_retry=(3, 65), no_requeue=(4,))
+
+
+@pytest.mark.parametrize(
+    ("exit", "expected"),
+    [
+        (worker_exit(1), Consequence.RESTARTED),
+        (worker_exit(3), Consequence.NOT_RETRYABLE),
+        (worker_exit(65), Consequence.NOT_RETRYABLE),
+        (worker_exit(4), Consequence.NO_REQUEUE),
+        (worker_exit(signal=4), Consequence.RESTARTED),
+    ],
+)
+def test_classes_of_exit_codes(exit: WorkerExit, expected: Consequence) -> None:
+    """The culprit's exit code decides whether the run goes on; restarts that are left do not."""
+    bench = Bench(CODES)
+    a, _ = bench.run_round("a", "b")
+
+    a.fail(exit)
+    bench.obey()
+
+    ended = expected is not Consequence.RESTARTED
+    assert expected is consequence(bench.job())
+    assert (Outcome.FAILED if ended else None) is bench.job().outcome
+    assert (0 if ended else 1) == bench.job().restart_count
+
+
+def test_code_of_a_victim_does_not_end_the_run() -> None:
+    """Only the culprit's code counts."""
+    bench = Bench(CODES)
+    a, b = bench.run_round("a", "b")
+
+    a.fail(worker_exit(1))
+    b.fail(worker_exit(3))
+    bench.obey()
+
+    assert Consequence.RESTARTED is consequence(bench.job())
+
+
+def test_no_crash_loop_when_turned_off() -> None:
+    """With 0 the same early death may come as often as the budget allows."""
+    bench = fail_often(8, EARLY, crash_loop=0)
+
+    assert (Phase.RUNNING, 8) == (bench.job().phase, bench.job().restart_count)
 
 
 def test_node_that_cannot_start_is_charged_and_named() -> None:

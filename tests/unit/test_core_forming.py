@@ -17,8 +17,8 @@ from rallypoint.server.core.model import (
     VerdictCause,
     WaitKind,
 )
-from rallypoint.server.core.rounds import GiveUp, Seal, Wait, decide_forming
 from rallypoint.server.core.state import Tally
+from rallypoint.server.core.waits import GiveUp, Seal, Wait, decide_forming
 from support.coordinator import Bench
 from support.fake_agents import finished
 

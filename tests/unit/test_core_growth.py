@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from rallypoint.server.core.effects import DesiredRun, DesiredStandby
-from rallypoint.server.core.failures import PROGRESS_MS
 from rallypoint.server.core.model import JobSpec, Phase, RoundReason, VerdictCause, WaitKind
+from rallypoint.server.core.waits import LAST_CALL_FACTOR
 from support.coordinator import Bench
 from support.fake_agents import FakeAgent, stop_reason, worker_exit
 
@@ -117,7 +117,7 @@ def test_progress_resets_the_patience() -> None:
     """A round that made progress is grown as early as a first one, and so is the next."""
     bench, *_ = grown_up()
     grow(bench, "c")
-    bench.advance(PROGRESS_MS)
+    bench.advance(JobSpec().progress_ms)
 
     grow(bench, "d")
 
@@ -173,16 +173,20 @@ def test_no_growth_once_a_worker_has_finished(when: str) -> None:
 
 
 def test_members_get_one_notice() -> None:
-    """Members hear once, and in time, that their round will grow; newcomers do not."""
+    """Members hear once, and in time, until when their round will grow; newcomers do not.
+
+    Every newcomer moves the instant, so the latest that it can move to is told.
+    """
     bench, a, b = grown_up()
     bench.join("c")
     bench.advance(1_000)
     bench.join("d")
     bench.advance(SETTLE_MS)
 
-    assert [(a.session, SETTLE_MS), (b.session, SETTLE_MS)] == [
-        (notice.session, notice.time_left_ms) for notice in bench.notices()
-    ]
+    told = [(notify.session, notify.notices) for notify in bench.notices()]
+    assert [(a.session, 1), (b.session, 1)] == [(session, len(found)) for session, found in told]
+    ((notice, left_ms),) = told[0][1]
+    assert (None, LAST_CALL_FACTOR * SETTLE_MS) == (notice.name, left_ms)
 
 
 def test_newcomer_that_leaves_stops_nothing() -> None:

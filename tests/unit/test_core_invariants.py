@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 
 from rallypoint.server.core.invariants import BrokenInvariant, check_job, check_touched
-from rallypoint.server.core.model import Activity, Job, JobSpec, Node, Outcome, Phase
+from rallypoint.server.core.model import Activity, Bar, Job, JobSpec, Outcome, Phase
+from rallypoint.server.core.node import Node
 from rallypoint.server.core.state import Draft, State, Tally
 from support.coordinator import Bench
 from support.fake_agents import JOB
@@ -87,10 +88,12 @@ def move_member(state: State) -> None:
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        (change_node("z", assignment=object()), "z: half a member"),
-        (change_node("a", assignment=None), "a: half a member"),
+        (change_node("z", assignment=object()), "z is half a member"),
+        (change_node("a", assignment=None), "a is half a member"),
         (change_node("a", held_round=0), "a is a member and does not hold the round"),
         (change_node("z", port=0), "z is ready without a port"),
+        (change_node("z", bar=Bar.CORDONED), "z and its cordon disagree"),
+        (change_node("z", bar=Bar.QUARANTINED), "nothing ends the quarantine of z"),
         (change_node("z", activity=Activity.STARTED), "z runs no round"),
         (change_node("z", attached=False), "the tally is off"),
         (change_node("z", identity=Bench().agent("z", job_id="x").identity), "another job"),
@@ -149,3 +152,11 @@ def test_check_after_a_step_looks_at_the_jobs_it_touched() -> None:
 
     with pytest.raises(BrokenInvariant, match="budget overdrawn"):
         check_touched(state, draft.delta())
+
+
+def test_tallies_add_up_in_every_field() -> None:
+    """No count is left out of a sum."""
+    ones, threes = Tally(*[1] * len(Tally._fields)), Tally(*[3] * len(Tally._fields))
+
+    assert Tally(*[4] * len(Tally._fields)) == threes.plus(ones, 1)
+    assert Tally(*[2] * len(Tally._fields)) == threes.plus(ones, -1)

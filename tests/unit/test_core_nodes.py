@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from rallypoint.server.core import inputs
+from rallypoint.server.core.blame import EXPLAINS_MS
 from rallypoint.server.core.effects import DesiredRun, DesiredStandby, Disconnect, Send
-from rallypoint.server.core.failures import EXPLAINS_MS, PROGRESS_MS, REFORMATIONS_MAX
 from rallypoint.server.core.model import (
     Activity,
     Consequence,
@@ -24,6 +24,8 @@ GRACE_MS = 500
 LEASE_MS = 5_000
 START_DUE_MS = 30_000
 STOP_DUE_MS = 35_000
+
+SPEC = JobSpec()
 
 
 def trio(max_restarts: int = 3) -> tuple[Bench, FakeAgent, FakeAgent, FakeAgent]:
@@ -413,8 +415,11 @@ def test_reformations_have_a_limit() -> None:
     """Ten uncharged re-formations without progress are taken; the eleventh ends the run."""
     bench = Bench(JobSpec(min_nodes=2, max_nodes=2))
     a, _ = bench.run_round("a", "b")
-    reform(bench, REFORMATIONS_MAX)
-    assert (Phase.RUNNING, REFORMATIONS_MAX + 1) == (bench.job().phase, len(bench.rounds()))
+    reform(bench, SPEC.max_reformations)
+    assert (Phase.RUNNING, SPEC.max_reformations + 1) == (
+        bench.job().phase,
+        len(bench.rounds()),
+    )
 
     reform(bench, 1)
 
@@ -438,7 +443,7 @@ def test_progress_renews_the_reformations() -> None:
     reform(bench, 2)
     assert 2 == bench.job().reformations
 
-    bench.advance(PROGRESS_MS)
+    bench.advance(SPEC.progress_ms)
     reform(bench, 1)
 
     assert 1 == bench.job().reformations

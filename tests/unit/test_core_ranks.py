@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from rallypoint.server.core.model import JobSpec, Member, Node, NodeName
+from rallypoint.server.core.model import JobSpec, Member, NodeName
+from rallypoint.server.core.node import Node
 from rallypoint.server.core.ranks import (
     assign_ranks,
     choose_members,

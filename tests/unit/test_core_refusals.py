@@ -201,7 +201,7 @@ def test_hello_of_an_old_connection_is_refused(connection: int) -> None:
 def test_old_connection_can_change_nothing() -> None:
     """Reports, heartbeats and the break of an older connection are dropped without a word."""
     bench, a = running()
-    old = replace(a.sender(), sequence=a.sequence + 1)
+    old = a.sender()._replace(sequence=a.sequence + 1)
     a.hello(claim=a.claim())
     exited = inputs.Exited(old, 1, ())
 

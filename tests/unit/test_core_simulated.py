@@ -7,7 +7,6 @@ from dataclasses import replace
 from rallypoint.server.core.effects import DesiredRun, Welcome
 from rallypoint.server.core.model import (
     Activity,
-    Claim,
     JobSpec,
     Outcome,
     Phase,
@@ -15,6 +14,7 @@ from rallypoint.server.core.model import (
     VerdictCause,
     WorkerExit,
 )
+from rallypoint.server.core.node import Claim
 from support.coordinator import EPOCH, Bench
 from support.fake_agents import FakeAgent, finished, stop_reason
 

@@ -3,6 +3,7 @@
 import errno
 import os
 import signal
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 
 import pytest
@@ -330,3 +331,42 @@ def test_frame_over_the_limit_is_refused_on_both_sides() -> None:
         encode({"type": "x" * MAX_FRAME_BYTES})
     with pytest.raises(FrameTooLarge):
         list(Decoder().feed((MAX_FRAME_BYTES + 1).to_bytes(4, "big")))
+
+
+# --- the dead man's switch ---
+
+
+def now_ms() -> int:
+    return time.monotonic_ns() // 1_000_000
+
+
+async def test_fence_kills_everything_when_its_instant_passes(
+    talk: Conversation, output: Lines, witness: Witness
+) -> None:
+    """Workers and their descendants die although nobody asks, not before, and no other starts."""
+    pid = await talk.start(*PYTHON, STUBBORN_TREE, out=output.write_fd)
+    witness.watch(*output.pids(3).values())
+    at_ms = now_ms() + 200
+    talk.host.arm_fence(at_ms)
+
+    assert await talk.next() == Exited(1, pid, None, signal.SIGKILL)
+    assert now_ms() >= at_ms
+    assert witness.await_deaths() == []
+    talk.ask(*PYTHON, "pass", worker_id=2)
+    refused = await talk.next()
+    assert isinstance(refused, SpawnFailed) and refused.errno == errno.EBUSY
+
+
+async def test_fence_that_is_moved_in_time_kills_nobody(talk: Conversation) -> None:
+    """Only the last instant counts, also one that has passed before it came."""
+    pid = await talk.start(*PYTHON, "import signal; signal.pause()")
+    talk.host.arm_fence(now_ms() + 100)
+    talk.host.arm_fence(now_ms() + 60_000)
+    second = await talk.start(*PYTHON, "import time; time.sleep(0.3)", worker_id=2)
+    assert await talk.next() == Exited(2, second, 0, None)
+
+    talk.host.arm_fence(now_ms() - 1)
+    assert await talk.next() == Exited(1, pid, None, signal.SIGKILL)
+    talk.host.arm_fence(now_ms() + 60_000)
+    third = await talk.start(*PYTHON, "pass", worker_id=3)
+    assert await talk.next() == Exited(3, third, 0, None)

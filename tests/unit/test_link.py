@@ -51,6 +51,9 @@ class FakeUser:
 
     def __init__(self) -> None:
         self.ends: list[str] = []
+        self.heard: list[int | str | None] = []
+        """Kinds of messages and times that were confirmed, in order."""
+        self.clock_ms = 0
 
     def hello(self) -> agent_pb2.Hello:
         return agent_pb2.Hello()
@@ -62,10 +65,14 @@ class FakeUser:
         return 0
 
     def now_ms(self) -> int:
-        return 0
+        self.clock_ms += 1_000
+        return self.clock_ms
+
+    def confirmed(self, sent_ms: int) -> None:
+        self.heard.append(sent_ms)
 
     def came(self, message: agent_pb2.SessionResponse) -> None:
-        pass
+        self.heard.append(message.WhichOneof("message"))
 
     def disconnected(self, why: str) -> None:
         self.ends.append(why)
@@ -121,3 +128,39 @@ async def test_cancelled_link_ends_although_its_stream_breaks(
         running.cancel()
 
     assert user.ends == []
+
+
+@dataclass
+class AnsweringCall:
+    """A stream that answers the Hello, and of three heartbeats only the second, twice."""
+
+    answers: asyncio.Queue[agent_pb2.SessionResponse] = field(default_factory=asyncio.Queue)
+
+    async def read(self) -> agent_pb2.SessionResponse:
+        return await self.answers.get()
+
+    async def write(self, message: agent_pb2.SessionRequest) -> None:
+        if message.HasField("hello"):
+            welcome = agent_pb2.Welcome(heartbeat_interval=to_duration(50), lease=to_duration(9000))
+            self.answers.put_nowait(agent_pb2.SessionResponse(welcome=welcome))
+        elif message.heartbeat.number == 3:
+            answer = agent_pb2.Acknowledgement(heartbeat=2)
+            self.answers.put_nowait(agent_pb2.SessionResponse(acknowledgement=answer))
+            self.answers.put_nowait(agent_pb2.SessionResponse(acknowledgement=answer))
+            raise_at_end: Any = grpc.aio.EOF
+            self.answers.put_nowait(raise_at_end)
+
+    async def code(self) -> grpc.StatusCode:
+        return grpc.StatusCode.OK
+
+
+async def test_answer_confirms_when_the_heartbeat_was_sent() -> None:
+    """Each once, with the time before it was written, and after what came with the answer."""
+    user = FakeUser()
+    link = Link("nowhere:1", "0" * 32, user)
+    call: Any = AnsweringCall()
+    async with asyncio.timeout(10):
+        await link._converse(call)
+
+    # The clock gives 1 s for the Hello, then 2, 3 and 4 s for the heartbeats.
+    assert ["welcome", 1_000, "acknowledgement", 3_000, "acknowledgement"] == user.heard

@@ -43,6 +43,7 @@ def worker_environment(
     local_rank: int,
     job_id: str,
     error_file: str,
+    notice_file: str,
     ours: Sequence[tuple[str, str]],
 ) -> dict[str, str]:
     """Return the whole environment of one worker.
@@ -53,6 +54,7 @@ def worker_environment(
         local_rank: the worker's number on the node, 0 to local_world_size - 1.
         job_id: name of the job, as TORCHELASTIC_RUN_ID.
         error_file: where the worker may write how it failed.
+        notice_file: where it finds what is about to happen to its round.
         ours: further variables, such as RALLYPOINT_NODE.
     """
     found = dict(parent)
@@ -82,5 +84,6 @@ def worker_environment(
         found.setdefault("OMP_NUM_THREADS", "1")
     found.update(ours)
     found["RALLYPOINT_ROUND"] = str(order.number)
+    found["RALLYPOINT_NOTICE_FILE"] = notice_file
     found["RALLYPOINT_RUN"] = str(order.run)
     return found

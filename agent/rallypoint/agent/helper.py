@@ -16,6 +16,8 @@ Frames (see frames.py), agent to helper:
     spawn   {id, argv, env, cwd} and the descriptors of stdout and stderr
     signal  {ids (null: all), signal}   to the process group of each worker
     sweep   {token, limit_ms}           KILL every descendant
+    fence   {at_ms}                     the same once this instant of CLOCK_MONOTONIC has passed,
+                                        unless a later frame has moved it: a dead man's switch
 and back:
     spawned {id, pid}    spawn_failed {id, errno, message}    exited {id, pid, status}
     clean {token}        blocked {token, pids}                swept {pids}
@@ -112,6 +114,7 @@ class Helper:
         self._leaderless: dict[int, int] = {}  # worker id -> group whose leader was reaped
         self._sweeps: dict[int, float] = {}  # token -> when to report blocked; inf: reported
         self._has_children = False
+        self._fence_at_ms: int | None = None
 
     def serve(self) -> None:
         """Run until the agent is gone."""
@@ -127,10 +130,25 @@ class Helper:
             self._reap()
             if self._control.fileno() in ready and not self._receive():
                 return
-            if self._sweeps:
+            if self._sweeps or self._has_fallen():
                 self._continue_sweeps()
 
     def _compute_timeout_ms(self) -> int | None:
+        waits = (self._compute_sweep_ms(), self._compute_fence_ms())
+        return min((wait_ms for wait_ms in waits if wait_ms is not None), default=None)
+
+    def _compute_fence_ms(self) -> int | None:
+        if self._fence_at_ms is None or not (self._workers or self._has_children):
+            return None
+        left_ms = self._fence_at_ms - _now_ms()
+        if left_ms > 0:
+            return left_ms
+        return RESCAN_MS if left_ms > -LAST_SWEEP_MS else BLOCKED_RESCAN_MS
+
+    def _has_fallen(self) -> bool:
+        return self._fence_at_ms is not None and _now_ms() >= self._fence_at_ms
+
+    def _compute_sweep_ms(self) -> int | None:
         if not self._sweeps:
             return None
         first = min(self._sweeps.values())
@@ -196,6 +214,8 @@ class Helper:
                 if len(self._sweeps) >= MAX_SWEEPS:
                     raise ProtocolError("too many sweeps")
                 self._sweeps[message["token"]] = time.monotonic() + message["limit_ms"] / 1000
+            case "fence":
+                self._fence_at_ms = message["at_ms"]
             case other:
                 raise ProtocolError(f"unknown message {other!r}")
 
@@ -233,7 +253,7 @@ class Helper:
     def _find_refusal(self, worker_id: int) -> int:
         if worker_id in self._workers:
             return errno.EEXIST
-        if self._sweeps:  # it would be killed
+        if self._sweeps or self._has_fallen():  # it would be killed
             return errno.EBUSY
         return errno.EAGAIN if len(self._workers) >= MAX_WORKERS else 0
 
@@ -322,6 +342,10 @@ def _signal_own_group(pid: int, signum: int) -> None:
             os.kill(pid, signum)
     except OSError:  # EPERM: all of the group changed their user; EINVAL: no such signal
         pass
+
+
+def _now_ms() -> int:
+    return time.monotonic_ns() // 1_000_000
 
 
 def _drain(fd: int) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import deque
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -33,6 +34,8 @@ BACKOFF_S_MAX = 2.0
 """Longest pause between attempts; a coordinator that starts listens longer than this."""
 FAREWELL_S_MAX = 1.0
 """How long the last reports may take to be acknowledged when the agent ends."""
+BEATS_MAX = 64
+"""Heartbeats without an answer whose time is kept; a lease is a few of them long."""
 DEFAULT_LEASE_S = 5.0
 """Until a Welcome has said otherwise."""
 USAGE_EXIT_CODE = 2
@@ -56,6 +59,9 @@ class LinkUser(Protocol):
 
     def now_ms(self) -> int:
         """Return the agent's clock."""
+
+    def confirmed(self, sent_ms: int) -> None:
+        """Note that the coordinator has heard what was sent at this time of `now_ms`."""
 
     def came(self, message: agent_pb2.SessionResponse) -> None:
         """Take a message of the current connection."""
@@ -89,6 +95,10 @@ class Link:
     _interval_s: float = 1.0
     _lease_s: float = DEFAULT_LEASE_S
     _welcomed: bool = False
+    _hello_ms: int = 0
+    """When the Hello of the latest connection was sent."""
+    _beats: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=BEATS_MAX))
+    """Number and time of sending of the heartbeats that were not answered yet, oldest first."""
 
     def wake(self) -> None:
         """Send what there is to report."""
@@ -142,6 +152,8 @@ class Link:
 
     async def _converse(self, call: _Call) -> None:
         """Say Hello, then read and write until the stream ends."""
+        self._beats.clear()
+        self._hello_ms = self.user.now_ms()
         try:
             await self._write(call, agent_pb2.SessionRequest(hello=self.user.hello()))
             async with asyncio.TaskGroup() as tasks:
@@ -184,6 +196,18 @@ class Link:
             elif message.acknowledgement.HasField("heartbeat_interval"):
                 self._take_timing(message.acknowledgement)
             self.user.came(message)
+            # Only now: what was desired before may be long over, and must not be begun with.
+            if message.HasField("welcome"):
+                self.user.confirmed(self._hello_ms)
+            self._take_answer(message.acknowledgement.heartbeat)
+
+    def _take_answer(self, number: int) -> None:
+        """Confirm the last heartbeat that the coordinator has heard, up to this number."""
+        sent_ms: int | None = None
+        while self._beats and self._beats[0][0] <= number:
+            _, sent_ms = self._beats.popleft()
+        if sent_ms is not None:
+            self.user.confirmed(sent_ms)
 
     def _take_timing(self, told: agent_pb2.Welcome | agent_pb2.Acknowledgement) -> None:
         self._interval_s = max(0.05, to_ms(told.heartbeat_interval) / 1000)
@@ -200,6 +224,7 @@ class Link:
                 sent = await self._send_reports(call, sent)
                 if loop.time() >= beat_at:
                     heartbeat += 1
+                    self._beats.append((heartbeat, self.user.now_ms()))
                     beat = agent_pb2.Heartbeat(number=heartbeat)
                     await self._write(call, agent_pb2.SessionRequest(heartbeat=beat))
                     beat_at = loop.time() + self._interval_s

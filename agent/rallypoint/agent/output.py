@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -20,7 +22,14 @@ TAIL_BYTES = 4_096
 ERROR_FILE_BYTES_MAX = 1_048_576
 MESSAGE_CHARS_MAX = 4_096
 TRACEBACK_CHARS_MAX = 16_384
+MESSAGE_LINES_MAX = 8
+"""Lines of an uncaught error's message; of what says more after its traceback we do not know."""
 _READ_BYTES = 65_536
+
+_TRACEBACK = "Traceback (most recent call last):"
+_RANK_PREFIX = re.compile(r"^\[rank\d+\]: ", re.MULTILINE)
+_ELSEWHERE = re.compile(r"Exception in thread |Exception ignored in|Process \S+-\d+:$")
+"""What announces the error of a thread, a destructor or a child."""
 
 
 class StderrPump:
@@ -31,6 +40,7 @@ class StderrPump:
         self._source_fd = source_fd
         self._target_fd = target_fd
         self._tail = bytearray()
+        self._spoke_ns = time.monotonic_ns()
         self._lock = threading.Lock()
         self._loop = asyncio.get_running_loop()
         self._ended = asyncio.Event()
@@ -54,11 +64,17 @@ class StderrPump:
             data = rest if newline and rest else data
         return data.decode(errors="replace")
 
+    def silent_ms(self) -> int:
+        """Return how long ago the worker wrote something, in milliseconds."""
+        with self._lock:
+            return (time.monotonic_ns() - self._spoke_ns) // 1_000_000
+
     def _pump(self) -> None:
         try:
             while data := os.read(self._source_fd, _READ_BYTES):
                 with self._lock:
                     self._tail += data
+                    self._spoke_ns = time.monotonic_ns()
                     del self._tail[: -2 * TAIL_BYTES]
                 self._pass_on(data)
         finally:
@@ -76,6 +92,24 @@ class StderrPump:
             pass  # the agent's own standard error is gone; the tail is still kept
 
 
+def find_uncaught(tail: str) -> ErrorRecord | None:
+    """Return the error with which the main thread has ended, if that is the last that it said.
+
+    What the interpreter then still does, such as to close connections, can take seconds, in which
+    the worker is as good as dead and may be signalled.
+    """
+    _, begin, rest = tail.rpartition(_TRACEBACK)
+    before = tail[: len(tail) - len(begin) - len(rest)]
+    lines = _RANK_PREFIX.sub("", rest).splitlines()
+    last = next((at for at, line in enumerate(lines) if line and not line[0].isspace()), None)
+    if not begin or last is None or len(lines) - last > MESSAGE_LINES_MAX:
+        return None
+    if _ELSEWHERE.search(before.rstrip().rpartition("\n")[2]):
+        return None
+    stack = "\n".join((_TRACEBACK, *lines[1 : last + 1]))
+    return ErrorRecord("\n".join(lines[last:])[:MESSAGE_CHARS_MAX], stack, None)
+
+
 def read_error_file(path: Path, ended_s: float) -> ErrorRecord | None:
     """Return what a worker wrote down with `@record`, in any of its accepted forms, or None.
 
@@ -84,10 +118,12 @@ def read_error_file(path: Path, ended_s: float) -> ErrorRecord | None:
         ended_s: Unix time when the worker's end was seen, in seconds.
     """
     try:
-        if path.stat().st_size > ERROR_FILE_BYTES_MAX:
-            return ErrorRecord(
-                f"the error file is larger than {ERROR_FILE_BYTES_MAX} bytes", "", None
-            )
+        stat = path.stat()
+        # The record's own time stamp counts whole seconds: too coarse to be compared with a stop.
+        age_ms = max(0, int((ended_s - stat.st_mtime) * 1000))
+        if stat.st_size > ERROR_FILE_BYTES_MAX:
+            text = f"the error file is larger than {ERROR_FILE_BYTES_MAX} bytes"
+            return ErrorRecord(text, "", age_ms)
         content = json.loads(path.read_bytes())
     except (OSError, ValueError):
         return None
@@ -95,7 +131,7 @@ def read_error_file(path: Path, ended_s: float) -> ErrorRecord | None:
     if message is None:
         return None
     if isinstance(message, str):
-        return ErrorRecord(message[:MESSAGE_CHARS_MAX], "", _age_ms(content, ended_s))
+        return ErrorRecord(message[:MESSAGE_CHARS_MAX], "", age_ms)
     extra = message.get("extraInfo") if isinstance(message, Mapping) else None
     extra = extra if isinstance(extra, Mapping) else {}
     text = message.get("message", "") if isinstance(message, Mapping) else message
@@ -103,14 +139,5 @@ def read_error_file(path: Path, ended_s: float) -> ErrorRecord | None:
     return ErrorRecord(
         message=str(text)[:MESSAGE_CHARS_MAX],
         traceback=traceback[-TRACEBACK_CHARS_MAX:] if isinstance(traceback, str) else "",
-        before_exit_ms=_age_ms(extra, ended_s),
+        before_exit_ms=age_ms,
     )
-
-
-def _age_ms(fields: Mapping[object, object], ended_s: float) -> int | None:
-    """Return how long before `ended_s` the record was written, as far as it says so."""
-    stamp = fields.get("timestamp")
-    try:
-        return max(0, int((ended_s - float(str(stamp))) * 1000))
-    except (TypeError, ValueError, OverflowError):
-        return None

@@ -217,6 +217,19 @@ class WorkerHost:
             raise ValueError("a sweep's token must be positive")
         self._send(encode({"type": "sweep", "token": token, "limit_ms": limit_ms}))
 
+    def arm_fence(self, at_ms: int) -> None:
+        """Let the helper KILL everything once this instant has passed, unless it is moved before.
+
+        No worker starts after it. Exited tells of each one; nothing else says that it happened.
+
+        Args:
+            at_ms: milliseconds of CLOCK_MONOTONIC; it takes the place of the one set before.
+
+        Raises:
+            HostClosed, HostStuck: there is nobody to ask.
+        """
+        self._send(encode({"type": "fence", "at_ms": at_ms}))
+
     async def close(self) -> None:
         """Let the helper kill everything and end; kill it if it does not. No event comes after."""
         loop = asyncio.get_running_loop()

@@ -21,7 +21,7 @@ from rallypoint.agent.environ import Launch
 from rallypoint.agent.link import FAREWELL_S_MAX, Link
 from rallypoint.agent.process import WorkerHost, become_subreaper
 from rallypoint.agent.supervisor import Supervisor
-from rallypoint.agent.translate import fill_snapshot, parse_desired
+from rallypoint.agent.translate import fill_snapshot, parse_desired, parse_notices
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import job_pb2
 from rallypoint.wire.log import get_logger
@@ -50,7 +50,12 @@ class Settings:
     launch_id: str
     launch: Launch
     grace_ms: int
+    drain_ms: int
+    """How long workers may go on after a SIGTERM to the agent."""
+    drain_signal: int
     coordinator_timeout_ms: int
+    fence_ms: int
+    """How long workers may live without a confirmed heartbeat; 0: for ever."""
     incarnation: str
     """32 hexadecimal digits, drawn once per process."""
     environment: dict[str, str]
@@ -90,6 +95,7 @@ class Agent:
     _quiet: asyncio.Event = field(default_factory=asyncio.Event)
     """Set while nothing is left to report, or nobody is there to report it to."""
     _told_away: bool = False
+    _told_notices: set[tuple[str, str]] = field(default_factory=set)
 
     # --- the owner's loop ---
 
@@ -139,8 +145,14 @@ class Agent:
                 )
             case inputs.SignalWorkers(signum=signum):
                 self.supervisor.signal(signum)
+            case inputs.TellWorkers(round=number, notices=notices):
+                self.supervisor.tell(number, notices, self.node_name)
             case inputs.Sweep(token=token):
                 self.supervisor.sweep(token)
+            case inputs.ArmFence(at_ms=at_ms):
+                self.supervisor.arm_fence(at_ms)
+            case inputs.FenceFell(round=number, silent_ms=silent_ms):
+                log.warning("fence_fell", round=number, silent_ms=silent_ms)
             case inputs.ReservePort():
                 self.post(inputs.PortReserved(self.ports.reserve()))
             case inputs.SendReports():
@@ -181,6 +193,10 @@ class Agent:
         """Return the highest epoch heard so far."""
         return self.state.epoch
 
+    def confirmed(self, sent_ms: int) -> None:
+        """Note that the coordinator has heard what was sent at this time."""
+        self.post(inputs.Confirmed(sent_ms))
+
     def came(self, message: agent_pb2.SessionResponse) -> None:
         """Take a message of the coordinator."""
         kind = message.WhichOneof("message")
@@ -192,8 +208,8 @@ class Agent:
             self._desired(message.epoch, message.desired)
         elif kind == "acknowledgement" and message.acknowledgement.HasField("waiting"):
             self.listener.waiting(message.acknowledgement.waiting)
-        elif kind == "notice":
-            log.info("growth_announced", seconds_left=message.notice.time_left.seconds)
+        elif kind == "notices":
+            self._noticed(message.notices)
 
     def _welcomed(self, message: agent_pb2.SessionResponse) -> None:
         welcome = message.welcome
@@ -206,12 +222,28 @@ class Agent:
         self.post(inputs.Welcomed(message.epoch))
         if welcome.HasField("desired"):
             self._desired(message.epoch, welcome.desired)
+        if welcome.HasField("notices") or self.state.notices:
+            self._noticed(welcome.notices)
         log.info(
             event,
             coordinator=self.settings.coordinator,
             node=self.node_name,
             job=self.settings.job_id,
         )
+
+    def _noticed(self, message: agent_pb2.Notices) -> None:
+        notices = parse_notices(message, self.node_name, self.now_ms())
+        for notice in notices:
+            if (notice.kind, notice.node) not in self._told_notices:
+                left_s = round((notice.until_ms - self.now_ms()) / 1000, 1)
+                log.info(
+                    f"{notice.kind}_announced",
+                    **({"node": notice.node, "why": notice.reason} if notice.node else {}),
+                    then="the round is stopped and formed anew",
+                    at_most_s=left_s,
+                )
+        self._told_notices = {(notice.kind, notice.node) for notice in notices}
+        self.post(inputs.NoticesCame(notices))
 
     def _desired(self, epoch: int, message: agent_pb2.DesiredState) -> None:
         desired = parse_desired(message)
@@ -294,7 +326,10 @@ def new_agent(settings: Settings, listener: Listener, now_ms: int) -> Agent:
     state = AgentState(
         workers=settings.workers,
         grace_ms=settings.grace_ms,
+        drain_ms=settings.drain_ms,
+        drain_signal=settings.drain_signal,
         coordinator_timeout_ms=settings.coordinator_timeout_ms,
+        fence_ms=settings.fence_ms,
         away_since_ms=now_ms,
     )
     return Agent(settings, listener, state, settings.node_name)

@@ -8,18 +8,21 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from rallypoint.agent.core import inputs
-from rallypoint.agent.core.model import RunOrder
+from rallypoint.agent.core.model import ErrorRecord, Notice, RunOrder
 from rallypoint.agent.environ import Launch, worker_command, worker_environment
 from rallypoint.agent.frames import FrameTooLarge
-from rallypoint.agent.output import StderrPump, read_error_file
+from rallypoint.agent.notices import notice_file, write_notices
+from rallypoint.agent.oom import OomWatch
+from rallypoint.agent.output import StderrPump, find_uncaught, read_error_file
 from rallypoint.agent.process import SpawnRequest, WorkerHost, WorkerHostError
 from rallypoint.agent.worker_events import (
     ORPHANS,
@@ -40,6 +43,8 @@ SWEEP_LIMIT_MS = 5_000
 """What survives SIGKILL this long is reported as blocked."""
 TAIL_WAIT_S = 0.05
 """How long the report of an exit waits for the rest of standard error."""
+TEARDOWN_MS = 10_000
+"""An error that was printed longer ago than this was survived, or its process hangs."""
 _WORKERS_MAX = 1 << 16
 
 
@@ -49,6 +54,11 @@ class _Worker:
     local_rank: int
     error_file: Path
     pump: StderrPump
+    uncaught: ErrorRecord | None = None
+    """The error with which it was ending when it was signalled first."""
+    uncaught_ns: int = 0
+    """Monotonic time when it had written that."""
+    is_signalled: bool = False
 
 
 @dataclass(slots=True)
@@ -65,9 +75,12 @@ class Supervisor:
     post: Callable[[inputs.Input], None]
     """Takes what happens, in the event loop."""
     tasks: asyncio.TaskGroup
+    oom: OomWatch = field(default_factory=OomWatch.begin)
     _workers: dict[int, _Worker] = field(default_factory=dict)
     _sweep_token: int = 0
     """Of the sweep that was asked for and not answered; 0 when none is open."""
+    _fence_at_ms: int | None = None
+    """When the helper kills everything, by the monotonic clock; None: never."""
     _folder: Path | None = None
 
     def attach(self) -> None:
@@ -96,6 +109,7 @@ class Supervisor:
             local_rank=local_rank,
             job_id=self.job_id,
             error_file=str(error_file),
+            notice_file=str(notice_file(self._folder, order.number)),
             ours=self.variables(),
         )
         python = self.environment.get("PYTHON_EXEC") or sys.executable
@@ -122,12 +136,33 @@ class Supervisor:
 
     def signal(self, signum: int) -> None:
         """Signal the group of every worker that lives."""
+        for worker in self._workers.values():
+            self._note_last_words(worker)
         self._ask(lambda: self.host.signal(signum))
+
+    def tell(self, number: int, notices: Sequence[Notice], node_name: str) -> None:
+        """Let the workers of a round find `notices` in their notice file; none removes it."""
+        assert self._folder is not None
+        write_notices(notice_file(self._folder, number), notices, node_name)
+
+    def _note_last_words(self, worker: _Worker) -> None:
+        """Note whether the worker was ending of an error of its own before it is signalled."""
+        silent_ms = worker.pump.silent_ms()
+        if not worker.is_signalled and silent_ms < TEARDOWN_MS:
+            worker.uncaught = find_uncaught(worker.pump.tail())
+            worker.uncaught_ns = time.monotonic_ns() - silent_ms * 1_000_000
+        worker.is_signalled = True
 
     def sweep(self, token: int) -> None:
         """Kill everything that the workers started; the answer is `Swept`."""
         self._sweep_token = token
         self._ask(lambda: self.host.sweep(token, SWEEP_LIMIT_MS))
+
+    def arm_fence(self, at_ms: int) -> None:
+        """Let the helper kill everything at this instant of the monotonic clock, whatever becomes
+        of the agent; a later call moves it."""
+        self._fence_at_ms = at_ms
+        self._ask(lambda: self.host.arm_fence(at_ms))
 
     def _ask(self, request: Callable[[], None]) -> None:
         """Ask the helper; when it is lost, so are its workers, and `_replace_host` goes on."""
@@ -140,12 +175,15 @@ class Supervisor:
         """Start a new helper after the old one and everything below it are gone."""
         self.host = WorkerHost.launch()
         self.host.attach(self._on_event)
+        if self._fence_at_ms is not None:
+            self.arm_fence(self._fence_at_ms)
         if self._sweep_token:
             self.post(inputs.Swept(self._sweep_token))
 
     async def close(self) -> None:
         """End the helper, and with it whatever is left; remove the error files."""
         await self.host.close()
+        self.oom.close()
         if self._folder is not None:
             await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
 
@@ -153,6 +191,7 @@ class Supervisor:
         match event:
             case Spawned(worker_id=worker_id, pid=pid):
                 worker = self._workers[worker_id]
+                self.oom.started(pid)
                 self.post(inputs.WorkerStarted(worker.round, worker.local_rank, pid))
             case SpawnFailed(worker_id=worker_id, message=message):
                 worker = self._workers.pop(worker_id)
@@ -173,13 +212,20 @@ class Supervisor:
                 log.error("helper_lost", pid=pid, then="its workers are dead; a new one starts")
 
     async def _report_exit(self, worker: _Worker, event: Exited) -> None:
-        ended_s = time.time()  # noqa: TID251  # compared with the time stamp in the error file
+        ended_s = time.time()  # noqa: TID251  # compared with the time of the error file
+        seen_ns = time.monotonic_ns()
         signum = event.signal
         if event.exit_code is None and signum is None:
             signum = 9  # the helper died, and the parent-death signal took its workers
         if event.exit_code != 0:
             await worker.pump.wait_end(TAIL_WAIT_S)
+        # While a sweep is on SIGKILL is ours.
+        is_suspect = event.signal == signal.SIGKILL and not self._sweep_token
+        oom_killed = self.oom.ended(event.pid, is_suspect=is_suspect)
         error = read_error_file(worker.error_file, ended_s) if event.exit_code != 0 else None
+        if error is None and worker.uncaught is not None:
+            age_ms = (seen_ns - worker.uncaught_ns) // 1_000_000
+            error = replace(worker.uncaught, before_exit_ms=max(0, age_ms))
         self.post(
             inputs.WorkerEnded(
                 round=worker.round,
@@ -188,6 +234,8 @@ class Supervisor:
                 signal=signum,
                 error=error,
                 stderr_tail=worker.pump.tail() if event.exit_code != 0 else "",
+                ago_ms=(time.monotonic_ns() - seen_ns) // 1_000_000,
+                oom_killed=oom_killed,
             )
         )
 

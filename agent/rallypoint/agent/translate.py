@@ -10,11 +10,13 @@ from rallypoint.agent.core.model import (
     DesiredRun,
     DesiredStandby,
     DesiredStop,
+    DrainingReport,
     ExitedReport,
     GoodbyeKind,
     GoodbyeReport,
     Held,
     LocalWorker,
+    Notice,
     ReadyReport,
     RefusedReport,
     Report,
@@ -41,19 +43,30 @@ _GOODBYES = {
     GoodbyeKind.FINISHED: agent_pb2.GOODBYE_REASON_FINISHED,
     GoodbyeKind.RELEASED: agent_pb2.GOODBYE_REASON_RELEASED,
     GoodbyeKind.SIGNAL: agent_pb2.GOODBYE_REASON_SIGNAL,
+    GoodbyeKind.DRAINED: agent_pb2.GOODBYE_REASON_RELEASED,
     GoodbyeKind.ERROR: agent_pb2.GOODBYE_REASON_ERROR,
 }
 _TEXT_CHARS_MAX = 1_024
+EXIT_FAILED = 1
+EXIT_NO_REQUEUE = 93
+"""A number that neither shells, Slurm nor sysexits.h use: a scheduler can act on it."""
 
 
 def fill_snapshot(hello: agent_pb2.Hello, state: AgentState, now_ms: int) -> None:
     """Write into a Hello everything that the node holds."""
     hello.reports_acknowledged = state.acknowledged
     hello.revision_applied = state.revision
+    if state.drain is not None:
+        hello.draining.CopyFrom(_draining(state.drain.until_ms, state.drain.reason, now_ms))
     if state.held is not None:
         hello.held.CopyFrom(_held_message(state.held, now_ms))
     else:
         hello.ready.CopyFrom(agent_pb2.Ready(round=state.last_round, master_port=state.port))
+
+
+def _draining(until_ms: int, reason: str, now_ms: int) -> agent_pb2.Draining:
+    left = to_duration(max(0, until_ms - now_ms))
+    return agent_pb2.Draining(time_left=left, reason=reason[:_TEXT_CHARS_MAX])
 
 
 def _held_message(held: Held, now_ms: int) -> agent_pb2.HeldRound:
@@ -99,8 +112,11 @@ def _worker_message(worker: LocalWorker, now_ms: int) -> node_pb2.Worker:
             ago=to_duration(max(0, now_ms - exit.at_ms)),
             stderr_tail=exit.stderr_tail,
             ran=to_duration(max(0, exit.at_ms - worker.started_ms) if worker.pid else 0),
+            oom_killed=exit.oom_killed,
         )
     )
+    if exit.signalled_before_ms is not None:
+        message.exit.signalled_before.CopyFrom(to_duration(exit.signalled_before_ms))
     if exit.error is not None:
         before_ms = exit.error.before_exit_ms
         message.exit.error.CopyFrom(
@@ -116,6 +132,8 @@ def _worker_message(worker: LocalWorker, now_ms: int) -> node_pb2.Worker:
 def report_message(report: Report, now_ms: int) -> agent_pb2.SessionRequest:
     """Return a report without its envelope's session, connection, sequence and epoch."""
     match report:
+        case DrainingReport(until_ms=until_ms, reason=reason):
+            return agent_pb2.SessionRequest(draining=_draining(until_ms, reason, now_ms))
         case ReadyReport(round=number, port=port):
             ready = agent_pb2.Ready(round=number, master_port=port)
             return agent_pb2.SessionRequest(ready=ready)
@@ -123,8 +141,8 @@ def report_message(report: Report, now_ms: int) -> agent_pb2.SessionRequest:
             return agent_pb2.SessionRequest(started=agent_pb2.Started(round=number, pids=pids))
         case RefusedReport(round=number, leaving=leaving, text=text):
             kind = agent_pb2
-            reason = kind.REFUSED_REASON_LEAVING if leaving else kind.REFUSED_REASON_CANNOT_SPAWN
-            refused = agent_pb2.Refused(round=number, reason=reason, text=text[:_TEXT_CHARS_MAX])
+            why = kind.REFUSED_REASON_LEAVING if leaving else kind.REFUSED_REASON_CANNOT_SPAWN
+            refused = agent_pb2.Refused(round=number, reason=why, text=text[:_TEXT_CHARS_MAX])
             return agent_pb2.SessionRequest(refused=refused)
         case ExitedReport(round=number, worker=worker):
             exited = agent_pb2.Exited(round=number, workers=[_worker_message(worker, now_ms)])
@@ -149,12 +167,15 @@ def parse_desired(message: agent_pb2.DesiredState) -> Desired | None:
         case "standby":
             return DesiredStandby(message.standby.spare)
         case "released":
-            return DesiredEnd(1, f"released: {message.released.text}")
+            drained = message.released.reason == agent_pb2.RELEASED_REASON_DRAINED
+            text = f"released: {message.released.text}"
+            return DesiredEnd(0 if drained else EXIT_FAILED, text, is_release=True)
         case "finished":
             succeeded = message.finished.outcome == job_pb2.OUTCOME_SUCCEEDED
             outcome = job_pb2.Outcome.Name(message.finished.outcome)
             word = outcome.removeprefix("OUTCOME_").lower()
-            return DesiredEnd(0 if succeeded else 1, f"the job has {word}")
+            failed = EXIT_NO_REQUEUE if message.finished.no_requeue else EXIT_FAILED
+            return DesiredEnd(0 if succeeded else failed, f"the job has {word}")
         case _:
             return None
 
@@ -178,4 +199,20 @@ def _parse_order(run: agent_pb2.Run) -> RunOrder:
         first_role_rank=place.first_role_rank,
         role_world_size=place.role_world_size,
         max_restarts=run.max_restarts,
+    )
+
+
+def parse_notices(message: agent_pb2.Notices, node_name: str, now_ms: int) -> tuple[Notice, ...]:
+    """Return what is about to happen, without what this version does not know."""
+    kinds = {job_pb2.NOTICE_KIND_GROWTH: "growth", job_pb2.NOTICE_KIND_DRAIN: "drain"}
+    return tuple(
+        Notice(
+            kinds[notice.kind],
+            notice.node_name,
+            notice.reason,
+            now_ms + to_ms(notice.time_left),
+            is_here=notice.kind == job_pb2.NOTICE_KIND_DRAIN and notice.node_name == node_name,
+        )
+        for notice in message.notices
+        if notice.kind in kinds
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 from typing import Any, NoReturn
 
@@ -85,6 +86,25 @@ def seconds_ms(text: str) -> int:
     if not 0 <= seconds <= 30 * 86_400:
         raise argparse.ArgumentTypeError(f"{text!r} is not between 0 s and 30 days")
     return round(seconds * 1000)
+
+
+def exit_codes(text: str) -> tuple[int, ...]:
+    """Parse exit codes of workers, separated by commas, each 1 to 255."""
+    codes = [natural_int(part) for part in text.split(",") if part.strip()]
+    if not all(1 <= code <= 255 for code in codes):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of exit codes (1 to 255)")
+    return tuple(sorted(set(codes)))
+
+
+def signal_number(text: str) -> int:
+    """Parse the name or number of a signal that a program can catch."""
+    name = text.upper() if text.upper().startswith("SIG") else f"SIG{text.upper()}"
+    found = signal.Signals.__members__.get(name)
+    if found is None and text.isdecimal() and int(text) in set(signal.Signals):
+        found = signal.Signals(int(text))
+    if found is None or found in (signal.SIGKILL, signal.SIGSTOP):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a signal that a program can catch")
+    return int(found)
 
 
 def port_number(text: str) -> int:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import signal
+import textwrap
 
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import job_pb2, node_pb2, verdict_pb2
 
 WIDTH = 64
 TRACEBACK_LINES_MAX = 60
+RANGES_MAX = 12
+"""Ranges of ranks that one line tells."""
+LINE_CHARS_MAX = 120
 
 
 def render_finished(finished: agent_pb2.Finished, program: str) -> str:
@@ -27,18 +31,55 @@ def render_finished(finished: agent_pb2.Finished, program: str) -> str:
 def _verdict_lines(verdict: verdict_pb2.Verdict) -> list[str]:
     if verdict.HasField("culprit"):
         lines = ["First failure:", *_worker_lines(verdict.culprit)]
+        if verdict.evidence:
+            lines += _folded("because", verdict.evidence)
         lines += _said_lines(verdict.culprit.exit)
     else:
         lines = _wrapped("cause", verdict.text)
     if verdict.consequence_text:
         lines.append(f"  then      : {verdict.consequence_text}")
     if verdict.collateral_count:
-        lines.append(f"  collateral: {verdict.collateral_count} more failed after it:")
-        lines += [f"    {_short(worker)}" for worker in verdict.collateral]
-        hidden = verdict.collateral_count - len(verdict.collateral)
-        if hidden > 0:
-            lines.append(f"    and {hidden} others")
+        lines.append(f"  collateral: {verdict.collateral_count} more failed:")
+        lines += _collateral_lines(verdict)
     return lines
+
+
+def _collateral_lines(verdict: verdict_pb2.Verdict) -> list[str]:
+    """Return one or two lines per kind of failure; the culprit alone is no kind."""
+    has_culprit, told, lines = verdict.HasField("culprit"), 0, list[str]()
+    for group in verdict.groups:
+        is_culprits = has_culprit and _contains(group, verdict.culprit.rank)
+        count = group.count - is_culprits
+        if count == 0:
+            continue
+        told += count
+        ranks = f"{_ranks(group)}: {group.exit}"
+        lines.append(f"    {ranks}, like the first" if is_culprits else f"    {ranks}")
+        said = next((line for line in reversed(group.error.splitlines()) if line.strip()), "")
+        if said and not is_culprits:
+            lines.append(f"      {_cut(said.strip())}")
+    if verdict.collateral_count > told:
+        lines.append(f"    and {verdict.collateral_count - told} others")
+    return lines
+
+
+def _contains(group: verdict_pb2.FailureGroup, rank: int) -> bool:
+    return any(span.first <= rank <= span.last for span in group.ranks)
+
+
+def _ranks(group: verdict_pb2.FailureGroup) -> str:
+    """Return "rank 3", or "ranks 0-3,7", with what is beyond the ranges that are told."""
+    spans = [
+        str(span.first) if span.first == span.last else f"{span.first}-{span.last}"
+        for span in group.ranks[:RANGES_MAX]
+    ]
+    shown = sum(span.last - span.first + 1 for span in group.ranks[:RANGES_MAX])
+    more = f" and {group.count - shown} more" if group.count > shown else ""
+    return f"rank{'s' if group.count > 1 else ''} {','.join(spans)}{more}"
+
+
+def _cut(line: str) -> str:
+    return line if len(line) <= LINE_CHARS_MAX else f"{line[: LINE_CHARS_MAX - 1]}…"
 
 
 def _worker_lines(worker: verdict_pb2.FailedWorker) -> list[str]:
@@ -59,6 +100,8 @@ def describe_exit(exit: node_pb2.WorkerExit) -> str:
         name = signal.Signals(exit.signal).name
     except ValueError:
         name = "unknown signal"
+    if exit.oom_killed:
+        name += ", by the kernel for want of memory (OOM)"
     return f"-{exit.signal} ({name})"
 
 
@@ -74,8 +117,9 @@ def _said_lines(exit: node_pb2.WorkerExit) -> list[str]:
     return [f"  {title}:", *(f"    {line}" for line in kept)]
 
 
-def _short(worker: verdict_pb2.FailedWorker) -> str:
-    return f"rank {worker.rank} on {worker.node_name}: exitcode {describe_exit(worker.exit)}"
+def _folded(name: str, text: str) -> list[str]:
+    first, *rest = textwrap.wrap(text, LINE_CHARS_MAX - 14, max_lines=8) or [""]
+    return [f"  {name:10}: {first}", *(f"              {line}" for line in rest)]
 
 
 def _wrapped(name: str, text: str) -> list[str]:

@@ -80,26 +80,6 @@ GOODBYE_REASON_ERROR: GoodbyeReason.ValueType  # 4
 """It met an error of its own."""
 Global___GoodbyeReason: _TypeAlias = GoodbyeReason  # noqa: Y015
 
-class _NoticeKind:
-    ValueType = _typing.NewType("ValueType", _builtins.int)
-    V: _TypeAlias = ValueType  # noqa: Y015
-
-class _NoticeKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_NoticeKind.ValueType], _builtins.type):
-    DESCRIPTOR: _descriptor.EnumDescriptor
-    NOTICE_KIND_UNSPECIFIED: _NoticeKind.ValueType  # 0
-    """Never sent."""
-    NOTICE_KIND_GROWTH: _NoticeKind.ValueType  # 1
-    """The round will be stopped to take newcomers in."""
-
-class NoticeKind(_NoticeKind, metaclass=_NoticeKindEnumTypeWrapper):
-    """What is about to happen."""
-
-NOTICE_KIND_UNSPECIFIED: NoticeKind.ValueType  # 0
-"""Never sent."""
-NOTICE_KIND_GROWTH: NoticeKind.ValueType  # 1
-"""The round will be stopped to take newcomers in."""
-Global___NoticeKind: _TypeAlias = NoticeKind  # noqa: Y015
-
 class _ReleasedReason:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -112,6 +92,8 @@ class _ReleasedReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Releas
     """Its run is over and a later one has begun."""
     RELEASED_REASON_SUPERSEDED: _ReleasedReason.ValueType  # 2
     """Another agent has taken its place."""
+    RELEASED_REASON_DRAINED: _ReleasedReason.ValueType  # 3
+    """It was asked to leave, and has."""
 
 class ReleasedReason(_ReleasedReason, metaclass=_ReleasedReasonEnumTypeWrapper):
     """Why a node was released."""
@@ -122,6 +104,8 @@ RELEASED_REASON_OLD_RUN: ReleasedReason.ValueType  # 1
 """Its run is over and a later one has begun."""
 RELEASED_REASON_SUPERSEDED: ReleasedReason.ValueType  # 2
 """Another agent has taken its place."""
+RELEASED_REASON_DRAINED: ReleasedReason.ValueType  # 3
+"""It was asked to leave, and has."""
 Global___ReleasedReason: _TypeAlias = ReleasedReason  # noqa: Y015
 
 @_typing.final
@@ -144,6 +128,7 @@ class SessionRequest(_message.Message):
     SUCCEEDED_FIELD_NUMBER: _builtins.int
     BLOCKED_FIELD_NUMBER: _builtins.int
     GOODBYE_FIELD_NUMBER: _builtins.int
+    DRAINING_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     """Incarnation of the agent: 32 lower-case hexadecimal digits, drawn once per agent process. Set
     in every message.
@@ -196,6 +181,10 @@ class SessionRequest(_message.Message):
     def goodbye(self) -> Global___Goodbye:
         """The node leaves now."""
 
+    @_builtins.property
+    def draining(self) -> Global___Draining:
+        """The node wants to leave."""
+
     def __init__(
         self,
         *,
@@ -213,12 +202,13 @@ class SessionRequest(_message.Message):
         succeeded: Global___Succeeded | None = ...,
         blocked: Global___Blocked | None = ...,
         goodbye: Global___Goodbye | None = ...,
+        draining: Global___Draining | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["blocked", b"blocked", "exited", b"exited", "goodbye", b"goodbye", "heartbeat", b"heartbeat", "hello", b"hello", "message", b"message", "ready", b"ready", "refused", b"refused", "started", b"started", "succeeded", b"succeeded"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["blocked", b"blocked", "draining", b"draining", "exited", b"exited", "goodbye", b"goodbye", "heartbeat", b"heartbeat", "hello", b"hello", "message", b"message", "ready", b"ready", "refused", b"refused", "started", b"started", "succeeded", b"succeeded"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledged", b"acknowledged", "blocked", b"blocked", "connection", b"connection", "epoch", b"epoch", "exited", b"exited", "goodbye", b"goodbye", "heartbeat", b"heartbeat", "hello", b"hello", "message", b"message", "ready", b"ready", "refused", b"refused", "sequence", b"sequence", "session_id", b"session_id", "started", b"started", "succeeded", b"succeeded"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledged", b"acknowledged", "blocked", b"blocked", "connection", b"connection", "draining", b"draining", "epoch", b"epoch", "exited", b"exited", "goodbye", b"goodbye", "heartbeat", b"heartbeat", "hello", b"hello", "message", b"message", "ready", b"ready", "refused", b"refused", "sequence", b"sequence", "session_id", b"session_id", "started", b"started", "succeeded", b"succeeded"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["hello", "heartbeat", "ready", "started", "refused", "exited", "succeeded", "blocked", "goodbye"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["hello", "heartbeat", "ready", "started", "refused", "exited", "succeeded", "blocked", "goodbye", "draining"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
@@ -237,7 +227,7 @@ class SessionResponse(_message.Message):
     WELCOME_FIELD_NUMBER: _builtins.int
     DESIRED_FIELD_NUMBER: _builtins.int
     ACKNOWLEDGEMENT_FIELD_NUMBER: _builtins.int
-    NOTICE_FIELD_NUMBER: _builtins.int
+    NOTICES_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     """Incarnation that the message is for."""
     connection: _builtins.int
@@ -259,7 +249,7 @@ class SessionResponse(_message.Message):
         """Answers Heartbeat, or only carries `acknowledged`."""
 
     @_builtins.property
-    def notice(self) -> Global___Notice:
+    def notices(self) -> Global___Notices:
         """Tells what is about to happen, for the workers' information; they go on."""
 
     def __init__(
@@ -272,13 +262,13 @@ class SessionResponse(_message.Message):
         welcome: Global___Welcome | None = ...,
         desired: Global___DesiredState | None = ...,
         acknowledgement: Global___Acknowledgement | None = ...,
-        notice: Global___Notice | None = ...,
+        notices: Global___Notices | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["acknowledgement", b"acknowledgement", "desired", b"desired", "message", b"message", "notice", b"notice", "welcome", b"welcome"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["acknowledgement", b"acknowledgement", "desired", b"desired", "message", b"message", "notices", b"notices", "welcome", b"welcome"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledged", b"acknowledged", "acknowledgement", b"acknowledgement", "connection", b"connection", "desired", b"desired", "epoch", b"epoch", "message", b"message", "notice", b"notice", "session_id", b"session_id", "welcome", b"welcome"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledged", b"acknowledged", "acknowledgement", b"acknowledgement", "connection", b"connection", "desired", b"desired", "epoch", b"epoch", "message", b"message", "notices", b"notices", "session_id", b"session_id", "welcome", b"welcome"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["welcome", "desired", "acknowledgement", "notice"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["welcome", "desired", "acknowledgement", "notices"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
@@ -329,6 +319,7 @@ class Hello(_message.Message):
     REVISION_APPLIED_FIELD_NUMBER: _builtins.int
     HELD_FIELD_NUMBER: _builtins.int
     READY_FIELD_NUMBER: _builtins.int
+    DRAINING_FIELD_NUMBER: _builtins.int
     protocol_version: _builtins.int
     """Version of this protocol that the agent speaks; 1."""
     launch_id: _builtins.str
@@ -383,6 +374,10 @@ class Hello(_message.Message):
     def ready(self) -> Global___Ready:
         """That nothing runs here. Absent while something does."""
 
+    @_builtins.property
+    def draining(self) -> Global___Draining:
+        """That the node wants to leave. Absent unless it does."""
+
     def __init__(
         self,
         *,
@@ -405,10 +400,11 @@ class Hello(_message.Message):
         revision_applied: _builtins.int = ...,
         held: Global___HeldRound | None = ...,
         ready: Global___Ready | None = ...,
+        draining: Global___Draining | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_node_rank", b"_node_rank", "held", b"held", "node_rank", b"node_rank", "ready", b"ready", "spec", b"spec"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_node_rank", b"_node_rank", "draining", b"draining", "held", b"held", "node_rank", b"node_rank", "ready", b"ready", "spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_node_rank", b"_node_rank", "address", b"address", "capabilities", b"capabilities", "coordinator_durable", b"coordinator_durable", "coordinator_id", b"coordinator_id", "held", b"held", "job_id", b"job_id", "labels", b"labels", "launch_id", b"launch_id", "local_world_size", b"local_world_size", "node_name", b"node_name", "node_name_explicit", b"node_name_explicit", "node_rank", b"node_rank", "protocol_version", b"protocol_version", "ready", b"ready", "reports_acknowledged", b"reports_acknowledged", "revision_applied", b"revision_applied", "role", b"role", "run", b"run", "spec", b"spec"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_node_rank", b"_node_rank", "address", b"address", "capabilities", b"capabilities", "coordinator_durable", b"coordinator_durable", "coordinator_id", b"coordinator_id", "draining", b"draining", "held", b"held", "job_id", b"job_id", "labels", b"labels", "launch_id", b"launch_id", "local_world_size", b"local_world_size", "node_name", b"node_name", "node_name_explicit", b"node_name_explicit", "node_rank", b"node_rank", "protocol_version", b"protocol_version", "ready", b"ready", "reports_acknowledged", b"reports_acknowledged", "revision_applied", b"revision_applied", "role", b"role", "run", b"run", "spec", b"spec"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__node_rank: _TypeAlias = _typing.Literal["node_rank"]  # noqa: Y015
     _WhichOneofArgType__node_rank: _TypeAlias = _typing.Literal["_node_rank", b"_node_rank"]  # noqa: Y015
@@ -641,6 +637,36 @@ class Blocked(_message.Message):
 Global___Blocked: _TypeAlias = Blocked  # noqa: Y015
 
 @_typing.final
+class Draining(_message.Message):
+    """The node wants to leave. Its workers have been told and go on until they are done or the time is
+    over; the agent keeps that time by itself. No later round has a place for the node.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TIME_LEFT_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    reason: _builtins.str
+    """Why, in words, such as "SIGTERM"; at most 1 KiB."""
+    @_builtins.property
+    def time_left(self) -> _duration_pb2.Duration:
+        """Time until the agent stops what still runs. Zero or absent: it stops it now."""
+
+    def __init__(
+        self,
+        *,
+        time_left: _duration_pb2.Duration | None = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["time_left", b"time_left"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["reason", b"reason", "time_left", b"time_left"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Draining: _TypeAlias = Draining  # noqa: Y015
+
+@_typing.final
 class Goodbye(_message.Message):
     """The node leaves on purpose; nothing runs there any more."""
 
@@ -679,6 +705,7 @@ class Welcome(_message.Message):
     HEARTBEAT_INTERVAL_FIELD_NUMBER: _builtins.int
     LEASE_FIELD_NUMBER: _builtins.int
     DESIRED_FIELD_NUMBER: _builtins.int
+    NOTICES_FIELD_NUMBER: _builtins.int
     coordinator_id: _builtins.str
     """The coordinator."""
     coordinator_durable: _builtins.bool
@@ -703,6 +730,10 @@ class Welcome(_message.Message):
         the coordinator does not know yet whether it adopts the round that the agent holds.
         """
 
+    @_builtins.property
+    def notices(self) -> Global___Notices:
+        """What is about to happen now. Absent when nothing is."""
+
     def __init__(
         self,
         *,
@@ -713,10 +744,11 @@ class Welcome(_message.Message):
         heartbeat_interval: _duration_pb2.Duration | None = ...,
         lease: _duration_pb2.Duration | None = ...,
         desired: Global___DesiredState | None = ...,
+        notices: Global___Notices | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["desired", b"desired", "heartbeat_interval", b"heartbeat_interval", "lease", b"lease"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["desired", b"desired", "heartbeat_interval", b"heartbeat_interval", "lease", b"lease", "notices", b"notices"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["coordinator_durable", b"coordinator_durable", "coordinator_id", b"coordinator_id", "desired", b"desired", "heartbeat_interval", b"heartbeat_interval", "lease", b"lease", "node_name", b"node_name", "run", b"run"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["coordinator_durable", b"coordinator_durable", "coordinator_id", b"coordinator_id", "desired", b"desired", "heartbeat_interval", b"heartbeat_interval", "lease", b"lease", "node_name", b"node_name", "notices", b"notices", "run", b"run"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -767,32 +799,30 @@ class Acknowledgement(_message.Message):
 Global___Acknowledgement: _TypeAlias = Acknowledgement  # noqa: Y015
 
 @_typing.final
-class Notice(_message.Message):
-    """Something that workers may want to know; they go on."""
+class Notices(_message.Message):
+    """Everything that is about to happen now; takes the place of what was told before, also
+    when that was with a Welcome.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    KIND_FIELD_NUMBER: _builtins.int
-    TIME_LEFT_FIELD_NUMBER: _builtins.int
-    kind: Global___NoticeKind.ValueType
-    """What."""
+    NOTICES_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def time_left(self) -> _duration_pb2.Duration:
-        """Time until it happens."""
+    def notices(self) -> _containers.RepeatedCompositeFieldContainer[_job_pb2.Notice]:
+        """What, soonest first; at most 16. Empty when nothing is about to happen any more."""
 
     def __init__(
         self,
         *,
-        kind: Global___NoticeKind.ValueType = ...,
-        time_left: _duration_pb2.Duration | None = ...,
+        notices: _abc.Iterable[_job_pb2.Notice] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["time_left", b"time_left"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "time_left", b"time_left"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["notices", b"notices"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___Notice: _TypeAlias = Notice  # noqa: Y015
+Global___Notices: _TypeAlias = Notices  # noqa: Y015
 
 @_typing.final
 class DesiredState(_message.Message):
@@ -982,12 +1012,17 @@ class Finished(_message.Message):
     VERDICT_FIELD_NUMBER: _builtins.int
     RESTART_COUNT_FIELD_NUMBER: _builtins.int
     ROUND_FIELD_NUMBER: _builtins.int
+    NO_REQUEUE_FIELD_NUMBER: _builtins.int
     outcome: _job_pb2.Outcome.ValueType
     """How."""
     restart_count: _builtins.int
     """Restarts charged."""
     round: _builtins.int
     """Number of the last round."""
+    no_requeue: _builtins.bool
+    """True when the run must not be tried again: a worker ended with one of the specification's
+    no_requeue_exit_codes. The agent then exits with a code of its own.
+    """
     @_builtins.property
     def verdict(self) -> _verdict_pb2.Verdict:
         """What failed. Absent when nothing did."""
@@ -999,10 +1034,11 @@ class Finished(_message.Message):
         verdict: _verdict_pb2.Verdict | None = ...,
         restart_count: _builtins.int = ...,
         round: _builtins.int = ...,
+        no_requeue: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["verdict", b"verdict"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["outcome", b"outcome", "restart_count", b"restart_count", "round", b"round", "verdict", b"verdict"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["no_requeue", b"no_requeue", "outcome", b"outcome", "restart_count", b"restart_count", "round", b"round", "verdict", b"verdict"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

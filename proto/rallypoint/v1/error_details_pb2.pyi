@@ -327,3 +327,29 @@ class UnknownJob(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___UnknownJob: _TypeAlias = UnknownJob  # noqa: Y015
+
+@_typing.final
+class UnknownNode(_message.Message):
+    """Detail of NOT_FOUND: the job has no such node attached."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    NODE_NAME_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.str
+    """Name of the job."""
+    node_name: _builtins.str
+    """Name of the node that was asked for."""
+    def __init__(
+        self,
+        *,
+        job_id: _builtins.str = ...,
+        node_name: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id", "node_name", b"node_name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UnknownNode: _TypeAlias = UnknownNode  # noqa: Y015

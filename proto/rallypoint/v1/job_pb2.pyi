@@ -113,6 +113,12 @@ class _WaitKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_WaitKind.Val
     """Newcomers are collected; the running round will be stopped to take them in."""
     WAIT_KIND_FAREWELL: _WaitKind.ValueType  # 9
     """The run has ended and not every node has been told."""
+    WAIT_KIND_FENCE: _WaitKind.ValueType  # 10
+    """A node that was lost may still run workers; they are dead when the wait ends."""
+    WAIT_KIND_DRAIN: _WaitKind.ValueType  # 11
+    """A node leaves; the round goes on until its workers are done or its time is over."""
+    WAIT_KIND_PATH: _WaitKind.ValueType  # 12
+    """Many connections broke at once: the path is suspected, and leases count."""
 
 class WaitKind(_WaitKind, metaclass=_WaitKindEnumTypeWrapper):
     """What a job waits for."""
@@ -137,7 +143,37 @@ WAIT_KIND_GROWTH: WaitKind.ValueType  # 8
 """Newcomers are collected; the running round will be stopped to take them in."""
 WAIT_KIND_FAREWELL: WaitKind.ValueType  # 9
 """The run has ended and not every node has been told."""
+WAIT_KIND_FENCE: WaitKind.ValueType  # 10
+"""A node that was lost may still run workers; they are dead when the wait ends."""
+WAIT_KIND_DRAIN: WaitKind.ValueType  # 11
+"""A node leaves; the round goes on until its workers are done or its time is over."""
+WAIT_KIND_PATH: WaitKind.ValueType  # 12
+"""Many connections broke at once: the path is suspected, and leases count."""
 Global___WaitKind: _TypeAlias = WaitKind  # noqa: Y015
+
+class _NoticeKind:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _NoticeKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_NoticeKind.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    NOTICE_KIND_UNSPECIFIED: _NoticeKind.ValueType  # 0
+    """Never sent."""
+    NOTICE_KIND_GROWTH: _NoticeKind.ValueType  # 1
+    """The round will be stopped to take newcomers in."""
+    NOTICE_KIND_DRAIN: _NoticeKind.ValueType  # 2
+    """A node leaves: the round will be stopped and formed without it."""
+
+class NoticeKind(_NoticeKind, metaclass=_NoticeKindEnumTypeWrapper):
+    """What is about to happen."""
+
+NOTICE_KIND_UNSPECIFIED: NoticeKind.ValueType  # 0
+"""Never sent."""
+NOTICE_KIND_GROWTH: NoticeKind.ValueType  # 1
+"""The round will be stopped to take newcomers in."""
+NOTICE_KIND_DRAIN: NoticeKind.ValueType  # 2
+"""A node leaves: the round will be stopped and formed without it."""
+Global___NoticeKind: _TypeAlias = NoticeKind  # noqa: Y015
 
 @_typing.final
 class JobSpec(_message.Message):
@@ -157,6 +193,15 @@ class JobSpec(_message.Message):
     GROW_FIELD_NUMBER: _builtins.int
     GRACE_FIELD_NUMBER: _builtins.int
     RESTART_BACKOFF_FIELD_NUMBER: _builtins.int
+    FENCE_AFTER_FIELD_NUMBER: _builtins.int
+    NO_RETRY_EXIT_CODES_FIELD_NUMBER: _builtins.int
+    NO_REQUEUE_EXIT_CODES_FIELD_NUMBER: _builtins.int
+    QUARANTINE_AFTER_FIELD_NUMBER: _builtins.int
+    QUARANTINE_WINDOW_FIELD_NUMBER: _builtins.int
+    QUARANTINE_COOLDOWN_FIELD_NUMBER: _builtins.int
+    MAX_REFORMATIONS_FIELD_NUMBER: _builtins.int
+    CRASH_LOOP_FIELD_NUMBER: _builtins.int
+    PROGRESS_AFTER_FIELD_NUMBER: _builtins.int
     min_nodes: _builtins.int
     """Fewest nodes that a round may have. Set by the agent; 1 or more. Absent (0) is refused."""
     max_nodes: _builtins.int
@@ -169,6 +214,14 @@ class JobSpec(_message.Message):
     """
     grow: _builtins.bool
     """Whether a running round may be stopped to take newcomers in. Absent means yes."""
+    quarantine_after: _builtins.int
+    """Failures of one node within quarantine_window after which it is set aside. Zero turns quarantine
+    off. Absent means 3.
+    """
+    max_reformations: _builtins.int
+    """How often rounds may be formed anew in a row, uncharged and without progress. Absent means 10."""
+    crash_loop: _builtins.int
+    """The same early death this often in a row ends the run. Zero turns that off. Absent means 5."""
     @_builtins.property
     def join_timeout(self) -> _duration_pb2.Duration:
         """How long a round may stay short of min_nodes before the run fails. Absent means 10 minutes."""
@@ -199,8 +252,40 @@ class JobSpec(_message.Message):
 
     @_builtins.property
     def restart_backoff(self) -> _duration_pb2.Duration:
-        """Pause before the third restart in a row without progress; doubles to 60 seconds. Zero turns
-        pauses off. Absent means 1 second.
+        """Pause before the third restart in a row without progress; doubles to 60 seconds, give or take a
+        quarter. Zero turns pauses off. Absent means 1 second.
+        """
+
+    @_builtins.property
+    def fence_after(self) -> _duration_pb2.Duration:
+        """How long after it was last heard a node's processes may live: the agent has killed them by then,
+        and no round begins without the node before a second later. Absent: rounds do not wait for it.
+        """
+
+    @_builtins.property
+    def no_retry_exit_codes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Exit codes of workers after which the run fails without a restart. Each 1 to 255."""
+
+    @_builtins.property
+    def no_requeue_exit_codes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Exit codes of workers after which the run fails without a restart, and after which a scheduler
+        must not start it again either. Each 1 to 255; in at most one of the two lists.
+        """
+
+    @_builtins.property
+    def quarantine_window(self) -> _duration_pb2.Duration:
+        """How long a node's failure counts. Absent means 10 minutes."""
+
+    @_builtins.property
+    def quarantine_cooldown(self) -> _duration_pb2.Duration:
+        """How long a node is set aside the first time; doubles with every further time, up to a day.
+        Absent means 5 minutes.
+        """
+
+    @_builtins.property
+    def progress_after(self) -> _duration_pb2.Duration:
+        """A round that lived this long has made progress: counts in a row begin again. Absent means 5
+        minutes.
         """
 
     def __init__(
@@ -216,16 +301,74 @@ class JobSpec(_message.Message):
         grow: _builtins.bool | None = ...,
         grace: _duration_pb2.Duration | None = ...,
         restart_backoff: _duration_pb2.Duration | None = ...,
+        fence_after: _duration_pb2.Duration | None = ...,
+        no_retry_exit_codes: _abc.Iterable[_builtins.int] | None = ...,
+        no_requeue_exit_codes: _abc.Iterable[_builtins.int] | None = ...,
+        quarantine_after: _builtins.int | None = ...,
+        quarantine_window: _duration_pb2.Duration | None = ...,
+        quarantine_cooldown: _duration_pb2.Duration | None = ...,
+        max_reformations: _builtins.int | None = ...,
+        crash_loop: _builtins.int | None = ...,
+        progress_after: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_grow", b"_grow", "grace", b"grace", "grow", b"grow", "grow_after", b"grow_after", "join_timeout", b"join_timeout", "last_call", b"last_call", "restart_backoff", b"restart_backoff", "settle_time", b"settle_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_crash_loop", b"_crash_loop", "_grow", b"_grow", "_max_reformations", b"_max_reformations", "_quarantine_after", b"_quarantine_after", "crash_loop", b"crash_loop", "fence_after", b"fence_after", "grace", b"grace", "grow", b"grow", "grow_after", b"grow_after", "join_timeout", b"join_timeout", "last_call", b"last_call", "max_reformations", b"max_reformations", "progress_after", b"progress_after", "quarantine_after", b"quarantine_after", "quarantine_cooldown", b"quarantine_cooldown", "quarantine_window", b"quarantine_window", "restart_backoff", b"restart_backoff", "settle_time", b"settle_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_grow", b"_grow", "grace", b"grace", "grow", b"grow", "grow_after", b"grow_after", "join_timeout", b"join_timeout", "last_call", b"last_call", "max_nodes", b"max_nodes", "max_restarts", b"max_restarts", "min_nodes", b"min_nodes", "restart_backoff", b"restart_backoff", "settle_time", b"settle_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_crash_loop", b"_crash_loop", "_grow", b"_grow", "_max_reformations", b"_max_reformations", "_quarantine_after", b"_quarantine_after", "crash_loop", b"crash_loop", "fence_after", b"fence_after", "grace", b"grace", "grow", b"grow", "grow_after", b"grow_after", "join_timeout", b"join_timeout", "last_call", b"last_call", "max_nodes", b"max_nodes", "max_reformations", b"max_reformations", "max_restarts", b"max_restarts", "min_nodes", b"min_nodes", "no_requeue_exit_codes", b"no_requeue_exit_codes", "no_retry_exit_codes", b"no_retry_exit_codes", "progress_after", b"progress_after", "quarantine_after", b"quarantine_after", "quarantine_cooldown", b"quarantine_cooldown", "quarantine_window", b"quarantine_window", "restart_backoff", b"restart_backoff", "settle_time", b"settle_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__crash_loop: _TypeAlias = _typing.Literal["crash_loop"]  # noqa: Y015
+    _WhichOneofArgType__crash_loop: _TypeAlias = _typing.Literal["_crash_loop", b"_crash_loop"]  # noqa: Y015
     _WhichOneofReturnType__grow: _TypeAlias = _typing.Literal["grow"]  # noqa: Y015
     _WhichOneofArgType__grow: _TypeAlias = _typing.Literal["_grow", b"_grow"]  # noqa: Y015
+    _WhichOneofReturnType__max_reformations: _TypeAlias = _typing.Literal["max_reformations"]  # noqa: Y015
+    _WhichOneofArgType__max_reformations: _TypeAlias = _typing.Literal["_max_reformations", b"_max_reformations"]  # noqa: Y015
+    _WhichOneofReturnType__quarantine_after: _TypeAlias = _typing.Literal["quarantine_after"]  # noqa: Y015
+    _WhichOneofArgType__quarantine_after: _TypeAlias = _typing.Literal["_quarantine_after", b"_quarantine_after"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__crash_loop) -> _WhichOneofReturnType__crash_loop | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__grow) -> _WhichOneofReturnType__grow | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_reformations) -> _WhichOneofReturnType__max_reformations | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__quarantine_after) -> _WhichOneofReturnType__quarantine_after | None: ...
 
 Global___JobSpec: _TypeAlias = JobSpec  # noqa: Y015
+
+@_typing.final
+class Notice(_message.Message):
+    """Something that workers may want to know; they go on. Set by the coordinator."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KIND_FIELD_NUMBER: _builtins.int
+    TIME_LEFT_FIELD_NUMBER: _builtins.int
+    NODE_NAME_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    kind: Global___NoticeKind.ValueType
+    """What."""
+    node_name: _builtins.str
+    """The node that leaves. Empty for growth."""
+    reason: _builtins.str
+    """Why, in words; at most 1 KiB. Empty for growth."""
+    @_builtins.property
+    def time_left(self) -> _duration_pb2.Duration:
+        """Time until it happens at the latest."""
+
+    def __init__(
+        self,
+        *,
+        kind: Global___NoticeKind.ValueType = ...,
+        time_left: _duration_pb2.Duration | None = ...,
+        node_name: _builtins.str = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["time_left", b"time_left"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "node_name", b"node_name", "reason", b"reason", "time_left", b"time_left"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Notice: _TypeAlias = Notice  # noqa: Y015
 
 @_typing.final
 class AwaitedNode(_message.Message):
@@ -324,6 +467,8 @@ class Job(_message.Message):
     VERDICT_FIELD_NUMBER: _builtins.int
     AGE_FIELD_NUMBER: _builtins.int
     LOST_FIELD_NUMBER: _builtins.int
+    NOTICES_FIELD_NUMBER: _builtins.int
+    HEALTH_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     """Name of the job."""
     run: _builtins.int
@@ -366,6 +511,14 @@ class Job(_message.Message):
     def lost(self) -> _containers.RepeatedCompositeFieldContainer[Global___AwaitedNode]:
         """Nodes that were lost or left, latest last; at most 16."""
 
+    @_builtins.property
+    def notices(self) -> _containers.RepeatedCompositeFieldContainer[Global___Notice]:
+        """What the running round's workers have been told to expect."""
+
+    @_builtins.property
+    def health(self) -> _containers.RepeatedCompositeFieldContainer[_node_pb2.NodeHealth]:
+        """Nodes that were set aside or have failed lately, attached or not, by name."""
+
     def __init__(
         self,
         *,
@@ -382,10 +535,12 @@ class Job(_message.Message):
         verdict: _verdict_pb2.Verdict | None = ...,
         age: _duration_pb2.Duration | None = ...,
         lost: _abc.Iterable[Global___AwaitedNode] | None = ...,
+        notices: _abc.Iterable[Global___Notice] | None = ...,
+        health: _abc.Iterable[_node_pb2.NodeHealth] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "round", b"round", "spec", b"spec", "verdict", b"verdict", "waiting", b"waiting"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "history", b"history", "job_id", b"job_id", "lost", b"lost", "nodes", b"nodes", "outcome", b"outcome", "phase", b"phase", "restart_count", b"restart_count", "round", b"round", "run", b"run", "spec", b"spec", "verdict", b"verdict", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "health", b"health", "history", b"history", "job_id", b"job_id", "lost", b"lost", "nodes", b"nodes", "notices", b"notices", "outcome", b"outcome", "phase", b"phase", "restart_count", b"restart_count", "round", b"round", "run", b"run", "spec", b"spec", "verdict", b"verdict", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

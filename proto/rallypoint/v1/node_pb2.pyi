@@ -99,7 +99,9 @@ Global___WorkerState: _TypeAlias = WorkerState  # noqa: Y015
 
 @_typing.final
 class ErrorRecord(_message.Message):
-    """An error that a worker wrote down before it died (TORCHELASTIC_ERROR_FILE)."""
+    """An error that a worker wrote down before it died: into its error file (TORCHELASTIC_ERROR_FILE), or
+    as the last thing on its standard error before the agent signalled it.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -142,6 +144,8 @@ class WorkerExit(_message.Message):
     ERROR_FIELD_NUMBER: _builtins.int
     STDERR_TAIL_FIELD_NUMBER: _builtins.int
     RAN_FIELD_NUMBER: _builtins.int
+    SIGNALLED_BEFORE_FIELD_NUMBER: _builtins.int
+    OOM_KILLED_FIELD_NUMBER: _builtins.int
     exit_code: _builtins.int
     """Exit code of the process. Absent when a signal ended it."""
     signal: _builtins.int
@@ -152,17 +156,23 @@ class WorkerExit(_message.Message):
     """
     stderr_tail: _builtins.str
     """End of its standard error; at most 4 KiB, whole lines where possible."""
+    oom_killed: _builtins.bool
+    """True when the kernel says that it killed the process for want of memory."""
     @_builtins.property
     def ago(self) -> _duration_pb2.Duration:
         """How long ago it ended, when the message was sent."""
 
     @_builtins.property
     def error(self) -> Global___ErrorRecord:
-        """What the worker wrote into its error file. Absent when it wrote nothing."""
+        """The error that the worker wrote down. Absent when it wrote none."""
 
     @_builtins.property
     def ran(self) -> _duration_pb2.Duration:
         """How long it ran."""
+
+    @_builtins.property
+    def signalled_before(self) -> _duration_pb2.Duration:
+        """How long before its end the agent had signalled it first. Absent when it had not."""
 
     def __init__(
         self,
@@ -174,10 +184,12 @@ class WorkerExit(_message.Message):
         error: Global___ErrorRecord | None = ...,
         stderr_tail: _builtins.str = ...,
         ran: _duration_pb2.Duration | None = ...,
+        signalled_before: _duration_pb2.Duration | None = ...,
+        oom_killed: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_exit_code", b"_exit_code", "_signal", b"_signal", "ago", b"ago", "error", b"error", "exit_code", b"exit_code", "ran", b"ran", "signal", b"signal"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_exit_code", b"_exit_code", "_signal", b"_signal", "ago", b"ago", "error", b"error", "exit_code", b"exit_code", "ran", b"ran", "signal", b"signal", "signalled_before", b"signalled_before"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_exit_code", b"_exit_code", "_signal", b"_signal", "agent_signalled_first", b"agent_signalled_first", "ago", b"ago", "error", b"error", "exit_code", b"exit_code", "ran", b"ran", "signal", b"signal", "stderr_tail", b"stderr_tail"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_exit_code", b"_exit_code", "_signal", b"_signal", "agent_signalled_first", b"agent_signalled_first", "ago", b"ago", "error", b"error", "exit_code", b"exit_code", "oom_killed", b"oom_killed", "ran", b"ran", "signal", b"signal", "signalled_before", b"signalled_before", "stderr_tail", b"stderr_tail"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__exit_code: _TypeAlias = _typing.Literal["exit_code"]  # noqa: Y015
     _WhichOneofArgType__exit_code: _TypeAlias = _typing.Literal["_exit_code", b"_exit_code"]  # noqa: Y015
@@ -275,6 +287,8 @@ class Node(_message.Message):
     WORKERS_FIELD_NUMBER: _builtins.int
     SPARE_FIELD_NUMBER: _builtins.int
     SILENT_FIELD_NUMBER: _builtins.int
+    DRAINING_FIELD_NUMBER: _builtins.int
+    HEALTH_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Unique name within the job."""
     session_id: _builtins.str
@@ -307,6 +321,14 @@ class Node(_message.Message):
     def silent(self) -> _duration_pb2.Duration:
         """How long the coordinator has heard nothing from it."""
 
+    @_builtins.property
+    def draining(self) -> _duration_pb2.Duration:
+        """Time that it has left to leave. Absent unless it is draining."""
+
+    @_builtins.property
+    def health(self) -> Global___NodeHealth:
+        """Why it is set aside. Absent unless it is quarantined or cordoned, or has failed lately."""
+
     def __init__(
         self,
         *,
@@ -322,11 +344,57 @@ class Node(_message.Message):
         workers: _abc.Iterable[Global___Worker] | None = ...,
         spare: _builtins.bool = ...,
         silent: _duration_pb2.Duration | None = ...,
+        draining: _duration_pb2.Duration | None = ...,
+        health: Global___NodeHealth | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["assignment", b"assignment", "silent", b"silent"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["assignment", b"assignment", "draining", b"draining", "health", b"health", "silent", b"silent"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "assignment", b"assignment", "attached", b"attached", "labels", b"labels", "local_world_size", b"local_world_size", "name", b"name", "role", b"role", "session_id", b"session_id", "silent", b"silent", "spare", b"spare", "state", b"state", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "assignment", b"assignment", "attached", b"attached", "draining", b"draining", "health", b"health", "labels", b"labels", "local_world_size", b"local_world_size", "name", b"name", "role", b"role", "session_id", b"session_id", "silent", b"silent", "spare", b"spare", "state", b"state", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Node: _TypeAlias = Node  # noqa: Y015
+
+@_typing.final
+class NodeHealth(_message.Message):
+    """What a job knows of the health of a node, by its name. Set by the coordinator."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_NAME_FIELD_NUMBER: _builtins.int
+    FAILURES_FIELD_NUMBER: _builtins.int
+    QUARANTINED_FIELD_NUMBER: _builtins.int
+    QUARANTINES_FIELD_NUMBER: _builtins.int
+    CORDONED_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    node_name: _builtins.str
+    """Name of the node."""
+    failures: _builtins.int
+    """Failures that it caused and that still count."""
+    quarantines: _builtins.int
+    """How often it has been quarantined; the next time lasts twice as long."""
+    cordoned: _builtins.bool
+    """True when an operator has set it aside: no round has a place for it."""
+    reason: _builtins.str
+    """Why, in words: the latest failure, or the operator's reason."""
+    @_builtins.property
+    def quarantined(self) -> _duration_pb2.Duration:
+        """Time for which it is still set aside for its failures. Absent unless it is quarantined."""
+
+    def __init__(
+        self,
+        *,
+        node_name: _builtins.str = ...,
+        failures: _builtins.int = ...,
+        quarantined: _duration_pb2.Duration | None = ...,
+        quarantines: _builtins.int = ...,
+        cordoned: _builtins.bool = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["quarantined", b"quarantined"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cordoned", b"cordoned", "failures", b"failures", "node_name", b"node_name", "quarantined", b"quarantined", "quarantines", b"quarantines", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NodeHealth: _TypeAlias = NodeHealth  # noqa: Y015

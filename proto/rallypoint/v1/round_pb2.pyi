@@ -44,6 +44,8 @@ class _RoundReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RoundReas
     """Every worker ended with 0."""
     ROUND_REASON_CLOSED: _RoundReason.ValueType  # 8
     """The run ended for another reason; its verdict says which."""
+    ROUND_REASON_DRAINED: _RoundReason.ValueType  # 9
+    """A node was drained; nothing was charged."""
 
 class RoundReason(_RoundReason, metaclass=_RoundReasonEnumTypeWrapper):
     """Why a round began, or why one was stopped."""
@@ -66,6 +68,8 @@ ROUND_REASON_SUCCEEDED: RoundReason.ValueType  # 7
 """Every worker ended with 0."""
 ROUND_REASON_CLOSED: RoundReason.ValueType  # 8
 """The run ended for another reason; its verdict says which."""
+ROUND_REASON_DRAINED: RoundReason.ValueType  # 9
+"""A node was drained; nothing was charged."""
 Global___RoundReason: _TypeAlias = RoundReason  # noqa: Y015
 
 @_typing.final

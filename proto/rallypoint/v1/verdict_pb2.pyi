@@ -86,6 +86,10 @@ class _VerdictConsequenceEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Ve
     """The same failure came again and again soon after the start: the run failed."""
     VERDICT_CONSEQUENCE_ENDED: _VerdictConsequence.ValueType  # 5
     """The run failed for the cause itself."""
+    VERDICT_CONSEQUENCE_NOT_RETRYABLE: _VerdictConsequence.ValueType  # 6
+    """The worker ended with an exit code that is not to be retried: the run failed."""
+    VERDICT_CONSEQUENCE_NO_REQUEUE: _VerdictConsequence.ValueType  # 7
+    """The worker ended with an exit code after which nothing may start the run again: it failed."""
 
 class VerdictConsequence(_VerdictConsequence, metaclass=_VerdictConsequenceEnumTypeWrapper):
     """Why the run did not go on after a failure, or that it does."""
@@ -102,7 +106,86 @@ VERDICT_CONSEQUENCE_CRASH_LOOP: VerdictConsequence.ValueType  # 4
 """The same failure came again and again soon after the start: the run failed."""
 VERDICT_CONSEQUENCE_ENDED: VerdictConsequence.ValueType  # 5
 """The run failed for the cause itself."""
+VERDICT_CONSEQUENCE_NOT_RETRYABLE: VerdictConsequence.ValueType  # 6
+"""The worker ended with an exit code that is not to be retried: the run failed."""
+VERDICT_CONSEQUENCE_NO_REQUEUE: VerdictConsequence.ValueType  # 7
+"""The worker ended with an exit code after which nothing may start the run again: it failed."""
 Global___VerdictConsequence: _TypeAlias = VerdictConsequence  # noqa: Y015
+
+@_typing.final
+class RankRange(_message.Message):
+    """A range of global ranks."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FIRST_FIELD_NUMBER: _builtins.int
+    LAST_FIELD_NUMBER: _builtins.int
+    first: _builtins.int
+    """First rank of the range."""
+    last: _builtins.int
+    """Last rank of the range, at least `first`."""
+    def __init__(
+        self,
+        *,
+        first: _builtins.int | None = ...,
+        last: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_first", b"_first", "_last", b"_last", "first", b"first", "last", b"last"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_first", b"_first", "_last", b"_last", "first", b"first", "last", b"last"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__first: _TypeAlias = _typing.Literal["first"]  # noqa: Y015
+    _WhichOneofArgType__first: _TypeAlias = _typing.Literal["_first", b"_first"]  # noqa: Y015
+    _WhichOneofReturnType__last: _TypeAlias = _typing.Literal["last"]  # noqa: Y015
+    _WhichOneofArgType__last: _TypeAlias = _typing.Literal["_last", b"_last"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__first) -> _WhichOneofReturnType__first | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__last) -> _WhichOneofReturnType__last | None: ...
+
+Global___RankRange: _TypeAlias = RankRange  # noqa: Y015
+
+@_typing.final
+class FailureGroup(_message.Message):
+    """Workers of one round that failed alike."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RANKS_FIELD_NUMBER: _builtins.int
+    COUNT_FIELD_NUMBER: _builtins.int
+    EXIT_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    VICTIM_FIELD_NUMBER: _builtins.int
+    count: _builtins.int
+    """How many they are."""
+    exit: _builtins.str
+    """How they ended, such as "exit code 1" or "signal 9 (SIGKILL)"."""
+    error: _builtins.str
+    """The error that they share, without what differs between them; at most 16 KiB."""
+    victim: _builtins.bool
+    """True when the error is what the failure of another worker looks like from here, such as a
+    connection reset by a peer.
+    """
+    @_builtins.property
+    def ranks(self) -> _containers.RepeatedCompositeFieldContainer[Global___RankRange]:
+        """Their ranks, ascending; at most 64 ranges."""
+
+    def __init__(
+        self,
+        *,
+        ranks: _abc.Iterable[Global___RankRange] | None = ...,
+        count: _builtins.int = ...,
+        exit: _builtins.str = ...,
+        error: _builtins.str = ...,
+        victim: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "error", b"error", "exit", b"exit", "ranks", b"ranks", "victim", b"victim"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FailureGroup: _TypeAlias = FailureGroup  # noqa: Y015
 
 @_typing.final
 class FailedWorker(_message.Message):
@@ -166,6 +249,8 @@ class Verdict(_message.Message):
     CONSEQUENCE_FIELD_NUMBER: _builtins.int
     TEXT_FIELD_NUMBER: _builtins.int
     CONSEQUENCE_TEXT_FIELD_NUMBER: _builtins.int
+    GROUPS_FIELD_NUMBER: _builtins.int
+    EVIDENCE_FIELD_NUMBER: _builtins.int
     cause: Global___VerdictCause.ValueType
     """Kind of the event."""
     round: _builtins.int
@@ -182,6 +267,10 @@ class Verdict(_message.Message):
     """What followed, in a few words, such as "no restarts are left"; also at the end of `text`. Empty
     while that is open, and when the run ended for the cause itself.
     """
+    evidence: _builtins.str
+    """What made this worker the culprit although others were reported first, and what is to be held
+    against that. Empty when it was the first to be reported and its error is one of its own.
+    """
     @_builtins.property
     def culprit(self) -> Global___FailedWorker:
         """The worker that failed first. Absent unless the cause is a worker."""
@@ -189,6 +278,12 @@ class Verdict(_message.Message):
     @_builtins.property
     def collateral(self) -> _containers.RepeatedCompositeFieldContainer[Global___FailedWorker]:
         """Workers that failed after it, in order of arrival; at most 16, without their output."""
+
+    @_builtins.property
+    def groups(self) -> _containers.RepeatedCompositeFieldContainer[Global___FailureGroup]:
+        """Everything that failed in the round, the culprit too, with equal failures folded into one; at most
+        16, further ones are only counted in collateral_count.
+        """
 
     def __init__(
         self,
@@ -202,10 +297,12 @@ class Verdict(_message.Message):
         consequence: Global___VerdictConsequence.ValueType = ...,
         text: _builtins.str = ...,
         consequence_text: _builtins.str = ...,
+        groups: _abc.Iterable[Global___FailureGroup] | None = ...,
+        evidence: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["culprit", b"culprit"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cause", b"cause", "collateral", b"collateral", "collateral_count", b"collateral_count", "consequence", b"consequence", "consequence_text", b"consequence_text", "culprit", b"culprit", "node_name", b"node_name", "round", b"round", "text", b"text"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cause", b"cause", "collateral", b"collateral", "collateral_count", b"collateral_count", "consequence", b"consequence", "consequence_text", b"consequence_text", "culprit", b"culprit", "evidence", b"evidence", "groups", b"groups", "node_name", b"node_name", "round", b"round", "text", b"text"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -19,7 +19,7 @@ from typing import Protocol, TypeVar
 
 from rallypoint.server.clock import JournalClock
 from rallypoint.server.core import inputs
-from rallypoint.server.core.effects import Effect, JobChanged, RefusalKind
+from rallypoint.server.core.effects import Effect, JobChanged, Refusal, RefusalKind
 from rallypoint.server.core.invariants import BrokenInvariant, check_job, check_touched
 from rallypoint.server.core.model import JobId, SessionId
 from rallypoint.server.core.replay import JournalRecord, memory_of, snapshot
@@ -51,12 +51,25 @@ class Outlet(Protocol):
         """Carry out the effects of one durable turn, in order; readers of `changed` look again."""
 
 
+class InputRefused(Exception):
+    """The core refused what was asked."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        """Keep why."""
+        super().__init__(refusal.kind.value)
+        self.refusal = refusal
+
+
 @dataclass(slots=True)
 class _Query:
-    """A read, answered after the append of the turn that took it."""
+    """A read or a request, answered after the append of the turn that took it."""
 
+    request: inputs.Request | None
+    """What is asked for; None for a read."""
     answer: Callable[[State, int], object]
     future: asyncio.Future[object]
+    refusal: Refusal | None = None
+    """Why the request changed nothing."""
 
 
 class Coordinator:
@@ -77,9 +90,11 @@ class Coordinator:
         self._outlet = outlet
         self._clock = clock
         self._announces = announces
-        self._heard: dict[SessionId, inputs.Heartbeat] = {}
-        """Heartbeats since the last turn: the newest of each session."""
+        self._heard: dict[SessionId, tuple[inputs.Heartbeat, int]] = {}
+        """Heartbeats since the last turn: the newest of each session, and when it came."""
         self._inbox: asyncio.Queue[inputs.Input | _Query] = asyncio.Queue(INBOX_MAX)
+        self._stalled_ms = 0
+        """How long the coordinator was away since it last told its core."""
 
     async def submit(self, said: inputs.Input) -> None:
         """Bring an input; waits while the inbox is full."""
@@ -87,12 +102,28 @@ class Coordinator:
 
     def hear(self, said: inputs.Heartbeat) -> None:
         """Take a heartbeat. It wakes nobody: no lease is judged before the next turn takes it."""
-        self._heard[said.sender.session] = said
+        self._heard[said.sender.session] = said, self._clock.now_ms()
 
     async def read(self, answer: Callable[[State, int], T]) -> T:
-        """Return `answer(state, now_ms)`, computed when all that it sees is durable."""
+        """Return `answer(state, now_ms)`, computed when all that it sees is durable.
+
+        Raises:
+            LookupError: whatever `answer` raises of that kind.
+        """
+        return await self._ask(None, answer)
+
+    async def ask(self, said: inputs.Request, answer: Callable[[State, int], T]) -> T:
+        """Bring a request; return `answer(state, now_ms)` when what it changed is durable.
+
+        Raises:
+            InputRefused: when the core refused it; then it has changed nothing.
+            LookupError: whatever `answer` raises of that kind.
+        """
+        return await self._ask(said, answer)
+
+    async def _ask(self, request: inputs.Request | None, answer: Callable[[State, int], T]) -> T:
         future: asyncio.Future[object] = asyncio.get_running_loop().create_future()
-        await self._inbox.put(_Query(answer, future))
+        await self._inbox.put(_Query(request, answer, future))
         return await future  # type: ignore[return-value]  # the future carries answer's result
 
     async def run(self) -> None:
@@ -103,7 +134,10 @@ class Coordinator:
         """
         while True:
             arrived = await self._wait()
+            began_ms = self._clock.now_ms()
             await self._turn(arrived)
+            # Stopped in the middle of a turn, it was away just as long.
+            self._notice_stall(began_ms)
 
     async def _wait(self) -> list[inputs.Input | _Query]:
         """Return what has arrived, or nothing when something is due."""
@@ -124,12 +158,17 @@ class Coordinator:
             arrived.append(self._inbox.get_nowait())
         if planned_ms is not None:
             self._notice_stall(planned_ms)
+        if self._stalled_ms:
+            # Before all else: streams that its agents gave up meanwhile are about to be found.
+            arrived.insert(0, inputs.Stalled(self._stalled_ms))
+            self._stalled_ms = 0
         return arrived
 
     def _notice_stall(self, planned_ms: int) -> None:
         late_ms = self._clock.now_ms() - planned_ms
         if late_ms > LATE_MS:
             self._clock.hold_back(late_ms)
+            self._stalled_ms += late_ms
             log.warning("coordinator_stalled", late_ms=late_ms)
 
     async def _turn(self, arrived: Sequence[inputs.Input | _Query]) -> None:
@@ -139,11 +178,15 @@ class Coordinator:
         changed: dict[JobId, None] = {}
         queries: list[_Query] = []
         heard, self._heard = self._heard, {}
-        for beat in heard.values():
-            self._step(beat, now_ms, records, effects, changed)
+        for beat, heard_ms in heard.values():
+            # A lease runs from when the beat came, not from its turn up to a pulse later; but after
+            # a stall the clock has been held back since.
+            self._step(beat, min(heard_ms, now_ms), records, effects, changed)
         for said in arrived:
             if isinstance(said, _Query):
                 queries.append(said)
+                if said.request is not None:
+                    said.refusal = self._step(said.request, now_ms, records, effects, changed)
             else:
                 self._step(said, now_ms, records, effects, changed)
         while (due_ms := state.next_deadline_ms()) is not None and due_ms <= now_ms:
@@ -152,9 +195,8 @@ class Coordinator:
             await self._append(records, now_ms)
         if effects or changed:
             self._outlet.carry_out(effects, changed, state, now_ms)
-        for effect in effects if self._announces else ():
-            if isinstance(effect, JobChanged):
-                log.info(effect.reason, job_id=effect.job_id, **dict(effect.facts))
+        if self._announces:
+            _announce(effects)
         for query in queries:
             self._answer(query, now_ms)
 
@@ -165,6 +207,7 @@ class Coordinator:
         waited_ms = self._clock.now_ms() - now_ms
         if waited_ms > LATE_MS:
             self._clock.hold_back(waited_ms)
+            self._stalled_ms += waited_ms
             log.warning("journal_was_slow", waited_ms=waited_ms)
 
     def _step(
@@ -174,7 +217,7 @@ class Coordinator:
         records: list[JournalRecord],
         effects: list[Effect],
         changed: dict[JobId, None],
-    ) -> None:
+    ) -> Refusal | None:
         transition = step(self._state, said, now_ms)
         apply(self._state, transition.delta)
         records.extend(transition.records)
@@ -189,13 +232,14 @@ class Coordinator:
                 why=transition.refusal.kind.value,
                 **dict(transition.refusal.facts),
             )
-            return
+            return transition.refusal
         try:
             self._check(transition)
         except BrokenInvariant as broken:
             log.error("invariant_broken", job_id=broken.job_id, report=broken.text)
             broken_job = inputs.JobBroken(broken.job_id, broken.text)
             self._step(broken_job, now_ms, records, effects, changed)
+        return None
 
     def _check(self, transition: Transition) -> None:
         check_touched(self._state, transition.delta)
@@ -206,10 +250,19 @@ class Coordinator:
     def _answer(self, query: _Query, now_ms: int) -> None:
         if query.future.cancelled():
             return
+        if query.refusal is not None:
+            query.future.set_exception(InputRefused(query.refusal))
+            return
         try:
             query.future.set_result(query.answer(self._state, now_ms))
         except LookupError as error:
             query.future.set_exception(error)
+
+
+def _announce(effects: Sequence[Effect]) -> None:
+    for effect in effects:
+        if isinstance(effect, JobChanged):
+            log.info(effect.reason, job_id=effect.job_id, **dict(effect.facts))
 
 
 _OLD_NEWS = frozenset({RefusalKind.STALE_CONNECTION, RefusalKind.UNKNOWN_SESSION})

@@ -20,10 +20,12 @@ from rallypoint.server.journal.interface import JournalFailed
 from rallypoint.server.journal.memory import MemoryJournal
 from rallypoint.server.rpc.agent_service import AgentService
 from rallypoint.server.rpc.job_service import JobService
+from rallypoint.server.rpc.node_service import NodeService
 from rallypoint.server.rpc.outbox import Outboxes
 from rallypoint.server.rpc.standard import Health, add_reflection
 from rallypoint.v1 import agent_service_pb2_grpc as agent_grpc
 from rallypoint.v1 import job_service_pb2_grpc as job_grpc
+from rallypoint.v1 import node_service_pb2_grpc as node_grpc
 from rallypoint.wire.channel import server_options
 from rallypoint.wire.log import get_logger
 
@@ -31,7 +33,7 @@ log = get_logger()
 
 STOP_GRACE_S = 0.5
 """How long calls may take to end when the coordinator stops; agents reconnect anyway."""
-SERVICES = ("rallypoint.v1.AgentService", "rallypoint.v1.JobService")
+SERVICES = ("rallypoint.v1.AgentService", "rallypoint.v1.JobService", "rallypoint.v1.NodeService")
 
 
 class CannotListen(Exception):
@@ -82,6 +84,7 @@ async def serving(settings: Settings) -> AsyncIterator[Running]:
     await journal.append([EpochRaised(epoch)], 0)
     clock = JournalClock()
     if not settings.standalone and settings.timing.window_ms > 0:
+        state.is_blind = True
         state.window_until_ms = settings.timing.window_ms
         state.deadlines.set((DeadlineKind.WINDOW, ""), state.window_until_ms)
     outboxes = Outboxes()
@@ -98,6 +101,8 @@ async def serving(settings: Settings) -> AsyncIterator[Running]:
         AgentService(coordinator, outboxes, state), server
     )
     job_grpc.add_JobServiceServicer_to_server(JobService(coordinator, outboxes), server)
+    node_service = NodeService(coordinator)
+    node_grpc.add_NodeServiceServicer_to_server(node_service, server)
     health = Health(server, SERVICES)
     add_reflection(server, SERVICES)
     port = _bind(server, settings)

@@ -24,8 +24,10 @@ import time
 from types import FrameType
 
 LINE = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-LINE.bind("")
-LINE.connect("\0" + os.environ["E2E_MAILBOX"])
+MAILBOX = os.environ["E2E_MAILBOX"]
+HAS_PATH = "/" in MAILBOX
+LINE.bind(f"{MAILBOX}.{os.getpid()}" if HAS_PATH else "")
+LINE.connect(MAILBOX if HAS_PATH else "\0" + MAILBOX)
 
 
 def report(kind: str, **fields: object) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rallypoint.agent.core.model import Desired, ErrorRecord, RunOrder
+from rallypoint.agent.core.model import Desired, ErrorRecord, Notice, RunOrder
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +32,13 @@ class Acknowledged:
     """Reports up to `sequence` have had their consequences journalled."""
 
     sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmed:
+    """The coordinator has heard what was sent at `sent_ms`."""
+
+    sent_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +85,10 @@ class WorkerEnded:
     signal: int | None
     error: ErrorRecord | None
     stderr_tail: str
+    ago_ms: int = 0
+    """How long ago it was seen: reading its last words takes a moment."""
+    oom_killed: bool = False
+    """The kernel says that it killed the process for want of memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +114,13 @@ class SignalReceived:
 
 
 @dataclass(frozen=True, slots=True)
+class NoticesCame:
+    """The coordinator said what is about to happen; this takes the place of what it said before."""
+
+    notices: tuple[Notice, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class TimePassed:
     """Nothing else happened."""
 
@@ -112,6 +130,7 @@ Input = (
     | Disconnected
     | Dismissed
     | Acknowledged
+    | Confirmed
     | DesiredCame
     | PortReserved
     | WorkerStarted
@@ -120,6 +139,7 @@ Input = (
     | Swept
     | SweepBlocked
     | SignalReceived
+    | NoticesCame
     | TimePassed
 )
 
@@ -142,10 +162,33 @@ class SignalWorkers:
 
 
 @dataclass(frozen=True, slots=True)
+class TellWorkers:
+    """Let the workers of this round find these notices, in place of earlier ones."""
+
+    round: int
+    notices: tuple[Notice, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Sweep:
     """Kill everything that the workers started, until nothing is left."""
 
     token: int
+
+
+@dataclass(frozen=True, slots=True)
+class ArmFence:
+    """Let everything that runs at this instant of the agent's clock be killed, unless it moves."""
+
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class FenceFell:
+    """Say that the workers are stopped because no heartbeat was confirmed for so long."""
+
+    round: int
+    silent_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,4 +210,14 @@ class Exit:
     """Why, as one line; empty when there is nothing to say."""
 
 
-Effect = StartWorkers | SignalWorkers | Sweep | ReservePort | SendReports | Exit
+Effect = (
+    StartWorkers
+    | SignalWorkers
+    | TellWorkers
+    | Sweep
+    | ArmFence
+    | FenceFell
+    | ReservePort
+    | SendReports
+    | Exit
+)

@@ -59,6 +59,23 @@ class DesiredEnd:
     exit_code: int
     text: str
     """Why, as one line."""
+    is_release: bool = False
+    """The run goes on without this node."""
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """Something that is about to happen to the round; its workers may want to know."""
+
+    kind: str
+    """"growth" or "drain"."""
+    node: str
+    """The node that leaves; empty for growth, and when it is this one."""
+    reason: str
+    until_ms: int
+    """When it happens at the latest."""
+    is_here: bool = False
+    """It is this node that leaves."""
 
 
 Desired = DesiredRun | DesiredStop | DesiredStandby | DesiredEnd
@@ -84,6 +101,10 @@ class LocalExit:
     """The agent had signalled it before it ended."""
     error: ErrorRecord | None
     stderr_tail: str
+    signalled_before_ms: int | None = None
+    """How long before its end the agent had signalled it; None when it had not."""
+    oom_killed: bool = False
+    """The kernel says that it killed the process for want of memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +144,8 @@ class Held:
     stage: Stage = Stage.STARTING
     kill_ms: int | None = None
     """When the grace ends; set while STOPPING."""
+    signalled_ms: int | None = None
+    """When the workers were told to stop, or that their node drains; None before that."""
 
     @property
     def is_running(self) -> bool:
@@ -189,6 +212,7 @@ class GoodbyeKind(Enum):
     FINISHED = "finished"
     RELEASED = "released"
     SIGNAL = "signal"
+    DRAINED = "drained"
     ERROR = "error"
 
 
@@ -200,8 +224,17 @@ class GoodbyeReport:
     text: str
 
 
+@dataclass(frozen=True, slots=True)
+class DrainingReport:
+    """The node wants to leave; its workers have been told."""
+
+    until_ms: int
+    reason: str
+
+
 Report = (
-    ReadyReport
+    DrainingReport
+    | ReadyReport
     | StartedReport
     | RefusedReport
     | ExitedReport
@@ -223,6 +256,19 @@ class Ending:
 
 
 @dataclass(frozen=True, slots=True)
+class Drain:
+    """The node wants to leave: its workers were told, and go on until they are done or it is time.
+
+    An exit that comes after this is no success and no failure: the worker has left.
+    """
+
+    until_ms: int
+    reason: str
+    ending: Ending
+    """With which the agent ends then."""
+
+
+@dataclass(frozen=True, slots=True)
 class AgentState:
     """Everything that an agent knows."""
 
@@ -234,6 +280,14 @@ class AgentState:
     """How long an agent without running workers does without a coordinator."""
     away_since_ms: int | None
     """Since when there is no session; None while there is one."""
+    drain_ms: int = 0
+    """How long workers may go on after a SIGTERM to the agent; 0 stops them at once."""
+    drain_signal: int = 15
+    """With which workers are told that the node drains."""
+    fence_ms: int = 0
+    """How long after the last confirmed heartbeat workers may live; 0: for ever."""
+    confirmed_ms: int | None = None
+    """When the last heartbeat or Hello that was answered was sent; None before the first."""
     held: Held | None = None
     last_round: int = 0
     """Highest round that was ordered here."""
@@ -250,6 +304,10 @@ class AgentState:
     without a coordinator."""
     acknowledged: int = 0
     """Sequence of the last acknowledged report; the first of `reports` has the next one."""
+    drain: Drain | None = None
+    """Set from the wish to leave on; the ending follows."""
+    notices: tuple[Notice, ...] = ()
+    """What the coordinator said is about to happen."""
     ending: Ending | None = None
     sweep_token: int = 0
     """Of the last sweep that was asked for."""

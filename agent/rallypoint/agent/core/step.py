@@ -22,6 +22,7 @@ from dataclasses import replace
 from typing import assert_never
 
 from rallypoint.agent.core import inputs
+from rallypoint.agent.core.fence import fence_ends_ms, fence_falls_ms, may_start
 from rallypoint.agent.core.model import (
     STOPPING_STAGES,
     AgentState,
@@ -30,6 +31,8 @@ from rallypoint.agent.core.model import (
     DesiredRun,
     DesiredStandby,
     DesiredStop,
+    Drain,
+    DrainingReport,
     Ending,
     ExitedReport,
     GoodbyeKind,
@@ -37,6 +40,7 @@ from rallypoint.agent.core.model import (
     Held,
     LocalExit,
     LocalWorker,
+    Notice,
     ReadyReport,
     RefusedReport,
     Report,
@@ -79,6 +83,10 @@ def step(
 ) -> tuple[AgentState, tuple[inputs.Effect, ...]]:
     """Return the state after `said`, and what has to be done, in order."""
     work = _Work(state, now_ms)
+    ends_ms = fence_ends_ms(state)
+    is_in_time = isinstance(said, inputs.Confirmed) and ends_ms is not None and now_ms < ends_ms
+    if not is_in_time:
+        _fall(work)
     _take(work, said)
     _reconcile(work)
     return work.state, tuple(work.effects)
@@ -87,12 +95,19 @@ def step(
 def next_deadline_ms(state: AgentState) -> int | None:
     """Return when something is due although nothing happens, or None."""
     due: list[int] = []
-    if state.held is not None and state.held.kill_ms is not None:
-        due.append(state.held.kill_ms)
-    give_up_ms = _give_up_ms(state)
-    if give_up_ms is not None:
-        due.append(give_up_ms)
+    drain_ms = state.drain.until_ms if state.drain is not None and state.ending is None else None
+    for due_ms in (_kill_ms(state), drain_ms, fence_falls_ms(state), _give_up_ms(state)):
+        if due_ms is not None:
+            due.append(due_ms)
     return min(due, default=None)
+
+
+def _kill_ms(state: AgentState) -> int | None:
+    """Return when the grace of a stop ends: never after the fence."""
+    if state.held is None or state.held.kill_ms is None:
+        return None
+    ends_ms = fence_ends_ms(state)
+    return state.held.kill_ms if ends_ms is None else min(state.held.kill_ms, ends_ms)
 
 
 def _give_up_ms(state: AgentState) -> int | None:
@@ -126,6 +141,8 @@ def _take(work: _Work, said: inputs.Input) -> None:  # noqa: C901  # one flat ca
             _end(work, Ending(code, GoodbyeKind.RELEASED, text))
         case inputs.Acknowledged(sequence=sequence):
             _forget_reports(work, sequence)
+        case inputs.Confirmed(sent_ms=sent_ms):
+            _confirmed(work, sent_ms)
         case inputs.DesiredCame(epoch=epoch, revision=revision, desired=desired):
             if epoch >= work.state.epoch and revision >= work.state.revision:
                 work.change(epoch=epoch, revision=revision, desired=desired)
@@ -143,6 +160,8 @@ def _take(work: _Work, said: inputs.Input) -> None:  # noqa: C901  # one flat ca
             _sweep_blocked(work, token, pids)
         case inputs.SignalReceived(signum=signum):
             _signalled(work, signum)
+        case inputs.NoticesCame(notices=notices):
+            _noticed(work, notices)
         case inputs.TimePassed():
             pass
         case _:
@@ -153,6 +172,24 @@ def _forget_reports(work: _Work, sequence: int) -> None:
     done = min(sequence - work.state.acknowledged, len(work.state.reports))
     if done > 0:
         work.change(acknowledged=work.state.acknowledged + done, reports=work.state.reports[done:])
+
+
+def _confirmed(work: _Work, sent_ms: int) -> None:
+    work.change(confirmed_ms=max(sent_ms, work.state.confirmed_ms or sent_ms))
+    ends_ms = fence_ends_ms(work.state)
+    if ends_ms is not None:
+        work.do(inputs.ArmFence(ends_ms))
+
+
+def _fall(work: _Work) -> None:
+    """Stop the workers if nobody has confirmed a heartbeat for too long."""
+    state, falls_ms = work.state, fence_falls_ms(work.state)
+    if falls_ms is None or work.now_ms < falls_ms:
+        return
+    assert state.held is not None and state.confirmed_ms is not None
+    silent_ms = work.now_ms - state.confirmed_ms
+    work.do(inputs.FenceFell(state.held.order.number, silent_ms))
+    _stop(work, max(0, state.fence_ms - silent_ms))
 
 
 # --- What the node's processes say --------------------------------------------------------------
@@ -180,6 +217,8 @@ def _worker_started(work: _Work, said: inputs.WorkerStarted) -> None:
     held = _with_worker(held, replace(worker, pid=said.pid, started_ms=work.now_ms))
     if held.stage is Stage.STOPPING:
         work.do(inputs.SignalWorkers(SIGTERM))  # the stop came before this one was there
+    elif work.state.drain is not None and held.stage is Stage.STARTING:
+        work.do(inputs.SignalWorkers(work.state.drain_signal))
     if held.stage is Stage.STARTING and all(worker.pid for worker in held.workers):
         held = replace(held, stage=Stage.RUNNING)
         pids = tuple(worker.pid for worker in held.workers)
@@ -206,18 +245,23 @@ def _worker_ended(work: _Work, said: inputs.WorkerEnded) -> None:
     if found is None or found[1].exit is not None:
         return
     held, worker = found
+    ended_ms, signalled_ms = work.now_ms - said.ago_ms, held.signalled_ms
+    # A worker that ended while its last words were read, and the stop came meanwhile, was first.
+    was_first = signalled_ms is None or ended_ms < signalled_ms
     exit = LocalExit(
         said.exit_code,
         said.signal,
-        work.now_ms,
-        held.stage in STOPPING_STAGES,
+        ended_ms,
+        not was_first,
         said.error,
         said.stderr_tail,
+        signalled_before_ms=None if was_first else ended_ms - (signalled_ms or 0),
+        oom_killed=said.oom_killed,
     )
     worker = replace(worker, exit=exit)
     held = _with_worker(held, worker)
     work.report(ExitedReport(held.order.number, worker))
-    if held.stage not in STOPPING_STAGES:
+    if held.stage not in STOPPING_STAGES and work.state.drain is None:
         if exit.exit_code != 0:
             held = replace(held, stage=Stage.FAILED)
         elif held.stage is Stage.RUNNING and _all_ended(held):
@@ -262,11 +306,62 @@ def _signalled(work: _Work, signum: int) -> None:
             _sweep(work)
         return
     text = f"the agent got signal {signum}"
-    _end(work, Ending(EXIT_SIGNAL_BASE + signum, GoodbyeKind.SIGNAL, text))
+    ending = Ending(EXIT_SIGNAL_BASE + signum, GoodbyeKind.SIGNAL, text)
+    if signum == SIGTERM and work.state.drain is None and work.state.drain_ms:
+        _drain(work, work.state.drain_ms, text, ending)
+    else:
+        _leave(work, ending, signum)
+
+
+def _leave(work: _Work, ending: Ending, signum: int = SIGTERM) -> None:
+    """End now, with the workers stopped; their peers are told before their connections break."""
+    _end(work, ending)
     held = work.state.held
     if held is not None and held.stage not in STOPPING_STAGES:
-        work.report(RefusedReport(held.order.number, True, text))
+        work.report(RefusedReport(held.order.number, True, ending.text))
         _stop(work, work.state.grace_ms, signum)
+
+
+def _drain(work: _Work, time_ms: int, reason: str, ending: Ending) -> None:
+    """Want to leave: tell the workers, and let them go on; of several ends the first counts."""
+    state, held = work.state, work.state.held
+    if state.ending is not None:
+        return
+    until_ms = work.now_ms + time_ms
+    if state.drain is not None:
+        until_ms = min(until_ms, state.drain.until_ms)
+        work.change(drain=replace(state.drain, until_ms=until_ms))
+        return
+    work.change(drain=Drain(until_ms, reason, ending))
+    if held is None or held.stage in STOPPING_STAGES:
+        return
+    work.hold(replace(held, signalled_ms=work.now_ms))
+    work.report(DrainingReport(until_ms, reason))
+    _tell_workers(work)
+    if time_ms:
+        work.do(inputs.SignalWorkers(state.drain_signal))
+
+
+def _noticed(work: _Work, notices: tuple[Notice, ...]) -> None:
+    """Take what is about to happen; when it is this node that leaves, an operator has asked it."""
+    work.change(notices=notices)
+    asked = next((notice for notice in notices if notice.is_here), None)
+    if asked is not None:
+        ending = Ending(0, GoodbyeKind.DRAINED, f"drained: {asked.reason}")
+        _drain(work, max(0, asked.until_ms - work.now_ms), asked.reason, ending)
+    _tell_workers(work)
+
+
+def _tell_workers(work: _Work) -> None:
+    """Let the workers find what is about to happen to their round."""
+    held, drain = work.state.held, work.state.drain
+    if held is None or held.stage in STOPPING_STAGES:
+        return
+    notices = work.state.notices
+    if drain is not None:
+        own = Notice("drain", "", drain.reason, drain.until_ms, is_here=True)
+        notices = (own, *(notice for notice in notices if not notice.is_here))
+    work.do(inputs.TellWorkers(held.order.number, notices))
 
 
 # --- What follows -------------------------------------------------------------------------------
@@ -276,6 +371,7 @@ def _reconcile(work: _Work) -> None:
     """Do what brings the node closer to what it has to be."""
     _give_up_if_alone(work)
     _take_desired(work)
+    _finish_drain(work)
     held = work.state.held
     if held is not None:
         if work.state.ending is not None and held.stage not in STOPPING_STAGES:
@@ -286,6 +382,17 @@ def _reconcile(work: _Work) -> None:
         work.report(GoodbyeReport(ending.kind, ending.text))
         work.change(ending=replace(ending, is_told=True))
         work.do(inputs.Exit(ending.exit_code, ending.text))
+
+
+def _finish_drain(work: _Work) -> None:
+    """Leave when the workers are done, or their time is over."""
+    drain, held = work.state.drain, work.state.held
+    if drain is None or work.state.ending is not None:
+        return
+    if held is None or (held.stage not in STOPPING_STAGES and _all_ended(held)):
+        _leave(work, drain.ending)
+    elif work.now_ms >= drain.until_ms:
+        _leave(work, drain.ending)
 
 
 def _give_up_if_alone(work: _Work) -> None:
@@ -307,6 +414,8 @@ def _take_desired(work: _Work) -> None:
             _take_stop(work, number, grace_ms)
         case DesiredStandby() if held is not None:
             _stop(work, state.grace_ms)
+        case DesiredEnd(is_release=True) if state.drain is not None:
+            _end(work, state.drain.ending)
         case DesiredEnd(exit_code=code, text=text):
             _end(work, Ending(code, GoodbyeKind.FINISHED, text))
 
@@ -315,9 +424,15 @@ def _take_run(work: _Work, order: RunOrder) -> None:
     state, held = work.state, work.state.held
     if held is not None and held.order.number < order.number:
         _stop(work, state.grace_ms)
-    elif held is None and state.port and order.number > state.last_round:
+    elif (
+        held is None
+        and state.port
+        and state.drain is None
+        and order.number > state.last_round
+        and may_start(state, work.now_ms)
+    ):
         workers = tuple(LocalWorker(rank) for rank in range(state.workers))
-        work.change(held=Held(order, workers), last_round=order.number, port=0)
+        work.change(held=Held(order, workers), last_round=order.number, port=0, notices=())
         work.do(inputs.StartWorkers(order))
 
 
@@ -343,7 +458,9 @@ def _stop(work: _Work, grace_ms: int, signum: int = SIGTERM) -> None:
     assert held is not None
     if held.stage in STOPPING_STAGES:
         return
-    work.hold(replace(held, stage=Stage.STOPPING, kill_ms=work.now_ms + grace_ms))
+    kill_ms = work.now_ms + grace_ms
+    first_ms = work.now_ms if held.signalled_ms is None else held.signalled_ms
+    work.hold(replace(held, stage=Stage.STOPPING, kill_ms=kill_ms, signalled_ms=first_ms))
     if not _all_ended(held):
         work.do(inputs.SignalWorkers(signum))
 
@@ -352,9 +469,10 @@ def _push_stop(work: _Work) -> None:
     """Kill what is left once the workers have ended or their grace has."""
     held = work.state.held
     assert held is not None
-    if held.stage is not Stage.STOPPING or held.kill_ms is None:
+    kill_ms = _kill_ms(work.state)
+    if held.stage is not Stage.STOPPING or kill_ms is None:
         return
-    if _all_ended(held) or work.now_ms >= held.kill_ms:
+    if _all_ended(held) or work.now_ms >= kill_ms:
         _sweep(work)
 
 

@@ -84,7 +84,10 @@ def _settings(
         launch_id=args.launch_id or _slurm_launch_id(),
         launch=Launch(args.script, tuple(args.args), args.module, args.no_python),
         grace_ms=args.shutdown_timeout,
+        drain_ms=args.drain_timeout,
+        drain_signal=args.drain_signal,
         coordinator_timeout_ms=args.join_timeout if timeout_ms is None else timeout_ms,
+        fence_ms=args.fence_after,
         incarnation=incarnation,
         environment={**for_workers, AGENT_MARK_ENV: compute_mark(incarnation)},
     )
@@ -110,6 +113,15 @@ def _spec(args: argparse.Namespace) -> job_pb2.JobSpec:
         grow=not args.no_grow,
         grace=to_duration(args.shutdown_timeout),
         restart_backoff=to_duration(args.restart_backoff),
+        fence_after=to_duration(args.fence_after) if args.fence_after else None,
+        no_retry_exit_codes=args.no_retry_exit_codes,
+        no_requeue_exit_codes=args.no_requeue_exit_codes,
+        quarantine_after=args.quarantine_after,
+        quarantine_window=to_duration(args.quarantine_window),
+        quarantine_cooldown=to_duration(args.quarantine_cooldown),
+        max_reformations=args.max_reformations,
+        crash_loop=args.crash_loop,
+        progress_after=to_duration(args.progress_after),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 
@@ -12,16 +13,22 @@ from rallypoint.cli.flags import (
     Parser,
     add_common_flags,
     endpoint,
+    exit_codes,
     fail,
     label,
     natural_int,
     node_range,
     positive_int,
     seconds_ms,
+    signal_number,
 )
 
 PROG = "node-agent"
 JOB_ID_BYTES_MAX = 255
+EXIT_NO_REQUEUE = 93
+"""As the agent has it; repeated here because importing it would import gRPC."""
+FENCE_BEYOND_GRACE_MS = 3_000
+"""Three heartbeats: a fence may not fall because of one that was late."""
 
 
 def build_parser() -> Parser:
@@ -31,7 +38,8 @@ def build_parser() -> Parser:
         usage="node-agent (--coordinator HOST:PORT | --standalone) [options] script [args ...]",
         description="Runs this node's workers of an elastic PyTorch job.",
         epilog="Exit codes: 0 the job succeeded; 1 it failed; 2 bad usage; 75 no coordinator "
-        "answered in time; 128+n ended by signal n.",
+        f"answered in time; {EXIT_NO_REQUEUE} it failed, never requeue it; 128+n "
+        "ended by signal n.",
     )
     where = parser.add_argument_group("where")
     where.add_argument("--coordinator", type=endpoint, help="host:port of the coordinator")
@@ -96,6 +104,17 @@ def _add_job_flags(parser: Parser) -> None:
         metavar="N",
         help="for the whole job (default: 0)",
     )
+    for name, default, meaning in (
+        ("--quarantine-after", 3, "failures of a node that set it aside; 0: never (3)"),
+        ("--max-reformations", 10, "uncharged rounds in a row without progress (10)"),
+        ("--crash-loop", 5, "equal early deaths in a row that end the run; 0: never (5)"),
+    ):
+        add(name, type=natural_int, default=default, metavar="N", help=meaning)
+    for name, meaning in (
+        ("--no-retry-exit-codes", "codes of workers that end the run at once"),
+        ("--no-requeue-exit-codes", f"the same, and the agent exits {EXIT_NO_REQUEUE}"),
+    ):
+        add(name, type=exit_codes, default=(), metavar="N,…", help=meaning)
     for name, default_ms, meaning in (
         ("--join-timeout", 600_000, "to wait for MIN nodes (600)"),
         ("--last-call", 5_000, "to wait for more than MIN, anew with every arrival (5)"),
@@ -103,9 +122,21 @@ def _add_job_flags(parser: Parser) -> None:
         ("--grow-after", 10_000, "that a round lives before it is stopped to grow (10)"),
         ("--shutdown-timeout", 30_000, "from the stop signal to SIGKILL (30)"),
         ("--restart-backoff", 1_000, "before the third restart in a row; doubles; 0: none (1)"),
+        ("--progress-after", 300_000, "that a round lives to have made progress (300)"),
+        ("--quarantine-window", 600_000, "for which a failure of a node counts (600)"),
+        ("--quarantine-cooldown", 300_000, "that a node is set aside; doubles (300)"),
+        ("--fence-after", 0, "after which a lost node's workers are dead; 0: do not wait (0)"),
+        ("--drain-timeout", 0, "workers go on after a SIGTERM to this agent; 0: stop them (0)"),
         ("--coordinator-timeout", None, "to do without a coordinator (default: the join timeout)"),
     ):
         add(name, type=seconds_ms, default=default_ms, metavar="S", help=f"seconds {meaning}")
+    add(
+        "--drain-signal",
+        type=signal_number,
+        default=signal.SIGTERM,
+        metavar="NAME",
+        help="tells workers that their node drains (default: SIGTERM)",
+    )
     add("--no-grow", action="store_true", help="never stop a round to take newcomers in")
 
 
@@ -148,6 +179,15 @@ def _check(args: argparse.Namespace) -> None:
         fail(PROG, "give either --coordinator HOST:PORT or --standalone")
     if args.standalone and args.nnodes != (1, 1):
         fail(PROG, "--standalone is for a single node: leave --nnodes away")
+    both = set(args.no_retry_exit_codes) & set(args.no_requeue_exit_codes)
+    if both:
+        fail(
+            PROG,
+            f"exit code {min(both)} is in both --no-retry-exit-codes and --no-requeue-exit-codes",
+        )
+    least_ms = args.shutdown_timeout + FENCE_BEYOND_GRACE_MS
+    if 0 < args.fence_after < least_ms:
+        fail(PROG, f"--fence-after must be at least {least_ms / 1000:g}: --shutdown-timeout + 3")
     if args.module and args.no_python:
         fail(PROG, "--module and --no-python exclude each other")
     if args.no_python and shutil.which(args.script) is None:

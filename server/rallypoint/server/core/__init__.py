@@ -6,5 +6,7 @@ out after the records of the same step are in the journal.
 
 `step` is the one way in. `model` holds the words, `inputs` and `effects` the two directions,
 `state` the entries and how a step changes them; `sessions`, `rounds`, `failures` and `adoption`
-decide; `desired` and `explain` derive what nodes are told and what people read.
+decide; `blame` finds the culprit of a failure, from what `symptoms` says of each worker and with
+what `folding` takes together; `desired` and `explain` derive what nodes are told and what people
+read.
 """

@@ -13,21 +13,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from rallypoint.server.core.effects import RunOpened
+from rallypoint.server.core.drains import announce_again
+from rallypoint.server.core.effects import run_opened
+from rallypoint.server.core.fences import fence_unclean
 from rallypoint.server.core.model import (
     Activity,
-    Claim,
     Departure,
     Job,
     JobId,
     Member,
-    Node,
     NodeName,
     Phase,
     Round,
     RoundHeader,
     RoundReason,
 )
+from rallypoint.server.core.node import Claim, Node
 from rallypoint.server.core.ranks import is_gapless
 from rallypoint.server.core.reports import take_claim
 from rallypoint.server.core.rounds import begin_round
@@ -41,6 +42,17 @@ def adopt(draft: Draft, job_id: JobId) -> None:
     claimed = [(node, node.claim) for node in nodes if node.claim is not None]
     for node, _ in claimed:
         draft.put_node(node._replace(claim=None))
+    _adopt_latest(draft, job, nodes, claimed)
+    for node, _ in claimed:
+        now = draft.the_node(node.session)
+        if not now.member:
+            fence_unclean(draft, now)  # its round is over
+
+
+def _adopt_latest(
+    draft: Draft, job: Job, nodes: Sequence[Node], claimed: Sequence[tuple[Node, Claim]]
+) -> None:
+    """Take over the latest round that is claimed, if nobody present was in a later one."""
     if job.phase is not Phase.FORMING or job.round is not None:
         return
     run = max((claim.header.run for _, claim in claimed), default=0)
@@ -62,9 +74,7 @@ def _take_counts(draft: Draft, job: Job, header: RoundHeader) -> Job:
     """Go on counting where the latest round of the run began, whatever becomes of it."""
     job = replace(job, restart_count=header.restart_count, round_number=header.number)
     draft.put_job(job)
-    draft.records.append(
-        RunOpened(job.job_id, job.run, job.spec, job.launch_id, job.round_number, job.restart_count)
-    )
+    draft.records.append(run_opened(job))
     return job
 
 
@@ -93,6 +103,11 @@ def _take_over(
     begin_round(draft, job, Round(header, members, draft.now_ms, None, departures=lost))
     for node, claim in placed:
         take_claim(draft, node.session, claim)
+        announce_again(draft, draft.the_node(node.session))
+    adopted = draft.the_job(job.job_id)
+    if adopted.round is not None and not adopted.round.departures:
+        # Whoever sealed it had waited until nothing older could run.
+        draft.put_job(replace(adopted, blind_until_ms=0))
     event = "round_incomplete" if lost else "round_adopted"
     draft.changed(job.job_id, event, round=header.number, nodes=len(members))
 

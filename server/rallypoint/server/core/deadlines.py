@@ -24,6 +24,11 @@ class DeadlineKind(IntEnum):
     GROWTH = 6  # newcomers are taken in; subject: job
     ABANDON = 7  # nobody came back; subject: job
     FORGET = 8  # an ended job is dropped; subject: job
+    DRAIN = 9  # the time of draining members is over; subject: job
+    HEALTH = 10  # a quarantine ends; subject: job
+    CULPRIT = 11  # the round stops although only victims were heard of; subject: job
+
+    __hash__ = int.__hash__  # Enum's own is slow, and every key is hashed several times a step
 
 
 DeadlineKey = tuple[DeadlineKind, str]

@@ -8,13 +8,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 from rallypoint.server.core.model import (
+    Asked,
     Consequence,
+    Job,
     JobId,
     JobSpec,
     Member,
+    NodeHealth,
     NodeName,
+    NoticeOf,
     Outcome,
     RoundHeader,
     RoundReason,
@@ -60,11 +65,18 @@ class DesiredFinished:
     round: int
 
 
-Desired = DesiredRun | DesiredStop | DesiredStandby | DesiredFinished
+@dataclass(frozen=True, slots=True)
+class DesiredReleased:
+    """The session is over: the node was drained."""
+
+    text: str
+
+
+Desired = DesiredRun | DesiredStop | DesiredStandby | DesiredReleased | DesiredFinished
 
 
 class RefusalKind(Enum):
-    """Why a Hello or a report was refused; `rpc/errors.py` maps each to a status."""
+    """Why a Hello, a report or a request was refused; `rpc/errors.py` maps each to a status."""
 
     SPEC_MISMATCH = "spec mismatch"
     NODE_NAME_IN_USE = "node name in use"
@@ -78,6 +90,8 @@ class RefusalKind(Enum):
     UNKNOWN_SESSION = "unknown session"
     SEQUENCE_GAP = "sequence gap"
     LIMIT_REACHED = "limit reached"
+    UNKNOWN_JOB = "unknown job"
+    UNKNOWN_NODE = "unknown node"
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,17 +115,18 @@ class Welcome:
     run: int
 
 
-@dataclass(frozen=True, slots=True)
-class Send:
-    """Tell the node its desired state; a newer one may replace it before it is sent."""
+class Send(NamedTuple):
+    """Tell the node its desired state; a newer one may replace it before it is sent.
+
+    A named tuple, as there is one for every node and round: made in a third of a dataclass's time.
+    """
 
     session: SessionId
     revision: int
     desired: Desired
 
 
-@dataclass(frozen=True, slots=True)
-class Acknowledge:
+class Acknowledge(NamedTuple):
     """The report with this sequence has had its consequences journalled."""
 
     session: SessionId
@@ -119,11 +134,12 @@ class Acknowledge:
 
 
 @dataclass(frozen=True, slots=True)
-class NoticeGrowth:
-    """Tell the node that its round will be stopped to take newcomers in."""
+class Notify:
+    """Tell the node what is about to happen, in place of what it was told before."""
 
     session: SessionId
-    time_left_ms: int
+    notices: tuple[tuple[NoticeOf, int], ...]
+    """Each with the time until it happens at the latest, in ms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +169,7 @@ class JobChanged:
     """What the log says about it."""
 
 
-Effect = Welcome | Send | Acknowledge | NoticeGrowth | Refuse | Disconnect | JobChanged
+Effect = Welcome | Send | Acknowledge | Notify | Refuse | Disconnect | JobChanged
 
 
 # Records: what a coordinator without memory could not learn again from its agents.
@@ -176,6 +192,20 @@ class RunOpened:
     launch_id: str
     round_number: int
     restart_count: int
+    asked: tuple[Asked, ...] = ()
+
+
+def run_opened(job: Job) -> RunOpened:
+    """Return the record that stands for everything durable about a run without rounds so far."""
+    return RunOpened(
+        job.job_id,
+        job.run,
+        job.spec,
+        job.launch_id,
+        job.round_number,
+        job.restart_count,
+        job.asked,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +236,22 @@ class NodeSucceeded:
 
 
 @dataclass(frozen=True, slots=True)
+class DrainAsked:
+    """An operator has asked a node to leave."""
+
+    job_id: JobId
+    asked: Asked
+
+
+@dataclass(frozen=True, slots=True)
+class DrainOver:
+    """What was asked of the agent of this name is over: it has left, or another one has come."""
+
+    job_id: JobId
+    name: NodeName
+
+
+@dataclass(frozen=True, slots=True)
 class RoundSettled:
     """What the end of a round means for the run that goes on."""
 
@@ -220,6 +266,15 @@ class RoundSettled:
     reformations: int
     growths: int
     backoff_until_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class NodeHealthChanged:
+    """A node failed, was set aside or taken back."""
+
+    job_id: JobId
+    health: NodeHealth
+    """All that is known of it now; blank when nothing is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +300,10 @@ Record = (
     | RoundSealed
     | RoundStopped
     | NodeSucceeded
+    | DrainAsked
+    | DrainOver
     | RoundSettled
+    | NodeHealthChanged
     | RunClosed
     | JobForgotten
 )

@@ -6,9 +6,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from rallypoint.server.core.deadlines import DeadlineKind
-from rallypoint.server.core.model import Activity, Job, Node, Phase, RoundReason, WaitKind
-from rallypoint.server.core.rounds import Wait, decide_forming
+from rallypoint.server.core.health import describe
+from rallypoint.server.core.model import Activity, Job, Phase, RoundReason, WaitKind
+from rallypoint.server.core.node import Node
 from rallypoint.server.core.state import State, Tally
+from rallypoint.server.core.waits import Wait, decide_forming
 
 NAMED_MAX = 16
 """Nodes that an explanation names; it has the same size however large the job is."""
@@ -65,9 +67,10 @@ def _forming(state: State, job: Job, tally: Tally, now_ms: int) -> Waiting | Non
         if not isinstance(decision, Wait):
             return None
         wait = decision
-    spec, ready = job.spec, tally.eligible
+    spec, ready = job.spec, tally.placeable(job.spec.min_nodes)
     left_ms = None if wait.until_ms is None else max(0, wait.until_ms - now_ms)
     awaited: tuple[Awaited, ...] = ()
+    aside = _name_aside(state, job, now_ms)
     match wait.kind:
         case WaitKind.REATTACH:
             text = "the coordinator has just started and listens for rounds that run already"
@@ -75,24 +78,47 @@ def _forming(state: State, job: Job, tally: Tally, now_ms: int) -> Waiting | Non
         case WaitKind.BACKOFF:
             text = f"a pause before restart {job.restart_count} of at most {spec.max_restarts}"
             needed = spec.min_nodes
+        case WaitKind.RETURNING if state.path.is_suspected(now_ms):
+            return _on_path(state, job, tally, now_ms)
         case WaitKind.RETURNING:
             awaited = _name(_nodes(state, job), lambda node: not node.attached, now_ms)
             text = "members whose connection broke may still come back"
             needed = ready + tally.away
+        case WaitKind.FENCE:
+            awaited = _name_fenced(job, now_ms)
+            text = "workers of an older round may still run" + ("" if awaited else _UNSEEN)
+            needed = spec.min_nodes
         case WaitKind.LAST_CALL:
             text = f"{ready} of at most {spec.max_nodes} nodes are ready"
             needed = spec.max_nodes
         case _:
             awaited = _name_lost(state, job, now_ms)
-            awaited += _name(_nodes(state, job), lambda node: not node.is_eligible, now_ms)
+            awaited += _name(_nodes(state, job), lambda node: not node.is_clean, now_ms)
             awaited = awaited[:NAMED_MAX]
             text = f"{ready} of at least {spec.min_nodes} nodes are ready"
             needed = spec.min_nodes
-    return Waiting(wait.kind, ready, needed, awaited, left_ms, _sentence(text, awaited, left_ms))
+    if aside and wait.kind in (WaitKind.NODES, WaitKind.LAST_CALL):
+        text += "; set aside: " + ", ".join(_phrase(node) for node in aside)
+    else:
+        aside = ()
+    text = _sentence(text, awaited, left_ms)
+    return Waiting(wait.kind, ready, needed, (awaited + aside)[:NAMED_MAX], left_ms, text)
+
+
+def _on_path(state: State, job: Job, tally: Tally, now_ms: int) -> Waiting:
+    """Explain that broken streams have their lease, because the path is suspected."""
+    awaited = _name(_nodes(state, job), lambda node: not node.attached, now_ms)
+    lease_s = state.lease_ms() / 1000
+    text = f"many connections broke at once, so each has its lease of {lease_s:g} s to come back"
+    there = tally.nodes - tally.away
+    return Waiting(WaitKind.PATH, there, tally.nodes, awaited, None, _sentence(text, awaited, None))
 
 
 def _running(state: State, job: Job, tally: Tally, now_ms: int) -> Waiting | None:
+    if tally.away > 0 and state.path.is_suspected(now_ms):
+        return _on_path(state, job, tally, now_ms)
     due_ms = state.deadlines.get((DeadlineKind.GROWTH, job.job_id))
+    drain_ms = state.deadlines.get((DeadlineKind.DRAIN, job.job_id))
     if tally.unstarted > 0:
         due_ms = state.deadlines.get((DeadlineKind.START, job.job_id))
         return _on_members(
@@ -104,11 +130,31 @@ def _running(state: State, job: Job, tally: Tally, now_ms: int) -> Waiting | Non
             due_ms,
             "to start",
         )
+    if drain_ms is not None:
+        return _on_drains(job, tally, drain_ms - now_ms)
     if due_ms is None:
         return None
     left_ms = max(0, due_ms - now_ms)
     text = f"{_count(tally.newcomers, 'new node')} to be taken into the next round"
     return Waiting(WaitKind.GROWTH, tally.newcomers, 0, (), left_ms, _sentence(text, (), left_ms))
+
+
+def _on_drains(job: Job, tally: Tally, left_ms: int) -> Waiting:
+    assert job.round is not None
+    awaited = tuple(
+        Awaited(notice.name, f"draining: {notice.reason}", None)
+        for notice in job.round.notices
+        if notice.name is not None
+    )[:NAMED_MAX]
+    text = f"the round goes on until {_count(tally.draining, 'draining node')} can go"
+    return Waiting(
+        WaitKind.DRAIN,
+        tally.members - tally.draining,
+        tally.draining,
+        awaited,
+        max(0, left_ms),
+        _sentence(text, awaited, max(0, left_ms)),
+    )
 
 
 def _on_members(
@@ -157,6 +203,31 @@ def _name_lost(state: State, job: Job, now_ms: int) -> tuple[Awaited, ...]:
             now_ms - lost.at_ms,
         )
         for lost in latest.values()
+    )
+
+
+def _name_aside(state: State, job: Job, now_ms: int) -> tuple[Awaited, ...]:
+    """Name the nodes that are ready and set aside for their health."""
+    found: list[Awaited] = []
+    for health in job.health:
+        session = state.index.get((job.job_id, health.name))
+        if session is not None and state.nodes[session].is_clean:
+            why = describe(health, now_ms)
+            if why:
+                found.append(Awaited(health.name, why, None))
+    return tuple(found[:NAMED_MAX])
+
+
+_UNSEEN = ": the coordinator has not run long enough to know who was lost before"
+
+
+def _name_fenced(job: Job, now_ms: int) -> tuple[Awaited, ...]:
+    """Name the nodes that are fenced, the last to be waited for first."""
+    fences = sorted(job.fences, key=lambda fence: -fence.until_ms)
+    return tuple(
+        Awaited(fence.name, "not known to be clean", None)
+        for fence in fences[:NAMED_MAX]
+        if fence.until_ms > now_ms
     )
 
 

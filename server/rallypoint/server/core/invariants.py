@@ -6,7 +6,10 @@ whole job and is for rounds that were just sealed or stopped, for loads, and for
 
 from __future__ import annotations
 
-from rallypoint.server.core.model import Activity, Job, JobId, Node, Phase
+from rallypoint.server.core.deadlines import DeadlineKind
+from rallypoint.server.core.health import find_health
+from rallypoint.server.core.model import Activity, Bar, Job, JobId, Phase
+from rallypoint.server.core.node import Node
 from rallypoint.server.core.ranks import is_gapless
 from rallypoint.server.core.state import Delta, State, Tally, tally_of
 
@@ -59,6 +62,7 @@ def check_job(state: State, job_id: JobId) -> None:
             f"the name {node.name} does not lead to its node",
         )
         _check_node(job, node)
+        _check_bar(state, job, node)
         tally = tally.plus(tally_of(node), 1)
     _require(tally == state.tallies.get(job_id, Tally()), job_id, "the tally is off")
     _check_counts(job, tally)
@@ -66,18 +70,36 @@ def check_job(state: State, job_id: JobId) -> None:
 
 
 def _check_node(job: Job, node: Node) -> None:
-    job_id = job.job_id
-    _require(node.member == (node.assignment is not None), job_id, f"{node.name}: half a member")
-    if node.member:
-        _require(
-            job.round is not None and job.round.header.number == node.held_round,
-            job_id,
-            f"{node.name} is a member and does not hold the round",
-        )
-    if node.activity is Activity.READY:
-        _require(node.port > 0, job_id, f"{node.name} is ready without a port")
-    if node.activity in (Activity.ASSIGNED, Activity.STARTED, Activity.SUCCEEDED):
-        _require(node.held_round > 0, job_id, f"{node.name} runs no round")
+    problem = _problem_of(job, node)
+    if problem is not None:
+        raise BrokenInvariant(job.job_id, f"{node.name} {problem}")
+
+
+def _problem_of(job: Job, node: Node) -> str | None:
+    """Return what is wrong with a node, or None."""
+    if node.member != (node.assignment is not None):
+        return "is half a member"
+    if node.member and (job.round is None or job.round.header.number != node.held_round):
+        return "is a member and does not hold the round"
+    if node.activity is Activity.READY and node.port <= 0:
+        return "is ready without a port"
+    if node.activity in _RUNS_A_ROUND and node.held_round <= 0:
+        return "runs no round"
+    return None
+
+
+_RUNS_A_ROUND = (Activity.ASSIGNED, Activity.STARTED, Activity.SUCCEEDED)
+
+
+def _check_bar(state: State, job: Job, node: Node) -> None:
+    """A node is set aside exactly if the health of its name says so, and not for ever."""
+    job_id, health = job.job_id, find_health(job.health, node.name)
+    is_cordoned = node.bar is Bar.CORDONED
+    _require(health.cordoned == is_cordoned, job_id, f"{node.name} and its cordon disagree")
+    if node.bar is Bar.QUARANTINED:
+        ends_ms = state.deadlines.get((DeadlineKind.HEALTH, job_id))
+        is_watched = ends_ms is not None and ends_ms <= health.quarantined_until_ms
+        _require(is_watched, job_id, f"nothing ends the quarantine of {node.name}")
 
 
 def _check_counts(job: Job, tally: Tally) -> None:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple, NewType
+from typing import NewType
+
+from rallypoint.server.core.spec import JobSpec as JobSpec  # one of the words
 
 JobId = NewType("JobId", str)
 SessionId = NewType("SessionId", str)
@@ -23,6 +25,9 @@ HISTORY_MAX = 64
 """Ended rounds that a job remembers."""
 FAILURES_MAX = 16
 """Failed workers of a round that are kept whole; later ones are only counted."""
+ASKED_MAX = 1_024
+GROUPS_MAX = 16
+"""Kinds of failures of a round that are told apart; further ones are only counted."""
 LOST_MAX = 16
 """Lost nodes that a job remembers for its explanations."""
 
@@ -57,6 +62,14 @@ class Activity(Enum):
     BLOCKED = "blocked"  # processes survived SIGKILL
 
 
+class Bar(Enum):
+    """Whether rounds may have a place for a node, whatever runs there."""
+
+    NONE = "none"
+    QUARANTINED = "quarantined"  # only where fewer than min_nodes would be left without it
+    CORDONED = "cordoned"  # never
+
+
 class RoundReason(Enum):
     """Why a round began or ended."""
 
@@ -69,6 +82,11 @@ class RoundReason(Enum):
     START_OVERDUE = "start overdue"
     SUCCEEDED = "succeeded"
     CLOSED = "closed"
+    DRAINED = "drained"
+
+
+LEAVING = frozenset({RoundReason.NODE_LEFT, RoundReason.DRAINED})
+"""Reasons of departures that were on purpose."""
 
 
 class VerdictCause(Enum):
@@ -92,7 +110,17 @@ class Consequence(Enum):
     REFORMED = "reformed"
     BUDGET_SPENT = "budget spent"
     CRASH_LOOP = "crash loop"
+    NOT_RETRYABLE = "not retryable"
+    NO_REQUEUE = "no requeue"
     ENDED = "ended"
+
+
+class Symptom(Enum):
+    """What the end of a worker says of its cause."""
+
+    PRIMARY = "primary"  # a cause of its own
+    UNKNOWN = "unknown"  # nothing either way
+    VICTIM = "victim"  # what the failure of another worker looks like from there
 
 
 class WaitKind(Enum):
@@ -107,32 +135,9 @@ class WaitKind(Enum):
     STOP = "stop"
     GROWTH = "growth"
     FAREWELL = "farewell"
-
-
-@dataclass(frozen=True, slots=True)
-class JobSpec:
-    """What a run was asked to be; the same for all of its agents."""
-
-    min_nodes: int = 1
-    """1 or more."""
-    max_nodes: int = 1
-    """At least `min_nodes`."""
-    max_restarts: int = 0
-    """Charged restarts that the run may have; 0 or more."""
-    join_timeout_ms: int = 600_000
-    """How long a round may stay short of `min_nodes`."""
-    last_call_ms: int = 5_000
-    """Wait for more nodes before a first round below `max_nodes`, anew with every arrival."""
-    settle_ms: int = 5_000
-    """Collecting time for newcomers before a growth, anew with every arrival."""
-    grow_after_ms: int = 10_000
-    """Youngest age at which a round is stopped for growth; doubles with every growth."""
-    grow: bool = True
-    """Whether a running round may be stopped to take newcomers in."""
-    grace_ms: int = 30_000
-    """Between the stop signal and SIGKILL."""
-    restart_backoff_ms: int = 1_000
-    """Pause before the third restart in a row without progress; 0 turns pauses off."""
+    DRAIN = "drain"
+    FENCE = "fence"
+    PATH = "path"
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,11 +165,24 @@ class WorkerExit:
     ran_ms: int = 0
     error: ErrorRecord | None = None
     stderr_tail: str = ""
+    signalled_before_ms: int | None = None
+    """How long before its end the agent had signalled it; None when it had not."""
+    oom_killed: bool = False
+    """The kernel says that it killed the process for want of memory."""
+
+    @property
+    def has_recorded_first(self) -> bool:
+        """True when the worker had written down its error before the agent signalled it."""
+        if self.error is None or self.error.before_exit_ms is None:
+            return False
+        signalled_ms = self.signalled_before_ms
+        return signalled_ms is not None and self.error.before_exit_ms > signalled_ms
 
     @property
     def is_failure(self) -> bool:
         """True for an end that nobody asked for and that is not a success."""
-        return not self.agent_signalled_first and self.exit_code != 0
+        is_prompted = self.agent_signalled_first and not self.has_recorded_first
+        return not is_prompted and self.exit_code != 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +229,21 @@ class FailedWorker:
     name: NodeName
     rank: int
     exit: WorkerExit
+    symptom: Symptom = Symptom.UNKNOWN
+
+
+@dataclass(frozen=True, slots=True)
+class FailureGroup:
+    """Workers of one round that failed alike."""
+
+    key: tuple[str, str]
+    """How they ended, and their error without what differs between them."""
+    error: str
+    """The error of the first of them, as it was said."""
+    ranks: tuple[tuple[int, int], ...]
+    """First and last rank of each range, ascending, with gaps between them."""
+    count: int
+    is_victim: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,6 +260,12 @@ class Verdict:
     collateral: tuple[FailedWorker, ...] = ()
     collateral_count: int = 0
     consequence: Consequence = Consequence.UNDECIDED
+    repeats: int = 0
+    """How often in a row the same early death has come; 0 for none."""
+    groups: tuple[FailureGroup, ...] = ()
+    """Everything that failed, alike folded into one; at most GROUPS_MAX."""
+    evidence: str = ""
+    """What makes it the culprit where the order of arrival does not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,9 +276,63 @@ class Departure:
     at_ms: int
     """When it broke off or, for a silent node, was last heard; else when it left."""
     reason: RoundReason
-    """NODE_LOST or NODE_LEFT."""
+    """NODE_LOST, NODE_LEFT or DRAINED."""
     text: str
     """How, in words: "its stream broke", "it was silent for 5.0 s"."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """A node that wants to leave: its workers go on until they are done, or until it is time."""
+
+    until_ms: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """An agent that an operator has asked to leave."""
+
+    name: NodeName
+    session: SessionId
+    drain: Drain
+
+
+@dataclass(frozen=True, slots=True)
+class NoticeOf:
+    """What the workers of a round were told to expect."""
+
+    name: NodeName | None
+    """The node that leaves; None for growth."""
+    until_ms: int
+    """When it happens at the latest."""
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeHealth:
+    """What a job knows of the health of a node, by its name: it outlives agents and runs."""
+
+    name: NodeName
+    failures_ms: tuple[int, ...] = ()
+    """When the failures came that count towards the next quarantine, oldest first; fewer than
+    `quarantine_after`."""
+    quarantined_until_ms: int = 0
+    """End of the latest quarantine, which may be over; 0 when there was none."""
+    quarantines: int = 0
+    cordoned: bool = False
+    reason: str = ""
+    """The operator's words for a cordon, else the latest failure."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """A node whose workers may still run although no round waits for it."""
+
+    session: SessionId
+    name: NodeName
+    until_ms: int
+    """From then on they are dead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,10 +352,23 @@ class Round:
     any_finished: bool = False
     """A worker has ended with 0: no growth from here on."""
     failures: tuple[FailedWorker, ...] = ()
-    """In order of arrival, at most FAILURES_MAX."""
+    """In order of arrival, at most FAILURES_MAX; victims make room for others."""
     failure_count: int = 0
+    failure_groups: tuple[FailureGroup, ...] = ()
+    """All failures, alike folded into one, at most GROUPS_MAX."""
+    first_failure_ms: int | None = None
     departures: tuple[Departure, ...] = ()
     """Members lost before they succeeded, each once, in order of arrival, at most LOST_MAX."""
+    notices: tuple[NoticeOf, ...] = ()
+    """What is about to happen, in the order in which it was announced, at most LOST_MAX."""
+    told: tuple[NoticeOf, ...] = ()
+    """What the members were told of it last."""
+    drain_first_ms: int | None = None
+    """When the time of the first draining member is over; None while none drains."""
+    drain_last_ms: int = 0
+    """When the time of the last one is."""
+    drain_began: Departure | None = None
+    """The first draining member of which a worker has ended: it explains failures of its peers."""
     overdue: tuple[NodeName, ...] = ()
     """Members that did not start in time, at most LOST_MAX; set when that stops the round."""
     refusal: tuple[NodeName, str] | None = None
@@ -329,97 +435,16 @@ class Job:
     closed_ms: int | None = None
     history: tuple[RoundSummary, ...] = ()
     lost: tuple[Departure, ...] = ()
+    asked: tuple[Asked, ...] = ()
+    """Agents that an operator has asked to leave and that have not said goodbye, at most
+    ASKED_MAX."""
     launch_id: str = ""
+    health: tuple[NodeHealth, ...] = ()
+    """Nodes that have failed or were set aside, by name, at most `health.HEALTH_MAX`."""
     next_arrival: int = 0
     deserted_ms: int | None = None
     """When the last node was lost; None while there is one."""
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """The round that an agent said, in its Hello, to hold."""
-
-    header: RoundHeader
-    assignment: Assignment
-    activity: Activity
-    """ASSIGNED, STARTED, SUCCEEDED, FAILED, UNREADY (stopping) or BLOCKED."""
-    pids: tuple[int, ...]
-    exits: tuple[WorkerExit, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """What a node says of itself in its Hello; fixed for the life of its agent."""
-
-    job_id: JobId
-    session: SessionId
-    spec: JobSpec
-    name: NodeName
-    name_explicit: bool
-    address: str
-    local_world_size: int
-    role: str = "default"
-    labels: tuple[tuple[str, str], ...] = ()
-    """Sorted by key."""
-    node_rank: int | None = None
-    launch_id: str = ""
-
-
-class Node(NamedTuple):
-    """One attached agent, or one whose stream broke and that may still come back.
-
-    A named tuple, because nodes are what steps change most, and it is changed three times faster
-    than a dataclass.
-    """
-
-    identity: Identity
-    name: NodeName
-    """Unique in the job."""
-    arrival: int
-    connection: int
-    attached: bool = True
-    activity: Activity = Activity.UNREADY
-    member: bool = False
-    """It has a place in the job's current round."""
-    assignment: Assignment | None = None
-    """Set exactly when `member`."""
-    held_round: int = 0
-    """Highest round that the agent was given."""
-    port: int = 0
-    """Reserved master port; set when READY."""
-    set_aside: bool = False
-    """It missed a deadline; nobody waits for it until it is READY again."""
-    acknowledged: int = 0
-    """Highest report sequence taken."""
-    pids: tuple[int, ...] = ()
-    exits: tuple[WorkerExit, ...] = ()
-    broke_ms: int | None = None
-    """When its stream broke; None while attached."""
-    claim: Claim | None = None
-    """Kept only while the coordinator may still adopt rounds."""
-    revision: int = 0
-    """Of the desired state; only grows."""
-    desired: object = None
-    """The desired state last derived (`desired.Desired`); None before the first."""
-
-    @property
-    def session(self) -> SessionId:
-        """The agent's incarnation."""
-        return self.identity.session
-
-    @property
-    def job_id(self) -> JobId:
-        """The job it belongs to."""
-        return self.identity.job_id
-
-    @property
-    def is_eligible(self) -> bool:
-        """True when the next round may take it."""
-        return self.attached and self.activity is Activity.READY
-
-    @property
-    def is_pending(self) -> bool:
-        """True for a member that the end of a stop has to wait for."""
-        if not self.member or self.set_aside:
-            return False
-        return self.activity is not Activity.READY or not self.attached
+    fences: tuple[Fence, ...] = ()
+    """Of all runs of the job, by age; empty without `--fence-after`."""
+    blind_until_ms: int = 0
+    """Before it, workers of nodes that nobody here knows may run; nothing lifts it."""

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rallypoint.server.core.model import Assignment, Member, Node, NodeName
+from rallypoint.server.core.model import Assignment, Member, NodeName
+from rallypoint.server.core.node import Node
 
 
 def natural_key(name: str) -> tuple[tuple[int, int, str], ...]:

@@ -9,9 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
+from rallypoint.server.core.drains import with_asked, without_asked
 from rallypoint.server.core.effects import (
+    DrainAsked,
+    DrainOver,
     EpochRaised,
     JobForgotten,
+    NodeHealthChanged,
     NodeSucceeded,
     Record,
     RoundSealed,
@@ -20,12 +24,15 @@ from rallypoint.server.core.effects import (
     RunClosed,
     RunOpened,
 )
+from rallypoint.server.core.health import with_health
 from rallypoint.server.core.model import (
     Activity,
+    Asked,
     Job,
     JobId,
     JobSpec,
     Member,
+    NodeHealth,
     NodeName,
     Outcome,
     Phase,
@@ -59,9 +66,11 @@ class JobMemory:
     crash_repeats: int = 0
     reformations: int = 0
     growths: int = 0
+    asked: tuple[Asked, ...] = ()
     backoff_until_ms: int = 0
     outcome: Outcome | None = None
     verdict: Verdict | None = None
+    health: tuple[NodeHealth, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,12 +114,15 @@ def _take(memory: Memory, record: JournalRecord) -> None:
     elif isinstance(record, JobSnapshot):
         memory.jobs[record.job_id] = record.memory
     elif isinstance(record, RunOpened):
+        known = memory.jobs.get(record.job_id)
         memory.jobs[record.job_id] = JobMemory(
             run=record.run,
             spec=record.spec,
             launch_id=record.launch_id,
             round_number=record.round_number,
             restart_count=record.restart_count,
+            asked=record.asked,
+            health=() if known is None else known.health,
         )
     else:
         memory.jobs[record.job_id] = _take_of_job(memory.jobs[record.job_id], record)
@@ -118,7 +130,14 @@ def _take(memory: Memory, record: JournalRecord) -> None:
 
 def _take_of_job(
     job: JobMemory,
-    record: RoundSealed | RoundStopped | NodeSucceeded | RoundSettled | RunClosed,
+    record: RoundSealed
+    | RoundStopped
+    | NodeSucceeded
+    | DrainAsked
+    | DrainOver
+    | RoundSettled
+    | NodeHealthChanged
+    | RunClosed,
 ) -> JobMemory:
     match record:
         case RoundSealed(header=header, members=members):
@@ -136,6 +155,10 @@ def _take_of_job(
             return replace(job, phase=Phase.STOPPING, stop_reason=reason)
         case NodeSucceeded(name=name):
             return replace(job, succeeded=job.succeeded | {name})
+        case DrainAsked(asked=asked):
+            return replace(job, asked=with_asked(job.asked, asked))
+        case DrainOver(name=name):
+            return replace(job, asked=without_asked(job.asked, name))
         case RoundSettled():
             return replace(
                 job,
@@ -153,6 +176,8 @@ def _take_of_job(
                 growths=record.growths,
                 backoff_until_ms=record.backoff_until_ms,
             )
+        case NodeHealthChanged(health=health):
+            return replace(job, health=with_health(job.health, health))
         case RunClosed(outcome=outcome, verdict=verdict):
             return replace(
                 job,
@@ -198,7 +223,9 @@ def _memory_of_job(state: State, job: Job) -> JobMemory:
         crash_repeats=job.crash_repeats,
         reformations=job.reformations,
         growths=job.growths,
+        asked=job.asked,
         backoff_until_ms=job.backoff_until_ms,
         outcome=job.outcome,
         verdict=job.verdict if job.outcome is not None else None,
+        health=job.health,
     )

@@ -10,7 +10,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from rallypoint.server.core import inputs
+from rallypoint.server.core.blame import find_verdict, with_failure
 from rallypoint.server.core.deadlines import DeadlineKind
+from rallypoint.server.core.drains import begin_drain, note_first_exit, reason_of_leaving
 from rallypoint.server.core.effects import (
     Acknowledge,
     NodeSucceeded,
@@ -18,14 +20,13 @@ from rallypoint.server.core.effects import (
     RefusalKind,
     Refuse,
 )
+from rallypoint.server.core.fences import lift_fence
+from rallypoint.server.core.health import note_failure
 from rallypoint.server.core.model import (
-    FAILURES_MAX,
     LOST_MAX,
     Activity,
-    Claim,
     Departure,
-    FailedWorker,
-    Node,
+    Job,
     NodeName,
     Phase,
     Round,
@@ -33,6 +34,7 @@ from rallypoint.server.core.model import (
     SessionId,
     WorkerExit,
 )
+from rallypoint.server.core.node import Claim, Node
 from rallypoint.server.core.state import Draft
 
 
@@ -101,6 +103,8 @@ def _take(draft: Draft, node: Node, said: inputs.Report) -> None:
     match said:
         case inputs.Ready(ready=ready):
             become_ready(draft, node, ready)
+        case inputs.Draining(time_ms=time_ms, reason=reason):
+            begin_drain(draft, node, time_ms, reason or "the node wants to leave")
         case inputs.Goodbye(text=text):
             draft.leaving.append((node.session, text or "it said goodbye"))
         case inputs.Blocked(round=number):
@@ -121,9 +125,9 @@ def _take_of_member(
 ) -> None:
     match said:
         case inputs.Started(pids=pids):
-            if node.activity is Activity.ASSIGNED:
-                node = node._replace(activity=Activity.STARTED)
-            draft.put_node(node._replace(pids=pids))
+            is_news = node.activity is Activity.ASSIGNED
+            activity = Activity.STARTED if is_news else node.activity
+            draft.put_node(node._replace(activity=activity, pids=pids))
         case inputs.Exited(exits=exits):
             register_exits(draft, node.session, exits)
         case inputs.Succeeded():
@@ -131,7 +135,8 @@ def _take_of_member(
         case inputs.Refused(leaving=True) if node.activity is Activity.SUCCEEDED:
             pass  # its part is done; it counts as a member that succeeded until it is gone
         case inputs.Refused(leaving=True, text=text):
-            depart(draft, node, RoundReason.NODE_LEFT, text or "it is leaving")
+            words = node.drain.reason if node.drain is not None else text
+            depart(draft, node, reason_of_leaving(node), words or "it is leaving")
         case inputs.Refused(text=text):
             mark_refused(draft, node, text)
 
@@ -191,24 +196,27 @@ def register_exits(draft: Draft, session: SessionId, exits: tuple[WorkerExit, ..
     fresh = tuple(exit for exit in exits if exit.local_rank not in known)
     if not fresh or round is None or node.assignment is None:
         return
-    failed = tuple(
-        FailedWorker(node.name, node.assignment.first_rank + exit.local_rank, exit)
-        for exit in fresh
-        if exit.is_failure
-    )
+    failed = [exit for exit in fresh if exit.is_failure]
     activity = Activity.FAILED if failed else node.activity
+    round = note_first_exit(round, node, draft.now_ms)
     draft.put_node(node._replace(exits=node.exits + fresh, activity=activity))
-    draft.put_job(
-        replace(
-            job,
-            round=replace(
-                round,
-                failures=(round.failures + failed)[:FAILURES_MAX],
-                failure_count=round.failure_count + len(failed),
-                any_finished=round.any_finished or any(exit.exit_code == 0 for exit in fresh),
-            ),
-        )
-    )
+    any_finished = round.any_finished or any(exit.exit_code == 0 for exit in fresh)
+    round = replace(round, any_finished=any_finished)
+    for exit in failed:
+        rank = node.assignment.first_rank + exit.local_rank
+        round = with_failure(round, node.name, rank, exit, draft.now_ms)
+    _put_round(draft, job, round)
+
+
+def _put_round(draft: Draft, job: Job, round: Round) -> None:
+    """Put the round with what was learned of it; while it is stopped the finding follows."""
+    # What fails while newcomers are taken in was not what ended the round.
+    is_found = round.stop_reason is not RoundReason.GROWTH or round.departures
+    is_open = job.phase is Phase.STOPPING and is_found
+    verdict = find_verdict(round) if is_open else job.verdict
+    draft.put_job(replace(job, round=round, verdict=verdict))
+    if verdict is not None and (job.verdict is None or verdict.text != job.verdict.text):
+        draft.changed(job.job_id, "verdict_corrected", round=round.header.number, why=verdict.text)
 
 
 def mark_succeeded(draft: Draft, node: Node) -> None:
@@ -233,6 +241,7 @@ def mark_refused(draft: Draft, node: Node, text: str) -> None:
 def become_blocked(draft: Draft, node: Node) -> None:
     """Note that a node cannot become clean; a member that had succeeded keeps its success."""
     draft.put_node(node._replace(activity=Activity.BLOCKED, set_aside=True))
+    note_failure(draft, node.job_id, node.name, "its processes survived SIGKILL")
     phase = draft.the_job(node.job_id).phase
     if phase is Phase.RUNNING or node.activity is Activity.SUCCEEDED:
         depart(draft, node, RoundReason.NODE_LEFT, "its processes survived SIGKILL")
@@ -245,8 +254,9 @@ def become_ready(draft: Draft, node: Node, ready: inputs.ReadyPort) -> None:
     """
     if ready.round < node.held_round:
         return
+    lift_fence(draft, node)
     job = draft.the_job(node.job_id)
-    was_eligible = node.is_eligible
+    was_clean = node.is_clean
     draft.put_node(
         node._replace(
             activity=Activity.READY,
@@ -259,7 +269,7 @@ def become_ready(draft: Draft, node: Node, ready: inputs.ReadyPort) -> None:
     if node.member:
         if job.phase is Phase.RUNNING or node.activity is Activity.SUCCEEDED:
             depart(draft, node, RoundReason.NODE_LEFT, "it dropped its workers by itself")
-    elif not was_eligible:
+    elif not was_clean:
         note_arrival(draft, node)
 
 
@@ -279,7 +289,8 @@ def note_arrival(draft: Draft, node: Node) -> None:
 def depart(draft: Draft, node: Node, reason: RoundReason, text: str) -> None:
     """Note in the round that a member is no longer part of it, unless it had succeeded.
 
-    A member that was clean already when it was lost has nothing to do with how its round ended.
+    A member that was clean already when it was lost, or could go as it had announced, has nothing
+    to do with how its round ended.
     """
     job = draft.the_job(node.job_id)
     round = job.round
@@ -287,13 +298,13 @@ def depart(draft: Draft, node: Node, reason: RoundReason, text: str) -> None:
         return
     if node.activity is Activity.SUCCEEDED:
         round = replace(round, succeeded_gone=(*round.succeeded_gone, node.name))
-    elif node.activity is Activity.READY and reason is RoundReason.NODE_LOST:
+    elif node.activity is Activity.READY and reason is not RoundReason.NODE_LEFT:
         return
     elif len(round.departures) < LOST_MAX and not _has_departed(round, node.name):
         at_ms = draft.now_ms if node.broke_ms is None else node.broke_ms
         departure = Departure(node.name, at_ms, reason, text)
         round = replace(round, departures=(*round.departures, departure))
-    draft.put_job(replace(job, round=round))
+    _put_round(draft, job, round)
 
 
 def _has_departed(round: Round, name: NodeName) -> bool:

@@ -10,115 +10,81 @@ it does not matter which input changed a fact. What is not in the picture does n
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from rallypoint.server.core.blame import find_trouble_ms, find_verdict
 from rallypoint.server.core.deadlines import DeadlineKind
+from rallypoint.server.core.drains import drain_due_ms, is_held, notify
 from rallypoint.server.core.effects import (
-    NoticeGrowth,
     RoundSealed,
     RoundSettled,
     RoundStopped,
     RunClosed,
 )
-from rallypoint.server.core.failures import find_trouble_ms, find_verdict, judge
+from rallypoint.server.core.failures import judge
+from rallypoint.server.core.fences import fence_unclean
+from rallypoint.server.core.health import blame, choose_candidates, describe_cordoned
 from rallypoint.server.core.model import (
     HISTORY_MAX,
+    LEAVING,
     Activity,
     Consequence,
     Job,
     JobId,
+    NoticeOf,
     Outcome,
     Phase,
     Round,
     RoundHeader,
     RoundReason,
     RoundSummary,
+    Symptom,
     Verdict,
     VerdictCause,
-    WaitKind,
 )
 from rallypoint.server.core.ranks import assign_ranks, choose_members, slots_of
 from rallypoint.server.core.state import Draft, Tally
+from rallypoint.server.core.waits import (
+    LAST_CALL_FACTOR,
+    GiveUp,
+    Seal,
+    Wait,
+    decide_forming,
+    growth_due_ms,
+)
 
-LAST_CALL_FACTOR = 6
-"""A wait that every arrival renews ends after this many times its length (6 x 5 s = 30 s)."""
-GROW_AFTER_MS_MAX = 600_000
 REMEMBERED_MS = 86_400_000
 """How long an ended run answers with its outcome: a day."""
+CULPRIT_DUE_MS = 400
+"""How long a round whose failures are all those of victims waits for the culprit's own: longer
+than most processes take from the close of their connections to their end, and shorter than the
+time (0.5 s) after which a broken stream is a lost node, so that it delays no recovery from one."""
 NAMES_MAX = 64
 """Node names that the summary of an ended round keeps."""
-
-
-@dataclass(frozen=True, slots=True)
-class Seal:
-    """Seal a round now."""
-
-
-@dataclass(frozen=True, slots=True)
-class Wait:
-    """Not yet: why, and when that ends by itself (None: only an event ends it)."""
-
-    kind: WaitKind
-    until_ms: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class GiveUp:
-    """Too few nodes for too long."""
-
-
-def decide_forming(job: Job, tally: Tally, now_ms: int) -> Seal | Wait | GiveUp:
-    """Decide whether a forming round is sealed, waits, or fails.
-
-    Reads from top to bottom as the policy: a pause, everybody there, somebody on the way back, too
-    few, enough after a failure, the last call of a first round.
-    """
-    spec = job.spec
-    if now_ms < job.backoff_until_ms:
-        return Wait(WaitKind.BACKOFF, job.backoff_until_ms)
-    if tally.eligible >= spec.max_nodes:
-        return Seal()
-    if tally.away > 0:
-        return Wait(WaitKind.RETURNING, None)
-    if tally.eligible < spec.min_nodes:
-        until_ms = job.forming_since_ms + spec.join_timeout_ms
-        return GiveUp() if now_ms >= until_ms else Wait(WaitKind.NODES, until_ms)
-    if job.next_reason is not RoundReason.FIRST:
-        return Seal()
-    until_ms = _renewed_until(job.last_arrival_ms, job.first_ready_ms, spec.last_call_ms, now_ms)
-    return Seal() if now_ms >= until_ms else Wait(WaitKind.LAST_CALL, until_ms)
-
-
-def _renewed_until(last_ms: int, first_ms: int | None, length_ms: int, now_ms: int) -> int:
-    """Return when a wait ends that every arrival renews, up to a limit from its beginning."""
-    begun_ms = now_ms if first_ms is None else first_ms
-    return min(last_ms + length_ms, begun_ms + LAST_CALL_FACTOR * length_ms)
-
-
-def growth_due_ms(job: Job, tally: Tally) -> int | None:
-    """Return when the running round is stopped to take newcomers in, or None for never."""
-    round, spec = job.round, job.spec
-    assert round is not None
-    room = spec.max_nodes - round.header.group_world_size
-    if not spec.grow or room <= 0 or tally.newcomers == 0 or round.any_finished:
-        return None
-    if job.first_newcomer_ms is None:
-        return None
-    settled_ms = _renewed_until(
-        job.last_arrival_ms, job.first_newcomer_ms, spec.settle_ms, job.first_newcomer_ms
-    )
-    age_ms = min(spec.grow_after_ms << min(job.growths, 16), GROW_AFTER_MS_MAX)
-    return max(settled_ms, round.sealed_ms + age_ms)
+PLANNED = frozenset({RoundReason.GROWTH, RoundReason.DRAINED})
+"""A round that is stopped for these may still succeed."""
 
 
 def advance(draft: Draft, job_id: JobId) -> None:
     """Take every transition of the job that is due now."""
-    steps = {Phase.FORMING: _forming, Phase.RUNNING: _running, Phase.STOPPING: _stopping}
     for _ in range(len(Phase) + 1):  # a cycle takes no time only if something is wrong
         job = draft.job(job_id)
-        if job is None or job.phase is Phase.CLOSED or not steps[job.phase](draft, job):
+        if job is None or not _advance_once(draft, job):
             return
     raise AssertionError(f"job {job_id} does not come to rest")
+
+
+def _advance_once(draft: Draft, job: Job) -> bool:
+    """Take one transition that is due; return whether there was one."""
+    match job.phase:
+        case Phase.FORMING:
+            return _forming(draft, job)
+        case Phase.RUNNING:
+            return _running(draft, job)
+        case Phase.STOPPING:
+            return _stopping(draft, job)
+        case Phase.CLOSED:
+            return False
 
 
 def _forming(draft: Draft, job: Job) -> bool:
@@ -128,7 +94,7 @@ def _forming(draft: Draft, job: Job) -> bool:
     if tally.nodes == 0:
         _desert(draft, job)
         return False
-    is_enough = tally.eligible >= job.spec.min_nodes
+    is_enough = tally.placeable(job.spec.min_nodes) >= job.spec.min_nodes
     if is_enough != (job.first_ready_ms is not None):
         job = replace(job, first_ready_ms=now_ms if is_enough else None)
         draft.put_job(job)
@@ -140,13 +106,13 @@ def _forming(draft: Draft, job: Job) -> bool:
             draft.set_deadline(DeadlineKind.FORMING, job.job_id, until_ms)
             return False
         case GiveUp():
-            close(draft, job, Outcome.FAILED, _too_few(job, tally))
+            close(draft, job, Outcome.FAILED, _too_few(draft, job))
             return False
 
 
 def _desert(draft: Draft, job: Job) -> None:
     """Give up a run without nodes: at once after a goodbye, else when nobody comes back."""
-    if job.lost and job.lost[-1].reason is RoundReason.NODE_LEFT:
+    if job.lost and job.lost[-1].reason in LEAVING:
         close(draft, job, Outcome.ABANDONED, job.verdict)
     elif job.deserted_ms is None:
         draft.put_job(replace(job, deserted_ms=draft.now_ms))
@@ -155,12 +121,14 @@ def _desert(draft: Draft, job: Job) -> None:
         draft.set_deadline(DeadlineKind.FORMING, job.job_id, None)
 
 
-def _too_few(job: Job, tally: Tally) -> Verdict:
-    needed, there = job.spec.min_nodes, tally.eligible
+def _too_few(draft: Draft, job: Job) -> Verdict:
+    needed = job.spec.min_nodes
+    there = draft.tally(job.job_id).placeable(needed)
     seconds = job.spec.join_timeout_ms / 1000
     text = f"{there} of at least {needed} nodes were ready after {seconds:g} s"
     if job.lost:
         text += "; lost before: " + ", ".join(departure.name for departure in job.lost)
+    text += describe_cordoned(draft, job)
     return Verdict(
         VerdictCause.TOO_FEW_NODES,
         job.round_number,
@@ -173,7 +141,7 @@ def _too_few(job: Job, tally: Tally) -> Verdict:
 def _seal(draft: Draft, job: Job) -> None:
     """Fix the nodes and ranks of a new round."""
     nodes = tuple(draft.nodes_of(job.job_id))
-    candidates = [node for node in nodes if node.is_eligible]
+    candidates = choose_candidates(job, nodes)
     chosen = choose_members(candidates, slots=job.slots, max_nodes=job.spec.max_nodes)
     highest = max(job.round_number, *(node.held_round for node in nodes))
     members = assign_ranks(chosen)
@@ -237,8 +205,12 @@ def _running(draft: Draft, job: Job) -> bool:
     if _has_succeeded(round, tally):
         close(draft, job, Outcome.SUCCEEDED, None)
         return False
-    reason = _trouble(round)
+    reason = _trouble(round, is_held=is_held(job, tally, draft.now_ms))
     if reason is not None:
+        due_ms = culprit_due_ms(round)
+        if due_ms is not None and draft.now_ms < due_ms:
+            _await_culprit(draft, job, round, due_ms)
+            return False
         stop(draft, job, reason)
         return True
     if round.started_ms is None and tally.unstarted == 0:
@@ -254,29 +226,77 @@ def _running(draft: Draft, job: Job) -> bool:
             job, first_newcomer_ms=since_ms, last_arrival_ms=since_ms or job.last_arrival_ms
         )
         draft.put_job(job)
-    due_ms = growth_due_ms(job, tally)
-    if due_ms is not None and draft.now_ms >= due_ms:
+    growth_ms, drain_ms = growth_due_ms(job, tally), drain_due_ms(job, tally)
+    if drain_ms is not None and draft.now_ms >= drain_ms:
+        stop(draft, job, RoundReason.DRAINED)
+        return True
+    if growth_ms is not None and draft.now_ms >= growth_ms:
         stop(draft, job, RoundReason.GROWTH)
         return True
-    if due_ms is not None and draft.deadline(DeadlineKind.GROWTH, job_id) is None:
-        for node in draft.nodes_of(job_id):
-            if node.member:
-                draft.effects.append(NoticeGrowth(node.session, due_ms - draft.now_ms))
-    draft.set_deadline(DeadlineKind.GROWTH, job_id, due_ms)
+    draft.set_deadline(DeadlineKind.DRAIN, job_id, drain_ms)
+    draft.set_deadline(DeadlineKind.GROWTH, job_id, growth_ms)
+    _announce(draft, job, growth_ms)
     return False
+
+
+def _announce(draft: Draft, job: Job, growth_ms: int | None) -> None:
+    """Tell every member what is about to happen, when that has changed."""
+    round = job.round
+    assert round is not None
+    notices = tuple(notice for notice in round.notices if notice.name is not None)
+    if growth_ms is not None:
+        known = next((notice for notice in round.notices if notice.name is None), None)
+        # Every newcomer moves the instant: the latest that it can move to is told, once.
+        begun_ms = job.first_newcomer_ms or draft.now_ms
+        latest_ms = max(growth_ms, begun_ms + LAST_CALL_FACTOR * job.spec.settle_ms)
+        notices = (*notices, known or NoticeOf(None, latest_ms))
+    if notices == round.told:
+        return
+    draft.put_job(replace(job, round=replace(round, notices=notices, told=notices)))
+    for node in draft.nodes_of(job.job_id):
+        if node.member:
+            notify(draft, node)
 
 
 def _has_succeeded(round: Round, tally: Tally) -> bool:
     return tally.succeeded + len(round.succeeded_gone) == round.header.group_world_size
 
 
-def _trouble(round: Round) -> RoundReason | None:
+def _trouble(round: Round, *, is_held: bool) -> RoundReason | None:
     """Return why a running round has to be stopped, or None."""
     if round.failures or round.refusal is not None:
         return RoundReason.WORKER_FAILED
-    if round.departures:
+    if round.departures and not is_held:
         return round.departures[0].reason
     return None
+
+
+def culprit_due_ms(round: Round) -> int | None:
+    """Return until when a round with failures goes on although it has failed, or None for not.
+
+    When everybody who failed is a victim, the culprit is dying and has not been reported yet. The
+    stop would kill it before it could end by its own cause, and leave the verdict to a victim.
+    """
+    if round.refusal is not None or round.departures or round.first_failure_ms is None:
+        return None
+    if round.drain_began is not None:
+        return None  # it explains them
+    if round.failure_count == round.header.world_size:
+        return None  # nobody is left to be the culprit
+    if any(failed.symptom is not Symptom.VICTIM for failed in round.failures):
+        return None
+    return round.first_failure_ms + CULPRIT_DUE_MS
+
+
+def _await_culprit(draft: Draft, job: Job, round: Round, due_ms: int) -> None:
+    """Let the workers go on for a moment; what is known so far can be read already."""
+    if draft.deadline(DeadlineKind.CULPRIT, job.job_id) == due_ms:
+        return
+    draft.set_deadline(DeadlineKind.CULPRIT, job.job_id, due_ms)
+    verdict = find_verdict(round)
+    draft.put_job(replace(job, verdict=verdict))
+    why = "" if verdict is None else verdict.text
+    draft.changed(job.job_id, "culprit_awaited", round=round.header.number, why=why)
 
 
 def stop(draft: Draft, job: Job, reason: RoundReason) -> None:
@@ -289,6 +309,8 @@ def stop(draft: Draft, job: Job, reason: RoundReason) -> None:
     timing = draft.state.timing
     draft.set_deadline(DeadlineKind.START, job_id, None)
     draft.set_deadline(DeadlineKind.GROWTH, job_id, None)
+    draft.set_deadline(DeadlineKind.DRAIN, job_id, None)
+    draft.set_deadline(DeadlineKind.CULPRIT, job_id, None)
     due_ms = now_ms + job.spec.grace_ms + timing.stop_slack_ms
     draft.set_deadline(DeadlineKind.STOP, job_id, due_ms)
     draft.records.append(RoundStopped(job_id, round.header.number, reason))
@@ -300,7 +322,7 @@ def stop(draft: Draft, job: Job, reason: RoundReason) -> None:
 def _stopping(draft: Draft, job: Job) -> bool:
     round, tally = job.round, draft.tally(job.job_id)
     assert round is not None
-    if round.stop_reason is RoundReason.GROWTH and _has_succeeded(round, tally):
+    if round.stop_reason in PLANNED and _has_succeeded(round, tally):
         close(draft, job, Outcome.SUCCEEDED, None)
         return False
     if tally.pending > 0:
@@ -343,12 +365,15 @@ def _settle(draft: Draft, job: Job) -> None:
         )
     )
     draft.set_deadline(DeadlineKind.STOP, job.job_id, None)
+    draft.put_job(job)
+    blame(draft, job, round, judgement.verdict)
+    job = draft.the_job(job.job_id)
     if not judgement.goes_on:
         close(draft, job, Outcome.FAILED, judgement.verdict)
         return
-    for node in draft.nodes_of(job.job_id):
-        if node.member:
-            draft.put_node(node._replace(member=False, assignment=None))
+    members = [node for node in draft.nodes_of(job.job_id) if node.member]
+    for node in members:
+        draft.put_node(node._replace(member=False, assignment=None))
     draft.put_job(
         replace(
             job,
@@ -360,6 +385,8 @@ def _settle(draft: Draft, job: Job) -> None:
             trouble_ms=find_trouble_ms(round),
         )
     )
+    for node in members:
+        fence_unclean(draft, node)
     draft.changed(
         job.job_id,
         "round_settled",
@@ -416,6 +443,8 @@ def close(draft: Draft, job: Job, outcome: Outcome, verdict: Verdict | None) -> 
         DeadlineKind.START,
         DeadlineKind.STOP,
         DeadlineKind.GROWTH,
+        DeadlineKind.DRAIN,
+        DeadlineKind.CULPRIT,
         DeadlineKind.ABANDON,
     ):
         draft.set_deadline(kind, job_id, None)

@@ -11,6 +11,7 @@ from dataclasses import fields, replace
 
 from rallypoint.server.core import inputs
 from rallypoint.server.core.deadlines import DeadlineKind
+from rallypoint.server.core.drains import ask_again, begin_drain, end_drain, has_notices, notify
 from rallypoint.server.core.effects import (
     Disconnect,
     EpochRaised,
@@ -18,23 +19,25 @@ from rallypoint.server.core.effects import (
     Refusal,
     RefusalKind,
     Refuse,
-    RunOpened,
     Welcome,
+    run_opened,
 )
+from rallypoint.server.core.fences import SLACK_MS, fence_lost, fence_unclean, lift_fence
+from rallypoint.server.core.health import find_bar
 from rallypoint.server.core.model import (
     JOBS_MAX,
     LOST_MAX,
     NODES_PER_JOB_MAX,
     Activity,
     Departure,
-    Identity,
     Job,
     JobSpec,
-    Node,
     NodeName,
     Phase,
     RoundReason,
 )
+from rallypoint.server.core.node import Identity, Node
+from rallypoint.server.core.path import note_break
 from rallypoint.server.core.reports import (
     become_ready,
     depart,
@@ -131,6 +134,8 @@ def _open_if_needed(draft: Draft, said: inputs.Hello) -> Job:
     if job is not None and (job.phase is not Phase.CLOSED or _belongs_to(job, said)):
         return job
     run = max(said.run, 1) if job is None else max(said.run, job.run + 1)
+    fence_ms = said.identity.spec.fence_ms
+    blind_until_ms = fence_ms + SLACK_MS if draft.state.is_blind and fence_ms else 0
     opened = Job(
         job_id=said.identity.job_id,
         run=run,
@@ -139,6 +144,9 @@ def _open_if_needed(draft: Draft, said: inputs.Hello) -> Job:
         forming_since_ms=draft.now_ms,
         launch_id=said.identity.launch_id,
         round_number=0 if job is None else job.round_number,  # grows through all runs of the job
+        health=() if job is None else job.health,
+        fences=() if job is None else job.fences,
+        blind_until_ms=max(blind_until_ms, 0 if job is None else job.blind_until_ms),
     )
     _record_opened(draft, opened)
     draft.put_job(opened)
@@ -148,9 +156,7 @@ def _open_if_needed(draft: Draft, said: inputs.Hello) -> Job:
 
 
 def _record_opened(draft: Draft, job: Job) -> None:
-    draft.records.append(
-        RunOpened(job.job_id, job.run, job.spec, job.launch_id, job.round_number, job.restart_count)
-    )
+    draft.records.append(run_opened(job))
 
 
 def _refuse_identity(draft: Draft, job: Job, identity: Identity) -> Refusal | None:
@@ -214,11 +220,20 @@ def compare_specs(expected: JobSpec, actual: JobSpec) -> tuple[tuple[str, str, s
         if name not in ("min_nodes", "max_nodes") and was != came:
             if name.endswith("_ms"):
                 name, was, came = name[:-3], f"{was / 1000:g} s", f"{came / 1000:g} s"
+            elif isinstance(was, tuple):
+                was, came = (",".join(map(str, codes)) or "none" for codes in (was, came))
             found.append((_FLAGS.get(name, name.replace("_", "-")), str(was), str(came)))
     return tuple(found)
 
 
-_FLAGS = {"grace": "shutdown-timeout", "settle": "settle-time"}
+_FLAGS = {
+    "grace": "shutdown-timeout",
+    "settle": "settle-time",
+    "fence": "fence-after",
+    "no_retry": "no-retry-exit-codes",
+    "no_requeue": "no-requeue-exit-codes",
+    "progress": "progress-after",
+}
 
 
 def _nnodes(spec: JobSpec) -> str:
@@ -228,13 +243,15 @@ def _nnodes(spec: JobSpec) -> str:
 def _join(draft: Draft, job: Job, said: inputs.Hello) -> None:
     """Add a node that this coordinator does not know."""
     identity = said.identity
+    name = _free_name(draft, identity)
     node = Node(
         identity=identity,
-        name=_free_name(draft, identity),
+        name=name,
         arrival=job.next_arrival,
         connection=said.connection,
         acknowledged=said.acknowledged,
         revision=said.revision,
+        bar=find_bar(job.health, name, draft.now_ms),
     )
     if said.ready is not None:
         node = node._replace(
@@ -257,8 +274,15 @@ def _join(draft: Draft, job: Job, said: inputs.Hello) -> None:
     draft.put_job(job)
     draft.set_deadline(DeadlineKind.ABANDON, job.job_id, None)
     draft.put_node(node)
+    if said.ready is not None:
+        lift_fence(draft, node)
+    elif node.claim is None:
+        fence_unclean(draft, node)
     note_arrival(draft, node)
-    _greet(draft, node, job)
+    ask_again(draft, node)
+    if said.draining is not None:
+        begin_drain(draft, draft.the_node(node.session), *said.draining)
+    _greet(draft, draft.the_node(node.session), job)
     draft.changed(job.job_id, "node_joined", node=node.name)
 
 
@@ -276,6 +300,8 @@ def _greet(draft: Draft, node: Node, job: Job) -> None:
     draft.resend.add(node.session)
     draft.touched[node.session] = None
     draft.effects.append(Welcome(node.session, node.connection, node.name, job.run))
+    if has_notices(draft, node):
+        notify(draft, node)
     hear(draft, node.session)
 
 
@@ -302,6 +328,8 @@ def _resume(draft: Draft, node: Node, said: inputs.Hello) -> Refusal | None:
     elif said.claim is not None and node.member:
         if said.claim.header.number == node.held_round:
             take_claim(draft, session, said.claim)
+    if said.draining is not None:
+        begin_drain(draft, draft.the_node(session), *said.draining)
     _greet(draft, draft.the_node(session), draft.the_job(node.job_id))
     draft.changed(node.job_id, "node_resumed", node=node.name)
     return None
@@ -318,12 +346,32 @@ def broken(draft: Draft, sender: inputs.Sender) -> Refusal | None:
         grace_ms = draft.state.timing.reconnect_grace_ms
         draft.set_deadline(DeadlineKind.GRACE, node.session, draft.now_ms + grace_ms)
         draft.changed(node.job_id, "node_disconnected", node=node.name)
+        _note_break(draft, node)
     return None
+
+
+def _note_break(draft: Draft, node: Node) -> None:
+    """Count the break; when the path is to blame, graces that end from now on become leases."""
+    state, was_suspected = draft.state, draft.path.is_suspected(draft.now_ms)
+    path = note_break(draft.path, len(state.nodes), draft.now_ms, state.lease_ms())
+    draft.put_path(path)
+    if path.is_suspected(draft.now_ms) and not was_suspected:
+        breaks, sessions = path.breaks(), len(state.nodes)
+        draft.changed(node.job_id, "path_suspected", breaks=breaks, sessions=sessions)
 
 
 def lose(draft: Draft, node: Node, reason: RoundReason, text: str) -> None:
     """Let a node go for good; its round ends unless it had succeeded."""
+    is_lost = reason is RoundReason.NODE_LOST
+    if not is_lost:
+        end_drain(draft, node)
+    if node.drain is not None:
+        reason, text = RoundReason.DRAINED, f"{node.drain.reason}; {text}"
     depart(draft, node, reason, text)
+    if is_lost:
+        fence_lost(draft, node)
+    else:
+        lift_fence(draft, node)
     draft.remove_node(node)
     draft.effects.append(Disconnect(node.session))
     job = draft.the_job(node.job_id)

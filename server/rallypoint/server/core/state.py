@@ -16,7 +16,9 @@ from typing import NamedTuple
 
 from rallypoint.server.core.deadlines import DeadlineKey, DeadlineKind, Deadlines
 from rallypoint.server.core.effects import Effect, JobChanged, Record
-from rallypoint.server.core.model import Activity, Job, JobId, Node, NodeName, SessionId
+from rallypoint.server.core.model import Activity, Bar, Job, JobId, NodeName, SessionId
+from rallypoint.server.core.node import Node
+from rallypoint.server.core.path import Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +49,9 @@ class Tally(NamedTuple):
     away: int = 0
     """Stream broken, within the grace."""
     eligible: int = 0
-    """Attached and READY."""
+    """Attached, READY and not set aside for their health."""
+    reserve: int = 0
+    """Quarantined, else eligible."""
     members: int = 0
     pending: int = 0
     """Members that a stop has to wait for."""
@@ -57,21 +61,45 @@ class Tally(NamedTuple):
     """Members that have succeeded."""
     newcomers: int = 0
     """Eligible nodes that are no members."""
+    draining: int = 0
+    """Members that drain."""
+
+    def placeable(self, min_nodes: int) -> int:
+        """Return how many nodes a round can have: the reserve only as far as `min_nodes` asks."""
+        return max(self.eligible, min(self.eligible + self.reserve, min_nodes))
 
     def plus(self, other: Tally, sign: int) -> Tally:
         """Return this tally with another one added (sign 1) or taken away (sign -1)."""
-        return Tally._make(mine + sign * its for mine, its in zip(self, other, strict=True))
+        return Tally(
+            self.nodes + sign * other.nodes,
+            self.away + sign * other.away,
+            self.eligible + sign * other.eligible,
+            self.reserve + sign * other.reserve,
+            self.members + sign * other.members,
+            self.pending + sign * other.pending,
+            self.unstarted + sign * other.unstarted,
+            self.succeeded + sign * other.succeeded,
+            self.newcomers + sign * other.newcomers,
+            self.draining + sign * other.draining,
+        )
 
 
-_Standing = tuple[bool, Activity, bool, bool]
-"""All that a node's tally depends on: attached, activity, member, set aside."""
+_Standing = tuple[bool, Activity, bool, bool, Bar, bool]
+"""All that a node's tally depends on: attached, activity, member, set aside, bar, draining."""
 _tallies: dict[_Standing, Tally] = {}
 _differences: dict[tuple[_Standing, _Standing], Tally] = {}
 """Worked out once for each of the few standings and pairs of standings that there are."""
 
 
 def _standing(node: Node) -> _Standing:
-    return (node.attached, node.activity, node.member, node.set_aside)
+    return (
+        node.attached,
+        node.activity,
+        node.member,
+        node.set_aside,
+        node.bar,
+        node.drain is not None,
+    )
 
 
 def tally_of(node: Node) -> Tally:
@@ -83,11 +111,13 @@ def tally_of(node: Node) -> Tally:
             nodes=1,
             away=not node.attached,
             eligible=node.is_eligible,
+            reserve=node.is_reserve,
             members=node.member,
             pending=node.is_pending,
             unstarted=node.member and node.activity is Activity.ASSIGNED,
             succeeded=node.member and node.activity is Activity.SUCCEEDED,
             newcomers=node.is_eligible and not node.member,
+            draining=node.member and node.drain is not None,
         )
     return found
 
@@ -117,6 +147,8 @@ class State:
     """Epoch with which this life of the coordinator began."""
     window_until_ms: int = 0
     """Nothing is sealed before."""
+    is_blind: bool = False
+    """Workers may run of which this life of the coordinator has not heard; it began at 0 ms."""
     jobs: dict[JobId, Job] = field(default_factory=dict)
     nodes: dict[SessionId, Node] = field(default_factory=dict)
     sessions: dict[JobId, dict[SessionId, None]] = field(default_factory=dict)
@@ -124,6 +156,7 @@ class State:
     index: dict[IndexKey, SessionId] = field(default_factory=dict)
     tallies: dict[JobId, Tally] = field(default_factory=dict)
     deadlines: Deadlines = field(default_factory=Deadlines)
+    path: Path = field(default_factory=Path)
 
     def heartbeat_interval_ms(self) -> int:
         """Return the interval between an agent's heartbeats: 1 s, or sessions / 500 in s."""
@@ -150,6 +183,7 @@ class Delta(NamedTuple):
     tallies: dict[JobId, Tally]
     deadlines: dict[DeadlineKey, int | None]
     window_closed: bool
+    path: Path | None = None
 
     @property
     def is_empty(self) -> bool:
@@ -180,6 +214,7 @@ class Draft:
         self._tallies: dict[JobId, Tally] = {}
         self._deadlines: dict[DeadlineKey, int | None] = {}
         self._window_closed = False
+        self._path: Path | None = None
 
     @property
     def epoch(self) -> int:
@@ -194,6 +229,15 @@ class Draft:
     def window_is_open(self) -> bool:
         """True while the coordinator only listens for rounds to adopt."""
         return self.state.window_until_ms > 0 and not self._window_closed
+
+    @property
+    def path(self) -> Path:
+        """What is known of the way between the coordinator and its agents."""
+        return self.state.path if self._path is None else self._path
+
+    def put_path(self, path: Path) -> None:
+        """Replace what is known of the path."""
+        self._path = path
 
     def close_window(self) -> None:
         """Seal rounds from here on."""
@@ -219,7 +263,12 @@ class Draft:
         """Forget a job without nodes."""
         self._jobs[job_id] = None
         self._tallies[job_id] = Tally()
-        for kind in (DeadlineKind.FORGET, DeadlineKind.ABANDON, DeadlineKind.FORMING):
+        for kind in (
+            DeadlineKind.FORGET,
+            DeadlineKind.ABANDON,
+            DeadlineKind.FORMING,
+            DeadlineKind.HEALTH,
+        ):
             self.set_deadline(kind, job_id, None)
 
     def changed_jobs(self) -> list[JobId]:
@@ -285,6 +334,8 @@ class Draft:
             and old.attached == node.attached
             and old.member == node.member
             and old.set_aside == node.set_aside
+            and old.drain == node.drain
+            and old.bar is node.bar
         ):
             self._tallies[job_id] = tally.plus(_difference(old, node), 1)
         self._nodes[session] = node
@@ -332,6 +383,7 @@ class Draft:
             tallies=self._tallies,
             deadlines=self._deadlines,
             window_closed=self._window_closed,
+            path=self._path,
         )
 
 
@@ -344,6 +396,8 @@ def apply(state: State, delta: Delta) -> None:
         state.epoch = delta.epoch
     if delta.window_closed:
         state.window_until_ms = 0
+    if delta.path is not None:
+        state.path = delta.path
     for session, node in delta.nodes.items():
         _apply_node(state, session, node)
     for index_key, holder in delta.entries.items():
@@ -355,11 +409,15 @@ def apply(state: State, delta: Delta) -> None:
     for key, at_ms in delta.deadlines.items():
         state.deadlines.set(key, at_ms)
     for job_id, job in delta.jobs.items():
-        if job is None:
-            for entries in (state.jobs, state.sessions, state.tallies):
-                entries.pop(job_id, None)
-        else:
-            state.jobs[job_id] = job
+        _apply_job(state, job_id, job)
+
+
+def _apply_job(state: State, job_id: JobId, job: Job | None) -> None:
+    if job is not None:
+        state.jobs[job_id] = job
+        return
+    for entries in (state.jobs, state.sessions, state.tallies):
+        entries.pop(job_id, None)
 
 
 def _apply_node(state: State, session: SessionId, node: Node | None) -> None:

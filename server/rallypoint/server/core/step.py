@@ -9,7 +9,9 @@ from rallypoint.server.core import inputs
 from rallypoint.server.core.adoption import adopt
 from rallypoint.server.core.deadlines import DeadlineKey, DeadlineKind
 from rallypoint.server.core.desired import tell_nodes
+from rallypoint.server.core.drains import ask_to_drain, reason_of_leaving
 from rallypoint.server.core.effects import Effect, Record, Refusal
+from rallypoint.server.core.health import cordon, end_quarantines, uncordon
 from rallypoint.server.core.model import (
     LOST_MAX,
     Activity,
@@ -23,6 +25,7 @@ from rallypoint.server.core.model import (
     Verdict,
     VerdictCause,
 )
+from rallypoint.server.core.path import note_stall
 from rallypoint.server.core.reports import heartbeat, report
 from rallypoint.server.core.rounds import REMEMBERED_MS, advance, close, stop
 from rallypoint.server.core.sessions import broken, forget, hello, lose
@@ -63,7 +66,8 @@ def step(state: State, said: inputs.Input, now_ms: int) -> Transition:
     if refusal is not None:
         return _refused(state, now_ms, draft, refusal)
     for session, text in draft.leaving:
-        lose(draft, draft.the_node(session), RoundReason.NODE_LEFT, text)
+        node = draft.the_node(session)
+        lose(draft, node, reason_of_leaving(node), text)
     jobs = _touched_jobs(draft, said)
     for job_id in jobs:
         advance(draft, job_id)
@@ -87,7 +91,7 @@ def _touched_jobs(draft: Draft, said: inputs.Input) -> tuple[JobId, ...]:
     return tuple(found)
 
 
-def _take(draft: Draft, said: inputs.Input) -> Refusal | None:
+def _take(draft: Draft, said: inputs.Input) -> Refusal | None:  # noqa: C901  # one flat case per input
     match said:
         case inputs.Hello():
             return hello(draft, said)
@@ -95,8 +99,17 @@ def _take(draft: Draft, said: inputs.Input) -> Refusal | None:
             return heartbeat(draft, said)
         case inputs.Broken(sender=sender):
             return broken(draft, sender)
+        case inputs.Cordon():
+            return cordon(draft, said)
+        case inputs.Uncordon():
+            return uncordon(draft, said)
         case inputs.TimePassed():
             _expire(draft)
+            return None
+        case inputs.DrainNode():
+            return ask_to_drain(draft, said)
+        case inputs.Stalled(late_ms=late_ms):
+            draft.put_path(note_stall(draft.path, late_ms, draft.now_ms, draft.state.lease_ms()))
             return None
         case inputs.JobBroken(job_id=job_id, report=text):
             _fail_broken(draft, job_id, text)
@@ -108,6 +121,7 @@ def _take(draft: Draft, said: inputs.Input) -> Refusal | None:
             | inputs.Exited()
             | inputs.Succeeded()
             | inputs.Blocked()
+            | inputs.Draining()
             | inputs.Goodbye()
         ):
             return report(draft, said)
@@ -123,17 +137,24 @@ def _expire(draft: Draft) -> None:
     key = first[1]
     draft.set_deadline(key[0], key[1], None)
     if key[0] in (DeadlineKind.LEASE, DeadlineKind.GRACE):
-        _expire_session(draft, key)
+        _expire_session(draft, key, first[0])
+    elif key[0] is DeadlineKind.HEALTH:
+        end_quarantines(draft, JobId(key[1]))
     else:
         _expire_job(draft, key)
 
 
-def _expire_session(draft: Draft, key: DeadlineKey) -> None:
+def _expire_session(draft: Draft, key: DeadlineKey, due_ms: int) -> None:
     node = draft.node(SessionId(key[1]))
     if node is None:
         return
     if key[0] is DeadlineKind.GRACE:
-        seconds = draft.state.timing.reconnect_grace_ms / 1000
+        assert node.broke_ms is not None
+        lease_ends_ms = node.broke_ms + draft.state.lease_ms()
+        if draft.path.is_suspected(draft.now_ms) and draft.now_ms < lease_ends_ms:
+            draft.set_deadline(DeadlineKind.GRACE, node.session, lease_ends_ms)
+            return
+        seconds = (due_ms - node.broke_ms) / 1000
         text = f"its connection broke and did not come back within {seconds:g} s"
     else:
         lease_ms = draft.state.lease_ms()
@@ -154,7 +175,7 @@ def _expire_job(draft: Draft, key: DeadlineKey) -> None:
     if job is None:
         return
     match kind:
-        case DeadlineKind.FORMING | DeadlineKind.GROWTH:
+        case DeadlineKind.FORMING | DeadlineKind.GROWTH | DeadlineKind.DRAIN | DeadlineKind.CULPRIT:
             draft.put_job(job)  # `advance` looks again
         case DeadlineKind.START if job.phase is Phase.RUNNING:
             assert job.round is not None

@@ -16,7 +16,7 @@ from google.rpc.status_pb2 import Status
 from rallypoint.server.coordinator import Coordinator
 from rallypoint.server.core import inputs
 from rallypoint.server.core.explain import explain
-from rallypoint.server.core.model import JOBS_MAX, JobId, SessionId
+from rallypoint.server.core.model import JOBS_MAX, Bar, JobId, Phase, SessionId
 from rallypoint.server.core.state import State
 from rallypoint.server.rpc.convert import (
     InvalidMessage,
@@ -27,8 +27,14 @@ from rallypoint.server.rpc.convert import (
 )
 from rallypoint.server.rpc.errors import lost_status, protocol_status
 from rallypoint.server.rpc.outbox import Outbox, Outboxes
+from rallypoint.server.rpc.stalls import Stalls
 from rallypoint.server.rpc.status import abort_with, invalid_status
-from rallypoint.server.rpc.views import desired_message, waiting_message
+from rallypoint.server.rpc.views import (
+    desired_message,
+    notices_message,
+    set_aside_message,
+    waiting_message,
+)
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import agent_service_pb2_grpc as agent_grpc
 from rallypoint.v1 import job_pb2
@@ -44,6 +50,8 @@ RETOLD_PART = 10
 EXPLAINED_MS = 200
 """How long an explanation serves: a job's nodes ask one after the other, a thousand in a second."""
 
+_EOF: object = grpc.aio.EOF
+"""What a read brings when the peer has ended its side; `read` is annotated without it."""
 _Context = grpc.aio.ServicerContext[agent_pb2.SessionRequest, agent_pb2.SessionResponse]
 
 
@@ -57,6 +65,7 @@ class AgentService(agent_grpc.AgentServiceServicer):
         self._state = state
         self._explained: dict[JobId, tuple[int, job_pb2.Waiting | None]] = {}
         """What each job waits for, and when that was worked out."""
+        self._stalls = Stalls(lambda: state.lease_ms() / 1000)
 
     async def Session(  # type: ignore[override]  # a handler may write instead of yield
         self,
@@ -66,8 +75,8 @@ class AgentService(agent_grpc.AgentServiceServicer):
         """Carry one connection of one agent until it breaks or is refused."""
         try:
             async with asyncio.timeout(HELLO_S_MAX):
-                first = await anext(aiter(request_iterator), None)
-            if first is None:
+                first = await context.read()
+            if first is _EOF:
                 return
             said = to_hello(first)
         except TimeoutError:
@@ -79,7 +88,7 @@ class AgentService(agent_grpc.AgentServiceServicer):
             await abort_with(context, protocol_status(unsupported.version))
         outbox = self._outboxes.open(said.identity.session, said.connection)
         try:
-            end = await self._carry(said, request_iterator, context, outbox)
+            end = await self._carry(said, context, outbox)
         finally:
             self._outboxes.close(outbox)
             sender = inputs.Sender(said.identity.session, said.connection, 0)
@@ -87,30 +96,19 @@ class AgentService(agent_grpc.AgentServiceServicer):
         if end is not None:
             await abort_with(context, end)
 
-    async def _carry(
-        self,
-        said: inputs.Hello,
-        requests: AsyncIterator[agent_pb2.SessionRequest],
-        context: _Context,
-        outbox: Outbox,
-    ) -> Status | None:
+    async def _carry(self, said: inputs.Hello, context: _Context, outbox: Outbox) -> Status | None:
         """Read and write until either side ends; return the status to end with, if any."""
         await self._coordinator.submit(said)
         async with asyncio.TaskGroup() as tasks:
-            reader = tasks.create_task(self._read(said, requests, outbox))
+            reader = tasks.create_task(self._read(said, context, outbox))
             await self._write(context, outbox)
             reader.cancel()
         return outbox.end
 
-    async def _read(
-        self,
-        said: inputs.Hello,
-        requests: AsyncIterator[agent_pb2.SessionRequest],
-        outbox: Outbox,
-    ) -> None:
+    async def _read(self, said: inputs.Hello, context: _Context, outbox: Outbox) -> None:
         session, connection = said.identity.session, said.connection
         try:
-            async for envelope in requests:
+            while (envelope := await context.read()) is not _EOF:
                 if envelope.session_id != session or envelope.connection != connection:
                     raise InvalidMessage("session_id", "a stream carries one session for now")
                 report = to_report(envelope, said.identity.local_world_size)
@@ -129,21 +127,22 @@ class AgentService(agent_grpc.AgentServiceServicer):
 
     async def _write(self, context: _Context, outbox: Outbox) -> None:
         """Send what the outbox holds until it is to end."""
-        while True:
-            await outbox.wake.wait()
-            outbox.wake.clear()
-            try:
-                # One limit for the few messages of a batch: a limit costs as much as a message.
-                async with asyncio.timeout(self._state.lease_ms() / 1000):
+        try:
+            async with asyncio.timeout(None) as scope:
+                while outbox.end is None and not outbox.ended:
+                    await outbox.wake.wait()
+                    outbox.wake.clear()
+                    self._stalls.begin(scope)
                     for message in self._take(outbox):
                         await context.write(message)
                     if outbox.heartbeat > outbox.answered:
                         await context.write(await self._answer(outbox))
-            except TimeoutError:
-                log.warning("peer_does_not_read", session_id=outbox.session)
-                outbox.finish(lost_status())
-            if outbox.end is not None or outbox.ended:
-                return
+                    self._stalls.end(scope)
+        except TimeoutError:
+            log.warning("peer_does_not_read", session_id=outbox.session)
+            outbox.finish(lost_status())
+        finally:
+            self._stalls.end(scope)
 
     def _take(self, outbox: Outbox) -> list[agent_pb2.SessionResponse]:
         """Empty the outbox into messages, in the order in which they have to be sent."""
@@ -152,15 +151,13 @@ class AgentService(agent_grpc.AgentServiceServicer):
             return found
         if outbox.welcome is not None:
             found.append(self._envelope(outbox, welcome=self._welcome(outbox)))
-            outbox.welcome = outbox.desired = None
+            outbox.welcome = outbox.desired = outbox.notify = None
         if outbox.desired is not None:
             found.append(self._envelope(outbox, desired=desired_message(outbox.desired)))
             outbox.desired = None
-        if outbox.notice is not None:
-            left = to_duration(outbox.notice.time_left_ms)
-            notice = agent_pb2.Notice(kind=agent_pb2.NOTICE_KIND_GROWTH, time_left=left)
-            found.append(self._envelope(outbox, notice=notice))
-            outbox.notice = None
+        if outbox.notify is not None:
+            found.append(self._envelope(outbox, notices=notices_message(outbox.notify)))
+            outbox.notify = None
         return found
 
     async def _answer(self, outbox: Outbox) -> agent_pb2.SessionResponse:
@@ -186,9 +183,12 @@ class AgentService(agent_grpc.AgentServiceServicer):
         node = state.nodes.get(session)
         if node is None:
             return None
+        job = state.jobs[node.job_id]
+        if node.bar is not Bar.NONE and job.phase is Phase.RUNNING and not node.member:
+            return set_aside_message(job, node, now_ms)
         known = self._explained.get(node.job_id)
         if known is None or not 0 <= now_ms - known[0] < EXPLAINED_MS:
-            waiting = explain(state, state.jobs[node.job_id], now_ms)
+            waiting = explain(state, job, now_ms)
             known = (now_ms, None if waiting is None else waiting_message(waiting))
             self._explained[node.job_id] = known
             if len(self._explained) > JOBS_MAX:
@@ -207,6 +207,7 @@ class AgentService(agent_grpc.AgentServiceServicer):
             heartbeat_interval=to_duration(state.heartbeat_interval_ms()),
             lease=to_duration(state.lease_ms()),
             desired=None if outbox.desired is None else desired_message(outbox.desired),
+            notices=None if outbox.notify is None else notices_message(outbox.notify),
         )
 
     def _envelope(
@@ -215,7 +216,7 @@ class AgentService(agent_grpc.AgentServiceServicer):
         *,
         welcome: agent_pb2.Welcome | None = None,
         desired: agent_pb2.DesiredState | None = None,
-        notice: agent_pb2.Notice | None = None,
+        notices: agent_pb2.Notices | None = None,
         acknowledgement: agent_pb2.Acknowledgement | None = None,
     ) -> agent_pb2.SessionResponse:
         return agent_pb2.SessionResponse(
@@ -225,6 +226,6 @@ class AgentService(agent_grpc.AgentServiceServicer):
             epoch=self._outboxes.epoch,
             welcome=welcome,
             desired=desired,
-            notice=notice,
+            notices=notices,
             acknowledgement=acknowledgement,
         )

@@ -6,7 +6,7 @@ Unknown values of an enum are refused like unspecified ones.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from google.protobuf.duration_pb2 import Duration
 
@@ -14,9 +14,7 @@ from rallypoint.server.core import inputs
 from rallypoint.server.core.model import (
     Activity,
     Assignment,
-    Claim,
     ErrorRecord,
-    Identity,
     JobId,
     JobSpec,
     NodeName,
@@ -25,8 +23,9 @@ from rallypoint.server.core.model import (
     SessionId,
     WorkerExit,
 )
+from rallypoint.server.core.node import Claim, Identity
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
-from rallypoint.v1 import job_pb2, node_pb2, round_pb2
+from rallypoint.v1 import job_pb2, node_pb2, node_service_pb2, round_pb2
 from rallypoint.wire.durations import to_ms
 
 PROTOCOL_VERSION = 1
@@ -37,14 +36,20 @@ WORKERS_PER_NODE_MAX = 4_096
 LABELS_MAX = 32
 LABEL_BYTES_MAX = 256
 NODES_MAX = 16_384
+FENCE_BEYOND_GRACE_MS = 3_000
+"""Three heartbeats: a fence may not fall because of one that was late."""
 DURATION_MS_MAX = 30 * 86_400_000
 """A month: longer waits are mistakes."""
 MESSAGE_CHARS_MAX = 4_096
 TRACEBACK_CHARS_MAX = 16_384
 STDERR_CHARS_MAX = 4_096
 TEXT_CHARS_MAX = 1_024
+QUARANTINE_AFTER_MAX = 1_000
+"""As many failures of every sick node are remembered."""
 
 _JOB_ID_PUNCTUATION = frozenset("-_.:/@")
+_HEXADECIMAL = frozenset("0123456789abcdef")
+_DEFAULT_SPEC = JobSpec()
 
 
 class InvalidMessage(Exception):
@@ -74,7 +79,7 @@ def _require(holds: bool, path: str, problem: str) -> None:
 def to_session(envelope: agent_pb2.SessionRequest) -> SessionId:
     """Return the session of an envelope."""
     session = envelope.session_id
-    is_hex = len(session) == 32 and all(char in "0123456789abcdef" for char in session)
+    is_hex = len(session) == 32 and _HEXADECIMAL.issuperset(session)
     _require(is_hex, "session_id", "must be 32 lower-case hexadecimal digits")
     return SessionId(session)
 
@@ -99,6 +104,7 @@ def to_hello(envelope: agent_pb2.SessionRequest) -> inputs.Hello:
         revision=said.revision_applied,
         claim=_to_claim(said.held) if has_held else None,
         ready=_to_ready(said.ready, "hello.ready") if has_ready else None,
+        draining=_to_drain(said.draining, "hello.draining") if said.HasField("draining") else None,
     )
 
 
@@ -135,6 +141,33 @@ def to_job_id(job_id: str, path: str) -> JobId:
     return JobId(job_id)
 
 
+def to_drain_node(request: node_service_pb2.DrainNodeRequest) -> inputs.DrainNode:
+    """Return the input of a request to let a node leave."""
+    return inputs.DrainNode(
+        to_job_id(request.job_id, "job_id"),
+        NodeName(_to_name(request.node_name, "node_name")),
+        _to_ms(request.time, "time"),
+        _limited(request.reason, TEXT_CHARS_MAX),
+    )
+
+
+def to_cordon(request: node_service_pb2.CordonNodeRequest) -> inputs.Cordon:
+    """Return the input of a request to set a node aside."""
+    return inputs.Cordon(
+        to_job_id(request.job_id, "job_id"),
+        NodeName(_to_name(request.node_name, "node_name")),
+        _limited(request.reason, TEXT_CHARS_MAX),
+    )
+
+
+def to_uncordon(request: node_service_pb2.UncordonNodeRequest) -> inputs.Uncordon:
+    """Return the input of a request to take a node back."""
+    return inputs.Uncordon(
+        to_job_id(request.job_id, "job_id"),
+        NodeName(_to_name(request.node_name, "node_name")),
+    )
+
+
 def _to_name(name: str, path: str) -> str:
     _require(
         0 < len(name.encode()) <= NAME_BYTES_MAX, path, f"must have 1 to {NAME_BYTES_MAX} bytes"
@@ -154,7 +187,7 @@ def _to_labels(labels: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
 def _to_spec(spec: job_pb2.JobSpec) -> JobSpec:
     low, high = spec.min_nodes, spec.max_nodes
     _require(1 <= low <= high <= NODES_MAX, "hello.spec", f"needs 1 <= min <= max <= {NODES_MAX}")
-    default = JobSpec()
+    default = _DEFAULT_SPEC
     return JobSpec(
         min_nodes=low,
         max_nodes=high,
@@ -166,7 +199,44 @@ def _to_spec(spec: job_pb2.JobSpec) -> JobSpec:
         grow=spec.grow if spec.HasField("grow") else default.grow,
         grace_ms=_spec_ms(spec, "grace", default.grace_ms),
         restart_backoff_ms=_spec_ms(spec, "restart_backoff", default.restart_backoff_ms),
+        fence_ms=_to_fence_ms(spec, default),
+        no_retry=_to_codes(spec.no_retry_exit_codes, "hello.spec.no_retry_exit_codes"),
+        no_requeue=_to_codes(spec.no_requeue_exit_codes, "hello.spec.no_requeue_exit_codes"),
+        quarantine_after=_to_quarantine_after(spec, default),
+        quarantine_window_ms=_spec_ms(spec, "quarantine_window", default.quarantine_window_ms),
+        quarantine_cooldown_ms=_spec_ms(
+            spec, "quarantine_cooldown", default.quarantine_cooldown_ms
+        ),
+        max_reformations=_spec_count(spec, "max_reformations", default.max_reformations),
+        crash_loop=_spec_count(spec, "crash_loop", default.crash_loop),
+        progress_ms=_spec_ms(spec, "progress_after", default.progress_ms),
     )
+
+
+def _to_quarantine_after(spec: job_pb2.JobSpec, default: JobSpec) -> int:
+    count = _spec_count(spec, "quarantine_after", default.quarantine_after)
+    problem = f"must be at most {QUARANTINE_AFTER_MAX}"
+    _require(count <= QUARANTINE_AFTER_MAX, "hello.spec.quarantine_after", problem)
+    return count
+
+
+def _to_fence_ms(spec: job_pb2.JobSpec, default: JobSpec) -> int:
+    fence_ms = _spec_ms(spec, "fence_after", default.fence_ms)
+    grace_ms = _spec_ms(spec, "grace", default.grace_ms)
+    # The agent needs the grace, and has to be able to hear a coordinator before that.
+    fits = fence_ms == 0 or fence_ms >= grace_ms + FENCE_BEYOND_GRACE_MS
+    problem = f"must be at least {FENCE_BEYOND_GRACE_MS // 1000} s longer than the grace"
+    _require(fits, "hello.spec.fence_after", problem)
+    return fence_ms
+
+
+def _to_codes(codes: Sequence[int], path: str) -> tuple[int, ...]:
+    _require(all(1 <= code <= 255 for code in codes), path, "each must be 1 to 255")
+    return tuple(sorted(set(codes)))
+
+
+def _spec_count(spec: job_pb2.JobSpec, name: str, default: int) -> int:
+    return getattr(spec, name) if spec.HasField(name) else default  # type: ignore[arg-type]
 
 
 def _spec_ms(spec: job_pb2.JobSpec, name: str, default_ms: int) -> int:
@@ -198,6 +268,7 @@ _REASONS = {
     round_pb2.ROUND_REASON_NODE_LEFT: RoundReason.NODE_LEFT,
     round_pb2.ROUND_REASON_GROWTH: RoundReason.GROWTH,
     round_pb2.ROUND_REASON_START_OVERDUE: RoundReason.START_OVERDUE,
+    round_pb2.ROUND_REASON_DRAINED: RoundReason.DRAINED,
 }
 
 
@@ -254,12 +325,12 @@ def to_report(envelope: agent_pb2.SessionRequest, local_world_size: int) -> inpu
         envelope: any message after the first.
         local_world_size: number of workers of the node, which bounds local ranks.
     """
-    sender = inputs.Sender(
-        SessionId(envelope.session_id), envelope.connection, envelope.epoch, envelope.sequence
-    )
     kind = envelope.WhichOneof("message")
     if kind == "heartbeat":
         return None
+    sender = inputs.Sender(
+        SessionId(envelope.session_id), envelope.connection, envelope.epoch, envelope.sequence
+    )
     _require(envelope.sequence > 0, "sequence", "a report needs a number")
     match kind:
         case "ready":
@@ -282,6 +353,8 @@ def to_report(envelope: agent_pb2.SessionRequest, local_world_size: int) -> inpu
             return inputs.Succeeded(sender, envelope.succeeded.round)
         case "blocked":
             return inputs.Blocked(sender, envelope.blocked.round, tuple(envelope.blocked.pids[:64]))
+        case "draining":
+            return inputs.Draining(sender, *_to_drain(envelope.draining, "draining"))
         case "goodbye":
             return inputs.Goodbye(sender, _limited(envelope.goodbye.text, TEXT_CHARS_MAX))
         case _:
@@ -292,6 +365,11 @@ def to_heartbeat(envelope: agent_pb2.SessionRequest) -> inputs.Heartbeat:
     """Return the input of a heartbeat."""
     sender = inputs.Sender(SessionId(envelope.session_id), envelope.connection, envelope.epoch)
     return inputs.Heartbeat(sender, envelope.heartbeat.number)
+
+
+def _to_drain(draining: agent_pb2.Draining, path: str) -> tuple[int, str]:
+    time_ms = _to_ms(draining.time_left, f"{path}.time_left")
+    return time_ms, _limited(draining.reason, TEXT_CHARS_MAX)
 
 
 def _to_ready(ready: agent_pb2.Ready, path: str) -> inputs.ReadyPort:
@@ -328,6 +406,10 @@ def _to_exit(worker: node_pb2.Worker, path: str) -> WorkerExit:
         ran_ms=_to_ms(said.ran, f"{path}.ran"),
         error=_to_error(said.error, f"{path}.error") if said.HasField("error") else None,
         stderr_tail=said.stderr_tail[-STDERR_CHARS_MAX:],
+        signalled_before_ms=_to_ms(said.signalled_before, f"{path}.signalled_before")
+        if said.HasField("signalled_before")
+        else None,
+        oom_killed=said.oom_killed,
     )
 
 

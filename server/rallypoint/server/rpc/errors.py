@@ -76,6 +76,14 @@ _TABLE: dict[RefusalKind, _Row] = {
         details_pb2.LimitReached,
         "the limit of {value} {limit} is reached",
     ),
+    RefusalKind.UNKNOWN_JOB: _Row(
+        grpc.StatusCode.NOT_FOUND, details_pb2.UnknownJob, "there is no job {job_id!r}"
+    ),
+    RefusalKind.UNKNOWN_NODE: _Row(
+        grpc.StatusCode.NOT_FOUND,
+        details_pb2.UnknownNode,
+        "no node {node_name!r} is attached to job {job_id}",
+    ),
     # The stream ends and the agent says everything again on a new one: no fact to carry.
     RefusalKind.SEQUENCE_GAP: _Row(
         grpc.StatusCode.ABORTED,
@@ -106,8 +114,7 @@ def refusal_status(refusal: Refusal) -> Status:
 
 def unknown_job_status(job_id: str) -> Status:
     """Return NOT_FOUND for a job."""
-    detail = details_pb2.UnknownJob(job_id=job_id)
-    return pack_status(_code(grpc.StatusCode.NOT_FOUND), f"there is no job {job_id!r}", detail)
+    return refusal_status(Refusal(RefusalKind.UNKNOWN_JOB, (("job_id", job_id),)))
 
 
 def protocol_status(version: int) -> Status:

@@ -3,7 +3,7 @@
 There is one place for each kind of message, so a peer that does not read costs one outbox and
 nothing more, however much changes meanwhile: the newest desired state takes the place of one that
 was not sent yet, acknowledgements add up. Order: a refusal ends everything; else Welcome, desired
-state, notice, answer to a heartbeat.
+state, notices, answer to a heartbeat.
 
 Acknowledgements of reports ride on whatever is sent next, at the latest on the answer to the next
 heartbeat: a message of their own would double what a round costs, and an agent that has to say
@@ -24,7 +24,7 @@ from rallypoint.server.core.effects import (
     Disconnect,
     Effect,
     JobChanged,
-    NoticeGrowth,
+    Notify,
     Refuse,
     Send,
     Welcome,
@@ -43,7 +43,7 @@ class Outbox:
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     welcome: Welcome | None = None
     desired: Send | None = None
-    notice: NoticeGrowth | None = None
+    notify: Notify | None = None
     acknowledged: int = 0
     """Highest report to acknowledge."""
     heartbeat: int = 0
@@ -130,7 +130,7 @@ class Outboxes:
 
 
 def _put(
-    outbox: Outbox, effect: Welcome | Send | NoticeGrowth | Acknowledge | Refuse | Disconnect
+    outbox: Outbox, effect: Welcome | Send | Notify | Acknowledge | Refuse | Disconnect
 ) -> None:
     match effect:
         case Send(desired=desired):
@@ -142,8 +142,8 @@ def _put(
         case Welcome():
             if effect.connection == outbox.connection:
                 outbox.welcome = effect
-        case NoticeGrowth():
-            outbox.notice = effect
+        case Notify():
+            outbox.notify = effect
         case Refuse(connection=connection, refusal=refusal):
             if connection == outbox.connection:
                 outbox.finish(refusal_status(refusal))

@@ -2,28 +2,36 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from google.protobuf.duration_pb2 import Duration
 
 from rallypoint.server.core.deadlines import DeadlineKind
 from rallypoint.server.core.effects import (
     Desired,
     DesiredFinished,
+    DesiredReleased,
     DesiredRun,
     DesiredStandby,
     DesiredStop,
+    Notify,
     Send,
 )
 from rallypoint.server.core.explain import Waiting, explain
 from rallypoint.server.core.failures import describe_consequence
+from rallypoint.server.core.folding import shared_error
+from rallypoint.server.core.health import describe, find_health, is_notable, recent_failures
 from rallypoint.server.core.model import (
     Activity,
     Assignment,
     Consequence,
     Departure,
     FailedWorker,
+    FailureGroup,
     Job,
     JobSpec,
-    Node,
+    NodeHealth,
+    NoticeOf,
     Outcome,
     Phase,
     Round,
@@ -35,6 +43,7 @@ from rallypoint.server.core.model import (
     WaitKind,
     WorkerExit,
 )
+from rallypoint.server.core.node import Node
 from rallypoint.server.core.state import State
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import job_pb2, node_pb2, round_pb2, verdict_pb2
@@ -62,6 +71,9 @@ WAITS = {
     WaitKind.STOP: job_pb2.WAIT_KIND_STOP,
     WaitKind.GROWTH: job_pb2.WAIT_KIND_GROWTH,
     WaitKind.FAREWELL: job_pb2.WAIT_KIND_FAREWELL,
+    WaitKind.DRAIN: job_pb2.WAIT_KIND_DRAIN,
+    WaitKind.FENCE: job_pb2.WAIT_KIND_FENCE,
+    WaitKind.PATH: job_pb2.WAIT_KIND_PATH,
 }
 REASONS = {
     RoundReason.UNKNOWN: round_pb2.ROUND_REASON_UNSPECIFIED,
@@ -73,6 +85,7 @@ REASONS = {
     RoundReason.START_OVERDUE: round_pb2.ROUND_REASON_START_OVERDUE,
     RoundReason.SUCCEEDED: round_pb2.ROUND_REASON_SUCCEEDED,
     RoundReason.CLOSED: round_pb2.ROUND_REASON_CLOSED,
+    RoundReason.DRAINED: round_pb2.ROUND_REASON_DRAINED,
 }
 CAUSES = {
     VerdictCause.WORKER_FAILED: verdict_pb2.VERDICT_CAUSE_WORKER_FAILED,
@@ -90,6 +103,8 @@ CONSEQUENCES = {
     Consequence.REFORMED: verdict_pb2.VERDICT_CONSEQUENCE_REFORMED,
     Consequence.BUDGET_SPENT: verdict_pb2.VERDICT_CONSEQUENCE_BUDGET_SPENT,
     Consequence.CRASH_LOOP: verdict_pb2.VERDICT_CONSEQUENCE_CRASH_LOOP,
+    Consequence.NOT_RETRYABLE: verdict_pb2.VERDICT_CONSEQUENCE_NOT_RETRYABLE,
+    Consequence.NO_REQUEUE: verdict_pb2.VERDICT_CONSEQUENCE_NO_REQUEUE,
     Consequence.ENDED: verdict_pb2.VERDICT_CONSEQUENCE_ENDED,
 }
 STATES = {
@@ -101,6 +116,10 @@ STATES = {
     Activity.FAILED: node_pb2.NODE_STATE_FAILED,
     Activity.BLOCKED: node_pb2.NODE_STATE_BLOCKED,
 }
+
+
+SHARED_MAX = 64
+"""Rounds whose messages are kept while they are told to one node after the other."""
 
 
 def _optional_duration(ms: int | None) -> Duration | None:
@@ -121,21 +140,16 @@ def _fill_desired(message: agent_pb2.DesiredState, desired: Desired) -> None:
     match desired:
         case DesiredRun(header=header, assignment=assignment, max_restarts=max_restarts):
             assert isinstance(assignment, Assignment)
-            message.run.CopyFrom(
-                agent_pb2.Run(
-                    header=header_message(header),
-                    assignment=assignment_message(assignment),
-                    max_restarts=max_restarts,
-                )
-            )
-        case DesiredStop(round=number, reason=reason, grace_ms=grace_ms, text=text):
-            message.stop.CopyFrom(
-                agent_pb2.Stop(
-                    round=number, reason=REASONS[reason], grace=to_duration(grace_ms), text=text
-                )
-            )
+            message.run.header.CopyFrom(header_message(header))
+            message.run.assignment.CopyFrom(assignment_message(assignment))
+            message.run.max_restarts = max_restarts
+        case DesiredStop():
+            message.stop.CopyFrom(_stop_message(desired))
         case DesiredStandby(spare=spare):
             message.standby.CopyFrom(agent_pb2.Standby(spare=spare))
+        case DesiredReleased(text=text):
+            reason_drained = agent_pb2.RELEASED_REASON_DRAINED
+            message.released.CopyFrom(agent_pb2.Released(reason=reason_drained, text=text))
         case DesiredFinished(outcome=outcome, verdict=verdict):
             message.finished.CopyFrom(
                 agent_pb2.Finished(
@@ -143,12 +157,25 @@ def _fill_desired(message: agent_pb2.DesiredState, desired: Desired) -> None:
                     verdict=None if verdict is None else verdict_message(verdict),
                     restart_count=desired.restart_count,
                     round=desired.round,
+                    no_requeue=verdict is not None
+                    and verdict.consequence is Consequence.NO_REQUEUE,
                 )
             )
 
 
+@lru_cache(maxsize=SHARED_MAX)
+def _stop_message(stop: DesiredStop) -> agent_pb2.Stop:
+    return agent_pb2.Stop(
+        round=stop.round,
+        reason=REASONS[stop.reason],
+        grace=to_duration(stop.grace_ms),
+        text=stop.text,
+    )
+
+
+@lru_cache(maxsize=SHARED_MAX)
 def header_message(header: RoundHeader) -> round_pb2.RoundHeader:
-    """Return what all members of a round share."""
+    """Return what all members of a round share; a message to copy, not to change."""
     return round_pb2.RoundHeader(
         number=header.number,
         run=header.run,
@@ -176,7 +203,7 @@ def assignment_message(assignment: Assignment) -> round_pb2.Assignment:
 
 def verdict_message(verdict: Verdict) -> verdict_pb2.Verdict:
     """Return a verdict; collateral failures without their output."""
-    then = describe_consequence(verdict.consequence)
+    then = describe_consequence(verdict)
     return verdict_pb2.Verdict(
         cause=CAUSES[verdict.cause],
         round=verdict.round,
@@ -187,6 +214,18 @@ def verdict_message(verdict: Verdict) -> verdict_pb2.Verdict:
         consequence=CONSEQUENCES[verdict.consequence],
         text=f"{verdict.text}; {then}" if then else verdict.text,
         consequence_text=then,
+        groups=[_group_message(group) for group in verdict.groups],
+        evidence=verdict.evidence,
+    )
+
+
+def _group_message(group: FailureGroup) -> verdict_pb2.FailureGroup:
+    return verdict_pb2.FailureGroup(
+        ranks=[verdict_pb2.RankRange(first=first, last=last) for first, last in group.ranks],
+        count=group.count,
+        exit=group.key[0],
+        error=shared_error(group),
+        victim=group.is_victim,
     )
 
 
@@ -207,6 +246,8 @@ def _exit_message(exit: WorkerExit, *, whole: bool) -> node_pb2.WorkerExit:
         agent_signalled_first=exit.agent_signalled_first,
         ago=to_duration(exit.ago_ms),
         ran=to_duration(exit.ran_ms),
+        signalled_before=_optional_duration(exit.signalled_before_ms),
+        oom_killed=exit.oom_killed,
     )
     if whole:
         message.stderr_tail = exit.stderr_tail
@@ -219,6 +260,25 @@ def _exit_message(exit: WorkerExit, *, whole: bool) -> node_pb2.WorkerExit:
             )
         )
     return message
+
+
+def notice_message(notice: NoticeOf, left_ms: int) -> job_pb2.Notice:
+    """Return what is about to happen, and when at the latest."""
+    drains = notice.name is not None
+    return job_pb2.Notice(
+        kind=job_pb2.NOTICE_KIND_DRAIN if drains else job_pb2.NOTICE_KIND_GROWTH,
+        time_left=to_duration(left_ms),
+        node_name=notice.name or "",
+        reason=notice.reason,
+    )
+
+
+def notices_message(notify: Notify) -> agent_pb2.Notices:
+    """Return everything that a node is told to expect, soonest first."""
+    soonest_first = sorted(notify.notices, key=lambda pair: pair[1])
+    return agent_pb2.Notices(
+        notices=[notice_message(notice, left_ms) for notice, left_ms in soonest_first]
+    )
 
 
 def waiting_message(waiting: Waiting) -> job_pb2.Waiting:
@@ -256,8 +316,17 @@ def job_message(state: State, job: Job, now_ms: int, *, whole: bool) -> job_pb2.
         verdict=None if job.verdict is None else verdict_message(job.verdict),
         age=to_duration(now_ms - job.opened_ms),
         lost=[_lost_message(departure, now_ms) for departure in job.lost],
+        notices=[
+            notice_message(notice, max(0, notice.until_ms - now_ms))
+            for notice in (job.round.notices if job.phase is Phase.RUNNING and job.round else ())
+        ],
     )
     if whole:
+        message.health.extend(
+            health_message(health, job.spec, now_ms)
+            for health in job.health
+            if is_notable(health, job.spec, now_ms)
+        )
         for session in state.sessions.get(job.job_id, ()):
             message.nodes.append(_node_message(state, job, state.nodes[session], now_ms))
         message.history.extend(_summary_message(summary) for summary in job.history)
@@ -277,6 +346,15 @@ def spec_message(spec: JobSpec) -> job_pb2.JobSpec:
         grow=spec.grow,
         grace=to_duration(spec.grace_ms),
         restart_backoff=to_duration(spec.restart_backoff_ms),
+        fence_after=to_duration(spec.fence_ms) if spec.fence_ms else None,
+        no_retry_exit_codes=spec.no_retry,
+        no_requeue_exit_codes=spec.no_requeue,
+        quarantine_after=spec.quarantine_after,
+        quarantine_window=to_duration(spec.quarantine_window_ms),
+        quarantine_cooldown=to_duration(spec.quarantine_cooldown_ms),
+        max_reformations=spec.max_reformations,
+        crash_loop=spec.crash_loop,
+        progress_after=to_duration(spec.progress_ms),
     )
 
 
@@ -339,10 +417,42 @@ def _node_message(state: State, job: Job, node: Node, now_ms: int) -> node_pb2.N
         assignment=None if assignment is None else assignment_message(assignment),
         spare=job.phase is Phase.RUNNING and node.is_eligible and not node.member,
         silent=to_duration(silent_ms),
+        draining=None if node.drain is None else to_duration(max(0, node.drain.until_ms - now_ms)),
     )
+    health = find_health(job.health, node.name)
+    if is_notable(health, job.spec, now_ms):
+        message.health.CopyFrom(health_message(health, job.spec, now_ms))
     if assignment is not None:
         message.workers.extend(_worker_messages(node, assignment))
     return message
+
+
+def health_message(health: NodeHealth, spec: JobSpec, now_ms: int) -> node_pb2.NodeHealth:
+    """Return what a job knows of the health of a node."""
+    left_ms = health.quarantined_until_ms - now_ms
+    return node_pb2.NodeHealth(
+        node_name=health.name,
+        failures=len(recent_failures(health, spec, now_ms)),
+        quarantined=to_duration(left_ms) if left_ms > 0 else None,
+        quarantines=health.quarantines,
+        cordoned=health.cordoned,
+        reason=health.reason,
+    )
+
+
+def set_aside_message(job: Job, node: Node, now_ms: int) -> job_pb2.Waiting:
+    """Return why a round that runs has no place for a node that is set aside."""
+    health = find_health(job.health, node.name)
+    why = describe(health, now_ms)
+    left_ms = health.quarantined_until_ms - now_ms
+    text = f"this node is set aside: {why}"
+    if not health.cordoned:
+        text += f"; {health.reason}"
+    return job_pb2.Waiting(
+        nodes=[job_pb2.AwaitedNode(name=node.name, state=why)],
+        time_left=None if health.cordoned else to_duration(max(0, left_ms)),
+        text=text,
+    )
 
 
 def _worker_messages(node: Node, assignment: Assignment) -> list[node_pb2.Worker]:

@@ -1,0 +1,47 @@
+"""What is about to happen to a round, where its workers find it: a file that exists meanwhile.
+
+A script need only look whether the file that RALLYPOINT_NOTICE_FILE names exists, which costs a
+microsecond a step. It is replaced as a whole, so a reader never sees half of it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from rallypoint.agent.core.model import Notice
+
+NAME = "notices.json"
+
+
+def notice_file(folder: Path, number: int) -> Path:
+    """Return the file of round `number` below the agent's own `folder`."""
+    return folder / str(number) / NAME
+
+
+def write_notices(path: Path, notices: Sequence[Notice], node_name: str) -> None:
+    """Make `path` hold these notices, soonest first; without any there is no file.
+
+    Each is an object with `kind` ("growth" or "drain"), `node` (the one that leaves), `here`
+    (whether that is this node), `reason`, and `deadline`: the latest instant, in seconds of
+    CLOCK_MONOTONIC, which all processes of a machine share (Python: `time.monotonic()`).
+    """
+    if not notices:
+        path.unlink(missing_ok=True)
+        return
+    content = [
+        {
+            "kind": notice.kind,
+            "node": node_name if notice.is_here else notice.node,
+            "here": notice.is_here,
+            "reason": notice.reason,
+            "deadline": notice.until_ms / 1000,
+        }
+        for notice in sorted(notices, key=lambda notice: notice.until_ms)
+    ]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_suffix(".new")
+    fresh.write_text(json.dumps(content))
+    os.replace(fresh, path)

@@ -1,0 +1,145 @@
+"""A worker of verdicts.py: connected to all others, it dies as it is told, or of the death of one.
+
+    python cascade.py INBOX
+
+It says to INBOX (a unix datagram socket) in which round it is and where it listens, and gets the
+plan of the round back. Nothing here is feigned but the text of gloo's error, for which there would
+have to be torch: connections break because they are closed, and signals are the kernel's.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import select
+import signal
+import socket
+import struct
+import sys
+import time
+import traceback
+from types import TracebackType
+from typing import Any
+
+RANK, WORLD_SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+LINE = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+RESET_ON_CLOSE = struct.pack("ii", 1, 0)
+TEARDOWN_S = 3
+GLOO = (
+    "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:537] Read error [127.0.0.1]:{}: "
+    "Connection reset by peer. This is typically caused by a remote worker hanging or bugs in the "
+    "application. Check the logs of the remote worker before reporting an error."
+)
+
+
+def report(kind: str, **fields: object) -> None:
+    LINE.send(json.dumps({"kind": kind, "rank": RANK, **fields}).encode())
+
+
+def connect(server: socket.socket, ports: list[int]) -> dict[int, socket.socket]:
+    """Return a connection to every other rank; who has all of them says so to all."""
+    peers: dict[int, socket.socket] = {}
+    for rank in range(RANK):
+        peers[rank] = socket.create_connection(("127.0.0.1", ports[rank]), timeout=30)
+        peers[rank].sendall(bytes([RANK]))
+    while len(peers) < WORLD_SIZE - 1:
+        peer = server.accept()[0]
+        peers[peer.recv(1)[0]] = peer
+    for peer in peers.values():
+        peer.sendall(b"!")
+    for peer in peers.values():
+        peer.recv(1)
+    return peers
+
+
+def write_record(
+    kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
+    """Leave the error file that torch's @record leaves."""
+    stack = "".join(traceback.format_exception(kind, error, trace))
+    stamp = str(int(time.time()))  # noqa: TID251  # as torch writes it
+    extra = {"py_callstack": stack, "timestamp": stamp}
+    content = {"message": {"message": f"{kind.__name__}: {error}", "extraInfo": extra}}
+    with open(os.environ["TORCHELASTIC_ERROR_FILE"], "w") as file:
+        json.dump(content, file)
+    sys.__excepthook__(kind, error, trace)
+
+
+def hold_on(peers: dict[int, socket.socket]) -> None:
+    """Take as long for the end of the interpreter as a process does that gives a GPU back."""
+    for peer in peers.values():
+        peer.close()
+    time.sleep(TEARDOWN_S)
+
+
+def die_first(plan: dict[str, Any], peers: dict[int, socket.socket]) -> None:
+    """Be the culprit; with `early` the others see it before it is dead."""
+    kind = plan["kind"]
+    if kind == "teardown":
+        atexit.register(hold_on, peers)
+    elif plan["early"]:
+        for peer in peers.values():
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)
+            peer.close()
+        time.sleep(plan["linger_s"])
+    if kind == "recorded":
+        sys.excepthook = write_record
+    if kind == "oom":  # that takes its time: when it is over the others say
+        use_all_memory(plan["group"])
+    report("failing", at_ns=time.monotonic_ns())
+    match kind:
+        case "exception" | "recorded" | "teardown":
+            raise ValueError("loss is nan")
+        case "exit":
+            os._exit(17)
+        case "segv":
+            os.kill(os.getpid(), signal.SIGSEGV)
+        case "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def use_all_memory(group: str) -> None:
+    """Die of a cgroup that is too small."""
+    with open(os.path.join(group, "cgroup.procs"), "w") as file:
+        file.write(str(os.getpid()))
+    kept = [bytearray(1 << 20) for _ in range(1 << 12)]
+    raise AssertionError(f"{len(kept)} MB fit into the cgroup")
+
+
+def follow(plan: dict[str, Any], peers: dict[int, socket.socket]) -> None:
+    """Wait for the death of another, then fail of it in one of the ways in which workers do."""
+    manner = plan["manners"][RANK]
+    if manner["deaf"]:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        ready = select.select(list(peers.values()), [], [])[0]
+        if not ready[0].recv(1):
+            raise EOFError
+    except (OSError, EOFError) as error:
+        report("failing", at_ns=time.monotonic_ns())
+        time.sleep(manner["delay_s"])
+        if manner["says"] == "recorded":
+            sys.excepthook = write_record
+        if manner["says"] == "gloo":
+            raise RuntimeError(GLOO.format(20_000 + RANK)) from error
+        raise
+
+
+def main() -> None:
+    LINE.bind("")
+    LINE.connect(sys.argv[1])
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        report("ready", port=port, round=int(os.environ["RALLYPOINT_ROUND"]))
+        plan = json.loads(LINE.recv(65_536))
+        if not plan:
+            return
+        peers = connect(server, plan["ports"])
+    if plan["culprit"] == RANK:
+        die_first(plan, peers)
+    else:
+        follow(plan, peers)
+
+
+main()

@@ -1,0 +1,207 @@
+"""What a drain costs: nodes leave with notice, one after the other, and no step is lost.
+
+Four agents and a spare run a workload that counts in step and checkpoints on notice (counter.py).
+Again and again one of them gets SIGTERM with 20 s to drain. Shown: steps that were done and are in
+no checkpoint, the restart count, how everybody ended, and how long each part took. In some repeats
+(`--stubborn`) nobody leaves by itself, so that the time runs out.
+
+    python benchmarks/drains.py --repeats 50
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import shlex
+import signal
+import socket
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from launch import describe_machine
+from rallypoint.v1 import job_service_pb2 as service_pb2
+from rallypoint.v1 import job_service_pb2_grpc as service_grpc
+from rallypoint.wire.channel import client_options
+from trial import WAIT_LIMIT_S, MeasurementFailed, Process, Trial
+
+NODES = 4
+DRAIN_S = 20.0
+GRACE_S = 5.0
+Said = dict[str, Any]
+
+
+@dataclass(slots=True)
+class Drain:
+    """What one drain came to; times in seconds."""
+
+    lost_steps: int
+    restarts: int
+    killed: int
+    """Workers of the old round that ended without having left or having got SIGTERM."""
+    told_s: float
+    """From SIGTERM at the agent to the signal at its worker."""
+    gone_s: float
+    """To the end of that worker."""
+    again_s: float
+    """From there to the first line of the last worker of the next round."""
+
+
+@dataclass(slots=True)
+class Job:
+    """The job, its agents, and everything that its workers have said."""
+
+    trial: Trial
+    target: str
+    inbox: socket.socket
+    flags: list[str]
+    agents: dict[str, Process] = field(default_factory=dict)
+    said: list[Said] = field(default_factory=list)
+    started: int = 0
+
+    def add_agent(self, *more: str) -> str:
+        """Start one more agent; return its name."""
+        name = f"n{self.started}"
+        self.started += 1
+        command = ["node-agent", "--coordinator", self.target, "--job-id", "count"]
+        self.agents[name] = self.trial.start([*command, "--node-name", name, *self.flags, *more])
+        return name
+
+    def hear(self, is_enough: Callable[[], bool], limit_s: float = WAIT_LIMIT_S) -> None:
+        """Take what workers say until it is enough."""
+        deadline = time.monotonic() + limit_s
+        while not is_enough():
+            self.inbox.settimeout(max(0.01, deadline - time.monotonic()))
+            try:
+                self.said.append(json.loads(self.inbox.recv(4096)))
+            except TimeoutError:
+                raise MeasurementFailed("the workers did not say what they should") from None
+
+    def of(self, kind: str, number: int) -> Iterator[Said]:
+        """Return what was said of one kind in one round."""
+        return (said for said in self.said if said["kind"] == kind and said["round"] == number)
+
+    def await_spare(self, name: str) -> None:
+        """Wait until the coordinator has a node as a spare."""
+        with grpc.insecure_channel(self.target, options=client_options()) as channel:
+            stub = service_grpc.JobServiceStub(channel)
+            request = service_pb2.WatchJobRequest(job_id="count")
+            for answer in stub.WatchJob(request, timeout=WAIT_LIMIT_S):
+                if any(node.name == name and node.spare for node in answer.job.nodes):
+                    return
+
+
+def drain_once(job: Job, number: int, chance: random.Random) -> Drain:
+    """Let one node of round `number` drain, and the next round begin; return what that came to."""
+    spare = job.add_agent()
+    job.await_spare(spare)
+    worked = sum(1 for _ in job.of("step", number)) + NODES
+    job.hear(lambda: sum(1 for _ in job.of("step", number)) >= worked)
+    leaver = chance.choice([said["node"] for said in job.of("start", number)])
+    told_at_s = time.monotonic()
+    agent = job.agents.pop(leaver)
+    agent.popen.send_signal(signal.SIGTERM)
+    job.hear(lambda: len({said["rank"] for said in job.of("start", number + 1)}) == NODES, 120)
+    if agent.popen.wait(WAIT_LIMIT_S) != 128 + signal.SIGTERM:
+        raise MeasurementFailed(f"the draining agent exited with {agent.popen.returncode}")
+    again = list(job.of("start", number + 1))
+    ended = {said["pid"]: said["at_s"] for said in job.of("left", number)}
+    for said in job.of("signal", number):
+        if said["signum"] == signal.SIGTERM:
+            ended.setdefault(said["pid"], said["at_s"])
+    begun = list(job.of("start", number))
+    pid = next(said["pid"] for said in begun if said["node"] == leaver)
+    told_s = next(
+        said["at_s"] for said in job.of("signal", number) if said["signum"] == signal.SIGUSR1
+    )
+    done = max(said["step"] for said in job.of("step", number))
+    gone_s = ended.get(pid, told_at_s)
+    job.said = again  # what earlier rounds said is not needed any more
+    return Drain(
+        lost_steps=max(0, done - min(said["step"] for said in again)),
+        restarts=max(said["restarts"] for said in again),
+        killed=sum(said["pid"] not in ended for said in begun),
+        told_s=told_s - told_at_s,
+        gone_s=gone_s - told_at_s,
+        again_s=max(said["at_s"] for said in again) - gone_s,
+    )
+
+
+def measure(repeats: int, chance: random.Random, *, is_stubborn: bool) -> list[Drain]:
+    """Run a job through `repeats` drains."""
+    with Trial() as trial, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as inbox:
+        inbox.bind(str(trial.folder / "counts"))
+        coordinator = trial.start(["coordinator", "--host", "127.0.0.1", "--port", "0"], stdout=-1)
+        script = str(Path(__file__).with_name("counter.py"))
+        words = [str(trial.folder / "counts"), str(trial.folder / "checkpoint")]
+        flags = [
+            *("--nnodes", str(NODES), "--local-addr", "127.0.0.1", "--no-grow"),
+            *("--drain-timeout", str(DRAIN_S), "--drain-signal", "USR1"),
+            *("--shutdown-timeout", str(GRACE_S), "--quarantine-after", "0"),
+            *(script, *words, *(["stubborn"] if is_stubborn else [])),
+        ]
+        job = Job(trial, trial.read_address(coordinator), inbox, flags)
+        for _ in range(NODES):
+            job.add_agent()
+        job.hear(lambda: len(list(job.of("start", 1))) == NODES)
+        drains = []
+        for number in range(1, repeats + 1):
+            drains.append(drain_once(job, number, chance))
+            print(".", end="", file=sys.stderr, flush=True)
+        print(file=sys.stderr)
+        return drains
+
+
+def render(title: str, drains: list[Drain]) -> str:
+    """Return one row of the table."""
+
+    def spread(values: list[float]) -> str:
+        return f"{statistics.median(values):.3f} s ({min(values):.3f}-{max(values):.3f})"
+
+    cells = [
+        title,
+        str(len(drains)),
+        str(sum(drain.lost_steps for drain in drains)),
+        str(max(drain.restarts for drain in drains)),
+        str(sum(drain.killed for drain in drains)),
+        spread([drain.told_s for drain in drains]),
+        spread([drain.gone_s for drain in drains]),
+        spread([drain.again_s for drain in drains]),
+    ]
+    return "| " + " | ".join(cells) + " |"
+
+
+def main() -> None:
+    """Measure, and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--repeats", type=int, default=50, help="drains in all (50)")
+    parser.add_argument("--stubborn", type=int, default=3, help="of which nobody leaves (3)")
+    parser.add_argument("--seed", type=int, default=1, help="chooses the nodes (1)")
+    args = parser.parse_args()
+    chance = random.Random(args.seed)
+    command = shlex.join(["python", *sys.argv])
+    for name, value in {**describe_machine(), "command": command}.items():
+        print(f"{name}: {value}")
+    print()
+    print(
+        f"| {NODES} nodes, {DRAIN_S:g} s to drain | drains | lost steps | restarts | killed | told "
+        "| gone | again |"
+    )
+    print("|---|---|---|---|---|---|---|---|")
+    for title, repeats, is_stubborn in (
+        ("workers leave", args.repeats - args.stubborn, False),
+        ("nobody leaves", args.stubborn, True),
+    ):
+        if repeats > 0:
+            print(render(title, measure(repeats, chance, is_stubborn=is_stubborn)), flush=True)
+
+
+if __name__ == "__main__":
+    main()

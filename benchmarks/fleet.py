@@ -1,0 +1,192 @@
+"""One long-lived job of N agents with one worker each, under either launcher: made, harmed, mended.
+
+The workers do nothing but leave stamps (see `stamps`). The job may do without one node, so that
+the survivors of a node's death go on, and grows again at once when another one comes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Collection
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from stamps import Stamp, Stamps
+from trial import WAIT_LIMIT_S, MeasurementFailed, Process, Trial, read_parent_and_start
+
+START_LIMIT_S = 180.0
+"""Longest wait for the first round: a hundred agents on two cores import gRPC for half of it."""
+MANY = "100000"
+"""A budget that no measurement spends."""
+_LISTEN = "0A"
+"""A listening socket's state in /proc/net/tcp."""
+# What would make a job hesitate after many failures is off: each is to be treated as the first.
+AGENT_FLAGS = [
+    *("--max-restarts", MANY, "--max-reformations", MANY),
+    *("--restart-backoff", "0", "--crash-loop", "0", "--quarantine-after", "0"),
+    *("--settle-time", "0", "--grow-after", "0", "--shutdown-timeout", "10"),
+    *("--last-call", "60"),  # the first round waits for all
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Aftermath:
+    """What a failure led to, in CLOCK_MONOTONIC ns; both in order of time.
+
+    terms: SIGTERM reached a worker, one per worker that was to get it.
+    starts: a worker of the next round started, one per worker; empty when nothing happened in time.
+    """
+
+    terms: list[int]
+    starts: list[int]
+
+
+class Fleet:
+    """A job and its agents."""
+
+    def __init__(self, trial: Trial, size: int) -> None:
+        self.trial = trial
+        self.size = size
+        self.stamps = Stamps(trial.folder)
+        self.agents: dict[int, Process] = {}
+        """By pid."""
+        self.workers: dict[int, Stamp] = {}
+        """Starts of the workers of the round that runs, by pid."""
+        self._names: dict[int, str] = {}
+
+    def close(self) -> None:
+        self.stamps.close()
+
+    def start(self) -> None:
+        """Start everything, and wait for a round of all."""
+        for number in range(self.size):
+            self.add(f"n{number}")
+        self.await_first_round(self.size)
+
+    def await_first_round(self, world_size: int) -> None:
+        if not self.await_round(world_size, START_LIMIT_S).starts:
+            raise MeasurementFailed("no worker has started")
+
+    def command(self, name: str) -> list[str]:
+        """Return the command line of an agent."""
+        raise NotImplementedError
+
+    def add(self, name: str) -> None:
+        """Start an agent."""
+        process = self.trial.start([*self.command(name), *self.stamps.command])
+        self.agents[process.popen.pid] = process
+        self._names[process.popen.pid] = name
+
+    def agent_of(self, worker: int) -> int:
+        """Return the pid of the agent that a worker descends from."""
+        pid = worker
+        while pid not in self.agents:
+            pid = read_parent_and_start(pid)[0]
+            if pid <= 1:
+                raise MeasurementFailed(f"worker {worker} has no agent")
+        return pid
+
+    def kill_agent(self, pid: int) -> str:
+        """SIGKILL to an agent; return its name."""
+        self.agents[pid].popen.kill()
+        self.agents.pop(pid).popen.wait()
+        return self._names.pop(pid)
+
+    def await_round(self, world_size: int, limit_s: float = WAIT_LIMIT_S) -> Aftermath:
+        """Wait for a new round of this size; it is the one that runs from now on."""
+        return self.observe((), world_size, limit_s)
+
+    def observe(
+        self, expected: Collection[int], world_size: int, limit_s: float = WAIT_LIMIT_S
+    ) -> Aftermath:
+        """Wait until the workers `expected` got SIGTERM and a new round of this size runs.
+
+        Returns: an empty aftermath when nothing at all happened within the limit.
+
+        Raises: MeasurementFailed when only a part of it happened.
+        """
+        terms: dict[int, int] = {}
+        started: dict[int, Stamp] = {}
+        for stamp in self.stamps.until(time.monotonic() + limit_s):
+            if not stamp.is_start:
+                started.pop(stamp.pid, None)  # of a round that was given up
+                if stamp.pid in expected:
+                    terms[stamp.pid] = stamp.clock_ns
+            elif stamp.world_size == world_size and stamp.pid not in self.workers:
+                started[stamp.pid] = stamp
+            ranks = {stamp.rank for stamp in started.values()}
+            if len(terms) == len(expected) and ranks == set(range(world_size)):
+                self.workers = started
+                starts = sorted(stamp.clock_ns for stamp in started.values())
+                return Aftermath(sorted(terms.values()), starts)
+        if not terms and not started:
+            return Aftermath([], [])
+        raise MeasurementFailed(
+            f"SIGTERM reached {len(terms)} of {len(expected)} workers, "
+            f"{len(started)} of {world_size} started"
+        )
+
+
+class OurFleet(Fleet):
+    """A coordinator with its agents."""
+
+    def __init__(self, trial: Trial, size: int) -> None:
+        super().__init__(trial, size)
+        command = ["coordinator", "--host", "127.0.0.1", "--port", "0"]
+        self.coordinator = trial.start(command, stdout=subprocess.PIPE)
+        self.address = trial.read_address(self.coordinator)
+        self.job_id = f"fleet-{os.getpid()}"
+
+    def command(self, name: str) -> list[str]:
+        where = ["--coordinator", self.address, "--job-id", self.job_id, "--node-name", name]
+        nodes = ["--local-addr", "127.0.0.1", "--nnodes", f"{max(1, self.size - 1)}:{self.size}"]
+        return ["node-agent", *where, *nodes, *AGENT_FLAGS, "--no-python"]
+
+    def count_events(self) -> dict[str, int]:
+        """Return how often each event is in the coordinator's log so far."""
+        found: dict[str, int] = {}
+        for line in self.trial.log(self.coordinator).read_text().splitlines():
+            if line.startswith("{") and line.endswith("}"):  # the last one may be half written
+                event = str(json.loads(line)["event"])
+                found[event] = found.get(event, 0) + 1
+        return found
+
+
+class TorchrunFleet(Fleet):
+    """Agents that meet at a c10d store in the first one, in torchrun's quickest setting."""
+
+    def __init__(self, trial: Trial, size: int) -> None:
+        super().__init__(trial, size)
+        with socket.create_server(("127.0.0.1", 0)) as reserved:
+            self.port = reserved.getsockname()[1]
+
+    def command(self, name: str) -> list[str]:
+        meeting = ["--rdzv-id", "fleet", "--rdzv-backend", "c10d"]
+        meeting += ["--rdzv-endpoint", f"127.0.0.1:{self.port}"]
+        meeting += ["--rdzv-conf", "last_call_timeout=1"]
+        nodes = ["--nnodes", f"{max(1, self.size - 1)}:{self.size}", "--nproc-per-node", "1"]
+        return ["torchrun", *nodes, *meeting, "--max-restarts", MANY, "--no-python"]
+
+    def holds_store(self, agent: int) -> bool:
+        """Return whether there is no job without this agent: it listens where all meet."""
+        sockets = {
+            row.split()[9]
+            for table in ("tcp", "tcp6")
+            for row in Path("/proc/net", table).read_text().splitlines()[1:]
+            if row.split()[1].endswith(f":{self.port:04X}") and row.split()[3] == _LISTEN
+        }
+        links = (os.readlink(fd) for fd in Path(f"/proc/{agent}/fd").iterdir())
+        return any(link == f"socket:[{inode}]" for link in links for inode in sockets)
+
+
+def end_worker(pidfd: int) -> None:
+    """SIGKILL to a worker that its launcher may have left behind."""
+    with suppress(ProcessLookupError):
+        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+    os.close(pidfd)

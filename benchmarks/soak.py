@@ -1,0 +1,214 @@
+"""Nobody is declared dead who is only slow: agents and coordinator stand still again and again.
+
+At random instants a random process, an agent or the coordinator, is stopped (SIGSTOP) for up to a
+second; several may be at a time. Through all of it the job must not notice: no round ends, no node
+is lost, nothing is charged, and the same worker processes run. The first sign of anything else, a
+stamp of any worker, ends the soak at once with exit code 1.
+
+    python benchmarks/soak.py --agents 32 --seconds 1800
+"""
+
+from __future__ import annotations
+
+import argparse
+import heapq
+import json
+import os
+import random
+import signal
+import sys
+import time
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+import grpc
+
+from fleet import OurFleet
+from launch import describe_machine
+from rallypoint.v1 import job_pb2
+from rallypoint.v1 import job_service_pb2 as service_pb2
+from rallypoint.v1 import job_service_pb2_grpc as service_grpc
+from trial import MeasurementFailed, Trial
+
+GAP_S = 0.25
+"""Mean time from one stop to the next."""
+STOP_S = 1.0
+"""Default of the longest stop: a fifth of a lease."""
+PROGRESS_S = 60.0
+AFTERWARDS_S = 6.5
+"""How long nothing may happen after the last stop: a lease of 5 s, and some."""
+ANSWER_S_MAX = 10.0
+COORDINATOR_SHARE = 0.1
+"""Part of all stops that hit the coordinator, however many agents there are."""
+
+
+class FalseDeath(Exception):
+    """The job noticed what it should not have; the text says how."""
+
+
+@dataclass(slots=True)
+class Stops:
+    """Which processes stand still, and until when; times are time.monotonic()."""
+
+    chance: random.Random
+    longest_s: float
+    agents: list[int]
+    coordinator: int
+    count: int = 0
+    coordinator_count: int = 0
+    together_max: int = 0
+    """Most processes that stood still at once."""
+    overlong_s: float = 0.0
+    """Most by which a stop was longer than drawn, because this process came late."""
+    _until: list[tuple[float, int]] = field(default_factory=list)
+
+    def stop_one(self) -> None:
+        """Stop a random process that is not stopped."""
+        stopped = {pid for _, pid in self._until}
+        pid = self.chance.choice(self.agents)
+        if self.chance.random() < COORDINATOR_SHARE:
+            pid = self.coordinator
+        length_s = self.chance.uniform(0, self.longest_s)
+        if pid in stopped:
+            return
+        os.kill(pid, signal.SIGSTOP)
+        heapq.heappush(self._until, (time.monotonic() + length_s, pid))
+        self.count += 1
+        self.coordinator_count += pid == self.coordinator
+        self.together_max = max(self.together_max, len(self._until))
+
+    def next_s(self) -> float:
+        """Return when the next process is to go on; infinity when none is stopped."""
+        return self._until[0][0] if self._until else float("inf")
+
+    def release_due(self, now_s: float) -> None:
+        """Let go on whose time is over."""
+        while self._until and self._until[0][0] <= now_s:
+            due_s, pid = heapq.heappop(self._until)
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+            if now_s != float("inf"):
+                self.overlong_s = max(self.overlong_s, now_s - due_s)
+
+
+class Soak:
+    """A fleet that is watched while it is stopped in parts."""
+
+    def __init__(self, fleet: OurFleet, arguments: argparse.Namespace) -> None:
+        self.fleet = fleet
+        self.seconds: float = arguments.seconds
+        self.stops = Stops(
+            random.Random(arguments.seed),
+            arguments.longest_stop,
+            sorted(fleet.agents),
+            fleet.coordinator.popen.pid,
+        )
+        self.before = self.ask()
+
+    def run(self) -> None:
+        """Stop processes for the given time, then see that nothing follows.
+
+        Raises: FalseDeath.
+        """
+        begun_s = time.monotonic()
+        end_s, told_s = begun_s + self.seconds, begun_s + PROGRESS_S
+        stop_s = begun_s
+        try:
+            while (now_s := time.monotonic()) < end_s:
+                self.stops.release_due(now_s)
+                if now_s >= stop_s:
+                    self.stops.stop_one()
+                    stop_s = now_s + self.stops.chance.expovariate(1 / GAP_S)
+                if now_s >= told_s:
+                    told_s += PROGRESS_S
+                    print(f"{now_s - begun_s:.0f} s: {self.describe()}", flush=True)
+                self.watch(min(stop_s, self.stops.next_s(), told_s, end_s))
+        finally:
+            self.stops.release_due(float("inf"))
+        self.watch(time.monotonic() + AFTERWARDS_S)
+        self.compare()
+
+    def watch(self, until_s: float) -> None:
+        """Wait until then; no worker may start or be signalled."""
+        for stamp in self.fleet.stamps.until(until_s):
+            what = "was started" if stamp.is_start else "got SIGTERM"
+            raise FalseDeath(f"the worker of rank {stamp.rank}, pid {stamp.pid}, {what}")
+
+    def compare(self) -> None:
+        """Compare the job with what it was before."""
+        after = self.ask()
+        for what in ("phase", "restart_count"):
+            was, came = getattr(self.before, what), getattr(after, what)
+            if was != came:
+                raise FalseDeath(f"{what} was {was} and is {came}")
+        if self.before.round.header != after.round.header:
+            raise FalseDeath(f"the round changed:\n{after.round.header}")
+        if pids(after) != pids(self.before) or set(pids(after)) != set(self.fleet.workers):
+            raise FalseDeath("the workers are not the same processes")
+        if not all(node.attached for node in after.nodes):
+            raise FalseDeath("a node is not attached")
+
+    def ask(self) -> job_pb2.Job:
+        """Return the job as the coordinator shows it."""
+        with grpc.insecure_channel(self.fleet.address) as channel:
+            request = service_pb2.GetJobRequest(job_id=self.fleet.job_id)
+            return service_grpc.JobServiceStub(channel).GetJob(request, timeout=ANSWER_S_MAX).job
+
+    def describe(self) -> str:
+        stops, events = self.stops, self.fleet.count_events()
+        return (
+            f"{stops.count} stops, {stops.coordinator_count} of them of the coordinator, "
+            f"{stops.together_max} at once at most, {stops.overlong_s * 1000:.0f} ms overlong; "
+            f"nodes lost: {events.get('node_lost', 0)}, rounds: {events.get('round_sealed', 0)}, "
+            f"streams broken: {events.get('node_disconnected', 0)}, "
+            f"stalls noticed: {events.get('coordinator_stalled', 0)}"
+        )
+
+
+def pids(job: job_pb2.Job) -> list[int]:
+    return sorted(worker.pid for node in job.nodes for worker in node.workers)
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Stop agents and coordinator for moments.")
+    parser.add_argument("--agents", type=int, default=32)
+    parser.add_argument("--seconds", type=float, default=1800)
+    parser.add_argument(
+        "--longest-stop", type=float, default=STOP_S, metavar="S", help=f"default: {STOP_S:g}"
+    )
+    parser.add_argument("--seed", type=int, default=1)
+    arguments = parser.parse_args()
+    if arguments.agents < 2 or arguments.seconds <= 0 or arguments.longest_stop <= 0:
+        parser.error("at least 2 agents, and times above 0")
+    return arguments
+
+
+def main() -> int:
+    arguments = parse_arguments()
+    # A plain SIGTERM would end this process and leave agents behind, some of them stopped.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    for name, value in describe_machine().items():
+        print(f"- {name}: {value}")
+    print(f"- date: {datetime.now(UTC).isoformat(timespec='seconds')}")
+    print(f"- soak: {json.dumps(vars(arguments))}", flush=True)
+    try:
+        with Trial() as trial, closing(OurFleet(trial, arguments.agents)) as fleet:
+            fleet.start()
+            soak = Soak(fleet, arguments)
+            try:
+                soak.run()
+            finally:
+                print(f"in all: {soak.describe()}", flush=True)
+    except FalseDeath as death:
+        print(f"FALSE DEATH: {death}")
+        return 1
+    except MeasurementFailed as error:
+        print(f"cannot soak: {error}", *getattr(error, "__notes__", []), sep="\n", file=sys.stderr)
+        return 1
+    print("0 false deaths")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

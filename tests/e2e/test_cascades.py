@@ -1,0 +1,89 @@
+"""One worker fails and takes the others with it: the verdict names the one."""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+from rallypoint.v1 import verdict_pb2
+from support.world import WORKERS, World
+
+VERDICTS = Path(__file__).parents[2] / "benchmarks" / "verdicts.py"
+
+
+def test_small_run_of_the_benchmark(world: World) -> None:
+    """With victims that fail after the culprit and with such that fail before it."""
+    path = world.folder / "verdicts.json"
+    done = world.run(sys.executable, str(VERDICTS), "--cascades=7", f"--json={path}")
+
+    assert done.returncode == 0, done.stderr
+    cascades = json.loads(path.read_text())["cascades"]
+    kinds = [cascade["kind"] for cascade in cascades]
+    assert kinds[:6] == ["exception", "recorded", "segv", "kill", "exit", "teardown"]
+    assert kinds[6] in ("oom", "exception")  # as far as this machine lets us run out of memory
+    assert [cascade["early"] for cascade in cascades][:6] == [False, True] * 3
+    assert all(cascade["named"] == cascade["culprit"] for cascade in cascades), done.stderr
+
+
+def test_recorded_error_outranks_our_signal(world: World) -> None:
+    """A worker that wrote its error down before it was told to stop is the culprit."""
+    agents = [world.agent(name, nnodes="2", nproc=2) for name in ("a", "b")]
+    workers = world.mailbox.workers(4)
+    workers[3].tell("record", "loss is nan")
+    workers[3].tell("say", "recorded")
+    agents[1].wait_text("recorded")
+    for worker in workers[:2]:
+        worker.tell("raise", "Connection reset by peer")
+
+    assert [agent.wait() for agent in agents] == [1, 1]
+    verdict = world.jobs.get(world.job_id).verdict
+    assert (verdict.culprit.rank, verdict.culprit.exit.signal) == (3, 15)
+    assert verdict.culprit.exit.agent_signalled_first
+    assert re.fullmatch(
+        r"rank [01] on node a was reported first, but with what the failure of another worker "
+        r"looks like: RuntimeError: Connection reset by peer; it had written its error down "
+        r"\d+\.\d s before it was told to stop",
+        verdict.evidence,
+    )
+    report = agents[0].stderr()
+    for line in (
+        "  rank      : 3 (local_rank: 1)",
+        f"  exitcode  : -15 (SIGTERM) (pid: {workers[3].pid})",
+        "    loss is nan",
+        "  collateral: 2 more failed:",
+        "    ranks 0-1: exit code 1",
+        "      RuntimeError: Connection reset by peer",
+    ):
+        assert line in report.splitlines()
+    (group,) = [group for group in verdict.groups if group.victim]
+    assert [(span.first, span.last) for span in group.ranks] == [(0, 1)]
+
+
+def test_what_gloo_says_of_a_peer_is_not_the_cause(world: World) -> None:
+    """Real torch: who lost its peer is named only until that peer is heard of."""
+    script = [str(WORKERS / "closing.py")]
+    agents = [world.agent(name, nnodes="2", script=script) for name in ("a", "b")]
+
+    assert [agent.wait() for agent in agents] == [1, 1]
+    verdict = world.jobs.get(world.job_id).verdict
+    (victim,) = verdict.collateral
+    assert (verdict.culprit.rank, verdict.culprit.exit.error.message) == (
+        1,
+        "ValueError: loss is nan",
+    )
+    assert (victim.rank, verdict.groups[0].victim, verdict.groups[1].victim) == (0, True, False)
+    assert "gloo/transport/tcp/pair.cc" in verdict.groups[0].error
+    assert verdict.evidence.startswith("rank 0 on node a was reported first, but with what the ")
+
+
+def test_worker_that_is_stopped_with_the_others_is_no_failure(world: World) -> None:
+    """What our signal ended without a record is not part of the verdict."""
+    agents = [world.agent(name, nnodes="2", nproc=2) for name in ("a", "b")]
+    workers = world.mailbox.workers(4)
+    workers[0].tell("raise", "Connection reset by peer")
+
+    assert [agent.wait() for agent in agents] == [1, 1]
+    verdict = world.jobs.get(world.job_id).verdict
+    assert (verdict.culprit.rank, verdict.collateral_count) == (0, 0)
+    assert verdict.evidence.endswith("and nobody reported a cause")
+    assert verdict.consequence == verdict_pb2.VERDICT_CONSEQUENCE_BUDGET_SPENT

@@ -1,0 +1,160 @@
+"""Nodes that leave with notice: what their workers and everybody else's get to know, and when."""
+
+import json
+import signal
+from pathlib import Path
+
+import grpc
+
+from rallypoint.v1 import job_pb2, round_pb2
+from rallypoint.v1 import node_service_pb2 as service_pb2
+from rallypoint.v1 import node_service_pb2_grpc as service_grpc
+from rallypoint.wire.channel import client_options
+from support.commands import Command
+from support.feed import LIMIT_S
+from support.jobs import is_started, node
+from support.mailbox import Worker
+from support.world import World
+
+PATIENT = ("--drain-timeout=60", "--drain-signal=USR1")
+
+
+def notices(worker: Worker) -> list[dict[str, object]]:
+    """Return what a worker finds in its notice file."""
+    path = Path(worker.env["RALLYPOINT_NOTICE_FILE"])
+    found: list[dict[str, object]] = json.loads(path.read_text()) if path.exists() else []
+    return found
+
+
+def teach(world: World, worker: Worker, **handling: str) -> None:
+    for name, manner in handling.items():
+        worker.tell(name, manner)
+    world.mailbox.wait("ready", len(handling), pid=worker.pid)
+
+
+def drains(job: job_pb2.Job) -> bool:
+    return job.waiting.kind == job_pb2.WAIT_KIND_DRAIN
+
+
+def pair(world: World, *flags: str) -> tuple[Command, Command, list[Worker]]:
+    """Return two agents whose round 2 runs on both nodes, and its two workers."""
+    a = world.agent("a", *flags, nnodes="1:2")
+    world.mailbox.workers(1)
+    b = world.agent("b", *flags, nnodes="1:2")
+    return a, b, world.mailbox.workers(2, round=2)
+
+
+def test_node_drains(world: World) -> None:
+    """Its workers get the chosen signal, all others a notice; when they are done it is gone, and
+    the round that follows is not charged."""
+    stays, leaves, (stayer, leaver) = pair(world, *PATIENT)
+    teach(world, leaver, USR1="ignore")
+    assert [notices(stayer), notices(leaver)] == [[], []]
+
+    leaves.signal(signal.SIGTERM)
+    world.mailbox.wait("signalled", 1, pid=leaver.pid)
+    job = world.jobs.wait(world.job_id, drains)
+
+    (notice,) = job.notices
+    assert (notice.kind, notice.node_name) == (job_pb2.NOTICE_KIND_DRAIN, "b")
+    assert 0 < notice.time_left.seconds <= 60
+    assert "b (draining: the agent got signal 15)" in job.waiting.text
+    assert stays.wait_event("drain_announced")["node"] == "b"
+    for worker in (stayer, leaver):
+        (found,) = notices(worker)
+        assert (found["kind"], found["node"]) == ("drain", "b")
+        assert found["here"] == (worker is leaver)
+
+    leaver.tell("exit", "0")
+    assert leaves.wait() == 128 + signal.SIGTERM
+    (last,) = world.mailbox.workers(1, round=3)
+    assert (last.node, last.restart_count, notices(last)) == ("a", 0, [])
+    job = world.jobs.wait(world.job_id, lambda job: is_started(job, 3))
+    assert job.round.header.reason == round_pb2.ROUND_REASON_DRAINED
+    last.tell("exit", "0")
+    assert stays.wait() == 0
+
+
+def test_time_of_a_drain_ends(world: World) -> None:
+    """Workers that go on are stopped as in every stop when the time is over, and not killed."""
+    _, leaves, (_, leaver) = pair(world, "--drain-timeout=0.5", "--drain-signal=USR1")
+    teach(world, leaver, USR1="ignore", TERM="obey")
+
+    leaves.signal(signal.SIGTERM)
+
+    assert leaves.wait() == 128 + signal.SIGTERM
+    signals = [said.fields["signum"] for said in world.mailbox.said("signalled")]
+    assert signals == [signal.SIGUSR1, signal.SIGTERM]
+
+
+def test_second_signal_does_not_wait(world: World) -> None:
+    """Whoever asks twice does not want to wait."""
+    _, leaves, (_, leaver) = pair(world, *PATIENT)
+    teach(world, leaver, USR1="ignore", INT="obey")
+    leaves.signal(signal.SIGTERM)
+    world.mailbox.wait("signalled", 1, pid=leaver.pid)
+
+    leaves.signal(signal.SIGINT)
+
+    assert leaves.wait() == 128 + signal.SIGINT
+    world.mailbox.workers(1, round=3)
+
+
+def test_drain_of_a_failed_coordinator(world: World) -> None:
+    """A new coordinator learns from the agent that it drains."""
+    port = world.ports.reserve()
+    first = world.coordinator(port)
+    stays, leaves, (_, leaver) = pair(world, *PATIENT)
+    teach(world, leaver, USR1="ignore")
+    leaves.signal(signal.SIGTERM)
+    world.jobs.wait(world.job_id, drains)
+
+    first.kill()
+    world.coordinator(port)
+    stays.wait_event("coordinator_reached_again")
+    job = world.jobs.wait(world.job_id, drains)
+
+    assert [notice.node_name for notice in job.notices] == ["b"]
+    leaver.tell("exit", "0")
+    (last,) = world.mailbox.workers(1, round=3)
+    assert last.node == "a"
+
+
+def test_operator_drains_a_node(world: World) -> None:
+    """DrainNode reaches the workers as a SIGTERM to the agent does; the agent then ends with 0."""
+    _, leaves, (_, leaver) = pair(world, *PATIENT)
+    teach(world, leaver, USR1="ignore")
+    with grpc.insecure_channel(world.target, options=client_options()) as channel:
+        stub = service_grpc.NodeServiceStub(channel)
+        request = service_pb2.DrainNodeRequest(
+            job_id=world.job_id, node_name="b", reason="new kernel"
+        )
+        request.time.FromSeconds(60)
+        answer = stub.DrainNode(request, timeout=LIMIT_S)
+        again = stub.DrainNode(request, timeout=LIMIT_S)
+
+    assert 59 < answer.time_left.ToTimedelta().total_seconds() <= 60
+    assert again.time_left.ToTimedelta() <= answer.time_left.ToTimedelta()
+    world.mailbox.wait("signalled", 1, pid=leaver.pid)
+    job = world.jobs.wait(world.job_id, drains)
+    assert "b (draining: new kernel)" in job.waiting.text
+
+    leaver.tell("exit", "0")
+    assert leaves.wait() == 0
+    world.mailbox.workers(1, round=3)
+
+
+def test_operator_drains_a_spare(world: World) -> None:
+    """A node without workers goes at once, with 0; the running round does not notice."""
+    world.agent("a")
+    (worker,) = world.mailbox.workers(1)
+    spare = world.agent("b")
+    world.jobs.wait(world.job_id, lambda job: node(job, "b").spare)
+    with grpc.insecure_channel(world.target, options=client_options()) as channel:
+        stub = service_grpc.NodeServiceStub(channel)
+        stub.DrainNode(
+            service_pb2.DrainNodeRequest(job_id=world.job_id, node_name="b"), timeout=LIMIT_S
+        )
+
+    assert spare.wait() == 0
+    assert world.mailbox.started() == [worker]

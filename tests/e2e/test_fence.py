@@ -1,0 +1,82 @@
+"""With --fence-after, workers of an older round are dead before the next begins, whatever broke."""
+
+import signal
+
+from rallypoint.v1 import job_pb2
+from support.jobs import is_started
+from support.proxy import Proxy
+from support.world import World
+
+FENCE = ("--fence-after=8", "--shutdown-timeout=1")
+
+
+def is_fenced(job: job_pb2.Job) -> bool:
+    return job.waiting.kind == job_pb2.WAIT_KIND_FENCE
+
+
+def test_workers_of_a_frozen_agent_die_without_it(world: World) -> None:
+    """The helper kills them, also one that ignores TERM; awake, the agent joins in again."""
+    peer = world.agent("a", *FENCE, nnodes="1:2")
+    world.mailbox.workers(1)
+    frozen = world.agent("b", *FENCE, nnodes="1:2")
+    both = world.mailbox.workers(2, round=2)
+    both[1].tell("TERM", "ignore")
+    world.mailbox.wait("ready", pid=both[1].pid)
+    frozen.signal(signal.SIGSTOP)
+    waiting = world.jobs.wait(world.job_id, is_fenced).waiting
+    (alone,) = world.mailbox.workers(1, round=3)
+
+    assert both[1].pid not in world.marked()
+    assert [node.name for node in waiting.nodes] == ["b"]
+    assert "workers of an older round may still run" in waiting.text
+    assert (alone.node, alone.restart_count) == ("a", 0)
+    frozen.signal(signal.SIGCONT)
+    again = world.mailbox.workers(2, round=4)
+    (fell,) = frozen.events("fence_fell")
+    assert (fell["round"], [worker.restart_count for worker in again]) == (2, [0, 0])
+    for worker in again:
+        worker.tell("exit", "0")
+    assert [peer.wait(), frozen.wait()] == [0, 0]
+
+
+def test_workers_of_an_unreachable_agent_are_stopped(world: World) -> None:
+    """It tells them itself, with the grace, before the others begin without it."""
+    with Proxy(world.target) as proxy:
+        peer = world.agent("a", *FENCE, nnodes="1:2")
+        world.mailbox.workers(1)
+        world.target = proxy.address
+        cut_off = world.agent("b", *FENCE, nnodes="1:2")
+        both = world.mailbox.workers(2, round=2)
+        both[1].tell("TERM", "obey")
+        world.mailbox.wait("ready", pid=both[1].pid)
+        proxy.fall_silent()
+        cut_off.wait_event("fence_fell")
+        world.mailbox.wait("signalled", pid=both[1].pid)
+        (alone,) = world.mailbox.workers(1, round=3)
+
+        assert both[1].pid not in world.marked()
+        assert (alone.node, alone.restart_count) == ("a", 0)
+        proxy.speak()
+        for worker in world.mailbox.workers(2, round=4):
+            worker.tell("exit", "0")
+        assert [peer.wait(), cut_off.wait()] == [0, 0]
+
+
+def test_clean_return_lifts_the_fence(world: World) -> None:
+    """An agent that fenced itself and is back, clean, is waited for no longer."""
+    with Proxy(world.target) as proxy:
+        flags = ("--fence-after=4", "--shutdown-timeout=0")
+        peer = world.agent("a", *flags, nnodes="2")
+        world.target = proxy.address
+        cut_off = world.agent("b", *flags, nnodes="2")
+        world.mailbox.workers(2)
+        proxy.fall_silent()
+        cut_off.wait_event("fence_fell")
+        proxy.speak()
+        again = world.mailbox.workers(2, round=2)
+        job = world.jobs.wait(world.job_id, lambda job: is_started(job, 2))
+
+        assert (job.restart_count, len(job.history)) == (0, 1)
+        for worker in again:
+            worker.tell("exit", "0")
+        assert [peer.wait(), cut_off.wait()] == [0, 0]

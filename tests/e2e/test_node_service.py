@@ -1,0 +1,197 @@
+"""Nodes that fail again and again are set aside, and an operator can do the same."""
+
+from __future__ import annotations
+
+import grpc
+import pytest
+from google.protobuf.message import Message
+
+from rallypoint.v1 import error_details_pb2, job_pb2, node_pb2
+from rallypoint.v1 import node_service_pb2 as service_pb2
+from rallypoint.v1 import node_service_pb2_grpc as service_grpc
+from rallypoint.wire.errors import unpack_detail
+from support.commands import Command
+from support.feed import LIMIT_S
+from support.jobs import is_started, node
+from support.mailbox import Worker
+from support.world import World
+
+FLAGS = ("--max-restarts=9", "--shutdown-timeout=5", "--join-timeout=60")
+
+
+def start(world: World, *names: str, nnodes: str, flags: tuple[str, ...] = ()) -> list[Command]:
+    """Start agents one after the other, each known to the coordinator before the next."""
+    agents = []
+    for name in names:
+        agent = world.agent(name, *FLAGS, *flags, nnodes=nnodes)
+        agent.wait_event("coordinator_reached")
+        agents.append(agent)
+    return agents
+
+
+def cordon(world: World, name: str, reason: str = "", job_id: str | None = None) -> Message:
+    request = service_pb2.CordonNodeRequest(
+        job_id=world.job_id if job_id is None else job_id, node_name=name, reason=reason
+    )
+    stub = service_grpc.NodeServiceStub(world.jobs.channel)
+    return stub.CordonNode(request, timeout=LIMIT_S).health
+
+
+def uncordon(world: World, name: str, job_id: str | None = None) -> Message:
+    request = service_pb2.UncordonNodeRequest(
+        job_id=world.job_id if job_id is None else job_id, node_name=name
+    )
+    stub = service_grpc.NodeServiceStub(world.jobs.channel)
+    return stub.UncordonNode(request, timeout=LIMIT_S).health
+
+
+def places(workers: list[Worker]) -> list[tuple[int, str]]:
+    return [(worker.rank, worker.node) for worker in workers]
+
+
+def test_node_that_keeps_failing_is_set_aside(world: World) -> None:
+    """The spare takes its slot, everybody else keeps theirs; the job and its own agent say why."""
+    flags = ("--quarantine-after=2", "--quarantine-cooldown=60")
+    a, b = start(world, "a", "b", nnodes="2", flags=flags)
+    first = world.mailbox.workers(2)
+    (c,) = start(world, "c", nnodes="2", flags=flags)
+    world.jobs.wait(world.job_id, lambda job: node(job, "c").spare)
+    first[1].tell("exit", "3")
+    second = world.mailbox.workers(2, round=2)
+    assert places(first) == places(second) == [(0, "a"), (1, "b")]
+    (once,) = world.jobs.get(world.job_id).health
+    assert (once.node_name, once.failures, once.HasField("quarantined")) == ("b", 1, False)
+
+    second[1].tell("exit", "3")
+    third = world.mailbox.workers(2, round=3)
+
+    assert places(third) == [(0, "a"), (1, "c")]
+    job = world.jobs.wait(world.job_id, lambda job: is_started_without_b(job))
+    (health,) = job.health
+    assert (health.node_name, health.failures, health.quarantines) == ("b", 0, 1)
+    assert 0 < health.quarantined.seconds <= 60
+    assert "on node b failed first: exit code 3" in health.reason
+    assert node(job, "b").health == health
+    assert (node(job, "b").state, node(job, "b").spare) == (node_pb2.NODE_STATE_READY, False)
+    assert not node(job, "a").HasField("health")
+    b.wait_text("this node is set aside: quarantined, ")
+    for worker in third:
+        worker.tell("exit", "0")
+    assert [agent.wait() for agent in (a, b, c)] == [0, 0, 0]
+
+
+def is_started_without_b(job: job_pb2.Job) -> bool:
+    states = [member.state for member in job.nodes if member.name != "b"]
+    return job.round.header.number == 3 and set(states) == {node_pb2.NODE_STATE_STARTED}
+
+
+def test_quarantine_ends_by_itself(world: World) -> None:
+    """A round that was formed smaller takes the node in again when its time is over."""
+    flags = ("--quarantine-after=1", "--quarantine-cooldown=1.5")
+    start(world, "a", "b", nnodes="1:2", flags=flags)
+    world.jobs.wait(world.job_id, lambda job: len(started(job)) == 2)
+    job = world.jobs.get(world.job_id)
+    workers = world.mailbox.workers(2, round=job.round.header.number)
+    workers[1].tell("exit", "3")
+
+    smaller = world.jobs.wait(world.job_id, lambda job: started(job) == ["a"])
+    again = world.jobs.wait(world.job_id, lambda job: started(job) == ["a", "b"])
+
+    assert node(smaller, "b").health.HasField("quarantined")
+    assert not node(again, "b").health.HasField("quarantined")
+    assert node(again, "b").health.quarantines == 1
+    assert again.restart_count == 1
+
+
+def started(job: job_pb2.Job) -> list[str]:
+    return [member.name for member in job.nodes if member.state == node_pb2.NODE_STATE_STARTED]
+
+
+def test_cordoned_node_has_no_place_in_later_rounds(world: World) -> None:
+    """What runs there goes on; the next round has the spare; once taken back it is a spare."""
+    (a, _, _) = start(world, "a", "b", "c", nnodes="2")
+    first = world.mailbox.workers(2)
+    world.jobs.wait(world.job_id, lambda job: is_started(job, 1))
+
+    health = cordon(world, "a", "bad disk")
+    assert health == node_pb2.NodeHealth(node_name="a", cordoned=True, reason="bad disk")
+    job = world.jobs.get(world.job_id)
+    assert is_started(job, 1)
+    assert (list(job.health), node(job, "a").health) == ([health], health)
+
+    first[1].tell("exit", "1")
+    second = world.mailbox.workers(2, round=2)
+    assert places(second) == [(0, "c"), (1, "b")]
+    a.wait_text("this node is set aside: cordoned: bad disk")
+
+    assert uncordon(world, "a") == node_pb2.NodeHealth(node_name="a")
+    job = world.jobs.get(world.job_id)
+    assert (node(job, "a").spare, node(job, "a").HasField("health")) == (True, False)
+    second[1].tell("exit", "1")
+    assert places(world.mailbox.workers(2, round=3)) == [(0, "c"), (1, "b")]
+
+
+def test_cordon_holds_where_nodes_are_short(world: World) -> None:
+    """A job waits for another node rather than use a cordoned one, and says that it does."""
+    a, b = start(world, "a", "b", nnodes="2")
+    first = world.mailbox.workers(2)
+    cordon(world, "b", "bad disk")
+    first[0].tell("exit", "1")
+    job = world.jobs.wait(world.job_id, lambda job: job.waiting.kind == job_pb2.WAIT_KIND_NODES)
+
+    waited = [(awaited.name, awaited.state) for awaited in job.waiting.nodes]
+    assert ("b", "cordoned: bad disk") in waited
+    assert (job.waiting.ready_nodes, job.waiting.needed_nodes) == (1, 2)
+    for agent in (a, b):
+        agent.wait_text("1 of at least 2 nodes are ready; set aside: b (cordoned: bad disk); at ")
+    uncordon(world, "b")
+    assert places(world.mailbox.workers(2, round=2)) == [(0, "a"), (1, "b")]
+
+
+def test_cordon_is_for_a_name(world: World) -> None:
+    """A node that has not come yet can be cordoned, and asking twice is the same as once."""
+    start(world, "a", nnodes="1:2")
+    world.jobs.wait(world.job_id, lambda job: is_started(job, 1))
+    assert cordon(world, "b", "old driver") == cordon(world, "b", "old driver")
+    (b,) = start(world, "b", nnodes="1:2")
+
+    b.wait_text("this node is set aside: cordoned: old driver")
+    assert is_started_alone(world.jobs.get(world.job_id))
+    uncordon(world, "b")
+    assert places(world.mailbox.workers(2, round=2)) == [(0, "a"), (1, "b")]
+
+
+def is_started_alone(job: job_pb2.Job) -> bool:
+    return job.round.header.group_world_size == 1 and not node(job, "b").spare
+
+
+@pytest.mark.parametrize("ask", [cordon, uncordon])
+def test_unknown_job_is_not_found(world: World, ask: object) -> None:
+    """NOT_FOUND carries UnknownJob with the name that was asked for."""
+    with pytest.raises(grpc.RpcError) as caught:
+        ask(world, "a", job_id="no-such-job")  # type: ignore[operator]
+
+    error = caught.value
+    assert isinstance(error, grpc.Call)
+    assert error.code() is grpc.StatusCode.NOT_FOUND
+    assert error.details() == "there is no job 'no-such-job'"
+    detail = unpack_detail(error.trailing_metadata())
+    assert detail == error_details_pb2.UnknownJob(job_id="no-such-job")
+
+
+@pytest.mark.parametrize("ask", [cordon, uncordon])
+@pytest.mark.parametrize(
+    ("name", "job_id", "field"), [("", "job", "node_name"), ("a b", "job", "node_name"),
+                                  ("a", "", "job_id")]
+)  # fmt: skip
+def test_bad_request_is_refused_by_field(
+    world: World, ask: object, name: str, job_id: str, field: str
+) -> None:
+    """INVALID_ARGUMENT names the field."""
+    with pytest.raises(grpc.RpcError) as caught:
+        ask(world, name, job_id=job_id)  # type: ignore[operator]
+
+    error = caught.value
+    assert isinstance(error, grpc.Call)
+    assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert (error.details() or "").startswith(f"{field}: ")

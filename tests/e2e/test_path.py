@@ -1,0 +1,91 @@
+"""What the nodes share breaks, not the nodes: nobody is lost, and no worker notices."""
+
+import signal
+
+import pytest
+
+from rallypoint.v1 import job_pb2
+from support.commands import Command
+from support.jobs import is_started, pids
+from support.proxy import Proxy
+from support.world import World
+
+ATTEMPTS = 5
+"""After so many in vain, an agent's pauses between two have their full length."""
+
+
+def start(world: World, count: int) -> tuple[list[Command], job_pb2.Job]:
+    """Start agents; return them and the job once all workers of its round run."""
+    agents = [world.agent(f"n{number}", nnodes=str(count)) for number in range(count)]
+    world.mailbox.workers(count)
+    return agents, world.jobs.wait(world.job_id, lambda job: is_started(job, 1))
+
+
+def check_unharmed(
+    world: World, coordinator: Command, agents: list[Command], before: job_pb2.Job
+) -> None:
+    """Check that the round is the same, with the same processes, and let it end."""
+    for agent in agents:
+        agent.wait_event("coordinator_reached_again")
+    after = world.jobs.wait(world.job_id, lambda job: all(node.attached for node in job.nodes))
+
+    assert after.phase == job_pb2.JOB_PHASE_RUNNING
+    assert (after.round.header, after.restart_count) == (before.round.header, 0)
+    assert pids(after) == pids(before)
+    assert set(pids(before)) <= set(world.marked())
+    assert coordinator.events("node_lost", "round_stopped") == []
+    for worker in world.mailbox.started():
+        worker.tell("exit", "0")
+    assert [agent.wait() for agent in agents] == [0] * len(agents)
+    assert len(world.mailbox.started()) == len(agents)
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_coordinator_that_stood_still_loses_nobody(world: World, count: int) -> None:
+    """Its agents have given their streams up long since, and come back in their own time."""
+    coordinator = world.coordinator(port=0)
+    with Proxy(world.target) as proxy:
+        world.target = proxy.address
+        agents, before = start(world, count)
+        coordinator.signal(signal.SIGSTOP)
+        proxy.wait_accepted(count * (1 + ATTEMPTS))
+        proxy.cut(refuse_s=1.5)  # so that nobody happens to be connecting when it wakes
+        coordinator.signal(signal.SIGCONT)
+
+        check_unharmed(world, coordinator, agents, before)
+        (stalled, *_) = coordinator.events("coordinator_stalled")
+        assert stalled["late_ms"] > 5_000
+
+
+def test_streams_that_break_at_once_are_waited_for(world: World) -> None:
+    """Eight agents cannot connect for longer than the grace: the path is suspected, not they."""
+    coordinator = world.coordinator(port=0)
+    with Proxy(world.target) as proxy:
+        world.target = proxy.address
+        agents, before = start(world, 8)
+        proxy.cut(refuse_s=1.5)
+
+        check_unharmed(world, coordinator, agents, before)
+        assert len(coordinator.events("path_suspected")) == 1
+
+
+def test_single_stream_that_comes_back_is_nothing(world: World) -> None:
+    """One that breaks and comes back within the grace changes nothing, and nobody is suspected."""
+    coordinator = world.coordinator(port=0)
+    with Proxy(world.target) as proxy:
+        direct, world.target = world.target, proxy.address
+        alone = world.agent("n0", nnodes="2")
+        proxy.wait_accepted(1)
+        world.target = direct
+        peer = world.agent("n1", nnodes="2")
+        world.mailbox.workers(2)
+        before = world.jobs.wait(world.job_id, lambda job: is_started(job, 1))
+        proxy.cut()
+        coordinator.wait_event("node_resumed")
+
+        assert coordinator.events("path_suspected") == []
+        for worker in world.mailbox.started():
+            worker.tell("exit", "0")
+        assert [alone.wait(), peer.wait()] == [0, 0]
+        assert before.round.header.number == 1
+        assert len(world.mailbox.started()) == 2

@@ -1,0 +1,173 @@
+"""A TCP forwarder between agents and a coordinator, which can cut, refuse, and say nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Self
+
+from support.feed import LIMIT_S
+
+
+class Proxy:
+    """Forwards what comes to `address` to `target`; runs in a thread of its own."""
+
+    def __init__(self, target: str) -> None:
+        """Begin to listen on a free port of the loopback interface."""
+        host, _, port = target.rpartition(":")
+        self._target = (host, int(port))
+        self._port = 0
+        self._server: asyncio.Server | None = None
+        self._ends: list[_End] = []
+        """Both ends of every connection, the agent's first, oldest first."""
+        self._is_silent = False
+        self._accepted = 0
+        self._changed = threading.Condition()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="proxy")
+        self._thread.start()
+        self._do(self._listen)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._do(self._close)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(LIMIT_S)
+        self._loop.close()
+
+    @property
+    def address(self) -> str:
+        """host:port that agents are given."""
+        return f"127.0.0.1:{self._port}"
+
+    def cut(self, refuse_s: float = 0) -> None:
+        """Reset every connection at once, and refuse new ones for a while."""
+
+        async def cut() -> None:
+            await self._close()
+            self._loop.call_later(refuse_s, lambda: asyncio.ensure_future(self._listen()))  # noqa: TID251
+
+        self._do(cut)
+
+    def fall_silent(self) -> None:
+        """Forward nothing any more, and break nothing; new connections get no answer."""
+
+        async def fall_silent() -> None:
+            self._is_silent = True
+            for end in self._ends:
+                end.pause()
+
+        self._do(fall_silent)
+
+    def speak(self) -> None:
+        """Forward again, first what was held back."""
+
+        async def speak() -> None:
+            self._is_silent = False
+            for end in self._ends:
+                end.resume()
+
+        self._do(speak)
+
+    def wait_accepted(self, count: int) -> None:
+        """Wait until so many connections have been taken."""
+        with self._changed:
+            in_time = self._changed.wait_for(lambda: self._accepted >= count, LIMIT_S)
+        assert in_time, f"{self._accepted} of {count} connections came"
+
+    def _do(self, make: Callable[[], object]) -> None:
+        asyncio.run_coroutine_threadsafe(make(), self._loop).result(LIMIT_S)  # type: ignore[arg-type]
+
+    async def _listen(self) -> None:
+        self._server = await self._loop.create_server(
+            lambda: _End(self), "127.0.0.1", self._port, reuse_address=True
+        )
+        self._port = self._server.sockets[0].getsockname()[1]
+
+    async def _close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        for end in list(self._ends):
+            end.abort()
+
+    async def connect(self, end: _End) -> None:
+        """Open the other half of a connection."""
+        try:
+            _, other = await self._loop.create_connection(lambda: _End(self, end), *self._target)
+        except OSError:
+            end.abort()
+            return
+        end.join(other)
+
+    def opened(self, end: _End) -> None:
+        """Take note of one end of a connection."""
+        self._ends.append(end)
+        if self._is_silent:
+            end.pause()
+        if not end.is_onward:
+            with self._changed:
+                self._accepted += 1
+                self._changed.notify_all()
+
+    def closed(self, end: _End) -> None:
+        """Forget one end of a connection."""
+        self._ends.remove(end)
+
+
+class _End(asyncio.Protocol):
+    """One end of a connection; what it reads, the other end writes."""
+
+    def __init__(self, proxy: Proxy, other: _End | None = None) -> None:
+        self._proxy = proxy
+        self._other = other
+        self.is_onward = other is not None
+        """It leads to the coordinator."""
+        self._early: list[bytes] = []
+        self._transport: asyncio.Transport | None = None
+        self._connecting: asyncio.Future[None] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._proxy.opened(self)
+        if self._other is None:
+            self._connecting = asyncio.ensure_future(self._proxy.connect(self))  # noqa: TID251
+
+    def join(self, other: _End) -> None:
+        """Go on with the other end, which is there now."""
+        self._other = other
+        for data in self._early:
+            other.write(data)
+        self._early.clear()
+        if self._transport is None or self._transport.is_closing():
+            other.abort()
+
+    def data_received(self, data: bytes) -> None:
+        if self._other is None:
+            self._early.append(data)
+        else:
+            self._other.write(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._proxy.closed(self)
+        if self._other is not None:
+            self._other.abort()
+
+    def write(self, data: bytes) -> None:
+        if self._transport is not None:
+            self._transport.write(data)
+
+    def pause(self) -> None:
+        if self._transport is not None and self._transport.is_reading():
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        if self._transport is not None and not self._transport.is_reading():
+            self._transport.resume_reading()
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()

@@ -1,0 +1,147 @@
+"""What an agent says of the end of a worker: what came first, its end or our signal."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from rallypoint.agent.core import inputs
+from rallypoint.agent.core.model import (
+    AgentState,
+    DesiredRun,
+    DesiredStop,
+    ErrorRecord,
+    ExitedReport,
+    LocalExit,
+    RunOrder,
+)
+from rallypoint.agent.core.step import step
+from rallypoint.agent.output import find_uncaught, read_error_file
+from rallypoint.agent.translate import report_message
+
+ORDER = RunOrder(1, 1, 2, 1, "127.0.0.1", 29_500, 0, 1, 1, 0, 0, 2, "default", 0, 2, max_restarts=0)
+STOP_MS = 2_000
+
+
+def stopped() -> AgentState:
+    """Return an agent whose two workers run since 1 s and were told to stop at 2 s."""
+    state = AgentState(2, grace_ms=30_000, coordinator_timeout_ms=60_000, away_since_ms=None)
+    said: list[tuple[inputs.Input, int]] = [
+        (inputs.PortReserved(30_000), 0),
+        (inputs.DesiredCame(1, 1, DesiredRun(ORDER)), 1_000),
+        (inputs.WorkerStarted(1, 0, 4_000), 1_000),
+        (inputs.WorkerStarted(1, 1, 4_001), 1_000),
+        (inputs.DesiredCame(1, 2, DesiredStop(1, 30_000, "why")), STOP_MS),
+    ]
+    for one, at_ms in said:
+        state, _ = step(state, one, at_ms)
+    return state
+
+
+def end(
+    at_ms: int, *, ago_ms: int = 0, error: ErrorRecord | None = None, oom_killed: bool = False
+) -> LocalExit:
+    """Return what the agent keeps of a worker's end of which it hears at `at_ms`."""
+    ended = inputs.WorkerEnded(1, 0, None, 11, error, "", ago_ms, oom_killed)
+    state, _ = step(stopped(), ended, at_ms)
+    (report,) = [report for report in state.reports if isinstance(report, ExitedReport)]
+    assert report.worker.exit is not None
+    return report.worker.exit
+
+
+@pytest.mark.parametrize(
+    ("claim", "at_ms", "ago_ms", "signalled_first", "signalled_before_ms"),
+    [
+        ("after the signal", STOP_MS + 30, 0, True, 30),
+        ("seen after, read later", STOP_MS + 70, 40, True, 30),
+        ("seen at the same time", STOP_MS + 40, 40, True, 0),
+        ("seen before, read after", STOP_MS + 10, 40, False, None),
+    ],
+)
+def test_which_came_first(
+    claim: str, at_ms: int, ago_ms: int, signalled_first: bool, signalled_before_ms: int | None
+) -> None:
+    """What counts is when the end was seen, not when its last words had been read."""
+    exit = end(at_ms, ago_ms=ago_ms)
+
+    assert (at_ms - ago_ms, signalled_first, signalled_before_ms) == (
+        exit.at_ms,
+        exit.signalled_first,
+        exit.signalled_before_ms,
+    ), claim
+
+
+def test_report_carries_what_the_verdict_needs() -> None:
+    """The times of the signal and of the recorded error go with it, and what the kernel said."""
+    record = ErrorRecord("ValueError: loss is nan", "", 480)
+    ended = inputs.WorkerEnded(1, 0, None, 9, record, "", 0, True)
+    state, _ = step(stopped(), ended, STOP_MS + 30)
+
+    exit = report_message(state.reports[-1], STOP_MS + 30).exited.workers[0].exit
+
+    assert exit.agent_signalled_first
+    assert exit.oom_killed
+    assert exit.signalled_before.ToMilliseconds() == 30
+    assert exit.error.before_exit.ToMilliseconds() == 480
+
+
+def test_unsignalled_end_has_no_time_of_a_signal() -> None:
+    """What did not happen is absent from the wire."""
+    state, _ = step(stopped(), inputs.WorkerEnded(1, 0, 1, None, None, "", 50), STOP_MS + 10)
+
+    exit = report_message(state.reports[-1], STOP_MS + 10).exited.workers[0].exit
+
+    assert not exit.agent_signalled_first
+    assert not exit.HasField("signalled_before")
+
+
+def test_age_of_a_record_is_exact(tmp_path: Path) -> None:
+    """Its own time stamp counts whole seconds, so the file's counts."""
+    path = tmp_path / "error.json"
+    fields = {"message": "ValueError: x", "extraInfo": {"timestamp": "1000", "py_callstack": "at"}}
+    path.write_text(json.dumps({"message": fields}))
+    os.utime(path, (1_000.75, 1_000.75))
+
+    assert read_error_file(path, 1_001.0) == ErrorRecord("ValueError: x", "at", 250)
+    path.write_text(json.dumps({"message": "plain"}))
+    os.utime(path, (1_002.0, 1_002.0))
+    assert read_error_file(path, 1_001.0) == ErrorRecord("plain", "", 0)
+
+
+STACK = """\
+Traceback (most recent call last):
+  File "/src/train.py", line 3, in <module>
+    raise ValueError("loss is nan")
+ValueError: loss is nan"""
+NOISE = "step 3\n"
+
+
+@pytest.mark.parametrize("prefix", ["", "[rank3]: "])
+def test_uncaught_error_is_the_last_that_was_said(prefix: str) -> None:
+    """A traceback at the end of standard error is the error that a worker is ending with."""
+    said = "".join(f"{prefix}{line}\n" for line in STACK.splitlines())
+
+    assert find_uncaught(NOISE + said) == ErrorRecord("ValueError: loss is nan", STACK, None)
+    assert find_uncaught(f"{STACK}\n{NOISE}{said}") == ErrorRecord(
+        "ValueError: loss is nan", STACK, None
+    )
+
+
+@pytest.mark.parametrize(
+    ("claim", "tail"),
+    [
+        ("nothing", ""),
+        ("no error", NOISE),
+        ("an error that was survived", f"{STACK}\n{NOISE * 9}"),
+        ("of a thread", f"Exception in thread Thread-1 (f):\n{STACK}\n"),
+        ("of a child", f"Process SpawnProcess-1:\n{STACK}\n"),
+        ("of a destructor", f"Exception ignored in: <function f>\n{STACK}\n"),
+        ("half of one", STACK.rpartition("\n")[0]),
+    ],
+)
+def test_what_is_no_uncaught_error(claim: str, tail: str) -> None:
+    """What a worker lives on after, or what did not end its main thread, says nothing."""
+    assert find_uncaught(tail) is None, claim

@@ -1,0 +1,138 @@
+"""The coordinator's shell: what was asked is answered when what it changed is durable."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Sequence
+
+import pytest
+
+from rallypoint.server.clock import JournalClock
+from rallypoint.server.coordinator import Coordinator, InputRefused
+from rallypoint.server.core import inputs
+from rallypoint.server.core.effects import Effect, NodeHealthChanged, RefusalKind
+from rallypoint.server.core.model import JobId, JobSpec, NodeName
+from rallypoint.server.core.replay import JournalRecord
+from rallypoint.server.core.state import State
+from rallypoint.server.journal.interface import JournalFailed
+from rallypoint.server.journal.memory import MemoryJournal
+from support.coordinator import Bench
+from support.fake_agents import JOB
+
+A = NodeName("a")
+
+
+class SlowJournal(MemoryJournal):
+    """Makes a batch durable when the test lets it, or fails."""
+
+    def __init__(self) -> None:
+        super().__init__("slow")
+        self.asked = asyncio.Event()
+        self.let = asyncio.Event()
+        self.fails = False
+
+    async def append(self, records: Sequence[JournalRecord], now_ms: int) -> None:
+        self.asked.set()
+        await self.let.wait()
+        if self.fails:
+            raise JournalFailed("no space left on device")
+        await super().append(records, now_ms)
+
+
+class Nobody:
+    """An outlet that leads nowhere."""
+
+    def carry_out(
+        self, effects: Sequence[Effect], changed: Collection[JobId], state: State, now_ms: int
+    ) -> None:
+        pass
+
+
+def started() -> tuple[Coordinator, SlowJournal]:
+    """Return a coordinator that knows a job with a node, and its journal."""
+    bench = Bench(JobSpec())
+    bench.run_round("a")
+    journal = SlowJournal()
+    return Coordinator(bench.state, journal, Nobody(), JournalClock(), announces=False), journal
+
+
+def is_cordoned(state: State, now_ms: int) -> bool:
+    return any(health.cordoned for health in state.jobs[JobId(JOB)].health)
+
+
+def test_answer_comes_when_the_change_is_durable() -> None:
+    """Neither the request nor a read beside it is answered before the append has returned."""
+
+    async def play() -> tuple[list[bool], list[bool], Sequence[JournalRecord]]:
+        coordinator, journal = started()
+        async with asyncio.TaskGroup() as tasks:
+            shell = tasks.create_task(coordinator.run())
+            said = inputs.Cordon(JobId(JOB), A, "bad disk")
+            asked = tasks.create_task(coordinator.ask(said, is_cordoned))
+            read = tasks.create_task(coordinator.read(is_cordoned))
+            await journal.asked.wait()
+            before = [asked.done(), read.done()]
+            journal.let.set()
+            after = [await asked, await read]
+            shell.cancel()
+        return before, after, await journal.load()
+
+    before, after, records = asyncio.run(play())
+
+    assert ([False, False], [True, True]) == (before, after)
+    assert [NodeHealthChanged] == [type(record) for record in records]
+
+
+def test_failed_append_answers_nobody() -> None:
+    """What was decided and not written is not told to whoever asked."""
+
+    async def play() -> bool:
+        coordinator, journal = started()
+        journal.fails = True
+        journal.let.set()
+        said = inputs.Cordon(JobId(JOB), A, "bad disk")
+        asked = asyncio.ensure_future(coordinator.ask(said, is_cordoned))  # noqa: TID251  # below
+        with pytest.raises(JournalFailed):
+            await coordinator.run()
+        is_answered = asked.done()
+        asked.cancel()
+        await asyncio.gather(asked, return_exceptions=True)
+        return is_answered
+
+    assert not asyncio.run(play())
+
+
+def test_refusal_reaches_who_asked() -> None:
+    """A refused request raises with the core's refusal and journals nothing."""
+
+    async def play() -> tuple[InputRefused, int]:
+        coordinator, journal = started()
+        async with asyncio.TaskGroup() as tasks:
+            shell = tasks.create_task(coordinator.run())
+            with pytest.raises(InputRefused) as caught:
+                await coordinator.ask(inputs.Uncordon(JobId("other"), A), is_cordoned)
+            shell.cancel()
+        return caught.value, journal.length
+
+    refused, length = asyncio.run(play())
+
+    assert (RefusalKind.UNKNOWN_JOB, 0) == (refused.refusal.kind, length)
+
+
+def test_who_asked_may_go_away() -> None:
+    """A request whose caller has gone takes effect all the same and breaks nothing."""
+
+    async def play() -> bool:
+        coordinator, journal = started()
+        async with asyncio.TaskGroup() as tasks:
+            shell = tasks.create_task(coordinator.run())
+            said = inputs.Cordon(JobId(JOB), A, "bad disk")
+            asked = tasks.create_task(coordinator.ask(said, is_cordoned))
+            await journal.asked.wait()
+            asked.cancel()
+            journal.let.set()
+            found = await coordinator.read(is_cordoned)
+            shell.cancel()
+        return found
+
+    assert asyncio.run(play())

@@ -1,0 +1,104 @@
+"""A coordinator that was away tells its core so, before anything else that it finds."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Sequence
+
+import pytest
+
+from rallypoint.server.clock import JournalClock
+from rallypoint.server.coordinator import Coordinator
+from rallypoint.server.core import inputs
+from rallypoint.server.core.effects import Effect
+from rallypoint.server.core.model import JobId, JobSpec, NodeName
+from rallypoint.server.core.replay import JournalRecord
+from rallypoint.server.core.state import State
+from rallypoint.server.journal.memory import MemoryJournal
+from support.fake_agents import identity
+
+AWAY_MS = 9_000
+
+
+class SteppedClock(JournalClock):
+    """A clock that moves only when it is told to; held back like the real one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.passed_ms = 0
+
+    def now_ms(self) -> int:
+        return self.passed_ms - self._held_ms
+
+
+class SlowJournal(MemoryJournal):
+    """A journal that takes its time for the first batch."""
+
+    def __init__(self, clock: SteppedClock, takes_ms: int) -> None:
+        super().__init__("0" * 32)
+        self._clock = clock
+        self._takes_ms = takes_ms
+
+    async def append(self, records: Sequence[JournalRecord], now_ms: int) -> None:
+        await super().append(records, now_ms)
+        self._clock.passed_ms += self._takes_ms
+        self._takes_ms = 0
+
+
+class StallingOutlet:
+    """Whoever carries effects out; stops the process in the middle of the first turn."""
+
+    def __init__(self, clock: SteppedClock, takes_ms: int) -> None:
+        self._clock = clock
+        self._takes_ms = takes_ms
+
+    def carry_out(
+        self, effects: Sequence[Effect], changed: Collection[JobId], state: State, now_ms: int
+    ) -> None:
+        self._clock.passed_ms += self._takes_ms
+        self._takes_ms = 0
+
+
+@pytest.mark.parametrize(
+    ("journal_ms", "turn_ms", "suspected"),
+    [(AWAY_MS, 0, True), (0, AWAY_MS, True), (100, 100, False)],
+)
+async def test_time_away_is_no_time_and_makes_the_path_suspect(
+    journal_ms: int, turn_ms: int, suspected: bool
+) -> None:
+    """Whether the disk was slow or the process stopped in a turn: no lease has become shorter."""
+    clock = SteppedClock()
+    state = State("c1", 1_000, first_epoch=1_000)
+    journal, outlet = SlowJournal(clock, journal_ms), StallingOutlet(clock, turn_ms)
+    coordinator = Coordinator(state, journal, outlet, clock, announces=False)
+    hello = inputs.Hello(
+        identity=identity("a", JobSpec(max_nodes=2)),
+        connection=1,
+        epoch=0,
+        run=0,
+        coordinator_id="",
+        coordinator_durable=False,
+        acknowledged=0,
+        revision=0,
+        claim=None,
+        ready=inputs.ReadyPort(0, 20_000),
+    )
+    running = asyncio.ensure_future(coordinator.run())  # noqa: TID251  # ended below
+    try:
+        async with asyncio.timeout(10):
+            await coordinator.submit(hello)
+            await coordinator.read(lambda state, now_ms: None)
+            left_ms, names, is_suspected = await coordinator.read(
+                lambda state, now_ms: (
+                    (state.next_deadline_ms() or 0) - now_ms,
+                    [node.name for node in state.nodes.values()],
+                    state.path.is_suspected(now_ms),
+                )
+            )
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+    assert [NodeName("a")] == names
+    assert left_ms >= state.timing.lease_ms - 200
+    assert suspected == is_suspected

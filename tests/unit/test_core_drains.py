@@ -1,0 +1,314 @@
+"""Nodes that leave with notice: who is told, when the round stops, what it costs."""
+
+from __future__ import annotations
+
+import pytest
+
+from rallypoint.server.core import inputs
+from rallypoint.server.core.effects import (
+    DesiredReleased,
+    DesiredRun,
+    DesiredStandby,
+    DesiredStop,
+    DrainAsked,
+    DrainOver,
+    Notify,
+    RefusalKind,
+)
+from rallypoint.server.core.model import (
+    Consequence,
+    JobId,
+    JobSpec,
+    NodeName,
+    Outcome,
+    Phase,
+    RoundReason,
+    VerdictCause,
+    WaitKind,
+)
+from support.coordinator import Bench, consequence
+from support.fake_agents import JOB, FakeAgent, stop_reason, worker_exit
+
+DRAIN_MS = 20_000
+LEFT = worker_exit(0, prompted=True)
+"""The exit of a worker that had been told that its node drains."""
+
+
+def trio(low: int = 2, high: int = 3) -> tuple[Bench, FakeAgent, FakeAgent, FakeAgent]:
+    """Return a running round of three nodes that may go on with two."""
+    bench = Bench(JobSpec(min_nodes=low, max_nodes=high, max_restarts=2, grow=False))
+    a, b, c = bench.run_round("a", "b", "c")
+    return bench, a, b, c
+
+
+def ask(bench: Bench, name: str, time_ms: int = DRAIN_MS) -> RefusalKind | None:
+    """Ask a node to leave, as an operator; return why that was refused, or None."""
+    said = inputs.DrainNode(JobId(JOB), NodeName(name), time_ms, "maintenance")
+    refusal = bench.take(said).refusal
+    return None if refusal is None else refusal.kind
+
+
+def told(bench: Bench, agent: FakeAgent) -> list[tuple[str | None, int]]:
+    """Return what an agent was told last to expect: who leaves, and the ms left."""
+    found = [e for e in bench.effects if isinstance(e, Notify) and e.session == agent.session]
+    return [(notice.name, left_ms) for notice, left_ms in found[-1].notices] if found else []
+
+
+def go(agent: FakeAgent) -> None:
+    """Let a draining node's workers be done, and the node go."""
+    agent.exit(LEFT)
+    agent.refuse("done", leaving=True)
+    agent.goodbye("done")
+
+
+def test_everybody_learns_that_a_node_drains() -> None:
+    """All members hear who leaves and when at the latest; the round goes on meanwhile."""
+    bench, a, b, c = trio()
+
+    c.drain(DRAIN_MS)
+    bench.advance(DRAIN_MS - 1)
+
+    assert [[("c", DRAIN_MS)]] * 3 == [told(bench, agent) for agent in (a, b, c)]
+    assert (Phase.RUNNING, 1) == (bench.job().phase, len(bench.rounds()))
+
+
+def test_round_goes_on_without_a_node_that_is_done() -> None:
+    """When the workers of the draining node are done, a round without it follows, uncharged."""
+    bench, _, _, c = trio()
+    c.drain(DRAIN_MS)
+    bench.advance(3_000)
+
+    go(c)
+    bench.obey()
+
+    job = bench.job()
+    assert (["a", "b"], 0, RoundReason.DRAINED) == (
+        bench.order(),
+        job.restart_count,
+        bench.rounds()[-1].reason,
+    )
+    assert job.verdict is not None
+    assert (VerdictCause.NODE_LEFT, "node c was drained: SIGTERM", Consequence.REFORMED) == (
+        job.verdict.cause,
+        job.verdict.text,
+        consequence(job),
+    )
+
+
+def test_round_is_stopped_when_the_time_is_over() -> None:
+    """At the deadline the coordinator stops the round, whatever the node does; then it is out."""
+    bench, a, _, c = trio()
+    c.drain(DRAIN_MS)
+
+    bench.advance(DRAIN_MS)
+    assert RoundReason.DRAINED is stop_reason(a)
+    bench.obey()
+
+    assert ["a", "b"] == bench.order()
+    assert isinstance(c.desired, DesiredReleased)
+
+
+def test_spare_takes_the_slot() -> None:
+    """A spare takes the place of the node that was drained; the others keep their ranks."""
+    bench, _, b, _ = trio()
+    bench.join("d")
+    b.drain(DRAIN_MS)
+
+    go(b)
+    bench.obey()
+
+    assert ["a", "d", "c"] == bench.order()
+
+
+def test_drains_at_one_time_are_one() -> None:
+    """Nodes that drain at the same time leave together, also when only one of them is done."""
+    bench = Bench(JobSpec(min_nodes=1, max_nodes=4, grow=False))
+    _, _, c, d = bench.run_round("a", "b", "c", "d")
+    c.drain(DRAIN_MS)
+    bench.advance(1_000)
+    d.drain(DRAIN_MS)
+
+    go(c)
+    bench.obey()
+
+    assert (["a", "b"], 2) == (bench.order(), len(bench.rounds()))
+
+
+@pytest.mark.parametrize("first_ms", [5_000, 20_000])
+def test_too_few_would_stay(first_ms: int) -> None:
+    """Where too few would stay, the round runs until the last draining node's time is over."""
+    bench, a, b, c = trio(low=2)
+    b.drain(first_ms)
+    c.drain(12_000)
+    assert WaitKind.DRAIN is bench.the_wait().kind
+
+    go(b)
+    bench.advance(11_999)
+    assert Phase.RUNNING is bench.job().phase
+
+    bench.advance(8_001)
+    assert isinstance(a.desired, DesiredStop)
+
+
+def test_too_few_would_stay_and_all_are_gone() -> None:
+    """When the last draining node is gone nobody has anything left to wait for."""
+    bench, a, b, c = trio(low=2)
+    b.drain(DRAIN_MS)
+    c.drain(DRAIN_MS)
+
+    go(b)
+    assert Phase.RUNNING is bench.job().phase
+    go(c)
+
+    assert isinstance(a.desired, DesiredStop)
+
+
+def test_failure_of_a_peer_is_explained_by_workers_that_left() -> None:
+    """A peer that fails after the draining workers began to leave is collateral, however late."""
+    bench, a, _, c = trio()
+    c.drain(DRAIN_MS)
+    c.exit(LEFT)
+    bench.advance(5_000)
+
+    a.fail(worker_exit(1, said="connection reset by peer"))
+    bench.obey()
+
+    assert (0, RoundReason.DRAINED) == (bench.job().restart_count, bench.rounds()[-1].reason)
+
+
+def test_failure_before_anybody_left_is_charged() -> None:
+    """A worker that fails while all of the draining node's still run is a failure like any other,
+    also when the node uses the occasion to go."""
+    bench, a, _, c = trio()
+    c.drain(DRAIN_MS)
+    bench.advance(1_000)
+
+    a.fail(worker_exit(1))
+    bench.obey()
+    c.goodbye()
+    bench.obey()
+
+    assert (1, ["a", "b"]) == (bench.job().restart_count, bench.order())
+
+
+def test_drains_are_no_reformations() -> None:
+    """Any number of nodes may be drained one after the other."""
+    bench, *agents = trio()
+    for number in range(2 * bench.spec.max_reformations):
+        (spare,) = bench.join(f"s{number}")
+        agents[0].drain(0)
+        go(agents.pop(0))
+        agents.append(spare)
+        bench.obey()
+
+    assert (Phase.RUNNING, 0) == (bench.job().phase, bench.job().reformations)
+
+
+def test_node_that_is_cut_off_while_it_drains() -> None:
+    """A draining node whose machine is taken away is drained, not lost."""
+    bench, _, _, c = trio()
+    c.drain(DRAIN_MS)
+    c.break_off()
+    bench.advance(600)
+    bench.obey()
+
+    assert (RoundReason.DRAINED, 0) == (bench.rounds()[-1].reason, bench.job().reformations)
+
+
+def test_node_drains_in_its_hello() -> None:
+    """A node that resumes says again that it drains."""
+    bench, a, _, c = trio()
+    c.break_off()
+    c.hello(claim=c.claim(), draining=(DRAIN_MS, "SIGTERM"))
+
+    assert [("c", DRAIN_MS)] == told(bench, a)
+
+
+def test_draining_again_keeps_the_first_end() -> None:
+    """Said again with a later end, the earlier one counts; an earlier one counts at once."""
+    bench, a, _, c = trio()
+    c.drain(DRAIN_MS)
+    c.drain(2 * DRAIN_MS)
+    assert [("c", DRAIN_MS)] == told(bench, a)
+
+    c.drain(5_000)
+    assert [("c", 5_000)] == told(bench, a)
+    bench.advance(5_000)
+    assert Phase.STOPPING is bench.job().phase
+
+
+def test_operator_asks_a_member() -> None:
+    """The node is told like everybody, and that it is meant; the wish is kept till it is gone."""
+    bench, a, _, c = trio()
+
+    assert ask(bench, "c") is None
+    assert [("c", DRAIN_MS)] == told(bench, c) == told(bench, a)
+    assert isinstance(bench.records[-1], DrainAsked)
+
+    go(c)
+    bench.obey()
+    assert any(isinstance(record, DrainOver) for record in bench.records)
+    assert () == bench.job().asked
+    bench.check_journal()
+
+
+def test_operator_asks_a_spare() -> None:
+    """A node without a place is released at once, and the round does not notice."""
+    bench, a, _, _ = trio()
+    (d,) = bench.join("d")
+    assert DesiredStandby(spare=True) == d.desired
+
+    ask(bench, "d")
+
+    assert isinstance(d.desired, DesiredReleased)
+    assert isinstance(a.desired, DesiredRun)
+
+
+@pytest.mark.parametrize(
+    ("job", "name", "expected"),
+    [
+        (JOB, "z", RefusalKind.UNKNOWN_NODE),
+        ("other", "a", RefusalKind.UNKNOWN_JOB),
+    ],
+)
+def test_operator_asks_nobody(job: str, name: str, expected: RefusalKind) -> None:
+    """A node or job that is not there is an error, and changes nothing."""
+    bench, *_ = trio()
+    refusal = bench.take(inputs.DrainNode(JobId(job), NodeName(name), 0, "")).refusal
+
+    assert refusal is not None
+    assert expected is refusal.kind
+
+
+def test_drained_node_is_not_placed_while_forming() -> None:
+    """A ready node that drains does not count for the round that forms."""
+    bench = Bench(JobSpec(min_nodes=2, max_nodes=2))
+    (a,) = bench.join("a")
+    ask(bench, "a")
+    bench.join("b")
+
+    assert Phase.FORMING is bench.job().phase
+    assert isinstance(a.desired, DesiredReleased)
+
+
+def test_all_succeed_while_a_drain_is_under_way() -> None:
+    """When every node succeeds although one was about to leave, the run has succeeded."""
+    bench, a, b, c = trio()
+    for agent in (a, b, c):
+        agent.succeed()
+        if agent is b:
+            c.drain(DRAIN_MS)
+
+    assert Outcome.SUCCEEDED is bench.job().outcome
+
+
+def test_notice_is_told_again_after_a_break() -> None:
+    """A member that comes back hears again what is about to happen, with the time that is left."""
+    bench, a, _, c = trio()
+    c.drain(DRAIN_MS)
+    bench.advance(1_000)
+
+    a.break_off()
+    a.hello(claim=a.claim())
+
+    assert [("c", DRAIN_MS - 1_000)] == told(bench, a)

@@ -1,0 +1,90 @@
+"""Equal failures are one, with the ranks that they came from."""
+
+from __future__ import annotations
+
+import random
+from itertools import pairwise
+
+import pytest
+
+from rallypoint.server.core.folding import RANGES_MAX, add_rank, fold, normalise, shared_error
+from rallypoint.server.core.model import GROUPS_MAX, FailureGroup
+
+Groups = tuple[FailureGroup, ...]
+
+
+def fold_all(*failures: tuple[int, str, str]) -> Groups:
+    groups: Groups = ()
+    for rank, ended, error in failures:
+        groups = fold(groups, rank=rank, ended=ended, error=error, is_victim=False)
+    return groups
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("Read error [127.0.0.1]:27022: reset", "Read error [10.12.0.31]:9: reset"),
+        ("pid 4711 on cuda:0", "pid 31 on cuda:7"),
+        ("at 0x7fca46343a1e", "at 0x1f"),
+        ("2026-11-21 11:18:45,123 bad", "2026-11-22 09:00:00,9 bad"),
+        ("object a3f9c2d17b is gone", "object 0b9c2d17bf is gone"),
+        ("loss 0.25 at 17", "loss 13.0 at 2"),
+    ],
+)
+def test_what_differs_between_equal_failures(one: str, other: str) -> None:
+    """Addresses, pids, ranks, times and other numbers do not tell two failures apart."""
+    assert normalise(one) == normalise(other)
+    assert not any(char.isdigit() for char in normalise(one))
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("KeyError: 'a'", "KeyError: 'b'"),
+        ('File "x.py", line 31, in f', 'File "x.py", line 32, in f'),
+        ('File "x.py", line 12031, in f', 'File "x.py", line 12032, in f'),
+        ("deadbeef", "facade"),
+    ],
+)
+def test_what_tells_failures_apart(one: str, other: str) -> None:
+    """Words and line numbers do."""
+    assert normalise(one) != normalise(other)
+
+
+def test_equal_failures_are_one_group() -> None:
+    """Alike by exit and error: one group in order of its first failure, with ranges of ranks."""
+    groups = fold_all(
+        *((rank, "exit code 1", f"reset by 10.0.0.{rank}") for rank in (3, 1, 0, 2, 7)),
+        (5, "signal 9 (SIGKILL)", ""),
+        (6, "exit code 3", "reset by 10.0.0.6"),
+    )
+
+    assert [("exit code 1", 5), ("signal 9 (SIGKILL)", 1), ("exit code 3", 1)] == [
+        (group.key[0], group.count) for group in groups
+    ]
+    assert ((0, 3), (7, 7)) == groups[0].ranks
+    assert ["reset by *", "", "reset by 10.0.0.6"] == [shared_error(group) for group in groups]
+
+
+def test_groups_are_bounded() -> None:
+    """Beyond the limits failures are only counted elsewhere, whatever is there stays."""
+    kinds = fold_all(*((rank, f"exit code {rank}", "") for rank in range(3 * GROUPS_MAX)))
+    holes = fold_all(*((2 * rank, "exit code 1", "") for rank in range(3 * RANGES_MAX)))
+    (long,) = fold_all(*((rank, "exit code 1", f"{rank} x" * 9_999) for rank in (1, 222)))
+
+    assert GROUPS_MAX == len(kinds)
+    assert (RANGES_MAX, 3 * RANGES_MAX) == (len(holes[0].ranks), holes[0].count)
+    assert (2, True) == (long.count, len(long.error) + len(long.key[1]) < 5_000)
+
+
+def test_ranges_are_as_few_as_possible() -> None:
+    """In whatever order ranks come, their ranges are those of the set."""
+    chance = random.Random(7)
+    for _ in range(50):
+        ranks = chance.sample(range(40), chance.randint(1, 40))
+        ranges: tuple[tuple[int, int], ...] = ()
+        for rank in ranks:
+            ranges = add_rank(ranges, rank)
+
+        assert sorted(ranks) == [n for first, last in ranges for n in range(first, last + 1)]
+        assert all(left[1] + 1 < right[0] for left, right in pairwise(ranges))

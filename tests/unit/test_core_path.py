@@ -1,0 +1,177 @@
+"""When many streams break at once, or the coordinator was away, the path is suspected first."""
+
+from __future__ import annotations
+
+import pytest
+
+from rallypoint.server.core import inputs
+from rallypoint.server.core.model import JobSpec, Phase, WaitKind
+from rallypoint.server.core.path import SLOT_MS, WITHIN_MS, Path, note_break
+from support.coordinator import Bench
+from support.fake_agents import FakeAgent
+
+GRACE_MS = 500
+LEASE_MS = 5_000
+
+
+def crowd(size: int) -> tuple[Bench, tuple[FakeAgent, ...]]:
+    """Return a bench with a started round of so many nodes."""
+    bench = Bench(JobSpec(min_nodes=1, max_nodes=size, grow=False))
+    return bench, bench.run_round(*(f"n{number}" for number in range(size)))
+
+
+def lost(bench: Bench) -> list[str]:
+    return [str(departure.name) for departure in bench.job().lost]
+
+
+@pytest.mark.parametrize(
+    ("size", "breaking", "suspected"),
+    [(4, 2, False), (4, 3, True), (12, 3, True), (13, 3, False), (13, 4, True)],
+)
+def test_three_sessions_and_a_quarter_of_all(size: int, breaking: int, suspected: bool) -> None:
+    """Three breaks and a quarter of all sessions make the path suspect; less does not."""
+    bench, agents = crowd(size)
+    for agent in agents[:breaking]:
+        agent.break_off()
+
+    bench.advance(GRACE_MS)
+
+    assert ([] if suspected else [f"n{number}" for number in range(breaking)]) == lost(bench)
+
+
+def test_suspected_break_ends_with_a_lease() -> None:
+    """The nodes are lost a lease after their break, and not 1 ms before."""
+    bench, agents = crowd(4)
+    for agent in agents[:3]:
+        agent.break_off()
+
+    bench.advance(LEASE_MS - 1)
+    assert (Phase.RUNNING, []) == (bench.job().phase, lost(bench))
+
+    bench.advance(1)
+    assert ["n0", "n1", "n2"] == lost(bench)
+    assert "did not come back within 5 s" in bench.job().lost[0].text
+
+
+def test_break_shortly_before_the_third_counts() -> None:
+    """A node whose grace is still running when the third breaks gets its lease too."""
+    bench, (a, b, c, _) = crowd(4)
+    a.break_off()
+    bench.advance(GRACE_MS - 1)
+    b.break_off()
+    c.break_off()
+
+    bench.advance(LEASE_MS - GRACE_MS)
+    assert [] == lost(bench)
+
+    bench.advance(1)
+    assert ["n0"] == lost(bench)
+
+
+def test_further_break_while_it_lasts() -> None:
+    """One that breaks alone while the path is suspected gets its lease; afterwards its grace."""
+    bench, (a, b, c, d) = crowd(4)
+    for agent in (a, b, c):
+        agent.break_off()
+        agent.hello(claim=agent.claim())
+    bench.advance(LEASE_MS - 2 * GRACE_MS)
+    d.break_off()
+    bench.advance(GRACE_MS)
+    assert [] == lost(bench)
+    d.hello(claim=d.claim())
+
+    bench.advance(LEASE_MS)
+    d.break_off()
+    bench.advance(GRACE_MS)
+    assert ["n3"] == lost(bench)
+
+
+def test_all_that_come_back_keep_their_round() -> None:
+    """Nobody is stopped when everybody comes back within the lease."""
+    bench, agents = crowd(8)
+    for agent in agents:
+        agent.break_off()
+    bench.advance(LEASE_MS - 1)
+    for agent in agents:
+        agent.hello(claim=agent.claim())
+    bench.advance(10 * LEASE_MS)
+
+    assert (Phase.RUNNING, 1, 0) == (
+        bench.job().phase,
+        len(bench.rounds()),
+        bench.job().restart_count,
+    )
+
+
+def test_breaks_that_are_spread_out_are_deaths() -> None:
+    """Three breaks in more than a second are what they seem."""
+    bench, agents = crowd(4)
+    for agent in agents[:3]:
+        agent.break_off()
+        bench.advance(WITHIN_MS // 2)
+
+    assert ["n0", "n1", "n2"] == lost(bench)
+
+
+@pytest.mark.parametrize(("late_ms", "suspected"), [(LEASE_MS // 2, True), (2_499, False)])
+def test_stream_that_breaks_after_a_stall_has_its_lease(late_ms: int, suspected: bool) -> None:
+    """A coordinator that was away for long expects that its agents have given it up."""
+    bench, (a, _) = crowd(2)
+    bench.take(inputs.Stalled(late_ms))
+    a.break_off()
+
+    bench.advance(GRACE_MS)
+
+    assert ([] if suspected else ["n0"]) == lost(bench)
+
+
+def test_grace_that_runs_through_a_stall_becomes_a_lease() -> None:
+    """A node that had broken off just before the stall is not lost just after it."""
+    bench, (a, _) = crowd(2)
+    a.break_off()
+    bench.advance(GRACE_MS - 1)
+    bench.take(inputs.Stalled(10_000))
+
+    bench.advance(LEASE_MS - GRACE_MS)
+    assert [] == lost(bench)
+
+    bench.advance(1)
+    assert ["n0"] == lost(bench)
+
+
+@pytest.mark.parametrize("min_nodes", [1, 5])
+def test_wait_says_that_the_path_is_suspected(min_nodes: int) -> None:
+    """It names the nodes, while a round runs and while one is formed."""
+    bench = Bench(JobSpec(min_nodes=min_nodes, max_nodes=5))
+    agents = bench.join("n0", "n1", "n2", "n3")
+    bench.advance(bench.spec.last_call_ms)
+    bench.obey()
+    for agent in agents[:2]:
+        agent.break_off()
+    before = bench.wait()
+    agents[2].break_off()
+    waiting = bench.the_wait()
+
+    assert before is None or before.kind is WaitKind.RETURNING
+    assert (WaitKind.PATH, ["n0", "n1", "n2"]) == (
+        waiting.kind,
+        [awaited.name for awaited in waiting.awaited],
+    )
+    assert "many connections broke at once" in waiting.text
+    assert ["path_suspected"] == [event for event in bench.events() if "path" in event]
+
+
+def test_what_is_kept_of_breaks_has_a_limit() -> None:
+    """However many streams break, a second of slots is kept, and the count is right."""
+    path = Path()
+    for at_ms in range(0, 10 * WITHIN_MS, 7):
+        path = note_break(path, 1_000_000, at_ms, LEASE_MS)
+        recent = sum(slot_ms > at_ms - WITHIN_MS for slot_ms in _slots(at_ms))
+
+        assert len(path.slots) <= WITHIN_MS // SLOT_MS
+        assert recent == path.breaks()
+    assert not path.is_suspected(10 * WITHIN_MS)
+
+
+def _slots(until_ms: int) -> list[int]:
+    return [at_ms - at_ms % SLOT_MS for at_ms in range(0, until_ms + 1, 7)]

@@ -1,0 +1,333 @@
+"""What it means to be set aside: a quarantine leaves min_nodes alone, a cordon nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from rallypoint.server.core import inputs
+from rallypoint.server.core.deadlines import DeadlineKind
+from rallypoint.server.core.effects import DesiredStandby, JobChanged, RefusalKind
+from rallypoint.server.core.health import choose_candidates
+from rallypoint.server.core.model import Bar, JobId, NodeHealth, NodeName, Outcome, Phase, WaitKind
+from rallypoint.server.core.state import Tally
+from support.coordinator import Bench
+from support.fake_agents import JOB, finished
+from support.health import (
+    COOLDOWN_MS,
+    SPEC,
+    WIDE,
+    cordon,
+    fail_again,
+    health,
+    lose,
+    uncordon,
+    with_spare,
+)
+
+# --- Never below min_nodes ------------------------------------------------------------------------
+
+
+def test_quarantine_never_blocks_a_job_without_a_spare() -> None:
+    """Where fewer than min_nodes would be left, a quarantined node goes on, in its own slot."""
+    bench = Bench(SPEC)
+    a, b = bench.run_round("a", "b")
+
+    fail_again(bench, a, 3)
+
+    assert (Bar.QUARANTINED, ["a", "b"]) == (a.the_node.bar, bench.order())
+    assert Phase.RUNNING is bench.job().phase
+    assert (0, 1) == (a.group_rank, b.group_rank)
+
+
+def test_a_node_that_is_used_in_quarantine_can_earn_another() -> None:
+    """Its failures count as any others, and a spare that comes takes its place."""
+    bench = Bench(SPEC)
+    a, _ = bench.run_round("a", "b")
+    fail_again(bench, a, 5)
+    (c,) = bench.join("c")
+
+    fail_again(bench, a, 1)
+
+    assert 2 == health(bench, "a").quarantines
+    assert (["c", "b"], 0) == (bench.order(), c.group_rank)
+
+
+def test_those_whose_quarantine_ends_first_are_used_first() -> None:
+    """Of several quarantined nodes as many are used as are missing, by the end of quarantine."""
+    bench = Bench(replace(SPEC, min_nodes=3, max_nodes=3, quarantine_after=1))
+    a, b, c = bench.run_round("a", "b", "c")
+    fail_again(bench, b, 1)
+    bench.advance(1_000)
+    fail_again(bench, a, 1)
+    nodes = [agent.the_node for agent in (a, b, c)]
+    job = bench.job()
+
+    def chosen(min_nodes: int) -> list[str]:
+        asked = replace(job, spec=replace(job.spec, min_nodes=min_nodes))
+        clean = [node._replace(activity=a.the_node.activity.READY) for node in nodes]
+        return [str(node.name) for node in choose_candidates(asked, clean)]
+
+    assert ["c"] == chosen(1)
+    assert ["b", "c"] == chosen(2)
+    assert ["a", "b", "c"] == chosen(3)
+
+
+def test_quarantine_is_not_used_where_there_are_enough() -> None:
+    """With min_nodes there without it, a round is sealed smaller rather than with a sick node."""
+    bench = Bench(replace(WIDE, min_nodes=2))
+    _, b, _ = bench.run_round("a", "b", "c")
+
+    fail_again(bench, b, 3)
+
+    assert ["a", "c"] == bench.order()
+    assert DesiredStandby(spare=True) == b.desired
+
+
+def test_first_round_gives_others_time_to_come() -> None:
+    """A later run counts a quarantined node for min_nodes, and waits the last call for another."""
+    bench = Bench(replace(SPEC, max_restarts=2))
+    a, b = bench.run_round("a", "b")
+    fail_again(bench, a, 2)
+    a.fail()
+    bench.obey()
+    assert Phase.CLOSED is bench.job().phase
+    for agent in (a, b):
+        agent.goodbye()
+    again = bench.join("a", "b")
+
+    assert (2, Bar.QUARANTINED) == (bench.job().run, again[0].the_node.bar)
+    assert WaitKind.LAST_CALL is bench.the_wait().kind
+    assert bench.now_ms == bench.job().first_ready_ms
+    (c,) = bench.join("c")
+    bench.obey()
+    assert ["b", "c"] == bench.order()
+    assert DesiredStandby(spare=True) == again[0].desired
+    assert c.group_rank == 1
+
+
+@pytest.mark.parametrize(
+    ("eligible", "reserve", "min_nodes", "expected"),
+    [(0, 0, 2, 0), (1, 0, 2, 1), (1, 1, 2, 2), (1, 3, 2, 2), (0, 1, 2, 1), (3, 2, 2, 3)],
+)
+def test_reserve_fills_up_to_min_nodes(
+    eligible: int, reserve: int, min_nodes: int, expected: int
+) -> None:
+    """A round can have every eligible node, and of the quarantined ones as many as are missing."""
+    assert expected == Tally(eligible=eligible, reserve=reserve).placeable(min_nodes)
+
+
+def test_wait_for_nodes_names_the_quarantined() -> None:
+    """Quarantined nodes count towards min_nodes; the wait says who they are and for how long."""
+    bench = Bench(replace(SPEC, min_nodes=3, max_nodes=3))
+    a, b, _ = bench.run_round("a", "b", "c")
+    fail_again(bench, a, 3)
+    b.goodbye()
+    bench.advance(2_000)
+    bench.obey()
+
+    waiting = bench.the_wait()
+    assert (WaitKind.NODES, 2, 3) == (waiting.kind, waiting.ready_nodes, waiting.needed_nodes)
+    assert [("b", "left"), ("a", "quarantined, 18 s left")] == [
+        (node.name, node.state) for node in waiting.awaited
+    ]
+    assert "2 of at least 3 nodes are ready; set aside: a (quarantined, 18 s left); waiting" in (
+        waiting.text
+    )
+    bench.advance(SPEC.join_timeout_ms)
+    verdict = finished(a).verdict
+    assert verdict is not None
+    assert verdict.text.startswith("2 of at least 3 nodes were ready")
+
+
+@pytest.mark.parametrize(("is_there", "phase"), [(True, Phase.STOPPING), (False, Phase.RUNNING)])
+def test_a_quarantined_node_may_follow_one_that_drains(is_there: bool, phase: Phase) -> None:
+    """A round is not held up to the last of several drains where a quarantined node helps out."""
+    bench = Bench(replace(SPEC, max_nodes=3, quarantine_after=1))
+    a, _, _ = bench.run_round("a", "b", "c")
+    bench.join("d")
+    fail_again(bench, a, 1)
+    assert ["d", "b", "c"] == bench.order()
+    if not is_there:
+        a.goodbye()
+    for name, time_ms in (("b", 1_000), ("c", 5_000)):
+        bench.take(inputs.DrainNode(JobId(JOB), NodeName(name), time_ms, "maintenance"))
+
+    bench.advance(1_000)
+
+    assert phase is bench.job().phase
+
+
+# --- Cordons --------------------------------------------------------------------------------------
+
+
+def test_cordon_leaves_the_running_round_alone() -> None:
+    """What runs on a cordoned node goes on; the next round is without it."""
+    bench, a, b, c = with_spare()
+    told = len(a.told)
+
+    cordon(bench, "a")
+    bench.advance(60_000)
+    assert (Phase.RUNNING, told, 0) == (bench.job().phase, len(a.told), a.group_rank)
+
+    b.fail()
+    bench.obey()
+    assert (["c", "b"], DesiredStandby(spare=True)) == (bench.order(), a.desired)
+    assert c.group_rank == 0
+
+
+def test_cordon_holds_below_min_nodes_too() -> None:
+    """A job that has too few nodes without a cordoned one waits, says so, and gives up in time."""
+    bench = Bench(SPEC)
+    a, b = bench.run_round("a", "b")
+    cordon(bench, "a", "bad disk")
+    b.fail()
+    bench.obey()
+
+    waiting = bench.the_wait()
+    assert (WaitKind.NODES, 1, 2) == (waiting.kind, waiting.ready_nodes, waiting.needed_nodes)
+    assert [("a", "cordoned: bad disk")] == [(node.name, node.state) for node in waiting.awaited]
+    assert "1 of at least 2 nodes are ready; set aside: a (cordoned: bad disk); at" in waiting.text
+    bench.advance(SPEC.join_timeout_ms)
+    assert Outcome.FAILED is finished(a).outcome
+    verdict = finished(b).verdict
+    assert verdict is not None
+    assert verdict.text.endswith("nodes were ready after 600 s; cordoned: a")
+
+
+def test_cordon_is_for_a_name() -> None:
+    """A node that is not there is cordoned too, and an agent of that name finds it so."""
+    bench = Bench(WIDE)
+    bench.run_round("a", "b")
+    cordon(bench, "d")
+
+    (d,) = bench.join("d")
+    bench.advance(60_000)
+    assert (Bar.CORDONED, DesiredStandby(spare=True)) == (d.the_node.bar, d.desired)
+    assert (["a", "b"], None) == (bench.order(), bench.wait())
+
+    bench.join("e")
+    assert WaitKind.GROWTH is bench.the_wait().kind
+    bench.advance(WIDE.settle_ms)
+    bench.obey()
+    assert ["a", "b", "e"] == bench.order()
+
+
+def test_cordon_outlives_the_agent() -> None:
+    """The next agent of the name is set aside as well; one of another name is not."""
+    bench, a, _, c = with_spare()
+    cordon(bench, "a")
+    lose(bench, a)
+    bench.obey()
+    again, other = bench.join("a", "e")
+
+    assert (Bar.CORDONED, Bar.NONE) == (again.the_node.bar, other.the_node.bar)
+    lose(bench, c)
+    bench.obey()
+    assert ["e", "b"] == bench.order()
+
+
+def test_uncordon_takes_everything_back() -> None:
+    """Cordon, quarantine and failures are forgotten; the node counts as one that has just come."""
+    bench = Bench(WIDE)
+    _, b, _ = bench.run_round("a", "b", "c")
+    fail_again(bench, b, 3)
+    cordon(bench, "b")
+    bench.advance(1_000)
+    assert (True, 1) == (health(bench, "b").cordoned, health(bench, "b").quarantines)
+
+    uncordon(bench, "b")
+
+    assert (NodeHealth(NodeName("b")), Bar.NONE) == (health(bench, "b"), b.the_node.bar)
+    assert bench.state.deadlines.get((DeadlineKind.HEALTH, JOB)) is None
+    assert (WaitKind.GROWTH, 10_000 - 1_000) == (bench.the_wait().kind, bench.the_wait().left_ms)
+    bench.advance(10_000)
+    bench.obey()
+    assert ["a", "c", "b"] == bench.order()
+
+
+def test_a_node_that_is_taken_back_renews_the_settle_time() -> None:
+    """It is collected together with others that have just come."""
+    bench = Bench(WIDE)
+    bench.run_round("a", "b")
+    cordon(bench, "c")
+    bench.join("c")
+    bench.advance(60_000)
+    bench.join("d")
+    bench.advance(WIDE.settle_ms - 1)
+
+    uncordon(bench, "c")
+    bench.advance(WIDE.settle_ms - 1)
+    assert Phase.RUNNING is bench.job().phase
+    bench.advance(1)
+    bench.obey()
+
+    assert ["a", "b", "c", "d"] == bench.order()
+
+
+def test_uncordon_of_a_sound_node_changes_nothing() -> None:
+    """Neither a name that nobody knows nor a healthy node has anything to be taken back."""
+    bench, *_ = with_spare()
+
+    for name in ("a", "nobody"):
+        transition = uncordon(bench, name)
+        assert (None, True, ()) == (
+            transition.refusal,
+            transition.delta.is_empty,
+            transition.records,
+        )
+
+
+def test_cooldown_does_not_lift_a_cordon() -> None:
+    """The end of a quarantine leaves a cordon where it is."""
+    bench, a, _, _ = with_spare()
+    fail_again(bench, a, 3)
+    cordon(bench, "a")
+
+    bench.advance(2 * COOLDOWN_MS)
+
+    assert Bar.CORDONED is a.the_node.bar
+
+
+def test_an_operators_words_stay() -> None:
+    """While a node is cordoned the operator's reason is the one that is shown."""
+    bench, a, _, _ = with_spare()
+    cordon(bench, "a", "bad disk")
+
+    fail_again(bench, a, 1)
+
+    assert ("bad disk", 1) == (health(bench, "a").reason, len(health(bench, "a").failures_ms))
+
+
+@pytest.mark.parametrize("ask", [cordon, uncordon])
+def test_unknown_job_is_refused(ask: object) -> None:
+    """A request about a job that nobody knows changes nothing and says so."""
+    bench, *_ = with_spare()
+
+    refusal = ask(bench, "a", job_id="other").refusal  # type: ignore[operator]
+
+    assert (RefusalKind.UNKNOWN_JOB, (("job_id", "other"),)) == (refusal.kind, refusal.facts)
+
+
+def test_requests_are_events() -> None:
+    """The log says what was set aside or taken back, and why."""
+    bench, a, _, _ = with_spare()
+    fail_again(bench, a, 3)
+    cordon(bench, "c", "bad disk")
+    uncordon(bench, "c")
+
+    facts = {
+        effect.reason: dict(effect.facts)
+        for effect in bench.effects
+        if isinstance(effect, JobChanged)
+    }
+    assert {"node": "c", "why": "bad disk"} == facts["node_cordoned"]
+    assert {"node": "c"} == facts["node_uncordoned"]
+    quarantined = facts["node_quarantined"]
+    assert ("a", COOLDOWN_MS, 1) == (
+        quarantined["node"],
+        quarantined["for_ms"],
+        quarantined["quarantines"],
+    )
+    assert "on node a failed first" in str(quarantined["why"])

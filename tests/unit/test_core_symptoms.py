@@ -1,0 +1,285 @@
+"""What the end of a worker says of its cause, in the words that torch and its libraries use."""
+
+from __future__ import annotations
+
+import pytest
+
+from rallypoint.server.core.model import ErrorRecord, Symptom, WorkerExit
+from rallypoint.server.core.symptoms import classify, find_error, find_stack
+
+PRIMARY, UNKNOWN, VICTIM = Symptom.PRIMARY, Symptom.UNKNOWN, Symptom.VICTIM
+GLOO = "[/__w/pytorch/pytorch/third_party/gloo/gloo/transport/tcp"
+HINT = "Check the logs of the remote worker before reporting an error. GLHF! 🏖️"
+
+
+def traceback(headline: str, *, rank: int | None = None, then: str = "") -> str:
+    """Return what Python prints of an uncaught error; with `rank` as torch's hook prints it."""
+    lines = [
+        "Traceback (most recent call last):",
+        '  File "/src/train.py", line 32, in <module>',
+        "    train()",
+        '  File "/src/train.py", line 17, in train',
+        "    dist.all_reduce(gradients)",
+        "    ^^^^^^^^^^^^^^^^^^^^^^^^^^",
+        *headline.splitlines(),
+    ]
+    prefix = "" if rank is None else f"[rank{rank}]: "
+    return "".join(f"{prefix}{line}\n" for line in lines) + then
+
+
+def cause_of(first: str, last: str, *, how: str) -> str:
+    """Return what Python prints of an error that came of another one."""
+    phrases = {
+        "from": "The above exception was the direct cause of the following exception:",
+        "during": "During handling of the above exception, another exception occurred:",
+    }
+    return f"{traceback(first)}\n{phrases[how]}\n\n{traceback(last)}"
+
+
+def ended(
+    text: str = "", exit_code: int | None = 1, *, signal: int | None = None, **facts: object
+) -> WorkerExit:
+    """Return the exit of a worker that left `text` on its standard error."""
+    code = None if signal is not None else exit_code
+    return WorkerExit(0, 4_000, code, signal, stderr_tail=text, **facts)  # type: ignore[arg-type]
+
+
+# The first ones are what torch 2.13 printed when a peer was killed, raised, or hung.
+OF_A_PEER = [
+    f"RuntimeError: {GLOO}/pair.cc:537] Read error [127.0.0.1]:27022: Connection reset by peer. "
+    f"This is typically caused by a remote worker hanging or bugs in the application. {HINT}",
+    f"RuntimeError: {GLOO}/pair.cc:553] Connection closed by peer [127.0.0.1]:58604. "
+    f"This is typically caused by a remote worker crashing. {HINT}",
+    f"RuntimeError: {GLOO}/unbound_buffer.cc:78] Timed out waiting 4000ms for recv operation to "
+    "complete",
+    "torch.distributed.DistNetworkError: Connection reset by peer",
+    "RuntimeError: [Rank 0]: Rank 1 failed to pass monitoredBarrier in 5000 ms\n"
+    f" Original exception: \n{GLOO}/unbound_buffer.cc:78] Timed out waiting 4998ms for recv",
+    "RuntimeError: Rank 2 successfully reached monitoredBarrier, but received errors while waiting "
+    "for send/recv from rank 0. Please check rank 0 logs for faulty rank.",
+    "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:598] Connection closed by peer "
+    "[18.25.6.30]:28048",
+    f"RuntimeError: {GLOO}/pair.cc:211] Application timeout caused pair closure",
+    f"RuntimeError: Gloo connectFullMesh failed with {GLOO}/pair.cc:144] no error",
+    f"RuntimeError: {GLOO}/pair.cc:799] connect [127.0.0.1]:1: Connection refused",
+    "torch.distributed.DistNetworkError: Failed to recv, got 0 bytes. Connection was likely "
+    "closed. Did the remote server shutdown or crash?",
+    "torch.distributed.DistNetworkError: failed to recv, got 0 bytes",
+    "torch.distributed.DistNetworkError: The client socket has timed out after 60000ms while "
+    "trying to connect to (node0, 29500).",
+    "torch.distributed.DistStoreError: wait timeout after 10000ms, keys: /step",
+    "torch.distributed.DistStoreError: Timed out after 11 seconds waiting for clients. 1/2 clients "
+    "joined.",
+    "torch.distributed.DistBackendError: NCCL error in: /pytorch/torch/csrc/distributed/c10d/"
+    "NCCLUtils.hpp:268, remote process exited or there was a network error, NCCL version 2.21.5\n"
+    "ncclRemoteError: A call failed possibly due to a network error or a remote process exiting "
+    "prematurely.\nLast error:\nsocketProgressOpt: Call to recv failed : Connection reset by peer",
+    "torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:1275, internal error, "
+    "NCCL version 2.14.3\nncclInternalError: Internal check failed.\nLast error:\n"
+    "Net : Connection closed by remote peer, remote process exited",
+    "torch.distributed.DistBackendError: [1] is setting up NCCL communicator and retrieving "
+    "ncclUniqueId from [0] via c10d key-value store by key '0', but store->get('0') got error: "
+    "Connection reset by peer",
+    "RuntimeError: Connection reset by peer",
+    "RuntimeError: Broken pipe",
+    "RuntimeError: Socket Timeout",
+    "ConnectionResetError: [Errno 104] Connection reset by peer",
+    "ConnectionResetError: Connection lost",
+    "BrokenPipeError: [Errno 32] Broken pipe",
+    "EOFError",
+]
+
+OF_ITS_OWN = [
+    "ValueError: loss is nan",
+    "RuntimeError: the connection to the data server was reset by a peer of ours",
+    "ValueError: table 'Connection reset by peer' is corrupt",
+    "RuntimeError: Broken pipe in the preprocessing pipeline",
+    "EOFError: Ran out of input",
+    "ConnectionRefusedError: [Errno 111] Connection refused",
+    "ConnectionResetError: Caught ConnectionResetError in DataLoader worker process 0.",
+    "requests.exceptions.ConnectionError: ('Connection aborted.', RemoteDisconnected('gone'))",
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.",
+    "torch.distributed.DistNetworkError: The server socket has failed to listen on any local "
+    "network address. port: 29500, useIpv6: false, code: -98, name: EADDRINUSE",
+    "torch.distributed.DistBackendError: NCCL error in: NCCLUtils.hpp:268, unhandled cuda error, "
+    "NCCL version 2.21.5\nncclUnhandledCudaError: Call to CUDA function failed.\nLast error:\n"
+    "Cuda failure 'out of memory'",
+    "torch.distributed.DistBackendError: NCCL error in: NCCLUtils.hpp:268, invalid usage, "
+    "NCCL version 2.21.5\nncclInvalidUsage: This usually reflects invalid usage of NCCL library.\n"
+    "Last error:\nDuplicate GPU detected : rank 1 and rank 0 both on CUDA device 1000",
+    f"RuntimeError: {GLOO}/device.cc:84] ifa != nullptr. Unable to find address for: eth7",
+    f"RuntimeError: {GLOO}/pair.cc:446] op.preamble.length <= op.nbytes. 16 vs 8",
+    "KeyError: 'DistNetworkError'",
+]
+
+
+@pytest.mark.parametrize("rank", [None, 3])
+@pytest.mark.parametrize("headline", OF_A_PEER)
+def test_error_that_a_peer_has_caused(headline: str, rank: int | None) -> None:
+    """What the libraries say of a peer that is gone makes a victim, on any way it is told."""
+    assert VICTIM is classify(ended(traceback(headline, rank=rank)))
+    assert VICTIM is classify(ended(exit_code=1, error=ErrorRecord(headline)))
+    assert VICTIM is classify(ended(error=ErrorRecord(headline, traceback(headline))))
+    assert VICTIM is classify(ended(traceback(headline), signal=6))
+
+
+@pytest.mark.parametrize("headline", OF_ITS_OWN)
+def test_error_of_its_own(headline: str) -> None:
+    """Any other error is a cause, also one that speaks of connections and peers."""
+    assert PRIMARY is classify(ended(traceback(headline)))
+    assert PRIMARY is classify(ended(traceback(headline, rank=0)))
+    assert PRIMARY is classify(ended(error=ErrorRecord(headline, traceback(headline))))
+
+
+RESET = "ConnectionResetError: [Errno 104] Connection reset by peer"
+NETWORK = "torch.distributed.DistNetworkError: Connection reset by peer"
+NAN = "ValueError: loss is nan"
+STORE_NOISE = (
+    "[rank1]:[W1121 11:25:21.601 TCPStore.cpp:125] [c10d] recvValue failed on SocketImpl(fd=80): "
+    "Failed to recv, got 0 bytes. Connection was likely closed.\n"
+)
+NOISE = f"Exception in thread Thread-2 (_pin_memory_loop):\n{traceback(RESET)}"
+
+
+@pytest.mark.parametrize(
+    ("claim", "text", "expected"),
+    [
+        (
+            "a wrapped error of a peer",
+            cause_of(NETWORK, "RuntimeError: failed", how="from"),
+            VICTIM,
+        ),
+        ("a handler that failed too", cause_of(NETWORK, "KeyError: 'x'", how="during"), VICTIM),
+        ("a cleanup that met the end", cause_of(NAN, NETWORK, how="during"), PRIMARY),
+        ("a cleanup that met a reset", cause_of(NAN, RESET, how="during"), PRIMARY),
+        ("a reset by anybody", cause_of(RESET, "urllib3.ProtocolError: x", how="during"), PRIMARY),
+        ("a reset, then the network", cause_of(RESET, NETWORK, how="during"), VICTIM),
+        ("threads that end after it", traceback(NAN, then=NOISE), PRIMARY),
+        (
+            "a child's error before it",
+            f"Process Loader-1:\n{traceback(RESET)}{traceback(NAN)}",
+            PRIMARY,
+        ),
+        ("a store that ends after it", traceback(NAN, then=STORE_NOISE), PRIMARY),
+        (
+            "the same of torch's kind",
+            traceback("RuntimeError: x", rank=1, then=STORE_NOISE),
+            PRIMARY,
+        ),
+        ("words before it", "Process group is up\n" + traceback(NAN), PRIMARY),
+        (
+            "a thread whose handler failed",
+            traceback(NAN) + "Exception in thread T-1:\n" + cause_of(RESET, NETWORK, how="during"),
+            PRIMARY,
+        ),
+        ("nothing but a thread", NOISE, UNKNOWN),
+        ("an earlier error", traceback(RESET) + "retrying\n" + traceback(NAN), PRIMARY),
+        ("its own, then the network", traceback(NAN) + traceback(NETWORK), VICTIM),
+        ("a reset that was survived", traceback(RESET) + "step done\n" * 30, UNKNOWN),
+        ("lines after it", traceback(RESET) + "wandb: synced\n" * 5, VICTIM),
+        ("a head that was cut", traceback(NETWORK).partition("\n")[2], VICTIM),
+        ("a cut stack", "frame #8: c10d::get (lib.so)\n\n" + traceback(NETWORK, rank=1), VICTIM),
+        ("a word of it", "the peer said: Connection reset by peer\n", UNKNOWN),
+        ("nothing", "", UNKNOWN),
+    ],
+)
+def test_what_counts_of_a_text(claim: str, text: str, expected: Symptom) -> None:
+    """The error that ended the worker counts, at its root; nothing else that was printed."""
+    assert expected is classify(ended(text)), claim
+
+
+ABORT = "terminate called after throwing an instance of 'c10::DistBackendError'\n  what():  "
+WATCHDOG = (
+    f"{ABORT}[PG ID 0 PG GUID 0(default_pg) Rank 3] Process group watchdog thread terminated "
+)
+
+
+def frames(name: str) -> str:
+    """Return a stack as c10 prints it, of which the tail of standard error may be full."""
+    return f"frame #1: c10d::ProcessGroupNCCL::{name} + 0x2b4 (0x7f5a in libtorch_cuda.so)\n" * 9
+
+
+@pytest.mark.parametrize(
+    ("claim", "exit", "expected"),
+    [
+        ("killed", ended(signal=9), PRIMARY),
+        ("crashed", ended(signal=11), PRIMARY),
+        ("bus error", ended(signal=7), PRIMARY),
+        ("killed below a shell", ended("", 137), PRIMARY),
+        (
+            "out of memory, says the kernel",
+            ended(traceback(RESET), signal=9, oom_killed=True),
+            PRIMARY,
+        ),
+        ("crashed in the teardown of a victim", ended(traceback(NETWORK), signal=11), VICTIM),
+        ("aborted without a word", ended(signal=6), UNKNOWN),
+        ("aborted with its own", ended("free(): invalid pointer\n", signal=6), PRIMARY),
+        (
+            "watchdog, timeout",
+            ended(
+                WATCHDOG + "with exception: [Rank 3] Watchdog caught collective operation timeout: "
+                "WorkNCCL(SeqNum=4, OpType=BROADCAST) ran for 1800011 milliseconds\n"
+                + frames("watchdogHandler()"),
+                signal=6,
+            ),
+            VICTIM,
+        ),
+        (
+            "watchdog, its words cut off",
+            ended(frames("WorkNCCL::checkTimeout()"), signal=6),
+            VICTIM,
+        ),
+        (
+            "watchdog, a CUDA error",
+            ended(
+                WATCHDOG
+                + "with exception: CUDA error: an illegal memory access was encountered\n"
+                + frames("WorkNCCL::checkTimeout()"),
+                signal=6,
+            ),
+            PRIMARY,
+        ),
+        (
+            "uncaught in C++",
+            ended(
+                "terminate called after throwing an instance of 'gloo::IoException'\n"
+                f"  what():  {GLOO}/pair.cc:537] Read error [::1]:2: Connection reset by peer\n",
+                signal=6,
+            ),
+            VICTIM,
+        ),
+        ("a pipe that nobody reads", ended(signal=13), VICTIM),
+        ("told to end by somebody", ended(signal=15), UNKNOWN),
+        ("the same below a shell", ended("", 143), UNKNOWN),
+        ("a code of its own", ended("", 17), UNKNOWN),
+        ("a code that is no signal", ended("", 255), UNKNOWN),
+        ("recorded, then stopped", ended(signal=15, error=ErrorRecord(NAN)), PRIMARY),
+        ("a victim, then stopped", ended(signal=15, error=ErrorRecord(NETWORK)), VICTIM),
+    ],
+)
+def test_what_counts_of_an_exit(claim: str, exit: WorkerExit, expected: Symptom) -> None:
+    """A fatal signal is a cause of its own unless the worker's last words say otherwise."""
+    assert expected is classify(exit), claim
+
+
+@pytest.mark.parametrize(
+    ("exit", "expected"),
+    [
+        (ended(traceback(NAN, rank=3, then=NOISE)), NAN),
+        (ended("loss is nan\n\n"), "loss is nan"),
+        (ended(f"{ABORT}it broke\n{frames('f()')}", signal=6), "it broke"),
+        (ended("noise\n", error=ErrorRecord("first\nlast\n")), "last"),
+        (ended(""), ""),
+    ],
+)
+def test_line_that_says_what_went_wrong(exit: WorkerExit, expected: str) -> None:
+    """The headline of the last error, whatever was printed after it, else the last line."""
+    assert expected == find_error(exit)
+
+
+def test_stack_is_free_of_ranks_and_of_noise() -> None:
+    """The last error with its stack, as if each rank had said it alone."""
+    first = find_stack(ended("step 3\n" + traceback(NAN, rank=0) + "bye\n"))
+
+    assert first == find_stack(ended(traceback(NAN, rank=511))) == traceback(NAN).rstrip()
+    assert find_stack(ended("no stack\n")) == ""

@@ -1,0 +1,108 @@
+"""When a lease begins: heartbeats wake nobody, and still count from when they came."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+import pytest
+
+from rallypoint.server.clock import JournalClock
+from rallypoint.server.coordinator import Coordinator
+from rallypoint.server.core import inputs
+from rallypoint.server.core.deadlines import DeadlineKind
+from rallypoint.server.core.effects import Effect
+from rallypoint.server.core.model import JobSpec
+from rallypoint.server.core.state import State
+from rallypoint.server.journal.memory import MemoryJournal
+from support.fake_agents import identity
+
+WHO = identity("a", JobSpec())
+SENDER = inputs.Sender(WHO.session, connection=1, epoch=1, sequence=0)
+LEASE_MS = 5_000
+
+
+class FakeClock(JournalClock):
+    """A clock that only the test moves."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ms = 0
+
+    def now_ms(self) -> int:
+        return self.ms
+
+    def hold_back(self, stalled_ms: int) -> None:
+        self.ms -= stalled_ms
+
+
+class Nowhere:
+    """Takes effects, and does nothing."""
+
+    def carry_out(self, effects: list[Effect], *_: object) -> None: ...
+
+
+class Shell:
+    """A running coordinator with one agent, which said Hello at 0 ms."""
+
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self._state = State("c", 1)
+        self.coordinator = Coordinator(
+            self._state,
+            MemoryJournal("c"),
+            Nowhere(),  # type: ignore[arg-type]  # it takes anything
+            self.clock,
+            announces=False,
+        )
+
+    async def lease_ends_ms(self) -> int | None:
+        """Have a turn taken, and return when the agent's lease ends."""
+        key = (DeadlineKind.LEASE, WHO.session)
+        return await self.coordinator.read(lambda state, now_ms: state.deadlines.get(key))
+
+
+@pytest.fixture
+async def shell() -> AsyncIterator[Shell]:
+    shell = Shell()
+    running = asyncio.ensure_future(shell.coordinator.run())  # noqa: TID251  # ended below
+    hello = inputs.Hello(
+        identity=WHO,
+        connection=1,
+        epoch=0,
+        run=0,
+        coordinator_id="",
+        coordinator_durable=False,
+        acknowledged=0,
+        revision=0,
+        claim=None,
+        ready=inputs.ReadyPort(0, 20_000),
+    )
+    await shell.coordinator.submit(hello)
+    assert await shell.lease_ends_ms() == LEASE_MS
+    yield shell
+    running.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await running
+
+
+async def test_lease_runs_from_when_the_heartbeat_came(shell: Shell) -> None:
+    """A turn that takes it 900 ms later does not make the lease 900 ms longer."""
+    shell.clock.ms = 100
+    shell.coordinator.hear(inputs.Heartbeat(SENDER))
+    shell.clock.ms = 1_000
+
+    assert await shell.lease_ends_ms() == 100 + LEASE_MS
+
+
+async def test_heartbeat_heard_after_a_stall_counts_from_the_clock_as_held_back(
+    shell: Shell,
+) -> None:
+    """What came while the clock still ran ahead must not last longer than a lease from now."""
+    shell.clock.ms = 60_000
+    shell.coordinator.hear(inputs.Heartbeat(SENDER))
+    ends_ms = await shell.lease_ends_ms()
+
+    assert shell.clock.ms < 60_000
+    assert ends_ms == shell.clock.ms + LEASE_MS
