@@ -11,14 +11,15 @@ A new mishap is a member of `Mishap`, a line here that says when it can happen, 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from enum import Enum
 from typing import NamedTuple
 
 from rallypoint.agent.core import inputs as agent_inputs
 from rallypoint.agent.core import step as agent_core
-from rallypoint.server.core.deadlines import DeadlineKey
+from rallypoint.server.core.deadlines import DeadlineKey, DeadlineKind
 from sim.messages import Down, Hangup
-from sim.small import UNTIMED, Bounds, Mishap, Small
+from sim.small import NEVER_MS, Bounds, Mishap, Small, is_heard
 
 
 class Kind(Enum):
@@ -59,7 +60,7 @@ def moves_of(small: Small, bounds: Bounds) -> list[Move]:
         found.append(Move(Kind.TIME))
     found += _moves_of_workers(small)
     if small.faults > 0:
-        possible = _mishaps(small, can_be_early=is_busy and has_deadline)
+        possible = _mishaps(small, bounds, can_be_early=is_busy and has_deadline)
         found += (move for move in possible if move.what in bounds.kinds)
     return found
 
@@ -69,6 +70,8 @@ def _moves_on_the_way(small: Small) -> Iterator[Move]:
     if server is None:
         yield Move(Kind.SERVE)
     for place, stream in enumerate(small.streams):
+        if stream.held_until_ms > small.now_ms:
+            continue
         if stream.up and server is not None and server.life == stream.life:
             yield Move(Kind.UP, stream.site, place)
         if stream.down and stream.agent_holds:
@@ -110,14 +113,14 @@ def _moves_of_workers(small: Small) -> Iterator[Move]:
                     yield Move(Kind.OBEY, number, place)
 
 
-def _mishaps(small: Small, *, can_be_early: bool) -> Iterator[Move]:
+def _mishaps(small: Small, bounds: Bounds, *, can_be_early: bool) -> Iterator[Move]:
     if can_be_early:
         yield Move(Mishap.EARLY)
     if small.coordinator is not None:
         yield Move(Mishap.CRASH)
     yield from _mishaps_of_streams(small)
     for number in range(len(small.sites)):
-        yield from _mishaps_of_site(small, number)
+        yield from _mishaps_of_site(small, bounds, number)
 
 
 def _mishaps_of_streams(small: Small) -> Iterator[Move]:
@@ -130,10 +133,10 @@ def _mishaps_of_streams(small: Small) -> Iterator[Move]:
             yield Move(Mishap.SKIP, stream.site, place)
 
 
-def _mishaps_of_site(small: Small, number: int) -> Iterator[Move]:
+def _mishaps_of_site(small: Small, bounds: Bounds, number: int) -> Iterator[Move]:
     site, server = small.sites[number], small.coordinator
     node = None if server is None else server.state.nodes.get(site.session)
-    if node is not None and node.attached:
+    if node is not None and node.attached and (is_heard(small, number) or not bounds.fence_ms):
         yield Move(Mishap.SILENCE, number)
     for place, worker in enumerate(site.workers):
         if worker.is_alive:
@@ -170,19 +173,41 @@ def _is_trying(small: Small, number: int) -> bool:
     return not any(stream.site == number and stream.agent_holds for stream in small.streams)
 
 
+def fence_due_ms(small: Small, number: int) -> int | None:
+    """Return when a site's helper kills what runs there because nobody hears of it, or None."""
+    site = small.sites[number]
+    if site.agent is None or is_heard(small, number):
+        return None
+    if not any(worker.is_alive for worker in site.workers):
+        return None
+    return site.fence_at_ms
+
+
 def due(small: Small) -> tuple[int, int, DeadlineKey | None] | None:
     """Return the earliest deadline: when, whose (-1: the coordinator's), and its key."""
     found: list[tuple[int, int, DeadlineKey | None]] = []
     if small.coordinator is not None:
         first = small.coordinator.state.deadlines.first()
-        if first is not None and first[1][0] not in UNTIMED:
-            found.append((first[0], -1, first[1]))
-    for number, site in enumerate(small.sites):
-        if site.agent is None:
-            continue
-        for at_ms in (agent_core.next_deadline_ms(site.agent), site.exit_by_ms):
-            if at_ms is not None:
-                found.append((at_ms, number, None))
-        if site.retry_ms > small.now_ms and _is_trying(small, number):
-            found.append((site.retry_ms, number, None))
+        if first is not None and first[0] < NEVER_MS and first[1][0] is not DeadlineKind.FORGET:
+            found.append((small.coordinator.began_ms + first[0], -1, first[1]))
+    for stream in small.streams:
+        if stream.held_until_ms > small.now_ms:
+            found.append((stream.held_until_ms, stream.site, None))
+    for number in range(len(small.sites)):
+        found += ((at_ms, number, None) for at_ms in _due_at_site(small, number))
     return min(found, key=lambda one: one[:2], default=None)
+
+
+def _due_at_site(small: Small, number: int) -> Iterator[int]:
+    site = small.sites[number]
+    agent = site.agent
+    if agent is None:
+        return
+    if agent.fence_ms and is_heard(small, number):
+        agent = replace(agent, fence_ms=0)  # as heartbeats go on, its end goes on moving
+    fence_ms = fence_due_ms(small, number)
+    for at_ms in (agent_core.next_deadline_ms(agent), site.exit_by_ms, fence_ms):
+        if at_ms is not None:
+            yield at_ms
+    if site.retry_ms > small.now_ms and _is_trying(small, number):
+        yield site.retry_ms

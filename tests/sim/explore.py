@@ -29,6 +29,8 @@ def main() -> int:
     parser.add_argument("--workers", default="1", help="per node, with commas; the last holds on")
     parser.add_argument("--late", type=int, default=0, help="nodes that come at any time")
     parser.add_argument("--max-restarts", type=int, default=usual.max_restarts)
+    parser.add_argument("--drain-ms", type=int, default=0, help="after a SIGTERM to an agent")
+    parser.add_argument("--fence-ms", type=int, default=0, help="the job's; leaves silence out")
     parser.add_argument("--depth", type=int, default=usual.depth, help="moves on one path")
     parser.add_argument("--mishaps", type=int, default=usual.faults, help="on one path")
     kinds = ", ".join(kind.value for kind in Mishap)
@@ -43,6 +45,8 @@ def main() -> int:
         workers=tuple(int(count) for count in args.workers.split(",")),
         late=args.late,
         max_restarts=args.max_restarts,
+        drain_ms=args.drain_ms,
+        fence_ms=args.fence_ms,
         faults=args.mishaps,
         kinds=frozenset(Mishap(name) for name in args.kinds.split(",") if name)
         or frozenset(Mishap),

@@ -39,6 +39,7 @@ class Arena:
         """Of the coordinator whose message is being taken."""
         self.was_set_back = False
         self.now_ms = 0
+        """Journal time of the coordinator's latest step."""
         self.coverage = Coverage()
 
     @property

@@ -17,7 +17,7 @@ from rallypoint.server.core import inputs
 from rallypoint.server.core.deadlines import DeadlineKind
 from rallypoint.server.core.model import NodeName, SessionId
 from rallypoint.server.core.node import Identity
-from sim.choices import Kind, Move, due
+from sim.choices import Kind, Move, due, fence_due_ms
 from sim.ghosts import Arena, Ghosts, process_view
 from sim.messages import Down, Hangup, claim_of, desired_of, notices_of, ready_of, report_of
 from sim.scenario import NodePlan
@@ -118,6 +118,8 @@ class Play(ServerSide):
                 first, second, *rest = self.streams[place].down
                 assert isinstance(first, Down)
                 self._set(place, down=(second, *rest))
+            case Mishap.SILENCE if self._agent(number).fence_ms:
+                self._fall_silent(number)
             case Mishap.SILENCE:
                 self._expire((DeadlineKind.LEASE, self.sites[number].session))
             case Mishap.EARLY:
@@ -142,16 +144,30 @@ class Play(ServerSide):
             case _:
                 assert_never(what)
 
+    def _fall_silent(self, number: int) -> None:
+        """Let nothing pass between an agent and the coordinator, until a lease has ended."""
+        lease_ms = self._own_state().lease_ms()
+        key = (DeadlineKind.LEASE, self.sites[number].session)
+        self._own_state().deadlines.set(key, self._journal_ms() + lease_ms)
+        place = self._held(number)
+        assert place is not None
+        until_ms = self.now_ms + lease_ms
+        self._set(place, up=(Hangup(),), down=(Hangup(),), held_until_ms=until_ms)
+
     def _pass_time(self) -> None:
         first = due(self._small())
         assert first is not None
         at_ms, number, key = first
+        fenced = number >= 0 and fence_due_ms(self._small(), number) == at_ms
         self.now_ms = max(self.now_ms, at_ms)
+        self._confirm_heartbeats()
+        if fenced:
+            self._kill_workers(number)
         if key is not None:
             self._expire(key)
         elif self.sites[number].exit_by_ms == at_ms:
             self._exit(number)
-        elif self.sites[number].retry_ms != at_ms:
+        elif self.sites[number].agent and self.sites[number].retry_ms != at_ms:
             self._post(number, agent_inputs.TimePassed())
 
     # --- agents ---
@@ -244,6 +260,10 @@ class Play(ServerSide):
             revision = message.desired.revision
             self._post(number, agent_inputs.DesiredCame(message.epoch, revision, desired))
         self._take_notices(number, message)
+        # Only now: what was desired before may be long over.
+        agent = self.sites[number].agent
+        if message.welcome is not None and agent is not None and agent.fence_ms:
+            self._post(number, agent_inputs.Confirmed(self.now_ms))
 
     def _take_notices(self, number: int, message: Down) -> None:
         agent = self.sites[number].agent
@@ -300,8 +320,10 @@ class Play(ServerSide):
                 self._put(number, sweep=token)
             case agent_inputs.ReservePort():
                 return [self._reserved(number)]
-            case agent_inputs.TellWorkers() | agent_inputs.ArmFence() | agent_inputs.FenceFell():
-                pass  # no worker here reads notices, and no world has a fence
+            case agent_inputs.TellWorkers() | agent_inputs.FenceFell():
+                pass  # no worker here reads notices
+            case agent_inputs.ArmFence(at_ms=at_ms):
+                self._put(number, fence_at_ms=at_ms)
             case agent_inputs.SendReports():
                 pass  # they go out as soon as the agent has taken what it is taking
             case agent_inputs.Exit(code=code):

@@ -9,13 +9,14 @@ from rallypoint.server.core import inputs
 from rallypoint.server.core.effects import (
     DesiredFinished,
     DesiredStop,
+    DrainOver,
     Record,
     RoundSealed,
     RoundSettled,
     RunClosed,
     RunOpened,
 )
-from rallypoint.server.core.model import JobId, Member, RoundHeader, SessionId
+from rallypoint.server.core.model import JobId, Member, NodeName, RoundHeader, SessionId
 from rallypoint.server.core.step import Transition
 from sim.messages import header_of
 from sim.processes import Process
@@ -278,6 +279,8 @@ class DrainedStaysOut(Checker):
         super().__init__(world)
         self._known: set[tuple[JobId, RoundHeader]] = set()
         self._leaving: set[tuple[int, SessionId]] = set()
+        self._asked: dict[tuple[int, JobId, NodeName], SessionId] = {}
+        """Whom operators asked to leave, by the name of then, until that is over."""
 
     def coordinator_stepped(
         self, server: Server, said: inputs.Input, transition: Transition
@@ -289,15 +292,19 @@ class DrainedStaysOut(Checker):
         elif isinstance(said, inputs.Hello) and said.draining is not None:
             self._leaving.add((server.life, said.identity.session))
         elif isinstance(said, inputs.DrainNode):
-            self._leaving.add((server.life, server.state.index[(said.job_id, said.name)]))
+            session = server.state.index[(said.job_id, said.name)]
+            self._asked[(server.life, said.job_id, said.name)] = session
 
     def recorded(self, server: Server, record: Record) -> None:
+        if isinstance(record, DrainOver):  # it has left, or another one has come by its name
+            self._asked.pop((server.life, record.job_id, record.name), None)
         if not isinstance(record, RoundSealed) or (record.job_id, record.header) in self._known:
             return
         self._known.add((record.job_id, record.header))
         for member in record.members:
             session = server.state.index[(record.job_id, member.name)]
-            is_leaving = (server.life, session) in self._leaving
+            is_asked = self._asked.get((server.life, record.job_id, member.name)) == session
+            is_leaving = is_asked or (server.life, session) in self._leaving
             self.require(not is_leaving, f"{member.name} drains and is in {record.header}")
 
 

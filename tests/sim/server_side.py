@@ -22,7 +22,7 @@ from sim.choices import is_ended
 from sim.ghosts import Arena, Ghosts, server_view
 from sim.messages import Down, Hangup
 from sim.server import DISMISSALS
-from sim.small import NEVER_MS, Coordinator, Small, Stream, copied, state_key
+from sim.small import NEVER_MS, Coordinator, Small, Stream, copied, is_heard, state_key
 
 FIRST_EPOCH = 1_000_000
 TIMING = Timing()
@@ -50,10 +50,24 @@ class ServerSide:
     def end(self) -> Small:
         """Return the state after the move."""
         self._tidy()
+        self._confirm_heartbeats()
         server = self.coordinator
         if server is not None and self._state is not None:
             self.coordinator = server._replace(key=state_key(server.state))
         return self._small()
+
+    def _confirm_heartbeats(self) -> None:
+        """Let every agent that is heard know that it is heard now."""
+        small = self._small()
+        for number, site in enumerate(self.sites):
+            if site.agent is not None and site.agent.fence_ms and is_heard(small, number):
+                later_ms = self.now_ms - (site.agent.confirmed_ms or self.now_ms)
+                self._put(number, agent=replace(site.agent, confirmed_ms=self.now_ms))
+                self._put(number, fence_at_ms=(site.fence_at_ms or 0) + later_ms)
+
+    def _journal_ms(self) -> int:
+        assert self.coordinator is not None
+        return self.now_ms - self.coordinator.began_ms
 
     def _small(self) -> Small:
         sites, streams = tuple(self.sites), tuple(self.streams)
@@ -107,11 +121,12 @@ class ServerSide:
         epoch = FIRST_EPOCH + self.now_ms + self.lives
         state = State(f"{self.lives:032x}", epoch, first_epoch=epoch, timing=TIMING)
         state.is_blind = True
-        state.window_until_ms = self.now_ms + TIMING.window_ms
+        state.window_until_ms = TIMING.window_ms
         state.deadlines.set((DeadlineKind.WINDOW, ""), state.window_until_ms)
         memory = replay((fx.EpochRaised(epoch),))
         self._state = state
-        self.coordinator = self.arena.coordinator = Coordinator(self.lives, state, memory, 0)
+        self.coordinator = Coordinator(self.lives, state, memory, 0, self.now_ms)
+        self.arena.coordinator = self.coordinator
 
     def _crash(self) -> None:
         """Kill the coordinator: what it has sent arrives, and then a reset."""
@@ -152,7 +167,7 @@ class ServerSide:
     def _expire(self, key: DeadlineKey) -> None:
         """Let a deadline of the coordinator expire."""
         state = self._own_state()
-        state.deadlines.set(key, self.now_ms)
+        state.deadlines.set(key, self._journal_ms())
         self._step(inputs.TimePassed())
 
     def _own_state(self) -> State:
@@ -167,10 +182,10 @@ class ServerSide:
     def _step(self, said: inputs.Input) -> None:
         state = self._own_state()
         assert self.coordinator is not None
-        self.arena.now_ms = self.now_ms
-        server = server_view(self.coordinator, self.now_ms)
+        now_ms = self.arena.now_ms = self._journal_ms()
+        server = server_view(self.coordinator, now_ms)
         self.ghosts.hear("coordinator_hears", server, said)
-        transition = core.step(state, said, self.now_ms)
+        transition = core.step(state, said, now_ms)
         apply(state, transition.delta)
         for key in list(transition.delta.deadlines):
             if key[0] is DeadlineKind.LEASE and state.deadlines.get(key) is not None:

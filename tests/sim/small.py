@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from rallypoint.agent.core import inputs as agent_inputs
 from rallypoint.agent.core.model import AgentState, RunOrder
-from rallypoint.server.core.deadlines import DeadlineKind, Deadlines
+from rallypoint.server.core.deadlines import Deadlines
 from rallypoint.server.core.model import JobId, JobSpec, NodeName, Outcome, SessionId
 from rallypoint.server.core.replay import Memory
 from rallypoint.server.core.state import State
@@ -57,6 +57,8 @@ class Bounds:
     faults: int = 1
     """Mishaps on one path."""
     kinds: frozenset[Mishap] = frozenset(Mishap)
+    fence_ms: int = 0
+    """The job's; then a SILENCE takes the time of a lease, since fences count time."""
     depth: int = 12
     """Moves on one path, from where it begins."""
     states_max: int = 1_000_000
@@ -76,6 +78,7 @@ class Bounds:
             grow_after_ms=1_000,
             grace_ms=1_000,
             restart_backoff_ms=100,
+            fence_ms=self.fence_ms,
         )
 
 
@@ -133,6 +136,8 @@ class Site(NamedTuple):
     said: tuple[agent_inputs.Input, ...] = ()
     """What the helper has said and the agent not heard yet, oldest first."""
     workers: tuple[Worker, ...] = ()
+    fence_at_ms: int | None = None
+    """When the helper kills everything, unless the agent moves it before."""
     sweep: int = 0
     """Token of the sweep that goes on; 0 for none."""
 
@@ -153,6 +158,8 @@ class Stream(NamedTuple):
     server_done: bool = False
     """The coordinator has let go of it."""
     acknowledged: int = 0
+    held_until_ms: int = 0
+    """Nothing arrives before."""
 
 
 class Coordinator(NamedTuple):
@@ -162,6 +169,8 @@ class Coordinator(NamedTuple):
     state: State
     memory: Memory
     key: int
+    began_ms: int
+    """Its journal time counts from here."""
 
 
 class Small(NamedTuple):
@@ -177,9 +186,24 @@ class Small(NamedTuple):
     """How many more may happen."""
 
 
-UNTIMED = (DeadlineKind.LEASE, DeadlineKind.FORGET)
-"""Heartbeats are no messages here: a lease lasts until SILENCE ends it. A day never passes."""
+def is_heard(small: Small, number: int) -> bool:
+    """Return whether a site's heartbeats are answered as they are sent."""
+    server, site = small.coordinator, small.sites[number]
+    if server is None or site.agent is None or not site.is_welcome:
+        return False
+    return any(
+        stream.site == number
+        and stream.life == server.life
+        and stream.agent_holds
+        and stream.server_holds
+        and not stream.server_done
+        and not any(isinstance(said, Hangup) for said in (*stream.up[-1:], *stream.down[-1:]))
+        for stream in small.streams
+    )
+
+
 NEVER_MS = 1 << 50
+"""When a lease ends: heartbeats are no messages here, so it lasts until SILENCE ends it."""
 
 
 def copied(state: State) -> State:
@@ -224,5 +248,5 @@ def state_key(state: State) -> int:
 def key_of(small: Small) -> int:
     """Return a fingerprint: the same for equal states, of 64 bits, so hardly ever for others."""
     server = small.coordinator
-    known = None if server is None else (server.life, server.key)
+    known = None if server is None else (server.life, server.began_ms, server.key)
     return hash((small.now_ms, small.sites, small.streams, known, small.lives, small.faults))

@@ -14,6 +14,15 @@ WHOLE = {
     "two nodes, all goes well": Bounds(depth=60, faults=0),
     "a late node is taken in": Bounds(min_nodes=1, late=1, depth=28, faults=0),
     "two nodes, one mishap": Bounds(depth=8, is_running=True),
+    "a node drains": Bounds(
+        min_nodes=1, drain_ms=2_000, depth=9, is_running=True, kinds=frozenset({Mishap.DRAIN})
+    ),
+    "one node, however it leaves": Bounds(
+        nodes=1, min_nodes=1, drain_ms=2_000, depth=60, is_running=True
+    ),
+    "two nodes, fenced, one falls silent": Bounds(
+        min_nodes=1, fence_ms=4_000, depth=15, is_running=True, kinds=frozenset({Mishap.SILENCE})
+    ),
     "three nodes, a worker fails": Bounds(
         nodes=3, min_nodes=2, depth=10, is_running=True, kinds=frozenset({Mishap.FAIL})
     ),
@@ -33,6 +42,12 @@ HUNTS = {
     ),
     "call a node clean too early": Bounds(
         depth=20, is_running=True, kinds=frozenset({Mishap.FAIL})
+    ),
+    "forget to fence": Bounds(
+        min_nodes=1, fence_ms=4_000, is_running=True, kinds=frozenset({Mishap.SILENCE})
+    ),
+    "judge a node by a stale lease": Bounds(
+        min_nodes=1, fence_ms=9_000, is_running=True, kinds=frozenset({Mishap.SILENCE})
     ),
     "adopt an incomplete round": Bounds(
         min_nodes=1,
