@@ -118,7 +118,7 @@ class Play(ServerSide):
                 first, second, *rest = self.streams[place].down
                 assert isinstance(first, Down)
                 self._set(place, down=(second, *rest))
-            case Mishap.SILENCE if self._agent(number).fence_ms:
+            case Mishap.SILENCE if self.arena.plans[number].spec.fence_ms:
                 self._fall_silent(number)
             case Mishap.SILENCE:
                 self._expire((DeadlineKind.LEASE, self.sites[number].session))
