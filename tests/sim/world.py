@@ -71,6 +71,8 @@ class World:
         """Steps of the coordinator's core."""
         self.drained_jobs: set[JobId] = set()
         """Jobs of which an operator has asked a node to leave."""
+        self._set_aside: dict[tuple[JobId, NodeName], None] = {}
+        """Nodes that an operator has asked to be set aside, by the names of then."""
         self.groups: dict[tuple[JobId, RoundHeader], Group] = {}
         self.trace: list[str] | None = [] if is_traced else None
         self._digest = hashlib.blake2b(digest_size=8)
@@ -189,6 +191,7 @@ class World:
         name = NodeName(host.plan.name) if host.agent is None else host.agent.name
         said: inputs.Request = inputs.Uncordon(job_id, name)
         if is_cordon:
+            self._set_aside[(job_id, name)] = None
             said = inputs.Cordon(job_id, name, "an operator")
         self.server.request(said)
 
@@ -198,8 +201,8 @@ class World:
         for job in self.server.state.jobs.values():
             for health in job.health:
                 self.server.request(inputs.Uncordon(job.job_id, health.name))
-        for host in self.hosts:
-            self.ask_for(host, is_cordon=False)
+        for job_id, name in self._set_aside:
+            self.server.request(inputs.Uncordon(job_id, name))
 
     # --- processes ---
 
