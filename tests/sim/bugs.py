@@ -168,6 +168,16 @@ def _count_prompted_success() -> list[Patch]:
     return [(agent_core, "_worker_ended", worker_ended)]
 
 
+def _settle_early() -> list[Patch]:
+    """Settle a stopped round although members of it may still run."""
+
+    def stopping(draft: Draft, job: server.Job) -> bool:
+        rounds._settle(draft, job)
+        return True
+
+    return [(rounds, "_stopping", stopping)]
+
+
 def _wait_for_ever() -> list[Patch]:
     """Wait for ever for a node whose stream broke."""
 
@@ -277,7 +287,10 @@ BUGS: dict[str, tuple[Callable[[], list[Patch]], frozenset[str]]] = {
     ),
     "forget to check the connection": (_forget_the_connection, frozenset({"OldNewsIsRefused"})),
     "start a round twice": (_start_twice, frozenset({"StartsOnce", "NumbersOnlyGrow"})),
-    "call a node clean too early": (_start_beside, frozenset({"StartsOnce", "ExitsClean"})),
+    "call a node clean too early": (
+        _start_beside,
+        frozenset({"StartsOnce", "ExitsClean", "OneRoundLives"}),
+    ),
     "adopt an incomplete round": (_adopt_incomplete, frozenset({"invariant"})),
     "adopt nothing": (_adopt_nothing, frozenset({"WorkersDoNotNotice"})),
     "give ranks twice": (_overlap_ranks, frozenset({"RanksOnce", "invariant"})),
@@ -285,7 +298,11 @@ BUGS: dict[str, tuple[Callable[[], list[Patch]], frozenset[str]]] = {
     "overdraw the budget": (_restart_for_free, frozenset({"BudgetHolds"})),
     "succeed early": (_succeed_early, frozenset({"SuccessIsEarned"})),
     "count a prompted exit as success": (_count_prompted_success, frozenset({"SuccessIsEarned"})),
-    "wait for ever for a node": (_wait_for_ever, frozenset({"Liveness"})),
+    "settle a round that still runs": (_settle_early, frozenset({"OneRoundLives"})),
+    "wait for ever for a node": (
+        _wait_for_ever,
+        frozenset({"Liveness", "NobodyWaitsForEver"}),
+    ),
     "tell two outcomes": (_tell_two_outcomes, frozenset({"OutcomeIsOne"})),
     "place a cordoned node": (_place_the_cordoned, frozenset({"SetAsideHolds"})),
     "wait for a quarantine": (_wait_for_quarantine, frozenset({"QuarantineYields"})),

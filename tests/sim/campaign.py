@@ -5,14 +5,16 @@ from __future__ import annotations
 import time
 import traceback
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing import get_context
 
 from rallypoint.server.core.invariants import BrokenInvariant
 from sim import liveness
 from sim.clock import Livelock
 from sim.coverage import Coverage
+from sim.faults import Faults
 from sim.rules import Violation
 from sim.world import World
 
@@ -30,13 +32,21 @@ class Result:
     """Steps of the coordinator's core."""
     virtual_ms: int
     digest: str
+    options: Faults
+    """What the seed drew, and what was set instead."""
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)
     trace: list[str] = field(default_factory=list)
 
 
-def run_seed(seed: int, *, is_traced: bool = False) -> Result:
-    """Simulate one seed from its beginning to the end of all its jobs."""
-    world = World(seed, is_traced=is_traced)
+def run_seed(
+    seed: int, options: Mapping[str, str] | None = None, *, is_traced: bool = False
+) -> Result:
+    """Simulate one seed from its beginning to the end of all its jobs.
+
+    Raises:
+        ValueError: an option of `options` does not exist.
+    """
+    world = World(seed, options, is_traced=is_traced)
     failure = rule = ""
     try:
         world.clock.run_until(world.faults.until_ms)
@@ -62,18 +72,22 @@ def run_seed(seed: int, *, is_traced: bool = False) -> Result:
         steps=world.steps,
         virtual_ms=world.clock.now_ms,
         digest=world.digest,
+        options=world.options,
         counts=world.coverage.counts,
         trace=world.trace or [],
     )
 
 
-def run_seeds(seeds: Iterable[int], processors: int) -> Iterator[Result]:
+def run_seeds(
+    seeds: Iterable[int], processors: int, options: Mapping[str, str] | None = None
+) -> Iterator[Result]:
     """Yield the results of seeds in order; stopping early stops the rest."""
+    run = partial(run_seed, options=options)
     if processors <= 1:
-        yield from map(run_seed, seeds)
+        yield from map(run, seeds)
         return
     with get_context("fork").Pool(processors) as pool:
-        yield from pool.imap(run_seed, seeds, chunksize=4)
+        yield from pool.imap(run, seeds, chunksize=4)
 
 
 @dataclass(slots=True)

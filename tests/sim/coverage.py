@@ -1,52 +1,99 @@
-"""Which transitions the seeds have taken: what a simulation never reaches, it does not test."""
+"""Which rows of the cores' tables the seeds have taken: what no seed reaches is not tested.
+
+`EXPECTED` is made from the enums and inputs of the cores themselves: a new refusal, reason, stage
+or input is a new row without a line here, and `make simulate` names it until some seed takes it.
+What else a new feature has to add:
+
+* a fault: a member of `Fault`, a case in `chaos.py`, and, if it has rates, fields in `Faults`;
+* a feature of jobs or nodes: a member of `Feature`, and its use in `scenario.py`;
+* a rule: a `Checker` in one of the lists `STEP_RULES`, `ROUND_RULES`, `RUN_RULES`, and a bug in
+  `bugs.py` that shows that it bites;
+* a row that cannot be taken: an entry in `UNREACHABLE`, with its reason.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from enum import Enum
+from typing import get_args
 
 from rallypoint.agent.core import inputs as agent_inputs
 from rallypoint.agent.core.model import AgentState, Stage
-from rallypoint.server.core.effects import JobChanged, RoundSettled, RunClosed
-from rallypoint.server.core.inputs import Input
-from rallypoint.server.core.model import Consequence, JobId, Outcome, Phase, RoundReason
+from rallypoint.server.core.deadlines import DeadlineKind
+from rallypoint.server.core.effects import (
+    Desired,
+    JobChanged,
+    Record,
+    RefusalKind,
+    RoundSealed,
+    RoundSettled,
+    RoundStopped,
+    RunClosed,
+    Send,
+)
+from rallypoint.server.core.inputs import Hello, Input, JobBroken, Request, Stalled, TimePassed
+from rallypoint.server.core.model import (
+    Consequence,
+    JobId,
+    Outcome,
+    Phase,
+    RoundReason,
+    Verdict,
+    VerdictCause,
+    WaitKind,
+)
 from rallypoint.server.core.state import State
 from rallypoint.server.core.step import Transition
 
-EXPECTED: tuple[tuple[str, str], ...] = (
-    *(
-        ("phase", f"{before} -> {after}")
-        for before, after in (
-            ("none", "forming"),
-            ("forming", "running"),
-            ("forming", "closed"),
-            ("running", "stopping"),
-            ("running", "forming"),
-            ("running", "running"),
-            ("running", "closed"),
-            ("stopping", "forming"),
-            ("stopping", "running"),
-            ("stopping", "closed"),
-            ("closed", "forming"),
-        )
+Row = tuple[str, str]
+"""A table and one of its rows."""
+
+NO_ROUND = "no round"
+PHASES = ("none", *(phase.value for phase in Phase))
+STAGES = (NO_ROUND, *(stage.value for stage in Stage))
+INPUTS = tuple(kind.__name__ for kind in get_args(Input))
+AGENT_INPUTS = tuple(kind.__name__ for kind in get_args(agent_inputs.Input))
+
+
+def _edges(table: str, *edges: tuple[str, str]) -> Iterator[Row]:
+    return ((table, f"{before} -> {after}") for before, after in edges)
+
+
+def _rows(table: str, kinds: Iterable[Enum]) -> Iterator[Row]:
+    return ((table, str(kind.value)) for kind in kinds)
+
+
+EVERY: tuple[Row, ...] = (
+    *_edges(
+        "phase",
+        ("none", "forming"),
+        ("forming", "running"),
+        ("forming", "closed"),
+        ("running", "stopping"),
+        ("running", "forming"),
+        ("running", "running"),
+        ("running", "closed"),
+        ("stopping", "forming"),
+        ("stopping", "running"),
+        ("stopping", "closed"),
+        ("closed", "forming"),
     ),
-    *(
-        ("stage", f"{before.value} -> {after.value}")
-        for before, after in (
-            (Stage.STARTING, Stage.RUNNING),
-            (Stage.STARTING, Stage.FAILED),
-            (Stage.STARTING, Stage.STOPPING),
-            (Stage.RUNNING, Stage.SUCCEEDED),
-            (Stage.RUNNING, Stage.FAILED),
-            (Stage.RUNNING, Stage.STOPPING),
-            (Stage.SUCCEEDED, Stage.SWEEPING),
-            (Stage.FAILED, Stage.STOPPING),
-            (Stage.FAILED, Stage.SWEEPING),
-            (Stage.STOPPING, Stage.SWEEPING),
-            (Stage.SWEEPING, Stage.BLOCKED),
-            (Stage.SWEEPING, Stage.CLEAN),
-            (Stage.BLOCKED, Stage.CLEAN),
-        )
+    *_edges(
+        "stage",
+        ("starting", "running"),
+        ("starting", "failed"),
+        ("starting", "stopping"),
+        ("running", "succeeded"),
+        ("running", "failed"),
+        ("running", "stopping"),
+        ("succeeded", "sweeping"),
+        ("failed", "stopping"),
+        ("failed", "sweeping"),
+        ("stopping", "sweeping"),
+        ("sweeping", "blocked"),
+        ("sweeping", "clean"),
+        ("blocked", "clean"),
     ),
     *(
         ("event", name)
@@ -60,39 +107,96 @@ EXPECTED: tuple[tuple[str, str], ...] = (
             "quarantine_ended",
             "node_cordoned",
             "node_uncordoned",
+            "fence_fell",
+            "culprit_awaited",
         )
     ),
-    *(
-        ("settled", reason.value)
-        for reason in (
-            RoundReason.WORKER_FAILED,
-            RoundReason.NODE_LOST,
-            RoundReason.NODE_LEFT,
-            RoundReason.GROWTH,
-            RoundReason.START_OVERDUE,
-            RoundReason.DRAINED,
-        )
-    ),
-    *(
-        ("consequence", consequence.value)
-        for consequence in Consequence
-        if consequence is not Consequence.UNDECIDED
-    ),
-    *(("outcome", outcome.value) for outcome in Outcome if outcome is not Outcome.CANCELLED),
-    *(
-        ("refusal", name)
-        for name in (
-            "spec mismatch",
-            "node name in use",
-            "node rank in use",
-            "previous run ending",
-            "old run",
-            "stale connection",
-            "unknown session",
-        )
-    ),
+    *(("job", f"{phase} x {name}") for phase in PHASES for name in INPUTS),
+    *(("agent", f"{stage} x {name}") for stage in STAGES for name in AGENT_INPUTS),
+    *(("desired", kind.__name__) for kind in get_args(Desired)),
+    *(("expired", kind.name.lower()) for kind in DeadlineKind),
+    *_rows("began", RoundReason),
+    *_rows("stopped", RoundReason),
+    *_rows("settled", RoundReason),
+    *_rows("consequence", Consequence),
+    *_rows("verdict", VerdictCause),
+    *_rows("wait", WaitKind),
+    *_rows("outcome", Outcome),
+    *_rows("refusal", RefusalKind),
     *(("exit code", code) for code in ("0", "1", "2", "75", "143")),
 )
+"""Every row of every table."""
+
+
+def _never(why: str, stages: str, names: str) -> dict[Row, str]:
+    return {
+        ("agent", f"{stage.replace('_', ' ')} x {name}"): why
+        for stage in stages.split()
+        for name in names.split()
+    }
+
+
+_NOT_A_STOP = "a run that ends so is closed, and its round not stopped first"
+UNREACHABLE: dict[Row, str] = {
+    ("began", "unknown"): "the wire's zero",
+    ("stopped", "unknown"): "the wire's zero",
+    ("settled", "unknown"): "the wire's zero",
+    ("stopped", "first"): "a reason to begin, not to stop",
+    ("settled", "first"): "a reason to begin, not to stop",
+    ("began", "succeeded"): "nothing begins after the end",
+    ("began", "closed"): "nothing begins after the end",
+    ("stopped", "succeeded"): _NOT_A_STOP,
+    ("settled", "succeeded"): _NOT_A_STOP,
+    ("stopped", "closed"): _NOT_A_STOP,
+    ("settled", "closed"): _NOT_A_STOP,
+    ("consequence", "undecided"): "a provisional verdict, never journalled",
+    ("verdict", "internal"): "needs a broken invariant: that fails the seed",
+    ("outcome", "cancelled"): "nothing cancels a run yet",
+    ("refusal", "stale epoch"): "an agent reports only after a Welcome, with its epoch",
+    ("refusal", "foreign round"): "needs a coordinator with a durable journal",
+    ("refusal", "sequence gap"): "an agent skips no report: streams keep their order",
+    ("refusal", "limit reached"): "thousands of jobs or nodes",
+    ("expired", "forget"): "a day later",
+    **{
+        ("job", f"{phase} x JobBroken"): "needs a broken invariant: that fails the seed"
+        for phase in PHASES
+    },
+    **{
+        ("job", f"{phase} x Stalled"): "it is about no job"
+        for phase in PHASES
+        if phase != PHASES[0]
+    },
+    **_never(
+        "a port is asked for when a node is clean, and only then",
+        "starting running succeeded failed stopping sweeping blocked",
+        "PortReserved",
+    ),
+    **_never(
+        "a sweep is asked for after a stop, and answered once",
+        "starting running succeeded failed stopping clean",
+        "Swept SweepBlocked",
+    ),
+    **_never("a sweep is answered once", "no_round blocked", "SweepBlocked"),
+    **_never(
+        "every worker has been started, or none would run",
+        "running succeeded",
+        "WorkerStarted WorkerNotStarted",
+    ),
+    **_never("every worker has ended", "succeeded", "WorkerEnded"),
+    **_never(
+        "the helper answers in order, and a sweep is blocked after seconds",
+        "blocked",
+        "WorkerStarted WorkerNotStarted",
+    ),
+    **_never(
+        "a clean node has its port in the same instant",
+        "clean",
+        " ".join(name for name in AGENT_INPUTS if not name.startswith(("Port", "Swe"))),
+    ),
+}
+"""Rows that no seed can take, and why."""
+
+EXPECTED: tuple[Row, ...] = tuple(row for row in EVERY if row not in UNREACHABLE)
 
 
 class Coverage:
@@ -106,43 +210,89 @@ class Coverage:
     ) -> None:
         """Count what a step of the coordinator did."""
         counts = self.counts
-        counts["input", type(said).__name__] += 1
+        name = type(said).__name__
+        counts["input", name] += 1
+        job_id = _subject(said, transition, state)
+        counts["job", f"{_name(before.get(job_id))} x {name}"] += 1
+        if isinstance(said, TimePassed) and transition.delta.deadlines:
+            kind, _ = next(iter(transition.delta.deadlines))  # the one that has expired is dropped
+            counts["expired", kind.name.lower()] += 1
         if transition.refusal is not None:
             counts["refusal", transition.refusal.kind.value] += 1
         for effect in transition.effects:
             if isinstance(effect, JobChanged):
                 counts["event", effect.reason] += 1
+            elif isinstance(effect, Send):
+                counts["desired", type(effect.desired).__name__] += 1
         for record in transition.records:
-            if isinstance(record, RoundSettled):
-                counts["settled", record.reason.value] += 1
-                counts["consequence", record.consequence.value] += 1
-            elif isinstance(record, RunClosed):
-                counts["outcome", record.outcome.value] += 1
-                if record.verdict is not None:
-                    counts["consequence", record.verdict.consequence.value] += 1
+            self._recorded(record, state)
+        self._count_phases(before, transition, state)
+
+    def _recorded(self, record: Record, state: State) -> None:
+        counts = self.counts
+        match record:
+            case RoundSealed(header=header):
+                counts["began", header.reason.value] += 1
+            case RoundStopped(job_id=job_id, reason=reason):
+                counts["stopped", reason.value] += 1
+                self._judged(state.jobs[job_id].verdict)
+            case RoundSettled(reason=reason, consequence=consequence):
+                counts["settled", reason.value] += 1
+                counts["consequence", consequence.value] += 1
+            case RunClosed(outcome=outcome, verdict=verdict):
+                counts["outcome", outcome.value] += 1
+                self._judged(verdict)
+                if verdict is not None:
+                    counts["consequence", verdict.consequence.value] += 1
+
+    def _judged(self, verdict: Verdict | None) -> None:
+        if verdict is not None:
+            self.counts["verdict", verdict.cause.value] += 1
+
+    def _count_phases(
+        self, before: Mapping[JobId, Phase], transition: Transition, state: State
+    ) -> None:
+        """Count changes of phase; a round that follows at once is one from a phase to itself."""
+        sealed = {record.job_id for record in transition.records if isinstance(record, RoundSealed)}
         for job_id in transition.jobs:
             job = state.jobs.get(job_id)
             was, now = before.get(job_id), None if job is None else job.phase
-            if was is not now or any(
-                isinstance(effect, JobChanged) and effect.reason == "round_sealed"
-                for effect in transition.effects
-            ):
-                counts["phase", f"{_name(was)} -> {_name(now)}"] += 1
+            if was is not now or job_id in sealed:
+                self.counts["phase", f"{_name(was)} -> {_name(now)}"] += 1
 
     def agent_stepped(
         self, before: AgentState, said: agent_inputs.Input, after: AgentState
     ) -> None:
         """Count what a step of an agent did."""
-        self.counts["agent input", type(said).__name__] += 1
+        stage = NO_ROUND if before.held is None else before.held.stage.value
+        self.counts["agent", f"{stage} x {type(said).__name__}"] += 1
         if before.held is not None and after.held is not None:
             if before.held.stage is not after.held.stage:
                 edge = f"{before.held.stage.value} -> {after.held.stage.value}"
                 self.counts["stage", edge] += 1
 
-    def missing(self) -> list[tuple[str, str]]:
+    def waited(self, kind: WaitKind) -> None:
+        """Count what a job was found to wait for."""
+        self.counts["wait", kind.value] += 1
+
+    def missing(self) -> list[Row]:
         """Return the expected transitions that were not taken."""
         return [key for key in EXPECTED if not self.counts[key]]
 
 
 def _name(phase: Phase | None) -> str:
     return "none" if phase is None else phase.value
+
+
+def _subject(said: Input, transition: Transition, state: State) -> JobId:
+    """Return the job that an input is about; none for what an unknown session says."""
+    if isinstance(said, Hello):
+        return said.identity.job_id
+    if isinstance(said, JobBroken | Request):
+        return said.job_id
+    if isinstance(said, TimePassed | Stalled):
+        return transition.jobs[0] if transition.jobs else JobId("")
+    node = state.nodes.get(said.sender.session)
+    if node is not None:
+        return node.job_id
+    return transition.jobs[0] if transition.jobs else JobId("")

@@ -1,13 +1,18 @@
-"""What goes wrong in one seed, and how often: a swarm.
+"""What goes wrong in one seed, and how often, and what its jobs use: a swarm.
 
-Every seed turns each kind of fault on or off by itself and draws its own rates, so that rare
-combinations get seeds of their own. One seed in eight has no fault but crashes of the coordinator's
-process, or stalls of it: there every running round has to be adopted, or to go on.
+Every seed turns each kind of fault and each feature on or off by itself and draws its own rates, so
+that rare combinations get seeds of their own, and what one fault hides another seed shows: Groce,
+Zhang, Eide, Chen and Regehr, "Swarm Testing", ISSTA 2012. `Faults` are all the options of a seed;
+`changed` sets some of them by name, as `run.py --option` does.
+
+One seed in eight has no fault but crashes of the coordinator's process, or stalls of it: there
+every running round has to be adopted, or to go on.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
 from enum import Enum
 from random import Random
 
@@ -29,6 +34,25 @@ class Fault(Enum):
     CRASH = "crash coordinator"  # kill -9 of its process: every stream is reset
     BLACKOUT = "blackout"  # the coordinator's host dies: no stream is reset
     STALL = "stall coordinator"  # SIGSTOP for a while
+
+
+class Feature(Enum):
+    """What the jobs of a seed may use. A job or node uses it in some of the cases."""
+
+    GIVEN_NAMES = "given names"  # nodes are named, and two may have one name
+    NODE_RANKS = "node ranks"
+    UNEQUAL_NODES = "unequal nodes"  # other numbers of workers, other roles
+    OTHER_FLAGS = "other flags"  # a node is started with another specification
+    OTHER_ADDRESS = "other address"  # a node's address is a loopback, and its peers' are not
+    LAUNCH_ID = "launch id"
+    NO_GROWTH = "no growth"
+    LATE_NODES = "late nodes"
+    DOOMED = "doomed"  # every round dies young
+    DRAIN_TIME = "drain time"  # a SIGTERM to an agent leaves its workers time
+    EXIT_CODES = "exit codes"  # a code that ends the run
+    QUARANTINE = "quarantine"  # nodes that fail are set aside
+    FENCE = "fence"  # workers that nobody hears of kill themselves
+    WORK_ENDS = "work ends"  # workers end by themselves, before faults stop
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,23 +81,28 @@ class Faults:
     """Workers that end with 0 when they get TERM."""
     collateral_percent: int
     """Workers that fail when a peer of their round dies; the others hang."""
+    victim_percent: int
+    """Those that fail so and blame their connection."""
     blocked_percent: int
     """Workers that outlive SIGKILL for a while."""
     return_percent: int
     """Agents that are started again after they are gone, with a new incarnation."""
     clock_back_percent: int
     """Coordinators that start with a clock behind their predecessor's."""
-
-    @property
-    def only_crashes(self) -> bool:
-        """True when nothing but the coordinator's process ever fails."""
-        return self.kinds == (Fault.CRASH,)
+    features: tuple[Feature, ...] = ()
+    """What jobs and nodes may use."""
+    jobs_max: int = 3
+    nodes_max: int = 6
+    """Per job; 2 or more."""
+    workers_max: int = 3
+    """Per node."""
 
 
 def draw_faults(rng: Random) -> Faults:
     """Return the knobs of one seed."""
+    features = tuple(feature for feature in Feature if rng.random() < 0.5)
     if rng.random() < 0.125:
-        return _only_crashes(rng)
+        return replace(_only_crashes(rng), features=features)
 
     def maybe(low: int, high: int) -> int:
         return rng.randint(low, high) if rng.random() < 0.5 else 0
@@ -92,10 +121,41 @@ def draw_faults(rng: Random) -> Faults:
         ignores_term_percent=maybe(10, 60),
         graceful_percent=maybe(10, 60),
         collateral_percent=rng.choice((0, 40, 100)),
+        victim_percent=rng.choice((0, 50, 100)),
         blocked_percent=maybe(5, 40),
         return_percent=rng.choice((30, 70, 100)),
         clock_back_percent=maybe(20, 60),
+        features=features,
     )
+
+
+def changed(faults: Faults, options: Mapping[str, str]) -> Faults:
+    """Return the same knobs with some of them set, by field: numbers, or names with commas.
+
+    Kinds and features go by the names of their members, in any case: `kinds=crash,partition`.
+
+    Raises:
+        ValueError: no such knob, or no such value.
+    """
+    types = {"kinds": Fault, "features": Feature}
+    known = {one.name for one in fields(Faults)}
+    changes: dict[str, object] = {}
+    for name, text in options.items():
+        if name not in known:
+            raise ValueError(f"no option {name}; there are {', '.join(sorted(known))}")
+        if name in types:
+            changes[name] = tuple(_member(types[name], one) for one in text.split(",") if one)
+        else:
+            changes[name] = int(text)
+    return replace(faults, **changes)  # type: ignore[arg-type]  # replace checks names
+
+
+def _member(kind: type[Enum], name: str) -> Enum:
+    found = kind.__members__.get(name.strip().upper().replace(" ", "_").replace("-", "_"))
+    if found is None:
+        names = ", ".join(member.lower() for member in kind.__members__)
+        raise ValueError(f"no {kind.__name__.lower()} {name}; there are {names}")
+    return found
 
 
 def _only_crashes(rng: Random) -> Faults:
@@ -114,6 +174,7 @@ def _only_crashes(rng: Random) -> Faults:
         ignores_term_percent=0,
         graceful_percent=0,
         collateral_percent=0,
+        victim_percent=0,
         blocked_percent=0,
         return_percent=100,
         clock_back_percent=0,
@@ -125,20 +186,14 @@ def calm(faults: Faults) -> Faults:
 
     What workers do on TERM and when a peer dies stays: these are consequences, not faults.
     """
-    return Faults(
+    return replace(
+        faults,
         kinds=(),
-        every_ms=faults.every_ms,
-        until_ms=faults.until_ms,
-        delay_ms_max=faults.delay_ms_max,
         slow_percent=0,
         slow_ms_max=0,
         repeat_percent=0,
-        writer_ms_max=faults.writer_ms_max,
         worker_fails_percent=0,
         cannot_start_percent=0,
-        ignores_term_percent=faults.ignores_term_percent,
-        graceful_percent=faults.graceful_percent,
-        collateral_percent=faults.collateral_percent,
         blocked_percent=0,
         return_percent=0,
         clock_back_percent=0,

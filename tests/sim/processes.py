@@ -242,7 +242,9 @@ class Workers:
 
     # --- how processes end ---
 
-    def end(self, process: Process, exit_code: int | None, signum: int | None) -> None:
+    def end(
+        self, process: Process, exit_code: int | None, signum: int | None, words: str = ""
+    ) -> None:
         """End a process, if it still lives, and let its agent and its peers know."""
         if not process.is_alive:
             return
@@ -253,11 +255,9 @@ class Workers:
         world = self.world
         world.note("exit", process.host.name, process.pid, exit_code, signum)
         if not self.agent.is_gone:
-            order, late_ms = process.order, world.rng.randint(0, EXIT_MS_MAX)
-            self._tell(
-                inputs.WorkerEnded(order.number, process.local_rank, exit_code, signum, None, ""),
-                late_ms,
-            )
+            number, rank = process.order.number, process.local_rank
+            late_ms = world.rng.randint(0, EXIT_MS_MAX)
+            self._tell(inputs.WorkerEnded(number, rank, exit_code, signum, None, words), late_ms)
         if exit_code != 0 or process.signalled:
             world.break_group(process)
 

@@ -7,13 +7,16 @@ from typing import TYPE_CHECKING
 from rallypoint.agent.core.model import RunOrder
 from rallypoint.server.core import inputs
 from rallypoint.server.core.effects import (
+    DesiredFinished,
+    DesiredStop,
+    DrainOver,
     Record,
     RoundSealed,
     RoundSettled,
     RunClosed,
     RunOpened,
 )
-from rallypoint.server.core.model import JobId, Member, RoundHeader, SessionId
+from rallypoint.server.core.model import JobId, Member, NodeName, RoundHeader, SessionId
 from rallypoint.server.core.step import Transition
 from sim.messages import header_of
 from sim.processes import Process
@@ -157,6 +160,61 @@ class StartsOnce(Checker):
             )
 
 
+class OneRoundLives(Checker):
+    """Workers of two rounds of a job live at once only where the coordinator can do no better.
+
+    Whenever a round is sealed, and whenever a worker starts, every worker of another round than the
+    coordinator's current one is on a node
+
+    * that the coordinator has lost, or has not heard of in its life: without fencing, the workers
+      of a partitioned node run on until it hears that they must stop; or
+    * whose claim it has still to decide on; or
+    * that it has told to stop, and that was overdue (set aside or blocked); or
+    * that it has told to stop, and that joined after its round was sealed, or holds a round of an
+      earlier life: it was lost and came back, or came too late to be adopted.
+
+    So while no node is lost, overdue or late, no two rounds of a job overlap.
+    """
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._arrivals: dict[tuple[int, JobId, RoundHeader], int] = {}
+        """The nodes that had arrived by the time a life of the coordinator sealed a round."""
+
+    def spawned(self, process: Process) -> None:
+        server = self.world.server
+        known = None if server is None else server.state.jobs.get(process.host.plan.job_id)
+        if server is None or known is None:
+            return
+        if known.round is None or known.round.header != header_of(process.order):
+            self._require_given_up(server, process)
+
+    def recorded(self, server: Server, record: Record) -> None:
+        if not isinstance(record, RoundSealed):
+            return
+        job = server.state.jobs[record.job_id]
+        self._arrivals[(server.life, record.job_id, record.header)] = job.next_arrival
+        for host in self.world.hosts:
+            for process in host.processes:
+                is_other = header_of(process.order) != record.header
+                if host.plan.job_id == record.job_id and is_other:
+                    self._require_given_up(server, process)
+
+    def _require_given_up(self, server: Server, process: Process) -> None:
+        node = server.state.nodes.get(process.agent.session)
+        if node is None or node.claim is not None:
+            self.world.coverage.counts["overlap", "lost" if node is None else "claimed"] += 1
+            return
+        key = (server.life, node.job_id, header_of(process.order))
+        is_late = node.arrival >= self._arrivals.get(key, 0)
+        self.world.coverage.counts["overlap", "late" if is_late else "overdue"] += 1
+        is_stopped = isinstance(node.desired, DesiredStop | DesiredFinished) and not node.member
+        self.require(
+            is_stopped and (is_late or node.set_aside),
+            f"{process.host.name} runs {process.order} and should {node.desired}",
+        )
+
+
 class FenceHolds(Checker):
     """With a fence, no worker starts while one of another round of its job lives anywhere.
 
@@ -170,7 +228,7 @@ class FenceHolds(Checker):
         for host in self.world.hosts:
             for other in host.processes if host.plan.job_id == plan.job_id else ():
                 self.require(
-                    other.group is process.group or other.is_blocked,
+                    other.group.key == process.group.key or other.is_blocked,
                     f"{process.host.name} starts round {process.order.number} while pid "
                     f"{other.pid} of round {other.order.number} lives on {host.name}",
                 )
@@ -221,6 +279,8 @@ class DrainedStaysOut(Checker):
         super().__init__(world)
         self._known: set[tuple[JobId, RoundHeader]] = set()
         self._leaving: set[tuple[int, SessionId]] = set()
+        self._asked: dict[tuple[int, JobId, NodeName], SessionId] = {}
+        """Whom operators asked to leave, by the name of then, until that is over."""
 
     def coordinator_stepped(
         self, server: Server, said: inputs.Input, transition: Transition
@@ -232,15 +292,19 @@ class DrainedStaysOut(Checker):
         elif isinstance(said, inputs.Hello) and said.draining is not None:
             self._leaving.add((server.life, said.identity.session))
         elif isinstance(said, inputs.DrainNode):
-            self._leaving.add((server.life, server.state.index[(said.job_id, said.name)]))
+            session = server.state.index[(said.job_id, said.name)]
+            self._asked[(server.life, said.job_id, said.name)] = session
 
     def recorded(self, server: Server, record: Record) -> None:
+        if isinstance(record, DrainOver):  # it has left, or another one has come by its name
+            self._asked.pop((server.life, record.job_id, record.name), None)
         if not isinstance(record, RoundSealed) or (record.job_id, record.header) in self._known:
             return
         self._known.add((record.job_id, record.header))
         for member in record.members:
             session = server.state.index[(record.job_id, member.name)]
-            is_leaving = (server.life, session) in self._leaving
+            is_asked = self._asked.get((server.life, record.job_id, member.name)) == session
+            is_leaving = is_asked or (server.life, session) in self._leaving
             self.require(not is_leaving, f"{member.name} drains and is in {record.header}")
 
 
@@ -250,6 +314,7 @@ ROUND_RULES: tuple[type[Checker], ...] = (
     NumbersOnlyGrow,
     OneCurrentRound,
     StartsOnce,
+    OneRoundLives,
     FenceHolds,
     SurvivorsKeepRanks,
     DrainedStaysOut,

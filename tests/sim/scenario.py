@@ -6,10 +6,8 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from rallypoint.server.core.model import JobId, JobSpec
+from sim.faults import Faults, Feature
 
-JOBS_MAX = 3
-NODES_MAX = 6
-WORKERS_MAX = 3
 DRAIN_MS_MAX = 8_000
 
 
@@ -48,15 +46,20 @@ class JobPlan:
     nodes: tuple[NodePlan, ...]
 
 
-def draw_jobs(rng: Random) -> tuple[JobPlan, ...]:
+def draw_jobs(rng: Random, options: Faults) -> tuple[JobPlan, ...]:
     """Return the jobs of one seed."""
-    count = rng.choice((1, 1, 1, 2, JOBS_MAX))
-    return tuple(_draw_job(rng, number) for number in range(count))
+    count = min(rng.choice((1, 1, 1, 2, 3)), options.jobs_max)
+    return tuple(_draw_job(rng, number, options) for number in range(count))
 
 
-def _draw_job(rng: Random, number: int) -> JobPlan:
+def _draw_job(rng: Random, number: int, options: Faults) -> JobPlan:
     job_id = JobId(f"job{number}")
-    high = rng.randint(1, NODES_MAX - 1)
+
+    def uses(feature: Feature, share: float) -> bool:
+        """Return whether the job, or a node, uses a feature: in this share of the cases."""
+        return feature in options.features and rng.random() < share
+
+    high = rng.randint(1, options.nodes_max - 1)
     low = rng.randint(1, high)
     spec = JobSpec(
         min_nodes=low,
@@ -66,41 +69,49 @@ def _draw_job(rng: Random, number: int) -> JobPlan:
         last_call_ms=rng.choice((0, 300, 1_500)),
         settle_ms=rng.choice((0, 300, 1_500)),
         grow_after_ms=rng.choice((200, 1_500)),
-        grow=rng.random() < 0.8,
+        grow=not uses(Feature.NO_GROWTH, 0.4),
         grace_ms=rng.choice((200, 1_000, 3_000)),
         restart_backoff_ms=rng.choice((0, 100)),
-        no_retry=rng.choice(((), (), (17,))),
-        quarantine_after=rng.choice((0, 1, 2, 3)),
-        quarantine_window_ms=rng.choice((3_000, 60_000)),
-        quarantine_cooldown_ms=rng.choice((500, 5_000)),
+        quarantine_after=0,
     )
-    if not spec.no_retry:
-        spec = replace(spec, no_requeue=rng.choice(((), (), (17,))))
-    if rng.random() < 0.4:
+    if uses(Feature.EXIT_CODES, 0.6):
+        is_final = rng.random() < 0.5
+        spec = replace(spec, no_retry=(17,)) if is_final else replace(spec, no_requeue=(17,))
+    if uses(Feature.QUARANTINE, 0.9):
+        spec = replace(
+            spec,
+            quarantine_after=rng.choice((1, 2, 3)),
+            quarantine_window_ms=rng.choice((3_000, 60_000)),
+            quarantine_cooldown_ms=rng.choice((500, 5_000)),
+        )
+    if uses(Feature.FENCE, 0.8):
         spec = replace(spec, fence_ms=spec.grace_ms + rng.choice((3_000, 3_000, 3_000, 9_000)))
-    nodes = rng.randint(low, min(high + 2, NODES_MAX))
-    same_workers = rng.random() < 0.6
-    workers = rng.randint(1, WORKERS_MAX)
-    explicit = rng.random() < 0.6
-    ranked = rng.random() < 0.2
-    launch_id = rng.choice(("", "", f"launch-{number}"))
+    nodes = rng.randint(low, min(high + 2, options.nodes_max))
+    is_unequal = uses(Feature.UNEQUAL_NODES, 0.8)
+    workers = rng.randint(1, options.workers_max)
+    explicit = uses(Feature.GIVEN_NAMES, 0.9)
+    ranked = uses(Feature.NODE_RANKS, 0.4)
+    launch_id = f"launch-{number}" if uses(Feature.LAUNCH_ID, 0.7) else ""
+    drains = uses(Feature.DRAIN_TIME, 0.9)
     timeout_ms = rng.choice((10_000, 25_000))
     plans = tuple(
         NodePlan(
             job_id=job_id,
             name=f"n{node}" if explicit or rng.random() < 0.5 else "host",
             explicit=explicit,
-            address=f"10.{number}.0.{node + 1}",
-            workers=workers if same_workers else rng.randint(1, WORKERS_MAX),
-            role="default" if same_workers or rng.random() < 0.5 else "reader",
+            address="127.0.0.1"
+            if uses(Feature.OTHER_ADDRESS, 0.01)
+            else f"10.{number}.0.{node + 1}",
+            workers=rng.randint(1, options.workers_max) if is_unequal else workers,
+            role="reader" if is_unequal and rng.random() < 0.5 else "default",
             node_rank=node if ranked else None,
-            spec=spec if rng.random() < 0.99 else replace(spec, max_restarts=7),
+            spec=replace(spec, max_restarts=7) if uses(Feature.OTHER_FLAGS, 0.02) else spec,
             launch_id=launch_id,
             coordinator_timeout_ms=timeout_ms,
-            drain_ms=rng.choice((0, rng.randint(100, DRAIN_MS_MAX))),
-            starts_ms=rng.randint(0, 2_500) if rng.random() < 0.8 else rng.randint(0, 30_000),
+            drain_ms=rng.choice((0, rng.randint(100, DRAIN_MS_MAX))) if drains else 0,
+            starts_ms=rng.randint(0, 30_000 if uses(Feature.LATE_NODES, 0.4) else 2_500),
         )
         for node in range(nodes)
     )
-    work_ms = rng.choice((None, None, rng.randint(500, 30_000)))
-    return JobPlan(job_id, spec, work_ms, rng.random() < 0.05, plans)
+    work_ms = rng.randint(500, 30_000) if uses(Feature.WORK_ENDS, 0.6) else None
+    return JobPlan(job_id, spec, work_ms, uses(Feature.DOOMED, 0.1), plans)

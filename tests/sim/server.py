@@ -273,7 +273,9 @@ class Server:
         if node is not None:
             job = self.state.jobs[node.job_id]
             if not node.member or job.phase is not Phase.RUNNING:
-                explain(self.state, job, self.now_ms())
+                waiting = explain(self.state, job, self.now_ms())
+                if waiting is not None:
+                    self.world.coverage.waited(waiting.kind)
 
     def _finish(self, stream: Stream, outbox: Outbox) -> None:
         """Let go of a stream, and tell the peer why if it still listens."""

@@ -7,6 +7,7 @@ seed is a history: the same one every time.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from functools import partial
 from random import Random
 
@@ -16,7 +17,7 @@ from rallypoint.server.core.state import Timing
 from sim.chaos import Chaos
 from sim.clock import Clock
 from sim.coverage import Coverage
-from sim.faults import Faults, calm, draw_faults
+from sim.faults import Faults, calm, changed, draw_faults
 from sim.network import Network
 from sim.node import Agent, Host
 from sim.processes import STRAGGLE_MS_MAX, Group, Process
@@ -26,6 +27,11 @@ from sim.server import Server
 
 FIRST_EPOCH = 1_000_000
 COLLATERAL_MS_MAX = 400
+CUT_OFF = """Traceback (most recent call last):
+  File "train.py", line 7, in <module>
+ConnectionResetError: [Errno 104] Connection reset by peer
+"""
+"""The last words of a worker that was cut off from one that died."""
 RETURN_MS_MAX = 8_000
 """How long a node is without an agent before the next one starts."""
 
@@ -33,11 +39,15 @@ RETURN_MS_MAX = 8_000
 class World:
     """Everything that exists in one seed."""
 
-    def __init__(self, seed: int, *, is_traced: bool = False) -> None:
+    def __init__(
+        self, seed: int, options: Mapping[str, str] | None = None, *, is_traced: bool = False
+    ) -> None:
         self.seed = seed
         self.rng = Random(seed)
-        self.faults: Faults = draw_faults(self.rng)
-        self.jobs: tuple[JobPlan, ...] = draw_jobs(self.rng)
+        self.options: Faults = changed(draw_faults(self.rng), options or {})
+        self.faults = self.options
+        """As long as faults happen, the options; then `calm`."""
+        self.jobs: tuple[JobPlan, ...] = draw_jobs(self.rng, self.options)
         self.timing = Timing(start_due_ms=self.rng.choice((3_000, 30_000)))
         self.clock = Clock()
         self.coverage = Coverage()
@@ -61,6 +71,8 @@ class World:
         """Steps of the coordinator's core."""
         self.drained_jobs: set[JobId] = set()
         """Jobs of which an operator has asked a node to leave."""
+        self._set_aside: dict[tuple[JobId, NodeName], None] = {}
+        """Nodes that an operator has asked to be set aside, by the names of then."""
         self.groups: dict[tuple[JobId, RoundHeader], Group] = {}
         self.trace: list[str] | None = [] if is_traced else None
         self._digest = hashlib.blake2b(digest_size=8)
@@ -179,6 +191,7 @@ class World:
         name = NodeName(host.plan.name) if host.agent is None else host.agent.name
         said: inputs.Request = inputs.Uncordon(job_id, name)
         if is_cordon:
+            self._set_aside[(job_id, name)] = None
             said = inputs.Cordon(job_id, name, "an operator")
         self.server.request(said)
 
@@ -188,8 +201,8 @@ class World:
         for job in self.server.state.jobs.values():
             for health in job.health:
                 self.server.request(inputs.Uncordon(job.job_id, health.name))
-        for host in self.hosts:
-            self.ask_for(host, is_cordon=False)
+        for job_id, name in self._set_aside:
+            self.server.request(inputs.Uncordon(job_id, name))
 
     # --- processes ---
 
@@ -233,7 +246,8 @@ class World:
         group.is_broken = True
         for peer in group.living:
             if self.happens(self.faults.collateral_percent):
-                failed = partial(peer.agent.workers.end, peer, 1, None)
+                words = CUT_OFF if self.happens(self.faults.victim_percent) else ""
+                failed = partial(peer.agent.workers.end, peer, 1, None, words)
                 self.clock.after(self.rng.randint(1, COLLATERAL_MS_MAX), failed)
 
     # --- phases ---

@@ -1,0 +1,178 @@
+"""The rules of the simulation, told of a small world.
+
+A rule remembers what it has seen, so what it remembers is part of the state: `Ghosts` are the rules
+as they are after one path, and `fork` lets the path part in two. The rules ask for agents,
+processes and hosts; `Arena` answers with views of whatever state is being looked at.
+"""
+
+from __future__ import annotations
+
+from copy import copy
+from types import SimpleNamespace
+from typing import Any, cast
+
+from rallypoint.server.core.model import JobId, RoundHeader
+from sim.coverage import Coverage
+from sim.messages import header_of
+from sim.rules import STEP_RULES, Checker
+from sim.rules_health import HEALTH_RULES
+from sim.rules_rounds import ROUND_RULES
+from sim.rules_runs import RUN_RULES, WorkersDoNotNotice
+from sim.scenario import NodePlan
+from sim.small import JOB_ID, Coordinator, Site, Worker
+
+KINDS = tuple(
+    kind
+    for kind in (*STEP_RULES, *ROUND_RULES, *RUN_RULES, *HEALTH_RULES)
+    if kind is not WorkersDoNotNotice  # it is about how long nothing went wrong: here no time is
+)
+
+
+class Arena:
+    """What a rule may ask of the world, as it is right now."""
+
+    def __init__(self, plans: tuple[NodePlan, ...]) -> None:
+        self.plans = plans
+        self.sites: list[Site] = []
+        self.coordinator: Coordinator | None = None
+        self.speaking_life = 0
+        """Of the coordinator whose message is being taken."""
+        self.was_set_back = False
+        self.now_ms = 0
+        """Journal time of the coordinator's latest step."""
+        self.coverage = Coverage()
+
+    @property
+    def server(self) -> Any:
+        """The coordinator, or None."""
+        return None if self.coordinator is None else server_view(self.coordinator, self.now_ms)
+
+    @property
+    def drained_jobs(self) -> frozenset[JobId]:
+        """Jobs of which an operator has asked a node to leave."""
+        return frozenset({JOB_ID} if any(site.was_asked for site in self.sites) else ())
+
+    @property
+    def hosts(self) -> list[Any]:
+        """All hosts."""
+        return [self.host(number) for number in range(len(self.sites))]
+
+    def group(self, job_id: JobId, header: RoundHeader) -> Any:
+        """Return the workers of a round."""
+        assert job_id == JOB_ID
+        found = [
+            worker
+            for site in self.sites
+            for worker in site.workers
+            if header_of(worker.order) == header
+        ]
+        return SimpleNamespace(processes=found)
+
+    def host(self, number: int) -> Any:
+        """Return one host with its agent and processes."""
+        site = self.sites[number]
+        host = SimpleNamespace(name=self.plans[number].name, plan=self.plans[number])
+        stream = SimpleNamespace(life=self.speaking_life)
+        host.agent = SimpleNamespace(
+            host=host,
+            session=site.session,
+            run=site.run,
+            told=site.told,
+            was_terminated=site.was_terminated,
+            exit_code=site.exit_due,
+            is_gone=site.agent is None,
+            link=SimpleNamespace(stream=stream),
+        )
+        living = [worker for worker in site.workers if worker.is_alive]
+        host.processes = [process_view(host, worker) for worker in living]
+        return host
+
+
+def server_view(coordinator: Coordinator, now_ms: int) -> Any:
+    """Return a coordinator as rules see it."""
+    return SimpleNamespace(life=coordinator.life, state=coordinator.state, now_ms=lambda: now_ms)
+
+
+def process_view(host: Any, worker: Worker) -> Any:
+    """Return a process as rules see it."""
+    return SimpleNamespace(
+        pid=worker.pid,
+        order=worker.order,
+        rank=worker.rank,
+        local_rank=worker.local_rank,
+        host=host,
+        agent=host.agent,
+        group=SimpleNamespace(key=(JOB_ID, header_of(worker.order))),
+        is_blocked=False,
+    )
+
+
+class Ghosts:
+    """The rules as they are after one path."""
+
+    def __init__(self, arena: Arena) -> None:
+        # The arena answers what these rules ask of a world.
+        self._checkers = [kind(cast("Any", arena)) for kind in KINDS]
+        self._keys = [_key(checker) for checker in self._checkers]
+        self._is_own = [True] * len(KINDS)
+
+    def fork(self) -> Ghosts:
+        """Return rules that remember the same and go their own way from here."""
+        twin = copy(self)
+        twin._checkers = list(self._checkers)
+        twin._keys = list(self._keys)
+        twin._is_own = [False] * len(KINDS)
+        return twin
+
+    def key(self) -> int:
+        """Return a fingerprint of what the rules remember."""
+        return hash(tuple(self._keys))
+
+    def hear(self, happening: str, *facts: Any) -> None:
+        """Let every rule hear that listens; a broken one raises `Violation`."""
+        for place in _listeners(happening):
+            if not self._is_own[place]:
+                self._checkers[place] = _copied(self._checkers[place])
+                self._is_own[place] = True
+            getattr(self._checkers[place], happening)(*facts)
+            self._keys[place] = _key(self._checkers[place])
+
+
+_heard: dict[str, tuple[int, ...]] = {}
+
+
+def _listeners(happening: str) -> tuple[int, ...]:
+    if happening not in _heard:
+        _heard[happening] = tuple(
+            place
+            for place, kind in enumerate(KINDS)
+            if getattr(kind, happening) is not getattr(Checker, happening)
+        )
+    return _heard[happening]
+
+
+def _copied(checker: Checker) -> Checker:
+    twin = copy(checker)
+    for name, value in vars(checker).items():
+        if isinstance(value, dict):
+            setattr(twin, name, {key: _copied_set(one) for key, one in value.items()})
+        elif isinstance(value, set):
+            setattr(twin, name, set(value))
+    return twin
+
+
+def _copied_set(value: object) -> object:
+    return set(value) if isinstance(value, set) else value
+
+
+def _key(checker: Checker) -> int:
+    """Return a fingerprint of what a rule remembers: sets and dictionaries; all else is passing."""
+    return hash(
+        tuple(_frozen(value) for value in vars(checker).values() if isinstance(value, dict | set))
+    )
+
+
+def _frozen(value: object) -> object:
+    if isinstance(value, dict):
+        return frozenset((key, _frozen(one)) for key, one in value.items())
+    return frozenset(value) if isinstance(value, set) else value

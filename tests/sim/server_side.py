@@ -1,0 +1,291 @@
+"""The coordinator's side of a small world: its real core, and the shell around it.
+
+The shell is that of `server.py` without time: a message is a turn of its own, what it causes is
+sent at once, and heartbeats go without saying.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, assert_never
+
+from rallypoint.agent.core.model import AgentState
+from rallypoint.server.core import effects as fx
+from rallypoint.server.core import inputs
+from rallypoint.server.core import step as core
+from rallypoint.server.core.deadlines import DeadlineKey, DeadlineKind
+from rallypoint.server.core.invariants import check_job, check_touched
+from rallypoint.server.core.model import SessionId
+from rallypoint.server.core.replay import memory_of, replay, snapshot
+from rallypoint.server.core.state import State, Timing, apply
+from sim.choices import is_ended
+from sim.ghosts import Arena, Ghosts, server_view
+from sim.messages import Down, Hangup
+from sim.server import DISMISSALS
+from sim.small import NEVER_MS, Coordinator, Small, Stream, copied, is_heard, state_key
+
+FIRST_EPOCH = 1_000_000
+TIMING = Timing()
+
+
+class ServerSide:
+    """One move in the making: lists where `Small` has tuples."""
+
+    def __init__(self, small: Small, arena: Arena, ghosts: Ghosts) -> None:
+        self.now_ms = small.now_ms
+        self.sites = list(small.sites)
+        self.streams = list(small.streams)
+        self.coordinator = small.coordinator
+        self.lives = small.lives
+        self.faults = small.faults
+        self.ghosts = ghosts
+        self.arena = arena
+        self.notes: list[str] = []
+        """What the coordinator decided, for a trace."""
+        self._state: State | None = None
+        """The coordinator's, copied; set once it has taken a step."""
+        arena.sites = self.sites
+        arena.coordinator = small.coordinator
+
+    def end(self) -> Small:
+        """Return the state after the move."""
+        self._tidy()
+        self._confirm_heartbeats()
+        server = self.coordinator
+        if server is not None and self._state is not None:
+            self.coordinator = server._replace(key=state_key(server.state))
+        return self._small()
+
+    def _confirm_heartbeats(self) -> None:
+        """Let every agent that is heard know that it is heard now."""
+        small = self._small()
+        for number, site in enumerate(self.sites):
+            if site.agent is not None and site.agent.fence_ms and is_heard(small, number):
+                later_ms = self.now_ms - (site.agent.confirmed_ms or self.now_ms)
+                self._put(number, agent=replace(site.agent, confirmed_ms=self.now_ms))
+                self._put(number, fence_at_ms=(site.fence_at_ms or 0) + later_ms)
+
+    def _journal_ms(self) -> int:
+        assert self.coordinator is not None
+        return self.now_ms - self.coordinator.began_ms
+
+    def _small(self) -> Small:
+        sites, streams = tuple(self.sites), tuple(self.streams)
+        return Small(self.now_ms, sites, streams, self.coordinator, self.lives, self.faults)
+
+    # --- small changes ---
+
+    def _put(self, number: int, **changes: Any) -> None:
+        self.sites[number] = self.sites[number]._replace(**changes)
+
+    def _set(self, place: int, **changes: Any) -> None:
+        self.streams[place] = self.streams[place]._replace(**changes)
+
+    def _agent(self, number: int) -> AgentState:
+        agent = self.sites[number].agent
+        assert agent is not None
+        return agent
+
+    def _send_up(self, place: int, *messages: Any) -> None:
+        if not is_ended(self.streams[place].up):
+            self._set(place, up=(*self.streams[place].up, *messages))
+
+    def _send_down(self, place: int, message: Down | Hangup) -> None:
+        if not is_ended(self.streams[place].down):
+            self._set(place, down=(*self.streams[place].down, message))
+
+    def _tidy(self) -> None:
+        """Forget what nobody will hear of any more."""
+        server, kept = self.coordinator, []
+        for stream in self.streams:
+            if not stream.agent_holds:
+                stream = stream._replace(down=())
+            is_served = server is not None and server.life == stream.life
+            if not is_served or (stream.server_done and not self._is_replaced(stream)):
+                stream = stream._replace(up=())
+            if stream.up or stream.agent_holds:
+                kept.append(stream)
+        self.streams = sorted(kept, key=lambda one: (one.site, one.session, one.connection))
+
+    def _is_replaced(self, stream: Stream) -> bool:
+        """Return whether a newer connection of the session was taken: older ones bring news."""
+        assert self.coordinator is not None
+        node = self.coordinator.state.nodes.get(stream.session)
+        return node is not None and node.connection > stream.connection
+
+    # --- the coordinator ---
+
+    def serve(self) -> None:
+        """Start a coordinator without memory."""
+        self.lives += 1
+        epoch = FIRST_EPOCH + self.now_ms + self.lives
+        state = State(f"{self.lives:032x}", epoch, first_epoch=epoch, timing=TIMING)
+        state.is_blind = True
+        state.window_until_ms = TIMING.window_ms
+        state.deadlines.set((DeadlineKind.WINDOW, ""), state.window_until_ms)
+        memory = replay((fx.EpochRaised(epoch),))
+        self._state = state
+        self.coordinator = Coordinator(self.lives, state, memory, 0, self.now_ms)
+        self.arena.coordinator = self.coordinator
+
+    def _crash(self) -> None:
+        """Kill the coordinator: what it has sent arrives, and then a reset."""
+        assert self.coordinator is not None
+        for place, stream in enumerate(self.streams):
+            if stream.life == self.coordinator.life:
+                self._send_down(place, Hangup())
+        self.coordinator = self.arena.coordinator = self._state = None
+
+    def _arrive_up(self, place: int, message: Any) -> None:
+        stream, server = self.streams[place], self.coordinator
+        assert server is not None
+        if isinstance(message, inputs.Hello):
+            self._open(place, message)
+        elif not stream.server_holds:
+            return
+        elif isinstance(message, Hangup):
+            if not stream.server_done:
+                self._set(place, server_done=True)
+                self._step(inputs.Broken(inputs.Sender(stream.session, stream.connection, 0)))
+        else:
+            self._step(message)
+
+    def _open(self, place: int, hello: inputs.Hello) -> None:
+        self._set(place, server_holds=True)
+        replaced: list[inputs.Input] = []
+        for other, stream in enumerate(self.streams):
+            is_older = stream.session == hello.identity.session and other != place
+            if is_older and stream.server_holds and not stream.server_done:
+                self._send_down(other, Hangup())
+                self._set(other, server_done=True)
+                sender = inputs.Sender(stream.session, stream.connection, 0)
+                replaced.append(inputs.Broken(sender))
+        self._step(hello)
+        for said in replaced:
+            self._step(said)
+
+    def _expire(self, key: DeadlineKey) -> None:
+        """Let a deadline of the coordinator expire."""
+        state = self._own_state()
+        state.deadlines.set(key, self._journal_ms())
+        self._step(inputs.TimePassed())
+
+    def _own_state(self) -> State:
+        """Return the coordinator's state, which this move may change."""
+        assert self.coordinator is not None
+        if self._state is None:
+            self._state = copied(self.coordinator.state)
+            self.coordinator = self.coordinator._replace(state=self._state)
+            self.arena.coordinator = self.coordinator
+        return self._state
+
+    def _step(self, said: inputs.Input) -> None:
+        state = self._own_state()
+        assert self.coordinator is not None
+        now_ms = self.arena.now_ms = self._journal_ms()
+        server = server_view(self.coordinator, now_ms)
+        self.ghosts.hear("coordinator_hears", server, said)
+        transition = core.step(state, said, now_ms)
+        apply(state, transition.delta)
+        for key in list(transition.delta.deadlines):
+            if key[0] is DeadlineKind.LEASE and state.deadlines.get(key) is not None:
+                state.deadlines.set(key, NEVER_MS)
+        check_touched(state, transition.delta)
+        for job_id in transition.jobs:
+            if job_id in state.jobs:
+                check_job(state, job_id)
+        if transition.records:
+            memory = replay((*snapshot(self.coordinator.memory), *transition.records))
+            self.coordinator = self.coordinator._replace(memory=memory)
+            self.ghosts.hear("remembered", memory, memory_of(state))
+        self.ghosts.hear("coordinator_stepped", server, said, transition)
+        for record in transition.records:
+            self.notes.append(f"records {record}")
+            self.ghosts.hear("recorded", server, record)
+        ended = [end for effect in transition.effects if (end := self._carry_out(effect))]
+        for sender in ended:
+            self._step(inputs.Broken(sender))
+
+    def _carry_out(self, effect: fx.Effect) -> inputs.Sender | None:  # noqa: C901  # one flat case each
+        """Tell the streams; return who has been told that its connection ends."""
+        if isinstance(effect, fx.JobChanged):
+            return None
+        place = self._served(effect.session)
+        if place is None:
+            return None
+        stream = self.streams[place]
+        if isinstance(effect, fx.Welcome | fx.Refuse) and effect.connection != stream.connection:
+            return None
+        match effect:
+            case fx.Refuse(refusal=refusal):
+                hangup = Hangup(DISMISSALS.get(refusal.kind), refusal.kind.value)
+                return self._hang_up(place, hangup)
+            case fx.Disconnect():
+                return self._hang_up(place, Hangup(text="this session counts as lost"))
+            case fx.Acknowledge(sequence=sequence):
+                self._acknowledge(place, sequence)
+            case fx.Welcome():
+                self._send_down(place, self._down(stream, welcome=effect))
+            case fx.Send():
+                if not self._rides(place, desired=effect):
+                    self._send_down(place, self._down(stream, desired=effect))
+            case fx.Notify():
+                if not self._rides(place, notify=effect):
+                    self._send_down(place, self._down(stream, notify=effect))
+            case _:
+                assert_never(effect)
+        return None
+
+    def _served(self, session: SessionId) -> int | None:
+        """Return the stream on which a session is told what concerns it."""
+        assert self.coordinator is not None
+        for place, stream in enumerate(self.streams):
+            if stream.session == session and stream.life == self.coordinator.life:
+                if stream.server_holds and not stream.server_done:
+                    return place
+        return None
+
+    def _rides(self, place: int, **said: fx.Send | fx.Notify) -> bool:
+        """Let a Welcome that was not sent yet bring this along; return whether one could."""
+        down = self.streams[place].down
+        last = down[-1] if down else None
+        if not isinstance(last, Down) or last.welcome is None:
+            return False
+        if any(getattr(last, name) is not None for name in said):
+            return False
+        self._set(place, down=(*down[:-1], replace(last, **said)))  # type: ignore[arg-type]
+        return True
+
+    def _down(
+        self,
+        stream: Stream,
+        welcome: fx.Welcome | None = None,
+        desired: fx.Send | None = None,
+        notify: fx.Notify | None = None,
+    ) -> Down:
+        assert self.coordinator is not None
+        state = self.coordinator.state
+        return Down(
+            stream.connection,
+            state.epoch,
+            stream.acknowledged,
+            welcome=welcome,
+            coordinator_id=state.coordinator_id,
+            desired=desired,
+            notify=notify,
+        )
+
+    def _acknowledge(self, place: int, sequence: int) -> None:
+        """Let an acknowledgement ride on what is sent last, or go with the next heartbeat."""
+        self._set(place, acknowledged=max(self.streams[place].acknowledged, sequence))
+        stream = self.streams[place]
+        last = stream.down[-1] if stream.down else None
+        if isinstance(last, Down) and not (last.welcome or last.desired or last.notify):
+            self._set(place, down=stream.down[:-1])
+        self._send_down(place, self._down(stream))
+
+    def _hang_up(self, place: int, hangup: Hangup) -> inputs.Sender:
+        self._send_down(place, hangup)
+        self._set(place, server_done=True)
+        stream = self.streams[place]
+        return inputs.Sender(stream.session, stream.connection, 0)

@@ -1,0 +1,252 @@
+"""A world small enough to look at whole: what is true of it between two moves.
+
+Everything is a value that never changes, so a state is copied by keeping it. The one exception is
+the coordinator's `State`, which `copied` copies before a step. Time stands still until a deadline
+may expire, so two orders of independent moves lead to the same state, and `key_of` says so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+from rallypoint.agent.core import inputs as agent_inputs
+from rallypoint.agent.core.model import AgentState, RunOrder
+from rallypoint.server.core.deadlines import Deadlines
+from rallypoint.server.core.model import JobId, JobSpec, NodeName, Outcome, SessionId
+from rallypoint.server.core.replay import Memory
+from rallypoint.server.core.state import State
+from sim.messages import Down, Hangup, Up
+
+JOB_ID = JobId("job0")
+
+
+class Mishap(Enum):
+    """What may go wrong. Each time costs one of the faults that a path is allowed."""
+
+    SEVER = "sever"  # a stream breaks; what is in flight is lost; each side learns of it in time
+    DROP = "drop"  # an agent gives its stream up; what it had sent arrives, perhaps after a Hello
+    SKIP = "skip"  # an order is replaced by the next before it is sent
+    SILENCE = "silence"  # a lease ends although the agent lives
+    EARLY = "early"  # the next deadline ends although something is on its way
+    FAIL = "fail"  # a worker exits with 1
+    KILL = "kill"  # a worker dies of SIGKILL
+    NO_START = "no start"  # a worker cannot be started
+    DRAIN = "drain"  # an operator asks a node to leave
+    TERMINATE = "terminate"  # SIGTERM to an agent
+    CRASH_AGENT = "crash agent"  # SIGKILL: its workers die with it
+    CRASH = "crash"  # the coordinator dies; the next one has no memory
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What is explored."""
+
+    nodes: int = 2
+    """1 or more; one job."""
+    min_nodes: int = 2
+    """The job's; `max_nodes` is `nodes`."""
+    workers: tuple[int, ...] = (1,)
+    """Per node; the last holds for all further nodes."""
+    late: int = 0
+    """Nodes, the last ones, whose first agent starts at any time."""
+    max_restarts: int = 1
+    drain_ms: int = 0
+    """How long workers go on after a SIGTERM to their agent."""
+    faults: int = 1
+    """Mishaps on one path."""
+    kinds: frozenset[Mishap] = frozenset(Mishap)
+    fence_ms: int = 0
+    """The job's; then a SILENCE takes the time of a lease, since fences count time."""
+    depth: int = 12
+    """Moves on one path, from where it begins."""
+    states_max: int = 1_000_000
+    """Exploration ends here, and says so."""
+    is_running: bool = False
+    """Begin where the first round runs, instead of where the agents say their first Hello."""
+
+    def spec(self) -> JobSpec:
+        """Return the job's specification."""
+        return JobSpec(
+            min_nodes=self.min_nodes,
+            max_nodes=self.nodes,
+            max_restarts=self.max_restarts,
+            join_timeout_ms=20_000,
+            last_call_ms=1_000,
+            settle_ms=1_000,
+            grow_after_ms=1_000,
+            grace_ms=1_000,
+            restart_backoff_ms=100,
+            fence_ms=self.fence_ms,
+        )
+
+
+class Worker(NamedTuple):
+    """A worker process of a site's latest round."""
+
+    pid: int
+    session: SessionId
+    order: RunOrder
+    local_rank: int
+    is_alive: bool = True
+    signalled: bool = False
+    """Its agent has signalled it, whatever came of it."""
+    exit_code: int | None = None
+    signal: int | None = None
+
+    @property
+    def rank(self) -> int:
+        """Global rank."""
+        return self.order.first_rank + self.local_rank
+
+
+class Site(NamedTuple):
+    """One host, with the agent that lives there, if one does, and its workers."""
+
+    name: NodeName
+    """As the coordinator calls it."""
+    agent: AgentState | None
+    incarnation: int = 0
+    session: SessionId = SessionId("")
+    connection: int = 0
+    is_welcome: bool = False
+    is_closed: bool = False
+    """It connects no more."""
+    retry_ms: int = 0
+    """It does not connect before."""
+    sent: int = 0
+    """Highest report that went out on this connection."""
+    run: int = 0
+    coordinator_id: str = ""
+    ports: int = 0
+    """How many were reserved here."""
+    pids: int = 0
+    """How many processes were started here."""
+    exit_due: int | None = None
+    """What the agent exits with once its last reports are out."""
+    exit_by_ms: int | None = None
+    """When it exits although they are not."""
+    told: Outcome | None = None
+    was_terminated: bool = False
+    was_asked: bool = False
+    """An operator has asked a node here to leave."""
+    may_start: bool = False
+    """An agent may be started here."""
+    said: tuple[agent_inputs.Input, ...] = ()
+    """What the helper has said and the agent not heard yet, oldest first."""
+    workers: tuple[Worker, ...] = ()
+    fence_at_ms: int | None = None
+    """When the helper kills everything, unless the agent moves it before."""
+    sweep: int = 0
+    """Token of the sweep that goes on; 0 for none."""
+
+
+class Stream(NamedTuple):
+    """One connection. A `Hangup` is the last thing in either direction."""
+
+    site: int
+    session: SessionId
+    connection: int
+    life: int
+    """Of the coordinator that it leads to."""
+    up: tuple[Up, ...] = ()
+    down: tuple[Down | Hangup, ...] = ()
+    agent_holds: bool = True
+    server_holds: bool = False
+    """Its Hello has arrived."""
+    server_done: bool = False
+    """The coordinator has let go of it."""
+    acknowledged: int = 0
+    held_until_ms: int = 0
+    """Nothing arrives before."""
+
+
+class Coordinator(NamedTuple):
+    """One life of the coordinator, and what its journal amounts to."""
+
+    life: int
+    state: State
+    memory: Memory
+    key: int
+    began_ms: int
+    """Its journal time counts from here."""
+
+
+class Small(NamedTuple):
+    """Everything that is true between two moves."""
+
+    now_ms: int
+    sites: tuple[Site, ...]
+    streams: tuple[Stream, ...]
+    """In order of site and connection."""
+    coordinator: Coordinator | None
+    lives: int
+    faults: int
+    """How many more may happen."""
+
+
+def is_heard(small: Small, number: int) -> bool:
+    """Return whether a site's heartbeats are answered as they are sent."""
+    server, site = small.coordinator, small.sites[number]
+    if server is None or site.agent is None or not site.is_welcome:
+        return False
+    return any(
+        stream.site == number
+        and stream.life == server.life
+        and stream.agent_holds
+        and stream.server_holds
+        and not stream.server_done
+        and not any(isinstance(said, Hangup) for said in (*stream.up[-1:], *stream.down[-1:]))
+        for stream in small.streams
+    )
+
+
+NEVER_MS = 1 << 50
+"""When a lease ends: heartbeats are no messages here, so it lasts until SILENCE ends it."""
+
+
+def copied(state: State) -> State:
+    """Return a copy that steps may be applied to."""
+    deadlines = Deadlines()
+    for key, at_ms in state.deadlines.items():
+        deadlines.set(key, at_ms)
+    return State(
+        coordinator_id=state.coordinator_id,
+        epoch=state.epoch,
+        durable=state.durable,
+        timing=state.timing,
+        first_epoch=state.first_epoch,
+        window_until_ms=state.window_until_ms,
+        is_blind=state.is_blind,
+        jobs=dict(state.jobs),
+        nodes=dict(state.nodes),
+        sessions={job_id: dict(sessions) for job_id, sessions in state.sessions.items()},
+        index=dict(state.index),
+        tallies=dict(state.tallies),
+        deadlines=deadlines,
+        path=state.path,
+    )
+
+
+def state_key(state: State) -> int:
+    """Return a fingerprint of all that a coordinator knows; the rest is derived from it."""
+    return hash(
+        (
+            state.epoch,
+            state.window_until_ms,
+            state.path,
+            tuple(state.jobs.values()),
+            tuple(
+                state.nodes[session] for sessions in state.sessions.values() for session in sessions
+            ),
+            frozenset(state.deadlines.items()),
+        )
+    )
+
+
+def key_of(small: Small) -> int:
+    """Return a fingerprint: the same for equal states, of 64 bits, so hardly ever for others."""
+    server = small.coordinator
+    known = None if server is None else (server.life, server.began_ms, server.key)
+    return hash((small.now_ms, small.sites, small.streams, known, small.lives, small.faults))
