@@ -243,6 +243,19 @@ def test_node_that_is_cut_off_while_it_drains() -> None:
     assert (RoundReason.DRAINED, 0) == (bench.rounds()[-1].reason, bench.job().reformations)
 
 
+def test_last_node_is_cut_off_while_it_drains() -> None:
+    """It has not said goodbye: the run waits for it, or for another one, as for any lost node."""
+    bench = Bench(JobSpec())
+    (a,) = bench.run_round("a")
+    a.drain(DRAIN_MS)
+    a.break_off()
+    bench.advance(bench.spec.join_timeout_ms)
+    assert Phase.FORMING is bench.job().phase
+
+    bench.join("b")
+    assert (["b"], 1) == (bench.order(), bench.job().run)
+
+
 def test_node_drains_in_its_hello() -> None:
     """A node that resumes says again that it drains."""
     bench, a, _, c = trio()
@@ -287,7 +300,7 @@ def test_wish_outlives_the_run() -> None:
     (a,) = bench.run_round("a")
     ask(bench, "a")
     a.break_off()
-    bench.advance(600)
+    bench.advance(600 + bench.spec.join_timeout_ms)
     assert Outcome.ABANDONED is bench.job().outcome
 
     a.run = 0  # no Welcome had reached it

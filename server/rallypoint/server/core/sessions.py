@@ -378,7 +378,8 @@ def lose(draft: Draft, node: Node, reason: RoundReason, text: str) -> None:
     draft.effects.append(Disconnect(node.session))
     job = draft.the_job(node.job_id)
     at_ms = draft.now_ms if node.broke_ms is None else node.broke_ms
-    departure = Departure(node.name, at_ms, reason, text)
+    # For its round it was drained; for the run it was lost, and may come back.
+    departure = Departure(node.name, at_ms, RoundReason.NODE_LOST if is_lost else reason, text)
     draft.put_job(replace(job, lost=(*job.lost, departure)[-LOST_MAX:]))
-    event = "node_lost" if reason is RoundReason.NODE_LOST else "node_left"
+    event = "node_lost" if is_lost else "node_left"
     draft.changed(job.job_id, event, node=node.name, why=text)
