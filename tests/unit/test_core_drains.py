@@ -219,6 +219,19 @@ def test_workers_that_the_stop_ended_explain_nothing(is_late: bool) -> None:
     assert (1, RoundReason.WORKER_FAILED) == (bench.job().restart_count, bench.rounds()[-1].reason)
 
 
+def test_node_that_goes_when_it_was_stopped_explains_nothing() -> None:
+    """A failure stops the round; that a node drains then, and goes, is not why it ended."""
+    bench, a, _, c = trio()
+    a.fail(worker_exit(1))
+    ask(bench, "c", 0)
+    c.goodbye("drained: maintenance")  # it is clean, and need not say Ready first
+    bench.obey()
+
+    job = bench.job()
+    assert (1, ["a", "b"]) == (job.restart_count, bench.order())
+    assert [("c", "maintenance")] == [(lost.name, lost.text) for lost in job.lost]
+
+
 def test_drains_are_no_reformations() -> None:
     """Any number of nodes may be drained one after the other."""
     bench, *agents = trio()
