@@ -219,6 +219,19 @@ def test_workers_that_the_stop_ended_explain_nothing(is_late: bool) -> None:
     assert (1, RoundReason.WORKER_FAILED) == (bench.job().restart_count, bench.rounds()[-1].reason)
 
 
+def test_node_that_goes_when_it_was_stopped_explains_nothing() -> None:
+    """A failure stops the round; that a node drains then, and goes, is not why it ended."""
+    bench, a, _, c = trio()
+    a.fail(worker_exit(1))
+    ask(bench, "c", 0)
+    c.goodbye("drained: maintenance")  # it is clean, and need not say Ready first
+    bench.obey()
+
+    job = bench.job()
+    assert (1, ["a", "b"]) == (job.restart_count, bench.order())
+    assert [("c", "maintenance")] == [(lost.name, lost.text) for lost in job.lost]
+
+
 def test_drains_are_no_reformations() -> None:
     """Any number of nodes may be drained one after the other."""
     bench, *agents = trio()
@@ -241,6 +254,19 @@ def test_node_that_is_cut_off_while_it_drains() -> None:
     bench.obey()
 
     assert (RoundReason.DRAINED, 0) == (bench.rounds()[-1].reason, bench.job().reformations)
+
+
+def test_last_node_is_cut_off_while_it_drains() -> None:
+    """It has not said goodbye: the run waits for it, or for another one, as for any lost node."""
+    bench = Bench(JobSpec())
+    (a,) = bench.run_round("a")
+    a.drain(DRAIN_MS)
+    a.break_off()
+    bench.advance(bench.spec.join_timeout_ms)
+    assert Phase.FORMING is bench.job().phase
+
+    bench.join("b")
+    assert (["b"], 1) == (bench.order(), bench.job().run)
 
 
 def test_node_drains_in_its_hello() -> None:
@@ -287,7 +313,7 @@ def test_wish_outlives_the_run() -> None:
     (a,) = bench.run_round("a")
     ask(bench, "a")
     a.break_off()
-    bench.advance(600)
+    bench.advance(600 + bench.spec.join_timeout_ms)
     assert Outcome.ABANDONED is bench.job().outcome
 
     a.run = 0  # no Welcome had reached it

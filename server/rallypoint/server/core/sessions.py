@@ -367,9 +367,14 @@ def lose(draft: Draft, node: Node, reason: RoundReason, text: str) -> None:
     if not is_lost:
         end_drain(draft, node)
     if node.drain is not None:
-        is_said = node.drain.reason in text
-        reason, text = RoundReason.DRAINED, text if is_said else f"{node.drain.reason}; {text}"
-    depart(draft, node, reason, text)
+        why = node.drain.reason
+        reason, text = RoundReason.DRAINED, why if why in text else f"{why}; {text}"
+    is_stopped = draft.the_job(node.job_id).phase is Phase.STOPPING
+    is_drained = reason is RoundReason.DRAINED and not is_lost
+    if not (is_drained and is_stopped) or node.activity is Activity.SUCCEEDED:
+        # A drained node that goes when its workers were stopped explains nothing: one whose workers
+        # had gone by themselves has said so before (Refused with LEAVING).
+        depart(draft, node, reason, text)
     if is_lost:
         fence_lost(draft, node)
     else:
@@ -378,7 +383,8 @@ def lose(draft: Draft, node: Node, reason: RoundReason, text: str) -> None:
     draft.effects.append(Disconnect(node.session))
     job = draft.the_job(node.job_id)
     at_ms = draft.now_ms if node.broke_ms is None else node.broke_ms
-    departure = Departure(node.name, at_ms, reason, text)
+    # For its round it was drained; for the run it was lost, and may come back.
+    departure = Departure(node.name, at_ms, RoundReason.NODE_LOST if is_lost else reason, text)
     draft.put_job(replace(job, lost=(*job.lost, departure)[-LOST_MAX:]))
-    event = "node_lost" if reason is RoundReason.NODE_LOST else "node_left"
+    event = "node_lost" if is_lost else "node_left"
     draft.changed(job.job_id, event, node=node.name, why=text)
