@@ -172,17 +172,28 @@ def test_too_few_would_stay_and_all_are_gone() -> None:
     assert isinstance(a.desired, DesiredStop)
 
 
-def test_failure_of_a_peer_is_explained_by_workers_that_left() -> None:
-    """A peer that fails after the draining workers began to leave is collateral, however late."""
+@pytest.mark.parametrize(
+    ("said", "charged"),
+    [
+        ("ConnectionResetError: [Errno 104] Connection reset by peer", 0),
+        ("", 0),
+        ("ValueError: shard 17 is corrupt", 1),
+    ],
+)
+def test_workers_that_left_explain_broken_connections(said: str, charged: int) -> None:
+    """A peer that fails after the draining workers began to leave is collateral, however late,
+    unless it says a cause of its own."""
     bench, a, _, c = trio()
     c.drain(DRAIN_MS)
     c.exit(LEFT)
     bench.advance(5_000)
 
-    a.fail(worker_exit(1, said="connection reset by peer"))
+    a.fail(worker_exit(1, said=said))
+    bench.advance(1_000)
     bench.obey()
 
-    assert (0, RoundReason.DRAINED) == (bench.job().restart_count, bench.rounds()[-1].reason)
+    began = RoundReason.WORKER_FAILED if charged else RoundReason.DRAINED
+    assert (charged, began) == (bench.job().restart_count, bench.rounds()[-1].reason)
 
 
 def test_failure_before_anybody_left_is_charged() -> None:
@@ -232,17 +243,36 @@ def test_node_that_goes_when_it_was_stopped_explains_nothing() -> None:
     assert [("c", "maintenance")] == [(lost.name, lost.text) for lost in job.lost]
 
 
-def test_drains_are_no_reformations() -> None:
-    """Any number of nodes may be drained one after the other."""
-    bench, *agents = trio()
-    for number in range(2 * bench.spec.max_reformations):
+def drain_often(bench: Bench, agents: list[FakeAgent], times: int) -> None:
+    """Drain one node after the other, each replaced by a spare."""
+    for number in range(times):
         (spare,) = bench.join(f"s{number}")
         agents[0].drain(0)
         go(agents.pop(0))
         agents.append(spare)
         bench.obey()
 
-    assert (Phase.RUNNING, 0) == (bench.job().phase, bench.job().reformations)
+
+def test_drains_are_no_reformations() -> None:
+    """All nodes may be drained one after the other, again and again, but not for ever."""
+    bench, *agents = trio()
+    most = bench.spec.max_reformations * bench.spec.max_nodes
+    drain_often(bench, agents, most)
+    assert (Phase.RUNNING, 0, most) == (
+        bench.job().phase,
+        bench.job().reformations,
+        bench.job().drains,
+    )
+
+    bench.join("last")
+    agents[0].drain(0)
+    go(agents[0])
+    bench.obey()
+
+    job = bench.job()
+    assert job.verdict is not None
+    assert (Outcome.FAILED, VerdictCause.NO_PROGRESS) == (job.outcome, job.verdict.cause)
+    assert "30 drains in a row without progress" in job.verdict.text
 
 
 def test_node_that_is_cut_off_while_it_drains() -> None:

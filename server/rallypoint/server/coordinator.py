@@ -255,7 +255,7 @@ class Coordinator:
             return
         try:
             query.future.set_result(query.answer(self._state, now_ms))
-        except LookupError as error:
+        except Exception as error:  # noqa: BLE001  # a reader's bug must not end the coordinator
             query.future.set_exception(error)
 
 

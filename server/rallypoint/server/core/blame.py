@@ -209,8 +209,10 @@ def explaining_departure(round: Round) -> Departure | None:
             return departure
         if departure.at_ms <= round.stop_ms + EXPLAINS_MS:
             return departure
-    # A draining node whose workers had begun to leave: the connections to them broke then.
-    return round.drain_began
+    # A draining node whose workers had begun to leave explains what broken connections look like,
+    # but no failure that has a cause of its own.
+    has_cause = any(failed.symptom is Symptom.PRIMARY for failed in round.failures)
+    return None if has_cause else round.drain_began
 
 
 def is_drain(round: Round) -> bool:

@@ -265,6 +265,7 @@ class RoundSettled:
     crash_repeats: int
     reformations: int
     growths: int
+    drains: int
     backoff_until_ms: int
 
 

@@ -45,6 +45,7 @@ class Judgement:
     crash_repeats: int
     reformations: int
     growths: int
+    drains: int
     backoff_ms: int
     """Pause before the next round."""
 
@@ -65,11 +66,11 @@ def judge(job: Job, round: Round, now_ms: int) -> Judgement:
     verdict = find_verdict(round)
     ended_ms = round.stop_ms if round.stop_ms is not None else now_ms
     if ended_ms - round.sealed_ms >= job.spec.progress_ms:
-        streak = crash_repeats = reformations = growths = 0
+        streak = crash_repeats = reformations = growths = drains = 0
         signature = ""
     else:
         streak, crash_repeats, reformations = job.streak, job.crash_repeats, job.reformations
-        growths, signature = job.growths, job.crash_signature
+        growths, drains, signature = job.growths, job.drains, job.crash_signature
     kept = Judgement(
         verdict=verdict,
         reason=round.stop_reason or RoundReason.UNKNOWN,
@@ -80,6 +81,7 @@ def judge(job: Job, round: Round, now_ms: int) -> Judgement:
         crash_repeats=crash_repeats,
         reformations=reformations,
         growths=growths,
+        drains=drains,
         backoff_ms=0,
     )
     if round.stop_reason is RoundReason.GROWTH and verdict is None:
@@ -96,24 +98,13 @@ def judge(job: Job, round: Round, now_ms: int) -> Judgement:
 
 def _reform(kept: Judgement, spec: JobSpec, round: Round) -> Judgement:
     """Go on without a charge, but not for ever."""
-    verdict, count = kept.verdict, kept.reformations + 1
+    verdict = kept.verdict
     if is_drain(round):
-        # Somebody asked for it, each time: ten nodes that are taken out for maintenance one after
-        # the other must not end a run.
-        again = _with(verdict, Consequence.REFORMED)
-        return replace(kept, verdict=again, reason=RoundReason.DRAINED)
+        return _drain(kept, spec, round)
+    count = kept.reformations + 1
     if count > spec.max_reformations:
         text = f"{spec.max_reformations} re-formations in a row without progress"
-        if verdict is not None:
-            text += f"; the last one because {verdict.text}"
-        final = Verdict(
-            VerdictCause.NO_PROGRESS,
-            round.header.number,
-            verdict.name if verdict else None,
-            text,
-            consequence=Consequence.ENDED,
-        )
-        return replace(kept, verdict=final, consequence=Consequence.ENDED, reformations=count)
+        return replace(_give_up(kept, round, text), reformations=count)
     reason = kept.reason
     if verdict is not None and verdict.cause is VerdictCause.NODE_LOST:
         reason = RoundReason.NODE_LOST
@@ -122,6 +113,35 @@ def _reform(kept: Judgement, spec: JobSpec, round: Round) -> Judgement:
     return replace(
         kept, verdict=_with(verdict, Consequence.REFORMED), reformations=count, reason=reason
     )
+
+
+def _drain(kept: Judgement, spec: JobSpec, round: Round) -> Judgement:
+    """Go on after a drain; as often as a re-formation for every node, since each was asked for.
+
+    All nodes may be taken out for maintenance one after the other, a few times over.
+    """
+    count, most = kept.drains + 1, spec.max_reformations * spec.max_nodes
+    if count > most:
+        return replace(
+            _give_up(kept, round, f"{most} drains in a row without progress"), drains=count
+        )
+    again = _with(kept.verdict, Consequence.REFORMED)
+    return replace(kept, verdict=again, reason=RoundReason.DRAINED, drains=count)
+
+
+def _give_up(kept: Judgement, round: Round, text: str) -> Judgement:
+    """End the run although nothing was charged."""
+    verdict = kept.verdict
+    if verdict is not None:
+        text += f"; the last one because {verdict.text}"
+    final = Verdict(
+        VerdictCause.NO_PROGRESS,
+        round.header.number,
+        verdict.name if verdict else None,
+        text,
+        consequence=Consequence.ENDED,
+    )
+    return replace(kept, verdict=final, consequence=Consequence.ENDED)
 
 
 def _charge(kept: Judgement, job: Job, verdict: Verdict) -> Judgement:

@@ -430,6 +430,8 @@ class Job:
     """Uncharged re-formations in a row without progress."""
     growths: int = 0
     """Growths in a row without progress; each doubles grow_after."""
+    drains: int = 0
+    """Rounds in a row that ended for a drain, without progress."""
     verdict: Verdict | None = None
     outcome: Outcome | None = None
     closed_ms: int | None = None

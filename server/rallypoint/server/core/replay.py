@@ -66,6 +66,7 @@ class JobMemory:
     crash_repeats: int = 0
     reformations: int = 0
     growths: int = 0
+    drains: int = 0
     asked: tuple[Asked, ...] = ()
     backoff_until_ms: int = 0
     outcome: Outcome | None = None
@@ -174,6 +175,7 @@ def _take_of_job(
                 crash_repeats=record.crash_repeats,
                 reformations=record.reformations,
                 growths=record.growths,
+                drains=record.drains,
                 backoff_until_ms=record.backoff_until_ms,
             )
         case NodeHealthChanged(health=health):
@@ -223,6 +225,7 @@ def _memory_of_job(state: State, job: Job) -> JobMemory:
         crash_repeats=job.crash_repeats,
         reformations=job.reformations,
         growths=job.growths,
+        drains=job.drains,
         asked=job.asked,
         backoff_until_ms=job.backoff_until_ms,
         outcome=job.outcome,

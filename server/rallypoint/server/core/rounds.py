@@ -348,6 +348,7 @@ def _settle(draft: Draft, job: Job) -> None:
         crash_repeats=judgement.crash_repeats,
         reformations=judgement.reformations,
         growths=judgement.growths,
+        drains=judgement.drains,
         backoff_until_ms=now_ms + judgement.backoff_ms,
         next_reason=judgement.reason,
     )
@@ -363,6 +364,7 @@ def _settle(draft: Draft, job: Job) -> None:
             crash_repeats=job.crash_repeats,
             reformations=job.reformations,
             growths=job.growths,
+            drains=job.drains,
             backoff_until_ms=job.backoff_until_ms,
         )
     )
