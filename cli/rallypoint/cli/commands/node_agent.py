@@ -127,7 +127,7 @@ def _add_job_flags(parser: Parser) -> None:
         ("--progress-after", 300_000, "that a round lives to have made progress (300)"),
         ("--quarantine-window", 600_000, "for which a failure of a node counts (600)"),
         ("--quarantine-cooldown", 300_000, "that a node is set aside; doubles (300)"),
-        ("--fence-after", 0, "after which a lost node's workers are dead; 0: do not wait (0)"),
+        ("--fence-after", 0, "until a lost node's workers are dead; at least the grace + 3 (off)"),
         ("--drain-timeout", 0, "workers go on after a SIGTERM to this agent; 0: stop them (0)"),
         ("--coordinator-timeout", None, "to do without a coordinator (default: the join timeout)"),
     ):
