@@ -62,7 +62,9 @@ class Chaos:
         jobs = [job.job_id for job in world.jobs]
         down_ms = world.rng.randint(1, DOWN_MS_MAX)
         if kind is Fault.STALL:
-            stalled_ms = world.rng.randint(100, STALL_MS_MAX)
+            # It ends with the faults: an agent that waits for its end may give up meanwhile.
+            left_ms = max(1, world.faults.until_ms - now_ms)
+            stalled_ms = min(world.rng.randint(100, STALL_MS_MAX), left_ms)
             world.safety.shaken(server, now_ms + stalled_ms + TAKEOVER_MS, jobs)
             # The pulse lets up to a second pass before lateness counts.
             noticed_ms = max(0, stalled_ms - world.rng.randint(0, 1_000))
