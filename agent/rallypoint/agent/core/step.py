@@ -22,6 +22,7 @@ from dataclasses import replace
 from typing import assert_never
 
 from rallypoint.agent.core import inputs
+from rallypoint.agent.core.drain import drain, finish_drain, leave, noticed
 from rallypoint.agent.core.fence import fence_ends_ms, fence_falls_ms, may_start
 from rallypoint.agent.core.model import (
     STOPPING_STAGES,
@@ -31,8 +32,6 @@ from rallypoint.agent.core.model import (
     DesiredRun,
     DesiredStandby,
     DesiredStop,
-    Drain,
-    DrainingReport,
     Ending,
     ExitedReport,
     GoodbyeKind,
@@ -40,49 +39,25 @@ from rallypoint.agent.core.model import (
     Held,
     LocalExit,
     LocalWorker,
-    Notice,
     ReadyReport,
     RefusedReport,
-    Report,
     RunOrder,
     Stage,
     StartedReport,
     SucceededReport,
 )
+from rallypoint.agent.core.work import SIGTERM, Work, all_ended, end, stop
 
 EXIT_UNREACHABLE = 75
 """EX_TEMPFAIL of sysexits.h: no coordinator, try again later."""
 EXIT_SIGNAL_BASE = 128
-SIGTERM = 15
-
-
-class _Work:
-    """A state in the making, with the effects so far."""
-
-    def __init__(self, state: AgentState, now_ms: int) -> None:
-        self.state = state
-        self.now_ms = now_ms
-        self.effects: list[inputs.Effect] = []
-
-    def change(self, **fields: object) -> None:
-        self.state = replace(self.state, **fields)  # type: ignore[arg-type]  # replace checks names
-
-    def hold(self, held: Held) -> None:
-        self.state = replace(self.state, held=held)
-
-    def do(self, effect: inputs.Effect) -> None:
-        self.effects.append(effect)
-
-    def report(self, report: Report) -> None:
-        self.state = replace(self.state, reports=(*self.state.reports, report))
-        self.effects.append(inputs.SendReports())
 
 
 def step(
     state: AgentState, said: inputs.Input, now_ms: int
 ) -> tuple[AgentState, tuple[inputs.Effect, ...]]:
     """Return the state after `said`, and what has to be done, in order."""
-    work = _Work(state, now_ms)
+    work = Work(state, now_ms)
     ends_ms = fence_ends_ms(state)
     is_in_time = isinstance(said, inputs.Confirmed) and ends_ms is not None and now_ms < ends_ms
     if not is_in_time:
@@ -129,7 +104,7 @@ def _is_idle(state: AgentState) -> bool:
     return held is None or not held.is_running or held.stage is Stage.FAILED
 
 
-def _take(work: _Work, said: inputs.Input) -> None:  # noqa: C901  # one flat case per input
+def _take(work: Work, said: inputs.Input) -> None:  # noqa: C901  # one flat case per input
     match said:
         case inputs.Welcomed(epoch=epoch):
             work.change(away_since_ms=None, epoch=max(work.state.epoch, epoch))
@@ -138,7 +113,7 @@ def _take(work: _Work, said: inputs.Input) -> None:  # noqa: C901  # one flat ca
             if work.state.away_since_ms is None:
                 work.change(away_since_ms=work.now_ms)
         case inputs.Dismissed(exit_code=code, text=text):
-            _end(work, Ending(code, GoodbyeKind.RELEASED, text))
+            end(work, Ending(code, GoodbyeKind.RELEASED, text))
         case inputs.Acknowledged(sequence=sequence):
             _forget_reports(work, sequence)
         case inputs.Confirmed(sent_ms=sent_ms):
@@ -161,27 +136,27 @@ def _take(work: _Work, said: inputs.Input) -> None:  # noqa: C901  # one flat ca
         case inputs.SignalReceived(signum=signum):
             _signalled(work, signum)
         case inputs.NoticesCame(notices=notices):
-            _noticed(work, notices)
+            noticed(work, notices)
         case inputs.TimePassed():
             pass
         case _:
             assert_never(said)
 
 
-def _forget_reports(work: _Work, sequence: int) -> None:
+def _forget_reports(work: Work, sequence: int) -> None:
     done = min(sequence - work.state.acknowledged, len(work.state.reports))
     if done > 0:
         work.change(acknowledged=work.state.acknowledged + done, reports=work.state.reports[done:])
 
 
-def _confirmed(work: _Work, sent_ms: int) -> None:
+def _confirmed(work: Work, sent_ms: int) -> None:
     work.change(confirmed_ms=max(sent_ms, work.state.confirmed_ms or sent_ms))
     ends_ms = fence_ends_ms(work.state)
     if ends_ms is not None:
         work.do(inputs.ArmFence(ends_ms))
 
 
-def _fall(work: _Work) -> None:
+def _fall(work: Work) -> None:
     """Stop the workers if nobody has confirmed a heartbeat for too long."""
     state, falls_ms = work.state, fence_falls_ms(work.state)
     if falls_ms is None or work.now_ms < falls_ms:
@@ -189,13 +164,13 @@ def _fall(work: _Work) -> None:
     assert state.held is not None and state.confirmed_ms is not None
     silent_ms = work.now_ms - state.confirmed_ms
     work.do(inputs.FenceFell(state.held.order.number, silent_ms))
-    _stop(work, max(0, state.fence_ms - silent_ms))
+    stop(work, max(0, state.fence_ms - silent_ms))
 
 
 # --- What the node's processes say --------------------------------------------------------------
 
 
-def _held_worker(work: _Work, round: int, local_rank: int) -> tuple[Held, LocalWorker] | None:
+def _held_worker(work: Work, round: int, local_rank: int) -> tuple[Held, LocalWorker] | None:
     held = work.state.held
     if held is None or held.order.number != round:
         return None
@@ -209,7 +184,7 @@ def _with_worker(held: Held, worker: LocalWorker) -> Held:
     return replace(held, workers=workers)
 
 
-def _worker_started(work: _Work, said: inputs.WorkerStarted) -> None:
+def _worker_started(work: Work, said: inputs.WorkerStarted) -> None:
     found = _held_worker(work, said.round, said.local_rank)
     if found is None:
         return
@@ -226,7 +201,7 @@ def _worker_started(work: _Work, said: inputs.WorkerStarted) -> None:
     work.hold(held)
 
 
-def _worker_not_started(work: _Work, said: inputs.WorkerNotStarted) -> None:
+def _worker_not_started(work: Work, said: inputs.WorkerNotStarted) -> None:
     found = _held_worker(work, said.round, said.local_rank)
     if found is None:
         return
@@ -240,7 +215,7 @@ def _worker_not_started(work: _Work, said: inputs.WorkerNotStarted) -> None:
     work.hold(held)
 
 
-def _worker_ended(work: _Work, said: inputs.WorkerEnded) -> None:
+def _worker_ended(work: Work, said: inputs.WorkerEnded) -> None:
     found = _held_worker(work, said.round, said.local_rank)
     if found is None or found[1].exit is not None:
         return
@@ -264,17 +239,13 @@ def _worker_ended(work: _Work, said: inputs.WorkerEnded) -> None:
     if held.stage not in STOPPING_STAGES and work.state.drain is None:
         if exit.exit_code != 0:
             held = replace(held, stage=Stage.FAILED)
-        elif held.stage is Stage.RUNNING and _all_ended(held):
+        elif held.stage is Stage.RUNNING and all_ended(held):
             held = replace(held, stage=Stage.SUCCEEDED)
             work.report(SucceededReport(held.order.number))
     work.hold(held)
 
 
-def _all_ended(held: Held) -> bool:
-    return all(worker.exit is not None for worker in held.workers)
-
-
-def _swept(work: _Work, token: int) -> None:
+def _swept(work: Work, token: int) -> None:
     held = work.state.held
     if held is None or token != work.state.sweep_token:
         return
@@ -283,14 +254,14 @@ def _swept(work: _Work, token: int) -> None:
         work.do(inputs.ReservePort())
 
 
-def _sweep_blocked(work: _Work, token: int, pids: tuple[int, ...]) -> None:
+def _sweep_blocked(work: Work, token: int, pids: tuple[int, ...]) -> None:
     held = work.state.held
     if held is not None and token == work.state.sweep_token and held.stage is Stage.SWEEPING:
         work.hold(replace(held, stage=Stage.BLOCKED))
         work.report(BlockedReport(held.order.number, pids))
 
 
-def _port_reserved(work: _Work, port: int) -> None:
+def _port_reserved(work: Work, port: int) -> None:
     work.change(port=port)
     held = work.state.held
     if held is not None and held.stage is Stage.CLEAN:
@@ -299,7 +270,7 @@ def _port_reserved(work: _Work, port: int) -> None:
             work.report(ReadyReport(work.state.last_round, port))
 
 
-def _signalled(work: _Work, signum: int) -> None:
+def _signalled(work: Work, signum: int) -> None:
     """Leave on the first signal, with it passed on to the workers; hurry on the second."""
     if work.state.ending is not None:
         if work.state.held is not None:
@@ -308,77 +279,23 @@ def _signalled(work: _Work, signum: int) -> None:
     text = f"the agent got signal {signum}"
     ending = Ending(EXIT_SIGNAL_BASE + signum, GoodbyeKind.SIGNAL, text)
     if signum == SIGTERM and work.state.drain is None and work.state.drain_ms:
-        _drain(work, work.state.drain_ms, text, ending)
+        drain(work, work.state.drain_ms, text, ending)
     else:
-        _leave(work, ending, signum)
-
-
-def _leave(work: _Work, ending: Ending, signum: int = SIGTERM) -> None:
-    """End now, with the workers stopped; their peers are told before their connections break."""
-    _end(work, ending)
-    held = work.state.held
-    if held is not None and held.stage not in STOPPING_STAGES:
-        work.report(RefusedReport(held.order.number, True, ending.text))
-        _stop(work, work.state.grace_ms, signum)
-
-
-def _drain(work: _Work, time_ms: int, reason: str, ending: Ending) -> None:
-    """Want to leave: tell the workers, and let them go on; of several ends the first counts."""
-    state, held = work.state, work.state.held
-    if state.ending is not None:
-        return
-    until_ms = work.now_ms + time_ms
-    if state.drain is not None:
-        until_ms = min(until_ms, state.drain.until_ms)
-        work.change(drain=replace(state.drain, until_ms=until_ms))
-        return
-    work.change(drain=Drain(until_ms, reason, ending))
-    if held is None:
-        return
-    # Also while a round is stopped: once it is clean here, the next one must not count on it.
-    work.report(DrainingReport(until_ms, reason))
-    if held.stage in STOPPING_STAGES:
-        return
-    work.hold(replace(held, signalled_ms=work.now_ms))
-    _tell_workers(work)
-    if time_ms:
-        work.do(inputs.SignalWorkers(state.drain_signal))
-
-
-def _noticed(work: _Work, notices: tuple[Notice, ...]) -> None:
-    """Take what is about to happen; when it is this node that leaves, an operator has asked it."""
-    work.change(notices=notices)
-    asked = next((notice for notice in notices if notice.is_here), None)
-    if asked is not None:
-        ending = Ending(0, GoodbyeKind.DRAINED, f"drained: {asked.reason}")
-        _drain(work, max(0, asked.until_ms - work.now_ms), asked.reason, ending)
-    _tell_workers(work)
-
-
-def _tell_workers(work: _Work) -> None:
-    """Let the workers find what is about to happen to their round."""
-    held, drain = work.state.held, work.state.drain
-    if held is None or held.stage in STOPPING_STAGES:
-        return
-    notices = work.state.notices
-    if drain is not None:
-        own = Notice("drain", "", drain.reason, drain.until_ms, is_here=True)
-        notices = (own, *(notice for notice in notices if not notice.is_here))
-    work.do(inputs.TellWorkers(held.order.number, notices))
+        leave(work, ending, signum)
 
 
 # --- What follows -------------------------------------------------------------------------------
 
 
-def _reconcile(work: _Work) -> None:
+def _reconcile(work: Work) -> None:
     """Do what brings the node closer to what it has to be."""
     _give_up_if_alone(work)
     _take_desired(work)
-    _finish_drain(work)
+    finish_drain(work)
     held = work.state.held
     if held is not None:
         if work.state.ending is not None and held.stage not in STOPPING_STAGES:
-            _stop(work, work.state.grace_ms)
+            stop(work, work.state.grace_ms)
         _push_stop(work)
     elif work.state.ending is not None and not work.state.ending.is_told:
         ending = work.state.ending
@@ -387,26 +304,15 @@ def _reconcile(work: _Work) -> None:
         work.do(inputs.Exit(ending.exit_code, ending.text))
 
 
-def _finish_drain(work: _Work) -> None:
-    """Leave when the workers are done, or their time is over."""
-    drain, held = work.state.drain, work.state.held
-    if drain is None or work.state.ending is not None:
-        return
-    if held is None or (held.stage not in STOPPING_STAGES and _all_ended(held)):
-        _leave(work, drain.ending)
-    elif work.now_ms >= drain.until_ms:
-        _leave(work, drain.ending)
-
-
-def _give_up_if_alone(work: _Work) -> None:
+def _give_up_if_alone(work: Work) -> None:
     state, give_up_ms = work.state, _give_up_ms(work.state)
     if give_up_ms is not None and work.now_ms >= give_up_ms:
         seconds = state.coordinator_timeout_ms / 1000
         text = f"no coordinator answered for {seconds:g} s"
-        _end(work, Ending(EXIT_UNREACHABLE, GoodbyeKind.ERROR, text))
+        end(work, Ending(EXIT_UNREACHABLE, GoodbyeKind.ERROR, text))
 
 
-def _take_desired(work: _Work) -> None:
+def _take_desired(work: Work) -> None:
     state, held = work.state, work.state.held
     if state.ending is not None:
         return
@@ -416,17 +322,17 @@ def _take_desired(work: _Work) -> None:
         case DesiredStop(round=number, grace_ms=grace_ms):
             _take_stop(work, number, grace_ms)
         case DesiredStandby() if held is not None:
-            _stop(work, state.grace_ms)
+            stop(work, state.grace_ms)
         case DesiredEnd(is_release=True) if state.drain is not None:
-            _end(work, state.drain.ending)
+            end(work, state.drain.ending)
         case DesiredEnd(exit_code=code, text=text):
-            _end(work, Ending(code, GoodbyeKind.FINISHED, text))
+            end(work, Ending(code, GoodbyeKind.FINISHED, text))
 
 
-def _take_run(work: _Work, order: RunOrder) -> None:
+def _take_run(work: Work, order: RunOrder) -> None:
     state, held = work.state, work.state.held
     if held is not None and held.order.number < order.number:
-        _stop(work, state.grace_ms)
+        stop(work, state.grace_ms)
     elif (
         held is None
         and state.port
@@ -439,47 +345,29 @@ def _take_run(work: _Work, order: RunOrder) -> None:
         work.do(inputs.StartWorkers(order))
 
 
-def _take_stop(work: _Work, number: int, grace_ms: int) -> None:
+def _take_stop(work: Work, number: int, grace_ms: int) -> None:
     state, held = work.state, work.state.held
     if held is not None:
         if held.order.number <= number:
-            _stop(work, grace_ms)
+            stop(work, grace_ms)
     elif state.last_round < number and state.port:
         # The round was stopped before its order came: it will never start here.
         work.change(last_round=number)
         work.report(ReadyReport(number, state.port))
 
 
-def _end(work: _Work, ending: Ending) -> None:
-    if work.state.ending is None:
-        work.change(ending=ending)
-
-
-def _stop(work: _Work, grace_ms: int, signum: int = SIGTERM) -> None:
-    """Begin to stop the held round, once."""
-    held = work.state.held
-    assert held is not None
-    if held.stage in STOPPING_STAGES:
-        return
-    kill_ms = work.now_ms + grace_ms
-    first_ms = work.now_ms if held.signalled_ms is None else held.signalled_ms
-    work.hold(replace(held, stage=Stage.STOPPING, kill_ms=kill_ms, signalled_ms=first_ms))
-    if not _all_ended(held):
-        work.do(inputs.SignalWorkers(signum))
-
-
-def _push_stop(work: _Work) -> None:
+def _push_stop(work: Work) -> None:
     """Kill what is left once the workers have ended or their grace has."""
     held = work.state.held
     assert held is not None
     kill_ms = _kill_ms(work.state)
     if held.stage is not Stage.STOPPING or kill_ms is None:
         return
-    if _all_ended(held) or work.now_ms >= kill_ms:
+    if all_ended(held) or work.now_ms >= kill_ms:
         _sweep(work)
 
 
-def _sweep(work: _Work) -> None:
+def _sweep(work: Work) -> None:
     held = work.state.held
     assert held is not None
     if held.stage in (Stage.SWEEPING, Stage.BLOCKED, Stage.CLEAN):
