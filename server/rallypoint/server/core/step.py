@@ -52,7 +52,8 @@ def step(state: State, said: inputs.Input, now_ms: int) -> Transition:
     Args:
         state: what is known; not changed.
         said: what happened, validated.
-        now_ms: journal time, not lower than at any earlier step.
+        now_ms: journal time, not lower than at any earlier step; for a heartbeat, when it came,
+            which may be up to a turn earlier: it only renews a lease.
 
     Returns:
         The transition. A `TimePassed` takes one expired deadline at a time: repeat it while
