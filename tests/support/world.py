@@ -34,7 +34,10 @@ OBEDIENT = str(WORKERS / "obedient.py")
 PROMPT = ("--last-call=0", "--settle-time=0", "--grow-after=0", "--restart-backoff=0")
 """Policies that make a job wait, turned off: a test that is about one turns it on again."""
 # What another launcher around the tests may have set would be passed on to workers.
-_NOT_INHERITED = ("OMP_NUM_THREADS", "TORCH_", "TORCHELASTIC_", "RALLYPOINT_", "SLURM_", "PYTEST_")
+_NOT_INHERITED = (
+    *("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "PYTHON_EXEC", "LOGLEVEL"),
+    *("TORCH_", "TORCHELASTIC_", "PET_", "RALLYPOINT_", "SLURM_", "PYTEST_"),
+)
 
 
 class World:
