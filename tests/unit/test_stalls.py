@@ -16,11 +16,11 @@ LIMIT_S = 0.05
 TEST_S_MAX = 10.0
 
 
-async def is_cut_off(stalls: Stalls, done: asyncio.Event) -> bool:
+async def is_cut_off(stalls: Stalls, done: asyncio.Event, limit_s: float = LIMIT_S) -> bool:
     """Write until `done`; return whether it took too long."""
     try:
         async with asyncio.timeout(None) as scope:
-            stalls.begin(scope)
+            stalls.begin(scope, limit_s)
             await done.wait()
     except TimeoutError:
         return True
@@ -31,7 +31,7 @@ async def is_cut_off(stalls: Stalls, done: asyncio.Event) -> bool:
 
 async def test_each_stalled_write_expires() -> None:
     """Two writes that never end are cut off; one beside them that ends is not."""
-    stalls, done = Stalls(lambda: LIMIT_S), asyncio.Event()
+    stalls, done = Stalls(), asyncio.Event()
     async with asyncio.timeout(TEST_S_MAX), asyncio.TaskGroup() as tasks:
         quick = tasks.create_task(is_cut_off(stalls, done))
         stalled = [tasks.create_task(is_cut_off(stalls, asyncio.Event())) for _ in range(2)]
@@ -44,7 +44,7 @@ async def test_each_stalled_write_expires() -> None:
 async def test_a_write_that_begins_later_has_its_whole_time() -> None:
     """The timer that an older write has set does not cut off a younger one."""
     loop = asyncio.get_running_loop()
-    stalls, older = Stalls(lambda: LIMIT_S), asyncio.Event()
+    stalls, older = Stalls(), asyncio.Event()
     async with asyncio.timeout(TEST_S_MAX), asyncio.TaskGroup() as tasks:
         tasks.create_task(is_cut_off(stalls, older))
         loop.call_later(LIMIT_S / 2, older.set)

@@ -28,7 +28,10 @@ JOB_ID_BYTES_MAX = 255
 EXIT_NO_REQUEUE = 93
 """As the agent has it; repeated here because importing it would import gRPC."""
 FENCE_BEYOND_GRACE_MS = 3_000
-"""Three heartbeats: a fence may not fall because of one that was late."""
+"""And three heartbeats, if that is longer: a fence may not fall because of one that was late."""
+HEARTBEAT_MS_MIN, HEARTBEAT_MS_MAX = 100, 300_000
+LEASE_MS_MIN, LEASE_MS_MAX = 1_500, 3_600_000
+"""As the coordinator has them."""
 
 
 def build_parser() -> Parser:
@@ -128,6 +131,8 @@ def _add_job_flags(parser: Parser) -> None:
         ("--quarantine-window", 600_000, "for which a failure of a node counts (600)"),
         ("--quarantine-cooldown", 300_000, "that a node is set aside; doubles (300)"),
         ("--fence-after", 0, "until a lost node's workers are dead; at least the grace + 3 (off)"),
+        ("--heartbeat-interval", None, "between signs of life, 0.1 to 300 (the coordinator's: 1)"),
+        ("--lease", None, "a silent node counts as alive, 1.5 to 3600 (the coordinator's: 5)"),
         ("--drain-timeout", 0, "workers go on after a SIGTERM to this agent; 0: stop them (0)"),
         ("--coordinator-timeout", None, "to do without a coordinator (default: the join timeout)"),
     ):
@@ -187,9 +192,7 @@ def _check(args: argparse.Namespace) -> None:
             PROG,
             f"exit code {min(both)} is in both --no-retry-exit-codes and --no-requeue-exit-codes",
         )
-    least_ms = args.shutdown_timeout + FENCE_BEYOND_GRACE_MS
-    if 0 < args.fence_after < least_ms:
-        fail(PROG, f"--fence-after must be at least {least_ms / 1000:g}: --shutdown-timeout + 3")
+    _check_silence(args)
     if args.module and args.no_python:
         fail(PROG, "--module and --no-python exclude each other")
     if args.no_python and shutil.which(args.script) is None:
@@ -200,6 +203,22 @@ def _check(args: argparse.Namespace) -> None:
         fail(PROG, "a job of several nodes needs a name: give every node the same --job-id")
     if args.job_id is not None and not 0 < len(args.job_id.encode()) <= JOB_ID_BYTES_MAX:
         fail(PROG, f"--job-id must have 1 to {JOB_ID_BYTES_MAX} bytes")
+
+
+def _check_silence(args: argparse.Namespace) -> None:
+    """Refuse heartbeats, leases and fences that the coordinator would refuse."""
+    for flag, asked_ms, low_ms, high_ms in (
+        ("--heartbeat-interval", args.heartbeat_interval, HEARTBEAT_MS_MIN, HEARTBEAT_MS_MAX),
+        ("--lease", args.lease, LEASE_MS_MIN, LEASE_MS_MAX),
+    ):
+        if asked_ms is not None and not low_ms <= asked_ms <= high_ms:
+            fail(PROG, f"{flag} must be {low_ms / 1000:g} to {high_ms / 1000:g} seconds")
+    beats_ms = min(3 * (args.heartbeat_interval or 1_000), args.lease or 3 * HEARTBEAT_MS_MAX)
+    beyond_ms = max(FENCE_BEYOND_GRACE_MS, beats_ms)
+    least_ms = args.shutdown_timeout + beyond_ms
+    if 0 < args.fence_after < least_ms:
+        how = f"--shutdown-timeout + {beyond_ms / 1000:g}"
+        fail(PROG, f"--fence-after must be at least {least_ms / 1000:g}: {how}")
 
 
 def resolve_job_id(args: argparse.Namespace, environment: Mapping[str, str]) -> str:
