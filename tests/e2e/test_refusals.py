@@ -36,6 +36,17 @@ HERE = "--coordinator=localhost:1"
         (("--standalone", "--nnodes=2", OBEDIENT), "--standalone is for a single node"),
         ((HERE, "--nnodes=1:2", OBEDIENT), "give every node the same --job-id"),
         ((HERE, "--job-id=", OBEDIENT), "--job-id must have 1 to 255 bytes"),
+        ((HERE, "--lease=1.4", OBEDIENT), "--lease must be 1.5 to 3600 seconds"),
+        ((HERE, "--lease=0", OBEDIENT), "--lease must be 1.5 to 3600 seconds"),
+        ((HERE, "--heartbeat-interval=301", OBEDIENT), "--heartbeat-interval must be 0.1 to 300"),
+        (
+            (HERE, "--fence-after=32", "--shutdown-timeout=30", OBEDIENT),
+            "--fence-after must be at least 33: --shutdown-timeout + 3",
+        ),
+        (
+            (HERE, "--fence-after=40", "--heartbeat-interval=5", OBEDIENT),
+            "--fence-after must be at least 45: --shutdown-timeout + 15",
+        ),
     ],
 )
 def test_bad_usage_of_node_agent_is_one_line(
