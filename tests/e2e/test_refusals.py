@@ -58,12 +58,27 @@ HERE = "--coordinator=localhost:1"
             (HERE, "--rdzv-conf=join_timeout=soon", OBEDIENT),
             "--rdzv-conf: join_timeout: 'soon' is not a number of seconds",
         ),
+        (
+            (HERE, "--rdzv-conf=keep_alive_interval=1,keep_alive_max_attempt=1", OBEDIENT),
+            "--rdzv-conf: keep_alive_interval x keep_alive_max_attempt must be 1.5 to 3600 seconds",
+        ),
         ((HERE, "--master-port=65536", OBEDIENT), "--master-port: '65536' is not a port"),
         (("--coordinator=a:b", OBEDIENT), "'a:b' is not HOST:PORT"),
         (("--standalone", "--nnodes=2", OBEDIENT), "--standalone is for a single node"),
         ((HERE, "--nnodes=1:2", OBEDIENT), "give every node the same --job-id"),
         ((HERE, "--job-id=", OBEDIENT), "--job-id must have 1 to 255 bytes"),
         ((HERE, "--rdzv-id=", OBEDIENT), "--rdzv-id must have 1 to 255 bytes"),
+        ((HERE, "--lease=1.4", OBEDIENT), "--lease must be 1.5 to 3600 seconds"),
+        ((HERE, "--lease=0", OBEDIENT), "--lease must be 1.5 to 3600 seconds"),
+        ((HERE, "--heartbeat-interval=301", OBEDIENT), "--heartbeat-interval must be 0.1 to 300"),
+        (
+            (HERE, "--fence-after=32", "--shutdown-timeout=30", OBEDIENT),
+            "--fence-after must be at least 33: --shutdown-timeout + 3",
+        ),
+        (
+            (HERE, "--fence-after=40", "--heartbeat-interval=5", OBEDIENT),
+            "--fence-after must be at least 45: --shutdown-timeout + 15",
+        ),
     ],
 )
 def test_bad_usage_of_node_agent_is_one_line(

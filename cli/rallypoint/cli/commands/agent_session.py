@@ -12,6 +12,8 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
+from google.protobuf.duration_pb2 import Duration
+
 from rallypoint.agent.address import PortReserver, find_local_address, is_of_this_host
 from rallypoint.agent.environ import Launch
 from rallypoint.agent.leftovers import AGENT_MARK_ENV, compute_mark
@@ -139,7 +141,14 @@ def _spec(args: argparse.Namespace) -> job_pb2.JobSpec:
         max_reformations=args.max_reformations,
         crash_loop=args.crash_loop,
         progress_after=to_duration(args.progress_after),
+        heartbeat_interval=_asked(args.heartbeat_interval),
+        lease=_asked(args.lease),
     )
+
+
+def _asked(ms: int | None) -> Duration | None:
+    """Return what the command line asks of the coordinator; None leaves it to that."""
+    return None if ms is None else to_duration(ms)
 
 
 def _listener(args: argparse.Namespace) -> Listener:
