@@ -35,8 +35,8 @@ PROMPT = ("--last-call=0", "--settle-time=0", "--grow-after=0", "--restart-backo
 """Policies that make a job wait, turned off: a test that is about one turns it on again."""
 # What another launcher around the tests may have set would be passed on to workers.
 _NOT_INHERITED = (
-    *("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "PYTHON_EXEC", "LOGLEVEL"),
-    *("TORCH_", "TORCHELASTIC_", "PET_", "RALLYPOINT_", "SLURM_", "PYTEST_"),
+    *("CUDA_VISIBLE_DEVICES", "LOGLEVEL", "OMP_NUM_THREADS", "PET_", "PYTEST_", "PYTHON_EXEC"),
+    *("RALLYPOINT_", "SLURM_", "TORCH_", "TORCHELASTIC_"),
 )
 
 
@@ -87,11 +87,13 @@ class World:
         self._commands.append(command)
         return command
 
-    def run(self, *argv: str) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, *argv: str, env: Mapping[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
         """Run a command that ends by itself."""
         return subprocess.run(
             argv,
-            env=self.env(),
+            env=self.env(env),
             cwd=self.folder,
             stdin=subprocess.DEVNULL,
             capture_output=True,

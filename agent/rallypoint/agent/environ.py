@@ -27,6 +27,16 @@ class Launch:
     """Run the program itself."""
 
 
+@dataclass(frozen=True, slots=True)
+class WorkerFiles:
+    """Paths that a worker is told."""
+
+    error: str
+    """Where it may write how it failed; empty: nowhere."""
+    notices: str
+    """Where it finds what is about to happen to its round."""
+
+
 def worker_command(launch: Launch, *, python: str, local_rank: int) -> tuple[str, ...]:
     """Return the command line of one worker; `${local_rank}` in arguments is filled in."""
     args = tuple(arg.replace("${local_rank}", str(local_rank)) for arg in launch.args)
@@ -42,8 +52,7 @@ def worker_environment(
     *,
     local_rank: int,
     job_id: str,
-    error_file: str,
-    notice_file: str,
+    files: WorkerFiles,
     ours: Sequence[tuple[str, str]],
 ) -> dict[str, str]:
     """Return the whole environment of one worker.
@@ -53,8 +62,7 @@ def worker_environment(
         order: the round and the node's place in it.
         local_rank: the worker's number on the node, 0 to local_world_size - 1.
         job_id: name of the job, as TORCHELASTIC_RUN_ID.
-        error_file: where the worker may write how it failed.
-        notice_file: where it finds what is about to happen to its round.
+        files: what it is told where to find.
         ours: further variables, such as RALLYPOINT_NODE.
     """
     found = dict(parent)
@@ -76,7 +84,7 @@ def worker_environment(
         # Rank 0's worker hosts the store, on the port that its agent has reserved: a fresh store
         # for every round.
         TORCHELASTIC_USE_AGENT_STORE="False",
-        TORCHELASTIC_ERROR_FILE=error_file,
+        TORCHELASTIC_ERROR_FILE=files.error,
         TORCHELASTIC_SIGNALS_TO_HANDLE=SIGNALS_TO_HANDLE,
     )
     found.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
@@ -84,6 +92,6 @@ def worker_environment(
         found.setdefault("OMP_NUM_THREADS", "1")
     found.update(ours)
     found["RALLYPOINT_ROUND"] = str(order.number)
-    found["RALLYPOINT_NOTICE_FILE"] = notice_file
+    found["RALLYPOINT_NOTICE_FILE"] = files.notices
     found["RALLYPOINT_RUN"] = str(order.run)
     return found

@@ -80,7 +80,7 @@ class Agent:
     listener: Listener
     state: AgentState
     node_name: str
-    ports: PortReserver = field(default_factory=PortReserver)
+    ports: PortReserver
     run_number: int = 0
     coordinator_id: str = ""
     coordinator_durable: bool = False
@@ -323,8 +323,8 @@ class Agent:
             log.info("farewell_not_acknowledged")
 
 
-def new_agent(settings: Settings, listener: Listener, now_ms: int) -> Agent:
-    """Return an agent that has not begun yet."""
+def new_agent(settings: Settings, listener: Listener, ports: PortReserver, now_ms: int) -> Agent:
+    """Return an agent that has not begun yet; it gives the ports back when its life ends."""
     state = AgentState(
         workers=settings.workers,
         grace_ms=settings.grace_ms,
@@ -334,4 +334,4 @@ def new_agent(settings: Settings, listener: Listener, now_ms: int) -> Agent:
         fence_ms=settings.fence_ms,
         away_since_ms=now_ms,
     )
-    return Agent(settings, listener, state, settings.node_name)
+    return Agent(settings, listener, state, settings.node_name, ports)

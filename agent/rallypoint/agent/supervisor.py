@@ -18,7 +18,7 @@ from pathlib import Path
 
 from rallypoint.agent.core import inputs
 from rallypoint.agent.core.model import ErrorRecord, Notice, RunOrder
-from rallypoint.agent.environ import Launch, worker_command, worker_environment
+from rallypoint.agent.environ import Launch, WorkerFiles, worker_command, worker_environment
 from rallypoint.agent.frames import FrameTooLarge
 from rallypoint.agent.notices import notice_file, write_notices
 from rallypoint.agent.oom import OomWatch
@@ -108,8 +108,7 @@ class Supervisor:
             order,
             local_rank=local_rank,
             job_id=self.job_id,
-            error_file=str(error_file),
-            notice_file=str(notice_file(self._folder, order.number)),
+            files=WorkerFiles(str(error_file), str(notice_file(self._folder, order.number))),
             ours=self.variables(),
         )
         python = self.environment.get("PYTHON_EXEC") or sys.executable

@@ -9,16 +9,21 @@ import secrets
 import socket
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
-from rallypoint.agent.address import find_local_address
+from google.protobuf.duration_pb2 import Duration
+
+from rallypoint.agent.address import PortReserver, find_local_address, is_of_this_host
 from rallypoint.agent.environ import Launch
 from rallypoint.agent.leftovers import AGENT_MARK_ENV, compute_mark
 from rallypoint.agent.process import WorkerHost
 from rallypoint.agent.run import Agent, Listener, Settings, new_agent
+from rallypoint.cli.flags import fail
 from rallypoint.cli.logs import configure_logs
+from rallypoint.cli.notes import Note
 from rallypoint.cli.render import render_finished
+from rallypoint.cli.resolution import Resolution
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import job_pb2
 from rallypoint.wire.durations import to_duration
@@ -27,30 +32,43 @@ from rallypoint.wire.log import get_logger
 log = get_logger()
 
 
-def run_session(args: argparse.Namespace, job_id: str, host: WorkerHost) -> int:
+def run_session(args: argparse.Namespace, resolution: Resolution, host: WorkerHost) -> int:
     """Take part in the job until it ends; return the exit code."""
     configure_logs(args.log_level, args.log_format)
+    _say(resolution.notes)
     for_workers = dict(os.environ)
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # its C core would write lines of its own
-    return asyncio.run(_live(args, job_id, host, for_workers))
+    return asyncio.run(_live(args, resolution, host, for_workers))
+
+
+def _say(notes: Sequence[Note]) -> None:
+    for note in notes:
+        (log.warning if note.is_warning else log.info)(note.event, **note.fields)
 
 
 async def _live(
-    args: argparse.Namespace, job_id: str, host: WorkerHost, for_workers: dict[str, str]
+    args: argparse.Namespace, resolution: Resolution, host: WorkerHost, for_workers: dict[str, str]
 ) -> int:
-    async with _coordinator(args) as target:
-        settings = _settings(args, job_id, target, for_workers)
-        agent = new_agent(settings, _listener(args), _now_ms())
+    async with _coordinator(resolution) as target:
+        settings = _settings(args, resolution, target, for_workers)
+        agent = new_agent(settings, _listener(args), _ports(resolution), _now_ms())
         exit_code = await agent.live(host)
         _say_goodbye(agent)
         return exit_code
 
 
+def _ports(resolution: Resolution) -> PortReserver:
+    try:
+        return PortReserver(resolution.master_port)
+    except OSError as error:
+        fail("node-agent", f"--master-port: {resolution.master_port}: {error.strerror}")
+
+
 @asynccontextmanager
-async def _coordinator(args: argparse.Namespace) -> AsyncIterator[str]:
+async def _coordinator(resolution: Resolution) -> AsyncIterator[str]:
     """Yield the coordinator's address: the given one, or that of one in this process."""
-    if not args.standalone:
-        yield args.coordinator
+    if resolution.coordinator is not None:
+        yield resolution.coordinator
         return
     from rallypoint.server.core.state import Timing
     from rallypoint.server.serve import Settings as ServerSettings
@@ -62,17 +80,18 @@ async def _coordinator(args: argparse.Namespace) -> AsyncIterator[str]:
 
 
 def _settings(
-    args: argparse.Namespace, job_id: str, target: str, for_workers: dict[str, str]
+    args: argparse.Namespace, resolution: Resolution, target: str, for_workers: dict[str, str]
 ) -> Settings:
     incarnation = secrets.token_hex(16)
-    address = args.local_addr
+    address = resolution.address
     if address is None:
-        host = target.rpartition(":")[0].strip("[]")
-        address = "127.0.0.1" if args.standalone else find_local_address(host)
+        address = find_local_address(target.rpartition(":")[0].strip("[]"))
+    elif not is_of_this_host(address):
+        log.warning("address_not_of_this_host", address=address, then="workers are given it")
     timeout_ms = args.coordinator_timeout
     return Settings(
         coordinator=target,
-        job_id=job_id,
+        job_id=resolution.job_id,
         spec=_spec(args),
         workers=args.nproc_per_node,
         role=args.role,
@@ -122,7 +141,14 @@ def _spec(args: argparse.Namespace) -> job_pb2.JobSpec:
         max_reformations=args.max_reformations,
         crash_loop=args.crash_loop,
         progress_after=to_duration(args.progress_after),
+        heartbeat_interval=_asked(args.heartbeat_interval),
+        lease=_asked(args.lease),
     )
+
+
+def _asked(ms: int | None) -> Duration | None:
+    """Return what the command line asks of the coordinator; None leaves it to that."""
+    return None if ms is None else to_duration(ms)
 
 
 def _listener(args: argparse.Namespace) -> Listener:

@@ -1,0 +1,33 @@
+"""Where the coordinator is, which job this is, and who this node is."""
+
+from __future__ import annotations
+
+import argparse
+
+from rallypoint.cli.flags import Parser, endpoint, fail, label, natural_int
+
+JOB_ID_BYTES_MAX = 255
+
+
+def add(parser: Parser) -> None:
+    """Add the flags."""
+    add = parser.add_argument_group("where").add_argument
+    add("--coordinator", type=endpoint, metavar="HOST:PORT", help="the coordinator (port 50051)")
+    add(
+        "--standalone",
+        action="store_true",
+        help="a coordinator of its own; so has a single node that is given none",
+    )
+    add("--job-id", metavar="ID", help="name of the job, the same on every node")
+    add("--launch-id", default="", metavar="ID", help="name of this launch of the job")
+    add("--node-name", metavar="NAME", help="name of this node (default: the host name)")
+    add("--node-rank", type=natural_int, metavar="N", help="place among the nodes (default: any)")
+    add("--local-addr", metavar="ADDR", help="address of this node for workers elsewhere")
+    add("--label", type=label, action="append", default=[], metavar="KEY=VALUE", help="repeatable")
+
+
+def check(args: argparse.Namespace, prog: str) -> None:
+    """Refuse names that are none."""
+    for name, value in (("--job-id", args.job_id), ("--rdzv-id", args.rdzv_id)):
+        if value is not None and not 0 < len(value.encode()) <= JOB_ID_BYTES_MAX:
+            fail(prog, f"{name} must have 1 to {JOB_ID_BYTES_MAX} bytes")
