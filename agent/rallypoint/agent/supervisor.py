@@ -22,8 +22,9 @@ from rallypoint.agent.environ import Launch, WorkerFiles, worker_command, worker
 from rallypoint.agent.frames import FrameTooLarge
 from rallypoint.agent.notices import notice_file, write_notices
 from rallypoint.agent.oom import OomWatch
-from rallypoint.agent.output import StderrPump, find_uncaught, read_error_file
+from rallypoint.agent.output import StderrPump
 from rallypoint.agent.process import SpawnRequest, WorkerHost, WorkerHostError
+from rallypoint.agent.records import find_uncaught, read_error_file
 from rallypoint.agent.worker_events import (
     ORPHANS,
     Blocked,

@@ -88,6 +88,8 @@ class ErrorRecord:
     message: str
     traceback: str
     before_exit_ms: int | None
+    time_s: int | None = None
+    """When it was written by its own account, as Unix time; None when it does not say."""
 
 
 @dataclass(frozen=True, slots=True)
