@@ -46,6 +46,8 @@ class Settings:
     node_name_explicit: bool
     node_rank: int | None
     address: str
+    host_name: str
+    """For people who read a report."""
     labels: dict[str, str]
     launch_id: str
     launch: Launch
@@ -174,6 +176,7 @@ class Agent:
             node_name=self.node_name,
             node_name_explicit=settings.node_name_explicit,
             address=settings.address,
+            host_name=settings.host_name,
             local_world_size=settings.workers,
             role=settings.role,
             labels=settings.labels,

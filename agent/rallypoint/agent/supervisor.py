@@ -227,9 +227,11 @@ class Supervisor:
         is_suspect = event.signal == signal.SIGKILL and not self._sweep_token
         oom_killed = self.oom.ended(event.pid, is_suspect=is_suspect)
         error = read_error_file(worker.error_file, ended_s) if event.exit_code != 0 else None
+        error_file = str(worker.error_file) if error is not None else ""
         if error is None and worker.uncaught is not None:
             age_ms = (seen_ns - worker.uncaught_ns) // 1_000_000
             error = replace(worker.uncaught, before_exit_ms=max(0, age_ms))
+        failed_s = error.time_s if error is not None and error.time_s is not None else ended_s
         self.post(
             inputs.WorkerEnded(
                 round=worker.round,
@@ -240,6 +242,8 @@ class Supervisor:
                 stderr_tail=worker.pump.tail() if event.exit_code != 0 else "",
                 ago_ms=(time.monotonic_ns() - seen_ns) // 1_000_000,
                 oom_killed=oom_killed,
+                failed_ms=int(failed_s * 1000),
+                error_file=error_file,
             )
         )
 

@@ -27,7 +27,7 @@ from rallypoint.agent.core.model import (
 )
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import job_pb2, node_pb2, round_pb2
-from rallypoint.wire.durations import to_duration, to_ms
+from rallypoint.wire.durations import to_duration, to_ms, to_timestamp
 
 _STAGES = {
     Stage.STARTING: node_pb2.NODE_STATE_ASSIGNED,
@@ -113,6 +113,8 @@ def _worker_message(worker: LocalWorker, now_ms: int) -> node_pb2.Worker:
             stderr_tail=exit.stderr_tail,
             ran=to_duration(max(0, exit.at_ms - worker.started_ms) if worker.pid else 0),
             oom_killed=exit.oom_killed,
+            time=None if exit.failed_ms is None else to_timestamp(exit.failed_ms),
+            error_file=exit.error_file[:_TEXT_CHARS_MAX],
         )
     )
     if exit.signalled_before_ms is not None:

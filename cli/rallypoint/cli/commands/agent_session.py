@@ -80,6 +80,7 @@ def _settings(
         node_name_explicit=args.node_name is not None,
         node_rank=args.node_rank,
         address=address,
+        host_name=socket.gethostname(),
         labels=dict(args.label),
         launch_id=args.launch_id or _slurm_launch_id(),
         launch=Launch(args.script, tuple(args.args), args.module, args.no_python),
