@@ -64,15 +64,31 @@ def read_error_file(path: Path, ended_s: float) -> ErrorRecord | None:
     """
     try:
         data, written_s = _read(path)
-        # The record's own time stamp counts whole seconds: too coarse to be compared with a stop.
-        age_ms = max(0, int((ended_s - written_s) * 1000))
-        if len(data) > ERROR_FILE_BYTES_MAX:
-            text = f"the error file is larger than {ERROR_FILE_BYTES_MAX} bytes"
-            return ErrorRecord(text, "", age_ms, int(written_s))
-        content = json.loads(data.decode("utf-8-sig", errors="replace"))
-    except (OSError, ValueError, RecursionError):
+    except OSError:
         return None
-    return _to_record(content, age_ms)
+    # The record's own time stamp counts whole seconds: too coarse to be compared with a stop.
+    age_ms = max(0, int((ended_s - written_s) * 1000))
+    if len(data) > ERROR_FILE_BYTES_MAX:
+        text = f"the error file is larger than {ERROR_FILE_BYTES_MAX} bytes"
+        return ErrorRecord(text, "", age_ms, int(written_s))
+    return _to_record(_parse(data), age_ms)
+
+
+def read_json(path: Path) -> object | None:
+    """Return all that stands in an error file; None when that is no JSON, or too much."""
+    try:
+        data, _ = _read(path)
+    except OSError:
+        return None
+    return _parse(data)
+
+
+def _parse(data: bytes) -> object | None:
+    try:
+        content: object = json.loads(data.decode("utf-8-sig", errors="replace"))
+    except (ValueError, RecursionError):
+        return None
+    return content
 
 
 def _read(path: Path) -> tuple[bytes, float]:

@@ -92,11 +92,12 @@ def _held_message(held: Held, now_ms: int) -> agent_pb2.HeldRound:
             role_world_size=order.role_world_size,
         ),
         state=_STAGES[held.stage],
-        workers=[_worker_message(worker, now_ms) for worker in held.workers],
+        workers=[worker_message(worker, now_ms) for worker in held.workers],
     )
 
 
-def _worker_message(worker: LocalWorker, now_ms: int) -> node_pb2.Worker:
+def worker_message(worker: LocalWorker, now_ms: int) -> node_pb2.Worker:
+    """Return a worker with its end, if it has ended; without a global rank."""
     message = node_pb2.Worker(local_rank=worker.local_rank, pid=worker.pid)
     exit = worker.exit
     if exit is None:
@@ -147,7 +148,7 @@ def report_message(report: Report, now_ms: int) -> agent_pb2.SessionRequest:
             refused = agent_pb2.Refused(round=number, reason=why, text=text[:_TEXT_CHARS_MAX])
             return agent_pb2.SessionRequest(refused=refused)
         case ExitedReport(round=number, worker=worker):
-            exited = agent_pb2.Exited(round=number, workers=[_worker_message(worker, now_ms)])
+            exited = agent_pb2.Exited(round=number, workers=[worker_message(worker, now_ms)])
             return agent_pb2.SessionRequest(exited=exited)
         case SucceededReport(round=number):
             return agent_pb2.SessionRequest(succeeded=agent_pb2.Succeeded(round=number))

@@ -7,7 +7,6 @@ import asyncio
 import os
 import secrets
 import socket
-import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -16,15 +15,11 @@ from rallypoint.agent.address import find_local_address
 from rallypoint.agent.environ import Launch
 from rallypoint.agent.leftovers import AGENT_MARK_ENV, compute_mark
 from rallypoint.agent.process import WorkerHost
-from rallypoint.agent.run import Agent, Listener, Settings, new_agent
+from rallypoint.agent.run import Settings, new_agent
+from rallypoint.cli.commands.agent_reports import new_listener, new_reports
 from rallypoint.cli.logs import configure_logs
-from rallypoint.cli.render import render_finished
-from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import job_pb2
 from rallypoint.wire.durations import to_duration
-from rallypoint.wire.log import get_logger
-
-log = get_logger()
 
 
 def run_session(args: argparse.Namespace, job_id: str, host: WorkerHost) -> int:
@@ -40,9 +35,10 @@ async def _live(
 ) -> int:
     async with _coordinator(args) as target:
         settings = _settings(args, job_id, target, for_workers)
-        agent = new_agent(settings, _listener(args), _now_ms())
+        reports = new_reports(args, for_workers)
+        agent = new_agent(settings, new_listener(args, settings, reports), _now_ms())
         exit_code = await agent.live(host)
-        _say_goodbye(agent)
+        reports.ended(exit_code, agent.exit_text, is_told=agent.state.drain is not None)
         return exit_code
 
 
@@ -124,38 +120,6 @@ def _spec(args: argparse.Namespace) -> job_pb2.JobSpec:
         crash_loop=args.crash_loop,
         progress_after=to_duration(args.progress_after),
     )
-
-
-def _listener(args: argparse.Namespace) -> Listener:
-    program = os.path.basename(args.script)
-    told: list[tuple[object, ...]] = []
-
-    def finished(message: agent_pb2.Finished) -> None:
-        text = render_finished(message, program)
-        if text:
-            print(text, file=sys.stderr, flush=True)
-
-    def waiting(message: job_pb2.Waiting) -> None:
-        """Log a wait when what it is for changes, not with every second of it."""
-        key = (message.kind, message.ready_nodes, *(node.name for node in message.nodes))
-        if told[-1:] != [key]:
-            told[:] = [key]
-            log.info("waiting", why=message.text)
-
-    def disconnected(why: str, timeout_s: float) -> None:
-        log.warning(
-            "coordinator_away",
-            why=why,
-            then="workers go on; without any, the agent gives up after "
-            f"{timeout_s:g} s (--coordinator-timeout)",
-        )
-
-    return Listener(finished, waiting, disconnected)
-
-
-def _say_goodbye(agent: Agent) -> None:
-    if agent.exit_code or agent.state.drain is not None:
-        print(f"node-agent: {agent.exit_text}", file=sys.stderr, flush=True)
 
 
 def _now_ms() -> int:
