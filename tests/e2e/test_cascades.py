@@ -49,7 +49,7 @@ def test_recorded_error_outranks_our_signal(world: World) -> None:
     for line in (
         "  rank      : 3 (local_rank: 1)",
         f"  exitcode  : -15 (pid: {workers[3].pid}) (SIGTERM)",
-        "    loss is nan",
+        "  traceback : loss is nan",
         "  collateral: 2 more failed:",
         "    ranks 0-1: exit code 1",
         "      RuntimeError: Connection reset by peer",

@@ -330,7 +330,7 @@ class Agent:
                 linked.cancel()
                 if self._timer is not None:
                     self._timer.cancel()
-                await self.supervisor.close()
+                await self.supervisor.close(keep_records=self.exit_code != 0)
                 self.ports.close()
         assert self.exit_code is not None
         return self.exit_code

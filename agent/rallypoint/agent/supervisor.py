@@ -83,6 +83,8 @@ class Supervisor:
     _fence_at_ms: int | None = None
     """When the helper kills everything, by the monotonic clock; None: never."""
     _folder: Path | None = None
+    _has_records: bool = False
+    """A worker wrote its error down."""
 
     def attach(self) -> None:
         """Begin to listen to the helper process."""
@@ -184,11 +186,15 @@ class Supervisor:
         if self._sweep_token:
             self.post(inputs.Swept(self._sweep_token))
 
-    async def close(self) -> None:
-        """End the helper, and with it whatever is left; remove the error files."""
+    async def close(self, *, keep_records: bool) -> None:
+        """End the helper, and with it whatever is left; remove the workers' files.
+
+        Args:
+            keep_records: leave them there if a worker wrote its error down: a report names them.
+        """
         await self.host.close()
         self.oom.close()
-        if self._folder is not None:
+        if self._folder is not None and not (keep_records and self._has_records):
             await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
 
     def _on_event(self, event: HostEvent) -> None:
@@ -228,6 +234,7 @@ class Supervisor:
         oom_killed = self.oom.ended(event.pid, is_suspect=is_suspect)
         error = read_error_file(worker.error_file, ended_s) if event.exit_code != 0 else None
         error_file = str(worker.error_file) if error is not None else ""
+        self._has_records |= error is not None
         if error is None and worker.uncaught is not None:
             age_ms = (seen_ns - worker.uncaught_ns) // 1_000_000
             error = replace(worker.uncaught, before_exit_ms=max(0, age_ms))
