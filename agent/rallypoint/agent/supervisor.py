@@ -22,8 +22,9 @@ from rallypoint.agent.environ import Launch, WorkerFiles, worker_command, worker
 from rallypoint.agent.frames import FrameTooLarge
 from rallypoint.agent.notices import notice_file, write_notices
 from rallypoint.agent.oom import OomWatch
-from rallypoint.agent.output import StderrPump, find_uncaught, read_error_file
+from rallypoint.agent.output import StderrPump
 from rallypoint.agent.process import SpawnRequest, WorkerHost, WorkerHostError
+from rallypoint.agent.records import find_uncaught, read_error_file
 from rallypoint.agent.worker_events import (
     ORPHANS,
     Blocked,
@@ -82,6 +83,8 @@ class Supervisor:
     _fence_at_ms: int | None = None
     """When the helper kills everything, by the monotonic clock; None: never."""
     _folder: Path | None = None
+    _has_records: bool = False
+    """A worker wrote its error down."""
 
     def attach(self) -> None:
         """Begin to listen to the helper process."""
@@ -183,11 +186,15 @@ class Supervisor:
         if self._sweep_token:
             self.post(inputs.Swept(self._sweep_token))
 
-    async def close(self) -> None:
-        """End the helper, and with it whatever is left; remove the error files."""
+    async def close(self, *, keep_records: bool) -> None:
+        """End the helper, and with it whatever is left; remove the workers' files.
+
+        Args:
+            keep_records: leave them there if a worker wrote its error down: a report names them.
+        """
         await self.host.close()
         self.oom.close()
-        if self._folder is not None:
+        if self._folder is not None and not (keep_records and self._has_records):
             await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
 
     def _on_event(self, event: HostEvent) -> None:
@@ -226,9 +233,12 @@ class Supervisor:
         is_suspect = event.signal == signal.SIGKILL and not self._sweep_token
         oom_killed = self.oom.ended(event.pid, is_suspect=is_suspect)
         error = read_error_file(worker.error_file, ended_s) if event.exit_code != 0 else None
+        error_file = str(worker.error_file) if error is not None else ""
+        self._has_records |= error is not None
         if error is None and worker.uncaught is not None:
             age_ms = (seen_ns - worker.uncaught_ns) // 1_000_000
             error = replace(worker.uncaught, before_exit_ms=max(0, age_ms))
+        failed_s = error.time_s if error is not None and error.time_s is not None else ended_s
         self.post(
             inputs.WorkerEnded(
                 round=worker.round,
@@ -239,6 +249,8 @@ class Supervisor:
                 stderr_tail=worker.pump.tail() if event.exit_code != 0 else "",
                 ago_ms=(time.monotonic_ns() - seen_ns) // 1_000_000,
                 oom_killed=oom_killed,
+                failed_ms=int(failed_s * 1000),
+                error_file=error_file,
             )
         )
 
