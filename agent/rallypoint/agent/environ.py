@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from rallypoint.agent.core.model import RunOrder
 
-SIGNALS_TO_HANDLE = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
+SIGNALS_ENV = "TORCHELASTIC_SIGNALS_TO_HANDLE"
+"""Names of the signals that the agent handles, SIGTERM and so on, separated by commas."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,7 @@ def worker_environment(
     """Return the whole environment of one worker.
 
     Args:
-        parent: the agent's own environment.
+        parent: the agent's own environment, with what is the same for all its workers.
         order: the round and the node's place in it.
         local_rank: the worker's number on the node, 0 to local_world_size - 1.
         job_id: name of the job, as TORCHELASTIC_RUN_ID.
@@ -85,7 +86,6 @@ def worker_environment(
         # for every round.
         TORCHELASTIC_USE_AGENT_STORE="False",
         TORCHELASTIC_ERROR_FILE=files.error,
-        TORCHELASTIC_SIGNALS_TO_HANDLE=SIGNALS_TO_HANDLE,
     )
     found.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
     if order.local_world_size > 1:

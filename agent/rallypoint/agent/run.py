@@ -29,7 +29,6 @@ from rallypoint.wire.log import get_logger
 log = get_logger()
 
 PROTOCOL_VERSION = 1
-SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +55,8 @@ class Settings:
     coordinator_timeout_ms: int
     fence_ms: int
     """How long workers may live without a confirmed heartbeat; 0: for ever."""
+    signals: tuple[signal.Signals, ...]
+    """What the agent handles, for its workers; every other signal acts as it does by itself."""
     incarnation: str
     """32 hexadecimal digits, drawn once per process."""
     environment: dict[str, str]
@@ -132,7 +133,7 @@ class Agent:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(delay_s, self.post, inputs.TimePassed())
 
-    def _do(self, effect: inputs.Effect) -> None:
+    def _do(self, effect: inputs.Effect) -> None:  # noqa: C901  # one flat case per effect
         match effect:
             case inputs.StartWorkers(order=order):
                 self.supervisor.start(order)
@@ -145,6 +146,8 @@ class Agent:
                 )
             case inputs.SignalWorkers(signum=signum):
                 self.supervisor.signal(signum)
+            case inputs.ForwardSignal(signum=signum, round=number):
+                self._forward(signal.Signals(signum).name, signum, number)
             case inputs.TellWorkers(round=number, notices=notices):
                 self.supervisor.tell(number, notices, self.node_name)
             case inputs.Sweep(token=token):
@@ -160,6 +163,13 @@ class Agent:
             case inputs.Exit(code=code, text=text):
                 self.exit_code, self.exit_text = code, text
                 self._done.set()
+
+    def _forward(self, name: str, signum: int, number: int | None) -> None:
+        if number is None:
+            log.info("signal_unheard", signal=name, why="no workers run that could be told")
+            return
+        self.supervisor.forward(signum)
+        log.info("signal_forwarded", signal=name, round=number)
 
     # --- what the link asks and says ---
 
@@ -298,7 +308,7 @@ class Agent:
                 tasks=tasks,
             )
             self.supervisor.attach()
-            for signum in SIGNALS:
+            for signum in settings.signals:
                 loop.add_signal_handler(signum, self.post, inputs.SignalReceived(signum))
             self.post(inputs.PortReserved(self.ports.reserve()))
             linked = tasks.create_task(self.link.run())

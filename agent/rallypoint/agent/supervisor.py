@@ -139,6 +139,11 @@ class Supervisor:
             self._note_last_words(worker)
         self._ask(lambda: self.host.signal(signum))
 
+    def forward(self, signum: int) -> None:
+        """Signal every worker that lives, but nobody that it has started: the children of a data
+        loader would die of a signal that only their parent handles."""
+        self._ask(lambda: self.host.signal(signum, alone=True))
+
     def tell(self, number: int, notices: Sequence[Notice], node_name: str) -> None:
         """Let the workers of a round find `notices` in their notice file; none removes it."""
         assert self._folder is not None

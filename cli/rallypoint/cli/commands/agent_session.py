@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from rallypoint.agent.address import find_local_address
-from rallypoint.agent.environ import Launch
+from rallypoint.agent.environ import SIGNALS_ENV, Launch
 from rallypoint.agent.leftovers import AGENT_MARK_ENV, compute_mark
 from rallypoint.agent.process import WorkerHost
 from rallypoint.agent.run import Agent, Listener, Settings, new_agent
@@ -88,8 +88,13 @@ def _settings(
         drain_signal=args.drain_signal,
         coordinator_timeout_ms=args.join_timeout if timeout_ms is None else timeout_ms,
         fence_ms=args.fence_after,
+        signals=args.signals_to_handle,
         incarnation=incarnation,
-        environment={**for_workers, AGENT_MARK_ENV: compute_mark(incarnation)},
+        environment={
+            **for_workers,
+            AGENT_MARK_ENV: compute_mark(incarnation),
+            SIGNALS_ENV: ",".join(one.name for one in args.signals_to_handle),
+        },
     )
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from rallypoint.cli.agent_flags import job, what, where
+from rallypoint.cli.agent_flags import job, signals, what, where
 from rallypoint.cli.agent_flags.job import EXIT_NO_REQUEUE
 from rallypoint.cli.flags import Parser, add_common_flags
 from rallypoint.cli.words import with_dashes
 
 PROG = "node-agent"
-SUBJECTS = (where, job, what)
+SUBJECTS = (where, job, signals, what)
 """In the order of --help."""
 
 
@@ -36,6 +36,7 @@ def main(argv: Sequence[str]) -> int:
     args = build_parser().parse_args(with_dashes(argv))
     for subject in SUBJECTS:
         subject.check(args, PROG)
+    signals.ignore_telling(args)
     # The helper process is started before gRPC is imported: from then on nothing here may fork.
     from rallypoint.agent.process import WorkerHost
 
