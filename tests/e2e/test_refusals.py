@@ -24,6 +24,14 @@ HERE = "--coordinator=localhost:1"
         ((HERE, "--max-restarts=-1", OBEDIENT), "--max-restarts: '-1' is not 0 or more"),
         ((HERE, "--join-timeout=soon", OBEDIENT), "'soon' is not a number of seconds"),
         ((HERE, "--label=rack", OBEDIENT), "--label: 'rack' is not KEY=VALUE"),
+        (
+            (HERE, "--signals-to-handle=TERM,KILL", OBEDIENT),
+            "--signals-to-handle: 'KILL' is not a signal that a program can catch",
+        ),
+        (
+            (HERE, "--signals-to-handle=INT", "--drain-timeout=5", OBEDIENT),
+            "--drain-timeout needs SIGTERM among --signals-to-handle",
+        ),
         ((HERE, "--no-such-flag", OBEDIENT), "--no-such-flag"),
         ((HERE, "--nnod=1", OBEDIENT), "--nnod"),
         ((HERE,), "the following arguments are required: script"),
