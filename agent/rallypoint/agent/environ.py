@@ -13,6 +13,8 @@ from rallypoint.agent.core.model import RunOrder
 
 SIGNALS_ENV = "TORCHELASTIC_SIGNALS_TO_HANDLE"
 """Names of the signals that the agent handles, SIGTERM and so on, separated by commas."""
+SERVER_ENV = "TORCH_WORKER_SERVER_SOCKET"
+TIMERS_ENV = "TORCHELASTIC_TIMER_FILE"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,11 @@ class WorkerFiles:
     """Where it may write how it failed; empty: nowhere."""
     notices: str
     """Where it finds what is about to happen to its round."""
+    server: str
+    """Where `torch.distributed.elastic.control_plane.worker_main` is to listen: a Unix socket of
+    its own; empty: nowhere."""
+    timers: str
+    """Where it sets timers; empty: nobody would heed them."""
 
 
 def worker_command(launch: Launch, *, python: str, local_rank: int) -> tuple[str, ...]:
@@ -94,4 +101,10 @@ def worker_environment(
     found["RALLYPOINT_ROUND"] = str(order.number)
     found["RALLYPOINT_NOTICE_FILE"] = files.notices
     found["RALLYPOINT_RUN"] = str(order.run)
+    # One that we have inherited would be the same for all workers, and only one can listen there.
+    found.pop(SERVER_ENV, None)
+    if files.server:
+        found[SERVER_ENV] = files.server
+    if files.timers:
+        found[TIMERS_ENV] = files.timers
     return found

@@ -18,9 +18,10 @@ from rallypoint.agent.core import inputs
 from rallypoint.agent.core.model import AgentState, Report
 from rallypoint.agent.core.step import next_deadline_ms, step
 from rallypoint.agent.environ import Launch
-from rallypoint.agent.link import FAREWELL_S_MAX, Link
+from rallypoint.agent.link import FAREWELL_S_MAX, USAGE_EXIT_CODE, Link
 from rallypoint.agent.process import WorkerHost, become_subreaper
 from rallypoint.agent.supervisor import Supervisor
+from rallypoint.agent.timers import TimerFileRefused
 from rallypoint.agent.translate import fill_snapshot, parse_desired, parse_notices
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import job_pb2
@@ -307,9 +308,13 @@ class Agent:
                 post=self.post,
                 tasks=tasks,
             )
-            self.supervisor.attach()
+            # Before anything that has to be removed again is made.
             for signum in settings.signals:
                 loop.add_signal_handler(signum, self.post, inputs.SignalReceived(signum))
+            try:
+                self.supervisor.attach()
+            except TimerFileRefused as error:
+                self.dismissed(USAGE_EXIT_CODE, str(error))
             self.post(inputs.PortReserved(self.ports.reserve()))
             linked = tasks.create_task(self.link.run())
             try:
