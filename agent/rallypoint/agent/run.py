@@ -20,9 +20,10 @@ from rallypoint.agent.core.step import next_deadline_ms, step
 from rallypoint.agent.environ import Launch
 from rallypoint.agent.events import EventLog
 from rallypoint.agent.last_round import LastRound, last_round
-from rallypoint.agent.link import FAREWELL_S_MAX, Link
+from rallypoint.agent.link import FAREWELL_S_MAX, USAGE_EXIT_CODE, Link
 from rallypoint.agent.process import WorkerHost, become_subreaper
 from rallypoint.agent.supervisor import Supervisor
+from rallypoint.agent.timers import TimerFileRefused
 from rallypoint.agent.translate import fill_snapshot, parse_desired, parse_notices
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import job_pb2
@@ -31,7 +32,6 @@ from rallypoint.wire.log import get_logger
 log = get_logger()
 
 PROTOCOL_VERSION = 1
-SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +60,8 @@ class Settings:
     coordinator_timeout_ms: int
     fence_ms: int
     """How long workers may live without a confirmed heartbeat; 0: for ever."""
+    signals: tuple[signal.Signals, ...]
+    """What the agent handles, for its workers; every other signal acts as it does by itself."""
     incarnation: str
     """32 hexadecimal digits, drawn once per process."""
     environment: dict[str, str]
@@ -148,7 +150,7 @@ class Agent:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(delay_s, self.post, inputs.TimePassed())
 
-    def _do(self, effect: inputs.Effect) -> None:
+    def _do(self, effect: inputs.Effect) -> None:  # noqa: C901  # one flat case per effect
         match effect:
             case inputs.StartWorkers(order=order):
                 self.supervisor.start(order)
@@ -161,6 +163,8 @@ class Agent:
                 )
             case inputs.SignalWorkers(signum=signum):
                 self.supervisor.signal(signum)
+            case inputs.ForwardSignal(signum=signum, round=number):
+                self._forward(signal.Signals(signum).name, signum, number)
             case inputs.TellWorkers(round=number, notices=notices):
                 self.supervisor.tell(number, notices, self.node_name)
             case inputs.Sweep(token=token):
@@ -176,6 +180,13 @@ class Agent:
             case inputs.Exit(code=code, text=text):
                 self.exit_code, self.exit_text = code, text
                 self._done.set()
+
+    def _forward(self, name: str, signum: int, number: int | None) -> None:
+        if number is None:
+            log.info("signal_unheard", signal=name, why="no workers run that could be told")
+            return
+        self.supervisor.forward(signum)
+        log.info("signal_forwarded", signal=name, round=number)
 
     # --- what the link asks and says ---
 
@@ -317,9 +328,13 @@ class Agent:
                 post=self.post,
                 tasks=tasks,
             )
-            self.supervisor.attach()
-            for signum in SIGNALS:
+            # Before anything that has to be removed again is made.
+            for signum in settings.signals:
                 loop.add_signal_handler(signum, self.post, inputs.SignalReceived(signum))
+            try:
+                self.supervisor.attach()
+            except TimerFileRefused as error:
+                self.dismissed(USAGE_EXIT_CODE, str(error))
             self.post(inputs.PortReserved(self.ports.reserve()))
             linked = tasks.create_task(self.link.run())
             try:

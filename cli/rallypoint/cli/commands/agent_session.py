@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 from google.protobuf.duration_pb2 import Duration
 
 from rallypoint.agent.address import PortReserver, find_local_address, is_of_this_host
-from rallypoint.agent.environ import Launch
+from rallypoint.agent.environ import SIGNALS_ENV, Launch
 from rallypoint.agent.leftovers import AGENT_MARK_ENV, compute_mark
 from rallypoint.agent.process import WorkerHost
 from rallypoint.agent.run import Settings, new_agent
@@ -108,8 +108,13 @@ def _settings(
         drain_signal=args.drain_signal,
         coordinator_timeout_ms=args.join_timeout if timeout_ms is None else timeout_ms,
         fence_ms=args.fence_after,
+        signals=args.signals_to_handle,
         incarnation=incarnation,
-        environment={**for_workers, AGENT_MARK_ENV: compute_mark(incarnation)},
+        environment={
+            **for_workers,
+            AGENT_MARK_ENV: compute_mark(incarnation),
+            SIGNALS_ENV: ",".join(one.name for one in args.signals_to_handle),
+        },
     )
 
 
