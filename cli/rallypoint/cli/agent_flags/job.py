@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import signal
 
 from rallypoint.cli.flags import (
     Parser,
@@ -13,7 +12,6 @@ from rallypoint.cli.flags import (
     node_range,
     positive_int,
     seconds_ms,
-    signal_number,
 )
 
 EXIT_NO_REQUEUE = 93
@@ -28,7 +26,7 @@ LEASE_MS_MIN, LEASE_MS_MAX = 1_500, 3_600_000
 def add(parser: Parser) -> None:
     """Add the flags."""
     job = parser.add_argument_group(
-        "job (the same on every node, except workers, role, drains and --coordinator-timeout)"
+        "job (the same on every node, except workers, role and --coordinator-timeout)"
     )
     add = job.add_argument
     add(
@@ -77,17 +75,9 @@ def add(parser: Parser) -> None:
         ("--fence-after", 0, "until a lost node's workers are dead; at least the grace + 3 (off)"),
         ("--heartbeat-interval", None, "between signs of life, 0.1 to 300 (the coordinator's: 1)"),
         ("--lease", None, "a silent node counts as alive, 1.5 to 3600 (the coordinator's: 5)"),
-        ("--drain-timeout", 0, "workers go on after a SIGTERM to this agent; 0: stop them (0)"),
         ("--coordinator-timeout", None, "to do without a coordinator (default: the join timeout)"),
     ):
         add(name, type=seconds_ms, default=default_ms, metavar="S", help=f"seconds {meaning}")
-    add(
-        "--drain-signal",
-        type=signal_number,
-        default=signal.SIGTERM,
-        metavar="NAME",
-        help="tells workers that their node drains (default: SIGTERM)",
-    )
     add("--no-grow", action="store_true", help="never stop a round to take newcomers in")
 
 

@@ -7,7 +7,6 @@ import asyncio
 import os
 import secrets
 import socket
-import sys
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -15,16 +14,15 @@ from contextlib import asynccontextmanager
 from google.protobuf.duration_pb2 import Duration
 
 from rallypoint.agent.address import PortReserver, find_local_address, is_of_this_host
-from rallypoint.agent.environ import Launch
+from rallypoint.agent.environ import SIGNALS_ENV, Launch
 from rallypoint.agent.leftovers import AGENT_MARK_ENV, compute_mark
 from rallypoint.agent.process import WorkerHost
-from rallypoint.agent.run import Agent, Listener, Settings, new_agent
+from rallypoint.agent.run import Settings, new_agent
+from rallypoint.cli.commands.agent_reports import new_listener, new_reports
 from rallypoint.cli.flags import fail
 from rallypoint.cli.logs import configure_logs
 from rallypoint.cli.notes import Note
-from rallypoint.cli.render import render_finished
 from rallypoint.cli.resolution import Resolution
-from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import job_pb2
 from rallypoint.wire.durations import to_duration
 from rallypoint.wire.log import get_logger
@@ -51,9 +49,11 @@ async def _live(
 ) -> int:
     async with _coordinator(resolution) as target:
         settings = _settings(args, resolution, target, for_workers)
-        agent = new_agent(settings, _listener(args), _ports(resolution), _now_ms())
+        reports = new_reports(args, for_workers)
+        listener = new_listener(args, settings, reports)
+        agent = new_agent(settings, listener, _ports(resolution), _now_ms())
         exit_code = await agent.live(host)
-        _say_goodbye(agent)
+        reports.ended(exit_code, agent.exit_text, is_told=agent.state.drain is not None)
         return exit_code
 
 
@@ -99,6 +99,7 @@ def _settings(
         node_name_explicit=args.node_name is not None,
         node_rank=args.node_rank,
         address=address,
+        host_name=socket.gethostname(),
         labels=dict(args.label),
         launch_id=args.launch_id or _slurm_launch_id(),
         launch=Launch(args.script, tuple(args.args), args.module, args.no_python),
@@ -107,8 +108,13 @@ def _settings(
         drain_signal=args.drain_signal,
         coordinator_timeout_ms=args.join_timeout if timeout_ms is None else timeout_ms,
         fence_ms=args.fence_after,
+        signals=args.signals_to_handle,
         incarnation=incarnation,
-        environment={**for_workers, AGENT_MARK_ENV: compute_mark(incarnation)},
+        environment={
+            **for_workers,
+            AGENT_MARK_ENV: compute_mark(incarnation),
+            SIGNALS_ENV: ",".join(one.name for one in args.signals_to_handle),
+        },
     )
 
 
@@ -149,38 +155,6 @@ def _spec(args: argparse.Namespace) -> job_pb2.JobSpec:
 def _asked(ms: int | None) -> Duration | None:
     """Return what the command line asks of the coordinator; None leaves it to that."""
     return None if ms is None else to_duration(ms)
-
-
-def _listener(args: argparse.Namespace) -> Listener:
-    program = os.path.basename(args.script)
-    told: list[tuple[object, ...]] = []
-
-    def finished(message: agent_pb2.Finished) -> None:
-        text = render_finished(message, program)
-        if text:
-            print(text, file=sys.stderr, flush=True)
-
-    def waiting(message: job_pb2.Waiting) -> None:
-        """Log a wait when what it is for changes, not with every second of it."""
-        key = (message.kind, message.ready_nodes, *(node.name for node in message.nodes))
-        if told[-1:] != [key]:
-            told[:] = [key]
-            log.info("waiting", why=message.text)
-
-    def disconnected(why: str, timeout_s: float) -> None:
-        log.warning(
-            "coordinator_away",
-            why=why,
-            then="workers go on; without any, the agent gives up after "
-            f"{timeout_s:g} s (--coordinator-timeout)",
-        )
-
-    return Listener(finished, waiting, disconnected)
-
-
-def _say_goodbye(agent: Agent) -> None:
-    if agent.exit_code or agent.state.drain is not None:
-        print(f"node-agent: {agent.exit_text}", file=sys.stderr, flush=True)
 
 
 def _now_ms() -> int:

@@ -1,0 +1,95 @@
+"""Who hears from an agent how its job goes: the terminal, its scheduler, a reader of events."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from rallypoint.agent.events import About, Event, EventLog, Moment
+from rallypoint.agent.last_round import LastRound
+from rallypoint.agent.root_cause import ERROR_FILE_ENV, report_exit, report_finished
+from rallypoint.agent.run import Listener, Settings
+from rallypoint.cli.render import render_finished
+from rallypoint.v1 import agent_service_pb2 as agent_pb2
+from rallypoint.v1 import job_pb2
+from rallypoint.wire.log import get_logger
+
+log = get_logger()
+
+
+@dataclass(slots=True)
+class Reports:
+    """What one agent says of its job, besides its log."""
+
+    program: str
+    """What the workers run, as it was given: the title of the report, as torchrun's."""
+    error_file: str
+    """Where the scheduler of this agent looks for the root cause; empty: nowhere."""
+    _is_written: bool = False
+    _told: tuple[object, ...] = ()
+    """What the last line about a wait was for."""
+
+    def finished(self, message: agent_pb2.Finished, here: LastRound) -> None:
+        """Report the end of the run."""
+        text = render_finished(message, self.program, here)
+        if text:
+            print(text, file=sys.stderr, flush=True)
+        if self.error_file and message.outcome != job_pb2.OUTCOME_SUCCEEDED:
+            self._is_written = True
+            report_finished(self.error_file, message, here, _unix_s())
+
+    def waiting(self, message: job_pb2.Waiting) -> None:
+        """Log a wait when what it is for changes, not with every second of it."""
+        key = (message.kind, message.ready_nodes, *(node.name for node in message.nodes))
+        if self._told != key:
+            self._told = key
+            log.info("waiting", why=message.text)
+
+    def disconnected(self, why: str, timeout_s: float) -> None:
+        """Log that the coordinator is away."""
+        log.warning(
+            "coordinator_away",
+            why=why,
+            then="workers go on; without any, the agent gives up after "
+            f"{timeout_s:g} s (--coordinator-timeout)",
+        )
+
+    def ended(self, exit_code: int, text: str, *, is_told: bool) -> None:
+        """Say why the agent ends, unless it succeeded and `is_told` is false."""
+        if exit_code or is_told:
+            print(f"node-agent: {text}", file=sys.stderr, flush=True)
+        if self.error_file and exit_code and not self._is_written:
+            report_exit(self.error_file, text, exit_code, _unix_s())
+
+
+def new_reports(args: argparse.Namespace, environment: Mapping[str, str]) -> Reports:
+    """Return the reports of an agent with this command line and environment."""
+    return Reports(args.script, environment.get(ERROR_FILE_ENV, ""))
+
+
+def new_listener(args: argparse.Namespace, settings: Settings, reports: Reports) -> Listener:
+    """Return what an agent is given to say things to."""
+    events = _console_events(settings) if args.event_log_handler == "console" else None
+    return Listener(reports.finished, reports.waiting, reports.disconnected, events)
+
+
+def _console_events(settings: Settings) -> EventLog:
+    began_ns = time.monotonic_ns()
+
+    def moment() -> Moment:
+        since_ms = (time.monotonic_ns() - began_ns) // 1_000_000
+        return Moment(int(_unix_s() * 1000), since_ms)
+
+    def record(event: Event) -> None:
+        print(json.dumps(event), file=sys.stderr, flush=True)
+
+    about = About(settings.job_id, settings.role, settings.host_name, settings.launch.script)
+    return EventLog(about, record, moment)
+
+
+def _unix_s() -> float:
+    return time.time()  # noqa: TID251  # a time stamp for people to read
