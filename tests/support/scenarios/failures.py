@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 
 from support.commands import Command
@@ -15,21 +16,22 @@ SCRIPT = "what cannot be started is a mistake on the command line, known before 
 SIGNALLED = "a process that a signal ended says so with 128+n, as a shell does"
 
 
+STOPPED = "a worker that the launcher has ended itself has not failed"
+
+
 def report(ran: Ran) -> list[str]:
-    """Return the lines of the printed report, from the line after its title to its end."""
-    lines = ran.err.splitlines()
-    begin = next(number for number, line in enumerate(lines) if line.endswith(" FAILED"))
-    return [line.rstrip() for line in lines[begin:]]
+    """Return the lines of the printed report, from its title to its end; blanks count once."""
+    lines = [re.sub(r"(?<=\S)\s+", " ", line).rstrip() for line in ran.err.splitlines()]
+    return lines[next(at for at, line in enumerate(lines) if line.endswith(" FAILED")) :]
 
 
 def root_cause(ran: Ran) -> dict[str, str]:
     """Return the fields of the failure that the report names as the first, by name."""
     lines = report(ran)
-    fields = {}
-    for line in lines[lines.index(ROOT) + 2 :]:
-        name, colon, value = line.strip().partition(":")
-        if colon and line.startswith("  ") and name.strip() not in fields:
-            fields[name.strip()] = value.strip()
+    fields: dict[str, str] = {}
+    for line in lines[lines.index(ROOT) + 1 :]:
+        if field := re.fullmatch(r"  (\w+) ?: (.*)", line):
+            fields.setdefault(field[1], field[2])
     return fields
 
 
@@ -47,9 +49,14 @@ def failure(ran: Ran) -> None:
     assert cause["exitcode"] == f"7 (pid: {second.pid})"
     assert cause["error_file"] == "<N/A>"
     assert set(cause) >= {"time", "host", "traceback"}
-    before = lines[lines.index("Failures:") : lines.index(ROOT)]
-    assert "  rank      : 0 (local_rank: 0)" in before
-    assert f"  exitcode  : -15 (pid: {first.pid})  (SIGTERM)" in before
+    others = lines[3 : lines.index(ROOT)]
+    assert lines[2].startswith("Failures")
+    assert (f"  exitcode : -15 (pid: {first.pid}) (SIGTERM)" in others) == ran.expected(
+        torchrun=True, node_agent=False, why=STOPPED
+    )
+    assert ("  stopped by the agent, not failed: rank 0" in others) == ran.expected(
+        torchrun=False, node_agent=True, why=STOPPED
+    )
 
 
 @scenario("tell.py signal=SIGKILL")
@@ -60,7 +67,7 @@ def death_by_a_signal(ran: Ran) -> None:
 
     assert ran.codes == [1]
     assert "  <NO_OTHER_FAILURES>" in report(ran)
-    assert cause["exitcode"] == f"-9 (pid: {told.pid})  (SIGKILL)"
+    assert cause["exitcode"] == f"-9 (pid: {told.pid}) (SIGKILL)"
     assert cause["traceback"] == f"Signal 9 (SIGKILL) received by PID {told.pid}"
 
 
