@@ -9,15 +9,17 @@ import secrets
 import socket
 import time
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 from google.protobuf.duration_pb2 import Duration
 
 from rallypoint.agent.address import PortReserver, find_local_address, is_of_this_host
+from rallypoint.agent.console import Consoles, open_text
 from rallypoint.agent.environ import SIGNALS_ENV, Launch
 from rallypoint.agent.leftovers import AGENT_MARK_ENV, compute_mark
 from rallypoint.agent.process import WorkerHost
 from rallypoint.agent.run import Settings, new_agent
+from rallypoint.cli.agent_flags import output
 from rallypoint.cli.commands.agent_reports import new_listener, new_reports
 from rallypoint.cli.flags import fail
 from rallypoint.cli.logs import configure_logs
@@ -29,14 +31,22 @@ from rallypoint.wire.log import get_logger
 
 log = get_logger()
 
+REPORT_LIMIT_S = 5.0
+"""How long the agent waits for a slow console to take its report."""
+
 
 def run_session(args: argparse.Namespace, resolution: Resolution, host: WorkerHost) -> int:
     """Take part in the job until it ends; return the exit code."""
-    configure_logs(args.log_level, args.log_format)
+    consoles = Consoles.open()
+    configure_logs(args.log_level, args.log_format, open_text(consoles.err))
     _say(resolution.notes)
     for_workers = dict(os.environ)
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # its C core would write lines of its own
-    return asyncio.run(_live(args, resolution, host, for_workers))
+    try:
+        return asyncio.run(_live(args, resolution, host, for_workers, consoles))
+    finally:
+        with suppress(KeyboardInterrupt):  # a second Ctrl-C means that nobody wants to read it
+            consoles.err.flush(REPORT_LIMIT_S)
 
 
 def _say(notes: Sequence[Note]) -> None:
@@ -45,16 +55,22 @@ def _say(notes: Sequence[Note]) -> None:
 
 
 async def _live(
-    args: argparse.Namespace, resolution: Resolution, host: WorkerHost, for_workers: dict[str, str]
+    args: argparse.Namespace,
+    resolution: Resolution,
+    host: WorkerHost,
+    for_workers: dict[str, str],
+    consoles: Consoles,
 ) -> int:
     async with _coordinator(resolution) as target:
         settings = _settings(args, resolution, target, for_workers)
-        reports = new_reports(args, for_workers)
+        reports = new_reports(args, for_workers, consoles.err)
         listener = new_listener(args, settings, reports)
-        agent = new_agent(settings, listener, _ports(resolution), _now_ms())
-        exit_code = await agent.live(host)
-        reports.ended(exit_code, agent.exit_text, is_told=agent.state.drain is not None)
-        return exit_code
+        agent = new_agent(settings, listener, consoles, _ports(resolution), _now_ms())
+        try:
+            return await agent.live(host)
+        finally:
+            is_told = agent.state.drain is not None
+            reports.ended(agent.exit_code, agent.exit_text, is_told=is_told)
 
 
 def _ports(resolution: Resolution) -> PortReserver:
@@ -103,6 +119,7 @@ def _settings(
         labels=dict(args.label),
         launch_id=args.launch_id or _slurm_launch_id(),
         launch=Launch(args.script, tuple(args.args), args.module, args.no_python),
+        output=output.parse_spec(args),
         grace_ms=args.shutdown_timeout,
         drain_ms=args.drain_timeout,
         drain_signal=args.drain_signal,

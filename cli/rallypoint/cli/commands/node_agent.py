@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from rallypoint.cli.agent_flags import job, rendezvous, reports, signals, what, where
+from rallypoint.cli.agent_flags import job, output, rendezvous, reports, signals, what, where
 from rallypoint.cli.agent_flags.job import EXIT_NO_REQUEUE
 from rallypoint.cli.flags import Parser, add_common_flags, fail
 from rallypoint.cli.resolution import Unresolvable, resolve
 
 PROG = "node-agent"
-SUBJECTS = (where, rendezvous, job, signals, reports, what)
+SUBJECTS = (where, rendezvous, job, signals, output, reports, what)
 """In the order of --help."""
 
 
