@@ -13,7 +13,7 @@ Rules:
   * When the socket closes, the agent is gone: everything is killed, then the helper ends.
 
 Frames (see frames.py), agent to helper:
-    spawn   {id, argv, env, cwd} and the descriptors of stdout and stderr
+    spawn   {id, argv, env, cwd, cpus} and the descriptors of stdout and stderr
     signal  {ids (null: all), signal}   to the process group of each worker
     sweep   {token, limit_ms}           KILL every descendant
     fence   {at_ms}                     the same once this instant of CLOCK_MONOTONIC has passed,

@@ -109,6 +109,7 @@ class Supervisor:
             local_rank=local_rank,
             job_id=self.job_id,
             files=WorkerFiles(str(error_file), str(notice_file(self._folder, order.number))),
+            virtual_local_rank=self.launch.virtual_local_rank,
             ours=self.variables(),
         )
         python = self.environment.get("PYTHON_EXEC") or sys.executable
@@ -123,6 +124,7 @@ class Supervisor:
                     cwd=os.getcwd(),
                     stdout_fd=1,
                     stderr_fd=write_fd,
+                    cpus=self.launch.cpus_of(local_rank),
                 )
             )
         except BaseException:

@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 _SWITCHES = frozenset(
-    {"--standalone", "--no-grow", "-m", "--module", "--no-python", "-h", "--help", "--version"}
+    {
+        "--standalone",
+        "--no-grow",
+        "-m",
+        "--module",
+        "--no-python",
+        "--run-path",
+        "--virtual-local-rank",
+        "-h",
+        "--help",
+        "--version",
+    }
 )
 
 

@@ -13,8 +13,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from rallypoint.agent.address import find_local_address
+from rallypoint.agent.devices import WorkerCount
 from rallypoint.agent.environ import Launch
 from rallypoint.agent.leftovers import AGENT_MARK_ENV, compute_mark
+from rallypoint.agent.placement import Placement
 from rallypoint.agent.process import WorkerHost
 from rallypoint.agent.run import Agent, Listener, Settings, new_agent
 from rallypoint.cli.logs import configure_logs
@@ -27,19 +29,26 @@ from rallypoint.wire.log import get_logger
 log = get_logger()
 
 
-def run_session(args: argparse.Namespace, job_id: str, host: WorkerHost) -> int:
+def run_session(
+    args: argparse.Namespace, job_id: str, placement: Placement, host: WorkerHost
+) -> int:
     """Take part in the job until it ends; return the exit code."""
     configure_logs(args.log_level, args.log_format)
+    _tell_launch(args, placement.count)
     for_workers = dict(os.environ)
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # its C core would write lines of its own
-    return asyncio.run(_live(args, job_id, host, for_workers))
+    return asyncio.run(_live(args, job_id, placement, host, for_workers))
 
 
 async def _live(
-    args: argparse.Namespace, job_id: str, host: WorkerHost, for_workers: dict[str, str]
+    args: argparse.Namespace,
+    job_id: str,
+    placement: Placement,
+    host: WorkerHost,
+    for_workers: dict[str, str],
 ) -> int:
     async with _coordinator(args) as target:
-        settings = _settings(args, job_id, target, for_workers)
+        settings = _settings(args, job_id, target, placement, for_workers)
         agent = new_agent(settings, _listener(args), _now_ms())
         exit_code = await agent.live(host)
         _say_goodbye(agent)
@@ -61,8 +70,22 @@ async def _coordinator(args: argparse.Namespace) -> AsyncIterator[str]:
         yield f"127.0.0.1:{running.port}"
 
 
+def _tell_launch(args: argparse.Namespace, count: WorkerCount) -> None:
+    """Log what was found out or is without meaning here."""
+    if count.of:
+        why = {"why": "torch is not installed here"} if count.is_torch_missing else {}
+        asked = args.nproc_per_node
+        log.info("workers_counted", asked=asked, workers=count.number, of=count.of, **why)
+    if args.start_method != "spawn":
+        log.info("start_method_unused", why="only functions have one; this is a command line")
+
+
 def _settings(
-    args: argparse.Namespace, job_id: str, target: str, for_workers: dict[str, str]
+    args: argparse.Namespace,
+    job_id: str,
+    target: str,
+    placement: Placement,
+    for_workers: dict[str, str],
 ) -> Settings:
     incarnation = secrets.token_hex(16)
     address = args.local_addr
@@ -74,7 +97,7 @@ def _settings(
         coordinator=target,
         job_id=job_id,
         spec=_spec(args),
-        workers=args.nproc_per_node,
+        workers=placement.count.number,
         role=args.role,
         node_name=args.node_name or socket.gethostname(),
         node_name_explicit=args.node_name is not None,
@@ -82,7 +105,15 @@ def _settings(
         address=address,
         labels=dict(args.label),
         launch_id=args.launch_id or _slurm_launch_id(),
-        launch=Launch(args.script, tuple(args.args), args.module, args.no_python),
+        launch=Launch(
+            script=args.script,
+            args=tuple(args.args),
+            is_module=args.module,
+            no_python=args.no_python,
+            run_path=args.run_path,
+            virtual_local_rank=args.virtual_local_rank,
+            cpus=placement.cpus,
+        ),
         grace_ms=args.shutdown_timeout,
         drain_ms=args.drain_timeout,
         drain_signal=args.drain_signal,

@@ -36,10 +36,11 @@ def main(argv: Sequence[str]) -> int:
     args = build_parser().parse_args(with_dashes(argv))
     for subject in SUBJECTS:
         subject.check(args, PROG)
+    placement = what.place(args, PROG)
     # The helper process is started before gRPC is imported: from then on nothing here may fork.
     from rallypoint.agent.process import WorkerHost
 
     host = WorkerHost.launch()
     from rallypoint.cli.commands.agent_session import run_session
 
-    return run_session(args, where.resolve_job_id(args, os.environ), host)
+    return run_session(args, where.resolve_job_id(args, os.environ), placement, host)
