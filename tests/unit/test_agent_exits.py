@@ -19,7 +19,7 @@ from rallypoint.agent.core.model import (
     RunOrder,
 )
 from rallypoint.agent.core.step import step
-from rallypoint.agent.output import find_uncaught, read_error_file
+from rallypoint.agent.records import find_uncaught, read_error_file
 from rallypoint.agent.translate import report_message
 
 ORDER = RunOrder(1, 1, 2, 1, "127.0.0.1", 29_500, 0, 1, 1, 0, 0, 2, "default", 0, 2, max_restarts=0)

@@ -69,8 +69,10 @@ async def test_exit_is_reported(
 
 
 async def test_output_goes_to_the_given_descriptors(talk: Conversation, output: Lines) -> None:
-    """Stdout and stderr are the two descriptors of the request, stdin is empty."""
-    errors = Lines()
+    """Stdin, stdout and stderr are the descriptors of the request."""
+    errors, words = Lines(), os.memfd_create("words")
+    os.write(words, b"in\n")
+    os.lseek(words, 0, os.SEEK_SET)
     command = "cat; echo out; echo err >&2"
     talk.host.spawn(
         SpawnRequest(
@@ -80,10 +82,12 @@ async def test_output_goes_to_the_given_descriptors(talk: Conversation, output: 
             cwd="/",
             stdout_fd=output.write_fd,
             stderr_fd=errors.write_fd,
+            stdin_fd=words,
         )
     )
+    os.close(words)
 
-    assert (output.all(), errors.all()) == (b"out\n", b"err\n")
+    assert (output.all(), errors.all()) == (b"in\nout\n", b"err\n")
     errors.close()
 
 

@@ -179,7 +179,7 @@ class WorkerHost:
 
         Raises:
             HostClosed, HostStuck: there is nobody to ask.
-            OSError: the two descriptors cannot be duplicated.
+            OSError: the descriptors cannot be duplicated.
             FrameTooLarge: arguments and environment are beyond any kernel's limit.
         """
         frame = encode(
@@ -192,7 +192,7 @@ class WorkerHost:
                 "cpus": request.cpus,
             }
         )
-        self._send(frame, (request.stdout_fd, request.stderr_fd))
+        self._send(frame, (request.stdin_fd, request.stdout_fd, request.stderr_fd))
         self._requested.add(request.worker_id)
 
     def signal(self, signum: int, worker_ids: Collection[int] | None = None) -> None:

@@ -14,11 +14,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from rallypoint.agent.address import PortReserver
+from rallypoint.agent.console import Consoles
 from rallypoint.agent.core import inputs
 from rallypoint.agent.core.model import AgentState, Report
 from rallypoint.agent.core.step import next_deadline_ms, step
+from rallypoint.agent.destinations import OutputSpec
 from rallypoint.agent.environ import Launch
 from rallypoint.agent.link import FAREWELL_S_MAX, Link
+from rallypoint.agent.log_folder import LogFolder
+from rallypoint.agent.outputs import WorkerOutputs
 from rallypoint.agent.process import WorkerHost, become_subreaper
 from rallypoint.agent.supervisor import Supervisor
 from rallypoint.agent.translate import fill_snapshot, parse_desired, parse_notices
@@ -49,6 +53,7 @@ class Settings:
     labels: dict[str, str]
     launch_id: str
     launch: Launch
+    output: OutputSpec
     grace_ms: int
     drain_ms: int
     """How long workers may go on after a SIGTERM to the agent."""
@@ -78,6 +83,7 @@ class Agent:
 
     settings: Settings
     listener: Listener
+    consoles: Consoles
     state: AgentState
     node_name: str
     ports: PortReserver = field(default_factory=PortReserver)
@@ -296,6 +302,12 @@ class Agent:
                 variables=self.variables,
                 post=self.post,
                 tasks=tasks,
+                outputs=WorkerOutputs(
+                    settings.output,
+                    self.consoles,
+                    LogFolder(settings.output.log_dir, settings.job_id),
+                    node_name=lambda: self.node_name,
+                ),
             )
             self.supervisor.attach()
             for signum in SIGNALS:
@@ -323,7 +335,7 @@ class Agent:
             log.info("farewell_not_acknowledged")
 
 
-def new_agent(settings: Settings, listener: Listener, now_ms: int) -> Agent:
+def new_agent(settings: Settings, listener: Listener, consoles: Consoles, now_ms: int) -> Agent:
     """Return an agent that has not begun yet."""
     state = AgentState(
         workers=settings.workers,
@@ -334,4 +346,4 @@ def new_agent(settings: Settings, listener: Listener, now_ms: int) -> Agent:
         fence_ms=settings.fence_ms,
         away_since_ms=now_ms,
     )
-    return Agent(settings, listener, state, settings.node_name)
+    return Agent(settings, listener, consoles, state, settings.node_name)

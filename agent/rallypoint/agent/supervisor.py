@@ -22,8 +22,9 @@ from rallypoint.agent.environ import Launch, WorkerFiles, worker_command, worker
 from rallypoint.agent.frames import FrameTooLarge
 from rallypoint.agent.notices import notice_file, write_notices
 from rallypoint.agent.oom import OomWatch
-from rallypoint.agent.output import StderrPump, find_uncaught, read_error_file
+from rallypoint.agent.outputs import WorkerOutput, WorkerOutputs
 from rallypoint.agent.process import SpawnRequest, WorkerHost, WorkerHostError
+from rallypoint.agent.records import find_uncaught, read_error_file
 from rallypoint.agent.worker_events import (
     ORPHANS,
     Blocked,
@@ -52,8 +53,7 @@ _WORKERS_MAX = 1 << 16
 class _Worker:
     round: int
     local_rank: int
-    error_file: Path
-    pump: StderrPump
+    output: WorkerOutput
     uncaught: ErrorRecord | None = None
     """The error with which it was ending when it was signalled first."""
     uncaught_ns: int = 0
@@ -75,6 +75,7 @@ class Supervisor:
     post: Callable[[inputs.Input], None]
     """Takes what happens, in the event loop."""
     tasks: asyncio.TaskGroup
+    outputs: WorkerOutputs
     oom: OomWatch = field(default_factory=OomWatch.begin)
     _workers: dict[int, _Worker] = field(default_factory=dict)
     _sweep_token: int = 0
@@ -91,8 +92,15 @@ class Supervisor:
         """Start the workers of a round, in rank order."""
         if self._folder is None:
             self._folder = Path(tempfile.mkdtemp(prefix="rallypoint_"))
+        begin_error: OSError | None = None
+        try:
+            self.outputs.begin(order)
+        except OSError as error:  # of all workers
+            begin_error = error
         for local_rank in range(order.local_world_size):
             try:
+                if begin_error is not None:
+                    raise begin_error
                 self._spawn(order, local_rank)
             except (OSError, WorkerHostError, FrameTooLarge) as error:
                 text = f"cannot start a worker: {error}"
@@ -100,40 +108,31 @@ class Supervisor:
 
     def _spawn(self, order: RunOrder, local_rank: int) -> None:
         assert self._folder is not None
-        folder = self._folder / str(order.number) / str(local_rank)
-        folder.mkdir(parents=True, exist_ok=True)
-        error_file = folder / "error.json"
-        environment = worker_environment(
-            self.environment,
-            order,
-            local_rank=local_rank,
-            job_id=self.job_id,
-            files=WorkerFiles(str(error_file), str(notice_file(self._folder, order.number))),
-            virtual_local_rank=self.launch.virtual_local_rank,
-            ours=self.variables(),
-        )
         python = self.environment.get("PYTHON_EXEC") or sys.executable
         worker_id = _worker_id(order.number, local_rank)
-        read_fd, write_fd = os.pipe()
-        try:
+        with self.outputs.open(order, local_rank) as output:
+            notices = str(notice_file(self._folder, order.number))
+            environment = worker_environment(
+                self.environment,
+                order,
+                local_rank=local_rank,
+                job_id=self.job_id,
+                files=WorkerFiles(output.error_file, notices),
+                virtual_local_rank=self.launch.virtual_local_rank,
+                ours=self.variables(),
+            )
             self.host.spawn(
                 SpawnRequest(
                     worker_id=worker_id,
                     argv=worker_command(self.launch, python=python, local_rank=local_rank),
                     env=environment,
                     cwd=os.getcwd(),
-                    stdout_fd=1,
-                    stderr_fd=write_fd,
+                    stdout_fd=output.stdout_fd,
+                    stderr_fd=output.stderr_fd,
                     cpus=self.launch.cpus_of(local_rank),
                 )
             )
-        except BaseException:
-            os.close(read_fd)
-            raise
-        finally:
-            os.close(write_fd)
-        pump = StderrPump(read_fd, 2)
-        self._workers[worker_id] = _Worker(order.number, local_rank, error_file, pump)
+        self._workers[worker_id] = _Worker(order.number, local_rank, output)
 
     def signal(self, signum: int) -> None:
         """Signal the group of every worker that lives."""
@@ -152,9 +151,9 @@ class Supervisor:
 
     def _note_last_words(self, worker: _Worker) -> None:
         """Note whether the worker was ending of an error of its own before it is signalled."""
-        silent_ms = worker.pump.silent_ms()
+        silent_ms = worker.output.silent_ms()
         if not worker.is_signalled and silent_ms < TEARDOWN_MS:
-            worker.uncaught = find_uncaught(worker.pump.tail())
+            worker.uncaught = find_uncaught(worker.output.tail())
             worker.uncaught_ns = time.monotonic_ns() - silent_ms * 1_000_000
         worker.is_signalled = True
 
@@ -186,9 +185,10 @@ class Supervisor:
             self.post(inputs.Swept(self._sweep_token))
 
     async def close(self) -> None:
-        """End the helper, and with it whatever is left; remove the error files."""
+        """End the helper, and with it whatever is left; let out what the workers wrote."""
         await self.host.close()
         self.oom.close()
+        await self.outputs.finish()
         if self._folder is not None:
             await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
 
@@ -222,12 +222,14 @@ class Supervisor:
         signum = event.signal
         if event.exit_code is None and signum is None:
             signum = 9  # the helper died, and the parent-death signal took its workers
+        worker.output.hurry()
         if event.exit_code != 0:
-            await worker.pump.wait_end(TAIL_WAIT_S)
+            await worker.output.wait_end(TAIL_WAIT_S)
         # While a sweep is on SIGKILL is ours.
         is_suspect = event.signal == signal.SIGKILL and not self._sweep_token
         oom_killed = self.oom.ended(event.pid, is_suspect=is_suspect)
-        error = read_error_file(worker.error_file, ended_s) if event.exit_code != 0 else None
+        path = worker.output.error_file if event.exit_code != 0 else ""
+        error = read_error_file(Path(path), ended_s) if path else None
         if error is None and worker.uncaught is not None:
             age_ms = (seen_ns - worker.uncaught_ns) // 1_000_000
             error = replace(worker.uncaught, before_exit_ms=max(0, age_ms))
@@ -238,7 +240,7 @@ class Supervisor:
                 exit_code=event.exit_code,
                 signal=signum,
                 error=error,
-                stderr_tail=worker.pump.tail() if event.exit_code != 0 else "",
+                stderr_tail=worker.output.tail() if event.exit_code != 0 else "",
                 ago_ms=(time.monotonic_ns() - seen_ns) // 1_000_000,
                 oom_killed=oom_killed,
             )

@@ -7,18 +7,19 @@ import asyncio
 import os
 import secrets
 import socket
-import sys
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 from rallypoint.agent.address import find_local_address
+from rallypoint.agent.console import Consoles, open_text
 from rallypoint.agent.devices import WorkerCount
 from rallypoint.agent.environ import Launch
 from rallypoint.agent.leftovers import AGENT_MARK_ENV, compute_mark
 from rallypoint.agent.placement import Placement
 from rallypoint.agent.process import WorkerHost
-from rallypoint.agent.run import Agent, Listener, Settings, new_agent
+from rallypoint.agent.run import Listener, Settings, new_agent
+from rallypoint.cli.agent_flags import output
 from rallypoint.cli.logs import configure_logs
 from rallypoint.cli.render import render_finished
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
@@ -28,16 +29,24 @@ from rallypoint.wire.log import get_logger
 
 log = get_logger()
 
+REPORT_LIMIT_S = 5.0
+"""How long the agent waits for a slow console to take its report."""
+
 
 def run_session(
     args: argparse.Namespace, job_id: str, placement: Placement, host: WorkerHost
 ) -> int:
     """Take part in the job until it ends; return the exit code."""
-    configure_logs(args.log_level, args.log_format)
+    consoles = Consoles.open()
+    configure_logs(args.log_level, args.log_format, open_text(consoles.err))
     _tell_launch(args, placement.count)
     for_workers = dict(os.environ)
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # its C core would write lines of its own
-    return asyncio.run(_live(args, job_id, placement, host, for_workers))
+    try:
+        return asyncio.run(_live(args, job_id, placement, host, for_workers, consoles))
+    finally:
+        with suppress(KeyboardInterrupt):  # a second Ctrl-C means that nobody wants to read it
+            consoles.err.flush(REPORT_LIMIT_S)
 
 
 async def _live(
@@ -46,13 +55,19 @@ async def _live(
     placement: Placement,
     host: WorkerHost,
     for_workers: dict[str, str],
+    consoles: Consoles,
 ) -> int:
+    # The report comes last, after what the workers wrote.
+    reports: list[str] = []
     async with _coordinator(args) as target:
         settings = _settings(args, job_id, target, placement, for_workers)
-        agent = new_agent(settings, _listener(args), _now_ms())
-        exit_code = await agent.live(host)
-        _say_goodbye(agent)
-        return exit_code
+        agent = new_agent(settings, _listener(args, reports), consoles, _now_ms())
+        try:
+            return await agent.live(host)
+        finally:
+            if agent.exit_code or agent.state.drain is not None:
+                reports.append(f"node-agent: {agent.exit_text}")
+            consoles.err.say("".join(f"{report}\n" for report in reports).encode())
 
 
 @asynccontextmanager
@@ -114,6 +129,7 @@ def _settings(
             virtual_local_rank=args.virtual_local_rank,
             cpus=placement.cpus,
         ),
+        output=output.parse_spec(args),
         grace_ms=args.shutdown_timeout,
         drain_ms=args.drain_timeout,
         drain_signal=args.drain_signal,
@@ -156,14 +172,14 @@ def _spec(args: argparse.Namespace) -> job_pb2.JobSpec:
     )
 
 
-def _listener(args: argparse.Namespace) -> Listener:
+def _listener(args: argparse.Namespace, reports: list[str]) -> Listener:
     program = os.path.basename(args.script)
     told: list[tuple[object, ...]] = []
 
     def finished(message: agent_pb2.Finished) -> None:
         text = render_finished(message, program)
         if text:
-            print(text, file=sys.stderr, flush=True)
+            reports.append(text)
 
     def waiting(message: job_pb2.Waiting) -> None:
         """Log a wait when what it is for changes, not with every second of it."""
@@ -181,11 +197,6 @@ def _listener(args: argparse.Namespace) -> Listener:
         )
 
     return Listener(finished, waiting, disconnected)
-
-
-def _say_goodbye(agent: Agent) -> None:
-    if agent.exit_code or agent.state.drain is not None:
-        print(f"node-agent: {agent.exit_text}", file=sys.stderr, flush=True)
 
 
 def _now_ms() -> int:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from rallypoint.cli.agent_flags import job, what, where
+from rallypoint.cli.agent_flags import job, output, what, where
 from rallypoint.cli.agent_flags.job import EXIT_NO_REQUEUE
 from rallypoint.cli.flags import Parser, add_common_flags
 from rallypoint.cli.words import with_dashes
 
 PROG = "node-agent"
-SUBJECTS = (where, job, what)
+SUBJECTS = (where, job, output, what)
 """In the order of --help."""
 
 
