@@ -92,6 +92,26 @@ async def test_output_goes_to_the_given_descriptors(talk: Conversation, output: 
     errors.close()
 
 
+async def test_worker_is_bound_to_its_cpus(talk: Conversation, output: Lines) -> None:
+    """A worker begins on the CPUs of the request; when it may not have them it does not begin."""
+    allowed = os.sched_getaffinity(0)
+    wanted = {"worker_id": 1, "stdout_fd": output.write_fd, "stderr_fd": output.write_fd}
+    program = "import os; print(sorted(os.sched_getaffinity(0)))"
+    for cpus in ((min(allowed),), (1_000,), ()):
+        request = SpawnRequest(argv=(*PYTHON, program), env={}, cwd="/", cpus=cpus, **wanted)
+        talk.host.spawn(request)
+        event = await talk.next()
+        if isinstance(event, Spawned):
+            await talk.next()
+            assert output.line() == str([*cpus] or sorted(allowed))
+            continue
+
+        assert (cpus, type(event)) == ((1_000,), SpawnFailed)
+        assert isinstance(event, SpawnFailed)
+        assert event.errno == errno.EINVAL
+        assert "cannot be bound to CPUs [1000]: Invalid argument" in event.message
+
+
 async def test_many_workers_start_and_end(talk: Conversation) -> None:
     """Fifty workers at once: each is answered once and exits once, before Clean."""
     for worker_id in range(50):

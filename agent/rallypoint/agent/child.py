@@ -28,7 +28,7 @@ def become_worker(
     """Turn this freshly forked child into the worker; never returns.
 
     Args:
-        message: the spawn frame: argv, env, cwd.
+        message: the spawn frame: argv, env, cwd, cpus.
         stdio: descriptors for stdin, stdout and stderr, all above 2.
         report_fd: close-on-exec pipe; takes "<errno> <message>" when the child cannot exec.
         helper_pid: the parent.
@@ -41,6 +41,7 @@ def become_worker(
         _reset_signals()
         _arrange_descriptors(stdio, report_fd)
         os.chdir(message["cwd"])
+        _bind(message["cpus"])
         os.execvpe(message["argv"][0], message["argv"], message["env"])
     except OSError as error:
         report = f"{error.errno or errno.EIO} {error}"
@@ -48,6 +49,14 @@ def become_worker(
         report = f"{errno.EINVAL} {type(error).__name__}: {error}"
     os.write(report_fd, report.encode("utf-8", "backslashreplace")[:_REPORT_BYTES_MAX])
     os._exit(127)
+
+
+def _bind(cpus: list[int]) -> None:
+    try:
+        if cpus:
+            os.sched_setaffinity(0, cpus)
+    except OSError as error:  # they were taken from this container, or unplugged
+        raise OSError(error.errno, f"cannot be bound to CPUs {cpus}: {error.strerror}") from None
 
 
 def _reset_signals() -> None:

@@ -13,7 +13,7 @@ Rules:
   * When the socket closes, the agent is gone: everything is killed, then the helper ends.
 
 Frames (see frames.py), agent to helper:
-    spawn   {id, argv, env, cwd} and the descriptors of stdin, stdout and stderr
+    spawn   {id, argv, env, cwd, cpus} and the descriptors of stdin, stdout and stderr
     signal  {ids (null: all), signal,   to the process group of each worker, or to the worker's own
              alone}                     process and nobody that it has started
     sweep   {token, limit_ms}           KILL every descendant

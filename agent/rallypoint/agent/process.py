@@ -189,6 +189,7 @@ class WorkerHost:
                 "argv": [_to_wire(argument) for argument in request.argv],
                 "env": {_to_wire(key): _to_wire(value) for key, value in request.env.items()},
                 "cwd": _to_wire(os.path.abspath(request.cwd)),
+                "cpus": request.cpus,
             }
         )
         self._send(frame, (request.stdin_fd, request.stdout_fd, request.stderr_fd))

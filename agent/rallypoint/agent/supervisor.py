@@ -138,6 +138,7 @@ class Supervisor:
                     server=_socket_path(folder),
                     timers=self._timers.path,
                 ),
+                virtual_local_rank=self.launch.virtual_local_rank,
                 ours=self.variables(),
             )
             self.host.spawn(
@@ -148,6 +149,7 @@ class Supervisor:
                     cwd=os.getcwd(),
                     stdout_fd=output.stdout_fd,
                     stderr_fd=output.stderr_fd,
+                    cpus=self.launch.cpus_of(local_rank),
                 )
             )
         self._workers[worker_id] = _Worker(order.number, local_rank, output)

@@ -25,6 +25,7 @@ class SpawnRequest:
     stdout_fd: int  # only borrowed for the call: the caller may close it after
     stderr_fd: int  # the same; may be the same descriptor
     stdin_fd: int = 0  # the same; the caller's own unless given
+    cpus: tuple[int, ...] = ()  # what it is bound to before it begins; none: what the helper has
 
 
 @dataclass(frozen=True, slots=True)
