@@ -2,9 +2,10 @@
 
 The launchers take turns (A B A B), on one machine and in one run. The workers leave Python's own
 handling of signals as it is, so each dies of KeyboardInterrupt: alone, or with torch imported,
-whose teardown is then part of what the launcher waits for. Each launcher is its own session, so
-SIGINT comes to it alone, as a terminal's does for workers in sessions of their own. What is left
-of the job when its launcher has ended is counted too.
+whose teardown takes most of the time then, and on a busy machine all the more. So it is also shown
+how long the launcher itself takes once its last worker is dead. SIGINT goes to the launcher alone,
+as a terminal's does, because workers have sessions of their own. What is left of the job when its
+launcher has ended is counted too.
 
     python benchmarks/interrupt.py --repeats 20 --json interrupt.json
 """
@@ -20,6 +21,7 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -36,55 +38,82 @@ TARGET_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One row: how many workers, and whether they have imported torch."""
+    """How many workers, and whether they have imported torch."""
 
     workers: int
     with_torch: bool = False
 
-    def metric(self) -> Metric:
-        kind = "that have imported torch" if self.with_torch else "of plain Python"
-        title = f"SIGINT to the launcher's end, {self.workers} idle workers {kind}"
-        return Metric(title, "s", value_max=TARGET_S)
+    def metrics(self) -> tuple[Metric, Metric]:
+        """Return the rows of the whole time, and of the part after the last worker's end."""
+        what = f"{self.workers} idle worker{'s' if self.workers > 1 else ''}"
+        what += " with torch" if self.with_torch else ""
+        whole = Metric(f"{what}: SIGINT to the launcher's end", "s", value_max=TARGET_S)
+        return whole, Metric(f"{what}: the last one's end to the launcher's", "s")
 
 
 SETTINGS = (Setting(1), Setting(2), Setting(8), Setting(2, with_torch=True))
 
 
-def measure(launcher: Launcher, setting: Setting) -> tuple[float, int]:
-    """Return how long the launcher took to end, in seconds, and how many processes it left."""
+@dataclass(frozen=True, slots=True)
+class Interrupted:
+    """What one Ctrl-C came to."""
+
+    whole_s: float
+    """From SIGINT to the launcher's end."""
+    after_workers_s: float
+    """From the last worker's end to the launcher's."""
+    left: int
+    """Processes of the job that were still there then."""
+
+
+def await_end(pidfds: Sequence[int], deadline_s: float) -> int:
+    """Return when all of these processes have ended, in ns; raise when they have not in time."""
+    left = set(pidfds)
+    while left:
+        ended = select.select(list(left), [], [], max(0.0, deadline_s - time.monotonic()))[0]
+        if not ended:
+            raise MeasurementFailed(f"{len(left)} processes go on after SIGINT")
+        left.difference_update(ended)
+    return time.monotonic_ns()
+
+
+def measure(launcher: Launcher, setting: Setting) -> Interrupted:
     binary = "node-agent" if launcher is Launcher.RALLYPOINT else "torchrun"
-    with Trial() as trial:
+    with Trial() as trial, ExitStack() as stack:
         script, inbox = trial.script
         if setting.with_torch:
             script = str(trial.folder / "torch_worker.py")
             Path(script).write_text(f"import torch\n{WORKER_SOURCE}")
         flags = ["--standalone", "--nproc-per-node", str(setting.workers)]
         agent = trial.start([binary, *flags, script, inbox])
-        trial.collect(setting.workers)
+        workers = [os.pidfd_open(stamp.pid) for stamp in trial.collect(setting.workers)]
+        for pidfd in workers:
+            stack.callback(os.close, pidfd)
         time.sleep(SETTLE_S)
-        tree = list_tree(agent.popen.pid)
+        tree = list_tree(agent.popen.pid).keys() - {agent.popen.pid}
         began_ns = time.monotonic_ns()
         os.kill(agent.popen.pid, signal.SIGINT)
-        if not select.select([agent.pidfd], [], [], WAIT_LIMIT_S)[0]:
-            raise MeasurementFailed(f"{binary} goes on after SIGINT")
-        took_s = (time.monotonic_ns() - began_ns) / 1e9
-        left = [pid for pid in tree if pid != agent.popen.pid and Path(f"/proc/{pid}").exists()]
-        return took_s, len(left)
+        deadline_s = time.monotonic() + WAIT_LIMIT_S
+        workers_ns = await_end(workers, deadline_s)
+        ended_ns = await_end([agent.pidfd], deadline_s)
+        left = sum(Path(f"/proc/{pid}").exists() for pid in tree)
+    return Interrupted((ended_ns - began_ns) / 1e9, (ended_ns - workers_ns) / 1e9, left)
 
 
-def collect_samples(repeats: int, settings: Sequence[Setting]) -> tuple[Samples, dict[str, int]]:
+def collect_samples(repeats: int) -> tuple[Samples, dict[str, int]]:
     """Measure every setting `repeats` times, after one uncounted run; add up what was left."""
     samples: Samples = {}
     left_over = {launcher.value: 0 for launcher in Launcher}
-    for setting in settings:
-        metric = setting.metric()
+    for setting in SETTINGS:
         for repeat in range(repeats + 1):
             for launcher in Launcher:
-                took_s, left = measure(launcher, setting)
-                print(f"{repeat} {launcher} {metric.title}: {took_s:.3f}", file=sys.stderr)
-                left_over[launcher] += left
-                if repeat > 0:
-                    samples.setdefault(metric, {}).setdefault(launcher, []).append(took_s)
+                found = measure(launcher, setting)
+                print(f"{repeat} {launcher} {setting}: {found}", file=sys.stderr)
+                left_over[launcher] += found.left
+                values = (found.whole_s, found.after_workers_s)
+                for metric, value in zip(setting.metrics(), values, strict=True):
+                    if repeat > 0:
+                        samples.setdefault(metric, {}).setdefault(launcher, []).append(value)
     return samples, left_over
 
 
@@ -106,7 +135,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     began, load = datetime.now(UTC), os.getloadavg()[0]
     try:
-        samples, left_over = collect_samples(arguments.repeats, SETTINGS)
+        samples, left_over = collect_samples(arguments.repeats)
     except MeasurementFailed as error:
         notes = getattr(error, "__notes__", [])
         print(f"measurement failed: {error}", *notes, sep="\n", file=sys.stderr)
