@@ -14,13 +14,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from rallypoint.agent.address import PortReserver
+from rallypoint.agent.console import Consoles
 from rallypoint.agent.core import inputs
 from rallypoint.agent.core.model import AgentState, GoodbyeKind, Held, Report
 from rallypoint.agent.core.step import next_deadline_ms, step
+from rallypoint.agent.destinations import OutputSpec
 from rallypoint.agent.environ import Launch
 from rallypoint.agent.events import EventLog
 from rallypoint.agent.last_round import LastRound, last_round
 from rallypoint.agent.link import FAREWELL_S_MAX, USAGE_EXIT_CODE, Link
+from rallypoint.agent.log_folder import LogFolder
+from rallypoint.agent.outputs import WorkerOutputs
 from rallypoint.agent.process import WorkerHost, become_subreaper
 from rallypoint.agent.supervisor import Supervisor
 from rallypoint.agent.timers import TimerFileRefused
@@ -53,6 +57,7 @@ class Settings:
     labels: dict[str, str]
     launch_id: str
     launch: Launch
+    output: OutputSpec
     grace_ms: int
     drain_ms: int
     """How long workers may go on after a SIGTERM to the agent."""
@@ -87,6 +92,7 @@ class Agent:
 
     settings: Settings
     listener: Listener
+    consoles: Consoles
     state: AgentState
     node_name: str
     ports: PortReserver
@@ -327,6 +333,12 @@ class Agent:
                 variables=self.variables,
                 post=self.post,
                 tasks=tasks,
+                outputs=WorkerOutputs(
+                    settings.output,
+                    self.consoles,
+                    LogFolder(settings.output.log_dir, settings.job_id),
+                    node_name=lambda: self.node_name,
+                ),
             )
             # Before anything that has to be removed again is made.
             for signum in settings.signals:
@@ -345,7 +357,7 @@ class Agent:
                 linked.cancel()
                 if self._timer is not None:
                     self._timer.cancel()
-                await self.supervisor.close(keep_records=self.exit_code != 0)
+                await self.supervisor.close()
                 self.ports.close()
         assert self.exit_code is not None
         return self.exit_code
@@ -365,7 +377,13 @@ class Agent:
             log.info("farewell_not_acknowledged")
 
 
-def new_agent(settings: Settings, listener: Listener, ports: PortReserver, now_ms: int) -> Agent:
+def new_agent(
+    settings: Settings,
+    listener: Listener,
+    consoles: Consoles,
+    ports: PortReserver,
+    now_ms: int,
+) -> Agent:
     """Return an agent that has not begun yet; it gives the ports back when its life ends."""
     state = AgentState(
         workers=settings.workers,
@@ -376,4 +394,4 @@ def new_agent(settings: Settings, listener: Listener, ports: PortReserver, now_m
         fence_ms=settings.fence_ms,
         away_since_ms=now_ms,
     )
-    return Agent(settings, listener, state, settings.node_name, ports)
+    return Agent(settings, listener, consoles, state, settings.node_name, ports)

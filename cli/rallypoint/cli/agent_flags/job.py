@@ -10,7 +10,6 @@ from rallypoint.cli.flags import (
     fail,
     natural_int,
     node_range,
-    positive_int,
     seconds_ms,
 )
 
@@ -35,13 +34,6 @@ def add(parser: Parser) -> None:
         default=(1, 1),
         metavar="MIN:MAX",
         help="nodes of a round (default: 1)",
-    )
-    add(
-        "--nproc-per-node",
-        type=positive_int,
-        default=1,
-        metavar="N",
-        help="workers here (default: 1)",
     )
     add("--role", default="default", metavar="NAME", help="role of the workers here")
     add(
