@@ -165,10 +165,12 @@ def run_scenario(scenario: Scenario, launcher: Launcher, folder: Path, coordinat
         own = {"TMPDIR": str(folder / "tmp"), "PYTHON": sys.executable}
         env = world.env({**own, **scenario.env})
         port = str(world.ports.reserve())
+        launch = [str(SCRIPTS / "torchrun")]
+        if launcher is Launcher.NODE_AGENT:
+            launch = [NODE_AGENT, f"--coordinator={coordinator}"]
         commands = []
         for number, flags in enumerate(scenario.nodes):
             words = _split(f"{flags} {scenario.command}", port)
-            launch = _launch(launcher, words, env, coordinator)
             argv = [*_split(scenario.prefix, port), *launch, *words]
             commands.append(world.start(f"{launcher.value} {number}", argv, env))
         if scenario.drive is not None:
@@ -188,19 +190,6 @@ def run_scenario(scenario: Scenario, launcher: Launcher, folder: Path, coordinat
 
 def _split(text: str, port: str) -> list[str]:
     return shlex.split(text.replace("@port", port).replace("@python", sys.executable))
-
-
-def _launch(
-    launcher: Launcher, words: list[str], env: Mapping[str, str], coordinator: str
-) -> list[str]:
-    """Return the words before a scenario's own: who launches, and where its coordinator is.
-
-    A standalone node has no other, so there the first word is all that changes.
-    """
-    if launcher is Launcher.TORCHRUN:
-        return [str(SCRIPTS / "torchrun")]
-    is_standalone = "--standalone" in words or env.get("PET_STANDALONE") == "1"
-    return [NODE_AGENT] if is_standalone else [NODE_AGENT, f"--coordinator={coordinator}"]
 
 
 def _read_told(folder: Path) -> list[Told]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import signal
+from dataclasses import replace
+from pathlib import Path
 
 from support.commands import Command
-from support.launchers import Drive, Ran, scenario
+from support.launchers import Drive, Launcher, Ran, scenario
 from support.scenarios.launch import USAGE
 from support.world import World
 
@@ -98,13 +101,15 @@ def recorded_failure(ran: Ran) -> None:
 
 @scenario("""tell.py 'error={"message": "out of paper", "timestamp": 86400}' exit=5""")
 def error_file_with_a_text(ran: Ran) -> None:
-    """An error file may hold a text alone; its time is the failure's."""
+    """An error file may hold a text alone; its time is the failure's. The file that
+    the report names is there."""
     cause = root_cause(ran)
 
     assert ran.codes == [1]
     assert cause["exitcode"] == f"5 (pid: {ran.told[0].pid})"
     assert cause["traceback"] == "out of paper"
     assert cause["time"].startswith("1970-01-0")
+    assert json.loads(Path(cause["error_file"]).read_text())["message"] == "out of paper"
 
 
 @scenario("--run-path --log-dir logs tell.py raise=boom")
@@ -253,3 +258,95 @@ def sigusr1(ran: Ran) -> None:
     """A signal that is to be handled reaches the workers as itself; this one ends with success."""
     why = "SIGUSR1 is passed on and ends nothing: what the workers make of it counts"
     assert ran.codes == [ran.expected(torchrun=1, node_agent=0, why=why)]
+
+
+def _fail_on_the_second_node(world: World, commands: list[Command]) -> None:
+    """The worker of node 1 fails; that of node 0 does too, if nobody has ended it by then."""
+    world.mailbox.wait("started", 2)
+    first, second = sorted(world.mailbox.started(), key=lambda worker: worker.rank)
+    second.tell("exit", "7")
+    commands[1].wait()
+    with contextlib.suppress(ConnectionRefusedError):
+        first.tell("exit", "3")
+
+
+@scenario(
+    "--nnodes 2 --master-addr 127.0.0.1 --master-port @port tell.py obey",
+    nodes=("--node-rank 0", "--node-rank 1"),
+    drive=_fail_on_the_second_node,
+)
+def failure_of_another_node(ran: Ran) -> None:
+    """A node whose own workers are well hears of a failure elsewhere."""
+    here, there = (root_cause(replace(ran, nodes=[node])) for node in ran.nodes)
+
+    assert ran.codes == [1, 1]
+    assert (there["rank"], there["exitcode"]) == (
+        "1 (local_rank: 0)",
+        f"7 (pid: {ran.told[1].pid})",
+    )
+    assert (here == there) == ran.expected(
+        torchrun=False,
+        node_agent=True,
+        why="torchrun's node 0 runs on and reports its own failure; here the first failure of the "
+        "job ends the round everywhere, and is in every report",
+    )
+
+
+def _fail_twice(world: World, commands: list[Command]) -> None:
+    """Rank 0 fails in the first round, rank 1, so another node's, in the second."""
+    for round, culprit in enumerate((0, 1)):
+        world.mailbox.wait("started", 2 * round + 2)
+        workers = sorted(world.mailbox.started()[2 * round :], key=lambda worker: worker.rank)
+        workers[culprit].tell("exit", "3")
+    if commands[0].name.startswith(Launcher.TORCHRUN.value):
+        world.mailbox.wait("started", 6)
+        for worker in world.mailbox.started()[4:]:
+            worker.tell("exit", "0")
+
+
+@scenario(
+    "--nnodes 2 --max-restarts 1 --rdzv-backend c10d --rdzv-endpoint 127.0.0.1:@port "
+    "--rdzv-id frugal tell.py obey",
+    nodes=("", ""),
+    drive=_fail_twice,
+)
+def restarts_of_the_job(ran: Ran) -> None:
+    """Two failures of two nodes are more than one restart."""
+    why = "restarts are counted for the job: with torchrun each node has as many of its own"
+
+    assert ran.codes == ran.expected(torchrun=[0, 0], node_agent=[1, 1], why=why)
+    assert len(ran.told) == ran.expected(torchrun=6, node_agent=4, why=why)
+
+
+@scenario("--event-log-handler console --nproc-per-node 2 tell.py sync 1/obey 0/exit=3")
+def events(ran: Ran) -> None:
+    """torchrun's events as JSON lines, for whoever collects them."""
+    marker = '{"name": "torchelastic.worker.status.'
+    found = [json.loads(line) for line in ran.err.splitlines() if line.startswith(marker)]
+    kinds = [
+        (event["name"].removeprefix(marker[10:]), event["source"], event["metadata"]["global_rank"])
+        for event in found
+    ]
+    failed = next(event["metadata"] for event in found if event["name"].endswith("FAILED"))
+    details = json.loads(failed["metadata"])
+
+    assert ran.codes == [1]
+    assert kinds == [
+        ("RENDEZVOUS", "AGENT", None),
+        *ran.expected(
+            torchrun=[("ASSIGN_WORKER_RANKS", "AGENT", None)],
+            node_agent=[],
+            why="ranks come with the round: nothing is assigned after it",
+        ),
+        ("START", "WORKER", 0),
+        ("START", "WORKER", 1),
+        ("FAILED", "WORKER", 0),
+        (ran.expected(torchrun="FAILED", node_agent="TERMINATED", why=STOPPED), "WORKER", 1),
+        ("SUCCEEDED", "AGENT", None),
+    ]
+    assert failed.keys() == found[0]["metadata"].keys()
+    assert (failed["role"], failed["state"], failed["agent_restarts"]) == ("default", "FAILED", 0)
+    assert failed["worker_id"] == str(ran.told[0].pid)
+    assert details["exit_code"] == [3]
+    assert details["worker_pid"] == [ran.told[0].pid]
+    assert json.loads(failed["raw_error"])["message"] == "<NONE>"

@@ -87,6 +87,9 @@ def one_worker(ran: Ran) -> None:
     assert ran.codes == [0]
     assert ran.values(*PLACE) == ["0 0 1 1 0 1"]
     assert added(ran) == NAMES | ours(ran)
+    assert (ran.err == "") == ran.expected(
+        torchrun=True, node_agent=False, why="the log says when a round begins and with which ranks"
+    )
 
 
 @scenario(
@@ -198,9 +201,17 @@ def command_line_wins(ran: Ran) -> None:
 
 @scenario("tell.py", env={"PET_STANDALONE": "true"})
 def pet_switch_that_is_no_number(ran: Ran) -> None:
-    """Switches are 0 or 1 in the environment; another word is refused, and nothing is started."""
+    """A switch is on or off in the environment."""
+    why = "a word that can only be meant one way is taken for what it means"
+    assert ran.codes == [ran.expected(torchrun=1, node_agent=0, why=why)]
+    assert len(ran.told) == ran.expected(torchrun=0, node_agent=1, why=why)
+
+
+@scenario("tell.py", env={"PET_STANDALONE": "perhaps"})
+def pet_switch_that_says_nothing(ran: Ran) -> None:
+    """Another word is refused, and nothing is started."""
     assert ran.codes == [ran.expected(torchrun=1, node_agent=2, why=USAGE)]
-    assert ran.expected(torchrun="'true'", node_agent="PET_STANDALONE", why=USAGE) in ran.err
+    assert "'perhaps'" in ran.err
     assert ran.told == []
 
 
@@ -286,6 +297,13 @@ def standard_input(ran: Ran) -> None:
     assert [told.stdin for told in ran.told] == ["one line\nand another\n"]
 
 
+@scenario("tell.py", env={"LOGLEVEL": "ERROR"})
+def quiet(ran: Ran) -> None:
+    """A launcher that is to speak of errors only says nothing of a success."""
+    assert ran.codes == [0]
+    assert (ran.out, ran.err) == ([], "")
+
+
 @scenario("tell.py", prefix="@python terminal.py")
 def terminal(ran: Ran) -> None:
     """Workers have the launcher's terminal."""
@@ -299,10 +317,11 @@ def terminal(ran: Ran) -> None:
     assert [told.terminals for told in ran.told] == [[True, True, error]]
 
 
-@scenario("--virtual-local-rank --nproc-per-node 2 tell.py")
+@scenario("--virtual-local-rank --nproc-per-node 2 tell.py 'number ${local_rank}'")
 def virtual_local_rank(ran: Ran) -> None:
-    """Every worker has local rank 0 and sees one device, its own."""
+    """Every worker has local rank 0 and sees one device; `${local_rank}` stays what it is."""
     assert ran.codes == [0]
+    assert [told.argv for told in ran.told] == [["number 0"], ["number 1"]]
     assert ran.values("LOCAL_RANK", "CUDA_VISIBLE_DEVICES") == ["0 0", "0 1"]
 
 
@@ -433,7 +452,7 @@ def too_few_nodes(ran: Ran) -> None:
     assert (
         ran.expected(
             torchrun="RendezvousTimeoutError",
-            node_agent="1 of 2",
+            node_agent="1 of at least 2 nodes were ready",
             why="the report says who is missing, not where in the launcher it was noticed",
         )
         in ran.err

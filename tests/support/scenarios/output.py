@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from support.launchers import Ran, scenario
 from support.scenarios.launch import USAGE
 
@@ -61,6 +63,18 @@ def redirected_both(ran: Ran) -> None:
     assert ran.codes == [0]
     assert ran.files("logs") == logs(ran, "0/stderr.log", "0/stdout.log")
     assert (heard(ran, "o"), heard(ran, "e")) == ([], [])
+
+
+@scenario(f"--redirects 3 tell.py {BOTH}")
+def redirected_without_a_folder(ran: Ran) -> None:
+    """Without a log folder there is one below the folder for temporary files, and it stays."""
+    (told,) = ran.told
+    folder = Path(told.env["TORCHELASTIC_ERROR_FILE"]).parent
+
+    assert ran.codes == [0]
+    assert folder.is_relative_to(ran.folder / "tmp")
+    assert (folder / "stdout.log").read_text() == f"o-{told.pid}\n"
+    assert (folder / "stderr.log").read_text() == f"e-{told.pid}\n"
 
 
 @scenario(f"--nproc-per-node 3 --redirects=0:1,2:2 --log_dir=logs tell.py {BOTH}")
@@ -191,16 +205,18 @@ def duplicated_output(ran: Ran) -> None:
 
 
 @scenario(
-    "-t 3 --log-dir logs --duplicate-stderr-filters=apple tell.py err=apple err=pear out=apple"
+    "-t3 --log-dir logs --duplicate-stderr-filters=apple "
+    "tell.py err=apple err=pear out=apple 'part=the end'"
 )
 def duplicated_errors(ran: Ran) -> None:
-    """The same for standard error."""
+    """The same for standard error; a last line without an end is a line."""
     assert ran.codes == [0]
     assert ran.files("logs") == {
         "attempt_0/filtered_stderr.log": "[default0]:apple\n",
         "attempt_0/0/stderr.log": "apple\npear\n",
-        "attempt_0/0/stdout.log": "apple\n",
+        "attempt_0/0/stdout.log": "apple\nthe end",
     }
+    assert ran.out == ["[default0]:apple", "[default0]:the end"]
 
 
 @scenario("-r 1 -t 2 --log-dir logs --max-restarts 1 tell.py out=first@0 out=second@1 exit=3@0")

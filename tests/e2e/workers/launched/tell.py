@@ -6,6 +6,7 @@ written down.
 `PID` in a text is the worker's process id.
 
     out=TEXT, err=TEXT   a line to standard output or error
+    part=TEXT            to standard output, without an end of line
     sync                 wait until every rank of the node has come here
     exit=N, signal=NAME  end
     raise=TEXT           end by an exception
@@ -74,6 +75,8 @@ def obey(verb: str, value: str) -> None:
         case "out" | "err":
             line = value.replace("PID", str(os.getpid())) + "\n"
             os.write(1 if verb == "out" else 2, line.encode())
+        case "part":
+            os.write(1, value.encode())
         case "sync":
             sync()
         case "exit":
