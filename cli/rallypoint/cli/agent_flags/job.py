@@ -51,7 +51,7 @@ def add(parser: Parser) -> None:
         type=natural_int,
         default=0,
         metavar="N",
-        help="for the whole job (default: 0)",
+        help="counted for the whole job (default: 0; torchrun: for each agent)",
     )
     for name, default, meaning in (
         ("--quarantine-after", 3, "failures of a node that set it aside; 0: never (3)"),
@@ -66,17 +66,21 @@ def add(parser: Parser) -> None:
         add(name, type=exit_codes, default=(), metavar="N,…", help=meaning)
     for name, default_ms, meaning in (
         ("--join-timeout", 600_000, "to wait for MIN nodes (600)"),
-        ("--last-call", 5_000, "to wait for more than MIN, anew with every arrival (5)"),
+        (
+            "--last-call",
+            5_000,
+            "to wait for more than MIN, anew with every arrival (5; torchrun: 30)",
+        ),
         ("--settle-time", 5_000, "to collect newcomers, anew with every arrival (5)"),
         ("--grow-after", 10_000, "that a round lives before it is stopped to grow (10)"),
-        ("--shutdown-timeout", 30_000, "from the stop signal to SIGKILL (30)"),
+        ("--shutdown-timeout", 30_000, "from the stop signal to SIGKILL, whatever the reason (30)"),
         ("--restart-backoff", 1_000, "before the third restart in a row; doubles; 0: none (1)"),
         ("--progress-after", 300_000, "that a round lives to have made progress (300)"),
         ("--quarantine-window", 600_000, "for which a failure of a node counts (600)"),
         ("--quarantine-cooldown", 300_000, "that a node is set aside; doubles (300)"),
         ("--fence-after", 0, "until a lost node's workers are dead; at least the grace + 3 (off)"),
-        ("--heartbeat-interval", None, "between signs of life, 0.1 to 300 (the coordinator's: 1)"),
-        ("--lease", None, "a silent node counts as alive, 1.5 to 3600 (the coordinator's: 5)"),
+        ("--heartbeat-interval", None, "between signs of life (the coordinator's: 1; torchrun: 5)"),
+        ("--lease", None, "a silent node counts as alive (the coordinator's: 5; torchrun: 15)"),
         ("--drain-timeout", 0, "workers go on after a SIGTERM to this agent; 0: stop them (0)"),
         ("--coordinator-timeout", None, "to do without a coordinator (default: the join timeout)"),
     ):

@@ -12,30 +12,37 @@ OWN_BACKEND = "rallypoint"
 
 def add(parser: Parser) -> None:
     """Add the flags."""
-    group = parser.add_argument_group("rendezvous, as torchrun has it")
-    add = group.add_argument
+    add = parser.add_argument_group("where, in the words of torchrun").add_argument
     add("--rdzv-endpoint", default="", metavar="HOST:PORT", help="another name for --coordinator")
     add("--rdzv-id", metavar="ID", help="another name for --job-id")
     add(
         "--rdzv-backend",
         default=OWN_BACKEND,
         metavar="NAME",
-        help="any: a coordinator takes its place (torchrun: static)",
+        help="any; the coordinator takes its place (torchrun: static)",
     )
     add(
         "--rdzv-conf",
         type=rdzv_conf.parse,
         default={},
         metavar="K=V,…",
-        help=f"heard: {', '.join(sorted(rdzv_conf.HEARD))}",
+        help=f"other names for flags of the job: {', '.join(rdzv_conf.HEARD)}; others of torch "
+        "have no effect",
     )
-    add("--master-addr", default="", metavar="ADDR", help="MASTER_ADDR, given by --node-rank 0")
+    add(
+        "--master-addr",
+        default="",
+        metavar="ADDR",
+        help="what --node-rank 0 gives as MASTER_ADDR (default: its --local-addr; torchrun: "
+        "127.0.0.1)",
+    )
     add(
         "--master-port",
         type=port_number,
         default=0,
         metavar="PORT",
-        help="MASTER_PORT in every round (default: a new free one each)",
+        help="what it gives as MASTER_PORT (default: a new free one in every round; torchrun: "
+        "29500)",
     )
     add("--monitor-interval", type=float, metavar="S", help="no effect: nothing here is polled")
 
