@@ -70,6 +70,24 @@ SAME = ("role", "max_restarts", "module", "no_python", "standalone", "local_addr
 OPEN = {"rdzv_id": "none", "rdzv_endpoint": "", "node_rank": 0, "master_port": None}
 """What has no value here unless one was given, and torchrun's default for it."""
 
+NOT_YET = frozenset(
+    {
+        "--duplicate-stderr-filters",
+        "--duplicate-stdout-filters",
+        "--event-log-handler",
+        "--local-ranks-filter",
+        "--log-dir",
+        "--logs-specs",
+        "--numa-binding",
+        "--redirects",
+        "--run-path",
+        "--signals-to-handle",
+        "--start-method",
+        "--tee",
+        "--virtual-local-rank",
+    }
+)
+
 
 @pytest.fixture(scope="module")
 def torchrun() -> Any:
@@ -86,6 +104,13 @@ def test_names_are_those_of_torchrun(torchrun: Any) -> None:
     names, _ = torchrun
 
     assert {name.replace("_", "-") for name in names} == TORCHRUN_FLAGS
+
+
+def test_every_flag_of_torchrun_is_ours(torchrun: Any) -> None:
+    """By its name; underscores and variables follow from that."""
+    known = build_parser()._option_string_actions
+
+    assert {name.replace("_", "-") for name in torchrun[0]} - NOT_YET <= known.keys()
 
 
 @pytest.mark.parametrize("index", range(len(LINES)), ids=[line or "-" for line, _ in LINES])

@@ -85,8 +85,16 @@ def refuse(text: str) -> str:
 
 
 def test_what_was_given_is_known() -> None:
-    """By the command line or by a variable, not by default: both say what somebody wants."""
+    """By which flag or variable, not by default: all of them say what somebody wants."""
     environment = {"PET_ROLE": "x", "LOGLEVEL": "INFO", "PET_NNODES": ""}
-    args = build_parser().read(["--last-call", "5", "-m", "a", "--no-grow"], environment)
+    args = build_parser().read(
+        ["--last-call", "5", "-m", "--no_grow", "a", "--role=y"], environment
+    )
 
-    assert args.given == {"last_call", "module", "role", "log_level"}
+    assert args.given == {
+        "last_call": "--last-call",
+        "module": "--module",
+        "no_grow": "--no-grow",
+        "log_level": "LOGLEVEL",
+        "role": "PET_ROLE",
+    }

@@ -35,7 +35,8 @@ class Parser(argparse.ArgumentParser):
         """Parse flags as torchrun takes them, then variables for those that were not given.
 
         Returns:
-            The values by name; `given` among them, the names of those that have no default value.
+            The values by name. `given` among them maps the names of those that were given to how:
+            by which flag or variable, for a person.
         """
         try:
             line = read_line(argv, self._option_string_actions, TORCHRUN_FLAGS)
@@ -43,7 +44,7 @@ class Parser(argparse.ArgumentParser):
             self.error(str(bad))
         program = ["--", *line.program] if line.program else []
         args = self.parse_args([*(given.word() for given in line.flags), *program])
-        args.given = {given.flag.dest for given in line.flags}
+        args.given = {given.flag.dest: given.name() for given in line.flags}
         for flag in self._actions:
             is_open = flag.option_strings and flag.default is not argparse.SUPPRESS
             if is_open and flag.dest not in args.given:
@@ -68,7 +69,12 @@ class Parser(argparse.ArgumentParser):
         except (argparse.ArgumentError, argparse.ArgumentTypeError) as error:
             fail(self.prog, f"{name}: {getattr(error, 'message', error)}")
         setattr(args, flag.dest, value)
-        args.given.add(flag.dest)
+        args.given[flag.dest] = name
+
+
+def how_given(args: argparse.Namespace, dest: str) -> str:
+    """Return the flag or variable that a value came from; the flag if it was not given at all."""
+    return str(args.given.get(dest, f"--{dest.replace('_', '-')}"))
 
 
 def fail(prog: str, message: str) -> NoReturn:

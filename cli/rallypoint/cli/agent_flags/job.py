@@ -9,6 +9,7 @@ from rallypoint.cli.flags import (
     Parser,
     exit_codes,
     fail,
+    how_given,
     natural_int,
     node_range,
     positive_int,
@@ -108,11 +109,12 @@ def check(args: argparse.Namespace, prog: str) -> None:
 
 def _check_silence(args: argparse.Namespace, prog: str) -> None:
     """Refuse heartbeats, leases and fences that the coordinator would refuse."""
-    for flag, asked_ms, low_ms, high_ms in (
-        ("--heartbeat-interval", args.heartbeat_interval, HEARTBEAT_MS_MIN, HEARTBEAT_MS_MAX),
-        ("--lease", args.lease, LEASE_MS_MIN, LEASE_MS_MAX),
+    for dest, asked_ms, low_ms, high_ms in (
+        ("heartbeat_interval", args.heartbeat_interval, HEARTBEAT_MS_MIN, HEARTBEAT_MS_MAX),
+        ("lease", args.lease, LEASE_MS_MIN, LEASE_MS_MAX),
     ):
         if asked_ms is not None and not low_ms <= asked_ms <= high_ms:
+            flag = how_given(args, dest)
             fail(prog, f"{flag} must be {low_ms / 1000:g} to {high_ms / 1000:g} seconds")
     beats_ms = min(3 * (args.heartbeat_interval or 1_000), args.lease or 3 * HEARTBEAT_MS_MAX)
     beyond_ms = max(FENCE_BEYOND_GRACE_MS, beats_ms)

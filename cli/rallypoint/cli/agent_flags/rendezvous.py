@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from rallypoint.cli.agent_flags import rdzv_conf
-from rallypoint.cli.flags import Parser, fail, port_number
+from rallypoint.cli.flags import Parser, fail, how_given, port_number
 
 OWN_BACKEND = "rallypoint"
 
@@ -52,4 +52,4 @@ def check(args: argparse.Namespace, prog: str) -> None:
     try:
         rdzv_conf.apply(args)
     except rdzv_conf.BadConf as bad:
-        fail(prog, f"--rdzv-conf: {bad}")
+        fail(prog, f"{how_given(args, 'rdzv_conf')}: {bad}")

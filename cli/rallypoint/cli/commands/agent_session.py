@@ -19,7 +19,7 @@ from rallypoint.agent.environ import Launch
 from rallypoint.agent.leftovers import AGENT_MARK_ENV, compute_mark
 from rallypoint.agent.process import WorkerHost
 from rallypoint.agent.run import Agent, Listener, Settings, new_agent
-from rallypoint.cli.flags import fail
+from rallypoint.cli.flags import fail, how_given
 from rallypoint.cli.logs import configure_logs
 from rallypoint.cli.notes import Note
 from rallypoint.cli.render import render_finished
@@ -51,17 +51,18 @@ async def _live(
 ) -> int:
     async with _coordinator(resolution) as target:
         settings = _settings(args, resolution, target, for_workers)
-        agent = new_agent(settings, _listener(args), _ports(resolution), _now_ms())
+        ports = _ports(args, resolution.master_port)
+        agent = new_agent(settings, _listener(args), ports, _now_ms())
         exit_code = await agent.live(host)
         _say_goodbye(agent)
         return exit_code
 
 
-def _ports(resolution: Resolution) -> PortReserver:
+def _ports(args: argparse.Namespace, chosen: int) -> PortReserver:
     try:
-        return PortReserver(resolution.master_port)
+        return PortReserver(chosen)
     except OSError as error:
-        fail("node-agent", f"--master-port: {resolution.master_port}: {error.strerror}")
+        fail("node-agent", f"{how_given(args, 'master_port')}: {chosen}: {error.strerror}")
 
 
 @asynccontextmanager
