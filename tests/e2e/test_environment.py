@@ -30,9 +30,10 @@ ALWAYS = frozenset(
         "TORCHELASTIC_ERROR_FILE",
         "TORCHELASTIC_SIGNALS_TO_HANDLE",
         "TORCH_NCCL_ASYNC_ERROR_HANDLING",
+        "TORCH_WORKER_SERVER_SOCKET",
     }
 )
-"""What torchrun sets for every worker."""
+"""What torchrun sets for every worker, and the socket that it leaves to the user."""
 # Node (group rank), local rank, rank, role, rank and world size in the role, workers on the node.
 PLACES = """
     n2  0 0 0 trainer 0 3 1
@@ -80,6 +81,7 @@ def test_every_variable_of_every_worker(world: World) -> None:
         assert Path(worker.env["TORCHELASTIC_ERROR_FILE"]).name == "error.json"
     assert len({worker.env["MASTER_PORT"] for worker in workers}) == 1
     assert len({worker.env["TORCHELASTIC_ERROR_FILE"] for worker in workers}) == 6
+    assert len({worker.env["TORCH_WORKER_SERVER_SOCKET"] for worker in workers}) == 6
 
 
 def test_what_the_operator_has_set_is_passed_on(world: World) -> None:

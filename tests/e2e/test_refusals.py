@@ -36,6 +36,14 @@ HERE = "--coordinator=localhost:1"
         ((HERE, "--max-restarts", "-1", OBEDIENT), "--max-restarts: '-1' is not 0 or more"),
         ((HERE, "--role", "-x", OBEDIENT), "--role needs a value; if -x is meant, write --role=-x"),
         ((HERE, "--nnodes"), "--nnodes needs a value"),
+        (
+            (HERE, "--signals-to-handle=TERM,KILL", OBEDIENT),
+            "--signals-to-handle: 'KILL' is not a signal that a program can catch",
+        ),
+        (
+            (HERE, "--signals-to-handle=INT", "--drain-timeout=5", OBEDIENT),
+            "--drain-timeout needs SIGTERM among --signals-to-handle",
+        ),
         ((HERE,), "the following arguments are required: script"),
         ((HERE, "missing.py"), "missing.py: no such script in /"),
         ((HERE, "--no-python", "no-such-program"), "no-such-program: no such program"),

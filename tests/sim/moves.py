@@ -305,7 +305,9 @@ class Play(ServerSide):
         if site.exit_due is not None and is_quiet:
             self._exit(number)
 
-    def _do(self, number: int, effect: agent_inputs.Effect) -> list[agent_inputs.Input]:
+    def _do(  # noqa: C901  # one flat case per effect
+        self, number: int, effect: agent_inputs.Effect
+    ) -> list[agent_inputs.Input]:
         """Carry out an effect; return what the agent hears of at once."""
         site = self.sites[number]
         match effect:
@@ -320,8 +322,10 @@ class Play(ServerSide):
                 self._put(number, sweep=token)
             case agent_inputs.ReservePort():
                 return [self._reserved(number)]
-            case agent_inputs.TellWorkers() | agent_inputs.FenceFell():
-                pass  # no worker here reads notices
+            case agent_inputs.TellWorkers() | agent_inputs.ForwardSignal():
+                pass  # no worker here reads notices, or handles a signal
+            case agent_inputs.FenceFell():
+                pass
             case agent_inputs.ArmFence(at_ms=at_ms):
                 self._put(number, fence_at_ms=at_ms)
             case agent_inputs.SendReports():

@@ -148,9 +148,9 @@ class World:
         assert pid in self.marked()
         kill(pid)
 
-    def left(self, spared: Collection[int] = ()) -> list[str]:
+    def left(self, spared: Collection[int] = (), limit_s: float = 5) -> list[str]:
         """Return the marked processes that live after a moment, but for the spared, described."""
-        return [describe(pid) for pid in await_none_marked(self._mark, spared, limit_s=5)]
+        return [describe(pid) for pid in await_none_marked(self._mark, spared, limit_s)]
 
 
 def start_coordinator(world: World, port: int) -> Command:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import signal
 
 from rallypoint.cli.flags import (
     Parser,
@@ -12,9 +11,7 @@ from rallypoint.cli.flags import (
     how_given,
     natural_int,
     node_range,
-    positive_int,
     seconds_ms,
-    signal_number,
 )
 
 EXIT_NO_REQUEUE = 93
@@ -29,7 +26,7 @@ LEASE_MS_MIN, LEASE_MS_MAX = 1_500, 3_600_000
 def add(parser: Parser) -> None:
     """Add the flags."""
     job = parser.add_argument_group(
-        "job (the same on every node, except workers, role, drains and --coordinator-timeout)"
+        "job (the same on every node, except workers, role and --coordinator-timeout)"
     )
     add = job.add_argument
     add(
@@ -38,13 +35,6 @@ def add(parser: Parser) -> None:
         default=(1, 1),
         metavar="MIN:MAX",
         help="nodes of a round (default: 1)",
-    )
-    add(
-        "--nproc-per-node",
-        type=positive_int,
-        default=1,
-        metavar="N",
-        help="workers here (default: 1)",
     )
     add("--role", default="default", metavar="NAME", help="role of the workers here")
     add(
@@ -82,17 +72,9 @@ def add(parser: Parser) -> None:
         ("--fence-after", 0, "until a lost node's workers are dead; at least the grace + 3 (off)"),
         ("--heartbeat-interval", None, "between signs of life (the coordinator's: 1; torchrun: 5)"),
         ("--lease", None, "a silent node counts as alive (the coordinator's: 5; torchrun: 15)"),
-        ("--drain-timeout", 0, "workers go on after a SIGTERM to this agent; 0: stop them (0)"),
         ("--coordinator-timeout", None, "to do without a coordinator (default: the join timeout)"),
     ):
         add(name, type=seconds_ms, default=default_ms, metavar="S", help=f"seconds {meaning}")
-    add(
-        "--drain-signal",
-        type=signal_number,
-        default=signal.SIGTERM,
-        metavar="NAME",
-        help="tells workers that their node drains (default: SIGTERM)",
-    )
     add("--no-grow", action="store_true", help="never stop a round to take newcomers in")
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from rallypoint.cli.agent_flags import job, rendezvous, what, where
+from rallypoint.cli.agent_flags import job, output, rendezvous, reports, signals, what, where
 from rallypoint.cli.agent_flags.job import EXIT_NO_REQUEUE
 from rallypoint.cli.flags import Parser, add_common_flags, fail
 from rallypoint.cli.resolution import Unresolvable, resolve
 from rallypoint.cli.variables import FURTHER
 
 PROG = "node-agent"
-SUBJECTS = (where, rendezvous, job, what)
+SUBJECTS = (where, rendezvous, job, signals, output, reports, what)
 """In the order of --help."""
 
 
@@ -45,10 +45,12 @@ def main(argv: Sequence[str]) -> int:
         resolution = resolve(args, os.environ, fresh=f"job-{os.urandom(6).hex()}")
     except Unresolvable as error:
         fail(PROG, str(error))
+    placement = what.place(args, PROG)
+    signals.ignore_telling(args)
     # The helper process is started before gRPC is imported: from then on nothing here may fork.
     from rallypoint.agent.process import WorkerHost
 
     host = WorkerHost.launch()
     from rallypoint.cli.commands.agent_session import run_session
 
-    return run_session(args, resolution, host)
+    return run_session(args, resolution, placement, host)

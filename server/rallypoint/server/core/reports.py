@@ -31,6 +31,7 @@ from rallypoint.server.core.model import (
     LOST_MAX,
     Activity,
     Departure,
+    FailedWorker,
     Job,
     NodeName,
     Phase,
@@ -210,7 +211,8 @@ def register_exits(draft: Draft, session: SessionId, exits: tuple[WorkerExit, ..
     round = replace(round, any_finished=any_finished)
     for exit in failed:
         rank = node.assignment.first_rank + exit.local_rank
-        round = with_failure(round, node.name, rank, exit, draft.now_ms)
+        failed_worker = FailedWorker(node.name, rank, exit, host=node.identity.host_name)
+        round = with_failure(round, failed_worker, draft.now_ms)
     _put_round(draft, job, round)
 
 

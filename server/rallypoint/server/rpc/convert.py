@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from google.protobuf.duration_pb2 import Duration
+from google.protobuf.timestamp_pb2 import Timestamp
 
 from rallypoint.server.core import inputs
 from rallypoint.server.core.model import (
@@ -34,7 +35,7 @@ from rallypoint.server.core.timing import (
 )
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import job_pb2, node_pb2, node_service_pb2, round_pb2
-from rallypoint.wire.durations import to_ms
+from rallypoint.wire.durations import to_ms, to_unix_ms
 
 PROTOCOL_VERSION = 1
 JOB_ID_BYTES_MAX = 255
@@ -53,6 +54,8 @@ MESSAGE_CHARS_MAX = 4_096
 TRACEBACK_CHARS_MAX = 16_384
 STDERR_CHARS_MAX = 4_096
 TEXT_CHARS_MAX = 1_024
+UNIX_MS_MAX = 253_402_300_799_999
+"""The last that a Timestamp may be, in the year 9999."""
 QUARANTINE_AFTER_MAX = 1_000
 """As many failures of every sick node are remembered."""
 
@@ -139,6 +142,7 @@ def _to_identity(session: SessionId, said: agent_pb2.Hello) -> Identity:
         labels=_to_labels(said.labels),
         node_rank=said.node_rank if said.HasField("node_rank") else None,
         launch_id=_limited(said.launch_id, NAME_BYTES_MAX),
+        host_name=_limited(said.host_name, NAME_BYTES_MAX),
     )
 
 
@@ -438,6 +442,8 @@ def _to_exit(worker: node_pb2.Worker, path: str) -> WorkerExit:
         if said.HasField("signalled_before")
         else None,
         oom_killed=said.oom_killed,
+        failed_ms=_to_unix_ms(said.time) if said.HasField("time") else None,
+        error_file=_limited(said.error_file, TEXT_CHARS_MAX),
     )
 
 
@@ -450,6 +456,12 @@ def _to_error(error: node_pb2.ErrorRecord, path: str) -> ErrorRecord:
         traceback=error.traceback[-TRACEBACK_CHARS_MAX:],
         before_exit_ms=before_ms,
     )
+
+
+def _to_unix_ms(time: Timestamp) -> int | None:
+    """Return a time for people to read; one that is none is no reason to refuse a report."""
+    unix_ms = to_unix_ms(time)
+    return unix_ms if 0 <= unix_ms <= UNIX_MS_MAX else None
 
 
 def _limited(text: str, length_max: int) -> str:

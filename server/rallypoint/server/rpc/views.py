@@ -47,7 +47,7 @@ from rallypoint.server.core.node import Node
 from rallypoint.server.core.state import State
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import job_pb2, node_pb2, round_pb2, verdict_pb2
-from rallypoint.wire.durations import to_duration
+from rallypoint.wire.durations import to_duration, to_timestamp
 
 PHASES = {
     Phase.FORMING: job_pb2.JOB_PHASE_FORMING,
@@ -235,6 +235,7 @@ def _failed_message(worker: FailedWorker, *, whole: bool) -> verdict_pb2.FailedW
         rank=worker.rank,
         local_rank=worker.exit.local_rank,
         pid=worker.exit.pid,
+        host_name=worker.host,
         exit=_exit_message(worker.exit, whole=whole),
     )
 
@@ -248,8 +249,10 @@ def _exit_message(exit: WorkerExit, *, whole: bool) -> node_pb2.WorkerExit:
         ran=to_duration(exit.ran_ms),
         signalled_before=_optional_duration(exit.signalled_before_ms),
         oom_killed=exit.oom_killed,
+        time=None if exit.failed_ms is None else to_timestamp(exit.failed_ms),
     )
     if whole:
+        message.error_file = exit.error_file
         message.stderr_tail = exit.stderr_tail
     if whole and exit.error is not None:
         message.error.CopyFrom(
@@ -419,6 +422,7 @@ def _node_message(state: State, job: Job, node: Node, now_ms: int) -> node_pb2.N
         state=shown,
         attached=node.attached,
         address=node.identity.address,
+        host_name=node.identity.host_name,
         local_world_size=node.identity.local_world_size,
         role=node.identity.role,
         labels=dict(node.identity.labels),
