@@ -133,16 +133,6 @@ def test_coordinator_added_to_a_standalone_line_is_used(world: World) -> None:
     assert said["flags"] == ["--rdzv-backend", "--rdzv-id"]
 
 
-def test_jobs_without_a_name_do_not_meet(world: World) -> None:
-    """Ten agents of one host and one coordinator, none with a job id: ten jobs of one node."""
-    agents = [launch(world, f"--coordinator={world.target}") for _ in range(10)]
-    workers = world.mailbox.workers(10)
-
-    assert {seen(worker, "WORLD_SIZE", "RANK") for worker in workers} == {("1", "0")}
-    assert len({seen(worker, "TORCHELASTIC_RUN_ID") for worker in workers}) == 10
-    end(agents, workers)
-
-
 def test_conf_of_torchs_back_ends_is_the_jobs_policy(world: World) -> None:
     """What it says is in the specification that all nodes agree on; the rest is named once."""
     conf = (
