@@ -72,12 +72,13 @@ def test_store_of_rank_0_listens_on_a_reserved_port(reserver: PortReserver, use_
     assert (done.returncode, done.stdout) == (0, "value\n"), done.stderr
 
 
-def test_address_is_one_of_this_host() -> None:
+@pytest.mark.parametrize("coordinator", ["127.0.0.1", "no-such-host.invalid", "x" * 64])
+def test_address_is_one_of_this_host(coordinator: str) -> None:
     """Whatever the coordinator's address, workers are given one that can be bound here."""
     with socket.socket() as bound:
-        bound.bind((find_local_address("127.0.0.1"), 0))
+        bound.bind((find_local_address(coordinator), 0))
 
-        assert bound.getsockname()[0] == find_local_address("127.0.0.1")
+        assert bound.getsockname()[0] == find_local_address(coordinator)
 
 
 def test_chosen_port_comes_every_time(reserver: PortReserver) -> None:
@@ -117,6 +118,7 @@ def test_chosen_port_of_somebody_else_is_refused_at_once() -> None:
         ("192.0.2.1", False, False),
         ("no-such-host.invalid", False, False),
         ("", False, False),
+        ("x" * 64, False, False),
     ],
 )
 def test_whose_address_it_is(address: str, here: bool, loopback: bool) -> None:

@@ -6,6 +6,7 @@ import argparse
 
 import pytest
 
+from rallypoint.cli.commands.node_agent import build_parser
 from rallypoint.cli.flags import endpoint
 
 
@@ -38,3 +39,18 @@ def test_what_is_no_endpoint_is_refused(text: str) -> None:
     """A file, a URL, a port that nobody can connect to."""
     with pytest.raises(argparse.ArgumentTypeError, match="is not HOST:PORT"):
         endpoint(text)
+
+
+@pytest.mark.parametrize(
+    "flag",
+    [
+        *("--job-id", "--rdzv-id", "--launch-id", "--node-name", "--role"),
+        *("--local-addr", "--master-addr", "--label", "--coordinator"),
+    ],
+)
+def test_bytes_that_mean_nothing_are_no_name(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """What the coordinator and other nodes are told is UTF-8."""
+    with pytest.raises(SystemExit):
+        build_parser().read([f"{flag}=rack=\udcff", "a.py"], {})
+
+    assert f"{flag}: 'rack=\\udcff' is not " in capsys.readouterr().err

@@ -115,6 +115,15 @@ def add_common_flags(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def plain(text: str) -> str:
+    """Take a word that others can be told: not one of bytes that mean nothing."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not UTF-8") from None
+    return text
+
+
 def positive_int(text: str) -> int:
     """Parse a whole number of 1 or more."""
     number = _whole(text)
@@ -203,7 +212,7 @@ def endpoint(text: str, default_port: int = 50_051) -> str:
 
 def label(text: str) -> tuple[str, str]:
     """Parse `key=value`."""
-    key, equals, value = text.partition("=")
+    key, equals, value = plain(text).partition("=")
     if not key or not equals:
         raise argparse.ArgumentTypeError(f"{text!r} is not KEY=VALUE")
     return key, value

@@ -11,6 +11,7 @@ from rallypoint.cli.flags import (
     how_given,
     natural_int,
     node_range,
+    plain,
     seconds_ms,
 )
 
@@ -36,7 +37,7 @@ def add(parser: Parser) -> None:
         metavar="MIN:MAX",
         help="nodes of a round (default: 1)",
     )
-    add("--role", default="default", metavar="NAME", help="role of the workers here")
+    add("--role", type=plain, default="default", metavar="NAME", help="role of the workers here")
     add(
         "--max-restarts",
         type=natural_int,

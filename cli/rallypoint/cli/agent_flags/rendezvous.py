@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from rallypoint.cli.agent_flags import rdzv_conf
-from rallypoint.cli.flags import Parser, fail, how_given, port_number
+from rallypoint.cli.flags import Parser, fail, how_given, plain, port_number
 
 OWN_BACKEND = "rallypoint"
 
@@ -14,7 +14,7 @@ def add(parser: Parser) -> None:
     """Add the flags."""
     add = parser.add_argument_group("where, in the words of torchrun").add_argument
     add("--rdzv-endpoint", default="", metavar="HOST:PORT", help="another name for --coordinator")
-    add("--rdzv-id", metavar="ID", help="another name for --job-id")
+    add("--rdzv-id", type=plain, metavar="ID", help="another name for --job-id")
     add(
         "--rdzv-backend",
         default=OWN_BACKEND,
@@ -31,6 +31,7 @@ def add(parser: Parser) -> None:
     )
     add(
         "--master-addr",
+        type=plain,
         default="",
         metavar="ADDR",
         help="what --node-rank 0 gives as MASTER_ADDR (default: its --local-addr; torchrun: "

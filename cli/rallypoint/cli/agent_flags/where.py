@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from rallypoint.cli.flags import Parser, endpoint, fail, label, natural_int
+from rallypoint.cli.flags import Parser, endpoint, fail, label, natural_int, plain
 
 JOB_ID_BYTES_MAX = 255
 
@@ -25,12 +25,18 @@ def add(parser: Parser) -> None:
     )
     add(
         "--job-id",
+        type=plain,
         metavar="ID",
         help="name of the job, the same on every node (default: a fresh one for a single node, "
         "Slurm's job and step, or --master-addr and port; torchrun: none)",
     )
-    add("--launch-id", default="", metavar="ID", help="name of this launch of the job")
-    add("--node-name", metavar="NAME", help="name of this node (default: the host name)")
+    add("--launch-id", type=plain, default="", metavar="ID", help="name of this launch of the job")
+    add(
+        "--node-name",
+        type=plain,
+        metavar="NAME",
+        help="name of this node (default: the host name)",
+    )
     add(
         "--node-rank",
         type=natural_int,
@@ -39,6 +45,7 @@ def add(parser: Parser) -> None:
     )
     add(
         "--local-addr",
+        type=plain,
         metavar="ADDR",
         help="address of this node for workers elsewhere (default: its source address towards the "
         "coordinator; torchrun: its full name)",
