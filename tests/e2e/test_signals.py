@@ -194,6 +194,21 @@ def test_signal_that_tells_something_to_nobody(world: World) -> None:
     assert [agent.wait(), other.wait()] == [0, 0]
 
 
+def test_job_outlives_its_terminal_under_nohup(world: World) -> None:
+    """SIGHUP, ignored when the agent began, stays so: unless it is asked for by name."""
+    agent = world.agent("a", nnodes="2", prefix=["nohup"])
+    other = world.agent("b", "--signals-to-handle=HUP", nnodes="2", prefix=["nohup"])
+    workers = world.mailbox.workers(2)
+    agent.signal(signal.SIGHUP)
+    other.signal(signal.SIGHUP)
+
+    assert other.wait(limit_s=5) == 128 + signal.SIGHUP
+    assert agent.is_running()
+    assert workers[0].env["TORCHELASTIC_SIGNALS_TO_HANDLE"] == "SIGTERM,SIGINT,SIGQUIT"
+    agent.signal(signal.SIGTERM)
+    assert agent.wait(limit_s=5) == 128 + signal.SIGTERM
+
+
 @pytest.mark.parametrize("signum", SIGNALS[1:])
 def test_signal_that_is_not_handled(world: World, signum: signal.Signals) -> None:
     """It does to the agent what it does by itself; workers are killed and nothing is left."""

@@ -7,6 +7,7 @@ is done at once, since nothing that the agent does blocks.
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import time
 from collections import deque
@@ -16,6 +17,7 @@ from dataclasses import dataclass, field
 from rallypoint.agent.address import PortReserver
 from rallypoint.agent.core import inputs
 from rallypoint.agent.core.model import AgentState, Report
+from rallypoint.agent.core.signals import TELLING
 from rallypoint.agent.core.step import next_deadline_ms, step
 from rallypoint.agent.environ import Launch
 from rallypoint.agent.link import FAREWELL_S_MAX, USAGE_EXIT_CODE, Link
@@ -327,7 +329,16 @@ class Agent:
                 await self.supervisor.close()
                 self.ports.close()
         assert self.exit_code is not None
+        self._let_signals_hasten(self.exit_code)
         return self.exit_code
+
+    def _let_signals_hasten(self, exit_code: int) -> None:
+        """Let another signal end the process at once, as it would end anyway: all is cleaned up."""
+        loop = asyncio.get_running_loop()
+        for signum in self.settings.signals:
+            loop.remove_signal_handler(signum)
+            is_telling = signum in TELLING
+            signal.signal(signum, signal.SIG_IGN if is_telling else lambda *_: os._exit(exit_code))
 
     async def _let_reports_out(self) -> None:
         """Wait until the last report was acknowledged, if there is anybody to do so."""
