@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from support.commands import NODE_AGENT
 from support.mailbox import Worker
 from support.world import OBEDIENT, World
 
@@ -157,7 +158,7 @@ def test_command_of_a_worker(world: World, kind: str) -> None:
 def test_torchruns_spelling_of_flags_is_understood(world: World) -> None:
     """`--nproc_per_node 2` and `--rdzv_id` mean what their dashed twins do."""
     words = ["--nproc_per_node", "2", "--max_restarts=1", "--rdzv_id", "old-habit"]
-    agent = world.start("agent", world.standalone(*words))
+    agent = world.start("agent", [NODE_AGENT, *words, OBEDIENT])
     workers = world.mailbox.workers(2)
 
     assert {worker.env["TORCHELASTIC_RUN_ID"] for worker in workers} == {"old-habit"}

@@ -173,7 +173,7 @@ def test_worker_that_dies_of_what_it_was_told(world: World) -> None:
     agent.signal(signal.SIGUSR1)
 
     assert agent.wait() == 1
-    assert f"  exitcode  : -10 (SIGUSR1) (pid: {worker.pid})" in agent.said()
+    assert f"  exitcode  : -10 (pid: {worker.pid}) (SIGUSR1)" in agent.said()
     assert "signal 10 (SIGUSR1)" in world.jobs.get(world.job_id).verdict.text
 
 

@@ -146,7 +146,7 @@ class Play(ServerSide):
 
     def _fall_silent(self, number: int) -> None:
         """Let nothing pass between an agent and the coordinator, until a lease has ended."""
-        lease_ms = self._own_state().lease_ms()
+        lease_ms = self._own_state().lease_ms(self.arena.plans[number].spec)
         key = (DeadlineKind.LEASE, self.sites[number].session)
         self._own_state().deadlines.set(key, self._journal_ms() + lease_ms)
         place = self._held(number)

@@ -19,7 +19,7 @@ from rallypoint.agent.core.model import (
     RunOrder,
 )
 from rallypoint.agent.core.step import step
-from rallypoint.agent.output import find_uncaught, read_error_file
+from rallypoint.agent.records import find_uncaught, read_error_file
 from rallypoint.agent.translate import report_message
 
 ORDER = RunOrder(1, 1, 2, 1, "127.0.0.1", 29_500, 0, 1, 1, 0, 0, 2, "default", 0, 2, max_restarts=0)
@@ -105,7 +105,7 @@ def test_age_of_a_record_is_exact(tmp_path: Path) -> None:
     path.write_text(json.dumps({"message": fields}))
     os.utime(path, (1_000.75, 1_000.75))
 
-    assert read_error_file(path, 1_001.0) == ErrorRecord("ValueError: x", "at", 250)
+    assert read_error_file(path, 1_001.0) == ErrorRecord("ValueError: x", "at", 250, 1_000)
     path.write_text(json.dumps({"message": "plain"}))
     os.utime(path, (1_002.0, 1_002.0))
     assert read_error_file(path, 1_001.0) == ErrorRecord("plain", "", 0)

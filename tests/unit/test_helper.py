@@ -70,8 +70,10 @@ async def test_exit_is_reported(
 
 
 async def test_output_goes_to_the_given_descriptors(talk: Conversation, output: Lines) -> None:
-    """Stdout and stderr are the two descriptors of the request, stdin is empty."""
-    errors = Lines()
+    """Stdin, stdout and stderr are the descriptors of the request."""
+    errors, words = Lines(), os.memfd_create("words")
+    os.write(words, b"in\n")
+    os.lseek(words, 0, os.SEEK_SET)
     command = "cat; echo out; echo err >&2"
     talk.host.spawn(
         SpawnRequest(
@@ -81,11 +83,33 @@ async def test_output_goes_to_the_given_descriptors(talk: Conversation, output: 
             cwd="/",
             stdout_fd=output.write_fd,
             stderr_fd=errors.write_fd,
+            stdin_fd=words,
         )
     )
+    os.close(words)
 
-    assert (output.all(), errors.all()) == (b"out\n", b"err\n")
+    assert (output.all(), errors.all()) == (b"in\nout\n", b"err\n")
     errors.close()
+
+
+async def test_worker_is_bound_to_its_cpus(talk: Conversation, output: Lines) -> None:
+    """A worker begins on the CPUs of the request; when it may not have them it does not begin."""
+    allowed = os.sched_getaffinity(0)
+    wanted = {"worker_id": 1, "stdout_fd": output.write_fd, "stderr_fd": output.write_fd}
+    program = "import os; print(sorted(os.sched_getaffinity(0)))"
+    for cpus in ((min(allowed),), (1_000,), ()):
+        request = SpawnRequest(argv=(*PYTHON, program), env={}, cwd="/", cpus=cpus, **wanted)
+        talk.host.spawn(request)
+        event = await talk.next()
+        if isinstance(event, Spawned):
+            await talk.next()
+            assert output.line() == str([*cpus] or sorted(allowed))
+            continue
+
+        assert (cpus, type(event)) == ((1_000,), SpawnFailed)
+        assert isinstance(event, SpawnFailed)
+        assert event.errno == errno.EINVAL
+        assert "cannot be bound to CPUs [1000]: Invalid argument" in event.message
 
 
 async def test_many_workers_start_and_end(talk: Conversation) -> None:

@@ -13,7 +13,7 @@ Rules:
   * When the socket closes, the agent is gone: everything is killed, then the helper ends.
 
 Frames (see frames.py), agent to helper:
-    spawn   {id, argv, env, cwd} and the descriptors of stdout and stderr
+    spawn   {id, argv, env, cwd, cpus} and the descriptors of stdin, stdout and stderr
     signal  {ids (null: all), signal,   to the process group of each worker, or to the worker's own
              alone}                     process and nobody that it has started
     sweep   {token, limit_ms}           KILL every descendant
@@ -68,7 +68,7 @@ MAX_SWEEPS = 64
 # Events are under 200 bytes: an agent this far behind (100,000 events) is as good as dead.
 MAX_UNSENT_BYTES = 16 * 1024 * 1024
 _READ_BYTES = 64 * 1024
-_FDS_PER_SPAWN = 2
+_FDS_PER_SPAWN = 3
 
 
 class ProtocolError(Exception):
@@ -201,9 +201,9 @@ class Helper:
             case "spawn":
                 if len(self._fds) < _FDS_PER_SPAWN:
                     raise ProtocolError("a spawn came without its descriptors")
-                fds = [self._fds.popleft() for _ in range(_FDS_PER_SPAWN)]
+                fds = self._fds.popleft(), self._fds.popleft(), self._fds.popleft()
                 try:
-                    self._spawn(message, *fds)
+                    self._spawn(message, fds)
                 finally:
                     for fd in fds:
                         os.close(fd)
@@ -223,14 +223,14 @@ class Helper:
 
     # --- workers ---
 
-    def _spawn(self, message: dict[str, Any], stdout_fd: int, stderr_fd: int) -> None:
+    def _spawn(self, message: dict[str, Any], stdio: tuple[int, int, int]) -> None:
         worker_id = message["id"]
         refusal = self._find_refusal(worker_id)
         if refusal:
             self._refuse(worker_id, refusal, os.strerror(refusal))
             return
         try:
-            pid, exec_fd = self._fork(message, (stdout_fd, stderr_fd))
+            pid, exec_fd = self._fork(message, stdio)
         except OSError as error:
             self._refuse(worker_id, error.errno or errno.EAGAIN, str(error))
             return
@@ -239,7 +239,7 @@ class Helper:
         self._leaderless.pop(worker_id, None)
         self._poll.register(exec_fd, select.POLLIN)
 
-    def _fork(self, message: dict[str, Any], stdio: tuple[int, int]) -> tuple[int, int]:
+    def _fork(self, message: dict[str, Any], stdio: tuple[int, int, int]) -> tuple[int, int]:
         exec_fd, report_fd = os.pipe()
         try:
             pid = os.fork()

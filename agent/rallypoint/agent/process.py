@@ -179,7 +179,7 @@ class WorkerHost:
 
         Raises:
             HostClosed, HostStuck: there is nobody to ask.
-            OSError: the two descriptors cannot be duplicated.
+            OSError: the descriptors cannot be duplicated.
             FrameTooLarge: arguments and environment are beyond any kernel's limit.
         """
         frame = encode(
@@ -189,9 +189,10 @@ class WorkerHost:
                 "argv": [_to_wire(argument) for argument in request.argv],
                 "env": {_to_wire(key): _to_wire(value) for key, value in request.env.items()},
                 "cwd": _to_wire(os.path.abspath(request.cwd)),
+                "cpus": request.cpus,
             }
         )
-        self._send(frame, (request.stdout_fd, request.stderr_fd))
+        self._send(frame, (request.stdin_fd, request.stdout_fd, request.stderr_fd))
         self._requested.add(request.worker_id)
 
     def signal(

@@ -7,7 +7,6 @@ is done at once, since nothing that the agent does blocks.
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import time
 from collections import deque
@@ -15,12 +14,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from rallypoint.agent.address import PortReserver
+from rallypoint.agent.console import Consoles
 from rallypoint.agent.core import inputs
-from rallypoint.agent.core.model import AgentState, Report
-from rallypoint.agent.core.signals import TELLING
+from rallypoint.agent.core.model import AgentState, GoodbyeKind, Held, Report
 from rallypoint.agent.core.step import next_deadline_ms, step
+from rallypoint.agent.destinations import OutputSpec
 from rallypoint.agent.environ import Launch
+from rallypoint.agent.events import EventLog
+from rallypoint.agent.last_round import LastRound, last_round
 from rallypoint.agent.link import FAREWELL_S_MAX, USAGE_EXIT_CODE, Link
+from rallypoint.agent.log_folder import LogFolder
+from rallypoint.agent.outputs import WorkerOutputs
 from rallypoint.agent.process import WorkerHost, become_subreaper
 from rallypoint.agent.supervisor import Supervisor
 from rallypoint.agent.timers import TimerFileRefused
@@ -48,9 +52,12 @@ class Settings:
     node_name_explicit: bool
     node_rank: int | None
     address: str
+    host_name: str
+    """For people who read a report."""
     labels: dict[str, str]
     launch_id: str
     launch: Launch
+    output: OutputSpec
     grace_ms: int
     drain_ms: int
     """How long workers may go on after a SIGTERM to the agent."""
@@ -70,10 +77,13 @@ class Settings:
 class Listener:
     """What the agent tells the person who started it; nothing here may block for long."""
 
-    finished: Callable[[agent_pb2.Finished], None]
+    finished: Callable[[agent_pb2.Finished, LastRound], None]
+    """How the run has ended, and what became of the workers here."""
     waiting: Callable[[job_pb2.Waiting], None]
     disconnected: Callable[[str, float], None]
     """Why, and for how many seconds the agent goes on trying."""
+    events: EventLog | None = None
+    """Records what torch's agent would; None when nobody wants to know."""
 
 
 @dataclass(slots=True)
@@ -82,9 +92,10 @@ class Agent:
 
     settings: Settings
     listener: Listener
+    consoles: Consoles
     state: AgentState
     node_name: str
-    ports: PortReserver = field(default_factory=PortReserver)
+    ports: PortReserver
     run_number: int = 0
     coordinator_id: str = ""
     coordinator_durable: bool = False
@@ -99,6 +110,8 @@ class Agent:
     _quiet: asyncio.Event = field(default_factory=asyncio.Event)
     """Set while nothing is left to report, or nobody is there to report it to."""
     _told_away: bool = False
+    _last_held: Held | None = None
+    """The last round that was held, as it was last."""
     _told_notices: set[tuple[str, str]] = field(default_factory=set)
 
     # --- the owner's loop ---
@@ -118,6 +131,7 @@ class Agent:
                 self.state, effects = step(self.state, self._pending.popleft(), self.now_ms())
                 for effect in effects:
                     self._do(effect)
+                self._remember_held()
         finally:
             self._is_stepping = False
         if self.state.reports and self.state.away_since_ms is None:
@@ -125,6 +139,12 @@ class Agent:
         else:
             self._quiet.set()
         self._set_timer()
+
+    def _remember_held(self) -> None:
+        if self.state.held is not None:
+            self._last_held = self.state.held
+        if self.listener.events is not None:
+            self.listener.events.saw(self.state.held)
 
     def _set_timer(self) -> None:
         if self._timer is not None:
@@ -187,6 +207,7 @@ class Agent:
             node_name=self.node_name,
             node_name_explicit=settings.node_name_explicit,
             address=settings.address,
+            host_name=settings.host_name,
             local_world_size=settings.workers,
             role=settings.role,
             labels=settings.labels,
@@ -267,7 +288,10 @@ class Agent:
             return
         which, before = message.WhichOneof("state"), self.state
         if which == "finished" and before.ending is None:
-            self.listener.finished(message.finished)
+            here = last_round(
+                self.node_name, self.settings.host_name, self._last_held, self.now_ms()
+            )
+            self.listener.finished(message.finished, here)
         # The workers of a thousand nodes wait for this: what is said about it comes after it.
         self.post(inputs.DesiredCame(epoch, message.revision, desired))
         if which == "stop" and before.held is not None:
@@ -309,6 +333,12 @@ class Agent:
                 variables=self.variables,
                 post=self.post,
                 tasks=tasks,
+                outputs=WorkerOutputs(
+                    settings.output,
+                    self.consoles,
+                    LogFolder(settings.output.log_dir, settings.job_id),
+                    node_name=lambda: self.node_name,
+                ),
             )
             # Before anything that has to be removed again is made.
             for signum in settings.signals:
@@ -321,6 +351,7 @@ class Agent:
             linked = tasks.create_task(self.link.run())
             try:
                 await self._done.wait()
+                self._record_end()
                 await self._let_reports_out()
             finally:
                 linked.cancel()
@@ -329,16 +360,13 @@ class Agent:
                 await self.supervisor.close()
                 self.ports.close()
         assert self.exit_code is not None
-        self._let_signals_hasten(self.exit_code)
         return self.exit_code
 
-    def _let_signals_hasten(self, exit_code: int) -> None:
-        """Let another signal end the process at once, as it would end anyway: all is cleaned up."""
-        loop = asyncio.get_running_loop()
-        for signum in self.settings.signals:
-            loop.remove_signal_handler(signum)
-            is_telling = signum in TELLING
-            signal.signal(signum, signal.SIG_IGN if is_telling else lambda *_: os._exit(exit_code))
+    def _record_end(self) -> None:
+        events, ending = self.listener.events, self.state.ending
+        if events is not None and ending is not None:
+            is_orderly = ending.kind is GoodbyeKind.FINISHED or ending.exit_code == 0
+            events.ended(is_orderly=is_orderly, text=ending.text)
 
     async def _let_reports_out(self) -> None:
         """Wait until the last report was acknowledged, if there is anybody to do so."""
@@ -349,8 +377,14 @@ class Agent:
             log.info("farewell_not_acknowledged")
 
 
-def new_agent(settings: Settings, listener: Listener, now_ms: int) -> Agent:
-    """Return an agent that has not begun yet."""
+def new_agent(
+    settings: Settings,
+    listener: Listener,
+    consoles: Consoles,
+    ports: PortReserver,
+    now_ms: int,
+) -> Agent:
+    """Return an agent that has not begun yet; it gives the ports back when its life ends."""
     state = AgentState(
         workers=settings.workers,
         grace_ms=settings.grace_ms,
@@ -360,4 +394,4 @@ def new_agent(settings: Settings, listener: Listener, now_ms: int) -> Agent:
         fence_ms=settings.fence_ms,
         away_since_ms=now_ms,
     )
-    return Agent(settings, listener, state, settings.node_name)
+    return Agent(settings, listener, consoles, state, settings.node_name, ports)

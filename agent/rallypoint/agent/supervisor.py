@@ -22,8 +22,9 @@ from rallypoint.agent.environ import Launch, WorkerFiles, worker_command, worker
 from rallypoint.agent.frames import FrameTooLarge
 from rallypoint.agent.notices import notice_file, write_notices
 from rallypoint.agent.oom import OomWatch
-from rallypoint.agent.output import StderrPump, find_uncaught, read_error_file
+from rallypoint.agent.outputs import WorkerOutput, WorkerOutputs
 from rallypoint.agent.process import SpawnRequest, WorkerHost, WorkerHostError
+from rallypoint.agent.records import find_uncaught, read_error_file
 from rallypoint.agent.timers import Timers, timer_file
 from rallypoint.agent.worker_events import (
     ORPHANS,
@@ -55,8 +56,7 @@ _SOCKET_PATH_BYTES_MAX = 107
 class _Worker:
     round: int
     local_rank: int
-    error_file: Path
-    pump: StderrPump
+    output: WorkerOutput
     uncaught: ErrorRecord | None = None
     """The error with which it was ending when it was signalled first."""
     uncaught_ns: int = 0
@@ -78,6 +78,7 @@ class Supervisor:
     post: Callable[[inputs.Input], None]
     """Takes what happens, in the event loop."""
     tasks: asyncio.TaskGroup
+    outputs: WorkerOutputs
     oom: OomWatch = field(default_factory=OomWatch.begin)
     _workers: dict[int, _Worker] = field(default_factory=dict)
     _sweep_token: int = 0
@@ -106,8 +107,15 @@ class Supervisor:
 
     def start(self, order: RunOrder) -> None:
         """Start the workers of a round, in rank order."""
+        begin_error: OSError | None = None
+        try:
+            self.outputs.begin(order)
+        except OSError as error:  # of all workers
+            begin_error = error
         for local_rank in range(order.local_world_size):
             try:
+                if begin_error is not None:
+                    raise begin_error
                 self._spawn(order, local_rank)
             except (OSError, WorkerHostError, FrameTooLarge) as error:
                 text = f"cannot start a worker: {error}"
@@ -116,41 +124,35 @@ class Supervisor:
     def _spawn(self, order: RunOrder, local_rank: int) -> None:
         folder = self._own_folder() / str(order.number) / str(local_rank)
         folder.mkdir(parents=True, exist_ok=True)
-        error_file = folder / "error.json"
-        environment = worker_environment(
-            self.environment,
-            order,
-            local_rank=local_rank,
-            job_id=self.job_id,
-            files=WorkerFiles(
-                error=str(error_file),
-                notices=str(notice_file(self._own_folder(), order.number)),
-                server=_socket_path(folder),
-                timers=self._timers.path,
-            ),
-            ours=self.variables(),
-        )
         python = self.environment.get("PYTHON_EXEC") or sys.executable
         worker_id = _worker_id(order.number, local_rank)
-        read_fd, write_fd = os.pipe()
-        try:
+        with self.outputs.open(order, local_rank) as output:
+            environment = worker_environment(
+                self.environment,
+                order,
+                local_rank=local_rank,
+                job_id=self.job_id,
+                files=WorkerFiles(
+                    error=output.error_file,
+                    notices=str(notice_file(self._own_folder(), order.number)),
+                    server=_socket_path(folder),
+                    timers=self._timers.path,
+                ),
+                virtual_local_rank=self.launch.virtual_local_rank,
+                ours=self.variables(),
+            )
             self.host.spawn(
                 SpawnRequest(
                     worker_id=worker_id,
                     argv=worker_command(self.launch, python=python, local_rank=local_rank),
                     env=environment,
                     cwd=os.getcwd(),
-                    stdout_fd=1,
-                    stderr_fd=write_fd,
+                    stdout_fd=output.stdout_fd,
+                    stderr_fd=output.stderr_fd,
+                    cpus=self.launch.cpus_of(local_rank),
                 )
             )
-        except BaseException:
-            os.close(read_fd)
-            raise
-        finally:
-            os.close(write_fd)
-        pump = StderrPump(read_fd, 2)
-        self._workers[worker_id] = _Worker(order.number, local_rank, error_file, pump)
+        self._workers[worker_id] = _Worker(order.number, local_rank, output)
 
     def signal(self, signum: int) -> None:
         """Signal the group of every worker that lives."""
@@ -173,9 +175,9 @@ class Supervisor:
 
     def _note_last_words(self, worker: _Worker) -> None:
         """Note whether the worker was ending of an error of its own before it is signalled."""
-        silent_ms = worker.pump.silent_ms()
+        silent_ms = worker.output.silent_ms()
         if not worker.is_signalled and silent_ms < TEARDOWN_MS:
-            worker.uncaught = find_uncaught(worker.pump.tail())
+            worker.uncaught = find_uncaught(worker.output.tail())
             worker.uncaught_ns = time.monotonic_ns() - silent_ms * 1_000_000
         worker.is_signalled = True
 
@@ -207,10 +209,11 @@ class Supervisor:
             self.post(inputs.Swept(self._sweep_token))
 
     async def close(self) -> None:
-        """End the helper, and with it whatever is left; remove the error files."""
+        """End the helper, and with it whatever is left; let out what the workers wrote."""
         self._timers.close()
         await self.host.close()
         self.oom.close()
+        await self.outputs.finish()
         if self._folder is not None:
             await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
 
@@ -248,18 +251,22 @@ class Supervisor:
         signum = event.signal
         if event.exit_code is None and signum is None:
             signum = 9  # the helper died, and the parent-death signal took its workers
+        worker.output.hurry()
         if event.exit_code != 0:
-            await worker.pump.wait_end(TAIL_WAIT_S)
+            await worker.output.wait_end(TAIL_WAIT_S)
         # While a sweep is on SIGKILL is ours, and so it can be when a timer has expired.
         is_ours = self._sweep_token or expiry is not None
         is_suspect = event.signal == signal.SIGKILL and not is_ours
         oom_killed = self.oom.ended(event.pid, is_suspect=is_suspect)
-        error = read_error_file(worker.error_file, ended_s) if event.exit_code != 0 else None
+        path = worker.output.error_file if event.exit_code != 0 else ""
+        error = read_error_file(Path(path), ended_s) if path else None
+        error_file = path if error is not None else ""
         if error is None and worker.uncaught is not None:
             age_ms = (seen_ns - worker.uncaught_ns) // 1_000_000
             error = replace(worker.uncaught, before_exit_ms=max(0, age_ms))
         if expiry is not None and event.exit_code != 0:
             error = expiry.explain(error, signum=signum, seen_ns=seen_ns)
+        failed_s = error.time_s if error is not None and error.time_s is not None else ended_s
         self.post(
             inputs.WorkerEnded(
                 round=worker.round,
@@ -267,9 +274,11 @@ class Supervisor:
                 exit_code=event.exit_code,
                 signal=signum,
                 error=error,
-                stderr_tail=worker.pump.tail() if event.exit_code != 0 else "",
+                stderr_tail=worker.output.tail() if event.exit_code != 0 else "",
                 ago_ms=(time.monotonic_ns() - seen_ns) // 1_000_000,
                 oom_killed=oom_killed,
+                failed_ms=int(failed_s * 1000),
+                error_file=error_file,
             )
         )
 

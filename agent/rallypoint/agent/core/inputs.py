@@ -89,6 +89,10 @@ class WorkerEnded:
     """How long ago it was seen: reading its last words takes a moment."""
     oom_killed: bool = False
     """The kernel says that it killed the process for want of memory."""
+    failed_ms: int | None = None
+    """When it wrote its error down, else when it ended: Unix time, for people to read."""
+    error_file: str = ""
+    """Where it wrote its error down; empty when it did not."""
 
 
 @dataclass(frozen=True, slots=True)

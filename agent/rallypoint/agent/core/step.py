@@ -233,6 +233,8 @@ def _worker_ended(work: Work, said: inputs.WorkerEnded) -> None:
         said.stderr_tail,
         signalled_before_ms=None if was_first else ended_ms - (signalled_ms or 0),
         oom_killed=said.oom_killed,
+        failed_ms=said.failed_ms,
+        error_file=said.error_file,
     )
     worker = replace(worker, exit=exit)
     held = _with_worker(held, worker)
