@@ -1,5 +1,6 @@
 """What end-to-end tests share: a coordinator for all of them, and a world for each."""
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -7,6 +8,14 @@ import pytest
 
 from support.commands import Command
 from support.world import World
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_nohup() -> Iterator[None]:
+    """Agents start with SIGHUP as it is on a terminal, also where the tests run under nohup."""
+    before = signal.signal(signal.SIGHUP, lambda *_: None)  # what is handled is reset by exec
+    yield
+    signal.signal(signal.SIGHUP, before)
 
 
 @pytest.fixture(scope="session")

@@ -50,6 +50,8 @@ TEARDOWN_MS = 10_000
 _WORKERS_MAX = 1 << 16
 _SOCKET_PATH_BYTES_MAX = 107
 """sizeof sun_path in unix(7), without the NUL."""
+_SOCKET_BELOW = len("/1000000/1000/server")
+"""Room for the socket of a worker below the agent's own folder."""
 
 
 @dataclass(slots=True)
@@ -103,7 +105,14 @@ class Supervisor:
     def _own_folder(self) -> Path:
         if self._folder is None:
             self._folder = Path(tempfile.mkdtemp(prefix="rallypoint_"))
+            if not self._has_sockets(self._folder):
+                why = "too long for a socket: set a shorter TMPDIR"
+                log.warning("worker_server_off", folder=str(self._folder), why=why)
         return self._folder
+
+    @staticmethod
+    def _has_sockets(folder: Path) -> bool:
+        return len(os.fsencode(folder)) + _SOCKET_BELOW <= _SOCKET_PATH_BYTES_MAX
 
     def start(self, order: RunOrder) -> None:
         """Start the workers of a round, in rank order."""
@@ -135,7 +144,7 @@ class Supervisor:
                 files=WorkerFiles(
                     error=output.error_file,
                     notices=str(notice_file(self._own_folder(), order.number)),
-                    server=_socket_path(folder),
+                    server=str(folder / "server") if self._has_sockets(self._own_folder()) else "",
                     timers=self._timers.path,
                 ),
                 virtual_local_rank=self.launch.virtual_local_rank,
@@ -281,15 +290,6 @@ class Supervisor:
                 error_file=error_file,
             )
         )
-
-
-def _socket_path(folder: Path) -> str:
-    """Return a path that a Unix socket can have; empty when the folder's is too long for any."""
-    path = str(folder / "server")
-    if len(os.fsencode(path)) <= _SOCKET_PATH_BYTES_MAX:
-        return path
-    log.warning("worker_server_off", path=path, why="too long for a socket: set a shorter TMPDIR")
-    return ""
 
 
 def _worker_id(round: int, local_rank: int) -> int:

@@ -8,6 +8,7 @@ It reports `started` with its environment, then waits for words:
     print TEXT         write a line to standard output
     record TEXT        write TEXT as a message into the error file, as a worker without torch may
     spawn              start a grandchild in a session of its own that ignores TERM
+    fork               start a child that handles no signal and stays in this group
     TERM|INT ignore    report the signal from now on, and go on
     TERM|INT obey      report it and end with 0
     TERM|INT mute      report it and end with 9
@@ -53,6 +54,15 @@ def spawn() -> None:
             signal.pause()
 
 
+def fork() -> None:
+    if os.fork() == 0:
+        for signum in (signal.SIGUSR1, signal.SIGUSR2):
+            signal.signal(signum, signal.SIG_DFL)
+        report("child")
+        while True:
+            signal.pause()
+
+
 def obey(words: list[str]) -> None:
     match words:
         case ["exit", code]:
@@ -68,6 +78,8 @@ def obey(words: list[str]) -> None:
                 json.dump({"message": {"message": text, "extraInfo": {}}}, file)
         case ["spawn"]:
             spawn()
+        case ["fork"]:
+            fork()
         case [name, manner]:
             handle(name, manner)
 

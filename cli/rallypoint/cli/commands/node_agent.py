@@ -41,12 +41,12 @@ def main(argv: Sequence[str]) -> int:
     args = build_parser().read(argv, os.environ)
     for subject in SUBJECTS:
         subject.check(args, PROG)
+    signals.ignore_telling(args)
     try:
         resolution = resolve(args, os.environ, fresh=f"job-{os.urandom(6).hex()}")
     except Unresolvable as error:
         fail(PROG, str(error))
     placement = what.place(args, PROG)
-    signals.ignore_telling(args)
     # The helper process is started before gRPC is imported: from then on nothing here may fork.
     from rallypoint.agent.process import WorkerHost
 
