@@ -6,9 +6,9 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 
+from rallypoint.agent.core.step import EXIT_UNREACHABLE
 from rallypoint.agent.events import About, Event, EventLog, Moment
 from rallypoint.agent.last_round import LastRound
 from rallypoint.agent.root_cause import ERROR_FILE_ENV, report_exit, report_finished
@@ -27,6 +27,8 @@ class Reports:
 
     program: str
     """What the workers run, as it was given: the title of the report, as torchrun's."""
+    coordinator: str
+    """Its address."""
     error_file: str
     """Where the scheduler of this agent looks for the root cause; empty: nowhere."""
     _is_written: bool = False
@@ -60,15 +62,18 @@ class Reports:
 
     def ended(self, exit_code: int, text: str, *, is_told: bool) -> None:
         """Say why the agent ends, unless it succeeded and `is_told` is false."""
+        if exit_code == EXIT_UNREACHABLE:
+            text += f" ({self.coordinator})"
         if exit_code or is_told:
             print(f"node-agent: {text}", file=sys.stderr, flush=True)
         if self.error_file and exit_code and not self._is_written:
             report_exit(self.error_file, text, exit_code, _unix_s())
 
 
-def new_reports(args: argparse.Namespace, environment: Mapping[str, str]) -> Reports:
-    """Return the reports of an agent with this command line and environment."""
-    return Reports(args.script, environment.get(ERROR_FILE_ENV, ""))
+def new_reports(args: argparse.Namespace, settings: Settings) -> Reports:
+    """Return the reports of an agent with this command line."""
+    error_file = settings.environment.get(ERROR_FILE_ENV, "")
+    return Reports(args.script, settings.coordinator, error_file)
 
 
 def new_listener(args: argparse.Namespace, settings: Settings, reports: Reports) -> Listener:

@@ -35,7 +35,7 @@ async def _live(
 ) -> int:
     async with _coordinator(args) as target:
         settings = _settings(args, job_id, target, for_workers)
-        reports = new_reports(args, for_workers)
+        reports = new_reports(args, settings)
         agent = new_agent(settings, new_listener(args, settings, reports), _now_ms())
         exit_code = await agent.live(host)
         reports.ended(exit_code, agent.exit_text, is_told=agent.state.drain is not None)
