@@ -108,6 +108,18 @@ def test_exit_codes_of_workers_are_not_the_agents(world: World, code: str) -> No
     assert not (world.folder / "mine.json").exists()
 
 
+def test_join_timeout_holds_for_the_coordinator_too(world: World) -> None:
+    """Without a limit of its own, nobody waits longer for a coordinator than for nodes."""
+    world.target = f"127.0.0.1:{world.ports.reserve()}"
+    mine = world.folder / "mine.json"
+    env = {"TORCHELASTIC_ERROR_FILE": str(mine)}
+    agent = world.agent("a", "--join-timeout=1", env=env)
+
+    assert agent.wait() == 75
+    assert agent.said() == [f"node-agent: no coordinator answered for 1 s ({world.target})"]
+    assert read(mine)["message"]["message"] == agent.said()[0]
+
+
 def test_exit_code_that_forbids_another_try(world: World) -> None:
     """Only what the operator listed makes the agent end with 93."""
     agent = world.agent("a", "--no-requeue-exit-codes=75", "--max-restarts=3")

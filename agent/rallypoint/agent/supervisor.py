@@ -233,7 +233,9 @@ class Supervisor:
         is_suspect = event.signal == signal.SIGKILL and not self._sweep_token
         oom_killed = self.oom.ended(event.pid, is_suspect=is_suspect)
         error = read_error_file(worker.error_file, ended_s) if event.exit_code != 0 else None
-        error_file = str(worker.error_file) if error is not None else ""
+        # A path may have bytes that are no text; the wire takes only text.
+        path = os.fsencode(worker.error_file).decode(errors="replace")
+        error_file = path if error is not None else ""
         self._has_records |= error is not None
         if error is None and worker.uncaught is not None:
             age_ms = (seen_ns - worker.uncaught_ns) // 1_000_000
