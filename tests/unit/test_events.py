@@ -120,6 +120,7 @@ def test_rounds_are_told_as_they_go() -> None:
         (1_500, BEGUN),
         (1_600, replace(BEGUN, workers=(RUNNING.workers[0], LocalWorker(1)))),
         (1_700, RUNNING),
+        (1_800, replace(RUNNING, workers=(ended(0), RUNNING.workers[1]))),
         (2_000, replace(RUNNING, stage=Stage.STOPPING)),
         (3_000, None),
         (3_200, None),
