@@ -22,6 +22,7 @@ def test_notices_that_cannot_be_written_end_nothing(tmp_path: Path) -> None:
         variables=tuple,
         post=nobody,
         tasks=nobody,
+        outputs=nobody,
         _folder=folder,
     )
     notices = (Notice("drain", "b", "maintenance", 1_000),)

@@ -1,7 +1,7 @@
 """How a freshly forked child of the helper becomes a worker.
 
 The worker gets: its own session and group, death by SIGKILL when the helper dies, default signal
-dispositions and an empty mask, /dev/null and the two given descriptors as stdio, nothing else.
+dispositions and an empty mask, the three given descriptors as stdio, nothing else.
 
 Imported by the helper: standard library only, and no module that costs memory.
 """
@@ -23,13 +23,13 @@ _REPORT_BYTES_MAX = 4096  # PIPE_BUF: written whole, without a reader
 
 
 def become_worker(
-    message: dict[str, Any], stdio: tuple[int, int], report_fd: int, helper_pid: int
+    message: dict[str, Any], stdio: tuple[int, int, int], report_fd: int, helper_pid: int
 ) -> NoReturn:
     """Turn this freshly forked child into the worker; never returns.
 
     Args:
-        message: the spawn frame: argv, env, cwd.
-        stdio: descriptors for stdout and stderr, both above 2.
+        message: the spawn frame: argv, env, cwd, cpus.
+        stdio: descriptors for stdin, stdout and stderr, all above 2.
         report_fd: close-on-exec pipe; takes "<errno> <message>" when the child cannot exec.
         helper_pid: the parent.
     """
@@ -39,9 +39,9 @@ def become_worker(
         if os.getppid() != helper_pid:  # it died before it could take us along
             os._exit(1)
         _reset_signals()
-        null_fd = os.open(os.devnull, os.O_RDONLY)
-        _arrange_descriptors((null_fd, *stdio), report_fd)
+        _arrange_descriptors(stdio, report_fd)
         os.chdir(message["cwd"])
+        _bind(message["cpus"])
         os.execvpe(message["argv"][0], message["argv"], message["env"])
     except OSError as error:
         report = f"{error.errno or errno.EIO} {error}"
@@ -49,6 +49,14 @@ def become_worker(
         report = f"{errno.EINVAL} {type(error).__name__}: {error}"
     os.write(report_fd, report.encode("utf-8", "backslashreplace")[:_REPORT_BYTES_MAX])
     os._exit(127)
+
+
+def _bind(cpus: list[int]) -> None:
+    try:
+        if cpus:
+            os.sched_setaffinity(0, cpus)
+    except OSError as error:  # they were taken from this container, or unplugged
+        raise OSError(error.errno, f"cannot be bound to CPUs {cpus}: {error.strerror}") from None
 
 
 def _reset_signals() -> None:
@@ -61,7 +69,7 @@ def _reset_signals() -> None:
 
 
 def _arrange_descriptors(stdio: tuple[int, int, int], report_fd: int) -> None:
-    # Received and opened descriptors are above 2 here, because 0, 1 and 2 are open in the helper.
+    # Received descriptors are above 2 here, because 0, 1 and 2 are open in the helper.
     for target, fd in enumerate(stdio):
         os.dup2(fd, target, inheritable=True)
     for name in os.listdir("/proc/self/fd"):

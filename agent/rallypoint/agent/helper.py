@@ -13,8 +13,9 @@ Rules:
   * When the socket closes, the agent is gone: everything is killed, then the helper ends.
 
 Frames (see frames.py), agent to helper:
-    spawn   {id, argv, env, cwd} and the descriptors of stdout and stderr
-    signal  {ids (null: all), signal}   to the process group of each worker
+    spawn   {id, argv, env, cwd, cpus} and the descriptors of stdin, stdout and stderr
+    signal  {ids (null: all), signal,   to the process group of each worker, or to the worker's own
+             alone}                     process and nobody that it has started
     sweep   {token, limit_ms}           KILL every descendant
     fence   {at_ms}                     the same once this instant of CLOCK_MONOTONIC has passed,
                                         unless a later frame has moved it: a dead man's switch
@@ -67,7 +68,7 @@ MAX_SWEEPS = 64
 # Events are under 200 bytes: an agent this far behind (100,000 events) is as good as dead.
 MAX_UNSENT_BYTES = 16 * 1024 * 1024
 _READ_BYTES = 64 * 1024
-_FDS_PER_SPAWN = 2
+_FDS_PER_SPAWN = 3
 
 
 class ProtocolError(Exception):
@@ -81,7 +82,8 @@ class Worker:
         worker_id: the agent's number for it.
         pid: the child, which is also its process group and session.
         exec_fd: read end of the pipe that closes when the child has exec'ed; -1 from then on.
-        waiting: signals that came before exec, when the child could still lose them.
+        waiting: signals that came before exec, when the child could still lose them, and whether
+            each is for the child alone.
     """
 
     __slots__ = ("exec_fd", "pid", "waiting", "worker_id")
@@ -91,7 +93,7 @@ class Worker:
         self.worker_id = worker_id
         self.pid = pid
         self.exec_fd = exec_fd
-        self.waiting: list[int] = []
+        self.waiting: list[tuple[int, bool]] = []
 
 
 class Helper:
@@ -199,9 +201,9 @@ class Helper:
             case "spawn":
                 if len(self._fds) < _FDS_PER_SPAWN:
                     raise ProtocolError("a spawn came without its descriptors")
-                fds = [self._fds.popleft() for _ in range(_FDS_PER_SPAWN)]
+                fds = self._fds.popleft(), self._fds.popleft(), self._fds.popleft()
                 try:
-                    self._spawn(message, *fds)
+                    self._spawn(message, fds)
                 finally:
                     for fd in fds:
                         os.close(fd)
@@ -209,7 +211,7 @@ class Helper:
                 ids = message["ids"]
                 wanted = [*self._workers, *self._leaderless] if ids is None else ids
                 for worker_id in wanted:
-                    self._signal(worker_id, message["signal"])
+                    self._signal(worker_id, message["signal"], message["alone"])
             case "sweep":
                 if len(self._sweeps) >= MAX_SWEEPS:
                     raise ProtocolError("too many sweeps")
@@ -221,14 +223,14 @@ class Helper:
 
     # --- workers ---
 
-    def _spawn(self, message: dict[str, Any], stdout_fd: int, stderr_fd: int) -> None:
+    def _spawn(self, message: dict[str, Any], stdio: tuple[int, int, int]) -> None:
         worker_id = message["id"]
         refusal = self._find_refusal(worker_id)
         if refusal:
             self._refuse(worker_id, refusal, os.strerror(refusal))
             return
         try:
-            pid, exec_fd = self._fork(message, (stdout_fd, stderr_fd))
+            pid, exec_fd = self._fork(message, stdio)
         except OSError as error:
             self._refuse(worker_id, error.errno or errno.EAGAIN, str(error))
             return
@@ -237,7 +239,7 @@ class Helper:
         self._leaderless.pop(worker_id, None)
         self._poll.register(exec_fd, select.POLLIN)
 
-    def _fork(self, message: dict[str, Any], stdio: tuple[int, int]) -> tuple[int, int]:
+    def _fork(self, message: dict[str, Any], stdio: tuple[int, int, int]) -> tuple[int, int]:
         exec_fd, report_fd = os.pipe()
         try:
             pid = os.fork()
@@ -269,23 +271,23 @@ class Helper:
         worker.exec_fd = -1
         if not report:
             self.send("spawned", id=worker.worker_id, pid=worker.pid)
-            for signum in worker.waiting:
-                _signal_own_group(worker.pid, signum)
+            for signum, is_alone in worker.waiting:
+                _signal_own(worker.pid, signum, is_alone=is_alone)
             return
         code, _, text = report.partition(" ")
         self._refuse(worker.worker_id, int(code), text)
         del self._workers[worker.worker_id], self._by_pid[worker.pid]  # reaped as an orphan is
 
-    def _signal(self, worker_id: int, signum: int) -> None:
+    def _signal(self, worker_id: int, signum: int, is_alone: bool) -> None:
         worker = self._workers.get(worker_id)
         if worker is None:
-            group = self._leaderless.get(worker_id)
+            group = None if is_alone else self._leaderless.get(worker_id)
             if group is not None and not signal_group(self._pid, group, signum):
                 del self._leaderless[worker_id]  # empty: from now on the number may be anybody's
         elif worker.exec_fd == -1 or signum == signal.SIGKILL:
-            _signal_own_group(worker.pid, signum)
-        elif signum not in worker.waiting:
-            worker.waiting.append(signum)
+            _signal_own(worker.pid, signum, is_alone=is_alone)
+        elif (signum, is_alone) not in worker.waiting:
+            worker.waiting.append((signum, is_alone))
 
     def _reap(self) -> None:
         while True:
@@ -333,9 +335,12 @@ class Helper:
                 self.send("blocked", token=token, pids=sorted(list_descendants(self._pid)))
 
 
-def _signal_own_group(pid: int, signum: int) -> None:
-    """Signal the group of a child that was not reaped: so the number is still its own."""
+def _signal_own(pid: int, signum: int, *, is_alone: bool) -> None:
+    """Signal a child that was not reaped, so that the number is still its own, or its group."""
     try:
+        if is_alone:
+            os.kill(pid, signum)
+            return
         try:
             os.killpg(pid, signum)
         except ProcessLookupError:  # the child has not come to setsid yet

@@ -14,15 +14,20 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from rallypoint.agent.address import PortReserver
+from rallypoint.agent.console import Consoles
 from rallypoint.agent.core import inputs
 from rallypoint.agent.core.model import AgentState, GoodbyeKind, Held, Report
 from rallypoint.agent.core.step import next_deadline_ms, step
+from rallypoint.agent.destinations import OutputSpec
 from rallypoint.agent.environ import Launch
 from rallypoint.agent.events import EventLog
 from rallypoint.agent.last_round import LastRound, last_round
-from rallypoint.agent.link import FAREWELL_S_MAX, Link
+from rallypoint.agent.link import FAREWELL_S_MAX, USAGE_EXIT_CODE, Link
+from rallypoint.agent.log_folder import LogFolder
+from rallypoint.agent.outputs import WorkerOutputs
 from rallypoint.agent.process import WorkerHost, become_subreaper
 from rallypoint.agent.supervisor import Supervisor
+from rallypoint.agent.timers import TimerFileRefused
 from rallypoint.agent.translate import fill_snapshot, parse_desired, parse_notices
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import job_pb2
@@ -31,7 +36,6 @@ from rallypoint.wire.log import get_logger
 log = get_logger()
 
 PROTOCOL_VERSION = 1
-SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +57,7 @@ class Settings:
     labels: dict[str, str]
     launch_id: str
     launch: Launch
+    output: OutputSpec
     grace_ms: int
     drain_ms: int
     """How long workers may go on after a SIGTERM to the agent."""
@@ -60,6 +65,8 @@ class Settings:
     coordinator_timeout_ms: int
     fence_ms: int
     """How long workers may live without a confirmed heartbeat; 0: for ever."""
+    signals: tuple[signal.Signals, ...]
+    """What the agent handles, for its workers; every other signal acts as it does by itself."""
     incarnation: str
     """32 hexadecimal digits, drawn once per process."""
     environment: dict[str, str]
@@ -85,9 +92,10 @@ class Agent:
 
     settings: Settings
     listener: Listener
+    consoles: Consoles
     state: AgentState
     node_name: str
-    ports: PortReserver = field(default_factory=PortReserver)
+    ports: PortReserver
     run_number: int = 0
     coordinator_id: str = ""
     coordinator_durable: bool = False
@@ -148,7 +156,7 @@ class Agent:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(delay_s, self.post, inputs.TimePassed())
 
-    def _do(self, effect: inputs.Effect) -> None:
+    def _do(self, effect: inputs.Effect) -> None:  # noqa: C901  # one flat case per effect
         match effect:
             case inputs.StartWorkers(order=order):
                 self.supervisor.start(order)
@@ -161,6 +169,8 @@ class Agent:
                 )
             case inputs.SignalWorkers(signum=signum):
                 self.supervisor.signal(signum)
+            case inputs.ForwardSignal(signum=signum, round=number):
+                self._forward(signal.Signals(signum).name, signum, number)
             case inputs.TellWorkers(round=number, notices=notices):
                 self.supervisor.tell(number, notices, self.node_name)
             case inputs.Sweep(token=token):
@@ -176,6 +186,13 @@ class Agent:
             case inputs.Exit(code=code, text=text):
                 self.exit_code, self.exit_text = code, text
                 self._done.set()
+
+    def _forward(self, name: str, signum: int, number: int | None) -> None:
+        if number is None:
+            log.info("signal_unheard", signal=name, why="no workers run that could be told")
+            return
+        self.supervisor.forward(signum)
+        log.info("signal_forwarded", signal=name, round=number)
 
     # --- what the link asks and says ---
 
@@ -316,10 +333,20 @@ class Agent:
                 variables=self.variables,
                 post=self.post,
                 tasks=tasks,
+                outputs=WorkerOutputs(
+                    settings.output,
+                    self.consoles,
+                    LogFolder(settings.output.log_dir, settings.job_id),
+                    node_name=lambda: self.node_name,
+                ),
             )
-            self.supervisor.attach()
-            for signum in SIGNALS:
+            # Before anything that has to be removed again is made.
+            for signum in settings.signals:
                 loop.add_signal_handler(signum, self.post, inputs.SignalReceived(signum))
+            try:
+                self.supervisor.attach()
+            except TimerFileRefused as error:
+                self.dismissed(USAGE_EXIT_CODE, str(error))
             self.post(inputs.PortReserved(self.ports.reserve()))
             linked = tasks.create_task(self.link.run())
             try:
@@ -330,7 +357,7 @@ class Agent:
                 linked.cancel()
                 if self._timer is not None:
                     self._timer.cancel()
-                await self.supervisor.close(keep_records=self.exit_code != 0)
+                await self.supervisor.close()
                 self.ports.close()
         assert self.exit_code is not None
         return self.exit_code
@@ -350,8 +377,14 @@ class Agent:
             log.info("farewell_not_acknowledged")
 
 
-def new_agent(settings: Settings, listener: Listener, now_ms: int) -> Agent:
-    """Return an agent that has not begun yet."""
+def new_agent(
+    settings: Settings,
+    listener: Listener,
+    consoles: Consoles,
+    ports: PortReserver,
+    now_ms: int,
+) -> Agent:
+    """Return an agent that has not begun yet; it gives the ports back when its life ends."""
     state = AgentState(
         workers=settings.workers,
         grace_ms=settings.grace_ms,
@@ -361,4 +394,4 @@ def new_agent(settings: Settings, listener: Listener, now_ms: int) -> Agent:
         fence_ms=settings.fence_ms,
         away_since_ms=now_ms,
     )
-    return Agent(settings, listener, state, settings.node_name)
+    return Agent(settings, listener, consoles, state, settings.node_name, ports)

@@ -22,9 +22,10 @@ from rallypoint.agent.environ import Launch, WorkerFiles, worker_command, worker
 from rallypoint.agent.frames import FrameTooLarge
 from rallypoint.agent.notices import notice_file, write_notices
 from rallypoint.agent.oom import OomWatch
-from rallypoint.agent.output import StderrPump
+from rallypoint.agent.outputs import WorkerOutput, WorkerOutputs
 from rallypoint.agent.process import SpawnRequest, WorkerHost, WorkerHostError
 from rallypoint.agent.records import find_uncaught, read_error_file
+from rallypoint.agent.timers import Timers, timer_file
 from rallypoint.agent.worker_events import (
     ORPHANS,
     Blocked,
@@ -47,14 +48,15 @@ TAIL_WAIT_S = 0.05
 TEARDOWN_MS = 10_000
 """An error that was printed longer ago than this was survived, or its process hangs."""
 _WORKERS_MAX = 1 << 16
+_SOCKET_PATH_BYTES_MAX = 107
+"""sizeof sun_path in unix(7), without the NUL."""
 
 
 @dataclass(slots=True)
 class _Worker:
     round: int
     local_rank: int
-    error_file: Path
-    pump: StderrPump
+    output: WorkerOutput
     uncaught: ErrorRecord | None = None
     """The error with which it was ending when it was signalled first."""
     uncaught_ns: int = 0
@@ -76,6 +78,7 @@ class Supervisor:
     post: Callable[[inputs.Input], None]
     """Takes what happens, in the event loop."""
     tasks: asyncio.TaskGroup
+    outputs: WorkerOutputs
     oom: OomWatch = field(default_factory=OomWatch.begin)
     _workers: dict[int, _Worker] = field(default_factory=dict)
     _sweep_token: int = 0
@@ -83,58 +86,73 @@ class Supervisor:
     _fence_at_ms: int | None = None
     """When the helper kills everything, by the monotonic clock; None: never."""
     _folder: Path | None = None
-    _has_records: bool = False
-    """A worker wrote its error down."""
+    _timers: Timers = field(init=False)
 
     def attach(self) -> None:
-        """Begin to listen to the helper process."""
+        """Begin to listen to the helper process, and to timers where those are wanted.
+
+        Raises:
+            TimerFileRefused: the environment wants them where they cannot be.
+        """
         self.host.attach(self._on_event)
+        self._timers = Timers(lambda: self.host.pid)
+        path = timer_file(self.environment, self._own_folder)
+        if path:
+            self._timers.open(path)
+
+    def _own_folder(self) -> Path:
+        if self._folder is None:
+            self._folder = Path(tempfile.mkdtemp(prefix="rallypoint_"))
+        return self._folder
 
     def start(self, order: RunOrder) -> None:
         """Start the workers of a round, in rank order."""
-        if self._folder is None:
-            self._folder = Path(tempfile.mkdtemp(prefix="rallypoint_"))
+        begin_error: OSError | None = None
+        try:
+            self.outputs.begin(order)
+        except OSError as error:  # of all workers
+            begin_error = error
         for local_rank in range(order.local_world_size):
             try:
+                if begin_error is not None:
+                    raise begin_error
                 self._spawn(order, local_rank)
             except (OSError, WorkerHostError, FrameTooLarge) as error:
                 text = f"cannot start a worker: {error}"
                 self.post(inputs.WorkerNotStarted(order.number, local_rank, text))
 
     def _spawn(self, order: RunOrder, local_rank: int) -> None:
-        assert self._folder is not None
-        folder = self._folder / str(order.number) / str(local_rank)
+        folder = self._own_folder() / str(order.number) / str(local_rank)
         folder.mkdir(parents=True, exist_ok=True)
-        error_file = folder / "error.json"
-        environment = worker_environment(
-            self.environment,
-            order,
-            local_rank=local_rank,
-            job_id=self.job_id,
-            files=WorkerFiles(str(error_file), str(notice_file(self._folder, order.number))),
-            ours=self.variables(),
-        )
         python = self.environment.get("PYTHON_EXEC") or sys.executable
         worker_id = _worker_id(order.number, local_rank)
-        read_fd, write_fd = os.pipe()
-        try:
+        with self.outputs.open(order, local_rank) as output:
+            environment = worker_environment(
+                self.environment,
+                order,
+                local_rank=local_rank,
+                job_id=self.job_id,
+                files=WorkerFiles(
+                    error=output.error_file,
+                    notices=str(notice_file(self._own_folder(), order.number)),
+                    server=_socket_path(folder),
+                    timers=self._timers.path,
+                ),
+                virtual_local_rank=self.launch.virtual_local_rank,
+                ours=self.variables(),
+            )
             self.host.spawn(
                 SpawnRequest(
                     worker_id=worker_id,
                     argv=worker_command(self.launch, python=python, local_rank=local_rank),
                     env=environment,
                     cwd=os.getcwd(),
-                    stdout_fd=1,
-                    stderr_fd=write_fd,
+                    stdout_fd=output.stdout_fd,
+                    stderr_fd=output.stderr_fd,
+                    cpus=self.launch.cpus_of(local_rank),
                 )
             )
-        except BaseException:
-            os.close(read_fd)
-            raise
-        finally:
-            os.close(write_fd)
-        pump = StderrPump(read_fd, 2)
-        self._workers[worker_id] = _Worker(order.number, local_rank, error_file, pump)
+        self._workers[worker_id] = _Worker(order.number, local_rank, output)
 
     def signal(self, signum: int) -> None:
         """Signal the group of every worker that lives."""
@@ -142,10 +160,14 @@ class Supervisor:
             self._note_last_words(worker)
         self._ask(lambda: self.host.signal(signum))
 
+    def forward(self, signum: int) -> None:
+        """Signal every worker that lives, but nobody that it has started: the children of a data
+        loader would die of a signal that only their parent handles."""
+        self._ask(lambda: self.host.signal(signum, alone=True))
+
     def tell(self, number: int, notices: Sequence[Notice], node_name: str) -> None:
         """Let the workers of a round find `notices` in their notice file; none removes it."""
-        assert self._folder is not None
-        path = notice_file(self._folder, number)
+        path = notice_file(self._own_folder(), number)
         try:
             write_notices(path, notices, node_name)
         except OSError as error:  # a full disk is no reason to end the workers
@@ -153,9 +175,9 @@ class Supervisor:
 
     def _note_last_words(self, worker: _Worker) -> None:
         """Note whether the worker was ending of an error of its own before it is signalled."""
-        silent_ms = worker.pump.silent_ms()
+        silent_ms = worker.output.silent_ms()
         if not worker.is_signalled and silent_ms < TEARDOWN_MS:
-            worker.uncaught = find_uncaught(worker.pump.tail())
+            worker.uncaught = find_uncaught(worker.output.tail())
             worker.uncaught_ns = time.monotonic_ns() - silent_ms * 1_000_000
         worker.is_signalled = True
 
@@ -186,15 +208,13 @@ class Supervisor:
         if self._sweep_token:
             self.post(inputs.Swept(self._sweep_token))
 
-    async def close(self, *, keep_records: bool) -> None:
-        """End the helper, and with it whatever is left; remove the workers' files.
-
-        Args:
-            keep_records: leave them there if a worker wrote its error down: a report names them.
-        """
+    async def close(self) -> None:
+        """End the helper, and with it whatever is left; let out what the workers wrote."""
+        self._timers.close()
         await self.host.close()
         self.oom.close()
-        if self._folder is not None and not (keep_records and self._has_records):
+        await self.outputs.finish()
+        if self._folder is not None:
             await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
 
     def _on_event(self, event: HostEvent) -> None:
@@ -202,6 +222,7 @@ class Supervisor:
             case Spawned(worker_id=worker_id, pid=pid):
                 worker = self._workers[worker_id]
                 self.oom.started(pid)
+                self._timers.started(pid, worker.local_rank)
                 self.post(inputs.WorkerStarted(worker.round, worker.local_rank, pid))
             case SpawnFailed(worker_id=worker_id, message=message):
                 worker = self._workers.pop(worker_id)
@@ -210,8 +231,10 @@ class Supervisor:
                 worker = self._workers.pop(worker_id)
                 self.tasks.create_task(self._report_exit(worker, event))
             case Clean(token=token) if token == ORPHANS:
+                self._timers.clear()
                 self._replace_host()
             case Clean(token=token):
+                self._timers.clear()
                 self._sweep_token = 0
                 self.post(inputs.Swept(token))
             case Blocked(token=token, pids=pids):
@@ -224,22 +247,27 @@ class Supervisor:
     async def _report_exit(self, worker: _Worker, event: Exited) -> None:
         ended_s = time.time()  # noqa: TID251  # compared with the time of the error file
         seen_ns = time.monotonic_ns()
+        expiry = self._timers.ended(event.pid)
         signum = event.signal
         if event.exit_code is None and signum is None:
             signum = 9  # the helper died, and the parent-death signal took its workers
+        worker.output.hurry()
         if event.exit_code != 0:
-            await worker.pump.wait_end(TAIL_WAIT_S)
-        # While a sweep is on SIGKILL is ours.
-        is_suspect = event.signal == signal.SIGKILL and not self._sweep_token
+            await worker.output.wait_end(TAIL_WAIT_S)
+        # While a sweep is on SIGKILL is ours, and so it can be when a timer has expired.
+        is_ours = self._sweep_token or expiry is not None
+        is_suspect = event.signal == signal.SIGKILL and not is_ours
         oom_killed = self.oom.ended(event.pid, is_suspect=is_suspect)
-        error = read_error_file(worker.error_file, ended_s) if event.exit_code != 0 else None
+        path = worker.output.error_file if event.exit_code != 0 else ""
+        error = read_error_file(Path(path), ended_s) if path else None
         # A path may have bytes that are no text; the wire takes only text.
-        path = os.fsencode(worker.error_file).decode(errors="replace")
-        error_file = path if error is not None else ""
-        self._has_records |= error is not None
+        told_path = os.fsencode(path).decode(errors="replace")
+        error_file = told_path if error is not None else ""
         if error is None and worker.uncaught is not None:
             age_ms = (seen_ns - worker.uncaught_ns) // 1_000_000
             error = replace(worker.uncaught, before_exit_ms=max(0, age_ms))
+        if expiry is not None and event.exit_code != 0:
+            error = expiry.explain(error, signum=signum, seen_ns=seen_ns)
         failed_s = error.time_s if error is not None and error.time_s is not None else ended_s
         self.post(
             inputs.WorkerEnded(
@@ -248,13 +276,22 @@ class Supervisor:
                 exit_code=event.exit_code,
                 signal=signum,
                 error=error,
-                stderr_tail=worker.pump.tail() if event.exit_code != 0 else "",
+                stderr_tail=worker.output.tail() if event.exit_code != 0 else "",
                 ago_ms=(time.monotonic_ns() - seen_ns) // 1_000_000,
                 oom_killed=oom_killed,
                 failed_ms=int(failed_s * 1000),
                 error_file=error_file,
             )
         )
+
+
+def _socket_path(folder: Path) -> str:
+    """Return a path that a Unix socket can have; empty when the folder's is too long for any."""
+    path = str(folder / "server")
+    if len(os.fsencode(path)) <= _SOCKET_PATH_BYTES_MAX:
+        return path
+    log.warning("worker_server_off", path=path, why="too long for a socket: set a shorter TMPDIR")
+    return ""
 
 
 def _worker_id(round: int, local_rank: int) -> int:

@@ -24,6 +24,8 @@ class SpawnRequest:
     cwd: str  # working directory; relative to the agent's
     stdout_fd: int  # only borrowed for the call: the caller may close it after
     stderr_fd: int  # the same; may be the same descriptor
+    stdin_fd: int = 0  # the same; the caller's own unless given
+    cpus: tuple[int, ...] = ()  # what it is bound to before it begins; none: what the helper has
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import logging
 import sys
+from typing import TextIO
 
 from rallypoint.wire import log
 
 
-def configure_logs(level: str, style: str) -> None:
-    """Send events of `level` and above to standard error, as `style` says."""
-    log.configure(lambda: _configure(level, style))
+def configure_logs(level: str, style: str, file: TextIO | None = None) -> None:
+    """Send events of `level` and above to standard error, as `style` says.
+
+    Args:
+        file: takes the lines in place of standard error, and brings them there.
+    """
+    log.configure(lambda: _configure(level, style, file or sys.stderr))
 
 
-def _configure(level: str, style: str) -> None:
+def _configure(level: str, style: str, file: TextIO) -> None:
     import structlog
 
     is_console = style == "console" or (style == "auto" and sys.stderr.isatty())
@@ -32,6 +37,6 @@ def _configure(level: str, style: str) -> None:
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
-        logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
+        logger_factory=structlog.WriteLoggerFactory(file=file),
         cache_logger_on_first_use=True,
     )

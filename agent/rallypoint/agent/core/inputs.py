@@ -112,7 +112,7 @@ class SweepBlocked:
 
 @dataclass(frozen=True, slots=True)
 class SignalReceived:
-    """A signal told the agent to end."""
+    """The agent got a signal that it handles."""
 
     signum: int
 
@@ -163,6 +163,15 @@ class SignalWorkers:
     """Signal the process group of every worker that lives."""
 
     signum: int
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardSignal:
+    """Signal every worker that lives, the process itself and not its group: it is to go on."""
+
+    signum: int
+    round: int | None
+    """Of the workers; None when there are none that could hear it, so that this can be said."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,6 +226,7 @@ class Exit:
 Effect = (
     StartWorkers
     | SignalWorkers
+    | ForwardSignal
     | TellWorkers
     | Sweep
     | ArmFence

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
+from rallypoint.agent.console import Console
 from rallypoint.agent.core.step import EXIT_UNREACHABLE
 from rallypoint.agent.events import About, Event, EventLog, Moment
 from rallypoint.agent.last_round import LastRound
@@ -25,21 +26,22 @@ log = get_logger()
 class Reports:
     """What one agent says of its job, besides its log."""
 
+    say: Callable[[str], None]
+    """Puts lines on the agent's standard error, and never waits."""
     program: str
     """What the workers run, as it was given: the title of the report, as torchrun's."""
     coordinator: str
     """Its address."""
     error_file: str
     """Where the scheduler of this agent looks for the root cause; empty: nowhere."""
+    _report: str = ""
     _is_written: bool = False
     _told: tuple[object, ...] = ()
     """What the last line about a wait was for."""
 
     def finished(self, message: agent_pb2.Finished, here: LastRound) -> None:
-        """Report the end of the run."""
-        text = render_finished(message, self.program, here)
-        if text:
-            print(text, file=sys.stderr, flush=True)
+        """Take the end of the run; what is printed of it comes last, after the workers' output."""
+        self._report = render_finished(message, self.program, here)
         if self.error_file and message.outcome != job_pb2.OUTCOME_SUCCEEDED:
             self._is_written = True
             report_finished(self.error_file, message, here, _unix_s())
@@ -60,29 +62,42 @@ class Reports:
             f"{timeout_s:g} s (--coordinator-timeout)",
         )
 
-    def ended(self, exit_code: int, text: str, *, is_told: bool) -> None:
-        """Say why the agent ends, unless it succeeded and `is_told` is false."""
+    def ended(self, exit_code: int | None, text: str, *, is_told: bool) -> None:
+        """Print the report, and why the agent ends unless it succeeded and `is_told` is false.
+
+        Args:
+            exit_code: None: the agent was interrupted before it had one.
+            text: why it ends, one line.
+            is_told: it is said even of a success.
+        """
+        lines = [self._report] if self._report else []
         if exit_code == EXIT_UNREACHABLE:
             text += f" ({self.coordinator})"
         if exit_code or is_told:
-            print(f"node-agent: {text}", file=sys.stderr, flush=True)
+            lines.append(f"node-agent: {text}")
+        if lines:
+            self.say("\n".join(lines))
         if self.error_file and exit_code and not self._is_written:
             report_exit(self.error_file, text, exit_code, _unix_s())
 
 
-def new_reports(args: argparse.Namespace, settings: Settings) -> Reports:
-    """Return the reports of an agent with this command line."""
+def new_reports(args: argparse.Namespace, settings: Settings, console: Console) -> Reports:
+    """Return the reports of an agent with this command line and standard error."""
+
+    def say(text: str) -> None:
+        console.say(f"{text}\n".encode(errors="backslashreplace"))
+
     error_file = settings.environment.get(ERROR_FILE_ENV, "")
-    return Reports(args.script, settings.coordinator, error_file)
+    return Reports(say, args.script, settings.coordinator, error_file)
 
 
 def new_listener(args: argparse.Namespace, settings: Settings, reports: Reports) -> Listener:
     """Return what an agent is given to say things to."""
-    events = _console_events(settings) if args.event_log_handler == "console" else None
+    events = _console_events(settings, reports.say) if args.event_log_handler == "console" else None
     return Listener(reports.finished, reports.waiting, reports.disconnected, events)
 
 
-def _console_events(settings: Settings) -> EventLog:
+def _console_events(settings: Settings, say: Callable[[str], None]) -> EventLog:
     began_ns = time.monotonic_ns()
 
     def moment() -> Moment:
@@ -90,7 +105,7 @@ def _console_events(settings: Settings) -> EventLog:
         return Moment(int(_unix_s() * 1000), since_ms)
 
     def record(event: Event) -> None:
-        print(json.dumps(event), file=sys.stderr, flush=True)
+        say(json.dumps(event))
 
     about = About(settings.job_id, settings.role, settings.host_name, settings.launch.script)
     return EventLog(about, record, moment)

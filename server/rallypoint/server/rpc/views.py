@@ -349,7 +349,7 @@ def spec_message(spec: JobSpec) -> job_pb2.JobSpec:
         grow=spec.grow,
         grace=to_duration(spec.grace_ms),
         restart_backoff=to_duration(spec.restart_backoff_ms),
-        fence_after=to_duration(spec.fence_ms) if spec.fence_ms else None,
+        fence_after=_asked(spec.fence_ms),
         no_retry_exit_codes=spec.no_retry,
         no_requeue_exit_codes=spec.no_requeue,
         quarantine_after=spec.quarantine_after,
@@ -358,7 +358,14 @@ def spec_message(spec: JobSpec) -> job_pb2.JobSpec:
         max_reformations=spec.max_reformations,
         crash_loop=spec.crash_loop,
         progress_after=to_duration(spec.progress_ms),
+        heartbeat_interval=_asked(spec.heartbeat_interval_ms),
+        lease=_asked(spec.lease_ms),
     )
+
+
+def _asked(ms: int) -> Duration | None:
+    """Return what a job asked for; None for what it left to the coordinator."""
+    return to_duration(ms) if ms else None
 
 
 def _lost_message(departure: Departure, now_ms: int) -> job_pb2.AwaitedNode:
@@ -400,8 +407,9 @@ def _summary_message(summary: RoundSummary) -> round_pb2.RoundSummary:
 
 
 def _node_message(state: State, job: Job, node: Node, now_ms: int) -> node_pb2.Node:
-    lease_ms = state.deadlines.get((DeadlineKind.LEASE, node.session))
-    silent_ms = 0 if lease_ms is None else max(0, now_ms - (lease_ms - state.lease_ms()))
+    ends_ms = state.deadlines.get((DeadlineKind.LEASE, node.session))
+    lease_ms = state.lease_ms(node.identity.spec)
+    silent_ms = 0 if ends_ms is None else max(0, now_ms - (ends_ms - lease_ms))
     if node.broke_ms is not None:
         silent_ms = now_ms - node.broke_ms
     assignment = node.assignment

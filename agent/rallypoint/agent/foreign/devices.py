@@ -1,0 +1,88 @@
+"""Says which devices torch sees, as one line of JSON on standard output.
+
+Run as `python devices.py PARENT`, with the pid of the caller, whose death it does not outlive; with
+`pci` after that it says the PCI addresses of the CUDA devices too, which makes CUDA start. The
+fields, each with null for what is not there:
+
+    missing     true: torch is not installed; nothing else is said
+    auto        [type, count] of the accelerator
+    gpu, xpu    count
+    custom      [name, count or null] of the privateuse1 backend
+    pci         ["0000:dc:00.0", …] in the order of the devices
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import sys
+from typing import Any
+
+_PR_SET_PDEATHSIG = 1
+
+
+def _main() -> None:
+    _die_with(int(sys.argv[1]))
+    if not getattr(sys.flags, "safe_path", False):
+        del sys.path[0]  # the folder of this file
+    out = os.dup(1)
+    os.dup2(2, 1)  # what an import prints must not be taken for the answer
+    answer = _look("pci" in sys.argv[2:])
+    os.write(out, json.dumps(answer).encode() + b"\n")
+
+
+def _die_with(parent: int) -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        sys.exit(1)
+
+
+def _look(wants_pci: bool) -> dict[str, Any]:
+    try:
+        import torch
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        return {"missing": True}
+    found: dict[str, Any] = {
+        "missing": False,
+        "gpu": _count(torch.cuda),
+        "xpu": _count(getattr(torch, "xpu", None)),
+        "custom": _custom(torch),
+    }
+    found["auto"] = _accelerator(torch, found)
+    if wants_pci:
+        found["pci"] = [_address(torch, index) for index in range(found["gpu"] or 0)]
+    return found
+
+
+def _count(backend: Any) -> int | None:
+    if backend is None or not backend.is_available():
+        return None
+    return int(backend.device_count())
+
+
+def _custom(torch: Any) -> list[Any]:
+    name = torch._C._get_privateuse1_backend_name()
+    return [name, _count(getattr(torch, name, None))]
+
+
+def _accelerator(torch: Any, found: dict[str, Any]) -> list[Any] | None:
+    accelerator = getattr(torch, "accelerator", None)
+    if accelerator is None:  # before torch 2.6
+        kinds = [("cuda", found["gpu"]), ("xpu", found["xpu"])]
+        return next(([kind, count] for kind, count in kinds if count), None)
+    if not accelerator.is_available():
+        return None
+    return [accelerator.current_accelerator().type, int(accelerator.device_count())]
+
+
+def _address(torch: Any, index: int) -> str:
+    device = torch.cuda.get_device_properties(index)
+    return f"{device.pci_domain_id:04x}:{device.pci_bus_id:02x}:{device.pci_device_id:02x}.0"
+
+
+if __name__ == "__main__":
+    _main()

@@ -1,0 +1,290 @@
+"""How workers are started: how many, by which way, with which GPU, on which CPUs."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from rallypoint.agent.core.numa import Binding, compute_cpus
+from rallypoint.agent.topology import read_topology
+from support.commands import NODE_AGENT
+from support.mailbox import Worker
+from support.world import OBEDIENT, World
+
+TORCH = """
+class Backend:
+    def __init__(self, count): self.count = count
+    def is_available(self): return self.count > 0
+    def device_count(self): return self.count
+
+class Current:
+    type = "cuda"
+
+class _C:
+    _get_privateuse1_backend_name = staticmethod(lambda: "tpu")
+
+class Properties:
+    def __init__(self, index):
+        domain, bus, rest = {address!r}.split(":")
+        self.pci_domain_id, self.pci_bus_id = int(domain, 16), int(bus, 16)
+        self.pci_device_id = int(rest.partition(".")[0], 16)
+
+cuda, xpu, tpu, accelerator = Backend({gpus}), Backend(0), Backend(3), Backend({gpus})
+cuda.get_device_properties = Properties
+accelerator.current_accelerator = Current
+"""
+ON_ONE_CPU = (
+    sys.executable,
+    "-c",
+    "import os, sys; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))});"
+    "os.execv(sys.argv[1], sys.argv[1:])",
+)
+
+
+def with_torch(world: World, gpus: int, address: str = "0000:00:00.0") -> dict[str, str]:
+    """Return variables that let a torch with so many GPUs, all at one address, be imported."""
+    folder = world.folder / "site"
+    folder.mkdir()
+    (folder / "torch.py").write_text(TORCH.format(gpus=gpus, address=address))
+    return {"PYTHONPATH": str(folder)}
+
+
+def without_torch(world: World) -> dict[str, str]:
+    env = with_torch(world, 0)
+    missing = "raise ModuleNotFoundError('No module named torch', name='torch')"
+    Path(env["PYTHONPATH"], "torch.py").write_text(missing)
+    return env
+
+
+def end(workers: list[Worker]) -> None:
+    for worker in workers:
+        worker.tell("exit", "0")
+
+
+# --- how many ---
+
+
+def test_workers_by_cpus(world: World) -> None:
+    """`cpu` is one for each CPU that the agent may use; nobody is asked for that."""
+    env = {"PYTHON_EXEC": sys.executable, "PYTHONPATH": "/dev/null"}
+    agent = world.agent("a", "--nproc-per-node=cpu", prefix=ON_ONE_CPU, env=env)
+    workers = world.mailbox.workers(1)
+    end(workers)
+
+    assert agent.wait() == 0
+    (event,) = agent.events("workers_counted")
+    assert (event["asked"], event["workers"], event["of"]) == ("cpu", 1, "cpu")
+
+
+@pytest.mark.parametrize(
+    ("asked", "number", "of"), [("auto", 2, "cuda"), ("gpu", 2, "cuda"), ("tpu", 3, "tpu")]
+)
+def test_workers_by_devices(world: World, asked: str, number: int, of: str) -> None:
+    """One worker for each device that torch sees; a line says what the word came to."""
+    agent = world.agent("a", f"--nproc-per-node={asked}", env=with_torch(world, gpus=2))
+    workers = world.mailbox.workers(number)
+    end(workers)
+
+    assert agent.wait() == 0
+    assert {worker.env["LOCAL_WORLD_SIZE"] for worker in workers} == {str(number)}
+    (event,) = agent.events("workers_counted")
+    assert (event["asked"], event["workers"], event["of"]) == (asked, number, of)
+
+
+def test_workers_by_real_torch(world: World) -> None:
+    """With the torch of the tests, `auto` is what torchrun makes of it here."""
+    from torch.distributed.run import determine_local_world_size
+
+    expected = determine_local_world_size("auto")
+    agent = world.agent("a", "--nproc-per-node=auto")
+    end(world.mailbox.workers(expected))
+
+    assert agent.wait() == 0
+    assert agent.events("workers_counted")[0]["workers"] == expected
+
+
+def test_workers_without_torch(world: World) -> None:
+    """Where workers have no torch `auto` counts the CPUs, and the line says why."""
+    env = without_torch(world)
+    agent = world.agent("a", "--nproc-per-node=auto", prefix=ON_ONE_CPU, env=env)
+    end(world.mailbox.workers(1))
+
+    assert agent.wait() == 0
+    (event,) = agent.events("workers_counted")
+    assert (event["of"], event["why"]) == ("cpu", "torch is not installed here")
+
+
+def test_a_number_asks_nobody(world: World) -> None:
+    """A torch that cannot be imported is no matter to a job that says how many workers it wants."""
+    env = with_torch(world, 0)
+    Path(env["PYTHONPATH"], "torch.py").write_text("import os; os._exit(9)")
+    agent = world.agent("a", "--nproc-per-node=2", env=env)
+    end(world.mailbox.workers(2))
+
+    assert agent.wait() == 0
+    assert agent.events("workers_counted") == []
+
+
+# --- by which way ---
+
+
+def test_run_path(world: World) -> None:
+    """A script runs as the main module with its own arguments; its exception is reported."""
+    arguments = ("--nnodes", "7", "shard-${local_rank}.bin", "")
+    agent = world.agent("a", "--run-path", nproc=2, script=(OBEDIENT, *arguments))
+    workers = world.mailbox.workers(2)
+    for rank, worker in enumerate(workers):
+        assert worker.argv == ("--nnodes", "7", f"shard-{rank}.bin", "")
+    workers[1].tell("raise", "the reason")
+
+    assert agent.wait() == 1
+    said = "\n".join(agent.said())
+    assert "RuntimeError: the reason" in said
+    assert f'File "{OBEDIENT}", line' in said
+    assert "runpy" not in said and "run_path.py" not in said
+
+
+def test_run_path_with_an_exit_code(world: World) -> None:
+    """`sys.exit` is an exit and no exception: its code is reported, nothing is recorded."""
+    agent = world.agent("a", "--run-path")
+    world.mailbox.workers(1)[0].tell("exit", "7")
+
+    assert agent.wait() == 1
+    assert any("exitcode  : 7" in line for line in agent.said())
+    assert not any("Traceback" in line for line in agent.said())
+
+
+def test_folder_runs(world: World) -> None:
+    """A folder with a `__main__.py` is a script, as for python."""
+    folder = world.folder / "training"
+    folder.mkdir()
+    (folder / "__main__.py").write_text(Path(OBEDIENT).read_text())
+    agent = world.agent("a", script=(str(folder), "a"))
+    workers = world.mailbox.workers(1)
+    end(workers)
+
+    assert workers[0].argv == ("a",)
+    assert agent.wait() == 0
+
+
+@pytest.mark.parametrize(("method", "lines"), [("spawn", 0), ("fork", 1), ("forkserver", 1)])
+def test_start_method(world: World, method: str, lines: int) -> None:
+    """A command line has none: any is taken, and one that was asked for is said to mean nothing."""
+    agent = world.agent("a", f"--start-method={method}")
+    end(world.mailbox.workers(1))
+
+    assert agent.wait() == 0
+    assert len(agent.events("start_method_unused")) == lines
+
+
+# --- with which GPU ---
+
+
+@pytest.mark.parametrize(
+    ("visible", "expected"),
+    [(None, ["0", "1", "2"]), ("7, 5 ,GPU-3,1", ["7", "5", "GPU-3"])],
+)
+def test_virtual_local_rank(world: World, visible: str | None, expected: list[str]) -> None:
+    """Every worker has one GPU, as number 0; what it was numbered is in a variable of ours."""
+    env = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+    script = (OBEDIENT, "${local_rank}")
+    agent = world.agent("a", "--virtual-local-rank", nproc=3, script=script, env=env)
+    workers = world.mailbox.workers(3)
+    end(workers)
+
+    assert agent.wait() == 0
+    assert [worker.env["CUDA_VISIBLE_DEVICES"] for worker in workers] == expected
+    assert [worker.env["LOCAL_RANK"] for worker in workers] == ["0"] * 3
+    assert [worker.env["RALLYPOINT_LOCAL_RANK"] for worker in workers] == ["0", "1", "2"]
+    assert [worker.argv for worker in workers] == [("0",), ("1",), ("2",)]
+    assert [worker.env["RANK"] for worker in workers] == ["0", "1", "2"]
+
+
+def test_real_local_rank(world: World) -> None:
+    """Without the flag all workers see what the agent sees, and both variables agree."""
+    env = {"CUDA_VISIBLE_DEVICES": "1"}
+    agent = world.agent("a", nproc=2, env=env)
+    workers = world.mailbox.workers(2)
+    end(workers)
+
+    assert agent.wait() == 0
+    for rank, worker in enumerate(workers):
+        assert worker.env["LOCAL_RANK"] == worker.env["RALLYPOINT_LOCAL_RANK"] == str(rank)
+        assert worker.env["CUDA_VISIBLE_DEVICES"] == "1"
+
+
+# --- on which CPUs ---
+
+
+def real_pci_address() -> str:
+    """Return a device of this machine of which the kernel says its NUMA node."""
+    files = sorted(Path("/sys/bus/pci/devices").glob("*.0/numa_node"))
+    if not files:
+        pytest.skip("this machine has no PCI device")
+    return files[0].parent.name
+
+
+@pytest.mark.parametrize("mode", ["node", "socket", "exclusive", "core-complex"])
+def test_numa_binding(world: World, mode: str) -> None:
+    """Workers run on the CPUs of their GPU from their first instruction on, the agent anywhere."""
+    address = real_pci_address()
+    allowed = os.sched_getaffinity(0)
+    machine = read_topology(Binding(mode), allowed, [address] * 2)
+    expected = [compute_cpus(Binding(mode), machine, gpu) for gpu in (0, 1)]
+    env = with_torch(world, gpus=2, address=address)
+    agent = world.agent("a", f"--numa-binding={mode}", nproc=2, env=env)
+    workers = world.mailbox.workers(2)
+
+    assert [os.sched_getaffinity(worker.pid) for worker in workers] == expected
+    assert os.sched_getaffinity(agent.pid) == os.sched_getaffinity(workers[0].parent) == allowed
+    end(workers)
+    assert agent.wait() == 0
+
+
+# --- what cannot be ---
+
+
+@pytest.mark.parametrize(
+    ("flags", "env", "words"),
+    [
+        ("--nproc-per-node=gpu", {}, "--nproc-per-node=gpu: CUDA is not available: give a number"),
+        ("--nproc-per-node=xpu", {}, "--nproc-per-node=xpu: XPU is not available: give a number"),
+        ("--nproc-per-node=tpus", {}, "give a number, auto, cpu, gpu, xpu or tpu"),
+        ("--nproc-per-node=2.5", {}, "--nproc-per-node: '2.5' is not a whole number"),
+        ("--nproc-per-node=auto", {"PYTHON_EXEC": "/no/python"}, "cannot run /no/python"),
+        ("--numa-binding=node", {}, "--numa-binding: worker 0 has no GPU: torch sees 0"),
+        ("--numa-binding=all", {}, "invalid choice: 'all'"),
+        ("--start-method=thread", {}, "invalid choice: 'thread'"),
+        ("--run-path -m", {}, "--module and --run-path exclude each other"),
+        ("--run-path --no-python", {}, "--no-python and --run-path exclude each other"),
+        (
+            "--virtual-local-rank --nproc-per-node=3",
+            {"CUDA_VISIBLE_DEVICES": "4,5"},
+            "--virtual-local-rank: CUDA_VISIBLE_DEVICES=4,5 has fewer than 3 devices",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused(
+    world: World, flags: str, env: dict[str, str], words: str
+) -> None:
+    """Exit code 2 and one line that says what is missing, before anything is started."""
+    argv = [NODE_AGENT, "--standalone", *flags.split(), OBEDIENT]
+    agent = world.start("agent", argv, {**with_torch(world, gpus=0), **env})
+
+    assert agent.wait() == 2
+    agent.drain()
+    (line,) = agent.stderr().splitlines()
+    assert line.startswith("node-agent: error: ")
+    assert words in line
+    assert world.mailbox.started() == []
+
+
+def test_missing_script_is_refused(world: World) -> None:
+    """A script of --run-path is looked for like any other."""
+    done = world.run(NODE_AGENT, "--standalone", "--run-path", "missing.py")
+
+    assert done.returncode == 2
+    assert done.stderr.startswith("node-agent: error: missing.py: no such script in /")

@@ -1,0 +1,199 @@
+"""How many workers a word means, and what is asked of the workers' interpreter for it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rallypoint.agent.devices import (
+    Devices,
+    DevicesUnknown,
+    WorkerCount,
+    count_workers,
+    probe_devices,
+)
+from rallypoint.agent.foreign import DEVICES
+from support.processes import Witness
+
+CPU_ONLY = Devices()
+CUDA = Devices(accelerator=("cuda", 8), gpus=8)
+XPU = Devices(accelerator=("xpu", 4), xpus=4)
+CUSTOM = Devices(accelerator=("tpu", 2), custom=("tpu", 2))
+BOTH = Devices(accelerator=("tpu", 2), gpus=8, custom=("tpu", 2))
+NO_TORCH = Devices(is_torch_missing=True)
+
+
+@pytest.mark.parametrize(
+    ("asked", "devices", "expected"),
+    [
+        (3, NO_TORCH, WorkerCount(3)),
+        ("cpu", CUDA, WorkerCount(16, "cpu")),
+        ("cpu", NO_TORCH, WorkerCount(16, "cpu")),
+        ("auto", CPU_ONLY, WorkerCount(16, "cpu")),
+        ("auto", CUDA, WorkerCount(8, "cuda")),
+        ("auto", XPU, WorkerCount(4, "xpu")),
+        ("auto", BOTH, WorkerCount(2, "tpu")),
+        ("auto", NO_TORCH, WorkerCount(16, "cpu", is_torch_missing=True)),
+        ("gpu", CUDA, WorkerCount(8, "cuda")),
+        ("gpu", BOTH, WorkerCount(8, "cuda")),
+        ("xpu", XPU, WorkerCount(4, "xpu")),
+        ("tpu", CUSTOM, WorkerCount(2, "tpu")),
+    ],
+)
+def test_count(asked: int | str, devices: Devices, expected: WorkerCount) -> None:
+    """On a node of 16 CPUs, as torchrun counts."""
+    assert count_workers(asked, devices, 16) == expected
+
+
+@pytest.mark.parametrize(
+    ("asked", "devices", "words"),
+    [
+        ("gpu", CPU_ONLY, "CUDA is not available: give a number, auto or cpu"),
+        ("gpu", XPU, "CUDA is not available: give a number, auto or cpu"),
+        ("xpu", CUDA, "XPU is not available: give a number, auto or cpu"),
+        ("privateuseone", CPU_ONLY, "privateuseone is not available: give a number, auto or cpu"),
+        ("tpu", CUDA, "give a number, auto, cpu, gpu, xpu or privateuseone"),
+        ("gpus", CUSTOM, "give a number, auto, cpu, gpu, xpu or tpu"),
+        ("gpu", NO_TORCH, "torch is not installed where the workers run: give a number, or"),
+    ],
+)
+def test_nothing_to_count(asked: str, devices: Devices, words: str) -> None:
+    """What is not there, or is no word, is refused with what to do."""
+    with pytest.raises(DevicesUnknown, match=words):
+        count_workers(asked, devices, 16)
+
+
+@pytest.fixture
+def witness() -> Iterator[Witness]:
+    witness = Witness()
+    yield witness
+    witness.close()
+
+
+# --- the question, put to torches of our own making ---
+
+TORCH = """
+import sys
+print("torch greets")
+assert not any(path.endswith("foreign") for path in sys.path)
+
+class Backend:
+    def __init__(self, count): self.count = count
+    def is_available(self): return self.count > 0
+    def device_count(self): return self.count
+
+class Properties:
+    def __init__(self, index):
+        self.pci_domain_id, self.pci_bus_id, self.pci_device_id = 1, 0xa0 + index, index
+
+class _C:
+    _get_privateuse1_backend_name = staticmethod(lambda: "tpu")
+
+cuda, xpu, tpu = Backend(2), Backend(0), Backend(3)
+cuda.get_device_properties = Properties
+"""
+ACCELERATOR = """
+class Current:
+    type = "tpu"
+
+accelerator = Backend(3)
+accelerator.current_accelerator = Current
+"""
+
+
+def probe(monkeypatch: pytest.MonkeyPatch, folder: Path, torch: str, addresses: bool) -> Devices:
+    (folder / "torch.py").write_text(torch)
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+    return probe_devices(sys.executable, with_addresses=addresses)
+
+
+def test_probe_of_everything(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """All backends are counted; what torch prints while it is imported is not the answer."""
+    assert probe(monkeypatch, tmp_path, TORCH + ACCELERATOR, True) == Devices(
+        accelerator=("tpu", 3),
+        gpus=2,
+        custom=("tpu", 3),
+        addresses=("0001:a0:00.0", "0001:a1:01.0"),
+    )
+
+
+def test_probe_of_an_old_torch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Before 2.6 torch had no word for the accelerator: CUDA, then XPU. CUDA is left alone."""
+    found = probe(monkeypatch, tmp_path, TORCH + "del cuda.get_device_properties", False)
+
+    assert found == Devices(accelerator=("cuda", 2), gpus=2, custom=("tpu", 3))
+
+
+def test_probe_without_torch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """That torch is not installed is an answer."""
+    torch = "raise ModuleNotFoundError('No module named torch', name='torch')"
+
+    assert probe(monkeypatch, tmp_path, torch, False) == Devices(is_torch_missing=True)
+
+
+@pytest.mark.parametrize(
+    ("torch", "words"),
+    [
+        ("raise OSError('libcudart.so.13: cannot open')", "OSError: libcudart.so.13: cannot open"),
+        ("import os; os._exit(3)", "exit code 3"),
+        ("import os; os.kill(os.getpid(), 11)", "exit code -11"),
+        ("import no_such_module", "ModuleNotFoundError: No module named 'no_such_module'"),
+    ],
+)
+def test_probe_of_a_broken_torch(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, torch: str, words: str
+) -> None:
+    """A torch that is there and cannot be imported is said, and not taken for none."""
+    with pytest.raises(DevicesUnknown, match=f"cannot say which devices torch sees: {words}"):
+        probe(monkeypatch, tmp_path, torch, False)
+
+
+def test_probe_that_hangs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """An answer that does not come in time is not waited for, and its process is killed."""
+    monkeypatch.setattr("rallypoint.agent.devices.PROBE_S_MAX", 0.5)
+    told = tmp_path / "pid"
+    torch = f"import os, signal; open({str(told)!r}, 'w').write(str(os.getpid())); signal.pause()"
+    with pytest.raises(DevicesUnknown, match=r"did not say in 0.5 s which devices torch sees"):
+        probe(monkeypatch, tmp_path, torch, False)
+
+    assert not told.exists() or not Path(f"/proc/{told.read_text()}").exists()
+
+
+def test_probe_with_a_python_that_is_not_there() -> None:
+    """PYTHON_EXEC may name anything."""
+    with pytest.raises(DevicesUnknown, match="cannot run /no/python: No such file or directory"):
+        probe_devices("/no/python", with_addresses=False)
+
+
+def test_probe_of_a_parent_that_is_gone() -> None:
+    """The process that asks torch ends at once when its agent died before it could notice."""
+    done = subprocess.run([sys.executable, DEVICES, "1"], capture_output=True, timeout=60)
+
+    assert (done.returncode, done.stdout, done.stderr) == (1, b"", b"")
+
+
+def test_probe_dies_with_its_parent(tmp_path: Path, witness: Witness) -> None:
+    """It does not outlive an agent that is killed."""
+    (tmp_path / "torch.py").write_text(
+        "import os, signal; os.write(2, b'%d\\n' % os.getpid()); signal.pause()"
+    )
+    program = (
+        "import subprocess, sys, os\n"
+        f"subprocess.run([sys.executable, {DEVICES!r}, str(os.getpid())])"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        stderr=subprocess.PIPE,
+    ) as parent:
+        assert parent.stderr is not None
+        pid = int(parent.stderr.readline())
+        witness.watch(pid)
+        parent.kill()
+
+        assert witness.await_deaths() == []

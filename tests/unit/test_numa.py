@@ -1,0 +1,222 @@
+"""Which CPUs a worker is bound to, on machines that are folders, and as torch has it."""
+
+from __future__ import annotations
+
+import builtins
+import os
+import random
+import shutil
+from collections.abc import Callable, Collection
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from rallypoint.agent.core.numa import Binding, CannotBind, Topology, compute_cpus
+from rallypoint.agent.topology import TopologyUnknown, read_topology
+from support.machines import Machine, draw_machine, put, ranges
+
+# CPU n and n + 16 are one core; nodes 0 to 3 have cores 0-3, 4-7, 8-11, 12-15, in two caches each;
+# nodes 0 and 1 are one socket.
+BIG = Machine(
+    sockets=2,
+    nodes_per_socket=2,
+    caches_per_node=2,
+    cores_per_cache=2,
+    threads=2,
+    gpu_nodes=(3, 0, 0, 1, 0),
+)
+EVERYTHING = "0-31"
+
+
+def cpus(text: str) -> frozenset[int]:
+    return frozenset(
+        cpu
+        for part in text.split(",")
+        for low, _, high in [part.partition("-")]
+        for cpu in range(int(low), int(high or low) + 1)
+    )
+
+
+def bind(
+    machine: Machine, folder: Path, mode: str, gpu: int, allowed: Collection[int] = ()
+) -> frozenset[int]:
+    binding = Binding(mode)
+    usable = allowed or machine.cpus
+    return compute_cpus(binding, read_topology(binding, usable, machine.addresses, folder), gpu)
+
+
+@pytest.mark.parametrize(
+    ("mode", "gpu", "allowed", "expected"),
+    [
+        ("node", 0, EVERYTHING, "12-15,28-31"),
+        ("node", 1, EVERYTHING, "0-3,16-19"),
+        ("node", 2, EVERYTHING, "0-3,16-19"),
+        ("node", 1, "1-2,16,20-31", "1-2,16"),
+        ("socket", 0, EVERYTHING, "8-15,24-31"),
+        ("socket", 3, EVERYTHING, "0-7,16-23"),
+        ("socket", 3, "3,5-6,9", "3,5-6"),
+        # Four cores for the three GPUs 1, 2 and 4: the first has the one that is left over.
+        ("exclusive", 1, EVERYTHING, "0-1,16-17"),
+        ("exclusive", 2, EVERYTHING, "2,18"),
+        ("exclusive", 4, EVERYTHING, "3,19"),
+        ("exclusive", 0, EVERYTHING, "12-15,28-31"),
+        ("exclusive", 2, "0,17-18,3,19", "18"),
+        # Two caches for three GPUs: in turn.
+        ("core-complex", 1, EVERYTHING, "0-1,16-17"),
+        ("core-complex", 2, EVERYTHING, "2-3,18-19"),
+        ("core-complex", 4, EVERYTHING, "0-1,16-17"),
+        # The cache with more usable CPUs comes first.
+        ("core-complex", 1, "0,2-3", "2-3"),
+        ("core-complex", 2, "0,2-3", "0"),
+    ],
+)
+def test_cpus_of_a_worker(tmp_path: Path, mode: str, gpu: int, allowed: str, expected: str) -> None:
+    """Two sockets with two nodes each, hyperthreads, and two caches in a node."""
+    BIG.write(tmp_path)
+
+    assert bind(BIG, tmp_path, mode, gpu, cpus(allowed)) == cpus(expected)
+
+
+@pytest.mark.parametrize("mode", [binding.value for binding in Binding])
+def test_machine_without_numa(tmp_path: Path, mode: str) -> None:
+    """One node, of whose GPU the kernel says -1: that is node 0."""
+    machine = Machine(1, 1, 1, 2, 1, gpu_nodes=(-1,))
+    machine.write(tmp_path)
+
+    assert bind(machine, tmp_path, mode, 0) == {0, 1}
+
+
+def test_nodes_without_cpus_are_passed_over(tmp_path: Path) -> None:
+    """A node of memory only and one that is not plugged in belong to no socket."""
+    machine = Machine(1, 2, 1, 2, 1, gpu_nodes=(1,), possible="0-3")
+    machine.write(tmp_path)
+    put(tmp_path / "devices/system/node/node2/cpulist", "")
+
+    assert bind(machine, tmp_path, "socket", 0) == {0, 1, 2, 3}
+
+
+@pytest.mark.parametrize(
+    ("mode", "gpu", "allowed", "words"),
+    [
+        ("node", 5, EVERYTHING, "worker 5 has no GPU: torch sees 5"),
+        ("node", 0, "0-11", "may use no CPU of NUMA node 3, where GPU 0 is"),
+        ("exclusive", 1, "0,16,1", "3 GPUs share a NUMA node with 2 cores"),
+    ],
+)
+def test_workers_without_cpus(
+    tmp_path: Path, mode: str, gpu: int, allowed: str, words: str
+) -> None:
+    """What the machine has not is said, and which of its parts is meant."""
+    BIG.write(tmp_path)
+
+    with pytest.raises(CannotBind, match=words):
+        bind(BIG, tmp_path, mode, gpu, cpus(allowed))
+
+
+@pytest.mark.parametrize(
+    ("mode", "missing"),
+    [
+        ("node", "bus/pci/devices/0000:10:00.0"),
+        ("node", "devices/system/node"),
+        ("socket", "devices/system/cpu/cpu3/topology"),
+        ("exclusive", "devices/system/cpu/cpu3/topology"),
+        ("core-complex", "devices/system/cpu/cpu3/cache"),
+    ],
+)
+def test_missing_file_is_named(tmp_path: Path, mode: str, missing: str) -> None:
+    """What the kernel does not say ends in one line with the file; what is not needed may miss."""
+    BIG.write(tmp_path)
+    shutil.rmtree(tmp_path / missing)
+
+    with pytest.raises(TopologyUnknown, match=str(tmp_path / missing)):
+        bind(BIG, tmp_path, mode, 0)
+    if "cpu3" in missing:
+        assert bind(BIG, tmp_path, "node", 0) == cpus("12-15,28-31")
+
+
+def test_nonsense_of_the_kernel_is_named(tmp_path: Path) -> None:
+    """A file that holds no number is quoted."""
+    BIG.write(tmp_path)
+    put(tmp_path / "bus/pci/devices/0000:12:00.0/numa_node", "soon")
+
+    with pytest.raises(TopologyUnknown, match=r"0000:12:00.0/numa_node holds 'soon', not a number"):
+        bind(BIG, tmp_path, "node", 0)
+
+
+# --- the second implementation ---
+
+Reference = Callable[[Machine, Path, str, int, Collection[int]], frozenset[int] | None]
+
+
+@pytest.fixture
+def torchs(monkeypatch: pytest.MonkeyPatch) -> Reference:
+    """torch's own function, with our folders for /sys and our GPUs for CUDA's."""
+    import torch
+    from torch.numa import binding
+
+    def ask(
+        machine: Machine, folder: Path, mode: str, gpu: int, allowed: Collection[int]
+    ) -> frozenset[int] | None:
+        def moved(path: str) -> str:
+            assert path.startswith("/sys/")
+            return str(folder / path.removeprefix("/sys/"))
+
+        def properties(index: int) -> SimpleNamespace:
+            bus = int(machine.addresses[index].split(":")[1], 16)
+            return SimpleNamespace(pci_domain_id=0, pci_bus_id=bus, pci_device_id=0)
+
+        os_there = SimpleNamespace(
+            path=os.path,
+            listdir=lambda path: os.listdir(moved(path)),
+            sched_getaffinity=lambda _: set(allowed),
+        )
+        monkeypatch.setattr(binding, "os", os_there)
+        opened: Any = lambda path: builtins.open(moved(path))  # noqa: E731
+        monkeypatch.setattr(binding, "open", opened, raising=False)
+        monkeypatch.setattr(binding, "_get_gpu_count", lambda: len(machine.gpu_nodes))
+        monkeypatch.setattr(torch.cuda, "get_device_properties", properties)
+        options = binding.NumaOptions(binding.AffinityMode(mode))
+        try:
+            found = binding._get_logical_cpus_to_bind_to(gpu_index=gpu, numa_options=options)
+        except (RuntimeError, ValueError, ZeroDivisionError):
+            return None
+        return frozenset(found) or None
+
+    return ask
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_as_torch_has_it(tmp_path: Path, torchs: Reference, seed: int) -> None:
+    """On any machine, with any CPUs to use, every worker has the CPUs that torch would give it.
+
+    Where torch fails we do, except that a node of the socket without usable CPUs ends nothing.
+    """
+    machine = draw_machine(seed)
+    machine.write(tmp_path)
+    dice = random.Random(seed)
+    fewer = [cpu for cpu in machine.cpus if dice.random() < 0.7] or [0]
+    for allowed in (machine.cpus, fewer):
+        for mode in (binding.value for binding in Binding):
+            for gpu in range(len(machine.gpu_nodes)):
+                expected = torchs(machine, tmp_path, mode, gpu, allowed)
+                try:
+                    found = bind(machine, tmp_path, mode, gpu, allowed)
+                except CannotBind:
+                    found = None
+
+                case = f"{machine} {ranges(list(allowed))} {mode} GPU {gpu}"
+                if expected is None and mode == "socket":
+                    continue
+                assert found == expected, case
+
+
+def test_only_what_is_needed_is_read(tmp_path: Path) -> None:
+    """The folders of CPUs are not looked at to bind to a node."""
+    BIG.write(tmp_path)
+    machine = read_topology(Binding.NODE, BIG.cpus, BIG.addresses, tmp_path)
+
+    assert (machine.sockets, machine.cores, machine.caches) == ({}, {}, {})
+    assert machine.gpu_nodes == BIG.gpu_nodes
+    assert isinstance(machine, Topology)
