@@ -12,6 +12,13 @@ from support.commands import Command
 from support.world import WORKERS, World
 
 TORCH_EVENTS = str(Path(__file__).parents[1] / "support" / "torch_events.py")
+READ_BY_TORCH = """\
+import sys
+from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
+failure = ProcessFailure(local_rank=0, pid=1, exitcode=7, error_file=sys.argv[1])
+print(failure.message["message"], failure.timestamp, sep=", ", end="")
+"""
+"""What a torchrun around the agent would do with its error file."""
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -68,6 +75,8 @@ def test_every_agent_tells_its_scheduler_the_same(world: World) -> None:
     assert told[0]["rallypoint"]["rank"] == 1
     assert int(told[0]["message"]["extraInfo"]["timestamp"]) > 0  # its own had none
     assert "  host      : <N/A>" not in agents[0].said()
+    read_by_torch = world.run(sys.executable, "-c", READ_BY_TORCH, str(files[0]))
+    assert read_by_torch.stdout == f"out of apples, {told[0]['message']['extraInfo']['timestamp']}"
 
 
 @pytest.mark.parametrize("path", ["nowhere/mine.json", "."])

@@ -50,14 +50,52 @@ def message(text: str, stack: str, code: int, time_s: int = 1_763_730_154) -> di
         (
             "as the worker wrote it, with its code",
             node_pb2.WorkerExit(exit_code=9, error=RECORD),
-            {"message": {"message": "m", "extraInfo": {"x": 1}, "errorCode": 0}, "errorTraits": 2},
-            {"message": {"message": "m", "extraInfo": {"x": 1}, "errorCode": 9}, "errorTraits": 2},
+            {
+                "message": {
+                    "message": "m",
+                    "extraInfo": {"py_callstack": "s", "timestamp": "1763730154", "x": 1},
+                    "errorCode": 0,
+                },
+                "errorTraits": 2,
+            },
+            {
+                "message": {
+                    "message": "m",
+                    "extraInfo": {"py_callstack": "s", "timestamp": "1763730154", "x": 1},
+                    "errorCode": 9,
+                },
+                "errorTraits": 2,
+            },
         ),
         (
-            "a plain message stays as it is",
+            "with what torch cannot do without",
             node_pb2.WorkerExit(exit_code=9, error=RECORD),
-            {"message": "m", "timestamp": 4},
-            {"message": "m", "timestamp": 4},
+            {"message": {"message": "m", "extraInfo": {"timestamp": "soon"}}},
+            {
+                "message": {
+                    "message": "m",
+                    "extraInfo": {"py_callstack": STACK, "timestamp": "1763730154"},
+                    "errorCode": 9,
+                },
+            },
+        ),
+        (
+            "no extra information at all",
+            node_pb2.WorkerExit(exit_code=9, error=RECORD),
+            {"message": {"message": "m"}},
+            {
+                "message": {
+                    "message": "m",
+                    "extraInfo": {"py_callstack": STACK, "timestamp": "1763730154"},
+                    "errorCode": 9,
+                },
+            },
+        ),
+        (
+            "a plain message has no place for a code",
+            node_pb2.WorkerExit(exit_code=9, error=RECORD),
+            {"message": "m", "more": 4},
+            {"message": "m", "more": 4, "timestamp": 1_763_730_154},
         ),
         (
             "a file of another form is not copied",
@@ -134,7 +172,7 @@ def test_file_is_written_anew(tmp_path: Path) -> None:
     report_finished(str(mine), finished(exit), LastRound("b", "host", 5, (failed,)), NOW_S)
 
     found = json.loads(mine.read_text())
-    assert found["message"] == {"message": "m", "errorCode": 1}
+    assert found["message"] == message("m", "the whole finding", 1)
     assert found["more"] == "\ud800"
 
 
