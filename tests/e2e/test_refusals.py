@@ -181,7 +181,7 @@ def test_agent_without_a_coordinator_gives_up_with_75(world: World) -> None:
     assert (
         "gives up after 1 s (--coordinator-timeout)" in agent.events("coordinator_away")[0]["then"]
     )
-    assert agent.said() == ["node-agent: no coordinator answered for 1 s"]
+    assert agent.said() == [f"node-agent: no coordinator answered for 1 s ({world.target})"]
     assert world.left() == []
 
 

@@ -77,7 +77,8 @@ class World:
         """Return the environment of the commands that this test starts."""
         name, _, value = self._mark.partition("=")
         kept = {k: v for k, v in os.environ.items() if not k.startswith(_NOT_INHERITED)}
-        return {**kept, name: value, MAILBOX_ENV: self.mailbox.name, **(extra or {})}
+        ours = {name: value, MAILBOX_ENV: self.mailbox.name, "TMPDIR": str(self.folder)}
+        return {**kept, **ours, **(extra or {})}
 
     def start(
         self, name: str, argv: Sequence[str], env: Mapping[str, str] | None = None

@@ -269,7 +269,9 @@ class Supervisor:
         oom_killed = self.oom.ended(event.pid, is_suspect=is_suspect)
         path = worker.output.error_file if event.exit_code != 0 else ""
         error = read_error_file(Path(path), ended_s) if path else None
-        error_file = path if error is not None else ""
+        # A path may have bytes that are no text; the wire takes only text.
+        told_path = os.fsencode(path).decode(errors="replace")
+        error_file = told_path if error is not None else ""
         if error is None and worker.uncaught is not None:
             age_ms = (seen_ns - worker.uncaught_ns) // 1_000_000
             error = replace(worker.uncaught, before_exit_ms=max(0, age_ms))

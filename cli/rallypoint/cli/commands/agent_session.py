@@ -69,7 +69,7 @@ async def _live(
 ) -> int:
     async with _coordinator(resolution) as target:
         settings = _settings(args, resolution, target, placement, for_workers)
-        reports = new_reports(args, for_workers, consoles.err)
+        reports = new_reports(args, settings, consoles.err)
         listener = new_listener(args, settings, reports)
         ports = _ports(args, resolution.master_port)
         agent = new_agent(settings, listener, consoles, ports, _now_ms())
