@@ -12,14 +12,16 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from rallypoint.agent.core import inputs
 from rallypoint.agent.core.model import ErrorRecord, Notice, RunOrder
+from rallypoint.agent.destinations import Destinations
 from rallypoint.agent.environ import Launch, WorkerFiles, worker_command, worker_environment
 from rallypoint.agent.frames import FrameTooLarge
+from rallypoint.agent.logs_plugin import LogsPlugin, LogsPluginError
 from rallypoint.agent.notices import notice_file, write_notices
 from rallypoint.agent.oom import OomWatch
 from rallypoint.agent.outputs import WorkerOutput, WorkerOutputs
@@ -76,6 +78,10 @@ class Supervisor:
     """Takes what happens, in the event loop."""
     tasks: asyncio.TaskGroup
     outputs: WorkerOutputs
+    plugin: LogsPlugin | None = None
+    """Says where the output of a round goes; None: `outputs` does."""
+    is_wanted: Callable[[int], bool] = lambda number: True
+    """Tells whether a round that was begun is still to go on."""
     oom: OomWatch = field(default_factory=OomWatch.begin)
     _workers: dict[int, _Worker] = field(default_factory=dict)
     _sweep_token: int = 0
@@ -83,49 +89,70 @@ class Supervisor:
     _fence_at_ms: int | None = None
     """When the helper kills everything, by the monotonic clock; None: never."""
     _folder: Path | None = None
+    _asking: tuple[RunOrder, asyncio.Task[None]] | None = None
+    """The round of which the plug-in was asked last."""
 
     def attach(self) -> None:
         """Begin to listen to the helper process."""
         self.host.attach(self._on_event)
 
     def start(self, order: RunOrder) -> None:
-        """Start the workers of a round, in rank order."""
+        """Start the workers of a round, in rank order; with a plug-in, when it has answered."""
         if self._folder is None:
             self._folder = Path(tempfile.mkdtemp(prefix="rallypoint_"))
-        begin_error: OSError | None = None
+        if self.plugin is None:
+            self._start(order, None)
+        else:
+            self._asking = order, self.tasks.create_task(self._ask_and_start(self.plugin, order))
+
+    async def _ask_and_start(self, plugin: LogsPlugin, order: RunOrder) -> None:
+        ranks = range(order.local_world_size)
         try:
-            self.outputs.begin(order)
-        except OSError as error:  # of all workers
-            begin_error = error
-        for local_rank in range(order.local_world_size):
+            given = await plugin.ask({rank: self._our_environment(order, rank) for rank in ranks})
+        except LogsPluginError as error:
+            self._refuse(order, ranks, str(error))
+        else:
+            self._start(order, given)
+
+    def _stop_asking(self) -> None:
+        """Start nothing of a round that was stopped while the plug-in was asked."""
+        if self._asking is None or self._asking[1].done():
+            return
+        order, task = self._asking
+        if not self.is_wanted(order.number):
+            self._asking = None
+            task.cancel()
+            text = "the round was stopped before its workers started"
+            self._refuse(order, range(order.local_world_size), text)
+
+    def _start(self, order: RunOrder, given: Destinations | None) -> None:
+        ranks = range(order.local_world_size)
+        try:
+            self.outputs.begin(order, given)
+        except OSError as error:
+            self._refuse(order, ranks, f"cannot start a worker: {error}")
+            return
+        for local_rank in ranks:
             try:
-                if begin_error is not None:
-                    raise begin_error
                 self._spawn(order, local_rank)
             except (OSError, WorkerHostError, FrameTooLarge) as error:
-                text = f"cannot start a worker: {error}"
-                self.post(inputs.WorkerNotStarted(order.number, local_rank, text))
+                self._refuse(order, (local_rank,), f"cannot start a worker: {error}")
+
+    def _refuse(self, order: RunOrder, local_ranks: Iterable[int], text: str) -> None:
+        for local_rank in local_ranks:
+            self.post(inputs.WorkerNotStarted(order.number, local_rank, text))
 
     def _spawn(self, order: RunOrder, local_rank: int) -> None:
-        assert self._folder is not None
         python = self.environment.get("PYTHON_EXEC") or sys.executable
         worker_id = _worker_id(order.number, local_rank)
         with self.outputs.open(order, local_rank) as output:
-            notices = str(notice_file(self._folder, order.number))
-            environment = worker_environment(
-                self.environment,
-                order,
-                local_rank=local_rank,
-                job_id=self.job_id,
-                files=WorkerFiles(output.error_file, notices),
-                virtual_local_rank=self.launch.virtual_local_rank,
-                ours=self.variables(),
-            )
+            error_file, parent = output.error_file, self.environment
+            environment = self._environment(order, local_rank, error_file, parent)
             self.host.spawn(
                 SpawnRequest(
                     worker_id=worker_id,
                     argv=worker_command(self.launch, python=python, local_rank=local_rank),
-                    env=environment,
+                    env={**environment, **output.environment},
                     cwd=os.getcwd(),
                     stdout_fd=output.stdout_fd,
                     stderr_fd=output.stderr_fd,
@@ -134,8 +161,29 @@ class Supervisor:
             )
         self._workers[worker_id] = _Worker(order.number, local_rank, output)
 
+    def _our_environment(self, order: RunOrder, local_rank: int) -> dict[str, str]:
+        """Return what of a worker's environment is from us, but for what a plug-in has to say."""
+        names = self._environment(order, local_rank, "", {}).keys() - {"TORCHELASTIC_ERROR_FILE"}
+        found = self._environment(order, local_rank, "", self.environment)
+        return {name: found[name] for name in sorted(names)}
+
+    def _environment(
+        self, order: RunOrder, local_rank: int, error_file: str, parent: Mapping[str, str]
+    ) -> dict[str, str]:
+        assert self._folder is not None
+        return worker_environment(
+            parent,
+            order,
+            local_rank=local_rank,
+            job_id=self.job_id,
+            files=WorkerFiles(error_file, str(notice_file(self._folder, order.number))),
+            virtual_local_rank=self.launch.virtual_local_rank,
+            ours=self.variables(),
+        )
+
     def signal(self, signum: int) -> None:
         """Signal the group of every worker that lives."""
+        self._stop_asking()
         for worker in self._workers.values():
             self._note_last_words(worker)
         self._ask(lambda: self.host.signal(signum))
@@ -159,6 +207,7 @@ class Supervisor:
 
     def sweep(self, token: int) -> None:
         """Kill everything that the workers started; the answer is `Swept`."""
+        self._stop_asking()
         self._sweep_token = token
         self._ask(lambda: self.host.sweep(token, SWEEP_LIMIT_MS))
 
