@@ -141,7 +141,7 @@ def test_round_that_is_stopped_while_the_plugin_is_asked(world: World) -> None:
     (asked,) = world.mailbox.wait("asked")
     (failing,) = world.mailbox.workers(1)
     failing.tell("exit", "3")
-    (after,) = [w for w in world.mailbox.workers(1, round=2) if w.node == "b"]
+    (after,) = world.mailbox.workers(1, round=2, limit_s=10)  # less than the grace
     for count in (1, 2):
         said = world.mailbox.wait("asked", count)[-1]
         assert (said.pid, said.fields["round"]) == (asked.pid, str(count))

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import subprocess
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from rallypoint.agent.destinations import Destinations
+from rallypoint.agent.foreign import LOGS_SPECS
 from rallypoint.agent.logs_plugin import LogsPlugin, LogsPluginError, PluginSpec
 from support.logs_specs import install
 from support.processes import Witness
@@ -40,8 +43,15 @@ async def begin(tmp_path: Path) -> AsyncIterator[Begin]:
         await plugin.close()
 
 
+@pytest.fixture
+def witness() -> Iterator[Witness]:
+    witness = Witness()
+    yield witness
+    witness.close()
+
+
 async def test_what_a_plugin_gets_and_gives(begin: Begin) -> None:
-    """It is made with torch's four arguments; the answer has torch's shape, and changed variables."""
+    """It is made with torch's arguments; the answer has torch's shape, and changed variables."""
     plugin = await begin(
         """
     def reify(self, envs):
@@ -181,10 +191,28 @@ async def test_plugin_ends_with_the_agent(begin: Begin) -> None:
     plugin = await begin(GOOD)
     await plugin.ask(ENVS)
     assert plugin._process is not None
-    witness = Witness()
-    witness.watch(plugin._process.pid)
     await plugin.close()
 
     assert plugin._process.returncode == 0
-    assert witness.await_deaths() == []
-    witness.close()
+
+
+def test_plugin_dies_with_its_parent(tmp_path: Path, witness: Witness) -> None:
+    """An agent that is killed leaves none behind, also one that does not read."""
+    body = "    def __init__(self, **_): os.write(2, b'%d\\n' % os.getpid()); signal.pause()"
+    options = {"log_dir": None, "redirects": 0, "tee": 0, "local_ranks_filter": None}
+    program = (
+        "import os, subprocess, sys\n"
+        f"words = [{LOGS_SPECS!r}, str(os.getpid()), 'here', {json.dumps(options)!r}]\n"
+        "subprocess.run([sys.executable, *words])"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program],
+        env={**os.environ, **install(tmp_path, body)},
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as parent:
+        assert parent.stderr is not None
+        witness.watch(int(parent.stderr.readline()))
+        parent.kill()
+
+        assert witness.await_deaths() == []
