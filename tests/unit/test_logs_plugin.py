@@ -70,14 +70,16 @@ async def test_what_a_plugin_gets_and_gives(begin: Begin) -> None:
 """
     )
 
-    assert await plugin.ask(ENVS) == Destinations(
+    answer = await plugin.ask(ENVS)
+
+    assert answer.destinations == Destinations(
         stdouts={0: "", 1: "/o/1"},
         stderrs={0: "/dev/null", 1: "/base"},
         tee_stdouts={1: "/o/1"},
         error_files={0: "/e/0", 1: "/e/1"},
         filtered_stdout="/f",
-        environments={0: {"RANK": "9"}, 1: {"TORCHELASTIC_ERROR_FILE": "/e/1"}},
     )
+    assert answer.environments == {0: {"RANK": "9"}, 1: {"TORCHELASTIC_ERROR_FILE": "/e/1"}}
 
 
 async def test_plugin_is_made_once(begin: Begin) -> None:
@@ -90,7 +92,7 @@ async def test_plugin_is_made_once(begin: Begin) -> None:
         return LogsDest(*({rank: f"/{self.asked}" for rank in envs} for _ in "oe"))
 """
     )
-    answers = [(await plugin.ask(ENVS)).stdouts[1] for _ in range(3)]
+    answers = [(await plugin.ask(ENVS)).destinations.stdouts[1] for _ in range(3)]
 
     assert answers == ["/1", "/2", "/3"]
 
@@ -175,7 +177,7 @@ async def test_late_answer_is_passed_over(begin: Begin, tmp_path: Path) -> None:
         await first
     os.close(gate_fd)
 
-    assert (await plugin.ask(ENVS)).stdouts[0] == "/2"
+    assert (await plugin.ask(ENVS)).destinations.stdouts[0] == "/2"
 
 
 async def test_large_questions_and_answers(begin: Begin) -> None:
@@ -183,7 +185,7 @@ async def test_large_questions_and_answers(begin: Begin) -> None:
     plugin = await begin(GOOD)
     envs = {rank: {"RANK": str(rank), "LONG": "x" * 4_000} for rank in range(256)}
 
-    assert len((await plugin.ask(envs)).stderrs) == 256
+    assert len((await plugin.ask(envs)).destinations.stderrs) == 256
 
 
 async def test_plugin_ends_with_the_agent(begin: Begin) -> None:

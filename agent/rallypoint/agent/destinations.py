@@ -94,8 +94,6 @@ class Destinations:
     filtered_stdout: str = ""
     """Empty: none."""
     filtered_stderr: str = ""
-    environments: dict[int, dict[str, str]] = field(default_factory=dict)
-    """Variables that a plug-in has set or changed, by local rank."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,6 +50,15 @@ class PluginSpec:
     """Whose output is shown; None: of all."""
 
 
+@dataclass(frozen=True, slots=True)
+class PluginAnswer:
+    """What a plug-in said of a round."""
+
+    destinations: Destinations
+    environments: dict[int, dict[str, str]]
+    """Variables that it has set or changed, by local rank."""
+
+
 class LogsPluginError(Exception):
     """The plug-in cannot say where output goes; the text is one line that names it."""
 
@@ -101,7 +110,7 @@ class LogsPlugin:
         except OSError as error:  # told when it is asked
             log.warning("logs_plugin_not_started", python=spec.python, error=str(error))
 
-    async def ask(self, envs: Envs) -> Destinations:
+    async def ask(self, envs: Envs) -> PluginAnswer:
         """Return where the output of a round's workers goes.
 
         Args:
@@ -118,7 +127,8 @@ class LogsPlugin:
             found = _parse(answer)
         except (KeyError, TypeError, ValueError) as error:
             raise self._error(f"answered with what is no LogsDest: {error!r}") from error
-        silent = [rank for rank in envs if not {rank} <= {*found.stdouts} & {*found.stderrs}]
+        told = found.destinations.stdouts.keys() & found.destinations.stderrs.keys()
+        silent = [rank for rank in envs if rank not in told]
         if silent:
             raise self._error(f"says nothing about the output of worker {silent[0]}")
         return found
@@ -184,9 +194,9 @@ class LogsPlugin:
             await process.wait()
 
 
-def _parse(answer: Mapping[str, Any]) -> Destinations:
+def _parse(answer: Mapping[str, Any]) -> PluginAnswer:
     fields = dict(answer["destinations"])
     for name in ("stdouts", "stderrs", "tee_stdouts", "tee_stderrs", "error_files"):
         fields[name] = {int(rank): str(path) for rank, path in fields[name].items()}
     environments = {int(rank): dict(env) for rank, env in answer["envs"].items()}
-    return Destinations(**fields, environments=environments)
+    return PluginAnswer(Destinations(**fields), environments)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Self
@@ -37,8 +37,6 @@ class WorkerOutput:
 
     error_file: str
     """Empty: none."""
-    environment: Mapping[str, str] = field(default_factory=dict)
-    """Variables that belong to it."""
     stdout_fd: int = -1
     stderr_fd: int = -1
     streams: list[Stream] = field(default_factory=list)
@@ -90,22 +88,21 @@ class WorkerOutputs:
     folder: LogFolder
     node_name: Callable[[], str]
     """As it is when a round starts."""
+    reify: Callable[[RunOrder], Destinations] | None = None
+    """Assigns destinations in place of us: a plug-in."""
     _destinations: Destinations = field(default_factory=Destinations)
     _streams: list[Stream] = field(default_factory=list)
     """Those that have not ended when they were last looked at."""
 
-    def begin(self, order: RunOrder, given: Destinations | None = None) -> None:
+    def begin(self, order: RunOrder) -> None:
         """Decide where the workers of a round write, and make the folders.
-
-        Args:
-            given: by a plug-in, which has made its own.
 
         Raises:
             OSError: they cannot be made.
         """
         self._streams = [stream for stream in self._streams if not stream.has_ended()]
-        if given is not None:
-            self._destinations = given
+        if self.reify is not None:
+            self._destinations = self.reify(order)
             return
         is_first = self.folder.path is None
         folder = self.folder.begin(order, self.node_name())
@@ -123,8 +120,7 @@ class WorkerOutputs:
             self._destinations, self.spec, order, local_rank, self.node_name()
         )
         error_file = self._destinations.error_files.get(local_rank, os.devnull)
-        environment = self._destinations.environments.get(local_rank, {})
-        found = WorkerOutput("" if error_file == os.devnull else error_file, environment)
+        found = WorkerOutput("" if error_file == os.devnull else error_file)
         try:
             if out == Route():
                 found.stdout_fd = os.dup(self.consoles.out.fd)

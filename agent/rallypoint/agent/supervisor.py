@@ -18,10 +18,9 @@ from pathlib import Path
 
 from rallypoint.agent.core import inputs
 from rallypoint.agent.core.model import ErrorRecord, Notice, RunOrder
-from rallypoint.agent.destinations import Destinations
 from rallypoint.agent.environ import Launch, WorkerFiles, worker_command, worker_environment
 from rallypoint.agent.frames import FrameTooLarge
-from rallypoint.agent.logs_plugin import LogsPlugin, LogsPluginError
+from rallypoint.agent.logs_plugin import LogsPlugin, LogsPluginError, PluginAnswer
 from rallypoint.agent.notices import notice_file, write_notices
 from rallypoint.agent.oom import OomWatch
 from rallypoint.agent.outputs import WorkerOutput, WorkerOutputs
@@ -108,11 +107,11 @@ class Supervisor:
     async def _ask_and_start(self, plugin: LogsPlugin, order: RunOrder) -> None:
         ranks = range(order.local_world_size)
         try:
-            given = await plugin.ask({rank: self._our_environment(order, rank) for rank in ranks})
+            answer = await plugin.ask({rank: self._our_environment(order, rank) for rank in ranks})
         except LogsPluginError as error:
             self._refuse(order, ranks, str(error))
         else:
-            self._start(order, given)
+            self._start(order, answer)
 
     def _stop_asking(self) -> None:
         """Start nothing of a round that was stopped while the plug-in was asked."""
@@ -125,16 +124,20 @@ class Supervisor:
             text = "the round was stopped before its workers started"
             self._refuse(order, range(order.local_world_size), text)
 
-    def _start(self, order: RunOrder, given: Destinations | None) -> None:
+    def _start(self, order: RunOrder, answer: PluginAnswer | None) -> None:
         ranks = range(order.local_world_size)
+        added: dict[int, dict[str, str]] = {}
+        if answer is not None:
+            added, destinations = answer.environments, answer.destinations
+            self.outputs.reify = lambda _: destinations
         try:
-            self.outputs.begin(order, given)
+            self.outputs.begin(order)
         except OSError as error:
             self._refuse(order, ranks, f"cannot start a worker: {error}")
             return
         for local_rank in ranks:
             try:
-                self._spawn(order, local_rank)
+                self._spawn(order, local_rank, added.get(local_rank, {}))
             except (OSError, WorkerHostError, FrameTooLarge) as error:
                 self._refuse(order, (local_rank,), f"cannot start a worker: {error}")
 
@@ -142,7 +145,7 @@ class Supervisor:
         for local_rank in local_ranks:
             self.post(inputs.WorkerNotStarted(order.number, local_rank, text))
 
-    def _spawn(self, order: RunOrder, local_rank: int) -> None:
+    def _spawn(self, order: RunOrder, local_rank: int, added: Mapping[str, str]) -> None:
         python = self.environment.get("PYTHON_EXEC") or sys.executable
         worker_id = _worker_id(order.number, local_rank)
         with self.outputs.open(order, local_rank) as output:
@@ -152,7 +155,7 @@ class Supervisor:
                 SpawnRequest(
                     worker_id=worker_id,
                     argv=worker_command(self.launch, python=python, local_rank=local_rank),
-                    env={**environment, **output.environment},
+                    env={**environment, **added},
                     cwd=os.getcwd(),
                     stdout_fd=output.stdout_fd,
                     stderr_fd=output.stderr_fd,
