@@ -149,6 +149,7 @@ def _settings(
             cpus=placement.cpus,
         ),
         output=output.parse_spec(args),
+        logs_plugin=output.parse_plugin(args, placement.count.number),
         grace_ms=args.shutdown_timeout,
         drain_ms=args.drain_timeout,
         drain_signal=args.drain_signal,
