@@ -95,6 +95,7 @@ def test_no_round_touches_an_earlier_rounds_files(world: World) -> None:
         worker.tell("exit", "0")
 
     assert [first.wait(), second.wait()] == [0, 0]
+    assert [worker.env["TORCHELASTIC_ERROR_FILE"] for worker in both][1] == ""
     assert second.stdout() == "again"
     assert {path: text for path, text in files(folder).items() if text} == {
         "attempt_0/0/stdout.log": "alone\n",

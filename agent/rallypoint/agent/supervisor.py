@@ -92,19 +92,21 @@ class Supervisor:
         """Start the workers of a round, in rank order."""
         if self._folder is None:
             self._folder = Path(tempfile.mkdtemp(prefix="rallypoint_"))
-        begin_error: OSError | None = None
         try:
             self.outputs.begin(order)
-        except OSError as error:  # of all workers
-            begin_error = error
+        except OSError as error:
+            for local_rank in range(order.local_world_size):
+                self._tell_not_started(order, local_rank, error)
+            return
         for local_rank in range(order.local_world_size):
             try:
-                if begin_error is not None:
-                    raise begin_error
                 self._spawn(order, local_rank)
             except (OSError, WorkerHostError, FrameTooLarge) as error:
-                text = f"cannot start a worker: {error}"
-                self.post(inputs.WorkerNotStarted(order.number, local_rank, text))
+                self._tell_not_started(order, local_rank, error)
+
+    def _tell_not_started(self, order: RunOrder, local_rank: int, error: Exception) -> None:
+        text = f"cannot start a worker: {error}"
+        self.post(inputs.WorkerNotStarted(order.number, local_rank, text))
 
     def _spawn(self, order: RunOrder, local_rank: int) -> None:
         assert self._folder is not None
