@@ -35,8 +35,8 @@ PROMPT = ("--last-call=0", "--settle-time=0", "--grow-after=0", "--restart-backo
 """Policies that make a job wait, turned off: a test that is about one turns it on again."""
 # What another launcher around the tests may have set would be passed on to workers.
 _NOT_INHERITED = (
-    *("OMP_NUM_THREADS", "LOGLEVEL", "PET_", "PYTEST_", "RALLYPOINT_", "SLURM_"),
-    *("TORCH_", "TORCHELASTIC_"),
+    *("CUDA_VISIBLE_DEVICES", "LOGLEVEL", "OMP_NUM_THREADS", "PET_", "PYTEST_", "PYTHON_EXEC"),
+    *("RALLYPOINT_", "SLURM_", "TORCH_", "TORCHELASTIC_"),
 )
 
 
