@@ -58,7 +58,7 @@ class WorkerOutput:
     def close(self) -> None:
         """Close the agent's copies of the descriptors."""
         for fd in (self.stdout_fd, self.stderr_fd):
-            if fd > 2:
+            if fd >= 0:
                 os.close(fd)
 
     def tail(self) -> str:
@@ -123,7 +123,7 @@ class WorkerOutputs:
         found = WorkerOutput("" if error_file == os.devnull else error_file)
         try:
             if out == Route():
-                found.stdout_fd = self.consoles.out.fd
+                found.stdout_fd = os.dup(self.consoles.out.fd)
             elif out == Route(is_shown=False):
                 found.stdout_fd = os.open(os.devnull, os.O_WRONLY)
             else:
@@ -132,7 +132,8 @@ class WorkerOutputs:
         except OSError:
             found.close()
             raise
-        self._streams += found.streams
+        finally:
+            self._streams += found.streams
         return found
 
     async def finish(self) -> None:
