@@ -26,8 +26,6 @@ SCENARIOS = [
 ]
 AT_ONCE = 2
 """Runs side by side: torchrun spends a second and more on the import of torch."""
-PENDING = frozenset({"every_flag_is_known", "flags_without_effect_here", "unknown_logs_specs"})
-"""Scenarios whose node-agent side is still being built; one that passes must leave."""
 Runs = Mapping[tuple[str, Launcher], Future[Ran]]
 
 
@@ -62,13 +60,7 @@ def runs(
 @pytest.mark.parametrize(
     "case",
     [
-        pytest.param(
-            Case(scenario, launcher),
-            id=f"{scenario.name}-{launcher.value}",
-            marks=[pytest.mark.xfail]
-            if launcher is Launcher.NODE_AGENT and scenario.name in PENDING
-            else [],
-        )
+        pytest.param(Case(scenario, launcher), id=f"{scenario.name}-{launcher.value}")
         for scenario in SCENARIOS
         for launcher in Launcher
     ],
