@@ -45,11 +45,13 @@ def runs(
     shared_coordinator: Command,
 ) -> Iterator[Runs]:
     """All runs that the selected tests need, in their order, begun before they are asked for."""
-    found = [getattr(item, "callspec", None) for item in request.session.items]
-    cases = [spec.params["case"] for spec in found if spec and "case" in spec.params]
+    specs = [getattr(item, "callspec", None) for item in request.session.items]
+    params = [spec.params.get("case") for spec in specs if spec is not None]
+    cases = [case for case in params if isinstance(case, Case)]
     with ThreadPoolExecutor(AT_ONCE) as pool:
         begun = {}
         for case in cases:
+            assert (case.scenario.name, case.launcher) not in begun, "two scenarios of one name"
             folder = tmp_path_factory.mktemp(case.scenario.name)
             args = (case.scenario, case.launcher, folder, shared_world.target)
             begun[case.scenario.name, case.launcher] = pool.submit(run_scenario, *args)

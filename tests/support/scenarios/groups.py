@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from support.commands import Command
-from support.launchers import Ran, scenario
+from support.launchers import RUN_LIMIT_S, Ran, scenario
 from support.scenarios.launch import PLACE, ROLE
 from support.world import World
 
@@ -69,10 +69,10 @@ def two_nodes_static(ran: Ran) -> None:
 
 def _fail_once(world: World, commands: list[Command]) -> None:
     """Rank 0 of the first round fails; everybody in the second one has done its work."""
-    world.mailbox.wait("started", 2)
+    world.mailbox.wait("started", 2, limit_s=RUN_LIMIT_S)
     first = sorted(world.mailbox.started(), key=lambda worker: worker.rank)
     first[0].tell("exit", "3")
-    world.mailbox.wait("started", 4)
+    world.mailbox.wait("started", 4, limit_s=RUN_LIMIT_S)
     for worker in world.mailbox.started()[2:]:
         worker.tell("exit", "0")
 
