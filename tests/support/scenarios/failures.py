@@ -239,7 +239,7 @@ def _send(signum: signal.Signals, *manners: str) -> Drive:
     launcher; every worker says that it came."""
 
     def drive(world: World, commands: list[Command]) -> None:
-        world.mailbox.wait("started", len(manners, limit_s=RUN_LIMIT_S))
+        world.mailbox.wait("started", len(manners), limit_s=RUN_LIMIT_S)
         workers = sorted(world.mailbox.started(), key=lambda worker: worker.rank)
         for worker, manner in zip(workers, manners, strict=True):
             worker.tell(signum.name.removeprefix("SIG"), manner)
