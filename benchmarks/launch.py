@@ -138,7 +138,12 @@ def describe_machine() -> dict[str, str | int]:
 
 def summarize(metric: Metric, samples: dict[Launcher, list[float]]) -> dict[str, object]:
     """Return a row: median and spread per launcher; ratio and `met` are None if one is missing."""
-    row: dict[str, object] = {"title": metric.title, "unit": metric.unit, "target": "-"}
+    row: dict[str, object] = {
+        "title": metric.title,
+        "unit": metric.unit,
+        "target": "-",
+        "met": None,
+    }
     medians = {launcher: statistics.median(values) for launcher, values in samples.items()}
     for launcher, values in samples.items():
         spread = {"median": medians[launcher], "min": min(values), "max": max(values)}

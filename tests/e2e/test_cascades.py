@@ -48,8 +48,8 @@ def test_recorded_error_outranks_our_signal(world: World) -> None:
     report = agents[0].stderr()
     for line in (
         "  rank      : 3 (local_rank: 1)",
-        f"  exitcode  : -15 (SIGTERM) (pid: {workers[3].pid})",
-        "    loss is nan",
+        f"  exitcode  : -15 (pid: {workers[3].pid}) (SIGTERM)",
+        "  traceback : loss is nan",
         "  collateral: 2 more failed:",
         "    ranks 0-1: exit code 1",
         "      RuntimeError: Connection reset by peer",

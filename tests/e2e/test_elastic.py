@@ -66,7 +66,7 @@ def test_a_job_loses_a_worker_and_a_node_and_gains_a_node(world: World) -> None:
     for agent in (a, c):
         assert "  node      : c" in agent.said()
         assert "  rank      : 2 (local_rank: 0)" in agent.said()
-        assert f"  exitcode  : -9 (SIGKILL) (pid: {fourth[2].pid})" in agent.said()
+        assert f"  exitcode  : -9 (pid: {fourth[2].pid}) (SIGKILL)" in agent.said()
         assert "no restarts are left" in agent.stderr()
     job = world.jobs.get(world.job_id)
     assert node(job, "c").name == ""

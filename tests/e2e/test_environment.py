@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from support.commands import NODE_AGENT
 from support.mailbox import Worker
 from support.world import OBEDIENT, World
 
@@ -29,9 +30,10 @@ ALWAYS = frozenset(
         "TORCHELASTIC_ERROR_FILE",
         "TORCHELASTIC_SIGNALS_TO_HANDLE",
         "TORCH_NCCL_ASYNC_ERROR_HANDLING",
+        "TORCH_WORKER_SERVER_SOCKET",
     }
 )
-"""What torchrun sets for every worker."""
+"""What torchrun sets for every worker, and the socket that it leaves to the user."""
 # Node (group rank), local rank, rank, role, rank and world size in the role, workers on the node.
 PLACES = """
     n2  0 0 0 trainer 0 3 1
@@ -79,6 +81,7 @@ def test_every_variable_of_every_worker(world: World) -> None:
         assert Path(worker.env["TORCHELASTIC_ERROR_FILE"]).name == "error.json"
     assert len({worker.env["MASTER_PORT"] for worker in workers}) == 1
     assert len({worker.env["TORCHELASTIC_ERROR_FILE"] for worker in workers}) == 6
+    assert len({worker.env["TORCH_WORKER_SERVER_SOCKET"] for worker in workers}) == 6
 
 
 def test_what_the_operator_has_set_is_passed_on(world: World) -> None:
@@ -155,7 +158,7 @@ def test_command_of_a_worker(world: World, kind: str) -> None:
 def test_torchruns_spelling_of_flags_is_understood(world: World) -> None:
     """`--nproc_per_node 2` and `--rdzv_id` mean what their dashed twins do."""
     words = ["--nproc_per_node", "2", "--max_restarts=1", "--rdzv_id", "old-habit"]
-    agent = world.start("agent", world.standalone(*words))
+    agent = world.start("agent", [NODE_AGENT, *words, OBEDIENT])
     workers = world.mailbox.workers(2)
 
     assert {worker.env["TORCHELASTIC_RUN_ID"] for worker in workers} == {"old-habit"}

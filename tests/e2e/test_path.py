@@ -14,9 +14,9 @@ ATTEMPTS = 5
 """After so many in vain, an agent's pauses between two have their full length."""
 
 
-def start(world: World, count: int) -> tuple[list[Command], job_pb2.Job]:
+def start(world: World, count: int, *flags: str) -> tuple[list[Command], job_pb2.Job]:
     """Start agents; return them and the job once all workers of its round run."""
-    agents = [world.agent(f"n{number}", nnodes=str(count)) for number in range(count)]
+    agents = [world.agent(f"n{number}", *flags, nnodes=str(count)) for number in range(count)]
     world.mailbox.workers(count)
     return agents, world.jobs.wait(world.job_id, lambda job: is_started(job, 1))
 
@@ -40,13 +40,15 @@ def check_unharmed(
     assert len(world.mailbox.started()) == len(agents)
 
 
-@pytest.mark.parametrize("count", [2, 4])
-def test_coordinator_that_stood_still_loses_nobody(world: World, count: int) -> None:
+@pytest.mark.parametrize(("count", "flags"), [(2, ()), (4, ()), (2, ("--lease=1.5",))])
+def test_coordinator_that_stood_still_loses_nobody(
+    world: World, count: int, flags: tuple[str, ...]
+) -> None:
     """Its agents have given their streams up long since, and come back in their own time."""
     coordinator = world.coordinator(port=0)
     with Proxy(world.target) as proxy:
         world.target = proxy.address
-        agents, before = start(world, count)
+        agents, before = start(world, count, *flags)
         coordinator.signal(signal.SIGSTOP)
         proxy.wait_accepted(count * (1 + ATTEMPTS))
         proxy.cut(refuse_s=1.5)  # so that nobody happens to be connecting when it wakes

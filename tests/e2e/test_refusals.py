@@ -2,6 +2,7 @@
 
 import errno
 import os
+import socket
 from pathlib import Path
 
 import pytest
@@ -24,18 +25,68 @@ HERE = "--coordinator=localhost:1"
         ((HERE, "--max-restarts=-1", OBEDIENT), "--max-restarts: '-1' is not 0 or more"),
         ((HERE, "--join-timeout=soon", OBEDIENT), "'soon' is not a number of seconds"),
         ((HERE, "--label=rack", OBEDIENT), "--label: 'rack' is not KEY=VALUE"),
-        ((HERE, "--no-such-flag", OBEDIENT), "--no-such-flag"),
-        ((HERE, "--nnod=1", OBEDIENT), "--nnod"),
+        ((HERE, "--no-such-flag", OBEDIENT), "unknown flag --no-such-flag"),
+        (("--no-such-flag",), "unknown flag --no-such-flag"),
+        ((HERE, "--n-nodes=1", OBEDIENT), "unknown flag --n-nodes; did you mean --nnodes?"),
+        ((HERE, "--join=1", OBEDIENT), "unknown flag --join; did you mean --join-timeout?"),
+        (
+            (HERE, "--rdzv=1", OBEDIENT),
+            "--rdzv may be --rdzv-backend, --rdzv-conf, --rdzv-endpoint, --rdzv-id",
+        ),
+        ((HERE, "--max-restarts", "-1", OBEDIENT), "--max-restarts: '-1' is not 0 or more"),
+        ((HERE, "--role", "-x", OBEDIENT), "--role needs a value; if -x is meant, write --role=-x"),
+        ((HERE, "--nnodes"), "--nnodes needs a value"),
+        (
+            (HERE, "--signals-to-handle=TERM,KILL", OBEDIENT),
+            "--signals-to-handle: 'KILL' is not a signal that a program can catch",
+        ),
+        (
+            (HERE, "--signals-to-handle=INT", "--drain-timeout=5", OBEDIENT),
+            "--drain-timeout needs SIGTERM among --signals-to-handle",
+        ),
         ((HERE,), "the following arguments are required: script"),
         ((HERE, "missing.py"), "missing.py: no such script in /"),
         ((HERE, "--no-python", "no-such-program"), "no-such-program: no such program"),
         ((HERE, "--no-python", "-m", OBEDIENT), "--module and --no-python exclude each other"),
-        ((OBEDIENT,), "give either --coordinator HOST:PORT or --standalone"),
-        ((HERE, "--standalone", OBEDIENT), "give either --coordinator HOST:PORT or --standalone"),
+        (
+            ("--nnodes=2", OBEDIENT),
+            "a job of several nodes needs a coordinator: give --coordinator",
+        ),
+        (
+            ("--rdzv-endpoint=http://h:2379", OBEDIENT),
+            "--rdzv-endpoint: 'http://h:2379' is not HOST:PORT of a coordinator",
+        ),
+        (
+            ("--rdzv-endpoint=h:0", "--nnodes=2", OBEDIENT),
+            "--rdzv-endpoint: 'h:0' is not HOST:PORT of a coordinator",
+        ),
+        ((HERE, "--rdzv-conf=join_timeout", OBEDIENT), "'join_timeout' is not KEY=VALUE"),
+        ((HERE, "--rdzv-conf=jointimeout=3", OBEDIENT), "--rdzv-conf: 'jointimeout' is unknown;"),
+        (
+            (HERE, "--rdzv-conf=join_timeout=soon", OBEDIENT),
+            "--rdzv-conf: join_timeout: 'soon' is not a number of seconds",
+        ),
+        (
+            (HERE, "--rdzv-conf=keep_alive_interval=1,keep_alive_max_attempt=1", OBEDIENT),
+            "--rdzv-conf: keep_alive_interval x keep_alive_max_attempt must be 1.5 to 3600 seconds",
+        ),
+        ((HERE, "--master-port=65536", OBEDIENT), "--master-port: '65536' is not a port"),
         (("--coordinator=a:b", OBEDIENT), "'a:b' is not HOST:PORT"),
         (("--standalone", "--nnodes=2", OBEDIENT), "--standalone is for a single node"),
         ((HERE, "--nnodes=1:2", OBEDIENT), "give every node the same --job-id"),
         ((HERE, "--job-id=", OBEDIENT), "--job-id must have 1 to 255 bytes"),
+        ((HERE, "--rdzv-id=", OBEDIENT), "--rdzv-id must have 1 to 255 bytes"),
+        ((HERE, "--lease=1.4", OBEDIENT), "--lease must be 1.5 to 3600 seconds"),
+        ((HERE, "--lease=0", OBEDIENT), "--lease must be 1.5 to 3600 seconds"),
+        ((HERE, "--heartbeat-interval=301", OBEDIENT), "--heartbeat-interval must be 0.1 to 300"),
+        (
+            (HERE, "--fence-after=32", "--shutdown-timeout=30", OBEDIENT),
+            "--fence-after must be at least 33: --shutdown-timeout + 3",
+        ),
+        (
+            (HERE, "--fence-after=40", "--heartbeat-interval=5", OBEDIENT),
+            "--fence-after must be at least 45: --shutdown-timeout + 15",
+        ),
     ],
 )
 def test_bad_usage_of_node_agent_is_one_line(
@@ -48,6 +99,40 @@ def test_bad_usage_of_node_agent_is_one_line(
     assert done.stderr.startswith("node-agent: error: ")
     assert words in done.stderr
     assert len(done.stderr.splitlines()) == 1
+    assert world.left() == []
+
+
+@pytest.mark.parametrize(
+    ("variable", "words"),
+    [
+        (("PET_NNODES", "abc"), "PET_NNODES: 'abc' is not N or MIN:MAX"),
+        (("PET_STANDALONE", "maybe"), "PET_STANDALONE: 'maybe' is neither 1 nor 0"),
+        (("PET_LABEL", "rack=1,x"), "PET_LABEL: 'x' is not KEY=VALUE"),
+        (("PET_LOG_LEVEL", "loud"), "PET_LOG_LEVEL: invalid choice: 'loud'"),
+        (("PET_RDZV_CONF", "=1"), "PET_RDZV_CONF: '=1' is not KEY=VALUE"),
+        (("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "x"), "TORCH_ELASTIC_SHUTDOWN_TIMEOUT: 'x' is not a"),
+    ],
+)
+def test_bad_variable_is_one_line(world: World, variable: tuple[str, str], words: str) -> None:
+    """Exit code 2 and one line that names the variable and its value."""
+    done = world.run(NODE_AGENT, OBEDIENT, env=dict([variable]))
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"node-agent: error: {words}")
+    assert len(done.stderr.splitlines()) == 1
+    assert world.left() == []
+
+
+def test_master_port_of_somebody_else_is_refused(world: World) -> None:
+    """A port on which another program listens: one line at the start, exit code 2, nothing left."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = world.run(*world.standalone(f"--master-port={port}"))
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        f"node-agent: error: --master-port: {port}: {os.strerror(errno.EADDRINUSE)}\n"
+    )
     assert world.left() == []
 
 

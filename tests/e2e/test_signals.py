@@ -104,6 +104,106 @@ def test_second_signal_kills_at_once(world: World, second: signal.Signals) -> No
     assert world.left() == []
 
 
+def test_third_signal_finds_everything_done(world: World) -> None:
+    """Signals of every kind in a row: one kill, nothing left, the exit code is the first one's."""
+    agent, worker = start_one(world, "--shutdown-timeout=600", INT="ignore")
+    worker.tell("spawn")
+    world.mailbox.wait("grandchild")
+    agent.signal(signal.SIGINT)
+    world.mailbox.wait("signalled", pid=worker.pid)
+    for signum in (signal.SIGTERM, signal.SIGQUIT, signal.SIGINT, signal.SIGHUP):
+        agent.signal(signum)
+
+    assert agent.wait(limit_s=5) == 128 + signal.SIGINT
+    assert signals_of(world, worker) == [signal.SIGINT]
+    assert world.left() == []
+
+
+@pytest.mark.parametrize("signum", SIGNALS)
+def test_signal_to_an_agent_without_a_coordinator(world: World, signum: signal.Signals) -> None:
+    """Who still tries to reach one ends at once, too."""
+    agent = world.agent("a", "--coordinator=127.0.0.1:1")
+    agent.wait_event("coordinator_away")
+    agent.signal(signum)
+
+    assert agent.wait(limit_s=5) == 128 + signum
+    assert world.left() == []
+
+
+@pytest.mark.parametrize("signum", SIGNALS)
+def test_signal_while_the_agent_starts(world: World, signum: signal.Signals) -> None:
+    """Whatever it has started by then is gone, and it leaves no files."""
+    files = world.folder / "tmp"
+    files.mkdir()
+    agent = world.agent("a", env={"TMPDIR": str(files)})
+    while len(world.marked()) < len(("agent", "helper")):
+        assert agent.is_running()
+    agent.signal(signum)
+
+    assert agent.wait(limit_s=5) in (-signum, 128 + signum)
+    assert world.left() == []
+    assert list(files.iterdir()) == []
+
+
+def test_signal_that_only_tells_something(world: World) -> None:
+    """Workers get it, each time, and go on; so does the agent."""
+    agent = world.agent("a", "--signals-to-handle=term,SIGUSR1,Usr2", nproc=2)
+    workers = world.mailbox.workers(2)
+    for worker in workers:
+        teach(world, worker, USR1="ignore", USR2="ignore")
+    for count, signum in enumerate((signal.SIGUSR1, signal.SIGUSR2, signal.SIGUSR1), start=1):
+        agent.signal(signum)
+        for worker in workers:
+            world.mailbox.wait("signalled", count, pid=worker.pid)
+
+    for worker in workers:
+        assert signals_of(world, worker) == [signal.SIGUSR1, signal.SIGUSR2, signal.SIGUSR1]
+        assert worker.env["TORCHELASTIC_SIGNALS_TO_HANDLE"] == "SIGTERM,SIGUSR1,SIGUSR2"
+        worker.tell("exit", "0")
+    assert agent.wait() == 0
+
+
+def test_worker_that_dies_of_what_it_was_told(world: World) -> None:
+    """It is a failure like others, and its verdict names the signal."""
+    agent = world.agent("a", "--signals-to-handle=USR1")
+    (worker,) = world.mailbox.workers(1)
+    agent.signal(signal.SIGUSR1)
+
+    assert agent.wait() == 1
+    assert f"  exitcode  : -10 (pid: {worker.pid}) (SIGUSR1)" in agent.said()
+    assert "signal 10 (SIGUSR1)" in world.jobs.get(world.job_id).verdict.text
+
+
+def test_signal_that_tells_something_to_nobody(world: World) -> None:
+    """From its start on the agent does not end of it, and it says that no worker heard it."""
+    agent = world.agent("a", "--signals-to-handle=USR1,USR2,TERM", nnodes="2")
+    while len(world.marked()) < len(("agent", "helper")):
+        assert agent.is_running()
+    agent.signal(signal.SIGUSR2)
+    agent.wait_event("coordinator_reached")
+    agent.signal(signal.SIGUSR1)
+    unheard = agent.wait_event("signal_unheard")
+    other = world.agent("b", nnodes="2")
+    for worker in world.mailbox.workers(2):
+        worker.tell("exit", "0")
+
+    assert unheard["signal"] == "SIGUSR1"
+    assert [agent.wait(), other.wait()] == [0, 0]
+
+
+@pytest.mark.parametrize("signum", SIGNALS[1:])
+def test_signal_that_is_not_handled(world: World, signum: signal.Signals) -> None:
+    """It does to the agent what it does by itself; workers are killed and nothing is left."""
+    agent = world.agent("a", "--signals-to-handle=SIGTERM", nproc=2)
+    for worker in world.mailbox.workers(2):
+        teach(world, worker, **{signum.name.removeprefix("SIG"): "ignore"})
+    agent.signal(signum)
+
+    assert agent.wait(limit_s=5) == -signum
+    assert world.left() == []
+    assert world.mailbox.said("signalled") == []
+
+
 def test_restart_kills_what_ignores_the_stop(world: World) -> None:
     """A peer's failure stops a worker that ignores TERM, and its grandchild, before the next round.
 

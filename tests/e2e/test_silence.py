@@ -1,10 +1,19 @@
 """Processes that stand still instead of dying: no stream breaks, only the lease tells."""
 
 import signal
+import time
 
 from rallypoint.v1 import round_pb2
-from support.jobs import is_started
+from rallypoint.wire.durations import to_ms
+from support.jobs import is_started, node, pids
 from support.world import World
+
+LEASE_S, INTERVAL_S = 1.5, 0.5
+"""What a job asks for, and the third of it by which an agent was heard before it was frozen."""
+SOONER_S = 0.1
+"""What a heartbeat takes, and the clocks' steps."""
+COMMON_LEASE_S, COMMON_INTERVAL_S = 5.0, 1.0
+"""The same of a job that asks for nothing."""
 
 
 def test_frozen_agent_is_lost_and_comes_back(world: World) -> None:
@@ -28,3 +37,31 @@ def test_frozen_agent_is_lost_and_comes_back(world: World) -> None:
     for worker in again:
         worker.tell("exit", "0")
     assert [peer.wait(), frozen.wait()] == [0, 0]
+
+
+def test_each_job_waits_for_its_own_lease(world: World) -> None:
+    """One loses its frozen agent after 1.5 s, not before; one with a longer lease keeps its own."""
+    patient_id = f"{world.job_id}-patient"
+    patience = (f"--job-id={patient_id}", "--lease=15", "--heartbeat-interval=0.2")
+    agents = [world.agent(name, "--lease=1.5", nnodes="2") for name in ("a", "b")]
+    agents += [world.agent(name, *patience, nnodes="2") for name in ("c", "d")]
+    world.mailbox.workers(4)
+    before = world.jobs.wait(patient_id, lambda job: is_started(job, 1))
+    world.jobs.wait(world.job_id, lambda job: is_started(job, 1))
+    for frozen in agents[3], agents[1]:
+        frozen.signal(signal.SIGSTOP)
+    since_s = time.monotonic()
+    job = world.jobs.wait(world.job_id, lambda job: not node(job, "b").attached)
+    silent_s = time.monotonic() - since_s
+    after = world.jobs.get(patient_id)
+
+    assert LEASE_S - INTERVAL_S - SOONER_S <= silent_s < COMMON_LEASE_S - COMMON_INTERVAL_S
+    assert "silent for longer than its lease of 1.5 s" in job.verdict.text
+    assert (after.round.header, pids(after)) == (before.round.header, pids(before))
+    assert to_ms(node(after, "d").silent) > INTERVAL_S * 1000
+    for frozen in agents[3], agents[1]:
+        frozen.signal(signal.SIGCONT)
+    for worker in (*world.mailbox.workers(2, round=2), *world.mailbox.workers(4)):
+        if worker.pid in world.marked():
+            worker.tell("exit", "0")
+    assert [agent.wait() for agent in agents] == [0] * 4

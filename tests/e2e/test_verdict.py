@@ -1,7 +1,7 @@
 """After a failure everybody knows who failed first, where, how, and what it said."""
 
 from rallypoint.v1 import job_pb2, verdict_pb2
-from support.world import WORKERS, World
+from support.world import OBEDIENT, WORKERS, World
 
 
 def test_every_agent_prints_what_failed_first(world: World) -> None:
@@ -15,8 +15,8 @@ def test_every_agent_prints_what_failed_first(world: World) -> None:
     for agent in agents:
         report = agent.stderr()
         for line in (
-            "obedient.py FAILED",
-            "First failure:",
+            f"{OBEDIENT} FAILED",
+            "Root Cause (first observed failure):",
             "  node      : b",
             "  rank      : 3 (local_rank: 1)",
             f"  exitcode  : 3 (pid: {workers[3].pid})",
@@ -44,7 +44,7 @@ def test_error_file_outranks_standard_error(world: World) -> None:
     worker.tell("exit", "1")
 
     assert agent.wait() == 1
-    assert "    out of apples" in agent.said()
+    assert "  traceback : out of apples" in agent.said()
     exit = world.jobs.get(world.job_id).verdict.culprit.exit
     assert (exit.error.message, exit.stderr_tail) == ("out of apples", "noise\n")
 

@@ -269,7 +269,7 @@ def _judge_by_a_stale_lease() -> list[Patch]:
     """Take a lost node's last sign of life for two leases older than it is."""
 
     def raise_fence(draft: Draft, node: Node, until_ms: int) -> None:
-        real(draft, node, until_ms - 2 * draft.state.lease_ms())
+        real(draft, node, until_ms - 2 * draft.state.lease_ms(node.identity.spec))
 
     real = fences._raise
     return [(fences, "_raise", raise_fence)]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from rallypoint.agent.core import inputs
 from sim.faults import Fault
 from sim.scenario import DRAIN_MS_MAX
+from sim.server import PULSE_MS
 
 if TYPE_CHECKING:
     from sim.node import Agent, Host
@@ -66,8 +67,8 @@ class Chaos:
             left_ms = max(1, world.faults.until_ms - now_ms)
             stalled_ms = min(world.rng.randint(100, STALL_MS_MAX), left_ms)
             world.safety.shaken(server, now_ms + stalled_ms + TAKEOVER_MS, jobs)
-            # The pulse lets up to a second pass before lateness counts.
-            noticed_ms = max(0, stalled_ms - world.rng.randint(0, 1_000))
+            # Up to a pulse may pass before lateness counts.
+            noticed_ms = max(0, stalled_ms - world.rng.randint(0, PULSE_MS))
             server.stall(stalled_ms, noticed_ms if noticed_ms > 200 else 0)
             return
         if kind is Fault.BLACKOUT:

@@ -52,6 +52,7 @@ class Feature(Enum):
     EXIT_CODES = "exit codes"  # a code that ends the run
     QUARANTINE = "quarantine"  # nodes that fail are set aside
     FENCE = "fence"  # workers that nobody hears of kill themselves
+    OWN_LEASE = "own lease"  # heartbeats and leases that the job has asked for
     WORK_ENDS = "work ends"  # workers end by themselves, before faults stop
 
 

@@ -68,12 +68,13 @@ class Link:
         self._listen()
 
     def _listen(self) -> None:
-        """Give the coordinator a lease to say something."""
+        """Give the coordinator a lease to say something; for its Welcome not less than its own."""
         if self._silence is not None:
             self._silence.cancel()
         stream = self.stream
         expired = partial(self.agent.take, partial(self._silent, stream))
-        self._silence = self.world.clock.after(self._lease_ms, expired)
+        lease_ms = self._lease_ms if self.is_welcome else max(self._lease_ms, LEASE_MS)
+        self._silence = self.world.clock.after(lease_ms, expired)
 
     def _silent(self, stream: Stream | None) -> None:
         if stream is not None and stream is self.stream:
@@ -84,7 +85,10 @@ class Link:
         """Take a message, unless it is for another connection or from a former coordinator."""
         if stream is not self.stream:
             return
+        self._hear(message)
         self._listen()
+
+    def _hear(self, message: Down) -> None:
         agent = self.agent
         if message.connection != self.connection or message.epoch < agent.state.epoch:
             return

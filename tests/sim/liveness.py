@@ -31,10 +31,11 @@ def bound_ms(world: World) -> int:
     arrivals renew; and the growths that are still allowed.
     """
     timing = world.timing
-    notice_ms = timing.lease_ms + 3_000 + timing.window_ms + timing.reconnect_grace_ms
     total_ms = 0
     for job in world.jobs:
         spec = job.spec
+        lease_ms = max(timing.lease_ms, timing.compute_lease_ms(spec, sessions=0))
+        notice_ms = lease_ms + 3_000 + timing.window_ms + timing.reconnect_grace_ms
         growths = 0
         if world.server is not None and job.job_id in world.server.state.jobs:
             growths = world.server.state.jobs[job.job_id].growths

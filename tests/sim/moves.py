@@ -146,7 +146,7 @@ class Play(ServerSide):
 
     def _fall_silent(self, number: int) -> None:
         """Let nothing pass between an agent and the coordinator, until a lease has ended."""
-        lease_ms = self._own_state().lease_ms()
+        lease_ms = self._own_state().lease_ms(self.arena.plans[number].spec)
         key = (DeadlineKind.LEASE, self.sites[number].session)
         self._own_state().deadlines.set(key, self._journal_ms() + lease_ms)
         place = self._held(number)
@@ -305,7 +305,9 @@ class Play(ServerSide):
         if site.exit_due is not None and is_quiet:
             self._exit(number)
 
-    def _do(self, number: int, effect: agent_inputs.Effect) -> list[agent_inputs.Input]:
+    def _do(  # noqa: C901  # one flat case per effect
+        self, number: int, effect: agent_inputs.Effect
+    ) -> list[agent_inputs.Input]:
         """Carry out an effect; return what the agent hears of at once."""
         site = self.sites[number]
         match effect:
@@ -320,8 +322,10 @@ class Play(ServerSide):
                 self._put(number, sweep=token)
             case agent_inputs.ReservePort():
                 return [self._reserved(number)]
-            case agent_inputs.TellWorkers() | agent_inputs.FenceFell():
-                pass  # no worker here reads notices
+            case agent_inputs.TellWorkers() | agent_inputs.ForwardSignal():
+                pass  # no worker here reads notices, or handles a signal
+            case agent_inputs.FenceFell():
+                pass
             case agent_inputs.ArmFence(at_ms=at_ms):
                 self._put(number, fence_at_ms=at_ms)
             case agent_inputs.SendReports():

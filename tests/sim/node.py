@@ -158,7 +158,7 @@ class Agent:
             expired = partial(self.take, partial(self.post, inputs.TimePassed()))
             self._timer = self.world.clock.at(due_ms + 1, expired)
 
-    def _do(self, effect: inputs.Effect) -> None:
+    def _do(self, effect: inputs.Effect) -> None:  # noqa: C901  # one flat case per effect
         match effect:
             case inputs.StartWorkers(order=order):
                 self.world.note("start", self.host.name, order.number, order.epoch)
@@ -166,6 +166,8 @@ class Agent:
                 self.workers.start(order)
             case inputs.SignalWorkers(signum=signum):
                 self.workers.signal(signum)
+            case inputs.ForwardSignal():
+                self.world.note("forwarded", self.host.name, effect.signum, effect.round)
             case inputs.TellWorkers(round=number, notices=notices):
                 self.world.note("notices", self.host.name, number, notices)
             case inputs.Sweep(token=token):

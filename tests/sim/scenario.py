@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from rallypoint.server.core.model import JobId, JobSpec
+from rallypoint.server.core.timing import BEATS_PER_LEASE, LEASE_MS_MIN, Timing
 from sim.faults import Faults, Feature
 
 DRAIN_MS_MAX = 8_000
@@ -84,8 +85,16 @@ def _draw_job(rng: Random, number: int, options: Faults) -> JobPlan:
             quarantine_window_ms=rng.choice((3_000, 60_000)),
             quarantine_cooldown_ms=rng.choice((500, 5_000)),
         )
+    if uses(Feature.OWN_LEASE, 0.8):
+        spec = replace(
+            spec,
+            heartbeat_interval_ms=rng.choice((0, 100, 500, 2_000)),
+            lease_ms=rng.choice((0, LEASE_MS_MIN, LEASE_MS_MIN, 3_000, 15_000)),
+        )
     if uses(Feature.FENCE, 0.8):
-        spec = replace(spec, fence_ms=spec.grace_ms + rng.choice((3_000, 3_000, 3_000, 9_000)))
+        beyond_ms = BEATS_PER_LEASE * Timing().compute_heartbeat_ms(spec, sessions=0)
+        beyond_ms = max(beyond_ms, rng.choice((3_000, 3_000, 3_000, 9_000)))
+        spec = replace(spec, fence_ms=spec.grace_ms + beyond_ms)
     nodes = rng.randint(low, min(high + 2, options.nodes_max))
     is_unequal = uses(Feature.UNEQUAL_NODES, 0.8)
     workers = rng.randint(1, options.workers_max)

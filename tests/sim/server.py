@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 TURN_MS_MAX = 2
 """How long inputs may wait for a turn."""
-PULSE_MS = 1_000
+PULSE_MS = 250
 """Longest time without a turn while there are nodes."""
 DISMISSALS = {
     RefusalKind.SPEC_MISMATCH: 2,
@@ -115,7 +115,7 @@ class Server:
 
     def _open(self, stream: Stream, hello: inputs.Hello) -> None:
         session = hello.identity.session
-        stream.outbox = self.outboxes.open(session, hello.connection)
+        stream.outbox = self.outboxes.open(session, hello.connection, hello.identity.spec)
         self._streams[id(stream.outbox)] = stream
         self._newest[session] = max(self._newest.get(session, 0), hello.connection)
         self._submit(hello)
@@ -248,8 +248,8 @@ class Server:
                     acknowledged,
                     welcome=outbox.welcome,
                     coordinator_id=self.state.coordinator_id,
-                    interval_ms=self.state.heartbeat_interval_ms(),
-                    lease_ms=self.state.lease_ms(),
+                    interval_ms=self.state.heartbeat_ms(outbox.spec),
+                    lease_ms=self.state.lease_ms(outbox.spec),
                     desired=outbox.desired,
                     notify=outbox.notify,
                 )

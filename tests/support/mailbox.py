@@ -112,13 +112,13 @@ class Mailbox:
             key=lambda worker: worker.rank,
         )
 
+    def answer(self, said: Said, *words: str) -> None:
+        """Send words to whoever has reported this."""
+        self._socket.sendto(json.dumps(words).encode(), said.address)
+
     def started(self) -> list[Worker]:
         """Return every worker that has ever started, in order of arrival."""
         return [self._worker(said) for said in self.said("started")]
-
-    def answer(self, said: Said, *words: str) -> None:
-        """Say something to who reported this."""
-        self._socket.sendto(json.dumps(words).encode(), said.address)
 
     def _worker(self, said: Said) -> Worker:
         fields = said.fields

@@ -34,7 +34,10 @@ OBEDIENT = str(WORKERS / "obedient.py")
 PROMPT = ("--last-call=0", "--settle-time=0", "--grow-after=0", "--restart-backoff=0")
 """Policies that make a job wait, turned off: a test that is about one turns it on again."""
 # What another launcher around the tests may have set would be passed on to workers.
-_NOT_INHERITED = ("OMP_NUM_THREADS", "TORCH_", "TORCHELASTIC_", "RALLYPOINT_", "SLURM_", "PYTEST_")
+_NOT_INHERITED = (
+    *("OMP_NUM_THREADS", "LOGLEVEL", "PET_", "PYTEST_", "RALLYPOINT_", "SLURM_"),
+    *("TORCH_", "TORCHELASTIC_"),
+)
 
 
 class World:
@@ -84,11 +87,13 @@ class World:
         self._commands.append(command)
         return command
 
-    def run(self, *argv: str) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, *argv: str, env: Mapping[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
         """Run a command that ends by itself."""
         return subprocess.run(
             argv,
-            env=self.env(),
+            env=self.env(env),
             cwd=self.folder,
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -153,9 +158,9 @@ class World:
         assert pid in self.marked()
         kill(pid)
 
-    def left(self, spared: Collection[int] = ()) -> list[str]:
+    def left(self, spared: Collection[int] = (), limit_s: float = 5) -> list[str]:
         """Return the marked processes that live after a moment, but for the spared, described."""
-        return [describe(pid) for pid in await_none_marked(self._mark, spared, limit_s=5)]
+        return [describe(pid) for pid in await_none_marked(self._mark, spared, limit_s)]
 
 
 def start_coordinator(world: World, port: int) -> Command:

@@ -105,7 +105,7 @@ def test_age_of_a_record_is_exact(tmp_path: Path) -> None:
     path.write_text(json.dumps({"message": fields}))
     os.utime(path, (1_000.75, 1_000.75))
 
-    assert read_error_file(path, 1_001.0) == ErrorRecord("ValueError: x", "at", 250)
+    assert read_error_file(path, 1_001.0) == ErrorRecord("ValueError: x", "at", 250, 1_000)
     path.write_text(json.dumps({"message": "plain"}))
     os.utime(path, (1_002.0, 1_002.0))
     assert read_error_file(path, 1_001.0) == ErrorRecord("plain", "", 0)

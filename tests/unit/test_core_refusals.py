@@ -62,6 +62,8 @@ def test_spec_mismatch_names_every_field() -> None:
         ({"grow": False}, "grow"),
         ({"grace_ms": 9}, "shutdown-timeout"),
         ({"restart_backoff_ms": 9}, "restart-backoff"),
+        ({"heartbeat_interval_ms": 200}, "heartbeat-interval"),
+        ({"lease_ms": 1_500}, "lease"),
         ({}, None),
     ],
 )
@@ -72,6 +74,19 @@ def test_every_field_of_the_spec_is_compared(change: dict[str, int], flag: str |
     found = compare_specs(JobSpec(), spec)
 
     assert ([flag] if flag else []) == [name for name, _, _ in found]
+
+
+@pytest.mark.parametrize(("lease_ms", "shown"), [(0, "not given"), (1_500, "1.5 s")])
+def test_lease_that_one_side_leaves_to_the_coordinator_is_said_so(
+    lease_ms: int, shown: str
+) -> None:
+    """Its 0 is no length of time; a grace of 0 is."""
+    spec = replace(JobSpec(), lease_ms=lease_ms, grace_ms=0)
+    other = replace(spec, lease_ms=9_000, grace_ms=1_000)
+
+    assert (("shutdown-timeout", "0 s", "1 s"), ("lease", shown, "9 s")) == compare_specs(
+        spec, other
+    )
 
 
 def test_explicit_name_in_use_is_refused() -> None:

@@ -3,6 +3,7 @@
 import errno
 import os
 import signal
+import textwrap
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 
@@ -231,6 +232,53 @@ async def test_signal_right_after_spawn_is_not_lost(talk: Conversation) -> None:
 
     assert isinstance(spawned, Spawned)
     assert await talk.next() == Exited(1, spawned.pid, None, signal.SIGTERM)
+
+
+# A parent that reports USR1, and has its child, which would die of it, report that it lives.
+USR1_PARENT = textwrap.dedent("""
+    import os, signal, sys
+    signal.signal(signal.SIGUSR1, lambda *_: None)
+    ready, tell = os.pipe()
+    if (child := os.fork()) == 0:
+        signal.signal(signal.SIGUSR1, signal.SIG_DFL)
+        os.write(1, b"up\\n")
+        os.read(ready, 1)
+        os.write(1, b"child lives\\n")
+        os._exit(0)
+    signal.pause()
+    os.write(1, b"parent told\\n")
+    os.write(tell, b"x")
+    os.waitpid(child, 0)
+""")
+
+
+async def test_signal_for_a_worker_alone(talk: Conversation, output: Lines) -> None:
+    """Its children hear nothing, and it is sent no sooner than its program runs."""
+    await talk.start(*PYTHON, USR1_PARENT, out=output.write_fd)
+    output.line()
+    talk.host.signal(signal.SIGUSR1, alone=True)
+    await talk.next()
+    talk.ask("sleep", "1000", worker_id=2)
+    talk.host.signal(signal.SIGUSR1, alone=True)
+    spawned = await talk.next()
+
+    assert output.all() == b"parent told\nchild lives\n"
+    assert isinstance(spawned, Spawned)
+    assert await talk.next() == Exited(2, spawned.pid, None, signal.SIGUSR1)
+
+
+async def test_signal_for_a_worker_alone_spares_what_it_left(
+    talk: Conversation, witness: Witness
+) -> None:
+    """When the worker has gone nobody of its group hears the signal."""
+    await talk.start("sh", "-c", "sleep 1000 & exit 0")
+    await talk.next()
+    (child,) = list_descendants(talk.host.pid)
+    witness.watch(child)
+    talk.host.signal(signal.SIGUSR1, alone=True)
+    assert await talk.start("true", worker_id=2)  # so the helper has taken the signal
+
+    assert witness.is_alive(child)
 
 
 async def test_signal_reaches_a_group_whose_leader_is_gone(

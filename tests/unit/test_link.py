@@ -18,6 +18,7 @@ BROKEN = grpc.aio.AioRpcError(
     grpc.StatusCode.UNAVAILABLE, grpc.aio.Metadata(), grpc.aio.Metadata(), details="Socket closed"
 )
 FINISHED = asyncio.InvalidStateError("RPC already finished.")
+BRIEF_LEASE_S = 0.1
 MISUSED = grpc.aio.UsageError("RPC is closed")
 
 
@@ -164,3 +165,53 @@ async def test_answer_confirms_when_the_heartbeat_was_sent() -> None:
 
     # The clock gives 1 s for the Hello, then 2, 3 and 4 s for the heartbeats.
     assert ["welcome", 1_000, "acknowledgement", 3_000, "acknowledgement"] == user.heard
+
+
+@dataclass
+class RetellingCall(AnsweringCall):
+    """A stream whose heartbeats are far apart until the first is answered."""
+
+    async def write(self, message: agent_pb2.SessionRequest) -> None:
+        hour, brief, lease = to_duration(3_600_000), to_duration(50), to_duration(9_000)
+        if message.HasField("hello"):
+            welcome = agent_pb2.Welcome(heartbeat_interval=hour, lease=hour)
+            self.answers.put_nowait(agent_pb2.SessionResponse(welcome=welcome))
+        elif message.heartbeat.number == 1:
+            told = agent_pb2.Acknowledgement(heartbeat_interval=brief, lease=lease)
+            self.answers.put_nowait(agent_pb2.SessionResponse(acknowledgement=told))
+        else:
+            raise_at_end: Any = grpc.aio.EOF
+            self.answers.put_nowait(raise_at_end)
+
+
+async def test_shorter_interval_counts_at_once() -> None:
+    """The lease has become shorter too: the heartbeat that was planned would be too late for it."""
+    link = Link("nowhere:1", "0" * 32, FakeUser())
+    call: Any = RetellingCall()
+    async with asyncio.timeout(10):
+        await link._converse(call)
+
+
+@dataclass
+class SlowCall(AnsweringCall):
+    """A stream whose Welcome takes longer than the lease that the agent was told before."""
+
+    async def write(self, message: agent_pb2.SessionRequest) -> None:
+        welcome = agent_pb2.Welcome(heartbeat_interval=to_duration(50), lease=to_duration(9000))
+        answer: Any = agent_pb2.SessionResponse(welcome=welcome)
+        if not message.HasField("hello"):
+            answer = grpc.aio.EOF
+        delay_s = 2 * BRIEF_LEASE_S if message.HasField("hello") else 0
+        asyncio.get_running_loop().call_later(delay_s, self.answers.put_nowait, answer)
+
+
+async def test_welcome_may_take_longer_than_a_short_lease() -> None:
+    """A coordinator that a whole fleet comes back to is given its own lease for it."""
+    user = FakeUser()
+    link = Link("nowhere:1", "0" * 32, user)
+    link._lease_s = BRIEF_LEASE_S
+    call: Any = SlowCall()
+    async with asyncio.timeout(10):
+        await link._converse(call)
+
+    assert user.heard == ["welcome", 1_000]

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from rallypoint.cli.render import render_finished
+from collections.abc import Sequence
+from datetime import UTC
+
+import pytest
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from rallypoint.agent.last_round import LastRound
+from rallypoint.cli.render import FAILURES_MAX, render_finished
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import job_pb2, node_pb2, verdict_pb2
 
@@ -18,25 +25,68 @@ def group(
     )
 
 
-def render(*groups: verdict_pb2.FailureGroup, failed: int, evidence: str = "") -> list[str]:
-    """Return the report of a run in which rank 3 was the culprit and `failed` others failed."""
-    exit = node_pb2.WorkerExit(signal=9, stderr_tail="last words\n")
+def worker(
+    rank: int, code: int = 1, said: str = "", *, signal: int = 0, signalled: bool = False
+) -> node_pb2.Worker:
+    """Return a worker of node a, whose first rank is 8."""
+    exit = node_pb2.WorkerExit(
+        exit_code=None if signal else code,
+        signal=signal or None,
+        agent_signalled_first=signalled,
+        time=Timestamp(seconds=1_763_730_154),
+        error_file=f"/logs/{rank}/error.json" if said else "",
+    )
+    if said:
+        exit.error.message = said
+    return node_pb2.Worker(local_rank=rank - 8, rank=rank, pid=4_000 + rank, exit=exit)
+
+
+def here(
+    failed: Sequence[node_pb2.Worker] = (), stopped: Sequence[node_pb2.Worker] = (), number: int = 5
+) -> LastRound:
+    return LastRound("a", "host-a", number, tuple(failed), tuple(stopped))
+
+
+def finished_with(
+    exit: node_pb2.WorkerExit,
+    *groups: verdict_pb2.FailureGroup,
+    failed: int = 0,
+    evidence: str = "",
+) -> agent_pb2.Finished:
+    """Return the end of a run in which rank 3 of node b was the culprit."""
     verdict = verdict_pb2.Verdict(
         cause=verdict_pb2.VERDICT_CAUSE_WORKER_FAILED,
-        culprit=verdict_pb2.FailedWorker(node_name="b", rank=3, local_rank=1, pid=7, exit=exit),
+        round=5,
+        culprit=verdict_pb2.FailedWorker(
+            node_name="b", host_name="host-b", rank=3, local_rank=1, pid=7, exit=exit
+        ),
         collateral_count=failed,
         consequence_text="no restarts are left",
         groups=groups,
         evidence=evidence,
     )
-    finished = agent_pb2.Finished(
+    return agent_pb2.Finished(
         outcome=job_pb2.OUTCOME_FAILED, verdict=verdict, restart_count=2, round=5
     )
-    return render_finished(finished, "train.py").splitlines()
+
+
+def render(
+    *groups: verdict_pb2.FailureGroup,
+    failed: int = 0,
+    evidence: str = "",
+    exit: node_pb2.WorkerExit | None = None,
+    local: LastRound | None = None,
+) -> list[str]:
+    """Return the report of a run in which rank 3 was the culprit and `failed` others failed."""
+    exit = exit or node_pb2.WorkerExit(
+        signal=9, stderr_tail="last words\n", time=Timestamp(seconds=1_763_730_154)
+    )
+    finished = finished_with(exit, *groups, failed=failed, evidence=evidence)
+    return render_finished(finished, "train.py", local or here(), UTC).splitlines()
 
 
 def test_report_names_the_culprit_and_the_others() -> None:
-    """The first failure comes with node, rank, exit and output; the others in two lines a kind."""
+    """The first failure comes with all that torchrun says; the others in two lines a kind."""
     lines = render(
         group("", (3, 3), exit="signal 9 (SIGKILL)"),
         group("Traceback:\n  File x\nRuntimeError: Connection reset by *", (0, 2), (7, 7)),
@@ -45,15 +95,22 @@ def test_report_names_the_culprit_and_the_others() -> None:
     )
 
     assert lines == [
-        "=" * 64,
+        "=" * 60,
         "train.py FAILED",
-        "-" * 64,
-        "First failure:",
+        "-" * 60,
+        "Failures (other workers of this node, a):",
+        "  <NO_OTHER_FAILURES>",
+        "-" * 60,
+        "Root Cause (first observed failure):",
+        "  time      : 2025-11-21_13:02:34",
         "  node      : b",
+        "  host      : host-b",
         "  rank      : 3 (local_rank: 1)",
-        "  exitcode  : -9 (SIGKILL) (pid: 7)",
+        "  exitcode  : -9 (pid: 7) (SIGKILL)",
+        "  error_file: <N/A>",
         "  ran for   : 0.0 s",
         "  because   : rank 0 was reported first, but with a broken connection",
+        "  traceback : Signal 9 (SIGKILL) received by PID 7",
         "  end of its standard error:",
         "    last words",
         "  then      : no restarts are left",
@@ -62,8 +119,107 @@ def test_report_names_the_culprit_and_the_others() -> None:
         "      RuntimeError: Connection reset by *",
         "    and 1 others",
         "  restarts  : 2, round 5",
-        "=" * 64,
+        "=" * 60,
     ]
+
+
+def test_recorded_error_is_told_whole() -> None:
+    """What @record wrote is the traceback, indented as torchrun does it; else it is told how."""
+    error = node_pb2.ErrorRecord(
+        message="ValueError: x", traceback="Traceback:\n  File x\nValueError: x"
+    )
+    lines = render(
+        exit=node_pb2.WorkerExit(exit_code=1, error=error, error_file="/logs/error.json")
+    )
+
+    at = lines.index("  traceback : Traceback:")
+    assert lines[at + 1 : at + 3] == ["    File x", "  ValueError: x"]
+    assert "  error_file: /logs/error.json" in lines
+    assert "  time      : <N/A>" in lines
+    assert "  exitcode  : 1 (pid: 7)" in lines
+    lines = render(exit=node_pb2.WorkerExit(exit_code=1))
+    (line,) = [line for line in lines if line.startswith("  traceback : <N/A>")]
+    assert line.endswith("torch.distributed.elastic.multiprocessing.errors.record records it")
+    assert len(line) <= 100
+
+
+def test_other_failures_of_the_node_are_listed() -> None:
+    """Each has its place and its last line; who was stopped by the agent is no failure."""
+    said = "ValueError: of its own"
+    failed = [worker(8, 7, said), worker(9, signal=11), worker(10, 1, said, signalled=True)]
+    lines = render(local=here(failed, [worker(rank, signal=15) for rank in (11, 12, 15)]))
+
+    first, last = lines.index("Failures (other workers of this node, a):"), lines.index("-" * 60, 3)
+    assert lines[first + 1 : last] == [
+        "[0]:",
+        "  time      : 2025-11-21_13:02:34",
+        "  host      : host-a",
+        "  rank      : 8 (local_rank: 0)",
+        "  exitcode  : 7 (pid: 4008)",
+        "  error_file: /logs/8/error.json",
+        "  traceback : ValueError: of its own",
+        "[1]:",
+        "  time      : 2025-11-21_13:02:34",
+        "  host      : host-a",
+        "  rank      : 9 (local_rank: 1)",
+        "  exitcode  : -11 (pid: 4009) (SIGSEGV)",
+        "  error_file: <N/A>",
+        "  traceback : Signal 11 (SIGSEGV) received by PID 4009",
+        "[2]:",
+        "  time      : 2025-11-21_13:02:34",
+        "  host      : host-a",
+        "  rank      : 10 (local_rank: 2)",
+        "  exitcode  : 1 (pid: 4010)",
+        "  error_file: /logs/10/error.json",
+        "  signalled : by the agent, after it had written its error down",
+        "  traceback : ValueError: of its own",
+        "  stopped by the agent, not failed: ranks 11-12,15",
+    ]
+
+
+def test_root_cause_is_not_told_twice() -> None:
+    """On its own node the culprit is no other failure, and an equal error is only referred to."""
+    exit = node_pb2.WorkerExit(exit_code=1, stderr_tail="ImportError: nothing\n")
+    finished = finished_with(exit)
+    finished.verdict.culprit.node_name = "a"
+    both = [worker(9), worker(10)]
+    both[0].pid = 7
+    both[0].exit.stderr_tail = both[1].exit.stderr_tail = "  File x\nImportError: nothing\n"
+    text = render_finished(finished, "train.py", here(both), UTC)
+
+    assert text.count("ImportError: nothing") == 1
+    assert text.count("[0]:") == 1
+    assert text.count("[1]:") == 0
+    assert "  traceback : the same as that of the root cause" in text.splitlines()
+
+
+def test_many_failures_of_a_node_are_counted() -> None:
+    """A node of many workers fills no screen."""
+    failed = [worker(8 + n) for n in range(FAILURES_MAX + 3)]
+    lines = render(local=here(failed))
+
+    assert f"[{FAILURES_MAX - 1}]:" in lines
+    assert f"[{FAILURES_MAX}]:" not in lines
+    assert "  and 3 more: ranks 16-18" in lines
+
+
+@pytest.mark.parametrize("number", [0, 4])
+def test_another_round_is_not_told(number: int) -> None:
+    """What became of workers in a round before the last one explains nothing."""
+    lines = render(local=here([worker(8)], [worker(9)], number))
+
+    assert "  <NO_OTHER_FAILURES>" in lines
+    assert not [line for line in lines if "stopped" in line]
+
+
+def test_end_without_a_worker_has_its_cause() -> None:
+    """A job that never began says what it lacked."""
+    verdict = verdict_pb2.Verdict(text="only 1 of 2 nodes came")
+    finished = agent_pb2.Finished(outcome=job_pb2.OUTCOME_FAILED, verdict=verdict)
+    lines = render_finished(finished, "train.py", here(number=0), UTC).splitlines()
+
+    assert "  cause     : only 1 of 2 nodes came" in lines
+    assert "  restarts  : 0, no round was formed" in lines
 
 
 def test_failures_like_the_first_are_not_told_again() -> None:
@@ -82,11 +238,11 @@ def test_many_ranges_and_long_lines_are_cut() -> None:
 
     at = lines.index("  collateral: 100 more failed:")
     assert lines[at + 1] == ("    ranks 0,2,4,6,8,10,12,14,16,18,20,22 and 88 more: exit code 1")
-    assert lines[at + 2] == "      " + "x" * 119 + "…"
+    assert lines[at + 2] == "      " + "x" * 99 + "…"
 
 
 def test_success_needs_no_report() -> None:
     """A job that succeeded says nothing."""
     finished = agent_pb2.Finished(outcome=job_pb2.OUTCOME_SUCCEEDED)
 
-    assert render_finished(finished, "train.py") == ""
+    assert render_finished(finished, "train.py", here()) == ""

@@ -12,7 +12,10 @@ from dataclasses import dataclass
 from rallypoint.agent.core.model import RunOrder
 from rallypoint.agent.foreign import RUN_PATH
 
-SIGNALS_TO_HANDLE = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
+SIGNALS_ENV = "TORCHELASTIC_SIGNALS_TO_HANDLE"
+"""Names of the signals that the agent handles, SIGTERM and so on, separated by commas."""
+SERVER_ENV = "TORCH_WORKER_SERVER_SOCKET"
+TIMERS_ENV = "TORCHELASTIC_TIMER_FILE"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +49,11 @@ class WorkerFiles:
     """Where it may write how it failed; empty: nowhere."""
     notices: str
     """Where it finds what is about to happen to its round."""
+    server: str
+    """Where `torch.distributed.elastic.control_plane.worker_main` is to listen: a Unix socket of
+    its own; empty: nowhere."""
+    timers: str
+    """Where it sets timers; empty: nobody would heed them."""
 
 
 def worker_command(launch: Launch, *, python: str, local_rank: int) -> tuple[str, ...]:
@@ -80,7 +88,7 @@ def worker_environment(
     """Return the whole environment of one worker.
 
     Args:
-        parent: the agent's own environment.
+        parent: the agent's own environment, with what is the same for all its workers.
         order: the round and the node's place in it.
         local_rank: the worker's number on the node, 0 to local_world_size - 1.
         job_id: name of the job, as TORCHELASTIC_RUN_ID.
@@ -108,7 +116,6 @@ def worker_environment(
         # for every round.
         TORCHELASTIC_USE_AGENT_STORE="False",
         TORCHELASTIC_ERROR_FILE=files.error,
-        TORCHELASTIC_SIGNALS_TO_HANDLE=SIGNALS_TO_HANDLE,
     )
     found.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
     if order.local_world_size > 1:
@@ -121,4 +128,10 @@ def worker_environment(
     found["RALLYPOINT_ROUND"] = str(order.number)
     found["RALLYPOINT_NOTICE_FILE"] = files.notices
     found["RALLYPOINT_RUN"] = str(order.run)
+    # One that we have inherited would be the same for all workers, and only one can listen there.
+    found.pop(SERVER_ENV, None)
+    if files.server:
+        found[SERVER_ENV] = files.server
+    if files.timers:
+        found[TIMERS_ENV] = files.timers
     return found

@@ -14,7 +14,8 @@ Rules:
 
 Frames (see frames.py), agent to helper:
     spawn   {id, argv, env, cwd, cpus} and the descriptors of stdin, stdout and stderr
-    signal  {ids (null: all), signal}   to the process group of each worker
+    signal  {ids (null: all), signal,   to the process group of each worker, or to the worker's own
+             alone}                     process and nobody that it has started
     sweep   {token, limit_ms}           KILL every descendant
     fence   {at_ms}                     the same once this instant of CLOCK_MONOTONIC has passed,
                                         unless a later frame has moved it: a dead man's switch
@@ -81,7 +82,8 @@ class Worker:
         worker_id: the agent's number for it.
         pid: the child, which is also its process group and session.
         exec_fd: read end of the pipe that closes when the child has exec'ed; -1 from then on.
-        waiting: signals that came before exec, when the child could still lose them.
+        waiting: signals that came before exec, when the child could still lose them, and whether
+            each is for the child alone.
     """
 
     __slots__ = ("exec_fd", "pid", "waiting", "worker_id")
@@ -91,7 +93,7 @@ class Worker:
         self.worker_id = worker_id
         self.pid = pid
         self.exec_fd = exec_fd
-        self.waiting: list[int] = []
+        self.waiting: list[tuple[int, bool]] = []
 
 
 class Helper:
@@ -209,7 +211,7 @@ class Helper:
                 ids = message["ids"]
                 wanted = [*self._workers, *self._leaderless] if ids is None else ids
                 for worker_id in wanted:
-                    self._signal(worker_id, message["signal"])
+                    self._signal(worker_id, message["signal"], message["alone"])
             case "sweep":
                 if len(self._sweeps) >= MAX_SWEEPS:
                     raise ProtocolError("too many sweeps")
@@ -269,23 +271,23 @@ class Helper:
         worker.exec_fd = -1
         if not report:
             self.send("spawned", id=worker.worker_id, pid=worker.pid)
-            for signum in worker.waiting:
-                _signal_own_group(worker.pid, signum)
+            for signum, is_alone in worker.waiting:
+                _signal_own(worker.pid, signum, is_alone=is_alone)
             return
         code, _, text = report.partition(" ")
         self._refuse(worker.worker_id, int(code), text)
         del self._workers[worker.worker_id], self._by_pid[worker.pid]  # reaped as an orphan is
 
-    def _signal(self, worker_id: int, signum: int) -> None:
+    def _signal(self, worker_id: int, signum: int, is_alone: bool) -> None:
         worker = self._workers.get(worker_id)
         if worker is None:
-            group = self._leaderless.get(worker_id)
+            group = None if is_alone else self._leaderless.get(worker_id)
             if group is not None and not signal_group(self._pid, group, signum):
                 del self._leaderless[worker_id]  # empty: from now on the number may be anybody's
         elif worker.exec_fd == -1 or signum == signal.SIGKILL:
-            _signal_own_group(worker.pid, signum)
-        elif signum not in worker.waiting:
-            worker.waiting.append(signum)
+            _signal_own(worker.pid, signum, is_alone=is_alone)
+        elif (signum, is_alone) not in worker.waiting:
+            worker.waiting.append((signum, is_alone))
 
     def _reap(self) -> None:
         while True:
@@ -333,9 +335,12 @@ class Helper:
                 self.send("blocked", token=token, pids=sorted(list_descendants(self._pid)))
 
 
-def _signal_own_group(pid: int, signum: int) -> None:
-    """Signal the group of a child that was not reaped: so the number is still its own."""
+def _signal_own(pid: int, signum: int, *, is_alone: bool) -> None:
+    """Signal a child that was not reaped, so that the number is still its own, or its group."""
     try:
+        if is_alone:
+            os.kill(pid, signum)
+            return
         try:
             os.killpg(pid, signum)
         except ProcessLookupError:  # the child has not come to setsid yet

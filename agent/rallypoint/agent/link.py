@@ -35,9 +35,10 @@ BACKOFF_S_MAX = 2.0
 FAREWELL_S_MAX = 1.0
 """How long the last reports may take to be acknowledged when the agent ends."""
 BEATS_MAX = 64
-"""Heartbeats without an answer whose time is kept; a lease is a few of them long."""
+"""Heartbeats without an answer whose time is kept; of more, the oldest are taken for unheard."""
 DEFAULT_LEASE_S = 5.0
-"""Until a Welcome has said otherwise."""
+"""Until a Welcome has said otherwise; and the least to wait for one, because a job's own lease may
+be shorter than what a coordinator needs to which a whole fleet comes back."""
 USAGE_EXIT_CODE = 2
 FAILED_EXIT_CODE = 1
 
@@ -95,6 +96,8 @@ class Link:
     _interval_s: float = 1.0
     _lease_s: float = DEFAULT_LEASE_S
     _welcomed: bool = False
+    _beat_at: float = 0.0
+    """When the next heartbeat is due, in the loop's time; long ago for a connection's first."""
     _hello_ms: int = 0
     """When the Hello of the latest connection was sent."""
     _beats: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=BEATS_MAX))
@@ -153,6 +156,7 @@ class Link:
     async def _converse(self, call: _Call) -> None:
         """Say Hello, then read and write until the stream ends."""
         self._beats.clear()
+        self._beat_at = 0.0
         self._hello_ms = self.user.now_ms()
         try:
             await self._write(call, agent_pb2.SessionRequest(hello=self.user.hello()))
@@ -172,13 +176,12 @@ class Link:
 
     async def _read(self, call: _Call) -> None:
         while True:
+            lease_s = self._lease_s if self._welcomed else max(self._lease_s, DEFAULT_LEASE_S)
             try:
-                async with asyncio.timeout(self._lease_s):
+                async with asyncio.timeout(lease_s):
                     message = await call.read()
             except TimeoutError:
-                raise BrokenStream(
-                    f"the coordinator said nothing for {self._lease_s:g} s"
-                ) from None
+                raise BrokenStream(f"the coordinator said nothing for {lease_s:g} s") from None
             if message is grpc.aio.EOF:
                 code = await call.code()
                 if code is not grpc.StatusCode.OK:
@@ -212,24 +215,25 @@ class Link:
     def _take_timing(self, told: agent_pb2.Welcome | agent_pb2.Acknowledgement) -> None:
         self._interval_s = max(0.05, to_ms(told.heartbeat_interval) / 1000)
         self._lease_s = max(0.2, to_ms(told.lease) / 1000)
+        # A lease that has become shorter counts at once: the next heartbeat must be in time for it.
+        self._beat_at = min(self._beat_at, asyncio.get_running_loop().time() + self._interval_s)
         self._wake.set()
 
     async def _report(self, call: _Call) -> None:
         """Send reports as they come, and heartbeats in between."""
         sent, heartbeat = 0, 0
         loop = asyncio.get_running_loop()
-        beat_at = loop.time()
         while True:
             if self._welcomed:
                 sent = await self._send_reports(call, sent)
-                if loop.time() >= beat_at:
+                if loop.time() >= self._beat_at:
                     heartbeat += 1
                     self._beats.append((heartbeat, self.user.now_ms()))
                     beat = agent_pb2.Heartbeat(number=heartbeat)
                     await self._write(call, agent_pb2.SessionRequest(heartbeat=beat))
-                    beat_at = loop.time() + self._interval_s
+                    self._beat_at = loop.time() + self._interval_s
             try:
-                async with asyncio.timeout_at(beat_at if self._welcomed else None):
+                async with asyncio.timeout_at(self._beat_at if self._welcomed else None):
                     await self._wake.wait()
             except TimeoutError:
                 continue

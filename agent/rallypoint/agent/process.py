@@ -195,14 +195,24 @@ class WorkerHost:
         self._send(frame, (request.stdin_fd, request.stdout_fd, request.stderr_fd))
         self._requested.add(request.worker_id)
 
-    def signal(self, signum: int, worker_ids: Collection[int] | None = None) -> None:
+    def signal(
+        self, signum: int, worker_ids: Collection[int] | None = None, *, alone: bool = False
+    ) -> None:
         """Signal the process groups of some workers, or of all; the dead are passed over.
+
+        One that comes before a worker's program runs is delivered when it does.
+
+        Args:
+            signum: the signal's number.
+            worker_ids: whom; None: all.
+            alone: signal the worker's own process, and nobody that it has started.
 
         Raises:
             HostClosed, HostStuck: there is nobody to ask.
         """
         ids = None if worker_ids is None else sorted(worker_ids)
-        self._send(encode({"type": "signal", "ids": ids, "signal": int(signum)}))
+        frame = {"type": "signal", "ids": ids, "signal": int(signum), "alone": alone}
+        self._send(encode(frame))
 
     def sweep(self, token: int, limit_ms: int) -> None:
         """KILL everything the workers started; Clean(token) answers, perhaps after Blocked.

@@ -16,16 +16,25 @@ from dataclasses import dataclass, field
 from rallypoint.agent.address import PortReserver
 from rallypoint.agent.console import Consoles
 from rallypoint.agent.core import inputs
-from rallypoint.agent.core.model import STOPPING_STAGES, AgentState, Report
+from rallypoint.agent.core.model import (
+    STOPPING_STAGES,
+    AgentState,
+    GoodbyeKind,
+    Held,
+    Report,
+)
 from rallypoint.agent.core.step import next_deadline_ms, step
 from rallypoint.agent.destinations import OutputSpec
 from rallypoint.agent.environ import Launch
-from rallypoint.agent.link import FAREWELL_S_MAX, Link
+from rallypoint.agent.events import EventLog
+from rallypoint.agent.last_round import LastRound, last_round
+from rallypoint.agent.link import FAREWELL_S_MAX, USAGE_EXIT_CODE, Link
 from rallypoint.agent.log_folder import LogFolder
 from rallypoint.agent.logs_plugin import LogsPlugin, PluginSpec
 from rallypoint.agent.outputs import WorkerOutputs
 from rallypoint.agent.process import WorkerHost, become_subreaper
 from rallypoint.agent.supervisor import Supervisor
+from rallypoint.agent.timers import TimerFileRefused
 from rallypoint.agent.translate import fill_snapshot, parse_desired, parse_notices
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import job_pb2
@@ -34,7 +43,6 @@ from rallypoint.wire.log import get_logger
 log = get_logger()
 
 PROTOCOL_VERSION = 1
-SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +59,8 @@ class Settings:
     node_name_explicit: bool
     node_rank: int | None
     address: str
+    host_name: str
+    """For people who read a report."""
     labels: dict[str, str]
     launch_id: str
     launch: Launch
@@ -64,6 +74,8 @@ class Settings:
     coordinator_timeout_ms: int
     fence_ms: int
     """How long workers may live without a confirmed heartbeat; 0: for ever."""
+    signals: tuple[signal.Signals, ...]
+    """What the agent handles, for its workers; every other signal acts as it does by itself."""
     incarnation: str
     """32 hexadecimal digits, drawn once per process."""
     environment: dict[str, str]
@@ -74,10 +86,13 @@ class Settings:
 class Listener:
     """What the agent tells the person who started it; nothing here may block for long."""
 
-    finished: Callable[[agent_pb2.Finished], None]
+    finished: Callable[[agent_pb2.Finished, LastRound], None]
+    """How the run has ended, and what became of the workers here."""
     waiting: Callable[[job_pb2.Waiting], None]
     disconnected: Callable[[str, float], None]
     """Why, and for how many seconds the agent goes on trying."""
+    events: EventLog | None = None
+    """Records what torch's agent would; None when nobody wants to know."""
 
 
 @dataclass(slots=True)
@@ -89,7 +104,7 @@ class Agent:
     consoles: Consoles
     state: AgentState
     node_name: str
-    ports: PortReserver = field(default_factory=PortReserver)
+    ports: PortReserver
     run_number: int = 0
     coordinator_id: str = ""
     coordinator_durable: bool = False
@@ -104,6 +119,8 @@ class Agent:
     _quiet: asyncio.Event = field(default_factory=asyncio.Event)
     """Set while nothing is left to report, or nobody is there to report it to."""
     _told_away: bool = False
+    _last_held: Held | None = None
+    """The last round that was held, as it was last."""
     _told_notices: set[tuple[str, str]] = field(default_factory=set)
 
     # --- the owner's loop ---
@@ -123,6 +140,7 @@ class Agent:
                 self.state, effects = step(self.state, self._pending.popleft(), self.now_ms())
                 for effect in effects:
                     self._do(effect)
+                self._remember_held()
         finally:
             self._is_stepping = False
         if self.state.reports and self.state.away_since_ms is None:
@@ -130,6 +148,12 @@ class Agent:
         else:
             self._quiet.set()
         self._set_timer()
+
+    def _remember_held(self) -> None:
+        if self.state.held is not None:
+            self._last_held = self.state.held
+        if self.listener.events is not None:
+            self.listener.events.saw(self.state.held)
 
     def _set_timer(self) -> None:
         if self._timer is not None:
@@ -141,7 +165,7 @@ class Agent:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(delay_s, self.post, inputs.TimePassed())
 
-    def _do(self, effect: inputs.Effect) -> None:
+    def _do(self, effect: inputs.Effect) -> None:  # noqa: C901  # one flat case per effect
         match effect:
             case inputs.StartWorkers(order=order):
                 self.supervisor.start(order)
@@ -154,6 +178,8 @@ class Agent:
                 )
             case inputs.SignalWorkers(signum=signum):
                 self.supervisor.signal(signum)
+            case inputs.ForwardSignal(signum=signum, round=number):
+                self._forward(signal.Signals(signum).name, signum, number)
             case inputs.TellWorkers(round=number, notices=notices):
                 self.supervisor.tell(number, notices, self.node_name)
             case inputs.Sweep(token=token):
@@ -170,6 +196,13 @@ class Agent:
                 self.exit_code, self.exit_text = code, text
                 self._done.set()
 
+    def _forward(self, name: str, signum: int, number: int | None) -> None:
+        if number is None:
+            log.info("signal_unheard", signal=name, why="no workers run that could be told")
+            return
+        self.supervisor.forward(signum)
+        log.info("signal_forwarded", signal=name, round=number)
+
     # --- what the link asks and says ---
 
     def hello(self) -> agent_pb2.Hello:
@@ -183,6 +216,7 @@ class Agent:
             node_name=self.node_name,
             node_name_explicit=settings.node_name_explicit,
             address=settings.address,
+            host_name=settings.host_name,
             local_world_size=settings.workers,
             role=settings.role,
             labels=settings.labels,
@@ -263,7 +297,10 @@ class Agent:
             return
         which, before = message.WhichOneof("state"), self.state
         if which == "finished" and before.ending is None:
-            self.listener.finished(message.finished)
+            here = last_round(
+                self.node_name, self.settings.host_name, self._last_held, self.now_ms()
+            )
+            self.listener.finished(message.finished, here)
         # The workers of a thousand nodes wait for this: what is said about it comes after it.
         self.post(inputs.DesiredCame(epoch, message.revision, desired))
         if which == "stop" and before.held is not None:
@@ -302,7 +339,9 @@ class Agent:
         loop = asyncio.get_running_loop()
         become_subreaper()
         async with asyncio.TaskGroup() as tasks:
-            settings = self.settings
+            settings, plugin = self.settings, None
+            if settings.logs_plugin is not None:
+                plugin = LogsPlugin(settings.logs_plugin, settings.environment)
             self.link = Link(settings.coordinator, settings.incarnation, self)
             self.supervisor = Supervisor(
                 host=host,
@@ -318,16 +357,23 @@ class Agent:
                     LogFolder(settings.output.log_dir, settings.job_id),
                     node_name=lambda: self.node_name,
                 ),
-                plugin=await self._begin_plugin(),
+                plugin=plugin,
                 is_wanted=self.is_wanted,
             )
-            self.supervisor.attach()
-            for signum in SIGNALS:
+            # Before anything that has to be removed again is made.
+            for signum in settings.signals:
                 loop.add_signal_handler(signum, self.post, inputs.SignalReceived(signum))
+            if plugin is not None:
+                await plugin.begin()
+            try:
+                self.supervisor.attach()
+            except TimerFileRefused as error:
+                self.dismissed(USAGE_EXIT_CODE, str(error))
             self.post(inputs.PortReserved(self.ports.reserve()))
             linked = tasks.create_task(self.link.run())
             try:
                 await self._done.wait()
+                self._record_end()
                 await self._let_reports_out()
             finally:
                 linked.cancel()
@@ -338,12 +384,11 @@ class Agent:
         assert self.exit_code is not None
         return self.exit_code
 
-    async def _begin_plugin(self) -> LogsPlugin | None:
-        if self.settings.logs_plugin is None:
-            return None
-        plugin = LogsPlugin(self.settings.logs_plugin, self.settings.environment)
-        await plugin.begin()
-        return plugin
+    def _record_end(self) -> None:
+        events, ending = self.listener.events, self.state.ending
+        if events is not None and ending is not None:
+            is_orderly = ending.kind is GoodbyeKind.FINISHED or ending.exit_code == 0
+            events.ended(is_orderly=is_orderly, text=ending.text)
 
     async def _let_reports_out(self) -> None:
         """Wait until the last report was acknowledged, if there is anybody to do so."""
@@ -354,8 +399,14 @@ class Agent:
             log.info("farewell_not_acknowledged")
 
 
-def new_agent(settings: Settings, listener: Listener, consoles: Consoles, now_ms: int) -> Agent:
-    """Return an agent that has not begun yet."""
+def new_agent(
+    settings: Settings,
+    listener: Listener,
+    consoles: Consoles,
+    ports: PortReserver,
+    now_ms: int,
+) -> Agent:
+    """Return an agent that has not begun yet; it gives the ports back when its life ends."""
     state = AgentState(
         workers=settings.workers,
         grace_ms=settings.grace_ms,
@@ -365,4 +416,4 @@ def new_agent(settings: Settings, listener: Listener, consoles: Consoles, now_ms
         fence_ms=settings.fence_ms,
         away_since_ms=now_ms,
     )
-    return Agent(settings, listener, consoles, state, settings.node_name)
+    return Agent(settings, listener, consoles, state, settings.node_name, ports)

@@ -26,6 +26,7 @@ from rallypoint.agent.oom import OomWatch
 from rallypoint.agent.outputs import WorkerOutput, WorkerOutputs
 from rallypoint.agent.process import SpawnRequest, WorkerHost, WorkerHostError
 from rallypoint.agent.records import find_uncaught, read_error_file
+from rallypoint.agent.timers import Timers, timer_file
 from rallypoint.agent.worker_events import (
     ORPHANS,
     Blocked,
@@ -48,6 +49,8 @@ TAIL_WAIT_S = 0.05
 TEARDOWN_MS = 10_000
 """An error that was printed longer ago than this was survived, or its process hangs."""
 _WORKERS_MAX = 1 << 16
+_SOCKET_PATH_BYTES_MAX = 107
+"""sizeof sun_path in unix(7), without the NUL."""
 
 
 @dataclass(slots=True)
@@ -90,15 +93,27 @@ class Supervisor:
     _folder: Path | None = None
     _asking: tuple[RunOrder, asyncio.Task[None]] | None = None
     """The round of which the plug-in was asked last."""
+    _timers: Timers = field(init=False)
 
     def attach(self) -> None:
-        """Begin to listen to the helper process."""
+        """Begin to listen to the helper process, and to timers where those are wanted.
+
+        Raises:
+            TimerFileRefused: the environment wants them where they cannot be.
+        """
         self.host.attach(self._on_event)
+        self._timers = Timers(lambda: self.host.pid)
+        path = timer_file(self.environment, self._own_folder)
+        if path:
+            self._timers.open(path)
+
+    def _own_folder(self) -> Path:
+        if self._folder is None:
+            self._folder = Path(tempfile.mkdtemp(prefix="rallypoint_"))
+        return self._folder
 
     def start(self, order: RunOrder) -> None:
         """Start the workers of a round, in rank order; with a plug-in, when it has answered."""
-        if self._folder is None:
-            self._folder = Path(tempfile.mkdtemp(prefix="rallypoint_"))
         if self.plugin is None:
             self._start(order, None)
         else:
@@ -108,7 +123,7 @@ class Supervisor:
         ranks = range(order.local_world_size)
         try:
             answer = await plugin.ask({rank: self._our_environment(order, rank) for rank in ranks})
-        except LogsPluginError as error:
+        except (LogsPluginError, OSError) as error:
             self._refuse(order, ranks, str(error))
         else:
             self._start(order, answer)
@@ -146,6 +161,7 @@ class Supervisor:
             self.post(inputs.WorkerNotStarted(order.number, local_rank, text))
 
     def _spawn(self, order: RunOrder, local_rank: int, added: Mapping[str, str]) -> None:
+        self._worker_folder(order, local_rank).mkdir(parents=True, exist_ok=True)
         python = self.environment.get("PYTHON_EXEC") or sys.executable
         worker_id = _worker_id(order.number, local_rank)
         with self.outputs.open(order, local_rank) as output:
@@ -173,16 +189,23 @@ class Supervisor:
     def _environment(
         self, order: RunOrder, local_rank: int, error_file: str, parent: Mapping[str, str]
     ) -> dict[str, str]:
-        assert self._folder is not None
         return worker_environment(
             parent,
             order,
             local_rank=local_rank,
             job_id=self.job_id,
-            files=WorkerFiles(error_file, str(notice_file(self._folder, order.number))),
+            files=WorkerFiles(
+                error=error_file,
+                notices=str(notice_file(self._own_folder(), order.number)),
+                server=_socket_path(self._worker_folder(order, local_rank)),
+                timers=self._timers.path,
+            ),
             virtual_local_rank=self.launch.virtual_local_rank,
             ours=self.variables(),
         )
+
+    def _worker_folder(self, order: RunOrder, local_rank: int) -> Path:
+        return self._own_folder() / str(order.number) / str(local_rank)
 
     def signal(self, signum: int) -> None:
         """Signal the group of every worker that lives."""
@@ -191,10 +214,14 @@ class Supervisor:
             self._note_last_words(worker)
         self._ask(lambda: self.host.signal(signum))
 
+    def forward(self, signum: int) -> None:
+        """Signal every worker that lives, but nobody that it has started: the children of a data
+        loader would die of a signal that only their parent handles."""
+        self._ask(lambda: self.host.signal(signum, alone=True))
+
     def tell(self, number: int, notices: Sequence[Notice], node_name: str) -> None:
         """Let the workers of a round find `notices` in their notice file; none removes it."""
-        assert self._folder is not None
-        path = notice_file(self._folder, number)
+        path = notice_file(self._own_folder(), number)
         try:
             write_notices(path, notices, node_name)
         except OSError as error:  # a full disk is no reason to end the workers
@@ -238,6 +265,7 @@ class Supervisor:
 
     async def close(self) -> None:
         """End the helper, and with it whatever is left; let out what the workers wrote."""
+        self._timers.close()
         await self.host.close()
         self.oom.close()
         await self.outputs.finish()
@@ -249,6 +277,7 @@ class Supervisor:
             case Spawned(worker_id=worker_id, pid=pid):
                 worker = self._workers[worker_id]
                 self.oom.started(pid)
+                self._timers.started(pid, worker.local_rank)
                 self.post(inputs.WorkerStarted(worker.round, worker.local_rank, pid))
             case SpawnFailed(worker_id=worker_id, message=message):
                 worker = self._workers.pop(worker_id)
@@ -257,8 +286,10 @@ class Supervisor:
                 worker = self._workers.pop(worker_id)
                 self.tasks.create_task(self._report_exit(worker, event))
             case Clean(token=token) if token == ORPHANS:
+                self._timers.clear()
                 self._replace_host()
             case Clean(token=token):
+                self._timers.clear()
                 self._sweep_token = 0
                 self.post(inputs.Swept(token))
             case Blocked(token=token, pids=pids):
@@ -271,20 +302,26 @@ class Supervisor:
     async def _report_exit(self, worker: _Worker, event: Exited) -> None:
         ended_s = time.time()  # noqa: TID251  # compared with the time of the error file
         seen_ns = time.monotonic_ns()
+        expiry = self._timers.ended(event.pid)
         signum = event.signal
         if event.exit_code is None and signum is None:
             signum = 9  # the helper died, and the parent-death signal took its workers
         worker.output.hurry()
         if event.exit_code != 0:
             await worker.output.wait_end(TAIL_WAIT_S)
-        # While a sweep is on SIGKILL is ours.
-        is_suspect = event.signal == signal.SIGKILL and not self._sweep_token
+        # While a sweep is on SIGKILL is ours, and so it can be when a timer has expired.
+        is_ours = self._sweep_token or expiry is not None
+        is_suspect = event.signal == signal.SIGKILL and not is_ours
         oom_killed = self.oom.ended(event.pid, is_suspect=is_suspect)
         path = worker.output.error_file if event.exit_code != 0 else ""
         error = read_error_file(Path(path), ended_s) if path else None
+        error_file = path if error is not None else ""
         if error is None and worker.uncaught is not None:
             age_ms = (seen_ns - worker.uncaught_ns) // 1_000_000
             error = replace(worker.uncaught, before_exit_ms=max(0, age_ms))
+        if expiry is not None and event.exit_code != 0:
+            error = expiry.explain(error, signum=signum, seen_ns=seen_ns)
+        failed_s = error.time_s if error is not None and error.time_s is not None else ended_s
         self.post(
             inputs.WorkerEnded(
                 round=worker.round,
@@ -295,8 +332,19 @@ class Supervisor:
                 stderr_tail=worker.output.tail() if event.exit_code != 0 else "",
                 ago_ms=(time.monotonic_ns() - seen_ns) // 1_000_000,
                 oom_killed=oom_killed,
+                failed_ms=int(failed_s * 1000),
+                error_file=error_file,
             )
         )
+
+
+def _socket_path(folder: Path) -> str:
+    """Return a path that a Unix socket can have; empty when the folder's is too long for any."""
+    path = str(folder / "server")
+    if len(os.fsencode(path)) <= _SOCKET_PATH_BYTES_MAX:
+        return path
+    log.warning("worker_server_off", path=path, why="too long for a socket: set a shorter TMPDIR")
+    return ""
 
 
 def _worker_id(round: int, local_rank: int) -> int:

@@ -27,7 +27,7 @@ from rallypoint.agent.core.model import (
 )
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import job_pb2, node_pb2, round_pb2
-from rallypoint.wire.durations import to_duration, to_ms
+from rallypoint.wire.durations import to_duration, to_ms, to_timestamp
 
 _STAGES = {
     Stage.STARTING: node_pb2.NODE_STATE_ASSIGNED,
@@ -92,11 +92,12 @@ def _held_message(held: Held, now_ms: int) -> agent_pb2.HeldRound:
             role_world_size=order.role_world_size,
         ),
         state=_STAGES[held.stage],
-        workers=[_worker_message(worker, now_ms) for worker in held.workers],
+        workers=[worker_message(worker, now_ms) for worker in held.workers],
     )
 
 
-def _worker_message(worker: LocalWorker, now_ms: int) -> node_pb2.Worker:
+def worker_message(worker: LocalWorker, now_ms: int) -> node_pb2.Worker:
+    """Return a worker with its end, if it has ended; without a global rank."""
     message = node_pb2.Worker(local_rank=worker.local_rank, pid=worker.pid)
     exit = worker.exit
     if exit is None:
@@ -113,6 +114,8 @@ def _worker_message(worker: LocalWorker, now_ms: int) -> node_pb2.Worker:
             stderr_tail=exit.stderr_tail,
             ran=to_duration(max(0, exit.at_ms - worker.started_ms) if worker.pid else 0),
             oom_killed=exit.oom_killed,
+            time=None if exit.failed_ms is None else to_timestamp(exit.failed_ms),
+            error_file=exit.error_file[:_TEXT_CHARS_MAX],
         )
     )
     if exit.signalled_before_ms is not None:
@@ -145,7 +148,7 @@ def report_message(report: Report, now_ms: int) -> agent_pb2.SessionRequest:
             refused = agent_pb2.Refused(round=number, reason=why, text=text[:_TEXT_CHARS_MAX])
             return agent_pb2.SessionRequest(refused=refused)
         case ExitedReport(round=number, worker=worker):
-            exited = agent_pb2.Exited(round=number, workers=[_worker_message(worker, now_ms)])
+            exited = agent_pb2.Exited(round=number, workers=[worker_message(worker, now_ms)])
             return agent_pb2.SessionRequest(exited=exited)
         case SucceededReport(round=number):
             return agent_pb2.SessionRequest(succeeded=agent_pb2.Succeeded(round=number))

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import re
 import signal
 import sys
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
+
+from rallypoint.cli.torchrun import TORCHRUN_FLAGS
+from rallypoint.cli.variables import find_variable, switch
+from rallypoint.cli.words import BadWord, read_line
 
 USAGE_EXIT_CODE = 2
 LOG_LEVELS = ("debug", "info", "warning", "error")
 LOG_FORMATS = ("auto", "console", "json")
+_HOST = re.compile(r"[\w.-]+|\[[0-9a-fA-F:.]+(%[\w.-]+)?\]")
+"""A name, an IPv4 address, or an IPv6 address in brackets, perhaps with a zone."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -22,6 +30,45 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Print what is wrong and what to do, and exit with 2."""
         fail(self.prog, f"{message} (see {self.prog} --help)")
+
+    def read(self, argv: Sequence[str], environment: Mapping[str, str]) -> argparse.Namespace:
+        """Parse flags as torchrun takes them, then variables for those that were not given.
+
+        Returns:
+            The values by name; `given` among them, the names of those that have no default value.
+        """
+        try:
+            line = read_line(argv, self._option_string_actions, TORCHRUN_FLAGS)
+        except BadWord as bad:
+            self.error(str(bad))
+        program = ["--", *line.program] if line.program else []
+        args = self.parse_args([*(given.word() for given in line.flags), *program])
+        args.given = {given.flag.dest for given in line.flags}
+        for flag in self._actions:
+            is_open = flag.option_strings and flag.default is not argparse.SUPPRESS
+            if is_open and flag.dest not in args.given:
+                self._read_variable(flag, environment, args)
+        return args
+
+    def _read_variable(
+        self, flag: argparse.Action, environment: Mapping[str, str], args: argparse.Namespace
+    ) -> None:
+        variable = find_variable(flag, environment)
+        if variable is None:
+            return
+        name, text = variable
+        value: object
+        try:
+            if flag.nargs == 0:
+                value = flag.const if switch(text) else flag.default
+            elif isinstance(flag, argparse._AppendAction):
+                value = [self._get_values(flag, [part]) for part in text.split(",") if part]
+            else:
+                value = self._get_values(flag, [text])
+        except (argparse.ArgumentError, argparse.ArgumentTypeError) as error:
+            fail(self.prog, f"{name}: {getattr(error, 'message', error)}")
+        setattr(args, flag.dest, value)
+        args.given.add(flag.dest)
 
 
 def fail(prog: str, message: str) -> NoReturn:
@@ -42,7 +89,15 @@ class _ShowVersion(argparse.Action):
 
 def add_common_flags(parser: argparse.ArgumentParser) -> None:
     """Add --version, --log-level and --log-format."""
-    parser.add_argument("--version", action=_ShowVersion, nargs=0, help="show the version")
+    nothing = argparse.SUPPRESS  # it sets no value, so no variable can
+    parser.add_argument(
+        "--version",
+        action=_ShowVersion,
+        nargs=0,
+        dest=nothing,
+        default=nothing,
+        help="show the version",
+    )
     parser.add_argument(
         "--log-level", choices=LOG_LEVELS, default="info", help="what is logged (default: info)"
     )
@@ -135,7 +190,7 @@ def endpoint(text: str, default_port: int = 50_051) -> str:
         host, port = text, str(default_port)
     if ":" in host and not host.startswith("["):
         host = f"[{host}]"
-    if not host or not port.isdecimal() or not 0 < int(port) < 65_536:
+    if not _HOST.fullmatch(host) or not port.isdecimal() or not 0 < int(port) < 65_536:
         raise argparse.ArgumentTypeError(f"{text!r} is not HOST:PORT")
     return f"{host}:{port}"
 

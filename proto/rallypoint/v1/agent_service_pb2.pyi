@@ -320,6 +320,7 @@ class Hello(_message.Message):
     HELD_FIELD_NUMBER: _builtins.int
     READY_FIELD_NUMBER: _builtins.int
     DRAINING_FIELD_NUMBER: _builtins.int
+    HOST_NAME_FIELD_NUMBER: _builtins.int
     protocol_version: _builtins.int
     """Version of this protocol that the agent speaks; 1."""
     launch_id: _builtins.str
@@ -352,6 +353,8 @@ class Hello(_message.Message):
     """Highest report sequence that was acknowledged; reports after it follow this message."""
     revision_applied: _builtins.int
     """Highest revision of the desired state that was applied."""
+    host_name: _builtins.str
+    """Name of the host, as the host calls itself, for reports; at most 253 bytes. May be empty."""
     @_builtins.property
     def capabilities(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Optional abilities of the agent, such as "drain"; unknown ones are ignored."""
@@ -401,10 +404,11 @@ class Hello(_message.Message):
         held: Global___HeldRound | None = ...,
         ready: Global___Ready | None = ...,
         draining: Global___Draining | None = ...,
+        host_name: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_node_rank", b"_node_rank", "draining", b"draining", "held", b"held", "node_rank", b"node_rank", "ready", b"ready", "spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_node_rank", b"_node_rank", "address", b"address", "capabilities", b"capabilities", "coordinator_durable", b"coordinator_durable", "coordinator_id", b"coordinator_id", "draining", b"draining", "held", b"held", "job_id", b"job_id", "labels", b"labels", "launch_id", b"launch_id", "local_world_size", b"local_world_size", "node_name", b"node_name", "node_name_explicit", b"node_name_explicit", "node_rank", b"node_rank", "protocol_version", b"protocol_version", "ready", b"ready", "reports_acknowledged", b"reports_acknowledged", "revision_applied", b"revision_applied", "role", b"role", "run", b"run", "spec", b"spec"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_node_rank", b"_node_rank", "address", b"address", "capabilities", b"capabilities", "coordinator_durable", b"coordinator_durable", "coordinator_id", b"coordinator_id", "draining", b"draining", "held", b"held", "host_name", b"host_name", "job_id", b"job_id", "labels", b"labels", "launch_id", b"launch_id", "local_world_size", b"local_world_size", "node_name", b"node_name", "node_name_explicit", b"node_name_explicit", "node_rank", b"node_rank", "protocol_version", b"protocol_version", "ready", b"ready", "reports_acknowledged", b"reports_acknowledged", "revision_applied", b"revision_applied", "role", b"role", "run", b"run", "spec", b"spec"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__node_rank: _TypeAlias = _typing.Literal["node_rank"]  # noqa: Y015
     _WhichOneofArgType__node_rank: _TypeAlias = _typing.Literal["_node_rank", b"_node_rank"]  # noqa: Y015

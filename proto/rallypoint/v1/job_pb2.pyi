@@ -202,6 +202,8 @@ class JobSpec(_message.Message):
     MAX_REFORMATIONS_FIELD_NUMBER: _builtins.int
     CRASH_LOOP_FIELD_NUMBER: _builtins.int
     PROGRESS_AFTER_FIELD_NUMBER: _builtins.int
+    HEARTBEAT_INTERVAL_FIELD_NUMBER: _builtins.int
+    LEASE_FIELD_NUMBER: _builtins.int
     min_nodes: _builtins.int
     """Fewest nodes that a round may have. Set by the agent; 1 or more. Absent (0) is refused."""
     max_nodes: _builtins.int
@@ -288,6 +290,20 @@ class JobSpec(_message.Message):
         minutes.
         """
 
+    @_builtins.property
+    def heartbeat_interval(self) -> _duration_pb2.Duration:
+        """Time between heartbeats of the run's agents, 0.1 seconds to 5 minutes. They come more often where
+        `lease` needs three of them, and less often where all sessions together would send more than 500
+        a second; Welcome says what holds. Absent means the coordinator's own, 1 second.
+        """
+
+    @_builtins.property
+    def lease(self) -> _duration_pb2.Duration:
+        """How long a silent agent of the run counts as alive, 1.5 seconds to an hour, and how long an agent
+        waits for a silent coordinator; three heartbeats if that is longer. Absent means the
+        coordinator's own, 5 seconds.
+        """
+
     def __init__(
         self,
         *,
@@ -310,10 +326,12 @@ class JobSpec(_message.Message):
         max_reformations: _builtins.int | None = ...,
         crash_loop: _builtins.int | None = ...,
         progress_after: _duration_pb2.Duration | None = ...,
+        heartbeat_interval: _duration_pb2.Duration | None = ...,
+        lease: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_crash_loop", b"_crash_loop", "_grow", b"_grow", "_max_reformations", b"_max_reformations", "_quarantine_after", b"_quarantine_after", "crash_loop", b"crash_loop", "fence_after", b"fence_after", "grace", b"grace", "grow", b"grow", "grow_after", b"grow_after", "join_timeout", b"join_timeout", "last_call", b"last_call", "max_reformations", b"max_reformations", "progress_after", b"progress_after", "quarantine_after", b"quarantine_after", "quarantine_cooldown", b"quarantine_cooldown", "quarantine_window", b"quarantine_window", "restart_backoff", b"restart_backoff", "settle_time", b"settle_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_crash_loop", b"_crash_loop", "_grow", b"_grow", "_max_reformations", b"_max_reformations", "_quarantine_after", b"_quarantine_after", "crash_loop", b"crash_loop", "fence_after", b"fence_after", "grace", b"grace", "grow", b"grow", "grow_after", b"grow_after", "heartbeat_interval", b"heartbeat_interval", "join_timeout", b"join_timeout", "last_call", b"last_call", "lease", b"lease", "max_reformations", b"max_reformations", "progress_after", b"progress_after", "quarantine_after", b"quarantine_after", "quarantine_cooldown", b"quarantine_cooldown", "quarantine_window", b"quarantine_window", "restart_backoff", b"restart_backoff", "settle_time", b"settle_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_crash_loop", b"_crash_loop", "_grow", b"_grow", "_max_reformations", b"_max_reformations", "_quarantine_after", b"_quarantine_after", "crash_loop", b"crash_loop", "fence_after", b"fence_after", "grace", b"grace", "grow", b"grow", "grow_after", b"grow_after", "join_timeout", b"join_timeout", "last_call", b"last_call", "max_nodes", b"max_nodes", "max_reformations", b"max_reformations", "max_restarts", b"max_restarts", "min_nodes", b"min_nodes", "no_requeue_exit_codes", b"no_requeue_exit_codes", "no_retry_exit_codes", b"no_retry_exit_codes", "progress_after", b"progress_after", "quarantine_after", b"quarantine_after", "quarantine_cooldown", b"quarantine_cooldown", "quarantine_window", b"quarantine_window", "restart_backoff", b"restart_backoff", "settle_time", b"settle_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_crash_loop", b"_crash_loop", "_grow", b"_grow", "_max_reformations", b"_max_reformations", "_quarantine_after", b"_quarantine_after", "crash_loop", b"crash_loop", "fence_after", b"fence_after", "grace", b"grace", "grow", b"grow", "grow_after", b"grow_after", "heartbeat_interval", b"heartbeat_interval", "join_timeout", b"join_timeout", "last_call", b"last_call", "lease", b"lease", "max_nodes", b"max_nodes", "max_reformations", b"max_reformations", "max_restarts", b"max_restarts", "min_nodes", b"min_nodes", "no_requeue_exit_codes", b"no_requeue_exit_codes", "no_retry_exit_codes", b"no_retry_exit_codes", "progress_after", b"progress_after", "quarantine_after", b"quarantine_after", "quarantine_cooldown", b"quarantine_cooldown", "quarantine_window", b"quarantine_window", "restart_backoff", b"restart_backoff", "settle_time", b"settle_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__crash_loop: _TypeAlias = _typing.Literal["crash_loop"]  # noqa: Y015
     _WhichOneofArgType__crash_loop: _TypeAlias = _typing.Literal["_crash_loop", b"_crash_loop"]  # noqa: Y015

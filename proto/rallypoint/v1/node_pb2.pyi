@@ -7,6 +7,7 @@ from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from rallypoint.v1 import round_pb2 as _round_pb2
@@ -146,6 +147,8 @@ class WorkerExit(_message.Message):
     RAN_FIELD_NUMBER: _builtins.int
     SIGNALLED_BEFORE_FIELD_NUMBER: _builtins.int
     OOM_KILLED_FIELD_NUMBER: _builtins.int
+    TIME_FIELD_NUMBER: _builtins.int
+    ERROR_FILE_FIELD_NUMBER: _builtins.int
     exit_code: _builtins.int
     """Exit code of the process. Absent when a signal ended it."""
     signal: _builtins.int
@@ -158,6 +161,8 @@ class WorkerExit(_message.Message):
     """End of its standard error; at most 4 KiB, whole lines where possible."""
     oom_killed: _builtins.bool
     """True when the kernel says that it killed the process for want of memory."""
+    error_file: _builtins.str
+    """Path of its error file on its node; at most 1 KiB. Empty when it wrote none."""
     @_builtins.property
     def ago(self) -> _duration_pb2.Duration:
         """How long ago it ended, when the message was sent."""
@@ -174,6 +179,12 @@ class WorkerExit(_message.Message):
     def signalled_before(self) -> _duration_pb2.Duration:
         """How long before its end the agent had signalled it first. Absent when it had not."""
 
+    @_builtins.property
+    def time(self) -> _timestamp_pb2.Timestamp:
+        """When it failed: when it wrote its error down, if the record says so, else when its end was seen.
+        By the clock of its node, for a person to read; nothing is decided by it. Absent when unknown.
+        """
+
     def __init__(
         self,
         *,
@@ -186,10 +197,12 @@ class WorkerExit(_message.Message):
         ran: _duration_pb2.Duration | None = ...,
         signalled_before: _duration_pb2.Duration | None = ...,
         oom_killed: _builtins.bool = ...,
+        time: _timestamp_pb2.Timestamp | None = ...,
+        error_file: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_exit_code", b"_exit_code", "_signal", b"_signal", "ago", b"ago", "error", b"error", "exit_code", b"exit_code", "ran", b"ran", "signal", b"signal", "signalled_before", b"signalled_before"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_exit_code", b"_exit_code", "_signal", b"_signal", "ago", b"ago", "error", b"error", "exit_code", b"exit_code", "ran", b"ran", "signal", b"signal", "signalled_before", b"signalled_before", "time", b"time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_exit_code", b"_exit_code", "_signal", b"_signal", "agent_signalled_first", b"agent_signalled_first", "ago", b"ago", "error", b"error", "exit_code", b"exit_code", "oom_killed", b"oom_killed", "ran", b"ran", "signal", b"signal", "signalled_before", b"signalled_before", "stderr_tail", b"stderr_tail"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_exit_code", b"_exit_code", "_signal", b"_signal", "agent_signalled_first", b"agent_signalled_first", "ago", b"ago", "error", b"error", "error_file", b"error_file", "exit_code", b"exit_code", "oom_killed", b"oom_killed", "ran", b"ran", "signal", b"signal", "signalled_before", b"signalled_before", "stderr_tail", b"stderr_tail", "time", b"time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__exit_code: _TypeAlias = _typing.Literal["exit_code"]  # noqa: Y015
     _WhichOneofArgType__exit_code: _TypeAlias = _typing.Literal["_exit_code", b"_exit_code"]  # noqa: Y015
@@ -289,6 +302,7 @@ class Node(_message.Message):
     SILENT_FIELD_NUMBER: _builtins.int
     DRAINING_FIELD_NUMBER: _builtins.int
     HEALTH_FIELD_NUMBER: _builtins.int
+    HOST_NAME_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Unique name within the job."""
     session_id: _builtins.str
@@ -305,6 +319,8 @@ class Node(_message.Message):
     """Role of its workers."""
     spare: _builtins.bool
     """True when it is attached and healthy and the current round has no place for it."""
+    host_name: _builtins.str
+    """Name of the host that it runs on, as the host calls itself. Empty when it did not say."""
     @_builtins.property
     def labels(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
         """Labels given by its operator."""
@@ -346,10 +362,11 @@ class Node(_message.Message):
         silent: _duration_pb2.Duration | None = ...,
         draining: _duration_pb2.Duration | None = ...,
         health: Global___NodeHealth | None = ...,
+        host_name: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["assignment", b"assignment", "draining", b"draining", "health", b"health", "silent", b"silent"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "assignment", b"assignment", "attached", b"attached", "draining", b"draining", "health", b"health", "labels", b"labels", "local_world_size", b"local_world_size", "name", b"name", "role", b"role", "session_id", b"session_id", "silent", b"silent", "spare", b"spare", "state", b"state", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "assignment", b"assignment", "attached", b"attached", "draining", b"draining", "health", b"health", "host_name", b"host_name", "labels", b"labels", "local_world_size", b"local_world_size", "name", b"name", "role", b"role", "session_id", b"session_id", "silent", b"silent", "spare", b"spare", "state", b"state", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -198,6 +198,7 @@ class FailedWorker(_message.Message):
     LOCAL_RANK_FIELD_NUMBER: _builtins.int
     PID_FIELD_NUMBER: _builtins.int
     EXIT_FIELD_NUMBER: _builtins.int
+    HOST_NAME_FIELD_NUMBER: _builtins.int
     node_name: _builtins.str
     """Name of its node."""
     rank: _builtins.int
@@ -206,6 +207,8 @@ class FailedWorker(_message.Message):
     """Its number on the node."""
     pid: _builtins.int
     """Its process id there."""
+    host_name: _builtins.str
+    """Name of the host of its node. Empty when the node did not say."""
     @_builtins.property
     def exit(self) -> _node_pb2.WorkerExit:
         """How it ended."""
@@ -218,10 +221,11 @@ class FailedWorker(_message.Message):
         local_rank: _builtins.int | None = ...,
         pid: _builtins.int = ...,
         exit: _node_pb2.WorkerExit | None = ...,
+        host_name: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_local_rank", b"_local_rank", "_rank", b"_rank", "exit", b"exit", "local_rank", b"local_rank", "rank", b"rank"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_local_rank", b"_local_rank", "_rank", b"_rank", "exit", b"exit", "local_rank", b"local_rank", "node_name", b"node_name", "pid", b"pid", "rank", b"rank"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_local_rank", b"_local_rank", "_rank", b"_rank", "exit", b"exit", "host_name", b"host_name", "local_rank", b"local_rank", "node_name", b"node_name", "pid", b"pid", "rank", b"rank"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__local_rank: _TypeAlias = _typing.Literal["local_rank"]  # noqa: Y015
     _WhichOneofArgType__local_rank: _TypeAlias = _typing.Literal["_local_rank", b"_local_rank"]  # noqa: Y015

@@ -1,8 +1,9 @@
-"""Milliseconds here, google.protobuf.Duration on the wire."""
+"""Milliseconds here, google.protobuf.Duration and Timestamp on the wire."""
 
 from __future__ import annotations
 
 from google.protobuf.duration_pb2 import Duration
+from google.protobuf.timestamp_pb2 import Timestamp
 
 
 def to_duration(ms: int) -> Duration:
@@ -13,3 +14,13 @@ def to_duration(ms: int) -> Duration:
 def to_ms(duration: Duration) -> int:
     """Return a Duration in whole milliseconds, rounded down."""
     return duration.seconds * 1000 + duration.nanos // 1_000_000
+
+
+def to_timestamp(unix_ms: int) -> Timestamp:
+    """Return a Unix time in ms (0 to the end of the year 9999) as a Timestamp."""
+    return Timestamp(seconds=unix_ms // 1000, nanos=unix_ms % 1000 * 1_000_000)
+
+
+def to_unix_ms(timestamp: Timestamp) -> int:
+    """Return a Timestamp as Unix time in whole milliseconds, rounded down."""
+    return timestamp.seconds * 1000 + timestamp.nanos // 1_000_000

@@ -36,8 +36,9 @@ TURN_MAX = 1_024
 """Inputs of one turn: bounds how long readers and deadlines wait."""
 LATE_MS = 200
 """A turn later than this was stalled, not merely busy."""
-PULSE_S = 1.0
-"""Longest sleep while there are sessions, or may be: a stall is noticed to within this."""
+PULSE_S = 0.25
+"""Longest sleep while there are sessions, or may be: a stall is noticed to within this, which is a
+small part of the shortest lease."""
 
 T = TypeVar("T")
 

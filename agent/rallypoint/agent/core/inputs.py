@@ -89,6 +89,10 @@ class WorkerEnded:
     """How long ago it was seen: reading its last words takes a moment."""
     oom_killed: bool = False
     """The kernel says that it killed the process for want of memory."""
+    failed_ms: int | None = None
+    """When it wrote its error down, else when it ended: Unix time, for people to read."""
+    error_file: str = ""
+    """Where it wrote its error down; empty when it did not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +112,7 @@ class SweepBlocked:
 
 @dataclass(frozen=True, slots=True)
 class SignalReceived:
-    """A signal told the agent to end."""
+    """The agent got a signal that it handles."""
 
     signum: int
 
@@ -159,6 +163,15 @@ class SignalWorkers:
     """Signal the process group of every worker that lives."""
 
     signum: int
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardSignal:
+    """Signal every worker that lives, the process itself and not its group: it is to go on."""
+
+    signum: int
+    round: int | None
+    """Of the workers; None when there are none that could hear it, so that this can be said."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +226,7 @@ class Exit:
 Effect = (
     StartWorkers
     | SignalWorkers
+    | ForwardSignal
     | TellWorkers
     | Sweep
     | ArmFence

@@ -88,6 +88,8 @@ class ErrorRecord:
     message: str
     traceback: str
     before_exit_ms: int | None
+    time_s: int | None = None
+    """When it was written by its own account, as Unix time; None when it does not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +107,23 @@ class LocalExit:
     """How long before its end the agent had signalled it; None when it had not."""
     oom_killed: bool = False
     """The kernel says that it killed the process for want of memory."""
+    failed_ms: int | None = None
+    """When it wrote its error down, else when it ended: Unix time, for people to read."""
+    error_file: str = ""
+    """Where it wrote its error down; empty when it did not."""
+
+    @property
+    def is_failure(self) -> bool:
+        """True for an end that nobody asked for and that is not a success."""
+        return self.exit_code != 0 and (self.has_recorded_first or not self.signalled_first)
+
+    @property
+    def has_recorded_first(self) -> bool:
+        """True when the worker had written down its error before the agent signalled it."""
+        if self.error is None or self.error.before_exit_ms is None:
+            return False
+        signalled_ms = self.signalled_before_ms
+        return signalled_ms is not None and self.error.before_exit_ms > signalled_ms
 
 
 @dataclass(frozen=True, slots=True)

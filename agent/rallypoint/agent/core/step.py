@@ -46,6 +46,7 @@ from rallypoint.agent.core.model import (
     StartedReport,
     SucceededReport,
 )
+from rallypoint.agent.core.signals import TELLING
 from rallypoint.agent.core.work import SIGTERM, Work, all_ended, end, stop
 
 EXIT_UNREACHABLE = 75
@@ -232,6 +233,8 @@ def _worker_ended(work: Work, said: inputs.WorkerEnded) -> None:
         said.stderr_tail,
         signalled_before_ms=None if was_first else ended_ms - (signalled_ms or 0),
         oom_killed=said.oom_killed,
+        failed_ms=said.failed_ms,
+        error_file=said.error_file,
     )
     worker = replace(worker, exit=exit)
     held = _with_worker(held, worker)
@@ -270,12 +273,29 @@ def _port_reserved(work: Work, port: int) -> None:
             work.report(ReadyReport(work.state.last_round, port))
 
 
+# --- Signals ------------------------------------------------------------------------------------
+
+
 def _signalled(work: Work, signum: int) -> None:
-    """Leave on the first signal, with it passed on to the workers; hurry on the second."""
-    if work.state.ending is not None:
-        if work.state.held is not None:
-            _sweep(work)
-        return
+    """Do what a signal means, by what it is for and by how far the agent is.
+
+                     for telling              for ending
+    workers run      each worker gets it      passed on, and the agent leaves or drains
+    nothing runs     nobody hears it          the agent leaves
+    it ends          nobody hears it          what is left is killed at once
+    """
+    state, held = work.state, work.state.held
+    is_running = state.ending is None and held is not None and held.is_running
+    if signum in TELLING:
+        number = held.order.number if held is not None and is_running else None
+        work.do(inputs.ForwardSignal(signum, number))
+    elif state.ending is None:
+        _leave(work, signum)
+    elif held is not None:
+        _sweep(work)
+
+
+def _leave(work: Work, signum: int) -> None:
     text = f"the agent got signal {signum}"
     ending = Ending(EXIT_SIGNAL_BASE + signum, GoodbyeKind.SIGNAL, text)
     if signum == SIGTERM and work.state.drain is None and work.state.drain_ms:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import signal
 
 from rallypoint.cli.flags import (
     Parser,
@@ -12,19 +11,21 @@ from rallypoint.cli.flags import (
     natural_int,
     node_range,
     seconds_ms,
-    signal_number,
 )
 
 EXIT_NO_REQUEUE = 93
 """As the agent has it; repeated here because importing it would import gRPC."""
 FENCE_BEYOND_GRACE_MS = 3_000
-"""Three heartbeats: a fence may not fall because of one that was late."""
+"""And three heartbeats, if that is longer: a fence may not fall because of one that was late."""
+HEARTBEAT_MS_MIN, HEARTBEAT_MS_MAX = 100, 300_000
+LEASE_MS_MIN, LEASE_MS_MAX = 1_500, 3_600_000
+"""As the coordinator has them."""
 
 
 def add(parser: Parser) -> None:
     """Add the flags."""
     job = parser.add_argument_group(
-        "job (the same on every node, except workers, role, drains and --coordinator-timeout)"
+        "job (the same on every node, except workers, role and --coordinator-timeout)"
     )
     add = job.add_argument
     add(
@@ -64,17 +65,11 @@ def add(parser: Parser) -> None:
         ("--quarantine-window", 600_000, "for which a failure of a node counts (600)"),
         ("--quarantine-cooldown", 300_000, "that a node is set aside; doubles (300)"),
         ("--fence-after", 0, "until a lost node's workers are dead; at least the grace + 3 (off)"),
-        ("--drain-timeout", 0, "workers go on after a SIGTERM to this agent; 0: stop them (0)"),
+        ("--heartbeat-interval", None, "between signs of life, 0.1 to 300 (the coordinator's: 1)"),
+        ("--lease", None, "a silent node counts as alive, 1.5 to 3600 (the coordinator's: 5)"),
         ("--coordinator-timeout", None, "to do without a coordinator (default: the join timeout)"),
     ):
         add(name, type=seconds_ms, default=default_ms, metavar="S", help=f"seconds {meaning}")
-    add(
-        "--drain-signal",
-        type=signal_number,
-        default=signal.SIGTERM,
-        metavar="NAME",
-        help="tells workers that their node drains (default: SIGTERM)",
-    )
     add("--no-grow", action="store_true", help="never stop a round to take newcomers in")
 
 
@@ -86,6 +81,20 @@ def check(args: argparse.Namespace, prog: str) -> None:
             prog,
             f"exit code {min(both)} is in both --no-retry-exit-codes and --no-requeue-exit-codes",
         )
-    least_ms = args.shutdown_timeout + FENCE_BEYOND_GRACE_MS
+    _check_silence(args, prog)
+
+
+def _check_silence(args: argparse.Namespace, prog: str) -> None:
+    """Refuse heartbeats, leases and fences that the coordinator would refuse."""
+    for flag, asked_ms, low_ms, high_ms in (
+        ("--heartbeat-interval", args.heartbeat_interval, HEARTBEAT_MS_MIN, HEARTBEAT_MS_MAX),
+        ("--lease", args.lease, LEASE_MS_MIN, LEASE_MS_MAX),
+    ):
+        if asked_ms is not None and not low_ms <= asked_ms <= high_ms:
+            fail(prog, f"{flag} must be {low_ms / 1000:g} to {high_ms / 1000:g} seconds")
+    beats_ms = min(3 * (args.heartbeat_interval or 1_000), args.lease or 3 * HEARTBEAT_MS_MAX)
+    beyond_ms = max(FENCE_BEYOND_GRACE_MS, beats_ms)
+    least_ms = args.shutdown_timeout + beyond_ms
     if 0 < args.fence_after < least_ms:
-        fail(prog, f"--fence-after must be at least {least_ms / 1000:g}: --shutdown-timeout + 3")
+        how = f"--shutdown-timeout + {beyond_ms / 1000:g}"
+        fail(prog, f"--fence-after must be at least {least_ms / 1000:g}: {how}")

@@ -8,21 +8,25 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 
-from rallypoint.agent.address import find_local_address
+from google.protobuf.duration_pb2 import Duration
+
+from rallypoint.agent.address import PortReserver, find_local_address, is_of_this_host
 from rallypoint.agent.console import Consoles, open_text
 from rallypoint.agent.devices import WorkerCount
-from rallypoint.agent.environ import Launch
+from rallypoint.agent.environ import SIGNALS_ENV, Launch
 from rallypoint.agent.leftovers import AGENT_MARK_ENV, compute_mark
 from rallypoint.agent.placement import Placement
 from rallypoint.agent.process import WorkerHost
-from rallypoint.agent.run import Listener, Settings, new_agent
+from rallypoint.agent.run import Settings, new_agent
 from rallypoint.cli.agent_flags import output
+from rallypoint.cli.commands.agent_reports import new_listener, new_reports
+from rallypoint.cli.flags import fail
 from rallypoint.cli.logs import configure_logs
-from rallypoint.cli.render import render_finished
-from rallypoint.v1 import agent_service_pb2 as agent_pb2
+from rallypoint.cli.notes import Note
+from rallypoint.cli.resolution import Resolution
 from rallypoint.v1 import job_pb2
 from rallypoint.wire.durations import to_duration
 from rallypoint.wire.log import get_logger
@@ -34,47 +38,59 @@ REPORT_LIMIT_S = 5.0
 
 
 def run_session(
-    args: argparse.Namespace, job_id: str, placement: Placement, host: WorkerHost
+    args: argparse.Namespace, resolution: Resolution, placement: Placement, host: WorkerHost
 ) -> int:
     """Take part in the job until it ends; return the exit code."""
     consoles = Consoles.open()
     configure_logs(args.log_level, args.log_format, open_text(consoles.err))
+    _say(resolution.notes)
     _tell_launch(args, placement.count)
     for_workers = dict(os.environ)
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # its C core would write lines of its own
     try:
-        return asyncio.run(_live(args, job_id, placement, host, for_workers, consoles))
+        return asyncio.run(_live(args, resolution, placement, host, for_workers, consoles))
     finally:
         with suppress(KeyboardInterrupt):  # a second Ctrl-C means that nobody wants to read it
             consoles.err.flush(REPORT_LIMIT_S)
 
 
+def _say(notes: Sequence[Note]) -> None:
+    for note in notes:
+        (log.warning if note.is_warning else log.info)(note.event, **note.fields)
+
+
 async def _live(
     args: argparse.Namespace,
-    job_id: str,
+    resolution: Resolution,
     placement: Placement,
     host: WorkerHost,
     for_workers: dict[str, str],
     consoles: Consoles,
 ) -> int:
-    # The report comes last, after what the workers wrote.
-    reports: list[str] = []
-    async with _coordinator(args) as target:
-        settings = _settings(args, job_id, target, placement, for_workers)
-        agent = new_agent(settings, _listener(args, reports), consoles, _now_ms())
+    async with _coordinator(resolution) as target:
+        settings = _settings(args, resolution, target, placement, for_workers)
+        reports = new_reports(args, for_workers, consoles.err)
+        listener = new_listener(args, settings, reports)
+        agent = new_agent(settings, listener, consoles, _ports(resolution), _now_ms())
         try:
             return await agent.live(host)
         finally:
-            if agent.exit_code or agent.state.drain is not None:
-                reports.append(f"node-agent: {agent.exit_text}")
-            consoles.err.say("".join(f"{report}\n" for report in reports).encode())
+            is_told = agent.state.drain is not None
+            reports.ended(agent.exit_code, agent.exit_text, is_told=is_told)
+
+
+def _ports(resolution: Resolution) -> PortReserver:
+    try:
+        return PortReserver(resolution.master_port)
+    except OSError as error:
+        fail("node-agent", f"--master-port: {resolution.master_port}: {error.strerror}")
 
 
 @asynccontextmanager
-async def _coordinator(args: argparse.Namespace) -> AsyncIterator[str]:
+async def _coordinator(resolution: Resolution) -> AsyncIterator[str]:
     """Yield the coordinator's address: the given one, or that of one in this process."""
-    if not args.standalone:
-        yield args.coordinator
+    if resolution.coordinator is not None:
+        yield resolution.coordinator
         return
     from rallypoint.server.core.state import Timing
     from rallypoint.server.serve import Settings as ServerSettings
@@ -97,20 +113,21 @@ def _tell_launch(args: argparse.Namespace, count: WorkerCount) -> None:
 
 def _settings(
     args: argparse.Namespace,
-    job_id: str,
+    resolution: Resolution,
     target: str,
     placement: Placement,
     for_workers: dict[str, str],
 ) -> Settings:
     incarnation = secrets.token_hex(16)
-    address = args.local_addr
+    address = resolution.address
     if address is None:
-        host = target.rpartition(":")[0].strip("[]")
-        address = "127.0.0.1" if args.standalone else find_local_address(host)
+        address = find_local_address(target.rpartition(":")[0].strip("[]"))
+    elif not is_of_this_host(address):
+        log.warning("address_not_of_this_host", address=address, then="workers are given it")
     timeout_ms = args.coordinator_timeout
     return Settings(
         coordinator=target,
-        job_id=job_id,
+        job_id=resolution.job_id,
         spec=_spec(args),
         workers=placement.count.number,
         role=args.role,
@@ -118,6 +135,7 @@ def _settings(
         node_name_explicit=args.node_name is not None,
         node_rank=args.node_rank,
         address=address,
+        host_name=socket.gethostname(),
         labels=dict(args.label),
         launch_id=args.launch_id or _slurm_launch_id(),
         launch=Launch(
@@ -136,8 +154,13 @@ def _settings(
         drain_signal=args.drain_signal,
         coordinator_timeout_ms=args.join_timeout if timeout_ms is None else timeout_ms,
         fence_ms=args.fence_after,
+        signals=args.signals_to_handle,
         incarnation=incarnation,
-        environment={**for_workers, AGENT_MARK_ENV: compute_mark(incarnation)},
+        environment={
+            **for_workers,
+            AGENT_MARK_ENV: compute_mark(incarnation),
+            SIGNALS_ENV: ",".join(one.name for one in args.signals_to_handle),
+        },
     )
 
 
@@ -170,34 +193,14 @@ def _spec(args: argparse.Namespace) -> job_pb2.JobSpec:
         max_reformations=args.max_reformations,
         crash_loop=args.crash_loop,
         progress_after=to_duration(args.progress_after),
+        heartbeat_interval=_asked(args.heartbeat_interval),
+        lease=_asked(args.lease),
     )
 
 
-def _listener(args: argparse.Namespace, reports: list[str]) -> Listener:
-    program = os.path.basename(args.script)
-    told: list[tuple[object, ...]] = []
-
-    def finished(message: agent_pb2.Finished) -> None:
-        text = render_finished(message, program)
-        if text:
-            reports.append(text)
-
-    def waiting(message: job_pb2.Waiting) -> None:
-        """Log a wait when what it is for changes, not with every second of it."""
-        key = (message.kind, message.ready_nodes, *(node.name for node in message.nodes))
-        if told[-1:] != [key]:
-            told[:] = [key]
-            log.info("waiting", why=message.text)
-
-    def disconnected(why: str, timeout_s: float) -> None:
-        log.warning(
-            "coordinator_away",
-            why=why,
-            then="workers go on; without any, the agent gives up after "
-            f"{timeout_s:g} s (--coordinator-timeout)",
-        )
-
-    return Listener(finished, waiting, disconnected)
+def _asked(ms: int | None) -> Duration | None:
+    """Return what the command line asks of the coordinator; None leaves it to that."""
+    return None if ms is None else to_duration(ms)
 
 
 def _now_ms() -> int:

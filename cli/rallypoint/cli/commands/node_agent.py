@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from rallypoint.cli.agent_flags import job, output, what, where
+from rallypoint.cli.agent_flags import job, output, rendezvous, reports, signals, what, where
 from rallypoint.cli.agent_flags.job import EXIT_NO_REQUEUE
-from rallypoint.cli.flags import Parser, add_common_flags
-from rallypoint.cli.words import with_dashes
+from rallypoint.cli.flags import Parser, add_common_flags, fail
+from rallypoint.cli.resolution import Unresolvable, resolve
 
 PROG = "node-agent"
-SUBJECTS = (where, job, output, what)
+SUBJECTS = (where, rendezvous, job, signals, output, reports, what)
 """In the order of --help."""
 
 
@@ -33,14 +33,19 @@ def build_parser() -> Parser:
 
 def main(argv: Sequence[str]) -> int:
     """Parse `argv`, take part in the job, and return the exit code."""
-    args = build_parser().parse_args(with_dashes(argv))
+    args = build_parser().read(argv, os.environ)
     for subject in SUBJECTS:
         subject.check(args, PROG)
+    try:
+        resolution = resolve(args, os.environ, fresh=f"job-{os.urandom(6).hex()}")
+    except Unresolvable as error:
+        fail(PROG, str(error))
     placement = what.place(args, PROG)
+    signals.ignore_telling(args)
     # The helper process is started before gRPC is imported: from then on nothing here may fork.
     from rallypoint.agent.process import WorkerHost
 
     host = WorkerHost.launch()
     from rallypoint.cli.commands.agent_session import run_session
 
-    return run_session(args, where.resolve_job_id(args, os.environ), placement, host)
+    return run_session(args, resolution, placement, host)

@@ -15,7 +15,6 @@ from rallypoint.server.core.model import (
     FAILURES_MAX,
     Departure,
     FailedWorker,
-    NodeName,
     Round,
     RoundReason,
     Symptom,
@@ -54,14 +53,15 @@ def error_text(exit: WorkerExit) -> str:
     return find_error(exit)[:300]
 
 
-def with_failure(round: Round, name: NodeName, rank: int, exit: WorkerExit, now_ms: int) -> Round:
+def with_failure(round: Round, failed: FailedWorker, now_ms: int) -> Round:
     """Return the round with one more failed worker, whole while there is room for it.
 
     Where there is none, the last of the least suspect makes room: the culprit is found however many
     victims were reported before it.
     """
     is_alone = round.header.world_size == 1  # of whom could it be the victim?
-    failed = FailedWorker(name, rank, exit, Symptom.PRIMARY if is_alone else classify(exit))
+    exit = failed.exit
+    failed = replace(failed, symptom=Symptom.PRIMARY if is_alone else classify(exit))
     kept = (*round.failures, failed)
     if len(kept) > FAILURES_MAX:
         # What was reported first is part of the evidence and stays.
@@ -73,7 +73,7 @@ def with_failure(round: Round, name: NodeName, rank: int, exit: WorkerExit, now_
         failure_count=round.failure_count + 1,
         failure_groups=fold(
             round.failure_groups,
-            rank=rank,
+            rank=failed.rank,
             ended=describe_exit(exit),
             error=find_stack(exit) or error_text(exit),
             is_victim=failed.symptom is Symptom.VICTIM,

@@ -108,8 +108,8 @@ def _forming(state: State, job: Job, tally: Tally, now_ms: int) -> Waiting | Non
 def _on_path(state: State, job: Job, tally: Tally, now_ms: int) -> Waiting:
     """Explain that broken streams have their lease, because the path is suspected."""
     awaited = _name(_nodes(state, job), lambda node: not node.attached, now_ms)
-    lease_s = state.lease_ms() / 1000
-    text = f"many connections broke at once, so each has its lease of {lease_s:g} s to come back"
+    return_s = state.return_ms(job.spec) / 1000
+    text = f"many connections broke at once, so each has a lease of {return_s:g} s to come back"
     there = tally.nodes - tally.away
     return Waiting(WaitKind.PATH, there, tally.nodes, awaited, None, _sentence(text, awaited, None))
 

@@ -41,8 +41,8 @@ def fence_lost(draft: Draft, node: Node) -> None:
     if node.activity in _CLEAN:
         lift_fence(draft, node)
         return
-    # A silent node was heard a lease ago; one whose stream broke, not later than that.
-    lease_ms = draft.state.timing.lease_ms
+    # A silent node was heard a lease ago, and leases may have grown since: the shortest counts.
+    lease_ms = draft.state.timing.compute_lease_ms(node.identity.spec, sessions=0)
     heard_ms = draft.now_ms if node.broke_ms is None else node.broke_ms
     heard_ms = max(heard_ms, draft.now_ms - lease_ms)
     _raise(draft, node, heard_ms + fence_ms + SLACK_MS)
@@ -53,7 +53,7 @@ def fence_unclean(draft: Draft, node: Node) -> None:
     fence_ms = draft.the_job(node.job_id).spec.fence_ms
     if fence_ms and node.activity not in _CLEAN:
         # It may be heard for another lease before it is lost; then its time counts from there.
-        _raise(draft, node, draft.now_ms + draft.state.lease_ms() + fence_ms)
+        _raise(draft, node, draft.now_ms + draft.state.lease_ms(node.identity.spec) + fence_ms)
 
 
 def lift_fence(draft: Draft, node: Node) -> None:

@@ -169,6 +169,10 @@ class WorkerExit:
     """How long before its end the agent had signalled it; None when it had not."""
     oom_killed: bool = False
     """The kernel says that it killed the process for want of memory."""
+    failed_ms: int | None = None
+    """When it failed, as Unix time by its node's clock: for people to read, decides nothing."""
+    error_file: str = ""
+    """Where on its node it wrote its error down; empty when it did not."""
 
     @property
     def has_recorded_first(self) -> bool:
@@ -230,6 +234,8 @@ class FailedWorker:
     rank: int
     exit: WorkerExit
     symptom: Symptom = Symptom.UNKNOWN
+    host: str = ""
+    """Name of its node's host; empty when the node did not say."""
 
 
 @dataclass(frozen=True, slots=True)

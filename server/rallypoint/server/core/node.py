@@ -50,6 +50,8 @@ class Identity:
     """Sorted by key."""
     node_rank: int | None = None
     launch_id: str = ""
+    host_name: str = ""
+    """As the host calls itself: for people to read, decides nothing."""
 
 
 class Node(NamedTuple):

@@ -3,7 +3,8 @@
 Two signs: many streams broke at once, or the coordinator itself was away for a while, so that its
 agents gave their streams up. Either way most nodes are alive and on their way back, and calling
 them lost would stop every round for nothing. While the path is suspected, a broken stream counts
-like a silent one: it has a whole lease to come back.
+like a silent one: it has a whole lease to come back, its job's or the coordinator's own, whichever
+is longer.
 """
 
 from __future__ import annotations
@@ -58,13 +59,16 @@ def note_break(path: Path, sessions: int, now_ms: int, lease_ms: int) -> Path:
     return path
 
 
-def note_stall(path: Path, late_ms: int, now_ms: int, lease_ms: int) -> Path:
+def note_stall(
+    path: Path, late_ms: int, now_ms: int, shortest_lease_ms: int, lease_ms: int
+) -> Path:
     """Return the path after the coordinator was away for `late_ms`.
 
-    It is suspected for a lease if that was long enough for agents to hear nothing for a lease of
-    theirs: they count from the last answer, and of a stall a second may have passed unnoticed.
+    It is suspected for `lease_ms` if that was long enough for agents to hear nothing for a lease of
+    theirs, of which `shortest_lease_ms` is the shortest: they count from the last answer, and of a
+    stall a pulse may have passed unnoticed.
     """
-    return _suspect(path, now_ms, lease_ms) if late_ms * 2 >= lease_ms else path
+    return _suspect(path, now_ms, lease_ms) if late_ms * 2 >= shortest_lease_ms else path
 
 
 def _suspect(path: Path, now_ms: int, lease_ms: int) -> Path:

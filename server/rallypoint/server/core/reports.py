@@ -31,6 +31,7 @@ from rallypoint.server.core.model import (
     LOST_MAX,
     Activity,
     Departure,
+    FailedWorker,
     Job,
     NodeName,
     Phase,
@@ -43,9 +44,10 @@ from rallypoint.server.core.node import Claim, Node
 from rallypoint.server.core.state import Draft
 
 
-def hear(draft: Draft, session: SessionId) -> None:
+def hear(draft: Draft, node: Node) -> None:
     """Renew the lease of a node that has just spoken."""
-    draft.set_deadline(DeadlineKind.LEASE, session, draft.now_ms + draft.state.lease_ms())
+    ends_ms = draft.now_ms + draft.state.lease_ms(node.identity.spec)
+    draft.set_deadline(DeadlineKind.LEASE, node.session, ends_ms)
 
 
 def speaker(draft: Draft, sender: inputs.Sender) -> Node | Refusal:
@@ -73,7 +75,7 @@ def heartbeat(draft: Draft, said: inputs.Heartbeat) -> Refusal | None:
     node = speaker(draft, said.sender)
     if isinstance(node, Refusal):
         return node
-    hear(draft, node.session)
+    hear(draft, node)
     return None
 
 
@@ -87,7 +89,7 @@ def report(draft: Draft, said: inputs.Report) -> Refusal | None:
         refusal = stale("epoch", draft.epoch, sender.epoch)
         draft.effects.append(Refuse(sender.session, sender.connection, refusal))
         return refusal
-    hear(draft, node.session)
+    hear(draft, node)
     if sender.sequence > node.acknowledged + 1:
         facts = (("expected", node.acknowledged + 1), ("actual", sender.sequence))
         refusal = Refusal(RefusalKind.SEQUENCE_GAP, facts)
@@ -209,7 +211,8 @@ def register_exits(draft: Draft, session: SessionId, exits: tuple[WorkerExit, ..
     round = replace(round, any_finished=any_finished)
     for exit in failed:
         rank = node.assignment.first_rank + exit.local_rank
-        round = with_failure(round, node.name, rank, exit, draft.now_ms)
+        failed_worker = FailedWorker(node.name, rank, exit, host=node.identity.host_name)
+        round = with_failure(round, failed_worker, draft.now_ms)
     _put_round(draft, job, round)
 
 

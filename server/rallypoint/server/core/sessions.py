@@ -220,7 +220,7 @@ def compare_specs(expected: JobSpec, actual: JobSpec) -> tuple[tuple[str, str, s
         was, came = getattr(expected, name), getattr(actual, name)
         if name not in ("min_nodes", "max_nodes") and was != came:
             if name.endswith("_ms"):
-                name, was, came = name[:-3], f"{was / 1000:g} s", f"{came / 1000:g} s"
+                name, was, came = name[:-3], _seconds(name, was), _seconds(name, came)
             elif isinstance(was, tuple):
                 was, came = (",".join(map(str, codes)) or "none" for codes in (was, came))
             found.append((_FLAGS.get(name, name.replace("_", "-")), str(was), str(came)))
@@ -235,6 +235,14 @@ _FLAGS = {
     "no_requeue": "no-requeue-exit-codes",
     "progress": "progress-after",
 }
+
+
+def _seconds(name: str, ms: int) -> str:
+    return "not given" if ms == 0 and name in _NOT_GIVEN else f"{ms / 1000:g} s"
+
+
+_NOT_GIVEN = ("heartbeat_interval_ms", "lease_ms")
+"""Fields whose 0 stands for what the coordinator does by itself."""
 
 
 def _nnodes(spec: JobSpec) -> str:
@@ -303,7 +311,7 @@ def _greet(draft: Draft, node: Node, job: Job) -> None:
     draft.effects.append(Welcome(node.session, node.connection, node.name, job.run))
     if has_notices(draft, node):
         notify(draft, node)
-    hear(draft, node.session)
+    hear(draft, node)
 
 
 def _resume(draft: Draft, node: Node, said: inputs.Hello) -> Refusal | None:
@@ -354,7 +362,7 @@ def broken(draft: Draft, sender: inputs.Sender) -> Refusal | None:
 def _note_break(draft: Draft, node: Node) -> None:
     """Count the break; when the path is to blame, graces that end from now on become leases."""
     state, was_suspected = draft.state, draft.path.is_suspected(draft.now_ms)
-    path = note_break(draft.path, len(state.nodes), draft.now_ms, state.lease_ms())
+    path = note_break(draft.path, len(state.nodes), draft.now_ms, state.own_lease_ms())
     draft.put_path(path)
     if path.is_suspected(draft.now_ms) and not was_suspected:
         breaks, sessions = path.breaks(), len(state.nodes)

@@ -46,3 +46,7 @@ class JobSpec:
     """The same early death this often in a row ends the run; 0 turns that off."""
     progress_ms: int = 300_000
     """A round that lived this long has made progress."""
+    heartbeat_interval_ms: int = 0
+    """Time between heartbeats that was asked for; 0: the coordinator's. `timing` has the rules."""
+    lease_ms: int = 0
+    """How long a silent node is to count as alive; 0: the coordinator's, the same."""

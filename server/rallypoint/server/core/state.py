@@ -19,27 +19,9 @@ from rallypoint.server.core.effects import Effect, JobChanged, Record
 from rallypoint.server.core.model import Activity, Bar, Job, JobId, NodeName, SessionId
 from rallypoint.server.core.node import Node
 from rallypoint.server.core.path import Path
-
-
-@dataclass(frozen=True, slots=True)
-class Timing:
-    """The coordinator's own intervals, in ms. The defaults are what the promises are made for."""
-
-    heartbeat_ms: int = 1_000
-    """Shortest interval between heartbeats."""
-    heartbeats_per_s_max: int = 500
-    """Beyond this many sessions per second the interval grows."""
-    lease_ms: int = 5_000
-    """Shortest lease; 3 intervals if that is longer."""
-    reconnect_grace_ms: int = 500
-    """How long a broken stream may take to come back. Longer than an agent's first retries."""
-    window_ms: int = 2_500
-    """How long a coordinator without memory listens before it seals anything: longer than the
-    longest pause (2 s) between an agent's attempts to connect."""
-    start_due_ms: int = 30_000
-    """Started is due this long after Run."""
-    stop_slack_ms: int = 5_000
-    """Ready is due this long after the grace of a Stop has ended."""
+from rallypoint.server.core.spec import JobSpec
+from rallypoint.server.core.timing import NOTHING_ASKED
+from rallypoint.server.core.timing import Timing as Timing  # a part of the state
 
 
 class Tally(NamedTuple):
@@ -162,14 +144,34 @@ class State:
     deadlines: Deadlines = field(default_factory=Deadlines)
     path: Path = field(default_factory=Path)
 
-    def heartbeat_interval_ms(self) -> int:
-        """Return the interval between an agent's heartbeats: 1 s, or sessions / 500 in s."""
-        crowded_ms = len(self.nodes) * 1000 // self.timing.heartbeats_per_s_max
-        return max(self.timing.heartbeat_ms, crowded_ms)
+    def heartbeat_ms(self, spec: JobSpec) -> int:
+        """Return the interval between heartbeats of agents with this specification."""
+        return self.timing.compute_heartbeat_ms(spec, len(self.nodes))
 
-    def lease_ms(self) -> int:
-        """Return how long a silent session counts as alive."""
-        return max(self.timing.lease_ms, 3 * self.heartbeat_interval_ms())
+    def lease_ms(self, spec: JobSpec) -> int:
+        """Return how long a silent session with this specification counts as alive."""
+        return self.timing.compute_lease_ms(spec, len(self.nodes))
+
+    def own_lease_ms(self) -> int:
+        """Return the coordinator's own lease: what is about no job in particular lasts as long."""
+        return self.lease_ms(NOTHING_ASKED)
+
+    def shortest_lease_ms(self) -> int:
+        """Return the shortest lease of any session; the coordinator's own while there is none."""
+        leases = (
+            self.lease_ms(self.jobs[job_id].spec)
+            for job_id, sessions in self.sessions.items()
+            if sessions
+        )
+        return min(leases, default=self.own_lease_ms())
+
+    def return_ms(self, spec: JobSpec) -> int:
+        """Return how long a stream that broke on a suspected path may take to come back.
+
+        A lease, but not less than the coordinator's own: a job's may be shorter than the pauses
+        between an agent's attempts to connect.
+        """
+        return max(self.lease_ms(spec), self.own_lease_ms())
 
     def next_deadline_ms(self) -> int | None:
         """Return when something is due although nothing happens, or None."""

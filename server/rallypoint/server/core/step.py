@@ -110,7 +110,7 @@ def _take(draft: Draft, said: inputs.Input) -> Refusal | None:  # noqa: C901  # 
         case inputs.DrainNode():
             return ask_to_drain(draft, said)
         case inputs.Stalled(late_ms=late_ms):
-            draft.put_path(note_stall(draft.path, late_ms, draft.now_ms, draft.state.lease_ms()))
+            _note_stall(draft, late_ms)
             return None
         case inputs.JobBroken(job_id=job_id, report=text):
             _fail_broken(draft, job_id, text)
@@ -128,6 +128,12 @@ def _take(draft: Draft, said: inputs.Input) -> Refusal | None:  # noqa: C901  # 
             return report(draft, said)
         case _:
             assert_never(said)
+
+
+def _note_stall(draft: Draft, late_ms: int) -> None:
+    """Suspect the path for the coordinator's own lease if any agent may have given it up."""
+    shortest_ms, suspected_ms = draft.state.shortest_lease_ms(), draft.state.own_lease_ms()
+    draft.put_path(note_stall(draft.path, late_ms, draft.now_ms, shortest_ms, suspected_ms))
 
 
 def _expire(draft: Draft) -> None:
@@ -151,14 +157,14 @@ def _expire_session(draft: Draft, key: DeadlineKey, due_ms: int) -> None:
         return
     if key[0] is DeadlineKind.GRACE:
         assert node.broke_ms is not None
-        lease_ends_ms = node.broke_ms + draft.state.lease_ms()
-        if draft.path.is_suspected(draft.now_ms) and draft.now_ms < lease_ends_ms:
-            draft.set_deadline(DeadlineKind.GRACE, node.session, lease_ends_ms)
+        return_by_ms = node.broke_ms + draft.state.return_ms(node.identity.spec)
+        if draft.path.is_suspected(draft.now_ms) and draft.now_ms < return_by_ms:
+            draft.set_deadline(DeadlineKind.GRACE, node.session, return_by_ms)
             return
         seconds = (due_ms - node.broke_ms) / 1000
         text = f"its connection broke and did not come back within {seconds:g} s"
     else:
-        lease_ms = draft.state.lease_ms()
+        lease_ms = draft.state.lease_ms(node.identity.spec)
         text = f"it was silent for longer than its lease of {lease_ms / 1000:g} s"
         node = node._replace(broke_ms=draft.now_ms - lease_ms)  # when it was last heard
     lose(draft, node, RoundReason.NODE_LOST, text)

@@ -2,7 +2,7 @@
 
 The reader brings inputs to the coordinator; when its inbox is full the reader waits, and so does
 the agent, through HTTP/2. The writer sends whatever its outbox holds; a peer that does not read for
-a whole lease is cut off.
+a whole lease of its job is cut off.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class AgentService(agent_grpc.AgentServiceServicer):
         self._state = state
         self._explained: dict[JobId, tuple[int, job_pb2.Waiting | None]] = {}
         """What each job waits for, and when that was worked out."""
-        self._stalls = Stalls(lambda: state.lease_ms() / 1000)
+        self._stalls = Stalls()
 
     async def Session(  # type: ignore[override]  # a handler may write instead of yield
         self,
@@ -86,7 +86,7 @@ class AgentService(agent_grpc.AgentServiceServicer):
             await abort_with(context, invalid_status(invalid.path, invalid.problem))
         except UnsupportedProtocol as unsupported:
             await abort_with(context, protocol_status(unsupported.version))
-        outbox = self._outboxes.open(said.identity.session, said.connection)
+        outbox = self._outboxes.open(said.identity.session, said.connection, said.identity.spec)
         try:
             end = await self._carry(said, context, outbox)
         finally:
@@ -132,7 +132,7 @@ class AgentService(agent_grpc.AgentServiceServicer):
                 while outbox.end is None and not outbox.ended:
                     await outbox.wake.wait()
                     outbox.wake.clear()
-                    self._stalls.begin(scope)
+                    self._stalls.begin(scope, self._state.lease_ms(outbox.spec) / 1000)
                     for message in self._take(outbox):
                         await context.write(message)
                     if outbox.heartbeat > outbox.answered:
@@ -171,11 +171,11 @@ class AgentService(agent_grpc.AgentServiceServicer):
             )
             if waiting is not None:
                 message.waiting.CopyFrom(waiting)
-        interval_ms = self._state.heartbeat_interval_ms()
+        interval_ms = self._state.heartbeat_ms(outbox.spec)
         if abs(interval_ms - outbox.interval_ms) * RETOLD_PART > outbox.interval_ms:
             outbox.interval_ms = interval_ms
             message.heartbeat_interval.CopyFrom(to_duration(interval_ms))
-            message.lease.CopyFrom(to_duration(self._state.lease_ms()))
+            message.lease.CopyFrom(to_duration(self._state.lease_ms(outbox.spec)))
         return self._envelope(outbox, acknowledgement=message)
 
     def _explain(self, state: State, session: SessionId, now_ms: int) -> job_pb2.Waiting | None:
@@ -198,14 +198,14 @@ class AgentService(agent_grpc.AgentServiceServicer):
     def _welcome(self, outbox: Outbox) -> agent_pb2.Welcome:
         assert outbox.welcome is not None
         state = self._state
-        outbox.interval_ms = state.heartbeat_interval_ms()
+        outbox.interval_ms = state.heartbeat_ms(outbox.spec)
         return agent_pb2.Welcome(
             coordinator_id=state.coordinator_id,
             coordinator_durable=state.durable,
             node_name=outbox.welcome.name,
             run=outbox.welcome.run,
-            heartbeat_interval=to_duration(state.heartbeat_interval_ms()),
-            lease=to_duration(state.lease_ms()),
+            heartbeat_interval=to_duration(outbox.interval_ms),
+            lease=to_duration(state.lease_ms(outbox.spec)),
             desired=None if outbox.desired is None else desired_message(outbox.desired),
             notices=None if outbox.notify is None else notices_message(outbox.notify),
         )

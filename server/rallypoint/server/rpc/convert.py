@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from google.protobuf.duration_pb2 import Duration
+from google.protobuf.timestamp_pb2 import Timestamp
 
 from rallypoint.server.core import inputs
 from rallypoint.server.core.model import (
@@ -24,9 +25,17 @@ from rallypoint.server.core.model import (
     WorkerExit,
 )
 from rallypoint.server.core.node import Claim, Identity
+from rallypoint.server.core.timing import (
+    BEATS_PER_LEASE,
+    HEARTBEAT_MS_MAX,
+    HEARTBEAT_MS_MIN,
+    LEASE_MS_MAX,
+    LEASE_MS_MIN,
+    Timing,
+)
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import job_pb2, node_pb2, node_service_pb2, round_pb2
-from rallypoint.wire.durations import to_ms
+from rallypoint.wire.durations import to_ms, to_unix_ms
 
 PROTOCOL_VERSION = 1
 JOB_ID_BYTES_MAX = 255
@@ -37,19 +46,23 @@ LABELS_MAX = 32
 LABEL_BYTES_MAX = 256
 NODES_MAX = 16_384
 FENCE_BEYOND_GRACE_MS = 3_000
-"""Three heartbeats: a fence may not fall because of one that was late."""
+"""So much longer than the grace a fence has to be, and three heartbeats if that is more: it may not
+fall because of one that was late."""
 DURATION_MS_MAX = 30 * 86_400_000
 """A month: longer waits are mistakes."""
 MESSAGE_CHARS_MAX = 4_096
 TRACEBACK_CHARS_MAX = 16_384
 STDERR_CHARS_MAX = 4_096
 TEXT_CHARS_MAX = 1_024
+UNIX_MS_MAX = 253_402_300_799_999
+"""The last that a Timestamp may be, in the year 9999."""
 QUARANTINE_AFTER_MAX = 1_000
 """As many failures of every sick node are remembered."""
 
 _JOB_ID_PUNCTUATION = frozenset("-_.:/@")
 _HEXADECIMAL = frozenset("0123456789abcdef")
 _DEFAULT_SPEC = JobSpec()
+_TIMING = Timing()
 
 
 class InvalidMessage(Exception):
@@ -129,6 +142,7 @@ def _to_identity(session: SessionId, said: agent_pb2.Hello) -> Identity:
         labels=_to_labels(said.labels),
         node_rank=said.node_rank if said.HasField("node_rank") else None,
         launch_id=_limited(said.launch_id, NAME_BYTES_MAX),
+        host_name=_limited(said.host_name, NAME_BYTES_MAX),
     )
 
 
@@ -188,7 +202,7 @@ def _to_spec(spec: job_pb2.JobSpec) -> JobSpec:
     low, high = spec.min_nodes, spec.max_nodes
     _require(1 <= low <= high <= NODES_MAX, "hello.spec", f"needs 1 <= min <= max <= {NODES_MAX}")
     default = _DEFAULT_SPEC
-    return JobSpec(
+    taken = JobSpec(
         min_nodes=low,
         max_nodes=high,
         max_restarts=spec.max_restarts,
@@ -199,7 +213,7 @@ def _to_spec(spec: job_pb2.JobSpec) -> JobSpec:
         grow=spec.grow if spec.HasField("grow") else default.grow,
         grace_ms=_spec_ms(spec, "grace", default.grace_ms),
         restart_backoff_ms=_spec_ms(spec, "restart_backoff", default.restart_backoff_ms),
-        fence_ms=_to_fence_ms(spec, default),
+        fence_ms=_spec_ms(spec, "fence_after", default.fence_ms),
         no_retry=_to_codes(spec.no_retry_exit_codes, "hello.spec.no_retry_exit_codes"),
         no_requeue=_to_codes(spec.no_requeue_exit_codes, "hello.spec.no_requeue_exit_codes"),
         quarantine_after=_to_quarantine_after(spec, default),
@@ -210,7 +224,13 @@ def _to_spec(spec: job_pb2.JobSpec) -> JobSpec:
         max_reformations=_spec_count(spec, "max_reformations", default.max_reformations),
         crash_loop=_spec_count(spec, "crash_loop", default.crash_loop),
         progress_ms=_spec_ms(spec, "progress_after", default.progress_ms),
+        heartbeat_interval_ms=_to_asked_ms(
+            spec, "heartbeat_interval", HEARTBEAT_MS_MIN, HEARTBEAT_MS_MAX
+        ),
+        lease_ms=_to_asked_ms(spec, "lease", LEASE_MS_MIN, LEASE_MS_MAX),
     )
+    _require_fence(taken)
+    return taken
 
 
 def _to_quarantine_after(spec: job_pb2.JobSpec, default: JobSpec) -> int:
@@ -220,14 +240,26 @@ def _to_quarantine_after(spec: job_pb2.JobSpec, default: JobSpec) -> int:
     return count
 
 
-def _to_fence_ms(spec: job_pb2.JobSpec, default: JobSpec) -> int:
-    fence_ms = _spec_ms(spec, "fence_after", default.fence_ms)
-    grace_ms = _spec_ms(spec, "grace", default.grace_ms)
-    # The agent needs the grace, and has to be able to hear a coordinator before that.
-    fits = fence_ms == 0 or fence_ms >= grace_ms + FENCE_BEYOND_GRACE_MS
-    problem = f"must be at least {FENCE_BEYOND_GRACE_MS // 1000} s longer than the grace"
+def _to_asked_ms(spec: job_pb2.JobSpec, name: str, low_ms: int, high_ms: int) -> int:
+    """Return what the job asks for, or 0 for what it leaves to the coordinator."""
+    if not spec.HasField(name):  # type: ignore[arg-type]  # the names are this file's own
+        return 0
+    ms = to_ms(getattr(spec, name))
+    problem = f"must be between {low_ms / 1000:g} s and {high_ms / 1000:g} s"
+    _require(low_ms <= ms <= high_ms, f"hello.spec.{name}", problem)
+    return ms
+
+
+def _require_fence(spec: JobSpec) -> None:
+    """Refuse a fence that may fall although all is well.
+
+    The agent needs the grace, and has to be able to hear a coordinator before that.
+    """
+    beats_ms = BEATS_PER_LEASE * _TIMING.compute_heartbeat_ms(spec, sessions=0)
+    beyond_ms = max(FENCE_BEYOND_GRACE_MS, beats_ms)
+    fits = spec.fence_ms == 0 or spec.fence_ms >= spec.grace_ms + beyond_ms
+    problem = f"must be at least {beyond_ms / 1000:g} s longer than the grace"
     _require(fits, "hello.spec.fence_after", problem)
-    return fence_ms
 
 
 def _to_codes(codes: Sequence[int], path: str) -> tuple[int, ...]:
@@ -410,6 +442,8 @@ def _to_exit(worker: node_pb2.Worker, path: str) -> WorkerExit:
         if said.HasField("signalled_before")
         else None,
         oom_killed=said.oom_killed,
+        failed_ms=_to_unix_ms(said.time) if said.HasField("time") else None,
+        error_file=_limited(said.error_file, TEXT_CHARS_MAX),
     )
 
 
@@ -422,6 +456,12 @@ def _to_error(error: node_pb2.ErrorRecord, path: str) -> ErrorRecord:
         traceback=error.traceback[-TRACEBACK_CHARS_MAX:],
         before_exit_ms=before_ms,
     )
+
+
+def _to_unix_ms(time: Timestamp) -> int | None:
+    """Return a time for people to read; one that is none is no reason to refuse a report."""
+    unix_ms = to_unix_ms(time)
+    return unix_ms if 0 <= unix_ms <= UNIX_MS_MAX else None
 
 
 def _limited(text: str, length_max: int) -> str:

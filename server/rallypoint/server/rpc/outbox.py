@@ -29,8 +29,9 @@ from rallypoint.server.core.effects import (
     Send,
     Welcome,
 )
-from rallypoint.server.core.model import JobId, SessionId
+from rallypoint.server.core.model import JobId, JobSpec, SessionId
 from rallypoint.server.core.state import State
+from rallypoint.server.core.timing import NOTHING_ASKED
 from rallypoint.server.rpc.errors import lost_status, refusal_status
 
 
@@ -40,6 +41,8 @@ class Outbox:
 
     session: SessionId
     connection: int
+    spec: JobSpec = NOTHING_ASKED
+    """The agent's: what it may ask for are its heartbeats and its lease."""
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     welcome: Welcome | None = None
     desired: Send | None = None
@@ -81,11 +84,11 @@ class Outboxes:
         self.epoch = 0
         """The coordinator's epoch as of the last durable turn."""
 
-    def open(self, session: SessionId, connection: int) -> Outbox:
+    def open(self, session: SessionId, connection: int, spec: JobSpec = NOTHING_ASKED) -> Outbox:
         """Return the outbox of a new connection; an older one of the session is ended, and so
         is this one when a newer one is there already."""
         older = self._by_session.get(session)
-        outbox = Outbox(session, connection)
+        outbox = Outbox(session, connection, spec)
         if older is None or older.connection < connection:
             if older is not None:
                 older.finish(lost_status())

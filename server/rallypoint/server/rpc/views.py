@@ -47,7 +47,7 @@ from rallypoint.server.core.node import Node
 from rallypoint.server.core.state import State
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import job_pb2, node_pb2, round_pb2, verdict_pb2
-from rallypoint.wire.durations import to_duration
+from rallypoint.wire.durations import to_duration, to_timestamp
 
 PHASES = {
     Phase.FORMING: job_pb2.JOB_PHASE_FORMING,
@@ -235,6 +235,7 @@ def _failed_message(worker: FailedWorker, *, whole: bool) -> verdict_pb2.FailedW
         rank=worker.rank,
         local_rank=worker.exit.local_rank,
         pid=worker.exit.pid,
+        host_name=worker.host,
         exit=_exit_message(worker.exit, whole=whole),
     )
 
@@ -248,8 +249,10 @@ def _exit_message(exit: WorkerExit, *, whole: bool) -> node_pb2.WorkerExit:
         ran=to_duration(exit.ran_ms),
         signalled_before=_optional_duration(exit.signalled_before_ms),
         oom_killed=exit.oom_killed,
+        time=None if exit.failed_ms is None else to_timestamp(exit.failed_ms),
     )
     if whole:
+        message.error_file = exit.error_file
         message.stderr_tail = exit.stderr_tail
     if whole and exit.error is not None:
         message.error.CopyFrom(
@@ -346,7 +349,7 @@ def spec_message(spec: JobSpec) -> job_pb2.JobSpec:
         grow=spec.grow,
         grace=to_duration(spec.grace_ms),
         restart_backoff=to_duration(spec.restart_backoff_ms),
-        fence_after=to_duration(spec.fence_ms) if spec.fence_ms else None,
+        fence_after=_asked(spec.fence_ms),
         no_retry_exit_codes=spec.no_retry,
         no_requeue_exit_codes=spec.no_requeue,
         quarantine_after=spec.quarantine_after,
@@ -355,7 +358,14 @@ def spec_message(spec: JobSpec) -> job_pb2.JobSpec:
         max_reformations=spec.max_reformations,
         crash_loop=spec.crash_loop,
         progress_after=to_duration(spec.progress_ms),
+        heartbeat_interval=_asked(spec.heartbeat_interval_ms),
+        lease=_asked(spec.lease_ms),
     )
+
+
+def _asked(ms: int) -> Duration | None:
+    """Return what a job asked for; None for what it left to the coordinator."""
+    return to_duration(ms) if ms else None
 
 
 def _lost_message(departure: Departure, now_ms: int) -> job_pb2.AwaitedNode:
@@ -397,8 +407,9 @@ def _summary_message(summary: RoundSummary) -> round_pb2.RoundSummary:
 
 
 def _node_message(state: State, job: Job, node: Node, now_ms: int) -> node_pb2.Node:
-    lease_ms = state.deadlines.get((DeadlineKind.LEASE, node.session))
-    silent_ms = 0 if lease_ms is None else max(0, now_ms - (lease_ms - state.lease_ms()))
+    ends_ms = state.deadlines.get((DeadlineKind.LEASE, node.session))
+    lease_ms = state.lease_ms(node.identity.spec)
+    silent_ms = 0 if ends_ms is None else max(0, now_ms - (ends_ms - lease_ms))
     if node.broke_ms is not None:
         silent_ms = now_ms - node.broke_ms
     assignment = node.assignment
@@ -411,6 +422,7 @@ def _node_message(state: State, job: Job, node: Node, now_ms: int) -> node_pb2.N
         state=shown,
         attached=node.attached,
         address=node.identity.address,
+        host_name=node.identity.host_name,
         local_world_size=node.identity.local_world_size,
         role=node.identity.role,
         labels=dict(node.identity.labels),

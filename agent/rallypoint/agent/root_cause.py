@@ -1,0 +1,125 @@
+"""Tells the scheduler of this agent why the job failed: in the file that it named for that.
+
+A scheduler such as TorchX sets TORCHELASTIC_ERROR_FILE for the launcher as the launcher does for
+its workers, and reads it when the launcher has failed. Every agent of a job writes the same root
+cause there, whichever node it was on.
+
+Source: the form of torch 2.13's `ErrorHandler`, so that what reads torchrun's file reads ours.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from rallypoint.agent.last_round import LastRound
+from rallypoint.agent.records import read_json
+from rallypoint.v1 import agent_service_pb2 as agent_pb2
+from rallypoint.v1 import node_pb2, verdict_pb2
+from rallypoint.wire.log import get_logger
+
+log = get_logger()
+
+ERROR_FILE_ENV = "TORCHELASTIC_ERROR_FILE"
+
+
+def to_torch_form(
+    message: str, traceback: str, time_s: float, error_code: int | None = None
+) -> dict[str, object]:
+    """Return an error as torch writes it down.
+
+    Args:
+        message: the error in a line or a few.
+        traceback: its stack; without one readers are given the message in its place.
+        time_s: Unix time.
+        error_code: the exit code, or minus the signal; None leaves it away, as workers do.
+    """
+    extra = {"py_callstack": traceback or message, "timestamp": str(int(time_s))}
+    said: dict[str, object] = {"message": message, "extraInfo": extra}
+    if error_code is not None:
+        said["errorCode"] = error_code
+    return {"message": said}
+
+
+def compose_root_cause(
+    finished: agent_pb2.Finished, here: object | None, now_s: float
+) -> dict[str, object]:
+    """Return what failed first in a run, in torch's form, and where it was in ours.
+
+    Args:
+        finished: the end of a run that has not succeeded.
+        here: the error file of the worker that failed first, if it was on this node; None if not.
+        now_s: Unix time, for a cause that has none.
+    """
+    verdict = finished.verdict
+    place: dict[str, object] = {"node": verdict.node_name, "round": verdict.round}
+    if not verdict.HasField("culprit"):
+        text = verdict.text or "the job has not succeeded"
+        return {**to_torch_form(text, "", now_s, 1), "rallypoint": place}
+    worker = verdict.culprit
+    place |= {
+        "host": worker.host_name,
+        "rank": worker.rank,
+        "local_rank": worker.local_rank,
+        "pid": worker.pid,
+    }
+    if isinstance(here, Mapping) and "message" in here:
+        return {**_with_code(here, exit_number(worker.exit)), "rallypoint": place}
+    return {**_of_worker(verdict, now_s), "rallypoint": place}
+
+
+def _with_code(written: Mapping[str, object], error_code: int) -> dict[str, object]:
+    """Return what a worker wrote with its exit code, which it could not know itself."""
+    message = written["message"]
+    if isinstance(message, Mapping):
+        return {**written, "message": {**message, "errorCode": error_code}}
+    return dict(written)
+
+
+def _of_worker(verdict: verdict_pb2.Verdict, now_s: float) -> dict[str, object]:
+    exit = verdict.culprit.exit
+    text = exit.error.message if exit.HasField("error") else verdict.text
+    stack = exit.error.traceback if exit.HasField("error") else exit.stderr_tail
+    time_s = exit.time.seconds if exit.HasField("time") else now_s
+    return to_torch_form(text, stack, time_s, exit_number(exit))
+
+
+def exit_number(exit: node_pb2.WorkerExit) -> int:
+    """Return the exit code of a worker, or minus the signal that ended it."""
+    return exit.exit_code if exit.HasField("exit_code") else -exit.signal
+
+
+def find_error_file(finished: agent_pb2.Finished, last: LastRound) -> str:
+    """Return where the worker that failed first wrote its error down; "" if not on this node."""
+    culprit = finished.verdict.culprit
+    if (culprit.node_name, finished.verdict.round) != (last.node_name, last.number):
+        return ""
+    for worker in last.failed:
+        if (culprit.local_rank, culprit.pid) == (worker.local_rank, worker.pid):
+            return worker.exit.error_file
+    return ""
+
+
+def report_finished(path: str, finished: agent_pb2.Finished, last: LastRound, now_s: float) -> None:
+    """Write the root cause of a run that has not succeeded to the file at `path`."""
+    error_file = find_error_file(finished, last)
+    here = read_json(Path(error_file)) if error_file else None
+    _write(path, compose_root_cause(finished, here, now_s))
+
+
+def report_exit(path: str, text: str, exit_code: int, now_s: float) -> None:
+    """Write why this agent ends although its run may go on without it."""
+    _write(path, to_torch_form(f"node-agent: {text}", "", now_s, exit_code))
+
+
+def _write(path: str, content: Mapping[str, object]) -> None:
+    """Write what can be written; who named a path that cannot be has to do without."""
+    try:
+        # A pipe that nobody reads must not hold the agent up.
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NONBLOCK | os.O_CLOEXEC
+        with open(os.open(path, flags, 0o644), "w") as file:
+            json.dump(content, file)
+    except OSError as error:
+        log.warning("error_file_not_written", path=path, why=str(error))

@@ -1,0 +1,96 @@
+"""Ordinary training scripts run unchanged under torchrun and under node-agent, alike.
+
+Both scripts compute the same whenever they have as many workers, so what they print is compared to
+the digit, also between a run that was interrupted and one that was not.
+"""
+
+from __future__ import annotations
+
+import sysconfig
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from support.commands import NODE_AGENT, Command
+from support.world import WORKERS, World
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+DDP, ELASTIC = "train_ddp.py", "train_elastic.py"
+MISHAP = str(WORKERS / "mishap.py")
+TORCHRUN = str(Path(sysconfig.get_path("scripts"), "torchrun"))
+TWO = ("--nproc-per-node", "2")
+WATCHED = {"TORCHELASTIC_ENABLE_FILE_TIMER": "1"}
+LIMIT_S = 60.0
+"""For one run: the import of torch takes most of it, and more on a busy machine."""
+
+
+def lines_of(command: Command) -> list[str]:
+    """Wait for a command to succeed; return all that its workers printed."""
+    assert command.wait(LIMIT_S) == 0, command.stderr()
+    command.drain()
+    return command.stdout().splitlines()
+
+
+@pytest.fixture(scope="module")
+def under_torchrun(shared_world: World) -> dict[str, list[str]]:
+    """What each script prints under torchrun."""
+    # torchrun makes a folder for logs that it does not remove.
+    env = {"TMPDIR": str(shared_world.folder), **WATCHED}
+    commands = {
+        script: shared_world.start(
+            f"torchrun {script}", [TORCHRUN, "--standalone", *TWO, str(EXAMPLES / script)], env
+        )
+        for script in (DDP, ELASTIC)
+    }
+    return {script: lines_of(command) for script, command in commands.items()}
+
+
+def start(world: World, script: Sequence[str], *flags: str, watched: bool = False) -> Command:
+    """Start node-agent with two workers."""
+    where = flags or (f"--coordinator={world.target}",)
+    return world.start("agent", [NODE_AGENT, *where, *TWO, *script], WATCHED if watched else None)
+
+
+@pytest.mark.parametrize("script", [DDP, ELASTIC])
+@pytest.mark.parametrize("flags", [("--standalone",), ()], ids=["standalone", "coordinator"])
+def test_script_does_the_same_under_both_launchers(
+    world: World, under_torchrun: dict[str, list[str]], flags: Sequence[str], script: str
+) -> None:
+    """It ends with 0, and losses and accuracy are those that torchrun's workers compute."""
+    agent = start(world, [str(EXAMPLES / script)], *flags)
+    lines = lines_of(agent)
+
+    assert lines[-1].startswith("test accuracy 0.9")
+    assert [line for line in lines if not line.startswith("restart")] == [
+        line for line in under_torchrun[script] if not line.startswith("restart")
+    ]
+    assert world.left() == []
+
+
+@pytest.mark.parametrize(
+    ("script", "kind", "step", "resumed"),
+    [
+        # An epoch has 23 steps of one script, and 16 of the other.
+        (DDP, "die", 50, ["rank 0 resumes after epoch 2", "rank 1 resumes after epoch 2"]),
+        (ELASTIC, "raise", 40, ["restart 1: 2 workers resume after epoch 2"]),
+    ],
+)
+def test_script_resumes_after_a_crash(
+    world: World,
+    under_torchrun: dict[str, list[str]],
+    script: str,
+    kind: str,
+    step: int,
+    resumed: list[str],
+) -> None:
+    """It goes on from its checkpoint and ends as if nothing had happened."""
+    words = [MISHAP, kind, str(step), str(EXAMPLES / script), f"--checkpoint={world.folder}/saved"]
+    agent = start(world, words, "--standalone", "--max-restarts=1")
+    lines = lines_of(agent)
+
+    assert sorted(line for line in lines if "resume" in line) == resumed
+    assert [line for line in lines if line.startswith(("epoch", "test"))] == [
+        line for line in under_torchrun[script] if line.startswith(("epoch", "test"))
+    ]
+    assert world.left() == []

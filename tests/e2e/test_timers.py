@@ -1,0 +1,153 @@
+"""Workers that do not get on in time, and how a worker that hangs can be asked where."""
+
+import json
+import os
+import signal
+import socket
+import time
+from pathlib import Path
+
+import pytest
+
+from rallypoint.v1 import verdict_pb2
+from support.mailbox import Worker
+from support.world import WORKERS, World
+
+ON = {"TORCHELASTIC_ENABLE_FILE_TIMER": "1"}
+FILE = "TORCHELASTIC_TIMER_FILE"
+
+
+def set_timer(worker: Worker, pid: int, after_s: float, signum: int = signal.SIGKILL) -> None:
+    """Set a timer as torch's client would: in the name of a process of this worker's node."""
+    said = {
+        "version": 1,
+        "pid": pid,
+        "scope_id": "step",
+        "expiration_time": time.time() + after_s,  # noqa: TID251  # as torch does
+        "signal": int(signum),
+    }
+    fd = os.open(worker.env[FILE], os.O_WRONLY | os.O_NONBLOCK)
+    os.write(fd, json.dumps(said).encode() + b"\n")
+    os.close(fd)
+
+
+def ask(path: str, request: str) -> str:
+    """Return the status line with which an HTTP server at a Unix socket answers."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:
+        line.settimeout(10)
+        line.connect(path)
+        line.sendall(f"{request} HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n".encode())
+        return line.recv(4096).partition(b"\r\n")[0].decode()
+
+
+def test_worker_that_is_too_late_is_the_first_failure(world: World) -> None:
+    """It alone is killed for it, verdict and report say why, and the job goes on."""
+    agent = world.agent("a", "--max-restarts=1", nproc=2, env=ON)
+    early, late = world.mailbox.workers(2)
+    early.tell("TERM", "obey")
+    world.mailbox.wait("ready", pid=early.pid)
+    set_timer(early, early.pid, 600)
+    set_timer(late, late.pid, 0.05)
+    second = world.mailbox.workers(2, round=2)
+    verdict = world.jobs.get(world.job_id).verdict
+
+    assert (verdict.culprit.rank, verdict.culprit.exit.signal) == (1, signal.SIGKILL)
+    assert verdict.culprit.exit.error.message.startswith("timer 'step' expired: not released")
+    assert not verdict.culprit.exit.oom_killed
+    assert verdict.consequence == verdict_pb2.VERDICT_CONSEQUENCE_RESTARTED
+    expired = agent.wait_event("timer_expired")
+    assert (expired["pid"], expired["local_rank"], expired["scope"]) == (late.pid, 1, "step")
+    (stopped,) = world.mailbox.wait("signalled", pid=early.pid)
+    assert stopped.fields["signum"] == signal.SIGTERM
+    set_timer(second[0], second[0].pid, 0)
+    assert agent.wait() == 1
+    report = agent.said()
+    assert f"  exitcode  : -9 (pid: {second[0].pid}) (SIGKILL)" in report
+    assert any("timer 'step' expired: not released" in line for line in report)
+    assert world.left() == []
+
+
+def test_process_of_a_worker_that_is_too_late(world: World) -> None:
+    """A child of a worker is ended alone; nothing at all is done to others than descendants."""
+    bystander = world.start("bystander", ["sleep", "1000"])
+    agent = world.agent("a", env=ON)
+    (worker,) = world.mailbox.workers(1)
+    worker.tell("spawn")
+    (child,) = world.mailbox.wait("grandchild")
+    set_timer(worker, bystander.pid, -1)
+    agent.wait_event("timer_expired")
+    set_timer(worker, child.pid, 0)
+    expired = agent.wait_event("timer_expired", count=2)
+
+    assert (expired["pid"], expired["local_rank"]) == (child.pid, 0)
+    assert bystander.is_running()
+    worker.tell("exit", "0")
+    assert agent.wait() == 0
+    bystander.kill()
+
+
+def test_operator_says_where_timers_are(world: World) -> None:
+    """The FIFO is there while the agent lives, and gone afterwards."""
+    path = world.folder / "watchdog"
+    agent = world.agent("a", env={**ON, FILE: str(path)})
+    (worker,) = world.mailbox.workers(1)
+
+    assert worker.env[FILE] == str(path)
+    assert path.is_fifo()
+    agent.signal(signal.SIGTERM)
+    assert agent.wait() == 128 + signal.SIGTERM
+    assert not path.exists()
+
+
+def test_file_that_is_no_fifo_is_refused(world: World) -> None:
+    """Exit code 2, one line, and the file is as it was; no worker was started."""
+    path = world.folder / "results"
+    path.write_text("mine")
+    agent = world.agent("a", env={**ON, FILE: str(path)})
+
+    assert agent.wait() == 2
+    assert agent.said() == [f"node-agent: {FILE}={path}: it exists and is no FIFO"]
+    assert path.read_text() == "mine"
+    assert world.mailbox.said("started") == []
+
+
+@pytest.mark.parametrize("switch", [{}, {"TORCHELASTIC_ENABLE_FILE_TIMER": "0"}])
+def test_without_the_switch_there_are_no_timers(world: World, switch: dict[str, str]) -> None:
+    """Workers find no file, as under torchrun."""
+    world.agent("a", env=switch)
+    (worker,) = world.mailbox.workers(1)
+
+    assert FILE not in worker.env
+    assert not list(Path(worker.env["TORCHELASTIC_ERROR_FILE"]).parents[2].glob("timers"))
+
+
+def test_socket_of_every_worker_is_its_own(world: World) -> None:
+    """Also where the agent's environment has one; a path too long for a socket is left away."""
+    given = {"TORCH_WORKER_SERVER_SOCKET": "/tmp/given.sock"}
+    world.agent("a", nproc=2, nnodes="2", env=given)
+    deep = world.folder / ("x" * 100)
+    deep.mkdir()
+    other = world.agent("b", nnodes="2", env={**given, "TMPDIR": str(deep)})
+    workers = world.mailbox.workers(3)
+    paths = [worker.env.get("TORCH_WORKER_SERVER_SOCKET", "") for worker in workers]
+
+    assert len(set(paths)) == 3
+    assert given["TORCH_WORKER_SERVER_SOCKET"] not in paths
+    assert paths[2] == ""
+    assert other.wait_event("worker_server_off")["why"].startswith("too long for a socket")
+    for path in paths[:2]:
+        with socket.socket(socket.AF_UNIX) as server:
+            server.bind(path)
+
+
+def test_torchs_own_clients(world: World) -> None:
+    """`worker_main` can be reached while it runs, and `expires` ends the worker that is stuck."""
+    agent = world.agent("a", script=[str(WORKERS / "watched.py")], env=ON)
+    (serving,) = world.mailbox.wait("serving", limit_s=60)
+    answer = ask(serving.fields["path"], "POST /handler/ping")
+    world.mailbox.answer(serving, "go on")
+
+    assert answer == "HTTP/1.1 200 OK"
+    assert agent.wait() == 1
+    error = world.jobs.get(world.job_id).verdict.culprit.exit.error
+    assert error.message.startswith("timer 'train step' expired: not released within 0.")

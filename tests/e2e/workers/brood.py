@@ -1,0 +1,153 @@
+"""A worker whose descendants do everything to outlive it.
+
+Local rank 0 has the brood; the others are alone and ignore the signals that stop a worker. Each
+descendant has a session of its own, ignores those signals too, and holds standard output and error
+open, unless said otherwise:
+
+    session     just that
+    daemon      a child of nobody: its parent has ended
+    closed      has closed every descriptor
+    scrubbed    another program, with an empty environment
+    breeder     has a child every few ms, each of which lives for a while
+    comet       a chain: each link starts the next one and ends
+
+All report `brood` with their name, the comet once. All but the one without descriptors share a lock
+on the file `brood-JOB`, which the kernel lifts when the last of them is gone. A worker that starts
+reports `elders`: what it found, as its first act, of an earlier round of its job. After `started`
+it waits for words: `exit CODE` ends it.
+"""
+
+import fcntl
+import json
+import os
+import shutil
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+
+STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+LIFE_S = 0.05
+"""Of a breeder's child."""
+BIRTHS_EVERY_S = 0.01
+LINK_S = 0.002
+"""Of a link of the comet."""
+END_S = time.monotonic() + 60
+"""Nobody but a kill ends a comet for good; so that none outlives a test that fails."""
+
+
+def find_elders() -> list[int]:
+    """Return the processes of this job that are not of this round, as far as marks tell."""
+    job, ours = (
+        f"{name}={os.environ[name]}".encode() for name in ("RALLYPOINT_JOB_ID", "RALLYPOINT_ROUND")
+    )
+    found: list[int] = []
+    for name in filter(str.isdecimal, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{name}/environ", "rb") as file:
+                entries = file.read().split(b"\0")
+        except OSError:
+            continue  # gone, or not ours
+        if job in entries and ours not in entries:
+            found.append(int(name))
+    return found
+
+
+def is_free(lock_fd: int) -> bool:
+    try:
+        fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def report(kind: str, **fields: object) -> None:
+    LINE.send(json.dumps({"kind": kind, "pid": os.getpid(), **fields}).encode())
+
+
+def descend(life: Callable[[], None]) -> None:
+    """Live on in a child with a session of its own that ignores what stops a worker."""
+    if os.fork() == 0:
+        os.setsid()
+        for signum in STOPS:
+            signal.signal(signum, signal.SIG_IGN)
+        life()
+        os._exit(0)
+
+
+def stay() -> None:
+    while True:
+        signal.pause()
+
+
+def session() -> None:
+    report("brood", name="session")
+    stay()
+
+
+def daemon() -> None:
+    if os.fork() == 0:
+        report("brood", name="daemon")
+        stay()
+
+
+def closed() -> None:
+    report("brood", name="closed")
+    os.closerange(0, 1024)
+    stay()
+
+
+def scrubbed() -> None:
+    report("brood", name="scrubbed")
+    sleep = shutil.which("sleep")
+    assert sleep is not None
+    os.execve(sleep, ["sleep", "600"], {})
+
+
+def breeder() -> None:
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel collects them
+    report("brood", name="breeder")
+    while time.monotonic() < END_S:
+        if os.fork() == 0:
+            time.sleep(LIFE_S)
+            os._exit(0)
+        time.sleep(BIRTHS_EVERY_S)
+
+
+def comet() -> None:
+    report("brood", name="comet")
+    while time.monotonic() < END_S:
+        if os.fork() != 0:
+            os._exit(0)
+        time.sleep(LINK_S)
+
+
+LOCK_FD = os.open(f"brood-{os.environ['RALLYPOINT_JOB_ID']}", os.O_RDWR | os.O_CREAT, 0o600)
+os.set_inheritable(LOCK_FD, True)  # for the one that becomes another program
+HAS_BROOD = os.environ["LOCAL_RANK"] == "0"
+ELDERS = find_elders()
+WAS_FREE = not HAS_BROOD or is_free(LOCK_FD)
+LINE = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+LINE.bind("")
+LINE.connect("\0" + os.environ["E2E_MAILBOX"])
+report("elders", pids=ELDERS, was_free=WAS_FREE)
+if HAS_BROOD:
+    fcntl.flock(LOCK_FD, fcntl.LOCK_SH)
+    for life in (session, daemon, closed, scrubbed, breeder, comet):
+        descend(life)
+else:
+    os.close(LOCK_FD)
+    for signum in STOPS:
+        signal.signal(signum, signal.SIG_IGN)
+report(
+    "started",
+    parent=os.getppid(),
+    argv=sys.argv[1:],
+    env=dict(os.environ),
+    at_s=time.monotonic(),
+)
+while True:
+    match json.loads(LINE.recv(4096)):
+        case ["exit", code]:
+            sys.exit(int(code))
