@@ -8,6 +8,7 @@ import os
 import pty
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -94,6 +95,7 @@ def test_no_round_touches_an_earlier_rounds_files(world: World) -> None:
         worker.tell("exit", "0")
 
     assert [first.wait(), second.wait()] == [0, 0]
+    assert [worker.env["TORCHELASTIC_ERROR_FILE"] for worker in both][1] == ""
     assert second.stdout() == "again"
     assert {path: text for path, text in files(folder).items() if text} == {
         "attempt_0/0/stdout.log": "alone\n",
@@ -118,21 +120,6 @@ def test_success_leaves_nothing_and_failure_its_record(world: World) -> None:
     failing.tell("exit", "1")
     assert bad.wait() == 1
     assert [file for file in Path(env["TMPDIR"]).rglob("*") if file.is_file()] == [path]
-
-
-def test_report_comes_after_what_the_workers_wrote(world: World) -> None:
-    """The last that a worker said stands before the report, also when it is a lot."""
-    agent = world.agent("a", "--tee=3")
-    (worker,) = world.mailbox.workers(1)
-    worker.tell("flood", "5")
-    worker.tell("say", "last words")
-    worker.tell("exit", "3")
-
-    assert agent.wait() == 1
-    said = agent.said()
-    assert said[0] == "[default0]:last words"
-    assert said[-1] == "node-agent: the job has failed"
-    assert len(agent.stdout().splitlines()) == 50_000
 
 
 def test_hidden_workers_failure_is_told(world: World) -> None:
@@ -180,14 +167,17 @@ def test_terminal_stays_a_terminal(world: World) -> None:
 class Screen:
     """A console in place of the agent's two streams; reads when it is told to."""
 
+    END = b"\0"
+    KEPT_BYTES = 10_000_000
+
     def __init__(self, folder: Path) -> None:
         self._path = folder / "screen"
         os.mkfifo(self._path)
         self._fd = os.open(self._path, os.O_RDWR)
         self._reader: threading.Thread | None = None
-        self._is_over = threading.Event()
-        self.shown = 0
-        """Bytes that were read."""
+        self._kept = b""
+        self.size = 0
+        """Bytes that were shown."""
 
     def start(self, world: World, argv: list[str]) -> Command:
         """Start a command that writes here."""
@@ -200,17 +190,32 @@ class Screen:
         self._reader.start()
 
     def _read(self, slow_s: float) -> None:
-        for _ in range(round(slow_s / 0.05)):
-            self.shown += len(os.read(self._fd, 50_000))
-            self._is_over.wait(0.05)
-        while not self._is_over.is_set():
-            self.shown += len(os.read(self._fd, 1_000_000))
+        hurry_s = time.monotonic() + slow_s
+        while True:
+            is_slow = time.monotonic() < hurry_s
+            data = os.read(self._fd, 50_000 if is_slow else 1_000_000)
+            self.size += len(data.removesuffix(self.END))
+            if self.size < self.KEPT_BYTES:
+                self._kept += data
+            if data.endswith(self.END):
+                return
+            if is_slow:
+                time.sleep(0.05)  # it is what a slow console does
+
+    def text(self) -> str:
+        """Return all that was shown, if it is not too much; the command must have ended."""
+        self.stop()
+        return self._kept.removesuffix(self.END).decode()
+
+    def stop(self) -> None:
+        """Read to the end; nobody may write any more."""
+        if self._reader is not None:
+            os.write(self._fd, self.END)
+            self._reader.join()
+            self._reader = None
 
     def close(self) -> None:
-        self._is_over.set()
-        if self._reader is not None:
-            os.write(self._fd, b"\n")  # wakes the reader
-            self._reader.join()
+        self.stop()
         os.close(self._fd)
 
 
@@ -219,6 +224,26 @@ def screen(tmp_path: Path) -> Iterator[Screen]:
     screen = Screen(tmp_path)
     yield screen
     screen.close()
+
+
+def test_report_comes_after_what_the_workers_wrote(world: World, screen: Screen) -> None:
+    """A worker says a lot and dies, and the console is slow: its last words come before the report,
+    and nothing is missing."""
+    agent = screen.start(world, world.argv("a", "--tee=3", "--log-dir=/dev/null"))
+    (worker,) = world.mailbox.workers(1)
+    worker.tell("flood", "1")
+    worker.tell("say", "last words")
+    worker.tell("exit", "3")
+    screen.read(slow_s=1)
+
+    assert agent.wait() == 1
+    lines = screen.text().splitlines()
+    report = lines.index("=" * 64)
+    said = [line for line in lines[:report] if line.startswith("[default0]:")]
+    out = [f"[default0]:{number:099d}" for number in range(10_000)]
+    assert [line for line in said if line != "[default0]:last words"] == out
+    assert len(said) == 10_001
+    assert lines[-1] == "node-agent: the job has failed"
 
 
 def read_peak_kb(pid: int) -> int:
@@ -250,9 +275,8 @@ async def test_flood(
     time, and the agent stays small; also when the console takes 1 MB/s for a while."""
     folder = world.folder / "logs"
     async with hearing(monkeypatch) as pulse:
-        world.target = pulse.target
         flags = (f"--coordinator={pulse.target}", f"--log-dir={folder}", "--tee=3")
-        agent = screen.start(world, world.argv("a", *flags))
+        agent = screen.start(world, world.argv("a", *flags, "--log-level=error"))
         (worker,) = await asyncio.to_thread(world.mailbox.workers, 1)
         began = pulse.count()
         screen.read(slow_s)
@@ -266,7 +290,8 @@ async def test_flood(
     assert longest_s < LATE_S
     assert peak_kb < MEMORY_KB_MAX
     assert await asyncio.to_thread(sum_file, folder) == sum_flood()
-    assert screen.shown >= FLOOD_MB * 10_000 * len(f"[default0]:{0:099d}\n")
+    screen.stop()
+    assert screen.size == FLOOD_MB * 10_000 * len(f"[default0]:{0:099d}\n")
 
 
 @pytest.mark.parametrize("flags", [(), ("--tee=3",)])

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from itertools import pairwise
 
 import pytest
 
@@ -27,10 +28,11 @@ class Pulse:
         self.target = ""
         """host:port of the coordinator."""
         self._beats_s: list[float] = []
-        self._changed = asyncio.Condition()
+        self._came = asyncio.Event()
 
     def note(self) -> None:
         self._beats_s.append(time.monotonic())
+        self._came.set()
 
     def count(self) -> int:
         return len(self._beats_s)
@@ -40,12 +42,12 @@ class Pulse:
         wanted = self.count() + count
         async with asyncio.timeout(LIMIT_S):
             while self.count() < wanted:
-                await asyncio.sleep(INTERVAL_S / 4)
+                self._came.clear()
+                await self._came.wait()
 
     def longest_s(self, since: int) -> float:
         """Return the longest time between two beats, from the given one on."""
-        beats_s = self._beats_s[since:]
-        return max(b - a for a, b in zip(beats_s, beats_s[1:], strict=False))
+        return max(b - a for a, b in pairwise(self._beats_s[since:]))
 
 
 @asynccontextmanager

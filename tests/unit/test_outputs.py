@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from rallypoint.agent import console
 from rallypoint.agent.console import Console, Consoles
 from rallypoint.agent.core.model import RunOrder
 from rallypoint.agent.destinations import ALL, Choice, Destinations, OutputSpec, Ranks, Streams
@@ -239,9 +240,10 @@ async def test_full_disk_is_told_once_and_the_console_goes_on(
 
 
 async def test_file_is_complete_although_the_console_stands_still(
-    screen: Screen, tmp_path: Path
+    screen: Screen, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody reads the console: the agent ends in time, and the files have everything."""
+    monkeypatch.setattr(console, "LAST_BYTES_MAX", console.PIECES_BYTES_MAX)
     found = outputs(screen, OutputSpec(str(tmp_path), tee=choose(3)))
     found.begin(ORDER)
     size = 1_000_000
