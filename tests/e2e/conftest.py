@@ -1,12 +1,23 @@
 """What end-to-end tests share: a coordinator for all of them, and a world for each."""
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from support.commands import Command
-from support.world import World
+pytest.register_assert_rewrite("support.scenarios")
+
+from support.commands import Command  # noqa: E402  # after the line above
+from support.world import World  # noqa: E402
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_nohup() -> Iterator[None]:
+    """Agents start with SIGHUP as it is on a terminal, also where the tests run under nohup."""
+    before = signal.signal(signal.SIGHUP, lambda *_: None)  # what is handled is reset by exec
+    yield
+    signal.signal(signal.SIGHUP, before)
 
 
 @pytest.fixture(scope="session")

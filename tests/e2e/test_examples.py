@@ -21,7 +21,7 @@ MISHAP = str(WORKERS / "mishap.py")
 TORCHRUN = str(Path(sysconfig.get_path("scripts"), "torchrun"))
 TWO = ("--nproc-per-node", "2")
 WATCHED = {"TORCHELASTIC_ENABLE_FILE_TIMER": "1"}
-LIMIT_S = 60.0
+LIMIT_S = 100.0
 """For one run: the import of torch takes most of it, and more on a busy machine."""
 
 
@@ -93,4 +93,23 @@ def test_script_resumes_after_a_crash(
     assert [line for line in lines if line.startswith(("epoch", "test"))] == [
         line for line in under_torchrun[script] if line.startswith(("epoch", "test"))
     ]
+    assert world.left() == []
+
+
+def test_timers_are_served_as_torchruns_are(
+    world: World, under_torchrun: dict[str, list[str]]
+) -> None:
+    """A worker that hangs beyond its timer is ended, and the job resumes; torchrun's would end.
+
+    Both launchers say where timers are to be set; the script says whether it was told.
+    """
+    hanging = [MISHAP, "hang", "40", str(EXAMPLES / ELASTIC), f"--checkpoint={world.folder}/saved"]
+    flags = ("--standalone", "--max-restarts=1")
+    agent = start(world, [*hanging, "--step-limit=4"], *flags, watched=True)
+    lines = lines_of(agent)
+
+    assert under_torchrun[ELASTIC][0] == "restart 0: 2 workers begin, each step is bounded"
+    assert lines[0] == under_torchrun[ELASTIC][0]
+    assert "restart 1: 2 workers resume after epoch 2, each step is bounded" in lines
+    assert lines[-1] == under_torchrun[ELASTIC][-1]
     assert world.left() == []

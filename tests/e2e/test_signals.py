@@ -146,16 +146,19 @@ def test_signal_while_the_agent_starts(world: World, signum: signal.Signals) -> 
 
 
 def test_signal_that_only_tells_something(world: World) -> None:
-    """Workers get it, each time, and go on; so does the agent."""
+    """Workers get it, each time, and go on; so does the agent, and so do children of workers."""
     agent = world.agent("a", "--signals-to-handle=term,SIGUSR1,Usr2", nproc=2)
     workers = world.mailbox.workers(2)
     for worker in workers:
         teach(world, worker, USR1="ignore", USR2="ignore")
+        worker.tell("fork")
+    children = {child.pid for child in world.mailbox.wait("child", len(workers))}
     for count, signum in enumerate((signal.SIGUSR1, signal.SIGUSR2, signal.SIGUSR1), start=1):
         agent.signal(signum)
         for worker in workers:
             world.mailbox.wait("signalled", count, pid=worker.pid)
 
+    assert children <= set(world.marked())
     for worker in workers:
         assert signals_of(world, worker) == [signal.SIGUSR1, signal.SIGUSR2, signal.SIGUSR1]
         assert worker.env["TORCHELASTIC_SIGNALS_TO_HANDLE"] == "SIGTERM,SIGUSR1,SIGUSR2"
@@ -189,6 +192,21 @@ def test_signal_that_tells_something_to_nobody(world: World) -> None:
 
     assert unheard["signal"] == "SIGUSR1"
     assert [agent.wait(), other.wait()] == [0, 0]
+
+
+def test_job_outlives_its_terminal_under_nohup(world: World) -> None:
+    """SIGHUP, ignored when the agent began, stays so: unless it is asked for by name."""
+    agent = world.agent("a", nnodes="2", prefix=["nohup"])
+    other = world.agent("b", "--signals-to-handle=HUP", nnodes="2", prefix=["nohup"])
+    workers = world.mailbox.workers(2)
+    agent.signal(signal.SIGHUP)
+    other.signal(signal.SIGHUP)
+
+    assert other.wait(limit_s=5) == 128 + signal.SIGHUP
+    assert agent.is_running()
+    assert workers[0].env["TORCHELASTIC_SIGNALS_TO_HANDLE"] == "SIGTERM,SIGINT,SIGQUIT"
+    agent.signal(signal.SIGTERM)
+    assert agent.wait(limit_s=5) == 128 + signal.SIGTERM
 
 
 @pytest.mark.parametrize("signum", SIGNALS[1:])

@@ -63,6 +63,11 @@ class Bench:
     def release(self, pid: int, scope: str = "step") -> None:
         self.write(line(pid, -1, scope, 0))
 
+    async def read(self) -> None:
+        """Let the loop see what was written, and then read it."""
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+
     def close(self) -> None:
         os.close(self._client)
         self.timers.close()
@@ -173,15 +178,14 @@ async def test_release_that_is_not_read_yet_counts(bench: Bench) -> None:
     """An agent that was held up for longer than a timer lets nobody pay for it."""
     child = bench.child(0)
     bench.set(child.pid, SOON_S)
-    await asyncio.sleep(0)
+    await bench.read()
     bench.release(child.pid)
     bench.set(child.pid, LATER_S, "other")
     until_s = time.monotonic() + 2 * SOON_S
     while time.monotonic() < until_s:
         pass
     with capture_logs() as logs:
-        for _ in range(3):
-            await asyncio.sleep(0)
+        bench.timers._expire()  # as when the lines come while the loop is on its way to this
 
     assert (child.poll(), logs) == (None, [])
 
@@ -220,13 +224,24 @@ async def test_junk_is_skipped(bench: Bench, junk: bytes) -> None:
         bench.write(junk)
         whole = line(child.pid, 0)
         bench.write(whole[:20])
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
+        await bench.read()
         bench.write(whole[20:])
         assert await death(child) == -KILL
 
     events = [log["event"] for log in logs]
     assert events == ["timer_request_skipped", "timer_expired"]
+
+
+async def test_rest_of_a_line_that_is_too_long_is_no_line(bench: Bench) -> None:
+    """What looks like a request in it is none."""
+    spared, child = bench.child(), bench.child()
+    bench.write(b"x" * (LINE_BYTES_MAX + 1))
+    await bench.read()
+    bench.set(spared.pid, -1)
+    bench.set(child.pid, 0)
+
+    assert await death(child) == -KILL
+    assert spared.poll() is None
 
 
 async def test_pending_timers_are_limited(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -249,8 +264,7 @@ async def test_what_is_over_is_forgotten(bench: Bench) -> None:
     ended, swept, unread, last = (bench.child(local_rank) for local_rank in range(4))
     bench.set(ended.pid, SOON_S)
     bench.set(swept.pid, SOON_S)
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
+    await bench.read()
     assert bench.timers.ended(ended.pid) is None
     bench.set(unread.pid, SOON_S)
     bench.timers.clear()

@@ -339,9 +339,7 @@ class Agent:
         loop = asyncio.get_running_loop()
         become_subreaper()
         async with asyncio.TaskGroup() as tasks:
-            settings, plugin = self.settings, None
-            if settings.logs_plugin is not None:
-                plugin = LogsPlugin(settings.logs_plugin, settings.environment)
+            settings = self.settings
             self.link = Link(settings.coordinator, settings.incarnation, self)
             self.supervisor = Supervisor(
                 host=host,
@@ -357,14 +355,12 @@ class Agent:
                     LogFolder(settings.output.log_dir, settings.job_id),
                     node_name=lambda: self.node_name,
                 ),
-                plugin=plugin,
+                plugin=await self._begin_plugin(),
                 is_wanted=self.is_wanted,
             )
             # Before anything that has to be removed again is made.
             for signum in settings.signals:
                 loop.add_signal_handler(signum, self.post, inputs.SignalReceived(signum))
-            if plugin is not None:
-                await plugin.begin()
             try:
                 self.supervisor.attach()
             except TimerFileRefused as error:
@@ -389,6 +385,13 @@ class Agent:
         if events is not None and ending is not None:
             is_orderly = ending.kind is GoodbyeKind.FINISHED or ending.exit_code == 0
             events.ended(is_orderly=is_orderly, text=ending.text)
+
+    async def _begin_plugin(self) -> LogsPlugin | None:
+        if self.settings.logs_plugin is None:
+            return None
+        plugin = LogsPlugin(self.settings.logs_plugin, self.settings.environment)
+        await plugin.begin()
+        return plugin
 
     async def _let_reports_out(self) -> None:
         """Wait until the last report was acknowledged, if there is anybody to do so."""

@@ -51,6 +51,8 @@ TEARDOWN_MS = 10_000
 _WORKERS_MAX = 1 << 16
 _SOCKET_PATH_BYTES_MAX = 107
 """sizeof sun_path in unix(7), without the NUL."""
+_SOCKET_BELOW = len("/1000000/1000/server")
+"""Room for the socket of a worker below the agent's own folder."""
 
 
 @dataclass(slots=True)
@@ -91,9 +93,9 @@ class Supervisor:
     _fence_at_ms: int | None = None
     """When the helper kills everything, by the monotonic clock; None: never."""
     _folder: Path | None = None
+    _timers: Timers = field(init=False)
     _asking: tuple[RunOrder, asyncio.Task[None]] | None = None
     """The round of which the plug-in was asked last."""
-    _timers: Timers = field(init=False)
 
     def attach(self) -> None:
         """Begin to listen to the helper process, and to timers where those are wanted.
@@ -110,7 +112,17 @@ class Supervisor:
     def _own_folder(self) -> Path:
         if self._folder is None:
             self._folder = Path(tempfile.mkdtemp(prefix="rallypoint_"))
+            if not self._has_sockets(self._folder):
+                why = "too long for a socket: set a shorter TMPDIR"
+                log.warning("worker_server_off", folder=str(self._folder), why=why)
         return self._folder
+
+    def _folder_of(self, order: RunOrder, local_rank: int) -> Path:
+        return self._own_folder() / str(order.number) / str(local_rank)
+
+    @staticmethod
+    def _has_sockets(folder: Path) -> bool:
+        return len(os.fsencode(folder)) + _SOCKET_BELOW <= _SOCKET_PATH_BYTES_MAX
 
     def start(self, order: RunOrder) -> None:
         """Start the workers of a round, in rank order; with a plug-in, when it has answered."""
@@ -123,7 +135,7 @@ class Supervisor:
         ranks = range(order.local_world_size)
         try:
             answer = await plugin.ask({rank: self._our_environment(order, rank) for rank in ranks})
-        except (LogsPluginError, OSError) as error:
+        except LogsPluginError as error:
             self._refuse(order, ranks, str(error))
         else:
             self._start(order, answer)
@@ -161,7 +173,7 @@ class Supervisor:
             self.post(inputs.WorkerNotStarted(order.number, local_rank, text))
 
     def _spawn(self, order: RunOrder, local_rank: int, added: Mapping[str, str]) -> None:
-        self._worker_folder(order, local_rank).mkdir(parents=True, exist_ok=True)
+        self._folder_of(order, local_rank).mkdir(parents=True, exist_ok=True)
         python = self.environment.get("PYTHON_EXEC") or sys.executable
         worker_id = _worker_id(order.number, local_rank)
         with self.outputs.open(order, local_rank) as output:
@@ -189,6 +201,8 @@ class Supervisor:
     def _environment(
         self, order: RunOrder, local_rank: int, error_file: str, parent: Mapping[str, str]
     ) -> dict[str, str]:
+        folder = self._own_folder()
+        server = str(self._folder_of(order, local_rank) / "server")
         return worker_environment(
             parent,
             order,
@@ -196,16 +210,13 @@ class Supervisor:
             job_id=self.job_id,
             files=WorkerFiles(
                 error=error_file,
-                notices=str(notice_file(self._own_folder(), order.number)),
-                server=_socket_path(self._worker_folder(order, local_rank)),
+                notices=str(notice_file(folder, order.number)),
+                server=server if self._has_sockets(folder) else "",
                 timers=self._timers.path,
             ),
             virtual_local_rank=self.launch.virtual_local_rank,
             ours=self.variables(),
         )
-
-    def _worker_folder(self, order: RunOrder, local_rank: int) -> Path:
-        return self._own_folder() / str(order.number) / str(local_rank)
 
     def signal(self, signum: int) -> None:
         """Signal the group of every worker that lives."""
@@ -315,7 +326,9 @@ class Supervisor:
         oom_killed = self.oom.ended(event.pid, is_suspect=is_suspect)
         path = worker.output.error_file if event.exit_code != 0 else ""
         error = read_error_file(Path(path), ended_s) if path else None
-        error_file = path if error is not None else ""
+        # A path may have bytes that are no text; the wire takes only text.
+        told_path = os.fsencode(path).decode(errors="replace")
+        error_file = told_path if error is not None else ""
         if error is None and worker.uncaught is not None:
             age_ms = (seen_ns - worker.uncaught_ns) // 1_000_000
             error = replace(worker.uncaught, before_exit_ms=max(0, age_ms))
@@ -336,15 +349,6 @@ class Supervisor:
                 error_file=error_file,
             )
         )
-
-
-def _socket_path(folder: Path) -> str:
-    """Return a path that a Unix socket can have; empty when the folder's is too long for any."""
-    path = str(folder / "server")
-    if len(os.fsencode(path)) <= _SOCKET_PATH_BYTES_MAX:
-        return path
-    log.warning("worker_server_off", path=path, why="too long for a socket: set a shorter TMPDIR")
-    return ""
 
 
 def _worker_id(round: int, local_rank: int) -> int:

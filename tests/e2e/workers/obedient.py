@@ -10,6 +10,7 @@ It reports `started` with its environment, then waits for words:
     flood MB           write so many megabytes of numbered lines, then report `flooded`
     pour               write to standard output and error without end
     spawn              start a grandchild in a session of its own that ignores TERM
+    fork               start a child that handles no signal and stays in this group
     TERM|INT ignore    report the signal from now on, and go on
     TERM|INT obey      report it and end with 0
     TERM|INT mute      report it and end with 9
@@ -56,6 +57,15 @@ def spawn() -> None:
             signal.pause()
 
 
+def fork() -> None:
+    if os.fork() == 0:
+        for signum in (signal.SIGUSR1, signal.SIGUSR2):
+            signal.signal(signum, signal.SIG_DFL)
+        report("child")
+        while True:
+            signal.pause()
+
+
 def flood(megabytes: int) -> None:
     """Write numbered lines of 100 bytes."""
     for block in range(megabytes * 10):
@@ -89,10 +99,8 @@ def obey(words: list[str]) -> None:
                 json.dump({"message": {"message": text, "extraInfo": {}}}, file)
         case ["flood", megabytes]:
             flood(int(megabytes))
-        case ["pour"]:
-            pour()
-        case ["spawn"]:
-            spawn()
+        case [deed]:
+            {"pour": pour, "spawn": spawn, "fork": fork}[deed]()
         case [name, manner]:
             handle(name, manner)
 

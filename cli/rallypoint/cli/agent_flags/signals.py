@@ -9,7 +9,7 @@ from rallypoint.agent.core.signals import TELLING
 from rallypoint.cli.flags import Parser, fail, seconds_ms, signal_number
 
 USUAL = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
-"""What torchrun handles when nothing else is said."""
+"""Handled when nothing else is said, as by torchrun."""
 OWN = frozenset(
     {
         signal.SIGABRT,
@@ -55,7 +55,11 @@ def add(parser: Parser) -> None:
 def check(args: argparse.Namespace, prog: str) -> None:
     """Refuse a drain that nothing begins; fill in which signals are handled."""
     if args.signals_to_handle is None:
-        args.signals_to_handle = USUAL
+        # Who ignores SIGHUP (nohup) wants the job to outlive the terminal; torchrun ends.
+        is_unwanted = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+        args.signals_to_handle = tuple(
+            one for one in USUAL if one is not signal.SIGHUP or not is_unwanted
+        )
     if args.drain_timeout and signal.SIGTERM not in args.signals_to_handle:
         fail(prog, "--drain-timeout needs SIGTERM among --signals-to-handle")
 
