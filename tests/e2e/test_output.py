@@ -238,7 +238,7 @@ def test_report_comes_after_what_the_workers_wrote(world: World, screen: Screen)
 
     assert agent.wait() == 1
     lines = screen.text().splitlines()
-    report = lines.index("=" * 60)
+    report = next(at for at, line in enumerate(lines) if set(line) == {"="})
     said = [line for line in lines[:report] if line.startswith("[default0]:")]
     out = [f"[default0]:{number:099d}" for number in range(10_000)]
     assert [line for line in said if line != "[default0]:last words"] == out
