@@ -15,12 +15,12 @@ import pytest
 
 from support.commands import Command
 from support.launchers import Launcher, Ran, Scenario, run_scenario
-from support.scenarios import failures, launch, output
+from support.scenarios import failures, groups, launch, output
 from support.world import World
 
 SCENARIOS = [
     scenario
-    for module in (launch, output, failures)
+    for module in (launch, groups, output, failures)
     for scenario in vars(module).values()
     if isinstance(scenario, Scenario)
 ]

@@ -48,6 +48,8 @@ class Told:
     """Whether standard input, output and error are a terminal."""
     files: list[int]
     """Descriptors that were open when it began."""
+    limits: dict[str, Any]
+    """Umask, resource limits and the like."""
     stdin: str | None
 
     @property
@@ -116,7 +118,7 @@ class Ran:
             if path.is_file():
                 top, *rest = path.relative_to(below).parts
                 assert top.startswith(f"{run}_"), path
-                found["/".join(rest)] = path.read_text(errors="replace")
+                found["/".join(rest)] = path.read_bytes().decode(errors="replace")
         return found
 
 

@@ -62,7 +62,7 @@ def failure(ran: Ran) -> None:
     )
 
 
-@scenario("tell.py signal=SIGKILL")
+@scenario("tell.py signal=SIGKILL", env={"TORCHELASTIC_ERROR_FILE": "root.json"})
 def death_by_a_signal(ran: Ran) -> None:
     """A signal is named."""
     (told,) = ran.told
@@ -72,6 +72,11 @@ def death_by_a_signal(ran: Ran) -> None:
     assert "  <NO_OTHER_FAILURES>" in report(ran)
     assert cause["exitcode"] == f"-9 (pid: {told.pid}) (SIGKILL)"
     assert cause["traceback"] == f"Signal 9 (SIGKILL) received by PID {told.pid}"
+    assert (ran.folder / "root.json").exists() == ran.expected(
+        torchrun=False,
+        node_agent=True,
+        why="whoever waits for the root cause gets one, also if the worker could not write it",
+    )
 
 
 @scenario(
@@ -145,6 +150,15 @@ def restarts_used_up(ran: Ran) -> None:
     assert ran.codes == [1]
     assert len(ran.told) == 2
     assert root_cause(ran)["exitcode"] == f"4 (pid: {ran.told[1].pid})"
+
+
+@scenario("--max-restarts 6 tell.py exit=3")
+def crash_loop(ran: Ran) -> None:
+    """What fails again and again in the same way, right after its start, will go on to."""
+    assert ran.codes == [1]
+    assert len(ran.told) == ran.expected(
+        torchrun=7, node_agent=5, why="--crash-loop 5 ends the run early; 0 turns it off"
+    )
 
 
 @scenario("--no-python ./tell.sh exit=3")

@@ -1,13 +1,12 @@
-"""What workers are started as: command line, environment, ranks; on one node and on two."""
+"""What workers of one node are started as: command line, environment, ranks."""
 
 from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 
-from support.commands import Command
 from support.launchers import Ran, scenario
-from support.world import World
 
 NAMES = frozenset(
     """
@@ -106,12 +105,55 @@ def operators_environment(ran: Ran) -> None:
     assert ran.values(*names) == ["0 3 0 ü", "1 3 0 ü"]
 
 
-@scenario("--standalone --nproc-per-node 2 tell.py")
+@scenario(
+    "tell.py",
+    prefix="bash -c 'umask 027; ulimit -Sn 300; ulimit -c 0; exec nice -n 3 taskset -c 0 \"$@\"' -",
+)
+def limits(ran: Ran) -> None:
+    """Umask, priority, resource limits and processors are inherited."""
+    (told,) = ran.told
+    files = told.limits.pop("files")
+
+    assert files[0] == 300
+    assert told.limits == {
+        "nice": os.nice(0) + 3,
+        "umask": 0o27,
+        "oom": Path("/proc/self/oom_score_adj").read_text().strip(),
+        "core": [0, 0],
+        "processors": [0],
+    }
+
+
+@scenario("--standalone --rdzv-id mine --nproc-per-node 2 tell.py")
 def standalone(ran: Ran) -> None:
     """A single node needs no rendezvous elsewhere, and its run a fresh name."""
     assert ran.codes == [0]
     assert ran.values(*PLACE) == ["0 0 2 2 0 1", "1 1 2 2 0 1"]
-    assert ran.values("TORCHELASTIC_RUN_ID")[0] not in ("", "-", "none")
+    assert ran.values("TORCHELASTIC_RUN_ID")[0] not in ("", "-", "none", "mine")
+
+
+@scenario("--rdzv-id mine tell.py")
+def name_of_a_single_node(ran: Ran) -> None:
+    """A name alone makes no rendezvous."""
+    assert ran.codes == [0]
+    assert (ran.values("TORCHELASTIC_RUN_ID") == ["mine"]) == ran.expected(
+        torchrun=False, node_agent=True, why="who names a job wants it to have that name"
+    )
+
+
+@scenario("--start-method walk tell.py")
+def unknown_choice(ran: Ran) -> None:
+    """Where there is a choice, another word is refused; nothing is started."""
+    assert ran.codes == [2]
+    assert "'walk'" in ran.err.splitlines()[-1]
+    assert ran.told == []
+
+
+@scenario("--numa-binding node tell.py", env=NO_GPU)
+def binding_without_gpus(ran: Ran) -> None:
+    """There is nothing to be near to; nothing is started."""
+    assert ran.codes == [ran.expected(torchrun=1, node_agent=2, why=USAGE)]
+    assert ran.told == []
 
 
 @scenario("--nproc-per-node=2 -m package.tell one")
@@ -345,124 +387,3 @@ def timer(ran: Ran) -> None:
     """With the watchdog turned on workers are told where its pipe is."""
     assert ran.codes == [0]
     assert added(ran) == NAMES | {"TORCHELASTIC_TIMER_FILE"} | ours(ran)
-
-
-@scenario("--nproc-per-node 2 --rdzv-backend=c10d --rdzv-endpoint=localhost:0 tell.py")
-def rendezvous_on_this_node(ran: Ran) -> None:
-    """The recipe for several jobs on one machine."""
-    assert ran.codes == [0]
-    assert ran.values(*PLACE) == ["0 0 2 2 0 1", "1 1 2 2 0 1"]
-    (run,) = set(ran.values("TORCHELASTIC_RUN_ID"))
-    assert (run == "none") == ran.expected(
-        torchrun=True, node_agent=False, why="jobs without a name must not meet"
-    )
-
-
-@scenario("--nproc-per-node 2 --node-rank 0 --master-addr 127.0.0.1 --master-port @port tell.py")
-def master_port(ran: Ran) -> None:
-    """The store of the group is where the operator wants it."""
-    assert ran.codes == [0]
-    assert ran.values("MASTER_ADDR", "MASTER_PORT") == [f"127.0.0.1 {ran.port}"] * 2
-
-
-@scenario("--nproc-per-node 2 --max-restarts 1 allreduce.py 1/exit=3@0")
-def process_group(ran: Ran) -> None:
-    """A plain script with a process group adds up what its ranks have, after a restart too."""
-    assert ran.codes == [0]
-    assert ran.values("TOTAL") == ["3.0"] * 4
-
-
-@scenario(
-    "--nnodes 2 --nproc-per-node 2 --rdzv-backend c10d --rdzv-endpoint 127.0.0.1:@port "
-    "--rdzv-id twins --max-restarts 2 tell.py",
-    nodes=("", ""),
-)
-def two_nodes(ran: Ran) -> None:
-    """Two nodes that were told of one rendezvous are one group."""
-    assert ran.codes == [0, 0]
-    assert ran.values(*PLACE) == ["0 0 4 2 0 2", "1 1 4 2 0 2", "2 0 4 2 1 2", "3 1 4 2 1 2"]
-    assert ran.values(*ROLE) == [f"default {rank} 4" for rank in range(4)]
-    assert ran.values("TORCHELASTIC_RUN_ID", "TORCHELASTIC_MAX_RESTARTS") == ["twins 2"] * 4
-    assert len(set(ran.values("MASTER_ADDR", "MASTER_PORT"))) == 1
-
-
-@scenario(
-    "--nnodes=2 --master-addr 127.0.0.1 --master-port @port tell.py",
-    nodes=(
-        "--node-rank 1 --nproc-per-node 1 --role judge",
-        "--node-rank 0 --nproc-per-node 3 --role trainer",
-    ),
-)
-def two_nodes_static(ran: Ran) -> None:
-    """In the static style each node has the rank it was given, and may have workers and a role of
-    its own."""
-    assert ran.codes == [0, 0]
-    assert ran.values(*PLACE) == ["0 0 4 3 0 2", "1 1 4 3 0 2", "2 2 4 3 0 2", "3 0 4 1 1 2"]
-    assert ran.values(*ROLE) == ["trainer 0 3", "trainer 1 3", "trainer 2 3", "judge 0 1"]
-    assert set(ran.values("MASTER_ADDR")) == {"127.0.0.1"}
-
-
-def _fail_once(world: World, commands: list[Command]) -> None:
-    """Rank 0 of the first round fails; everybody in the second one has done its work."""
-    world.mailbox.wait("started", 2)
-    first = sorted(world.mailbox.started(), key=lambda worker: worker.rank)
-    first[0].tell("exit", "3")
-    world.mailbox.wait("started", 4)
-    for worker in world.mailbox.started()[2:]:
-        worker.tell("exit", "0")
-
-
-@scenario(
-    "--nnodes 1:2 --max-restarts 1 --rdzv-backend c10d --rdzv-endpoint 127.0.0.1:@port "
-    "--rdzv-id phoenix tell.py obey",
-    nodes=("", ""),
-    drive=_fail_once,
-)
-def elastic_restart(ran: Ran) -> None:
-    """One failure restarts the workers of both nodes, in a group of two again."""
-    assert ran.codes == [0, 0]
-    told = sorted(ran.told, key=lambda one: one.at_s)
-    assert [sorted(one.rank for one in half) for half in (told[:2], told[2:])] == [[0, 1], [0, 1]]
-    assert {one.env["WORLD_SIZE"] for one in told} == {"2"}
-    assert sorted(one.env["TORCHELASTIC_RESTART_COUNT"] for one in told[2:]) == ran.expected(
-        torchrun=["0", "1"],
-        node_agent=["1", "1"],
-        why="restarts are counted once for the job, not by each agent: all workers see one count",
-    )
-
-
-@scenario(
-    "--nnodes 1:2 --rdzv-backend c10d --rdzv-endpoint 127.0.0.1:@port --rdzv-id few "
-    "--rdzv-conf last_call_timeout=1,join_timeout=60,keep_alive_interval=2 tell.py"
-)
-def fewer_nodes_than_asked_for(ran: Ran) -> None:
-    """After the last call the group begins with as many nodes as there are."""
-    assert ran.codes == [0]
-    assert ran.values(*PLACE) == ["0 0 1 1 0 1"]
-
-
-@scenario(
-    "--nnodes 2 --rdzv-backend c10d --rdzv-endpoint 127.0.0.1:@port --rdzv-id lonely "
-    "--rdzv-conf join_timeout=2 tell.py"
-)
-def too_few_nodes(ran: Ran) -> None:
-    """Without enough nodes within the join timeout the launcher fails, and has started nothing."""
-    assert ran.codes == [1]
-    assert ran.told == []
-    assert (
-        ran.expected(
-            torchrun="RendezvousTimeoutError",
-            node_agent="1 of at least 2 nodes were ready",
-            why="the report says who is missing, not where in the launcher it was noticed",
-        )
-        in ran.err
-    )
-
-
-@scenario("--rdzv-conf last_call_timeout=1,colour=blue tell.py")
-def unknown_rendezvous_setting(ran: Ran) -> None:
-    """A setting that nobody knows is a mistake."""
-    assert ran.codes == [
-        ran.expected(torchrun=0, node_agent=2, why="torchrun passes over misspelt settings")
-    ]
-    assert ("colour" in ran.err) == ran.expected(torchrun=False, node_agent=True, why="the same")

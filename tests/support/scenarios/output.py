@@ -140,6 +140,14 @@ def tee_by_rank(ran: Ran) -> None:
     assert heard(ran, "e") == sorted([f"e-{first.pid}", f"[default1]:e-{second.pid}"])
 
 
+@scenario("--tee 1 --log-dir logs tell.py 'part=10%\r' 'part=20%\r' part=done 'out='")
+def tee_of_a_progress_bar(ran: Ran) -> None:
+    """What was drawn over itself is still in the file; the console has a line each time."""
+    assert ran.codes == [0]
+    assert ran.files("logs") == {"attempt_0/0/stdout.log": "10%\r20%\rdone\n"}
+    assert ran.out == ["[default0]:10%", "[default0]:20%", "[default0]:done"]
+
+
 @scenario(
     f"--nproc-per-node 2 --role judge -t 3 tell.py {BOTH}",
     env={"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "${role_name}|${local_rank}|${rank}|$none> "},

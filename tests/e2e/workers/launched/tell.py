@@ -18,6 +18,7 @@ written down.
 import json
 import os
 import re
+import resource
 import runpy
 import signal
 import sys
@@ -39,6 +40,20 @@ def is_open(fd: int) -> bool:
     return True
 
 
+def limits() -> dict[str, object]:
+    """Return what a process inherits besides environment, files and folder."""
+    umask = os.umask(0)
+    os.umask(umask)
+    return {
+        "nice": os.nice(0),
+        "umask": umask,
+        "oom": Path("/proc/self/oom_score_adj").read_text().strip(),
+        "files": list(resource.getrlimit(resource.RLIMIT_NOFILE)),
+        "core": list(resource.getrlimit(resource.RLIMIT_CORE)),
+        "processors": sorted(os.sched_getaffinity(0)),
+    }
+
+
 def tell() -> None:
     command = Path("/proc/self/cmdline").read_bytes().split(b"\0")[:-1]
     told = {
@@ -50,6 +65,7 @@ def tell() -> None:
         "main": __name__,
         "session": os.getsid(0),
         "at_s": time.monotonic(),
+        "limits": limits(),
         "terminals": [os.isatty(fd) for fd in range(3)],
         "files": sorted(int(fd) for fd in os.listdir("/proc/self/fd") if is_open(int(fd))),
         "stdin": sys.stdin.read() if "stdin" in sys.argv else None,
