@@ -72,8 +72,8 @@ def test_script_does_the_same_under_both_launchers(
     ("script", "kind", "step", "resumed"),
     [
         # An epoch has 23 steps of one script, and 16 of the other.
-        (DDP, "die", 50, ["rank 0 resumes after epoch 2", "rank 1 resumes after epoch 2"]),
-        (ELASTIC, "raise", 40, ["restart 1: 2 workers resume after epoch 2"]),
+        (DDP, "die", 50, "resuming after epoch 2"),
+        (ELASTIC, "raise", 40, "restart 1: 2 workers resume after epoch 2"),
     ],
 )
 def test_script_resumes_after_a_crash(
@@ -82,14 +82,14 @@ def test_script_resumes_after_a_crash(
     script: str,
     kind: str,
     step: int,
-    resumed: list[str],
+    resumed: str,
 ) -> None:
     """It goes on from its checkpoint and ends as if nothing had happened."""
     words = [MISHAP, kind, str(step), str(EXAMPLES / script), f"--checkpoint={world.folder}/saved"]
     agent = start(world, words, "--standalone", "--max-restarts=1")
     lines = lines_of(agent)
 
-    assert sorted(line for line in lines if "resume" in line) == resumed
+    assert [line for line in lines if "resum" in line] == [resumed]
     assert [line for line in lines if line.startswith(("epoch", "test"))] == [
         line for line in under_torchrun[script] if line.startswith(("epoch", "test"))
     ]

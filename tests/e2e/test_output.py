@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import hashlib
 import os
 import pty
 import signal
+import struct
+import termios
 import threading
 import time
 from collections.abc import Iterator
@@ -161,6 +164,27 @@ def test_terminal_stays_a_terminal(world: World) -> None:
     os.close(theirs)
 
 
+def test_standard_error_on_a_terminal_is_a_terminal(world: World) -> None:
+    """Of the same size, and what is written comes out as if written there; its end is kept."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", 17, 123, 0, 0))
+    script = "test -t 2 && stty size <&2 && printf 'one\\ntwo\\r' >&2 && exit 3"
+    quoted = " ".join(
+        world.standalone("--log-level=error", "--no-python", script=("sh", "-c", f'"{script}"'))
+    )
+    agent = world.start("agent", ["bash", "-c", f'exec {quoted} 2> "$0"', os.ttyname(theirs)])
+
+    assert agent.wait() == 1
+    assert agent.stdout_line() == "17 123"
+    shown = os.read(ours, 65_536)
+    while b"has failed" not in shown:
+        shown += os.read(ours, 65_536)
+    os.close(ours)
+    os.close(theirs)
+    assert shown.startswith(b"one\r\ntwo\r=====")
+    assert b"\r\n    one\r\n    two" in shown
+
+
 # --- consoles that are slow, or stand still ---
 
 
@@ -238,7 +262,7 @@ def test_report_comes_after_what_the_workers_wrote(world: World, screen: Screen)
 
     assert agent.wait() == 1
     lines = screen.text().splitlines()
-    report = lines.index("=" * 64)
+    report = next(at for at, line in enumerate(lines) if set(line) == {"="})
     said = [line for line in lines[:report] if line.startswith("[default0]:")]
     out = [f"[default0]:{number:099d}" for number in range(10_000)]
     assert [line for line in said if line != "[default0]:last words"] == out

@@ -20,7 +20,15 @@ from rallypoint.agent.destinations import (
     compute_routes,
 )
 from rallypoint.agent.log_folder import LogFolder
-from rallypoint.agent.streams import File, FileStream, Pump, Shown, Stream, open_file
+from rallypoint.agent.streams import (
+    File,
+    FileStream,
+    Pump,
+    Shown,
+    Stream,
+    open_file,
+    open_terminal,
+)
 from rallypoint.wire.log import get_logger
 
 log = get_logger()
@@ -168,6 +176,7 @@ def _open_stream(route: Route, console: Console) -> tuple[int, Stream]:
         if route.is_shown:
             shown = Shown(console, route)
             opened.callback(shown.close)
-        read_fd, write_fd = os.pipe()
+        is_terminal = route == Route() and os.isatty(console.fd)
+        read_fd, write_fd = open_terminal(console.fd) if is_terminal else os.pipe()
         opened.pop_all()
     return write_fd, Pump(read_fd, file, shown)

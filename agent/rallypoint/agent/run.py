@@ -355,12 +355,14 @@ class Agent:
                     LogFolder(settings.output.log_dir, settings.job_id),
                     node_name=lambda: self.node_name,
                 ),
-                plugin=await self._begin_plugin(),
+                plugin=self._new_plugin(),
                 is_wanted=self.is_wanted,
             )
             # Before anything that has to be removed again is made.
             for signum in settings.signals:
                 loop.add_signal_handler(signum, self.post, inputs.SignalReceived(signum))
+            if self.supervisor.plugin is not None:
+                await self.supervisor.plugin.begin()
             try:
                 self.supervisor.attach()
             except TimerFileRefused as error:
@@ -386,12 +388,9 @@ class Agent:
             is_orderly = ending.kind is GoodbyeKind.FINISHED or ending.exit_code == 0
             events.ended(is_orderly=is_orderly, text=ending.text)
 
-    async def _begin_plugin(self) -> LogsPlugin | None:
-        if self.settings.logs_plugin is None:
-            return None
-        plugin = LogsPlugin(self.settings.logs_plugin, self.settings.environment)
-        await plugin.begin()
-        return plugin
+    def _new_plugin(self) -> LogsPlugin | None:
+        spec = self.settings.logs_plugin
+        return None if spec is None else LogsPlugin(spec, self.settings.environment)
 
     async def _let_reports_out(self) -> None:
         """Wait until the last report was acknowledged, if there is anybody to do so."""

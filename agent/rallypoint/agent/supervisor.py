@@ -135,7 +135,7 @@ class Supervisor:
         ranks = range(order.local_world_size)
         try:
             answer = await plugin.ask({rank: self._our_environment(order, rank) for rank in ranks})
-        except LogsPluginError as error:
+        except (LogsPluginError, OSError) as error:
             self._refuse(order, ranks, str(error))
         else:
             self._start(order, answer)
