@@ -58,7 +58,8 @@ class Trainer:
             model.load_state_dict(saved["model"])
             self.optimizer.load_state_dict(saved["optimizer"])
             self.epochs_run = saved["epochs_run"]
-            print(f"rank {self.rank} resumes after epoch {self.epochs_run}", flush=True)
+            if self.rank == 0:
+                print(f"resuming after epoch {self.epochs_run}", flush=True)
         self.model = DistributedDataParallel(model)
 
     def train(self, epochs: int) -> None:

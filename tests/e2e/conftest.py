@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from support.commands import Command
-from support.world import World
+pytest.register_assert_rewrite("support.scenarios")
+
+from support.commands import Command  # noqa: E402  # after the line above
+from support.world import World  # noqa: E402
 
 
 @pytest.fixture(scope="session", autouse=True)

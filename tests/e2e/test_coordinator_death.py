@@ -143,7 +143,7 @@ def test_agent_without_workers_gives_up(world: World, coordinator: Command) -> N
     coordinator.kill()
 
     assert agent.wait() == 75
-    assert agent.said() == ["node-agent: no coordinator answered for 0.5 s"]
+    assert agent.said() == [f"node-agent: no coordinator answered for 0.5 s ({world.target})"]
 
 
 def test_coordinator_that_is_told_to_end_ends_with_0(

@@ -110,6 +110,9 @@ def test_bad_usage_of_node_agent_is_one_line(
         (("PET_LABEL", "rack=1,x"), "PET_LABEL: 'x' is not KEY=VALUE"),
         (("PET_LOG_LEVEL", "loud"), "PET_LOG_LEVEL: invalid choice: 'loud'"),
         (("PET_RDZV_CONF", "=1"), "PET_RDZV_CONF: '=1' is not KEY=VALUE"),
+        (("PET_RDZV_CONF", "a=1"), "PET_RDZV_CONF: 'a' is unknown"),
+        (("PET_RDZV_ENDPOINT", "a:b"), "PET_RDZV_ENDPOINT: 'a:b' is not HOST:PORT"),
+        (("PET_LEASE", "1"), "PET_LEASE must be 1.5 to 3600 seconds"),
         (("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "x"), "TORCH_ELASTIC_SHUTDOWN_TIMEOUT: 'x' is not a"),
     ],
 )
@@ -178,7 +181,7 @@ def test_agent_without_a_coordinator_gives_up_with_75(world: World) -> None:
     assert (
         "gives up after 1 s (--coordinator-timeout)" in agent.events("coordinator_away")[0]["then"]
     )
-    assert agent.said() == ["node-agent: no coordinator answered for 1 s"]
+    assert agent.said() == [f"node-agent: no coordinator answered for 1 s ({world.target})"]
     assert world.left() == []
 
 

@@ -7,6 +7,7 @@ from random import Random
 
 import pytest
 
+from rallypoint.server.core.state import State
 from sim.bugs import BUGS, planted
 from sim.campaign import Summary, run_seed, run_seeds
 from sim.coverage import EVERY, EXPECTED, UNREACHABLE
@@ -63,6 +64,19 @@ def test_planted_bug_is_noticed(name: str) -> None:
 
     assert caught is not None, f"nobody noticed within {len(HUNT)} seeds"
     assert caught.rule in BUGS[name][1], caught.failure
+
+
+def test_stalls_spare_jobs_with_leases_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However short a lease: while all that goes wrong are stalls, no worker is stopped.
+
+    It is the longer time to return that does it: with a lease for it, one is.
+    """
+    options = {"kinds": "stall", "features": "own_lease"}
+    assert [] == [found.failure for seed in range(60) if (found := run_seed(seed, options)).failure]
+
+    monkeypatch.setattr(State, "return_ms", State.lease_ms)
+    rules = {run_seed(seed, options).rule for seed in range(60)}
+    assert "WorkersDoNotNotice" in rules
 
 
 def test_options_of_a_seed_can_be_set() -> None:

@@ -17,9 +17,9 @@ from typing import IO, Any
 
 from support.feed import LIMIT_S, Feed
 
-_SCRIPTS = Path(sysconfig.get_path("scripts"))
-COORDINATOR = str(_SCRIPTS / "coordinator")
-NODE_AGENT = str(_SCRIPTS / "node-agent")
+SCRIPTS = Path(sysconfig.get_path("scripts"))
+COORDINATOR = str(SCRIPTS / "coordinator")
+NODE_AGENT = str(SCRIPTS / "node-agent")
 
 
 class Command:

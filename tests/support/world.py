@@ -35,8 +35,8 @@ PROMPT = ("--last-call=0", "--settle-time=0", "--grow-after=0", "--restart-backo
 """Policies that make a job wait, turned off: a test that is about one turns it on again."""
 # What another launcher around the tests may have set would be passed on to workers.
 _NOT_INHERITED = (
-    *("OMP_NUM_THREADS", "LOGLEVEL", "PET_", "PYTEST_", "RALLYPOINT_", "SLURM_"),
-    *("TORCH_", "TORCHELASTIC_"),
+    *("CUDA_VISIBLE_DEVICES", "LOGLEVEL", "OMP_NUM_THREADS", "PET_", "PYTEST_", "PYTHON_EXEC"),
+    *("RALLYPOINT_", "SLURM_", "TORCH_", "TORCHELASTIC_"),
 )
 
 
@@ -77,7 +77,8 @@ class World:
         """Return the environment of the commands that this test starts."""
         name, _, value = self._mark.partition("=")
         kept = {k: v for k, v in os.environ.items() if not k.startswith(_NOT_INHERITED)}
-        return {**kept, name: value, MAILBOX_ENV: self.mailbox.name, **(extra or {})}
+        ours = {name: value, MAILBOX_ENV: self.mailbox.name, "TMPDIR": str(self.folder)}
+        return {**kept, **ours, **(extra or {})}
 
     def start(
         self, name: str, argv: Sequence[str], env: Mapping[str, str] | None = None
@@ -120,8 +121,19 @@ class World:
         prefix: Sequence[str] = (),
     ) -> Command:
         """Start an agent of this test's job; `flags` may override what is set here."""
-        argv = [
-            *prefix,
+        argv = [*prefix, *self.argv(name, *flags, nnodes=nnodes, nproc=nproc, script=script)]
+        return self.start(f"agent {name}", argv, env)
+
+    def argv(
+        self,
+        name: str,
+        *flags: str,
+        nnodes: str = "1",
+        nproc: int = 1,
+        script: Sequence[str] = (OBEDIENT,),
+    ) -> list[str]:
+        """Return the command line of such an agent."""
+        return [
             NODE_AGENT,
             f"--coordinator={self.target}",
             f"--job-id={self.job_id}",
@@ -133,7 +145,6 @@ class World:
             *flags,
             *script,
         ]
-        return self.start(f"agent {name}", argv, env)
 
     def standalone(self, *flags: str, script: Sequence[str] = (OBEDIENT,)) -> list[str]:
         """Return the command line of an agent with a coordinator of its own."""

@@ -91,7 +91,7 @@ def read(path: Path) -> ErrorRecord | None:
         ),
         (
             "a time beyond all",
-            {"message": "lost", "timestamp": 1e300},
+            {"message": "lost", "timestamp": 253_402_300_799},
             ErrorRecord("lost", "", 250),
         ),
         (

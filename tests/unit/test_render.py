@@ -231,6 +231,17 @@ def test_failures_like_the_first_are_not_told_again() -> None:
     assert lines[at + 2].startswith("  restarts")
 
 
+def test_error_of_the_first_is_not_told_again() -> None:
+    """A worker that was signalled while it ended of the same error is a line as well."""
+    exit = node_pb2.WorkerExit(exit_code=1, stderr_tail="  File x\nImportError: nothing\n")
+    also = group("Traceback:\n  File x\nImportError: nothing", (7, 7), exit="signal 15 (SIGTERM)")
+    lines = render(also, failed=1, exit=exit)
+
+    at = lines.index("  collateral: 1 more failed:")
+    assert lines[at + 1] == "    rank 7: signal 15 (SIGTERM), with the same error"
+    assert lines[at + 2].startswith("  restarts")
+
+
 def test_many_ranges_and_long_lines_are_cut() -> None:
     """A report has a line's length, however scattered the ranks and however long the error."""
     scattered = [(2 * n, 2 * n) for n in range(40)]

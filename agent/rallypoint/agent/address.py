@@ -35,7 +35,7 @@ def find_local_address(coordinator_host: str) -> str:
 def _source_address(host: str, family: int = socket.AF_UNSPEC) -> str | None:
     try:
         candidates = socket.getaddrinfo(host, 9, family, socket.SOCK_DGRAM)
-    except OSError:
+    except (OSError, UnicodeError):  # the second for what cannot be a name
         return None
     for candidate_family, kind, protocol, _, address in candidates:
         try:
@@ -56,7 +56,7 @@ def is_of_this_host(address: str) -> bool:
     """Return whether a socket here can have the address; to look up a name may take time."""
     try:
         candidates = socket.getaddrinfo(address, 0, type=socket.SOCK_DGRAM)
-    except OSError:
+    except (OSError, UnicodeError):
         return False
     for family, kind, protocol, _, found in candidates:
         with contextlib.suppress(OSError), socket.socket(family, kind, protocol) as probe:

@@ -20,7 +20,15 @@ from rallypoint.agent.destinations import (
     compute_routes,
 )
 from rallypoint.agent.log_folder import LogFolder
-from rallypoint.agent.streams import File, FileStream, Pump, Shown, Stream, open_file
+from rallypoint.agent.streams import (
+    File,
+    FileStream,
+    Pump,
+    Shown,
+    Stream,
+    open_file,
+    open_terminal,
+)
 from rallypoint.wire.log import get_logger
 
 log = get_logger()
@@ -58,7 +66,7 @@ class WorkerOutput:
     def close(self) -> None:
         """Close the agent's copies of the descriptors."""
         for fd in (self.stdout_fd, self.stderr_fd):
-            if fd > 2:
+            if fd >= 0:
                 os.close(fd)
 
     def tail(self) -> str:
@@ -123,7 +131,7 @@ class WorkerOutputs:
         found = WorkerOutput("" if error_file == os.devnull else error_file)
         try:
             if out == Route():
-                found.stdout_fd = self.consoles.out.fd
+                found.stdout_fd = os.dup(self.consoles.out.fd)
             elif out == Route(is_shown=False):
                 found.stdout_fd = os.open(os.devnull, os.O_WRONLY)
             else:
@@ -132,7 +140,8 @@ class WorkerOutputs:
         except OSError:
             found.close()
             raise
-        self._streams += found.streams
+        finally:
+            self._streams += found.streams
         return found
 
     async def finish(self) -> None:
@@ -167,6 +176,7 @@ def _open_stream(route: Route, console: Console) -> tuple[int, Stream]:
         if route.is_shown:
             shown = Shown(console, route)
             opened.callback(shown.close)
-        read_fd, write_fd = os.pipe()
+        is_terminal = route == Route() and os.isatty(console.fd)
+        read_fd, write_fd = open_terminal(console.fd) if is_terminal else os.pipe()
         opened.pop_all()
     return write_fd, Pump(read_fd, file, shown)

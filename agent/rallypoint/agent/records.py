@@ -24,8 +24,8 @@ MESSAGE_CHARS_MAX = 4_096
 TRACEBACK_CHARS_MAX = 16_384
 MESSAGE_LINES_MAX = 8
 """Lines of an uncaught error's message; of what says more after its traceback we do not know."""
-TIME_S_MAX = 253_402_300_799
-"""The end of the year 9999: later times have no form on the wire."""
+TIME_S_MAX = 32_503_680_000
+"""The year 3000: what is later is no time, and calendars end in the year 9999."""
 
 _TRACEBACK = "Traceback (most recent call last):"
 _RANK_PREFIX = re.compile(r"^\[rank\d+\]: ", re.MULTILINE)

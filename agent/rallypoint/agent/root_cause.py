@@ -65,17 +65,30 @@ def compose_root_cause(
         "local_rank": worker.local_rank,
         "pid": worker.pid,
     }
-    if isinstance(here, Mapping) and "message" in here:
-        return {**_with_code(here, exit_number(worker.exit)), "rallypoint": place}
-    return {**_of_worker(verdict, now_s), "rallypoint": place}
+    ours = _of_worker(verdict, now_s)
+    if isinstance(here, Mapping) and isinstance(here.get("message"), (str, Mapping)):
+        ours = _completed(here, ours)
+    return {**ours, "rallypoint": place}
 
 
-def _with_code(written: Mapping[str, object], error_code: int) -> dict[str, object]:
-    """Return what a worker wrote with its exit code, which it could not know itself."""
-    message = written["message"]
-    if isinstance(message, Mapping):
-        return {**written, "message": {**message, "errorCode": error_code}}
-    return dict(written)
+def _completed(written: Mapping[str, object], ours: dict[str, object]) -> dict[str, object]:
+    """Return what a worker wrote, with its exit code, which it could not know, and what lacks.
+
+    Readers as strict as torch fail without a time that is a whole number.
+    """
+    message, said = written["message"], ours["message"]
+    assert isinstance(said, dict)
+    if not isinstance(message, Mapping):
+        return {**written, "timestamp": int(said["extraInfo"]["timestamp"])}
+    extra = message.get("extraInfo")
+    extra = dict(extra) if isinstance(extra, Mapping) else {}
+    extra["timestamp"] = said["extraInfo"]["timestamp"]
+    if not isinstance(extra.get("py_callstack"), str):
+        extra["py_callstack"] = said["extraInfo"]["py_callstack"]
+    return {
+        **written,
+        "message": {**message, "extraInfo": extra, "errorCode": said["errorCode"]},
+    }
 
 
 def _of_worker(verdict: verdict_pb2.Verdict, now_s: float) -> dict[str, object]:

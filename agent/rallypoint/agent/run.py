@@ -16,7 +16,13 @@ from dataclasses import dataclass, field
 from rallypoint.agent.address import PortReserver
 from rallypoint.agent.console import Consoles
 from rallypoint.agent.core import inputs
-from rallypoint.agent.core.model import AgentState, GoodbyeKind, Held, Report
+from rallypoint.agent.core.model import (
+    STOPPING_STAGES,
+    AgentState,
+    GoodbyeKind,
+    Held,
+    Report,
+)
 from rallypoint.agent.core.step import next_deadline_ms, step
 from rallypoint.agent.destinations import OutputSpec
 from rallypoint.agent.environ import Launch
@@ -24,6 +30,7 @@ from rallypoint.agent.events import EventLog
 from rallypoint.agent.last_round import LastRound, last_round
 from rallypoint.agent.link import FAREWELL_S_MAX, USAGE_EXIT_CODE, Link
 from rallypoint.agent.log_folder import LogFolder
+from rallypoint.agent.logs_plugin import LogsPlugin, PluginSpec
 from rallypoint.agent.outputs import WorkerOutputs
 from rallypoint.agent.process import WorkerHost, become_subreaper
 from rallypoint.agent.supervisor import Supervisor
@@ -58,6 +65,8 @@ class Settings:
     launch_id: str
     launch: Launch
     output: OutputSpec
+    logs_plugin: PluginSpec | None
+    """Says where output goes; None: `output` does."""
     grace_ms: int
     drain_ms: int
     """How long workers may go on after a SIGTERM to the agent."""
@@ -318,6 +327,13 @@ class Agent:
             ("RALLYPOINT_NODE", self.node_name),
         )
 
+    def is_wanted(self, number: int) -> bool:
+        """Return whether the workers of this round are to start or to go on."""
+        held = self.state.held
+        return (
+            held is not None and held.order.number == number and held.stage not in STOPPING_STAGES
+        )
+
     async def live(self, host: WorkerHost) -> int:
         """Take part in the job until it ends; return the exit code."""
         loop = asyncio.get_running_loop()
@@ -339,10 +355,14 @@ class Agent:
                     LogFolder(settings.output.log_dir, settings.job_id),
                     node_name=lambda: self.node_name,
                 ),
+                plugin=self._new_plugin(),
+                is_wanted=self.is_wanted,
             )
             # Before anything that has to be removed again is made.
             for signum in settings.signals:
                 loop.add_signal_handler(signum, self.post, inputs.SignalReceived(signum))
+            if self.supervisor.plugin is not None:
+                await self.supervisor.plugin.begin()
             try:
                 self.supervisor.attach()
             except TimerFileRefused as error:
@@ -367,6 +387,10 @@ class Agent:
         if events is not None and ending is not None:
             is_orderly = ending.kind is GoodbyeKind.FINISHED or ending.exit_code == 0
             events.ended(is_orderly=is_orderly, text=ending.text)
+
+    def _new_plugin(self) -> LogsPlugin | None:
+        spec = self.settings.logs_plugin
+        return None if spec is None else LogsPlugin(spec, self.settings.environment)
 
     async def _let_reports_out(self) -> None:
         """Wait until the last report was acknowledged, if there is anybody to do so."""

@@ -8,10 +8,14 @@ there whatever becomes of the console.
 from __future__ import annotations
 
 import asyncio
+import errno
+import fcntl
 import os
 import select
+import termios
 import threading
 import time
+import tty
 from pathlib import Path
 from typing import Protocol
 
@@ -27,6 +31,8 @@ TAIL_BYTES = 4_096
 """End of standard error that a failure report carries."""
 READ_BYTES = 65_536
 """As much as a pipe holds."""
+_WINSIZE_BYTES = 8
+"""sizeof struct winsize: rows, columns, and two that nobody uses."""
 UNFINISHED_MS = 50
 """How long the beginning of a line waits for its end, where half a line may be shown."""
 
@@ -233,7 +239,12 @@ class Pump:
             wait.register(self._source_fd, select.POLLIN)
             if not wait.poll(UNFINISHED_MS):
                 self._shown.take_rest()
-        return os.read(self._source_fd, READ_BYTES)
+        try:
+            return os.read(self._source_fd, READ_BYTES)
+        except OSError as error:
+            if error.errno == errno.EIO:  # how a terminal says that nobody has it open any more
+                return b""
+            raise
 
     def _take(self, data: bytes) -> None:
         self._tail = (self._tail + data[-2 * TAIL_BYTES :])[-2 * TAIL_BYTES :]
@@ -259,3 +270,19 @@ def open_file(path: str) -> int:
         OSError: that cannot be done.
     """
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+
+
+def open_terminal(like_fd: int) -> tuple[int, int]:
+    """Return where to read and where to write what is shown on the terminal `like_fd`.
+
+    The writing end is a terminal of the same size, so whoever has it may use colours and move the
+    cursor as on the real one. It changes no byte: that is for the real one to do, once.
+
+    Raises:
+        OSError: there are no terminals left.
+    """
+    read_fd, write_fd = os.openpty()
+    tty.setraw(write_fd)
+    size = fcntl.ioctl(like_fd, termios.TIOCGWINSZ, bytes(_WINSIZE_BYTES))
+    fcntl.ioctl(write_fd, termios.TIOCSWINSZ, size)
+    return read_fd, write_fd

@@ -12,7 +12,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from rallypoint.agent.core import inputs
 from rallypoint.agent.core.model import ErrorRecord, Notice, RunOrder
 from rallypoint.agent.environ import Launch, WorkerFiles, worker_command, worker_environment
 from rallypoint.agent.frames import FrameTooLarge
+from rallypoint.agent.logs_plugin import LogsPlugin, LogsPluginError, PluginAnswer
 from rallypoint.agent.notices import notice_file, write_notices
 from rallypoint.agent.oom import OomWatch
 from rallypoint.agent.outputs import WorkerOutput, WorkerOutputs
@@ -81,6 +82,10 @@ class Supervisor:
     """Takes what happens, in the event loop."""
     tasks: asyncio.TaskGroup
     outputs: WorkerOutputs
+    plugin: LogsPlugin | None = None
+    """Says where the output of a round goes; None: `outputs` does."""
+    is_wanted: Callable[[int], bool] = lambda number: True
+    """Tells whether a round that was begun is still to go on."""
     oom: OomWatch = field(default_factory=OomWatch.begin)
     _workers: dict[int, _Worker] = field(default_factory=dict)
     _sweep_token: int = 0
@@ -89,6 +94,8 @@ class Supervisor:
     """When the helper kills everything, by the monotonic clock; None: never."""
     _folder: Path | None = None
     _timers: Timers = field(init=False)
+    _asking: tuple[RunOrder, asyncio.Task[None]] | None = None
+    """The round of which the plug-in was asked last."""
 
     def attach(self) -> None:
         """Begin to listen to the helper process, and to timers where those are wanted.
@@ -110,51 +117,73 @@ class Supervisor:
                 log.warning("worker_server_off", folder=str(self._folder), why=why)
         return self._folder
 
+    def _folder_of(self, order: RunOrder, local_rank: int) -> Path:
+        return self._own_folder() / str(order.number) / str(local_rank)
+
     @staticmethod
     def _has_sockets(folder: Path) -> bool:
         return len(os.fsencode(folder)) + _SOCKET_BELOW <= _SOCKET_PATH_BYTES_MAX
 
     def start(self, order: RunOrder) -> None:
-        """Start the workers of a round, in rank order."""
-        begin_error: OSError | None = None
+        """Start the workers of a round, in rank order; with a plug-in, when it has answered."""
+        if self.plugin is None:
+            self._start(order, None)
+        else:
+            self._asking = order, self.tasks.create_task(self._ask_and_start(self.plugin, order))
+
+    async def _ask_and_start(self, plugin: LogsPlugin, order: RunOrder) -> None:
+        ranks = range(order.local_world_size)
+        try:
+            answer = await plugin.ask({rank: self._our_environment(order, rank) for rank in ranks})
+        except (LogsPluginError, OSError) as error:
+            self._refuse(order, ranks, str(error))
+        else:
+            self._start(order, answer)
+
+    def _stop_asking(self) -> None:
+        """Start nothing of a round that was stopped while the plug-in was asked."""
+        if self._asking is None or self._asking[1].done():
+            return
+        order, task = self._asking
+        if not self.is_wanted(order.number):
+            self._asking = None
+            task.cancel()
+            text = "the round was stopped before its workers started"
+            self._refuse(order, range(order.local_world_size), text)
+
+    def _start(self, order: RunOrder, answer: PluginAnswer | None) -> None:
+        ranks = range(order.local_world_size)
+        added: dict[int, dict[str, str]] = {}
+        if answer is not None:
+            added, destinations = answer.environments, answer.destinations
+            self.outputs.reify = lambda _: destinations
         try:
             self.outputs.begin(order)
-        except OSError as error:  # of all workers
-            begin_error = error
-        for local_rank in range(order.local_world_size):
+        except OSError as error:
+            self._refuse(order, ranks, f"cannot start a worker: {error}")
+            return
+        for local_rank in ranks:
             try:
-                if begin_error is not None:
-                    raise begin_error
-                self._spawn(order, local_rank)
+                self._spawn(order, local_rank, added.get(local_rank, {}))
             except (OSError, WorkerHostError, FrameTooLarge) as error:
-                text = f"cannot start a worker: {error}"
-                self.post(inputs.WorkerNotStarted(order.number, local_rank, text))
+                self._refuse(order, (local_rank,), f"cannot start a worker: {error}")
 
-    def _spawn(self, order: RunOrder, local_rank: int) -> None:
-        folder = self._own_folder() / str(order.number) / str(local_rank)
-        folder.mkdir(parents=True, exist_ok=True)
+    def _refuse(self, order: RunOrder, local_ranks: Iterable[int], text: str) -> None:
+        for local_rank in local_ranks:
+            self.post(inputs.WorkerNotStarted(order.number, local_rank, text))
+
+    def _spawn(self, order: RunOrder, local_rank: int, added: Mapping[str, str]) -> None:
+        self._folder_of(order, local_rank).mkdir(parents=True, exist_ok=True)
         python = self.environment.get("PYTHON_EXEC") or sys.executable
         worker_id = _worker_id(order.number, local_rank)
         with self.outputs.open(order, local_rank) as output:
-            environment = worker_environment(
-                self.environment,
-                order,
-                local_rank=local_rank,
-                job_id=self.job_id,
-                files=WorkerFiles(
-                    error=output.error_file,
-                    notices=str(notice_file(self._own_folder(), order.number)),
-                    server=str(folder / "server") if self._has_sockets(self._own_folder()) else "",
-                    timers=self._timers.path,
-                ),
-                virtual_local_rank=self.launch.virtual_local_rank,
-                ours=self.variables(),
-            )
+            error_file, parent = output.error_file, self.environment
+            environment = self._environment(order, local_rank, error_file, parent)
             self.host.spawn(
                 SpawnRequest(
                     worker_id=worker_id,
                     argv=worker_command(self.launch, python=python, local_rank=local_rank),
-                    env=environment,
+                    env={**environment, **added},
                     cwd=os.getcwd(),
                     stdout_fd=output.stdout_fd,
                     stderr_fd=output.stderr_fd,
@@ -163,8 +192,35 @@ class Supervisor:
             )
         self._workers[worker_id] = _Worker(order.number, local_rank, output)
 
+    def _our_environment(self, order: RunOrder, local_rank: int) -> dict[str, str]:
+        """Return what of a worker's environment is from us, but for what a plug-in has to say."""
+        names = self._environment(order, local_rank, "", {}).keys() - {"TORCHELASTIC_ERROR_FILE"}
+        found = self._environment(order, local_rank, "", self.environment)
+        return {name: found[name] for name in sorted(names)}
+
+    def _environment(
+        self, order: RunOrder, local_rank: int, error_file: str, parent: Mapping[str, str]
+    ) -> dict[str, str]:
+        folder = self._own_folder()
+        server = str(self._folder_of(order, local_rank) / "server")
+        return worker_environment(
+            parent,
+            order,
+            local_rank=local_rank,
+            job_id=self.job_id,
+            files=WorkerFiles(
+                error=error_file,
+                notices=str(notice_file(folder, order.number)),
+                server=server if self._has_sockets(folder) else "",
+                timers=self._timers.path,
+            ),
+            virtual_local_rank=self.launch.virtual_local_rank,
+            ours=self.variables(),
+        )
+
     def signal(self, signum: int) -> None:
         """Signal the group of every worker that lives."""
+        self._stop_asking()
         for worker in self._workers.values():
             self._note_last_words(worker)
         self._ask(lambda: self.host.signal(signum))
@@ -192,6 +248,7 @@ class Supervisor:
 
     def sweep(self, token: int) -> None:
         """Kill everything that the workers started; the answer is `Swept`."""
+        self._stop_asking()
         self._sweep_token = token
         self._ask(lambda: self.host.sweep(token, SWEEP_LIMIT_MS))
 
@@ -269,7 +326,9 @@ class Supervisor:
         oom_killed = self.oom.ended(event.pid, is_suspect=is_suspect)
         path = worker.output.error_file if event.exit_code != 0 else ""
         error = read_error_file(Path(path), ended_s) if path else None
-        error_file = path if error is not None else ""
+        # A path may have bytes that are no text; the wire takes only text.
+        told_path = os.fsencode(path).decode(errors="replace")
+        error_file = told_path if error is not None else ""
         if error is None and worker.uncaught is not None:
             age_ms = (seen_ns - worker.uncaught_ns) // 1_000_000
             error = replace(worker.uncaught, before_exit_ms=max(0, age_ms))

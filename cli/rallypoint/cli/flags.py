@@ -35,7 +35,8 @@ class Parser(argparse.ArgumentParser):
         """Parse flags as torchrun takes them, then variables for those that were not given.
 
         Returns:
-            The values by name; `given` among them, the names of those that have no default value.
+            The values by name. `given` among them maps the names of those that were given to how:
+            by which flag or variable, for a person.
         """
         try:
             line = read_line(argv, self._option_string_actions, TORCHRUN_FLAGS)
@@ -43,7 +44,7 @@ class Parser(argparse.ArgumentParser):
             self.error(str(bad))
         program = ["--", *line.program] if line.program else []
         args = self.parse_args([*(given.word() for given in line.flags), *program])
-        args.given = {given.flag.dest for given in line.flags}
+        args.given = {given.flag.dest: given.name() for given in line.flags}
         for flag in self._actions:
             is_open = flag.option_strings and flag.default is not argparse.SUPPRESS
             if is_open and flag.dest not in args.given:
@@ -68,7 +69,12 @@ class Parser(argparse.ArgumentParser):
         except (argparse.ArgumentError, argparse.ArgumentTypeError) as error:
             fail(self.prog, f"{name}: {getattr(error, 'message', error)}")
         setattr(args, flag.dest, value)
-        args.given.add(flag.dest)
+        args.given[flag.dest] = name
+
+
+def how_given(args: argparse.Namespace, dest: str) -> str:
+    """Return the flag or variable that a value came from; the flag if it was not given at all."""
+    return str(args.given.get(dest, f"--{dest.replace('_', '-')}"))
 
 
 def fail(prog: str, message: str) -> NoReturn:
@@ -107,6 +113,15 @@ def add_common_flags(parser: argparse.ArgumentParser) -> None:
         default="auto",
         help="auto: console on a terminal, JSON lines elsewhere (default)",
     )
+
+
+def plain(text: str) -> str:
+    """Take a word that others can be told: not one of bytes that mean nothing."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not UTF-8") from None
+    return text
 
 
 def positive_int(text: str) -> int:
@@ -197,7 +212,7 @@ def endpoint(text: str, default_port: int = 50_051) -> str:
 
 def label(text: str) -> tuple[str, str]:
     """Parse `key=value`."""
-    key, equals, value = text.partition("=")
+    key, equals, value = plain(text).partition("=")
     if not key or not equals:
         raise argparse.ArgumentTypeError(f"{text!r} is not KEY=VALUE")
     return key, value

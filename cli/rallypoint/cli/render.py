@@ -166,10 +166,15 @@ def _collateral_lines(verdict: verdict_pb2.Verdict) -> list[str]:
             continue
         told += count
         ranks = f"{_ranks(group)}: {group.exit}"
-        lines.append(f"    {ranks}, like the first" if is_culprits else f"    {ranks}")
         said = _last_line(group.error)
-        if said and not is_culprits:
-            lines.append(f"      {_cut(said)}")
+        is_known = said != "" and said == _last_line(_said(verdict.culprit.exit))
+        if is_culprits:
+            lines.append(f"    {ranks}, like the first")
+        elif is_known:
+            lines.append(f"    {ranks}, with the same error")
+        else:
+            lines.append(f"    {ranks}")
+            lines += [f"      {_cut(said)}"] if said else []
     if verdict.collateral_count > told:
         lines.append(f"    and {verdict.collateral_count - told} others")
     return lines

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from rallypoint.agent.address import is_loopback
 from rallypoint.cli.agent_flags import rdzv_conf
 from rallypoint.cli.agent_flags.rendezvous import OWN_BACKEND
-from rallypoint.cli.flags import endpoint
+from rallypoint.cli.flags import endpoint, how_given
 from rallypoint.cli.notes import Note
 
 TORCHRUN_PORT = 29_500
@@ -90,9 +90,9 @@ def _find_coordinator(args: argparse.Namespace, notes: list[Note]) -> str | None
     if args.rdzv_endpoint and not (is_alone(args) and args.rdzv_endpoint.endswith(":0")):
         found = _parse_endpoint(args.rdzv_endpoint)
         if found is None:
+            name, text = how_given(args, "rdzv_endpoint"), args.rdzv_endpoint
             raise Unresolvable(
-                f"--rdzv-endpoint: {args.rdzv_endpoint!r} is not HOST:PORT of a coordinator; "
-                "give --coordinator"
+                f"{name}: {text!r} is not HOST:PORT of a coordinator; give --coordinator"
             )
         return found
     if not is_alone(args):
@@ -108,12 +108,15 @@ def _find_coordinator(args: argparse.Namespace, notes: list[Note]) -> str | None
 def _find_standalone(args: argparse.Namespace, notes: list[Note]) -> str | None:
     """Return the coordinator of a single node that may have been given one as well."""
     if args.nnodes[0] > 1:
-        raise Unresolvable("--standalone is for a single node: leave --nnodes away")
+        raise Unresolvable(
+            f"{how_given(args, 'standalone')} is for a single node: leave --nnodes away"
+        )
     names = ("rdzv_backend", "rdzv_endpoint", "rdzv_id")
     given = [name for name in names if name in args.given]
     if given:
-        flags = [f"--{name.replace('_', '-')}" for name in given]
-        notes.append(Note("rendezvous_flags_ignored", {"flags": flags, "why": "--standalone"}))
+        flags = [how_given(args, name) for name in given]
+        why = how_given(args, "standalone")
+        notes.append(Note("rendezvous_flags_ignored", {"flags": flags, "why": why}))
     return None if args.coordinator is None else str(args.coordinator)
 
 

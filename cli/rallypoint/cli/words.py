@@ -30,10 +30,13 @@ class Given:
     value: str | None
     """None for a switch that was just given."""
 
+    def name(self) -> str:
+        """Return the flag's longest name."""
+        return max(self.flag.option_strings, key=len)
+
     def word(self) -> str:
         """Return the one word that says the same to argparse, whatever the value begins with."""
-        name = max(self.flag.option_strings, key=len)
-        return name if self.value is None else f"{name}={self.value}"
+        return self.name() if self.value is None else f"{self.name()}={self.value}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ def to_ms(duration: Duration) -> int:
 
 
 def to_timestamp(unix_ms: int) -> Timestamp:
-    """Return a Unix time in ms (0 to the end of the year 9999) as a Timestamp."""
+    """Return a Unix time in ms (0 to the year 9999) as a Timestamp."""
     return Timestamp(seconds=unix_ms // 1000, nanos=unix_ms % 1000 * 1_000_000)
 
 

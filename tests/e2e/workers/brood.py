@@ -11,10 +11,10 @@ open, unless said otherwise:
     breeder     has a child every few ms, each of which lives for a while
     comet       a chain: each link starts the next one and ends
 
-All report `brood` with their name, the comet once. All but the one without descriptors share a lock
-on the file `brood-JOB`, which the kernel lifts when the last of them is gone. A worker that starts
-reports `elders`: what it found, as its first act, of an earlier round of its job. After `started`
-it waits for words: `exit CODE` ends it.
+All report `brood` with their name and the worker's pid, the comet once. All but the one without
+descriptors share a lock on the file `brood-JOB`, which the kernel lifts when the last of them is
+gone. A worker that starts reports `elders`: what it found, as its first act, of an earlier round of
+its job. After `started` it waits for words: `exit CODE` ends it.
 """
 
 import fcntl
@@ -28,11 +28,12 @@ import time
 from collections.abc import Callable
 
 STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
-LIFE_S = 0.05
+LIFE_S = 0.2
 """Of a breeder's child."""
-BIRTHS_EVERY_S = 0.01
-LINK_S = 0.002
+BIRTHS_EVERY_S = 0.05
+LINK_S = 0.02
 """Of a link of the comet."""
+PARENT = os.getpid()
 END_S = time.monotonic() + 60
 """Nobody but a kill ends a comet for good; so that none outlives a test that fails."""
 
@@ -82,24 +83,24 @@ def stay() -> None:
 
 
 def session() -> None:
-    report("brood", name="session")
+    report("brood", name="session", parent=PARENT)
     stay()
 
 
 def daemon() -> None:
     if os.fork() == 0:
-        report("brood", name="daemon")
+        report("brood", name="daemon", parent=PARENT)
         stay()
 
 
 def closed() -> None:
-    report("brood", name="closed")
+    report("brood", name="closed", parent=PARENT)
     os.closerange(0, 1024)
     stay()
 
 
 def scrubbed() -> None:
-    report("brood", name="scrubbed")
+    report("brood", name="scrubbed", parent=PARENT)
     sleep = shutil.which("sleep")
     assert sleep is not None
     os.execve(sleep, ["sleep", "600"], {})
@@ -107,7 +108,7 @@ def scrubbed() -> None:
 
 def breeder() -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel collects them
-    report("brood", name="breeder")
+    report("brood", name="breeder", parent=PARENT)
     while time.monotonic() < END_S:
         if os.fork() == 0:
             time.sleep(LIFE_S)
@@ -116,7 +117,7 @@ def breeder() -> None:
 
 
 def comet() -> None:
-    report("brood", name="comet")
+    report("brood", name="comet", parent=PARENT)
     while time.monotonic() < END_S:
         if os.fork() != 0:
             os._exit(0)

@@ -7,6 +7,8 @@ It reports `started` with its environment, then waits for words:
     say TEXT           write a line to standard error
     print TEXT         write a line to standard output
     record TEXT        write TEXT as a message into the error file, as a worker without torch may
+    flood MB           write so many megabytes of numbered lines, then report `flooded`
+    pour               write to standard output and error without end
     spawn              start a grandchild in a session of its own that ignores TERM
     fork               start a child that handles no signal and stays in this group
     TERM|INT ignore    report the signal from now on, and go on
@@ -21,6 +23,7 @@ import os
 import signal
 import socket
 import sys
+import threading
 import time
 from types import FrameType
 
@@ -63,6 +66,24 @@ def fork() -> None:
             signal.pause()
 
 
+def flood(megabytes: int) -> None:
+    """Write numbered lines of 100 bytes."""
+    for block in range(megabytes * 10):
+        rest = b"".join(b"%099d\n" % line for line in range(block * 1_000, (block + 1) * 1_000))
+        while rest:
+            rest = rest[os.write(1, rest) :]
+    report("flooded")
+
+
+def pour() -> None:
+    def write(fd: int) -> None:
+        while True:
+            os.write(fd, b"drop\n" * 1_000)
+
+    for fd in (1, 2):
+        threading.Thread(target=write, args=(fd,), daemon=True).start()
+
+
 def obey(words: list[str]) -> None:
     match words:
         case ["exit", code]:
@@ -76,10 +97,10 @@ def obey(words: list[str]) -> None:
         case ["record", text]:
             with open(os.environ["TORCHELASTIC_ERROR_FILE"], "w") as file:
                 json.dump({"message": {"message": text, "extraInfo": {}}}, file)
-        case ["spawn"]:
-            spawn()
-        case ["fork"]:
-            fork()
+        case ["flood", megabytes]:
+            flood(int(megabytes))
+        case [deed]:
+            {"pour": pour, "spawn": spawn, "fork": fork}[deed]()
         case [name, manner]:
             handle(name, manner)
 

@@ -13,3 +13,5 @@ RUN_PATH = str(_FOLDER / "run_path.py")
 """Runs a script as `__main__` and writes down the exception that ends it."""
 DEVICES = str(_FOLDER / "devices.py")
 """Says which devices torch sees."""
+LOGS_SPECS = str(_FOLDER / "logs_specs.py")
+"""Hosts a plug-in that says where the output of workers goes."""

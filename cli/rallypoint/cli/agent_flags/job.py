@@ -8,8 +8,10 @@ from rallypoint.cli.flags import (
     Parser,
     exit_codes,
     fail,
+    how_given,
     natural_int,
     node_range,
+    plain,
     seconds_ms,
 )
 
@@ -35,13 +37,13 @@ def add(parser: Parser) -> None:
         metavar="MIN:MAX",
         help="nodes of a round (default: 1)",
     )
-    add("--role", default="default", metavar="NAME", help="role of the workers here")
+    add("--role", type=plain, default="default", metavar="NAME", help="role of the workers here")
     add(
         "--max-restarts",
         type=natural_int,
         default=0,
         metavar="N",
-        help="for the whole job (default: 0)",
+        help="counted for the whole job (default: 0; torchrun: for each agent)",
     )
     for name, default, meaning in (
         ("--quarantine-after", 3, "failures of a node that set it aside; 0: never (3)"),
@@ -56,17 +58,21 @@ def add(parser: Parser) -> None:
         add(name, type=exit_codes, default=(), metavar="N,…", help=meaning)
     for name, default_ms, meaning in (
         ("--join-timeout", 600_000, "to wait for MIN nodes (600)"),
-        ("--last-call", 5_000, "to wait for more than MIN, anew with every arrival (5)"),
+        (
+            "--last-call",
+            5_000,
+            "to wait for more than MIN, anew with every arrival (5; torchrun: 30)",
+        ),
         ("--settle-time", 5_000, "to collect newcomers, anew with every arrival (5)"),
         ("--grow-after", 10_000, "that a round lives before it is stopped to grow (10)"),
-        ("--shutdown-timeout", 30_000, "from the stop signal to SIGKILL (30)"),
+        ("--shutdown-timeout", 30_000, "from the stop signal to SIGKILL, whatever the reason (30)"),
         ("--restart-backoff", 1_000, "before the third restart in a row; doubles; 0: none (1)"),
         ("--progress-after", 300_000, "that a round lives to have made progress (300)"),
         ("--quarantine-window", 600_000, "for which a failure of a node counts (600)"),
         ("--quarantine-cooldown", 300_000, "that a node is set aside; doubles (300)"),
         ("--fence-after", 0, "until a lost node's workers are dead; at least the grace + 3 (off)"),
-        ("--heartbeat-interval", None, "between signs of life, 0.1 to 300 (the coordinator's: 1)"),
-        ("--lease", None, "a silent node counts as alive, 1.5 to 3600 (the coordinator's: 5)"),
+        ("--heartbeat-interval", None, "between signs of life (the coordinator's: 1; torchrun: 5)"),
+        ("--lease", None, "a silent node counts as alive (the coordinator's: 5; torchrun: 15)"),
         ("--coordinator-timeout", None, "to do without a coordinator (default: the join timeout)"),
     ):
         add(name, type=seconds_ms, default=default_ms, metavar="S", help=f"seconds {meaning}")
@@ -86,11 +92,12 @@ def check(args: argparse.Namespace, prog: str) -> None:
 
 def _check_silence(args: argparse.Namespace, prog: str) -> None:
     """Refuse heartbeats, leases and fences that the coordinator would refuse."""
-    for flag, asked_ms, low_ms, high_ms in (
-        ("--heartbeat-interval", args.heartbeat_interval, HEARTBEAT_MS_MIN, HEARTBEAT_MS_MAX),
-        ("--lease", args.lease, LEASE_MS_MIN, LEASE_MS_MAX),
+    for dest, asked_ms, low_ms, high_ms in (
+        ("heartbeat_interval", args.heartbeat_interval, HEARTBEAT_MS_MIN, HEARTBEAT_MS_MAX),
+        ("lease", args.lease, LEASE_MS_MIN, LEASE_MS_MAX),
     ):
         if asked_ms is not None and not low_ms <= asked_ms <= high_ms:
+            flag = how_given(args, dest)
             fail(prog, f"{flag} must be {low_ms / 1000:g} to {high_ms / 1000:g} seconds")
     beats_ms = min(3 * (args.heartbeat_interval or 1_000), args.lease or 3 * HEARTBEAT_MS_MAX)
     beyond_ms = max(FENCE_BEYOND_GRACE_MS, beats_ms)

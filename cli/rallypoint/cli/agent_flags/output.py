@@ -5,8 +5,11 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import sys
+from collections.abc import Sequence
 
 from rallypoint.agent.destinations import ALL, Choice, OutputSpec, Ranks, Streams
+from rallypoint.agent.logs_plugin import OURS, PluginSpec, list_logs_specs
 from rallypoint.cli.flags import Parser, fail
 
 PREFIX_ENV = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"
@@ -58,10 +61,17 @@ def add(parser: Parser) -> None:
         help="before tee'd lines; may name ${role_name}, ${local_rank}, ${rank}, ${node}, "
         f"${{group_rank}}, ${{restart_count}}, ${{round}} (${PREFIX_ENV})",
     )
+    add(
+        "--logs-specs",
+        metavar="NAME",
+        help="plug-in that says where output goes: an entry point of torchrun.logs_specs (default)",
+    )
 
 
 def check(args: argparse.Namespace, prog: str) -> None:
-    """Refuse a folder that cannot take files, and make one that is not there."""
+    """Refuse a plug-in that is not there and a folder that cannot take files; make a new one."""
+    if args.logs_specs not in (None, OURS):
+        _check_plugin(args, prog)
     if not args.log_dir or args.log_dir == os.devnull:
         return
     try:
@@ -70,6 +80,51 @@ def check(args: argparse.Namespace, prog: str) -> None:
         fail(prog, f"--log-dir {args.log_dir}: {error.strerror}")
     if not os.access(args.log_dir, os.W_OK | os.X_OK):
         fail(prog, f"--log-dir {args.log_dir}: not writable")
+
+
+def _check_plugin(args: argparse.Namespace, prog: str) -> None:
+    # What another interpreter has installed the plug-in's own process will say.
+    if os.environ.get("PYTHON_EXEC", sys.executable) == sys.executable:
+        known = list_logs_specs()
+        if args.logs_specs not in known:
+            fail(
+                prog, f"--logs-specs {args.logs_specs}: not installed; there are {', '.join(known)}"
+            )
+    chosen = (choice.ranks for choice in (*args.redirects, *args.tee))
+    if args.ranks_filter or any(ranks.is_global for ranks in chosen):
+        fail(prog, f"--logs-specs {args.logs_specs}: a plug-in chooses workers by local rank only")
+
+
+def parse_plugin(args: argparse.Namespace, workers: int) -> PluginSpec | None:
+    """Return what a plug-in is made with on a node of so many workers; None: it is ours."""
+    if args.logs_specs in (None, OURS):
+        return None
+    # Of a rank that no worker here has, one is kept: a filter that fits nobody shows nobody.
+    ranks = {
+        rank
+        for few in args.local_ranks_filter
+        for rank in range(few.first, min(few.last, max(few.first, workers)) + 1)
+    }
+    return PluginSpec(
+        name=args.logs_specs,
+        python=os.environ.get("PYTHON_EXEC") or sys.executable,
+        log_dir=args.log_dir,
+        redirects=_by_rank(args.redirects, workers),
+        tee=_by_rank(args.tee, workers),
+        local_ranks=tuple(sorted(ranks)) if ranks else None,
+    )
+
+
+def _by_rank(choices: Sequence[Choice], workers: int) -> int | dict[int, int]:
+    """Return the number of the streams of all workers, or of each that is chosen."""
+    if not choices or choices[0].ranks == ALL:
+        return int(choices[0].streams) if choices else 0
+    return {
+        rank: int(choice.streams)
+        for choice in choices
+        for rank in range(workers)
+        if choice.ranks.first <= rank <= choice.ranks.last
+    }
 
 
 def parse_spec(args: argparse.Namespace) -> OutputSpec:

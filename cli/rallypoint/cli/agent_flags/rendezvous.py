@@ -5,37 +5,45 @@ from __future__ import annotations
 import argparse
 
 from rallypoint.cli.agent_flags import rdzv_conf
-from rallypoint.cli.flags import Parser, fail, port_number
+from rallypoint.cli.flags import Parser, fail, how_given, plain, port_number
 
 OWN_BACKEND = "rallypoint"
 
 
 def add(parser: Parser) -> None:
     """Add the flags."""
-    group = parser.add_argument_group("rendezvous, as torchrun has it")
-    add = group.add_argument
+    add = parser.add_argument_group("where, in the words of torchrun").add_argument
     add("--rdzv-endpoint", default="", metavar="HOST:PORT", help="another name for --coordinator")
-    add("--rdzv-id", metavar="ID", help="another name for --job-id")
+    add("--rdzv-id", type=plain, metavar="ID", help="another name for --job-id")
     add(
         "--rdzv-backend",
         default=OWN_BACKEND,
         metavar="NAME",
-        help="any: a coordinator takes its place (torchrun: static)",
+        help="any; the coordinator takes its place (torchrun: static)",
     )
     add(
         "--rdzv-conf",
         type=rdzv_conf.parse,
         default={},
         metavar="K=V,…",
-        help=f"heard: {', '.join(sorted(rdzv_conf.HEARD))}",
+        help=f"other names for flags of the job: {', '.join(rdzv_conf.HEARD)}; others of torch "
+        "have no effect",
     )
-    add("--master-addr", default="", metavar="ADDR", help="MASTER_ADDR, given by --node-rank 0")
+    add(
+        "--master-addr",
+        type=plain,
+        default="",
+        metavar="ADDR",
+        help="what --node-rank 0 gives as MASTER_ADDR (default: its --local-addr; torchrun: "
+        "127.0.0.1)",
+    )
     add(
         "--master-port",
         type=port_number,
         default=0,
         metavar="PORT",
-        help="MASTER_PORT in every round (default: a new free one each)",
+        help="what it gives as MASTER_PORT (default: a new free one in every round; torchrun: "
+        "29500)",
     )
     add("--monitor-interval", type=float, metavar="S", help="no effect: nothing here is polled")
 
@@ -45,4 +53,4 @@ def check(args: argparse.Namespace, prog: str) -> None:
     try:
         rdzv_conf.apply(args)
     except rdzv_conf.BadConf as bad:
-        fail(prog, f"--rdzv-conf: {bad}")
+        fail(prog, f"{how_given(args, 'rdzv_conf')}: {bad}")

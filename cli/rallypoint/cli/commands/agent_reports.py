@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from rallypoint.agent.console import Console
+from rallypoint.agent.core.step import EXIT_UNREACHABLE
 from rallypoint.agent.events import About, Event, EventLog, Moment
 from rallypoint.agent.last_round import LastRound
 from rallypoint.agent.root_cause import ERROR_FILE_ENV, report_exit, report_finished
@@ -29,6 +30,8 @@ class Reports:
     """Puts lines on the agent's standard error, and never waits."""
     program: str
     """What the workers run, as it was given: the title of the report, as torchrun's."""
+    coordinator: str
+    """Its address."""
     error_file: str
     """Where the scheduler of this agent looks for the root cause; empty: nowhere."""
     _report: str = ""
@@ -68,6 +71,8 @@ class Reports:
             is_told: it is said even of a success.
         """
         lines = [self._report] if self._report else []
+        if exit_code == EXIT_UNREACHABLE:
+            text += f" ({self.coordinator})"
         if exit_code or is_told:
             lines.append(f"node-agent: {text}")
         if lines:
@@ -76,15 +81,14 @@ class Reports:
             report_exit(self.error_file, text, exit_code, _unix_s())
 
 
-def new_reports(
-    args: argparse.Namespace, environment: Mapping[str, str], console: Console
-) -> Reports:
-    """Return the reports of an agent with this command line, environment and standard error."""
+def new_reports(args: argparse.Namespace, settings: Settings, console: Console) -> Reports:
+    """Return the reports of an agent with this command line and standard error."""
 
     def say(text: str) -> None:
         console.say(f"{text}\n".encode(errors="backslashreplace"))
 
-    return Reports(say, args.script, environment.get(ERROR_FILE_ENV, ""))
+    error_file = settings.environment.get(ERROR_FILE_ENV, "")
+    return Reports(say, args.script, settings.coordinator, error_file)
 
 
 def new_listener(args: argparse.Namespace, settings: Settings, reports: Reports) -> Listener:

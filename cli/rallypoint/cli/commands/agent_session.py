@@ -26,7 +26,7 @@ from rallypoint.agent.process import WorkerHost
 from rallypoint.agent.run import Settings, new_agent
 from rallypoint.cli.agent_flags import output
 from rallypoint.cli.commands.agent_reports import new_listener, new_reports
-from rallypoint.cli.flags import fail
+from rallypoint.cli.flags import fail, how_given
 from rallypoint.cli.logs import configure_logs
 from rallypoint.cli.notes import Note
 from rallypoint.cli.resolution import Resolution
@@ -79,9 +79,10 @@ async def _live(
 ) -> int:
     async with _coordinator(resolution) as target:
         settings = _settings(args, resolution, target, placement, for_workers)
-        reports = new_reports(args, for_workers, consoles.err)
+        reports = new_reports(args, settings, consoles.err)
         listener = new_listener(args, settings, reports)
-        agent = new_agent(settings, listener, consoles, _ports(resolution), _now_ms())
+        ports = _ports(args, resolution.master_port)
+        agent = new_agent(settings, listener, consoles, ports, _now_ms())
         try:
             return await agent.live(host)
         finally:
@@ -89,11 +90,11 @@ async def _live(
             reports.ended(agent.exit_code, agent.exit_text, is_told=is_told)
 
 
-def _ports(resolution: Resolution) -> PortReserver:
+def _ports(args: argparse.Namespace, chosen: int) -> PortReserver:
     try:
-        return PortReserver(resolution.master_port)
+        return PortReserver(chosen)
     except OSError as error:
-        fail("node-agent", f"--master-port: {resolution.master_port}: {error.strerror}")
+        fail("node-agent", f"{how_given(args, 'master_port')}: {chosen}: {error.strerror}")
 
 
 @asynccontextmanager
@@ -158,6 +159,7 @@ def _settings(
             cpus=placement.cpus,
         ),
         output=output.parse_spec(args),
+        logs_plugin=output.parse_plugin(args, placement.count.number),
         grace_ms=args.shutdown_timeout,
         drain_ms=args.drain_timeout,
         drain_signal=args.drain_signal,

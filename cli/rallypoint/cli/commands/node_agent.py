@@ -10,6 +10,7 @@ from rallypoint.cli.agent_flags import job, output, rendezvous, reports, signals
 from rallypoint.cli.agent_flags.job import EXIT_NO_REQUEUE
 from rallypoint.cli.flags import Parser, add_common_flags, fail
 from rallypoint.cli.resolution import Unresolvable, resolve
+from rallypoint.cli.variables import FURTHER
 
 PROG = "node-agent"
 SUBJECTS = (where, rendezvous, job, signals, output, reports, what)
@@ -20,9 +21,13 @@ def build_parser() -> Parser:
     """Return the parser of the command."""
     parser = Parser(
         prog=PROG,
-        usage="node-agent (--coordinator HOST:PORT | --standalone) [options] script [args ...]",
-        description="Runs this node's workers of an elastic PyTorch job.",
-        epilog="Exit codes: 0 the job succeeded, or an operator drained this node; 1 it failed; 2 "
+        usage="node-agent [--coordinator HOST:PORT] [options] script [args ...]",
+        description="Runs this node's workers of an elastic PyTorch job. Whatever torchrun takes "
+        "is taken here, shortened or spelt --a_b as well.",
+        epilog="Every flag has a variable, PET_ and its name: PET_NNODES=2:4, PET_STANDALONE=1, "
+        "PET_LABEL=rack=7,row=2; the command line wins, and an empty variable is not set. "
+        f"{' and '.join(FURTHER.values())} are read, too. "
+        "Exit codes: 0 the job succeeded, or an operator drained this node; 1 it failed; 2 "
         f"bad usage; 75 no coordinator answered in time; {EXIT_NO_REQUEUE} it failed, never "
         "requeue it; 128+n ended by signal n.",
     )

@@ -54,8 +54,8 @@ MESSAGE_CHARS_MAX = 4_096
 TRACEBACK_CHARS_MAX = 16_384
 STDERR_CHARS_MAX = 4_096
 TEXT_CHARS_MAX = 1_024
-UNIX_MS_MAX = 253_402_300_799_999
-"""The last that a Timestamp may be, in the year 9999."""
+UNIX_MS_MAX = 32_503_680_000_000
+"""The year 3000: what is later is no time, and calendars end in the year 9999."""
 QUARANTINE_AFTER_MAX = 1_000
 """As many failures of every sick node are remembered."""
 

@@ -1,0 +1,181 @@
+"""Plug-ins of torch's group `torchrun.logs_specs`: asked for every round, bounded, never left."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from support.commands import NODE_AGENT
+from support.logs_specs import install
+from support.world import OBEDIENT, World
+
+FILES = """
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        print("made", os.getpid())
+        self.rounds = 0
+
+    def reify(self, envs):
+        self.rounds += 1
+        base = os.path.join(self._root_log_dir, str(self.rounds))
+        os.mkdir(base)
+        paths = {
+            name: {rank: os.path.join(base, f"{env['RANK']}.{name}") for rank, env in envs.items()}
+            for name in ("out", "err", "error")
+        }
+        paths["out"][0] = ""
+        for rank, env in envs.items():
+            env["TORCHELASTIC_ERROR_FILE"] = paths["error"][rank]
+            env["FROM_PLUGIN"] = env["RALLYPOINT_ROUND"]
+        return LogsDest(paths["out"], paths["err"], {}, {1: paths["err"][1]}, paths["error"])
+"""
+SLOW = """
+    def reify(self, envs):
+        line = report("asked", round=envs[0]["RALLYPOINT_ROUND"])
+        line.recv(100)
+        return LogsDest({rank: "" for rank in envs}, {rank: "" for rank in envs})
+"""
+
+
+def test_real_plugin(world: World) -> None:
+    """A class on the real torch's base, made once: each round's output goes where it says."""
+    env = install(world.folder / "site", FILES, with_torch=False)
+    flags = ("--logs-specs=here", f"--log-dir={world.folder}/logs", "--max-restarts=1")
+    agent = world.agent("a", *flags, nproc=2, env=env)
+    for round in (1, 2):
+        workers = world.mailbox.workers(2, round=round)
+        for worker in workers:
+            assert worker.env["FROM_PLUGIN"] == str(round)
+            error_file = f"{world.folder}/logs/{round}/{worker.rank}.error"
+            assert worker.env["TORCHELASTIC_ERROR_FILE"] == error_file
+            worker.tell("print", f"out {round} {worker.rank}")
+            worker.tell("say", f"err {round} {worker.rank}")
+        workers[0].tell("exit", "0")
+        if round == 1:
+            workers[1].tell("record", "why it failed")
+        workers[1].tell("exit", "3" if round == 1 else "0")
+
+    assert agent.wait() == 0
+    agent.drain()
+    written = {
+        str(path.relative_to(world.folder / "logs")): path.read_text()
+        for path in sorted((world.folder / "logs").glob("*/*.*"))
+        if path.suffix != ".error"
+    }
+    assert written == {
+        f"{round}/{name}": text
+        for round in (1, 2)
+        for name, text in {
+            "0.err": f"err {round} 0\n",
+            "1.out": f"out {round} 1\n",
+            "1.err": f"err {round} 1\n",
+        }.items()
+    }
+    assert agent.stdout().splitlines() == ["out 1 0", "out 2 0"]
+    said = agent.said()
+    assert [line for line in said if line.startswith("[default")] == [
+        "[default1]:err 1 1",
+        "[default1]:err 2 1",
+    ]
+    assert len([line for line in said if line.startswith("made ")]) == 1
+    (stopped,) = agent.events("round_stopped")
+    assert "why it failed" in stopped["why"]
+
+
+def test_default_is_ours(world: World) -> None:
+    """torch's own entry point means what no flag means, and torch is not looked for."""
+    env = {"PYTHON_EXEC": "", **install(world.folder / "site", "", with_torch=True)}
+    (world.folder / "site" / "torch" / "__init__.py").write_text("import os; os._exit(9)")
+    agent = world.agent("a", "--logs-specs=default", f"--log-dir={world.folder}/logs", env=env)
+    (worker,) = world.mailbox.workers(1)
+    worker.tell("exit", "0")
+
+    assert worker.env["TORCHELASTIC_ERROR_FILE"].startswith(f"{world.folder}/logs/")
+    assert agent.wait() == 0
+
+
+def test_plugin_that_fails_ends_the_job(world: World) -> None:
+    """No worker starts, and the reason is the plug-in's."""
+    env = install(world.folder / "site", "    def reify(self, envs): raise OSError(28, 'full')")
+    agent = world.agent("a", "--logs-specs=here", env=env)
+
+    assert agent.wait() == 1
+    assert world.mailbox.started() == []
+    reason = "the plug-in --logs-specs=here failed: OSError: [Errno 28] full"
+    assert any(reason in line for line in agent.said())
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+def test_agent_that_ends_while_the_plugin_is_asked(world: World, signum: signal.Signals) -> None:
+    """Nothing is started any more, nothing is waited for, and the plug-in is not left behind."""
+    env = install(world.folder / "site", SLOW)
+    agent = world.agent("a", "--logs-specs=here", nproc=2, env=env)
+    (asked,) = world.mailbox.wait("asked")
+    assert asked.pid in world.marked()
+    agent.signal(signum)
+
+    assert agent.wait(limit_s=8) == 128 + signum
+    assert world.left() == []
+    assert world.mailbox.started() == []
+
+
+def test_plugin_dies_with_a_killed_agent(world: World) -> None:
+    """SIGKILL to the agent takes the plug-in along, also while it does not read."""
+    env = install(world.folder / "site", SLOW)
+    agent = world.agent("a", "--logs-specs=here", env=env)
+    world.mailbox.wait("asked")
+    agent.kill()
+
+    assert world.left() == []
+    assert world.mailbox.started() == []
+
+
+def test_round_that_is_stopped_while_the_plugin_is_asked(world: World) -> None:
+    """Another node fails: the round starts nothing here, and the next one has its own answer."""
+    env = install(world.folder / "site", SLOW)
+    flags = ("--max-restarts=1", "--quarantine-after=0")
+    slow = world.agent("a", *flags, "--logs-specs=here", nnodes="2", nproc=2, env=env)
+    world.agent("b", *flags, nnodes="2")
+    (asked,) = world.mailbox.wait("asked")
+    (failing,) = world.mailbox.workers(1)
+    failing.tell("exit", "3")
+    (after,) = world.mailbox.workers(1, round=2, limit_s=10)  # less than the grace
+    for count in (1, 2):
+        said = world.mailbox.wait("asked", count)[-1]
+        assert (said.pid, said.fields["round"]) == (asked.pid, str(count))
+        world.mailbox.answer(said, "go on")
+    workers = world.mailbox.workers(3, round=2)
+
+    assert [worker.node for worker in world.mailbox.started() if worker.round == 1] == ["b"]
+    assert after.pid in [worker.pid for worker in workers]
+    for worker in workers:
+        worker.tell("exit", "0")
+    assert slow.wait() == 0
+
+
+def test_names_of_plugins(world: World) -> None:
+    """An unknown one is refused with those that are installed, none of which is imported."""
+    env = install(world.folder / "site", "", with_torch=False)
+    Path(env["PYTHONPATH"], "here_logs.py").write_text("import os; os._exit(9)")
+    argv = [NODE_AGENT, "--standalone", "--logs-specs", "nowhere", OBEDIENT]
+    agent = world.start("agent", argv, env)
+
+    assert agent.wait() == 2
+    agent.drain()
+    (line,) = agent.stderr().splitlines()
+    text = "--logs-specs nowhere: not installed; there are default, here"
+    assert line == f"node-agent: error: {text}"
+
+
+@pytest.mark.parametrize("flag", ["--tee=g0:3", "--redirects=g1-7:1", "--ranks-filter=0"])
+def test_plugin_knows_local_ranks_only(world: World, flag: str) -> None:
+    """What only we can do is refused together with a plug-in."""
+    env = install(world.folder / "site", "", with_torch=False)
+    argv = [NODE_AGENT, "--standalone", "--logs-specs=here", flag, OBEDIENT]
+    agent = world.start("agent", argv, env)
+
+    assert agent.wait() == 2
+    agent.drain()
+    assert "a plug-in chooses workers by local rank only" in agent.stderr()

@@ -1,0 +1,341 @@
+"""Where the output of workers goes: files, console, prefixes, and consoles that stand still."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import hashlib
+import os
+import pty
+import signal
+import struct
+import termios
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.commands import Command
+from support.pulse import hearing
+from support.world import World
+
+FLOOD_MB = 200
+LATE_S = 1.5
+"""A gap between heartbeats that no busy machine explains; half of the lease."""
+MEMORY_KB_MAX = 100_000
+
+
+def files(folder: Path) -> dict[str, str]:
+    """Return what lies below the only run of a log dir: path to content."""
+    (run,) = folder.iterdir()
+    return {
+        str(path.relative_to(run)): path.read_text() for path in run.rglob("*") if path.is_file()
+    }
+
+
+def empty_files(world: World) -> dict[str, str]:
+    """Return an environment whose temporary files are the test's own, to see what is left."""
+    folder = world.folder / "tmp"
+    folder.mkdir()
+    return {"TMPDIR": str(folder)}
+
+
+def test_streams_by_local_and_global_rank(world: World) -> None:
+    """Two nodes with two workers each: files where they were asked for, the rest on the console."""
+    folder = world.folder / "logs"
+    flags = (
+        f"--log-dir={folder}",
+        "--tee=g0-2:1",
+        "--redirects=1:3",
+        "--log-line-prefix-template=<${node} ${rank} ${restart_count} ${round}> ",
+        "--duplicate-stdout-filters=out 1,out 2",
+    )
+    agents = [world.agent(name, *flags, nnodes="2", nproc=2) for name in ("a", "b")]
+    workers = world.mailbox.workers(4)
+    for worker in workers:
+        worker.tell("print", f"out {worker.rank}")
+        worker.tell("say", f"err {worker.rank}")
+        worker.tell("exit", "0")
+
+    assert [agent.wait() for agent in agents] == [0, 0]
+    assert world.left() == []
+    assert sorted(agents[0].stdout().splitlines()) == ["<a 0 0 1> out 0", "<a 1 0 1> out 1"]
+    assert agents[1].stdout() == "<b 2 0 1> out 2"
+    assert [agent.said() for agent in agents] == [["err 0"], ["err 2"]]
+    (mine,) = folder.glob(f"{world.job_id}_a_*")
+    (theirs,) = folder.glob(f"{world.job_id}_b_*")
+    assert {
+        str(path.relative_to(folder)): path.read_text()
+        for path in folder.rglob("*")
+        if path.is_file()
+    } == {
+        f"{mine.name}/attempt_0/0/stdout.log": "out 0\n",
+        f"{mine.name}/attempt_0/1/stdout.log": "out 1\n",
+        f"{mine.name}/attempt_0/1/stderr.log": "err 1\n",
+        f"{mine.name}/attempt_0/filtered_stdout.log": "<a 1 0 1> out 1\n",
+        f"{theirs.name}/attempt_0/0/stdout.log": "out 2\n",
+        f"{theirs.name}/attempt_0/1/stdout.log": "out 3\n",
+        f"{theirs.name}/attempt_0/1/stderr.log": "err 3\n",
+        f"{theirs.name}/attempt_0/filtered_stdout.log": "<b 2 0 1> out 2\n",
+    }
+
+
+def test_no_round_touches_an_earlier_rounds_files(world: World) -> None:
+    """A restart has a folder of its own, and so has a round that was not charged."""
+    folder = world.folder / "logs"
+    flags = ("-r3", "--max-restarts=1")
+    first = world.agent("a", *flags, f"--log-dir={folder}", nnodes="1:2")
+    (alone,) = world.mailbox.workers(1)
+    alone.tell("print", "alone")
+    second = world.agent("b", *flags, "--log-dir=/dev/null", nnodes="1:2")
+    both = world.mailbox.workers(2, round=2)
+    both[0].tell("print", "with b")
+    both[0].tell("exit", "7")
+    for worker in world.mailbox.workers(2, round=3):
+        worker.tell("print", "again")
+        worker.tell("exit", "0")
+
+    assert [first.wait(), second.wait()] == [0, 0]
+    assert [worker.env["TORCHELASTIC_ERROR_FILE"] for worker in both][1] == ""
+    assert second.stdout() == "again"
+    assert {path: text for path, text in files(folder).items() if text} == {
+        "attempt_0/0/stdout.log": "alone\n",
+        "attempt_0_round_2/0/stdout.log": "with b\n",
+        "attempt_1/0/stdout.log": "again\n",
+    }
+
+
+def test_success_leaves_nothing_and_failure_its_record(world: World) -> None:
+    """Without a log dir: what nobody asked for is gone, an error file stays."""
+    env = empty_files(world)
+    good = world.agent("a", env=env)
+    world.mailbox.workers(1)[0].tell("exit", "0")
+    assert good.wait() == 0
+    assert os.listdir(env["TMPDIR"]) == []
+
+    bad = world.agent("a", f"--job-id={world.job_id}-2", env=env)
+    worker = world.mailbox.wait("started", 2)[1]
+    path = Path(worker.fields["env"]["TORCHELASTIC_ERROR_FILE"])
+    failing = next(w for w in world.mailbox.started() if w.pid == worker.pid)
+    failing.tell("record", "out of luck")
+    failing.tell("exit", "1")
+    assert bad.wait() == 1
+    assert [file for file in Path(env["TMPDIR"]).rglob("*") if file.is_file()] == [path]
+
+
+def test_hidden_workers_failure_is_told(world: World) -> None:
+    """The console shows one worker only; the other one's last words are in the report."""
+    agent = world.agent("a", "--local-ranks-filter=0", nproc=2)
+    workers = world.mailbox.workers(2)
+    for worker in workers:
+        worker.tell("print", f"out {worker.rank}")
+        worker.tell("say", f"err {worker.rank}")
+    workers[1].tell("exit", "3")
+
+    assert agent.wait() == 1
+    assert agent.stdout() == "out 0"
+    assert agent.said()[0] == "err 0" and "    err 1" in agent.said()
+
+
+@pytest.mark.parametrize("flag", ["--log-dir=/dev/full", "--log-dir=/dev/null/x", "--tee=4"])
+def test_bad_value_starts_nothing(world: World, flag: str) -> None:
+    """One line, exit code 2, and no worker."""
+    done = world.run(*world.standalone(flag))
+
+    assert done.returncode == 2
+    assert done.stderr.startswith("node-agent: error: ") and done.stderr.count("\n") == 1
+    assert world.mailbox.started() == []
+
+
+def test_terminal_stays_a_terminal(world: World) -> None:
+    """Workers have the agent's own standard input and output."""
+    ours, theirs = pty.openpty()
+    script = "test -t 0 && test -t 1 && ! test -t 2 && read -r line && echo said $line"
+    quoted = " ".join(world.standalone("--no-python", script=("sh", "-c", f"'{script}'")))
+    command = f'exec {quoted} < "$0" > "$0"'
+    agent = world.start("agent", ["bash", "-c", command, os.ttyname(theirs)])
+    os.write(ours, b"hello\n")
+
+    assert agent.wait() == 0, agent.stderr()
+    assert os.read(ours, 100) == b"hello\r\nsaid hello\r\n"
+    os.close(ours)
+    os.close(theirs)
+
+
+def test_standard_error_on_a_terminal_is_a_terminal(world: World) -> None:
+    """Of the same size, and what is written comes out as if written there; its end is kept."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", 17, 123, 0, 0))
+    script = "test -t 2 && stty size <&2 && printf 'one\\ntwo\\r' >&2 && exit 3"
+    quoted = " ".join(
+        world.standalone("--log-level=error", "--no-python", script=("sh", "-c", f'"{script}"'))
+    )
+    agent = world.start("agent", ["bash", "-c", f'exec {quoted} 2> "$0"', os.ttyname(theirs)])
+
+    assert agent.wait() == 1
+    assert agent.stdout_line() == "17 123"
+    shown = os.read(ours, 65_536)
+    while b"has failed" not in shown:
+        shown += os.read(ours, 65_536)
+    os.close(ours)
+    os.close(theirs)
+    assert shown.startswith(b"one\r\ntwo\r=====")
+    assert b"\r\n    one\r\n    two" in shown
+
+
+# --- consoles that are slow, or stand still ---
+
+
+class Screen:
+    """A console in place of the agent's two streams; reads when it is told to."""
+
+    END = b"\0"
+    KEPT_BYTES = 10_000_000
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / "screen"
+        os.mkfifo(self._path)
+        self._fd = os.open(self._path, os.O_RDWR)
+        self._reader: threading.Thread | None = None
+        self._kept = b""
+        self.size = 0
+        """Bytes that were shown."""
+
+    def start(self, world: World, argv: list[str]) -> Command:
+        """Start a command that writes here."""
+        redirect = f'exec "$0" "$@" > {self._path} 2>&1'
+        return world.start("agent", ["bash", "-c", redirect, *argv])
+
+    def read(self, slow_s: float) -> None:
+        """Begin to read: for so long about 1 MB/s, then as fast as possible."""
+        self._reader = threading.Thread(target=self._read, args=(slow_s,))
+        self._reader.start()
+
+    def _read(self, slow_s: float) -> None:
+        hurry_s = time.monotonic() + slow_s
+        while True:
+            is_slow = time.monotonic() < hurry_s
+            data = os.read(self._fd, 50_000 if is_slow else 1_000_000)
+            self.size += len(data.removesuffix(self.END))
+            if self.size < self.KEPT_BYTES:
+                self._kept += data
+            if data.endswith(self.END):
+                return
+            if is_slow:
+                time.sleep(0.05)  # it is what a slow console does
+
+    def text(self) -> str:
+        """Return all that was shown, if it is not too much; the command must have ended."""
+        self.stop()
+        return self._kept.removesuffix(self.END).decode()
+
+    def stop(self) -> None:
+        """Read to the end; nobody may write any more."""
+        if self._reader is not None:
+            os.write(self._fd, self.END)
+            self._reader.join()
+            self._reader = None
+
+    def close(self) -> None:
+        self.stop()
+        os.close(self._fd)
+
+
+@pytest.fixture
+def screen(tmp_path: Path) -> Iterator[Screen]:
+    screen = Screen(tmp_path)
+    yield screen
+    screen.close()
+
+
+def test_report_comes_after_what_the_workers_wrote(world: World, screen: Screen) -> None:
+    """A worker says a lot and dies, and the console is slow: its last words come before the report,
+    and nothing is missing."""
+    agent = screen.start(world, world.argv("a", "--tee=3", "--log-dir=/dev/null"))
+    (worker,) = world.mailbox.workers(1)
+    worker.tell("flood", "1")
+    worker.tell("say", "last words")
+    worker.tell("exit", "3")
+    screen.read(slow_s=1)
+
+    assert agent.wait() == 1
+    lines = screen.text().splitlines()
+    report = next(at for at, line in enumerate(lines) if set(line) == {"="})
+    said = [line for line in lines[:report] if line.startswith("[default0]:")]
+    out = [f"[default0]:{number:099d}" for number in range(10_000)]
+    assert [line for line in said if line != "[default0]:last words"] == out
+    assert len(said) == 10_001
+    assert lines[-1] == "node-agent: the job has failed"
+
+
+def read_peak_kb(pid: int) -> int:
+    """Return the most memory that a process has ever had."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
+
+
+def sum_flood() -> str:
+    """Return the checksum of what the flooding worker writes."""
+    found = hashlib.sha256()
+    for block in range(FLOOD_MB * 10):
+        numbers = range(block * 1_000, (block + 1) * 1_000)
+        found.update(b"".join(b"%099d\n" % number for number in numbers))
+    return found.hexdigest()
+
+
+def sum_file(folder: Path) -> str:
+    (path,) = folder.rglob("stdout.log")
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@pytest.mark.parametrize("slow_s", [0, 4])
+async def test_flood(
+    world: World, screen: Screen, monkeypatch: pytest.MonkeyPatch, slow_s: float
+) -> None:
+    """200 MB through --tee: the file has every byte, the console every line, the heart beats on
+    time, and the agent stays small; also when the console takes 1 MB/s for a while."""
+    folder = world.folder / "logs"
+    async with hearing(monkeypatch) as pulse:
+        flags = (f"--coordinator={pulse.target}", f"--log-dir={folder}", "--tee=3")
+        agent = screen.start(world, world.argv("a", *flags, "--log-level=error"))
+        (worker,) = await asyncio.to_thread(world.mailbox.workers, 1)
+        began = pulse.count()
+        screen.read(slow_s)
+        worker.tell("flood", str(FLOOD_MB))
+        await asyncio.to_thread(world.mailbox.wait, "flooded", limit_s=60)
+        await pulse.wait(2)
+        peak_kb, longest_s = read_peak_kb(agent.pid), pulse.longest_s(began)
+        worker.tell("exit", "0")
+
+        assert await asyncio.to_thread(agent.wait) == 0
+    assert longest_s < LATE_S
+    assert peak_kb < MEMORY_KB_MAX
+    assert await asyncio.to_thread(sum_file, folder) == sum_flood()
+    screen.stop()
+    assert screen.size == FLOOD_MB * 10_000 * len(f"[default0]:{0:099d}\n")
+
+
+@pytest.mark.parametrize("flags", [(), ("--tee=3",)])
+async def test_console_that_stands_still_holds_up_nobody_else(
+    world: World, screen: Screen, monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...]
+) -> None:
+    """A worker writes without end and nobody reads: the node stays in its round, and SIGTERM ends
+    the agent at once."""
+    async with hearing(monkeypatch) as pulse:
+        log = (f"--coordinator={pulse.target}", f"--log-dir={world.folder}/logs")
+        agent = screen.start(world, world.argv("a", *log, *flags))
+        (worker,) = await asyncio.to_thread(world.mailbox.workers, 1)
+        worker.tell("pour")
+        await pulse.wait(5)  # by now every pipe is full
+        began = pulse.count()
+        await pulse.wait(20)
+        longest_s = pulse.longest_s(began)
+        agent.signal(signal.SIGTERM)
+
+        assert await asyncio.to_thread(agent.wait, 8) == 128 + signal.SIGTERM
+    assert longest_s < LATE_S
+    assert len(world.mailbox.started()) == 1
+    assert world.left() == []

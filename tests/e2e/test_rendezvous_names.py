@@ -1,0 +1,162 @@
+"""Whoever says `torchrun … train.py` today says the same here: its names lead to the same job."""
+
+from __future__ import annotations
+
+import pytest
+
+from support.commands import NODE_AGENT, Command
+from support.mailbox import Worker
+from support.world import OBEDIENT, PROMPT, WORKERS, World
+
+ALLREDUCE = str(WORKERS / "allreduce.py")
+
+
+def launch(world: World, line: str, script: str = OBEDIENT, **variables: str) -> Command:
+    """Start an agent as a torchrun user would write it."""
+    return world.start("agent", [NODE_AGENT, *line.split(), *PROMPT, script], variables)
+
+
+def seen(worker: Worker, *names: str) -> tuple[str, ...]:
+    return tuple(worker.env[name] for name in names)
+
+
+def end(agents: list[Command], workers: list[Worker]) -> None:
+    """Let a job succeed; nothing but the log was written."""
+    for worker in workers:
+        worker.tell("exit", "0")
+    assert [agent.wait() for agent in agents] == [0] * len(agents)
+    assert [(agent.stdout(), agent.said()) for agent in agents] == [("", [])] * len(agents)
+
+
+def test_endpoint_and_id_of_a_c10d_job_lead_to_the_coordinator(world: World) -> None:
+    """Two nodes of an elastic line as it was, but for the endpoint: one line says what c10d is."""
+    where = f"--rdzv_id={world.job_id} --rdzv_backend=c10d --rdzv_endpoint={world.target}"
+    line = f"--nnodes=2 --nproc_per_node=1 {where} --local-addr=127.0.0.1"
+    agents = [launch(world, line) for _ in range(2)]
+    workers = world.mailbox.workers(2)
+
+    for worker in workers:
+        assert seen(worker, "TORCHELASTIC_RUN_ID", "WORLD_SIZE") == (world.job_id, "2")
+        assert seen(worker, "RALLYPOINT_COORDINATOR") == (world.target,)
+    end(agents, workers)
+    for agent in agents:
+        (said,) = agent.events("rdzv_backend_replaced")
+        assert (said["backend"], said["by"], said["level"]) == ("c10d", world.target, "info")
+
+
+def test_operator_may_say_everything_by_variables(world: World) -> None:
+    """PET_ variables alone, as a Kubernetes operator sets them; the command line wins."""
+    operator = {
+        "PET_NNODES": "2",
+        "PET_NPROC_PER_NODE": "3",
+        "PET_MAX_RESTARTS": "4",
+        "PET_RDZV_BACKEND": "c10d",
+        "PET_RDZV_ENDPOINT": world.target,
+        "PET_RDZV_ID": world.job_id,
+        "PET_LOCAL_ADDR": "127.0.0.1",
+        "PET_RDZV_CONF": "",
+    }
+    agents = [launch(world, "--nproc=1", **operator) for _ in range(2)]
+    workers = world.mailbox.workers(2)
+
+    for worker in workers:
+        names = ("TORCHELASTIC_RUN_ID", "WORLD_SIZE", "TORCHELASTIC_MAX_RESTARTS")
+        assert seen(worker, *names) == (world.job_id, "2", "4")
+    end(agents, workers)
+
+
+def test_static_master_is_what_was_typed_in_every_round(world: World) -> None:
+    """Both nodes, a round and a restart: MASTER_ADDR and MASTER_PORT; the job is called by them."""
+    port = str(world.ports.reserve())
+    where = f"--coordinator={world.target} --master-addr=localhost --master-port={port}"
+    line = f"--nnodes=2 --max-restarts=1 {where}"
+    second = launch(world, f"{line} --node-rank=1")
+    second.wait_event("coordinator_reached")
+    first = launch(world, f"{line} --node-rank=0")
+    for round in (1, 2):
+        workers = world.mailbox.workers(2, round=round)
+        for rank, worker in enumerate(workers):
+            names = ("MASTER_ADDR", "MASTER_PORT", "GROUP_RANK", "TORCHELASTIC_RUN_ID")
+            assert seen(worker, *names) == ("localhost", port, str(rank), f"localhost:{port}")
+        if round == 1:
+            workers[1].tell("exit", "3")
+    end([first, second], workers)
+
+
+def test_store_of_rank_0_has_the_static_port_in_every_round(world: World) -> None:
+    """Real torch on the same port after a restart: the sums are right both times."""
+    port = world.ports.reserve()
+    line = f"--standalone --nproc=2 --max-restarts=1 --master-port={port}"
+    launch(world, line, ALLREDUCE)
+    for round in (1, 2):
+        workers = world.mailbox.workers(2, round=round)
+        reduced = world.mailbox.wait("reduced", 2 * round)
+
+        assert [said.fields["sum"] for said in reduced] == [3] * 2 * round
+        assert {worker.env["MASTER_PORT"] for worker in workers} == {str(port)}
+        if round == 1:
+            workers[1].kill()
+
+
+def test_master_that_is_not_this_host_is_passed_on_with_a_warning(world: World) -> None:
+    """It may be an address that a router translates, so it is not refused."""
+    agent = launch(world, "--master-addr=192.0.2.1")
+    (worker,) = world.mailbox.workers(1)
+
+    assert seen(worker, "MASTER_ADDR") == ("192.0.2.1",)
+    end([agent], [worker])
+    (said,) = agent.events("address_not_of_this_host")
+    assert said["address"] == "192.0.2.1"
+
+
+def test_single_node_needs_no_coordinator(world: World) -> None:
+    """Neither a coordinator nor an endpoint: one of its own, and one line that says so."""
+    agent = launch(world, "--nproc_per_node=2")
+    workers = world.mailbox.workers(2)
+
+    assert {seen(worker, "MASTER_ADDR", "WORLD_SIZE") for worker in workers} == {("127.0.0.1", "2")}
+    end([agent], workers)
+    assert len(agent.events("coordinator_of_its_own")) == 1
+
+
+def test_coordinator_added_to_a_standalone_line_is_used(world: World) -> None:
+    """The job is there with a fresh name; what torchrun ignores with --standalone is ignored."""
+    ignored = "--rdzv-id=same --rdzv-backend=c10d"
+    agent = launch(world, f"--standalone --coordinator={world.target} {ignored}")
+    (worker,) = world.mailbox.workers(1)
+    (job_id,) = seen(worker, "TORCHELASTIC_RUN_ID")
+
+    assert job_id != "same"
+    assert len(world.jobs.get(job_id).nodes) == 1
+    end([agent], [worker])
+    (said,) = agent.events("rendezvous_flags_ignored")
+    assert said["flags"] == ["--rdzv-backend", "--rdzv-id"]
+
+
+def test_conf_of_torchs_back_ends_is_the_jobs_policy(world: World) -> None:
+    """What it says is in the specification that all nodes agree on; the rest is named once."""
+    conf = (
+        "join_timeout=61,last_call_timeout=7,keep_alive_interval=2,keep_alive_max_attempt=4,"
+        "read_timeout=9"
+    )
+    words = ["--rdzv-conf", conf, f"--rdzv-id={world.job_id}", f"--rdzv-endpoint={world.target}"]
+    agent = world.start("agent", [NODE_AGENT, *words, "--monitor-interval=5", OBEDIENT])
+    (worker,) = world.mailbox.workers(1)
+    spec = world.jobs.get(world.job_id).spec
+
+    times = (spec.join_timeout, spec.last_call, spec.heartbeat_interval, spec.lease)
+    assert [time.ToMilliseconds() for time in times] == [61_000, 7_000, 2_000, 8_000]
+    end([agent], [worker])
+    (said,) = agent.events("rdzv_conf_keys_ignored")
+    assert said["keys"] == ["read_timeout"]
+    assert len(agent.events("monitor_interval_ignored")) == 1
+
+
+@pytest.mark.parametrize(("level", "is_told"), [("WARNING", False), ("INFO", True)])
+def test_loglevel_of_other_programs_is_ours_too(world: World, level: str, is_told: bool) -> None:
+    """LOGLEVEL as torch reads it: what is only information goes with it."""
+    agent = launch(world, "", LOGLEVEL=level)
+    (worker,) = world.mailbox.workers(1)
+    end([agent], [worker])
+
+    assert bool(agent.events("round_began")) == is_told

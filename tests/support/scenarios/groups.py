@@ -1,0 +1,129 @@
+"""How nodes find each other: rendezvous of both styles, restarts of a group, and too few nodes."""
+
+from __future__ import annotations
+
+from support.commands import Command
+from support.launchers import Ran, scenario
+from support.scenarios.launch import PLACE, ROLE
+from support.world import World
+
+
+@scenario("--nproc-per-node 2 --rdzv-backend=c10d --rdzv-endpoint=localhost:0 tell.py")
+def rendezvous_on_this_node(ran: Ran) -> None:
+    """The recipe for several jobs on one machine."""
+    assert ran.codes == [0]
+    assert ran.values(*PLACE) == ["0 0 2 2 0 1", "1 1 2 2 0 1"]
+    (run,) = set(ran.values("TORCHELASTIC_RUN_ID"))
+    assert (run == "none") == ran.expected(
+        torchrun=True, node_agent=False, why="jobs without a name must not meet"
+    )
+
+
+@scenario("--nproc-per-node 2 --node-rank 0 --master-addr 127.0.0.1 --master-port @port tell.py")
+def master_port(ran: Ran) -> None:
+    """The store of the group is where the operator wants it."""
+    assert ran.codes == [0]
+    assert ran.values("MASTER_ADDR", "MASTER_PORT") == [f"127.0.0.1 {ran.port}"] * 2
+
+
+@scenario("--nproc-per-node 2 --max-restarts 1 allreduce.py 1/exit=3@0")
+def process_group(ran: Ran) -> None:
+    """A plain script with a process group adds up what its ranks have, after a restart too."""
+    assert ran.codes == [0]
+    assert ran.values("TOTAL") == ["3.0"] * 4
+
+
+@scenario(
+    "--nnodes 2 --nproc-per-node 2 --rdzv-backend c10d --rdzv-endpoint 127.0.0.1:@port "
+    "--rdzv-id twins --max-restarts 2 tell.py",
+    nodes=("", ""),
+)
+def two_nodes(ran: Ran) -> None:
+    """Two nodes that were told of one rendezvous are one group."""
+    assert ran.codes == [0, 0]
+    assert ran.values(*PLACE) == ["0 0 4 2 0 2", "1 1 4 2 0 2", "2 0 4 2 1 2", "3 1 4 2 1 2"]
+    assert ran.values(*ROLE) == [f"default {rank} 4" for rank in range(4)]
+    assert ran.values("TORCHELASTIC_RUN_ID", "TORCHELASTIC_MAX_RESTARTS") == ["twins 2"] * 4
+    assert len(set(ran.values("MASTER_ADDR", "MASTER_PORT"))) == 1
+
+
+@scenario(
+    "--nnodes=2 --master-addr 127.0.0.1 --master-port @port tell.py",
+    nodes=(
+        "--node-rank 1 --nproc-per-node 1 --role judge",
+        "--node-rank 0 --nproc-per-node 3 --role trainer",
+    ),
+)
+def two_nodes_static(ran: Ran) -> None:
+    """In the static style each node has the rank it was given, and may have workers and a role of
+    its own."""
+    assert ran.codes == [0, 0]
+    assert ran.values(*PLACE) == ["0 0 4 3 0 2", "1 1 4 3 0 2", "2 2 4 3 0 2", "3 0 4 1 1 2"]
+    assert ran.values(*ROLE) == ["trainer 0 3", "trainer 1 3", "trainer 2 3", "judge 0 1"]
+    assert set(ran.values("MASTER_ADDR")) == {"127.0.0.1"}
+
+
+def _fail_once(world: World, commands: list[Command]) -> None:
+    """Rank 0 of the first round fails; everybody in the second one has done its work."""
+    world.mailbox.wait("started", 2)
+    first = sorted(world.mailbox.started(), key=lambda worker: worker.rank)
+    first[0].tell("exit", "3")
+    world.mailbox.wait("started", 4)
+    for worker in world.mailbox.started()[2:]:
+        worker.tell("exit", "0")
+
+
+@scenario(
+    "--nnodes 1:2 --max-restarts 1 --rdzv-backend c10d --rdzv-endpoint 127.0.0.1:@port "
+    "--rdzv-id phoenix tell.py obey",
+    nodes=("", ""),
+    drive=_fail_once,
+)
+def elastic_restart(ran: Ran) -> None:
+    """One failure restarts the workers of both nodes, in a group of two again."""
+    assert ran.codes == [0, 0]
+    told = sorted(ran.told, key=lambda one: one.at_s)
+    assert [sorted(one.rank for one in half) for half in (told[:2], told[2:])] == [[0, 1], [0, 1]]
+    assert {one.env["WORLD_SIZE"] for one in told} == {"2"}
+    assert sorted(one.env["TORCHELASTIC_RESTART_COUNT"] for one in told[2:]) == ran.expected(
+        torchrun=["0", "1"],
+        node_agent=["1", "1"],
+        why="restarts are counted once for the job, not by each agent: all workers see one count",
+    )
+
+
+@scenario(
+    "--nnodes 1:2 --rdzv-backend c10d --rdzv-endpoint 127.0.0.1:@port --rdzv-id few "
+    "--rdzv-conf last_call_timeout=1,join_timeout=60,keep_alive_interval=2 tell.py"
+)
+def fewer_nodes_than_asked_for(ran: Ran) -> None:
+    """After the last call the group begins with as many nodes as there are."""
+    assert ran.codes == [0]
+    assert ran.values(*PLACE) == ["0 0 1 1 0 1"]
+
+
+@scenario(
+    "--nnodes 2 --rdzv-backend c10d --rdzv-endpoint 127.0.0.1:@port --rdzv-id lonely "
+    "--rdzv-conf join_timeout=2 tell.py"
+)
+def too_few_nodes(ran: Ran) -> None:
+    """Without enough nodes within the join timeout the launcher fails, and has started nothing."""
+    assert ran.codes == [1]
+    assert ran.told == []
+    assert (
+        ran.expected(
+            torchrun="RendezvousTimeoutError",
+            node_agent="1 of at least 2 nodes were ready",
+            why="the report says who is missing, not where in the launcher it was noticed",
+        )
+        in ran.err
+    )
+
+
+@scenario("--rdzv-conf last_call_timeout=1,colour=blue tell.py")
+def unknown_rendezvous_setting(ran: Ran) -> None:
+    """A setting that nobody knows is a mistake."""
+    assert ran.codes == [
+        ran.expected(torchrun=0, node_agent=2, why="torchrun passes over misspelt settings")
+    ]
+    assert ("colour" in ran.err) == ran.expected(torchrun=False, node_agent=True, why="the same")

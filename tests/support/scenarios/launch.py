@@ -1,0 +1,389 @@
+"""What workers of one node are started as: command line, environment, ranks."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from support.launchers import Ran, scenario
+
+NAMES = frozenset(
+    """
+    RANK LOCAL_RANK GROUP_RANK ROLE_RANK ROLE_NAME LOCAL_WORLD_SIZE WORLD_SIZE GROUP_WORLD_SIZE
+    ROLE_WORLD_SIZE MASTER_ADDR MASTER_PORT TORCHELASTIC_RESTART_COUNT TORCHELASTIC_MAX_RESTARTS
+    TORCHELASTIC_RUN_ID TORCHELASTIC_USE_AGENT_STORE TORCHELASTIC_ERROR_FILE
+    TORCHELASTIC_SIGNALS_TO_HANDLE TORCH_NCCL_ASYNC_ERROR_HANDLING
+    """.split()
+)
+PLACE = "RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_RANK GROUP_WORLD_SIZE".split()
+ROLE = "ROLE_NAME ROLE_RANK ROLE_WORLD_SIZE".split()
+USAGE = "a mistake on the command line ends with 2, as any other command's, and with one line"
+FLAGS = """
+    --nnodes --nproc-per-node --rdzv-backend --rdzv-endpoint --rdzv-id --rdzv-conf --standalone
+    --max-restarts --monitor-interval --start-method --event-log-handler --role --module --no-python
+    --run-path --log-dir --redirects --tee --local-ranks-filter --duplicate-stdout-filters
+    --duplicate-stderr-filters --node-rank --master-addr --master-port --local-addr --logs-specs
+    --numa-binding --signals-to-handle --shutdown-timeout --virtual-local-rank
+""".split()
+NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}
+
+
+def added(ran: Ran) -> set[str]:
+    """Return the names that workers have and launchers had not, without those with our prefix."""
+    parent = ran.nodes[0].env
+    names = {name for told in ran.told for name in told.env if name not in parent}
+    return {name for name in names if not name.startswith("RALLYPOINT_")}
+
+
+def ours(ran: Ran) -> set[str]:
+    """Return the names without our prefix that only node-agent gives."""
+    return ran.expected(
+        torchrun=set(),
+        node_agent={"TORCH_WORKER_SERVER_SOCKET"},
+        why="a worker that opens torch's control-plane server there can be asked for its stacks",
+    )
+
+
+@scenario("--help")
+def every_flag_is_known(ran: Ran) -> None:
+    """The help names all of torchrun's flags."""
+    assert ran.codes == [0]
+    assert [flag for flag in FLAGS if flag not in " ".join(ran.out)] == []
+
+
+@scenario("--nproc-per-node 2 tell.py one 'two words'")
+def single_node(ran: Ran) -> None:
+    """Two workers run `python -u tell.py`, each in a session of its own, with exactly these names
+    in their environment."""
+    assert ran.codes == [0]
+    assert ran.out == []
+    assert ran.values(*PLACE) == ["0 0 2 2 0 1", "1 1 2 2 0 1"]
+    assert ran.values(*ROLE) == ["default 0 2", "default 1 2"]
+    assert added(ran) == NAMES | {"OMP_NUM_THREADS"} | ours(ran)
+    assert {value for told in ran.told for value in (told.env["OMP_NUM_THREADS"],)} == {"1"}
+    for told in ran.told:
+        assert told.command == [sys.executable, "-u", "tell.py", "one", "two words"]
+        assert told.session == told.pid
+        assert told.files == [0, 1, 2]
+        assert told.cwd == str(ran.folder)
+        assert told.env["TORCHELASTIC_RESTART_COUNT"] == "0"
+        assert told.env["TORCHELASTIC_MAX_RESTARTS"] == "0"
+        assert told.env["TORCHELASTIC_SIGNALS_TO_HANDLE"] == "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
+        assert told.env["TORCH_NCCL_ASYNC_ERROR_HANDLING"] == "1"
+        assert told.env["TORCHELASTIC_ERROR_FILE"].endswith(f"/{told.rank}/error.json")
+        assert told.env["TORCHELASTIC_USE_AGENT_STORE"] == ran.expected(
+            torchrun="True",
+            node_agent="False",
+            why="rank 0 hosts a store of its own in every round: no key of an earlier one is left",
+        )
+    assert len(set(ran.values("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID"))) == 1
+
+
+@scenario("tell.py")
+def one_worker(ran: Ran) -> None:
+    """A single worker may use all processors: OMP_NUM_THREADS stays unset."""
+    assert ran.codes == [0]
+    assert ran.values(*PLACE) == ["0 0 1 1 0 1"]
+    assert added(ran) == NAMES | ours(ran)
+    assert (ran.err == "") == ran.expected(
+        torchrun=True, node_agent=False, why="the log says when a round begins and with which ranks"
+    )
+
+
+@scenario(
+    "--nproc-per-node 2 tell.py",
+    env={"OMP_NUM_THREADS": "3", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0", "RANK": "77", "MINE": "ü"},
+)
+def operators_environment(ran: Ran) -> None:
+    """What the operator has set is passed on, except for what the launcher decides."""
+    names = ("RANK", "OMP_NUM_THREADS", "TORCH_NCCL_ASYNC_ERROR_HANDLING", "MINE")
+    (parent,) = (dict(node.env) for node in ran.nodes)
+    del parent["RANK"]
+
+    assert all(parent.items() <= told.env.items() for told in ran.told)
+    assert ran.values(*names) == ["0 3 0 ü", "1 3 0 ü"]
+
+
+@scenario(
+    "tell.py",
+    prefix="bash -c 'umask 027; ulimit -Sn 300; ulimit -c 0; exec nice -n 3 taskset -c 0 \"$@\"' -",
+)
+def limits(ran: Ran) -> None:
+    """Umask, priority, resource limits and processors are inherited."""
+    (told,) = ran.told
+    files = told.limits.pop("files")
+
+    assert files[0] == 300
+    assert told.limits == {
+        "nice": os.nice(0) + 3,
+        "umask": 0o27,
+        "oom": Path("/proc/self/oom_score_adj").read_text().strip(),
+        "core": [0, 0],
+        "processors": [0],
+    }
+
+
+@scenario("--standalone --rdzv-id mine --nproc-per-node 2 tell.py")
+def standalone(ran: Ran) -> None:
+    """A single node needs no rendezvous elsewhere, and its run a fresh name."""
+    assert ran.codes == [0]
+    assert ran.values(*PLACE) == ["0 0 2 2 0 1", "1 1 2 2 0 1"]
+    assert ran.values("TORCHELASTIC_RUN_ID")[0] not in ("", "-", "none", "mine")
+
+
+@scenario("--rdzv-id mine tell.py")
+def name_of_a_single_node(ran: Ran) -> None:
+    """A name alone makes no rendezvous."""
+    assert ran.codes == [0]
+    assert (ran.values("TORCHELASTIC_RUN_ID") == ["mine"]) == ran.expected(
+        torchrun=False, node_agent=True, why="who names a job wants it to have that name"
+    )
+
+
+@scenario("--start-method walk tell.py")
+def unknown_choice(ran: Ran) -> None:
+    """Where there is a choice, another word is refused; nothing is started."""
+    assert ran.codes == [2]
+    assert "'walk'" in ran.err.splitlines()[-1]
+    assert ran.told == []
+
+
+@scenario("--numa-binding node tell.py", env=NO_GPU)
+def binding_without_gpus(ran: Ran) -> None:
+    """There is nothing to be near to; nothing is started."""
+    assert ran.codes == [ran.expected(torchrun=1, node_agent=2, why=USAGE)]
+    assert ran.told == []
+
+
+@scenario("--nproc-per-node=2 -m package.tell one")
+def module(ran: Ran) -> None:
+    """`-m` runs a module, looked for in the working directory."""
+    assert ran.codes == [0]
+    assert [told.command for told in ran.told] == [
+        [sys.executable, "-u", "-m", "package.tell", "one"]
+    ] * 2
+
+
+@scenario("--no-python @python tell.py one")
+def no_python(ran: Ran) -> None:
+    """`--no-python` runs the program itself."""
+    assert ran.codes == [0]
+    assert [told.command for told in ran.told] == [[sys.executable, "tell.py", "one"]]
+
+
+@scenario("--no-python cat /proc/self/status")
+def signals_at_the_start(ran: Ran) -> None:
+    """A program of $PATH begins with no signal blocked or ignored."""
+    assert ran.codes == [0]
+    for mask in ("SigBlk", "SigIgn"):
+        assert f"{mask}:\t{0:016}" in ran.out
+
+
+@scenario("--nproc-per-node 2 --no-python ./tell.sh 'a  b' '' -x")
+def bash_script(ran: Ran) -> None:
+    """A shell script is a program like any other."""
+    assert ran.codes == [0]
+    assert [(ran.folder / f"shell-{rank}.txt").read_text() for rank in (0, 1)] == [
+        f"rank {rank} of 2: a  b  -x\n" for rank in (0, 1)
+    ]
+    assert [told.argv for told in ran.told] == [["a  b", "", "-x"]] * 2
+
+
+@scenario("--run-path tell.py one two")
+def run_path(ran: Ran) -> None:
+    """`--run-path` runs the script as `__main__` of an interpreter that is already there."""
+    assert ran.codes == [0]
+    assert ran.values(*PLACE) == ["0 0 1 1 0 1"]
+    assert [(told.main, told.argv) for told in ran.told] == [("__main__", ["one", "two"])]
+
+
+@scenario("--nproc-per-node 2 package one")
+def folder_with_a_main(ran: Ran) -> None:
+    """What Python runs as a script may be a folder."""
+    assert ran.codes == [0]
+    assert [told.argv for told in ran.told] == [["one"]] * 2
+
+
+@scenario("tell.py", env={"PYTHON_EXEC": "./python.sh", "PET_NPROC_PER_NODE": "2"})
+def python_exec(ran: Ran) -> None:
+    """$PYTHON_EXEC is the interpreter of the workers."""
+    assert ran.codes == [0]
+    assert sorted(path.name for path in ran.folder.glob("interpreter-*")) == [
+        "interpreter-0.txt",
+        "interpreter-1.txt",
+    ]
+
+
+@scenario(
+    "package.tell one",
+    env={
+        "PET_NPROC_PER_NODE": "2",
+        "PET_NNODES": "1:1",
+        "PET_ROLE": "judge",
+        "PET_MAX_RESTARTS": "4",
+        "PET_MODULE": "1",
+    },
+)
+def pet_variables(ran: Ran) -> None:
+    """A flag that is left out is taken from PET_<FLAG>."""
+    assert ran.codes == [0]
+    assert ran.values(*ROLE, "TORCHELASTIC_MAX_RESTARTS") == ["judge 0 2 4", "judge 1 2 4"]
+
+
+@scenario(
+    "--nproc-per-node 1 --role line tell.py",
+    env={"PET_NPROC_PER_NODE": "3", "PET_ROLE": "judge", "PET_MODULE": "0", "PET_NNODES": "1"},
+)
+def command_line_wins(ran: Ran) -> None:
+    """A flag that is there is not taken from the environment."""
+    assert ran.codes == [0]
+    assert ran.values(*ROLE) == ["line 0 1"]
+
+
+@scenario("tell.py", env={"PET_STANDALONE": "true"})
+def pet_switch_that_is_no_number(ran: Ran) -> None:
+    """A switch is on or off in the environment."""
+    why = "a word that can only be meant one way is taken for what it means"
+    assert ran.codes == [ran.expected(torchrun=1, node_agent=0, why=why)]
+    assert len(ran.told) == ran.expected(torchrun=0, node_agent=1, why=why)
+
+
+@scenario("tell.py", env={"PET_STANDALONE": "perhaps"})
+def pet_switch_that_says_nothing(ran: Ran) -> None:
+    """Another word is refused, and nothing is started."""
+    assert ran.codes == [ran.expected(torchrun=1, node_agent=2, why=USAGE)]
+    assert "'perhaps'" in ran.err
+    assert ran.told == []
+
+
+@scenario("--nproc-per-node auto tell.py", env=NO_GPU)
+def workers_auto(ran: Ran) -> None:
+    """Without an accelerator `auto` means a worker for each processor."""
+    assert ran.codes == [0]
+    assert len(ran.told) == len(os.sched_getaffinity(0))
+
+
+@scenario("--nproc-per-node cpu tell.py", env=NO_GPU)
+def workers_cpu(ran: Ran) -> None:
+    """`cpu` means a worker for each processor."""
+    assert ran.codes == [0]
+    assert len(ran.told) == len(os.sched_getaffinity(0))
+
+
+@scenario("--nproc-per-node gpu tell.py", env=NO_GPU)
+def workers_gpu_where_there_is_none(ran: Ran) -> None:
+    """Nothing is started, and the report says what is missing."""
+    assert ran.codes == [ran.expected(torchrun=1, node_agent=2, why=USAGE)]
+    assert "cuda is not available" in ran.err.lower()
+    assert ran.told == []
+
+
+@scenario("--nproc-per-node many tell.py")
+def workers_unknown(ran: Ran) -> None:
+    """A word that is no kind of device is refused by name."""
+    assert ran.codes == [ran.expected(torchrun=1, node_agent=2, why=USAGE)]
+    assert "many" in ran.err
+    assert ran.told == []
+
+
+@scenario(
+    "--nproc-per-node 2 tell.py '' 'shard-${local_rank}.bin' '$HOME' -- --nnodes 7 -m --role=x"
+)
+def arguments_of_the_script(ran: Ran) -> None:
+    """What follows the script is its own, empty words and flags too, with `${local_rank}` filled
+    in."""
+    assert ran.codes == [0]
+    assert [told.argv for told in ran.told] == [
+        ["", f"shard-{rank}.bin", "$HOME", "--", "--nnodes", "7", "-m", "--role=x"]
+        for rank in (0, 1)
+    ]
+
+
+@scenario("--nproc-per-node 2 -- tell.py --role x")
+def double_dash(ran: Ran) -> None:
+    """`--` ends the launcher's flags."""
+    assert ran.codes == [0]
+    assert [told.argv for told in ran.told] == [["--role", "x"]] * 2
+
+
+@scenario("--nproc-per-node 9 --nproc_per_node 2 --max_restarts=3 --no_python @python tell.py")
+def underscores(ran: Ran) -> None:
+    """`--a_b` is `--a-b`; what comes last counts."""
+    assert ran.codes == [0]
+    assert ran.values("WORLD_SIZE", "TORCHELASTIC_MAX_RESTARTS") == ["2 3", "2 3"]
+
+
+@scenario("--nproc-per 2 --max-res 3 --ro short tell.py --ro")
+def abbreviations(ran: Ran) -> None:
+    """A flag may be cut short where it stays clear which one is meant."""
+    assert ran.codes == [0]
+    assert ran.values(*ROLE, "TORCHELASTIC_MAX_RESTARTS") == ["short 0 2 3", "short 1 2 3"]
+    assert [told.argv for told in ran.told] == [["--ro"]] * 2
+
+
+@scenario(
+    "--monitor-interval 0.5 --start-method fork --event-log-handler null --logs-specs default "
+    "--local-addr 127.0.0.1 --shutdown-timeout 5 --signals-to-handle SIGTERM,SIGUSR1 tell.py"
+)
+def flags_without_effect_here(ran: Ran) -> None:
+    """What has nothing to do in this run is taken; workers see which signals are handled."""
+    assert ran.codes == [0]
+    assert ran.values("TORCHELASTIC_SIGNALS_TO_HANDLE") == ["SIGTERM,SIGUSR1"]
+
+
+@scenario("tell.py stdin", prefix="""bash -c 'exec "$@" < <(echo one line; echo and another)' -""")
+def standard_input(ran: Ran) -> None:
+    """Workers inherit standard input."""
+    assert ran.codes == [0]
+    assert [told.stdin for told in ran.told] == ["one line\nand another\n"]
+
+
+@scenario("tell.py", env={"LOGLEVEL": "ERROR"})
+def quiet(ran: Ran) -> None:
+    """A launcher that is to speak of errors only says nothing of a success."""
+    assert ran.codes == [0]
+    assert (ran.out, ran.err) == ([], "")
+
+
+@scenario("tell.py", prefix="@python terminal.py")
+def terminal(ran: Ran) -> None:
+    """Workers have the launcher's terminal."""
+    error = ran.expected(
+        torchrun=True,
+        node_agent=False,
+        why="what a worker says last is kept for the report, so it passes through the agent",
+    )
+
+    assert ran.codes == [0]
+    assert [told.terminals for told in ran.told] == [[True, True, error]]
+
+
+@scenario("--virtual-local-rank --nproc-per-node 2 tell.py 'number ${local_rank}'")
+def virtual_local_rank(ran: Ran) -> None:
+    """Every worker has local rank 0 and sees one device; `${local_rank}` stays what it is."""
+    assert ran.codes == [0]
+    assert [told.argv for told in ran.told] == [["number 0"], ["number 1"]]
+    assert ran.values("LOCAL_RANK", "CUDA_VISIBLE_DEVICES") == ["0 0", "0 1"]
+
+
+@scenario("--virtual-local-rank --nproc-per-node 2 tell.py", env={"CUDA_VISIBLE_DEVICES": "5, 7"})
+def virtual_local_rank_of_some_devices(ran: Ran) -> None:
+    """The operator's choice of devices is what the workers share."""
+    assert ran.codes == [0]
+    assert ran.values("RANK", "LOCAL_RANK", "CUDA_VISIBLE_DEVICES") == ["0 0 5", "1 0 7"]
+
+
+@scenario("--virtual-local-rank --nproc-per-node 2 tell.py", env={"CUDA_VISIBLE_DEVICES": "5"})
+def virtual_local_rank_of_too_few_devices(ran: Ran) -> None:
+    """Two workers cannot share one device: nothing is started."""
+    assert ran.codes == [ran.expected(torchrun=1, node_agent=2, why=USAGE)]
+    assert "CUDA_VISIBLE_DEVICES=5" in ran.err
+    assert ran.told == []
+
+
+@scenario("tell.py", env={"TORCHELASTIC_ENABLE_FILE_TIMER": "1"})
+def timer(ran: Ran) -> None:
+    """With the watchdog turned on workers are told where its pipe is."""
+    assert ran.codes == [0]
+    assert added(ran) == NAMES | {"TORCHELASTIC_TIMER_FILE"} | ours(ran)

@@ -1,0 +1,181 @@
+"""The agent's own streams, written to by a thread of their own: real pipes, nobody sleeps."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from rallypoint.agent import console as module
+from rallypoint.agent.console import LINES_MAX, PIECES_BYTES_MAX, Console, open_text
+
+LIMIT_S = 10
+
+
+def never() -> bool:
+    return False
+
+
+class Pipe:
+    """A console that takes what a pipe holds, until somebody reads."""
+
+    def __init__(self) -> None:
+        self._read_fd, self._write_fd = os.pipe()
+        self.console = Console(self._write_fd)
+
+    def read(self, size: int) -> bytes:
+        found = b""
+        while len(found) < size:
+            found += os.read(self._read_fd, size - len(found))
+        return found
+
+    def drain(self) -> bytes:
+        """Return all that was handed over."""
+        found: list[bytes] = []
+
+        def read() -> None:
+            while piece := os.read(self._read_fd, 65_536):
+                found.append(piece)
+
+        reader = threading.Thread(target=read)
+        reader.start()
+        assert self.console.flush(LIMIT_S)
+        os.close(self._write_fd)
+        self._write_fd = -1
+        reader.join(LIMIT_S)
+        return b"".join(found)
+
+    def close(self) -> None:
+        self.console.release()
+        os.close(self._read_fd)  # a thread that stands in a write gets EPIPE
+        assert self.console.flush(LIMIT_S)
+        if self._write_fd >= 0:
+            os.close(self._write_fd)
+
+
+@pytest.fixture
+def pipe() -> Iterator[Pipe]:
+    pipe = Pipe()
+    yield pipe
+    pipe.close()
+
+
+def fill(console: Console) -> int:
+    """Hand over output until no more is taken at once; return its size."""
+    size = 0
+    done = threading.Event()
+
+    def write() -> None:
+        nonlocal size
+        while not done.is_set():
+            console.write(b"x" * 65_536, done.is_set)
+            size += 65_536
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    assert not console.flush(LIMIT_S)  # it has stalled: nobody reads
+    done.set()
+    console.nudge()
+    writer.join(LIMIT_S)
+    return size
+
+
+def test_output_waits_for_the_console(pipe: Pipe) -> None:
+    """A worker's thread waits while too much is kept, and nothing is lost of what was taken."""
+    size = fill(pipe.console)
+
+    assert PIECES_BYTES_MAX < size < PIECES_BYTES_MAX + 4 * 65_536
+    assert len(pipe.drain()) == size
+
+
+def test_lines_never_wait(pipe: Pipe) -> None:
+    """The agent's own go to a console that stands still, too; the oldest are dropped and counted,
+    and the newest comes through: that is the report."""
+    size = fill(pipe.console)
+    for number in range(LINES_MAX + 50):
+        pipe.console.say(f"line {number}\n".encode())
+    # The first line may be on its way already when the others come.
+    said = pipe.drain()[65_536:].lstrip(b"x").decode().split("x")[0].splitlines()
+
+    assert size
+    assert said[0] == "50 log lines were dropped: the console did not take them"
+    assert said[1:] == [f"line {number}" for number in range(50, LINES_MAX + 50)]
+
+
+def test_released_console_holds_up_nobody(pipe: Pipe) -> None:
+    """Whoever waits goes on, and so does whoever comes later."""
+    fill(pipe.console)
+    stuck = threading.Thread(target=pipe.console.write, args=(b"x", never))
+    stuck.start()
+    pipe.console.release()
+    stuck.join(LIMIT_S)
+    pipe.console.write(b"y" * 9_000_000, never)
+
+    assert not stuck.is_alive()
+
+
+def test_slow_console_is_waited_for(pipe: Pipe, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that takes something now and then has not stalled; the limit holds all the same."""
+    size = fill(pipe.console)
+    result: list[bool] = []
+    waits = threading.Thread(target=lambda: result.append(pipe.console.flush(LIMIT_S)))
+    waits.start()
+    pipe.read(size)
+    waits.join(LIMIT_S)
+
+    assert result == [True]
+    monkeypatch.setattr(module, "STALLED_S", LIMIT_S)
+    fill_again = threading.Thread(target=pipe.console.write, args=(b"x" * 200_000, never))
+    fill_again.start()
+    fill_again.join(LIMIT_S)
+    assert not pipe.console.flush(0.1)
+
+
+def test_lines_of_several_writers_do_not_mix(pipe: Pipe) -> None:
+    """What is handed over at once comes out at once."""
+    names = [bytes([65 + n]) for n in range(8)]
+
+    def write(name: bytes) -> None:
+        for _ in range(20):
+            pipe.console.write(name * 9_999 + b"\n", never)
+
+    writers = [threading.Thread(target=write, args=(name,)) for name in names]
+    found: list[bytes] = []
+    reader = threading.Thread(target=lambda: found.append(pipe.read(8 * 20 * 10_000)))
+    for thread in (reader, *writers):
+        thread.start()
+    for thread in (*writers, reader):
+        thread.join(LIMIT_S)
+
+    lines = found[0].splitlines()
+    assert sorted(lines) == sorted(name * 9_999 for name in names for _ in range(20))
+
+
+def test_console_that_does_not_block_loses_nothing(pipe: Pipe) -> None:
+    """A stream that whoever gave it made non-blocking is waited for."""
+    os.set_blocking(pipe.console.fd, False)
+    data = os.urandom(200_000)
+    pipe.console.write(data, never)
+
+    assert pipe.read(len(data)) == data
+
+
+def test_console_whose_reader_is_gone_holds_up_nobody(pipe: Pipe) -> None:
+    """What nobody can read is as good as written."""
+    gone = os.open("/dev/full", os.O_WRONLY)
+    console = Console(gone)
+    for _ in range(100):
+        console.write(b"x" * 65_536, never)
+
+    assert console.flush(LIMIT_S)
+    os.close(gone)
+
+
+def test_text_is_handed_over_in_lines(pipe: Pipe) -> None:
+    """A log line is one piece, whatever is in it."""
+    file = open_text(pipe.console)
+    file.write("höh\udcff\n")
+
+    assert pipe.drain() == b"h\xc3\xb6h\\udcff\n"

@@ -1,0 +1,104 @@
+"""When and on which host a worker failed, and its error file: from the agent to the verdict."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from rallypoint.agent.core.model import ErrorRecord, ExitedReport, LocalExit, LocalWorker
+from rallypoint.agent.translate import report_message
+from rallypoint.server.core import inputs
+from rallypoint.server.core.model import (
+    Consequence,
+    FailedWorker,
+    NodeName,
+    Verdict,
+    VerdictCause,
+    WorkerExit,
+)
+from rallypoint.server.rpc.convert import to_report
+from rallypoint.server.rpc.views import verdict_message
+from rallypoint.v1 import agent_service_pb2 as agent_pb2
+
+FAILED_MS = 1_763_730_154_250
+EXIT = LocalExit(
+    1,
+    None,
+    5_000,
+    False,
+    ErrorRecord("m", "t", 250, 1_763_730_154),
+    "",
+    failed_ms=FAILED_MS,
+    error_file="/logs/error.json",
+)
+
+
+def sent(exit: LocalExit) -> agent_pb2.SessionRequest:
+    """Return the report of a worker that ended so, in its envelope."""
+    worker = LocalWorker(0, 4_000, 1_000, exit)
+    message = report_message(ExitedReport(1, worker), 6_000)
+    message.session_id, message.connection, message.sequence = "a" * 32, 1, 1
+    return message
+
+
+def taken(message: agent_pb2.SessionRequest) -> WorkerExit:
+    report = to_report(message, 1)
+    assert isinstance(report, inputs.Exited)
+    return report.exits[0]
+
+
+def test_facts_arrive() -> None:
+    """What the agent says is what the verdict tells; other failures come without paths."""
+    exit = taken(sent(EXIT))
+    culprit = FailedWorker(NodeName("a"), 0, exit, host="host-a")
+    verdict = Verdict(
+        VerdictCause.WORKER_FAILED,
+        1,
+        NodeName("a"),
+        "text",
+        culprit,
+        (replace(culprit, rank=1),),
+        consequence=Consequence.BUDGET_SPENT,
+    )
+    message = verdict_message(verdict)
+
+    assert (exit.failed_ms, exit.error_file) == (FAILED_MS, "/logs/error.json")
+    assert message.culprit.host_name == message.collateral[0].host_name == "host-a"
+    for failed in (message.culprit, message.collateral[0]):
+        assert failed.exit.time.ToMilliseconds() == FAILED_MS
+    assert message.culprit.exit.error_file == "/logs/error.json"
+    assert message.collateral[0].exit.error_file == ""
+
+
+@pytest.mark.parametrize(
+    ("claim", "time", "expected"),
+    [
+        ("none", None, None),
+        ("the year 3000", Timestamp(seconds=32_503_680_000), 32_503_680_000_000),
+        ("after it", Timestamp(seconds=32_503_680_001), None),
+        ("before 1970", Timestamp(seconds=-1), None),
+    ],
+)
+def test_clock_that_is_wrong_spoils_no_report(
+    claim: str, time: Timestamp | None, expected: int | None
+) -> None:
+    """A time that cannot be is as good as none; the exit counts all the same."""
+    message = sent(EXIT)
+    message.exited.workers[0].exit.ClearField("time")
+    if time is not None:
+        message.exited.workers[0].exit.time.CopyFrom(time)
+
+    assert taken(message).failed_ms == expected, claim
+    assert taken(message).exit_code == 1
+
+
+def test_long_path_is_cut_on_both_sides() -> None:
+    """A path has at most 1 KiB, whoever sends it."""
+    path = "/" + "x" * 5_000
+    message = sent(replace(EXIT, error_file=path))
+
+    assert message.exited.workers[0].exit.error_file == path[:1_024]
+    message.exited.workers[0].exit.error_file = path
+    assert taken(message).error_file == path[:1_024]

@@ -1,0 +1,108 @@
+"""--rdzv-conf: what is heard of it, below our own flags, and what is refused."""
+
+from __future__ import annotations
+
+import argparse
+
+import pytest
+
+from rallypoint.cli.agent_flags import rdzv_conf
+from rallypoint.cli.commands.node_agent import build_parser
+
+TIMES = ("join_timeout", "last_call", "heartbeat_interval", "lease")
+DEFAULTS = (600_000, 5_000, None, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("", {}),
+        ("  ", {}),
+        ("a=1", {"a": "1"}),
+        ("a=1,b=2", {"a": "1", "b": "2"}),
+        (" a = 1 , b=2", {"a": "1", "b": "2"}),
+        ("a=b=c", {"a": "b=c"}),
+        ("a=1,a=2", {"a": "2"}),
+    ],
+)
+def test_pairs(text: str, found: dict[str, str]) -> None:
+    """Separated by commas; a value may hold `=`; the last one of a key counts."""
+    assert rdzv_conf.parse(text) == found
+
+
+@pytest.mark.parametrize("text", ["a", "a=", "=1", "a=1,", ",", "a=1,,b=2", "a=1,b"])
+def test_part_without_key_or_value_is_refused(text: str) -> None:
+    """As torchrun refuses it."""
+    with pytest.raises(argparse.ArgumentTypeError, match="is not KEY=VALUE"):
+        rdzv_conf.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("line", "times"),
+    [
+        ("", DEFAULTS),
+        ("--rdzv-conf=join_timeout=60", (60_000, 5_000, None, None)),
+        ("--rdzv-conf=timeout=900", (900_000, 5_000, None, None)),
+        ("--rdzv-conf=join_timeout=60,timeout=900", (60_000, 5_000, None, None)),
+        ("--rdzv-conf=timeout=900,join_timeout=60", (60_000, 5_000, None, None)),
+        ("--rdzv-conf=last_call_timeout=0.5", (600_000, 500, None, None)),
+        ("--rdzv-conf=keep_alive_interval=2", (600_000, 5_000, 2_000, 6_000)),
+        ("--rdzv-conf=keep_alive_max_attempt=6", (600_000, 5_000, None, 30_000)),
+        (
+            "--rdzv-conf=keep_alive_interval=2,keep_alive_max_attempt=4",
+            (600_000, 5_000, 2_000, 8_000),
+        ),
+        ("--rdzv-conf=join_timeout=60 --join-timeout=7", (7_000, 5_000, None, None)),
+        ("--join-timeout=600 --rdzv-conf=join_timeout=60", (600_000, 5_000, None, None)),
+        ("--rdzv-conf=keep_alive_interval=2 --lease=9", (600_000, 5_000, 2_000, 9_000)),
+        (
+            "--rdzv-conf=keep_alive_interval=2 --heartbeat-interval=1",
+            (600_000, 5_000, 1_000, 6_000),
+        ),
+        ("--rdzv-conf=close_timeout=9,is_host=1,read_timeout=x", DEFAULTS),
+    ],
+)
+def test_times_that_follow(line: str, times: tuple[int | None, ...]) -> None:
+    """Its keys are our flags, and lose against them; three missed intervals are torch's lease."""
+    args = build_parser().read([*line.split(), "a.py"], {})
+    rdzv_conf.apply(args)
+
+    assert tuple(getattr(args, name) for name in TIMES) == times
+
+
+def test_variable_of_our_own_flag_wins_too() -> None:
+    """Whoever sets PET_JOIN_TIMEOUT speaks of ours, not of torch's back ends."""
+    variables = {"PET_JOIN_TIMEOUT": "7", "PET_RDZV_CONF": "join_timeout=60,last_call_timeout=8"}
+    args = build_parser().read(["a.py"], variables)
+    rdzv_conf.apply(args)
+
+    assert (args.join_timeout, args.last_call) == (7_000, 8_000)
+
+
+@pytest.mark.parametrize(
+    ("conf", "words"),
+    [
+        ("joint_timeout=3", "'joint_timeout' is unknown; known are ca_cert, cacert"),
+        ("join_timeout=soon", "join_timeout: 'soon' is not a number of seconds"),
+        ("timeout=-1", "timeout: '-1' is not between 0 s and 30 days"),
+        ("last_call_timeout=x", "last_call_timeout: 'x' is not a number"),
+        ("keep_alive_max_attempt=0", "keep_alive_max_attempt: '0' is not 1 or more"),
+        ("keep_alive_interval=0", "keep_alive_interval must be 0.1 to 300 seconds"),
+        ("keep_alive_interval=0.4", "keep_alive_interval x keep_alive_max_attempt must be 1.5 to"),
+        ("keep_alive_max_attempt=1000", "keep_alive_interval x keep_alive_max_attempt must be"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(conf: str, words: str) -> None:
+    """With the key, and what it would take."""
+    args = build_parser().read([f"--rdzv-conf={conf}", "a.py"], {})
+    with pytest.raises(rdzv_conf.BadConf) as refused:
+        rdzv_conf.apply(args)
+
+    assert str(refused.value).startswith(words)
+
+
+def test_keys_without_meaning_are_told_apart() -> None:
+    """Those of stores and their certificates, sorted."""
+    conf = rdzv_conf.parse("use_libuv=1,join_timeout=3,cert=x")
+
+    assert rdzv_conf.unheard(conf) == ["cert", "use_libuv"]

@@ -1,0 +1,183 @@
+"""Which coordinator, job and address follow from torchrun's names and ours: one table for each."""
+
+from __future__ import annotations
+
+import pytest
+
+from rallypoint.cli.commands.node_agent import build_parser
+from rallypoint.cli.resolution import Resolution, Unresolvable, resolve
+
+OWN = None
+SEVERAL = "--nnodes=2 --job-id=j"
+STATIC = "--coordinator=c --nnodes=2 --master-addr=m.example"
+
+
+def follow(line: str, variables: str = "") -> Resolution:
+    environment = dict(text.split("=", 1) for text in variables.split())
+    args = build_parser().read([*line.split(), "a.py"], environment)
+    return resolve(args, environment, fresh="fresh")
+
+
+def events(found: Resolution) -> list[str]:
+    return [note.event for note in found.notes]
+
+
+@pytest.mark.parametrize(
+    ("line", "variables", "coordinator", "noted"),
+    [
+        ("--coordinator=c", "", "c:50051", ""),
+        ("--coordinator=c:1 --nnodes=2 --job-id=j", "", "c:1", ""),
+        ("", "PET_COORDINATOR=c:7", "c:7", ""),
+        ("--standalone", "", OWN, ""),
+        ("--standalone --nnodes=1:4", "", OWN, ""),
+        ("", "", OWN, "coordinator_of_its_own"),
+        ("--nnodes=1:1", "", OWN, "coordinator_of_its_own"),
+        ("--master-port=29500", "", OWN, "coordinator_of_its_own"),
+        ("--rdzv-endpoint=e", "", "e:50051", ""),
+        ("--rdzv-endpoint=e:29400", "", "e:29400", ""),
+        ("--rdzv-endpoint=[::1]:29400", "", "[::1]:29400", ""),
+        ("--rdzv-endpoint=", "", OWN, "coordinator_of_its_own"),
+        ("--rdzv-endpoint=localhost:0", "", OWN, "coordinator_of_its_own"),
+        (f"--rdzv-endpoint=e {SEVERAL}", "", "e:50051", ""),
+        (SEVERAL, "PET_RDZV_ENDPOINT=e:1", "e:1", ""),
+        ("--coordinator=c", "PET_RDZV_ENDPOINT=e", "c:50051", "rdzv_endpoint_ignored"),
+        ("--coordinator=c --rdzv-endpoint=http://e:2379", "", "c:50051", "rdzv_endpoint_ignored"),
+        ("--coordinator=c --rdzv-endpoint=c:50051", "", "c:50051", ""),
+        ("--coordinator=c --rdzv-backend=c10d", "", "c:50051", "rdzv_backend_replaced"),
+        ("--coordinator=c --rdzv-backend=rallypoint", "", "c:50051", ""),
+        ("--rdzv-endpoint=e", "PET_RDZV_BACKEND=etcd-v2", "e:50051", "rdzv_backend_replaced"),
+        ("--standalone --coordinator=c", "", "c:50051", ""),
+        ("--standalone --rdzv-backend=c10d", "", OWN, "rendezvous_flags_ignored"),
+        ("--standalone --rdzv-endpoint=e", "", OWN, "rendezvous_flags_ignored"),
+        (
+            "--standalone --rdzv-endpoint=e --coordinator=c",
+            "",
+            "c:50051",
+            "rendezvous_flags_ignored",
+        ),
+        ("--standalone", "PET_RDZV_ID=x PET_RDZV_BACKEND=c10d", OWN, "rendezvous_flags_ignored"),
+        ("--coordinator=c --monitor-interval=5", "", "c:50051", "monitor_interval_ignored"),
+        ("--coordinator=c --rdzv-conf=is_host=1", "", "c:50051", "rdzv_conf_keys_ignored"),
+        ("--coordinator=c --rdzv-conf=timeout=1", "", "c:50051", ""),
+        (
+            "--rdzv-backend=c10d --rdzv-endpoint=localhost:0 --monitor-interval=1",
+            "",
+            OWN,
+            "coordinator_of_its_own rdzv_backend_replaced monitor_interval_ignored",
+        ),
+    ],
+)
+def test_coordinator(line: str, variables: str, coordinator: str | None, noted: str) -> None:
+    """The one that was named, by whatever name; one of its own for a node that is alone."""
+    found = follow(line, variables)
+
+    assert found.coordinator == coordinator
+    assert events(found) == noted.split()
+
+
+@pytest.mark.parametrize(
+    ("line", "variables", "job_id", "noted"),
+    [
+        ("", "", "fresh", "coordinator_of_its_own"),
+        ("--coordinator=c", "SLURM_JOB_ID=7", "fresh", ""),
+        ("--coordinator=c --job-id=j", "", "j", ""),
+        ("--coordinator=c --rdzv-id=r", "", "r", ""),
+        ("--coordinator=c --rdzv-id=none", "", "none", ""),
+        ("--coordinator=c --nnodes=2", "PET_RDZV_ID=r", "r", ""),
+        ("--coordinator=c --nnodes=2", "PET_JOB_ID=j", "j", ""),
+        ("--coordinator=c --job-id=j --rdzv-id=j", "", "j", ""),
+        ("--coordinator=c --job-id=j --rdzv-id=r", "", "j", "rdzv_id_ignored"),
+        ("--coordinator=c --job-id=j", "PET_RDZV_ID=r", "j", "rdzv_id_ignored"),
+        ("--coordinator=c --nnodes=2", "SLURM_JOB_ID=7 SLURM_STEP_ID=1", "slurm-7.1", ""),
+        ("--coordinator=c --nnodes=2", "SLURM_JOB_ID=7", "slurm-7.0", ""),
+        (f"{STATIC} --node-rank=1", "SLURM_JOB_ID=7", "slurm-7.0", ""),
+        (f"{STATIC} --node-rank=1", "", "m.example:29500", ""),
+        (f"{STATIC} --node-rank=1 --master-port=1234", "", "m.example:1234", ""),
+        (f"{STATIC} --node-rank=0 --rdzv-id=r", "", "r", ""),
+        (
+            "--coordinator=c --nnodes=2",
+            "PET_MASTER_ADDR=m PET_MASTER_PORT=9 PET_NODE_RANK=1",
+            "m:9",
+            "",
+        ),
+        ("--coordinator=c --master-addr=m", "", "fresh", ""),
+        ("--standalone --job-id=j", "", "j", ""),
+        ("--standalone --rdzv-id=r", "", "fresh", "rendezvous_flags_ignored"),
+        ("--standalone --coordinator=c --rdzv-id=r", "", "fresh", "rendezvous_flags_ignored"),
+        ("--standalone --coordinator=c", "SLURM_JOB_ID=7", "fresh", ""),
+    ],
+)
+def test_job_id(line: str, variables: str, job_id: str, noted: str) -> None:
+    """The given one; for one node a fresh one; for several what all of them are told alike."""
+    found = follow(line, variables)
+
+    assert found.job_id == job_id
+    assert events(found) == noted.split()
+
+
+@pytest.mark.parametrize(
+    ("line", "address", "port", "noted"),
+    [
+        ("--coordinator=c", None, 0, ""),
+        ("--standalone", "127.0.0.1", 0, ""),
+        ("--standalone --master-port=9", "127.0.0.1", 9, ""),
+        ("--standalone --master-addr=h --master-port=9", "h", 9, ""),
+        ("--coordinator=c --master-addr=h", "h", 0, ""),
+        ("--coordinator=c --local-addr=l --master-addr=h", "l", 0, ""),
+        ("--coordinator=c --master-addr=[::1]", "::1", 0, ""),
+        (f"{STATIC} --node-rank=0", "m.example", 0, ""),
+        (f"{STATIC} --node-rank=0 --local-addr=l --master-port=9", "l", 9, ""),
+        (f"{STATIC} --node-rank=0 --master-port=9", "m.example", 9, ""),
+        (f"{STATIC} --node-rank=1 --master-port=9", None, 0, ""),
+        (f"{STATIC} --node-rank=1 --local-addr=l", "l", 0, ""),
+        (f"{STATIC} --master-port=9", None, 9, "master_addr_ignored"),
+        ("--coordinator=c --nnodes=2 --job-id=j --master-port=9", None, 9, ""),
+        ("--coordinator=c --nnodes=2 --master-addr=localhost --node-rank=0", "localhost", 0, ""),
+        ("--coordinator=c --nnodes=2 --master-addr=localhost --node-rank=1", "127.0.0.1", 0, ""),
+        ("--coordinator=c --nnodes=2 --master-addr=127.0.0.1", "127.0.0.1", 0, ""),
+    ],
+)
+def test_address_and_port_of_a_static_master(
+    line: str, address: str | None, port: int, noted: str
+) -> None:
+    """Node 0 has both as they were typed; nodes of one host are all called by its loopback."""
+    found = follow(line)
+
+    assert (found.address, found.master_port) == (address, port)
+    assert events(found) == noted.split()
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("--nnodes=2", "a job of several nodes needs a coordinator: give --coordinator"),
+        ("--nnodes=1:2 --master-addr=m --node-rank=0", "needs a coordinator"),
+        ("--nnodes=2 --rdzv-endpoint=e:0", "--rdzv-endpoint: 'e:0' is not HOST:PORT"),
+        ("--rdzv-endpoint=/shared/file", "--rdzv-endpoint: '/shared/file' is not HOST:PORT"),
+        ("--rdzv-endpoint=http://e:2379", "--rdzv-endpoint: 'http://e:2379' is not HOST:PORT"),
+        ("--coordinator=c --nnodes=1:2", "needs a name: give every node the same --job-id"),
+        ("--standalone --nnodes=2", "--standalone is for a single node"),
+        ("--standalone --coordinator=c --nnodes=2:3", "--standalone is for a single node"),
+    ],
+)
+def test_what_leads_nowhere_is_refused(line: str, words: str) -> None:
+    """With the flag that would help."""
+    with pytest.raises(Unresolvable) as refused:
+        follow(line)
+
+    assert words in str(refused.value)
+
+
+def test_notes_say_what_was_given_and_what_holds() -> None:
+    """What is not done is a warning; what is done in another way is not."""
+    found = follow("--coordinator=c --rdzv-endpoint=e --rdzv-backend=etcd --rdzv-conf=key=k,cert=c")
+
+    assert [(note.event, dict(note.fields), note.is_warning) for note in found.notes] == [
+        (
+            "rdzv_endpoint_ignored",
+            {"endpoint": "e", "coordinator": "c:50051", "why": "--coordinator wins"},
+            True,
+        ),
+        ("rdzv_backend_replaced", {"backend": "etcd", "by": "c:50051"}, False),
+        ("rdzv_conf_keys_ignored", {"keys": ["cert", "key"], "why": "no store is used"}, True),
+    ]
