@@ -377,3 +377,25 @@ def events(ran: Ran) -> None:
     assert details["exit_code"] == [3]
     assert details["worker_pid"] == [ran.told[0].pid]
     assert json.loads(failed["raw_error"])["message"] == "<NONE>"
+
+
+def _leave_a_daemon(world: World, commands: list[Command]) -> None:
+    """The worker starts a process in a session of its own, and ends well."""
+    world.mailbox.wait("started", limit_s=RUN_LIMIT_S)
+    (worker,) = world.mailbox.started()
+    worker.tell("spawn")
+    (daemon,) = world.mailbox.wait("grandchild")
+    worker.tell("exit", "0")
+    commands[0].wait(RUN_LIMIT_S)
+    if daemon.pid in world.marked():
+        (world.folder / "survived").touch()
+        world.kill(daemon.pid)
+
+
+@scenario("tell.py obey", drive=_leave_a_daemon)
+def daemon_of_a_worker(ran: Ran) -> None:
+    """What a worker has started and left behind."""
+    assert ran.codes == [0]
+    assert (ran.folder / "survived").exists() == ran.expected(
+        torchrun=True, node_agent=False, why="nothing that a worker has started outlives its round"
+    )
