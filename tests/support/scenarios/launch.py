@@ -26,6 +26,7 @@ FLAGS = """
     --duplicate-stderr-filters --node-rank --master-addr --master-port --local-addr --logs-specs
     --numa-binding --signals-to-handle --shutdown-timeout --virtual-local-rank
 """.split()
+PROCESSOR = min(os.sched_getaffinity(0))
 NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}
 
 
@@ -107,7 +108,8 @@ def operators_environment(ran: Ran) -> None:
 
 @scenario(
     "tell.py",
-    prefix="bash -c 'umask 027; ulimit -Sn 300; ulimit -c 0; exec nice -n 3 taskset -c 0 \"$@\"' -",
+    prefix="bash -c 'umask 027; ulimit -Sn 300; ulimit -c 0; exec nice -n 3 \"$@\"' - "
+    f"taskset -c {PROCESSOR}",
 )
 def limits(ran: Ran) -> None:
     """Umask, priority, resource limits and processors are inherited."""
@@ -120,7 +122,7 @@ def limits(ran: Ran) -> None:
         "umask": 0o27,
         "oom": Path("/proc/self/oom_score_adj").read_text().strip(),
         "core": [0, 0],
-        "processors": [0],
+        "processors": [PROCESSOR],
     }
 
 
@@ -172,7 +174,7 @@ def no_python(ran: Ran) -> None:
     assert [told.command for told in ran.told] == [[sys.executable, "tell.py", "one"]]
 
 
-@scenario("--no-python cat /proc/self/status")
+@scenario("--no-python cat /proc/self/status", prefix="env --default-signal")
 def signals_at_the_start(ran: Ran) -> None:
     """A program of $PATH begins with no signal blocked or ignored."""
     assert ran.codes == [0]
