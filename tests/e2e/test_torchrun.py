@@ -7,6 +7,7 @@ the two differ on purpose, the scenario names both values and the reason.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -72,3 +73,14 @@ def test_scenario(case: Case, runs: Runs) -> None:
     ran = runs[case.scenario.name, case.launcher].result()
     print(ran.err)  # shown when the check fails
     case.scenario.check(ran)
+
+
+def test_every_flag_of_torchrun_is_in_a_scenario() -> None:
+    """No flag is only listed: each is given in some command line, or by its variable."""
+    used = set()
+    for scenario in SCENARIOS:
+        words = shlex.split(" ".join((*scenario.nodes, scenario.command)))
+        names = [*words, *(f"--{name[4:].lower()}" for name in scenario.env if name[:4] == "PET_")]
+        used |= {name.partition("=")[0].replace("_", "-") for name in names}
+
+    assert [flag for flag in launch.FLAGS if flag not in used] == []

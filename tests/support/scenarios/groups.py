@@ -85,6 +85,9 @@ def two_nodes_static(ran: Ran) -> None:
     assert ran.values(*PLACE) == ["0 0 4 3 0 2", "1 1 4 3 0 2", "2 2 4 3 0 2", "3 0 4 1 1 2"]
     assert ran.values(*ROLE) == ["trainer 0 3", "trainer 1 3", "trainer 2 3", "judge 0 1"]
     assert set(ran.values("MASTER_ADDR")) == {"127.0.0.1"}
+    assert (set(ran.values("TORCHELASTIC_RUN_ID")) == {"none"}) == ran.expected(
+        torchrun=True, node_agent=False, why="jobs without a name must not meet"
+    )
     assert ran.nodes[0].out == ["judge0 of 3: here"]
     assert sorted(ran.nodes[1].out) == [f"trainer{rank} of {rank}: here" for rank in range(3)]
 
