@@ -1,12 +1,18 @@
 """Agents that are told to end, or are killed: what their workers see, and that nothing is left."""
 
+import contextlib
+import os
+import select
 import signal
+import subprocess
 import time
 
 import pytest
 
+from rallypoint.cli.commands.agent_session import REPORT_LIMIT_S
 from rallypoint.v1 import round_pb2
 from support.commands import Command
+from support.feed import LIMIT_S
 from support.jobs import is_started
 from support.mailbox import Worker
 from support.world import World
@@ -26,6 +32,15 @@ def teach(world: World, worker: Worker, **handling: str) -> None:
     for name, manner in handling.items():
         worker.tell(name, manner)
     world.mailbox.wait("ready", len(handling), pid=worker.pid)
+
+
+def signal_to_the_end(pid: int, signum: signal.Signals) -> None:
+    """Signal a child that is ending, every now and then, until it has died."""
+    ended, limit_s = os.pidfd_open(pid), time.monotonic() + LIMIT_S
+    while not select.select([ended], [], [], 0.002)[0]:
+        signal.pidfd_send_signal(ended, signum)
+        assert time.monotonic() < limit_s, "it does not end"
+    os.close(ended)
 
 
 def signals_of(world: World, worker: Worker) -> list[int]:
@@ -117,6 +132,41 @@ def test_third_signal_finds_everything_done(world: World) -> None:
     assert agent.wait(limit_s=5) == 128 + signal.SIGINT
     assert signals_of(world, worker) == [signal.SIGINT]
     assert world.left() == []
+
+
+def test_signals_up_to_the_very_end(world: World) -> None:
+    """Not even one in the last moment of the process changes its exit code."""
+    agent, _ = start_one(world, INT="obey")
+    agent.signal(signal.SIGINT)
+    signal_to_the_end(agent.pid, signal.SIGTERM)
+
+    assert agent.wait() == 128 + signal.SIGINT
+    assert world.left() == []
+
+
+def test_signal_ends_the_wait_for_a_console(world: World) -> None:
+    """Who sends one when all is over, and the report meets a console that stands still, need not
+    wait for it; the exit code is the job's."""
+    read_fd, write_fd = os.pipe()
+    os.set_blocking(write_fd, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(write_fd, b"x" * 4096)
+    os.set_blocking(write_fd, True)
+    argv = world.standalone("--no-python", script=["false"])
+    agent = subprocess.Popen(argv, env=world.env(), cwd=world.folder, stderr=write_fd)
+    while len(world.marked()) < len(("agent", "helper")):
+        assert agent.poll() is None
+    while len(world.marked()) > len(("agent",)):
+        assert agent.poll() is None
+    began_s = time.monotonic()
+    signal_to_the_end(agent.pid, signal.SIGINT)
+    took_s = time.monotonic() - began_s
+    os.close(read_fd)
+    os.close(write_fd)
+
+    assert agent.wait() == 1
+    assert took_s < REPORT_LIMIT_S / 2
 
 
 @pytest.mark.parametrize("signum", SIGNALS)

@@ -1,5 +1,10 @@
 """Standard streams that are closed, full or without a reader: the job goes on."""
 
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 
 from support.commands import COORDINATOR, Command
@@ -41,3 +46,34 @@ def test_coordinator_whose_log_is_full_serves(world: World) -> None:
         worker.tell("exit", "0")
 
     assert agent.wait() == 0
+
+
+@pytest.fixture
+def stuck(tmp_path: Path) -> Iterator[Path]:
+    """A pipe that is full, and that nobody reads."""
+    path = tmp_path / "stuck"
+    os.mkfifo(path)
+    fd = os.open(path, os.O_RDWR | os.O_NONBLOCK)
+    try:
+        while True:
+            os.write(fd, b"x")
+    except BlockingIOError:
+        pass
+    yield path
+    os.close(fd)
+
+
+def test_log_that_nobody_takes_holds_up_no_job(world: World, stuck: Path) -> None:
+    """Coordinator and agent wait for no reader: the job runs, and both end when they are told."""
+    port = world.ports.reserve()
+    redirect = f'exec "$0" "$@" 2> {stuck}'
+    argv = [COORDINATOR, "--host=127.0.0.1", f"--port={port}"]
+    coordinator = world.start("coordinator", ["bash", "-c", redirect, *argv])
+    world.target = f"127.0.0.1:{port}"
+    agent = world.start("agent", ["bash", "-c", redirect, *world.argv("a")])
+    for worker in world.mailbox.workers(1):
+        worker.tell("exit", "0")
+
+    assert agent.wait() == 0
+    coordinator.signal(signal.SIGTERM)
+    assert coordinator.wait() == 0

@@ -26,8 +26,6 @@ SCENARIOS = [
 ]
 AT_ONCE = 2
 """Runs side by side: torchrun spends a second and more on the import of torch."""
-PENDING = frozenset({"every_flag_is_known", "flags_without_effect_here", "unknown_logs_specs"})
-"""Scenarios whose node-agent side is still being built; one that passes must leave."""
 Runs = Mapping[tuple[str, Launcher], Future[Ran]]
 
 
@@ -47,11 +45,13 @@ def runs(
     shared_coordinator: Command,
 ) -> Iterator[Runs]:
     """All runs that the selected tests need, in their order, begun before they are asked for."""
-    found = [getattr(item, "callspec", None) for item in request.session.items]
-    cases = [spec.params["case"] for spec in found if spec and "case" in spec.params]
+    specs = [getattr(item, "callspec", None) for item in request.session.items]
+    params = [spec.params.get("case") for spec in specs if spec is not None]
+    cases = [case for case in params if isinstance(case, Case)]
     with ThreadPoolExecutor(AT_ONCE) as pool:
         begun = {}
         for case in cases:
+            assert (case.scenario.name, case.launcher) not in begun, "two scenarios of one name"
             folder = tmp_path_factory.mktemp(case.scenario.name)
             args = (case.scenario, case.launcher, folder, shared_world.target)
             begun[case.scenario.name, case.launcher] = pool.submit(run_scenario, *args)
@@ -62,13 +62,7 @@ def runs(
 @pytest.mark.parametrize(
     "case",
     [
-        pytest.param(
-            Case(scenario, launcher),
-            id=f"{scenario.name}-{launcher.value}",
-            marks=[pytest.mark.xfail]
-            if launcher is Launcher.NODE_AGENT and scenario.name in PENDING
-            else [],
-        )
+        pytest.param(Case(scenario, launcher), id=f"{scenario.name}-{launcher.value}")
         for scenario in SCENARIOS
         for launcher in Launcher
     ],

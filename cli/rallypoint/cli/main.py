@@ -21,7 +21,7 @@ def node_agent() -> None:
     _begin()
     from rallypoint.cli.commands.node_agent import main
 
-    sys.exit(main(sys.argv[1:]))
+    main(sys.argv[1:])
 
 
 def _begin() -> None:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from support.commands import Command
-from support.launchers import Drive, Launcher, Ran, scenario
+from support.launchers import RUN_LIMIT_S, Drive, Launcher, Ran, scenario
 from support.scenarios.launch import USAGE
 from support.world import World
 
@@ -239,7 +239,7 @@ def _send(signum: signal.Signals, *manners: str) -> Drive:
     launcher; every worker says that it came."""
 
     def drive(world: World, commands: list[Command]) -> None:
-        world.mailbox.wait("started", len(manners))
+        world.mailbox.wait("started", len(manners), limit_s=RUN_LIMIT_S)
         workers = sorted(world.mailbox.started(), key=lambda worker: worker.rank)
         for worker, manner in zip(workers, manners, strict=True):
             worker.tell(signum.name.removeprefix("SIG"), manner)
@@ -276,10 +276,10 @@ def sigusr1(ran: Ran) -> None:
 
 def _fail_on_the_second_node(world: World, commands: list[Command]) -> None:
     """The worker of node 1 fails; that of node 0 does too, if nobody has ended it by then."""
-    world.mailbox.wait("started", 2)
+    world.mailbox.wait("started", 2, limit_s=RUN_LIMIT_S)
     first, second = sorted(world.mailbox.started(), key=lambda worker: worker.rank)
     second.tell("exit", "7")
-    commands[1].wait()
+    commands[1].wait(RUN_LIMIT_S)
     with contextlib.suppress(ConnectionRefusedError):
         first.tell("exit", "3")
 
@@ -309,11 +309,11 @@ def failure_of_another_node(ran: Ran) -> None:
 def _fail_twice(world: World, commands: list[Command]) -> None:
     """Rank 0 fails in the first round, rank 1, so another node's, in the second."""
     for round, culprit in enumerate((0, 1)):
-        world.mailbox.wait("started", 2 * round + 2)
+        world.mailbox.wait("started", 2 * round + 2, limit_s=RUN_LIMIT_S)
         workers = sorted(world.mailbox.started()[2 * round :], key=lambda worker: worker.rank)
         workers[culprit].tell("exit", "3")
     if commands[0].name.startswith(Launcher.TORCHRUN.value):
-        world.mailbox.wait("started", 6)
+        world.mailbox.wait("started", 6, limit_s=RUN_LIMIT_S)
         for worker in world.mailbox.started()[4:]:
             worker.tell("exit", "0")
 

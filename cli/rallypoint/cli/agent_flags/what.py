@@ -72,8 +72,14 @@ def check(args: argparse.Namespace, prog: str) -> None:
 
 
 def _is_script(path: str) -> bool:
-    """Return whether `python PATH` finds something: a file, or a folder with a __main__.py."""
-    return os.path.isfile(path) or os.path.isfile(os.path.join(path, "__main__.py"))
+    """Return whether `python PATH` finds something.
+
+    That is a file, also one that is none on a disk (/dev/stdin), a folder with a __main__.py, or
+    `-`, which is standard input.
+    """
+    if path == "-" or os.path.isfile(os.path.join(path, "__main__.py")):
+        return True
+    return os.path.exists(path) and not os.path.isdir(path)
 
 
 def place(args: argparse.Namespace, prog: str) -> Placement:

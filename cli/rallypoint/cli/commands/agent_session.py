@@ -6,15 +6,18 @@ import argparse
 import asyncio
 import os
 import secrets
+import signal
 import socket
 import time
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
+from typing import NoReturn
 
 from google.protobuf.duration_pb2 import Duration
 
 from rallypoint.agent.address import PortReserver, find_local_address, is_of_this_host
 from rallypoint.agent.console import Consoles, open_text
+from rallypoint.agent.core.signals import TELLING
 from rallypoint.agent.devices import WorkerCount
 from rallypoint.agent.environ import SIGNALS_ENV, Launch
 from rallypoint.agent.leftovers import AGENT_MARK_ENV, compute_mark
@@ -39,19 +42,26 @@ REPORT_LIMIT_S = 5.0
 
 def run_session(
     args: argparse.Namespace, resolution: Resolution, placement: Placement, host: WorkerHost
-) -> int:
-    """Take part in the job until it ends; return the exit code."""
+) -> NoReturn:
+    """Take part in the job until it ends; then exit.
+
+    The event loop is not closed and the interpreter not taken apart: that takes longer than to end
+    the workers, and a signal that came meanwhile would change the exit code.
+    """
     consoles = Consoles.open()
     configure_logs(args.log_level, args.log_format, open_text(consoles.err))
     _say(resolution.notes)
     _tell_launch(args, placement.count)
     for_workers = dict(os.environ)
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # its C core would write lines of its own
+    runner = asyncio.Runner()
     try:
-        return asyncio.run(_live(args, resolution, placement, host, for_workers, consoles))
+        exit_code = runner.run(_live(args, resolution, placement, host, for_workers, consoles))
+        for one in set(args.signals_to_handle) - TELLING:  # who sends another does not want to read
+            signal.signal(one, lambda *_: os._exit(exit_code))
     finally:
-        with suppress(KeyboardInterrupt):  # a second Ctrl-C means that nobody wants to read it
-            consoles.err.flush(REPORT_LIMIT_S)
+        consoles.err.flush(REPORT_LIMIT_S)
+    os._exit(exit_code)
 
 
 def _say(notes: Sequence[Note]) -> None:

@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 
 from rallypoint.cli.flags import USAGE_EXIT_CODE, Parser, add_common_flags, port_number
 
@@ -36,11 +37,17 @@ def build_parser() -> Parser:
 def main(argv: Sequence[str]) -> int:
     """Parse `argv`, serve, and return the exit code."""
     args = build_parser().parse_args(argv)
+    from rallypoint.agent.console import STALLED_S, Console, open_text
     from rallypoint.cli.logs import configure_logs
 
-    configure_logs(args.log_level, args.log_format)
+    console = Console(sys.stderr.fileno())
+    configure_logs(args.log_level, args.log_format, open_text(console))
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # its C core would write lines of its own
-    return asyncio.run(_serve(args.host, args.port))
+    try:
+        return asyncio.run(_serve(args.host, args.port))
+    finally:
+        with suppress(KeyboardInterrupt):
+            console.flush(STALLED_S)
 
 
 async def _serve(host: str, port: int) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from typing import NoReturn
 
 from rallypoint.cli.agent_flags import job, output, rendezvous, reports, signals, what, where
 from rallypoint.cli.agent_flags.job import EXIT_NO_REQUEUE
@@ -36,8 +37,8 @@ def build_parser() -> Parser:
     return parser
 
 
-def main(argv: Sequence[str]) -> int:
-    """Parse `argv`, take part in the job, and return the exit code."""
+def main(argv: Sequence[str]) -> NoReturn:
+    """Parse `argv`, take part in the job, and exit."""
     args = build_parser().read(argv, os.environ)
     for subject in SUBJECTS:
         subject.check(args, PROG)
@@ -53,4 +54,4 @@ def main(argv: Sequence[str]) -> int:
     host = WorkerHost.launch()
     from rallypoint.cli.commands.agent_session import run_session
 
-    return run_session(args, resolution, placement, host)
+    run_session(args, resolution, placement, host)
