@@ -226,6 +226,15 @@ def negative_restarts(ran: Ran) -> None:
     assert ran.told == []
 
 
+@scenario("--signals-to-handle SIGTERM,SIGNOPE tell.py")
+def unknown_signal(ran: Ran) -> None:
+    """The name is in what is printed."""
+    why = "torchrun goes on without a signal that it was told to handle"
+
+    assert ran.codes == [ran.expected(torchrun=0, node_agent=2, why=why)]
+    assert "SIGNOPE" in ran.err
+
+
 @scenario("--logs-specs nobodys tell.py")
 def unknown_logs_specs(ran: Ran) -> None:
     """The name is in what is printed, and nothing is started."""
@@ -261,9 +270,13 @@ def sigterm(ran: Ran) -> None:
     assert ran.codes == [ran.expected(torchrun=1, node_agent=143, why=SIGNALLED)]
 
 
-@scenario("tell.py obey", drive=_send(signal.SIGINT, "obey"))
+@scenario(
+    "tell.py obey",
+    env={"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "1"},
+    drive=_send(signal.SIGINT, "ignore"),
+)
 def sigint(ran: Ran) -> None:
-    """SIGINT reaches the workers as itself."""
+    """SIGINT reaches the workers as itself; the grace may come from the environment."""
     assert ran.codes == [ran.expected(torchrun=1, node_agent=130, why=SIGNALLED)]
 
 

@@ -51,8 +51,28 @@ def two_nodes(ran: Ran) -> None:
     assert len(set(ran.values("MASTER_ADDR", "MASTER_PORT"))) == 1
 
 
+@scenario("--rdzv-backend static --rdzv-endpoint 127.0.0.1:@port tell.py")
+def endpoint_of_the_static_style(ran: Ran) -> None:
+    """An endpoint beside a coordinator is not looked at."""
+    assert ran.codes == [0]
+    is_there = ran.values("MASTER_ADDR", "MASTER_PORT") == [f"127.0.0.1 {ran.port}"]
+    assert is_there == ran.expected(
+        torchrun=True,
+        node_agent=False,
+        why="an endpoint is where nodes meet; the store's port is --master-port, or free and new",
+    )
+
+
+@scenario("--local-addr 127.0.0.2 tell.py")
+def local_address(ran: Ran) -> None:
+    """The operator knows best by which address others reach this node."""
+    assert ran.codes == [0]
+    assert ran.values("MASTER_ADDR") == ["127.0.0.2"]
+
+
 @scenario(
-    "--nnodes=2 --master-addr 127.0.0.1 --master-port @port tell.py",
+    "--nnodes=2 --master-addr 127.0.0.1 --master-port @port --tee 1 tell.py out=here",
+    env={"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "${role_name}${local_rank} of ${rank}: "},
     nodes=(
         "--node-rank 1 --nproc-per-node 1 --role judge",
         "--node-rank 0 --nproc-per-node 3 --role trainer",
@@ -60,11 +80,13 @@ def two_nodes(ran: Ran) -> None:
 )
 def two_nodes_static(ran: Ran) -> None:
     """In the static style each node has the rank it was given, and may have workers and a role of
-    its own."""
+    its own; a prefix may show the rank among all."""
     assert ran.codes == [0, 0]
     assert ran.values(*PLACE) == ["0 0 4 3 0 2", "1 1 4 3 0 2", "2 2 4 3 0 2", "3 0 4 1 1 2"]
     assert ran.values(*ROLE) == ["trainer 0 3", "trainer 1 3", "trainer 2 3", "judge 0 1"]
     assert set(ran.values("MASTER_ADDR")) == {"127.0.0.1"}
+    assert ran.nodes[0].out == ["judge0 of 3: here"]
+    assert sorted(ran.nodes[1].out) == [f"trainer{rank} of {rank}: here" for rank in range(3)]
 
 
 def _fail_once(world: World, commands: list[Command]) -> None:
