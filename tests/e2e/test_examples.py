@@ -75,6 +75,7 @@ def test_script_does_the_same_under_both_launchers(
         (DDP, "die", 50, "resuming after epoch 2"),
         (ELASTIC, "raise", 40, "restart 1: 2 workers resume after epoch 2"),
     ],
+    ids=["ddp is killed", "elastic raises"],
 )
 def test_script_resumes_after_a_crash(
     world: World,
