@@ -7,6 +7,7 @@ the two differ on purpose, the scenario names both values and the reason.
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -25,7 +26,7 @@ SCENARIOS = [
     for scenario in vars(module).values()
     if isinstance(scenario, Scenario)
 ]
-AT_ONCE = 2
+AT_ONCE = min(8, max(2, len(os.sched_getaffinity(0))))
 """Runs side by side: torchrun spends a second and more on the import of torch."""
 Runs = Mapping[tuple[str, Launcher], Future[Ran]]
 
