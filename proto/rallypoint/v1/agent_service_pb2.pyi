@@ -340,7 +340,7 @@ class Hello(_message.Message):
     local_world_size: _builtins.int
     """Workers that the agent starts; 1 to 4096."""
     role: _builtins.str
-    """Role of its workers."""
+    """Role of its workers; may be empty."""
     node_rank: _builtins.int
     """Explicit place among the nodes. Absent means none: that is not 0."""
     run: _builtins.int

@@ -129,6 +129,15 @@ def tee(ran: Ran) -> None:
         ]
 
 
+@scenario(f"--nproc-per-node 2 --tee 3 --role '' tell.py {BOTH}")
+def role_without_a_name(ran: Ran) -> None:
+    """TorchX gives no name to a role: none stands before the local rank."""
+    assert ran.codes == [0]
+    assert ran.values("ROLE_NAME", "ROLE_RANK", "ROLE_WORLD_SIZE") == [" 0 2", " 1 2"]
+    for letter in "oe":
+        assert heard(ran, letter) == [f"[{told.rank}]:{letter}-{told.pid}" for told in ran.told]
+
+
 @scenario(f"--nproc-per-node 2 -t 0:1,1:2 -r 1:1 --log-dir logs tell.py {BOTH}")
 def tee_by_rank(ran: Ran) -> None:
     """Each worker and stream may have a place of its own: here file and console, console, file."""

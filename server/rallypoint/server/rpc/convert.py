@@ -138,7 +138,7 @@ def _to_identity(session: SessionId, said: agent_pb2.Hello) -> Identity:
         name_explicit=said.node_name_explicit,
         address=said.address,
         local_world_size=workers,
-        role=said.role or "default",
+        role=said.role,
         labels=_to_labels(said.labels),
         node_rank=said.node_rank if said.HasField("node_rank") else None,
         launch_id=_limited(said.launch_id, NAME_BYTES_MAX),
