@@ -143,7 +143,9 @@ def test_agent_without_workers_gives_up(world: World, coordinator: Command) -> N
     coordinator.kill()
 
     assert agent.wait() == 75
-    assert agent.said() == [f"node-agent: no coordinator answered for 0.5 s ({world.target})"]
+    said = f"no coordinator answered for 0.5 s ({world.target})"
+    port = world.target.rpartition(":")[2]
+    assert agent.said() == [f"node-agent: {said}; start one there: coordinator --port {port}"]
 
 
 def test_coordinator_that_is_told_to_end_ends_with_0(

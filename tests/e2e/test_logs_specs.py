@@ -165,7 +165,7 @@ def test_names_of_plugins(world: World) -> None:
     assert agent.wait() == 2
     agent.drain()
     (line,) = agent.stderr().splitlines()
-    text = "--logs-specs nowhere: not installed; there are default, here"
+    text = "--logs-specs nowhere: not installed; installed: default, here"
     assert line == f"node-agent: error: {text}"
 
 

@@ -44,7 +44,7 @@ HERE = "--coordinator=localhost:1"
             (HERE, "--signals-to-handle=INT", "--drain-timeout=5", OBEDIENT),
             "--drain-timeout needs SIGTERM among --signals-to-handle",
         ),
-        ((HERE,), "the following arguments are required: script"),
+        ((HERE,), "the following arguments are required: script ("),
         ((HERE, "missing.py"), "missing.py: no such script in /"),
         ((HERE, "--no-python", "no-such-program"), "no-such-program: no such program"),
         ((HERE, "--no-python", "-m", OBEDIENT), "--module and --no-python exclude each other"),
@@ -67,8 +67,8 @@ HERE = "--coordinator=localhost:1"
             "--rdzv-conf: join_timeout: 'soon' is not a number of seconds",
         ),
         (
-            (HERE, "--rdzv-conf=keep_alive_interval=1,keep_alive_max_attempt=1", OBEDIENT),
-            "--rdzv-conf: keep_alive_interval x keep_alive_max_attempt must be 1.5 to 3600 seconds",
+            (HERE, "--rdzv-conf=keep_alive_interval=0.01", OBEDIENT),
+            "--rdzv-conf: keep_alive_interval must be 0.1 to 300 seconds",
         ),
         ((HERE, "--master-port=65536", OBEDIENT), "--master-port: '65536' is not a port"),
         (("--coordinator=a:b", OBEDIENT), "'a:b' is not HOST:PORT"),
@@ -181,7 +181,9 @@ def test_agent_without_a_coordinator_gives_up_with_75(world: World) -> None:
     assert (
         "gives up after 1 s (--coordinator-timeout)" in agent.events("coordinator_away")[0]["then"]
     )
-    assert agent.said() == [f"node-agent: no coordinator answered for 1 s ({world.target})"]
+    said = f"no coordinator answered for 1 s ({world.target})"
+    port = world.target.rpartition(":")[2]
+    assert agent.said() == [f"node-agent: {said}; start one there: coordinator --port {port}"]
     assert world.left() == []
 
 

@@ -125,7 +125,9 @@ def test_join_timeout_holds_for_the_coordinator_too(world: World) -> None:
     agent = world.agent("a", "--join-timeout=1", env=env)
 
     assert agent.wait() == 75
-    assert agent.said() == [f"node-agent: no coordinator answered for 1 s ({world.target})"]
+    said = f"no coordinator answered for 1 s ({world.target})"
+    port = world.target.rpartition(":")[2]
+    assert agent.said() == [f"node-agent: {said}; start one there: coordinator --port {port}"]
     assert read(mine)["message"]["message"] == agent.said()[0]
 
 

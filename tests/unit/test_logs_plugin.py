@@ -131,7 +131,7 @@ async def test_plugin_that_is_not_installed(begin: Begin) -> None:
     """What another interpreter has is known only there: the text names it."""
     plugin = await begin(GOOD, name="there")
 
-    with pytest.raises(LogsPluginError, match="not installed; there are default, here"):
+    with pytest.raises(LogsPluginError, match="not installed; installed: default, here"):
         await plugin.ask(ENVS)
 
 

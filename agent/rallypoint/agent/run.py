@@ -262,17 +262,17 @@ class Agent:
         self.node_name = welcome.node_name
         self.run_number = welcome.run
         self._told_away = False
-        self.post(inputs.Welcomed(message.epoch))
-        if welcome.HasField("desired"):
-            self._desired(message.epoch, welcome.desired)
-        if welcome.HasField("notices") or self.state.notices:
-            self._noticed(welcome.notices)
         log.info(
             event,
             coordinator=self.settings.coordinator,
             node=self.node_name,
             job=self.settings.job_id,
         )
+        self.post(inputs.Welcomed(message.epoch))
+        if welcome.HasField("desired"):
+            self._desired(message.epoch, welcome.desired)
+        if welcome.HasField("notices") or self.state.notices:
+            self._noticed(welcome.notices)
 
     def _noticed(self, message: agent_pb2.Notices) -> None:
         notices = parse_notices(message, self.node_name, self.now_ms())

@@ -71,7 +71,7 @@ def _make(name: str, options: dict[str, Any]) -> Any:
     group = points.select(group=GROUP) if hasattr(points, "select") else points[GROUP]
     found = {point.name: point for point in group}
     if name not in found:
-        raise LookupError(f"not installed; there are {', '.join(sorted(found)) or 'none'}")
+        raise LookupError(f"not installed; installed: {', '.join(sorted(found)) or 'none'}")
     ranks = options["local_ranks_filter"]
     return found[name].load()(
         log_dir=options["log_dir"],

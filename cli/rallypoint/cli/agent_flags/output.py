@@ -88,7 +88,8 @@ def _check_plugin(args: argparse.Namespace, prog: str) -> None:
         known = list_logs_specs()
         if args.logs_specs not in known:
             fail(
-                prog, f"--logs-specs {args.logs_specs}: not installed; there are {', '.join(known)}"
+                prog,
+                f"--logs-specs {args.logs_specs}: not installed; installed: {', '.join(known)}",
             )
     chosen = (choice.ranks for choice in (*args.redirects, *args.tee))
     if args.ranks_filter or any(ranks.is_global for ranks in chosen):

@@ -51,7 +51,7 @@ def add(parser: Parser) -> None:
         help="bind every worker to CPUs near the GPU of its local rank (default: off)",
     )
     add("script", help="the program of every worker")
-    add("args", nargs=argparse.REMAINDER, help="its arguments")
+    add("args", nargs=argparse.REMAINDER, help="its arguments").required = False
 
 
 def worker_count(text: str) -> int | str:

@@ -58,7 +58,7 @@ class Reports:
         log.warning(
             "coordinator_away",
             why=why,
-            then="workers go on; without any, the agent gives up after "
+            then="running workers go on; if none run, the agent gives up after "
             f"{timeout_s:g} s (--coordinator-timeout)",
         )
 
@@ -72,7 +72,8 @@ class Reports:
         """
         lines = [self._report] if self._report else []
         if exit_code == EXIT_UNREACHABLE:
-            text += f" ({self.coordinator})"
+            port = self.coordinator.rpartition(":")[2]
+            text += f" ({self.coordinator}); start one there: coordinator --port {port}"
         if exit_code or is_told:
             lines.append(f"node-agent: {text}")
         if lines:
