@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+
 import pytest
 
 from support.commands import NODE_AGENT, Command
@@ -66,8 +68,12 @@ def test_operator_may_say_everything_by_variables(world: World) -> None:
 
 
 def test_static_master_is_what_was_typed_in_every_round(world: World) -> None:
-    """Both nodes, a round and a restart: MASTER_ADDR and MASTER_PORT; the job is called by them."""
+    """Both nodes, a round and a restart: MASTER_ADDR and MASTER_PORT; the job is called by them.
+
+    A loopback address stands for its host in the job's name.
+    """
     port = str(world.ports.reserve())
+    job = f"{socket.gethostname()}:{port}"
     where = f"--coordinator={world.target} --master-addr=localhost --master-port={port}"
     line = f"--nnodes=2 --max-restarts=1 {where}"
     second = launch(world, f"{line} --node-rank=1")
@@ -77,7 +83,7 @@ def test_static_master_is_what_was_typed_in_every_round(world: World) -> None:
         workers = world.mailbox.workers(2, round=round)
         for rank, worker in enumerate(workers):
             names = ("MASTER_ADDR", "MASTER_PORT", "GROUP_RANK", "TORCHELASTIC_RUN_ID")
-            assert seen(worker, *names) == ("localhost", port, str(rank), f"localhost:{port}")
+            assert seen(worker, *names) == ("localhost", port, str(rank), job)
         if round == 1:
             workers[1].tell("exit", "3")
     end([first, second], workers)

@@ -10,12 +10,14 @@ from rallypoint.cli.resolution import Resolution, Unresolvable, resolve
 OWN = None
 SEVERAL = "--nnodes=2 --job-id=j"
 STATIC = "--coordinator=c --nnodes=2 --master-addr=m.example"
+UNREACHED = (None, 0, "master_addr_ignored")
+NEAR = "--coordinator=localhost --nnodes=2"
 
 
 def follow(line: str, variables: str = "") -> Resolution:
     environment = dict(text.split("=", 1) for text in variables.split())
     args = build_parser().read([*line.split(), "a.py"], environment)
-    return resolve(args, environment, fresh="fresh")
+    return resolve(args, environment, fresh="fresh", host="here")
 
 
 def events(found: Resolution) -> list[str]:
@@ -101,6 +103,9 @@ def test_coordinator(line: str, variables: str, coordinator: str | None, noted: 
             "",
         ),
         ("--coordinator=c --master-addr=m", "", "fresh", ""),
+        (f"{NEAR} --master-addr=127.0.0.1", "", "here:29500", ""),
+        (f"{NEAR} --master-addr=localhost --master-port=9", "", "here:9", ""),
+        (f"{NEAR} --master-addr=[::1]", "", "here:29500", ""),
         ("--standalone --job-id=j", "", "j", ""),
         ("--standalone --rdzv-id=r", "", "fresh", "rendezvous_flags_ignored"),
         ("--standalone --coordinator=c --rdzv-id=r", "", "fresh", "rendezvous_flags_ignored"),
@@ -132,15 +137,23 @@ def test_job_id(line: str, variables: str, job_id: str, noted: str) -> None:
         (f"{STATIC} --node-rank=1 --local-addr=l", "l", 0, ""),
         (f"{STATIC} --master-port=9", None, 9, "master_addr_ignored"),
         ("--coordinator=c --nnodes=2 --job-id=j --master-port=9", None, 9, ""),
-        ("--coordinator=c --nnodes=2 --master-addr=localhost --node-rank=0", "localhost", 0, ""),
-        ("--coordinator=c --nnodes=2 --master-addr=localhost --node-rank=1", "127.0.0.1", 0, ""),
-        ("--coordinator=c --nnodes=2 --master-addr=127.0.0.1", "127.0.0.1", 0, ""),
+        (f"{NEAR} --master-addr=localhost --node-rank=0", "localhost", 0, ""),
+        (f"{NEAR} --master-addr=localhost --node-rank=1", "127.0.0.1", 0, ""),
+        (f"{NEAR} --master-addr=127.0.0.1", "127.0.0.1", 0, ""),
+        ("--coordinator=[::1]:7 --nnodes=2 --master-addr=[::1] --node-rank=0", "::1", 0, ""),
+        ("--coordinator=c --nnodes=2 --master-addr=localhost --node-rank=0", *UNREACHED),
+        ("--coordinator=c --nnodes=2 --master-addr=127.0.0.1 --node-rank=1", *UNREACHED),
+        ("--coordinator=c --nnodes=2 --master-addr=localhost --local-addr=l", "l", 0, ""),
+        ("--coordinator=c --master-addr=localhost", "localhost", 0, ""),
     ],
 )
 def test_address_and_port_of_a_static_master(
     line: str, address: str | None, port: int, noted: str
 ) -> None:
-    """Node 0 has both as they were typed; nodes of one host are all called by its loopback."""
+    """Node 0 has both as they were typed; nodes of one host are all called by its loopback.
+
+    A loopback address is none for nodes on several hosts.
+    """
     found = follow(line)
 
     assert (found.address, found.master_port) == (address, port)
@@ -166,6 +179,30 @@ def test_what_leads_nowhere_is_refused(line: str, words: str) -> None:
         follow(line)
 
     assert words in str(refused.value)
+
+
+def test_worker_is_no_node_of_its_own_job() -> None:
+    """A launcher in a worker that inherits the job's name would wait for the worker, and it for it.
+
+    One with another job, another coordinator or one of its own goes on.
+    """
+    around = "RALLYPOINT_COORDINATOR=c:50051 RALLYPOINT_JOB_ID=j"
+    with pytest.raises(Unresolvable, match=r"a worker of job j already: .* another --job-id"):
+        follow("--coordinator=c", f"{around} PET_RDZV_ID=j")
+
+    assert follow("--coordinator=c --job-id=i", around).job_id == "i"
+    assert follow("--coordinator=d --job-id=j", around).coordinator == "d:50051"
+    assert follow("--standalone --job-id=j", around).coordinator is OWN
+
+
+def test_endpoint_is_said_to_be_hosted_by_no_agent() -> None:
+    """Whoever thinks of c10d waits for an agent to listen there."""
+    line = "--rdzv-endpoint=e:29400 --rdzv-backend=c10d"
+    (note,) = follow(line).notes
+
+    assert note.fields["by"] == "e:29400"
+    assert note.fields["then"] == "no agent hosts it: somebody runs coordinator --port 29400 there"
+    assert "then" not in follow(f"{line} --coordinator=e:29400").notes[-1].fields
 
 
 def test_notes_say_what_was_given_and_what_holds() -> None:

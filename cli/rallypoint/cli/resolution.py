@@ -41,21 +41,26 @@ class Resolution:
     """What a person should know of this, one for each matter."""
 
 
-def resolve(args: argparse.Namespace, environment: Mapping[str, str], fresh: str) -> Resolution:
+def resolve(
+    args: argparse.Namespace, environment: Mapping[str, str], fresh: str, host: str
+) -> Resolution:
     """Resolve the flags.
 
     Args:
         args: as the parser has read them.
-        environment: where Slurm says which job this is.
+        environment: where Slurm says which job this is, and an agent whose worker this is.
         fresh: a job id that nobody else has.
+        host: name of this host.
 
     Raises:
-        Unresolvable: if something is missing, with the flag that would help.
+        Unresolvable: if something is missing, with the flag that would help; if this is a worker
+            of the very job that it would take part in.
     """
     notes: list[Note] = []
     coordinator = _find_coordinator(args, notes)
-    job_id = _find_job_id(args, environment, fresh, notes)
-    address = args.local_addr or _find_address(args, notes)
+    job_id = _find_job_id(args, environment, fresh, host, notes)
+    _refuse_own_job(coordinator, job_id, environment)
+    address = args.local_addr or _find_address(args, coordinator, notes)
     if address is None and coordinator is None:
         address = "127.0.0.1"
     _note_backend(args, coordinator, notes)
@@ -128,7 +133,11 @@ def _parse_endpoint(text: str) -> str | None:
 
 
 def _find_job_id(
-    args: argparse.Namespace, environment: Mapping[str, str], fresh: str, notes: list[Note]
+    args: argparse.Namespace,
+    environment: Mapping[str, str],
+    fresh: str,
+    host: str,
+    notes: list[Note],
 ) -> str:
     """Return the name: the given one, a fresh one for a single node, or what all nodes are told."""
     rdzv_id = None if args.standalone else args.rdzv_id
@@ -145,19 +154,39 @@ def _find_job_id(
     if job:
         return f"slurm-{job}.{step or 0}"
     if args.master_addr:
-        return f"{args.master_addr}:{args.master_port or TORCHRUN_PORT}"
+        # Every host has a loopback address: as a name, it is that of all of them.
+        master = host if is_loopback(_bare(args.master_addr)) else args.master_addr
+        return f"{master}:{args.master_port or TORCHRUN_PORT}"
     raise Unresolvable("a job of several nodes needs a name: give every node the same --job-id")
 
 
-def _find_address(args: argparse.Namespace, notes: list[Note]) -> str | None:
+def _refuse_own_job(coordinator: str | None, job_id: str, environment: Mapping[str, str]) -> None:
+    """Refuse to take part in the job whose worker this is: each would wait for the other."""
+    around = environment.get("RALLYPOINT_COORDINATOR"), environment.get("RALLYPOINT_JOB_ID")
+    if coordinator is not None and around == (coordinator, job_id):
+        raise Unresolvable(
+            f"this is a worker of job {job_id} already: give what it launches another --job-id"
+        )
+
+
+def _find_address(
+    args: argparse.Namespace, coordinator: str | None, notes: list[Note]
+) -> str | None:
     """Return what --master-addr says of this node: its address if it is node 0, or that all share.
 
-    Nodes that are given a loopback address are on one host, and none of them may have another.
+    Nodes that are given a loopback address, by a coordinator as near, are on one host, and none of
+    them may have another. From elsewhere nobody reaches it, whatever was typed on node 0.
     """
-    address = str(args.master_addr).strip("[]")
+    address = _bare(args.master_addr)
     if not address:
         return None
-    if is_alone(args) or args.node_rank == 0:
+    if is_alone(args):
+        return address
+    if is_loopback(address) and not is_loopback(_bare(str(coordinator).rpartition(":")[0])):
+        why = "other hosts cannot reach it, and the coordinator is on one"
+        notes.append(Note("master_addr_ignored", {"master_addr": address, "why": why}))
+        return None
+    if args.node_rank == 0:
         return address
     if is_loopback(address):
         return "127.0.0.1"
@@ -167,7 +196,14 @@ def _find_address(args: argparse.Namespace, notes: list[Note]) -> str | None:
     return None
 
 
+def _bare(address: str) -> str:
+    return address.strip("[]")
+
+
 def _note_backend(args: argparse.Namespace, coordinator: str | None, notes: list[Note]) -> None:
     if args.rdzv_backend != OWN_BACKEND and not args.standalone:
         fields = {"backend": args.rdzv_backend, "by": coordinator or "a coordinator of its own"}
+        if coordinator is not None and args.coordinator is None:
+            port = coordinator.rpartition(":")[2]
+            fields["then"] = f"no agent hosts it: somebody runs coordinator --port {port} there"
         notes.append(Note("rdzv_backend_replaced", fields, is_warning=False))

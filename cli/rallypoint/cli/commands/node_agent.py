@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Sequence
 from typing import NoReturn
 
@@ -44,7 +45,8 @@ def main(argv: Sequence[str]) -> NoReturn:
         subject.check(args, PROG)
     signals.ignore_telling(args)
     try:
-        resolution = resolve(args, os.environ, fresh=f"job-{os.urandom(6).hex()}")
+        fresh = f"job-{os.urandom(6).hex()}"
+        resolution = resolve(args, os.environ, fresh, socket.gethostname())
     except Unresolvable as error:
         fail(PROG, str(error))
     placement = what.place(args, PROG)
