@@ -66,10 +66,6 @@ HERE = "--coordinator=localhost:1"
             (HERE, "--rdzv-conf=join_timeout=soon", OBEDIENT),
             "--rdzv-conf: join_timeout: 'soon' is not a number of seconds",
         ),
-        (
-            (HERE, "--rdzv-conf=keep_alive_interval=0.01", OBEDIENT),
-            "--rdzv-conf: keep_alive_interval must be 0.1 to 300 seconds",
-        ),
         ((HERE, "--master-port=65536", OBEDIENT), "--master-port: '65536' is not a port"),
         (("--coordinator=a:b", OBEDIENT), "'a:b' is not HOST:PORT"),
         (("--standalone", "--nnodes=2", OBEDIENT), "--standalone is for a single node"),
