@@ -45,6 +45,8 @@ def events(found: Resolution) -> list[str]:
         ("--coordinator=c", "PET_RDZV_ENDPOINT=e", "c:50051", "rdzv_endpoint_ignored"),
         ("--coordinator=c --rdzv-endpoint=http://e:2379", "", "c:50051", "rdzv_endpoint_ignored"),
         ("--coordinator=c --rdzv-endpoint=c:50051", "", "c:50051", ""),
+        ("--coordinator=c --rdzv-endpoint=localhost:0", "", "c:50051", ""),
+        (f"--coordinator=c --rdzv-endpoint=h:0 {SEVERAL}", "", "c:50051", "rdzv_endpoint_ignored"),
         ("--coordinator=c --rdzv-backend=c10d", "", "c:50051", "rdzv_backend_replaced"),
         ("--coordinator=c --rdzv-backend=rallypoint", "", "c:50051", ""),
         ("--rdzv-endpoint=e", "PET_RDZV_BACKEND=etcd-v2", "e:50051", "rdzv_backend_replaced"),

@@ -100,12 +100,14 @@ def may_be_master(args: argparse.Namespace) -> bool:
 def _find_coordinator(args: argparse.Namespace, notes: list[Note]) -> str | None:
     if args.standalone:
         return _find_standalone(args, notes)
+    # A single node whose endpoint has any free port wants no more than to meet nobody.
+    has_endpoint = args.rdzv_endpoint and not (is_alone(args) and args.rdzv_endpoint.endswith(":0"))
     if args.coordinator is not None:
-        if args.rdzv_endpoint and _parse_endpoint(args.rdzv_endpoint) != args.coordinator:
+        if has_endpoint and _parse_endpoint(args.rdzv_endpoint) != args.coordinator:
             fields = {"endpoint": args.rdzv_endpoint, "coordinator": args.coordinator}
             notes.append(Note("rdzv_endpoint_ignored", {**fields, "why": "--coordinator wins"}))
         return str(args.coordinator)
-    if args.rdzv_endpoint and not (is_alone(args) and args.rdzv_endpoint.endswith(":0")):
+    if has_endpoint:
         found = _parse_endpoint(args.rdzv_endpoint)
         if found is None:
             name, text = how_given(args, "rdzv_endpoint"), args.rdzv_endpoint
