@@ -72,6 +72,7 @@ HERE = "--coordinator=localhost:1"
         ((HERE, "--nnodes=1:2", OBEDIENT), "give every node the same --job-id"),
         ((HERE, "--job-id=", OBEDIENT), "--job-id must have 1 to 255 bytes"),
         ((HERE, "--rdzv-id=", OBEDIENT), "--rdzv-id must have 1 to 255 bytes"),
+        ((HERE, "--rdzv-id=a\nb", OBEDIENT), "--rdzv-id: 'a\\nb' is not printable"),
         ((HERE, "--lease=1.4", OBEDIENT), "--lease must be 1.5 to 3600 seconds"),
         ((HERE, "--lease=0", OBEDIENT), "--lease must be 1.5 to 3600 seconds"),
         ((HERE, "--heartbeat-interval=301", OBEDIENT), "--heartbeat-interval must be 0.1 to 300"),

@@ -166,3 +166,21 @@ def test_loglevel_of_other_programs_is_ours_too(world: World, level: str, is_tol
     end([agent], [worker])
 
     assert bool(agent.events("round_began")) == is_told
+
+
+def test_launcher_in_a_worker(world: World) -> None:
+    """With the job that it inherits it would be a node of that; with one of its own it is welcome.
+
+    Each of the two agents has timers of its own.
+    """
+    env = {"TORCHELASTIC_ENABLE_FILE_TIMER": "1", "PET_COORDINATOR": world.target}
+    around = f"--rdzv-id={world.job_id} --no-python {NODE_AGENT}"
+    refused = launch(world, around, **env, PET_RDZV_ID=world.job_id)
+    assert refused.wait() == 1
+    refused.drain()
+    assert f"this is a worker of job {world.job_id} already" in refused.stderr()
+
+    agent = launch(world, f"{around} --rdzv-id=inner", **env)
+    workers = world.mailbox.workers(1)
+    assert seen(workers[0], "TORCHELASTIC_RUN_ID") == ("inner",)
+    end([agent], workers)

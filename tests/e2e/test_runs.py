@@ -6,6 +6,8 @@ from rallypoint.v1 import job_pb2
 from support.commands import NODE_AGENT
 from support.world import OBEDIENT, World
 
+UNUSED = "job_ended_without_this_node"
+
 
 def test_standalone_restarts_and_fails_as_any_job(world: World) -> None:
     """The coordinator inside an agent restarts, blames and ends as any other."""
@@ -63,6 +65,17 @@ def test_launch_that_has_ended_is_not_run_again(world: World) -> None:
     assert again.wait() == 1
     assert again.said() == first.said()
     assert len(world.mailbox.started()) == 1
+    assert (len(first.events(UNUSED)), len(again.events(UNUSED))) == (0, 1)
+
+
+def test_batch_script_may_start_agents_one_after_the_other(world: World) -> None:
+    """Under Slurm, with one job id for all of them: each one runs what it is given."""
+    for number in (1, 2):
+        agent = world.agent("a", env={"SLURM_JOB_ID": "7", "SLURM_TASK_PID": "1"})
+        (worker,) = world.mailbox.workers(1, round=number)
+        worker.tell("exit", "0")
+
+        assert agent.wait() == 0
 
 
 def test_nodes_without_names_get_different_ones(world: World) -> None:

@@ -10,7 +10,7 @@ def test_every_agent_of_a_job_that_succeeded_exits_0(world: World) -> None:
     members = [world.agent(name, "--no-grow", nnodes="2", nproc=2) for name in ("a", "b")]
     workers = world.mailbox.workers(4)
     spare = world.agent("spare", "--no-grow", nnodes="2", nproc=2)
-    spare.wait_event("coordinator_reached")
+    assert world.job_id in spare.wait_event("became_spare")["why"]
     job = world.jobs.wait(world.job_id, lambda job: node(job, "spare").spare)
 
     assert [member.node_name for member in job.round.members] == ["a", "b"]
@@ -26,6 +26,8 @@ def test_every_agent_of_a_job_that_succeeded_exits_0(world: World) -> None:
     assert [agent.wait() for agent in (*members, spare)] == [0, 0, 0]
     assert world.left() == []
     assert [agent.said() for agent in (*members, spare)] == [[], [], []]
+    idle = [len(agent.events("job_ended_without_this_node")) for agent in (*members, spare)]
+    assert idle == [0, 0, 1]
     assert world.jobs.get(world.job_id).outcome == job_pb2.OUTCOME_SUCCEEDED
     assert len(world.mailbox.started()) == 4
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rallypoint.cli.commands.node_agent import build_parser
-from rallypoint.cli.resolution import Resolution, Unresolvable, resolve
+from rallypoint.cli.resolution import Resolution, Unresolvable, find_launch_id, resolve
 
 OWN = None
 SEVERAL = "--nnodes=2 --job-id=j"
@@ -179,6 +179,24 @@ def test_what_leads_nowhere_is_refused(line: str, words: str) -> None:
         follow(line)
 
     assert words in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("variables", "launch_id"),
+    [
+        ("", ""),
+        ("SLURM_JOB_ID=7 SLURM_STEP_ID=1 SLURM_TASK_PID=10", "slurm-7.1.0"),
+        ("SLURM_JOB_ID=7 SLURM_STEP_ID=0 SLURM_TASK_PID=10 SLURM_RESTART_COUNT=2", "slurm-7.0.2"),
+        ("SLURM_JOB_ID=7 SLURM_STEP_ID=1 SLURM_TASK_PID=9", ""),
+        ("SLURM_JOB_ID=7 SLURM_TASK_PID=10", ""),
+        ("SLURM_JOB_ID=7", ""),
+    ],
+)
+def test_launch_is_slurms_own_task(variables: str, launch_id: str) -> None:
+    """What a script of a task or a batch starts may be started again."""
+    environment = dict(text.split("=", 1) for text in variables.split())
+
+    assert find_launch_id(environment, pid=10) == launch_id
 
 
 def test_worker_is_no_node_of_its_own_job() -> None:

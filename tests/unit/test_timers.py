@@ -312,10 +312,21 @@ def test_why_a_worker_failed(
         ({"TORCHELASTIC_ENABLE_FILE_TIMER": "1"}, "/own/timers"),
         ({"TORCHELASTIC_ENABLE_FILE_TIMER": "1", "TORCHELASTIC_TIMER_FILE": ""}, "/own/timers"),
         ({"TORCHELASTIC_ENABLE_FILE_TIMER": "1", "TORCHELASTIC_TIMER_FILE": "/x/f"}, "/x/f"),
+        (
+            {
+                "TORCHELASTIC_ENABLE_FILE_TIMER": "1",
+                "TORCHELASTIC_TIMER_FILE": "/x/f",
+                "TORCHELASTIC_RUN_ID": "around",
+            },
+            "/own/timers",
+        ),
     ],
 )
 def test_where_timers_are(environment: dict[str, str], path: str) -> None:
-    """Only with torchrun's switch; where the operator says, or in the agent's own folder."""
+    """Only with torchrun's switch; where the operator says, or in the agent's own folder.
+
+    What an agent inherits that runs in a worker is the file of the launcher around it.
+    """
     assert timer_file(environment, lambda: Path("/own")) == path
 
 

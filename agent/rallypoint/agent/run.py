@@ -121,6 +121,7 @@ class Agent:
     _told_away: bool = False
     _reached: str = ""
     """What is still to be logged of the last Welcome."""
+    _is_spare: bool = False
     _last_held: Held | None = None
     """The last round that was held, as it was last."""
     _told_notices: set[tuple[str, str]] = field(default_factory=set)
@@ -316,6 +317,10 @@ class Agent:
         self.post(inputs.DesiredCame(epoch, message.revision, desired))
         if which == "stop" and before.held is not None:
             log.info("round_stopped", round=message.stop.round, why=message.stop.text)
+        was_spare, self._is_spare = self._is_spare, which == "standby" and message.standby.spare
+        if self._is_spare and not was_spare:
+            why = f"the running round of job {self.settings.job_id} has no place for this node"
+            log.info("became_spare", why=why)
 
     def disconnected(self, why: str) -> None:
         """Note that there is no session, and say so once."""

@@ -40,6 +40,8 @@ log = get_logger()
 
 SWITCH_ENV = "TORCHELASTIC_ENABLE_FILE_TIMER"
 """1: there is a watchdog."""
+WORKER_ENV = "TORCHELASTIC_RUN_ID"
+"""Set for whatever runs in a worker, torchrun's or ours."""
 TIMERS_MAX = 16_384
 """Pending ones: a worker has a few, each of its data loaders, too; more is a leak of a script."""
 LINE_BYTES_MAX = select.PIPE_BUF
@@ -120,7 +122,9 @@ def timer_file(environment: Mapping[str, str], folder: Callable[[], Path]) -> st
     """
     if environment.get(SWITCH_ENV) != "1":
         return ""
-    return os.path.abspath(environment.get(TIMERS_ENV) or folder() / "timers")
+    # In a worker it is the file of the launcher around this one, which reads it already.
+    given = "" if WORKER_ENV in environment else environment.get(TIMERS_ENV)
+    return os.path.abspath(given or folder() / "timers")
 
 
 def parse_request(line: bytes) -> Request | None:

@@ -74,6 +74,19 @@ def resolve(
     return Resolution(coordinator, job_id, address, port, tuple(notes))
 
 
+def find_launch_id(environment: Mapping[str, str], pid: int) -> str:
+    """Return Slurm's job, step and restart count if this is the task that Slurm started, or "".
+
+    A script may start agents one after the other: the second one is another launch, and must not
+    be told how the first one ended.
+    """
+    if environment.get("SLURM_TASK_PID") != str(pid):
+        return ""
+    job, step = environment.get("SLURM_JOB_ID", ""), environment.get("SLURM_STEP_ID", "")
+    restarts = environment.get("SLURM_RESTART_COUNT") or "0"
+    return f"slurm-{job}.{step}.{restarts}" if job and step else ""
+
+
 def is_alone(args: argparse.Namespace) -> bool:
     """Return whether no other node will ever take part."""
     return bool(args.standalone or args.nnodes[1] == 1)

@@ -328,7 +328,7 @@ class Hello(_message.Message):
     learns the outcome of its run. Empty when there is none.
     """
     job_id: _builtins.str
-    """Name of the job; 1 to 255 bytes of letters, digits and `-_.:/@`."""
+    """Name of the job; 1 to 255 bytes, printable."""
     node_name: _builtins.str
     """Name of the node: the operator's if node_name_explicit, else the one that the last Welcome
     gave, else the host name. 1 to 253 bytes.

@@ -19,6 +19,13 @@ def rendezvous_on_this_node(ran: Ran) -> None:
     )
 
 
+@scenario("--rdzv-backend=c10d --rdzv-endpoint=localhost:0 --rdzv-id 'lr=0.1, wd (3)' -t 3 tell.py")
+def id_of_any_characters(ran: Ran) -> None:
+    """What a person has called a job is its name, whatever characters that has."""
+    assert ran.codes == [0]
+    assert ran.values("TORCHELASTIC_RUN_ID") == ["lr=0.1, wd (3)"]
+
+
 @scenario("--nproc-per-node 2 --node-rank 0 --master-addr 127.0.0.1 --master-port @port tell.py")
 def master_port(ran: Ran) -> None:
     """The store of the group is where the operator wants it."""

@@ -56,5 +56,9 @@ def add(parser: Parser) -> None:
 def check(args: argparse.Namespace, prog: str) -> None:
     """Refuse names that are none."""
     for name, value in (("--job-id", args.job_id), ("--rdzv-id", args.rdzv_id)):
-        if value is not None and not 0 < len(value.encode()) <= JOB_ID_BYTES_MAX:
+        if value is None:
+            continue
+        if not 0 < len(value.encode()) <= JOB_ID_BYTES_MAX:
             fail(prog, f"{name} must have 1 to {JOB_ID_BYTES_MAX} bytes")
+        if not value.isprintable():
+            fail(prog, f"{name}: {value!r} is not printable")

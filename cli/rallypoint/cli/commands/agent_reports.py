@@ -42,6 +42,8 @@ class Reports:
     def finished(self, message: agent_pb2.Finished, here: LastRound) -> None:
         """Take the end of the run; what is printed of it comes last, after the workers' output."""
         self._report = render_finished(message, self.program, here)
+        if message.round and here.number == 0:
+            log.info("job_ended_without_this_node", why="it had all nodes, or had ended before")
         if self.error_file and message.outcome != job_pb2.OUTCOME_SUCCEEDED:
             self._is_written = True
             report_finished(self.error_file, message, here, _unix_s())

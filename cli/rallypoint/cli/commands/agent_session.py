@@ -29,7 +29,7 @@ from rallypoint.cli.commands.agent_reports import new_listener, new_reports
 from rallypoint.cli.flags import fail, how_given
 from rallypoint.cli.logs import configure_logs
 from rallypoint.cli.notes import Note
-from rallypoint.cli.resolution import Resolution
+from rallypoint.cli.resolution import Resolution, find_launch_id
 from rallypoint.v1 import job_pb2
 from rallypoint.wire.durations import to_duration
 from rallypoint.wire.log import get_logger
@@ -148,7 +148,7 @@ def _settings(
         address=address,
         host_name=socket.gethostname(),
         labels=dict(args.label),
-        launch_id=args.launch_id or _slurm_launch_id(),
+        launch_id=args.launch_id or find_launch_id(os.environ, os.getpid()),
         launch=Launch(
             script=args.script,
             args=tuple(args.args),
@@ -173,13 +173,6 @@ def _settings(
             SIGNALS_ENV: ",".join(one.name for one in args.signals_to_handle),
         },
     )
-
-
-def _slurm_launch_id() -> str:
-    """Return Slurm's job, step and restart count, or nothing outside Slurm."""
-    names = ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT")
-    job, step, restarts = (os.environ.get(name, "") for name in names)
-    return f"slurm-{job}.{step or 0}.{restarts or 0}" if job else ""
 
 
 def _spec(args: argparse.Namespace) -> job_pb2.JobSpec:

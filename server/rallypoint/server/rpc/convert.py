@@ -59,7 +59,6 @@ UNIX_MS_MAX = 32_503_680_000_000
 QUARANTINE_AFTER_MAX = 1_000
 """As many failures of every sick node are remembered."""
 
-_JOB_ID_PUNCTUATION = frozenset("-_.:/@")
 _HEXADECIMAL = frozenset("0123456789abcdef")
 _DEFAULT_SPEC = JobSpec()
 _TIMING = Timing()
@@ -150,8 +149,7 @@ def to_job_id(job_id: str, path: str) -> JobId:
     """Return a job id that may be used as a key everywhere."""
     _require(bool(job_id), path, "must not be empty")
     _require(len(job_id.encode()) <= JOB_ID_BYTES_MAX, path, f"longer than {JOB_ID_BYTES_MAX}")
-    is_plain = all(char.isalnum() or char in _JOB_ID_PUNCTUATION for char in job_id)
-    _require(is_plain, path, "only letters, digits and - _ . : / @ are allowed")
+    _require(job_id.isprintable(), path, "must be printable")
     return JobId(job_id)
 
 
