@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from pathlib import Path
 
@@ -105,6 +106,29 @@ def test_plugin_that_fails_ends_the_job(world: World) -> None:
     assert world.mailbox.started() == []
     reason = "the plug-in --logs-specs=here failed: OSError: [Errno 28] full"
     assert any(reason in line for line in agent.said())
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [("/x/\\0", "NAME"), ("/x/\\ud800", "NAME"), ("", "\\ud800"), ("", "\\0"), ("{fifo}", "NAME")],
+)
+def test_answers_that_no_system_can_take(world: World, path: str, name: str) -> None:
+    """No worker starts, the job fails with a report, and the agent is not among the victims."""
+    fifo = world.folder / "fifo"
+    os.mkfifo(fifo)
+    body = f"""
+    def reify(self, envs):
+        for env in envs.values():
+            env["{name}"] = "value"
+        path = "{path.format(fifo=fifo)}"
+        return LogsDest({{rank: path for rank in envs}}, {{rank: "" for rank in envs}})
+"""
+    agent = world.agent("a", "--logs-specs=here", nproc=2, env=install(world.folder / "site", body))
+
+    assert agent.wait() == 1
+    assert world.mailbox.started() == []
+    assert "node-agent: the job has failed" in agent.said()
+    assert not any("Traceback" in line for line in agent.said())
 
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])

@@ -7,6 +7,7 @@ import fcntl
 import hashlib
 import os
 import pty
+import shutil
 import signal
 import struct
 import termios
@@ -123,6 +124,25 @@ def test_success_leaves_nothing_and_failure_its_record(world: World) -> None:
     failing.tell("exit", "1")
     assert bad.wait() == 1
     assert [file for file in Path(env["TMPDIR"]).rglob("*") if file.is_file()] == [path]
+
+
+def test_full_disk_for_what_is_the_agents_own_ends_no_job(world: World) -> None:
+    """Logs are elsewhere: the next round starts all the same, without the sockets."""
+    agent = world.agent("a", "--max-restarts=1", f"--log-dir={world.folder}/logs", "-t3", nproc=2)
+    first = world.mailbox.workers(2)
+    own = Path(first[0].env["RALLYPOINT_NOTICE_FILE"]).parents[1]
+    shutil.rmtree(own)
+    own.touch()  # nothing can be made below it any more
+    first[0].tell("exit", "3")
+    second = world.mailbox.workers(2, round=2)
+    for worker in second:
+        worker.tell("exit", "0")
+
+    assert agent.wait() == 0
+    assert ["TORCH_WORKER_SERVER_SOCKET" in worker.env for worker in (*first, *second)] == [
+        *(True, True),
+        *(False, False),
+    ]
 
 
 def test_hidden_workers_failure_is_told(world: World) -> None:

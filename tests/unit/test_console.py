@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from rallypoint.agent import console as module
-from rallypoint.agent.console import LINES_MAX, PIECES_BYTES_MAX, Console, open_text
+from rallypoint.agent.console import LAST_BYTES_MAX, LINES_MAX, PIECES_BYTES_MAX, Console, open_text
 
 LIMIT_S = 10
 
@@ -88,6 +88,44 @@ def test_output_waits_for_the_console(pipe: Pipe) -> None:
 
     assert PIECES_BYTES_MAX < size < PIECES_BYTES_MAX + 4 * 65_536
     assert len(pipe.drain()) == size
+
+
+def test_ended_worker_waits_only_while_the_console_moves(pipe: Pipe) -> None:
+    """What nobody takes of it is dropped and counted, so that its thread ends; what somebody takes
+    slowly is not."""
+    fill(pipe.console)
+    pipe.console.write(b"Y" * LAST_BYTES_MAX, lambda: True)
+    ended = threading.Thread(target=pipe.console.write, args=(b"Z" * 77, lambda: True))
+    ended.start()
+    ended.join(LIMIT_S)
+    assert not ended.is_alive()
+    slow = threading.Thread(target=pipe.console.write, args=(b"W" * 88, lambda: True))
+    slow.start()
+    first = pipe.read(1_000_000)
+    slow.join(LIMIT_S)
+    shown = first + pipe.drain()
+
+    assert [shown.count(kind) for kind in (b"Y", b"Z", b"W")] == [LAST_BYTES_MAX, 0, 88]
+    assert b"77 bytes of ended workers were dropped: the console did not take them\n" in shown
+
+
+def test_slow_console_gets_the_report(pipe: Pipe, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that takes a few kilobytes at a time has not stalled."""
+    monkeypatch.setattr(module, "STALLED_S", 0.5)
+    pipe.console.write(b"x" * 200_000, never)
+    assert pipe.read(1) == b"x"  # it is on its way, and the report comes after it
+    pipe.console.say(b"the report\n")
+    heard: list[bool] = []
+    flush = threading.Thread(target=lambda: heard.append(pipe.console.flush(LIMIT_S)))
+    flush.start()
+    pipe.read(3_999)
+    for _ in range(49):
+        pipe.read(4_000)
+        flush.join(0.05)  # 80 KB/s: 64 KiB of it take longer than a stall
+    assert pipe.read(len(b"the report\n")) == b"the report\n"
+
+    flush.join(LIMIT_S)
+    assert heard == [True]
 
 
 def test_lines_never_wait(pipe: Pipe) -> None:

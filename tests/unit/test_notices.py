@@ -5,9 +5,39 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, cast
 
+import pytest
+
 from rallypoint.agent.core.model import Notice
+from rallypoint.agent.destinations import OutputSpec
 from rallypoint.agent.environ import Launch
+from rallypoint.agent.log_folder import LogFolder
+from rallypoint.agent.outputs import WorkerOutputs
 from rallypoint.agent.supervisor import Supervisor
+
+
+def test_agents_own_folder_may_lie_below_the_logs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where no temporary file can be made, but logs can: the job runs."""
+    nobody = cast(Any, None)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "nowhere"))
+    logs = LogFolder(str(tmp_path), "job")
+    logs.path = tmp_path
+    outputs = WorkerOutputs(OutputSpec(), nobody, logs, node_name=str)
+    supervisor = Supervisor(
+        host=nobody,
+        launch=Launch("train.py", ()),
+        job_id="job",
+        environment={},
+        variables=tuple,
+        post=nobody,
+        tasks=nobody,
+        outputs=outputs,
+    )
+    supervisor.tell(1, (Notice("drain", "b", "maintenance", 1_000),), "a")
+    supervisor.oom.close()
+
+    assert len(list(tmp_path.glob("own_*/1/notices.json"))) == 1
 
 
 def test_notices_that_cannot_be_written_end_nothing(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import select
 import tempfile
+import termios
 import threading
 import time
 from collections.abc import Iterator
@@ -351,3 +352,79 @@ async def test_folder_that_cannot_be_made_is_an_error_of_the_round(
     await found.finish()
 
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+async def test_no_thread_to_be_had_is_an_error_of_the_worker(
+    screen: Screen, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the machine allows no more threads the worker is refused, and nothing stays open."""
+
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    found = outputs(screen, OutputSpec(str(tmp_path), tee=choose(3), stdout_needles=(b"b",)))
+    found.begin(ORDER)
+    before = os.listdir("/proc/self/fd")
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(OSError, match="can't start new thread"):
+            found.open(ORDER, 0)
+
+    assert os.listdir("/proc/self/fd") == before
+    await found.finish()
+
+
+async def test_pipe_that_nobody_reads_is_an_error_of_the_worker(
+    screen: Screen, tmp_path: Path
+) -> None:
+    """A plug-in may name one: the agent waits for no reader, and takes nothing from one."""
+    path = str(tmp_path / "pipe")
+    os.mkfifo(path)
+    paths = {0: path, 1: path}
+    found = outputs(screen, OutputSpec())
+    found.reify = lambda _: Destinations({0: "", 1: ""}, paths)
+    found.begin(ORDER)
+    with pytest.raises(OSError, match="No such device"):
+        found.open(ORDER, 0)
+
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    with found.open(ORDER, 0) as output:
+        assert os.get_blocking(output.stderr_fd)
+        os.write(output.stderr_fd, b"heard")
+        assert output.tail() == ""
+        assert os.read(reader, 100) == b"heard"
+    os.close(reader)
+    await found.finish()
+    assert output.tail() == ""  # nobody writes there any more
+
+
+async def test_terminals_that_cannot_be_had_are_pipes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A container may have none, and a terminal may be hung up: the worker runs all the same."""
+    ours, theirs = os.openpty()
+    outputs = WorkerOutputs(
+        OutputSpec(), Consoles(Console(theirs), Console(theirs)), LogFolder(os.devnull, "job"), str
+    )
+    outputs.begin(ORDER)
+    with outputs.open(ORDER, 0) as output:
+        assert os.isatty(output.stderr_fd)
+    before = os.listdir("/proc/self/fd")
+
+    def refuse() -> tuple[int, int]:
+        raise OSError(28, "No space left on device")
+
+    def hang_up(*_: object) -> None:
+        raise termios.error(5, "Input/output error")
+
+    for name, failing in (("os.openpty", refuse), ("tty.setraw", hang_up)):
+        with monkeypatch.context() as patch:
+            patch.setattr(name, failing)
+            with outputs.open(ORDER, 0) as output:
+                assert not os.isatty(output.stderr_fd)
+                os.write(output.stderr_fd, b"last words")
+            await output.wait_end(LIMIT_S)
+        assert output.tail() == "last words"
+    await outputs.finish()
+
+    assert len(os.listdir("/proc/self/fd")) <= len(before)
+    os.close(ours)
+    os.close(theirs)

@@ -330,6 +330,16 @@ def test_where_timers_are(environment: dict[str, str], path: str) -> None:
     assert timer_file(environment, lambda: Path("/own")) == path
 
 
+def test_no_place_for_timers_is_an_error_of_the_operators() -> None:
+    """Without a folder for temporary files the agent says so, and ends in order."""
+
+    def folder() -> Path:
+        raise FileNotFoundError(2, "No usable temporary directory found in []")
+
+    with pytest.raises(TimerFileRefused, match="No usable temporary directory"):
+        timer_file({"TORCHELASTIC_ENABLE_FILE_TIMER": "1"}, folder)
+
+
 async def test_fifo_is_there_while_it_is_read(tmp_path: Path) -> None:
     """It is ours alone; one that was left behind is replaced; it goes at the end."""
     path = tmp_path / "timers"

@@ -6,7 +6,8 @@ reads. So the agent never writes to it. A thread per stream does, and is given
   * lines of the agent's own, which never wait: when too many are kept, the oldest go, and how many
     is said once the console takes something again;
   * what workers wrote, whose threads wait while too much is kept: so a worker is slowed by its own
-    console, and nothing but that worker.
+    console, and nothing but that worker. Threads of workers that have ended wait no longer than
+    the console moves, or each round would leave its own behind.
 
 What is handed over at once is written at once, so lines of several workers do not mix.
 """
@@ -33,26 +34,32 @@ PIECES_BYTES_MAX = 256 * 1024
 """Output of workers that is kept. Little, so that its end is soon out when all is over."""
 LAST_BYTES_MAX = 8 * 1024 * 1024
 """The same for workers that have ended: of each no more can come than its pipe holds."""
-WRITE_BYTES = 64 * 1024
+WRITE_BYTES = 8 * 1024
+"""In one go. A pipe takes all of it or none: with more a slow reader seems to stand still."""
 STALLED_S = 1.0
-"""A console that takes nothing for so long is not waited for when the agent ends."""
+"""A console that takes nothing for so long is not waited for when the agent or a worker ends."""
 
 
 class Console:
     """One stream of the agent's, and the thread that writes to it."""
 
     def __init__(self, fd: int) -> None:
-        """Take the descriptor to write to."""
+        """Take the descriptor to write to.
+
+        Raises:
+            RuntimeError: no thread can be had.
+        """
         self.fd = fd
         self._changed = threading.Condition()
         self._lines: deque[bytes] = deque()
         self._dropped = 0
+        self._lost_bytes = 0
         self._pieces: deque[bytes] = deque()
         self._pieces_bytes = 0
         self._written = 0
         self._is_busy = False
         self._is_released = False
-        self._thread: threading.Thread | None = None
+        threading.Thread(target=self._serve, name="console", daemon=True).start()
 
     def say(self, lines: bytes) -> None:
         """Hand over lines of the agent's own; never waits, and overtakes what workers wrote."""
@@ -61,25 +68,39 @@ class Console:
             if len(self._lines) > LINES_MAX:
                 self._lines.popleft()
                 self._dropped += 1
-            self._wake()
+            self._changed.notify_all()
 
     def write(self, piece: bytes, is_last: Callable[[], bool]) -> None:
-        """Hand over what a worker wrote; wait while too much of it is kept.
+        """Hand over what a worker wrote; wait while too much of it is kept. Of a worker that has
+        ended it is dropped, and counted, when the console has stalled.
 
         Args:
             is_last: tells whether the worker has ended, asked again after `nudge`.
         """
         with self._changed:
-            self._changed.wait_for(lambda: self._has_room(is_last()))
+            self._changed.wait_for(lambda: is_last() or self._has_room(PIECES_BYTES_MAX))
+            if is_last() and not self._await_room(LAST_BYTES_MAX):
+                self._lost_bytes += len(piece)
+                return
             if self._is_released:
                 return
             self._pieces.append(piece)
             self._pieces_bytes += len(piece)
-            self._wake()
+            self._changed.notify_all()
 
-    def _has_room(self, is_last: bool) -> bool:
-        limit = LAST_BYTES_MAX if is_last else PIECES_BYTES_MAX
+    def _has_room(self, limit: int) -> bool:
         return self._is_released or self._pieces_bytes < limit
+
+    def _await_room(self, limit: int) -> bool:
+        """Return whether there is room, after waiting for it while the console moves."""
+        while not self._has_room(limit):
+            has_changed = partial(self._has_room_or_moved, limit, self._written)
+            if not self._changed.wait_for(has_changed, STALLED_S):
+                return False
+        return True
+
+    def _has_room_or_moved(self, limit: int, before: int) -> bool:
+        return self._has_room(limit) or self._written > before
 
     def nudge(self) -> None:
         """Let whoever waits in `write` look again."""
@@ -112,12 +133,6 @@ class Console:
 
     # --- the thread ---
 
-    def _wake(self) -> None:
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._serve, name="console", daemon=True)
-            self._thread.start()
-        self._changed.notify_all()
-
     def _serve(self) -> None:
         while True:
             with self._changed:
@@ -129,6 +144,10 @@ class Console:
             self._put_out(piece)
 
     def _take(self) -> bytes:
+        if self._lost_bytes:
+            text = f"{self._lost_bytes} bytes of ended workers were dropped: the console did not"
+            self._lines.appendleft(f"{text} take them\n".encode())
+            self._lost_bytes = 0
         if not self._lines:
             piece = self._pieces.popleft()
             self._pieces_bytes -= len(piece)

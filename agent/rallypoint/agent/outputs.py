@@ -176,7 +176,19 @@ def _open_stream(route: Route, console: Console) -> tuple[int, Stream]:
         if route.is_shown:
             shown = Shown(console, route)
             opened.callback(shown.close)
-        is_terminal = route == Route() and os.isatty(console.fd)
-        read_fd, write_fd = open_terminal(console.fd) if is_terminal else os.pipe()
+        read_fd, write_fd = _open_ends(console.fd if route == Route() else -1)
+        opened.callback(os.close, read_fd)
+        opened.callback(os.close, write_fd)
+        pump = Pump(read_fd, file, shown)
         opened.pop_all()
-    return write_fd, Pump(read_fd, file, shown)
+    return write_fd, pump
+
+
+def _open_ends(like_fd: int) -> tuple[int, int]:
+    """Return where to read and where to write: ends of a terminal if `like_fd` is one."""
+    if like_fd >= 0 and os.isatty(like_fd):
+        try:
+            return open_terminal(like_fd)
+        except OSError as error:  # a container may have none; colours are not worth a job
+            log.debug("terminal_not_opened", error=str(error), then="workers write to a pipe")
+    return os.pipe()

@@ -119,6 +119,8 @@ class Agent:
     _quiet: asyncio.Event = field(default_factory=asyncio.Event)
     """Set while nothing is left to report, or nobody is there to report it to."""
     _told_away: bool = False
+    _reached: str = ""
+    """What is still to be logged of the last Welcome."""
     _is_spare: bool = False
     _last_held: Held | None = None
     """The last round that was held, as it was last."""
@@ -170,6 +172,7 @@ class Agent:
         match effect:
             case inputs.StartWorkers(order=order):
                 self.supervisor.start(order)
+                self._tell_reached()
                 log.info(
                     "round_began",
                     round=order.number,
@@ -263,17 +266,25 @@ class Agent:
         self.node_name = welcome.node_name
         self.run_number = welcome.run
         self._told_away = False
-        log.info(
-            event,
-            coordinator=self.settings.coordinator,
-            node=self.node_name,
-            job=self.settings.job_id,
-        )
+        self._reached = event
         self.post(inputs.Welcomed(message.epoch))
         if welcome.HasField("desired"):
             self._desired(message.epoch, welcome.desired)
+        self._tell_reached()
         if welcome.HasField("notices") or self.state.notices:
             self._noticed(welcome.notices)
+
+    def _tell_reached(self) -> None:
+        """Log a Welcome once: before what followed from it, but after workers were started, since
+        the first line costs the import of a library."""
+        if self._reached:
+            log.info(
+                self._reached,
+                coordinator=self.settings.coordinator,
+                node=self.node_name,
+                job=self.settings.job_id,
+            )
+            self._reached = ""
 
     def _noticed(self, message: agent_pb2.Notices) -> None:
         notices = parse_notices(message, self.node_name, self.now_ms())

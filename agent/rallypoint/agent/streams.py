@@ -12,10 +12,12 @@ import errno
 import fcntl
 import os
 import select
+import stat
 import termios
 import threading
 import time
 import tty
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Protocol
 
@@ -148,11 +150,14 @@ class FileStream:
         self._path = Path(path)
 
     def tail(self) -> str:
-        """Return the end of the file."""
+        """Return the end of the file; of what is no file we can read nothing without waiting."""
         try:
-            with self._path.open("rb") as file:
-                size = os.fstat(file.fileno()).st_size
-                file.seek(max(0, size - 2 * TAIL_BYTES))
+            fd = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            with open(fd, "rb") as file:
+                facts = os.fstat(fd)
+                if not stat.S_ISREG(facts.st_mode):
+                    return ""
+                file.seek(max(0, facts.st_size - 2 * TAIL_BYTES))
                 return _end_of(file.read(2 * TAIL_BYTES))
         except OSError:
             return ""
@@ -181,7 +186,11 @@ class Pump:
     """A stream whose bytes a thread moves; it keeps their end."""
 
     def __init__(self, source_fd: int, file: File | None, shown: Shown | None) -> None:
-        """Begin to pump from `source_fd`, which is owned from here on, as `file` is."""
+        """Begin to pump from `source_fd`, which is owned from here on, as `file` and `shown` are.
+
+        Raises:
+            OSError: no thread can be had; all three are the caller's then.
+        """
         self._source_fd = source_fd
         self._file = file
         self._shown = shown
@@ -189,7 +198,10 @@ class Pump:
         self._spoke_ns = time.monotonic_ns()
         self._loop = asyncio.get_running_loop()
         self._ended = asyncio.Event()
-        threading.Thread(target=self._pump, name="output", daemon=True).start()
+        try:
+            threading.Thread(target=self._pump, name="output", daemon=True).start()
+        except RuntimeError as error:  # as many as the machine or a cgroup allows run already
+            raise OSError(errno.EAGAIN, str(error)) from error
 
     def has_ended(self) -> bool:
         """Tell whether all is taken in."""
@@ -267,9 +279,12 @@ def open_file(path: str) -> int:
     """Open a file to be appended to, and return its descriptor.
 
     Raises:
-        OSError: that cannot be done.
+        OSError: that cannot be done, or is a pipe that nobody reads, for which we do not wait.
     """
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK
+    fd = os.open(path, flags, 0o666)
+    os.set_blocking(fd, True)
+    return fd
 
 
 def open_terminal(like_fd: int) -> tuple[int, int]:
@@ -279,10 +294,17 @@ def open_terminal(like_fd: int) -> tuple[int, int]:
     cursor as on the real one. It changes no byte: that is for the real one to do, once.
 
     Raises:
-        OSError: there are no terminals left.
+        OSError: there are no terminals left, or `like_fd` was hung up.
     """
-    read_fd, write_fd = os.openpty()
-    tty.setraw(write_fd)
-    size = fcntl.ioctl(like_fd, termios.TIOCGWINSZ, bytes(_WINSIZE_BYTES))
-    fcntl.ioctl(write_fd, termios.TIOCSWINSZ, size)
+    with ExitStack() as opened:
+        read_fd, write_fd = os.openpty()
+        opened.callback(os.close, read_fd)
+        opened.callback(os.close, write_fd)
+        try:
+            tty.setraw(write_fd)
+            size = fcntl.ioctl(like_fd, termios.TIOCGWINSZ, bytes(_WINSIZE_BYTES))
+            fcntl.ioctl(write_fd, termios.TIOCSWINSZ, size)
+        except termios.error as error:
+            raise OSError(*error.args) from error
+        opened.pop_all()
     return read_fd, write_fd

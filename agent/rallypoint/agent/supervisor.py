@@ -19,7 +19,6 @@ from pathlib import Path
 from rallypoint.agent.core import inputs
 from rallypoint.agent.core.model import ErrorRecord, Notice, RunOrder
 from rallypoint.agent.environ import Launch, WorkerFiles, worker_command, worker_environment
-from rallypoint.agent.frames import FrameTooLarge
 from rallypoint.agent.logs_plugin import LogsPlugin, LogsPluginError, PluginAnswer
 from rallypoint.agent.notices import notice_file, write_notices
 from rallypoint.agent.oom import OomWatch
@@ -111,7 +110,12 @@ class Supervisor:
 
     def _own_folder(self) -> Path:
         if self._folder is None:
-            self._folder = Path(tempfile.mkdtemp(prefix="rallypoint_"))
+            try:
+                self._folder = Path(tempfile.mkdtemp(prefix="rallypoint_"))
+            except OSError:  # full, or read-only; logs may be elsewhere
+                if self.outputs.folder.path is None:
+                    raise
+                self._folder = Path(tempfile.mkdtemp(prefix="own_", dir=self.outputs.folder.path))
             if not self._has_sockets(self._folder):
                 why = "too long for a socket: set a shorter TMPDIR"
                 log.warning("worker_server_off", folder=str(self._folder), why=why)
@@ -119,6 +123,19 @@ class Supervisor:
 
     def _folder_of(self, order: RunOrder, local_rank: int) -> Path:
         return self._own_folder() / str(order.number) / str(local_rank)
+
+    def _open_server_folder(self, order: RunOrder, local_rank: int) -> str:
+        """Make the folder for one worker's socket; return the socket's path, or "" without one: a
+        full disk is no reason to start nothing."""
+        folder = self._folder_of(order, local_rank)
+        if not self._has_sockets(self._own_folder()):
+            return ""
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            log.warning("worker_server_off", folder=str(folder), why=str(error))
+            return ""
+        return str(folder / "server")
 
     @staticmethod
     def _has_sockets(folder: Path) -> bool:
@@ -165,7 +182,9 @@ class Supervisor:
         for local_rank in ranks:
             try:
                 self._spawn(order, local_rank, added.get(local_rank, {}))
-            except (OSError, WorkerHostError, FrameTooLarge) as error:
+            except (OSError, WorkerHostError, ValueError) as error:
+                # ValueError: text that the system has no bytes for, as a plug-in may give it, or
+                # more of it than a frame takes.
                 self._refuse(order, (local_rank,), f"cannot start a worker: {error}")
 
     def _refuse(self, order: RunOrder, local_ranks: Iterable[int], text: str) -> None:
@@ -173,7 +192,6 @@ class Supervisor:
             self.post(inputs.WorkerNotStarted(order.number, local_rank, text))
 
     def _spawn(self, order: RunOrder, local_rank: int, added: Mapping[str, str]) -> None:
-        self._folder_of(order, local_rank).mkdir(parents=True, exist_ok=True)
         python = self.environment.get("PYTHON_EXEC") or sys.executable
         worker_id = _worker_id(order.number, local_rank)
         with self.outputs.open(order, local_rank) as output:
@@ -202,7 +220,6 @@ class Supervisor:
         self, order: RunOrder, local_rank: int, error_file: str, parent: Mapping[str, str]
     ) -> dict[str, str]:
         folder = self._own_folder()
-        server = str(self._folder_of(order, local_rank) / "server")
         return worker_environment(
             parent,
             order,
@@ -211,7 +228,7 @@ class Supervisor:
             files=WorkerFiles(
                 error=error_file,
                 notices=str(notice_file(folder, order.number)),
-                server=server if self._has_sockets(folder) else "",
+                server=self._open_server_folder(order, local_rank),
                 timers=self._timers.path,
             ),
             virtual_local_rank=self.launch.virtual_local_rank,

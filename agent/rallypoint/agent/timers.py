@@ -48,9 +48,8 @@ LINE_BYTES_MAX = select.PIPE_BUF
 """What a client writes in one piece, so that lines of several never mix."""
 CLEANUP_MS = 10_000
 """A worker that handles the signal of its timer and lives longer than this has survived it."""
-READS_MAX = 4
-"""In one go; each takes what a pipe holds, and a client that never stops must not hold us up."""
 _READ_BYTES = 65_536
+"""What a pipe holds. No more is taken in one go: a client that never stops must not hold us up."""
 
 
 class TimerFileRefused(Exception):
@@ -119,12 +118,18 @@ def timer_file(environment: Mapping[str, str], folder: Callable[[], Path]) -> st
     Args:
         environment: the agent's own.
         folder: returns a folder of the agent's own, for want of another place.
+
+    Raises:
+        TimerFileRefused: there is neither.
     """
     if environment.get(SWITCH_ENV) != "1":
         return ""
     # In a worker it is the file of the launcher around this one, which reads it already.
     given = "" if WORKER_ENV in environment else environment.get(TIMERS_ENV)
-    return os.path.abspath(given or folder() / "timers")
+    try:
+        return os.path.abspath(given or folder() / "timers")
+    except OSError as error:
+        raise TimerFileRefused("", error.strerror or str(error)) from error
 
 
 def parse_request(line: bytes) -> Request | None:
@@ -221,14 +226,14 @@ class Timers:
     def _take(self) -> None:
         """Read what has come."""
         try:
-            for _ in range(READS_MAX):
-                *lines, self._rest = (self._rest + os.read(self._fd, _READ_BYTES)).split(b"\n")
-                for line in lines:
-                    self._take_line(line)
-                if len(self._rest) > LINE_BYTES_MAX:
-                    self._is_skipping, self._rest = True, b""
+            data = os.read(self._fd, _READ_BYTES)
         except BlockingIOError:
-            pass
+            return
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            self._take_line(line)
+        if len(self._rest) > LINE_BYTES_MAX:
+            self._is_skipping, self._rest = True, b""
 
     def _take_line(self, line: bytes) -> None:
         is_cut, self._is_skipping = self._is_skipping, False
