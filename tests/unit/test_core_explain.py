@@ -279,3 +279,24 @@ def test_explanation_has_a_limit() -> None:
         waiting.needed_nodes,
         len(waiting.awaited),
     )
+
+
+@pytest.mark.parametrize(
+    ("ranks", "named"),
+    [
+        ((0, 2), "; nobody came with --node-rank 1, 3"),
+        ((3, 1, 0), "; nobody came with --node-rank 2"),
+        ((0, None), ""),
+        ((None, None), ""),
+        ((5,), "; nobody came with --node-rank 0, 1, 2, 3"),
+    ],
+)
+def test_places_that_nobody_has_come_for(ranks: tuple[int | None, ...], named: str) -> None:
+    """Where every node has a place of its own, the missing ones have names."""
+    bench = Bench(replace(SPEC, min_nodes=4, max_nodes=6))
+    for number, rank in enumerate(ranks):
+        bench.join(f"n{number}", node_rank=rank)
+    waiting = bench.wait()
+
+    assert waiting is not None
+    assert waiting.text == f"{len(ranks)} of at least 4 nodes are ready{named}; at most 60.0 s more"

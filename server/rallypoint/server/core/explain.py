@@ -91,12 +91,14 @@ def _forming(state: State, job: Job, tally: Tally, now_ms: int) -> Waiting | Non
         case WaitKind.LAST_CALL:
             text = f"{ready} of at most {spec.max_nodes} nodes are ready"
             needed = spec.max_nodes
+            text += _name_missing(state, job, tally, needed)
         case _:
             awaited = _name_lost(state, job, now_ms)
             awaited += _name(_nodes(state, job), lambda node: not node.is_clean, now_ms)
             awaited = awaited[:NAMED_MAX]
             text = f"{ready} of at least {spec.min_nodes} nodes are ready"
             needed = spec.min_nodes
+            text += _name_missing(state, job, tally, needed)
     if aside and wait.kind in (WaitKind.NODES, WaitKind.LAST_CALL):
         text += "; set aside: " + ", ".join(_phrase(node) for node in aside)
     else:
@@ -191,6 +193,17 @@ def _name(
             if len(found) == NAMED_MAX:
                 break
     return tuple(found)
+
+
+def _name_missing(state: State, job: Job, tally: Tally, needed: int) -> str:
+    """Name the places that nobody has come for, where every node came for one."""
+    taken = [rank for rank in range(job.spec.max_nodes) if (job.job_id, rank) in state.index]
+    missing = sorted(set(range(needed)).difference(taken))
+    if not missing or not taken or len(taken) < tally.nodes:
+        return ""
+    named = ", ".join(str(rank) for rank in missing[:NAMED_MAX])
+    more = f" and {len(missing) - NAMED_MAX} more" if len(missing) > NAMED_MAX else ""
+    return f"; nobody came with --node-rank {named}{more}"
 
 
 def _name_lost(state: State, job: Job, now_ms: int) -> tuple[Awaited, ...]:
