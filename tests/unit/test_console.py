@@ -8,8 +8,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from rallypoint.agent import console as module
-from rallypoint.agent.console import LAST_BYTES_MAX, LINES_MAX, PIECES_BYTES_MAX, Console, open_text
+from rallypoint.agent.output import console as module
+from rallypoint.agent.output.console import (
+    LAST_BYTES_MAX,
+    LINES_MAX,
+    PIECES_BYTES_MAX,
+    Console,
+    open_text,
+)
 
 LIMIT_S = 10
 

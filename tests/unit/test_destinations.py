@@ -10,7 +10,7 @@ import pytest
 from torch.distributed.elastic.multiprocessing.api import DefaultLogsSpecs, LogsDest, Std
 
 from rallypoint.agent.core.model import RunOrder
-from rallypoint.agent.destinations import (
+from rallypoint.agent.output.destinations import (
     ALL,
     Choice,
     Destinations,

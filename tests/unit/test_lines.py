@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from rallypoint.agent.lines import (
+from rallypoint.agent.output.lines import (
     LINE_BYTES_MAX,
     Lines,
     PlainLines,

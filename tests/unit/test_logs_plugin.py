@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from rallypoint.agent.destinations import Destinations
 from rallypoint.agent.foreign import LOGS_SPECS
-from rallypoint.agent.logs_plugin import LogsPlugin, LogsPluginError, PluginSpec
+from rallypoint.agent.output.destinations import Destinations
+from rallypoint.agent.output.plugin import LogsPlugin, LogsPluginError, PluginSpec
 from support.logs_specs import install
 from support.processes import Witness
 
@@ -145,8 +145,8 @@ async def test_interpreter_that_is_not_there(begin: Begin) -> None:
 
 async def test_plugin_that_hangs(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is not waited for; at the end it is killed."""
-    monkeypatch.setattr("rallypoint.agent.logs_plugin.ANSWER_S_MAX", 0.2)
-    monkeypatch.setattr("rallypoint.agent.logs_plugin.END_S_MAX", 0.1)
+    monkeypatch.setattr("rallypoint.agent.output.plugin.ANSWER_S_MAX", 0.2)
+    monkeypatch.setattr("rallypoint.agent.output.plugin.END_S_MAX", 0.1)
     plugin = await begin("    def reify(self, envs): signal.pause()")
 
     with pytest.raises(LogsPluginError, match=r"did not answer in 0\.2 s"):

@@ -8,10 +8,10 @@ from typing import Any, cast
 import pytest
 
 from rallypoint.agent.core.model import Notice
-from rallypoint.agent.destinations import OutputSpec
 from rallypoint.agent.environ import Launch
-from rallypoint.agent.log_folder import LogFolder
-from rallypoint.agent.outputs import WorkerOutputs
+from rallypoint.agent.output.destinations import OutputSpec
+from rallypoint.agent.output.log_folder import LogFolder
+from rallypoint.agent.output.outputs import WorkerOutputs
 from rallypoint.agent.supervisor import Supervisor
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rallypoint.agent.destinations import ALL, Choice, OutputSpec, Ranks, Streams
+from rallypoint.agent.output.destinations import ALL, Choice, OutputSpec, Ranks, Streams
 from rallypoint.cli.agent_flags import output
 from rallypoint.cli.flags import Parser
 

@@ -14,12 +14,19 @@ from pathlib import Path
 
 import pytest
 
-from rallypoint.agent import console
-from rallypoint.agent.console import Console, Consoles
 from rallypoint.agent.core.model import RunOrder
-from rallypoint.agent.destinations import ALL, Choice, Destinations, OutputSpec, Ranks, Streams
-from rallypoint.agent.log_folder import LogFolder
-from rallypoint.agent.outputs import WorkerOutput, WorkerOutputs
+from rallypoint.agent.output import console
+from rallypoint.agent.output.console import Console, Consoles
+from rallypoint.agent.output.destinations import (
+    ALL,
+    Choice,
+    Destinations,
+    OutputSpec,
+    Ranks,
+    Streams,
+)
+from rallypoint.agent.output.log_folder import LogFolder
+from rallypoint.agent.output.outputs import WorkerOutput, WorkerOutputs
 
 LIMIT_S = 10
 ORDER = RunOrder(

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rallypoint.agent.logs_plugin import PluginSpec
+from rallypoint.agent.output.plugin import PluginSpec
 from rallypoint.cli.agent_flags import output
 from rallypoint.cli.flags import Parser
 

@@ -14,7 +14,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from rallypoint.agent.address import PortReserver
-from rallypoint.agent.console import Consoles
 from rallypoint.agent.core import inputs
 from rallypoint.agent.core.model import (
     STOPPING_STAGES,
@@ -24,14 +23,15 @@ from rallypoint.agent.core.model import (
     Report,
 )
 from rallypoint.agent.core.step import next_deadline_ms, step
-from rallypoint.agent.destinations import OutputSpec
 from rallypoint.agent.environ import Launch
 from rallypoint.agent.events import EventLog
 from rallypoint.agent.last_round import LastRound, last_round
 from rallypoint.agent.link import FAREWELL_S_MAX, USAGE_EXIT_CODE, Link
-from rallypoint.agent.log_folder import LogFolder
-from rallypoint.agent.logs_plugin import LogsPlugin, PluginSpec
-from rallypoint.agent.outputs import WorkerOutputs
+from rallypoint.agent.output.console import Consoles
+from rallypoint.agent.output.destinations import OutputSpec
+from rallypoint.agent.output.log_folder import LogFolder
+from rallypoint.agent.output.outputs import WorkerOutputs
+from rallypoint.agent.output.plugin import LogsPlugin, PluginSpec
 from rallypoint.agent.process import WorkerHost, become_subreaper
 from rallypoint.agent.supervisor import Supervisor
 from rallypoint.agent.timers import TimerFileRefused

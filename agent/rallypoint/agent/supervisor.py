@@ -19,10 +19,10 @@ from pathlib import Path
 from rallypoint.agent.core import inputs
 from rallypoint.agent.core.model import ErrorRecord, Notice, RunOrder
 from rallypoint.agent.environ import Launch, WorkerFiles, worker_command, worker_environment
-from rallypoint.agent.logs_plugin import LogsPlugin, LogsPluginError, PluginAnswer
 from rallypoint.agent.notices import notice_file, write_notices
 from rallypoint.agent.oom import OomWatch
-from rallypoint.agent.outputs import WorkerOutput, WorkerOutputs
+from rallypoint.agent.output.outputs import WorkerOutput, WorkerOutputs
+from rallypoint.agent.output.plugin import LogsPlugin, LogsPluginError, PluginAnswer
 from rallypoint.agent.process import SpawnRequest, WorkerHost, WorkerHostError
 from rallypoint.agent.records import find_uncaught, read_error_file
 from rallypoint.agent.timers import Timers, timer_file

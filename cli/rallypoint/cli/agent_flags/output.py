@@ -8,8 +8,8 @@ import re
 import sys
 from collections.abc import Sequence
 
-from rallypoint.agent.destinations import ALL, Choice, OutputSpec, Ranks, Streams
-from rallypoint.agent.logs_plugin import OURS, PluginSpec, list_logs_specs
+from rallypoint.agent.output.destinations import ALL, Choice, OutputSpec, Ranks, Streams
+from rallypoint.agent.output.plugin import OURS, PluginSpec, list_logs_specs
 from rallypoint.cli.flags import Parser, fail
 
 PREFIX_ENV = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"

@@ -8,10 +8,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from rallypoint.agent.console import Console
 from rallypoint.agent.core.step import EXIT_UNREACHABLE
 from rallypoint.agent.events import About, Event, EventLog, Moment
 from rallypoint.agent.last_round import LastRound
+from rallypoint.agent.output.console import Console
 from rallypoint.agent.root_cause import ERROR_FILE_ENV, report_exit, report_finished
 from rallypoint.agent.run import Listener, Settings
 from rallypoint.cli.render import render_finished

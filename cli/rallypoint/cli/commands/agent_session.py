@@ -16,11 +16,11 @@ from typing import NoReturn
 from google.protobuf.duration_pb2 import Duration
 
 from rallypoint.agent.address import PortReserver, find_local_address, is_of_this_host
-from rallypoint.agent.console import Consoles, open_text
 from rallypoint.agent.core.signals import TELLING
 from rallypoint.agent.devices import WorkerCount
 from rallypoint.agent.environ import SIGNALS_ENV, Launch
 from rallypoint.agent.leftovers import AGENT_MARK_ENV, compute_mark
+from rallypoint.agent.output.console import Consoles, open_text
 from rallypoint.agent.placement import Placement
 from rallypoint.agent.process import WorkerHost
 from rallypoint.agent.run import Settings, new_agent

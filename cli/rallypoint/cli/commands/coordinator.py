@@ -37,7 +37,7 @@ def build_parser() -> Parser:
 def main(argv: Sequence[str]) -> int:
     """Parse `argv`, serve, and return the exit code."""
     args = build_parser().parse_args(argv)
-    from rallypoint.agent.console import STALLED_S, Console, open_text
+    from rallypoint.agent.output.console import STALLED_S, Console, open_text
     from rallypoint.cli.logs import configure_logs
 
     console = Console(sys.stderr.fileno())

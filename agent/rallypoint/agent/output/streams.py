@@ -21,10 +21,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Protocol
 
-from rallypoint.agent.console import Console
-from rallypoint.agent.destinations import Route
-from rallypoint.agent.lines import Lines, PlainLines, UniformLines, with_prefix
-from rallypoint.agent.lines import select as select_lines
+from rallypoint.agent.output.console import Console
+from rallypoint.agent.output.destinations import Route
+from rallypoint.agent.output.lines import Lines, PlainLines, UniformLines, with_prefix
+from rallypoint.agent.output.lines import select as select_lines
 from rallypoint.wire.log import get_logger
 
 log = get_logger()

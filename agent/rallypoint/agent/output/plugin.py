@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rallypoint.agent.destinations import Destinations
 from rallypoint.agent.foreign import LOGS_SPECS
+from rallypoint.agent.output.destinations import Destinations
 from rallypoint.wire.log import get_logger
 
 log = get_logger()

@@ -10,17 +10,17 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Self
 
-from rallypoint.agent.console import Console, Consoles
 from rallypoint.agent.core.model import RunOrder
-from rallypoint.agent.destinations import (
+from rallypoint.agent.output.console import Console, Consoles
+from rallypoint.agent.output.destinations import (
     Destinations,
     OutputSpec,
     Route,
     assign_destinations,
     compute_routes,
 )
-from rallypoint.agent.log_folder import LogFolder
-from rallypoint.agent.streams import (
+from rallypoint.agent.output.log_folder import LogFolder
+from rallypoint.agent.output.streams import (
     File,
     FileStream,
     Pump,

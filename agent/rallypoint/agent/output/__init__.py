@@ -1,0 +1,1 @@
+"""Where workers write: decided, opened, moved, shown."""
