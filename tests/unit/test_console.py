@@ -148,6 +148,28 @@ def test_lines_never_wait(pipe: Pipe) -> None:
     assert said[1:] == [f"line {number}" for number in range(50, LINES_MAX + 50)]
 
 
+def test_report_is_the_last_and_waits_for_little(pipe: Pipe) -> None:
+    """It overtakes the lines that a slow console has not taken, and whole lines are dropped."""
+    lines = [b"%06d %s\n" % (number, b"x" * 92) for number in range(20_000)]
+    pipe.console.write(b"".join(lines), never)
+    assert not pipe.console.flush(LIMIT_S)
+    pipe.console.say(b"first\n")
+    begin = b""
+    while b"first\n" not in begin:
+        begin += pipe.read(1_000)
+    pipe.console.release()
+    pipe.console.say(b"the report\n")
+    shown = (begin + pipe.drain()).splitlines(keepends=True)
+
+    assert shown.index(b"first\n") < 2_000
+    assert shown[-2].endswith(
+        b"bytes of ended workers were dropped: the console did not take them\n"
+    )
+    assert shown[-1] == b"the report\n"
+    kept = [line for line in shown[:-2] if line != b"first\n"]
+    assert kept == lines[: len(kept)]
+
+
 def test_released_console_holds_up_nobody(pipe: Pipe) -> None:
     """Whoever waits goes on, and so does whoever comes later."""
     fill(pipe.console)

@@ -176,6 +176,25 @@ def test_file_is_written_anew(tmp_path: Path) -> None:
     assert found["more"] == "\ud800"
 
 
+def test_file_that_is_too_deep_is_not_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Interpreters differ in how deep they read; what one cannot write again is left away."""
+    mine = tmp_path / "mine.json"
+    deep: list[object] = []
+    for _ in range(100_000):
+        deep = [deep]
+    written = {"message": {"message": "m", "extraInfo": {"deep": deep}}}
+    monkeypatch.setattr("rallypoint.agent.root_cause.read_json", lambda _: written)
+    exit = node_pb2.WorkerExit(exit_code=1, error_file="theirs")
+    failed = node_pb2.Worker(local_rank=1, pid=7, exit=exit)
+    report_finished(str(mine), finished(exit), LastRound("b", "host", 5, (failed,)), NOW_S)
+
+    assert json.loads(mine.read_text())["message"] == message(
+        "the whole finding", "the whole finding", 1
+    )
+
+
 def test_what_cannot_be_written_ends_nothing(tmp_path: Path) -> None:
     """A folder, a place that is not there, a pipe that nobody reads, a full disk."""
     os.mkfifo(tmp_path / "pipe")

@@ -119,20 +119,24 @@ def report_finished(path: str, finished: agent_pb2.Finished, last: LastRound, no
     """Write the root cause of a run that has not succeeded to the file at `path`."""
     error_file = find_error_file(finished, last)
     here = read_json(Path(error_file)) if error_file else None
-    _write(path, compose_root_cause(finished, here, now_s))
+    try:
+        text = json.dumps(compose_root_cause(finished, here, now_s))
+    except RecursionError:  # what could be read can be too deep to be written again
+        text = json.dumps(compose_root_cause(finished, None, now_s))
+    _write(path, text)
 
 
 def report_exit(path: str, text: str, exit_code: int, now_s: float) -> None:
     """Write why this agent ends although its run may go on without it."""
-    _write(path, to_torch_form(f"node-agent: {text}", "", now_s, exit_code))
+    _write(path, json.dumps(to_torch_form(f"node-agent: {text}", "", now_s, exit_code)))
 
 
-def _write(path: str, content: Mapping[str, object]) -> None:
+def _write(path: str, text: str) -> None:
     """Write what can be written; who named a path that cannot be has to do without."""
     try:
         # A pipe that nobody reads must not hold the agent up.
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NONBLOCK | os.O_CLOEXEC
         with open(os.open(path, flags, 0o644), "w") as file:
-            json.dump(content, file)
+            file.write(text)
     except OSError as error:
         log.warning("error_file_not_written", path=path, why=str(error))

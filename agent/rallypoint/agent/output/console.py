@@ -71,21 +71,22 @@ class Console:
             self._changed.notify_all()
 
     def write(self, piece: bytes, is_last: Callable[[], bool]) -> None:
-        """Hand over what a worker wrote; wait while too much of it is kept. Of a worker that has
-        ended it is dropped, and counted, when the console has stalled.
+        """Hand over what a worker wrote; wait while too much of it is kept.
+
+        What comes after `release`, or from a worker that has ended when the console has stalled, is
+        dropped; how much is said once the console takes something again.
 
         Args:
             is_last: tells whether the worker has ended, asked again after `nudge`.
         """
         with self._changed:
             self._changed.wait_for(lambda: is_last() or self._has_room(PIECES_BYTES_MAX))
-            if is_last() and not self._await_room(LAST_BYTES_MAX):
+            is_late = is_last() and not self._await_room(LAST_BYTES_MAX)
+            if is_late or self._is_released:
                 self._lost_bytes += len(piece)
-                return
-            if self._is_released:
-                return
-            self._pieces.append(piece)
-            self._pieces_bytes += len(piece)
+            else:
+                self._pieces.append(piece)
+                self._pieces_bytes += len(piece)
             self._changed.notify_all()
 
     def _has_room(self, limit: int) -> bool:
@@ -108,9 +109,13 @@ class Console:
             self._changed.notify_all()
 
     def release(self) -> None:
-        """Take nothing of workers any more: whoever waits in `write` goes on unheard."""
+        """Take nothing of workers any more, and drop what is kept: whoever waits in `write` goes on
+        unheard, and what the agent says now is the last."""
         with self._changed:
             self._is_released = True
+            self._lost_bytes += self._pieces_bytes
+            self._pieces.clear()
+            self._pieces_bytes = 0
             self._changed.notify_all()
 
     def flush(self, limit_s: float) -> bool:
@@ -129,7 +134,7 @@ class Console:
         return self._is_idle() or self._written > before
 
     def _is_idle(self) -> bool:
-        return not (self._lines or self._pieces or self._is_busy)
+        return not (self._lines or self._pieces or self._lost_bytes or self._is_busy)
 
     # --- the thread ---
 
@@ -138,7 +143,7 @@ class Console:
             with self._changed:
                 self._is_busy = False
                 self._changed.notify_all()
-                self._changed.wait_for(lambda: self._lines or self._pieces)
+                self._changed.wait_for(lambda: self._lines or self._pieces or self._lost_bytes)
                 piece = self._take()
                 self._is_busy = True
             self._put_out(piece)
@@ -149,9 +154,7 @@ class Console:
             self._lines.appendleft(f"{text} take them\n".encode())
             self._lost_bytes = 0
         if not self._lines:
-            piece = self._pieces.popleft()
-            self._pieces_bytes -= len(piece)
-            return piece
+            return self._take_some(self._pieces.popleft())
         if self._dropped:
             text = f"{self._dropped} log lines were dropped: the console did not take them\n"
             self._lines.appendleft(text.encode())
@@ -159,6 +162,16 @@ class Console:
         lines = b"".join(self._lines)
         self._lines.clear()
         return lines
+
+    def _take_some(self, piece: bytes) -> bytes:
+        """Return some whole lines of a piece and keep the rest: lines of the agent's own overtake
+        what a slow console has not taken yet."""
+        end = piece.rfind(b"\n", 0, WRITE_BYTES) + 1 or piece.find(b"\n", WRITE_BYTES) + 1
+        some = piece[: end or None]
+        if len(some) < len(piece):
+            self._pieces.appendleft(piece[end:])
+        self._pieces_bytes -= len(some)
+        return some
 
     def _put_out(self, piece: bytes) -> None:
         rest = memoryview(piece)
