@@ -282,3 +282,13 @@ def test_refused_agent_takes_nothing_from_the_job(world: World) -> None:
     assert [node.name for node in job.nodes] == ["a"]
     worker.tell("exit", "0")
     assert first.wait() == 0
+
+
+def test_name_that_nobody_knows_is_called_so(world: World) -> None:
+    """A typing error in the coordinator's name reads otherwise than a coordinator that is down."""
+    flags = ("--join-timeout=0.1", "--log-level=warning")
+    agent = world.start("agent", [NODE_AGENT, "--coordinator=no.such.invalid:7", *flags, OBEDIENT])
+    why = agent.wait_event("coordinator_away")["why"]
+
+    assert agent.wait() == 75
+    assert why.startswith("cannot connect to no.such.invalid:7; the look-up of no.such.invalid ")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import socket
 from collections import deque
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -32,6 +33,8 @@ CONNECT_S_MAX = 1.0
 BACKOFF_S_MIN = 0.05
 BACKOFF_S_MAX = 2.0
 """Longest pause between attempts; a coordinator that starts listens longer than this."""
+LOOK_UP_S_MAX = 1.0
+"""How long a coordinator's name is looked up, to say whether that is why it cannot be reached."""
 FAREWELL_S_MAX = 1.0
 """How long the last reports may take to be acknowledged when the agent ends."""
 BEATS_MAX = 64
@@ -96,6 +99,8 @@ class Link:
     _interval_s: float = 1.0
     _lease_s: float = DEFAULT_LEASE_S
     _welcomed: bool = False
+    _is_name_known: bool = False
+    """The coordinator was reached once, or its name was looked up: it is not looked up again."""
     _beat_at: float = 0.0
     """When the next heartbeat is due, in the loop's time; long ago for a connection's first."""
     _hello_ms: int = 0
@@ -125,10 +130,28 @@ class Link:
             backoff_s = BACKOFF_S_MIN if self._welcomed else backoff_s
             if task is not None and task.cancelling():
                 return  # a stream that breaks while it is cancelled would hide the cancellation
-            self.user.disconnected(why)
+            self.user.disconnected(why + await self._look_up())
             # Full jitter below the bound, so that a thousand agents do not come back as one.
             await asyncio.sleep(random.uniform(backoff_s / 2, backoff_s))
             backoff_s = min(backoff_s * 2, BACKOFF_S_MAX)
+
+    async def _look_up(self) -> str:
+        """Return what is wrong with the name of a coordinator that was never reached; asked once.
+
+        Later it would cost what is dearest then: the time to come back.
+        """
+        if self._is_name_known:
+            return ""
+        self._is_name_known = True
+        host = self.target.rpartition(":")[0].strip("[]")
+        try:
+            async with asyncio.timeout(LOOK_UP_S_MAX):
+                await asyncio.get_running_loop().getaddrinfo(host, None)
+        except socket.gaierror as error:
+            return f"; the look-up of {host} failed: {error.strerror}"
+        except (TimeoutError, UnicodeError):
+            return f"; the look-up of {host} gave nothing within {LOOK_UP_S_MAX:g} s"
+        return ""
 
     async def _attempt(self) -> None:
         async with grpc.aio.insecure_channel(self.target, options=client_options()) as channel:
@@ -194,7 +217,7 @@ class Link:
             if message.connection != self.connection or message.epoch < self.user.epoch():
                 continue  # for an older connection, or from a coordinator that was replaced
             if message.HasField("welcome"):
-                self._welcomed = True
+                self._welcomed = self._is_name_known = True
                 self._take_timing(message.welcome)
             elif message.acknowledgement.HasField("heartbeat_interval"):
                 self._take_timing(message.acknowledgement)
