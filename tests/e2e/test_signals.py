@@ -153,10 +153,10 @@ def test_signal_ends_the_wait_for_a_console(world: World) -> None:
         while True:
             os.write(write_fd, b"x" * 4096)
     os.set_blocking(write_fd, True)
-    argv = world.standalone("--no-python", script=["false"])
+    argv = world.standalone()
     agent = subprocess.Popen(argv, env=world.env(), cwd=world.folder, stderr=write_fd)
-    while len(world.marked()) < len(("agent", "helper")):
-        assert agent.poll() is None
+    (worker,) = world.mailbox.workers(1)
+    worker.tell("exit", "1")
     while len(world.marked()) > len(("agent",)):
         assert agent.poll() is None
     began_s = time.monotonic()

@@ -55,6 +55,8 @@ class Console:
         self._dropped = 0
         self._lost_bytes = 0
         self._pieces: deque[bytes] = deque()
+        self._first_at = 0
+        """Where the rest of the first piece begins."""
         self._pieces_bytes = 0
         self._written = 0
         self._is_busy = False
@@ -115,7 +117,7 @@ class Console:
             self._is_released = True
             self._lost_bytes += self._pieces_bytes
             self._pieces.clear()
-            self._pieces_bytes = 0
+            self._first_at = self._pieces_bytes = 0
             self._changed.notify_all()
 
     def flush(self, limit_s: float) -> bool:
@@ -154,7 +156,7 @@ class Console:
             self._lines.appendleft(f"{text} take them\n".encode())
             self._lost_bytes = 0
         if not self._lines:
-            return self._take_some(self._pieces.popleft())
+            return self._take_some()
         if self._dropped:
             text = f"{self._dropped} log lines were dropped: the console did not take them\n"
             self._lines.appendleft(text.encode())
@@ -163,15 +165,18 @@ class Console:
         self._lines.clear()
         return lines
 
-    def _take_some(self, piece: bytes) -> bytes:
-        """Return some whole lines of a piece and keep the rest: lines of the agent's own overtake
-        what a slow console has not taken yet."""
-        end = piece.rfind(b"\n", 0, WRITE_BYTES) + 1 or piece.find(b"\n", WRITE_BYTES) + 1
-        some = piece[: end or None]
-        if len(some) < len(piece):
-            self._pieces.appendleft(piece[end:])
-        self._pieces_bytes -= len(some)
-        return some
+    def _take_some(self) -> bytes:
+        """Return some whole lines of the first piece; the rest stays: lines of the agent's own
+        overtake what a slow console has not taken yet."""
+        piece, begin = self._pieces[0], self._first_at
+        far = begin + WRITE_BYTES
+        end = piece.rfind(b"\n", begin, far) + 1 or piece.find(b"\n", far) + 1 or len(piece)
+        self._first_at = end
+        if end == len(piece):
+            self._pieces.popleft()
+            self._first_at = 0
+        self._pieces_bytes -= end - begin
+        return piece[begin:end]
 
     def _put_out(self, piece: bytes) -> None:
         rest = memoryview(piece)
