@@ -227,7 +227,7 @@ def test_failures_like_the_first_are_not_told_again() -> None:
     lines = render(group("ValueError: x", (0, 511), exit="signal 9 (SIGKILL)"), failed=511)
 
     at = lines.index("  collateral: 511 more failed:")
-    assert lines[at + 1] == "    ranks 0-511: signal 9 (SIGKILL), like the first"
+    assert lines[at + 1] == "    ranks 0-2,4-511: signal 9 (SIGKILL), like the first"
     assert lines[at + 2].startswith("  restarts")
 
 

@@ -160,12 +160,15 @@ def _collateral_lines(verdict: verdict_pb2.Verdict) -> list[str]:
     """Return one or two lines per kind of failure; the culprit alone is no kind."""
     has_culprit, told, lines = verdict.HasField("culprit"), 0, list[str]()
     for group in verdict.groups:
-        is_culprits = has_culprit and _contains(group, verdict.culprit.rank)
+        spans = [(span.first, span.last) for span in group.ranks]
+        is_culprits = has_culprit and _contains(spans, verdict.culprit.rank)
+        if is_culprits:
+            spans = _without(spans, verdict.culprit.rank)
         count = group.count - is_culprits
         if count == 0:
             continue
         told += count
-        ranks = f"{_ranks(group)}: {group.exit}"
+        ranks = f"{_join_spans(spans, count)}: {group.exit}"
         said = _last_line(group.error)
         is_known = said != "" and said == _last_line(_said(verdict.culprit.exit))
         if is_culprits:
@@ -180,12 +183,17 @@ def _collateral_lines(verdict: verdict_pb2.Verdict) -> list[str]:
     return lines
 
 
-def _contains(group: verdict_pb2.FailureGroup, rank: int) -> bool:
-    return any(span.first <= rank <= span.last for span in group.ranks)
+def _contains(spans: Sequence[tuple[int, int]], rank: int) -> bool:
+    return any(low <= rank <= high for low, high in spans)
 
 
-def _ranks(group: verdict_pb2.FailureGroup) -> str:
-    return _join_spans([(span.first, span.last) for span in group.ranks], group.count)
+def _without(spans: Sequence[tuple[int, int]], rank: int) -> list[tuple[int, int]]:
+    """Return the spans without one rank."""
+    found: list[tuple[int, int]] = []
+    for low, high in spans:
+        cut = [(low, rank - 1), (rank + 1, high)] if low <= rank <= high else [(low, high)]
+        found += [(first, last) for first, last in cut if first <= last]
+    return found
 
 
 def _join_spans(spans: Sequence[tuple[int, int]], count: int) -> str:
