@@ -196,3 +196,16 @@ def test_success_is_kept() -> None:
 
     assert bench.stage is Stage.SUCCEEDED
     assert SucceededReport(1) == bench.state.reports[-1]
+
+
+def test_nothing_starts_before_the_hello_is_confirmed() -> None:
+    """The order comes with the answer; whether it may still be followed, the time of the Hello."""
+    for now_ms, is_started in ((FALLS_MS - 1, True), (FALLS_MS, False)):
+        bench = Bench()
+        bench.take(inputs.PortReserved(20_000), now_ms)
+        bench.take(inputs.Welcomed(5), now_ms)
+        bench.take(inputs.DesiredCame(5, 1, DesiredRun(ORDER)), now_ms)
+        assert inputs.StartWorkers(ORDER) not in bench.effects
+        bench.take(inputs.Confirmed(0), now_ms)
+
+        assert (inputs.StartWorkers(ORDER) in bench.effects) == is_started

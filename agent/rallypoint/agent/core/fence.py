@@ -30,6 +30,12 @@ def fence_falls_ms(state: AgentState) -> int | None:
 
 
 def may_start(state: AgentState, now_ms: int) -> bool:
-    """Return whether workers that are started now would not have to be stopped at once."""
+    """Return whether workers that are started now would not have to be stopped at once.
+
+    Before anything was confirmed they would: an agent that stood still between its Hello and the
+    answer cannot know yet for how long.
+    """
     ends_ms = fence_ends_ms(state)
-    return ends_ms is None or now_ms < ends_ms - state.grace_ms
+    if ends_ms is None:
+        return state.fence_ms == 0
+    return now_ms < ends_ms - state.grace_ms
