@@ -36,6 +36,12 @@ LAST_BYTES_MAX = 8 * 1024 * 1024
 """The same for workers that have ended: of each no more can come than its pipe holds."""
 WRITE_BYTES = 8 * 1024
 """In one go. A pipe takes all of it or none: with more a slow reader seems to stand still."""
+QUICK_WRITE_BYTES = 64 * 1024
+"""The same for a console that has shown to be quick: each write costs the same, however small."""
+QUICK_AFTER_BYTES = 2 * 1024 * 1024
+"""Taken without a pause; twice what a pipe holds at most, or it may only have been empty."""
+QUICK_S = 0.005
+"""A write that takes longer was a pause."""
 STALLED_S = 1.0
 """A console that takes nothing for so long is not waited for when the agent or a worker ends."""
 
@@ -59,6 +65,8 @@ class Console:
         """Where the rest of the first piece begins."""
         self._pieces_bytes = 0
         self._written = 0
+        self._quick_bytes = 0
+        """Taken since the last pause."""
         self._is_busy = False
         self._is_released = False
         threading.Thread(target=self._serve, name="console", daemon=True).start()
@@ -169,7 +177,7 @@ class Console:
         """Return some whole lines of the first piece; the rest stays: lines of the agent's own
         overtake what a slow console has not taken yet."""
         piece, begin = self._pieces[0], self._first_at
-        far = begin + WRITE_BYTES
+        far = begin + self._stride_bytes()
         end = piece.rfind(b"\n", begin, far) + 1 or piece.find(b"\n", far) + 1 or len(piece)
         self._first_at = end
         if end == len(piece):
@@ -178,15 +186,21 @@ class Console:
         self._pieces_bytes -= end - begin
         return piece[begin:end]
 
+    def _stride_bytes(self) -> int:
+        return QUICK_WRITE_BYTES if self._quick_bytes >= QUICK_AFTER_BYTES else WRITE_BYTES
+
     def _put_out(self, piece: bytes) -> None:
         rest = memoryview(piece)
         while rest:
+            began_s, before = time.monotonic(), len(rest)
             try:
-                rest = rest[os.write(self.fd, rest[:WRITE_BYTES]) :]
+                rest = rest[os.write(self.fd, rest[: self._stride_bytes()]) :]
             except BlockingIOError:  # whoever gave us the stream made it so
                 select.select([], [self.fd], [])
             except OSError:
                 rest = rest[:0]  # a reader that is gone, a disk that is full: unheard
+            is_quick = time.monotonic() - began_s < QUICK_S
+            self._quick_bytes = self._quick_bytes + before - len(rest) if is_quick else 0
             with self._changed:
                 self._written += 1
                 self._changed.notify_all()
