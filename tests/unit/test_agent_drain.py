@@ -19,32 +19,15 @@ from rallypoint.agent.core.model import (
     ReadyReport,
     RefusedReport,
     Report,
-    RunOrder,
     SucceededReport,
 )
 from rallypoint.agent.core.step import next_deadline_ms, step
+from support.orders import run_order
 
 DRAIN_MS = 20_000
 GRACE_MS = 3_000
 SIGUSR1, SIGINT, SIGTERM = 10, 2, 15
-ORDER = RunOrder(
-    number=1,
-    run=1,
-    world_size=4,
-    group_world_size=2,
-    master_addr="10.0.0.1",
-    master_port=20_000,
-    restart_count=0,
-    reason=1,
-    epoch=1,
-    group_rank=0,
-    first_rank=0,
-    local_world_size=2,
-    role="default",
-    first_role_rank=0,
-    role_world_size=4,
-    max_restarts=0,
-)
+ORDER = run_order(world_size=4, group_world_size=2, role_world_size=4)
 SIGTERMED = inputs.SignalReceived(SIGTERM)
 
 

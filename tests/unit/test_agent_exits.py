@@ -16,13 +16,13 @@ from rallypoint.agent.core.model import (
     ErrorRecord,
     ExitedReport,
     LocalExit,
-    RunOrder,
 )
 from rallypoint.agent.core.step import step
 from rallypoint.agent.records import find_uncaught, read_error_file
 from rallypoint.agent.translate import report_message
+from support.orders import run_order
 
-ORDER = RunOrder(1, 1, 2, 1, "127.0.0.1", 29_500, 0, 1, 1, 0, 0, 2, "default", 0, 2, max_restarts=0)
+ORDER = run_order()
 STOP_MS = 2_000
 
 

@@ -10,35 +10,18 @@ from rallypoint.agent.core.model import (
     ExitedReport,
     LocalExit,
     ReadyReport,
-    RunOrder,
     Stage,
     SucceededReport,
 )
 from rallypoint.agent.core.step import next_deadline_ms, step
+from support.orders import run_order
 
 SIGTERM, SIGKILL = 15, 9
 GRACE_MS = 2_000
 FENCE_MS = 10_000
 FALLS_MS = FENCE_MS - GRACE_MS
 
-ORDER = RunOrder(
-    number=1,
-    run=1,
-    world_size=1,
-    group_world_size=1,
-    master_addr="10.0.0.1",
-    master_port=20_000,
-    restart_count=0,
-    reason=1,
-    epoch=5,
-    group_rank=0,
-    first_rank=0,
-    local_world_size=1,
-    role="default",
-    first_role_rank=0,
-    role_world_size=1,
-    max_restarts=0,
-)
+ORDER = run_order(world_size=1, epoch=5, local_world_size=1, role_world_size=1)
 
 
 class Bench:

@@ -6,11 +6,12 @@ import signal
 import pytest
 
 from rallypoint.agent.core import inputs
-from rallypoint.agent.core.model import AgentState, DesiredRun, DesiredStop, RunOrder
+from rallypoint.agent.core.model import AgentState, DesiredRun, DesiredStop
 from rallypoint.agent.core.step import step
 from rallypoint.cli.agent_flags.signals import signal_list
+from support.orders import run_order
 
-ORDER = RunOrder(1, 1, 2, 1, "127.0.0.1", 29_500, 0, 1, 1, 0, 0, 2, "default", 0, 2, max_restarts=0)
+ORDER = run_order()
 TERM, INT, USR1 = signal.SIGTERM, signal.SIGINT, signal.SIGUSR1
 WAITING = (inputs.PortReserved(30_000), inputs.Welcomed(1))
 STARTING = (*WAITING, inputs.DesiredCame(1, 1, DesiredRun(ORDER)))

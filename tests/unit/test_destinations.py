@@ -22,6 +22,7 @@ from rallypoint.agent.output.destinations import (
     compute_prefix,
     compute_routes,
 )
+from support.orders import run_order
 
 WORKERS = 3
 ASKED: tuple[Std | dict[int, Std], ...] = (
@@ -33,21 +34,17 @@ SHOWN = (None, {0}, {1, 2}, {7})
 
 
 def order(workers: int = WORKERS, first_rank: int = 8) -> RunOrder:
-    return RunOrder(
+    return run_order(
         number=5,
-        run=1,
         world_size=64,
         group_world_size=8,
         master_addr="m",
         master_port=1,
         restart_count=2,
-        reason=1,
-        epoch=1,
         group_rank=4,
         first_rank=first_rank,
         local_world_size=workers,
         role="trainer",
-        first_role_rank=0,
         role_world_size=64,
         max_restarts=3,
     )

@@ -12,13 +12,23 @@ from rallypoint.agent.core.model import (
     Held,
     LocalExit,
     LocalWorker,
-    RunOrder,
     Stage,
 )
 from rallypoint.agent.events import About, Event, EventLog, Moment, raw_error, worker_state
 from rallypoint.agent.last_round import last_round
+from support.orders import run_order
 
-ORDER = RunOrder(3, 1, 8, 2, "127.0.0.1", 29_500, 1, 1, 1, 1, 4, 2, "default", 4, 8, max_restarts=2)
+ORDER = run_order(
+    number=3,
+    world_size=8,
+    group_world_size=2,
+    restart_count=1,
+    group_rank=1,
+    first_rank=4,
+    first_role_rank=4,
+    role_world_size=8,
+    max_restarts=2,
+)
 BEGUN = Held(ORDER, (LocalWorker(0), LocalWorker(1)))
 RUNNING = replace(
     BEGUN, workers=(LocalWorker(0, 4_000, 10), LocalWorker(1, 4_001, 10)), stage=Stage.RUNNING

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from rallypoint.agent.core.model import RunOrder
 from rallypoint.agent.output import console
 from rallypoint.agent.output.console import Console, Consoles
 from rallypoint.agent.output.destinations import (
@@ -27,26 +26,10 @@ from rallypoint.agent.output.destinations import (
 )
 from rallypoint.agent.output.log_folder import LogFolder
 from rallypoint.agent.output.outputs import WorkerOutput, WorkerOutputs
+from support.orders import run_order
 
 LIMIT_S = 10
-ORDER = RunOrder(
-    number=1,
-    run=1,
-    world_size=2,
-    group_world_size=1,
-    master_addr="m",
-    master_port=1,
-    restart_count=0,
-    reason=1,
-    epoch=1,
-    group_rank=0,
-    first_rank=0,
-    local_world_size=2,
-    role="default",
-    first_role_rank=0,
-    role_world_size=2,
-    max_restarts=3,
-)
+ORDER = run_order(master_addr="m", master_port=1, max_restarts=3)
 
 
 class Screen:
