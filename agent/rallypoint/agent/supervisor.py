@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import signal
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,6 +21,7 @@ from rallypoint.agent.notices import notice_file, write_notices
 from rallypoint.agent.oom import OomWatch
 from rallypoint.agent.output.outputs import WorkerOutput, WorkerOutputs
 from rallypoint.agent.output.plugin import LogsPlugin, LogsPluginError, PluginAnswer
+from rallypoint.agent.own_folder import OwnFolder
 from rallypoint.agent.process import SpawnRequest, WorkerHost, WorkerHostError
 from rallypoint.agent.records import find_uncaught, read_error_file
 from rallypoint.agent.timers import Timers, timer_file
@@ -48,10 +47,6 @@ TAIL_WAIT_S = 0.05
 TEARDOWN_MS = 10_000
 """An error that was printed longer ago than this was survived, or its process hangs."""
 _WORKERS_MAX = 1 << 16
-_SOCKET_PATH_BYTES_MAX = 107
-"""sizeof sun_path in unix(7), without the NUL."""
-_SOCKET_BELOW = len("/1000000/1000/server")
-"""Room for the socket of a worker below the agent's own folder."""
 
 
 @dataclass(slots=True)
@@ -91,10 +86,14 @@ class Supervisor:
     """Of the sweep that was asked for and not answered; 0 when none is open."""
     _fence_at_ms: int | None = None
     """When the helper kills everything, by the monotonic clock; None: never."""
-    _folder: Path | None = None
+    _own: OwnFolder = field(init=False)
     _timers: Timers = field(init=False)
     _asking: tuple[RunOrder, asyncio.Task[None]] | None = None
     """The round of which the plug-in was asked last."""
+
+    def __post_init__(self) -> None:
+        """Let the agent's own folder lie below the logs where it can lie nowhere else."""
+        self._own = OwnFolder(lambda: self.outputs.folder.path)
 
     def attach(self) -> None:
         """Begin to listen to the helper process, and to timers where those are wanted.
@@ -104,42 +103,9 @@ class Supervisor:
         """
         self.host.attach(self._on_event)
         self._timers = Timers(lambda: self.host.pid)
-        path = timer_file(self.environment, self._own_folder)
+        path = timer_file(self.environment, self._own.path)
         if path:
             self._timers.open(path)
-
-    def _own_folder(self) -> Path:
-        if self._folder is None:
-            try:
-                self._folder = Path(tempfile.mkdtemp(prefix="rallypoint_"))
-            except OSError:  # full, or read-only; logs may be elsewhere
-                if self.outputs.folder.path is None:
-                    raise
-                self._folder = Path(tempfile.mkdtemp(prefix="own_", dir=self.outputs.folder.path))
-            if not self._has_sockets(self._folder):
-                why = "too long for a socket: set a shorter TMPDIR"
-                log.warning("worker_server_off", folder=str(self._folder), why=why)
-        return self._folder
-
-    def _folder_of(self, order: RunOrder, local_rank: int) -> Path:
-        return self._own_folder() / str(order.number) / str(local_rank)
-
-    def _open_server_folder(self, order: RunOrder, local_rank: int) -> str:
-        """Make the folder for one worker's socket; return the socket's path, or "" without one: a
-        full disk is no reason to start nothing."""
-        folder = self._folder_of(order, local_rank)
-        if not self._has_sockets(self._own_folder()):
-            return ""
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            log.warning("worker_server_off", folder=str(folder), why=str(error))
-            return ""
-        return str(folder / "server")
-
-    @staticmethod
-    def _has_sockets(folder: Path) -> bool:
-        return len(os.fsencode(folder)) + _SOCKET_BELOW <= _SOCKET_PATH_BYTES_MAX
 
     def start(self, order: RunOrder) -> None:
         """Start the workers of a round, in rank order; with a plug-in, when it has answered."""
@@ -195,8 +161,8 @@ class Supervisor:
         python = self.environment.get("PYTHON_EXEC") or sys.executable
         worker_id = _worker_id(order.number, local_rank)
         with self.outputs.open(order, local_rank) as output:
-            error_file, parent = output.error_file, self.environment
-            environment = self._environment(order, local_rank, error_file, parent)
+            files = self._files(order, local_rank, output.error_file)
+            environment = self._environment(order, local_rank, files, self.environment)
             self.host.spawn(
                 SpawnRequest(
                     worker_id=worker_id,
@@ -212,25 +178,28 @@ class Supervisor:
 
     def _our_environment(self, order: RunOrder, local_rank: int) -> dict[str, str]:
         """Return what of a worker's environment is from us, but for what a plug-in has to say."""
-        names = self._environment(order, local_rank, "", {}).keys() - {"TORCHELASTIC_ERROR_FILE"}
-        found = self._environment(order, local_rank, "", self.environment)
+        files = self._files(order, local_rank, error_file="")
+        names = self._environment(order, local_rank, files, {}).keys() - {"TORCHELASTIC_ERROR_FILE"}
+        found = self._environment(order, local_rank, files, self.environment)
         return {name: found[name] for name in sorted(names)}
 
+    def _files(self, order: RunOrder, local_rank: int, error_file: str) -> WorkerFiles:
+        return WorkerFiles(
+            error=error_file,
+            notices=str(notice_file(self._own.path(), order.number)),
+            server=self._own.socket_path(order.number, local_rank),
+            timers=self._timers.path,
+        )
+
     def _environment(
-        self, order: RunOrder, local_rank: int, error_file: str, parent: Mapping[str, str]
+        self, order: RunOrder, local_rank: int, files: WorkerFiles, parent: Mapping[str, str]
     ) -> dict[str, str]:
-        folder = self._own_folder()
         return worker_environment(
             parent,
             order,
             local_rank=local_rank,
             job_id=self.job_id,
-            files=WorkerFiles(
-                error=error_file,
-                notices=str(notice_file(folder, order.number)),
-                server=self._open_server_folder(order, local_rank),
-                timers=self._timers.path,
-            ),
+            files=files,
             virtual_local_rank=self.launch.virtual_local_rank,
             ours=self.variables(),
         )
@@ -249,7 +218,7 @@ class Supervisor:
 
     def tell(self, number: int, notices: Sequence[Notice], node_name: str) -> None:
         """Let the workers of a round find `notices` in their notice file; none removes it."""
-        path = notice_file(self._own_folder(), number)
+        path = notice_file(self._own.path(), number)
         try:
             write_notices(path, notices, node_name)
         except OSError as error:  # a full disk is no reason to end the workers
@@ -297,8 +266,7 @@ class Supervisor:
         await self.host.close()
         self.oom.close()
         await self.outputs.finish()
-        if self._folder is not None:
-            await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
+        await asyncio.to_thread(self._own.remove)
 
     def _on_event(self, event: HostEvent) -> None:
         match event:
