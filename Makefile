@@ -33,9 +33,25 @@ help: ## list the targets
 demo: $(STAMP) ## run the demonstration: a job that loses a node and goes on
 	$(BIN)/python examples/demo.py $(ARGS)
 
+# Most end-to-end tests wait for processes and for leases: more tests at once than processors.
+JOBS ?= 6
+PYTEST := $(BIN)/python -m pytest -n $(JOBS)
+
 .PHONY: test
-test: $(STAMP) ## run the tests
-	$(BIN)/python -m pytest $(ARGS)
+test: $(STAMP) ## run the tests, but for the long ones
+	$(PYTEST) -m "not long" $(ARGS)
+
+.PHONY: test-fast
+test-fast: $(STAMP) ## run the unit tests and a few simulation seeds
+	$(PYTEST) -m "not long" tests/unit "tests/sim/test_simulation.py::test_every_seed_is_safe_and_comes_to_rest[0]" $(ARGS)
+
+.PHONY: test-long
+test-long: $(STAMP) ## run the long tests: torchrun itself, more seeds, the soak
+	$(PYTEST) -m long $(ARGS)
+
+.PHONY: record-torchrun
+record-torchrun: $(STAMP) ## run torchrun with every scenario whose record is stale
+	PYTHONPATH=tests $(BIN)/python tests/e2e/launching/record_torchrun.py $(ARGS)
 
 .PHONY: simulate
 simulate: $(STAMP) ## simulate both cores under faults: make simulate SEEDS=0:20000
@@ -46,7 +62,7 @@ check: format-check lint types imports proto-check proto-lint ## format, lint, t
 
 .PHONY: bench
 bench: $(STAMP) ## measure launches, then failures; each takes arguments of its own
-	$(BIN)/python benchmarks/launch.py $(ARGS)
+	$(BIN)/python benchmarks/launch.py --wheel $(ARGS)
 	$(BIN)/python benchmarks/failures.py $(FAILURES)
 
 .PHONY: soak
@@ -86,6 +102,17 @@ proto-check: $(STAMP) ## fail when a committed stub is stale, missing or left ov
 	{ echo "stubs differ (< fresh, > committed): run make proto; delete what has no .proto" >&2; exit 1; }
 	@echo "stubs are fresh"
 
+.PHONY: flags
+flags: $(STAMP) ## write docs/reference/flags.md from the parsers
+	@mkdir -p docs/reference
+	$(BIN)/python -m rallypoint.cli.reference > docs/reference/flags.md
+
+.PHONY: docs
+docs: $(STAMP) ## build the documentation site into site/
+	$(BIN)/python -m pip install --quiet -c constraints.txt --group docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@echo "to read it: $(BIN)/python -m http.server --directory site"
+
 .PHONY: proto-lint
 proto-lint: $(STAMP) ## buf lint
 	$(BIN)/buf lint proto
@@ -115,7 +142,7 @@ $(BIN)/python:
 
 .PHONY: clean
 clean: ## remove caches and build results
-	rm -rf build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .grimp_cache
+	rm -rf build dist site .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .grimp_cache
 	find . -path ./$(VENV) -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .PHONY: distclean

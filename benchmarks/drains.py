@@ -1,9 +1,9 @@
 """What a drain costs: nodes leave with notice, one after the other, and no step is lost.
 
-Four agents and a spare run a workload that counts in step and checkpoints on notice (counter.py).
-Again and again one of them gets SIGTERM with 20 s to drain. Shown: steps that were done and are in
-no checkpoint, the restart count, how everybody ended, and how long each part took. In some repeats
-(`--stubborn`) nobody leaves by itself, so that the time runs out.
+Four agents and a spare run a workload that counts steps and checkpoints on notice (counter.py).
+Again and again one agent gets SIGTERM with 20 s to drain. The table shows the steps that were done
+and are in no checkpoint, the restart count, how workers ended, and how long each part took. In some
+repeats (`--stubborn`) no worker leaves on notice, so the time runs out.
 
     python benchmarks/drains.py --repeats 50
 """
@@ -26,37 +26,37 @@ from typing import Any
 
 import grpc
 
+from harness.trial import WAIT_LIMIT_S, MeasurementFailed, Process, Trial
 from launch import describe_machine
 from rallypoint.v1 import job_service_pb2 as service_pb2
 from rallypoint.v1 import job_service_pb2_grpc as service_grpc
 from rallypoint.wire.channel import client_options
-from trial import WAIT_LIMIT_S, MeasurementFailed, Process, Trial
 
 NODES = 4
 DRAIN_S = 20.0
-GRACE_S = 5.0
+SHUTDOWN_TIMEOUT_S = 5.0
 Said = dict[str, Any]
 
 
 @dataclass(slots=True)
 class Drain:
-    """What one drain came to; times in seconds."""
+    """Results of one drain; times in seconds."""
 
     lost_steps: int
     restarts: int
     killed: int
-    """Workers of the old round that ended without having left or having got SIGTERM."""
+    """Workers of the old round that ended without having left or received SIGTERM."""
     told_s: float
     """From SIGTERM at the agent to the signal at its worker."""
     gone_s: float
-    """To the end of that worker."""
+    """From there to the end of that worker."""
     again_s: float
     """From there to the first line of the last worker of the next round."""
 
 
 @dataclass(slots=True)
 class Job:
-    """The job, its agents, and everything that its workers have said."""
+    """The job, its agents, and all reports of its workers."""
 
     trial: Trial
     target: str
@@ -75,17 +75,17 @@ class Job:
         return name
 
     def hear(self, is_enough: Callable[[], bool], limit_s: float = WAIT_LIMIT_S) -> None:
-        """Take what workers say until it is enough."""
+        """Collect reports of workers until `is_enough`."""
         deadline = time.monotonic() + limit_s
         while not is_enough():
             self.inbox.settimeout(max(0.01, deadline - time.monotonic()))
             try:
                 self.said.append(json.loads(self.inbox.recv(4096)))
             except TimeoutError:
-                raise MeasurementFailed("the workers did not say what they should") from None
+                raise MeasurementFailed("the workers did not report in time") from None
 
     def of(self, kind: str, number: int) -> Iterator[Said]:
-        """Return what was said of one kind in one round."""
+        """Return the reports of one kind in one round."""
         return (said for said in self.said if said["kind"] == kind and said["round"] == number)
 
     def await_spare(self, name: str) -> None:
@@ -99,7 +99,7 @@ class Job:
 
 
 def drain_once(job: Job, number: int, chance: random.Random) -> Drain:
-    """Let one node of round `number` drain, and the next round begin; return what that came to."""
+    """Drain one node of round `number` and wait for the next round; return the results."""
     spare = job.add_agent()
     job.await_spare(spare)
     worked = sum(1 for _ in job.of("step", number)) + NODES
@@ -123,7 +123,7 @@ def drain_once(job: Job, number: int, chance: random.Random) -> Drain:
     )
     done = max(said["step"] for said in job.of("step", number))
     gone_s = ended.get(pid, told_at_s)
-    job.said = again  # what earlier rounds said is not needed any more
+    job.said = again  # reports of earlier rounds are not needed any more
     return Drain(
         lost_steps=max(0, done - min(said["step"] for said in again)),
         restarts=max(said["restarts"] for said in again),
@@ -139,12 +139,12 @@ def measure(repeats: int, chance: random.Random, *, is_stubborn: bool) -> list[D
     with Trial() as trial, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as inbox:
         inbox.bind(str(trial.folder / "counts"))
         coordinator = trial.start(["coordinator", "--host", "127.0.0.1", "--port", "0"], stdout=-1)
-        script = str(Path(__file__).with_name("counter.py"))
+        script = str(Path(__file__).with_name("harness") / "counter.py")
         words = [str(trial.folder / "counts"), str(trial.folder / "checkpoint")]
         flags = [
             *("--nnodes", str(NODES), "--local-addr", "127.0.0.1", "--no-grow"),
             *("--drain-timeout", str(DRAIN_S), "--drain-signal", "USR1"),
-            *("--shutdown-timeout", str(GRACE_S), "--quarantine-after", "0"),
+            *("--shutdown-timeout", str(SHUTDOWN_TIMEOUT_S), "--quarantine-after", "0"),
             *(script, *words, *(["stubborn"] if is_stubborn else [])),
         ]
         job = Job(trial, trial.read_address(coordinator), inbox, flags)
@@ -182,7 +182,7 @@ def main() -> None:
     """Measure, and print a table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--repeats", type=int, default=50, help="drains in all (50)")
-    parser.add_argument("--stubborn", type=int, default=3, help="of which nobody leaves (3)")
+    parser.add_argument("--stubborn", type=int, default=3, help="of which no worker leaves (3)")
     parser.add_argument("--seed", type=int, default=1, help="chooses the nodes (1)")
     args = parser.parse_args()
     chance = random.Random(args.seed)
@@ -197,7 +197,7 @@ def main() -> None:
     print("|---|---|---|---|---|---|---|---|")
     for title, repeats, is_stubborn in (
         ("workers leave", args.repeats - args.stubborn, False),
-        ("nobody leaves", args.stubborn, True),
+        ("no worker leaves", args.stubborn, True),
     ):
         if repeats > 0:
             print(render(title, measure(repeats, chance, is_stubborn=is_stubborn)), flush=True)

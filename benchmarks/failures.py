@@ -1,9 +1,9 @@
-"""How fast a failure reaches everybody, and how fast everybody runs again: real agents and workers.
+"""How fast a failure reaches all workers, and how fast they run again: real agents and workers.
 
-A job of N agents lives through many failures: a worker is killed, an agent is killed, an agent
-stands still. What is measured is the time to the moment when SIGTERM has reached the last of the
-other workers, and to the first line of the last worker of the next round. Beside it, in the same
-run: torchrun with two agents; and the floor, the same workers started and signalled by a bare loop.
+A job of N agents goes through many failures: a worker is killed, an agent is killed, an agent is
+stopped. Measured are the time until SIGTERM has reached the last of the other workers, and the time
+until the last worker of the next round has started. The same run also measures torchrun with two
+agents, and a floor: the same workers, started and signalled by a bare loop.
 
     python benchmarks/failures.py --agents 2,16,64 --repeats 20 --json failures.json
 """
@@ -23,31 +23,31 @@ from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 
-from failure_figures import Event, Launcher, Series, render_rows, render_stages, summarize
-from fleet import Aftermath, Fleet, OurFleet, TorchrunFleet, end_worker
+from harness.failure_figures import Event, Launcher, Series, render_rows, render_stages, summarize
+from harness.fleet import Aftermath, Fleet, OurFleet, TorchrunFleet, end_worker
+from harness.stamps import Stamps
+from harness.trial import WAIT_LIMIT_S, MeasurementFailed, Trial
 from launch import describe_machine
-from stamps import Stamps
-from trial import WAIT_LIMIT_S, MeasurementFailed, Trial
 
 REPEATS_MIN = 20
-"""The fewest repeats whose p99 is worth a claim; it is then the greatest of them."""
+"""Fewest repeats for a claim about the p99, which is then the greatest value."""
 SETTLE_S = (0.7, 1.7)
-"""Pause between two failures, drawn anew: a whole heartbeat wide, so that no phase is preferred."""
+"""Range of the random pause between two failures. One heartbeat wide: all phases are as likely."""
 TORCHRUN_DEATH_LIMIT_S = 20.0
-"""How long torchrun may take to notice an agent's death: its keep-alive gives up after 15 s."""
+"""How long torchrun may take to notice a dead agent; its keep-alive gives up after 15 s."""
 TORCHRUN_DEATHS_UNNOTICED_MAX = 3
-"""After so many deaths that nobody noticed, no more are waited for."""
+"""After this many unnoticed failures the series ends."""
 TORCHRUN_AGENTS = 2
 
 
 class Harm:
-    """Does one kind of damage after the other to a fleet, and mends it."""
+    """Injects one kind of failure after the other into a fleet, and repairs it."""
 
     def __init__(self, fleet: Fleet, launcher: Launcher, chance: random.Random) -> None:
         self.fleet, self.launcher, self.chance = fleet, launcher, chance
 
     def repeat(self, event: Event, repeats: int) -> Series:
-        """Let the event happen again and again."""
+        """Repeat the event."""
         once = {
             Event.WORKER_KILLED: self.kill_worker,
             Event.AGENT_KILLED: self.replace_agent,
@@ -70,7 +70,7 @@ class Harm:
         series.add(happened_ns, self.await_aftermath(others, self.fleet.size))
 
     def replace_agent(self, series: Series) -> None:
-        """Kill an agent; when its peers run again without it, start another in its place."""
+        """Kill an agent; when its peers run again without it, start another one."""
         self.fleet.add(self.kill_agent(series))
         self.await_whole()
 
@@ -86,7 +86,7 @@ class Harm:
         return name
 
     def freeze_agent(self, series: Series) -> None:
-        """Stop an agent; when its peers run again without it, let it go on, and come back."""
+        """Stop an agent; when its peers run again without it, continue it until it is back."""
         worker, agent = self.choose_agent()
         others = self.fleet.workers.keys() - {worker}
         happened_ns = time.monotonic_ns()
@@ -98,7 +98,7 @@ class Harm:
         self.await_whole()
 
     def choose_agent(self) -> tuple[int, int]:
-        """Return a worker and its agent, not the one with torchrun's store."""
+        """Return a worker and its agent, but not the agent with torchrun's store."""
         for worker in self.chance.sample(sorted(self.fleet.workers), len(self.fleet.workers)):
             agent = self.fleet.agent_of(worker)
             if not isinstance(self.fleet, TorchrunFleet) or not self.fleet.holds_store(agent):
@@ -110,7 +110,7 @@ class Harm:
         limit_s = WAIT_LIMIT_S if is_ours else TORCHRUN_DEATH_LIMIT_S
         after = self.fleet.observe(others, world_size, limit_s)
         if is_ours and not after.starts:
-            raise MeasurementFailed("nobody noticed the failure")
+            raise MeasurementFailed("no worker was stopped after the failure")
         return after
 
     def await_whole(self) -> None:
@@ -138,7 +138,7 @@ def measure_torchrun(repeats: int, chance: random.Random) -> Iterator[Series]:
 
 
 def measure_torchrun_death(series: Series, chance: random.Random) -> None:
-    """Kill an agent of a job of its own: with a late one, a job of 1:2 nodes may never form."""
+    """Kill an agent of a separate job: with a late agent, a job of 1:2 nodes may never form."""
     with Trial() as trial, closing(TorchrunFleet(trial, TORCHRUN_AGENTS)) as fleet:
         fleet.start()
         harm = Harm(fleet, Launcher.TORCHRUN, chance)
@@ -147,7 +147,7 @@ def measure_torchrun_death(series: Series, chance: random.Random) -> None:
 
 
 def measure_floor(size: int, repeats: int) -> Series:
-    """Start and then signal N workers, each time: what no launcher can do faster from one place."""
+    """Start N workers, then signal them: no launcher on one machine can be faster."""
     series = Series(Launcher.NONE, Event.FLOOR, size)
     with Trial() as trial, closing(Stamps(trial.folder)) as stamps:
         for _ in range(repeats):
@@ -157,7 +157,7 @@ def measure_floor(size: int, repeats: int) -> Series:
                     stamps.command[0],
                     stamps.command,
                     {**os.environ, "RANK": str(rank), "WORLD_SIZE": str(size)},
-                    setsid=True,  # as under launchers: the scheduler shares time by session
+                    setsid=True,  # as launchers do: the scheduler shares time by session
                 )
                 for rank in range(size)
             ]
@@ -190,7 +190,7 @@ def _take(stamps: Stamps, count: int, since_ns: int) -> list[float]:
 
 
 def sizes(text: str) -> list[int]:
-    """Parse numbers of agents, each 2 or more: somebody has to be told."""
+    """Parse numbers of agents, each 2 or more: a failure has to reach another agent."""
     found = [int(part) for part in text.split(",")]
     if not all(2 <= size <= 128 for size in found):
         raise argparse.ArgumentTypeError("every number must be 2 to 128")

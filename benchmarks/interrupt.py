@@ -1,11 +1,11 @@
-"""How long Ctrl-C takes: from SIGINT at the launcher to its end, with workers that are idle.
+"""How long Ctrl-C takes: from SIGINT at the launcher to its end, with idle workers.
 
-The launchers take turns (A B A B), on one machine and in one run. The workers leave Python's own
-handling of signals as it is, so each dies of KeyboardInterrupt: alone, or with torch imported,
-whose teardown takes most of the time then, and on a busy machine all the more. So it is also shown
-how long the launcher itself takes once its last worker is dead. SIGINT goes to the launcher alone,
-as a terminal's does, because workers have sessions of their own. What is left of the job when its
-launcher has ended is counted too.
+The launchers take turns (A B A B) on one machine, in one run. The workers keep Python's own signal
+handling, so each ends with KeyboardInterrupt, without torch or with torch imported. With torch, the
+teardown of the interpreter takes most of the time, and more on a busy machine. So the table also
+shows how long the launcher takes after its last worker has ended. SIGINT goes to the launcher
+alone, as in a terminal, because workers run in separate sessions. Processes of the job that outlive
+the launcher are counted.
 
     python benchmarks/interrupt.py --repeats 20 --json interrupt.json
 """
@@ -26,13 +26,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from harness.trial import WAIT_LIMIT_S, WORKER_SOURCE, MeasurementFailed, Trial, list_tree
 from launch import Launcher, Metric, Samples, describe_machine, render_table, summarize
-from trial import WAIT_LIMIT_S, WORKER_SOURCE, MeasurementFailed, Trial, list_tree
 
 REPEATS_MIN = 7
-"""The smallest number of repeats whose median and spread are worth printing."""
+"""Fewest repeats for a claim about median and spread."""
 SETTLE_S = 0.2
-"""From the last worker's first words to SIGINT: launcher and workers are idle then."""
+"""Time from the last worker's report to SIGINT, after which all processes are idle."""
 TARGET_S = 0.5
 
 
@@ -56,23 +56,23 @@ SETTINGS = (Setting(1), Setting(2), Setting(8), Setting(2, with_torch=True))
 
 @dataclass(frozen=True, slots=True)
 class Interrupted:
-    """What one Ctrl-C came to."""
+    """Results of one Ctrl-C."""
 
     whole_s: float
     """From SIGINT to the launcher's end."""
     after_workers_s: float
     """From the last worker's end to the launcher's."""
     left: int
-    """Processes of the job that were still there then."""
+    """Processes of the job that still existed then."""
 
 
 def await_end(pidfds: Sequence[int], deadline_s: float) -> int:
-    """Return when all of these processes have ended, in ns; raise when they have not in time."""
+    """Wait until all of these processes have ended; return when, in ns."""
     left = set(pidfds)
     while left:
         ended = select.select(list(left), [], [], max(0.0, deadline_s - time.monotonic()))[0]
         if not ended:
-            raise MeasurementFailed(f"{len(left)} processes go on after SIGINT")
+            raise MeasurementFailed(f"{len(left)} processes still run after SIGINT")
         left.difference_update(ended)
     return time.monotonic_ns()
 

@@ -1,12 +1,14 @@
-"""Measure launch, memory and recovery side by side with torchrun, in one run and on one machine.
+"""Measure launch, memory and recovery beside torchrun, in one run on one machine.
 
-Every number is taken by the same code for both launchers, in turn (A B A B), so that whatever else
-the machine does hits both. The workers do not import torch: what is measured is the launcher. A
-worker's first statement reads CLOCK_MONOTONIC, which all processes of a machine share; then it
-reports over a datagram socket and waits to be released. So nothing here polls, and the time that
-the report itself takes is not counted.
+The same code measures both launchers in turn (A B A B), so other load on the machine hits both. The
+workers do not import torch: the launcher is measured. A worker's first statement reads
+CLOCK_MONOTONIC, which all processes of a machine share. Then the worker reports over a datagram
+socket and waits. Nothing polls, and the time of the report itself does not count.
 
-    python benchmarks/launch.py --runs 7 --json launch.json
+    python benchmarks/launch.py --wheel --json launch.json
+
+With --wheel it measures an installed wheel of this checkout, as a user has it; a claim needs that.
+Without, it measures what is installed beside this interpreter.
 """
 
 from __future__ import annotations
@@ -29,12 +31,13 @@ from enum import StrEnum
 from importlib import metadata
 from pathlib import Path
 
-from trial import MeasurementFailed, Process, Trial, measure_memory
+from harness.installed import describe_installation, run_installed
+from harness.trial import MeasurementFailed, Process, Trial, measure_memory
 
-# Memory is read this long after the last worker's start, when the launcher has come to rest.
+# Memory is read this long after the last worker's start, when the launcher is idle.
 SETTLE_S = 0.5
-# The smallest number of runs whose median and spread are worth printing.
-RUNS_MIN = 7
+# Fewest runs for a claim about median and spread.
+RUNS_MIN = 9
 
 
 class Launcher(StrEnum):
@@ -56,7 +59,7 @@ class Metric:
     value_max: float | None = None
 
 
-LAUNCH = Metric("command to the last worker's first line, 1 node x 2", "s", ratio_max=0.25)
+LAUNCH = Metric("command to the last worker's first line, 1 node x 2", "s", ratio_max=0.15)
 MEMORY_STANDALONE = Metric("memory, standalone agent, 2 workers", "MB", value_max=60)
 MEMORY_NODE = Metric("memory, agent of a 2-node job, 1 worker", "MB", value_max=60)
 RECOVERY = Metric("worker SIGKILL to both back, 2 nodes x 1", "s", ratio_max=0.15)
@@ -133,6 +136,7 @@ def describe_machine() -> dict[str, str | int]:
         "kernel": platform.release(),
         "python": platform.python_version(),
         "torch": metadata.version("torch"),
+        "rallypoint": describe_installation(),
     }
 
 
@@ -191,6 +195,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--torchrun-nnodes", default="1:2", metavar="MIN:MAX", help="torchrun's two-node job"
     )
+    parser.add_argument(
+        "--wheel", action="store_true", help="install a wheel of this checkout, measure that"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write all samples here")
     arguments = parser.parse_args()
     if arguments.runs < 1:
@@ -203,6 +210,9 @@ def main() -> int:
     arguments = parse_arguments()
     # A plain SIGTERM would end this process and leave the launchers behind.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    if arguments.wheel:
+        rest = [word for word in sys.argv[1:] if word != "--wheel"]
+        return run_installed(Path(__file__).resolve(), rest)
     began = datetime.now(UTC)
     load = os.getloadavg()[0]
     try:

@@ -1,9 +1,9 @@
-"""How the coordinator's cost grows with the number of nodes: rounds, bytes, and doing nothing.
+"""How the coordinator's cost grows with the number of nodes: rounds, traffic, idling.
 
 N simulated agents (real gRPC streams, all in this process) form a first round and re-form it after
-a failure, against a real coordinator process. Then the same agents do the same with the floor: a
+a failure, against a real coordinator process. Then the same agents do the same against the floor: a
 bare grpc.aio server that exchanges the same number of messages of the same sizes and decides
-nothing. With the coordinator they idle, too, at the interval that it sets.
+nothing. With the coordinator they also idle, at the heartbeat interval that it sets.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
+from harness.swarm import SIGNS_OF_LIFE, SimulatedAgent, Traffic, open_channel
 from launch import describe_machine
-from swarm import SIGNS_OF_LIFE, SimulatedAgent, Traffic, open_channel
 
 STEP_S_MAX = 60.0
-"""Longest wait for anything; then the measurement has failed."""
+"""Longest wait for anything before the measurement fails."""
 WINDOW_S = 2.6
-"""A coordinator that has just started only listens this long."""
+"""A coordinator that has just started forms no round for this long."""
 PAUSE_S = 0.5
-"""Between two rounds: everything that the last one caused has come to rest."""
+"""Pause between two rounds, after which all processes are idle."""
 COPIED = ("welcome", "run", "stop", "acknowledgement")
 """Kinds of messages that the floor answers with, in the order of its command line."""
 
@@ -41,7 +41,7 @@ class Times:
     first_ms: list[float] = field(default_factory=list)
     """From before the first connection to the last agent's Run."""
     first_cpu_ms: list[float] = field(default_factory=list)
-    """Processor time of the server meanwhile."""
+    """CPU time of the server during that."""
     again_ms: list[float] = field(default_factory=list)
     """From before the report of a failure to the last agent's Run."""
     again_cpu_ms: list[float] = field(default_factory=list)
@@ -55,7 +55,7 @@ class Figures:
     ours: Times = field(default_factory=Times)
     floor: Times = field(default_factory=Times)
     round_bytes: float = 0.0
-    """Per agent and re-forming, both directions, without signs of life."""
+    """Per agent and re-forming, both directions, without heartbeats."""
     round_messages: float = 0.0
     life_bytes: float = 0.0
     """Per agent and second: heartbeats and their answers."""
@@ -65,7 +65,7 @@ class Figures:
 
 
 class Gathering:
-    """Waits until every client has got the same thing."""
+    """Waits until every client has received the same thing."""
 
     def __init__(self, nodes: int) -> None:
         self._nodes = nodes
@@ -73,7 +73,7 @@ class Gathering:
         self._done = asyncio.Event()
 
     def one(self) -> None:
-        """Note that one client has got it."""
+        """Note that one client has received it."""
         self._count += 1
         if self._count == self._nodes:
             self._count = 0
@@ -182,7 +182,7 @@ async def measure_ours(nodes: int, rounds: int, figures: Figures, idle_s: float)
 
 async def measure_floor(nodes: int, rounds: int, figures: Figures, samples: list[bytes]) -> None:
     """Let the floor form rounds with copies of these messages."""
-    script = Path(__file__).with_name("floor_server.py")
+    script = Path(__file__).with_name("harness") / "floor_server.py"
     command = (sys.executable, str(script), str(nodes), *(sample.hex() for sample in samples))
     async with server(*command) as (port, pid):
         await form_rounds(port, pid, nodes, rounds, figures.floor, Traffic(), marked=True)
@@ -195,7 +195,7 @@ def signs_of_life(traffic: Traffic) -> tuple[int, int]:
 
 
 def count_round(traffic: Traffic, nodes: int, figures: Figures) -> None:
-    """Note what one re-forming took, without the signs of life that fell into it."""
+    """Note the cost of one re-forming, without the heartbeats during it."""
     messages, sizes = signs_of_life(traffic)
     figures.round_messages = (sum(traffic.counts.values()) - messages) / nodes
     figures.round_bytes = (sum(traffic.sizes.values()) - sizes) / nodes
@@ -209,7 +209,7 @@ async def idle_cpu_percent(pid: int, seconds: float) -> float:
 
 
 def read_cpu_s(pid: int) -> float:
-    """Return the processor time that a process has used, in seconds."""
+    """Return the CPU time of a process, in seconds."""
     spent_ns = 0
     for task in Path(f"/proc/{pid}/task").iterdir():
         spent_ns += int((task / "schedstat").read_text().split()[0])
@@ -283,7 +283,7 @@ def render(found: list[Figures]) -> str:
 
 def parse_arguments() -> argparse.Namespace:
     """Parse the command line."""
-    parser = argparse.ArgumentParser(description="What rounds cost as the number of nodes grows.")
+    parser = argparse.ArgumentParser(description="Measure what rounds cost as nodes are added.")
     sizes = [64, 256, 1024]
     parser.add_argument("--nodes", type=int, nargs="+", default=sizes, help=f"default: {sizes}")
     parser.add_argument("--runs", type=int, default=3, help="pairs of both servers (default: 3)")
@@ -307,7 +307,7 @@ async def measure_and_print(arguments: argparse.Namespace) -> None:
 def main() -> NoReturn:
     """Measure and print."""
     asyncio.run(measure_and_print(parse_arguments()))
-    # Not through the interpreter's end: grpc.aio has been seen to hang there after a thousand
+    # Skip the end of the interpreter: grpc.aio has been seen to hang there after a thousand
     # channels, with all of them closed.
     sys.stdout.flush()
     os._exit(0)

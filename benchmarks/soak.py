@@ -1,9 +1,9 @@
-"""Nobody is declared dead who is only slow: agents and coordinator stand still again and again.
+"""No false alarms: agents and coordinator are stopped again and again; the job must not notice.
 
 At random instants a random process, an agent or the coordinator, is stopped (SIGSTOP) for up to a
-second; several may be at a time. Through all of it the job must not notice: no round ends, no node
-is lost, nothing is charged, and the same worker processes run. The first sign of anything else, a
-stamp of any worker, ends the soak at once with exit code 1.
+second; several can be stopped at the same time. No round may end, no node may be lost, no restart
+may be charged, and the same worker processes must run to the end. At the first stamp of any worker
+the soak fails with exit code 1.
 
     python benchmarks/soak.py --agents 32 --seconds 1800
 """
@@ -24,32 +24,32 @@ from datetime import UTC, datetime
 
 import grpc
 
-from fleet import OurFleet
+from harness.fleet import OurFleet
+from harness.trial import MeasurementFailed, Trial
 from launch import describe_machine
 from rallypoint.v1 import job_pb2
 from rallypoint.v1 import job_service_pb2 as service_pb2
 from rallypoint.v1 import job_service_pb2_grpc as service_grpc
-from trial import MeasurementFailed, Trial
 
 GAP_S = 0.25
-"""Mean time from one stop to the next."""
+"""Mean time between two stops."""
 STOP_S = 1.0
 """Default of the longest stop: a fifth of a lease."""
 PROGRESS_S = 60.0
 AFTERWARDS_S = 6.5
-"""How long nothing may happen after the last stop: a lease of 5 s, and some."""
+"""How long nothing may happen after the last stop: a lease of 5 s and a margin."""
 ANSWER_S_MAX = 10.0
 COORDINATOR_SHARE = 0.1
-"""Part of all stops that hit the coordinator, however many agents there are."""
+"""Share of the stops that hit the coordinator, whatever the number of agents."""
 
 
 class FalseDeath(Exception):
-    """The job noticed what it should not have; the text says how."""
+    """The job noticed a stop; the text says how."""
 
 
 @dataclass(slots=True)
 class Stops:
-    """Which processes stand still, and until when; times are time.monotonic()."""
+    """Which processes are stopped, and until when; times are time.monotonic()."""
 
     chance: random.Random
     longest_s: float
@@ -58,9 +58,9 @@ class Stops:
     count: int = 0
     coordinator_count: int = 0
     together_max: int = 0
-    """Most processes that stood still at once."""
+    """Most processes that were stopped at once."""
     overlong_s: float = 0.0
-    """Most by which a stop was longer than drawn, because this process came late."""
+    """Longest overrun of a stop, because this process was late."""
     _until: list[tuple[float, int]] = field(default_factory=list)
 
     def stop_one(self) -> None:
@@ -79,11 +79,11 @@ class Stops:
         self.together_max = max(self.together_max, len(self._until))
 
     def next_s(self) -> float:
-        """Return when the next process is to go on; infinity when none is stopped."""
+        """Return when the next process has to continue; infinity when none is stopped."""
         return self._until[0][0] if self._until else float("inf")
 
     def release_due(self, now_s: float) -> None:
-        """Let go on whose time is over."""
+        """Continue the processes whose time is over."""
         while self._until and self._until[0][0] <= now_s:
             due_s, pid = heapq.heappop(self._until)
             with suppress(ProcessLookupError):
@@ -93,7 +93,7 @@ class Stops:
 
 
 class Soak:
-    """A fleet that is watched while it is stopped in parts."""
+    """Watches a fleet while some of its processes are stopped."""
 
     def __init__(self, fleet: OurFleet, arguments: argparse.Namespace) -> None:
         self.fleet = fleet
@@ -107,13 +107,13 @@ class Soak:
         self.before = self.ask()
 
     def run(self) -> None:
-        """Stop processes for the given time, then see that nothing follows.
+        """Stop processes for the given time, then check that nothing follows.
 
         Raises: FalseDeath.
         """
-        begun_s = time.monotonic()
-        end_s, told_s = begun_s + self.seconds, begun_s + PROGRESS_S
-        stop_s = begun_s
+        began_s = time.monotonic()
+        end_s, told_s = began_s + self.seconds, began_s + PROGRESS_S
+        stop_s = began_s
         try:
             while (now_s := time.monotonic()) < end_s:
                 self.stops.release_due(now_s)
@@ -122,7 +122,7 @@ class Soak:
                     stop_s = now_s + self.stops.chance.expovariate(1 / GAP_S)
                 if now_s >= told_s:
                     told_s += PROGRESS_S
-                    print(f"{now_s - begun_s:.0f} s: {self.describe()}", flush=True)
+                    print(f"{now_s - began_s:.0f} s: {self.describe()}", flush=True)
                 self.watch(min(stop_s, self.stops.next_s(), told_s, end_s))
         finally:
             self.stops.release_due(float("inf"))
@@ -130,13 +130,13 @@ class Soak:
         self.compare()
 
     def watch(self, until_s: float) -> None:
-        """Wait until then; no worker may start or be signalled."""
+        """Wait until a time; no worker may start or be signalled before."""
         for stamp in self.fleet.stamps.until(until_s):
             what = "was started" if stamp.is_start else "got SIGTERM"
             raise FalseDeath(f"the worker of rank {stamp.rank}, pid {stamp.pid}, {what}")
 
     def compare(self) -> None:
-        """Compare the job with what it was before."""
+        """Check that the job is the same as before."""
         after = self.ask()
         for what in ("phase", "restart_count"):
             was, came = getattr(self.before, what), getattr(after, what)

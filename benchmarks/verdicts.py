@@ -1,9 +1,9 @@
-"""Count how often the verdict names the right worker, over many real cascades.
+"""Count how often the verdict names the right worker, over many real cascades of failures.
 
-One job of real agents and real worker processes, without torch. In each round one worker dies in
-one of several ways and takes the others with it: 20 to 500 ms later, or, in every other cascade,
-before its own end, because its connections break 20 to 100 ms before it does, or 3 s in the slow
-teardown of an interpreter. The next round is the next cascade.
+A job of real agents and real worker processes, without torch. In each round one worker fails in one
+of several ways and takes the others with it. They fail 20 to 500 ms after it. In every other
+cascade they fail before it has ended, because its connections break first: by 20 to 100 ms, or by 3
+s in the slow teardown of an interpreter. The next round is the next cascade.
 
     python benchmarks/verdicts.py --cascades 120 --json verdicts.json
 """
@@ -32,18 +32,18 @@ from typing import Any
 
 import grpc
 
+from harness.trial import WAIT_LIMIT_S, MeasurementFailed, Trial
 from rallypoint.v1 import job_service_pb2 as service_pb2
 from rallypoint.v1 import job_service_pb2_grpc as service_grpc
 from rallypoint.v1 import verdict_pb2
 from rallypoint.wire.channel import client_options
-from trial import WAIT_LIMIT_S, MeasurementFailed, Trial
 
 KINDS = ("exception", "recorded", "segv", "kill", "exit", "teardown", "oom")
 SAYS = ("reset", "gloo", "recorded")
 RIGHT_MIN = 0.99
-"""Share of verdicts that have to name the right worker."""
+"""Required share of verdicts that name the right worker."""
 READABLE_S_MAX = 1.0
-"""From the first failure to a verdict that GetJob shows."""
+"""Longest time from the first failure to a verdict that GetJob shows."""
 POLL_S = 0.005
 OOM_BYTES = 16 << 20
 ENDS = {
@@ -55,12 +55,12 @@ ENDS = {
     "teardown": (None, int(signal.SIGTERM)),
     "oom": (None, int(signal.SIGKILL)),
 }
-"""Exit code and signal with which each kind ends; in a long teardown the stop comes first."""
+"""Exit code and signal of each kind; in a long teardown the stop comes first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cascade:
-    """One cascade and what was made of it."""
+    """One cascade and its verdict."""
 
     round: int
     kind: str
@@ -72,13 +72,13 @@ class Cascade:
     settled_s: float
     """From the first failure to the final verdict."""
     is_exact: bool
-    """The culprit's exit code, signal and, for `oom`, the kernel's word are right as well."""
+    """The culprit's exit code and signal are right too, and for `oom` that it was killed by OOM."""
     evidence: str
     text: str
 
 
 class Inbox:
-    """Where workers report."""
+    """The socket that workers report to."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "cascades"
@@ -103,7 +103,7 @@ class Inbox:
         self._socket.sendto(json.dumps(plan).encode(), address)
 
     def first_failure_ns(self) -> int:
-        """Return when the first worker failed or saw another fail; all have said it by now."""
+        """Return when the first worker failed or saw another fail; all have reported it by now."""
         self._socket.setblocking(False)
         times: list[int] = []
         with suppress(BlockingIOError):
@@ -119,7 +119,7 @@ class Inbox:
 
 @contextmanager
 def memory_group() -> Iterator[str]:
-    """Yield a memory cgroup that is too small for a greedy worker, or "" where we may make none."""
+    """Yield a memory cgroup that is too small for a greedy worker, or "" if none can be created."""
     group = Path("/sys/fs/cgroup/memory")
     limit = "memory.limit_in_bytes"
     if not group.is_dir():
@@ -216,7 +216,7 @@ def run_cascades(arguments: argparse.Namespace) -> list[Cascade]:
         flags += ["--nnodes", str(arguments.nodes), "--nproc-per-node", str(arguments.workers)]
         flags += ["--max-restarts", "100000", "--restart-backoff", "0", "--crash-loop", "0"]
         flags += ["--quarantine-after", "0"]
-        script = [str(Path(__file__).with_name("cascade.py")), str(inbox.path)]
+        script = [str(Path(__file__).with_name("harness") / "cascade.py"), str(inbox.path)]
         for number in range(arguments.nodes):
             trial.start(["node-agent", *flags, "--node-name", f"node{number}", *script])
         with grpc.insecure_channel(target, options=client_options()) as channel:

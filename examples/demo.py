@@ -1,16 +1,16 @@
-"""Show what Rallypoint is for: a training job goes on through the loss of a worker and of a node.
+"""Show what Rallypoint is for: a training job survives the loss of a worker and of a node.
 
-On this machine it starts a coordinator and two node agents with two workers each, which train
-train_digits.py. Then
+The demonstration starts a coordinator and two node agents with two workers each on this machine.
+They train train_digits.py. Then
 
     round 1   both nodes train, until a worker is killed (SIGKILL);
-    round 2   both nodes again, one restart charged, until the agent that runs rank 0 is killed;
-    round 3   the other node alone, nothing charged, until a replacement comes;
-    round 4   the survivor and the replacement, to the end.
+    round 2   both nodes train again, one restart charged, until the agent of rank 0 is killed;
+    round 3   the other node trains alone, no restart charged, until a new node joins;
+    round 4   both nodes train to the end.
 
-It waits for events: lines of workers, and changes of the job that the coordinator's JobService
-sends. It ends with a table of the rounds and with exit code 0, or with one line that says what went
-wrong and exit code 1. However it ends, it leaves no process behind.
+It waits for events: lines of the workers, and changes of the job that JobService sends. It ends
+with a table of the rounds and exit code 0, or with one line about what went wrong and exit code 1.
+In either case it leaves no process behind.
 
     python examples/demo.py
 """
@@ -32,18 +32,18 @@ from demo_stage import Stage, describe_end
 from rallypoint.v1 import job_pb2, node_pb2, round_pb2
 
 TIME_LIMIT_S = 110.0
-"""For everything but the cleaning up."""
+"""Limit for everything except the cleanup."""
 ACCURACY_MIN = 0.9
 JOB_ID = "demo"
 WORKERS_PER_NODE = 2
 MAX_RESTARTS = 1
-"""One is enough: the worker's failure is charged, the loss of a node and the growth are not."""
+"""One is enough: the failed worker is charged, the lost node and the growth are not."""
 EPOCHS = 10
 STEPS_PER_CHECKPOINT = 5
 STEPS_BEFORE_TROUBLE = 25
-"""A little more than an epoch of 23 steps."""
+"""Slightly more than an epoch of 23 steps."""
 STEP_TIME_S = 0.05
-"""Least duration of a step: makes training last long enough for a newcomer to join it."""
+"""Least duration of a step, so that training lasts until a new node has joined."""
 ENDING_LIMIT_S = 20.0
 
 JOB_FLAGS = (
@@ -57,7 +57,7 @@ The other times are short, because this is a demonstration."""
 
 @dataclass(slots=True)
 class Play:
-    """One performance. trouble_s: when each round became necessary, like `Stint.first_step_s`."""
+    """One demonstration. trouble_s: when each round became necessary, like `Stint.first_step_s`."""
 
     stage: Stage
     processes: Processes
@@ -117,9 +117,9 @@ async def kill_worker(play: Play) -> None:
 
 
 async def kill_agent(play: Play) -> str:
-    """While round 2 trains, kill the agent whose workers include rank 0; return the other's name.
+    """While round 2 trains, kill the agent of rank 0; return the name of the other one.
 
-    Rank 0 hosts the workers' store and writes the checkpoints: it is the worst one to lose.
+    Rank 0 hosts the workers' store and writes the checkpoints, so it is the worst to lose.
     """
     stage = play.stage
     first, other = (member.node_name for member in stage.job.round.members)
@@ -130,13 +130,13 @@ async def kill_agent(play: Play) -> str:
     agent.kill()
     await agent.wait_end(ENDING_LIMIT_S)
     await play.processes.wait_gone(first)
-    stage.tell(f"of {first} no process is left, {stage.now_s() - killed_s:.2f} s after the kill")
+    stage.tell(f"no process of {first} is left {stage.now_s() - killed_s:.2f} s after the kill")
     await stage.until(lambda: stage.is_training(3, STEPS_BEFORE_TROUBLE), "round 3 had trained")
     return other
 
 
 async def replace_node(play: Play, name: str) -> None:
-    """While round 3 trains, let another node join; return when the job has grown and trains."""
+    """While round 3 trains, start another node; return when the job includes it and trains."""
     stage = play.stage
     await start_agent(play, name)
     number = stage.job.round.header.number
@@ -151,7 +151,7 @@ async def replace_node(play: Play, name: str) -> None:
 
 
 async def await_end(play: Play, coordinator: Process) -> None:
-    """Return when the job, all agents and the coordinator have ended, and nothing is left."""
+    """Wait until the job, all agents and the coordinator have ended and no process is left."""
     stage = play.stage
     await stage.until(lambda: stage.watch_has_ended, "the job ended")
     for agent in play.agents.values():
@@ -164,10 +164,10 @@ async def await_end(play: Play, coordinator: Process) -> None:
 
 
 async def perform(play: Play) -> None:
-    """Play all acts, then check and show what happened.
+    """Run all rounds, then check and show what happened.
 
     Raises:
-        DemoFailed: when anything was not as it should be.
+        DemoFailed: when anything differs from what is expected.
     """
     stage = play.stage
     coordinator = await start_coordinator(play)
@@ -200,7 +200,7 @@ def check_and_show(play: Play, survivor: str) -> None:
     print(f"\n{render_table(job.history, stage.stints, play.trouble_s)}\n")
     print(
         "workers run after: from the failure as the coordinator saw it (or the stop to grow) until"
-        "\n                   all new workers ran, as the JobService says"
+        "\n                   all new workers ran, according to JobService"
         "\ntraining after:    from the kill (or the stop) to the first training step; most of it is"
         "\n                   the import of torch in every worker"
     )
@@ -226,13 +226,13 @@ def first_failure(group: BaseExceptionGroup[DemoFailed]) -> DemoFailed:
 
 
 async def run() -> int:
-    """Run the demonstration, end whatever it started, and return the exit code."""
+    """Run the demonstration, end all its processes, and return the exit code."""
     stage = Stage()
     processes = Processes(stage.take_line, stage.take_log)
     loop = asyncio.get_running_loop()
     signals: list[int] = []
     with tempfile.TemporaryDirectory(prefix="rallypoint-demo-") as folder:
-        # A signal cancels only this task, so that nothing can interrupt the cleaning up.
+        # A signal cancels only this task, so it cannot interrupt the cleanup.
         performance = loop.create_task(perform_in_time(stage, processes, Path(folder)))
 
         def interrupt(signum: int) -> None:
@@ -258,7 +258,7 @@ async def run() -> int:
 
 
 def show_logs(processes: Processes) -> None:
-    """Print the end of what each process logged, for the search of the cause."""
+    """Print the end of each process's log, to help find the cause."""
     for process in processes.all:
         for line in process.tail:
             print(f"    {process.name}: {line}", file=sys.stderr)

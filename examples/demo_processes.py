@@ -1,9 +1,9 @@
-"""The processes of the demonstration: started here, read line by line, and gone at the end.
+"""The processes of the demonstration: started here, read line by line, and ended here.
 
-Each process is started in a session of its own, so that Ctrl-C in a terminal reaches only the
-demonstration, which then ends everything in order. Each gets a mark in its environment, which all
-its descendants inherit: workers lead process groups of their own, and by the mark they are found
-even when the agent that started them is dead. Linux only, as the node agent is (/proc, pidfd).
+Each process runs in a new session, so Ctrl-C in a terminal reaches only the demonstration, which
+then ends everything in order. Each process has a mark in its environment that all its descendants
+inherit. Workers lead separate process groups; the mark finds them even when their agent is dead.
+Linux only, like the node agent (/proc, pidfd).
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 MARK = "RALLYPOINT_DEMO"
-# Longest line that is read; a longer one ends the demonstration instead of filling its memory.
+# Longest line that is read. A longer line ends the demonstration before it fills the memory.
 LINE_BYTES_MAX = 1_048_576
-# Of each process's standard error, this much is shown when the demonstration fails.
+# Lines of each process's standard error that are shown when the demonstration fails.
 TAIL_LINES = 15
-# How long processes may take to end after SIGTERM before they are killed: an agent first gives its
-# workers their grace.
+# How long processes may take to end after SIGTERM before they are killed. An agent first waits for
+# its workers.
 PATIENCE_S = 8.0
 # How long a killed process may take to disappear.
 GONE_LIMIT_S = 5.0
@@ -36,14 +36,14 @@ LineListener = Callable[[str, str], None]
 
 
 class DemoFailed(Exception):
-    """What should have happened did not; the text says what, in one line."""
+    """An expected event did not happen; the text says which, in one line."""
 
 
 @dataclass(slots=True)
 class Process:
     """A process that the demonstration started.
 
-    exit_code: how it is expected to end, a signal as a negative number; None: not at all yet.
+    exit_code: the expected exit code, a signal as a negative number; None: not expected to end.
     tail: the end of its standard error.
     """
 
@@ -57,7 +57,7 @@ class Process:
         return self.child.returncode is None
 
     def kill(self) -> None:
-        """Send SIGKILL to this process alone, and expect it to die of it."""
+        """Send SIGKILL to this process only; expect it to end by it."""
         self.exit_code = -signal.SIGKILL
         self.child.kill()
 
@@ -127,14 +127,14 @@ class Processes:
     async def _watch_end(self, process: Process) -> None:
         code = await process.child.wait()
         if code != process.exit_code:
-            how = f"died of signal {-code}" if code < 0 else f"ended with exit code {code}"
+            how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
             raise DemoFailed(f"{process.name} {how} unexpectedly")
 
     async def wait_gone(self, name: str = "", limit_s: float = GONE_LIMIT_S) -> None:
-        """Return when nothing is left of the named process and what it started, or of all.
+        """Wait until no descendant of the named process, or of any, is left.
 
         Raises:
-            DemoFailed: after `limit_s`; the text names what is left.
+            DemoFailed: after `limit_s`; the text names the remaining ones.
         """
         try:
             async with asyncio.timeout(limit_s):
@@ -146,7 +146,7 @@ class Processes:
             raise DemoFailed(f"left behind by {name or 'the job'}: {left or 'something'}") from None
 
     async def close(self) -> None:
-        """End whatever still runs: ask, wait, kill. Bounded, and does not raise for a survivor."""
+        """End all processes: SIGTERM, wait, SIGKILL. Bounded in time; a survivor is no error."""
         running = [process for process in self.all if process.is_running]
         for process in running:
             with suppress(ProcessLookupError):
@@ -170,7 +170,7 @@ class Processes:
         found = []
         for entry in Path("/proc").iterdir():
             if entry.name.isdecimal():
-                with suppress(OSError):  # it has ended, or belongs to somebody else
+                with suppress(OSError):  # it has ended, or belongs to another user
                     if mark in b"\0" + (entry / "environ").read_bytes():
                         found.append(int(entry.name))
         return sorted(found)

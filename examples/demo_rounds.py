@@ -1,4 +1,4 @@
-"""What the rounds of the demonstration have to be, and how they are shown. Pure."""
+"""The expected rounds of the demonstration, and their table. Pure functions."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from rallypoint.wire.durations import to_ms
 
 @dataclass(slots=True)
 class Stint:
-    """The training between two failures, as rank 0 told of it in its output.
+    """The training between two failures, from the output of rank 0.
 
     node_name: where rank 0 ran.
-    world_size: workers, as they were told.
-    resumed_step: steps that the checkpoint had; 0 for none.
+    world_size: number of workers, as in their environment.
+    resumed_step: steps in the checkpoint; 0 without one.
     last_step: the last step that was reported.
-    first_step_s: when the first one was, in seconds since the demonstration began; None until then.
+    first_step_s: time of the first step, in seconds since the demonstration began; None until then.
     """
 
     node_name: str
@@ -31,7 +31,7 @@ class Stint:
 
 @dataclass(frozen=True, slots=True)
 class ExpectedRound:
-    """What a round has to look like. node_names: sorted."""
+    """An expected round. node_names: sorted."""
 
     reason: round_pb2.RoundReason.ValueType
     node_names: tuple[str, ...]
@@ -40,7 +40,7 @@ class ExpectedRound:
 
 
 def reason_words(reason: round_pb2.RoundReason.ValueType) -> str:
-    """Return a reason as a person writes it: "worker failed"."""
+    """Return a reason in words: "worker failed"."""
     name = round_pb2.RoundReason.Name(reason).removeprefix("ROUND_REASON_")
     return name.lower().replace("_", " ")
 
@@ -48,14 +48,17 @@ def reason_words(reason: round_pb2.RoundReason.ValueType) -> str:
 def check_rounds(
     rounds: Sequence[round_pb2.RoundSummary], expected: Sequence[ExpectedRound]
 ) -> None:
-    """Compare the history of a job with what was meant to happen.
+    """Compare the history of a job with the expected rounds.
 
     Raises:
         DemoFailed: at the first difference.
     """
     found = [
         ExpectedRound(
-            round.began, tuple(sorted(round.node_names)), round.world_size, round.restart_count
+            round.begin_reason,
+            tuple(sorted(round.node_names)),
+            round.world_size,
+            round.restart_count,
         )
         for round in rounds
     ]
@@ -64,9 +67,9 @@ def check_rounds(
             text = f"round {round.number} should have {_describe(wanted)}, but has "
             raise DemoFailed(text + _describe(actual))
     if len(found) != len(expected):
-        raise DemoFailed(f"there should be {len(expected)} rounds, but there were {len(found)}")
-    if rounds[-1].ended != round_pb2.ROUND_REASON_SUCCEEDED:
-        raise DemoFailed(f"the last round ended because: {reason_words(rounds[-1].ended)}")
+        raise DemoFailed(f"expected {len(expected)} rounds, but there were {len(found)}")
+    if rounds[-1].end_reason != round_pb2.ROUND_REASON_SUCCEEDED:
+        raise DemoFailed(f"the last round ended because: {reason_words(rounds[-1].end_reason)}")
 
 
 def _describe(round: ExpectedRound) -> str:
@@ -79,7 +82,7 @@ def _describe(round: ExpectedRound) -> str:
 def check_stints(
     stints: Sequence[Stint], rounds: Sequence[round_pb2.RoundSummary], steps_per_checkpoint: int
 ) -> None:
-    """Check that every round trained, and went on from the last checkpoint of the one before.
+    """Check that every round trained and resumed from the last checkpoint of the round before.
 
     Raises:
         DemoFailed: when one did not.
@@ -116,7 +119,7 @@ def render_table(
     Args:
         rounds: the history of the job.
         stints: one per round.
-        trouble_s: for each round, when the event came that made it necessary, in seconds since the
+        trouble_s: per round, the time of the event that made it necessary, in seconds since the
             demonstration began; None for none.
     """
     rows: list[tuple[str, ...]] = [HEADINGS]
@@ -130,7 +133,7 @@ def render_table(
         rows.append(
             (
                 str(round.number),
-                reason_words(round.began),
+                reason_words(round.begin_reason),
                 ", ".join(sorted(round.node_names)),
                 str(round.world_size),
                 str(round.restart_count),

@@ -1,7 +1,7 @@
-"""What the demonstration has seen so far, and the waiting for more of it.
+"""What the demonstration has seen so far, and how it waits for more.
 
-Two sources are brought together: the lines that workers write, and the job as the coordinator's
-JobService sends it after every change. Both are told to the reader as they come.
+There are two sources: the lines that workers print, and the job, which JobService sends after every
+change. Both are shown to the reader as they arrive.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ TOLD_WAITS = frozenset(
         job_pb2.WAIT_KIND_GROWTH,
     }
 )
-"""Waits that are worth a line; the others last milliseconds."""
+"""Waits that are worth a line; all others last milliseconds."""
 
 
 def describe_end(job: job_pb2.Job) -> str:
@@ -49,14 +49,14 @@ def describe_end(job: job_pb2.Job) -> str:
 
 
 class Stage:
-    """All that has happened, as far as it was seen."""
+    """Everything that was seen so far."""
 
     def __init__(self) -> None:
         """Begin now."""
         self._began_s = time.monotonic()
         self._changed = asyncio.Event()
         self.job = job_pb2.Job()
-        """The job as last sent."""
+        """The job, as JobService sent it last."""
         self.watch_has_ended = False
         self.address: str | None = None
         """Where the coordinator listens."""
@@ -65,24 +65,24 @@ class Stage:
         self.stints: list[Stint] = []
         self.accuracy: float | None = None
         self.awaited = ""
-        """What the demonstration waits for, as `until` was told."""
+        """What `until` waits for, in words."""
 
     def now_s(self) -> float:
         """Return the seconds since the demonstration began."""
         return time.monotonic() - self._began_s
 
     def tell(self, text: str) -> None:
-        """Print one line of the narration."""
+        """Print a line with the time."""
         print(f"{self.now_s():6.1f} s  {text}", flush=True)
 
     async def until(
         self, is_so: Callable[[], bool], what: str, limit_s: float = WAIT_LIMIT_S
     ) -> None:
-        """Return when `is_so` says yes; it is asked again after everything that is seen.
+        """Wait until `is_so()` is true; it is called again after every event.
 
         Raises:
-            DemoFailed: after `limit_s`, or when the job has ended before; the text says `what` did
-                not happen, such as "node-a came".
+            DemoFailed: after `limit_s`, or when the job ends first; the text names `what` did not
+                happen, such as "node-a came".
         """
         self.awaited = what
         try:
@@ -96,7 +96,7 @@ class Stage:
             raise DemoFailed(f"{limit_s:g} s went by before {what}") from None
 
     def is_training(self, stint_count: int, steps: int = 1) -> bool:
-        """Return whether training was started so often and has taken `steps` steps since.
+        """Return whether training was started this often and has taken `steps` steps since.
 
         Raises:
             DemoFailed: when it was started more often.
@@ -135,7 +135,7 @@ class Stage:
             self._changed.set()
 
     def _take_step(self, name: str, line: str, step: int) -> None:
-        # Only rank 0 reports steps. What comes late from an earlier rank 0 counts for its own
+        # Only rank 0 reports steps. A late line of an earlier rank 0 counts for the earlier
         # stint: each agent's output is in order, and old workers end before new ones start.
         stint = next((s for s in reversed(self.stints) if s.node_name == name), None)
         if stint is None:
@@ -164,9 +164,9 @@ class Stage:
                     self._take_job(response.job)
             except grpc.aio.AioRpcError as error:
                 text = f"{error.code().name}: {error.details()}"
-                raise DemoFailed(f"the watch of the job ended with {text}") from error
+                raise DemoFailed(f"WatchJob ended with {text}") from error
         if self.job.phase != job_pb2.JOB_PHASE_CLOSED:
-            raise DemoFailed("the watch of the job ended before the job did")
+            raise DemoFailed("WatchJob ended before the job did")
         self.watch_has_ended = True
         self._changed.set()
 
@@ -181,7 +181,7 @@ class Stage:
         self._changed.set()
 
     def _tell_end(self, summary: round_pb2.RoundSummary) -> None:
-        self.tell(f"round {summary.number} has ended: {reason_words(summary.ended)}")
+        self.tell(f"round {summary.number} has ended: {reason_words(summary.end_reason)}")
         verdict = self.job.verdict
         if verdict.round == summary.number and verdict.text:
             self._tell_line("coordinator", verdict.text)

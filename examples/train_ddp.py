@@ -1,12 +1,12 @@
-"""Plain DistributedDataParallel with checkpoints, as most tutorials have it.
+"""Plain DistributedDataParallel with checkpoints, as in most tutorials.
 
-Nothing here knows which launcher has started it:
+The script runs under any launcher:
 
     torchrun --standalone --nproc-per-node 2 examples/train_ddp.py
     node-agent --standalone --nproc-per-node 2 examples/train_ddp.py
 
 It trains a small network on scikit-learn's handwritten digits. With `--checkpoint` it saves after
-every epoch, and goes on from there when it is started again, by hand or by its launcher.
+every epoch, and resumes from there when it is started again, by hand or by its launcher.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Digits = DataLoader[tuple[Tensor, ...]]
 
 
 def prepare_data(batch_size: int) -> tuple[Digits, Digits]:
-    """Return batches to train on, those of this rank, and to test with, all of them."""
+    """Return this rank's batches for training, and all batches for the test."""
     images, labels = load_digits(return_X_y=True)
     digits = TensorDataset(torch.tensor(images / 16, dtype=torch.float32), torch.tensor(labels))
     generator = torch.Generator().manual_seed(SEED)
@@ -43,7 +43,7 @@ def prepare_data(batch_size: int) -> tuple[Digits, Digits]:
 
 
 class Trainer:
-    """A model with what it is trained with, and how far that has come."""
+    """A model, its optimizer and data, and the number of epochs so far."""
 
     def __init__(self, train_loader: Digits, learning_rate: float, checkpoint: Path | None) -> None:
         self.rank = int(os.environ["RANK"])
@@ -68,7 +68,7 @@ class Trainer:
             if self.rank == 0:
                 print(f"epoch {self.epochs_run} loss {loss:.4f}", flush=True)
                 self.save()
-            dist.barrier()  # nobody is ahead of the checkpoint
+            dist.barrier()  # no rank gets ahead of the checkpoint
 
     def run_epoch(self) -> float:
         """Train for one epoch; return this rank's mean loss."""
@@ -92,7 +92,7 @@ class Trainer:
             "optimizer": self.optimizer.state_dict(),
             "epochs_run": self.epochs_run,
         }
-        # Written beside it and renamed: whoever is killed meanwhile leaves the old one whole.
+        # Written to another file and renamed: a rank that is killed leaves the old one intact.
         unfinished = self.checkpoint.with_suffix(".unfinished")
         torch.save(saved, unfinished)
         os.replace(unfinished, self.checkpoint)

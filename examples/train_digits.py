@@ -1,6 +1,6 @@
 """Train a small network on scikit-learn's handwritten digits, and survive restarts.
 
-An ordinary DDP script for CPUs (gloo). It runs under any launcher that sets torchrun's environment:
+An ordinary DDP script for CPUs (gloo), for any launcher that sets torchrun's environment:
 
     torchrun --standalone --nproc-per-node 2 --max-restarts 3 examples/train_digits.py
 
@@ -11,13 +11,13 @@ batch_size entries of the shuffle, and each rank takes those of them that are it
 may differ by one sample; the losses are weighted accordingly.
 
 Restarts. A checkpoint holds how many entries of the current epoch's shuffle are used up. After a
-restart, with as many ranks as before or not, training goes on with the next entry: fewer than
-`--steps-per-checkpoint` finished steps are repeated, and apart from that no sample of the epoch is
-left out or used twice. Rank 0 writes; the file is replaced atomically, so it is always a whole one.
-At the start every rank looks for a file, and the one with the most steps is sent to all. So the
-nodes need not share a file system, though less is lost when they do. Delete it to start anew.
+restart, with any number of ranks, training resumes with the next entry. Fewer than
+`--steps-per-checkpoint` finished steps are repeated; otherwise no sample of the epoch is left out
+or used twice. Rank 0 writes the file and replaces it atomically, so it is always complete. At the
+start every rank looks for a file, and all ranks load the one with the most steps. So the nodes need
+not share a file system, though less is lost when they do. Delete it to start over.
 
-torchrun 2.13 keeps one key-value store across restarts, in which new workers may find addresses of
+torchrun 2.13 keeps one key-value store across restarts, where new workers may find addresses of
 dead ones ("connectFullMesh failed"). TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 in its environment helps.
 """
 
@@ -135,7 +135,7 @@ def save_checkpoint(path: Path, model: nn.Module, optimizer: Optimizer, progress
 
 
 def resume(path: Path | None, model: nn.Module, optimizer: Optimizer) -> Progress:
-    """Load the newest checkpoint that any rank has, on all ranks; without one, begin."""
+    """Load the newest checkpoint of any rank on all ranks; start from zero without one."""
     content = None
     if path is not None and path.exists():
         content = torch.load(path, map_location="cpu", weights_only=True)
@@ -201,7 +201,7 @@ def train_epoch(
     dataset: TensorDataset,
     progress: Progress,
 ) -> float:
-    """Train on what is left of the epoch and move on to the next; return the mean loss."""
+    """Train on the rest of the epoch and move on to the next; return the mean loss."""
     epoch = progress.epoch
     images, labels = dataset.tensors
     sampler: DistributedSampler[tuple[Tensor, ...]] = DistributedSampler(dataset, seed=SEED)
@@ -265,7 +265,7 @@ def train(arguments: argparse.Namespace) -> None:
         save_checkpoint(arguments.checkpoint, bare_model, optimizer, progress)
     accuracy = compute_accuracy(bare_model, test_set)
     report(f"test accuracy {accuracy:.3f} after {progress.epoch - 1} epochs (restarts {restarts})")
-    # Rank 0 may host the store that the others still talk to: nobody leaves before all are done.
+    # Rank 0 may host the store that the others still talk to: no rank leaves before all are done.
     dist.barrier()
 
 

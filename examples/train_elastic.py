@@ -1,6 +1,6 @@
-"""Training that uses what `torch.distributed.elastic` offers to a script.
+"""Training with the features that `torch.distributed.elastic` offers to a script.
 
-* `@record` writes an uncaught error down, so that the launcher can say what it was.
+* `@record` writes an uncaught error to a file, so that the launcher can report it.
 * `expires` bounds every step: a worker that hangs in one is ended by its launcher, and the
   job restarts instead of standing still. The launcher has to be asked for that watchdog:
 
@@ -41,12 +41,12 @@ FEATURES, CLASSES = 16, 5
 TRAIN_SAMPLES, TEST_SAMPLES = 2048, 512
 TIMER_FILE = os.environ.get("TORCHELASTIC_TIMER_FILE")
 RESTARTS = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
-# A peer that falls silent without an end. One that dies is noticed at once.
+# For a peer that hangs. A peer that dies is noticed at once.
 SILENCE_LIMIT = timedelta(seconds=60)
 
 
 class Points(Dataset[tuple[Tensor, Tensor]]):
-    """Samples that are computed when they are asked for, in a process of the DataLoader."""
+    """Samples that are computed on demand, in a process of the DataLoader."""
 
     def __init__(self, begin: int, count: int) -> None:
         self.begin, self.count = begin, count
@@ -64,7 +64,7 @@ class Points(Dataset[tuple[Tensor, Tensor]]):
 
 @dataclass(slots=True)
 class State:
-    """All that a checkpoint holds."""
+    """Contents of a checkpoint."""
 
     model: nn.Module
     optimizer: torch.optim.Optimizer
@@ -89,7 +89,7 @@ class State:
 
 
 def bounded(limit_s: float) -> AbstractContextManager[None]:
-    """Have this worker ended if what follows takes longer, where there is a watchdog."""
+    """Have the watchdog, if there is one, end this worker if the block takes longer."""
     if not TIMER_FILE:
         return nullcontext()
     timer: AbstractContextManager[None] = expires(after=limit_s)

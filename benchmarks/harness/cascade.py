@@ -1,10 +1,10 @@
-"""A worker of verdicts.py: connected to all others, it dies as it is told, or of the death of one.
+"""A worker of verdicts.py: connected to all others, it fails as planned or because a peer fails.
 
     python cascade.py INBOX
 
-It says to INBOX (a unix datagram socket) in which round it is and where it listens, and gets the
-plan of the round back. Nothing here is feigned but the text of gloo's error, for which there would
-have to be torch: connections break because they are closed, and signals are the kernel's.
+It reports its round and its address to INBOX (a unix datagram socket) and receives the plan of the
+round. Connections really break and signals really arrive. Only the text of gloo's error is copied,
+because the real one would need torch.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def report(kind: str, **fields: object) -> None:
 
 
 def connect(server: socket.socket, ports: list[int]) -> dict[int, socket.socket]:
-    """Return a connection to every other rank; who has all of them says so to all."""
+    """Return a connection to every other rank, once all ranks have all their connections."""
     peers: dict[int, socket.socket] = {}
     for rank in range(RANK):
         peers[rank] = socket.create_connection(("127.0.0.1", ports[rank]), timeout=30)
@@ -56,7 +56,7 @@ def connect(server: socket.socket, ports: list[int]) -> dict[int, socket.socket]
 def write_record(
     kind: type[BaseException], error: BaseException, trace: TracebackType | None
 ) -> None:
-    """Leave the error file that torch's @record leaves."""
+    """Write the error file that torch's @record writes."""
     stack = "".join(traceback.format_exception(kind, error, trace))
     stamp = str(int(time.time()))  # noqa: TID251  # as torch writes it
     extra = {"py_callstack": stack, "timestamp": stamp}
@@ -67,14 +67,14 @@ def write_record(
 
 
 def hold_on(peers: dict[int, socket.socket]) -> None:
-    """Take as long for the end of the interpreter as a process does that gives a GPU back."""
+    """Take as long to exit as a process that releases a GPU."""
     for peer in peers.values():
         peer.close()
     time.sleep(TEARDOWN_S)
 
 
 def die_first(plan: dict[str, Any], peers: dict[int, socket.socket]) -> None:
-    """Be the culprit; with `early` the others see it before it is dead."""
+    """Fail first; with `early` the others notice before the process has ended."""
     kind = plan["kind"]
     if kind == "teardown":
         atexit.register(hold_on, peers)
@@ -100,7 +100,7 @@ def die_first(plan: dict[str, Any], peers: dict[int, socket.socket]) -> None:
 
 
 def use_all_memory(group: str) -> None:
-    """Die of a cgroup that is too small."""
+    """Allocate memory until the OOM killer of a small cgroup strikes."""
     with open(os.path.join(group, "cgroup.procs"), "w") as file:
         file.write(str(os.getpid()))
     kept = [bytearray(1 << 20) for _ in range(1 << 12)]
@@ -108,7 +108,7 @@ def use_all_memory(group: str) -> None:
 
 
 def follow(plan: dict[str, Any], peers: dict[int, socket.socket]) -> None:
-    """Wait for the death of another, then fail of it in one of the ways in which workers do."""
+    """Wait until a peer fails, then fail the way workers do when they lose a peer."""
     manner = plan["manners"][RANK]
     if manner["deaf"]:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -1,13 +1,13 @@
-"""A workload that counts in step and checkpoints on notice: standard library only, no torch.
+"""A workload that counts steps and checkpoints on notice: standard library only, no torch.
 
-Every rank does a step of work, then all of them meet: the step counts when everybody has come. With
-a step goes whether any rank has found a notice that its node drains; when one has, the step is
-checkpointed by all before the next begins, and the workers of the draining node leave. So the step
-that is lost is the one that somebody did and no checkpoint holds.
+In each step every rank works, then all ranks meet; a step counts when all have come. The meeting
+also says whether any rank has found a notice that its node drains. Then all ranks write a
+checkpoint before the next step, and the workers of the draining node leave. A lost step is one that
+was done and is in no checkpoint.
 
     counter.py SOCKET CHECKPOINT [stubborn]
 
-Everything is reported to SOCKET in datagrams: `start`, `step`, `left`, `signal`.
+The workload reports `start`, `step`, `left` and `signal` to SOCKET in datagrams.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pathlib import Path
 from types import FrameType
 
 WORK_S = 0.02
-"""What one step takes."""
+"""Duration of a step."""
 RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 LINE = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
 LINE.connect(sys.argv[1])
@@ -32,7 +32,7 @@ NOTICES = Path(os.environ["RALLYPOINT_NOTICE_FILE"])
 
 
 def report(kind: str, **facts: object) -> None:
-    """Say what happened, with CLOCK_MONOTONIC, which all processes of a machine share."""
+    """Report an event with the time of CLOCK_MONOTONIC, which all processes of a machine share."""
     named = {"kind": kind, "pid": os.getpid(), "rank": RANK, "at_s": time.monotonic(), **facts}
     named["round"] = int(os.environ["RALLYPOINT_ROUND"])
     named["node"] = os.environ["RALLYPOINT_NODE"]
@@ -40,17 +40,17 @@ def report(kind: str, **facts: object) -> None:
 
 
 def came(signum: int, _: FrameType | None) -> None:
-    """Report a signal; a stop ends the worker, a drain is told by the file as well."""
+    """Report a signal. A stop ends the worker; a drain is also announced by the file."""
     report("signal", signum=signum)
     if signum == signal.SIGTERM:
         os._exit(0)
 
 
 class Meeting:
-    """Where all ranks meet: rank 0 listens at the endpoint of the round, the others connect."""
+    """The meeting of all ranks: rank 0 listens at the round's endpoint, the others connect."""
 
     def __init__(self) -> None:
-        """Wait until everybody is there."""
+        """Wait until all ranks are connected."""
         endpoint = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
         self._peers: list[socket.socket] = []
         if RANK == 0:
@@ -70,15 +70,15 @@ class Meeting:
                 time.sleep(0.01)
 
     def any(self, mine: bool) -> bool:
-        """Wait for all ranks; return whether any of them said yes.
+        """Wait for all ranks; return whether any of them passed True.
 
         Raises:
-            ConnectionError: somebody is gone.
+            ConnectionError: when a rank is gone.
         """
         if RANK:
             self._peers[0].sendall(b"y" if mine else b"n")
             return self._read(self._peers[0]) == b"y"
-        # A list, so that everybody is heard.
+        # A list, so that every rank is read.
         is_any = any([mine, *[self._read(peer) == b"y" for peer in self._peers]])
         for peer in self._peers:
             peer.sendall(b"y" if is_any else b"n")
@@ -103,14 +103,14 @@ def find_drain() -> tuple[bool, bool]:
 
 
 def save(step: int) -> None:
-    """Write the checkpoint as a whole."""
+    """Replace the checkpoint atomically."""
     fresh = CHECKPOINT.with_suffix(f".{RANK}")
     fresh.write_text(str(step))
     os.replace(fresh, CHECKPOINT)
 
 
 def count(step: int) -> None:
-    """Count on from `step`, until a peer is gone."""
+    """Count from `step` on, until a peer is gone."""
     meeting = Meeting()
     while True:
         time.sleep(WORK_S)
@@ -121,7 +121,7 @@ def count(step: int) -> None:
         if is_told:
             if RANK == 0:
                 save(step)
-            meeting.any(False)  # the checkpoint is complete when everybody has seen it
+            meeting.any(False)  # the checkpoint is complete when all ranks have seen it
             if is_here and not IS_STUBBORN:
                 report("left", step=step)
                 os._exit(0)

@@ -1,4 +1,4 @@
-"""What `failures` measures, what it may be at most, and how it is shown. Times in ms."""
+"""Results of failures.py: percentiles, targets and tables. Times in ms."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from fleet import Aftermath
+from harness.fleet import Aftermath
 
 
 class Event(StrEnum):
@@ -28,7 +28,7 @@ LEASE_MS, GRACE_MS, BEYOND_MS = 5_000, 500, 250
 
 
 def bar_ms(launcher: Launcher, event: Event, agents: int) -> int | None:
-    """Return what the p99 of the stop may be at most, or None."""
+    """Return the target for the p99 of the stop, or None."""
     if launcher is not Launcher.RALLYPOINT:
         return None
     if event is Event.WORKER_KILLED:
@@ -97,7 +97,7 @@ def summarize(series: Series) -> list[dict[str, object]]:
 
 
 def render_rows(rows: list[dict[str, object]]) -> list[str]:
-    lines = ["| agents | launcher | event | until | p50 | p99 | min-max | bar | met |"]
+    lines = ["| agents | launcher | event | until | p50 | p99 | min-max | target | met |"]
     lines.append("|---|---|---|---|---|---|---|---|---|")
     for row in rows:
         figures = ["-", "-", f"not in {row['unnoticed']} of {row['unnoticed']}"]
@@ -114,7 +114,7 @@ def render_rows(rows: list[dict[str, object]]) -> list[str]:
 
 
 def render_stages(all_series: list[Series]) -> list[str]:
-    """Return where the time goes: the medians of every stage, in ms after the event."""
+    """Return the median of every stage, in ms after the event."""
     lines = ["| agents | launcher | event | first SIGTERM | last | first start | last |"]
     lines.append("|---|---|---|---|---|---|---|")
     for series in all_series:

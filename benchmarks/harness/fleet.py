@@ -1,7 +1,7 @@
-"""One long-lived job of N agents with one worker each, under either launcher: made, harmed, mended.
+"""A long-lived job of N agents with one worker each, under either launcher.
 
-The workers do nothing but leave stamps (see `stamps`). The job may do without one node, so that
-the survivors of a node's death go on, and grows again at once when another one comes.
+The workers only leave stamps (see `stamps`). The job can do without one node, so the survivors of a
+node's death continue, and it grows again at once when another node comes.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from stamps import Stamp, Stamps
-from trial import WAIT_LIMIT_S, MeasurementFailed, Process, Trial, read_parent_and_start
+from harness.stamps import Stamp, Stamps
+from harness.trial import WAIT_LIMIT_S, MeasurementFailed, Process, Trial, read_parent_and_start
 
 START_LIMIT_S = 180.0
-"""Longest wait for the first round: a hundred agents on two cores import gRPC for half of it."""
+"""Longest wait for the first round. A hundred agents on two cores import gRPC for half of it."""
 MANY = "100000"
-"""A budget that no measurement spends."""
+"""More restarts than any measurement uses."""
 _LISTEN = "0A"
-"""A listening socket's state in /proc/net/tcp."""
-# What would make a job hesitate after many failures is off: each is to be treated as the first.
+"""State of a listening socket in /proc/net/tcp."""
+# No pauses or limits after repeated failures: each failure is treated like the first.
 AGENT_FLAGS = [
     *("--max-restarts", MANY, "--max-reformations", MANY),
     *("--restart-backoff", "0", "--crash-loop", "0", "--quarantine-after", "0"),
@@ -37,7 +37,7 @@ AGENT_FLAGS = [
 
 @dataclass(frozen=True, slots=True)
 class Aftermath:
-    """What a failure led to, in CLOCK_MONOTONIC ns; both in order of time.
+    """What followed a failure, in CLOCK_MONOTONIC ns; both in order of time.
 
     terms: SIGTERM reached a worker, one per worker that was to get it.
     starts: a worker of the next round started, one per worker; empty when nothing happened in time.
@@ -99,7 +99,7 @@ class Fleet:
         return self._names.pop(pid)
 
     def await_round(self, world_size: int, limit_s: float = WAIT_LIMIT_S) -> Aftermath:
-        """Wait for a new round of this size; it is the one that runs from now on."""
+        """Wait until a new round of this size runs."""
         return self.observe((), world_size, limit_s)
 
     def observe(
@@ -107,9 +107,9 @@ class Fleet:
     ) -> Aftermath:
         """Wait until the workers `expected` got SIGTERM and a new round of this size runs.
 
-        Returns: an empty aftermath when nothing at all happened within the limit.
+        Returns: an empty aftermath when nothing happened within the limit.
 
-        Raises: MeasurementFailed when only a part of it happened.
+        Raises: MeasurementFailed when only some workers followed.
         """
         terms: dict[int, int] = {}
         started: dict[int, Stamp] = {}
@@ -138,7 +138,7 @@ class OurFleet(Fleet):
 
     def __init__(self, trial: Trial, size: int) -> None:
         super().__init__(trial, size)
-        command = ["coordinator", "--host", "127.0.0.1", "--port", "0"]
+        command = ["coordinator", "--host=127.0.0.1", "--port=0", "--log-format=json"]
         self.coordinator = trial.start(command, stdout=subprocess.PIPE)
         self.address = trial.read_address(self.coordinator)
         self.job_id = f"fleet-{os.getpid()}"
@@ -152,7 +152,7 @@ class OurFleet(Fleet):
         """Return how often each event is in the coordinator's log so far."""
         found: dict[str, int] = {}
         for line in self.trial.log(self.coordinator).read_text().splitlines():
-            if line.startswith("{") and line.endswith("}"):  # the last one may be half written
+            if line.startswith("{") and line.endswith("}"):  # the last line may be incomplete
                 event = str(json.loads(line)["event"])
                 found[event] = found.get(event, 0) + 1
         return found
@@ -174,7 +174,7 @@ class TorchrunFleet(Fleet):
         return ["torchrun", *nodes, *meeting, "--max-restarts", MANY, "--no-python"]
 
     def holds_store(self, agent: int) -> bool:
-        """Return whether there is no job without this agent: it listens where all meet."""
+        """Return whether the job depends on this agent, which hosts the store."""
         sockets = {
             row.split()[9]
             for table in ("tcp", "tcp6")

@@ -1,10 +1,10 @@
-"""The least that a coordinator could cost: a grpc.aio server that only counts and answers bytes.
+"""A floor for the coordinator's cost: a grpc.aio server that only counts messages and sends bytes.
 
-It speaks to the same agents and answers with copies of what a real coordinator sent, so both ends
-exchange the same number of messages of the same sizes, and the agents do the same work. Of what
-comes it reads the first byte only: Hello brings a Welcome; when all have come, all get a Run. A
-failure sends a Stop to all; when all are ready again, all get the next Run. Heartbeats are
-answered.
+It serves the same agents and answers with copies of what a real coordinator sent. So both ends
+exchange the same number of messages of the same sizes, and the agents do the same work. The server
+reads only the first byte of a message. It answers Hello with Welcome, and sends all agents a Run
+when all have come. After a failure it sends Stop to all, and the next Run when all are ready again.
+It answers heartbeats.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Workers that say when they started and when SIGTERM reached them, at the least cost there is.
+"""Workers that report when they started and when SIGTERM reached them, at the least possible cost.
 
-A worker's first statement reads CLOCK_MONOTONIC, which all processes of a machine share. It imports
-only what is compiled into the interpreter, blocks SIGTERM and waits for it, so that the stamp is
-taken the moment that the kernel wakes it; then it is gone at once, because 64 interpreters that
-clean up would keep the cores from those that have yet to stamp. Stamps are lines of one length in a
-named pipe: written whole or not at all, in a buffer that holds a thousand. So nobody polls, nobody
-waits for the reader, and the time that a stamp travels is not counted.
+A worker's first statement reads CLOCK_MONOTONIC, which all processes of a machine share. The worker
+imports only modules that are compiled into the interpreter. It blocks SIGTERM and waits for it, so
+it takes the stamp as soon as the kernel wakes it. Then it exits at once: 64 interpreters that clean
+up would take the cores from workers that still have to stamp. Stamps are lines of one length in a
+named pipe, which are written whole or not at all; the pipe holds a thousand. So nothing polls, no
+worker waits for the reader, and the time that a stamp travels does not count.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ class Stamp:
 
 
 class Stamps:
-    """Where all workers of one job leave their stamps."""
+    """The pipe for the stamps of all workers of a job."""
 
     def __init__(self, folder: Path) -> None:
-        """Make the pipe and the worker's script in a folder of the caller's."""
+        """Create the pipe and the worker's script in `folder`."""
         script, pipe = folder / "stamping.py", folder / "stamps"
         script.write_text(_WORKER_SOURCE)
         os.mkfifo(pipe)
-        # For writing, too: so the pipe never ends while no worker has it open.
+        # Open for writing too, so that the pipe does not end while no worker has it open.
         self._fd = os.open(pipe, os.O_RDWR)
         self.command = [sys.executable, "-I", "-S", str(script), str(pipe)]
         """A worker's program with its arguments."""

@@ -1,4 +1,4 @@
-"""Simulated agents: real gRPC streams that speak the contract, without processes behind them."""
+"""Simulated agents: real gRPC streams that speak the protocol, without processes behind them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ METHOD = "/rallypoint.v1.AgentService/Session"
 MARKS = {"hello": b"H", "heartbeat": b"B", "ready": b"R", "started": b"S", "exited": b"E"}
 """First byte of each kind of message to a server that parses nothing."""
 SIGNS_OF_LIFE = ("heartbeat", "acknowledgement")
-"""They come by the clock: how many fall into a round depends on how long it takes."""
+"""Sent by the clock: how many fall into a round depends on its duration."""
 
 
 @dataclass(slots=True)
@@ -28,7 +28,7 @@ class Traffic:
     """Messages and bytes of both directions, without gRPC's own framing."""
 
     counts: dict[str, int] = field(default_factory=dict)
-    """How many there were of each kind; a desired state is `run`, `stop`, `standby`, …"""
+    """Number of messages of each kind; a desired state is `run`, `stop`, `standby`, …"""
     sizes: dict[str, int] = field(default_factory=dict)
     samples: dict[str, bytes] = field(default_factory=dict)
     """The last one of each kind."""
@@ -40,22 +40,22 @@ class Traffic:
         self.samples[kind] = message
 
     def clear(self) -> None:
-        """Begin to count anew."""
+        """Start counting from zero."""
         self.counts.clear()
         self.sizes.clear()
 
 
 @dataclass(slots=True)
 class SimulatedAgent:
-    """One agent that obeys at once."""
+    """An agent that does at once what the coordinator wants."""
 
     number: int
     nodes: int
     traffic: Traffic
     on_run: Callable[[], None]
-    """Called when a Run has come."""
+    """Called when a Run has arrived."""
     marked: bool
-    """Put a mark in front of each message, for a server that parses nothing."""
+    """Put a mark before each message, for a server that parses nothing."""
     session_id: str = field(default_factory=lambda: secrets.token_hex(16))
     sequence: int = 0
     epoch: int = 0
@@ -64,7 +64,7 @@ class SimulatedAgent:
     interval_s: float = 1.0
     call: Any = None
     writing: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """A stream takes one write at a time."""
+    """A stream allows one write at a time."""
 
     def hello(self) -> agent_pb2.SessionRequest:
         """Return the first message."""
@@ -72,7 +72,7 @@ class SimulatedAgent:
             min_nodes=self.nodes,
             max_nodes=self.nodes,
             max_restarts=1_000,
-            grace=to_duration(10_000),
+            shutdown_timeout=to_duration(10_000),
             restart_backoff=to_duration(0),
         )
         hello = agent_pb2.Hello(
@@ -136,7 +136,7 @@ class SimulatedAgent:
 
     async def fail(self) -> None:
         """Report that the node's worker was killed."""
-        exit = node_pb2.WorkerExit(signal=9, ran=to_duration(1_000))
+        exit = node_pb2.WorkerExit(signal=9, run_time=to_duration(1_000))
         worker = node_pb2.Worker(local_rank=0, pid=1, exit=exit)
         exited = agent_pb2.Exited(round=self.round, workers=[worker])
         await self.say(agent_pb2.SessionRequest(exited=exited))
@@ -162,5 +162,5 @@ class SimulatedAgent:
 
 
 def open_channel(port: int) -> grpc.aio.Channel:
-    """Return a channel with a connection of its own."""
+    """Return a channel with a separate connection."""
     return grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=client_options())

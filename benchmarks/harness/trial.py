@@ -1,7 +1,7 @@
-"""One job under one launcher: its processes, its workers' reports, and the end of both.
+"""One job under one launcher: its processes, the reports of its workers, and the end of both.
 
-Nothing here knows which launcher runs. Everything that is waited for is an event (a datagram from a
-worker, a pidfd of a launcher), every wait is bounded, and what was started is gone afterwards.
+This module does not know which launcher runs. It waits for events only (a datagram of a worker, a
+pidfd of a launcher), every wait has a limit, and no process that it started is left afterwards.
 """
 
 from __future__ import annotations
@@ -21,11 +21,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-# Longest wait for what a launcher owes us. A recovery takes seconds; a minute means it never will.
+from harness.installed import clean_environment
+
+# Longest wait for a launcher. A recovery takes seconds; after a minute it will not come.
 WAIT_LIMIT_S = 60.0
 # How long a launcher may take to end after SIGTERM before it is killed.
 GRACE_S = 10.0
-# Of each process's output, this much is shown when a measurement fails.
+# Bytes of each process's output that are shown when a measurement fails.
 LOG_TAIL_BYTES = 4000
 
 WORKER_SOURCE = """\
@@ -40,7 +42,7 @@ inbox.recv(16)
 
 
 class MeasurementFailed(Exception):
-    """What was awaited did not happen; the text says what."""
+    """An expected event did not happen; the text says which."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +67,6 @@ class Process:
     name: str
     popen: subprocess.Popen[bytes]
     pidfd: int
-
-
-def _environment() -> dict[str, str]:
-    """Return the environment of both launchers: an installed program has its bytecode cached."""
-    unwanted = {"PYTHONDONTWRITEBYTECODE"}
-    return {name: value for name, value in os.environ.items() if name not in unwanted}
 
 
 def read_parent_and_start(pid: int) -> tuple[int, int]:
@@ -107,12 +103,12 @@ def measure_memory(root: int, workers: Iterable[int]) -> float:
 
 
 class Trial:
-    """One job under one launcher: starts it, hears its workers, and leaves nothing behind."""
+    """One job under one launcher: starts it, collects reports, and leaves no process behind."""
 
     def __init__(self) -> None:
         self._directory = tempfile.TemporaryDirectory(prefix="launch-")
         self.folder = Path(self._directory.name)
-        """Where logs are, and whatever else is to be gone afterwards."""
+        """Folder for logs and other files, removed afterwards."""
         self._inbox = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._inbox.bind(str(self.folder / "inbox"))
         self._processes: list[Process] = []
@@ -134,7 +130,7 @@ class Trial:
         self._directory.cleanup()
 
     def start(self, command: list[str], *, stdout: int | None = None) -> Process:
-        """Start a command that lies next to this interpreter, in a process group of its own."""
+        """Start a command beside this interpreter, in a new process group."""
         name = f"{len(self._processes)}-{command[0]}"
         binary = Path(sys.executable).with_name(command[0])
         with self._log(name).open("wb") as log:
@@ -145,7 +141,7 @@ class Trial:
                     stdout=log if stdout is None else stdout,
                     stderr=log,
                     start_new_session=True,
-                    env=_environment(),
+                    env=clean_environment(),
                 )
             except OSError as error:
                 raise MeasurementFailed(f"cannot start {binary}: {error.strerror}") from error
@@ -167,7 +163,7 @@ class Trial:
         line, deadline = b"", time.monotonic() + WAIT_LIMIT_S
         while not line.endswith(b"\n"):
             if not select.select([pipe], [], [], max(0.0, deadline - time.monotonic()))[0]:
-                raise MeasurementFailed("the coordinator did not say where it listens")
+                raise MeasurementFailed("the coordinator did not print its address")
             byte = os.read(pipe.fileno(), 1)
             if not byte:
                 raise MeasurementFailed("the coordinator ended before it listened")
@@ -209,17 +205,17 @@ class Trial:
         return Stamp(rank, world_size, pid, clock_ns, address)
 
     def release(self, stamps: Iterable[Stamp], launchers: Iterable[Process]) -> None:
-        """Let the workers exit with 0, and see their launchers do the same."""
+        """Let the workers exit with 0; check that their launchers do the same."""
         for stamp in stamps:
             self._inbox.sendto(b"exit", stamp.address)
         for process in launchers:
             if not select.select([process.pidfd], [], [], WAIT_LIMIT_S)[0]:
-                raise MeasurementFailed(f"{process.name} goes on after its workers ended")
+                raise MeasurementFailed(f"{process.name} still runs after its workers ended")
             if process.popen.wait() != 0:
                 raise MeasurementFailed(f"{process.name} exited with {process.popen.returncode}")
 
     def _end_all(self) -> None:
-        """TERM to every group, a grace, KILL to every group, and to whatever has left its group."""
+        """Send SIGTERM to every group, wait, send SIGKILL to every group and to leftovers."""
         leftovers = dict(self._workers)
         alive = [process for process in self._processes if process.popen.poll() is None]
         for process in alive:
@@ -228,7 +224,7 @@ class Trial:
         deadline = time.monotonic() + GRACE_S
         for process in alive:
             select.select([process.pidfd], [], [], max(0.0, deadline - time.monotonic()))
-            # Not reaped yet, so that nobody else can have got its number.
+            # Not reaped yet, so its pid has not been reused.
             os.killpg(process.popen.pid, signal.SIGKILL)
             process.popen.wait()
         for pid, started in leftovers.items():

@@ -1,4 +1,4 @@
-"""What end-to-end tests share: a coordinator for all of them, and a world for each."""
+"""What end-to-end tests share: a coordinator for all tests, and a world for each."""
 
 import signal
 from collections.abc import Iterator
@@ -8,13 +8,13 @@ import pytest
 
 pytest.register_assert_rewrite("support.scenarios")
 
-from support.commands import Command  # noqa: E402  # after the line above
-from support.world import World  # noqa: E402
+from support.processes.commands import Command  # noqa: E402  # after the line above
+from support.processes.world import NEW, World  # noqa: E402
 
 
 @pytest.fixture(scope="session", autouse=True)
 def no_nohup() -> Iterator[None]:
-    """Agents start with SIGHUP as it is on a terminal, also where the tests run under nohup."""
+    """Agents start with the default SIGHUP, even if the tests run under nohup."""
     before = signal.signal(signal.SIGHUP, lambda *_: None)  # what is handled is reset by exec
     yield
     signal.signal(signal.SIGHUP, before)
@@ -28,11 +28,16 @@ def shared_world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 @pytest.fixture(scope="session")
 def shared_coordinator(shared_world: World) -> Command:
-    """A coordinator for every test that does not harm it: each has a job of its own.
+    """A coordinator for every test that does not harm it. Each test has a separate job."""
+    return shared_world.coordinator(0, *NEW)
 
-    One for all, because a coordinator without memory seals nothing in its first 2.5 s.
-    """
-    return shared_world.coordinator(port=0)
+
+@pytest.fixture
+def tmp_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a short name: paths of sockets end at 107 bytes, and the agents make some."""
+    folder = tmp_path_factory.mktemp("t")
+    print(f"the files of this test: {folder}")  # shown when it fails
+    return folder
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Explore a small world whole: `python tests/sim/explore.py --nodes 2 --depth 12`.
+"""Explore a small world completely: `python tests/sim/explore.py --nodes 2 --depth 12`.
 
 `run.py` draws long histories of large worlds; this looks at every history of a small one: every
 order in which messages arrive, every instant at which one of a few things may go wrong. A broken
@@ -15,13 +15,13 @@ ROOT = Path(__file__).parents[2]
 if __package__ in (None, ""):
     sys.path[0] = str(ROOT / "tests")
 
-from sim.bugs import BUGS, planted  # noqa: E402  # after the path is set
-from sim.search import Found, Search  # noqa: E402  # the same
-from sim.small import Bounds, Mishap  # noqa: E402  # the same
+from sim.seeds.bugs import BUGS, planted  # noqa: E402  # after the path is set
+from sim.small.search import Found, Search  # noqa: E402  # the same
+from sim.small.small import Bounds, Mishap  # noqa: E402  # the same
 
 
 def main() -> int:
-    """Explore what was asked for; return 1 if a rule was broken."""
+    """Explore as the arguments say; return 1 if a rule was broken."""
     usual = Bounds()
     parser = argparse.ArgumentParser(description="explore a small world whole")
     parser.add_argument("--nodes", type=int, default=usual.nodes)
@@ -66,7 +66,7 @@ def main() -> int:
 
 
 def describe(found: Found) -> str:
-    """Return what came of an exploration, as a line or two."""
+    """Return the result of an exploration, as a line or two."""
     if found.rule:
         end = f"broken: {found.failure}"
     elif found.is_exhausted:

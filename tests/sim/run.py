@@ -1,6 +1,6 @@
 """Run the simulation from the command line: `python tests/sim/run.py --seeds 0:1000`.
 
-One failing seed says all: `--seeds 17 --trace` prints its history. `--faults crash,partition` and
+One failing seed is enough: `--seeds 17 --trace` prints its history. `--faults crash,partition` and
 `--option nodes_max=3` set what every seed would else draw for itself.
 """
 
@@ -16,15 +16,15 @@ ROOT = Path(__file__).parents[2]
 if __package__ in (None, ""):
     sys.path[0] = str(ROOT / "tests")
 
-from sim.campaign import Summary, run_seed, run_seeds  # noqa: E402  # after the path is set
-from sim.coverage import EXPECTED  # noqa: E402  # the same
-from sim.world import World  # noqa: E402  # the same
+from sim.seeds.campaign import Summary, run_seed, run_seeds  # noqa: E402  # after the path is set
+from sim.seeds.coverage import EXPECTED  # noqa: E402  # the same
+from sim.world.world import World  # noqa: E402  # the same
 
 FAILURES_SHOWN_MAX = 20
 
 
 def main() -> int:
-    """Run the seeds that were asked for; return 1 if any failed."""
+    """Run the given seeds; return 1 if any failed."""
     parser = argparse.ArgumentParser(description="simulate the cores of coordinator and agents")
     parser.add_argument("--seeds", default="0:1000", help="one seed, or first:end (default 0:1000)")
     parser.add_argument("--processors", type=int, default=os.cpu_count() or 1)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from sim.bugs import BUGS, planted
 from sim.explore import describe
-from sim.search import Search
-from sim.small import Bounds, Mishap
+from sim.seeds.bugs import BUGS, planted
+from sim.small.search import Search
+from sim.small.small import Bounds, Mishap
 
 WHOLE = {
     "one node, one mishap": Bounds(nodes=1, min_nodes=1, depth=60, is_running=True),
     "two nodes, all goes well": Bounds(depth=60, faults=0),
-    "a late node is taken in": Bounds(min_nodes=1, late=1, depth=28, faults=0),
+    "a late node joins": Bounds(min_nodes=1, late=1, depth=28, faults=0),
     "two nodes, one mishap": Bounds(depth=8, is_running=True),
     "a node drains": Bounds(
         min_nodes=1, drain_ms=2_000, depth=9, is_running=True, kinds=frozenset({Mishap.DRAIN})
@@ -27,6 +27,9 @@ WHOLE = {
         nodes=3, min_nodes=2, depth=10, is_running=True, kinds=frozenset({Mishap.FAIL})
     ),
 }
+
+LARGE = frozenset({"two nodes, fenced, one falls silent", "three nodes, a worker fails"})
+"""Worlds that take long."""
 
 HUNTS = {
     "forget to check the connection": Bounds(is_running=True),
@@ -64,7 +67,10 @@ HUNTS = {
 """Where each bug shows: the small world that is explored for it."""
 
 
-@pytest.mark.parametrize("name", WHOLE)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.long] if name in LARGE else []) for name in WHOLE],
+)
 def test_small_world_is_safe_in_every_order(name: str) -> None:
     """No order of messages and no instant of a mishap breaks a rule or leaves an agent waiting."""
     found = Search(WHOLE[name]).run()

@@ -1,1 +1,2 @@
-"""The node agent: owns the worker processes of one node and does what the coordinator decides."""
+"""The node agent: owns the worker processes of one node and carries out the coordinator's
+decisions."""

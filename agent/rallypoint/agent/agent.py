@@ -1,7 +1,7 @@
-"""One agent: the core, with the link and the supervisor around it, in one event loop.
+"""The shell of an agent's core: it owns the state, posts inputs and carries out effects.
 
-Inputs are posted from wherever they happen and taken one after the other; what the core wants done
-is done at once, since nothing that the agent does blocks.
+Everything happens in one event loop. Inputs are queued and applied one by one; the effects of one
+are carried out before the next is applied.
 """
 
 from __future__ import annotations
@@ -10,147 +10,106 @@ import asyncio
 import signal
 import time
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass, field
 
-from rallypoint.agent.address import PortReserver
-from rallypoint.agent.core import inputs
-from rallypoint.agent.core.model import (
-    STOPPING_STAGES,
-    AgentState,
-    GoodbyeKind,
-    Held,
-    Report,
-)
+from rallypoint.agent.core import effects, inputs
+from rallypoint.agent.core.held_round import HeldRound
+from rallypoint.agent.core.reports import Report
+from rallypoint.agent.core.state import AgentState
 from rallypoint.agent.core.step import next_deadline_ms, step
-from rallypoint.agent.environ import Launch
-from rallypoint.agent.events import EventLog
-from rallypoint.agent.last_round import LastRound, last_round
-from rallypoint.agent.link import FAREWELL_S_MAX, USAGE_EXIT_CODE, Link
-from rallypoint.agent.output.console import Consoles
-from rallypoint.agent.output.destinations import OutputSpec
-from rallypoint.agent.output.log_folder import LogFolder
-from rallypoint.agent.output.outputs import WorkerOutputs
-from rallypoint.agent.output.plugin import LogsPlugin, PluginSpec
-from rallypoint.agent.process import WorkerHost, become_subreaper
-from rallypoint.agent.supervisor import Supervisor
-from rallypoint.agent.timers import TimerFileRefused
-from rallypoint.agent.translate import fill_snapshot, parse_desired, parse_notices
+from rallypoint.agent.machine.ports import PortReserver
+from rallypoint.agent.session.link import Link
+from rallypoint.agent.session.session_log import SessionLog
+from rallypoint.agent.session.translate import fill_snapshot, parse_desired, parse_notices
+from rallypoint.agent.settings import Listener, Settings
+from rallypoint.agent.torchelastic.last_round import last_round
+from rallypoint.agent.workers.supervisor import Supervisor
+from rallypoint.base.limits import PROTOCOL_VERSION
+from rallypoint.base.log import get_logger
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
-from rallypoint.v1 import job_pb2
-from rallypoint.wire.log import get_logger
 
 log = get_logger()
 
-PROTOCOL_VERSION = 1
 
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """How an agent is started."""
-
-    coordinator: str
-    """host:port"""
-    job_id: str
-    spec: job_pb2.JobSpec
-    workers: int
-    role: str
-    node_name: str
-    node_name_explicit: bool
-    node_rank: int | None
-    address: str
-    host_name: str
-    """For people who read a report."""
-    labels: dict[str, str]
-    launch_id: str
-    launch: Launch
-    output: OutputSpec
-    logs_plugin: PluginSpec | None
-    """Says where output goes; None: `output` does."""
-    grace_ms: int
-    drain_ms: int
-    """How long workers may go on after a SIGTERM to the agent."""
-    drain_signal: int
-    coordinator_timeout_ms: int
-    fence_ms: int
-    """How long workers may live without a confirmed heartbeat; 0: for ever."""
-    signals: tuple[signal.Signals, ...]
-    """What the agent handles, for its workers; every other signal acts as it does by itself."""
-    incarnation: str
-    """32 hexadecimal digits, drawn once per process."""
-    environment: dict[str, str]
-    """What workers inherit: the agent's own, as it was started, with its mark."""
-
-
-@dataclass(slots=True)
-class Listener:
-    """What the agent tells the person who started it; nothing here may block for long."""
-
-    finished: Callable[[agent_pb2.Finished, LastRound], None]
-    """How the run has ended, and what became of the workers here."""
-    waiting: Callable[[job_pb2.Waiting], None]
-    disconnected: Callable[[str, float], None]
-    """Why, and for how many seconds the agent goes on trying."""
-    events: EventLog | None = None
-    """Records what torch's agent would; None when nobody wants to know."""
-
-
-@dataclass(slots=True)
 class Agent:
-    """The shell of an agent's core."""
+    """One agent. `life.live` gives it a link and a supervisor."""
 
-    settings: Settings
-    listener: Listener
-    consoles: Consoles
-    state: AgentState
-    node_name: str
-    ports: PortReserver
-    run_number: int = 0
-    coordinator_id: str = ""
-    coordinator_durable: bool = False
-    exit_code: int | None = None
-    exit_text: str = ""
-    link: Link = field(init=False)
-    supervisor: Supervisor = field(init=False)
-    _pending: deque[inputs.Input] = field(default_factory=deque)
-    _is_stepping: bool = False
-    _timer: asyncio.TimerHandle | None = None
-    _done: asyncio.Event = field(default_factory=asyncio.Event)
-    _quiet: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set while nothing is left to report, or nobody is there to report it to."""
-    _told_away: bool = False
-    _reached: str = ""
-    """What is still to be logged of the last Welcome."""
-    _is_spare: bool = False
-    _last_held: Held | None = None
-    """The last round that was held, as it was last."""
-    _told_notices: set[tuple[str, str]] = field(default_factory=set)
+    link: Link
+    supervisor: Supervisor
 
-    # --- the owner's loop ---
+    def __init__(
+        self, settings: Settings, listener: Listener, ports: PortReserver, now_ms: int
+    ) -> None:
+        """Begin at `now_ms` without a session; `live` runs the agent and finally closes `ports`."""
+        self.settings = settings
+        self.listener = listener
+        self.ports = ports
+        self.state = AgentState(
+            workers=settings.workers,
+            shutdown_timeout_ms=settings.shutdown_timeout_ms,
+            drain_ms=settings.drain_ms,
+            drain_signal=settings.drain_signal,
+            coordinator_timeout_ms=settings.coordinator_timeout_ms,
+            fence_ms=settings.fence_ms,
+            away_since_ms=now_ms,
+        )
+        self.log = SessionLog(
+            settings.coordinator,
+            settings.job_id,
+            settings.node_name,
+            is_standalone=settings.is_standalone,
+        )
+        self.run_number = 0
+        self.coordinator_id = ""
+        self.coordinator_durable = False
+        self.exit_code: int | None = None
+        """Set when the agent is done."""
+        self.exit_text = ""
+        self.done = asyncio.Event()
+        """Set when the core wants the agent to exit."""
+        self.reported = asyncio.Event()
+        """Set while every report is acknowledged, or there is no session."""
+        self._pending: deque[inputs.Input] = deque()
+        self._is_stepping = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._last_held: HeldRound | None = None
+        """The last round that was held, in its last state."""
+
+    # --- the loop ---
 
     def now_ms(self) -> int:
         """Return the agent's clock."""
         return time.monotonic_ns() // 1_000_000
 
-    def post(self, said: inputs.Input) -> None:
-        """Take an input; one that comes while another is taken waits its turn."""
-        self._pending.append(said)
+    @property
+    def node_name(self) -> str:
+        """The node's name, as the coordinator knows it."""
+        return self.log.node_name
+
+    def post(self, input: inputs.Input) -> None:
+        """Apply an input; an input posted meanwhile waits."""
+        self._pending.append(input)
         if self._is_stepping:
             return
         self._is_stepping = True
         try:
             while self._pending:
-                self.state, effects = step(self.state, self._pending.popleft(), self.now_ms())
-                for effect in effects:
+                self.state, todo = step(self.state, self._pending.popleft(), self.now_ms())
+                for effect in todo:
                     self._do(effect)
                 self._remember_held()
         finally:
             self._is_stepping = False
         if self.state.reports and self.state.away_since_ms is None:
-            self._quiet.clear()
+            self.reported.clear()
         else:
-            self._quiet.set()
+            self.reported.set()
         self._set_timer()
+
+    def stop_timer(self) -> None:
+        """Cancel the timer of the next deadline."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def _remember_held(self) -> None:
         if self.state.held is not None:
@@ -159,55 +118,59 @@ class Agent:
             self.listener.events.saw(self.state.held)
 
     def _set_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self.stop_timer()
         due_ms = next_deadline_ms(self.state)
         if due_ms is not None:
             delay_s = max(0.0, (due_ms - self.now_ms()) / 1000 + 0.001)
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(delay_s, self.post, inputs.TimePassed())
 
-    def _do(self, effect: inputs.Effect) -> None:  # noqa: C901  # one flat case per effect
+    def _do(self, effect: effects.Effect) -> None:  # noqa: C901  # one flat case per effect
         match effect:
-            case inputs.StartWorkers(order=order):
+            case effects.StartWorkers(order=order):
                 self.supervisor.start(order)
-                self._tell_reached()
-                log.info(
-                    "round_began",
-                    round=order.number,
-                    ranks=f"{order.first_rank}-{order.first_rank + order.local_world_size - 1}",
-                    world_size=order.world_size,
-                    restarts=f"{order.restart_count} of {order.max_restarts}",
-                )
-            case inputs.SignalWorkers(signum=signum):
+                self.log.round_began(order)
+            case effects.SignalWorkers(signum=signum):
                 self.supervisor.signal(signum)
-            case inputs.ForwardSignal(signum=signum, round=number):
+            case effects.ForwardSignal(signum=signum, round=number):
                 self._forward(signal.Signals(signum).name, signum, number)
-            case inputs.TellWorkers(round=number, notices=notices):
+            case effects.WriteNotices(round=number, notices=notices):
                 self.supervisor.tell(number, notices, self.node_name)
-            case inputs.Sweep(token=token):
+            case effects.Sweep(token=token):
                 self.supervisor.sweep(token)
-            case inputs.ArmFence(at_ms=at_ms):
+            case effects.ArmFence(at_ms=at_ms):
                 self.supervisor.arm_fence(at_ms)
-            case inputs.FenceFell(round=number, silent_ms=silent_ms):
-                log.warning("fence_fell", round=number, silent_ms=silent_ms)
-            case inputs.ReservePort():
+            case effects.LogFence(round=number, unconfirmed_ms=unconfirmed_ms):
+                log.warning("fence_enforced", round=number, unconfirmed_ms=unconfirmed_ms)
+            case effects.ReservePort():
                 self.post(inputs.PortReserved(self.ports.reserve()))
-            case inputs.SendReports():
+            case effects.SendReports():
                 self.link.wake()
-            case inputs.Exit(code=code, text=text):
+            case effects.Exit(code=code, text=text):
                 self.exit_code, self.exit_text = code, text
-                self._done.set()
+                self.done.set()
 
     def _forward(self, name: str, signum: int, number: int | None) -> None:
         if number is None:
-            log.info("signal_unheard", signal=name, why="no workers run that could be told")
+            log.info("signal_not_forwarded", signal=name, why="no workers run")
             return
         self.supervisor.forward(signum)
         log.info("signal_forwarded", signal=name, round=number)
 
-    # --- what the link asks and says ---
+    def is_wanted(self, number: int) -> bool:
+        """Return whether the workers of this round have to start or keep running."""
+        held = self.state.held
+        return held is not None and held.number == number and not held.is_stopping
+
+    def variables(self) -> tuple[tuple[str, str], ...]:
+        """Return the RALLYPOINT_ variables that a round starts with."""
+        return (
+            ("RALLYPOINT_COORDINATOR", self.settings.coordinator),
+            ("RALLYPOINT_JOB_ID", self.settings.job_id),
+            ("RALLYPOINT_NODE", self.node_name),
+        )
+
+    # --- the link's user ---
 
     def hello(self) -> agent_pb2.Hello:
         """Return a Hello with everything that the node holds now."""
@@ -237,201 +200,74 @@ class Agent:
         return self.state.acknowledged + 1, self.state.reports
 
     def epoch(self) -> int:
-        """Return the highest epoch heard so far."""
+        """Return the highest epoch seen so far."""
         return self.state.epoch
 
-    def confirmed(self, sent_ms: int) -> None:
-        """Note that the coordinator has heard what was sent at this time."""
+    def on_confirmed(self, sent_ms: int) -> None:
+        """Note that the coordinator has received a message sent at this time."""
         self.post(inputs.Confirmed(sent_ms))
 
-    def came(self, message: agent_pb2.SessionResponse) -> None:
-        """Take a message of the coordinator."""
+    def on_message(self, message: agent_pb2.SessionResponse) -> None:
+        """Apply a message of the coordinator."""
         kind = message.WhichOneof("message")
         if message.acknowledged:
             self.post(inputs.Acknowledged(message.acknowledged))
         if kind == "welcome":
-            self._welcomed(message)
+            self._on_welcome(message)
         elif kind == "desired":
-            self._desired(message.epoch, message.desired)
+            self._on_desired(message.epoch, message.desired)
         elif kind == "acknowledgement" and message.acknowledgement.HasField("waiting"):
+            self.log.waiting()
             self.listener.waiting(message.acknowledgement.waiting)
         elif kind == "notices":
-            self._noticed(message.notices)
+            self._on_notices(message.notices)
 
-    def _welcomed(self, message: agent_pb2.SessionResponse) -> None:
+    def _on_welcome(self, message: agent_pb2.SessionResponse) -> None:
         welcome = message.welcome
-        event = "coordinator_reached_again" if self.coordinator_id else "coordinator_reached"
         self.coordinator_id = welcome.coordinator_id
         self.coordinator_durable = welcome.coordinator_durable
-        self.node_name = welcome.node_name
         self.run_number = welcome.run
-        self._told_away = False
-        self._reached = event
+        self.log.on_welcome(welcome.node_name)
         self.post(inputs.Welcomed(message.epoch))
         if welcome.HasField("desired"):
-            self._desired(message.epoch, welcome.desired)
-        self._tell_reached()
+            self._on_desired(message.epoch, welcome.desired)
+        self.log.reached()
         if welcome.HasField("notices") or self.state.notices:
-            self._noticed(welcome.notices)
+            self._on_notices(welcome.notices)
 
-    def _tell_reached(self) -> None:
-        """Log a Welcome once: before what followed from it, but after workers were started, since
-        the first line costs the import of a library."""
-        if self._reached:
-            log.info(
-                self._reached,
-                coordinator=self.settings.coordinator,
-                node=self.node_name,
-                job=self.settings.job_id,
-            )
-            self._reached = ""
-
-    def _noticed(self, message: agent_pb2.Notices) -> None:
+    def _on_notices(self, message: agent_pb2.Notices) -> None:
         notices = parse_notices(message, self.node_name, self.now_ms())
-        for notice in notices:
-            if (notice.kind, notice.node) not in self._told_notices:
-                left_s = round((notice.until_ms - self.now_ms()) / 1000, 1)
-                log.info(
-                    f"{notice.kind}_announced",
-                    **({"node": notice.node, "why": notice.reason} if notice.node else {}),
-                    then="this node leaves once its workers are done"
-                    if notice.is_here
-                    else "the round is stopped and formed anew",
-                    at_most_s=left_s,
-                )
-        self._told_notices = {(notice.kind, notice.node) for notice in notices}
-        self.post(inputs.NoticesCame(notices))
+        self.post(
+            inputs.NoticesReceived(notices)
+        )  # before the log line, so that its reader finds the file
+        self.log.notices(notices, self.now_ms())
 
-    def _desired(self, epoch: int, message: agent_pb2.DesiredState) -> None:
+    def _on_desired(self, epoch: int, message: agent_pb2.DesiredState) -> None:
         desired = parse_desired(message)
         if desired is None:
-            log.error("desired_state_unknown", then="install matching versions of rallypoint")
+            log.error("desired_state_ignored", then="install matching versions of rallypoint")
             return
         which, before = message.WhichOneof("state"), self.state
         if which == "finished" and before.ending is None:
-            here = last_round(
-                self.node_name, self.settings.host_name, self._last_held, self.now_ms()
-            )
+            host_name = self.settings.host_name
+            here = last_round(self.node_name, host_name, self._last_held, self.now_ms())
             self.listener.finished(message.finished, here)
-        # The workers of a thousand nodes wait for this: what is said about it comes after it.
-        self.post(inputs.DesiredCame(epoch, message.revision, desired))
-        if which == "stop" and before.held is not None:
-            log.info("round_stopped", round=message.stop.round, why=message.stop.text)
-        was_spare, self._is_spare = self._is_spare, which == "standby" and message.standby.spare
-        if self._is_spare and not was_spare:
-            why = f"the running round of job {self.settings.job_id} has no place for this node"
-            log.info("became_spare", why=why)
+        # Before the log line, which takes longer: the workers of all nodes wait for this.
+        self.post(inputs.DesiredReceived(epoch, message.revision, desired))
+        held = before.held
+        if which == "stop" and held is not None:
+            self.log.round_stopped(message.stop.round, message.stop.text)
+        elif which == "run" and held is not None and self.is_wanted(message.run.header.number):
+            self.log.round_continued(held.number)
+        self.log.standby(is_spare=which == "standby" and message.standby.spare)
 
-    def disconnected(self, why: str) -> None:
-        """Note that there is no session, and say so once."""
+    def on_disconnected(self, why: str) -> None:
+        """Note that there is no session; inform the listener once."""
         self.post(inputs.Disconnected())
-        if not self._told_away and self.state.ending is None:
-            self._told_away = True
-            self.listener.disconnected(why, self.settings.coordinator_timeout_ms / 1000)
+        if self.state.ending is None and self.log.on_disconnected():
+            timeout_s = self.settings.coordinator_timeout_ms / 1000
+            self.listener.disconnected(why, timeout_s, self.state.last_round > 0)
 
-    def dismissed(self, exit_code: int, text: str) -> None:
+    def on_dismissed(self, exit_code: int, text: str) -> None:
         """Note that the coordinator refuses this agent for good."""
         self.post(inputs.Dismissed(exit_code, text))
-
-    # --- life ---
-
-    def variables(self) -> tuple[tuple[str, str], ...]:
-        """Return the RALLYPOINT_ variables that a round starts with."""
-        return (
-            ("RALLYPOINT_COORDINATOR", self.settings.coordinator),
-            ("RALLYPOINT_JOB_ID", self.settings.job_id),
-            ("RALLYPOINT_NODE", self.node_name),
-        )
-
-    def is_wanted(self, number: int) -> bool:
-        """Return whether the workers of this round are to start or to go on."""
-        held = self.state.held
-        return (
-            held is not None and held.order.number == number and held.stage not in STOPPING_STAGES
-        )
-
-    async def live(self, host: WorkerHost) -> int:
-        """Take part in the job until it ends; return the exit code."""
-        loop = asyncio.get_running_loop()
-        become_subreaper()
-        async with asyncio.TaskGroup() as tasks:
-            settings = self.settings
-            self.link = Link(settings.coordinator, settings.incarnation, self)
-            self.supervisor = Supervisor(
-                host=host,
-                launch=settings.launch,
-                job_id=settings.job_id,
-                environment=settings.environment,
-                variables=self.variables,
-                post=self.post,
-                tasks=tasks,
-                outputs=WorkerOutputs(
-                    settings.output,
-                    self.consoles,
-                    LogFolder(settings.output.log_dir, settings.job_id),
-                    node_name=lambda: self.node_name,
-                ),
-                plugin=self._new_plugin(),
-                is_wanted=self.is_wanted,
-            )
-            # Before anything that has to be removed again is made.
-            for signum in settings.signals:
-                loop.add_signal_handler(signum, self.post, inputs.SignalReceived(signum))
-            if self.supervisor.plugin is not None:
-                await self.supervisor.plugin.begin()
-            try:
-                self.supervisor.attach()
-            except TimerFileRefused as error:
-                self.dismissed(USAGE_EXIT_CODE, str(error))
-            self.post(inputs.PortReserved(self.ports.reserve()))
-            linked = tasks.create_task(self.link.run())
-            try:
-                await self._done.wait()
-                self._record_end()
-                await self._let_reports_out()
-            finally:
-                linked.cancel()
-                if self._timer is not None:
-                    self._timer.cancel()
-                await self.supervisor.close()
-                self.ports.close()
-        assert self.exit_code is not None
-        return self.exit_code
-
-    def _record_end(self) -> None:
-        events, ending = self.listener.events, self.state.ending
-        if events is not None and ending is not None:
-            is_orderly = ending.kind is GoodbyeKind.FINISHED or ending.exit_code == 0
-            events.ended(is_orderly=is_orderly, text=ending.text)
-
-    def _new_plugin(self) -> LogsPlugin | None:
-        spec = self.settings.logs_plugin
-        return None if spec is None else LogsPlugin(spec, self.settings.environment)
-
-    async def _let_reports_out(self) -> None:
-        """Wait until the last report was acknowledged, if there is anybody to do so."""
-        try:
-            async with asyncio.timeout(FAREWELL_S_MAX):
-                await self._quiet.wait()
-        except TimeoutError:
-            log.info("farewell_not_acknowledged")
-
-
-def new_agent(
-    settings: Settings,
-    listener: Listener,
-    consoles: Consoles,
-    ports: PortReserver,
-    now_ms: int,
-) -> Agent:
-    """Return an agent that has not begun yet; it gives the ports back when its life ends."""
-    state = AgentState(
-        workers=settings.workers,
-        grace_ms=settings.grace_ms,
-        drain_ms=settings.drain_ms,
-        drain_signal=settings.drain_signal,
-        coordinator_timeout_ms=settings.coordinator_timeout_ms,
-        fence_ms=settings.fence_ms,
-        away_since_ms=now_ms,
-    )
-    return Agent(settings, listener, consoles, state, settings.node_name, ports)

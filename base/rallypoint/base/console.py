@@ -1,15 +1,15 @@
-"""The agent's own streams, to which nobody but these threads writes.
+"""The process's standard output and standard error, each written by a thread.
 
-A console may stand still for as long as it likes: a pager, a stopped terminal, a pipe that nobody
-reads. So the agent never writes to it. A thread per stream does, and is given
+A console may stop accepting output: a pager, a stopped terminal, a pipe without a reader. The event
+loop must not wait for it, so a thread per stream does the writing. The thread writes
 
-  * lines of the agent's own, which never wait: when too many are kept, the oldest go, and how many
-    is said once the console takes something again;
-  * what workers wrote, whose threads wait while too much is kept: so a worker is slowed by its own
-    console, and nothing but that worker. Threads of workers that have ended wait no longer than
-    the console moves, or each round would leave its own behind.
+  * the agent's lines. `say` never waits. When too many lines are buffered, the oldest are dropped,
+    and a line reports how many when the console accepts output again;
+  * the workers' output. `write` waits while too much is buffered, so a slow console slows down only
+    the worker that writes to it. When a worker has ended, `write` waits only while the console
+    makes progress; otherwise threads would pile up from round to round.
 
-What is handed over at once is written at once, so lines of several workers do not mix.
+Each piece is written as a whole, so lines of several workers do not mix.
 """
 
 from __future__ import annotations
@@ -21,39 +21,38 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, BinaryIO, Self, TextIO, cast
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple, Self, TextIO, cast
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 LINES_MAX = 1_000
-"""Lines of the agent's own that are kept for a console that takes nothing."""
+"""The agent's lines that are buffered for a stalled console."""
 PIECES_BYTES_MAX = 256 * 1024
-"""Output of workers that is kept. Little, so that its end is soon out when all is over."""
+"""Output of workers that is buffered. Small, so that little is left to write at the end."""
 LAST_BYTES_MAX = 8 * 1024 * 1024
-"""The same for workers that have ended: of each no more can come than its pipe holds."""
+"""The same for workers that have ended; each of them leaves at most a pipe full of output."""
 WRITE_BYTES = 8 * 1024
-"""In one go. A pipe takes all of it or none: with more a slow reader seems to stand still."""
+"""Bytes per write. A pipe takes all of them or none; more would make a slow reader look stalled."""
 QUICK_WRITE_BYTES = 64 * 1024
-"""The same for a console that has shown to be quick: each write costs the same, however small."""
+"""Bytes per write to a console that has proved quick. Every write costs the same, however small."""
 QUICK_AFTER_BYTES = 2 * 1024 * 1024
-"""Taken without a pause; twice what a pipe holds at most, or it may only have been empty."""
+"""A console that takes this much without a pause is quick; twice what a pipe can hold."""
 QUICK_S = 0.005
-"""A write that takes longer was a pause."""
+"""A write that takes longer counts as a pause."""
 STALLED_S = 1.0
-"""A console that takes nothing for so long is not waited for when the agent or a worker ends."""
+"""A console that accepts nothing for this long has stalled; no ending agent or worker waits."""
 
 
 class Console:
-    """One stream of the agent's, and the thread that writes to it."""
+    """One stream, and the thread that writes to it."""
 
     def __init__(self, fd: int) -> None:
         """Take the descriptor to write to.
 
         Raises:
-            RuntimeError: no thread can be had.
+            RuntimeError: when no thread can be started.
         """
         self.fd = fd
         self._changed = threading.Condition()
@@ -62,17 +61,17 @@ class Console:
         self._lost_bytes = 0
         self._pieces: deque[bytes] = deque()
         self._first_at = 0
-        """Where the rest of the first piece begins."""
+        """Offset of the unwritten rest of the first piece."""
         self._pieces_bytes = 0
         self._written = 0
         self._quick_bytes = 0
-        """Taken since the last pause."""
+        """Bytes taken since the last pause."""
         self._is_busy = False
         self._is_released = False
         threading.Thread(target=self._serve, name="console", daemon=True).start()
 
     def say(self, lines: bytes) -> None:
-        """Hand over lines of the agent's own; never waits, and overtakes what workers wrote."""
+        """Write lines of the agent, before any buffered output of workers. Never waits."""
         with self._changed:
             self._lines.append(lines)
             if len(self._lines) > LINES_MAX:
@@ -81,13 +80,14 @@ class Console:
             self._changed.notify_all()
 
     def write(self, piece: bytes, is_last: Callable[[], bool]) -> None:
-        """Hand over what a worker wrote; wait while too much of it is kept.
+        """Write output of a worker; wait while too much is buffered.
 
-        What comes after `release`, or from a worker that has ended when the console has stalled, is
-        dropped; how much is said once the console takes something again.
+        Output is dropped after `release`, and for a worker that has ended if the console has
+        stalled. A line reports how much when the console accepts output again.
 
         Args:
-            is_last: tells whether the worker has ended, asked again after `nudge`.
+            piece: whole lines.
+            is_last: whether the worker has ended; asked again after `nudge`.
         """
         with self._changed:
             self._changed.wait_for(lambda: is_last() or self._has_room(PIECES_BYTES_MAX))
@@ -103,7 +103,7 @@ class Console:
         return self._is_released or self._pieces_bytes < limit
 
     def _await_room(self, limit: int) -> bool:
-        """Return whether there is room, after waiting for it while the console moves."""
+        """Wait for room while the console makes progress; return whether there is room."""
         while not self._has_room(limit):
             has_changed = partial(self._has_room_or_moved, limit, self._written)
             if not self._changed.wait_for(has_changed, STALLED_S):
@@ -114,13 +114,12 @@ class Console:
         return self._has_room(limit) or self._written > before
 
     def nudge(self) -> None:
-        """Let whoever waits in `write` look again."""
+        """Make every waiting `write` call its `is_last` again."""
         with self._changed:
             self._changed.notify_all()
 
     def release(self) -> None:
-        """Take nothing of workers any more, and drop what is kept: whoever waits in `write` goes on
-        unheard, and what the agent says now is the last."""
+        """Drop all output of workers, buffered output too; from now on only `say` works."""
         with self._changed:
             self._is_released = True
             self._lost_bytes += self._pieces_bytes
@@ -129,8 +128,10 @@ class Console:
             self._changed.notify_all()
 
     def flush(self, limit_s: float) -> bool:
-        """Wait until all is written; tell whether it is. Gives up at once on a console that has
-        stalled, and after `limit_s` seconds on a slow one."""
+        """Wait until everything is written; return False on giving up.
+
+        Gives up on a console that has stalled, and after `limit_s` seconds.
+        """
         end_s = time.monotonic() + limit_s
         with self._changed:
             while not self._is_idle():
@@ -160,13 +161,15 @@ class Console:
 
     def _take(self) -> bytes:
         if self._lost_bytes:
-            text = f"{self._lost_bytes} bytes of ended workers were dropped: the console did not"
-            self._lines.appendleft(f"{text} take them\n".encode())
+            text = (
+                f"{self._lost_bytes} bytes of ended workers were dropped: the console had stalled"
+            )
+            self._lines.appendleft(f"{text}\n".encode())
             self._lost_bytes = 0
         if not self._lines:
             return self._take_some()
         if self._dropped:
-            text = f"{self._dropped} log lines were dropped: the console did not take them\n"
+            text = f"{self._dropped} log lines were dropped: the console had stalled\n"
             self._lines.appendleft(text.encode())
             self._dropped = 0
         lines = b"".join(self._lines)
@@ -174,8 +177,10 @@ class Console:
         return lines
 
     def _take_some(self) -> bytes:
-        """Return some whole lines of the first piece; the rest stays: lines of the agent's own
-        overtake what a slow console has not taken yet."""
+        """Return some whole lines of the first piece.
+
+        The rest stays in the buffer, so that lines of the agent can overtake it.
+        """
         piece, begin = self._pieces[0], self._first_at
         far = begin + self._stride_bytes()
         end = piece.rfind(b"\n", begin, far) + 1 or piece.find(b"\n", far) + 1 or len(piece)
@@ -195,10 +200,10 @@ class Console:
             began_s, before = time.monotonic(), len(rest)
             try:
                 rest = rest[os.write(self.fd, rest[: self._stride_bytes()]) :]
-            except BlockingIOError:  # whoever gave us the stream made it so
+            except BlockingIOError:  # the parent process made the stream non-blocking
                 select.select([], [self.fd], [])
             except OSError:
-                rest = rest[:0]  # a reader that is gone, a disk that is full: unheard
+                rest = rest[:0]  # the reader is gone or the disk is full: drop it
             is_quick = time.monotonic() - began_s < QUICK_S
             self._quick_bytes = self._quick_bytes + before - len(rest) if is_quick else 0
             with self._changed:
@@ -206,23 +211,22 @@ class Console:
                 self._changed.notify_all()
 
 
-@dataclass(frozen=True, slots=True)
-class Consoles:
-    """The agent's standard output and standard error."""
+class Consoles(NamedTuple):
+    """Standard output and standard error."""
 
     out: Console
     err: Console
 
     @classmethod
     def open(cls) -> Self:
-        """Take the streams of this process; one console for both if they are one file."""
+        """Open the streams of this process: one console for both if they are the same file."""
         out = Console(1)
         is_one = os.path.sameopenfile(1, 2)
         return cls(out, out if is_one else Console(2))
 
 
 class _Lines(io.RawIOBase):
-    """Hands over what is written, which a text file with `write_through` writes in one piece."""
+    """Passes on each write; a text file with `write_through` makes one write per call."""
 
     def __init__(self, console: Console) -> None:
         super().__init__()
@@ -238,6 +242,6 @@ class _Lines(io.RawIOBase):
 
 
 def open_text(console: Console) -> TextIO:
-    """Return a file for lines of the agent's own, each written whole."""
+    """Return a text file that writes lines of the agent to the console."""
     raw = cast(BinaryIO, _Lines(console))
     return io.TextIOWrapper(raw, encoding="utf-8", errors="backslashreplace", write_through=True)

@@ -1,1 +1,1 @@
-"""The commands `coordinator` and `node-agent`."""
+"""The commands: `rallypoint`, `coordinator` and `node-agent`."""

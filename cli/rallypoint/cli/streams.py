@@ -1,7 +1,7 @@
-"""Standard streams that are always there and never the reason why a job ends.
+"""Standard streams that always exist and never end a job.
 
-Whoever reads the log may be gone (`2>&1 | head`), the disk that takes it may be full, a supervisor
-may have closed what it does not use: the commands go on without being heard.
+The reader of the log may have exited (`2>&1 | head`), its disk may be full, a supervisor may have
+closed the streams it does not use. The commands then run without a log.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import sys
 
 
 class _Tolerant(io.FileIO):
-    """A descriptor on which a failed write counts as done."""
+    """A descriptor that treats a failed write as done."""
 
     def write(self, data: object) -> int:
-        """Write all of `data`, as far as that is possible."""
+        """Write as much of `data` as possible; report all of it as written."""
         rest = memoryview(data)  # type: ignore[arg-type]  # TextIOWrapper writes bytes
         size = rest.nbytes
         try:
@@ -27,15 +27,15 @@ class _Tolerant(io.FileIO):
 
 
 def make_streams_tolerant() -> None:
-    """Open what was closed, and let no write to standard output or error fail.
+    """Open the standard streams that are closed, and keep writes to them from failing.
 
-    Call this first: a descriptor below 3 that is free would be given to the next file opened.
+    Call this first: otherwise the next opened file would get a free descriptor below 3.
     """
     for fd in range(3):
         try:
             os.fstat(fd)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, which is `fd`
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number, which is `fd`
     sys.stdout, sys.stderr = _open(1), _open(2)
 
 

@@ -24,30 +24,6 @@ else:
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
-class _RefusedReason:
-    ValueType = _typing.NewType("ValueType", _builtins.int)
-    V: _TypeAlias = ValueType  # noqa: Y015
-
-class _RefusedReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RefusedReason.ValueType], _builtins.type):
-    DESCRIPTOR: _descriptor.EnumDescriptor
-    REFUSED_REASON_UNSPECIFIED: _RefusedReason.ValueType  # 0
-    """Never sent."""
-    REFUSED_REASON_CANNOT_SPAWN: _RefusedReason.ValueType  # 1
-    """The system did not start the process; the text has its words."""
-    REFUSED_REASON_LEAVING: _RefusedReason.ValueType  # 2
-    """The agent is on its way out."""
-
-class RefusedReason(_RefusedReason, metaclass=_RefusedReasonEnumTypeWrapper):
-    """Why a round was not started."""
-
-REFUSED_REASON_UNSPECIFIED: RefusedReason.ValueType  # 0
-"""Never sent."""
-REFUSED_REASON_CANNOT_SPAWN: RefusedReason.ValueType  # 1
-"""The system did not start the process; the text has its words."""
-REFUSED_REASON_LEAVING: RefusedReason.ValueType  # 2
-"""The agent is on its way out."""
-Global___RefusedReason: _TypeAlias = RefusedReason  # noqa: Y015
-
 class _GoodbyeReason:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -55,29 +31,29 @@ class _GoodbyeReason:
 class _GoodbyeReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_GoodbyeReason.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     GOODBYE_REASON_UNSPECIFIED: _GoodbyeReason.ValueType  # 0
-    """Never sent."""
+    """Not valid."""
     GOODBYE_REASON_FINISHED: _GoodbyeReason.ValueType  # 1
-    """It was told that its run has ended."""
+    """Its run has ended."""
     GOODBYE_REASON_RELEASED: _GoodbyeReason.ValueType  # 2
-    """It was released."""
+    """The coordinator released it."""
     GOODBYE_REASON_SIGNAL: _GoodbyeReason.ValueType  # 3
-    """A signal told the agent to end."""
+    """It received a signal."""
     GOODBYE_REASON_ERROR: _GoodbyeReason.ValueType  # 4
-    """It met an error of its own."""
+    """It could not continue, for example because no coordinator answered."""
 
 class GoodbyeReason(_GoodbyeReason, metaclass=_GoodbyeReasonEnumTypeWrapper):
-    """Why a node leaves."""
+    """Why an agent exits."""
 
 GOODBYE_REASON_UNSPECIFIED: GoodbyeReason.ValueType  # 0
-"""Never sent."""
+"""Not valid."""
 GOODBYE_REASON_FINISHED: GoodbyeReason.ValueType  # 1
-"""It was told that its run has ended."""
+"""Its run has ended."""
 GOODBYE_REASON_RELEASED: GoodbyeReason.ValueType  # 2
-"""It was released."""
+"""The coordinator released it."""
 GOODBYE_REASON_SIGNAL: GoodbyeReason.ValueType  # 3
-"""A signal told the agent to end."""
+"""It received a signal."""
 GOODBYE_REASON_ERROR: GoodbyeReason.ValueType  # 4
-"""It met an error of its own."""
+"""It could not continue, for example because no coordinator answered."""
 Global___GoodbyeReason: _TypeAlias = GoodbyeReason  # noqa: Y015
 
 class _ReleasedReason:
@@ -87,25 +63,17 @@ class _ReleasedReason:
 class _ReleasedReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ReleasedReason.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     RELEASED_REASON_UNSPECIFIED: _ReleasedReason.ValueType  # 0
-    """Never sent."""
-    RELEASED_REASON_OLD_RUN: _ReleasedReason.ValueType  # 1
-    """Its run is over and a later one has begun."""
-    RELEASED_REASON_SUPERSEDED: _ReleasedReason.ValueType  # 2
-    """Another agent has taken its place."""
-    RELEASED_REASON_DRAINED: _ReleasedReason.ValueType  # 3
-    """It was asked to leave, and has."""
+    """Not valid."""
+    RELEASED_REASON_DRAINED: _ReleasedReason.ValueType  # 1
+    """The node was drained."""
 
 class ReleasedReason(_ReleasedReason, metaclass=_ReleasedReasonEnumTypeWrapper):
     """Why a node was released."""
 
 RELEASED_REASON_UNSPECIFIED: ReleasedReason.ValueType  # 0
-"""Never sent."""
-RELEASED_REASON_OLD_RUN: ReleasedReason.ValueType  # 1
-"""Its run is over and a later one has begun."""
-RELEASED_REASON_SUPERSEDED: ReleasedReason.ValueType  # 2
-"""Another agent has taken its place."""
-RELEASED_REASON_DRAINED: ReleasedReason.ValueType  # 3
-"""It was asked to leave, and has."""
+"""Not valid."""
+RELEASED_REASON_DRAINED: ReleasedReason.ValueType  # 1
+"""The node was drained."""
 Global___ReleasedReason: _TypeAlias = ReleasedReason  # noqa: Y015
 
 @_typing.final
@@ -117,73 +85,73 @@ class SessionRequest(_message.Message):
     SESSION_ID_FIELD_NUMBER: _builtins.int
     CONNECTION_FIELD_NUMBER: _builtins.int
     SEQUENCE_FIELD_NUMBER: _builtins.int
-    ACKNOWLEDGED_FIELD_NUMBER: _builtins.int
     EPOCH_FIELD_NUMBER: _builtins.int
     HELLO_FIELD_NUMBER: _builtins.int
     HEARTBEAT_FIELD_NUMBER: _builtins.int
     READY_FIELD_NUMBER: _builtins.int
     STARTED_FIELD_NUMBER: _builtins.int
-    REFUSED_FIELD_NUMBER: _builtins.int
+    START_FAILED_FIELD_NUMBER: _builtins.int
     EXITED_FIELD_NUMBER: _builtins.int
     SUCCEEDED_FIELD_NUMBER: _builtins.int
     BLOCKED_FIELD_NUMBER: _builtins.int
-    GOODBYE_FIELD_NUMBER: _builtins.int
     DRAINING_FIELD_NUMBER: _builtins.int
+    LEAVING_FIELD_NUMBER: _builtins.int
+    GOODBYE_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
-    """Incarnation of the agent: 32 lower-case hexadecimal digits, drawn once per agent process. Set
-    in every message.
-    """
+    """Random id of the agent process: 32 lower-case hexadecimal digits. Set in every message."""
     connection: _builtins.int
-    """Number of the connection, 1 for an agent's first. What comes with a lower number than the
-    highest that the coordinator has seen is ignored.
+    """Number of the connection; an agent's first is 1. The coordinator ignores messages with a lower
+    number than the highest that it has seen.
     """
     sequence: _builtins.int
-    """Number of a report, 1 for an agent's first, without gaps. 0 for Hello and Heartbeat, which are
-    not kept.
+    """Number of the report. An agent numbers its reports from 1, without gaps. 0 for Hello and
+    Heartbeat, which are not reports.
     """
-    acknowledged: _builtins.int
-    """Highest revision of the desired state that has reached the agent."""
     epoch: _builtins.int
-    """Highest epoch that the agent has seen; 0 before its first Welcome."""
+    """Highest epoch that the agent has seen. 0 before its first Welcome."""
     @_builtins.property
     def hello(self) -> Global___Hello:
         """Opens the session."""
 
     @_builtins.property
     def heartbeat(self) -> Global___Heartbeat:
-        """Says that the agent lives."""
+        """Renews the lease."""
 
     @_builtins.property
     def ready(self) -> Global___Ready:
-        """Nothing of earlier rounds runs here."""
+        """Report: the node can take part in the next round."""
 
     @_builtins.property
     def started(self) -> Global___Started:
-        """Workers run."""
+        """Report: all workers run."""
 
     @_builtins.property
-    def refused(self) -> Global___Refused:
-        """The round was not started."""
+    def start_failed(self) -> Global___StartFailed:
+        """Report: a worker could not be started."""
 
     @_builtins.property
     def exited(self) -> Global___Exited:
-        """Workers ended."""
+        """Report: workers ended."""
 
     @_builtins.property
     def succeeded(self) -> Global___Succeeded:
-        """Every local worker ended with 0."""
+        """Report: every worker of the node ended with exit code 0."""
 
     @_builtins.property
     def blocked(self) -> Global___Blocked:
-        """Processes survived SIGKILL."""
-
-    @_builtins.property
-    def goodbye(self) -> Global___Goodbye:
-        """The node leaves now."""
+        """Report: processes survived SIGKILL."""
 
     @_builtins.property
     def draining(self) -> Global___Draining:
-        """The node wants to leave."""
+        """Report: the node wants to leave, and its workers have time to finish."""
+
+    @_builtins.property
+    def leaving(self) -> Global___Leaving:
+        """Report: the node leaves its round now."""
+
+    @_builtins.property
+    def goodbye(self) -> Global___Goodbye:
+        """Report: the agent exits."""
 
     def __init__(
         self,
@@ -191,24 +159,24 @@ class SessionRequest(_message.Message):
         session_id: _builtins.str = ...,
         connection: _builtins.int = ...,
         sequence: _builtins.int = ...,
-        acknowledged: _builtins.int = ...,
         epoch: _builtins.int = ...,
         hello: Global___Hello | None = ...,
         heartbeat: Global___Heartbeat | None = ...,
         ready: Global___Ready | None = ...,
         started: Global___Started | None = ...,
-        refused: Global___Refused | None = ...,
+        start_failed: Global___StartFailed | None = ...,
         exited: Global___Exited | None = ...,
         succeeded: Global___Succeeded | None = ...,
         blocked: Global___Blocked | None = ...,
-        goodbye: Global___Goodbye | None = ...,
         draining: Global___Draining | None = ...,
+        leaving: Global___Leaving | None = ...,
+        goodbye: Global___Goodbye | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["blocked", b"blocked", "draining", b"draining", "exited", b"exited", "goodbye", b"goodbye", "heartbeat", b"heartbeat", "hello", b"hello", "message", b"message", "ready", b"ready", "refused", b"refused", "started", b"started", "succeeded", b"succeeded"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["blocked", b"blocked", "draining", b"draining", "exited", b"exited", "goodbye", b"goodbye", "heartbeat", b"heartbeat", "hello", b"hello", "leaving", b"leaving", "message", b"message", "ready", b"ready", "start_failed", b"start_failed", "started", b"started", "succeeded", b"succeeded"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledged", b"acknowledged", "blocked", b"blocked", "connection", b"connection", "draining", b"draining", "epoch", b"epoch", "exited", b"exited", "goodbye", b"goodbye", "heartbeat", b"heartbeat", "hello", b"hello", "message", b"message", "ready", b"ready", "refused", b"refused", "sequence", b"sequence", "session_id", b"session_id", "started", b"started", "succeeded", b"succeeded"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocked", b"blocked", "connection", b"connection", "draining", b"draining", "epoch", b"epoch", "exited", b"exited", "goodbye", b"goodbye", "heartbeat", b"heartbeat", "hello", b"hello", "leaving", b"leaving", "message", b"message", "ready", b"ready", "sequence", b"sequence", "session_id", b"session_id", "start_failed", b"start_failed", "started", b"started", "succeeded", b"succeeded"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["hello", "heartbeat", "ready", "started", "refused", "exited", "succeeded", "blocked", "goodbye", "draining"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["hello", "heartbeat", "ready", "started", "start_failed", "exited", "succeeded", "blocked", "draining", "leaving", "goodbye"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
@@ -229,28 +197,28 @@ class SessionResponse(_message.Message):
     ACKNOWLEDGEMENT_FIELD_NUMBER: _builtins.int
     NOTICES_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
-    """Incarnation that the message is for."""
+    """Session that the message is for."""
     connection: _builtins.int
-    """Connection that the message is for; the agent ignores what is not for its latest."""
+    """Connection that the message is for. The agent ignores messages for any but its latest."""
     acknowledged: _builtins.int
-    """Highest report sequence whose consequences are journalled; the agent forgets reports up to it."""
+    """Highest report whose consequences are in the journal. The agent drops reports up to it."""
     epoch: _builtins.int
-    """Epoch of the coordinator. An agent ignores what comes with a lower one than it has seen."""
+    """Epoch of the coordinator. The agent ignores messages with a lower epoch than it has seen."""
     @_builtins.property
     def welcome(self) -> Global___Welcome:
         """Answers Hello."""
 
     @_builtins.property
     def desired(self) -> Global___DesiredState:
-        """What the agent has to make true."""
+        """Tells the agent what to run."""
 
     @_builtins.property
     def acknowledgement(self) -> Global___Acknowledgement:
-        """Answers Heartbeat, or only carries `acknowledged`."""
+        """Answers a Heartbeat."""
 
     @_builtins.property
     def notices(self) -> Global___Notices:
-        """Tells what is about to happen, for the workers' information; they go on."""
+        """Announces events to the workers, which keep running."""
 
     def __init__(
         self,
@@ -276,7 +244,7 @@ Global___SessionResponse: _TypeAlias = SessionResponse  # noqa: Y015
 
 @_typing.final
 class Hello(_message.Message):
-    """First message of a connection: who the node is and everything that it holds."""
+    """First message of a connection: what the node is and everything that it holds."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -301,7 +269,6 @@ class Hello(_message.Message):
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
     PROTOCOL_VERSION_FIELD_NUMBER: _builtins.int
-    CAPABILITIES_FIELD_NUMBER: _builtins.int
     LAUNCH_ID_FIELD_NUMBER: _builtins.int
     JOB_ID_FIELD_NUMBER: _builtins.int
     SPEC_FIELD_NUMBER: _builtins.int
@@ -322,70 +289,63 @@ class Hello(_message.Message):
     DRAINING_FIELD_NUMBER: _builtins.int
     HOST_NAME_FIELD_NUMBER: _builtins.int
     protocol_version: _builtins.int
-    """Version of this protocol that the agent speaks; 1."""
+    """Protocol version that the agent speaks; 1."""
     launch_id: _builtins.str
-    """Name of the launch that the agent belongs to, so that an agent started again by a scheduler
-    learns the outcome of its run. Empty when there is none.
+    """Name of the launch that the agent belongs to. An agent that starts after the run has ended
+    learns the run's outcome if the launch is the same. Empty: none.
     """
     job_id: _builtins.str
     """Name of the job; 1 to 255 bytes, printable."""
     node_name: _builtins.str
-    """Name of the node: the operator's if node_name_explicit, else the one that the last Welcome
-    gave, else the host name. 1 to 253 bytes.
+    """Name of the node, 1 to 253 bytes: the operator's if node_name_explicit, else the name that the
+    last Welcome gave, else the host name.
     """
     node_name_explicit: _builtins.bool
-    """True when the operator chose the name: then it is taken as it is or refused."""
+    """True when the operator chose the name. The coordinator then uses it unchanged or refuses it."""
     address: _builtins.str
-    """Address that workers elsewhere can reach this node at."""
+    """Address at which workers on other nodes reach this node."""
     local_world_size: _builtins.int
     """Workers that the agent starts; 1 to 4096."""
     role: _builtins.str
-    """Role of its workers; may be empty."""
+    """Role of its workers. May be empty."""
     node_rank: _builtins.int
-    """Explicit place among the nodes. Absent means none: that is not 0."""
+    """Node rank that the operator chose. Absent: none, which is not rank 0."""
     run: _builtins.int
-    """Number of the run that the agent takes part in. Absent (0) before its first Welcome."""
+    """Run that the agent takes part in. 0 before its first Welcome."""
     coordinator_id: _builtins.str
-    """Coordinator of the last Welcome. Empty before the first."""
+    """Coordinator that sent the last Welcome. Empty before the first."""
     coordinator_durable: _builtins.bool
-    """Whether that coordinator keeps a durable journal."""
+    """True when that coordinator keeps a durable journal."""
     reports_acknowledged: _builtins.int
-    """Highest report sequence that was acknowledged; reports after it follow this message."""
+    """Highest acknowledged report. The agent sends all later reports again after this message."""
     revision_applied: _builtins.int
-    """Highest revision of the desired state that was applied."""
+    """Highest revision of the desired state that the agent has applied."""
     host_name: _builtins.str
-    """Name of the host, as the host calls itself, for reports; at most 253 bytes. May be empty."""
-    @_builtins.property
-    def capabilities(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Optional abilities of the agent, such as "drain"; unknown ones are ignored."""
-
+    """Host name of the machine, for reports; at most 253 bytes. May be empty."""
     @_builtins.property
     def spec(self) -> _job_pb2.JobSpec:
-        """What the run is asked to be."""
+        """Specification of the run."""
 
     @_builtins.property
     def labels(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
-        """Labels by its operator; at most 32."""
+        """Labels from the operator; at most 32."""
 
     @_builtins.property
     def held(self) -> Global___HeldRound:
-        """The round that the agent holds, with all that is known of its workers. Absent when nothing of
-        any round runs here.
-        """
+        """Round that the node holds. Absent when nothing of any round runs there; then `ready` is set."""
 
     @_builtins.property
     def ready(self) -> Global___Ready:
-        """That nothing runs here. Absent while something does."""
+        """Set when nothing runs on the node; then `held` is absent."""
 
     @_builtins.property
     def draining(self) -> Global___Draining:
-        """That the node wants to leave. Absent unless it does."""
+        """Set when the node wants to leave."""
 
     def __init__(
         self,
         *,
         protocol_version: _builtins.int = ...,
-        capabilities: _abc.Iterable[_builtins.str] | None = ...,
         launch_id: _builtins.str = ...,
         job_id: _builtins.str = ...,
         spec: _job_pb2.JobSpec | None = ...,
@@ -408,7 +368,7 @@ class Hello(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_node_rank", b"_node_rank", "draining", b"draining", "held", b"held", "node_rank", b"node_rank", "ready", b"ready", "spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_node_rank", b"_node_rank", "address", b"address", "capabilities", b"capabilities", "coordinator_durable", b"coordinator_durable", "coordinator_id", b"coordinator_id", "draining", b"draining", "held", b"held", "host_name", b"host_name", "job_id", b"job_id", "labels", b"labels", "launch_id", b"launch_id", "local_world_size", b"local_world_size", "node_name", b"node_name", "node_name_explicit", b"node_name_explicit", "node_rank", b"node_rank", "protocol_version", b"protocol_version", "ready", b"ready", "reports_acknowledged", b"reports_acknowledged", "revision_applied", b"revision_applied", "role", b"role", "run", b"run", "spec", b"spec"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_node_rank", b"_node_rank", "address", b"address", "coordinator_durable", b"coordinator_durable", "coordinator_id", b"coordinator_id", "draining", b"draining", "held", b"held", "host_name", b"host_name", "job_id", b"job_id", "labels", b"labels", "launch_id", b"launch_id", "local_world_size", b"local_world_size", "node_name", b"node_name", "node_name_explicit", b"node_name_explicit", "node_rank", b"node_rank", "protocol_version", b"protocol_version", "ready", b"ready", "reports_acknowledged", b"reports_acknowledged", "revision_applied", b"revision_applied", "role", b"role", "run", b"run", "spec", b"spec"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__node_rank: _TypeAlias = _typing.Literal["node_rank"]  # noqa: Y015
     _WhichOneofArgType__node_rank: _TypeAlias = _typing.Literal["_node_rank", b"_node_rank"]  # noqa: Y015
@@ -418,53 +378,53 @@ Global___Hello: _TypeAlias = Hello  # noqa: Y015
 
 @_typing.final
 class HeldRound(_message.Message):
-    """A round that an agent was given, and what became of it there."""
+    """A round that an agent was ordered to run, and what became of it on the node."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    HEADER_FIELD_NUMBER: _builtins.int
-    ASSIGNMENT_FIELD_NUMBER: _builtins.int
+    ORDER_FIELD_NUMBER: _builtins.int
     STATE_FIELD_NUMBER: _builtins.int
     WORKERS_FIELD_NUMBER: _builtins.int
+    START_FAILURE_FIELD_NUMBER: _builtins.int
     state: _node_pb2.NodeState.ValueType
-    """What runs: ASSIGNED, STARTED, SUCCEEDED, FAILED, STOPPING or BLOCKED."""
+    """State of the node: ASSIGNED, STARTED, SUCCEEDED, FAILED, STOPPING or BLOCKED."""
+    start_failure: _builtins.str
+    """Why a worker could not be started, as in StartFailed. Absent when all could be."""
     @_builtins.property
-    def header(self) -> _round_pb2.RoundHeader:
-        """What all members share."""
-
-    @_builtins.property
-    def assignment(self) -> _round_pb2.Assignment:
-        """The node's place."""
+    def order(self) -> Global___RunOrder:
+        """The order, as the coordinator sent it."""
 
     @_builtins.property
     def workers(self) -> _containers.RepeatedCompositeFieldContainer[_node_pb2.Worker]:
-        """Every worker by local rank, with the exits of those that ended."""
+        """Every worker by local rank, with the exits of those that have ended."""
 
     def __init__(
         self,
         *,
-        header: _round_pb2.RoundHeader | None = ...,
-        assignment: _round_pb2.Assignment | None = ...,
+        order: Global___RunOrder | None = ...,
         state: _node_pb2.NodeState.ValueType = ...,
         workers: _abc.Iterable[_node_pb2.Worker] | None = ...,
+        start_failure: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["assignment", b"assignment", "header", b"header"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_start_failure", b"_start_failure", "order", b"order", "start_failure", b"start_failure"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment", b"assignment", "header", b"header", "state", b"state", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_start_failure", b"_start_failure", "order", b"order", "start_failure", b"start_failure", "state", b"state", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__start_failure: _TypeAlias = _typing.Literal["start_failure"]  # noqa: Y015
+    _WhichOneofArgType__start_failure: _TypeAlias = _typing.Literal["_start_failure", b"_start_failure"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__start_failure) -> _WhichOneofReturnType__start_failure | None: ...
 
 Global___HeldRound: _TypeAlias = HeldRound  # noqa: Y015
 
 @_typing.final
 class Heartbeat(_message.Message):
-    """Says that the agent lives, every heartbeat_interval."""
+    """Tells the coordinator every heartbeat_interval that the agent is alive."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     NUMBER_FIELD_NUMBER: _builtins.int
     number: _builtins.int
-    """Number within the connection, 1 for the first."""
+    """Number within the connection; the first is 1."""
     def __init__(
         self,
         *,
@@ -480,16 +440,16 @@ Global___Heartbeat: _TypeAlias = Heartbeat  # noqa: Y015
 
 @_typing.final
 class Ready(_message.Message):
-    """No worker or descendant of this round or an earlier one runs here."""
+    """No worker or descendant of this round or an earlier one runs on the node."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     ROUND_FIELD_NUMBER: _builtins.int
     MASTER_PORT_FIELD_NUMBER: _builtins.int
     round: _builtins.int
-    """Highest round that the agent was ever given; 0 for none."""
+    """Highest round that the agent was ever ordered to run. 0: none."""
     master_port: _builtins.int
-    """Port reserved for a store of rank 0, one that this agent has not offered before; 1 to 65535."""
+    """Port reserved for the store of rank 0, 1 to 65535; one that this agent has not offered before."""
     def __init__(
         self,
         *,
@@ -506,17 +466,17 @@ Global___Ready: _TypeAlias = Ready  # noqa: Y015
 
 @_typing.final
 class Started(_message.Message):
-    """All local workers were started."""
+    """All workers of the node were started."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     ROUND_FIELD_NUMBER: _builtins.int
     PIDS_FIELD_NUMBER: _builtins.int
     round: _builtins.int
-    """The round."""
+    """Number of the round."""
     @_builtins.property
     def pids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Their process ids, by local rank."""
+        """Process ids, by local rank."""
 
     def __init__(
         self,
@@ -533,48 +493,44 @@ class Started(_message.Message):
 Global___Started: _TypeAlias = Started  # noqa: Y015
 
 @_typing.final
-class Refused(_message.Message):
-    """The round was not started here, or not completely; what was started has been told to stop."""
+class StartFailed(_message.Message):
+    """A worker of the node could not be started. Those that were started run until the round is stopped."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     ROUND_FIELD_NUMBER: _builtins.int
-    REASON_FIELD_NUMBER: _builtins.int
     TEXT_FIELD_NUMBER: _builtins.int
     round: _builtins.int
-    """The round."""
-    reason: Global___RefusedReason.ValueType
-    """Kind of the obstacle."""
+    """Number of the round."""
     text: _builtins.str
-    """The obstacle in words, such as "train: No such file or directory"; at most 1 KiB."""
+    """Why, such as "train: No such file or directory"; at most 1,024 characters."""
     def __init__(
         self,
         *,
         round: _builtins.int = ...,
-        reason: Global___RefusedReason.ValueType = ...,
         text: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["reason", b"reason", "round", b"round", "text", b"text"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["round", b"round", "text", b"text"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___Refused: _TypeAlias = Refused  # noqa: Y015
+Global___StartFailed: _TypeAlias = StartFailed  # noqa: Y015
 
 @_typing.final
 class Exited(_message.Message):
-    """Workers ended; sent at once, for one or several."""
+    """Workers ended. Sent at once, for one worker or several."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     ROUND_FIELD_NUMBER: _builtins.int
     WORKERS_FIELD_NUMBER: _builtins.int
     round: _builtins.int
-    """The round."""
+    """Number of the round."""
     @_builtins.property
     def workers(self) -> _containers.RepeatedCompositeFieldContainer[_node_pb2.Worker]:
-        """Those that ended since the last report, with `exit` set."""
+        """Workers that have ended since the last report, with `exit` set."""
 
     def __init__(
         self,
@@ -592,13 +548,13 @@ Global___Exited: _TypeAlias = Exited  # noqa: Y015
 
 @_typing.final
 class Succeeded(_message.Message):
-    """Every local worker ended with 0 and none had been told to stop."""
+    """Every worker of the node ended with exit code 0, and the agent had not stopped any."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     ROUND_FIELD_NUMBER: _builtins.int
     round: _builtins.int
-    """The round."""
+    """Number of the round."""
     def __init__(
         self,
         *,
@@ -614,14 +570,14 @@ Global___Succeeded: _TypeAlias = Succeeded  # noqa: Y015
 
 @_typing.final
 class Blocked(_message.Message):
-    """Processes of the round survived SIGKILL. The node takes no part until it is Ready again."""
+    """Processes of the round survived SIGKILL. The node takes no part in rounds until it is Ready."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     ROUND_FIELD_NUMBER: _builtins.int
     PIDS_FIELD_NUMBER: _builtins.int
     round: _builtins.int
-    """The round."""
+    """Number of the round."""
     @_builtins.property
     def pids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Their process ids; at most 64."""
@@ -642,8 +598,8 @@ Global___Blocked: _TypeAlias = Blocked  # noqa: Y015
 
 @_typing.final
 class Draining(_message.Message):
-    """The node wants to leave. Its workers have been told and go on until they are done or the time is
-    over; the agent keeps that time by itself. No later round has a place for the node.
+    """The node wants to leave. Its workers were notified; they run until they are done or the time is
+    over. The agent enforces the time by itself. No later round includes the node.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -651,10 +607,10 @@ class Draining(_message.Message):
     TIME_LEFT_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     reason: _builtins.str
-    """Why, in words, such as "SIGTERM"; at most 1 KiB."""
+    """Why, such as "SIGTERM"; at most 1,024 characters."""
     @_builtins.property
     def time_left(self) -> _duration_pb2.Duration:
-        """Time until the agent stops what still runs. Zero or absent: it stops it now."""
+        """Time until the agent stops workers that still run. Zero or absent: it stops them now."""
 
     def __init__(
         self,
@@ -671,8 +627,34 @@ class Draining(_message.Message):
 Global___Draining: _TypeAlias = Draining  # noqa: Y015
 
 @_typing.final
+class Leaving(_message.Message):
+    """The node leaves its round: the agent is exiting and stops the workers."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ROUND_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
+    round: _builtins.int
+    """Number of the round."""
+    text: _builtins.str
+    """Why; at most 1,024 characters."""
+    def __init__(
+        self,
+        *,
+        round: _builtins.int = ...,
+        text: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["round", b"round", "text", b"text"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Leaving: _TypeAlias = Leaving  # noqa: Y015
+
+@_typing.final
 class Goodbye(_message.Message):
-    """The node leaves on purpose; nothing runs there any more."""
+    """The agent exits on purpose, and nothing runs on its node."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -681,7 +663,7 @@ class Goodbye(_message.Message):
     reason: Global___GoodbyeReason.ValueType
     """Why."""
     text: _builtins.str
-    """More in words; at most 1 KiB."""
+    """Details for people; at most 1,024 characters."""
     def __init__(
         self,
         *,
@@ -698,7 +680,7 @@ Global___Goodbye: _TypeAlias = Goodbye  # noqa: Y015
 
 @_typing.final
 class Welcome(_message.Message):
-    """Opens a session from the coordinator's side."""
+    """Accepts a session."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -711,32 +693,32 @@ class Welcome(_message.Message):
     DESIRED_FIELD_NUMBER: _builtins.int
     NOTICES_FIELD_NUMBER: _builtins.int
     coordinator_id: _builtins.str
-    """The coordinator."""
+    """Id of the coordinator."""
     coordinator_durable: _builtins.bool
-    """Whether it keeps a durable journal."""
+    """True when it keeps a durable journal."""
     node_name: _builtins.str
-    """Name that the node has from now on."""
+    """Name of the node from now on."""
     run: _builtins.int
-    """Number of the run that the node is part of."""
+    """Run that the node takes part in."""
     @_builtins.property
     def heartbeat_interval(self) -> _duration_pb2.Duration:
         """Time between heartbeats."""
 
     @_builtins.property
     def lease(self) -> _duration_pb2.Duration:
-        """How long a silent session counts as alive; the agent gives a connection up when it has heard
-        nothing for this long.
+        """How long a silent session counts as alive. The agent gives up a connection on which it has
+        received nothing for this long.
         """
 
     @_builtins.property
     def desired(self) -> Global___DesiredState:
-        """What the agent has to make true now; later changes come as messages of their own. Absent while
-        the coordinator does not know yet whether it adopts the round that the agent holds.
+        """What the agent has to run now; changes follow as separate messages. Absent while the coordinator
+        has not decided yet whether it adopts the round that the agent holds.
         """
 
     @_builtins.property
     def notices(self) -> Global___Notices:
-        """What is about to happen now. Absent when nothing is."""
+        """Events that are about to happen. Absent: none."""
 
     def __init__(
         self,
@@ -760,7 +742,7 @@ Global___Welcome: _TypeAlias = Welcome  # noqa: Y015
 
 @_typing.final
 class Acknowledgement(_message.Message):
-    """Carries `acknowledged` and answers heartbeats."""
+    """Answers a heartbeat."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -769,22 +751,20 @@ class Acknowledgement(_message.Message):
     HEARTBEAT_INTERVAL_FIELD_NUMBER: _builtins.int
     LEASE_FIELD_NUMBER: _builtins.int
     heartbeat: _builtins.int
-    """Highest heartbeat number of this connection that was seen. 0 for none."""
+    """Highest heartbeat received on this connection. 0: none."""
     @_builtins.property
     def waiting(self) -> _job_pb2.Waiting:
-        """What the job waits for, for the log of an agent that runs nothing. Absent when workers are
-        meant to run here, or when the job waits for nothing.
+        """What the job waits for, for the agent's log. Absent when workers have to run on the node, or when
+        the job waits for nothing.
         """
 
     @_builtins.property
     def heartbeat_interval(self) -> _duration_pb2.Duration:
-        """Time between heartbeats from now on: it grows with the number of sessions. Absent while what
-        was told last still holds.
-        """
+        """New time between heartbeats; it grows with the number of sessions. Absent: no change."""
 
     @_builtins.property
     def lease(self) -> _duration_pb2.Duration:
-        """The lease that goes with it. Absent with heartbeat_interval."""
+        """New lease. Set exactly when heartbeat_interval is."""
 
     def __init__(
         self,
@@ -804,16 +784,14 @@ Global___Acknowledgement: _TypeAlias = Acknowledgement  # noqa: Y015
 
 @_typing.final
 class Notices(_message.Message):
-    """Everything that is about to happen now; takes the place of what was told before, also
-    when that was with a Welcome.
-    """
+    """All events that are about to happen. Replaces earlier notices, including those in a Welcome."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     NOTICES_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def notices(self) -> _containers.RepeatedCompositeFieldContainer[_job_pb2.Notice]:
-        """What, soonest first; at most 16. Empty when nothing is about to happen any more."""
+        """The events, soonest first; at most 16. Empty: the earlier notices no longer hold."""
 
     def __init__(
         self,
@@ -830,8 +808,8 @@ Global___Notices: _TypeAlias = Notices  # noqa: Y015
 
 @_typing.final
 class DesiredState(_message.Message):
-    """What the agent has to make true. The newest counts; one that was replaced before it was sent is
-    never sent.
+    """What the agent has to run. The newest state counts. The coordinator skips a state that was replaced
+    before it could be sent.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -845,30 +823,30 @@ class DesiredState(_message.Message):
     revision: _builtins.int
     """Grows with every change for this node."""
     @_builtins.property
-    def run(self) -> Global___Run:
+    def run(self) -> Global___RunOrder:
         """Run these workers."""
 
     @_builtins.property
     def stop(self) -> Global___Stop:
-        """Run nothing of this round."""
+        """Stop the workers of a round."""
 
     @_builtins.property
     def standby(self) -> Global___Standby:
-        """Stay attached and run nothing."""
+        """Stay connected and run nothing."""
 
     @_builtins.property
     def released(self) -> Global___Released:
-        """Stop everything and exit."""
+        """Stop everything and exit; the run continues without this node."""
 
     @_builtins.property
     def finished(self) -> Global___Finished:
-        """The run has ended: clean up, print, exit."""
+        """The run has ended: stop everything, print the report, exit."""
 
     def __init__(
         self,
         *,
         revision: _builtins.int = ...,
-        run: Global___Run | None = ...,
+        run: Global___RunOrder | None = ...,
         stop: Global___Stop | None = ...,
         standby: Global___Standby | None = ...,
         released: Global___Released | None = ...,
@@ -885,8 +863,8 @@ class DesiredState(_message.Message):
 Global___DesiredState: _TypeAlias = DesiredState  # noqa: Y015
 
 @_typing.final
-class Run(_message.Message):
-    """Exactly these workers run here. A round is started at most once."""
+class RunOrder(_message.Message):
+    """Run exactly these workers. An agent starts each round at most once."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -897,11 +875,11 @@ class Run(_message.Message):
     """Restarts that the run allows, for the workers' environment."""
     @_builtins.property
     def header(self) -> _round_pb2.RoundHeader:
-        """What all members share."""
+        """What all members of the round share."""
 
     @_builtins.property
     def assignment(self) -> _round_pb2.Assignment:
-        """This node's place."""
+        """Ranks of this node's workers."""
 
     def __init__(
         self,
@@ -916,28 +894,28 @@ class Run(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___Run: _TypeAlias = Run  # noqa: Y015
+Global___RunOrder: _TypeAlias = RunOrder  # noqa: Y015
 
 @_typing.final
 class Stop(_message.Message):
-    """No worker or descendant of the round runs here: the stop signal to the groups, the grace,
-    SIGKILL; then Ready.
+    """Stop every worker and descendant of the round: SIGTERM to the process groups, SIGKILL after the
+    shutdown timeout. The agent answers with Ready.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
 
     ROUND_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
-    GRACE_FIELD_NUMBER: _builtins.int
+    SHUTDOWN_TIMEOUT_FIELD_NUMBER: _builtins.int
     TEXT_FIELD_NUMBER: _builtins.int
     round: _builtins.int
-    """The round."""
+    """Number of the round."""
     reason: _round_pb2.RoundReason.ValueType
     """Why."""
     text: _builtins.str
     """Why, as one line for a person."""
     @_builtins.property
-    def grace(self) -> _duration_pb2.Duration:
+    def shutdown_timeout(self) -> _duration_pb2.Duration:
         """Time between SIGTERM and SIGKILL."""
 
     def __init__(
@@ -945,12 +923,12 @@ class Stop(_message.Message):
         *,
         round: _builtins.int = ...,
         reason: _round_pb2.RoundReason.ValueType = ...,
-        grace: _duration_pb2.Duration | None = ...,
+        shutdown_timeout: _duration_pb2.Duration | None = ...,
         text: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["grace", b"grace"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["shutdown_timeout", b"shutdown_timeout"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["grace", b"grace", "reason", b"reason", "round", b"round", "text", b"text"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["reason", b"reason", "round", b"round", "shutdown_timeout", b"shutdown_timeout", "text", b"text"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -958,15 +936,13 @@ Global___Stop: _TypeAlias = Stop  # noqa: Y015
 
 @_typing.final
 class Standby(_message.Message):
-    """Attached, and nothing runs. What the job waits for comes with the acknowledgements, so that a
-    reason which changes with every arrival does not cost a message to every node.
-    """
+    """Stay connected and run nothing. Acknowledgements say what the job waits for."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     SPARE_FIELD_NUMBER: _builtins.int
     spare: _builtins.bool
-    """True when the current round has no place for the node."""
+    """True when a round runs and does not include the node."""
     def __init__(
         self,
         *,
@@ -982,7 +958,7 @@ Global___Standby: _TypeAlias = Standby  # noqa: Y015
 
 @_typing.final
 class Released(_message.Message):
-    """This session is over: stop everything and exit."""
+    """Stop everything and exit."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -991,7 +967,7 @@ class Released(_message.Message):
     reason: Global___ReleasedReason.ValueType
     """Why."""
     text: _builtins.str
-    """The same in words."""
+    """Why, as one line for a person."""
     def __init__(
         self,
         *,
@@ -1018,18 +994,18 @@ class Finished(_message.Message):
     ROUND_FIELD_NUMBER: _builtins.int
     NO_REQUEUE_FIELD_NUMBER: _builtins.int
     outcome: _job_pb2.Outcome.ValueType
-    """How."""
+    """How it ended."""
     restart_count: _builtins.int
     """Restarts charged."""
     round: _builtins.int
-    """Number of the last round."""
+    """Number of the last round. 0: no round was formed."""
     no_requeue: _builtins.bool
-    """True when the run must not be tried again: a worker ended with one of the specification's
-    no_requeue_exit_codes. The agent then exits with a code of its own.
+    """True when a worker ended with one of the specification's no_requeue_exit_codes, so the run must
+    not be started again. The agent then exits with code 93.
     """
     @_builtins.property
     def verdict(self) -> _verdict_pb2.Verdict:
-        """What failed. Absent when nothing did."""
+        """What failed. Absent: nothing did."""
 
     def __init__(
         self,

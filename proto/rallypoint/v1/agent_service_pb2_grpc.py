@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class AgentServiceStub(object):
-    """The line between node agents and the coordinator.
+    """Connects node agents to the coordinator.
     """
 
     def __init__(self, channel):
@@ -43,14 +43,14 @@ class AgentServiceStub(object):
 
 
 class AgentServiceServicer(object):
-    """The line between node agents and the coordinator.
+    """Connects node agents to the coordinator.
     """
 
     def Session(self, request_iterator, context):
-        """One node's session. The first message up is Hello; the first down is Welcome, or the stream
-        ends with a status that carries one of the messages in error_details.proto. The stream may
-        break at any time: the same incarnation opens a new one with a higher connection number and a
-        Hello that repeats everything it knows, so nothing is lost or done twice.
+        """Carries one agent's session. The agent sends Hello first; the coordinator answers with Welcome,
+        or ends the stream with a status that carries a message of error_details.proto. A stream may
+        break at any time. The agent then opens a new one with a higher connection number, and its Hello
+        repeats everything that it holds. Nothing is lost, and nothing is done twice.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -73,7 +73,7 @@ def add_AgentServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class AgentService(object):
-    """The line between node agents and the coordinator.
+    """Connects node agents to the coordinator.
     """
 
     @staticmethod

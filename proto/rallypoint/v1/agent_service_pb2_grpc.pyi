@@ -27,33 +27,33 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class AgentServiceStub:
-    """The line between node agents and the coordinator."""
+    """Connects node agents to the coordinator."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> AgentServiceAsyncStub: ...
     Session: _grpc.StreamStreamMultiCallable[_agent_service_pb2.SessionRequest, _agent_service_pb2.SessionResponse]
-    """One node's session. The first message up is Hello; the first down is Welcome, or the stream
-    ends with a status that carries one of the messages in error_details.proto. The stream may
-    break at any time: the same incarnation opens a new one with a higher connection number and a
-    Hello that repeats everything it knows, so nothing is lost or done twice.
+    """Carries one agent's session. The agent sends Hello first; the coordinator answers with Welcome,
+    or ends the stream with a status that carries a message of error_details.proto. A stream may
+    break at any time. The agent then opens a new one with a higher connection number, and its Hello
+    repeats everything that it holds. Nothing is lost, and nothing is done twice.
     """
 
 @_typing.type_check_only
 class AgentServiceAsyncStub(AgentServiceStub):
-    """The line between node agents and the coordinator."""
+    """Connects node agents to the coordinator."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Session: _aio.StreamStreamMultiCallable[_agent_service_pb2.SessionRequest, _agent_service_pb2.SessionResponse]  # type: ignore[assignment]
-    """One node's session. The first message up is Hello; the first down is Welcome, or the stream
-    ends with a status that carries one of the messages in error_details.proto. The stream may
-    break at any time: the same incarnation opens a new one with a higher connection number and a
-    Hello that repeats everything it knows, so nothing is lost or done twice.
+    """Carries one agent's session. The agent sends Hello first; the coordinator answers with Welcome,
+    or ends the stream with a status that carries a message of error_details.proto. A stream may
+    break at any time. The agent then opens a new one with a higher connection number, and its Hello
+    repeats everything that it holds. Nothing is lost, and nothing is done twice.
     """
 
 class AgentServiceServicer(metaclass=_abc_1.ABCMeta):
-    """The line between node agents and the coordinator."""
+    """Connects node agents to the coordinator."""
 
     @_abc_1.abstractmethod
     def Session(
@@ -61,10 +61,10 @@ class AgentServiceServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_agent_service_pb2.SessionRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_agent_service_pb2.SessionResponse], _abc.AsyncIterator[_agent_service_pb2.SessionResponse]]:
-        """One node's session. The first message up is Hello; the first down is Welcome, or the stream
-        ends with a status that carries one of the messages in error_details.proto. The stream may
-        break at any time: the same incarnation opens a new one with a higher connection number and a
-        Hello that repeats everything it knows, so nothing is lost or done twice.
+        """Carries one agent's session. The agent sends Hello first; the coordinator answers with Welcome,
+        or ends the stream with a status that carries a message of error_details.proto. A stream may
+        break at any time. The agent then opens a new one with a higher connection number, and its Hello
+        repeats everything that it holds. Nothing is lost, and nothing is done twice.
         """
 
 def add_AgentServiceServicer_to_server(servicer: AgentServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

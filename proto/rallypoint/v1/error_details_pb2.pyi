@@ -7,6 +7,7 @@ from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -18,6 +19,38 @@ else:
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class _StaleKind:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _StaleKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_StaleKind.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    STALE_KIND_UNSPECIFIED: _StaleKind.ValueType  # 0
+    """Not valid."""
+    STALE_KIND_CONNECTION: _StaleKind.ValueType  # 1
+    """Its connection: the agent has opened a newer one."""
+    STALE_KIND_EPOCH: _StaleKind.ValueType  # 2
+    """Its epoch: it was meant for an earlier coordinator."""
+    STALE_KIND_RUN: _StaleKind.ValueType  # 3
+    """The agent's run: it is over."""
+    STALE_KIND_SESSION: _StaleKind.ValueType  # 4
+    """Its session: the coordinator counts it as lost or does not know it."""
+
+class StaleKind(_StaleKind, metaclass=_StaleKindEnumTypeWrapper):
+    """What was stale about a message."""
+
+STALE_KIND_UNSPECIFIED: StaleKind.ValueType  # 0
+"""Not valid."""
+STALE_KIND_CONNECTION: StaleKind.ValueType  # 1
+"""Its connection: the agent has opened a newer one."""
+STALE_KIND_EPOCH: StaleKind.ValueType  # 2
+"""Its epoch: it was meant for an earlier coordinator."""
+STALE_KIND_RUN: StaleKind.ValueType  # 3
+"""The agent's run: it is over."""
+STALE_KIND_SESSION: StaleKind.ValueType  # 4
+"""Its session: the coordinator counts it as lost or does not know it."""
+Global___StaleKind: _TypeAlias = StaleKind  # noqa: Y015
+
 @_typing.final
 class SpecDifference(_message.Message):
     """A field whose value differs between two agents of one run."""
@@ -28,11 +61,11 @@ class SpecDifference(_message.Message):
     EXPECTED_FIELD_NUMBER: _builtins.int
     ACTUAL_FIELD_NUMBER: _builtins.int
     field: _builtins.str
-    """Name of the field, as the agent's flag spells it without the dashes."""
+    """Name of the agent's flag, without the dashes."""
     expected: _builtins.str
-    """Value that the run has."""
+    """Value of the run."""
     actual: _builtins.str
-    """Value that the refused agent brought."""
+    """Value of the refused agent."""
     def __init__(
         self,
         *,
@@ -50,14 +83,14 @@ Global___SpecDifference: _TypeAlias = SpecDifference  # noqa: Y015
 
 @_typing.final
 class SpecMismatch(_message.Message):
-    """Detail of FAILED_PRECONDITION: the agent's specification is not the run's. Not retryable."""
+    """Detail of FAILED_PRECONDITION: the agent's specification differs from the run's. Do not retry."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     JOB_ID_FIELD_NUMBER: _builtins.int
     DIFFERENCES_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
-    """Job that refused the agent."""
+    """Name of the job."""
     @_builtins.property
     def differences(self) -> _containers.RepeatedCompositeFieldContainer[Global___SpecDifference]:
         """Every field that differs; never empty."""
@@ -78,16 +111,16 @@ Global___SpecMismatch: _TypeAlias = SpecMismatch  # noqa: Y015
 
 @_typing.final
 class NodeNameInUse(_message.Message):
-    """Detail of ALREADY_EXISTS: another attached agent has the node name. Not retryable."""
+    """Detail of ALREADY_EXISTS: another connected agent has the node name. Do not retry."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     JOB_ID_FIELD_NUMBER: _builtins.int
     NODE_NAME_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
-    """Job in which the name is in use."""
+    """Name of the job."""
     node_name: _builtins.str
-    """The name."""
+    """The node name."""
     def __init__(
         self,
         *,
@@ -104,7 +137,7 @@ Global___NodeNameInUse: _TypeAlias = NodeNameInUse  # noqa: Y015
 
 @_typing.final
 class NodeRankInUse(_message.Message):
-    """Detail of ALREADY_EXISTS: another agent has the same explicit node rank. Not retryable."""
+    """Detail of ALREADY_EXISTS: another agent has the same explicit node rank. Do not retry."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -112,9 +145,9 @@ class NodeRankInUse(_message.Message):
     NODE_RANK_FIELD_NUMBER: _builtins.int
     NODE_NAME_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
-    """Job in which the rank is in use."""
+    """Name of the job."""
     node_rank: _builtins.int
-    """The explicit rank."""
+    """The node rank."""
     node_name: _builtins.str
     """Node that has it."""
     def __init__(
@@ -134,8 +167,8 @@ Global___NodeRankInUse: _TypeAlias = NodeRankInUse  # noqa: Y015
 
 @_typing.final
 class AddressMismatch(_message.Message):
-    """Detail of FAILED_PRECONDITION: a round would mix loopback and other addresses, so that some
-    workers could not reach rank 0. Not retryable.
+    """Detail of FAILED_PRECONDITION: one node of the job has a loopback address and another has not, so
+    some workers could not reach rank 0. Do not retry.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -149,7 +182,7 @@ class AddressMismatch(_message.Message):
     address: _builtins.str
     """Its address."""
     other_node_name: _builtins.str
-    """A node of the job that has the other kind."""
+    """Node of the job with the other kind of address."""
     other_address: _builtins.str
     """That node's address."""
     def __init__(
@@ -170,14 +203,14 @@ Global___AddressMismatch: _TypeAlias = AddressMismatch  # noqa: Y015
 
 @_typing.final
 class PreviousRunEnding(_message.Message):
-    """Detail of UNAVAILABLE: an earlier run of the job is still being told its outcome. Retryable."""
+    """Detail of UNAVAILABLE: not all nodes of the job's previous run know its outcome yet. Retry."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     JOB_ID_FIELD_NUMBER: _builtins.int
     RUN_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
-    """The job."""
+    """Name of the job."""
     run: _builtins.int
     """Number of the run that is ending."""
     def __init__(
@@ -196,31 +229,31 @@ Global___PreviousRunEnding: _TypeAlias = PreviousRunEnding  # noqa: Y015
 
 @_typing.final
 class StaleSender(_message.Message):
-    """Detail of ABORTED: the message came from an earlier connection, epoch or run. Not retryable on
-    the same stream.
+    """Detail of ABORTED: the message came from an earlier connection, epoch, run or session. Say Hello
+    again on a new stream, except after STALE_KIND_RUN.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    WHAT_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
     EXPECTED_FIELD_NUMBER: _builtins.int
     ACTUAL_FIELD_NUMBER: _builtins.int
-    what: _builtins.str
-    """What was stale: "connection", "epoch" or "run"."""
+    kind: Global___StaleKind.ValueType
+    """What was stale."""
     expected: _builtins.int
-    """The current value."""
+    """The current value. 0 for a session."""
     actual: _builtins.int
-    """The value that came."""
+    """The value received. 0 for a session."""
     def __init__(
         self,
         *,
-        what: _builtins.str = ...,
+        kind: Global___StaleKind.ValueType = ...,
         expected: _builtins.int = ...,
         actual: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["actual", b"actual", "expected", b"expected", "what", b"what"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["actual", b"actual", "expected", b"expected", "kind", b"kind"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -229,7 +262,7 @@ Global___StaleSender: _TypeAlias = StaleSender  # noqa: Y015
 @_typing.final
 class ForeignRound(_message.Message):
     """Detail of FAILED_PRECONDITION: the round that the agent holds belongs to another durable
-    coordinator. Not retryable.
+    coordinator. Do not retry.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -237,9 +270,9 @@ class ForeignRound(_message.Message):
     COORDINATOR_ID_FIELD_NUMBER: _builtins.int
     OWNER_ID_FIELD_NUMBER: _builtins.int
     coordinator_id: _builtins.str
-    """Identifier of the coordinator that refused the agent."""
+    """Id of the coordinator that refused the agent."""
     owner_id: _builtins.str
-    """Identifier of the coordinator that the round belongs to."""
+    """Id of the coordinator that the round belongs to."""
     def __init__(
         self,
         *,
@@ -256,16 +289,18 @@ Global___ForeignRound: _TypeAlias = ForeignRound  # noqa: Y015
 
 @_typing.final
 class ProtocolMismatch(_message.Message):
-    """Detail of FAILED_PRECONDITION: agent and coordinator share no protocol version. Not retryable."""
+    """Detail of FAILED_PRECONDITION: agent and coordinator speak different protocol versions. Do not
+    retry.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
     EXPECTED_FIELD_NUMBER: _builtins.int
     ACTUAL_FIELD_NUMBER: _builtins.int
     expected: _builtins.int
-    """Version that the coordinator speaks."""
+    """Version of the coordinator."""
     actual: _builtins.int
-    """Version that the agent speaks."""
+    """Version of the agent."""
     def __init__(
         self,
         *,
@@ -308,13 +343,13 @@ Global___LimitReached: _TypeAlias = LimitReached  # noqa: Y015
 
 @_typing.final
 class UnknownJob(_message.Message):
-    """Detail of NOT_FOUND: no such job."""
+    """Detail of NOT_FOUND: there is no such job."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     JOB_ID_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
-    """The job id that was asked for."""
+    """Name of the job in the request."""
     def __init__(
         self,
         *,
@@ -330,7 +365,7 @@ Global___UnknownJob: _TypeAlias = UnknownJob  # noqa: Y015
 
 @_typing.final
 class UnknownNode(_message.Message):
-    """Detail of NOT_FOUND: the job has no such node attached."""
+    """Detail of NOT_FOUND: no such node is connected to the job."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -339,7 +374,7 @@ class UnknownNode(_message.Message):
     job_id: _builtins.str
     """Name of the job."""
     node_name: _builtins.str
-    """Name of the node that was asked for."""
+    """Name of the node in the request."""
     def __init__(
         self,
         *,

@@ -30,29 +30,29 @@ class _JobPhase:
 class _JobPhaseEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_JobPhase.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     JOB_PHASE_UNSPECIFIED: _JobPhase.ValueType  # 0
-    """Never sent."""
+    """Not valid."""
     JOB_PHASE_FORMING: _JobPhase.ValueType  # 1
-    """Nodes gather; no worker of the next round runs yet. `waiting` says for what."""
+    """A round forms: nodes become ready, and no worker runs. `waiting` says what is missing."""
     JOB_PHASE_RUNNING: _JobPhase.ValueType  # 2
-    """A round is sealed; its members start workers or run them."""
+    """A round is sealed: its members start workers or run them."""
     JOB_PHASE_STOPPING: _JobPhase.ValueType  # 3
-    """Every member was told to stop; the coordinator waits until each is clean, lost or overdue."""
+    """The round is being stopped: the coordinator waits until each member is ready, lost or overdue."""
     JOB_PHASE_CLOSED: _JobPhase.ValueType  # 4
-    """The run has its outcome. Nodes are being told, or have been."""
+    """The run has its outcome."""
 
 class JobPhase(_JobPhase, metaclass=_JobPhaseEnumTypeWrapper):
-    """Where a run stands."""
+    """Phase of a run."""
 
 JOB_PHASE_UNSPECIFIED: JobPhase.ValueType  # 0
-"""Never sent."""
+"""Not valid."""
 JOB_PHASE_FORMING: JobPhase.ValueType  # 1
-"""Nodes gather; no worker of the next round runs yet. `waiting` says for what."""
+"""A round forms: nodes become ready, and no worker runs. `waiting` says what is missing."""
 JOB_PHASE_RUNNING: JobPhase.ValueType  # 2
-"""A round is sealed; its members start workers or run them."""
+"""A round is sealed: its members start workers or run them."""
 JOB_PHASE_STOPPING: JobPhase.ValueType  # 3
-"""Every member was told to stop; the coordinator waits until each is clean, lost or overdue."""
+"""The round is being stopped: the coordinator waits until each member is ready, lost or overdue."""
 JOB_PHASE_CLOSED: JobPhase.ValueType  # 4
-"""The run has its outcome. Nodes are being told, or have been."""
+"""The run has its outcome."""
 Global___JobPhase: _TypeAlias = JobPhase  # noqa: Y015
 
 class _Outcome:
@@ -66,11 +66,9 @@ class _OutcomeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Outcome.Value
     OUTCOME_SUCCEEDED: _Outcome.ValueType  # 1
     """Every worker of a round ended with exit code 0."""
     OUTCOME_FAILED: _Outcome.ValueType  # 2
-    """The run gave up; the verdict says why."""
-    OUTCOME_CANCELLED: _Outcome.ValueType  # 3
-    """Someone cancelled the run."""
-    OUTCOME_ABANDONED: _Outcome.ValueType  # 4
-    """Every node left or was lost, and none came back in time."""
+    """The run failed; the verdict says why."""
+    OUTCOME_ABANDONED: _Outcome.ValueType  # 3
+    """Every node left or was lost, and none returned in time."""
 
 class Outcome(_Outcome, metaclass=_OutcomeEnumTypeWrapper):
     """How a run ended."""
@@ -80,11 +78,9 @@ OUTCOME_UNSPECIFIED: Outcome.ValueType  # 0
 OUTCOME_SUCCEEDED: Outcome.ValueType  # 1
 """Every worker of a round ended with exit code 0."""
 OUTCOME_FAILED: Outcome.ValueType  # 2
-"""The run gave up; the verdict says why."""
-OUTCOME_CANCELLED: Outcome.ValueType  # 3
-"""Someone cancelled the run."""
-OUTCOME_ABANDONED: Outcome.ValueType  # 4
-"""Every node left or was lost, and none came back in time."""
+"""The run failed; the verdict says why."""
+OUTCOME_ABANDONED: Outcome.ValueType  # 3
+"""Every node left or was lost, and none returned in time."""
 Global___Outcome: _TypeAlias = Outcome  # noqa: Y015
 
 class _WaitKind:
@@ -94,61 +90,65 @@ class _WaitKind:
 class _WaitKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_WaitKind.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     WAIT_KIND_UNSPECIFIED: _WaitKind.ValueType  # 0
-    """It waits for nothing."""
+    """Nothing."""
     WAIT_KIND_REATTACH: _WaitKind.ValueType  # 1
-    """The coordinator has just started and listens for agents of rounds that run already."""
+    """The coordinator has just started and waits for agents whose rounds already run."""
     WAIT_KIND_NODES: _WaitKind.ValueType  # 2
     """Fewer than min_nodes are ready."""
     WAIT_KIND_LAST_CALL: _WaitKind.ValueType  # 3
-    """min_nodes are ready; more may come before the last call ends."""
+    """At least min_nodes are ready; more may join before the last call ends."""
     WAIT_KIND_RETURNING: _WaitKind.ValueType  # 4
-    """A member of the previous round is on its way back: stopping, or briefly disconnected."""
+    """A member of the previous round is stopping or briefly disconnected."""
     WAIT_KIND_BACKOFF: _WaitKind.ValueType  # 5
-    """A pause between restarts."""
+    """The pause between restarts."""
     WAIT_KIND_START: _WaitKind.ValueType  # 6
-    """Members were given the round and have not all started their workers."""
+    """Members of the round have not all started their workers."""
     WAIT_KIND_STOP: _WaitKind.ValueType  # 7
-    """Members were told to stop and are not all clean."""
+    """Members of the round have not all stopped their workers."""
     WAIT_KIND_GROWTH: _WaitKind.ValueType  # 8
-    """Newcomers are collected; the running round will be stopped to take them in."""
+    """New nodes are collected; the running round will be stopped to include them."""
     WAIT_KIND_FAREWELL: _WaitKind.ValueType  # 9
-    """The run has ended and not every node has been told."""
+    """The run has ended, and not every node knows it."""
     WAIT_KIND_FENCE: _WaitKind.ValueType  # 10
-    """A node that was lost may still run workers; they are dead when the wait ends."""
+    """A lost node may still run workers; they are dead when the wait ends."""
     WAIT_KIND_DRAIN: _WaitKind.ValueType  # 11
-    """A node leaves; the round goes on until its workers are done or its time is over."""
-    WAIT_KIND_PATH: _WaitKind.ValueType  # 12
-    """Many connections broke at once: the path is suspected, and leases count."""
+    """A node leaves; the round runs until that node's workers are done or its time is up."""
+    WAIT_KIND_NETWORK_SUSPECTED: _WaitKind.ValueType  # 12
+    """Many connections broke at once. The coordinator suspects the network and gives each node its
+    full lease to reconnect.
+    """
 
 class WaitKind(_WaitKind, metaclass=_WaitKindEnumTypeWrapper):
     """What a job waits for."""
 
 WAIT_KIND_UNSPECIFIED: WaitKind.ValueType  # 0
-"""It waits for nothing."""
+"""Nothing."""
 WAIT_KIND_REATTACH: WaitKind.ValueType  # 1
-"""The coordinator has just started and listens for agents of rounds that run already."""
+"""The coordinator has just started and waits for agents whose rounds already run."""
 WAIT_KIND_NODES: WaitKind.ValueType  # 2
 """Fewer than min_nodes are ready."""
 WAIT_KIND_LAST_CALL: WaitKind.ValueType  # 3
-"""min_nodes are ready; more may come before the last call ends."""
+"""At least min_nodes are ready; more may join before the last call ends."""
 WAIT_KIND_RETURNING: WaitKind.ValueType  # 4
-"""A member of the previous round is on its way back: stopping, or briefly disconnected."""
+"""A member of the previous round is stopping or briefly disconnected."""
 WAIT_KIND_BACKOFF: WaitKind.ValueType  # 5
-"""A pause between restarts."""
+"""The pause between restarts."""
 WAIT_KIND_START: WaitKind.ValueType  # 6
-"""Members were given the round and have not all started their workers."""
+"""Members of the round have not all started their workers."""
 WAIT_KIND_STOP: WaitKind.ValueType  # 7
-"""Members were told to stop and are not all clean."""
+"""Members of the round have not all stopped their workers."""
 WAIT_KIND_GROWTH: WaitKind.ValueType  # 8
-"""Newcomers are collected; the running round will be stopped to take them in."""
+"""New nodes are collected; the running round will be stopped to include them."""
 WAIT_KIND_FAREWELL: WaitKind.ValueType  # 9
-"""The run has ended and not every node has been told."""
+"""The run has ended, and not every node knows it."""
 WAIT_KIND_FENCE: WaitKind.ValueType  # 10
-"""A node that was lost may still run workers; they are dead when the wait ends."""
+"""A lost node may still run workers; they are dead when the wait ends."""
 WAIT_KIND_DRAIN: WaitKind.ValueType  # 11
-"""A node leaves; the round goes on until its workers are done or its time is over."""
-WAIT_KIND_PATH: WaitKind.ValueType  # 12
-"""Many connections broke at once: the path is suspected, and leases count."""
+"""A node leaves; the round runs until that node's workers are done or its time is up."""
+WAIT_KIND_NETWORK_SUSPECTED: WaitKind.ValueType  # 12
+"""Many connections broke at once. The coordinator suspects the network and gives each node its
+full lease to reconnect.
+"""
 Global___WaitKind: _TypeAlias = WaitKind  # noqa: Y015
 
 class _NoticeKind:
@@ -158,27 +158,83 @@ class _NoticeKind:
 class _NoticeKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_NoticeKind.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     NOTICE_KIND_UNSPECIFIED: _NoticeKind.ValueType  # 0
-    """Never sent."""
+    """Not valid."""
     NOTICE_KIND_GROWTH: _NoticeKind.ValueType  # 1
-    """The round will be stopped to take newcomers in."""
+    """The round will be stopped to include new nodes."""
     NOTICE_KIND_DRAIN: _NoticeKind.ValueType  # 2
-    """A node leaves: the round will be stopped and formed without it."""
+    """A node leaves; the round will be stopped and re-formed without it."""
 
 class NoticeKind(_NoticeKind, metaclass=_NoticeKindEnumTypeWrapper):
-    """What is about to happen."""
+    """Kind of an announced event."""
 
 NOTICE_KIND_UNSPECIFIED: NoticeKind.ValueType  # 0
-"""Never sent."""
+"""Not valid."""
 NOTICE_KIND_GROWTH: NoticeKind.ValueType  # 1
-"""The round will be stopped to take newcomers in."""
+"""The round will be stopped to include new nodes."""
 NOTICE_KIND_DRAIN: NoticeKind.ValueType  # 2
-"""A node leaves: the round will be stopped and formed without it."""
+"""A node leaves; the round will be stopped and re-formed without it."""
 Global___NoticeKind: _TypeAlias = NoticeKind  # noqa: Y015
+
+class _AwaitedState:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _AwaitedStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_AwaitedState.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    AWAITED_STATE_UNSPECIFIED: _AwaitedState.ValueType  # 0
+    """Not valid."""
+    AWAITED_STATE_LOST: _AwaitedState.ValueType  # 1
+    """It was lost."""
+    AWAITED_STATE_LEFT: _AwaitedState.ValueType  # 2
+    """It left on purpose."""
+    AWAITED_STATE_DISCONNECTED: _AwaitedState.ValueType  # 3
+    """Its connection broke; it may still reconnect."""
+    AWAITED_STATE_NOT_STARTED: _AwaitedState.ValueType  # 4
+    """It has not started its workers."""
+    AWAITED_STATE_STOPPING: _AwaitedState.ValueType  # 5
+    """It is stopping workers of this round or an earlier one."""
+    AWAITED_STATE_BLOCKED: _AwaitedState.ValueType  # 6
+    """Processes survived SIGKILL there."""
+    AWAITED_STATE_DRAINING: _AwaitedState.ValueType  # 7
+    """It is draining."""
+    AWAITED_STATE_FENCED: _AwaitedState.ValueType  # 8
+    """It was lost, and its workers may still run."""
+    AWAITED_STATE_QUARANTINED: _AwaitedState.ValueType  # 9
+    """It is quarantined after its failures."""
+    AWAITED_STATE_CORDONED: _AwaitedState.ValueType  # 10
+    """An operator cordoned it."""
+
+class AwaitedState(_AwaitedState, metaclass=_AwaitedStateEnumTypeWrapper):
+    """Why a job waits for a node."""
+
+AWAITED_STATE_UNSPECIFIED: AwaitedState.ValueType  # 0
+"""Not valid."""
+AWAITED_STATE_LOST: AwaitedState.ValueType  # 1
+"""It was lost."""
+AWAITED_STATE_LEFT: AwaitedState.ValueType  # 2
+"""It left on purpose."""
+AWAITED_STATE_DISCONNECTED: AwaitedState.ValueType  # 3
+"""Its connection broke; it may still reconnect."""
+AWAITED_STATE_NOT_STARTED: AwaitedState.ValueType  # 4
+"""It has not started its workers."""
+AWAITED_STATE_STOPPING: AwaitedState.ValueType  # 5
+"""It is stopping workers of this round or an earlier one."""
+AWAITED_STATE_BLOCKED: AwaitedState.ValueType  # 6
+"""Processes survived SIGKILL there."""
+AWAITED_STATE_DRAINING: AwaitedState.ValueType  # 7
+"""It is draining."""
+AWAITED_STATE_FENCED: AwaitedState.ValueType  # 8
+"""It was lost, and its workers may still run."""
+AWAITED_STATE_QUARANTINED: AwaitedState.ValueType  # 9
+"""It is quarantined after its failures."""
+AWAITED_STATE_CORDONED: AwaitedState.ValueType  # 10
+"""An operator cordoned it."""
+Global___AwaitedState: _TypeAlias = AwaitedState  # noqa: Y015
 
 @_typing.final
 class JobSpec(_message.Message):
-    """What a run was asked to be. The first agent of a run sets it; every other agent of the run must
-    bring the same values, and one that does not is refused with SpecMismatch.
+    """Specification of a run. The first agent of a run sets it. The coordinator refuses every other agent
+    with different values (SpecMismatch).
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -191,7 +247,7 @@ class JobSpec(_message.Message):
     SETTLE_TIME_FIELD_NUMBER: _builtins.int
     GROW_AFTER_FIELD_NUMBER: _builtins.int
     GROW_FIELD_NUMBER: _builtins.int
-    GRACE_FIELD_NUMBER: _builtins.int
+    SHUTDOWN_TIMEOUT_FIELD_NUMBER: _builtins.int
     RESTART_BACKOFF_FIELD_NUMBER: _builtins.int
     FENCE_AFTER_FIELD_NUMBER: _builtins.int
     NO_RETRY_EXIT_CODES_FIELD_NUMBER: _builtins.int
@@ -205,63 +261,64 @@ class JobSpec(_message.Message):
     HEARTBEAT_INTERVAL_FIELD_NUMBER: _builtins.int
     LEASE_FIELD_NUMBER: _builtins.int
     min_nodes: _builtins.int
-    """Fewest nodes that a round may have. Set by the agent; 1 or more. Absent (0) is refused."""
+    """Fewest nodes of a round; 1 or more. Absent (0) is refused."""
     max_nodes: _builtins.int
-    """Most nodes that a round may have; further nodes are spares. Set by the agent; at least
-    min_nodes. Absent (0) is refused.
-    """
+    """Most nodes of a round; further nodes are spares. At least min_nodes. Absent (0) is refused."""
     max_restarts: _builtins.int
-    """How often the group may be restarted after worker failures, counted once for the whole run.
-    Set by the agent. Absent means 0: the first failure ends the run.
+    """Restarts after worker failures that the whole run may use. Absent means 0: the first failure ends
+    the run.
     """
     grow: _builtins.bool
-    """Whether a running round may be stopped to take newcomers in. Absent means yes."""
+    """Whether a running round may be stopped to include new nodes. Absent means yes."""
     quarantine_after: _builtins.int
-    """Failures of one node within quarantine_window after which it is set aside. Zero turns quarantine
-    off. Absent means 3.
+    """Failures of one node within quarantine_window after which it is quarantined. Zero turns
+    quarantine off. Absent means 3.
     """
     max_reformations: _builtins.int
-    """How often rounds may be formed anew in a row, uncharged and without progress. Absent means 10."""
+    """How often in a row rounds may re-form without progress and without a charged restart. Absent
+    means 10.
+    """
     crash_loop: _builtins.int
-    """The same early death this often in a row ends the run. Zero turns that off. Absent means 5."""
+    """The run ends when the same failure occurs this often in a row soon after the start. Zero turns
+    that off. Absent means 5.
+    """
     @_builtins.property
     def join_timeout(self) -> _duration_pb2.Duration:
         """How long a round may stay short of min_nodes before the run fails. Absent means 10 minutes."""
 
     @_builtins.property
     def last_call(self) -> _duration_pb2.Duration:
-        """How long a first round with at least min_nodes waits for more, anew with every arrival and at
-        most six times this long. Absent means 5 seconds.
+        """How long the first round waits for nodes beyond min_nodes. Each arrival restarts the timer; the
+        whole wait is at most six times as long. Absent means 5 seconds.
         """
 
     @_builtins.property
     def settle_time(self) -> _duration_pb2.Duration:
-        """How long newcomers are collected before a running round is stopped to take them in, anew with
-        every arrival and at most six times this long. Absent means 5 seconds.
+        """How long new nodes are collected before a running round is stopped to include them. Each arrival
+        restarts the timer; the whole wait is at most six times as long. Absent means 5 seconds.
         """
 
     @_builtins.property
     def grow_after(self) -> _duration_pb2.Duration:
-        """Youngest age at which a round may be stopped for growth; doubles with every growth until a
-        round makes progress, up to 10 minutes. Absent means 10 seconds.
+        """Youngest age at which a round may be stopped for growth. Doubles with every growth, up to 10
+        minutes, until a round makes progress. Absent means 10 seconds.
         """
 
     @_builtins.property
-    def grace(self) -> _duration_pb2.Duration:
-        """Time between the stop signal to a worker and SIGKILL, for every kind of stop. Absent means 30
-        seconds.
-        """
+    def shutdown_timeout(self) -> _duration_pb2.Duration:
+        """Time between SIGTERM and SIGKILL when workers are stopped. Absent means 30 seconds."""
 
     @_builtins.property
     def restart_backoff(self) -> _duration_pb2.Duration:
-        """Pause before the third restart in a row without progress; doubles to 60 seconds, give or take a
-        quarter. Zero turns pauses off. Absent means 1 second.
+        """Pause before the third restart in a row without progress. Doubles with every further one, up to
+        60 seconds; varies by a quarter. Zero turns pauses off. Absent means 1 second.
         """
 
     @_builtins.property
     def fence_after(self) -> _duration_pb2.Duration:
-        """How long after it was last heard a node's processes may live: the agent has killed them by then,
-        and no round begins without the node before a second later. Absent: rounds do not wait for it.
+        """How long processes of a node may live after the coordinator last heard from it: the agent has
+        killed them by then. A round without the node begins no earlier than one second later. Absent:
+        rounds do not wait.
         """
 
     @_builtins.property
@@ -270,38 +327,36 @@ class JobSpec(_message.Message):
 
     @_builtins.property
     def no_requeue_exit_codes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Exit codes of workers after which the run fails without a restart, and after which a scheduler
-        must not start it again either. Each 1 to 255; in at most one of the two lists.
+        """Exit codes of workers after which the run fails without a restart and a scheduler must not start
+        it again. Each 1 to 255; no code is in both lists.
         """
 
     @_builtins.property
     def quarantine_window(self) -> _duration_pb2.Duration:
-        """How long a node's failure counts. Absent means 10 minutes."""
+        """How long a failure of a node counts. Absent means 10 minutes."""
 
     @_builtins.property
     def quarantine_cooldown(self) -> _duration_pb2.Duration:
-        """How long a node is set aside the first time; doubles with every further time, up to a day.
-        Absent means 5 minutes.
-        """
+        """Length of a node's first quarantine. Doubles every time, up to a day. Absent means 5 minutes."""
 
     @_builtins.property
     def progress_after(self) -> _duration_pb2.Duration:
-        """A round that lived this long has made progress: counts in a row begin again. Absent means 5
+        """A round that runs this long has made progress, which resets all counts in a row. Absent means 5
         minutes.
         """
 
     @_builtins.property
     def heartbeat_interval(self) -> _duration_pb2.Duration:
-        """Time between heartbeats of the run's agents, 0.1 seconds to 5 minutes. They come more often where
-        `lease` needs three of them, and less often where all sessions together would send more than 500
-        a second; Welcome says what holds. Absent means the coordinator's own, 1 second.
+        """Time between heartbeats of the run's agents, 0.1 seconds to 5 minutes. The coordinator shortens
+        it so that three fit into `lease`, and lengthens it when all sessions together would send more
+        than 500 a second; Welcome carries the result. Absent means the coordinator's own, 1 second.
         """
 
     @_builtins.property
     def lease(self) -> _duration_pb2.Duration:
-        """How long a silent agent of the run counts as alive, 1.5 seconds to an hour, and how long an agent
-        waits for a silent coordinator; three heartbeats if that is longer. Absent means the
-        coordinator's own, 5 seconds.
+        """How long a silent agent of the run counts as alive, 1.5 seconds to an hour; three heartbeats if
+        that is longer. An agent waits as long for a silent coordinator. Absent means the coordinator's
+        own, 5 seconds.
         """
 
     def __init__(
@@ -315,7 +370,7 @@ class JobSpec(_message.Message):
         settle_time: _duration_pb2.Duration | None = ...,
         grow_after: _duration_pb2.Duration | None = ...,
         grow: _builtins.bool | None = ...,
-        grace: _duration_pb2.Duration | None = ...,
+        shutdown_timeout: _duration_pb2.Duration | None = ...,
         restart_backoff: _duration_pb2.Duration | None = ...,
         fence_after: _duration_pb2.Duration | None = ...,
         no_retry_exit_codes: _abc.Iterable[_builtins.int] | None = ...,
@@ -329,9 +384,9 @@ class JobSpec(_message.Message):
         heartbeat_interval: _duration_pb2.Duration | None = ...,
         lease: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_crash_loop", b"_crash_loop", "_grow", b"_grow", "_max_reformations", b"_max_reformations", "_quarantine_after", b"_quarantine_after", "crash_loop", b"crash_loop", "fence_after", b"fence_after", "grace", b"grace", "grow", b"grow", "grow_after", b"grow_after", "heartbeat_interval", b"heartbeat_interval", "join_timeout", b"join_timeout", "last_call", b"last_call", "lease", b"lease", "max_reformations", b"max_reformations", "progress_after", b"progress_after", "quarantine_after", b"quarantine_after", "quarantine_cooldown", b"quarantine_cooldown", "quarantine_window", b"quarantine_window", "restart_backoff", b"restart_backoff", "settle_time", b"settle_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_crash_loop", b"_crash_loop", "_grow", b"_grow", "_max_reformations", b"_max_reformations", "_quarantine_after", b"_quarantine_after", "crash_loop", b"crash_loop", "fence_after", b"fence_after", "grow", b"grow", "grow_after", b"grow_after", "heartbeat_interval", b"heartbeat_interval", "join_timeout", b"join_timeout", "last_call", b"last_call", "lease", b"lease", "max_reformations", b"max_reformations", "progress_after", b"progress_after", "quarantine_after", b"quarantine_after", "quarantine_cooldown", b"quarantine_cooldown", "quarantine_window", b"quarantine_window", "restart_backoff", b"restart_backoff", "settle_time", b"settle_time", "shutdown_timeout", b"shutdown_timeout"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_crash_loop", b"_crash_loop", "_grow", b"_grow", "_max_reformations", b"_max_reformations", "_quarantine_after", b"_quarantine_after", "crash_loop", b"crash_loop", "fence_after", b"fence_after", "grace", b"grace", "grow", b"grow", "grow_after", b"grow_after", "heartbeat_interval", b"heartbeat_interval", "join_timeout", b"join_timeout", "last_call", b"last_call", "lease", b"lease", "max_nodes", b"max_nodes", "max_reformations", b"max_reformations", "max_restarts", b"max_restarts", "min_nodes", b"min_nodes", "no_requeue_exit_codes", b"no_requeue_exit_codes", "no_retry_exit_codes", b"no_retry_exit_codes", "progress_after", b"progress_after", "quarantine_after", b"quarantine_after", "quarantine_cooldown", b"quarantine_cooldown", "quarantine_window", b"quarantine_window", "restart_backoff", b"restart_backoff", "settle_time", b"settle_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_crash_loop", b"_crash_loop", "_grow", b"_grow", "_max_reformations", b"_max_reformations", "_quarantine_after", b"_quarantine_after", "crash_loop", b"crash_loop", "fence_after", b"fence_after", "grow", b"grow", "grow_after", b"grow_after", "heartbeat_interval", b"heartbeat_interval", "join_timeout", b"join_timeout", "last_call", b"last_call", "lease", b"lease", "max_nodes", b"max_nodes", "max_reformations", b"max_reformations", "max_restarts", b"max_restarts", "min_nodes", b"min_nodes", "no_requeue_exit_codes", b"no_requeue_exit_codes", "no_retry_exit_codes", b"no_retry_exit_codes", "progress_after", b"progress_after", "quarantine_after", b"quarantine_after", "quarantine_cooldown", b"quarantine_cooldown", "quarantine_window", b"quarantine_window", "restart_backoff", b"restart_backoff", "settle_time", b"settle_time", "shutdown_timeout", b"shutdown_timeout"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__crash_loop: _TypeAlias = _typing.Literal["crash_loop"]  # noqa: Y015
     _WhichOneofArgType__crash_loop: _TypeAlias = _typing.Literal["_crash_loop", b"_crash_loop"]  # noqa: Y015
@@ -354,7 +409,7 @@ Global___JobSpec: _TypeAlias = JobSpec  # noqa: Y015
 
 @_typing.final
 class Notice(_message.Message):
-    """Something that workers may want to know; they go on. Set by the coordinator."""
+    """An event that workers may prepare for. They keep running. Set by the coordinator."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -363,11 +418,11 @@ class Notice(_message.Message):
     NODE_NAME_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     kind: Global___NoticeKind.ValueType
-    """What."""
+    """Kind of the event."""
     node_name: _builtins.str
-    """The node that leaves. Empty for growth."""
+    """Node that leaves. Empty for growth."""
     reason: _builtins.str
-    """Why, in words; at most 1 KiB. Empty for growth."""
+    """Why; at most 1,024 characters. Empty for growth."""
     @_builtins.property
     def time_left(self) -> _duration_pb2.Duration:
         """Time until it happens at the latest."""
@@ -390,31 +445,35 @@ Global___Notice: _TypeAlias = Notice  # noqa: Y015
 
 @_typing.final
 class AwaitedNode(_message.Message):
-    """A node that a wait is about."""
+    """A node that a job waits for."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     NAME_FIELD_NUMBER: _builtins.int
     STATE_FIELD_NUMBER: _builtins.int
-    SINCE_FIELD_NUMBER: _builtins.int
+    IN_STATE_FOR_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Name of the node."""
-    state: _builtins.str
-    """Why the wait is about it, in words: "lost", "stopping", "not started", "disconnected"."""
+    state: Global___AwaitedState.ValueType
+    """Why the job waits for it."""
+    text: _builtins.str
+    """The state in words."""
     @_builtins.property
-    def since(self) -> _duration_pb2.Duration:
-        """How long it has been so. Absent when unknown."""
+    def in_state_for(self) -> _duration_pb2.Duration:
+        """How long it has been in that state. Absent when unknown."""
 
     def __init__(
         self,
         *,
         name: _builtins.str = ...,
-        state: _builtins.str = ...,
-        since: _duration_pb2.Duration | None = ...,
+        state: Global___AwaitedState.ValueType = ...,
+        in_state_for: _duration_pb2.Duration | None = ...,
+        text: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["since", b"since"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["in_state_for", b"in_state_for"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "since", b"since", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["in_state_for", b"in_state_for", "name", b"name", "state", b"state", "text", b"text"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -422,7 +481,7 @@ Global___AwaitedNode: _TypeAlias = AwaitedNode  # noqa: Y015
 
 @_typing.final
 class Waiting(_message.Message):
-    """Why a job is not further than it is. Set by the coordinator."""
+    """Why a job is waiting. Set by the coordinator."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -433,16 +492,16 @@ class Waiting(_message.Message):
     TIME_LEFT_FIELD_NUMBER: _builtins.int
     TEXT_FIELD_NUMBER: _builtins.int
     kind: Global___WaitKind.ValueType
-    """What it waits for; unspecified when it waits for nothing."""
+    """What it waits for. Unspecified when the round runs and only this node waits."""
     ready_nodes: _builtins.int
     """Nodes ready now."""
     needed_nodes: _builtins.int
-    """Nodes needed for the wait to end: min_nodes, or the members that have still to act."""
+    """Nodes needed for the wait to end: min_nodes, or the members that still have to act."""
     text: _builtins.str
-    """The same as one sentence for a person."""
+    """The wait as one sentence for a person."""
     @_builtins.property
     def nodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___AwaitedNode]:
-        """The nodes it is about, by name; at most 16."""
+        """Nodes that it waits for; at most 16."""
 
     @_builtins.property
     def time_left(self) -> _duration_pb2.Duration:
@@ -467,8 +526,44 @@ class Waiting(_message.Message):
 Global___Waiting: _TypeAlias = Waiting  # noqa: Y015
 
 @_typing.final
+class Departure(_message.Message):
+    """A node that was lost or has left."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_NAME_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
+    AGE_FIELD_NUMBER: _builtins.int
+    node_name: _builtins.str
+    """Name of the node."""
+    reason: _round_pb2.RoundReason.ValueType
+    """NODE_LOST, NODE_LEFT or DRAINED."""
+    text: _builtins.str
+    """Details, such as "its stream broke"."""
+    @_builtins.property
+    def age(self) -> _duration_pb2.Duration:
+        """Time since the node left. For a lost node: since its stream broke or it was last heard."""
+
+    def __init__(
+        self,
+        *,
+        node_name: _builtins.str = ...,
+        reason: _round_pb2.RoundReason.ValueType = ...,
+        text: _builtins.str = ...,
+        age: _duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["age", b"age"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "node_name", b"node_name", "reason", b"reason", "text", b"text"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Departure: _TypeAlias = Departure  # noqa: Y015
+
+@_typing.final
 class Job(_message.Message):
-    """One job and its latest run, as the coordinator sees it. Every field is set by the coordinator."""
+    """One job and its latest run. Set by the coordinator."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -484,22 +579,22 @@ class Job(_message.Message):
     OUTCOME_FIELD_NUMBER: _builtins.int
     VERDICT_FIELD_NUMBER: _builtins.int
     AGE_FIELD_NUMBER: _builtins.int
-    LOST_FIELD_NUMBER: _builtins.int
+    DEPARTURES_FIELD_NUMBER: _builtins.int
     NOTICES_FIELD_NUMBER: _builtins.int
     HEALTH_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     """Name of the job."""
     run: _builtins.int
-    """Number of the run: 1 for the first life of this job id."""
+    """Number of the run; the first run of a job is 1."""
     phase: Global___JobPhase.ValueType
-    """Where it stands."""
+    """Phase of the run."""
     restart_count: _builtins.int
-    """Restarts charged so far, at most spec.max_restarts."""
+    """Restarts charged so far; at most spec.max_restarts."""
     outcome: Global___Outcome.ValueType
-    """How it ended. Unspecified while it lives."""
+    """How the run ended. Unspecified until then."""
     @_builtins.property
     def spec(self) -> Global___JobSpec:
-        """What was asked for."""
+        """Specification of the run, with all defaults filled in."""
 
     @_builtins.property
     def waiting(self) -> Global___Waiting:
@@ -507,11 +602,11 @@ class Job(_message.Message):
 
     @_builtins.property
     def round(self) -> _round_pb2.Round:
-        """The round that runs or is being stopped. Absent while nothing was sealed or between rounds."""
+        """The round that runs or is being stopped. Absent between rounds."""
 
     @_builtins.property
     def nodes(self) -> _containers.RepeatedCompositeFieldContainer[_node_pb2.Node]:
-        """Nodes attached or briefly disconnected, in order of arrival."""
+        """Nodes, connected or briefly disconnected, in order of arrival."""
 
     @_builtins.property
     def history(self) -> _containers.RepeatedCompositeFieldContainer[_round_pb2.RoundSummary]:
@@ -519,23 +614,25 @@ class Job(_message.Message):
 
     @_builtins.property
     def verdict(self) -> _verdict_pb2.Verdict:
-        """What failed, in the latest round that failed. Absent when none has."""
+        """What failed in the latest round that failed. Absent when none has."""
 
     @_builtins.property
     def age(self) -> _duration_pb2.Duration:
-        """How long ago the run was opened."""
+        """Time since the run was opened."""
 
     @_builtins.property
-    def lost(self) -> _containers.RepeatedCompositeFieldContainer[Global___AwaitedNode]:
+    def departures(self) -> _containers.RepeatedCompositeFieldContainer[Global___Departure]:
         """Nodes that were lost or left, latest last; at most 16."""
 
     @_builtins.property
     def notices(self) -> _containers.RepeatedCompositeFieldContainer[Global___Notice]:
-        """What the running round's workers have been told to expect."""
+        """Events that were announced to the workers of the running round."""
 
     @_builtins.property
     def health(self) -> _containers.RepeatedCompositeFieldContainer[_node_pb2.NodeHealth]:
-        """Nodes that were set aside or have failed lately, attached or not, by name."""
+        """Health of nodes that are quarantined or cordoned, or have failed lately, by name. They need not be
+        connected.
+        """
 
     def __init__(
         self,
@@ -552,13 +649,13 @@ class Job(_message.Message):
         outcome: Global___Outcome.ValueType = ...,
         verdict: _verdict_pb2.Verdict | None = ...,
         age: _duration_pb2.Duration | None = ...,
-        lost: _abc.Iterable[Global___AwaitedNode] | None = ...,
+        departures: _abc.Iterable[Global___Departure] | None = ...,
         notices: _abc.Iterable[Global___Notice] | None = ...,
         health: _abc.Iterable[_node_pb2.NodeHealth] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "round", b"round", "spec", b"spec", "verdict", b"verdict", "waiting", b"waiting"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "health", b"health", "history", b"history", "job_id", b"job_id", "lost", b"lost", "nodes", b"nodes", "notices", b"notices", "outcome", b"outcome", "phase", b"phase", "restart_count", b"restart_count", "round", b"round", "run", b"run", "spec", b"spec", "verdict", b"verdict", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "departures", b"departures", "health", b"health", "history", b"history", "job_id", b"job_id", "nodes", b"nodes", "notices", b"notices", "outcome", b"outcome", "phase", b"phase", "restart_count", b"restart_count", "round", b"round", "run", b"run", "spec", b"spec", "verdict", b"verdict", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -21,7 +21,7 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class GetJobRequest(_message.Message):
-    """Asks for one job."""
+    """Request for one job."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -67,7 +67,7 @@ Global___GetJobResponse: _TypeAlias = GetJobResponse  # noqa: Y015
 
 @_typing.final
 class ListJobsRequest(_message.Message):
-    """Asks for the list of jobs."""
+    """Request for a page of jobs."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -76,7 +76,7 @@ class ListJobsRequest(_message.Message):
     page_size: _builtins.int
     """Most jobs to return, 1 to 1000. Absent (0) means 1000."""
     page_token: _builtins.str
-    """Return jobs whose id comes after this one. Empty means from the first."""
+    """Token of the page: next_page_token of the page before. Empty means the first page."""
     def __init__(
         self,
         *,
@@ -100,7 +100,7 @@ class ListJobsResponse(_message.Message):
     JOBS_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
-    """Token for the next page. Empty when this was the last."""
+    """Token of the next page. Empty when this is the last."""
     @_builtins.property
     def jobs(self) -> _containers.RepeatedCompositeFieldContainer[_job_pb2.Job]:
         """Jobs by job id, without nodes, history and members of the round."""
@@ -121,7 +121,7 @@ Global___ListJobsResponse: _TypeAlias = ListJobsResponse  # noqa: Y015
 
 @_typing.final
 class WatchJobRequest(_message.Message):
-    """Asks for a job and its changes."""
+    """Request for a job and its changes."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -143,14 +143,14 @@ Global___WatchJobRequest: _TypeAlias = WatchJobRequest  # noqa: Y015
 
 @_typing.final
 class WatchJobResponse(_message.Message):
-    """The job as it is after a change."""
+    """The job after a change."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     JOB_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def job(self) -> _job_pb2.Job:
-        """The job, whole."""
+        """The whole job."""
 
     def __init__(
         self,

@@ -26,8 +26,8 @@ if _version_not_supported:
 
 
 class JobServiceStub(object):
-    """Read access to jobs for people and programs. What it returns has been journalled: no answer is
-    ever taken back by a crash of the coordinator.
+    """Read access to jobs. Answers show only what is in the journal, so a crash of the coordinator never
+    takes an answer back, as far as the journal is durable.
     """
 
     def __init__(self, channel):
@@ -54,28 +54,28 @@ class JobServiceStub(object):
 
 
 class JobServiceServicer(object):
-    """Read access to jobs for people and programs. What it returns has been journalled: no answer is
-    ever taken back by a crash of the coordinator.
+    """Read access to jobs. Answers show only what is in the journal, so a crash of the coordinator never
+    takes an answer back, as far as the journal is durable.
     """
 
     def GetJob(self, request, context):
-        """Returns one job. NOT_FOUND with UnknownJob when there is none of that name.
+        """Returns one job. NOT_FOUND with UnknownJob when there is none.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListJobs(self, request, context):
-        """Returns all jobs that the coordinator knows, by job id, without nodes and history.
+        """Returns all jobs, by job id, without nodes and history.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def WatchJob(self, request, context):
-        """Sends the job at once and again after every change; changes that come faster than the reader
-        reads are merged, so the latest state is never behind others in a queue. Ends when the run has
-        its outcome and every node has been told. NOT_FOUND with UnknownJob when there is none.
+        """Sends the job at once and after every change. When the client reads slowly, several changes are
+        merged into one message. The stream ends when the run has its outcome and every node knows it.
+        NOT_FOUND with UnknownJob when there is no such job.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -108,8 +108,8 @@ def add_JobServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class JobService(object):
-    """Read access to jobs for people and programs. What it returns has been journalled: no answer is
-    ever taken back by a crash of the coordinator.
+    """Read access to jobs. Answers show only what is in the journal, so a crash of the coordinator never
+    takes an answer back, as far as the journal is durable.
     """
 
     @staticmethod

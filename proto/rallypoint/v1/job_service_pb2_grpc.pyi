@@ -27,8 +27,8 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class JobServiceStub:
-    """Read access to jobs for people and programs. What it returns has been journalled: no answer is
-    ever taken back by a crash of the coordinator.
+    """Read access to jobs. Answers show only what is in the journal, so a crash of the coordinator never
+    takes an answer back, as far as the journal is durable.
     """
 
     @_typing.overload
@@ -36,35 +36,35 @@ class JobServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> JobServiceAsyncStub: ...
     GetJob: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.GetJobRequest, _job_service_pb2.GetJobResponse]
-    """Returns one job. NOT_FOUND with UnknownJob when there is none of that name."""
+    """Returns one job. NOT_FOUND with UnknownJob when there is none."""
     ListJobs: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.ListJobsRequest, _job_service_pb2.ListJobsResponse]
-    """Returns all jobs that the coordinator knows, by job id, without nodes and history."""
+    """Returns all jobs, by job id, without nodes and history."""
     WatchJob: _grpc.UnaryStreamMultiCallable[_job_service_pb2.WatchJobRequest, _job_service_pb2.WatchJobResponse]
-    """Sends the job at once and again after every change; changes that come faster than the reader
-    reads are merged, so the latest state is never behind others in a queue. Ends when the run has
-    its outcome and every node has been told. NOT_FOUND with UnknownJob when there is none.
+    """Sends the job at once and after every change. When the client reads slowly, several changes are
+    merged into one message. The stream ends when the run has its outcome and every node knows it.
+    NOT_FOUND with UnknownJob when there is no such job.
     """
 
 @_typing.type_check_only
 class JobServiceAsyncStub(JobServiceStub):
-    """Read access to jobs for people and programs. What it returns has been journalled: no answer is
-    ever taken back by a crash of the coordinator.
+    """Read access to jobs. Answers show only what is in the journal, so a crash of the coordinator never
+    takes an answer back, as far as the journal is durable.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     GetJob: _aio.UnaryUnaryMultiCallable[_job_service_pb2.GetJobRequest, _job_service_pb2.GetJobResponse]  # type: ignore[assignment]
-    """Returns one job. NOT_FOUND with UnknownJob when there is none of that name."""
+    """Returns one job. NOT_FOUND with UnknownJob when there is none."""
     ListJobs: _aio.UnaryUnaryMultiCallable[_job_service_pb2.ListJobsRequest, _job_service_pb2.ListJobsResponse]  # type: ignore[assignment]
-    """Returns all jobs that the coordinator knows, by job id, without nodes and history."""
+    """Returns all jobs, by job id, without nodes and history."""
     WatchJob: _aio.UnaryStreamMultiCallable[_job_service_pb2.WatchJobRequest, _job_service_pb2.WatchJobResponse]  # type: ignore[assignment]
-    """Sends the job at once and again after every change; changes that come faster than the reader
-    reads are merged, so the latest state is never behind others in a queue. Ends when the run has
-    its outcome and every node has been told. NOT_FOUND with UnknownJob when there is none.
+    """Sends the job at once and after every change. When the client reads slowly, several changes are
+    merged into one message. The stream ends when the run has its outcome and every node knows it.
+    NOT_FOUND with UnknownJob when there is no such job.
     """
 
 class JobServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Read access to jobs for people and programs. What it returns has been journalled: no answer is
-    ever taken back by a crash of the coordinator.
+    """Read access to jobs. Answers show only what is in the journal, so a crash of the coordinator never
+    takes an answer back, as far as the journal is durable.
     """
 
     @_abc_1.abstractmethod
@@ -73,7 +73,7 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _job_service_pb2.GetJobRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_job_service_pb2.GetJobResponse, _abc.Awaitable[_job_service_pb2.GetJobResponse]]:
-        """Returns one job. NOT_FOUND with UnknownJob when there is none of that name."""
+        """Returns one job. NOT_FOUND with UnknownJob when there is none."""
 
     @_abc_1.abstractmethod
     def ListJobs(
@@ -81,7 +81,7 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _job_service_pb2.ListJobsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_job_service_pb2.ListJobsResponse, _abc.Awaitable[_job_service_pb2.ListJobsResponse]]:
-        """Returns all jobs that the coordinator knows, by job id, without nodes and history."""
+        """Returns all jobs, by job id, without nodes and history."""
 
     @_abc_1.abstractmethod
     def WatchJob(
@@ -89,9 +89,9 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _job_service_pb2.WatchJobRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_job_service_pb2.WatchJobResponse], _abc.AsyncIterator[_job_service_pb2.WatchJobResponse]]:
-        """Sends the job at once and again after every change; changes that come faster than the reader
-        reads are merged, so the latest state is never behind others in a queue. Ends when the run has
-        its outcome and every node has been told. NOT_FOUND with UnknownJob when there is none.
+        """Sends the job at once and after every change. When the client reads slowly, several changes are
+        merged into one message. The stream ends when the run has its outcome and every node knows it.
+        NOT_FOUND with UnknownJob when there is no such job.
         """
 
 def add_JobServiceServicer_to_server(servicer: JobServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

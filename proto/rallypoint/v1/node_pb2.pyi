@@ -29,45 +29,45 @@ class _NodeState:
 class _NodeStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_NodeState.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     NODE_STATE_UNSPECIFIED: _NodeState.ValueType  # 0
-    """Never sent."""
+    """Not valid."""
     NODE_STATE_UNREADY: _NodeState.ValueType  # 1
     """Processes of an earlier round may still run there."""
     NODE_STATE_READY: _NodeState.ValueType  # 2
-    """Nothing runs; it can take part in the next round."""
+    """Nothing runs there; it can take part in the next round."""
     NODE_STATE_ASSIGNED: _NodeState.ValueType  # 3
-    """A place in the round was given to it; workers are not started yet."""
+    """It is a member of the round and has not started its workers yet."""
     NODE_STATE_STARTED: _NodeState.ValueType  # 4
-    """Its workers run."""
+    """All its workers were started."""
     NODE_STATE_SUCCEEDED: _NodeState.ValueType  # 5
-    """All its workers ended with 0."""
+    """All its workers ended with exit code 0."""
     NODE_STATE_FAILED: _NodeState.ValueType  # 6
-    """At least one of its workers failed."""
+    """At least one of its workers failed or could not be started."""
     NODE_STATE_STOPPING: _NodeState.ValueType  # 7
-    """It was told to stop and is not clean yet."""
+    """It stops its workers."""
     NODE_STATE_BLOCKED: _NodeState.ValueType  # 8
-    """Processes survived SIGKILL there; it takes no part until they are gone."""
+    """Processes survived SIGKILL there. It takes no part in rounds until they are gone."""
 
 class NodeState(_NodeState, metaclass=_NodeStateEnumTypeWrapper):
-    """What runs on a node, as last reported."""
+    """State of a node, as last reported."""
 
 NODE_STATE_UNSPECIFIED: NodeState.ValueType  # 0
-"""Never sent."""
+"""Not valid."""
 NODE_STATE_UNREADY: NodeState.ValueType  # 1
 """Processes of an earlier round may still run there."""
 NODE_STATE_READY: NodeState.ValueType  # 2
-"""Nothing runs; it can take part in the next round."""
+"""Nothing runs there; it can take part in the next round."""
 NODE_STATE_ASSIGNED: NodeState.ValueType  # 3
-"""A place in the round was given to it; workers are not started yet."""
+"""It is a member of the round and has not started its workers yet."""
 NODE_STATE_STARTED: NodeState.ValueType  # 4
-"""Its workers run."""
+"""All its workers were started."""
 NODE_STATE_SUCCEEDED: NodeState.ValueType  # 5
-"""All its workers ended with 0."""
+"""All its workers ended with exit code 0."""
 NODE_STATE_FAILED: NodeState.ValueType  # 6
-"""At least one of its workers failed."""
+"""At least one of its workers failed or could not be started."""
 NODE_STATE_STOPPING: NodeState.ValueType  # 7
-"""It was told to stop and is not clean yet."""
+"""It stops its workers."""
 NODE_STATE_BLOCKED: NodeState.ValueType  # 8
-"""Processes survived SIGKILL there; it takes no part until they are gone."""
+"""Processes survived SIGKILL there. It takes no part in rounds until they are gone."""
 Global___NodeState: _TypeAlias = NodeState  # noqa: Y015
 
 class _WorkerState:
@@ -77,21 +77,21 @@ class _WorkerState:
 class _WorkerStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_WorkerState.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     WORKER_STATE_UNSPECIFIED: _WorkerState.ValueType  # 0
-    """Never sent."""
+    """Not valid."""
     WORKER_STATE_PENDING: _WorkerState.ValueType  # 1
-    """Not started yet."""
+    """Not started."""
     WORKER_STATE_RUNNING: _WorkerState.ValueType  # 2
     """Runs."""
     WORKER_STATE_EXITED: _WorkerState.ValueType  # 3
     """Has ended; `exit` says how."""
 
 class WorkerState(_WorkerState, metaclass=_WorkerStateEnumTypeWrapper):
-    """Where one worker process stands."""
+    """State of a worker process."""
 
 WORKER_STATE_UNSPECIFIED: WorkerState.ValueType  # 0
-"""Never sent."""
+"""Not valid."""
 WORKER_STATE_PENDING: WorkerState.ValueType  # 1
-"""Not started yet."""
+"""Not started."""
 WORKER_STATE_RUNNING: WorkerState.ValueType  # 2
 """Runs."""
 WORKER_STATE_EXITED: WorkerState.ValueType  # 3
@@ -100,33 +100,33 @@ Global___WorkerState: _TypeAlias = WorkerState  # noqa: Y015
 
 @_typing.final
 class ErrorRecord(_message.Message):
-    """An error that a worker wrote down before it died: into its error file (TORCHELASTIC_ERROR_FILE), or
-    as the last thing on its standard error before the agent signalled it.
+    """An error that a worker recorded before it ended: in its error file (TORCHELASTIC_ERROR_FILE), or as
+    the last lines of its standard error before the agent signalled it.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
 
     MESSAGE_FIELD_NUMBER: _builtins.int
     TRACEBACK_FIELD_NUMBER: _builtins.int
-    BEFORE_EXIT_FIELD_NUMBER: _builtins.int
+    AGE_AT_EXIT_FIELD_NUMBER: _builtins.int
     message: _builtins.str
-    """The error in one or a few lines; at most 4 KiB."""
+    """The error; at most 4,096 characters."""
     traceback: _builtins.str
-    """The stack of the error; at most 16 KiB. Absent when the worker gave none."""
+    """The traceback; at most 16,384 characters. Empty when the worker recorded none."""
     @_builtins.property
-    def before_exit(self) -> _duration_pb2.Duration:
-        """How long before the end of the process it was written. Absent when the record has no time."""
+    def age_at_exit(self) -> _duration_pb2.Duration:
+        """Age of the record when the process ended. Absent when the record has no time."""
 
     def __init__(
         self,
         *,
         message: _builtins.str = ...,
         traceback: _builtins.str = ...,
-        before_exit: _duration_pb2.Duration | None = ...,
+        age_at_exit: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["before_exit", b"before_exit"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["age_at_exit", b"age_at_exit"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["before_exit", b"before_exit", "message", b"message", "traceback", b"traceback"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["age_at_exit", b"age_at_exit", "message", b"message", "traceback", b"traceback"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -134,55 +134,55 @@ Global___ErrorRecord: _TypeAlias = ErrorRecord  # noqa: Y015
 
 @_typing.final
 class WorkerExit(_message.Message):
-    """How a worker ended. Set by the agent."""
+    """How a worker ended. Exactly one of `exit_code` and `signal` is set. Set by the agent."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     EXIT_CODE_FIELD_NUMBER: _builtins.int
     SIGNAL_FIELD_NUMBER: _builtins.int
     AGENT_SIGNALLED_FIRST_FIELD_NUMBER: _builtins.int
-    AGO_FIELD_NUMBER: _builtins.int
+    AGE_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
     STDERR_TAIL_FIELD_NUMBER: _builtins.int
-    RAN_FIELD_NUMBER: _builtins.int
-    SIGNALLED_BEFORE_FIELD_NUMBER: _builtins.int
+    RUN_TIME_FIELD_NUMBER: _builtins.int
+    OUTLIVED_SIGNAL_FOR_FIELD_NUMBER: _builtins.int
     OOM_KILLED_FIELD_NUMBER: _builtins.int
-    TIME_FIELD_NUMBER: _builtins.int
+    FAILED_AT_FIELD_NUMBER: _builtins.int
     ERROR_FILE_FIELD_NUMBER: _builtins.int
     exit_code: _builtins.int
-    """Exit code of the process. Absent when a signal ended it."""
+    """Exit code of the process."""
     signal: _builtins.int
-    """Number of the signal that ended it. Absent when it exited by itself."""
+    """Number of the signal that ended the process."""
     agent_signalled_first: _builtins.bool
-    """True when the agent had signalled the worker before it ended, on a stop or on its own account:
-    then the exit is a consequence, whatever its code.
+    """True when the agent had signalled the worker before it ended. The exit is then a consequence of
+    the signal, whatever the exit code.
     """
     stderr_tail: _builtins.str
-    """End of its standard error; at most 4 KiB, whole lines where possible."""
+    """End of its standard error; at most 4,096 characters, whole lines where possible."""
     oom_killed: _builtins.bool
-    """True when the kernel says that it killed the process for want of memory."""
+    """True when the kernel's OOM killer killed it."""
     error_file: _builtins.str
-    """Path of its error file on its node; at most 1 KiB. Empty when it wrote none."""
+    """Path of its error file on its node; at most 1,024 characters. Empty when it wrote none."""
     @_builtins.property
-    def ago(self) -> _duration_pb2.Duration:
-        """How long ago it ended, when the message was sent."""
+    def age(self) -> _duration_pb2.Duration:
+        """Time between the exit and the sending of this message."""
 
     @_builtins.property
     def error(self) -> Global___ErrorRecord:
-        """The error that the worker wrote down. Absent when it wrote none."""
+        """The error that the worker recorded. Absent when it recorded none."""
 
     @_builtins.property
-    def ran(self) -> _duration_pb2.Duration:
-        """How long it ran."""
+    def run_time(self) -> _duration_pb2.Duration:
+        """How long the process ran."""
 
     @_builtins.property
-    def signalled_before(self) -> _duration_pb2.Duration:
-        """How long before its end the agent had signalled it first. Absent when it had not."""
+    def outlived_signal_for(self) -> _duration_pb2.Duration:
+        """How long it lived after the agent had first signalled it. Absent when the agent had not."""
 
     @_builtins.property
-    def time(self) -> _timestamp_pb2.Timestamp:
-        """When it failed: when it wrote its error down, if the record says so, else when its end was seen.
-        By the clock of its node, for a person to read; nothing is decided by it. Absent when unknown.
+    def failed_at(self) -> _timestamp_pb2.Timestamp:
+        """When it failed: the time of its error record, else the time when the agent saw it end. By the
+        clock of its node; for people only. Absent when unknown.
         """
 
     def __init__(
@@ -191,18 +191,18 @@ class WorkerExit(_message.Message):
         exit_code: _builtins.int | None = ...,
         signal: _builtins.int | None = ...,
         agent_signalled_first: _builtins.bool = ...,
-        ago: _duration_pb2.Duration | None = ...,
+        age: _duration_pb2.Duration | None = ...,
         error: Global___ErrorRecord | None = ...,
         stderr_tail: _builtins.str = ...,
-        ran: _duration_pb2.Duration | None = ...,
-        signalled_before: _duration_pb2.Duration | None = ...,
+        run_time: _duration_pb2.Duration | None = ...,
+        outlived_signal_for: _duration_pb2.Duration | None = ...,
         oom_killed: _builtins.bool = ...,
-        time: _timestamp_pb2.Timestamp | None = ...,
+        failed_at: _timestamp_pb2.Timestamp | None = ...,
         error_file: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_exit_code", b"_exit_code", "_signal", b"_signal", "ago", b"ago", "error", b"error", "exit_code", b"exit_code", "ran", b"ran", "signal", b"signal", "signalled_before", b"signalled_before", "time", b"time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_exit_code", b"_exit_code", "_signal", b"_signal", "age", b"age", "error", b"error", "exit_code", b"exit_code", "failed_at", b"failed_at", "outlived_signal_for", b"outlived_signal_for", "run_time", b"run_time", "signal", b"signal"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_exit_code", b"_exit_code", "_signal", b"_signal", "agent_signalled_first", b"agent_signalled_first", "ago", b"ago", "error", b"error", "error_file", b"error_file", "exit_code", b"exit_code", "oom_killed", b"oom_killed", "ran", b"ran", "signal", b"signal", "signalled_before", b"signalled_before", "stderr_tail", b"stderr_tail", "time", b"time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_exit_code", b"_exit_code", "_signal", b"_signal", "age", b"age", "agent_signalled_first", b"agent_signalled_first", "error", b"error", "error_file", b"error_file", "exit_code", b"exit_code", "failed_at", b"failed_at", "oom_killed", b"oom_killed", "outlived_signal_for", b"outlived_signal_for", "run_time", b"run_time", "signal", b"signal", "stderr_tail", b"stderr_tail"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__exit_code: _TypeAlias = _typing.Literal["exit_code"]  # noqa: Y015
     _WhichOneofArgType__exit_code: _TypeAlias = _typing.Literal["_exit_code", b"_exit_code"]  # noqa: Y015
@@ -227,16 +227,16 @@ class Worker(_message.Message):
     STATE_FIELD_NUMBER: _builtins.int
     EXIT_FIELD_NUMBER: _builtins.int
     local_rank: _builtins.int
-    """Its number on the node, 0 to local_world_size - 1."""
+    """Rank of the worker on its node, 0 to local_world_size - 1."""
     rank: _builtins.int
-    """Its global rank. Absent when the node has no place in a round."""
+    """Global rank. Absent in messages from agents."""
     pid: _builtins.int
     """Process id on its node. 0 until it is started."""
     state: Global___WorkerState.ValueType
-    """Where it stands."""
+    """State of the process."""
     @_builtins.property
     def exit(self) -> Global___WorkerExit:
-        """How it ended. Absent while it has not."""
+        """How it ended. Absent until then."""
 
     def __init__(
         self,
@@ -264,7 +264,7 @@ Global___Worker: _TypeAlias = Worker  # noqa: Y015
 
 @_typing.final
 class Node(_message.Message):
-    """One attached node, as the coordinator sees it."""
+    """One node of a job: connected, or briefly disconnected. Set by the coordinator."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -299,51 +299,51 @@ class Node(_message.Message):
     ASSIGNMENT_FIELD_NUMBER: _builtins.int
     WORKERS_FIELD_NUMBER: _builtins.int
     SPARE_FIELD_NUMBER: _builtins.int
-    SILENT_FIELD_NUMBER: _builtins.int
-    DRAINING_FIELD_NUMBER: _builtins.int
+    SILENT_FOR_FIELD_NUMBER: _builtins.int
+    DRAIN_TIME_LEFT_FIELD_NUMBER: _builtins.int
     HEALTH_FIELD_NUMBER: _builtins.int
     HOST_NAME_FIELD_NUMBER: _builtins.int
     name: _builtins.str
-    """Unique name within the job."""
+    """Name of the node, unique within the job."""
     session_id: _builtins.str
-    """Incarnation of its agent: 32 lower-case hexadecimal digits."""
+    """Random id of its agent process: 32 lower-case hexadecimal digits."""
     state: Global___NodeState.ValueType
     """What runs there."""
     attached: _builtins.bool
-    """False while its stream is broken and it may still come back."""
+    """False while its stream is broken and it may still reconnect."""
     address: _builtins.str
-    """Address given to workers when rank 0 is there."""
+    """Address at which workers on other nodes reach it."""
     local_world_size: _builtins.int
     """Workers that it starts."""
     role: _builtins.str
     """Role of its workers."""
     spare: _builtins.bool
-    """True when it is attached and healthy and the current round has no place for it."""
+    """True when it could take part in a round and the current one does not include it."""
     host_name: _builtins.str
-    """Name of the host that it runs on, as the host calls itself. Empty when it did not say."""
+    """Host name of its machine. Empty when its agent did not send one."""
     @_builtins.property
     def labels(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
-        """Labels given by its operator."""
+        """Labels from its operator."""
 
     @_builtins.property
     def assignment(self) -> _round_pb2.Assignment:
-        """Its place in the current round. Absent for a spare or while a round forms."""
+        """Ranks of its workers in the current round. Absent when the round does not include it."""
 
     @_builtins.property
     def workers(self) -> _containers.RepeatedCompositeFieldContainer[Global___Worker]:
         """Its workers in the current round, by local rank."""
 
     @_builtins.property
-    def silent(self) -> _duration_pb2.Duration:
-        """How long the coordinator has heard nothing from it."""
+    def silent_for(self) -> _duration_pb2.Duration:
+        """How long the coordinator has received nothing from it."""
 
     @_builtins.property
-    def draining(self) -> _duration_pb2.Duration:
-        """Time that it has left to leave. Absent unless it is draining."""
+    def drain_time_left(self) -> _duration_pb2.Duration:
+        """Time until its workers are stopped. Absent unless it is draining."""
 
     @_builtins.property
     def health(self) -> Global___NodeHealth:
-        """Why it is set aside. Absent unless it is quarantined or cordoned, or has failed lately."""
+        """Its health. Absent unless it is quarantined or cordoned, or has failed lately."""
 
     def __init__(
         self,
@@ -359,14 +359,14 @@ class Node(_message.Message):
         assignment: _round_pb2.Assignment | None = ...,
         workers: _abc.Iterable[Global___Worker] | None = ...,
         spare: _builtins.bool = ...,
-        silent: _duration_pb2.Duration | None = ...,
-        draining: _duration_pb2.Duration | None = ...,
+        silent_for: _duration_pb2.Duration | None = ...,
+        drain_time_left: _duration_pb2.Duration | None = ...,
         health: Global___NodeHealth | None = ...,
         host_name: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["assignment", b"assignment", "draining", b"draining", "health", b"health", "silent", b"silent"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["assignment", b"assignment", "drain_time_left", b"drain_time_left", "health", b"health", "silent_for", b"silent_for"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "assignment", b"assignment", "attached", b"attached", "draining", b"draining", "health", b"health", "host_name", b"host_name", "labels", b"labels", "local_world_size", b"local_world_size", "name", b"name", "role", b"role", "session_id", b"session_id", "silent", b"silent", "spare", b"spare", "state", b"state", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "assignment", b"assignment", "attached", b"attached", "drain_time_left", b"drain_time_left", "health", b"health", "host_name", b"host_name", "labels", b"labels", "local_world_size", b"local_world_size", "name", b"name", "role", b"role", "session_id", b"session_id", "silent_for", b"silent_for", "spare", b"spare", "state", b"state", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -374,43 +374,45 @@ Global___Node: _TypeAlias = Node  # noqa: Y015
 
 @_typing.final
 class NodeHealth(_message.Message):
-    """What a job knows of the health of a node, by its name. Set by the coordinator."""
+    """What a job knows about the health of a node. The node need not be connected. Set by the
+    coordinator.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
     NODE_NAME_FIELD_NUMBER: _builtins.int
-    FAILURES_FIELD_NUMBER: _builtins.int
-    QUARANTINED_FIELD_NUMBER: _builtins.int
-    QUARANTINES_FIELD_NUMBER: _builtins.int
+    FAILURE_COUNT_FIELD_NUMBER: _builtins.int
+    QUARANTINE_TIME_LEFT_FIELD_NUMBER: _builtins.int
+    QUARANTINE_COUNT_FIELD_NUMBER: _builtins.int
     CORDONED_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     node_name: _builtins.str
     """Name of the node."""
-    failures: _builtins.int
-    """Failures that it caused and that still count."""
-    quarantines: _builtins.int
-    """How often it has been quarantined; the next time lasts twice as long."""
+    failure_count: _builtins.int
+    """Failures that it caused within quarantine_window."""
+    quarantine_count: _builtins.int
+    """How often it has been quarantined. Each quarantine lasts twice as long as the one before."""
     cordoned: _builtins.bool
-    """True when an operator has set it aside: no round has a place for it."""
+    """True when an operator has cordoned it: no later round includes it."""
     reason: _builtins.str
-    """Why, in words: the latest failure, or the operator's reason."""
+    """The operator's reason for the cordon, else the latest failure."""
     @_builtins.property
-    def quarantined(self) -> _duration_pb2.Duration:
-        """Time for which it is still set aside for its failures. Absent unless it is quarantined."""
+    def quarantine_time_left(self) -> _duration_pb2.Duration:
+        """Time until its quarantine ends. Absent unless it is quarantined."""
 
     def __init__(
         self,
         *,
         node_name: _builtins.str = ...,
-        failures: _builtins.int = ...,
-        quarantined: _duration_pb2.Duration | None = ...,
-        quarantines: _builtins.int = ...,
+        failure_count: _builtins.int = ...,
+        quarantine_time_left: _duration_pb2.Duration | None = ...,
+        quarantine_count: _builtins.int = ...,
         cordoned: _builtins.bool = ...,
         reason: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["quarantined", b"quarantined"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["quarantine_time_left", b"quarantine_time_left"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cordoned", b"cordoned", "failures", b"failures", "node_name", b"node_name", "quarantined", b"quarantined", "quarantines", b"quarantines", "reason", b"reason"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cordoned", b"cordoned", "failure_count", b"failure_count", "node_name", b"node_name", "quarantine_count", b"quarantine_count", "quarantine_time_left", b"quarantine_time_left", "reason", b"reason"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

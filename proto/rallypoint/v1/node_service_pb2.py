@@ -26,7 +26,7 @@ from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb
 from rallypoint.v1 import node_pb2 as rallypoint_dot_v1_dot_node__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n rallypoint/v1/node_service.proto\x12\rrallypoint.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x18rallypoint/v1/node.proto\"n\n\x10\x44rainNodeRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x11\n\tnode_name\x18\x02 \x01(\t\x12\'\n\x04time\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0e\n\x06reason\x18\x04 \x01(\t\"A\n\x11\x44rainNodeResponse\x12,\n\ttime_left\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\"F\n\x11\x43ordonNodeRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x11\n\tnode_name\x18\x02 \x01(\t\x12\x0e\n\x06reason\x18\x03 \x01(\t\"?\n\x12\x43ordonNodeResponse\x12)\n\x06health\x18\x01 \x01(\x0b\x32\x19.rallypoint.v1.NodeHealth\"8\n\x13UncordonNodeRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x11\n\tnode_name\x18\x02 \x01(\t\"A\n\x14UncordonNodeResponse\x12)\n\x06health\x18\x01 \x01(\x0b\x32\x19.rallypoint.v1.NodeHealth2\x89\x02\n\x0bNodeService\x12N\n\tDrainNode\x12\x1f.rallypoint.v1.DrainNodeRequest\x1a .rallypoint.v1.DrainNodeResponse\x12Q\n\nCordonNode\x12 .rallypoint.v1.CordonNodeRequest\x1a!.rallypoint.v1.CordonNodeResponse\x12W\n\x0cUncordonNode\x12\".rallypoint.v1.UncordonNodeRequest\x1a#.rallypoint.v1.UncordonNodeResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n rallypoint/v1/node_service.proto\x12\rrallypoint.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x18rallypoint/v1/node.proto\"w\n\x10\x44rainNodeRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x11\n\tnode_name\x18\x02 \x01(\t\x12\x30\n\rdrain_timeout\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0e\n\x06reason\x18\x04 \x01(\t\"A\n\x11\x44rainNodeResponse\x12,\n\ttime_left\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\"F\n\x11\x43ordonNodeRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x11\n\tnode_name\x18\x02 \x01(\t\x12\x0e\n\x06reason\x18\x03 \x01(\t\"?\n\x12\x43ordonNodeResponse\x12)\n\x06health\x18\x01 \x01(\x0b\x32\x19.rallypoint.v1.NodeHealth\"8\n\x13UncordonNodeRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x11\n\tnode_name\x18\x02 \x01(\t\"A\n\x14UncordonNodeResponse\x12)\n\x06health\x18\x01 \x01(\x0b\x32\x19.rallypoint.v1.NodeHealth2\x89\x02\n\x0bNodeService\x12N\n\tDrainNode\x12\x1f.rallypoint.v1.DrainNodeRequest\x1a .rallypoint.v1.DrainNodeResponse\x12Q\n\nCordonNode\x12 .rallypoint.v1.CordonNodeRequest\x1a!.rallypoint.v1.CordonNodeResponse\x12W\n\x0cUncordonNode\x12\".rallypoint.v1.UncordonNodeRequest\x1a#.rallypoint.v1.UncordonNodeResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,17 +34,17 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'rallypoint.v1.node_service_
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_DRAINNODEREQUEST']._serialized_start=109
-  _globals['_DRAINNODEREQUEST']._serialized_end=219
-  _globals['_DRAINNODERESPONSE']._serialized_start=221
-  _globals['_DRAINNODERESPONSE']._serialized_end=286
-  _globals['_CORDONNODEREQUEST']._serialized_start=288
-  _globals['_CORDONNODEREQUEST']._serialized_end=358
-  _globals['_CORDONNODERESPONSE']._serialized_start=360
-  _globals['_CORDONNODERESPONSE']._serialized_end=423
-  _globals['_UNCORDONNODEREQUEST']._serialized_start=425
-  _globals['_UNCORDONNODEREQUEST']._serialized_end=481
-  _globals['_UNCORDONNODERESPONSE']._serialized_start=483
-  _globals['_UNCORDONNODERESPONSE']._serialized_end=548
-  _globals['_NODESERVICE']._serialized_start=551
-  _globals['_NODESERVICE']._serialized_end=816
+  _globals['_DRAINNODEREQUEST']._serialized_end=228
+  _globals['_DRAINNODERESPONSE']._serialized_start=230
+  _globals['_DRAINNODERESPONSE']._serialized_end=295
+  _globals['_CORDONNODEREQUEST']._serialized_start=297
+  _globals['_CORDONNODEREQUEST']._serialized_end=367
+  _globals['_CORDONNODERESPONSE']._serialized_start=369
+  _globals['_CORDONNODERESPONSE']._serialized_end=432
+  _globals['_UNCORDONNODEREQUEST']._serialized_start=434
+  _globals['_UNCORDONNODEREQUEST']._serialized_end=490
+  _globals['_UNCORDONNODERESPONSE']._serialized_start=492
+  _globals['_UNCORDONNODERESPONSE']._serialized_end=557
+  _globals['_NODESERVICE']._serialized_start=560
+  _globals['_NODESERVICE']._serialized_end=825
 # @@protoc_insertion_point(module_scope)

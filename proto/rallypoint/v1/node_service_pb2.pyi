@@ -20,24 +20,24 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class DrainNodeRequest(_message.Message):
-    """Asks a node to leave."""
+    """Request to drain a node."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     JOB_ID_FIELD_NUMBER: _builtins.int
     NODE_NAME_FIELD_NUMBER: _builtins.int
-    TIME_FIELD_NUMBER: _builtins.int
+    DRAIN_TIMEOUT_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     """Name of the job. Empty is refused."""
     node_name: _builtins.str
-    """Name of an attached node. Empty is refused."""
+    """Name of a connected node. Empty is refused."""
     reason: _builtins.str
-    """Why, in words; at most 1 KiB."""
+    """Why; at most 1,024 characters."""
     @_builtins.property
-    def time(self) -> _duration_pb2.Duration:
-        """Time for its workers to be done, at most 30 days. Absent means none: they are stopped at once,
-        with the grace of any stop.
+    def drain_timeout(self) -> _duration_pb2.Duration:
+        """Time until workers that still run are stopped, at most 30 days. Absent means zero: they are
+        stopped at once, with the usual shutdown timeout.
         """
 
     def __init__(
@@ -45,12 +45,12 @@ class DrainNodeRequest(_message.Message):
         *,
         job_id: _builtins.str = ...,
         node_name: _builtins.str = ...,
-        time: _duration_pb2.Duration | None = ...,
+        drain_timeout: _duration_pb2.Duration | None = ...,
         reason: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["time", b"time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["drain_timeout", b"drain_timeout"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id", "node_name", b"node_name", "reason", b"reason", "time", b"time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["drain_timeout", b"drain_timeout", "job_id", b"job_id", "node_name", b"node_name", "reason", b"reason"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -58,14 +58,14 @@ Global___DrainNodeRequest: _TypeAlias = DrainNodeRequest  # noqa: Y015
 
 @_typing.final
 class DrainNodeResponse(_message.Message):
-    """The node has been asked."""
+    """The node was asked to leave."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     TIME_LEFT_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def time_left(self) -> _duration_pb2.Duration:
-        """Time until its workers are stopped."""
+        """Time until workers that still run are stopped."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ Global___DrainNodeResponse: _TypeAlias = DrainNodeResponse  # noqa: Y015
 
 @_typing.final
 class CordonNodeRequest(_message.Message):
-    """Sets a node aside."""
+    """Request to cordon a node."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -94,7 +94,7 @@ class CordonNodeRequest(_message.Message):
     node_name: _builtins.str
     """Name of the node. Empty is refused."""
     reason: _builtins.str
-    """Why, in words; at most 1 KiB."""
+    """Why; at most 1,024 characters."""
     def __init__(
         self,
         *,
@@ -112,14 +112,14 @@ Global___CordonNodeRequest: _TypeAlias = CordonNodeRequest  # noqa: Y015
 
 @_typing.final
 class CordonNodeResponse(_message.Message):
-    """The node is set aside."""
+    """The node is cordoned."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     HEALTH_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def health(self) -> _node_pb2.NodeHealth:
-        """What the job knows of it now."""
+        """Health of the node after the change."""
 
     def __init__(
         self,
@@ -136,7 +136,7 @@ Global___CordonNodeResponse: _TypeAlias = CordonNodeResponse  # noqa: Y015
 
 @_typing.final
 class UncordonNodeRequest(_message.Message):
-    """Takes a cordon and a quarantine back."""
+    """Request to uncordon a node."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -162,14 +162,14 @@ Global___UncordonNodeRequest: _TypeAlias = UncordonNodeRequest  # noqa: Y015
 
 @_typing.final
 class UncordonNodeResponse(_message.Message):
-    """Rounds may have a place for the node again."""
+    """Later rounds may include the node again."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     HEALTH_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def health(self) -> _node_pb2.NodeHealth:
-        """What the job knows of it now."""
+        """Health of the node after the change."""
 
     def __init__(
         self,

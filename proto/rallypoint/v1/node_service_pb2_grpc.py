@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class NodeServiceStub(object):
-    """What an operator can ask of the nodes of a job. What was answered has been journalled.
+    """Operations on the nodes of a job. The coordinator answers after it has journalled the change.
     """
 
     def __init__(self, channel):
@@ -53,21 +53,21 @@ class NodeServiceStub(object):
 
 
 class NodeServiceServicer(object):
-    """What an operator can ask of the nodes of a job. What was answered has been journalled.
+    """Operations on the nodes of a job. The coordinator answers after it has journalled the change.
     """
 
     def DrainNode(self, request, context):
-        """Asks a node to leave: its workers are told and go on until they are done or the time is over;
-        then a round goes on without it. Asked again, the earlier end counts. NOT_FOUND with UnknownJob
-        or UnknownNode.
+        """Asks a node to leave. Its workers are notified and run until they are done or the timeout ends;
+        then the job continues without the node. After several requests the earliest end counts.
+        NOT_FOUND with UnknownJob or UnknownNode.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CordonNode(self, request, context):
-        """Sets a node aside: no later round of the job has a place for it, until it is uncordoned. What
-        runs there now goes on. Kept for the name, so the node need not be attached. NOT_FOUND with
+        """Excludes a node from later rounds of the job until it is uncordoned. Workers that run there keep
+        running. The cordon belongs to the name, so the node need not be connected. NOT_FOUND with
         UnknownJob.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -75,7 +75,7 @@ class NodeServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def UncordonNode(self, request, context):
-        """Takes a cordon back, and a quarantine with its failures too. NOT_FOUND with UnknownJob.
+        """Removes a cordon, a quarantine, and the failures that led to it. NOT_FOUND with UnknownJob.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -108,7 +108,7 @@ def add_NodeServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class NodeService(object):
-    """What an operator can ask of the nodes of a job. What was answered has been journalled.
+    """Operations on the nodes of a job. The coordinator answers after it has journalled the change.
     """
 
     @staticmethod

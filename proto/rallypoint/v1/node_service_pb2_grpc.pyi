@@ -27,45 +27,45 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class NodeServiceStub:
-    """What an operator can ask of the nodes of a job. What was answered has been journalled."""
+    """Operations on the nodes of a job. The coordinator answers after it has journalled the change."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> NodeServiceAsyncStub: ...
     DrainNode: _grpc.UnaryUnaryMultiCallable[_node_service_pb2.DrainNodeRequest, _node_service_pb2.DrainNodeResponse]
-    """Asks a node to leave: its workers are told and go on until they are done or the time is over;
-    then a round goes on without it. Asked again, the earlier end counts. NOT_FOUND with UnknownJob
-    or UnknownNode.
+    """Asks a node to leave. Its workers are notified and run until they are done or the timeout ends;
+    then the job continues without the node. After several requests the earliest end counts.
+    NOT_FOUND with UnknownJob or UnknownNode.
     """
     CordonNode: _grpc.UnaryUnaryMultiCallable[_node_service_pb2.CordonNodeRequest, _node_service_pb2.CordonNodeResponse]
-    """Sets a node aside: no later round of the job has a place for it, until it is uncordoned. What
-    runs there now goes on. Kept for the name, so the node need not be attached. NOT_FOUND with
+    """Excludes a node from later rounds of the job until it is uncordoned. Workers that run there keep
+    running. The cordon belongs to the name, so the node need not be connected. NOT_FOUND with
     UnknownJob.
     """
     UncordonNode: _grpc.UnaryUnaryMultiCallable[_node_service_pb2.UncordonNodeRequest, _node_service_pb2.UncordonNodeResponse]
-    """Takes a cordon back, and a quarantine with its failures too. NOT_FOUND with UnknownJob."""
+    """Removes a cordon, a quarantine, and the failures that led to it. NOT_FOUND with UnknownJob."""
 
 @_typing.type_check_only
 class NodeServiceAsyncStub(NodeServiceStub):
-    """What an operator can ask of the nodes of a job. What was answered has been journalled."""
+    """Operations on the nodes of a job. The coordinator answers after it has journalled the change."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     DrainNode: _aio.UnaryUnaryMultiCallable[_node_service_pb2.DrainNodeRequest, _node_service_pb2.DrainNodeResponse]  # type: ignore[assignment]
-    """Asks a node to leave: its workers are told and go on until they are done or the time is over;
-    then a round goes on without it. Asked again, the earlier end counts. NOT_FOUND with UnknownJob
-    or UnknownNode.
+    """Asks a node to leave. Its workers are notified and run until they are done or the timeout ends;
+    then the job continues without the node. After several requests the earliest end counts.
+    NOT_FOUND with UnknownJob or UnknownNode.
     """
     CordonNode: _aio.UnaryUnaryMultiCallable[_node_service_pb2.CordonNodeRequest, _node_service_pb2.CordonNodeResponse]  # type: ignore[assignment]
-    """Sets a node aside: no later round of the job has a place for it, until it is uncordoned. What
-    runs there now goes on. Kept for the name, so the node need not be attached. NOT_FOUND with
+    """Excludes a node from later rounds of the job until it is uncordoned. Workers that run there keep
+    running. The cordon belongs to the name, so the node need not be connected. NOT_FOUND with
     UnknownJob.
     """
     UncordonNode: _aio.UnaryUnaryMultiCallable[_node_service_pb2.UncordonNodeRequest, _node_service_pb2.UncordonNodeResponse]  # type: ignore[assignment]
-    """Takes a cordon back, and a quarantine with its failures too. NOT_FOUND with UnknownJob."""
+    """Removes a cordon, a quarantine, and the failures that led to it. NOT_FOUND with UnknownJob."""
 
 class NodeServiceServicer(metaclass=_abc_1.ABCMeta):
-    """What an operator can ask of the nodes of a job. What was answered has been journalled."""
+    """Operations on the nodes of a job. The coordinator answers after it has journalled the change."""
 
     @_abc_1.abstractmethod
     def DrainNode(
@@ -73,9 +73,9 @@ class NodeServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _node_service_pb2.DrainNodeRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_node_service_pb2.DrainNodeResponse, _abc.Awaitable[_node_service_pb2.DrainNodeResponse]]:
-        """Asks a node to leave: its workers are told and go on until they are done or the time is over;
-        then a round goes on without it. Asked again, the earlier end counts. NOT_FOUND with UnknownJob
-        or UnknownNode.
+        """Asks a node to leave. Its workers are notified and run until they are done or the timeout ends;
+        then the job continues without the node. After several requests the earliest end counts.
+        NOT_FOUND with UnknownJob or UnknownNode.
         """
 
     @_abc_1.abstractmethod
@@ -84,8 +84,8 @@ class NodeServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _node_service_pb2.CordonNodeRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_node_service_pb2.CordonNodeResponse, _abc.Awaitable[_node_service_pb2.CordonNodeResponse]]:
-        """Sets a node aside: no later round of the job has a place for it, until it is uncordoned. What
-        runs there now goes on. Kept for the name, so the node need not be attached. NOT_FOUND with
+        """Excludes a node from later rounds of the job until it is uncordoned. Workers that run there keep
+        running. The cordon belongs to the name, so the node need not be connected. NOT_FOUND with
         UnknownJob.
         """
 
@@ -95,6 +95,6 @@ class NodeServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _node_service_pb2.UncordonNodeRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_node_service_pb2.UncordonNodeResponse, _abc.Awaitable[_node_service_pb2.UncordonNodeResponse]]:
-        """Takes a cordon back, and a quarantine with its failures too. NOT_FOUND with UnknownJob."""
+        """Removes a cordon, a quarantine, and the failures that led to it. NOT_FOUND with UnknownJob."""
 
 def add_NodeServiceServicer_to_server(servicer: NodeServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -27,54 +27,54 @@ class _RoundReason:
 class _RoundReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RoundReason.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     ROUND_REASON_UNSPECIFIED: _RoundReason.ValueType  # 0
-    """Not known, as for a round that was adopted from another coordinator."""
+    """Not known, for example for a round that was adopted from another coordinator."""
     ROUND_REASON_FIRST: _RoundReason.ValueType  # 1
-    """The first round of the run."""
+    """First round of the run."""
     ROUND_REASON_WORKER_FAILED: _RoundReason.ValueType  # 2
     """A worker failed; one restart was charged."""
     ROUND_REASON_NODE_LOST: _RoundReason.ValueType  # 3
-    """A node was lost; nothing was charged."""
+    """A node was lost; no restart was charged."""
     ROUND_REASON_NODE_LEFT: _RoundReason.ValueType  # 4
-    """A node left on purpose; nothing was charged."""
+    """A node left on purpose; no restart was charged."""
     ROUND_REASON_GROWTH: _RoundReason.ValueType  # 5
-    """Newcomers were taken in; nothing was charged."""
+    """New nodes join; no restart was charged."""
     ROUND_REASON_START_OVERDUE: _RoundReason.ValueType  # 6
-    """A member did not start its workers in time; nothing was charged."""
+    """A member did not start its workers in time; no restart was charged."""
     ROUND_REASON_SUCCEEDED: _RoundReason.ValueType  # 7
-    """Every worker ended with 0."""
+    """Every worker ended with exit code 0."""
     ROUND_REASON_CLOSED: _RoundReason.ValueType  # 8
     """The run ended for another reason; its verdict says which."""
     ROUND_REASON_DRAINED: _RoundReason.ValueType  # 9
-    """A node was drained; nothing was charged."""
+    """A node was drained; no restart was charged."""
 
 class RoundReason(_RoundReason, metaclass=_RoundReasonEnumTypeWrapper):
-    """Why a round began, or why one was stopped."""
+    """Why a round began or was stopped."""
 
 ROUND_REASON_UNSPECIFIED: RoundReason.ValueType  # 0
-"""Not known, as for a round that was adopted from another coordinator."""
+"""Not known, for example for a round that was adopted from another coordinator."""
 ROUND_REASON_FIRST: RoundReason.ValueType  # 1
-"""The first round of the run."""
+"""First round of the run."""
 ROUND_REASON_WORKER_FAILED: RoundReason.ValueType  # 2
 """A worker failed; one restart was charged."""
 ROUND_REASON_NODE_LOST: RoundReason.ValueType  # 3
-"""A node was lost; nothing was charged."""
+"""A node was lost; no restart was charged."""
 ROUND_REASON_NODE_LEFT: RoundReason.ValueType  # 4
-"""A node left on purpose; nothing was charged."""
+"""A node left on purpose; no restart was charged."""
 ROUND_REASON_GROWTH: RoundReason.ValueType  # 5
-"""Newcomers were taken in; nothing was charged."""
+"""New nodes join; no restart was charged."""
 ROUND_REASON_START_OVERDUE: RoundReason.ValueType  # 6
-"""A member did not start its workers in time; nothing was charged."""
+"""A member did not start its workers in time; no restart was charged."""
 ROUND_REASON_SUCCEEDED: RoundReason.ValueType  # 7
-"""Every worker ended with 0."""
+"""Every worker ended with exit code 0."""
 ROUND_REASON_CLOSED: RoundReason.ValueType  # 8
 """The run ended for another reason; its verdict says which."""
 ROUND_REASON_DRAINED: RoundReason.ValueType  # 9
-"""A node was drained; nothing was charged."""
+"""A node was drained; no restart was charged."""
 Global___RoundReason: _TypeAlias = RoundReason  # noqa: Y015
 
 @_typing.final
 class RoundHeader(_message.Message):
-    """The part of a round that is the same for all of its members. Set by the coordinator."""
+    """What all members of a round share. Set by the coordinator."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -88,19 +88,19 @@ class RoundHeader(_message.Message):
     REASON_FIELD_NUMBER: _builtins.int
     EPOCH_FIELD_NUMBER: _builtins.int
     number: _builtins.int
-    """Number of the round; grows by at least one with every round of the job, never repeats."""
+    """Number of the round. Each round of a job has a higher number than the one before."""
     run: _builtins.int
-    """Number of the run that it belongs to."""
+    """Number of the run that the round belongs to."""
     world_size: _builtins.int
     """Workers in the round."""
     group_world_size: _builtins.int
     """Nodes in the round."""
     master_addr: _builtins.str
-    """Host where rank 0 runs, as the workers' MASTER_ADDR."""
+    """Address of the node of rank 0; the workers' MASTER_ADDR."""
     master_port: _builtins.int
-    """Port reserved there, as the workers' MASTER_PORT; 1 to 65535."""
+    """Port reserved on that node, 1 to 65535; the workers' MASTER_PORT."""
     restart_count: _builtins.int
-    """Restarts charged to the run when the round was sealed; the same for every worker."""
+    """Restarts charged to the run when the round was sealed."""
     reason: Global___RoundReason.ValueType
     """Why the round began."""
     epoch: _builtins.int
@@ -128,7 +128,7 @@ Global___RoundHeader: _TypeAlias = RoundHeader  # noqa: Y015
 
 @_typing.final
 class Assignment(_message.Message):
-    """A node's place in a round. Set by the coordinator."""
+    """Ranks of one node's workers in a round. Set by the coordinator."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -139,17 +139,17 @@ class Assignment(_message.Message):
     FIRST_ROLE_RANK_FIELD_NUMBER: _builtins.int
     ROLE_WORLD_SIZE_FIELD_NUMBER: _builtins.int
     group_rank: _builtins.int
-    """Place of the node among the nodes of the round, 0 to group_world_size - 1."""
+    """Rank of the node among the nodes of the round, 0 to group_world_size - 1."""
     first_rank: _builtins.int
-    """Global rank of the node's first worker; its others follow without a gap."""
+    """Global rank of the node's first worker; its other workers follow without a gap."""
     local_world_size: _builtins.int
     """Workers on the node; 1 or more."""
     role: _builtins.str
     """Role of the node's workers."""
     first_role_rank: _builtins.int
-    """Rank of the first worker within its role."""
+    """Rank of the node's first worker within its role."""
     role_world_size: _builtins.int
-    """Workers with the same role in the round."""
+    """Workers with this role in the round."""
     def __init__(
         self,
         *,
@@ -191,7 +191,7 @@ class RoundMember(_message.Message):
     """Name of the node."""
     @_builtins.property
     def assignment(self) -> Global___Assignment:
-        """Its place."""
+        """Ranks of its workers."""
 
     def __init__(
         self,
@@ -209,7 +209,7 @@ Global___RoundMember: _TypeAlias = RoundMember  # noqa: Y015
 
 @_typing.final
 class Round(_message.Message):
-    """The current round in full. Set by the coordinator."""
+    """The current round. Set by the coordinator."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -227,7 +227,7 @@ class Round(_message.Message):
 
     @_builtins.property
     def age(self) -> _duration_pb2.Duration:
-        """How long ago it was sealed."""
+        """Time since it was sealed."""
 
     @_builtins.property
     def started_after(self) -> _duration_pb2.Duration:
@@ -256,20 +256,20 @@ class RoundSummary(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     NUMBER_FIELD_NUMBER: _builtins.int
-    BEGAN_FIELD_NUMBER: _builtins.int
-    ENDED_FIELD_NUMBER: _builtins.int
+    BEGIN_REASON_FIELD_NUMBER: _builtins.int
+    END_REASON_FIELD_NUMBER: _builtins.int
     NODE_NAMES_FIELD_NUMBER: _builtins.int
     GROUP_WORLD_SIZE_FIELD_NUMBER: _builtins.int
     WORLD_SIZE_FIELD_NUMBER: _builtins.int
     RESTART_COUNT_FIELD_NUMBER: _builtins.int
     STARTED_AFTER_FIELD_NUMBER: _builtins.int
-    LASTED_FIELD_NUMBER: _builtins.int
+    LASTED_FOR_FIELD_NUMBER: _builtins.int
     RECOVERED_AFTER_FIELD_NUMBER: _builtins.int
     number: _builtins.int
     """Number of the round."""
-    began: Global___RoundReason.ValueType
+    begin_reason: Global___RoundReason.ValueType
     """Why it began."""
-    ended: Global___RoundReason.ValueType
+    end_reason: Global___RoundReason.ValueType
     """Why it ended."""
     group_world_size: _builtins.int
     """Nodes in the round."""
@@ -279,15 +279,15 @@ class RoundSummary(_message.Message):
     """Restarts charged when it was sealed."""
     @_builtins.property
     def node_names(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Names of its nodes by group rank, 0 first; at most 64, further ones are only counted."""
+        """Names of its nodes by group rank, 0 first; at most 64. group_world_size counts them all."""
 
     @_builtins.property
     def started_after(self) -> _duration_pb2.Duration:
         """From sealing until every member had started its workers. Absent when that never happened."""
 
     @_builtins.property
-    def lasted(self) -> _duration_pb2.Duration:
-        """From sealing until it was stopped or had succeeded."""
+    def lasted_for(self) -> _duration_pb2.Duration:
+        """From sealing until it was stopped or succeeded."""
 
     @_builtins.property
     def recovered_after(self) -> _duration_pb2.Duration:
@@ -299,19 +299,19 @@ class RoundSummary(_message.Message):
         self,
         *,
         number: _builtins.int = ...,
-        began: Global___RoundReason.ValueType = ...,
-        ended: Global___RoundReason.ValueType = ...,
+        begin_reason: Global___RoundReason.ValueType = ...,
+        end_reason: Global___RoundReason.ValueType = ...,
         node_names: _abc.Iterable[_builtins.str] | None = ...,
         group_world_size: _builtins.int = ...,
         world_size: _builtins.int = ...,
         restart_count: _builtins.int = ...,
         started_after: _duration_pb2.Duration | None = ...,
-        lasted: _duration_pb2.Duration | None = ...,
+        lasted_for: _duration_pb2.Duration | None = ...,
         recovered_after: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["lasted", b"lasted", "recovered_after", b"recovered_after", "started_after", b"started_after"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["lasted_for", b"lasted_for", "recovered_after", b"recovered_after", "started_after", b"started_after"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["began", b"began", "ended", b"ended", "group_world_size", b"group_world_size", "lasted", b"lasted", "node_names", b"node_names", "number", b"number", "recovered_after", b"recovered_after", "restart_count", b"restart_count", "started_after", b"started_after", "world_size", b"world_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["begin_reason", b"begin_reason", "end_reason", b"end_reason", "group_world_size", b"group_world_size", "lasted_for", b"lasted_for", "node_names", b"node_names", "number", b"number", "recovered_after", b"recovered_after", "restart_count", b"restart_count", "started_after", b"started_after", "world_size", b"world_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

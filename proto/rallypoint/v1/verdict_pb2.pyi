@@ -27,45 +27,45 @@ class _VerdictCause:
 class _VerdictCauseEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_VerdictCause.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     VERDICT_CAUSE_UNSPECIFIED: _VerdictCause.ValueType  # 0
-    """Never sent."""
+    """Not valid."""
     VERDICT_CAUSE_WORKER_FAILED: _VerdictCause.ValueType  # 1
-    """A worker ended with a code other than 0 or by a signal."""
+    """A worker ended with a code other than 0, or by a signal."""
     VERDICT_CAUSE_NODE_LOST: _VerdictCause.ValueType  # 2
-    """A node was lost: its stream broke and did not come back, or it fell silent."""
-    VERDICT_CAUSE_CANNOT_START: _VerdictCause.ValueType  # 3
-    """A node could not start its workers."""
+    """A node was lost: its stream broke and it did not reconnect, or it fell silent."""
+    VERDICT_CAUSE_START_FAILED: _VerdictCause.ValueType  # 3
+    """A node could not start a worker."""
     VERDICT_CAUSE_TOO_FEW_NODES: _VerdictCause.ValueType  # 4
-    """Too few nodes came before the join timeout."""
+    """Too few nodes were ready when the join timeout ended."""
     VERDICT_CAUSE_NO_PROGRESS: _VerdictCause.ValueType  # 5
-    """The round was formed again and again without progress."""
+    """Rounds were formed again and again without progress."""
     VERDICT_CAUSE_INTERNAL: _VerdictCause.ValueType  # 6
-    """The coordinator found its own state broken; the text is a bug report."""
+    """The coordinator found a bug in itself; the text is a bug report."""
     VERDICT_CAUSE_NODE_LEFT: _VerdictCause.ValueType  # 7
     """A node left the round on purpose."""
     VERDICT_CAUSE_START_OVERDUE: _VerdictCause.ValueType  # 8
-    """A node got its place in the round and did not start its workers in time."""
+    """A member of the round did not start its workers in time."""
 
 class VerdictCause(_VerdictCause, metaclass=_VerdictCauseEnumTypeWrapper):
-    """What kind of event a verdict names."""
+    """What kind of event a verdict is about."""
 
 VERDICT_CAUSE_UNSPECIFIED: VerdictCause.ValueType  # 0
-"""Never sent."""
+"""Not valid."""
 VERDICT_CAUSE_WORKER_FAILED: VerdictCause.ValueType  # 1
-"""A worker ended with a code other than 0 or by a signal."""
+"""A worker ended with a code other than 0, or by a signal."""
 VERDICT_CAUSE_NODE_LOST: VerdictCause.ValueType  # 2
-"""A node was lost: its stream broke and did not come back, or it fell silent."""
-VERDICT_CAUSE_CANNOT_START: VerdictCause.ValueType  # 3
-"""A node could not start its workers."""
+"""A node was lost: its stream broke and it did not reconnect, or it fell silent."""
+VERDICT_CAUSE_START_FAILED: VerdictCause.ValueType  # 3
+"""A node could not start a worker."""
 VERDICT_CAUSE_TOO_FEW_NODES: VerdictCause.ValueType  # 4
-"""Too few nodes came before the join timeout."""
+"""Too few nodes were ready when the join timeout ended."""
 VERDICT_CAUSE_NO_PROGRESS: VerdictCause.ValueType  # 5
-"""The round was formed again and again without progress."""
+"""Rounds were formed again and again without progress."""
 VERDICT_CAUSE_INTERNAL: VerdictCause.ValueType  # 6
-"""The coordinator found its own state broken; the text is a bug report."""
+"""The coordinator found a bug in itself; the text is a bug report."""
 VERDICT_CAUSE_NODE_LEFT: VerdictCause.ValueType  # 7
 """A node left the round on purpose."""
 VERDICT_CAUSE_START_OVERDUE: VerdictCause.ValueType  # 8
-"""A node got its place in the round and did not start its workers in time."""
+"""A member of the round did not start its workers in time."""
 Global___VerdictCause: _TypeAlias = VerdictCause  # noqa: Y015
 
 class _VerdictConsequence:
@@ -75,41 +75,45 @@ class _VerdictConsequence:
 class _VerdictConsequenceEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_VerdictConsequence.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     VERDICT_CONSEQUENCE_UNSPECIFIED: _VerdictConsequence.ValueType  # 0
-    """Not decided yet: the verdict is provisional."""
+    """Not decided yet: the verdict may still change."""
     VERDICT_CONSEQUENCE_RESTARTED: _VerdictConsequence.ValueType  # 1
-    """One restart was charged and a new round forms."""
+    """It charged one restart and forms a new round."""
     VERDICT_CONSEQUENCE_REFORMED: _VerdictConsequence.ValueType  # 2
-    """A new round forms and nothing was charged."""
+    """It forms a new round without charging a restart."""
     VERDICT_CONSEQUENCE_BUDGET_SPENT: _VerdictConsequence.ValueType  # 3
-    """All restarts were used up: the run failed."""
+    """The run failed: no restarts are left."""
     VERDICT_CONSEQUENCE_CRASH_LOOP: _VerdictConsequence.ValueType  # 4
-    """The same failure came again and again soon after the start: the run failed."""
+    """The run failed: the same failure occurred several times in a row soon after the start."""
     VERDICT_CONSEQUENCE_ENDED: _VerdictConsequence.ValueType  # 5
-    """The run failed for the cause itself."""
+    """The run failed because of the cause itself."""
     VERDICT_CONSEQUENCE_NOT_RETRYABLE: _VerdictConsequence.ValueType  # 6
-    """The worker ended with an exit code that is not to be retried: the run failed."""
+    """The run failed: the exit code is one of no_retry_exit_codes."""
     VERDICT_CONSEQUENCE_NO_REQUEUE: _VerdictConsequence.ValueType  # 7
-    """The worker ended with an exit code after which nothing may start the run again: it failed."""
+    """The run failed: the exit code is one of no_requeue_exit_codes, so a scheduler must not start the
+    run again.
+    """
 
 class VerdictConsequence(_VerdictConsequence, metaclass=_VerdictConsequenceEnumTypeWrapper):
-    """Why the run did not go on after a failure, or that it does."""
+    """What the coordinator did about a failure."""
 
 VERDICT_CONSEQUENCE_UNSPECIFIED: VerdictConsequence.ValueType  # 0
-"""Not decided yet: the verdict is provisional."""
+"""Not decided yet: the verdict may still change."""
 VERDICT_CONSEQUENCE_RESTARTED: VerdictConsequence.ValueType  # 1
-"""One restart was charged and a new round forms."""
+"""It charged one restart and forms a new round."""
 VERDICT_CONSEQUENCE_REFORMED: VerdictConsequence.ValueType  # 2
-"""A new round forms and nothing was charged."""
+"""It forms a new round without charging a restart."""
 VERDICT_CONSEQUENCE_BUDGET_SPENT: VerdictConsequence.ValueType  # 3
-"""All restarts were used up: the run failed."""
+"""The run failed: no restarts are left."""
 VERDICT_CONSEQUENCE_CRASH_LOOP: VerdictConsequence.ValueType  # 4
-"""The same failure came again and again soon after the start: the run failed."""
+"""The run failed: the same failure occurred several times in a row soon after the start."""
 VERDICT_CONSEQUENCE_ENDED: VerdictConsequence.ValueType  # 5
-"""The run failed for the cause itself."""
+"""The run failed because of the cause itself."""
 VERDICT_CONSEQUENCE_NOT_RETRYABLE: VerdictConsequence.ValueType  # 6
-"""The worker ended with an exit code that is not to be retried: the run failed."""
+"""The run failed: the exit code is one of no_retry_exit_codes."""
 VERDICT_CONSEQUENCE_NO_REQUEUE: VerdictConsequence.ValueType  # 7
-"""The worker ended with an exit code after which nothing may start the run again: it failed."""
+"""The run failed: the exit code is one of no_requeue_exit_codes, so a scheduler must not start the
+run again.
+"""
 Global___VerdictConsequence: _TypeAlias = VerdictConsequence  # noqa: Y015
 
 @_typing.final
@@ -121,9 +125,9 @@ class RankRange(_message.Message):
     FIRST_FIELD_NUMBER: _builtins.int
     LAST_FIELD_NUMBER: _builtins.int
     first: _builtins.int
-    """First rank of the range."""
+    """First rank."""
     last: _builtins.int
-    """Last rank of the range, at least `first`."""
+    """Last rank; at least `first`."""
     def __init__(
         self,
         *,
@@ -147,7 +151,7 @@ Global___RankRange: _TypeAlias = RankRange  # noqa: Y015
 
 @_typing.final
 class FailureGroup(_message.Message):
-    """Workers of one round that failed alike."""
+    """Workers of one round that failed in the same way."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -157,15 +161,13 @@ class FailureGroup(_message.Message):
     ERROR_FIELD_NUMBER: _builtins.int
     VICTIM_FIELD_NUMBER: _builtins.int
     count: _builtins.int
-    """How many they are."""
+    """Number of workers."""
     exit: _builtins.str
     """How they ended, such as "exit code 1" or "signal 9 (SIGKILL)"."""
     error: _builtins.str
-    """The error that they share, without what differs between them; at most 16 KiB."""
+    """The error that they share, without the parts that differ; at most 2,048 characters."""
     victim: _builtins.bool
-    """True when the error is what the failure of another worker looks like from here, such as a
-    connection reset by a peer.
-    """
+    """True when the error is typical of a lost peer, such as a reset connection."""
     @_builtins.property
     def ranks(self) -> _containers.RepeatedCompositeFieldContainer[Global___RankRange]:
         """Their ranks, ascending; at most 64 ranges."""
@@ -189,7 +191,7 @@ Global___FailureGroup: _TypeAlias = FailureGroup  # noqa: Y015
 
 @_typing.final
 class FailedWorker(_message.Message):
-    """A failed worker, with its place."""
+    """A failed worker and where it ran."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -204,11 +206,11 @@ class FailedWorker(_message.Message):
     rank: _builtins.int
     """Its global rank."""
     local_rank: _builtins.int
-    """Its number on the node."""
+    """Its rank on the node."""
     pid: _builtins.int
-    """Its process id there."""
+    """Its process id on the node."""
     host_name: _builtins.str
-    """Name of the host of its node. Empty when the node did not say."""
+    """Host name of its machine. Empty when its agent did not send one."""
     @_builtins.property
     def exit(self) -> _node_pb2.WorkerExit:
         """How it ended."""
@@ -240,7 +242,7 @@ Global___FailedWorker: _TypeAlias = FailedWorker  # noqa: Y015
 
 @_typing.final
 class Verdict(_message.Message):
-    """The coordinator's finding of what failed first, where and why. Set by the coordinator."""
+    """What failed first in a round, where and why. Set by the coordinator."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -260,24 +262,24 @@ class Verdict(_message.Message):
     round: _builtins.int
     """Round in which it happened."""
     node_name: _builtins.str
-    """Node where it happened. Empty when it is about no single node."""
+    """Node on which it happened. Empty when the verdict is about no single node."""
     collateral_count: _builtins.int
-    """How many collateral failures there were in all."""
+    """Number of all workers that failed after it."""
     consequence: Global___VerdictConsequence.ValueType
-    """What followed."""
+    """What the coordinator did about it."""
     text: _builtins.str
-    """The whole finding as one line for a person."""
+    """The verdict as one line for a person."""
     consequence_text: _builtins.str
-    """What followed, in a few words, such as "no restarts are left"; also at the end of `text`. Empty
-    while that is open, and when the run ended for the cause itself.
+    """The consequence in a few words, such as "no restarts are left"; `text` ends with it. Empty while
+    it is not decided, and when the run ended because of the cause itself.
     """
     evidence: _builtins.str
-    """What made this worker the culprit although others were reported first, and what is to be held
-    against that. Empty when it was the first to be reported and its error is one of its own.
+    """Why this worker is the culprit although another was reported first, or why that is uncertain.
+    Empty when it was reported first and its error is its own.
     """
     @_builtins.property
     def culprit(self) -> Global___FailedWorker:
-        """The worker that failed first. Absent unless the cause is a worker."""
+        """Worker that failed first. Absent unless a worker failed."""
 
     @_builtins.property
     def collateral(self) -> _containers.RepeatedCompositeFieldContainer[Global___FailedWorker]:
@@ -285,9 +287,7 @@ class Verdict(_message.Message):
 
     @_builtins.property
     def groups(self) -> _containers.RepeatedCompositeFieldContainer[Global___FailureGroup]:
-        """Everything that failed in the round, the culprit too, with equal failures folded into one; at most
-        16, further ones are only counted in collateral_count.
-        """
+        """All failures of the round, the culprit's included, one entry for those that are alike; at most 16."""
 
     def __init__(
         self,

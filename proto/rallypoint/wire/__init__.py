@@ -1,1 +1,1 @@
-"""The little code that speaks the contract: channel options, durations, error details."""
+"""Code that both sides of the protocol need: channel options, durations, error details."""

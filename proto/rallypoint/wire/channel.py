@@ -1,8 +1,8 @@
-"""gRPC options that both sides need.
+"""gRPC options of both sides.
 
-A coordinator's clients are on the same network and want to know at once: no proxy from the
-environment, no shared subchannels (each attempt to connect is a fresh one), no back-off of gRPC's
-own, because the agent has its own with jitter.
+Clients are on the coordinator's network and have to notice failures at once. So they ignore proxies
+from the environment and share no subchannels: every attempt to connect starts without gRPC's
+back-off. The agent has its own back-off, with jitter.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 Options = list[tuple[str, str | int]]
 
 MESSAGE_BYTES_MAX = 4 * 1024 * 1024
-"""gRPC's default, stated: a Hello of 4,096 workers with their exits stays below it."""
+"""gRPC's default. A Hello with the exits of 4,096 workers stays below it."""
 
 
 def client_options() -> Options:
@@ -27,12 +27,11 @@ def client_options() -> Options:
 def server_options() -> Options:
     """Return the options of the server."""
     return [
-        # Off, or a second coordinator on the same port would silently share it.
+        # Otherwise a second coordinator could listen on the same port, unnoticed.
         ("grpc.so_reuseport", 0),
         ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
         ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
-        # A peer whose host is gone without a word is found by the lease; keepalive only frees the
-        # transport of streams that nothing is sent on.
+        # The lease detects a dead host. Keepalive only frees the connections of idle streams.
         ("grpc.keepalive_time_ms", 30_000),
         ("grpc.keepalive_timeout_ms", 20_000),
         ("grpc.http2.max_ping_strikes", 0),

@@ -1,4 +1,4 @@
-"""Milliseconds here, google.protobuf.Duration and Timestamp on the wire."""
+"""Converts milliseconds to google.protobuf.Duration and Timestamp, and back."""
 
 from __future__ import annotations
 
@@ -9,6 +9,11 @@ from google.protobuf.timestamp_pb2 import Timestamp
 def to_duration(ms: int) -> Duration:
     """Return `ms` (0 or more) as a Duration."""
     return Duration(seconds=ms // 1000, nanos=ms % 1000 * 1_000_000)
+
+
+def to_optional_duration(ms: int | None) -> Duration | None:
+    """Return `ms` as a Duration; None for a field that stays absent."""
+    return None if ms is None else to_duration(ms)
 
 
 def to_ms(duration: Duration) -> int:

@@ -1,7 +1,7 @@
-"""Error details: one message of `error_details.proto` packed into a gRPC status.
+"""Error details: one message of `error_details.proto` in a gRPC status.
 
-A status travels as google.rpc.Status in the trailing metadata `grpc-status-details-bin`, as every
-gRPC library expects it.
+The status is a google.rpc.Status in the trailing metadata `grpc-status-details-bin`, as in other
+gRPC libraries.
 """
 
 from __future__ import annotations
@@ -17,15 +17,16 @@ from rallypoint.v1 import error_details_pb2 as details_pb2
 DETAILS_KEY = "grpc-status-details-bin"
 
 
-def pack_status(code: int, text: str, detail: Message) -> Status:
-    """Return a status with one detail message."""
-    packed = Any()
-    packed.Pack(detail)
-    return Status(code=code, message=text, details=[packed])
+def pack_status(code: int, text: str, detail: Message | None) -> Status:
+    """Return a status with one detail message, or with none."""
+    status = Status(code=code, message=text)
+    if detail is not None:
+        status.details.add().Pack(detail)
+    return status
 
 
 def unpack_detail(metadata: Iterable[tuple[str, str | bytes]] | None) -> Message | None:
-    """Return the first detail of ours in a call's trailing metadata, or None."""
+    """Return the first detail of `error_details.proto` in a call's trailing metadata, or None."""
     for key, value in metadata or ():
         if key == DETAILS_KEY and isinstance(value, bytes):
             for packed in Status.FromString(value).details:

@@ -1,80 +1,82 @@
-"""The one stateful shell: takes what has happened, lets the core decide, journals, then acts.
+"""The stateful shell around the core: collects inputs, steps the core, journals, then acts.
 
-One task owns the state. A turn takes everything that has arrived, steps it in order, then steps
-what has expired; appends the resulting records in one batch; and only when that has returned
-carries out the effects and answers readers. So nothing is visible before it is durable, for reads
-too. A failed append withholds the turn's effects and ends the coordinator: what was decided and not
-written must not be acted on, and the agents' workers do not need it to run on.
+One task owns the state and works in turns. A turn steps everything that has arrived, in order, then
+every deadline that has expired. It appends the resulting records to the journal in one batch. Only
+then does it carry out the effects and answer readers, so no decision is visible before it is in the
+journal. If the append fails, the effects are dropped and the coordinator ends; workers keep running
+without it.
 
-A turn that comes late (the process was stopped, the disk was slow) holds the clock back by its
-lateness, so that a stalled coordinator declares nobody dead.
+If a turn starts late, because the process was stopped or the disk was slow, the clock is held back
+by the delay. A coordinator that stalled does not take its own absence for lost nodes.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
+from msgspec import Struct
+
+from rallypoint.base.log import get_logger
 from rallypoint.server.clock import JournalClock
-from rallypoint.server.core import inputs
-from rallypoint.server.core.effects import Effect, JobChanged, Refusal, RefusalKind
-from rallypoint.server.core.invariants import BrokenInvariant, check_job, check_touched
-from rallypoint.server.core.model import JobId, SessionId
-from rallypoint.server.core.replay import JournalRecord, memory_of, snapshot
-from rallypoint.server.core.state import State, apply
+from rallypoint.server.core.invariants import check_job, check_touched
+from rallypoint.server.core.messages import inputs
+from rallypoint.server.core.messages.effects import Effect, JobChanged
+from rallypoint.server.core.messages.refusals import Refusal, RefusalKind
+from rallypoint.server.core.model.errors import BrokenInvariant
+from rallypoint.server.core.model.ids import JobId, SessionId
+from rallypoint.server.core.reads.replay import JournalRecord, memory_of, snapshot
+from rallypoint.server.core.state.state import State, apply
 from rallypoint.server.core.step import Transition, step
 from rallypoint.server.journal.interface import COMPACT_AFTER, Journal
-from rallypoint.wire.log import get_logger
 
 log = get_logger()
 
 INBOX_MAX = 4_096
-"""Inputs that may wait; whoever brings more waits himself, which slows his stream down."""
+"""Inputs that may wait. When the inbox is full, streams are not read until there is room."""
 TURN_MAX = 1_024
-"""Inputs of one turn: bounds how long readers and deadlines wait."""
+"""Inputs of one turn. Bounds how long readers and deadlines wait."""
 LATE_MS = 200
-"""A turn later than this was stalled, not merely busy."""
+"""A turn that starts later than planned by more than this counts as a stall."""
 PULSE_S = 0.25
-"""Longest sleep while there are sessions, or may be: a stall is noticed to within this, which is a
-small part of the shortest lease."""
+"""Longest sleep while nodes are connected or may reconnect. It is a small part of the shortest
+lease, and the precision with which a stall is measured."""
 
 T = TypeVar("T")
 
 
 class Outlet(Protocol):
-    """Whoever carries effects to the outside; never blocks."""
+    """Carries effects to agents and readers. Never blocks."""
 
     def carry_out(
         self, effects: Sequence[Effect], changed: Collection[JobId], state: State, now_ms: int
     ) -> None:
-        """Carry out the effects of one durable turn, in order; readers of `changed` look again."""
+        """Carry out the effects of a journalled turn, in order; wake watchers of `changed`."""
 
 
 class InputRefused(Exception):
-    """The core refused what was asked."""
+    """The core refused a request."""
 
     def __init__(self, refusal: Refusal) -> None:
-        """Keep why."""
+        """Keep the core's refusal."""
         super().__init__(refusal.kind.value)
         self.refusal = refusal
 
 
-@dataclass(slots=True)
-class _Query:
-    """A read or a request, answered after the append of the turn that took it."""
+class _Query(Struct):
+    """A read or a request, answered after its turn is in the journal."""
 
     request: inputs.Request | None
-    """What is asked for; None for a read."""
+    """The request; None for a read."""
     answer: Callable[[State, int], object]
     future: asyncio.Future[object]
     refusal: Refusal | None = None
-    """Why the request changed nothing."""
+    """Why the core refused the request; None while it has not."""
 
 
 class Coordinator:
-    """The owner of the state."""
+    """The task that owns the state."""
 
     def __init__(
         self,
@@ -85,42 +87,50 @@ class Coordinator:
         *,
         announces: bool,
     ) -> None:
-        """Take ownership of `state`; `run` does the work, and logs if it `announces`."""
+        """Take ownership of `state`; `run` does the work.
+
+        Args:
+            state: what the coordinator knows at its start.
+            journal: where records go.
+            outlet: where effects go.
+            clock: journal time.
+            announces: whether to log what happens to jobs.
+        """
         self._state = state
         self._journal = journal
         self._outlet = outlet
         self._clock = clock
         self._announces = announces
         self._heard: dict[SessionId, tuple[inputs.Heartbeat, int]] = {}
-        """Heartbeats since the last turn: the newest of each session, and when it came."""
+        """Heartbeats since the last turn: the newest of each session, and when it arrived."""
         self._inbox: asyncio.Queue[inputs.Input | _Query] = asyncio.Queue(INBOX_MAX)
         self._stalled_ms = 0
-        """How long the coordinator was away since it last told its core."""
+        """Length of stalls that the core does not know about yet."""
 
-    async def submit(self, said: inputs.Input) -> None:
-        """Bring an input; waits while the inbox is full."""
-        await self._inbox.put(said)
+    async def submit(self, input: inputs.Input) -> None:
+        """Add an input for the next turn. Waits while the inbox is full."""
+        await self._inbox.put(input)
 
-    def hear(self, said: inputs.Heartbeat) -> None:
-        """Take a heartbeat. It wakes nobody: no lease is judged before the next turn takes it."""
-        self._heard[said.sender.session] = said, self._clock.now_ms()
+    def hear(self, beat: inputs.Heartbeat) -> None:
+        """Note a heartbeat. It starts no turn; the next turn applies it before it checks leases."""
+        self._heard[beat.sender.session] = beat, self._clock.now_ms()
 
     async def read(self, answer: Callable[[State, int], T]) -> T:
-        """Return `answer(state, now_ms)`, computed when all that it sees is durable.
+        """Return `answer(state, now_ms)`, computed when everything it can see is in the journal.
 
         Raises:
-            LookupError: whatever `answer` raises of that kind.
+            LookupError: when `answer` does.
         """
         return await self._ask(None, answer)
 
-    async def ask(self, said: inputs.Request, answer: Callable[[State, int], T]) -> T:
-        """Bring a request; return `answer(state, now_ms)` when what it changed is durable.
+    async def ask(self, request: inputs.Request, answer: Callable[[State, int], T]) -> T:
+        """Submit a request; return `answer(state, now_ms)` when its changes are in the journal.
 
         Raises:
-            InputRefused: when the core refused it; then it has changed nothing.
-            LookupError: whatever `answer` raises of that kind.
+            InputRefused: when the core refused the request. Nothing changed.
+            LookupError: when `answer` does.
         """
-        return await self._ask(said, answer)
+        return await self._ask(request, answer)
 
     async def _ask(self, request: inputs.Request | None, answer: Callable[[State, int], T]) -> T:
         future: asyncio.Future[object] = asyncio.get_running_loop().create_future()
@@ -131,17 +141,17 @@ class Coordinator:
         """Take turns until cancelled.
 
         Raises:
-            JournalFailed: when a batch could not be made durable.
+            JournalFailed: when a batch could not be appended.
         """
         while True:
             arrived = await self._wait()
             began_ms = self._clock.now_ms()
             await self._turn(arrived)
-            # Stopped in the middle of a turn, it was away just as long.
+            # The process may also have been stopped in the middle of the turn.
             self._notice_stall(began_ms)
 
     async def _wait(self) -> list[inputs.Input | _Query]:
-        """Return what has arrived, or nothing when something is due."""
+        """Return what has arrived; nothing when a deadline is due."""
         is_watching = bool(self._state.nodes) or self._state.window_until_ms > 0
         sleep_s = PULSE_S if is_watching else None
         due_ms = self._state.next_deadline_ms()
@@ -160,7 +170,8 @@ class Coordinator:
         if planned_ms is not None:
             self._notice_stall(planned_ms)
         if self._stalled_ms:
-            # Before all else: streams that its agents gave up meanwhile are about to be found.
+            # It goes first, because some inputs may be streams that agents gave up during the
+            # stall.
             arrived.insert(0, inputs.Stalled(self._stalled_ms))
             self._stalled_ms = 0
         return arrived
@@ -180,16 +191,16 @@ class Coordinator:
         queries: list[_Query] = []
         heard, self._heard = self._heard, {}
         for beat, heard_ms in heard.values():
-            # A lease runs from when the beat came, not from its turn up to a pulse later; but after
-            # a stall the clock has been held back since.
+            # A lease runs from the arrival of the heartbeat. After a stall that can be later than
+            # `now_ms`, because the clock was held back.
             self._step(beat, min(heard_ms, now_ms), records, effects, changed)
-        for said in arrived:
-            if isinstance(said, _Query):
-                queries.append(said)
-                if said.request is not None:
-                    said.refusal = self._step(said.request, now_ms, records, effects, changed)
+        for item in arrived:
+            if isinstance(item, _Query):
+                queries.append(item)
+                if item.request is not None:
+                    item.refusal = self._step(item.request, now_ms, records, effects, changed)
             else:
-                self._step(said, now_ms, records, effects, changed)
+                self._step(item, now_ms, records, effects, changed)
         while (due_ms := state.next_deadline_ms()) is not None and due_ms <= now_ms:
             self._step(inputs.TimePassed(), now_ms, records, effects, changed)
         if records:
@@ -209,30 +220,23 @@ class Coordinator:
         if waited_ms > LATE_MS:
             self._clock.hold_back(waited_ms)
             self._stalled_ms += waited_ms
-            log.warning("journal_was_slow", waited_ms=waited_ms)
+            log.warning("journal_stalled", waited_ms=waited_ms)
 
     def _step(
         self,
-        said: inputs.Input,
+        input: inputs.Input,
         now_ms: int,
         records: list[JournalRecord],
         effects: list[Effect],
         changed: dict[JobId, None],
     ) -> Refusal | None:
-        transition = step(self._state, said, now_ms)
+        transition = step(self._state, input, now_ms)
         apply(self._state, transition.delta)
         records.extend(transition.records)
         effects.extend(transition.effects)
         changed.update(dict.fromkeys(transition.jobs))
         if transition.refusal is not None:
-            # Old news is part of every broken connection; what is new about it is nothing.
-            is_old_news = transition.refusal.kind in _OLD_NEWS
-            (log.debug if is_old_news else log.info)(
-                "input_refused",
-                input=type(said).__name__,
-                why=transition.refusal.kind.value,
-                **dict(transition.refusal.facts),
-            )
+            _log_refusal(self._state, input, transition.refusal)
             return transition.refusal
         try:
             self._check(transition)
@@ -256,8 +260,26 @@ class Coordinator:
             return
         try:
             query.future.set_result(query.answer(self._state, now_ms))
-        except Exception as error:  # noqa: BLE001  # a reader's bug must not end the coordinator
+        except Exception as error:  # noqa: BLE001  # the caller gets it
             query.future.set_exception(error)
+
+
+def _log_refusal(state: State, input: inputs.Input, refusal: Refusal) -> None:
+    """Log a refused input with its node and the fields that it disagrees about."""
+    facts = dict(refusal.facts)
+    if isinstance(input, inputs.Hello):
+        facts["node"] = input.identity.name
+    elif not isinstance(
+        input, inputs.TimePassed | inputs.Stalled | inputs.JobBroken | inputs.Request
+    ):
+        node = state.nodes.get(input.sender.session)
+        facts |= {} if node is None else {"node": node.name}
+    if refusal.differences:
+        facts["fields"] = ",".join(field for field, _, _ in refusal.differences)
+    # After a broken connection, late messages of the old one are normal.
+    (log.debug if refusal.kind in _LATE else log.info)(
+        "input_refused", input=type(input).__name__, why=refusal.kind.value, **facts
+    )
 
 
 def _announce(effects: Sequence[Effect]) -> None:
@@ -266,6 +288,6 @@ def _announce(effects: Sequence[Effect]) -> None:
             log.info(effect.reason, job_id=effect.job_id, **dict(effect.facts))
 
 
-_OLD_NEWS = frozenset({RefusalKind.STALE_CONNECTION, RefusalKind.UNKNOWN_SESSION})
+_LATE = frozenset({RefusalKind.STALE_CONNECTION, RefusalKind.UNKNOWN_SESSION})
 _CHECKED_WHOLE = frozenset({"round_sealed", "round_adopted", "round_stopped"})
-"""Events after which everything about a job is checked, not only what the step touched."""
+"""Events after which the whole job is checked, not only the parts that the step touched."""

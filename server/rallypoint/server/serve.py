@@ -1,21 +1,23 @@
-"""Starts a coordinator: state, journal, shell and the gRPC server around them."""
+"""Starts a coordinator: its state, journal, shell and gRPC server."""
 
 from __future__ import annotations
 
 import asyncio
-import secrets
+import os
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 
 import grpc
+from msgspec import Struct
 
+from rallypoint.base.log import get_logger
 from rallypoint.server.clock import JournalClock
 from rallypoint.server.coordinator import Coordinator
-from rallypoint.server.core.deadlines import DeadlineKind
-from rallypoint.server.core.effects import EpochRaised
-from rallypoint.server.core.state import State, Timing
+from rallypoint.server.core.messages.records import EpochRaised
+from rallypoint.server.core.model.timing import Timing
+from rallypoint.server.core.state.deadlines import DeadlineKind
+from rallypoint.server.core.state.state import State
 from rallypoint.server.journal.interface import JournalFailed
 from rallypoint.server.journal.memory import MemoryJournal
 from rallypoint.server.rpc.agent_service import AgentService
@@ -27,40 +29,37 @@ from rallypoint.v1 import agent_service_pb2_grpc as agent_grpc
 from rallypoint.v1 import job_service_pb2_grpc as job_grpc
 from rallypoint.v1 import node_service_pb2_grpc as node_grpc
 from rallypoint.wire.channel import server_options
-from rallypoint.wire.log import get_logger
 
 log = get_logger()
 
 STOP_GRACE_S = 0.5
-"""How long calls may take to end when the coordinator stops; agents reconnect anyway."""
+"""How long open calls may take to end when the coordinator stops."""
 SERVICES = ("rallypoint.v1.AgentService", "rallypoint.v1.JobService", "rallypoint.v1.NodeService")
 
 
 class CannotListen(Exception):
-    """The address is taken, or is not one of this host."""
+    """The port is in use, or the address is not this host's."""
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
+class Settings(Struct, frozen=True):
     """How a coordinator is started."""
 
     host: str
     """Address to listen on."""
     port: int
-    """Port to listen on; 0 takes a free one."""
+    """Port to listen on; 0: any free one."""
     timing: Timing
     standalone: bool = False
-    """It serves one agent in its own process: nothing can be running that it does not know."""
+    """It serves only the agent in its own process, so no older round can be running."""
 
 
-@dataclass(slots=True)
-class Running:
-    """A coordinator that serves."""
+class Running(Struct):
+    """A running coordinator."""
 
     port: int
     """The port it listens on."""
     failed: asyncio.Future[None]
-    """Done, with its exception, when the coordinator cannot go on."""
+    """Done, with its exception, when the coordinator cannot continue."""
 
 
 @asynccontextmanager
@@ -68,11 +67,11 @@ async def serving(settings: Settings) -> AsyncIterator[Running]:
     """Serve a coordinator while the context is open.
 
     Raises:
-        CannotListen: when the address cannot be taken.
+        CannotListen: when the port is in use, or the address is not this host's.
     """
-    journal = MemoryJournal(secrets.token_hex(16))
-    # Greater than any epoch that a coordinator here has had, as long as the clock has not been set
-    # back; when it was, a reported epoch raises it.
+    journal = MemoryJournal(os.urandom(16).hex())
+    # Higher than the epoch of any earlier coordinator, unless the clock was set back. In that case
+    # the first Hello with a higher epoch raises it.
     epoch = time.time_ns() // 1_000_000
     state = State(
         coordinator_id=journal.identity,
@@ -84,7 +83,7 @@ async def serving(settings: Settings) -> AsyncIterator[Running]:
     await journal.append([EpochRaised(epoch)], 0)
     clock = JournalClock()
     if not settings.standalone and settings.timing.window_ms > 0:
-        state.is_blind = True
+        state.has_unknown_past = True
         state.window_until_ms = settings.timing.window_ms
         state.deadlines.set((DeadlineKind.WINDOW, ""), state.window_until_ms)
     outboxes = Outboxes()
@@ -93,7 +92,7 @@ async def serving(settings: Settings) -> AsyncIterator[Running]:
         journal,
         outboxes,
         clock,
-        announces=not settings.standalone,  # its one agent logs the same events
+        announces=not settings.standalone,  # the agent in this process logs the same events
     )
     outboxes.epoch = epoch
     server = grpc.aio.server(options=server_options())

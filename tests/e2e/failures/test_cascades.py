@@ -1,4 +1,4 @@
-"""One worker fails and takes the others with it: the verdict names the one."""
+"""When one worker fails and the others follow, the verdict names the first."""
 
 import json
 import re
@@ -6,13 +6,13 @@ import sys
 from pathlib import Path
 
 from rallypoint.v1 import verdict_pb2
-from support.world import WORKERS, World
+from support.processes.world import WORKERS, World
 
-VERDICTS = Path(__file__).parents[2] / "benchmarks" / "verdicts.py"
+VERDICTS = Path(__file__).parents[3] / "benchmarks" / "verdicts.py"
 
 
 def test_small_run_of_the_benchmark(world: World) -> None:
-    """With victims that fail after the culprit and with such that fail before it."""
+    """The culprit is found whether its victims fail after it or before it."""
     path = world.folder / "verdicts.json"
     done = world.run(sys.executable, str(VERDICTS), "--cascades=7", f"--json={path}")
 
@@ -26,7 +26,7 @@ def test_small_run_of_the_benchmark(world: World) -> None:
 
 
 def test_recorded_error_outranks_our_signal(world: World) -> None:
-    """A worker that wrote its error down before it was told to stop is the culprit."""
+    """A worker that recorded its error before it was stopped is the culprit."""
     agents = [world.agent(name, nnodes="2", nproc=2) for name in ("a", "b")]
     workers = world.mailbox.workers(4)
     workers[3].tell("record", "loss is nan")
@@ -40,9 +40,9 @@ def test_recorded_error_outranks_our_signal(world: World) -> None:
     assert (verdict.culprit.rank, verdict.culprit.exit.signal) == (3, 15)
     assert verdict.culprit.exit.agent_signalled_first
     assert re.fullmatch(
-        r"rank [01] on node a was reported first, but with what the failure of another worker "
-        r"looks like: RuntimeError: Connection reset by peer; it had written its error down "
-        r"\d+\.\d s before it was told to stop",
+        r"rank [01] on node a was reported first, but its error is typical of a lost peer: "
+        r"RuntimeError: Connection reset by peer; it recorded its error \d+\.\d s before the stop "
+        r"signal",
         verdict.evidence,
     )
     report = agents[0].stderr()
@@ -60,7 +60,7 @@ def test_recorded_error_outranks_our_signal(world: World) -> None:
 
 
 def test_what_gloo_says_of_a_peer_is_not_the_cause(world: World) -> None:
-    """Real torch: who lost its peer is named only until that peer is heard of."""
+    """With real torch, a worker that lost its peer is blamed only until the peer is reported."""
     script = [str(WORKERS / "closing.py")]
     agents = [world.agent(name, nnodes="2", script=script) for name in ("a", "b")]
 
@@ -73,11 +73,11 @@ def test_what_gloo_says_of_a_peer_is_not_the_cause(world: World) -> None:
     )
     assert (victim.rank, verdict.groups[0].victim, verdict.groups[1].victim) == (0, True, False)
     assert "gloo/transport/tcp/pair.cc" in verdict.groups[0].error
-    assert verdict.evidence.startswith("rank 0 on node a was reported first, but with what the ")
+    assert verdict.evidence.startswith("rank 0 on node a was reported first, but its error ")
 
 
 def test_worker_that_is_stopped_with_the_others_is_no_failure(world: World) -> None:
-    """What our signal ended without a record is not part of the verdict."""
+    """A worker that our signal ended, without a recorded error, is not in the verdict."""
     agents = [world.agent(name, nnodes="2", nproc=2) for name in ("a", "b")]
     workers = world.mailbox.workers(4)
     workers[0].tell("raise", "Connection reset by peer")
@@ -85,5 +85,5 @@ def test_worker_that_is_stopped_with_the_others_is_no_failure(world: World) -> N
     assert [agent.wait() for agent in agents] == [1, 1]
     verdict = world.jobs.get(world.job_id).verdict
     assert (verdict.culprit.rank, verdict.collateral_count) == (0, 0)
-    assert verdict.evidence.endswith("and nobody reported a cause")
+    assert verdict.evidence.endswith("but no other worker reported a cause")
     assert verdict.consequence == verdict_pb2.VERDICT_CONSEQUENCE_BUDGET_SPENT

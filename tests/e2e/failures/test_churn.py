@@ -1,8 +1,8 @@
-"""Twenty random failures of six nodes and two spares, judged by what the workers themselves saw.
+"""Twenty random failures of six nodes and two spares, judged by what the workers report.
 
-Workers and agents are killed; agents come back under their name or under a new one, at once or when
-the job already runs without them; once more of them die than there are spares. The seed is the
-test's parameter.
+Workers and agents are killed. Agents come back under their name or a new one, at once or after the
+job has restarted without them; once more of them die than there are spares. The seed is the test's
+parameter.
 """
 
 import random
@@ -12,10 +12,10 @@ from itertools import pairwise
 import pytest
 
 from rallypoint.v1 import job_pb2
-from support.commands import Command
-from support.jobs import is_started, pids
-from support.mailbox import Worker
-from support.world import World
+from support.processes.commands import Command
+from support.processes.jobs import is_started, pids
+from support.processes.mailbox import Worker
+from support.processes.world import World
 
 MEMBERS, SPARES, MIN_NODES = 6, 2, 3
 FAILURES = 20
@@ -50,7 +50,7 @@ class Churn:
         return self.agents[name]
 
     def is_whole(self, job: job_pb2.Job) -> bool:
-        """Return whether all nodes that live are there, and as many workers as can be run."""
+        """Return whether all live nodes take part, with as many workers as possible."""
         if {node.name for node in job.nodes} != set(self.agents):
             return False
         if not all(node.attached for node in job.nodes):
@@ -83,7 +83,7 @@ class Churn:
         self.await_whole()
 
     def kill_agents(self, count: int = 1) -> None:
-        """Kill agents, members or spares; new ones come at once, or when the job goes on."""
+        """Kill agents, members or spares; new ones start at once, or after the job has gone on."""
         dead = self.chance.sample(sorted(self.agents), count)
         for name in dead:
             self.agents.pop(name).kill()
@@ -98,7 +98,8 @@ class Churn:
 def check_rounds(started: list[Worker]) -> tuple[int, int]:
     """Compare every round with the one before, as the workers saw them.
 
-    Returns: for how many the spares lasted, and for how many they did not.
+    Returns:
+        The number of rounds for which spares sufficed, and for which they did not.
     """
     rounds: defaultdict[int, dict[str, Worker]] = defaultdict(dict)
     for worker in started:
@@ -126,7 +127,7 @@ def check_rounds(started: list[Worker]) -> tuple[int, int]:
 
 @pytest.mark.parametrize("seed", [1])
 def test_ranks_stay_while_spares_last(world: World, seed: int) -> None:
-    """No rank twice or missing, one restart count for all, and survivors keep their ranks."""
+    """Every rank exists once, the restart count is common, and survivors keep their ranks."""
     churn = Churn(world, seed)
     for number in range(FAILURES):
         if number == FAILURES // 2:

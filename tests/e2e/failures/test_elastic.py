@@ -1,13 +1,13 @@
-"""One torch job through everything that elastic means: real processes, real collectives."""
+"""One torch job that shrinks, grows and restarts: real processes, real collectives."""
 
 import os
 import signal
 
 from rallypoint.v1 import round_pb2, verdict_pb2
-from support.commands import Command
-from support.jobs import is_started, node
-from support.mailbox import Worker
-from support.world import WORKERS, World
+from support.processes.commands import Command
+from support.processes.jobs import is_started, node
+from support.processes.mailbox import Worker
+from support.processes.world import WORKERS, World
 
 FLAGS = ("--max-restarts=1", "--shutdown-timeout=5")
 
@@ -18,7 +18,7 @@ def start(world: World, name: str) -> Command:
 
 
 def await_round(world: World, round: int, count: int) -> list[Worker]:
-    """Wait until the workers of a round have reduced together; return them by rank."""
+    """Wait until the workers of a round have done an all-reduce; return them by rank."""
     workers = world.mailbox.workers(count, round=round)
     pids = {worker.pid for worker in workers}
     for pid in pids:
@@ -31,9 +31,9 @@ def places(workers: list[Worker]) -> list[tuple[int, str]]:
 
 
 def test_a_job_loses_a_worker_and_a_node_and_gains_a_node(world: World) -> None:
-    """A dead worker is charged, a lost node is not, a newcomer is taken in; then the budget ends.
+    """A dead worker is charged, a lost node is not, a new node joins; then the budget is spent.
 
-    Two nodes with two workers each; the ranks stay where they are as long as their nodes do.
+    Two nodes with two workers each; ranks stay as long as their nodes do.
     """
     a = start(world, "a")
     a.wait_event("coordinator_reached")

@@ -1,13 +1,22 @@
-"""With --fence-after, workers of an older round are dead before the next begins, whatever broke."""
+"""With --fence-after, workers of an old round are dead before the next round begins."""
 
 import signal
 
+import pytest
+
 from rallypoint.v1 import job_pb2
-from support.jobs import is_started
-from support.proxy import Proxy
-from support.world import World
+from support.machines.proxy import Proxy
+from support.processes.jobs import is_started
+from support.processes.world import World
 
 FENCE = ("--fence-after=8", "--shutdown-timeout=1")
+
+
+@pytest.fixture
+def world(world: World) -> World:
+    """Its jobs have the lease that a coordinator gives, unless they ask for another."""
+    world.patience = ()
+    return world
 
 
 def is_fenced(job: job_pb2.Job) -> bool:
@@ -15,7 +24,7 @@ def is_fenced(job: job_pb2.Job) -> bool:
 
 
 def test_workers_of_a_frozen_agent_die_without_it(world: World) -> None:
-    """The helper kills them, also one that ignores TERM; awake, the agent joins in again."""
+    """The helper kills them, even one that ignores TERM; after it thaws, the agent rejoins."""
     peer = world.agent("a", *FENCE, nnodes="1:2")
     world.mailbox.workers(1)
     frozen = world.agent("b", *FENCE, nnodes="1:2")
@@ -32,7 +41,7 @@ def test_workers_of_a_frozen_agent_die_without_it(world: World) -> None:
     assert (alone.node, alone.restart_count) == ("a", 0)
     frozen.signal(signal.SIGCONT)
     again = world.mailbox.workers(2, round=4)
-    (fell,) = frozen.events("fence_fell")
+    (fell,) = frozen.events("fence_enforced")
     assert (fell["round"], [worker.restart_count for worker in again]) == (2, [0, 0])
     for worker in again:
         worker.tell("exit", "0")
@@ -40,7 +49,7 @@ def test_workers_of_a_frozen_agent_die_without_it(world: World) -> None:
 
 
 def test_workers_of_an_unreachable_agent_are_stopped(world: World) -> None:
-    """It tells them itself, with the grace, before the others begin without it."""
+    """The agent itself stops them, gracefully, before the next round begins without it."""
     with Proxy(world.target) as proxy:
         peer = world.agent("a", *FENCE, nnodes="1:2")
         world.mailbox.workers(1)
@@ -50,7 +59,7 @@ def test_workers_of_an_unreachable_agent_are_stopped(world: World) -> None:
         both[1].tell("TERM", "obey")
         world.mailbox.wait("ready", pid=both[1].pid)
         proxy.fall_silent()
-        cut_off.wait_event("fence_fell")
+        cut_off.wait_event("fence_enforced")
         world.mailbox.wait("signalled", pid=both[1].pid)
         (alone,) = world.mailbox.workers(1, round=3)
 
@@ -63,7 +72,7 @@ def test_workers_of_an_unreachable_agent_are_stopped(world: World) -> None:
 
 
 def test_clean_return_lifts_the_fence(world: World) -> None:
-    """An agent that fenced itself and is back, clean, is waited for no longer."""
+    """No round waits any longer for a fenced agent that is back and clean."""
     with Proxy(world.target) as proxy:
         flags = ("--fence-after=4", "--shutdown-timeout=0")
         peer = world.agent("a", *flags, nnodes="2")
@@ -71,7 +80,7 @@ def test_clean_return_lifts_the_fence(world: World) -> None:
         cut_off = world.agent("b", *flags, nnodes="2")
         world.mailbox.workers(2)
         proxy.fall_silent()
-        cut_off.wait_event("fence_fell")
+        cut_off.wait_event("fence_enforced")
         proxy.speak()
         again = world.mailbox.workers(2, round=2)
         job = world.jobs.wait(world.job_id, lambda job: is_started(job, 2))

@@ -1,4 +1,4 @@
-"""Nodes on hosts of their own, and a network between them that fails, in one direction or both."""
+"""Nodes on separate hosts, and a network that fails, in one direction or both."""
 
 import tempfile
 import time
@@ -9,22 +9,23 @@ from pathlib import Path
 import pytest
 
 from rallypoint.v1 import round_pb2
-from support.commands import COORDINATOR, Command
-from support.jobs import Jobs, is_started
-from support.mailbox import Worker
-from support.netns import Network, NotPermitted
-from support.world import World
+from support.machines.netns import Network, NotPermitted
+from support.processes.commands import COORDINATOR, Command
+from support.processes.jobs import Jobs, is_started
+from support.processes.mailbox import Worker
+from support.processes.world import World
 
-LOST_S_MAX = 12.0
+LOST_S_MAX = 25.0
 """A lease is 5 s; the rest is for a busy machine."""
 
 
 class Hosts:
-    """A coordinator here, and agents a, b, c on hosts of their own."""
+    """A coordinator here, and agents a, b, c on separate hosts."""
 
     def __init__(self, network: Network, world: World) -> None:
         self.network = network
         self.world = world
+        world.patience = ()  # jobs have the lease that a coordinator gives
         here = network.hosts["here"]
         self.coordinator = world.start(
             "coordinator", [COORDINATOR, f"--host={here.address}", "--port=0"]
@@ -39,7 +40,7 @@ class Hosts:
         return self.world.agent(name, address, *flags, nnodes=nnodes, prefix=host.prefix())
 
     def start(self, *names: str, nnodes: str) -> dict[str, Command]:
-        """Start agents one after the other; each is known before the next begins."""
+        """Start agents one after the other; each is registered before the next starts."""
         agents: dict[str, Command] = {}
         for name in names:
             agents[name] = self.agent(name, nnodes=nnodes)
@@ -76,7 +77,7 @@ def hosts(tmp_path: Path) -> Iterator[Hosts]:
 
 @pytest.mark.parametrize("direction", ["up", "down", "both"])
 def test_node_that_is_cut_off_is_lost_and_comes_back(hosts: Hosts, direction: str) -> None:
-    """A round without it begins; back, it stops its old workers and takes part again."""
+    """A round without it begins; back, it stops its old workers and joins again."""
     world = hosts.world
     agents = hosts.start("a", "b", nnodes="1:2")
     # "a" may have begun alone; what counts is the round of both.
@@ -87,11 +88,11 @@ def test_node_that_is_cut_off_is_lost_and_comes_back(hosts: Hosts, direction: st
     lost = hosts.coordinator.wait_event("node_lost")
     took_s = time.monotonic() - cut_s
     (alone,) = world.mailbox.workers(1, round=both + 1)
-    away = agents["b"].wait_event("coordinator_away")
+    away = agents["b"].wait_event("coordinator_not_reached")
 
     assert (lost["node"], alone.node, alone.env["WORLD_SIZE"]) == ("b", "a", "1")
     assert 0.4 < took_s < LOST_S_MAX
-    assert "said nothing for 5 s" in away["why"]
+    assert "no message from the coordinator for 5 s" in away["why"]
     assert old[1].pid in world.marked()
     hosts.network.heal()
     again = world.mailbox.workers(2, round=both + 2)
@@ -102,7 +103,7 @@ def test_node_that_is_cut_off_is_lost_and_comes_back(hosts: Hosts, direction: st
 
 
 def test_spare_takes_the_ranks_of_a_node_that_is_cut_off(hosts: Hosts) -> None:
-    """Survivors keep their ranks, and the one that comes back is a spare."""
+    """Survivors keep their ranks, and the node that returns is a spare."""
     world = hosts.world
     agents = hosts.start("a", "b", nnodes="2")
     old = world.mailbox.workers(2)
@@ -125,7 +126,7 @@ def test_spare_takes_the_ranks_of_a_node_that_is_cut_off(hosts: Hosts) -> None:
 
 
 def test_slow_and_lossy_network_loses_nobody(hosts: Hosts) -> None:
-    """With 100 ms each way and every twentieth packet lost, rounds form and fail as they should."""
+    """With 100 ms delay each way and 5 % packet loss, no node is lost."""
     world = hosts.world
     hosts.network.worsen(delay_s=0.1, loss=0.05)
     agents = {name: hosts.agent(name, "--max-restarts=3", nnodes="3") for name in ("a", "b", "c")}
@@ -143,14 +144,14 @@ def test_slow_and_lossy_network_loses_nobody(hosts: Hosts) -> None:
 
 
 def test_fenced_workers_are_dead_before_the_next_round(hosts: Hosts) -> None:
-    """A node that hears and is not heard stops its workers in time for the others."""
+    """A node that receives but cannot send stops its workers before the next round."""
     world, flags = hosts.world, ("--fence-after=6", "--shutdown-timeout=1")
     agents = {name: hosts.agent(name, *flags, nnodes="2") for name in ("a", "b")}
     old = world.mailbox.workers(2)
     agents["c"] = hosts.agent("c", *flags, nnodes="2")
     hosts.coordinator.wait_event("node_joined", count=3)
     hosts.cut("b", "up")
-    agents["b"].wait_event("fence_fell")
+    agents["b"].wait_event("fence_enforced")
     new = world.mailbox.workers(2, round=2)
 
     assert [worker.node for worker in new] == ["a", "c"]

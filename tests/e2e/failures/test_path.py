@@ -1,17 +1,24 @@
-"""What the nodes share breaks, not the nodes: nobody is lost, and no worker notices."""
+"""When the network fails and not the nodes, no node is lost and workers keep running."""
 
 import signal
 
 import pytest
 
 from rallypoint.v1 import job_pb2
-from support.commands import Command
-from support.jobs import is_started, pids
-from support.proxy import Proxy
-from support.world import World
+from support.machines.proxy import Proxy
+from support.processes.commands import Command
+from support.processes.jobs import is_started, pids
+from support.processes.world import NEW, World
 
 ATTEMPTS = 5
 """After so many in vain, an agent's pauses between two have their full length."""
+
+
+@pytest.fixture
+def world(world: World) -> World:
+    """Its jobs have the lease that a coordinator gives, unless they ask for another."""
+    world.patience = ()
+    return world
 
 
 def start(world: World, count: int, *flags: str) -> tuple[list[Command], job_pb2.Job]:
@@ -24,7 +31,7 @@ def start(world: World, count: int, *flags: str) -> tuple[list[Command], job_pb2
 def check_unharmed(
     world: World, coordinator: Command, agents: list[Command], before: job_pb2.Job
 ) -> None:
-    """Check that the round is the same, with the same processes, and let it end."""
+    """Check that the round and its processes are the same, and let it end."""
     for agent in agents:
         agent.wait_event("coordinator_reached_again")
     after = world.jobs.wait(world.job_id, lambda job: all(node.attached for node in job.nodes))
@@ -40,18 +47,18 @@ def check_unharmed(
     assert len(world.mailbox.started()) == len(agents)
 
 
-@pytest.mark.parametrize(("count", "flags"), [(2, ()), (4, ()), (2, ("--lease=1.5",))])
+@pytest.mark.parametrize(("count", "flags"), [(2, ()), (4, ()), (2, ("--lease=2.5",))])
 def test_coordinator_that_stood_still_loses_nobody(
     world: World, count: int, flags: tuple[str, ...]
 ) -> None:
     """Its agents have given their streams up long since, and come back in their own time."""
-    coordinator = world.coordinator(port=0)
+    coordinator = world.coordinator(0, *NEW)
     with Proxy(world.target) as proxy:
         world.target = proxy.address
         agents, before = start(world, count, *flags)
         coordinator.signal(signal.SIGSTOP)
         proxy.wait_accepted(count * (1 + ATTEMPTS))
-        proxy.cut(refuse_s=1.5)  # so that nobody happens to be connecting when it wakes
+        proxy.cut(refuse_s=1.5)  # so that no agent is connecting when it wakes
         coordinator.signal(signal.SIGCONT)
 
         check_unharmed(world, coordinator, agents, before)
@@ -61,19 +68,19 @@ def test_coordinator_that_stood_still_loses_nobody(
 
 def test_streams_that_break_at_once_are_waited_for(world: World) -> None:
     """Eight agents cannot connect for longer than the grace: the path is suspected, not they."""
-    coordinator = world.coordinator(port=0)
+    coordinator = world.coordinator(0, *NEW)
     with Proxy(world.target) as proxy:
         world.target = proxy.address
         agents, before = start(world, 8)
         proxy.cut(refuse_s=1.5)
 
         check_unharmed(world, coordinator, agents, before)
-        assert len(coordinator.events("path_suspected")) == 1
+        assert len(coordinator.events("network_suspected")) == 1
 
 
 def test_single_stream_that_comes_back_is_nothing(world: World) -> None:
-    """One that breaks and comes back within the grace changes nothing, and nobody is suspected."""
-    coordinator = world.coordinator(port=0)
+    """A stream that breaks and is restored within the grace period changes nothing."""
+    coordinator = world.coordinator(0, *NEW)
     with Proxy(world.target) as proxy:
         direct, world.target = world.target, proxy.address
         alone = world.agent("n0", nnodes="2")
@@ -85,7 +92,7 @@ def test_single_stream_that_comes_back_is_nothing(world: World) -> None:
         proxy.cut()
         coordinator.wait_event("node_resumed")
 
-        assert coordinator.events("path_suspected") == []
+        assert coordinator.events("network_suspected") == []
         for worker in world.mailbox.started():
             worker.tell("exit", "0")
         assert [alone.wait(), peer.wait()] == [0, 0]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-SOAK = Path(__file__).parents[2] / "benchmarks" / "soak.py"
+SOAK = Path(__file__).parents[3] / "benchmarks" / "soak.py"
 LIMIT_S = 150
 
 
@@ -21,6 +21,7 @@ def soak(*flags: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.long
 @pytest.mark.timeout(LIMIT_S + 30)
 def test_nobody_who_stands_still_for_a_second_is_called_dead() -> None:
     """Agents and coordinator stop for up to 1 s, again and again: the job does not notice."""
@@ -31,6 +32,7 @@ def test_nobody_who_stands_still_for_a_second_is_called_dead() -> None:
     assert done.stdout.endswith("0 false deaths\n")
 
 
+@pytest.mark.long
 def test_soak_notices_a_death() -> None:
     """With stops that outlast the lease it ends at once, and says what the job did."""
     done = soak("--agents=2", "--seconds=60", "--longest-stop=10")

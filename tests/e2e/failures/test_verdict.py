@@ -1,11 +1,11 @@
-"""After a failure everybody knows who failed first, where, how, and what it said."""
+"""After a failure every agent knows what failed first, where and how."""
 
 from rallypoint.v1 import job_pb2, verdict_pb2
-from support.world import OBEDIENT, WORKERS, World
+from support.processes.world import OBEDIENT, WORKERS, World
 
 
 def test_every_agent_prints_what_failed_first(world: World) -> None:
-    """The first failure, its place and its last words, on its own node and on the others."""
+    """Every node prints the first failure, its place and its last lines."""
     agents = [world.agent(name, nnodes="2", nproc=2) for name in ("a", "b")]
     workers = world.mailbox.workers(4)
     workers[3].tell("say", "loss is nan")
@@ -20,10 +20,10 @@ def test_every_agent_prints_what_failed_first(world: World) -> None:
             "  node      : b",
             "  rank      : 3 (local_rank: 1)",
             f"  exitcode  : 3 (pid: {workers[3].pid})",
-            "  end of its standard error:",
+            "  end of standard error:",
             "    loss is nan",
             "  restarts  : 0, round 1",
-            "node-agent: the job has failed",
+            "node-agent: the job failed",
         ):
             assert line in report.splitlines()
     job = world.jobs.get(world.job_id)
@@ -36,7 +36,7 @@ def test_every_agent_prints_what_failed_first(world: World) -> None:
 
 
 def test_error_file_outranks_standard_error(world: World) -> None:
-    """What a worker wrote into $TORCHELASTIC_ERROR_FILE is the reason that is reported."""
+    """The error in $TORCHELASTIC_ERROR_FILE is the reported reason."""
     agent = world.agent("a")
     (worker,) = world.mailbox.workers(1)
     worker.tell("say", "noise")
@@ -50,7 +50,7 @@ def test_error_file_outranks_standard_error(world: World) -> None:
 
 
 def test_uncaught_exception_is_in_the_verdict(world: World) -> None:
-    """Without an error file the traceback on standard error serves."""
+    """Without an error file, the traceback on standard error is used."""
     agent = world.agent("a")
     (worker,) = world.mailbox.workers(1)
     worker.tell("raise", "no more apples")
@@ -63,14 +63,14 @@ def test_uncaught_exception_is_in_the_verdict(world: World) -> None:
 
 
 def test_record_of_torch_reaches_the_verdict(world: World) -> None:
-    """An exception inside torch's @record arrives with its message and its traceback."""
+    """An exception inside torch's @record is reported with message and traceback."""
     agent = world.agent("a", script=[str(WORKERS / "recorded.py")])
 
     assert agent.wait() == 1
     exit = world.jobs.get(world.job_id).verdict.culprit.exit
     assert exit.error.message == "ValueError: the recorded reason"
     assert 'raise ValueError("the recorded reason")' in exit.error.traceback
-    assert exit.error.HasField("before_exit")
+    assert exit.error.HasField("age_at_exit")
     assert "ValueError: the recorded reason" in agent.stderr()
 
 

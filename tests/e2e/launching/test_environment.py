@@ -1,4 +1,4 @@
-"""What a worker finds when it starts: environment, command line and folder, as under torchrun."""
+"""A worker starts with the environment, command line and folder that torchrun would give."""
 
 import os
 import sys
@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from support.commands import NODE_AGENT
-from support.mailbox import Worker
-from support.world import OBEDIENT, World
+from support.processes.commands import NODE_AGENT
+from support.processes.mailbox import Worker
+from support.processes.world import OBEDIENT, World
 
 ALWAYS = frozenset(
     {
@@ -52,12 +52,12 @@ def end(workers: list[Worker]) -> None:
 
 
 def added(worker: Worker, parent: dict[str, str]) -> set[str]:
-    """Return the names that the worker has and the agent had not, without our own."""
+    """Return the variables that the worker has and the agent had not, without our own."""
     return {name for name in worker.env if name not in parent and not name.startswith("RALLYPOINT")}
 
 
 def test_every_variable_of_every_worker(world: World) -> None:
-    """Three nodes with 1, 3 and 2 workers in two roles: ranks by node, then by local rank."""
+    """Three nodes with 1, 3 and 2 workers in two roles: ranks go by node, then by local rank."""
     for name, nproc, role in (("n2", 1, "trainer"), ("n10", 3, "judge"), ("n11", 2, "trainer")):
         flags = (f"--role={role}", "--max-restarts=4")
         world.agent(name, *flags, nnodes="3", nproc=nproc)
@@ -85,7 +85,7 @@ def test_every_variable_of_every_worker(world: World) -> None:
 
 
 def test_what_the_operator_has_set_is_passed_on(world: World) -> None:
-    """Workers have the agent's environment; its OMP_NUM_THREADS and NCCL handling are kept."""
+    """Workers inherit the environment; OMP_NUM_THREADS and NCCL settings are kept."""
     ours = {
         "OMP_NUM_THREADS": "3",
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
@@ -106,7 +106,7 @@ def test_what_the_operator_has_set_is_passed_on(world: World) -> None:
 
 
 def test_master_port_is_new_in_every_round(world: World) -> None:
-    """A late worker of an old round finds nobody: no round has the port of an earlier one."""
+    """No round has the port of an earlier one, so a late worker finds no store."""
     agent = world.agent("a", "--max-restarts=3")
     ports = []
     for round in range(1, 5):
@@ -120,10 +120,10 @@ def test_master_port_is_new_in_every_round(world: World) -> None:
 
 @pytest.mark.parametrize("kind", ["script", "module", "program"])
 def test_command_of_a_worker(world: World, kind: str) -> None:
-    """A script runs as `python -u`, a module with -m as well, with --no-python the program itself.
+    """A script runs as `python -u`, a module with -m too, a program with --no-python directly.
 
-    Its arguments are its own, also those that look like flags of the agent; `${local_rank}` in them
-    is filled in.
+    Arguments are passed on, even those that look like flags of the agent; `${local_rank}` is
+    replaced in them.
     """
     arguments = [
         "--nnodes",
@@ -156,7 +156,7 @@ def test_command_of_a_worker(world: World, kind: str) -> None:
 
 
 def test_torchruns_spelling_of_flags_is_understood(world: World) -> None:
-    """`--nproc_per_node 2` and `--rdzv_id` mean what their dashed twins do."""
+    """`--nproc_per_node 2` and `--rdzv_id` mean the same as with dashes."""
     words = ["--nproc_per_node", "2", "--max_restarts=1", "--rdzv_id", "old-habit"]
     agent = world.start("agent", [NODE_AGENT, *words, OBEDIENT])
     workers = world.mailbox.workers(2)

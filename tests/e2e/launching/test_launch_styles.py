@@ -1,4 +1,4 @@
-"""How workers are started: how many, by which way, with which GPU, on which CPUs."""
+"""How workers are started: how many, how, with which GPU, on which CPUs."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from rallypoint.agent.core.numa import Binding, compute_cpus
-from rallypoint.agent.topology import read_topology
-from support.commands import NODE_AGENT
-from support.mailbox import Worker
-from support.world import OBEDIENT, World
+from rallypoint.agent.machine.numa import Binding, compute_cpus
+from rallypoint.agent.machine.topology import read_topology
+from support.processes.commands import NODE_AGENT
+from support.processes.mailbox import Worker
+from support.processes.world import OBEDIENT, World
 
 TORCH = """
 class Backend:
@@ -45,7 +45,7 @@ ON_ONE_CPU = (
 
 
 def with_torch(world: World, gpus: int, address: str = "0000:00:00.0") -> dict[str, str]:
-    """Return variables that let a torch with so many GPUs, all at one address, be imported."""
+    """Return variables that make a fake torch with so many GPUs importable."""
     folder = world.folder / "site"
     folder.mkdir()
     (folder / "torch.py").write_text(TORCH.format(gpus=gpus, address=address))
@@ -68,7 +68,7 @@ def end(workers: list[Worker]) -> None:
 
 
 def test_workers_by_cpus(world: World) -> None:
-    """`cpu` is one for each CPU that the agent may use; nobody is asked for that."""
+    """`cpu` starts a worker for each usable CPU, without a probe."""
     env = {"PYTHON_EXEC": sys.executable, "PYTHONPATH": "/dev/null"}
     agent = world.agent("a", "--nproc-per-node=cpu", prefix=ON_ONE_CPU, env=env)
     workers = world.mailbox.workers(1)
@@ -83,7 +83,7 @@ def test_workers_by_cpus(world: World) -> None:
     ("asked", "number", "of"), [("auto", 2, "cuda"), ("gpu", 2, "cuda"), ("tpu", 3, "tpu")]
 )
 def test_workers_by_devices(world: World, asked: str, number: int, of: str) -> None:
-    """One worker for each device that torch sees; a line says what the word came to."""
+    """One worker for each device that torch sees; a log line reports the number."""
     agent = world.agent("a", f"--nproc-per-node={asked}", env=with_torch(world, gpus=2))
     workers = world.mailbox.workers(number)
     end(workers)
@@ -95,7 +95,7 @@ def test_workers_by_devices(world: World, asked: str, number: int, of: str) -> N
 
 
 def test_workers_by_real_torch(world: World) -> None:
-    """With the torch of the tests, `auto` is what torchrun makes of it here."""
+    """With the installed torch, `auto` means the same as under torchrun."""
     from torch.distributed.run import determine_local_world_size
 
     expected = determine_local_world_size("auto")
@@ -107,7 +107,7 @@ def test_workers_by_real_torch(world: World) -> None:
 
 
 def test_workers_without_torch(world: World) -> None:
-    """Where workers have no torch `auto` counts the CPUs, and the line says why."""
+    """Without torch for the workers, `auto` counts CPUs, and the log says why."""
     env = without_torch(world)
     agent = world.agent("a", "--nproc-per-node=auto", prefix=ON_ONE_CPU, env=env)
     end(world.mailbox.workers(1))
@@ -118,7 +118,7 @@ def test_workers_without_torch(world: World) -> None:
 
 
 def test_a_number_asks_nobody(world: World) -> None:
-    """A torch that cannot be imported is no matter to a job that says how many workers it wants."""
+    """A job with a number of workers runs even if torch cannot be imported."""
     env = with_torch(world, 0)
     Path(env["PYTHONPATH"], "torch.py").write_text("import os; os._exit(9)")
     agent = world.agent("a", "--nproc-per-node=2", env=env)
@@ -148,7 +148,7 @@ def test_run_path(world: World) -> None:
 
 
 def test_run_path_with_an_exit_code(world: World) -> None:
-    """`sys.exit` is an exit and no exception: its code is reported, nothing is recorded."""
+    """`sys.exit` is no exception: its code is reported, nothing is recorded."""
     agent = world.agent("a", "--run-path")
     world.mailbox.workers(1)[0].tell("exit", "7")
 
@@ -172,12 +172,12 @@ def test_folder_runs(world: World) -> None:
 
 @pytest.mark.parametrize(("method", "lines"), [("spawn", 0), ("fork", 1), ("forkserver", 1)])
 def test_start_method(world: World, method: str, lines: int) -> None:
-    """A command line has none: any is taken, and one that was asked for is said to mean nothing."""
+    """--start-method has no effect on a command line; the log says so if it is set."""
     agent = world.agent("a", f"--start-method={method}")
     end(world.mailbox.workers(1))
 
     assert agent.wait() == 0
-    assert len(agent.events("start_method_unused")) == lines
+    assert len(agent.events("start_method_ignored")) == lines
 
 
 # --- with which GPU ---
@@ -188,7 +188,7 @@ def test_start_method(world: World, method: str, lines: int) -> None:
     [(None, ["0", "1", "2"]), ("7, 5 ,GPU-3,1", ["7", "5", "GPU-3"])],
 )
 def test_virtual_local_rank(world: World, visible: str | None, expected: list[str]) -> None:
-    """Every worker has one GPU, as number 0; what it was numbered is in a variable of ours."""
+    """Every worker sees one GPU, as number 0; a variable of ours has its real local rank."""
     env = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
     script = (OBEDIENT, "${local_rank}")
     agent = world.agent("a", "--virtual-local-rank", nproc=3, script=script, env=env)
@@ -220,7 +220,7 @@ def test_real_local_rank(world: World) -> None:
 
 
 def real_pci_address() -> str:
-    """Return a device of this machine of which the kernel says its NUMA node."""
+    """Return a PCI device of this machine whose NUMA node the kernel reports."""
     files = sorted(Path("/sys/bus/pci/devices").glob("*.0/numa_node"))
     if not files:
         pytest.skip("this machine has no PCI device")
@@ -229,7 +229,7 @@ def real_pci_address() -> str:
 
 @pytest.mark.parametrize("mode", ["node", "socket", "exclusive", "core-complex"])
 def test_numa_binding(world: World, mode: str) -> None:
-    """Workers run on the CPUs of their GPU from their first instruction on, the agent anywhere."""
+    """Workers are bound to the CPUs of their GPU before they start; the agent is not bound."""
     address = real_pci_address()
     allowed = os.sched_getaffinity(0)
     machine = read_topology(Binding(mode), allowed, [address] * 2)
@@ -256,8 +256,8 @@ def test_numa_binding(world: World, mode: str) -> None:
         ("--nproc-per-node=2.5", {}, "--nproc-per-node: '2.5' is not a whole number"),
         ("--nproc-per-node=auto", {"PYTHON_EXEC": "/no/python"}, "cannot run /no/python"),
         ("--numa-binding=node", {}, "--numa-binding: worker 0 has no GPU: torch sees 0"),
-        ("--numa-binding=all", {}, "invalid choice: 'all'"),
-        ("--start-method=thread", {}, "invalid choice: 'thread'"),
+        ("--numa-binding=all", {}, "'all' is not one of node, socket"),
+        ("--start-method=thread", {}, "'thread' is not one of spawn, fork"),
         ("--run-path -m", {}, "--module and --run-path exclude each other"),
         ("--run-path --no-python", {}, "--no-python and --run-path exclude each other"),
         (
@@ -270,7 +270,7 @@ def test_numa_binding(world: World, mode: str) -> None:
 def test_what_cannot_be_is_refused(
     world: World, flags: str, env: dict[str, str], words: str
 ) -> None:
-    """Exit code 2 and one line that says what is missing, before anything is started."""
+    """Exit code 2 and one line with what is missing, before anything is started."""
     argv = [NODE_AGENT, "--standalone", *flags.split(), OBEDIENT]
     agent = world.start("agent", argv, {**with_torch(world, gpus=0), **env})
 
@@ -283,7 +283,7 @@ def test_what_cannot_be_is_refused(
 
 
 def test_missing_script_is_refused(world: World) -> None:
-    """A script of --run-path is looked for like any other."""
+    """A missing script of --run-path is refused like any other."""
     done = world.run(NODE_AGENT, "--standalone", "--run-path", "missing.py")
 
     assert done.returncode == 2

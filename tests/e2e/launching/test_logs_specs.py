@@ -1,4 +1,4 @@
-"""Plug-ins of torch's group `torchrun.logs_specs`: asked for every round, bounded, never left."""
+"""Plug-ins of torch's group `torchrun.logs_specs`: asked in every round, with a time limit."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from support.commands import NODE_AGENT
-from support.logs_specs import install
-from support.world import OBEDIENT, World
+from rallypoint.agent.torchelastic.logs_plugin import ANSWER_S_MAX
+from support.machines.logs_specs import install
+from support.processes.commands import NODE_AGENT
+from support.processes.world import OBEDIENT, World
 
 FILES = """
     def __init__(self, *args, **kwargs):
@@ -41,7 +42,7 @@ SLOW = """
 
 
 def test_real_plugin(world: World) -> None:
-    """A class on the real torch's base, made once: each round's output goes where it says."""
+    """A class with real torch's base assigns the output of each round; it is made once."""
     env = install(world.folder / "site", FILES, with_torch=False)
     flags = ("--logs-specs=here", f"--log-dir={world.folder}/logs", "--max-restarts=1")
     agent = world.agent("a", *flags, nproc=2, env=env)
@@ -86,7 +87,7 @@ def test_real_plugin(world: World) -> None:
 
 
 def test_default_is_ours(world: World) -> None:
-    """torch's own entry point means what no flag means, and torch is not looked for."""
+    """`default` has the same effect as no flag, and does not import torch."""
     env = {"PYTHON_EXEC": "", **install(world.folder / "site", "", with_torch=True)}
     (world.folder / "site" / "torch" / "__init__.py").write_text("import os; os._exit(9)")
     agent = world.agent("a", "--logs-specs=default", f"--log-dir={world.folder}/logs", env=env)
@@ -98,7 +99,7 @@ def test_default_is_ours(world: World) -> None:
 
 
 def test_plugin_that_fails_ends_the_job(world: World) -> None:
-    """No worker starts, and the reason is the plug-in's."""
+    """No worker starts, and the job ends with the plug-in's error."""
     env = install(world.folder / "site", "    def reify(self, envs): raise OSError(28, 'full')")
     agent = world.agent("a", "--logs-specs=here", env=env)
 
@@ -113,7 +114,7 @@ def test_plugin_that_fails_ends_the_job(world: World) -> None:
     [("/x/\\0", "NAME"), ("/x/\\ud800", "NAME"), ("", "\\ud800"), ("", "\\0"), ("{fifo}", "NAME")],
 )
 def test_answers_that_no_system_can_take(world: World, path: str, name: str) -> None:
-    """No worker starts, the job fails with a report, and the agent is not among the victims."""
+    """No worker starts and the job fails with a report; the agent keeps running."""
     fifo = world.folder / "fifo"
     os.mkfifo(fifo)
     body = f"""
@@ -127,26 +128,26 @@ def test_answers_that_no_system_can_take(world: World, path: str, name: str) -> 
 
     assert agent.wait() == 1
     assert world.mailbox.started() == []
-    assert "node-agent: the job has failed" in agent.said()
+    assert "node-agent: the job failed" in agent.said()
     assert not any("Traceback" in line for line in agent.said())
 
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
 def test_agent_that_ends_while_the_plugin_is_asked(world: World, signum: signal.Signals) -> None:
-    """Nothing is started any more, nothing is waited for, and the plug-in is not left behind."""
+    """No worker starts, the end does not wait, and the plug-in is not left behind."""
     env = install(world.folder / "site", SLOW)
     agent = world.agent("a", "--logs-specs=here", nproc=2, env=env)
     (asked,) = world.mailbox.wait("asked")
     assert asked.pid in world.marked()
     agent.signal(signum)
 
-    assert agent.wait(limit_s=8) == 128 + signum
+    assert agent.wait(limit_s=ANSWER_S_MAX) == 128 + signum
     assert world.left() == []
     assert world.mailbox.started() == []
 
 
 def test_plugin_dies_with_a_killed_agent(world: World) -> None:
-    """SIGKILL to the agent takes the plug-in along, also while it does not read."""
+    """SIGKILL to the agent ends the plug-in too, even while it does not read."""
     env = install(world.folder / "site", SLOW)
     agent = world.agent("a", "--logs-specs=here", env=env)
     world.mailbox.wait("asked")
@@ -157,7 +158,7 @@ def test_plugin_dies_with_a_killed_agent(world: World) -> None:
 
 
 def test_round_that_is_stopped_while_the_plugin_is_asked(world: World) -> None:
-    """Another node fails: the round starts nothing here, and the next one has its own answer."""
+    """A peer fails: the round starts no worker here, and the plug-in is asked for the next."""
     env = install(world.folder / "site", SLOW)
     flags = ("--max-restarts=1", "--quarantine-after=0")
     slow = world.agent("a", *flags, "--logs-specs=here", nnodes="2", nproc=2, env=env)
@@ -165,11 +166,11 @@ def test_round_that_is_stopped_while_the_plugin_is_asked(world: World) -> None:
     (asked,) = world.mailbox.wait("asked")
     (failing,) = world.mailbox.workers(1)
     failing.tell("exit", "3")
-    (after,) = world.mailbox.workers(1, round=2, limit_s=10)  # less than the grace
+    (after,) = world.mailbox.workers(1, round=2, limit_s=ANSWER_S_MAX)
     for count in (1, 2):
         said = world.mailbox.wait("asked", count)[-1]
         assert (said.pid, said.fields["round"]) == (asked.pid, str(count))
-        world.mailbox.answer(said, "go on")
+        world.mailbox.answer(said, "continue")
     workers = world.mailbox.workers(3, round=2)
 
     assert [worker.node for worker in world.mailbox.started() if worker.round == 1] == ["b"]
@@ -180,7 +181,7 @@ def test_round_that_is_stopped_while_the_plugin_is_asked(world: World) -> None:
 
 
 def test_names_of_plugins(world: World) -> None:
-    """An unknown one is refused with those that are installed, none of which is imported."""
+    """An unknown name is refused with the installed ones; none of them is imported."""
     env = install(world.folder / "site", "", with_torch=False)
     Path(env["PYTHONPATH"], "here_logs.py").write_text("import os; os._exit(9)")
     argv = [NODE_AGENT, "--standalone", "--logs-specs", "nowhere", OBEDIENT]
@@ -189,13 +190,13 @@ def test_names_of_plugins(world: World) -> None:
     assert agent.wait() == 2
     agent.drain()
     (line,) = agent.stderr().splitlines()
-    text = "--logs-specs nowhere: not installed; installed: default, here"
+    text = "--logs-specs nowhere: not installed; known: default, here"
     assert line == f"node-agent: error: {text}"
 
 
 @pytest.mark.parametrize("flag", ["--tee=g0:3", "--redirects=g1-7:1", "--ranks-filter=0"])
 def test_plugin_knows_local_ranks_only(world: World, flag: str) -> None:
-    """What only we can do is refused together with a plug-in."""
+    """Flags for global ranks are refused together with a plug-in."""
     env = install(world.folder / "site", "", with_torch=False)
     argv = [NODE_AGENT, "--standalone", "--logs-specs=here", flag, OBEDIENT]
     agent = world.start("agent", argv, env)

@@ -1,4 +1,4 @@
-"""Whoever says `torchrun … train.py` today says the same here: its names lead to the same job."""
+"""Torchrun's names for the rendezvous lead to the same job here."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import socket
 
 import pytest
 
-from support.commands import NODE_AGENT, Command
-from support.mailbox import Worker
-from support.world import OBEDIENT, PROMPT, WORKERS, World
+from support.processes.commands import NODE_AGENT, Command
+from support.processes.mailbox import Worker
+from support.processes.world import OBEDIENT, PROMPT, WORKERS, World
 
 ALLREDUCE = str(WORKERS / "allreduce.py")
 
@@ -23,7 +23,7 @@ def seen(worker: Worker, *names: str) -> tuple[str, ...]:
 
 
 def end(agents: list[Command], workers: list[Worker]) -> None:
-    """Let a job succeed; nothing but the log was written."""
+    """Let a job succeed; only the log was written."""
     for worker in workers:
         worker.tell("exit", "0")
     assert [agent.wait() for agent in agents] == [0] * len(agents)
@@ -31,7 +31,7 @@ def end(agents: list[Command], workers: list[Worker]) -> None:
 
 
 def test_endpoint_and_id_of_a_c10d_job_lead_to_the_coordinator(world: World) -> None:
-    """Two nodes of an elastic line as it was, but for the endpoint: one line says what c10d is."""
+    """Two nodes with an elastic command line need only a new endpoint; the log explains c10d."""
     where = f"--rdzv_id={world.job_id} --rdzv_backend=c10d --rdzv_endpoint={world.target}"
     line = f"--nnodes=2 --nproc_per_node=1 {where} --local-addr=127.0.0.1"
     agents = [launch(world, line) for _ in range(2)]
@@ -47,7 +47,7 @@ def test_endpoint_and_id_of_a_c10d_job_lead_to_the_coordinator(world: World) -> 
 
 
 def test_operator_may_say_everything_by_variables(world: World) -> None:
-    """PET_ variables alone, as a Kubernetes operator sets them; the command line wins."""
+    """PET_ variables suffice, as a Kubernetes operator sets them; the command line wins."""
     operator = {
         "PET_NNODES": "2",
         "PET_NPROC_PER_NODE": "3",
@@ -68,7 +68,7 @@ def test_operator_may_say_everything_by_variables(world: World) -> None:
 
 
 def test_static_master_is_what_was_typed_in_every_round(world: World) -> None:
-    """Both nodes, a round and a restart: MASTER_ADDR and MASTER_PORT; the job is called by them.
+    """MASTER_ADDR and MASTER_PORT are those of the command line in every round, and name the job.
 
     A loopback address stands for its host in the job's name.
     """
@@ -90,7 +90,7 @@ def test_static_master_is_what_was_typed_in_every_round(world: World) -> None:
 
 
 def test_store_of_rank_0_has_the_static_port_in_every_round(world: World) -> None:
-    """Real torch on the same port after a restart: the sums are right both times."""
+    """Real torch uses the same port after a restart, and the sums are right both times."""
     port = world.ports.reserve()
     line = f"--standalone --nproc=2 --max-restarts=1 --master-port={port}"
     launch(world, line, ALLREDUCE)
@@ -105,28 +105,28 @@ def test_store_of_rank_0_has_the_static_port_in_every_round(world: World) -> Non
 
 
 def test_master_that_is_not_this_host_is_passed_on_with_a_warning(world: World) -> None:
-    """It may be an address that a router translates, so it is not refused."""
+    """A router may translate the address, so it is not refused."""
     agent = launch(world, "--master-addr=192.0.2.1")
     (worker,) = world.mailbox.workers(1)
 
     assert seen(worker, "MASTER_ADDR") == ("192.0.2.1",)
     end([agent], [worker])
-    (said,) = agent.events("address_not_of_this_host")
+    (said,) = agent.events("foreign_address_used")
     assert said["address"] == "192.0.2.1"
 
 
 def test_single_node_needs_no_coordinator(world: World) -> None:
-    """Neither a coordinator nor an endpoint: one of its own, and one line that says so."""
+    """Without a coordinator and an endpoint, the agent starts its own, and logs that."""
     agent = launch(world, "--nproc_per_node=2")
     workers = world.mailbox.workers(2)
 
     assert {seen(worker, "MASTER_ADDR", "WORLD_SIZE") for worker in workers} == {("127.0.0.1", "2")}
     end([agent], workers)
-    assert len(agent.events("coordinator_of_its_own")) == 1
+    assert len(agent.events("coordinator_started")) == 1
 
 
 def test_coordinator_added_to_a_standalone_line_is_used(world: World) -> None:
-    """The job is there with a fresh name; what torchrun ignores with --standalone is ignored."""
+    """The job runs there under a new name; what --standalone ignores is ignored."""
     ignored = "--rdzv-id=same --rdzv-backend=c10d"
     agent = launch(world, f"--standalone --coordinator={world.target} {ignored}")
     (worker,) = world.mailbox.workers(1)
@@ -140,7 +140,7 @@ def test_coordinator_added_to_a_standalone_line_is_used(world: World) -> None:
 
 
 def test_conf_of_torchs_back_ends_is_the_jobs_policy(world: World) -> None:
-    """What it says is in the specification that all nodes agree on; the rest is named once."""
+    """Known settings are part of the specification; the others are logged once."""
     conf = (
         "join_timeout=61,last_call_timeout=7,keep_alive_interval=2,keep_alive_max_attempt=4,"
         "read_timeout=9"
@@ -160,7 +160,7 @@ def test_conf_of_torchs_back_ends_is_the_jobs_policy(world: World) -> None:
 
 @pytest.mark.parametrize(("level", "is_told"), [("WARNING", False), ("INFO", True)])
 def test_loglevel_of_other_programs_is_ours_too(world: World, level: str, is_told: bool) -> None:
-    """LOGLEVEL as torch reads it: what is only information goes with it."""
+    """LOGLEVEL is read as torch reads it, and hides lines of information."""
     agent = launch(world, "", LOGLEVEL=level)
     (worker,) = world.mailbox.workers(1)
     end([agent], [worker])
@@ -169,16 +169,16 @@ def test_loglevel_of_other_programs_is_ours_too(world: World, level: str, is_tol
 
 
 def test_launcher_in_a_worker(world: World) -> None:
-    """With the job that it inherits it would be a node of that; with one of its own it is welcome.
+    """A launcher inside a worker must not join the job around it; with its own job it runs.
 
-    Each of the two agents has timers of its own.
+    Each of the two agents has its own timers.
     """
     env = {"TORCHELASTIC_ENABLE_FILE_TIMER": "1", "PET_COORDINATOR": world.target}
     around = f"--rdzv-id={world.job_id} --no-python {NODE_AGENT}"
     refused = launch(world, around, **env, PET_RDZV_ID=world.job_id)
     assert refused.wait() == 1
     refused.drain()
-    assert f"this is a worker of job {world.job_id} already" in refused.stderr()
+    assert f"this process is already a worker of job {world.job_id}" in refused.stderr()
 
     agent = launch(world, f"{around} --rdzv-id=inner", **env)
     workers = world.mailbox.workers(1)

@@ -1,12 +1,12 @@
-"""Jobs that succeed: every agent ends with 0, at the same time, whatever its own part was."""
+"""Jobs that succeed: every agent exits with 0, at the same time."""
 
 from rallypoint.v1 import job_pb2, node_pb2
-from support.jobs import node
-from support.world import World
+from support.processes.jobs import node
+from support.processes.world import World
 
 
 def test_every_agent_of_a_job_that_succeeded_exits_0(world: World) -> None:
-    """Two members and a spare: the one that finishes early waits, then all exit 0, silently."""
+    """With two members and a spare, the one that finishes early waits; then all exit with 0."""
     members = [world.agent(name, "--no-grow", nnodes="2", nproc=2) for name in ("a", "b")]
     workers = world.mailbox.workers(4)
     spare = world.agent("spare", "--no-grow", nnodes="2", nproc=2)
@@ -33,7 +33,7 @@ def test_every_agent_of_a_job_that_succeeded_exits_0(world: World) -> None:
 
 
 def test_node_that_is_lost_after_it_succeeded_keeps_its_success(world: World) -> None:
-    """SIGKILL to an agent whose workers have all ended with 0 starts no round and fails nothing."""
+    """SIGKILL to an agent whose workers have all exited with 0 fails nothing."""
     first = world.agent("a", nnodes="2")
     second = world.agent("b", nnodes="2")
     workers = world.mailbox.workers(2)

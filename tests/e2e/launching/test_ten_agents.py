@@ -1,15 +1,15 @@
-"""Jobs that nobody gave a name do not meet, although they share a machine and a coordinator."""
+"""Jobs without a name do not mix, although they share a machine and a coordinator."""
 
-from support.commands import NODE_AGENT
-from support.world import OBEDIENT, PROMPT, World
+from support.processes.commands import NODE_AGENT
+from support.processes.world import OBEDIENT, PROMPT, World
 
 AGENTS, WORKERS = 10, 2
 
 
 def test_ten_agents_without_a_job_id_are_ten_jobs(world: World) -> None:
-    """Each has its own id, a world of its own workers, ranks from 0 and a master port of its own.
+    """Each job has its own id, its own workers with ranks from 0, and its own master port.
 
-    No flag tells them apart: with one default name for all they would be nodes of one job.
+    With one default name for all, they would be nodes of one job.
     """
     argv = [
         NODE_AGENT,

@@ -1,79 +1,73 @@
 """node-agent is a drop-in for torchrun: the same command lines, and what comes of them.
 
-Every scenario runs through torchrun, and through node-agent with `--coordinator` as the only
-addition. One check serves both, so what torchrun does is measured here and not remembered; where
-the two differ on purpose, the scenario names both values and the reason.
+Every scenario runs through node-agent with `--coordinator` as the only addition. What torchrun does
+with it was recorded, see `support/records.py`; the long tests run torchrun itself and compare. One
+check serves both, so what torchrun does is measured and not remembered; where the two differ on
+purpose, the scenario names both values and the reason.
 """
 
 from __future__ import annotations
 
-import os
 import shlex
-from collections.abc import Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
-from support.commands import Command
-from support.launchers import Launcher, Ran, Scenario, run_scenario
-from support.scenarios import failures, groups, launch, output
-from support.world import World
+from support.processes.world import World
+from support.scenarios import SCENARIOS, launch
+from support.torchrun import records
+from support.torchrun.launchers import Launcher, Scenario, run_scenario
 
-SCENARIOS = [
-    scenario
-    for module in (launch, groups, output, failures)
-    for scenario in vars(module).values()
-    if isinstance(scenario, Scenario)
-]
-AT_ONCE = min(8, max(2, len(os.sched_getaffinity(0))))
-"""Runs side by side: torchrun spends a second and more on the import of torch."""
-Runs = Mapping[tuple[str, Launcher], Future[Ran]]
-
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """One test."""
-
-    scenario: Scenario
-    launcher: Launcher
-
-
-@pytest.fixture(scope="module")
-def runs(
-    request: pytest.FixtureRequest,
-    tmp_path_factory: pytest.TempPathFactory,
-    shared_world: World,
-    shared_coordinator: Command,
-) -> Iterator[Runs]:
-    """All runs that the selected tests need, in their order, begun before they are asked for."""
-    specs = [getattr(item, "callspec", None) for item in request.session.items]
-    params = [spec.params.get("case") for spec in specs if spec is not None]
-    cases = [case for case in params if isinstance(case, Case)]
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        begun = {}
-        for case in cases:
-            assert (case.scenario.name, case.launcher) not in begun, "two scenarios of one name"
-            folder = tmp_path_factory.mktemp(case.scenario.name)
-            args = (case.scenario, case.launcher, folder, shared_world.target)
-            begun[case.scenario.name, case.launcher] = pool.submit(run_scenario, *args)
-        yield begun
-        pool.shutdown(cancel_futures=True)
+NAMES = [scenario.name for scenario in SCENARIOS]
 
 
 @pytest.mark.parametrize(
-    "case",
+    ("scenario", "launcher"),
     [
-        pytest.param(Case(scenario, launcher), id=f"{scenario.name}-{launcher.value}")
+        pytest.param(scenario, launcher, id=f"{scenario.name}-{launcher.value}")
         for scenario in SCENARIOS
         for launcher in Launcher
     ],
 )
-def test_scenario(case: Case, runs: Runs) -> None:
+def test_scenario(
+    scenario: Scenario, launcher: Launcher, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     """The claim is the docstring of the scenario."""
-    ran = runs[case.scenario.name, case.launcher].result()
+    if launcher is Launcher.TORCHRUN:
+        ran = records.replay(records.load(scenario), tmp_path)
+    else:
+        shared: World = request.getfixturevalue("world")
+        ran = run_scenario(scenario, launcher, tmp_path / "a", shared.target)
     print(ran.err)  # shown when the check fails
-    case.scenario.check(ran)
+    scenario.check(ran)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=NAMES)
+def test_torchrun_does_what_was_recorded(scenario: Scenario, tmp_path: Path) -> None:
+    """torchrun itself passes the check, and does nothing else than its record says."""
+    expected = records.load(scenario)
+    ran = run_scenario(scenario, Launcher.TORCHRUN, tmp_path, "localhost:1")
+    print(ran.err)
+    scenario.check(ran)
+    found = records.make_record(scenario, ran)
+
+    if len(found.told) != len(expected.told) and found.machine != expected.machine:
+        pytest.skip("a worker for each processor, and the record has another number of processors")
+    assert found.as_comparable() == expected.as_comparable()
+
+
+def test_every_record_is_fresh() -> None:
+    """Each scenario was recorded as it is now, with the torch that is installed; no other was."""
+    stale = [why for scenario in SCENARIOS if (why := records.find_staleness(scenario))]
+
+    assert stale == [], f"run {records.AGAIN}"
+    assert records.find_unused(SCENARIOS) == []
+
+
+def test_no_two_scenarios_have_one_name() -> None:
+    """A record is found by its scenario's name."""
+    assert len(set(NAMES)) == len(NAMES)
 
 
 def test_every_flag_of_torchrun_is_in_a_scenario() -> None:

@@ -1,4 +1,4 @@
-"""Nodes that leave with notice: what their workers and everybody else's get to know, and when."""
+"""Nodes that are drained: what their workers and the other workers learn, and when."""
 
 import json
 import signal
@@ -10,17 +10,17 @@ from rallypoint.v1 import job_pb2, round_pb2
 from rallypoint.v1 import node_service_pb2 as service_pb2
 from rallypoint.v1 import node_service_pb2_grpc as service_grpc
 from rallypoint.wire.channel import client_options
-from support.commands import Command
-from support.feed import LIMIT_S
-from support.jobs import is_started, node
-from support.mailbox import Worker
-from support.world import World
+from support.processes.commands import Command
+from support.processes.feed import LIMIT_S
+from support.processes.jobs import is_started, node
+from support.processes.mailbox import Worker
+from support.processes.world import NEW, World
 
 PATIENT = ("--drain-timeout=60", "--drain-signal=USR1")
 
 
 def notices(worker: Worker) -> list[dict[str, object]]:
-    """Return what a worker finds in its notice file."""
+    """Return the content of a worker's notice file."""
     path = Path(worker.env["RALLYPOINT_NOTICE_FILE"])
     found: list[dict[str, object]] = json.loads(path.read_text()) if path.exists() else []
     return found
@@ -45,8 +45,7 @@ def pair(world: World, *flags: str) -> tuple[Command, Command, list[Worker]]:
 
 
 def test_node_drains(world: World) -> None:
-    """Its workers get the chosen signal, all others a notice; when they are done it is gone, and
-    the round that follows is not charged."""
+    """Its workers get the drain signal, all others a notice; the round after it is not charged."""
     stays, leaves, (stayer, leaver) = pair(world, *PATIENT)
     teach(world, leaver, USR1="ignore")
     assert [notices(stayer), notices(leaver)] == [[], []]
@@ -58,8 +57,8 @@ def test_node_drains(world: World) -> None:
     (notice,) = job.notices
     assert (notice.kind, notice.node_name) == (job_pb2.NOTICE_KIND_DRAIN, "b")
     assert 0 < notice.time_left.seconds <= 60
-    assert "b (draining: the agent got signal 15)" in job.waiting.text
-    assert stays.wait_event("drain_announced")["node"] == "b"
+    assert "b (draining: received SIGTERM)" in job.waiting.text
+    assert stays.wait_event("notice_received")["node"] == "b"
     for worker in (stayer, leaver):
         (found,) = notices(worker)
         assert (found["kind"], found["node"]) == ("drain", "b")
@@ -76,7 +75,7 @@ def test_node_drains(world: World) -> None:
 
 
 def test_time_of_a_drain_ends(world: World) -> None:
-    """Workers that go on are stopped as in every stop when the time is over, and not killed."""
+    """Workers that still run are stopped at the deadline as in every stop, not killed."""
     _, leaves, (_, leaver) = pair(world, "--drain-timeout=0.5", "--drain-signal=USR1")
     teach(world, leaver, USR1="ignore", TERM="obey")
 
@@ -88,7 +87,7 @@ def test_time_of_a_drain_ends(world: World) -> None:
 
 
 def test_second_signal_does_not_wait(world: World) -> None:
-    """Whoever asks twice does not want to wait."""
+    """A second signal ends the drain at once."""
     _, leaves, (_, leaver) = pair(world, *PATIENT)
     teach(world, leaver, USR1="ignore", INT="obey")
     leaves.signal(signal.SIGTERM)
@@ -101,9 +100,9 @@ def test_second_signal_does_not_wait(world: World) -> None:
 
 
 def test_drain_of_a_failed_coordinator(world: World) -> None:
-    """A new coordinator learns from the agent that it drains."""
+    """A new coordinator learns from the agent that its node drains."""
     port = world.ports.reserve()
-    first = world.coordinator(port)
+    first = world.coordinator(port, *NEW)
     stays, leaves, (_, leaver) = pair(world, *PATIENT)
     teach(world, leaver, USR1="ignore")
     leaves.signal(signal.SIGTERM)
@@ -121,7 +120,7 @@ def test_drain_of_a_failed_coordinator(world: World) -> None:
 
 
 def test_operator_drains_a_node(world: World) -> None:
-    """DrainNode reaches the workers as a SIGTERM to the agent does; the agent then ends with 0."""
+    """DrainNode has the effect of SIGTERM to the agent; the agent then exits with 0."""
     _, leaves, (_, leaver) = pair(world, *PATIENT)
     teach(world, leaver, USR1="ignore")
     with grpc.insecure_channel(world.target, options=client_options()) as channel:
@@ -129,7 +128,7 @@ def test_operator_drains_a_node(world: World) -> None:
         request = service_pb2.DrainNodeRequest(
             job_id=world.job_id, node_name="b", reason="new kernel"
         )
-        request.time.FromSeconds(60)
+        request.drain_timeout.FromSeconds(60)
         answer = stub.DrainNode(request, timeout=LIMIT_S)
         again = stub.DrainNode(request, timeout=LIMIT_S)
 
@@ -145,7 +144,7 @@ def test_operator_drains_a_node(world: World) -> None:
 
 
 def test_operator_drains_a_spare(world: World) -> None:
-    """A node without workers goes at once, with 0; the running round does not notice."""
+    """A node without workers leaves at once, with 0; the running round continues."""
     world.agent("a")
     (worker,) = world.mailbox.workers(1)
     spare = world.agent("b")

@@ -1,4 +1,4 @@
-"""What people and programs can ask a coordinator while jobs run."""
+"""What a coordinator reports of its jobs while they run."""
 
 import grpc
 import pytest
@@ -7,9 +7,9 @@ from grpc_reflection.v1alpha import reflection_pb2
 
 from rallypoint.v1 import error_details_pb2, job_pb2, node_pb2
 from rallypoint.wire.errors import unpack_detail
-from support.feed import LIMIT_S
-from support.jobs import is_started, node
-from support.world import World
+from support.processes.feed import LIMIT_S
+from support.processes.jobs import is_started, node
+from support.processes.world import World
 
 SERVICES = {
     "rallypoint.v1.AgentService",
@@ -19,7 +19,7 @@ SERVICES = {
 
 
 def test_unknown_job_is_not_found(world: World) -> None:
-    """NOT_FOUND carries UnknownJob with the name that was asked for, for GetJob and WatchJob."""
+    """GetJob and WatchJob answer NOT_FOUND with UnknownJob and the requested name."""
     for ask in (world.jobs.get, world.jobs.history):
         with pytest.raises(grpc.RpcError) as caught:
             ask("no-such-job")
@@ -48,7 +48,7 @@ def test_bad_request_is_refused_by_field(world: World) -> None:
 
 
 def test_watch_shows_the_whole_life_of_a_job(world: World) -> None:
-    """Every change, a worker's end included; the stream ends when all nodes have been told."""
+    """A watch shows every change, also a worker's exit; it ends when all nodes know the outcome."""
     agents = [world.agent(name, nnodes="2") for name in ("a", "b")]
     workers = world.mailbox.workers(2)
     states = world.jobs.watch(world.job_id)
@@ -69,7 +69,7 @@ def test_watch_shows_the_whole_life_of_a_job(world: World) -> None:
 
 
 def test_job_is_shown_as_it_is(world: World) -> None:
-    """Specification, round, members, workers with pid and rank: as asked for and as it runs."""
+    """GetJob shows specification, round, members, and workers with pid and rank."""
     world.agent("a", "--max-restarts=2", "--label=rack=7", nnodes="1:1", nproc=2)
     workers = world.mailbox.workers(2)
     job = world.jobs.wait(world.job_id, lambda job: is_started(job, 1))
@@ -86,7 +86,7 @@ def test_job_is_shown_as_it_is(world: World) -> None:
 
 
 def test_jobs_are_listed_page_by_page(world: World) -> None:
-    """Every job is on exactly one page, in order of its id, without its nodes."""
+    """Every job is on exactly one page, ordered by id, without its nodes."""
     names = [f"{world.job_id}-{number}" for number in range(3)]
     for name in names:
         world.agent("a", f"--job-id={name}", nnodes="2").wait_event("coordinator_reached")
@@ -107,28 +107,31 @@ def test_jobs_are_listed_page_by_page(world: World) -> None:
 
 
 def test_wait_of_a_forming_job_explains_itself(world: World) -> None:
-    """What it waits for, how many are ready and needed, for how long, and in words."""
+    """A wait has its kind, how many nodes are ready and needed, its duration, and a text."""
     agent = world.agent("a", "--join-timeout=60", nnodes="2:3")
     agent.wait_event("coordinator_reached")
     job = world.jobs.wait(world.job_id, lambda job: job.waiting.kind == job_pb2.WAIT_KIND_NODES)
 
     assert (job.waiting.ready_nodes, job.waiting.needed_nodes) == (1, 2)
     assert 0 < job.waiting.time_left.seconds < 60
-    assert job.waiting.text.startswith("1 of at least 2 nodes are ready; at most ")
-    agent.wait_text("1 of at least 2 nodes are ready; at most ")
+    assert job.waiting.text.startswith("1 of 2 required nodes are ready; at most ")
+    agent.wait_text("1 of 2 required nodes are ready; at most ")
 
 
 def test_wait_names_the_node_that_was_lost(world: World) -> None:
-    """A round that cannot go on without a lost node says which, and since when."""
+    """A round that waits for a lost node names it, and since when it is lost."""
     stays = world.agent("a", nnodes="2")
     lost = world.agent("b", nnodes="2")
     world.mailbox.workers(2)
     lost.kill()
     job = world.jobs.wait(
-        world.job_id, lambda job: job.waiting.kind == job_pb2.WAIT_KIND_NODES and len(job.lost) == 1
+        world.job_id,
+        lambda job: job.waiting.kind == job_pb2.WAIT_KIND_NODES and len(job.departures) == 1,
     )
 
-    assert [(awaited.name, awaited.state) for awaited in job.waiting.nodes] == [("b", "lost")]
+    assert [(awaited.name, awaited.state, awaited.text) for awaited in job.waiting.nodes] == [
+        ("b", job_pb2.AWAITED_STATE_LOST, "lost")
+    ]
     assert "waiting for b (lost " in job.waiting.text
     stays.wait_text("waiting for b (lost ")
     world.agent("b", nnodes="2")
@@ -137,7 +140,7 @@ def test_wait_names_the_node_that_was_lost(world: World) -> None:
 
 
 def test_last_call_is_a_wait_too(world: World) -> None:
-    """Enough nodes are there and more may come: that, and until when."""
+    """A job with enough nodes that waits for more shows that, and until when."""
     world.agent("a", "--last-call=60", nnodes="1:2").wait_event("coordinator_reached")
     job = world.jobs.wait(world.job_id, lambda job: job.waiting.kind == job_pb2.WAIT_KIND_LAST_CALL)
 
@@ -148,7 +151,7 @@ def test_last_call_is_a_wait_too(world: World) -> None:
 
 
 def test_health_is_serving(world: World) -> None:
-    """The standard health service knows the whole server and each service."""
+    """The standard health service reports the server and each service."""
     for service in ("", *SERVICES):
         assert world.jobs.health(service) == health_pb2.HealthCheckResponse.SERVING
 

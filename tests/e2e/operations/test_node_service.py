@@ -1,4 +1,4 @@
-"""Nodes that fail again and again are set aside, and an operator can do the same."""
+"""Nodes that fail repeatedly are quarantined, and an operator can cordon nodes."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from rallypoint.v1 import error_details_pb2, job_pb2, node_pb2
 from rallypoint.v1 import node_service_pb2 as service_pb2
 from rallypoint.v1 import node_service_pb2_grpc as service_grpc
 from rallypoint.wire.errors import unpack_detail
-from support.commands import Command
-from support.feed import LIMIT_S
-from support.jobs import is_started, node
-from support.mailbox import Worker
-from support.world import World
+from support.processes.commands import Command
+from support.processes.feed import LIMIT_S
+from support.processes.jobs import is_started, node
+from support.processes.mailbox import Worker
+from support.processes.world import World
 
 FLAGS = ("--max-restarts=9", "--shutdown-timeout=5", "--join-timeout=60")
 
@@ -50,7 +50,7 @@ def places(workers: list[Worker]) -> list[tuple[int, str]]:
 
 
 def test_node_that_keeps_failing_is_set_aside(world: World) -> None:
-    """The spare takes its slot, everybody else keeps theirs; the job and its own agent say why."""
+    """A spare takes its slot and the others keep theirs; job and agent report why."""
     flags = ("--quarantine-after=2", "--quarantine-cooldown=60")
     a, b = start(world, "a", "b", nnodes="2", flags=flags)
     first = world.mailbox.workers(2)
@@ -60,7 +60,11 @@ def test_node_that_keeps_failing_is_set_aside(world: World) -> None:
     second = world.mailbox.workers(2, round=2)
     assert places(first) == places(second) == [(0, "a"), (1, "b")]
     (once,) = world.jobs.get(world.job_id).health
-    assert (once.node_name, once.failures, once.HasField("quarantined")) == ("b", 1, False)
+    assert (once.node_name, once.failure_count, once.HasField("quarantine_time_left")) == (
+        "b",
+        1,
+        False,
+    )
 
     second[1].tell("exit", "3")
     third = world.mailbox.workers(2, round=3)
@@ -68,8 +72,8 @@ def test_node_that_keeps_failing_is_set_aside(world: World) -> None:
     assert places(third) == [(0, "a"), (1, "c")]
     job = world.jobs.wait(world.job_id, lambda job: is_started_without_b(job))
     (health,) = job.health
-    assert (health.node_name, health.failures, health.quarantines) == ("b", 0, 1)
-    assert 0 < health.quarantined.seconds <= 60
+    assert (health.node_name, health.failure_count, health.quarantine_count) == ("b", 0, 1)
+    assert 0 < health.quarantine_time_left.seconds <= 60
     assert "on node b failed first: exit code 3" in health.reason
     assert node(job, "b").health == health
     assert (node(job, "b").state, node(job, "b").spare) == (node_pb2.NODE_STATE_READY, False)
@@ -86,7 +90,7 @@ def is_started_without_b(job: job_pb2.Job) -> bool:
 
 
 def test_quarantine_ends_by_itself(world: World) -> None:
-    """A round that was formed smaller takes the node in again when its time is over."""
+    """A smaller round takes the node in again when its quarantine ends."""
     flags = ("--quarantine-after=1", "--quarantine-cooldown=1.5")
     start(world, "a", "b", nnodes="1:2", flags=flags)
     world.jobs.wait(world.job_id, lambda job: len(started(job)) == 2)
@@ -97,9 +101,9 @@ def test_quarantine_ends_by_itself(world: World) -> None:
     smaller = world.jobs.wait(world.job_id, lambda job: started(job) == ["a"])
     again = world.jobs.wait(world.job_id, lambda job: started(job) == ["a", "b"])
 
-    assert node(smaller, "b").health.HasField("quarantined")
-    assert not node(again, "b").health.HasField("quarantined")
-    assert node(again, "b").health.quarantines == 1
+    assert node(smaller, "b").health.HasField("quarantine_time_left")
+    assert not node(again, "b").health.HasField("quarantine_time_left")
+    assert node(again, "b").health.quarantine_count == 1
     assert again.restart_count == 1
 
 
@@ -108,7 +112,7 @@ def started(job: job_pb2.Job) -> list[str]:
 
 
 def test_cordoned_node_has_no_place_in_later_rounds(world: World) -> None:
-    """What runs there goes on; the next round has the spare; once taken back it is a spare."""
+    """Its round continues; the next one has the spare; an uncordoned node is a spare."""
     (a, _, _) = start(world, "a", "b", "c", nnodes="2")
     first = world.mailbox.workers(2)
     world.jobs.wait(world.job_id, lambda job: is_started(job, 1))
@@ -132,24 +136,24 @@ def test_cordoned_node_has_no_place_in_later_rounds(world: World) -> None:
 
 
 def test_cordon_holds_where_nodes_are_short(world: World) -> None:
-    """A job waits for another node rather than use a cordoned one, and says that it does."""
+    """A job waits for another node rather than use a cordoned one, and reports that."""
     a, b = start(world, "a", "b", nnodes="2")
     first = world.mailbox.workers(2)
     cordon(world, "b", "bad disk")
     first[0].tell("exit", "1")
     job = world.jobs.wait(world.job_id, lambda job: job.waiting.kind == job_pb2.WAIT_KIND_NODES)
 
-    waited = [(awaited.name, awaited.state) for awaited in job.waiting.nodes]
-    assert ("b", "cordoned: bad disk") in waited
+    waited = [(awaited.name, awaited.state, awaited.text) for awaited in job.waiting.nodes]
+    assert ("b", job_pb2.AWAITED_STATE_CORDONED, "cordoned: bad disk") in waited
     assert (job.waiting.ready_nodes, job.waiting.needed_nodes) == (1, 2)
     for agent in (a, b):
-        agent.wait_text("1 of at least 2 nodes are ready; set aside: b (cordoned: bad disk); at ")
+        agent.wait_text("1 of 2 required nodes are ready; set aside: b (cordoned: bad disk); at ")
     uncordon(world, "b")
     assert places(world.mailbox.workers(2, round=2)) == [(0, "a"), (1, "b")]
 
 
 def test_cordon_is_for_a_name(world: World) -> None:
-    """A node that has not come yet can be cordoned, and asking twice is the same as once."""
+    """A node that is not there yet can be cordoned, and a second call changes nothing."""
     start(world, "a", nnodes="1:2")
     world.jobs.wait(world.job_id, lambda job: is_started(job, 1))
     assert cordon(world, "b", "old driver") == cordon(world, "b", "old driver")
@@ -167,7 +171,7 @@ def is_started_alone(job: job_pb2.Job) -> bool:
 
 @pytest.mark.parametrize("ask", [cordon, uncordon])
 def test_unknown_job_is_not_found(world: World, ask: object) -> None:
-    """NOT_FOUND carries UnknownJob with the name that was asked for."""
+    """NOT_FOUND carries UnknownJob with the requested name."""
     with pytest.raises(grpc.RpcError) as caught:
         ask(world, "a", job_id="no-such-job")  # type: ignore[operator]
 

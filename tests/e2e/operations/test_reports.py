@@ -1,4 +1,4 @@
-"""What is told of a failure: to the terminal, to the agent's scheduler, to a reader of events."""
+"""How a failure is reported: on the terminal, to the scheduler, and as events."""
 
 import json
 import signal
@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from support.commands import Command
-from support.world import WORKERS, World
+from support.processes.commands import Command
+from support.processes.world import WORKERS, World
 
-TORCH_EVENTS = str(Path(__file__).parents[1] / "support" / "torch_events.py")
+TORCH_EVENTS = str(Path(__file__).parents[2] / "support" / "torchrun" / "torch_events.py")
 READ_BY_TORCH = """\
 import sys
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
@@ -28,12 +28,12 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def recorded(agent: Command) -> list[dict[str, Any]]:
-    """Return the events that were recorded as torch's agent does it."""
+    """Return the recorded events."""
     return [json.loads(line) for line in agent.said() if line.startswith('{"name"')]
 
 
 def test_root_cause_of_torchs_record(world: World) -> None:
-    """What @record wrote is in the report and, with its exit code, in the agent's own file."""
+    """The error of @record is in the report and, with its exit code, in the agent's error file."""
     mine = world.folder / "mine.json"
     env = {"TORCHELASTIC_ERROR_FILE": str(mine)}
     agent = world.agent("a", script=[str(WORKERS / "recorded.py")], env=env)
@@ -48,14 +48,14 @@ def test_root_cause_of_torchs_record(world: World) -> None:
     assert named == exit.error_file != str(mine)
     assert found["message"] == {**message, "errorCode": 1}
     assert found["rallypoint"]["node"] == "a"
-    assert (exit.time.seconds, exit.time.nanos) == (int(extra["timestamp"]), 0)
+    assert (exit.failed_at.seconds, exit.failed_at.nanos) == (int(extra["timestamp"]), 0)
     stack = extra["py_callstack"].rstrip().splitlines()
     at = report.index(f"  traceback : {stack[0]}")
     assert report[at + 1 : at + len(stack)] == [f"  {line}" for line in stack[1:]]
 
 
 def test_every_agent_tells_its_scheduler_the_same(world: World) -> None:
-    """The root cause goes to the scheduler of every node; workers have error files of their own."""
+    """The root cause goes to the scheduler of every node; workers have their own error files."""
     files = [world.folder / f"{name}.json" for name in "ab"]
     agents = [
         world.agent(name, nnodes="2", env={"TORCHELASTIC_ERROR_FILE": str(path)})
@@ -81,7 +81,7 @@ def test_every_agent_tells_its_scheduler_the_same(world: World) -> None:
 
 @pytest.mark.parametrize("path", ["nowhere/mine.json", "."])
 def test_unwritable_error_file_is_a_line_in_the_log(world: World, path: str) -> None:
-    """Who names a path that cannot be written has the report all the same."""
+    """An error file that cannot be written is logged; the report is complete."""
     env = {"TORCHELASTIC_ERROR_FILE": str(world.folder / path)}
     agent = world.agent("a", env=env)
     (worker,) = world.mailbox.workers(1)
@@ -95,20 +95,20 @@ def test_unwritable_error_file_is_a_line_in_the_log(world: World, path: str) -> 
 
 
 def test_scheduler_is_told_why_an_agent_ends(world: World) -> None:
-    """An agent that leaves for a reason of its own says it in the same place."""
+    """An agent that ends for its own reason writes that to the same file."""
     mine = world.folder / "mine.json"
     agent = world.agent("a", env={"TORCHELASTIC_ERROR_FILE": str(mine)})
     world.mailbox.workers(1)
     agent.signal(signal.SIGTERM)
 
     assert agent.wait() == 128 + signal.SIGTERM
-    assert read(mine)["message"]["message"] == "node-agent: the agent got signal 15"
+    assert read(mine)["message"]["message"] == "node-agent: received SIGTERM"
     assert read(mine)["message"]["errorCode"] == 143
 
 
 @pytest.mark.parametrize("code", ["0", "2", "75", "93", "143", "255"])
 def test_exit_codes_of_workers_are_not_the_agents(world: World, code: str) -> None:
-    """However a worker ends, a job that failed is 1: the agent's own codes mean one thing."""
+    """A failed job exits with 1, whatever the code of its worker."""
     agent = world.agent("a")
     (worker,) = world.mailbox.workers(1)
     worker.tell("exit", code)
@@ -118,21 +118,23 @@ def test_exit_codes_of_workers_are_not_the_agents(world: World, code: str) -> No
 
 
 def test_join_timeout_holds_for_the_coordinator_too(world: World) -> None:
-    """Without a limit of its own, nobody waits longer for a coordinator than for nodes."""
+    """Without another limit, the wait for a coordinator ends after the join timeout."""
     world.target = f"127.0.0.1:{world.ports.reserve()}"
     mine = world.folder / "mine.json"
     env = {"TORCHELASTIC_ERROR_FILE": str(mine)}
     agent = world.agent("a", "--join-timeout=1", env=env)
 
     assert agent.wait() == 75
-    said = f"no coordinator answered for 1 s ({world.target})"
+    why = f"no coordinator answered for 1 s ({world.target})"
     port = world.target.rpartition(":")[2]
-    assert agent.said() == [f"node-agent: {said}; start one there: coordinator --port {port}"]
+    assert agent.said() == [
+        f"node-agent: {why}; start one there: rallypoint coordinator --port {port}"
+    ]
     assert read(mine)["message"]["message"] == agent.said()[0]
 
 
 def test_exit_code_that_forbids_another_try(world: World) -> None:
-    """Only what the operator listed makes the agent end with 93."""
+    """Only a listed exit code makes the agent exit with 93."""
     agent = world.agent("a", "--no-requeue-exit-codes=75", "--max-restarts=3")
     (worker,) = world.mailbox.workers(1)
     worker.tell("exit", "75")
@@ -141,7 +143,7 @@ def test_exit_code_that_forbids_another_try(world: World) -> None:
 
 
 def test_worker_that_was_stopped_is_no_failure(world: World) -> None:
-    """What the agent itself ended is named as that, whatever its code; the rest is listed."""
+    """A worker that the agent stopped is reported as stopped, whatever its code."""
     agent = world.agent("a", nproc=3)
     workers = world.mailbox.workers(3)
     workers[0].tell("TERM", "mute")
@@ -155,7 +157,7 @@ def test_worker_that_was_stopped_is_no_failure(world: World) -> None:
 
 
 def test_equal_tracebacks_are_told_once(world: World) -> None:
-    """Eight workers that fail at the same import: one traceback in the report, eight places."""
+    """Eight workers that fail at the same import: one traceback, eight places."""
     script = world.folder / "broken.py"
     script.write_text("import no_such_module_anywhere\n")
     agent = world.agent("a", nproc=8, script=[str(script)])
@@ -171,13 +173,13 @@ def test_equal_tracebacks_are_told_once(world: World) -> None:
 
 
 def expand(ranks: str = "") -> list[int]:
-    """Return the ranks that a text such as "0-2,7" names."""
+    """Return the ranks in a text such as "0-2,7"."""
     spans = [span.split("-") for span in ranks.split(",") if span]
     return [rank for span in spans for rank in range(int(span[0]), int(span[-1]) + 1)]
 
 
 def test_events_are_those_of_torch(world: World) -> None:
-    """--event-log-handler console: torch's events, field by field, in the order of what happens."""
+    """--event-log-handler console writes torch's events, field by field, in order."""
     agent = world.agent("a", "--event-log-handler=console", "--max-restarts=1", nproc=2)
     for round in (1, 2):
         workers = world.mailbox.workers(2, round=round)
@@ -220,7 +222,7 @@ def shape(event: dict[str, Any]) -> list[object]:
 
 @pytest.mark.parametrize("flags", [(), ("--event-log-handler=dynamic_rendezvous",)])
 def test_no_events_unless_asked(world: World, flags: tuple[str, ...]) -> None:
-    """The default records nothing; neither does what torch hands to a null handler."""
+    """By default no event is recorded; neither is one with a null handler."""
     agent = world.agent("a", *flags)
     (worker,) = world.mailbox.workers(1)
     worker.tell("exit", "0")

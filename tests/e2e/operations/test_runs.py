@@ -1,10 +1,10 @@
-"""The lives of a job: standalone, again under the same name, and looked back at."""
+"""The runs of a job: standalone, again under the same name, and after its end."""
 
 import signal
 
 from rallypoint.v1 import job_pb2
-from support.commands import NODE_AGENT
-from support.world import OBEDIENT, World
+from support.processes.commands import NODE_AGENT
+from support.processes.world import OBEDIENT, World
 
 UNUSED = "job_ended_without_this_node"
 
@@ -24,17 +24,17 @@ def test_standalone_restarts_and_fails_as_any_job(world: World) -> None:
 
 
 def test_standalone_ends_on_a_signal(world: World) -> None:
-    """The coordinator inside goes with its agent."""
+    """The coordinator inside an agent ends with it."""
     agent = world.start("agent", world.standalone())
     world.mailbox.workers(1)
     agent.signal(signal.SIGTERM)
 
-    assert agent.wait(limit_s=5) == 128 + signal.SIGTERM
+    assert agent.wait(limit_s=20) == 128 + signal.SIGTERM
     assert world.left() == []
 
 
 def test_standalone_leaves_nothing_when_it_is_killed(world: World) -> None:
-    """SIGKILL to agent and coordinator in one process takes the workers along."""
+    """SIGKILL to agent and coordinator in one process ends the workers too."""
     agent = world.start("agent", world.standalone("--nproc-per-node=2"))
     world.mailbox.workers(2)
     agent.kill()
@@ -43,7 +43,7 @@ def test_standalone_leaves_nothing_when_it_is_killed(world: World) -> None:
 
 
 def test_job_id_may_run_again(world: World) -> None:
-    """A new agent after the end opens the next run; round numbers never come twice."""
+    """A new agent after the end starts the next run; round numbers are not reused."""
     for number in (1, 2):
         agent = world.agent("a")
         (worker,) = world.mailbox.workers(1, round=number)
@@ -55,7 +55,7 @@ def test_job_id_may_run_again(world: World) -> None:
 
 
 def test_launch_that_has_ended_is_not_run_again(world: World) -> None:
-    """An agent that a scheduler starts again gets the outcome of its launch: exit code, verdict."""
+    """A restarted agent of an ended launch gets its outcome: exit code and verdict."""
     first = world.agent("a", "--launch-id=monday")
     (worker,) = world.mailbox.workers(1)
     worker.tell("exit", "3")
@@ -69,7 +69,7 @@ def test_launch_that_has_ended_is_not_run_again(world: World) -> None:
 
 
 def test_batch_script_may_start_agents_one_after_the_other(world: World) -> None:
-    """Under Slurm, with one job id for all of them: each one runs what it is given."""
+    """Under Slurm with one job id, agents that run in sequence each run their command."""
     for number in (1, 2):
         agent = world.agent("a", env={"SLURM_JOB_ID": "7", "SLURM_TASK_PID": "1"})
         (worker,) = world.mailbox.workers(1, round=number)
@@ -79,7 +79,7 @@ def test_batch_script_may_start_agents_one_after_the_other(world: World) -> None
 
 
 def test_nodes_without_names_get_different_ones(world: World) -> None:
-    """Two agents on one host are told apart by the coordinator."""
+    """The coordinator gives two agents on one host different names."""
     where = (f"--coordinator={world.target}", f"--job-id={world.job_id}", "--nnodes=2")
     agents = [world.start(f"agent {number}", [NODE_AGENT, *where, OBEDIENT]) for number in (1, 2)]
     workers = world.mailbox.workers(2)
@@ -94,7 +94,7 @@ def test_nodes_without_names_get_different_ones(world: World) -> None:
 
 
 def test_output_of_workers_is_passed_on(world: World) -> None:
-    """Standard output goes to the agent's, standard error to the agent's, all of it."""
+    """Standard output and standard error of workers arrive completely at the agent's."""
     agent = world.start("agent", world.standalone("--nproc-per-node=2"))
     workers = world.mailbox.workers(2)
     for worker in workers:

@@ -1,4 +1,4 @@
-"""Agents that are told to end, or are killed: what their workers see, and that nothing is left."""
+"""Agents that are signalled or killed: what their workers get, and that nothing is left."""
 
 import contextlib
 import os
@@ -9,14 +9,17 @@ import time
 
 import pytest
 
-from rallypoint.cli.commands.agent_session import REPORT_LIMIT_S
+from rallypoint.agent.core.signals import describe_signal
+from rallypoint.cli.commands.agent.session import REPORT_LIMIT_S
 from rallypoint.v1 import round_pb2
-from support.commands import Command
-from support.feed import LIMIT_S
-from support.jobs import is_started
-from support.mailbox import Worker
-from support.world import World
+from support.processes.commands import Command
+from support.processes.feed import LIMIT_S
+from support.processes.jobs import is_started
+from support.processes.mailbox import Worker
+from support.processes.world import World
 
+AT_ONCE_S = 20.0
+"""Less than the time that workers have to end, and ample for a busy machine."""
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
 
@@ -35,7 +38,7 @@ def teach(world: World, worker: Worker, **handling: str) -> None:
 
 
 def signal_to_the_end(pid: int, signum: signal.Signals) -> None:
-    """Signal a child that is ending, every now and then, until it has died."""
+    """Signal a child that is ending, repeatedly, until it has died."""
     ended, limit_s = os.pidfd_open(pid), time.monotonic() + LIMIT_S
     while not select.select([ended], [], [], 0.002)[0]:
         signal.pidfd_send_signal(ended, signum)
@@ -50,33 +53,33 @@ def signals_of(world: World, worker: Worker) -> list[int]:
 
 @pytest.mark.parametrize("signum", SIGNALS)
 def test_signal_to_an_agent_is_the_workers_signal(world: World, signum: signal.Signals) -> None:
-    """The workers get the same signal, once; the agent ends at once with 128+n; nothing is left."""
+    """Workers get the same signal once; the agent exits with 128+n, and nothing is left."""
     agent = world.agent("a", nproc=2)
     workers = world.mailbox.workers(2)
     for worker in workers:
         teach(world, worker, **{signum.name.removeprefix("SIG"): "mute"})
     agent.signal(signum)
 
-    assert agent.wait(limit_s=5) == 128 + signum
+    assert agent.wait(limit_s=AT_ONCE_S) == 128 + signum
     assert [signals_of(world, worker) for worker in workers] == [[signum], [signum]]
-    assert agent.said() == [f"node-agent: the agent got signal {int(signum)}"]
+    assert agent.said() == [f"node-agent: {describe_signal(signum)}"]
     assert world.left() == []
 
 
 @pytest.mark.parametrize("signum", SIGNALS)
 def test_signal_to_an_agent_that_waits(world: World, signum: signal.Signals) -> None:
-    """Without workers it ends at once, too."""
+    """An agent without workers ends at once, too."""
     agent = world.agent("a", nnodes="2")
     agent.wait_event("coordinator_reached")
     agent.signal(signum)
 
-    assert agent.wait(limit_s=5) == 128 + signum
+    assert agent.wait(limit_s=AT_ONCE_S) == 128 + signum
     assert world.left() == []
 
 
 @pytest.mark.parametrize("signum", SIGNALS[:2])
 def test_peers_of_a_node_that_leaves_go_on(world: World, signum: signal.Signals) -> None:
-    """They form a round without it, and nothing is charged."""
+    """The others form a round without it, and nothing is charged."""
     stays = world.agent("a", nnodes="1:2")
     world.mailbox.workers(1)
     leaves = world.agent("b", nnodes="1:2")
@@ -95,7 +98,7 @@ def test_peers_of_a_node_that_leaves_go_on(world: World, signum: signal.Signals)
 
 
 def test_worker_that_ignores_the_signal_is_killed_after_the_grace(world: World) -> None:
-    """SIGKILL comes --shutdown-timeout after SIGTERM, not earlier."""
+    """SIGKILL follows SIGTERM after --shutdown-timeout, not earlier."""
     agent, worker = start_one(world, "--shutdown-timeout=0.4", TERM="ignore")
     began_s = time.monotonic()
     agent.signal(signal.SIGTERM)
@@ -108,19 +111,19 @@ def test_worker_that_ignores_the_signal_is_killed_after_the_grace(world: World) 
 
 @pytest.mark.parametrize("second", SIGNALS[:2])
 def test_second_signal_kills_at_once(world: World, second: signal.Signals) -> None:
-    """Who asks twice does not wait for the grace; the exit code is the first signal's."""
+    """A second signal does not wait; the exit code is that of the first signal."""
     agent, worker = start_one(world, "--shutdown-timeout=600", INT="ignore", TERM="ignore")
     agent.signal(signal.SIGINT)
     world.mailbox.wait("signalled", pid=worker.pid)
     agent.signal(second)
 
-    assert agent.wait(limit_s=5) == 128 + signal.SIGINT
+    assert agent.wait(limit_s=AT_ONCE_S) == 128 + signal.SIGINT
     assert signals_of(world, worker) == [signal.SIGINT]
     assert world.left() == []
 
 
 def test_third_signal_finds_everything_done(world: World) -> None:
-    """Signals of every kind in a row: one kill, nothing left, the exit code is the first one's."""
+    """Several signals in a row: one kill, nothing left, the exit code of the first."""
     agent, worker = start_one(world, "--shutdown-timeout=600", INT="ignore")
     worker.tell("spawn")
     world.mailbox.wait("grandchild")
@@ -129,13 +132,13 @@ def test_third_signal_finds_everything_done(world: World) -> None:
     for signum in (signal.SIGTERM, signal.SIGQUIT, signal.SIGINT, signal.SIGHUP):
         agent.signal(signum)
 
-    assert agent.wait(limit_s=5) == 128 + signal.SIGINT
+    assert agent.wait(limit_s=AT_ONCE_S) == 128 + signal.SIGINT
     assert signals_of(world, worker) == [signal.SIGINT]
     assert world.left() == []
 
 
 def test_signals_up_to_the_very_end(world: World) -> None:
-    """Not even one in the last moment of the process changes its exit code."""
+    """A signal in the last moment does not change the exit code."""
     agent, worker = start_one(world, INT="obey")
     agent.signal(signal.SIGINT)
     # Of two that wait for a process at once, the kernel lets it handle the later one first.
@@ -168,23 +171,23 @@ def test_signal_ends_the_wait_for_a_console(world: World) -> None:
     os.close(write_fd)
 
     assert agent.wait() == 1
-    assert took_s < REPORT_LIMIT_S / 2
+    assert took_s < REPORT_LIMIT_S * 0.9
 
 
 @pytest.mark.parametrize("signum", SIGNALS)
 def test_signal_to_an_agent_without_a_coordinator(world: World, signum: signal.Signals) -> None:
-    """Who still tries to reach one ends at once, too."""
+    """An agent that still tries to reach its coordinator ends at once, too."""
     agent = world.agent("a", "--coordinator=127.0.0.1:1")
-    agent.wait_event("coordinator_away")
+    agent.wait_event("coordinator_not_reached")
     agent.signal(signum)
 
-    assert agent.wait(limit_s=5) == 128 + signum
+    assert agent.wait(limit_s=AT_ONCE_S) == 128 + signum
     assert world.left() == []
 
 
 @pytest.mark.parametrize("signum", SIGNALS)
 def test_signal_while_the_agent_starts(world: World, signum: signal.Signals) -> None:
-    """Whatever it has started by then is gone, and it leaves no files."""
+    """All that it has started by then is gone, and it leaves no files."""
     files = world.folder / "tmp"
     files.mkdir()
     agent = world.agent("a", env={"TMPDIR": str(files)})
@@ -192,13 +195,13 @@ def test_signal_while_the_agent_starts(world: World, signum: signal.Signals) -> 
         assert agent.is_running()
     agent.signal(signum)
 
-    assert agent.wait(limit_s=5) in (-signum, 128 + signum)
+    assert agent.wait(limit_s=AT_ONCE_S) in (-signum, 128 + signum)
     assert world.left() == []
     assert list(files.iterdir()) == []
 
 
 def test_signal_that_only_tells_something(world: World) -> None:
-    """Workers get it, each time, and go on; so does the agent, and so do children of workers."""
+    """Workers get each notification signal; they, their children and the agent keep running."""
     agent = world.agent("a", "--signals-to-handle=term,SIGUSR1,Usr2", nproc=2)
     workers = world.mailbox.workers(2)
     for worker in workers:
@@ -219,7 +222,7 @@ def test_signal_that_only_tells_something(world: World) -> None:
 
 
 def test_worker_that_dies_of_what_it_was_told(world: World) -> None:
-    """It is a failure like others, and its verdict names the signal."""
+    """A worker that dies of a forwarded signal has failed, and the verdict names the signal."""
     agent = world.agent("a", "--signals-to-handle=USR1")
     (worker,) = world.mailbox.workers(1)
     agent.signal(signal.SIGUSR1)
@@ -230,14 +233,14 @@ def test_worker_that_dies_of_what_it_was_told(world: World) -> None:
 
 
 def test_signal_that_tells_something_to_nobody(world: World) -> None:
-    """From its start on the agent does not end of it, and it says that no worker heard it."""
+    """The agent survives it from its start on, and logs that no worker got it."""
     agent = world.agent("a", "--signals-to-handle=USR1,USR2,TERM", nnodes="2")
     while len(world.marked()) < len(("agent", "helper")):
         assert agent.is_running()
     agent.signal(signal.SIGUSR2)
     agent.wait_event("coordinator_reached")
     agent.signal(signal.SIGUSR1)
-    unheard = agent.wait_event("signal_unheard")
+    unheard = agent.wait_event("signal_not_forwarded")
     other = world.agent("b", nnodes="2")
     for worker in world.mailbox.workers(2):
         worker.tell("exit", "0")
@@ -247,29 +250,29 @@ def test_signal_that_tells_something_to_nobody(world: World) -> None:
 
 
 def test_job_outlives_its_terminal_under_nohup(world: World) -> None:
-    """SIGHUP, ignored when the agent began, stays so: unless it is asked for by name."""
+    """A SIGHUP that is ignored at the start stays ignored, unless a flag names it."""
     agent = world.agent("a", nnodes="2", prefix=["nohup"])
     other = world.agent("b", "--signals-to-handle=HUP", nnodes="2", prefix=["nohup"])
     workers = world.mailbox.workers(2)
     agent.signal(signal.SIGHUP)
     other.signal(signal.SIGHUP)
 
-    assert other.wait(limit_s=5) == 128 + signal.SIGHUP
+    assert other.wait(limit_s=AT_ONCE_S) == 128 + signal.SIGHUP
     assert agent.is_running()
     assert workers[0].env["TORCHELASTIC_SIGNALS_TO_HANDLE"] == "SIGTERM,SIGINT,SIGQUIT"
     agent.signal(signal.SIGTERM)
-    assert agent.wait(limit_s=5) == 128 + signal.SIGTERM
+    assert agent.wait(limit_s=AT_ONCE_S) == 128 + signal.SIGTERM
 
 
 @pytest.mark.parametrize("signum", SIGNALS[1:])
 def test_signal_that_is_not_handled(world: World, signum: signal.Signals) -> None:
-    """It does to the agent what it does by itself; workers are killed and nothing is left."""
+    """It has its default effect on the agent; workers are killed and nothing is left."""
     agent = world.agent("a", "--signals-to-handle=SIGTERM", nproc=2)
     for worker in world.mailbox.workers(2):
         teach(world, worker, **{signum.name.removeprefix("SIG"): "ignore"})
     agent.signal(signum)
 
-    assert agent.wait(limit_s=5) == -signum
+    assert agent.wait(limit_s=AT_ONCE_S) == -signum
     assert world.left() == []
     assert world.mailbox.said("signalled") == []
 
@@ -277,7 +280,7 @@ def test_signal_that_is_not_handled(world: World, signum: signal.Signals) -> Non
 def test_restart_kills_what_ignores_the_stop(world: World) -> None:
     """A peer's failure stops a worker that ignores TERM, and its grandchild, before the next round.
 
-    The grandchild has a session of its own, so that no signal to the worker's group reaches it.
+    The grandchild has a separate session, so no signal to the worker's group reaches it.
     """
     flags = ("--max-restarts=1", "--shutdown-timeout=0.4")
     agent = world.agent("a", *flags, nproc=2)
@@ -296,7 +299,7 @@ def test_restart_kills_what_ignores_the_stop(world: World) -> None:
 
 
 def test_killed_agent_leaves_nothing(world: World) -> None:
-    """SIGKILL to the agent: also a grandchild in its own session that ignores TERM is gone."""
+    """SIGKILL to the agent ends even a grandchild in its own session that ignores TERM."""
     agent, worker = start_one(world, TERM="ignore")
     worker.tell("spawn")
     world.mailbox.wait("grandchild")
@@ -317,7 +320,7 @@ def test_job_that_succeeds_leaves_nothing(world: World) -> None:
 
 
 def test_killed_helper_costs_a_restart_and_no_more(world: World) -> None:
-    """SIGKILL to the parent of the workers: they die with it, the agent goes on with another."""
+    """After SIGKILL to the helper its workers die, and the agent starts another helper."""
     agent = world.agent("a", "--max-restarts=1", nproc=2)
     first = world.mailbox.workers(2)
     first[0].tell("spawn")
@@ -334,7 +337,7 @@ def test_killed_helper_costs_a_restart_and_no_more(world: World) -> None:
 
 
 def test_killed_helper_while_nothing_runs_is_replaced(world: World) -> None:
-    """An agent that waits for its peers starts another helper, and the job begins as ever."""
+    """An agent that waits for peers starts another helper, and the job runs."""
     first = world.agent("a", nnodes="2")
     first.wait_event("coordinator_reached")
     (helper,) = (pid for pid in world.marked() if pid != first.pid)
@@ -348,7 +351,7 @@ def test_killed_helper_while_nothing_runs_is_replaced(world: World) -> None:
 
 
 def test_killed_agent_may_come_back_at_once(world: World) -> None:
-    """Its name is free although nobody said goodbye; ranks are as before, nothing is charged."""
+    """It gets its name and ranks again without a goodbye, and nothing is charged."""
     flags = ("--shutdown-timeout=5",)
     stays = world.agent("a", *flags, nnodes="2", nproc=2)
     killed = world.agent("b", *flags, nnodes="2", nproc=2)

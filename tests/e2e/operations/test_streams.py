@@ -1,4 +1,4 @@
-"""Standard streams that are closed, full or without a reader: the job goes on."""
+"""Standard streams that are closed, full or without a reader: the job continues."""
 
 import os
 import signal
@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from support.commands import COORDINATOR, Command
-from support.world import World
+from support.processes.commands import COORDINATOR, Command
+from support.processes.world import NEW, World
 
 BROKEN = {
     "closed": "<&- >&- 2>&-",
@@ -24,7 +24,7 @@ def start(world: World, name: str, kind: str, argv: list[str]) -> Command:
 @pytest.mark.parametrize("kind", BROKEN)
 @pytest.mark.parametrize("code", [0, 1])
 def test_agent_that_nobody_hears_runs_its_job(world: World, kind: str, code: int) -> None:
-    """The exit code is the job's, whatever became of the log and the report."""
+    """The exit code is the job's, even if log and report cannot be written."""
     agent = start(world, "agent", kind, world.standalone("--max-restarts=1"))
     (first,) = world.mailbox.workers(1)
     first.tell("say", "unheard")
@@ -39,7 +39,7 @@ def test_agent_that_nobody_hears_runs_its_job(world: World, kind: str, code: int
 def test_coordinator_whose_log_is_full_serves(world: World) -> None:
     """A full disk under the log ends no job."""
     port = world.ports.reserve()
-    start(world, "coordinator", "full", [COORDINATOR, "--host=127.0.0.1", f"--port={port}"])
+    start(world, "coordinator", "full", [COORDINATOR, "--host=127.0.0.1", f"--port={port}", *NEW])
     world.target = f"127.0.0.1:{port}"
     agent = world.agent("a")
     for worker in world.mailbox.workers(1):
@@ -50,7 +50,7 @@ def test_coordinator_whose_log_is_full_serves(world: World) -> None:
 
 @pytest.fixture
 def stuck(tmp_path: Path) -> Iterator[Path]:
-    """A pipe that is full, and that nobody reads."""
+    """A full pipe without a reader."""
     path = tmp_path / "stuck"
     os.mkfifo(path)
     fd = os.open(path, os.O_RDWR | os.O_NONBLOCK)
@@ -64,10 +64,10 @@ def stuck(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_log_that_nobody_takes_holds_up_no_job(world: World, stuck: Path) -> None:
-    """Coordinator and agent wait for no reader: the job runs, and both end when they are told."""
+    """Coordinator and agent do not wait for a reader of their logs."""
     port = world.ports.reserve()
     redirect = f'exec "$0" "$@" 2> {stuck}'
-    argv = [COORDINATOR, "--host=127.0.0.1", f"--port={port}"]
+    argv = [COORDINATOR, "--host=127.0.0.1", f"--port={port}", *NEW]
     coordinator = world.start("coordinator", ["bash", "-c", redirect, *argv])
     world.target = f"127.0.0.1:{port}"
     agent = world.start("agent", ["bash", "-c", redirect, *world.argv("a")])

@@ -1,4 +1,4 @@
-"""Workers that do not get on in time, and how a worker that hangs can be asked where."""
+"""Workers with timers and with torch's control plane."""
 
 import json
 import os
@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 
 from rallypoint.v1 import verdict_pb2
-from support.mailbox import Worker
-from support.world import WORKERS, World
+from support.processes.mailbox import Worker
+from support.processes.world import WORKERS, World
 
 ON = {"TORCHELASTIC_ENABLE_FILE_TIMER": "1"}
 FILE = "TORCHELASTIC_TIMER_FILE"
 
 
 def set_timer(worker: Worker, pid: int, after_s: float, signum: int = signal.SIGKILL) -> None:
-    """Set a timer as torch's client would: in the name of a process of this worker's node."""
+    """Set a timer as torch's client would, for a process of this worker's node."""
     said = {
         "version": 1,
         "pid": pid,
@@ -32,12 +32,12 @@ def set_timer(worker: Worker, pid: int, after_s: float, signum: int = signal.SIG
 
 
 def own_folder(worker: Worker) -> Path:
-    """Return the private folder of a worker's agent."""
+    """Return the own folder of a worker's agent."""
     return Path(worker.env["RALLYPOINT_NOTICE_FILE"]).parents[1]
 
 
 def ask(path: str, request: str) -> str:
-    """Return the status line with which an HTTP server at a Unix socket answers."""
+    """Return the status line of an HTTP server at a Unix socket."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:
         line.settimeout(10)
         line.connect(path)
@@ -46,7 +46,7 @@ def ask(path: str, request: str) -> str:
 
 
 def test_worker_that_is_too_late_is_the_first_failure(world: World) -> None:
-    """It alone is killed for it, verdict and report say why, and the job goes on."""
+    """Only that worker is killed, verdict and report name the timer, and the job continues."""
     agent = world.agent("a", "--max-restarts=1", nproc=2, env=ON)
     early, late = world.mailbox.workers(2)
     early.tell("TERM", "obey")
@@ -74,7 +74,7 @@ def test_worker_that_is_too_late_is_the_first_failure(world: World) -> None:
 
 
 def test_process_of_a_worker_that_is_too_late(world: World) -> None:
-    """A child of a worker is ended alone; nothing at all is done to others than descendants."""
+    """A child of a worker is signalled alone; processes that are no descendants never are."""
     bystander = world.start("bystander", ["sleep", "1000"])
     agent = world.agent("a", env=ON)
     (worker,) = world.mailbox.workers(1)
@@ -93,7 +93,7 @@ def test_process_of_a_worker_that_is_too_late(world: World) -> None:
 
 
 def test_operator_says_where_timers_are(world: World) -> None:
-    """The FIFO is there while the agent lives, and gone afterwards."""
+    """The FIFO is where the operator says, as long as the agent lives."""
     path = world.folder / "watchdog"
     agent = world.agent("a", env={**ON, FILE: str(path)})
     (worker,) = world.mailbox.workers(1)
@@ -106,7 +106,7 @@ def test_operator_says_where_timers_are(world: World) -> None:
 
 
 def test_file_that_is_no_fifo_is_refused(world: World) -> None:
-    """Exit code 2, one line, and the file is as it was; no worker was started."""
+    """Exit code 2, one line, and the file is unchanged; no worker starts."""
     path = world.folder / "results"
     path.write_text("mine")
     agent = world.agent("a", env={**ON, FILE: str(path)})
@@ -119,7 +119,7 @@ def test_file_that_is_no_fifo_is_refused(world: World) -> None:
 
 @pytest.mark.parametrize("switch", [{}, {"TORCHELASTIC_ENABLE_FILE_TIMER": "0"}])
 def test_without_the_switch_there_are_no_timers(world: World, switch: dict[str, str]) -> None:
-    """Workers find no file, as under torchrun."""
+    """Workers find no FIFO, as under torchrun."""
     world.agent("a", env=switch)
     (worker,) = world.mailbox.workers(1)
 
@@ -128,7 +128,7 @@ def test_without_the_switch_there_are_no_timers(world: World, switch: dict[str, 
 
 
 def test_socket_of_every_worker_is_its_own(world: World) -> None:
-    """Also where the agent's environment has one; a path too long for a socket is left away."""
+    """Each worker has a socket, even if the agent inherited one; a path too long means none."""
     given = {"TORCH_WORKER_SERVER_SOCKET": "/tmp/given.sock"}
     world.agent("a", nproc=2, nnodes="2", env=given)
     deep = world.folder / ("x" * 100)
@@ -140,7 +140,7 @@ def test_socket_of_every_worker_is_its_own(world: World) -> None:
     assert len(set(paths[:2])) == 2
     assert given["TORCH_WORKER_SERVER_SOCKET"] not in paths
     assert paths[2:] == ["", ""]
-    (off,) = other.events("worker_server_off")
+    (off,) = other.events("worker_server_disabled")
     assert off["why"].startswith("too long for a socket")
     for path in paths[:2]:
         with socket.socket(socket.AF_UNIX) as server:
@@ -148,11 +148,11 @@ def test_socket_of_every_worker_is_its_own(world: World) -> None:
 
 
 def test_torchs_own_clients(world: World) -> None:
-    """`worker_main` can be reached while it runs, and `expires` ends the worker that is stuck."""
+    """`worker_main` serves while the worker runs, and `expires` ends the worker that hangs."""
     agent = world.agent("a", script=[str(WORKERS / "watched.py")], env=ON)
     (serving,) = world.mailbox.wait("serving", limit_s=60)
     answer = ask(serving.fields["path"], "POST /handler/ping")
-    world.mailbox.answer(serving, "go on")
+    world.mailbox.answer(serving, "continue")
 
     assert answer == "HTTP/1.1 200 OK"
     assert agent.wait() == 1

@@ -1,4 +1,4 @@
-"""A training loop in small: real torch, gloo, one all-reduce after the other, for ever.
+"""A small training loop: real torch, gloo, one all-reduce after the other, without end.
 
 Reports `started` as obedient.py does, then `reduced` with the sum of the first all-reduce of its
 round.

@@ -1,11 +1,11 @@
 """A worker whose descendants do everything to outlive it.
 
 Local rank 0 has the brood; the others are alone and ignore the signals that stop a worker. Each
-descendant has a session of its own, ignores those signals too, and holds standard output and error
-open, unless said otherwise:
+descendant has a separate session, ignores those signals too, and holds standard output and error
+open. The kinds, and how they differ:
 
     session     just that
-    daemon      a child of nobody: its parent has ended
+    daemon      an orphan: its parent has ended
     closed      has closed every descriptor
     scrubbed    another program, with an empty environment
     breeder     has a child every few ms, each of which lives for a while
@@ -13,8 +13,8 @@ open, unless said otherwise:
 
 All report `brood` with their name and the worker's pid, the comet once. All but the one without
 descriptors share a lock on the file `brood-JOB`, which the kernel lifts when the last of them is
-gone. A worker that starts reports `elders`: what it found, as its first act, of an earlier round of
-its job. After `started` it waits for words: `exit CODE` ends it.
+gone. As its first act, a worker reports `elders`: processes of an earlier round of its job. After
+`started` it waits for a command: `exit CODE` ends it.
 """
 
 import fcntl
@@ -35,11 +35,11 @@ LINK_S = 0.02
 """Of a link of the comet."""
 PARENT = os.getpid()
 END_S = time.monotonic() + 60
-"""Nobody but a kill ends a comet for good; so that none outlives a test that fails."""
+"""Only SIGKILL ends a comet for good, so this ends it if its test fails."""
 
 
 def find_elders() -> list[int]:
-    """Return the processes of this job that are not of this round, as far as marks tell."""
+    """Return the processes of this job with the mark of another round."""
     job, ours = (
         f"{name}={os.environ[name]}".encode() for name in ("RALLYPOINT_JOB_ID", "RALLYPOINT_ROUND")
     )
@@ -68,7 +68,7 @@ def report(kind: str, **fields: object) -> None:
 
 
 def descend(life: Callable[[], None]) -> None:
-    """Live on in a child with a session of its own that ignores what stops a worker."""
+    """Continue in a child with its own session that ignores the stop signals."""
     if os.fork() == 0:
         os.setsid()
         for signum in STOPS:

@@ -1,6 +1,6 @@
-"""Real torch, gloo: rank 1 writes down an error, closes its connections, and does not end.
+"""Real torch, gloo: rank 1 records an error, closes its connections, and does not exit.
 
-So the others fail of it before it does, with what gloo has to say about that.
+So the others fail before it does, with gloo's errors about a lost peer.
 """
 
 import json

@@ -1,12 +1,12 @@
-"""Run a training script to which something happens: mishap.py KIND STEP script [args ...].
+"""Run a training script with a fault in it: mishap.py KIND STEP script [args ...].
 
-On rank 1, before the job's first restart, optimizer step number STEP does not come to its end:
+On rank 1, before the job's first restart, optimizer step number STEP does not complete:
 
     raise    a ValueError
     die      SIGKILL
-    hang     it stands still for ever
+    hang     it blocks without end
 
-The script itself is run as it is.
+The script itself is unchanged.
 """
 
 import os

@@ -1,6 +1,6 @@
-"""A worker that reports what happens to it and does what the test tells it.
+"""A worker that reports what happens to it and obeys the test.
 
-It reports `started` with its environment, then waits for words:
+It reports `started` with its environment, then waits for commands:
 
     exit CODE          end with this code
     raise TEXT         die of an uncaught exception
@@ -9,13 +9,13 @@ It reports `started` with its environment, then waits for words:
     record TEXT        write TEXT as a message into the error file, as a worker without torch may
     flood MB           write so many megabytes of numbered lines, then report `flooded`
     pour               write to standard output and error without end
-    spawn              start a grandchild in a session of its own that ignores TERM
+    spawn              start a grandchild in a separate session that ignores TERM
     fork               start a child that handles no signal and stays in this group
-    TERM|INT ignore    report the signal from now on, and go on
+    TERM|INT ignore    from now on report the signal and ignore it
     TERM|INT obey      report it and end with 0
     TERM|INT mute      report it and end with 9
 
-Each signal word is answered by `ready`. Arguments: any; they are reported.
+Each command about a signal is answered by `ready`. Arguments: any; they are reported.
 """
 
 import json

@@ -1,6 +1,6 @@
-"""A worker with torch's control plane and timers: it serves, then it takes longer than it may.
+"""A worker with torch's control plane and timers: it serves, then exceeds its timer.
 
-It reports `serving`, and begins what it does not end in time once the test has called.
+It reports `serving`. Once the test has called, it starts what it does not end in time.
 """
 
 import json

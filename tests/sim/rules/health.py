@@ -1,26 +1,29 @@
-"""What must hold of nodes that are set aside, by a quarantine or by an operator."""
+"""Rules for nodes that are quarantined or cordoned."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rallypoint.server.core import inputs
-from rallypoint.server.core.effects import JobChanged, JobForgotten, NodeHealthChanged, RoundSealed
-from rallypoint.server.core.explain import explain
-from rallypoint.server.core.model import JobId, NodeName, Phase, WaitKind
+from rallypoint.server.core.messages import inputs
+from rallypoint.server.core.messages.effects import JobChanged
+from rallypoint.server.core.messages.records import JobForgotten, NodeHealthChanged, RoundSealed
+from rallypoint.server.core.model.ids import JobId, NodeName
+from rallypoint.server.core.model.job import WaitKind
+from rallypoint.server.core.model.phase import Phase
+from rallypoint.server.core.reads.explain import explain
 from rallypoint.server.core.step import Transition
-from sim.rules import Checker
+from sim.rules.rules import Checker
 
 if TYPE_CHECKING:
-    from sim.server import Server
-    from sim.world import World
+    from sim.world.server import Server
+    from sim.world.world import World
 
-_TAKEN_OVER = frozenset({"round_adopted", "round_incomplete"})
-"""Rounds that begin like this run already, whoever was set aside meanwhile."""
+_TAKEN_OVER = frozenset({"round_adopted", "round_found_incomplete"})
+"""Reasons of rounds that were running already when a node was set aside."""
 
 
 class _SetAside(Checker):
-    """Knows who is set aside, from what operators asked and what was journalled."""
+    """Knows which nodes are set aside, from operators' requests and from the journal."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
@@ -29,7 +32,7 @@ class _SetAside(Checker):
         """When the quarantine ends, in journal time."""
 
     def coordinator_stepped(
-        self, server: Server, said: inputs.Input, transition: Transition
+        self, server: Server, input: inputs.Input, transition: Transition
     ) -> None:
         for record in transition.records:
             if isinstance(record, NodeHealthChanged):
@@ -37,10 +40,10 @@ class _SetAside(Checker):
                 self._quarantined[key] = record.health.quarantined_until_ms
             elif isinstance(record, JobForgotten):
                 self._forget(record.job_id)
-        if isinstance(said, inputs.Cordon) and transition.refusal is None:
-            self._cordoned.add((server.life, said.job_id, said.name))
-        elif isinstance(said, inputs.Uncordon):
-            self._cordoned.discard((server.life, said.job_id, said.name))
+        if isinstance(input, inputs.Cordon) and transition.refusal is None:
+            self._cordoned.add((server.life, input.job_id, input.name))
+        elif isinstance(input, inputs.Uncordon):
+            self._cordoned.discard((server.life, input.job_id, input.name))
         self.look(server, transition)
 
     def _forget(self, job_id: JobId) -> None:
@@ -49,7 +52,7 @@ class _SetAside(Checker):
             del self._quarantined[key]
 
     def look(self, server: Server, transition: Transition) -> None:
-        """Judge a step."""
+        """Check a step."""
 
     def is_cordoned(self, server: Server, job_id: JobId, name: NodeName) -> bool:
         """Return whether a node is cordoned."""
@@ -61,7 +64,7 @@ class _SetAside(Checker):
 
 
 class SetAsideHolds(_SetAside):
-    """No round begins with a cordoned node, and none with a quarantined one without need."""
+    """No round begins with a cordoned node, nor with a quarantined one that it does not need."""
 
     def look(self, server: Server, transition: Transition) -> None:
         reasons = {effect.reason for effect in transition.effects if isinstance(effect, JobChanged)}

@@ -1,30 +1,30 @@
-"""What must happen in the end: once faults have stopped, every job runs as wide as it can or ends.
+"""Liveness: once faults have stopped, every job runs on as many nodes as it can, or ends.
 
 Two stages, each within a bound that is stated here. First every job comes to rest: either all its
 agents have exited, or one round of it runs on every node that it may use. Then its workers finish,
-and everybody exits with the code that the outcome asks for.
+and every agent exits with the code of the outcome.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rallypoint.agent.core.model import Stage
-from rallypoint.server.core.model import Phase
-from rallypoint.server.core.waits import GROW_AFTER_MS_MAX, LAST_CALL_FACTOR
-from sim.rules import Violation
-from sim.scenario import JobPlan
+from rallypoint.agent.core.held_round import Stage
+from rallypoint.server.core.model.phase import Phase
+from rallypoint.server.core.rounds.waits import GROW_AFTER_MS_MAX, LAST_CALL_FACTOR
+from sim.rules.rules import Violation
+from sim.seeds.scenario import JobPlan
 
 if TYPE_CHECKING:
-    from sim.node import Agent
-    from sim.world import World
+    from sim.world.node import Agent
+    from sim.world.world import World
 
 LOOK_MS = 500
-"""How often convergence is looked for."""
+"""Time between two checks for convergence."""
 
 
 def bound_ms(world: World) -> int:
-    """Return how long jobs may take to come to rest, in ms.
+    """Return how long jobs may take to converge, in ms.
 
     Formula: what one node may take to notice (lease, back-off, window), twice, since one loss can
     hide behind another; two stops; the start deadline; one join timeout; one pause; the waits that
@@ -38,10 +38,10 @@ def bound_ms(world: World) -> int:
         notice_ms = lease_ms + 3_000 + timing.window_ms + timing.reconnect_grace_ms
         growths = 0
         if world.server is not None and job.job_id in world.server.state.jobs:
-            growths = world.server.state.jobs[job.job_id].growths
+            growths = world.server.state.jobs[job.job_id].counts.growths
         grow_ms = min(spec.grow_after_ms << min(growths + 2, 16), GROW_AFTER_MS_MAX)
         waits_ms = LAST_CALL_FACTOR * (spec.last_call_ms + spec.settle_ms)
-        stop_ms = spec.grace_ms + timing.stop_slack_ms + 12_000
+        stop_ms = spec.shutdown_timeout_ms + timing.stop_slack_ms + 12_000
         join_ms = max(spec.join_timeout_ms, *(plan.coordinator_timeout_ms for plan in job.nodes))
         job_ms = 2 * notice_ms + 3 * stop_ms + timing.start_due_ms + join_ms + waits_ms + grow_ms
         total_ms = max(total_ms, job_ms + 60_000)
@@ -49,7 +49,7 @@ def bound_ms(world: World) -> int:
 
 
 def settle(world: World) -> None:
-    """Run until every job rests, or raise."""
+    """Run until every job has converged, or raise."""
     bound = bound_ms(world)
     due_ms = world.clock.now_ms + bound
     while True:
@@ -62,7 +62,7 @@ def settle(world: World) -> None:
 
 
 def finish(world: World) -> None:
-    """Let the workers finish, and run until nobody is left, or raise."""
+    """Let the workers finish, and run until no agent is left, or raise."""
     running = {job.job_id for job in world.jobs if _agents(world, job)}
     world.finish_work()
     bound = bound_ms(world)
@@ -94,7 +94,7 @@ def _agents(world: World, job: JobPlan) -> list[Agent]:
 
 
 def _unrest(world: World, job: JobPlan) -> list[str]:
-    """Return why a job does not rest yet, or nothing."""
+    """Return why a job has not converged yet, or nothing."""
     agents = _agents(world, job)
     if not agents:
         left = [host.name for host in world.hosts if host.processes and host.plan in job.nodes]
@@ -119,7 +119,7 @@ def _unrest(world: World, job: JobPlan) -> list[str]:
         problems.append(f"{job.job_id}: {len(runners)} run round {header.number} of {header}")
     may_grow = spec.grow and not known.round.any_finished
     if may_grow and spares and len(runners) < spec.max_nodes:
-        problems.append(f"{job.job_id}: {len(spares)} spares are not taken in")
+        problems.append(f"{job.job_id}: {len(spares)} spares did not join")
     group = world.group(job.job_id, header)
     if group.is_broken or not group.is_joined:
         problems.append(f"{job.job_id}: the workers of round {header.number} are not together")
@@ -152,4 +152,4 @@ def _is_in(agent: Agent, number: int, epoch: int) -> bool:
     if held is None or agent.state.ending is not None:
         return False
     is_up = held.stage in (Stage.RUNNING, Stage.SUCCEEDED)
-    return is_up and (held.order.number, held.order.epoch) == (number, epoch)
+    return is_up and (held.number, held.order.header.epoch) == (number, epoch)

@@ -1,35 +1,35 @@
-"""What must hold of every round: its ranks, its number, who runs it, and when."""
+"""Rules for every round: its ranks, its number, and when its workers run."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rallypoint.agent.core.model import RunOrder
-from rallypoint.server.core import inputs
-from rallypoint.server.core.effects import (
-    DesiredFinished,
-    DesiredStop,
-    DrainOver,
+from rallypoint.agent.core.desired import RunOrder
+from rallypoint.server.core.messages import inputs
+from rallypoint.server.core.messages.records import (
+    DrainRequestEnded,
     Record,
     RoundSealed,
     RoundSettled,
     RunClosed,
     RunOpened,
 )
-from rallypoint.server.core.model import JobId, Member, NodeName, RoundHeader, SessionId
+from rallypoint.server.core.model.desired import DesiredFinished, DesiredStop
+from rallypoint.server.core.model.ids import JobId, NodeName, SessionId
+from rallypoint.server.core.model.round import Member, RoundHeader
 from rallypoint.server.core.step import Transition
-from sim.messages import header_of
-from sim.processes import Process
-from sim.rules import Checker
+from sim.rules.rules import Checker
+from sim.world.messages import header_of
+from sim.world.processes import Process
 
 if TYPE_CHECKING:
-    from sim.node import Agent
-    from sim.server import Server
-    from sim.world import World
+    from sim.world.node import Agent
+    from sim.world.server import Server
+    from sim.world.world import World
 
 
 def is_whole(record: RoundSealed) -> bool:
-    """Return whether every place of the round is taken; an adopted one may be found not to be."""
+    """Return whether every slot of the round is taken; an adopted round may have a gap."""
     return len(record.members) == record.header.group_world_size
 
 
@@ -58,15 +58,17 @@ class RanksOnce(Checker):
     def spawned(self, process: Process) -> None:
         key = (*process.group.key, process.rank)
         self.require(key not in self._taken, f"rank {process.rank} starts twice")
-        self.require(process.rank < process.order.world_size, f"rank {process.rank} is too high")
+        self.require(
+            process.rank < process.order.header.world_size, f"rank {process.rank} is too high"
+        )
         self._taken.add(key)
 
 
 class NumberMeansOneRound(Checker):
-    """Whoever holds a round of the same number, run and epoch has the same idea of it.
+    """All who hold a round of the same number, run and epoch agree on its header.
 
-    Without a journal, a number that nobody present remembers may be given again by a later life of
-    the coordinator: then the epoch tells the two apart, and no agent ever runs both. Where a clock
+    Without a journal, a later coordinator may give a number again that no present agent remembers:
+    then the epoch tells the two apart, and no agent ever runs both. Where a clock
     was set back, the same epoch may come again too.
     """
 
@@ -75,11 +77,11 @@ class NumberMeansOneRound(Checker):
         self._headers: dict[tuple[JobId, int, int, int], set[RoundHeader]] = {}
         self._of_agent: dict[tuple[str, int, int], RoundHeader] = {}
 
-    def ordered(self, agent: Agent, order: RunOrder) -> None:
+    def order_received(self, agent: Agent, order: RunOrder) -> None:
         header = header_of(order)
         known = self._headers.get(_key(agent.host.plan.job_id, header), set())
         self.require(header in known, f"{agent.host.name} runs {header}, sealed were {known}")
-        here = self._of_agent.setdefault((agent.session, order.run, order.number), header)
+        here = self._of_agent.setdefault((agent.session, order.header.run, order.number), header)
         self.require(here == header, f"{agent.host.name} runs {here} and {header}")
 
     def recorded(self, server: Server, record: Record) -> None:
@@ -96,7 +98,7 @@ def _key(job_id: JobId, header: RoundHeader) -> tuple[JobId, int, int, int]:
 
 
 class NumbersOnlyGrow(Checker):
-    """Within a life of the coordinator every round of a job has a higher number and epoch."""
+    """While a coordinator lives, every round of a job has a higher number than the last."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
@@ -114,16 +116,18 @@ class NumbersOnlyGrow(Checker):
             self.require(header.epoch >= last.epoch, f"{header} after {last}")
         self._last[(server.life, record.job_id)] = header
 
-    def ordered(self, agent: Agent, order: RunOrder) -> None:
+    def order_received(self, agent: Agent, order: RunOrder) -> None:
         last = self._ordered.get(agent.session)
         if last is not None:
             self.require(order.number > last.number, f"{agent.host.name}: {order} after {last}")
-            self.require(order.epoch >= last.epoch, f"{agent.host.name}: {order} after {last}")
+            self.require(
+                order.header.epoch >= last.header.epoch, f"{agent.host.name}: {order} after {last}"
+            )
         self._ordered[agent.session] = order
 
 
 class OneCurrentRound(Checker):
-    """A job has one current round: none begins before the one before is settled."""
+    """A job has one current round: it begins after the last one is settled."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
@@ -140,7 +144,7 @@ class OneCurrentRound(Checker):
 
 
 class StartsOnce(Checker):
-    """No worker is started twice for a round on one node, and none beside an older round's."""
+    """A node starts no worker of a round twice, and none while an older round's worker lives."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
@@ -149,7 +153,7 @@ class StartsOnce(Checker):
     def spawned(self, process: Process) -> None:
         order, host = process.order, process.host
         assert process.agent is host.agent
-        key = (process.agent.session, order.run, order.number, process.local_rank)
+        key = (process.agent.session, order.header.run, order.number, process.local_rank)
         self.require(key not in self._started, f"{host.name} starts {key} twice")
         self._started.add(key)
         for other in host.processes:
@@ -161,14 +165,14 @@ class StartsOnce(Checker):
 
 
 class OneRoundLives(Checker):
-    """Workers of two rounds of a job live at once only where the coordinator can do no better.
+    """Workers of two rounds of a job live at once only where the coordinator cannot prevent it.
 
     Whenever a round is sealed, and whenever a worker starts, every worker of another round than the
     coordinator's current one is on a node
 
     * that the coordinator has lost, or has not heard of in its life: without fencing, the workers
       of a partitioned node run on until it hears that they must stop; or
-    * whose claim it has still to decide on; or
+    * whose held round it has still to decide on; or
     * that it has told to stop, and that was overdue (set aside or blocked); or
     * that it has told to stop, and that joined after its round was sealed, or holds a round of an
       earlier life: it was lost and came back, or came too late to be adopted.
@@ -179,7 +183,7 @@ class OneRoundLives(Checker):
     def __init__(self, world: World) -> None:
         super().__init__(world)
         self._arrivals: dict[tuple[int, JobId, RoundHeader], int] = {}
-        """The nodes that had arrived by the time a life of the coordinator sealed a round."""
+        """The nodes that had joined when a coordinator sealed a round."""
 
     def spawned(self, process: Process) -> None:
         server = self.world.server
@@ -202,8 +206,8 @@ class OneRoundLives(Checker):
 
     def _require_given_up(self, server: Server, process: Process) -> None:
         node = server.state.nodes.get(process.agent.session)
-        if node is None or node.claim is not None:
-            self.world.coverage.counts["overlap", "lost" if node is None else "claimed"] += 1
+        if node is None or node.held is not None:
+            self.world.coverage.counts["overlap", "lost" if node is None else "undecided"] += 1
             return
         key = (server.life, node.job_id, header_of(process.order))
         is_late = node.arrival >= self._arrivals.get(key, 0)
@@ -218,7 +222,7 @@ class OneRoundLives(Checker):
 class FenceHolds(Checker):
     """With a fence, no worker starts while one of another round of its job lives anywhere.
 
-    What has survived SIGKILL is exempt: nobody can do more about it.
+    Processes that survived SIGKILL are exempt.
     """
 
     def spawned(self, process: Process) -> None:
@@ -235,7 +239,7 @@ class FenceHolds(Checker):
 
 
 class SurvivorsKeepRanks(Checker):
-    """Survivors keep their order, and their exact ranks when every hole was filled alike."""
+    """Survivors keep their order, and their ranks if every gap was filled by an equal node."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
@@ -258,7 +262,7 @@ class SurvivorsKeepRanks(Checker):
         ranks = [after[name].group_rank for name in survivors]
         self.require(ranks == sorted(ranks), f"survivors {survivors} change places: {ranks}")
         if len(now) < len(last):
-            return  # a hole was closed up
+            return  # a gap was closed
         kept = [before[name].group_rank for name in survivors]
         self.require(ranks == kept, f"survivors {survivors} move from {kept} to {ranks}")
         sizes = zip(last, now, strict=False)
@@ -283,20 +287,22 @@ class DrainedStaysOut(Checker):
         """Whom operators asked to leave, by the name of then, until that is over."""
 
     def coordinator_stepped(
-        self, server: Server, said: inputs.Input, transition: Transition
+        self, server: Server, input: inputs.Input, transition: Transition
     ) -> None:
         if transition.refusal is not None:
             return
-        if isinstance(said, inputs.Draining):
-            self._leaving.add((server.life, said.sender.session))
-        elif isinstance(said, inputs.Hello) and said.draining is not None:
-            self._leaving.add((server.life, said.identity.session))
-        elif isinstance(said, inputs.DrainNode):
-            session = server.state.index[(said.job_id, said.name)]
-            self._asked[(server.life, said.job_id, said.name)] = session
+        if isinstance(input, inputs.Draining):
+            self._leaving.add((server.life, input.sender.session))
+        elif isinstance(input, inputs.Hello) and input.draining is not None:
+            self._leaving.add((server.life, input.identity.session))
+        elif isinstance(input, inputs.DrainNode):
+            session = server.state.index[(input.job_id, input.name)]
+            self._asked[(server.life, input.job_id, input.name)] = session
 
     def recorded(self, server: Server, record: Record) -> None:
-        if isinstance(record, DrainOver):  # it has left, or another one has come by its name
+        if isinstance(
+            record, DrainRequestEnded
+        ):  # it has left, or another one has come by its name
             self._asked.pop((server.life, record.job_id, record.name), None)
         if not isinstance(record, RoundSealed) or (record.job_id, record.header) in self._known:
             return

@@ -10,18 +10,21 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from rallypoint.agent.core.model import AgentState, RunOrder
-from rallypoint.server.core import inputs
-from rallypoint.server.core.effects import DesiredFinished, Record
-from rallypoint.server.core.model import JobId
-from rallypoint.server.core.replay import Memory
+from rallypoint.agent.core.desired import RunOrder
+from rallypoint.agent.core.state import AgentState
+from rallypoint.server.core.messages import inputs
+from rallypoint.server.core.messages.records import Record
+from rallypoint.server.core.model.desired import DesiredFinished
+from rallypoint.server.core.model.ids import JobId
+from rallypoint.server.core.reads.replay import Memory
+from rallypoint.server.core.state.state import NO_CHANGES
 from rallypoint.server.core.step import Transition
 
 if TYPE_CHECKING:
-    from sim.node import Agent
-    from sim.processes import Process
-    from sim.server import Server
-    from sim.world import World
+    from sim.world.node import Agent
+    from sim.world.processes import Process
+    from sim.world.server import Server
+    from sim.world.world import World
 
 
 class Violation(Exception):
@@ -33,7 +36,7 @@ class Violation(Exception):
 
 
 class Checker:
-    """One rule. What a checker does not care about passes by."""
+    """One rule. A checker overrides the events that it needs."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -49,14 +52,14 @@ class Checker:
     def signalled(self, process: Process) -> None:
         """An agent is about to signal a worker process that lives."""
 
-    def ordered(self, agent: Agent, order: RunOrder) -> None:
+    def order_received(self, agent: Agent, order: RunOrder) -> None:
         """An agent begins a round."""
 
     def agent_stepped(self, agent: Agent, before: AgentState, after: AgentState) -> None:
         """An agent's core took a step."""
 
-    def told(self, agent: Agent, finished: DesiredFinished) -> None:
-        """An agent was told the outcome of its run."""
+    def outcome_received(self, agent: Agent, finished: DesiredFinished) -> None:
+        """An agent received the outcome of its run."""
 
     def exited(self, agent: Agent) -> None:
         """An agent exits by itself."""
@@ -64,11 +67,11 @@ class Checker:
     def recorded(self, server: Server, record: Record) -> None:
         """The coordinator journalled a decision."""
 
-    def coordinator_hears(self, server: Server, said: inputs.Input) -> None:
+    def coordinator_hears(self, server: Server, input: inputs.Input) -> None:
         """The coordinator's core is about to take a step."""
 
     def coordinator_stepped(
-        self, server: Server, said: inputs.Input, transition: Transition
+        self, server: Server, input: inputs.Input, transition: Transition
     ) -> None:
         """The coordinator's core took a step."""
 
@@ -83,42 +86,44 @@ class Checker:
 
 
 class ReplayIsMemory(Checker):
-    """A replay of the journal gives what the state remembers."""
+    """A replay of the journal gives the same memory as the state."""
 
     def remembered(self, replayed: Memory, state: Memory) -> None:
         self.require(replayed == state, f"\n  replayed {replayed}\n  state    {state}")
 
 
 class OldNewsIsRefused(Checker):
-    """What comes over an old connection, and whatever is refused, changes nothing."""
+    """A message of an old connection changes nothing, and neither does a refused one."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
         self._is_old = False
 
-    def coordinator_hears(self, server: Server, said: inputs.Input) -> None:
+    def coordinator_hears(self, server: Server, input: inputs.Input) -> None:
         self._is_old = False
-        if isinstance(said, inputs.TimePassed | inputs.Stalled | inputs.JobBroken | inputs.Request):
+        if isinstance(
+            input, inputs.TimePassed | inputs.Stalled | inputs.JobBroken | inputs.Request
+        ):
             return
-        if isinstance(said, inputs.Hello):
-            node = server.state.nodes.get(said.identity.session)
-            self._is_old = node is not None and said.connection <= node.connection
+        if isinstance(input, inputs.Hello):
+            node = server.state.nodes.get(input.identity.session)
+            self._is_old = node is not None and input.connection <= node.connection
         else:
-            node = server.state.nodes.get(said.sender.session)
-            self._is_old = node is None or said.sender.connection < node.connection
+            node = server.state.nodes.get(input.sender.session)
+            self._is_old = node is None or input.sender.connection < node.connection
 
     def coordinator_stepped(
-        self, server: Server, said: inputs.Input, transition: Transition
+        self, server: Server, input: inputs.Input, transition: Transition
     ) -> None:
         if self._is_old:
-            self.require(transition.refusal is not None, f"took old news: {said}")
+            self.require(transition.refusal is not None, f"took old news: {input}")
         if transition.refusal is not None:
-            is_still = transition.delta.is_empty and not transition.records
-            self.require(is_still, f"refused {said}, and yet changed {transition.delta}")
+            is_still = transition.delta == NO_CHANGES and not transition.records
+            self.require(is_still, f"refused {input}, and yet changed {transition.delta}")
 
 
 class AgentOnlyMovesOn(Checker):
-    """The epoch, revision and round that an agent has taken only grow."""
+    """The epoch, revision and round of an agent only grow."""
 
     def agent_stepped(self, agent: Agent, before: AgentState, after: AgentState) -> None:
         self.require(after.epoch >= before.epoch, f"{agent.host.name}: an older epoch")
@@ -143,11 +148,11 @@ class ExitsClean(Checker):
             allowed = {0, 1, 2, 75, 128 + 15}
         elif agent.was_terminated:
             allowed = {128 + 15, 0, 1, 2, 75}
-        elif agent.told is not None:
-            allowed = {0 if agent.told.value == "succeeded" else 1}
+        elif agent.outcome is not None:
+            allowed = {0 if agent.outcome.value == "succeeded" else 1}
         self.require(
             agent.exit_code in allowed,
-            f"{agent.host.name} exits {agent.exit_code} after {agent.told}",
+            f"{agent.host.name} exits {agent.exit_code} after {agent.outcome}",
         )
 
 

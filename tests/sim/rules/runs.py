@@ -1,4 +1,4 @@
-"""What must hold of every run: its budget, its outcome, and that it outlives its coordinator."""
+"""Rules for every run: its budget, its outcome, and that it survives its coordinator."""
 
 from __future__ import annotations
 
@@ -6,19 +6,24 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rallypoint.agent.core.model import DesiredRun, RunOrder, Stage
-from rallypoint.server.core.effects import DesiredFinished, Record, RoundSealed, RunClosed
-from rallypoint.server.core.model import Job, JobId, Outcome, Phase, RoundHeader
-from sim.processes import Process
-from sim.rules import Checker
+from rallypoint.agent.core.desired import RunOrder
+from rallypoint.agent.core.held_round import Stage
+from rallypoint.server.core.messages.records import Record, RoundSealed, RunClosed
+from rallypoint.server.core.model.desired import DesiredFinished
+from rallypoint.server.core.model.ids import JobId
+from rallypoint.server.core.model.job import Job
+from rallypoint.server.core.model.phase import Outcome, Phase
+from rallypoint.server.core.model.round import RoundHeader
+from sim.rules.rules import Checker
+from sim.world.processes import Process
 
 if TYPE_CHECKING:
-    from sim.node import Agent
-    from sim.server import Server
-    from sim.world import World
+    from sim.world.node import Agent
+    from sim.world.server import Server
+    from sim.world.world import World
 
 QUIET_MS = 8_000
-"""A round counts as undisturbed when nothing went wrong around it for this long."""
+"""A round counts as undisturbed after this long without a fault around it."""
 
 
 class BudgetHolds(Checker):
@@ -39,13 +44,13 @@ class BudgetHolds(Checker):
             self.require(header.restart_count <= last.restart_count + 1, f"{header} after {last}")
         self._last[key] = header
 
-    def ordered(self, agent: Agent, order: RunOrder) -> None:
-        is_within = 0 <= order.restart_count <= order.max_restarts
-        self.require(is_within, f"restart {order.restart_count} of {order.max_restarts}")
+    def order_received(self, agent: Agent, order: RunOrder) -> None:
+        is_within = 0 <= order.header.restart_count <= order.max_restarts
+        self.require(is_within, f"restart {order.header.restart_count} of {order.max_restarts}")
 
 
 class SuccessIsEarned(Checker):
-    """A run succeeds only if every worker of its last round ended with 0 and nobody stopped it."""
+    """A run succeeds only if every worker of its last round exited with 0 and was not stopped."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
@@ -71,13 +76,13 @@ class SuccessIsEarned(Checker):
 
 
 class OutcomeIsOne(Checker):
-    """All agents of a run are told the same outcome, by one life of the coordinator."""
+    """All agents of a run receive the same outcome from one coordinator."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
         self._told: dict[tuple[int, JobId, int], DesiredFinished] = {}
 
-    def told(self, agent: Agent, finished: DesiredFinished) -> None:
+    def outcome_received(self, agent: Agent, finished: DesiredFinished) -> None:
         assert agent.link.stream is not None
         key = (agent.link.stream.life, agent.host.plan.job_id, agent.run)
         first = self._told.setdefault(key, finished)
@@ -87,7 +92,7 @@ class OutcomeIsOne(Checker):
 
 @dataclass(slots=True)
 class _Watch:
-    """Workers that must not notice anything."""
+    """Workers that must not be disturbed."""
 
     pids: frozenset[int]
     until_ms: int
@@ -105,7 +110,7 @@ class WorkersDoNotNotice(Checker):
         for job_id in jobs:
             watch = self._watches.pop(job_id, None)
             if watch is not None and watch.until_ms >= self.world.clock.now_ms:
-                # Not everybody is back from the last time: too much at once to promise anything.
+                # Not all agents have reconnected since the last fault: no promise covers that.
                 continue
             job = server.state.jobs.get(job_id)
             pids = [] if job is None else self._undisturbed(server, job)
@@ -123,7 +128,7 @@ class WorkersDoNotNotice(Checker):
             self.require(not is_watched, f"pid {process.pid} is stopped")
 
     def _undisturbed(self, server: Server, job: Job) -> list[int]:
-        """Return the workers of the job if they all run and nothing else is going on, or none."""
+        """Return the workers of the job if they all run undisturbed, or none."""
         now_ms, job_id = self.world.clock.now_ms, job.job_id
         if job.round is None or job.phase is not Phase.RUNNING or now_ms < QUIET_MS:
             return []
@@ -134,7 +139,7 @@ class WorkersDoNotNotice(Checker):
         holders = [host.agent for host in hosts if host.agent and _runs(host.agent, header)]
         attached = [host for host in hosts if host.has_agent]
         if any(_is_of_later_number(host.agent, header) for host in hosts if host.agent):
-            return []  # it tells no epoch: the round may be older than what that node has left
+            return []  # without an epoch: the round may be older than the last one here
         could_grow = job.spec.grow and len(holders) < min(job.spec.max_nodes, len(attached))
         if len(holders) != header.group_world_size or could_grow:
             return []
@@ -148,13 +153,13 @@ def _is_of_later_number(agent: Agent, header: RoundHeader) -> bool:
 
 
 def _runs(agent: Agent, header: RoundHeader) -> bool:
-    """Return whether an agent runs the round and wants to go on."""
+    """Return whether an agent runs the round and does not want to leave."""
     state = agent.state
     held, desired = state.held, state.desired
     if agent.is_gone or held is None or state.ending is not None or not agent.link.is_welcome:
         return False
-    is_wanted = isinstance(desired, DesiredRun) and desired.order == held.order
-    is_same = (held.order.number, held.order.epoch) == (header.number, header.epoch)
+    is_wanted = isinstance(desired, RunOrder) and desired == held.order
+    is_same = (held.number, held.order.header.epoch) == (header.number, header.epoch)
     return is_wanted and is_same and held.stage is Stage.RUNNING
 
 

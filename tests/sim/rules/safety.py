@@ -1,30 +1,32 @@
-"""Everything that must never happen: lets each rule hear of what it listens to."""
+"""Safety: passes every event to the rules that handle it."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from rallypoint.agent.core.model import AgentState, RunOrder
-from rallypoint.server.core import inputs
-from rallypoint.server.core.effects import DesiredFinished, Record
-from rallypoint.server.core.model import JobId
-from rallypoint.server.core.replay import Memory
+from rallypoint.agent.core.desired import RunOrder
+from rallypoint.agent.core.state import AgentState
+from rallypoint.server.core.messages import inputs
+from rallypoint.server.core.messages.records import Record
+from rallypoint.server.core.model.desired import DesiredFinished
+from rallypoint.server.core.model.ids import JobId
+from rallypoint.server.core.reads.replay import Memory
 from rallypoint.server.core.step import Transition
-from sim.rules import STEP_RULES, Checker
-from sim.rules_health import HEALTH_RULES
-from sim.rules_rounds import ROUND_RULES
-from sim.rules_runs import RUN_RULES
+from sim.rules.health import HEALTH_RULES
+from sim.rules.rounds import ROUND_RULES
+from sim.rules.rules import STEP_RULES, Checker
+from sim.rules.runs import RUN_RULES
 
 if TYPE_CHECKING:
-    from sim.node import Agent
-    from sim.processes import Process
-    from sim.server import Server
-    from sim.world import World
+    from sim.world.node import Agent
+    from sim.world.processes import Process
+    from sim.world.server import Server
+    from sim.world.world import World
 
 
 class Safety:
-    """All checkers; each hears only what it listens to."""
+    """All checkers, by the events that they handle."""
 
     def __init__(self, world: World) -> None:
         kinds = (*STEP_RULES, *ROUND_RULES, *RUN_RULES, *HEALTH_RULES)
@@ -46,17 +48,17 @@ class Safety:
         for checker in self._listeners["signalled"]:
             checker.signalled(process)
 
-    def ordered(self, agent: Agent, order: RunOrder) -> None:
-        for checker in self._listeners["ordered"]:
-            checker.ordered(agent, order)
+    def order_received(self, agent: Agent, order: RunOrder) -> None:
+        for checker in self._listeners["order_received"]:
+            checker.order_received(agent, order)
 
     def agent_stepped(self, agent: Agent, before: AgentState, after: AgentState) -> None:
         for checker in self._listeners["agent_stepped"]:
             checker.agent_stepped(agent, before, after)
 
-    def told(self, agent: Agent, finished: DesiredFinished) -> None:
-        for checker in self._listeners["told"]:
-            checker.told(agent, finished)
+    def outcome_received(self, agent: Agent, finished: DesiredFinished) -> None:
+        for checker in self._listeners["outcome_received"]:
+            checker.outcome_received(agent, finished)
 
     def exited(self, agent: Agent) -> None:
         for checker in self._listeners["exited"]:
@@ -66,15 +68,15 @@ class Safety:
         for checker in self._listeners["recorded"]:
             checker.recorded(server, record)
 
-    def coordinator_hears(self, server: Server, said: inputs.Input) -> None:
+    def coordinator_hears(self, server: Server, input: inputs.Input) -> None:
         for checker in self._listeners["coordinator_hears"]:
-            checker.coordinator_hears(server, said)
+            checker.coordinator_hears(server, input)
 
     def coordinator_stepped(
-        self, server: Server, said: inputs.Input, transition: Transition
+        self, server: Server, input: inputs.Input, transition: Transition
     ) -> None:
         for checker in self._listeners["coordinator_stepped"]:
-            checker.coordinator_stepped(server, said, transition)
+            checker.coordinator_stepped(server, input, transition)
 
     def remembered(self, replayed: Memory, state: Memory) -> None:
         for checker in self._listeners["remembered"]:

@@ -1,4 +1,4 @@
-"""Bugs that were put in on purpose: each breaks a rule of its own, and the checkers must notice.
+"""Planted bugs: each breaks a rule, and the checkers must notice it.
 
 A bug replaces one function of a core for as long as its context is open. The functions are the
 cores' own, so a bug that no longer fits them fails to apply instead of proving nothing.
@@ -8,44 +8,45 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
+from msgspec.structs import replace
+
+from rallypoint.agent.core import effects, inputs
 from rallypoint.agent.core import fence as agent_fence
-from rallypoint.agent.core import inputs
 from rallypoint.agent.core import step as agent_core
-from rallypoint.agent.core.model import DesiredRun, Stage, SucceededReport
-from rallypoint.server.core import (
-    adoption,
-    desired,
-    failures,
-    fences,
-    ranks,
-    reports,
-    rounds,
-    sessions,
-)
-from rallypoint.server.core import model as server
+from rallypoint.agent.core.desired import RunOrder
+from rallypoint.agent.core.held_round import Stage
+from rallypoint.agent.core.reports import SucceededReport
 from rallypoint.server.core import step as core
-from rallypoint.server.core.deadlines import DeadlineKind
-from rallypoint.server.core.effects import Desired, DesiredFinished
-from rallypoint.server.core.node import Node
-from rallypoint.server.core.state import Draft, Tally
+from rallypoint.server.core.model.desired import Desired, DesiredFinished
+from rallypoint.server.core.model.ids import NodeName
+from rallypoint.server.core.model.job import Job
+from rallypoint.server.core.model.node import Node
+from rallypoint.server.core.model.phase import Outcome
+from rallypoint.server.core.model.round import Departure, Member, Round, RoundReason
+from rallypoint.server.core.model.verdict import Consequence, Verdict
+from rallypoint.server.core.rounds import desired, fences, ranks, rounds, settling
+from rallypoint.server.core.sessions import adoption, reports, sessions
+from rallypoint.server.core.state.deadlines import DeadlineKind
+from rallypoint.server.core.state.draft import Draft
+from rallypoint.server.core.state.tally import Tally
+from rallypoint.server.core.verdicts import policy as failures
 
 Patch = tuple[Any, str, Callable[..., Any]]
-"""Module or class, name, and what takes its place."""
+"""Module or class, name, and replacement."""
 
 
 def _reuse_a_number() -> list[Patch]:
-    """Give every round the number that the last one had, if that was stopped before it started."""
+    """Reuse the number of a round that was stopped before it started."""
     begin = rounds.begin_round
 
-    def begin_round(draft: Draft, job: server.Job, round: server.Round) -> None:
+    def begin_round(draft: Draft, job: Job, round: Round) -> None:
         if job.history and job.history[-1].started_after_ms is None:
             header = replace(round.header, number=job.round_number)
             for node in list(draft.nodes_of(job.job_id)):
                 if node.member:
-                    draft.put_node(node._replace(held_round=header.number))
+                    draft.put_node(replace(node, last_round=header.number))
             round = replace(round, header=header)
         begin(draft, job, round)
 
@@ -53,55 +54,55 @@ def _reuse_a_number() -> list[Patch]:
 
 
 def _forget_the_connection() -> list[Patch]:
-    """Take what comes over any connection of a known session."""
+    """Accept messages of any connection of a known session."""
 
-    def speaker(draft: Draft, sender: Any) -> Node | Any:
+    def find_sender(draft: Draft, sender: Any) -> Node | Any:
         node = draft.node(sender.session)
         if node is None:
             return real(draft, sender)
         return node
 
-    real = reports.speaker
-    return [(reports, "speaker", speaker), (sessions, "speaker", speaker)]
+    real = reports.find_sender
+    return [(module, "find_sender", find_sender) for module in (reports, sessions)]
 
 
 def _start_twice() -> list[Patch]:
-    """Start a round again whenever its order comes again."""
+    """Start a round again whenever it is desired again."""
 
-    def take(work: Any, said: Any) -> None:
-        real(work, said)
+    def apply(work: Any, input: Any) -> None:
+        real(work, input)
         desired, held = work.state.desired, work.state.held
-        if isinstance(said, inputs.DesiredCame) and isinstance(desired, DesiredRun):
-            if held is not None and held.order == desired.order:
-                work.do(inputs.StartWorkers(desired.order))
+        if isinstance(input, inputs.DesiredReceived) and isinstance(desired, RunOrder):
+            if held is not None and held.order == desired:
+                work.do(effects.StartWorkers(desired))
 
-    real = agent_core._take
-    return [(agent_core, "_take", take)]
+    real = agent_core._apply
+    return [(agent_core, "_apply", apply)]
 
 
 def _start_beside() -> list[Patch]:
-    """Report clean as soon as the workers were signalled."""
+    """Report that the node is clean as soon as the sweep begins."""
 
     def sweep(work: Any) -> None:
         real(work)
         work.hold(replace(work.state.held, stage=Stage.CLEAN))
-        work.do(inputs.ReservePort())
+        work.do(effects.ReservePort())
 
     real = agent_core._sweep
     return [(agent_core, "_sweep", sweep)]
 
 
 def _adopt_incomplete() -> list[Patch]:
-    """Adopt a round of which members are missing."""
+    """Adopt a round with missing members."""
     return [(adoption, "_find_flaw", lambda *_: ())]
 
 
 def _adopt_nothing() -> list[Patch]:
-    """Stop every round that a coordinator finds running."""
+    """Stop every round that runs when a coordinator starts."""
 
-    def find_flaw(now_ms: int, *_: object) -> tuple[server.Departure, ...]:
-        name = server.NodeName("nobody")
-        return (server.Departure(name, now_ms, server.RoundReason.NODE_LOST, "a bug"),)
+    def find_flaw(now_ms: int, *_: object) -> tuple[Departure, ...]:
+        name = NodeName("nobody")
+        return (Departure(name, now_ms, RoundReason.NODE_LOST, "a bug"),)
 
     return [(adoption, "_find_flaw", find_flaw)]
 
@@ -109,7 +110,7 @@ def _adopt_nothing() -> list[Patch]:
 def _overlap_ranks() -> list[Patch]:
     """Count ranks as if every node had as many workers as the first."""
 
-    def assign_ranks(nodes: Any) -> tuple[server.Member, ...]:
+    def assign_ranks(nodes: Any) -> tuple[Member, ...]:
         size = nodes[0].identity.local_world_size
         return tuple(
             replace(member, assignment=replace(member.assignment, first_rank=place * size))
@@ -121,7 +122,7 @@ def _overlap_ranks() -> list[Patch]:
 
 
 def _shuffle_survivors() -> list[Patch]:
-    """Order the nodes of every round anew."""
+    """Ignore the former order of nodes in every round."""
 
     def choose_members(candidates: Any, *, slots: Any, max_nodes: int) -> Any:
         return real(tuple(reversed(candidates)), slots=(), max_nodes=max_nodes)[::-1]
@@ -131,12 +132,13 @@ def _shuffle_survivors() -> list[Patch]:
 
 
 def _restart_for_free() -> list[Patch]:
-    """Charge a restart and forget it when the budget is spent."""
+    """Forget the restart count when the budget is spent."""
 
-    def charge(kept: Any, job: server.Job, verdict: server.Verdict) -> Any:
+    def charge(kept: Any, job: Job, verdict: Verdict) -> Any:
         judgement = real(kept, job, verdict)
-        if judgement.consequence is server.Consequence.BUDGET_SPENT:
-            return replace(judgement, consequence=server.Consequence.RESTARTED, restart_count=0)
+        if judgement.consequence is Consequence.BUDGET_SPENT:
+            counts = replace(judgement.counts, restart_count=0)
+            return replace(judgement, consequence=Consequence.RESTARTED, counts=counts)
         return judgement
 
     real = failures._charge
@@ -144,9 +146,9 @@ def _restart_for_free() -> list[Patch]:
 
 
 def _succeed_early() -> list[Patch]:
-    """Call a run a success when all but one of its nodes have succeeded."""
+    """Declare success when all nodes but one have succeeded."""
 
-    def has_succeeded(round: server.Round, tally: Any) -> bool:
+    def has_succeeded(round: Round, tally: Any) -> bool:
         done = tally.succeeded + len(round.succeeded_gone)
         return done > 0 and bool(done >= round.header.group_world_size - 1)
 
@@ -154,44 +156,44 @@ def _succeed_early() -> list[Patch]:
 
 
 def _count_prompted_success() -> list[Patch]:
-    """Take an exit with 0 for success although the worker had been told to stop."""
+    """Count an exit with 0 as success although the worker was signalled to stop."""
 
-    def worker_ended(work: Any, said: Any) -> None:
-        real(work, said)
+    def worker_ended(work: Any, ended: Any) -> None:
+        real(work, ended)
         held = work.state.held
         if held is not None and all(
             worker.exit is not None and worker.exit.exit_code == 0 for worker in held.workers
         ):
-            work.report(SucceededReport(held.order.number))
+            work.report(SucceededReport(held.number))
 
-    real = agent_core._worker_ended
-    return [(agent_core, "_worker_ended", worker_ended)]
+    real = agent_core._on_worker_ended
+    return [(agent_core, "_on_worker_ended", worker_ended)]
 
 
 def _settle_early() -> list[Patch]:
-    """Settle a stopped round although members of it may still run."""
+    """Settle a stopped round whose members may still run."""
 
-    def stopping(draft: Draft, job: server.Job) -> bool:
-        rounds._settle(draft, job)
+    def stopping(draft: Draft, job: Job) -> bool:
+        settling.settle(draft, job)
         return True
 
-    return [(rounds, "_stopping", stopping)]
+    return [(rounds, "_advance_stopping", stopping)]
 
 
 def _wait_for_ever() -> list[Patch]:
-    """Wait for ever for a node whose stream broke."""
+    """Wait without a limit for a node whose stream broke."""
 
-    def broken(draft: Draft, sender: Any) -> Any:
+    def note_broken_stream(draft: Draft, sender: Any) -> Any:
         refusal = real(draft, sender)
         draft.set_deadline(DeadlineKind.GRACE, sender.session, None)
         return refusal
 
-    real = sessions.broken
-    return [(core, "broken", broken)]
+    real = sessions.note_broken_stream
+    return [(core, "note_broken_stream", note_broken_stream)]
 
 
 def _forget_a_record() -> list[Patch]:
-    """Keep a success out of the journal."""
+    """Do not journal a success."""
 
     def mark_succeeded(draft: Draft, node: Node) -> None:
         kept = list(draft.records)
@@ -203,12 +205,12 @@ def _forget_a_record() -> list[Patch]:
 
 
 def _tell_two_outcomes() -> list[Patch]:
-    """Tell every second node of a run that succeeded that it failed."""
+    """Send every second node of a successful run the outcome "failed"."""
 
-    def desired_state(job: server.Job, node: Node, *how: Any) -> Desired:
+    def desired_state(job: Job, node: Node, *how: Any) -> Desired:
         wanted = real(job, node, *how)
         if isinstance(wanted, DesiredFinished) and node.arrival % 2:
-            return replace(wanted, outcome=server.Outcome.FAILED)
+            return replace(wanted, outcome=Outcome.FAILED)
         return wanted
 
     real = desired.desired_state
@@ -216,57 +218,57 @@ def _tell_two_outcomes() -> list[Patch]:
 
 
 def _place_the_cordoned() -> list[Patch]:
-    """Take whoever is clean into a round."""
+    """Include every clean node in a round, cordoned or not."""
 
-    def choose_candidates(job: server.Job, nodes: Any) -> tuple[Node, ...]:
+    def choose_candidates(job: Job, nodes: Any) -> tuple[Node, ...]:
         return tuple(node for node in nodes if node.is_clean and node.drain is None)
 
     return [(rounds, "choose_candidates", choose_candidates)]
 
 
 def _wait_for_quarantine() -> list[Patch]:
-    """Wait for the end of a quarantine where there are too few nodes without it."""
+    """Wait for the end of a quarantine although the round needs the node."""
     return [(Tally, "placeable", lambda tally, min_nodes: tally.eligible)]
 
 
 def _go_back() -> list[Patch]:
-    """Let an agent forget the epoch that it has heard when its stream breaks."""
+    """Let an agent forget its epoch when its stream breaks."""
 
-    def take(work: Any, said: Any) -> None:
-        real(work, said)
-        if isinstance(said, inputs.Disconnected):
+    def apply(work: Any, input: Any) -> None:
+        real(work, input)
+        if isinstance(input, inputs.Disconnected):
             work.change(epoch=0)
 
-    real = agent_core._take
-    return [(agent_core, "_take", take)]
+    real = agent_core._apply
+    return [(agent_core, "_apply", apply)]
 
 
 def _forget_a_drain() -> list[Patch]:
-    """Forget that a node wants to leave when it is clean."""
+    """Forget the drain of a node when it becomes clean."""
 
     def become_ready(draft: Draft, node: Node, ready: Any) -> None:
-        real(draft, node._replace(drain=None), ready)
+        real(draft, replace(node, drain=None), ready)
 
     real = reports.become_ready
     return [(reports, "become_ready", become_ready)]
 
 
 def _forget_to_fence() -> list[Patch]:
-    """Let workers run on however long nobody answers their agent."""
+    """Let workers run on, however long their agent gets no answer."""
 
-    def fence_ends_ms(state: Any) -> int | None:
+    def fence_kill_ms(state: Any) -> int | None:
         ends_ms = real(state)
         return None if ends_ms is None else ends_ms + 3_600_000
 
-    real = agent_fence.fence_ends_ms
+    real = agent_fence.fence_kill_ms
     return [
-        (agent_core, "fence_ends_ms", fence_ends_ms),
-        (agent_core, "fence_falls_ms", lambda state: None),
+        (agent_core, "fence_kill_ms", fence_kill_ms),
+        (agent_core, "fence_stop_ms", lambda state: None),
     ]
 
 
 def _judge_by_a_stale_lease() -> list[Patch]:
-    """Take a lost node's last sign of life for two leases older than it is."""
+    """Assume that a lost node's last heartbeat is two leases older than it is."""
 
     def raise_fence(draft: Draft, node: Node, until_ms: int) -> None:
         real(draft, node, until_ms - 2 * draft.state.lease_ms(node.identity.spec))
@@ -276,7 +278,7 @@ def _judge_by_a_stale_lease() -> list[Patch]:
 
 
 def _take_a_stall_for_deaths() -> list[Patch]:
-    """Call nodes lost whose streams broke because the coordinator was away."""
+    """Declare nodes lost whose streams broke during a stall of the coordinator."""
     return [(core, "note_stall", lambda path, *_: path)]
 
 
@@ -313,7 +315,7 @@ BUGS: dict[str, tuple[Callable[[], list[Patch]], frozenset[str]]] = {
     "take a stall for deaths": (_take_a_stall_for_deaths, frozenset({"WorkersDoNotNotice"})),
     "forget a record": (_forget_a_record, frozenset({"ReplayIsMemory"})),
 }
-"""What each bug is, how it is put in, and the rules that may notice it."""
+"""By name: how a bug is planted, and the rules that may notice it."""
 
 
 @contextmanager

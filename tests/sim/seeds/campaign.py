@@ -1,4 +1,4 @@
-"""Runs seeds, one after the other or on several processors, and says what came of them."""
+"""Runs seeds, one after the other or on several processors, and collects their results."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing import get_context
 
-from rallypoint.server.core.invariants import BrokenInvariant
-from sim import liveness
-from sim.clock import Livelock
-from sim.coverage import Coverage
-from sim.faults import Faults
-from sim.rules import Violation
-from sim.world import World
+from rallypoint.server.core.model.errors import BrokenInvariant
+from sim.rules import liveness
+from sim.rules.rules import Violation
+from sim.seeds.coverage import Coverage
+from sim.seeds.faults import Faults
+from sim.world.clock import Livelock
+from sim.world.world import World
 
 
 @dataclass(slots=True)
 class Result:
-    """What came of one seed."""
+    """The result of one seed."""
 
     seed: int
     failure: str
-    """What went wrong; empty when nothing did."""
+    """The failure; empty when there was none."""
     rule: str
     """The rule that was broken."""
     steps: int
@@ -33,7 +33,7 @@ class Result:
     virtual_ms: int
     digest: str
     options: Faults
-    """What the seed drew, and what was set instead."""
+    """The options that the seed drew, and those that replaced them."""
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)
     trace: list[str] = field(default_factory=list)
 
@@ -92,7 +92,7 @@ def run_seeds(
 
 @dataclass(slots=True)
 class Summary:
-    """What came of many seeds."""
+    """The results of many seeds."""
 
     seeds: int = 0
     steps: int = 0
@@ -102,7 +102,7 @@ class Summary:
     _began_s: float = field(default_factory=time.perf_counter)
 
     def add(self, result: Result) -> None:
-        """Take the result of one seed."""
+        """Add the result of one seed."""
         self.seeds += 1
         self.steps += result.steps
         self.virtual_ms += result.virtual_ms
@@ -111,5 +111,5 @@ class Summary:
             self.failures.append(result)
 
     def elapsed_s(self) -> float:
-        """Return how long it has taken so far."""
+        """Return the time so far."""
         return time.perf_counter() - self._began_s

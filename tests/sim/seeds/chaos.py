@@ -1,4 +1,4 @@
-"""Does to the world what the knobs of the seed allow, at random instants, until faults stop."""
+"""Injects the faults that the seed's options allow, at random instants, until faults stop."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from rallypoint.agent.core import inputs
-from sim.faults import Fault
-from sim.scenario import DRAIN_MS_MAX
-from sim.server import PULSE_MS
+from sim.seeds.faults import Fault
+from sim.seeds.scenario import DRAIN_MS_MAX
+from sim.world.server import PULSE_MS
 
 if TYPE_CHECKING:
-    from sim.node import Agent, Host
-    from sim.world import World
+    from sim.world.node import Agent, Host
+    from sim.world.world import World
 
 FREEZE_MS_MAX = 9_000
 """Longer than a lease."""
@@ -20,11 +20,11 @@ PARTITION_MS_MAX = 12_000
 DOWN_MS_MAX = 4_000
 """How long a coordinator is away."""
 STALL_MS_MAX = 12_000
-"""Long enough for every agent to give its stream up."""
+"""Long enough for every agent to give up its stream."""
 TAKEOVER_MS = 4_000
-"""After this a new coordinator has adopted what it could: its window, and somewhat more."""
+"""After this a new coordinator has adopted what it can: its window and a margin."""
 BRIEF_BREAK_MS = 2_000
-"""After this a stream that came back at once is forgotten."""
+"""After this a stream that reconnected at once counts as undisturbed."""
 SIGTERM = 15
 
 
@@ -93,7 +93,7 @@ class Chaos:
             self._harm(kind, agent)
 
     def _harm(self, kind: Fault, agent: Agent) -> None:
-        """Do to an agent what its job has to notice, or may."""
+        """Disturb an agent in a way that its job must or may notice."""
         world, rng = self.world, self.world.rng
         match kind:
             case Fault.KILL_AGENT | Fault.POWER_OFF:
@@ -116,7 +116,7 @@ class Chaos:
                 raise AssertionError(kind)
 
     def _sever(self, agent: Agent) -> None:
-        """Break a stream; the agent is back before anybody misses it if it notices at once."""
+        """Break a stream; an agent that notices at once reconnects before it is missed."""
         world, stream, server = self.world, agent.link.stream, self.world.server
         noticed = (None, 0, 50, 600, 3_000)
         server_ms, agent_ms = world.rng.choice(noticed), world.rng.choice(noticed)

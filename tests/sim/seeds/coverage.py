@@ -1,4 +1,4 @@
-"""Which rows of the cores' tables the seeds have taken: what no seed reaches is not tested.
+"""Which rows of the cores' tables the seeds reach: a row that no seed reaches is not tested.
 
 `EXPECTED` is made from the enums and inputs of the cores themselves: a new refusal, reason, stage
 or input is a new row without a line here, and `make simulate` names it until some seed takes it.
@@ -13,37 +13,42 @@ What else a new feature has to add:
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
+from functools import cache
+from itertools import pairwise
 from typing import get_args
 
 from rallypoint.agent.core import inputs as agent_inputs
-from rallypoint.agent.core.model import AgentState, Stage
-from rallypoint.server.core.deadlines import DeadlineKind
-from rallypoint.server.core.effects import (
-    Desired,
-    JobChanged,
+from rallypoint.agent.core.held_round import NEXT_STAGES, Stage
+from rallypoint.agent.core.state import AgentState
+from rallypoint.server.core.messages.effects import JobChanged, Send
+from rallypoint.server.core.messages.inputs import (
+    Hello,
+    Input,
+    JobBroken,
+    Request,
+    Stalled,
+    TimePassed,
+)
+from rallypoint.server.core.messages.records import (
     Record,
-    RefusalKind,
     RoundSealed,
     RoundSettled,
     RoundStopped,
     RunClosed,
-    Send,
 )
-from rallypoint.server.core.inputs import Hello, Input, JobBroken, Request, Stalled, TimePassed
-from rallypoint.server.core.model import (
-    Consequence,
-    JobId,
-    Outcome,
-    Phase,
-    RoundReason,
-    Verdict,
-    VerdictCause,
-    WaitKind,
-)
-from rallypoint.server.core.state import State
+from rallypoint.server.core.messages.refusals import RefusalKind
+from rallypoint.server.core.model.desired import Desired
+from rallypoint.server.core.model.ids import JobId
+from rallypoint.server.core.model.job import WaitKind
+from rallypoint.server.core.model.phase import Outcome, Phase
+from rallypoint.server.core.model.round import RoundReason
+from rallypoint.server.core.model.verdict import Consequence, Verdict, VerdictCause
+from rallypoint.server.core.rounds.phases import TRANSITIONS
+from rallypoint.server.core.state.deadlines import DeadlineKind
+from rallypoint.server.core.state.state import State
 from rallypoint.server.core.step import Transition
 
 Row = tuple[str, str]
@@ -67,47 +72,31 @@ def _rows(table: str, kinds: Iterable[Enum]) -> Iterator[Row]:
 EVERY: tuple[Row, ...] = (
     *_edges(
         "phase",
-        ("none", "forming"),
-        ("forming", "running"),
-        ("forming", "closed"),
-        ("running", "stopping"),
-        ("running", "forming"),
-        ("running", "running"),
-        ("running", "closed"),
-        ("stopping", "forming"),
-        ("stopping", "running"),
-        ("stopping", "closed"),
+        *((before.value, after.value) for (before, _), after in TRANSITIONS.items()),
+        ("none", "forming"),  # a job's first run, and below a later one
         ("closed", "forming"),
+        ("running", "forming"),  # several transitions in one step
+        ("running", "running"),
+        ("stopping", "running"),
     ),
-    *_edges(
-        "stage",
-        ("starting", "running"),
-        ("starting", "failed"),
-        ("starting", "stopping"),
-        ("running", "succeeded"),
-        ("running", "failed"),
-        ("running", "stopping"),
-        ("succeeded", "sweeping"),
-        ("failed", "stopping"),
-        ("failed", "sweeping"),
-        ("stopping", "sweeping"),
-        ("sweeping", "blocked"),
-        ("sweeping", "clean"),
-        ("blocked", "clean"),
+    *(
+        ("stage", f"{before.value} -> {after.value}")
+        for before, following in NEXT_STAGES.items()
+        for after in following
     ),
     *(
         ("event", name)
         for name in (
             "round_adopted",
-            "round_incomplete",
+            "round_found_incomplete",
             "round_started",
             "node_resumed",
-            "node_drains",
+            "drain_started",
             "node_quarantined",
             "quarantine_ended",
             "node_cordoned",
             "node_uncordoned",
-            "fence_fell",
+            "fence_enforced",
             "culprit_awaited",
         )
     ),
@@ -151,7 +140,6 @@ UNREACHABLE: dict[Row, str] = {
     ("settled", "closed"): _NOT_A_STOP,
     ("consequence", "undecided"): "a provisional verdict, never journalled",
     ("verdict", "internal"): "needs a broken invariant: that fails the seed",
-    ("outcome", "cancelled"): "nothing cancels a run yet",
     ("refusal", "stale epoch"): "an agent reports only after a Welcome, with its epoch",
     ("refusal", "foreign round"): "needs a coordinator with a durable journal",
     ("refusal", "sequence gap"): "an agent skips no report: streams keep their order",
@@ -194,7 +182,7 @@ UNREACHABLE: dict[Row, str] = {
         " ".join(name for name in AGENT_INPUTS if not name.startswith(("Port", "Swe"))),
     ),
 }
-"""Rows that no seed can take, and why."""
+"""Rows that no seed can reach, and why."""
 
 EXPECTED: tuple[Row, ...] = tuple(row for row in EVERY if row not in UNREACHABLE)
 
@@ -206,15 +194,15 @@ class Coverage:
         self.counts: Counter[tuple[str, str]] = Counter()
 
     def coordinator_stepped(
-        self, before: Mapping[JobId, Phase], said: Input, transition: Transition, state: State
+        self, before: Mapping[JobId, Phase], input: Input, transition: Transition, state: State
     ) -> None:
         """Count what a step of the coordinator did."""
         counts = self.counts
-        name = type(said).__name__
+        name = type(input).__name__
         counts["input", name] += 1
-        job_id = _subject(said, transition, state)
+        job_id = _subject(input, transition, state)
         counts["job", f"{_name(before.get(job_id))} x {name}"] += 1
-        if isinstance(said, TimePassed) and transition.delta.deadlines:
+        if isinstance(input, TimePassed) and transition.delta.deadlines:
             kind, _ = next(iter(transition.delta.deadlines))  # the one that has expired is dropped
             counts["expired", kind.name.lower()] += 1
         if transition.refusal is not None:
@@ -252,7 +240,7 @@ class Coverage:
     def _count_phases(
         self, before: Mapping[JobId, Phase], transition: Transition, state: State
     ) -> None:
-        """Count changes of phase; a round that follows at once is one from a phase to itself."""
+        """Count changes of phase; a round that follows at once changes a phase to itself."""
         sealed = {record.job_id for record in transition.records if isinstance(record, RoundSealed)}
         for job_id in transition.jobs:
             job = state.jobs.get(job_id)
@@ -261,18 +249,17 @@ class Coverage:
                 self.counts["phase", f"{_name(was)} -> {_name(now)}"] += 1
 
     def agent_stepped(
-        self, before: AgentState, said: agent_inputs.Input, after: AgentState
+        self, before: AgentState, input: agent_inputs.Input, after: AgentState
     ) -> None:
         """Count what a step of an agent did."""
         stage = NO_ROUND if before.held is None else before.held.stage.value
-        self.counts["agent", f"{stage} x {type(said).__name__}"] += 1
+        self.counts["agent", f"{stage} x {type(input).__name__}"] += 1
         if before.held is not None and after.held is not None:
-            if before.held.stage is not after.held.stage:
-                edge = f"{before.held.stage.value} -> {after.held.stage.value}"
+            for edge in _path(before.held.stage, after.held.stage):
                 self.counts["stage", edge] += 1
 
     def waited(self, kind: WaitKind) -> None:
-        """Count what a job was found to wait for."""
+        """Count what a job waits for."""
         self.counts["wait", kind.value] += 1
 
     def missing(self) -> list[Row]:
@@ -280,19 +267,31 @@ class Coverage:
         return [key for key in EXPECTED if not self.counts[key]]
 
 
+@cache
+def _path(before: Stage, after: Stage) -> tuple[str, ...]:
+    """Return the edges of the shortest legal way between two stages; a step may enter several."""
+    ways: deque[tuple[Stage, ...]] = deque([(before,)])
+    while ways:
+        way = ways.popleft()
+        if way[-1] is after:
+            return tuple(f"{one.value} -> {next.value}" for one, next in pairwise(way))
+        ways.extend((*way, stage) for stage in NEXT_STAGES[way[-1]])
+    raise AssertionError(f"{after.value} cannot follow {before.value}")
+
+
 def _name(phase: Phase | None) -> str:
     return "none" if phase is None else phase.value
 
 
-def _subject(said: Input, transition: Transition, state: State) -> JobId:
-    """Return the job that an input is about; none for what an unknown session says."""
-    if isinstance(said, Hello):
-        return said.identity.job_id
-    if isinstance(said, JobBroken | Request):
-        return said.job_id
-    if isinstance(said, TimePassed | Stalled):
+def _subject(input: Input, transition: Transition, state: State) -> JobId:
+    """Return the job that an input is about; none for an input of an unknown session."""
+    if isinstance(input, Hello):
+        return input.identity.job_id
+    if isinstance(input, JobBroken | Request):
+        return input.job_id
+    if isinstance(input, TimePassed | Stalled):
         return transition.jobs[0] if transition.jobs else JobId("")
-    node = state.nodes.get(said.sender.session)
+    node = state.nodes.get(input.sender.session)
     if node is not None:
         return node.job_id
     return transition.jobs[0] if transition.jobs else JobId("")

@@ -1,12 +1,12 @@
-"""What goes wrong in one seed, and how often, and what its jobs use: a swarm.
+"""The faults of one seed, their rates, and the features that its jobs use: swarm testing.
 
 Every seed turns each kind of fault and each feature on or off by itself and draws its own rates, so
-that rare combinations get seeds of their own, and what one fault hides another seed shows: Groce,
-Zhang, Eide, Chen and Regehr, "Swarm Testing", ISSTA 2012. `Faults` are all the options of a seed;
-`changed` sets some of them by name, as `run.py --option` does.
+that rare combinations get separate seeds, and one seed shows a bug that a fault hides in another:
+Groce, Zhang, Eide, Chen and Regehr, "Swarm Testing", ISSTA 2012. `Faults` are all the options of a
+seed; `changed` sets some of them by name, as `run.py --option` does.
 
 One seed in eight has no fault but crashes of the coordinator's process, or stalls of it: there
-every running round has to be adopted, or to go on.
+every running round has to be adopted or to continue.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ class Fault(Enum):
     """What can be done to the world at an instant."""
 
     KILL_AGENT = "kill agent"  # SIGKILL: its processes die with it, its sockets are reset
-    POWER_OFF = "power off"  # the node falls silent: no reset reaches anybody
+    POWER_OFF = "power off"  # the node vanishes: no stream is reset
     FREEZE_AGENT = "freeze agent"  # SIGSTOP for a while; its workers run on
     PARTITION = "partition"  # nothing passes between a node and the coordinator for a while
     SEVER = "sever"  # one stream breaks; each side learns of it now, later or never
     TERMINATE = "terminate"  # SIGTERM to the agent, sometimes a second one
-    DRAIN = "drain"  # an operator asks a node to leave
+    DRAIN = "drain"  # an operator drains a node
     LOSE_HELPER = "lose helper"  # the helper process dies, and the workers with it
-    START_AGENT = "start agent"  # another node comes
-    CORDON = "cordon"  # an operator sets a node aside
-    UNCORDON = "uncordon"  # and takes that back
+    START_AGENT = "start agent"  # another node joins
+    CORDON = "cordon"  # an operator cordons a node
+    UNCORDON = "uncordon"  # and uncordons it
     CRASH = "crash coordinator"  # kill -9 of its process: every stream is reset
     BLACKOUT = "blackout"  # the coordinator's host dies: no stream is reset
     STALL = "stall coordinator"  # SIGSTOP for a while
@@ -47,18 +47,18 @@ class Feature(Enum):
     LAUNCH_ID = "launch id"
     NO_GROWTH = "no growth"
     LATE_NODES = "late nodes"
-    DOOMED = "doomed"  # every round dies young
+    DOOMED = "doomed"  # every round fails early
     DRAIN_TIME = "drain time"  # a SIGTERM to an agent leaves its workers time
     EXIT_CODES = "exit codes"  # a code that ends the run
-    QUARANTINE = "quarantine"  # nodes that fail are set aside
-    FENCE = "fence"  # workers that nobody hears of kill themselves
-    OWN_LEASE = "own lease"  # heartbeats and leases that the job has asked for
+    QUARANTINE = "quarantine"  # nodes that fail repeatedly are quarantined
+    FENCE = "fence"  # an agent without an answer kills its workers
+    OWN_LEASE = "own lease"  # heartbeat interval and lease that the job chooses
     WORK_ENDS = "work ends"  # workers end by themselves, before faults stop
 
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """The knobs of one seed. Probabilities are per cent of the occasions; 0 is off."""
+    """The options of one seed. Probabilities are percentages; 0 is off."""
 
     kinds: tuple[Fault, ...]
     """What may be injected; all equally likely."""
@@ -69,7 +69,7 @@ class Faults:
     delay_ms_max: int
     """Longest usual delay of a message."""
     slow_percent: int
-    """Messages that take much longer; what follows them on the stream waits."""
+    """Messages that take much longer; later ones on the stream wait for them."""
     slow_ms_max: int
     repeat_percent: int
     """Reconnects after which old messages of the former connection arrive again."""
@@ -79,15 +79,15 @@ class Faults:
     cannot_start_percent: int
     ignores_term_percent: int
     graceful_percent: int
-    """Workers that end with 0 when they get TERM."""
+    """Workers that exit with 0 on SIGTERM."""
     collateral_percent: int
     """Workers that fail when a peer of their round dies; the others hang."""
     victim_percent: int
-    """Those that fail so and blame their connection."""
+    """Of these, the workers that blame their connection."""
     blocked_percent: int
     """Workers that outlive SIGKILL for a while."""
     return_percent: int
-    """Agents that are started again after they are gone, with a new incarnation."""
+    """Agents that are started again after their end, with a new incarnation."""
     clock_back_percent: int
     """Coordinators that start with a clock behind their predecessor's."""
     features: tuple[Feature, ...] = ()
@@ -100,7 +100,7 @@ class Faults:
 
 
 def draw_faults(rng: Random) -> Faults:
-    """Return the knobs of one seed."""
+    """Return the options of one seed."""
     features = tuple(feature for feature in Feature if rng.random() < 0.5)
     if rng.random() < 0.125:
         return replace(_only_crashes(rng), features=features)
@@ -131,7 +131,7 @@ def draw_faults(rng: Random) -> Faults:
 
 
 def changed(faults: Faults, options: Mapping[str, str]) -> Faults:
-    """Return the same knobs with some of them set, by field: numbers, or names with commas.
+    """Return the same options with some of them set, by field: numbers, or names with commas.
 
     Kinds and features go by the names of their members, in any case: `kinds=crash,partition`.
 
@@ -183,7 +183,7 @@ def _only_crashes(rng: Random) -> Faults:
 
 
 def calm(faults: Faults) -> Faults:
-    """Return the same knobs with everything that could still go wrong turned off.
+    """Return the same options with every fault turned off.
 
     What workers do on TERM and when a peer dies stays: these are consequences, not faults.
     """

@@ -1,13 +1,17 @@
-"""Who takes part in one seed: jobs, their specs, and the nodes that come for them."""
+"""The jobs of one seed, their specifications, and their nodes."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from random import Random
 
-from rallypoint.server.core.model import JobId, JobSpec
-from rallypoint.server.core.timing import BEATS_PER_LEASE, LEASE_MS_MIN, Timing
-from sim.faults import Faults, Feature
+from msgspec.structs import replace
+
+from rallypoint.base.limits import BEATS_PER_LEASE, LEASE_MS_MIN
+from rallypoint.server.core.model.ids import JobId
+from rallypoint.server.core.model.spec import JobSpec
+from rallypoint.server.core.model.timing import Timing
+from sim.seeds.faults import Faults, Feature
 
 DRAIN_MS_MAX = 8_000
 
@@ -19,7 +23,7 @@ class NodePlan:
     job_id: JobId
     name: str
     explicit: bool
-    """The name was given, so it may not be changed to a free one."""
+    """The name was given: the coordinator may not change it."""
     address: str
     workers: int
     role: str
@@ -29,9 +33,9 @@ class NodePlan:
     launch_id: str
     coordinator_timeout_ms: int
     drain_ms: int
-    """How long its workers go on after a SIGTERM to the agent."""
+    """How long its workers run after a SIGTERM to the agent."""
     starts_ms: int
-    """When its first agent starts; later than the end of the faults: only if a fault does it."""
+    """When its first agent starts; after the end of the faults: only if a fault starts it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +47,7 @@ class JobPlan:
     work_ms: int | None
     """How long workers work once all of their round run; None: until the faults are over."""
     is_doomed: bool
-    """Every round dies young and in the same way, until faults stop."""
+    """Every round fails early and in the same way, until faults stop."""
     nodes: tuple[NodePlan, ...]
 
 
@@ -71,7 +75,7 @@ def _draw_job(rng: Random, number: int, options: Faults) -> JobPlan:
         settle_ms=rng.choice((0, 300, 1_500)),
         grow_after_ms=rng.choice((200, 1_500)),
         grow=not uses(Feature.NO_GROWTH, 0.4),
-        grace_ms=rng.choice((200, 1_000, 3_000)),
+        shutdown_timeout_ms=rng.choice((200, 1_000, 3_000)),
         restart_backoff_ms=rng.choice((0, 100)),
         quarantine_after=0,
     )
@@ -94,7 +98,7 @@ def _draw_job(rng: Random, number: int, options: Faults) -> JobPlan:
     if uses(Feature.FENCE, 0.8):
         beyond_ms = BEATS_PER_LEASE * Timing().compute_heartbeat_ms(spec, sessions=0)
         beyond_ms = max(beyond_ms, rng.choice((3_000, 3_000, 3_000, 9_000)))
-        spec = replace(spec, fence_ms=spec.grace_ms + beyond_ms)
+        spec = replace(spec, fence_ms=spec.shutdown_timeout_ms + beyond_ms)
     nodes = rng.randint(low, min(high + 2, options.nodes_max))
     is_unequal = uses(Feature.UNEQUAL_NODES, 0.8)
     workers = rng.randint(1, options.workers_max)

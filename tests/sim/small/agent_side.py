@@ -1,4 +1,4 @@
-"""What comes of a move in a small world: the agents' real core, and the shell around it.
+"""The agents' side of a small world: their real core, and the shell around it.
 
 The shell is that of `link.py`, `node.py` and `processes.py` without time: what a process does about
 something, it does at once.
@@ -9,166 +9,28 @@ from __future__ import annotations
 from collections import deque
 from typing import assert_never
 
+from rallypoint.agent.core import effects as agent_effects
 from rallypoint.agent.core import inputs as agent_inputs
 from rallypoint.agent.core import step as agent_core
-from rallypoint.agent.core.model import AgentState
-from rallypoint.server.core import effects as fx
-from rallypoint.server.core import inputs
-from rallypoint.server.core.deadlines import DeadlineKind
-from rallypoint.server.core.model import NodeName, SessionId
-from rallypoint.server.core.node import Identity
-from sim.choices import Kind, Move, due, fence_due_ms
-from sim.ghosts import Arena, Ghosts, process_view
-from sim.messages import Down, Hangup, claim_of, desired_of, notices_of, ready_of, report_of
-from sim.scenario import NodePlan
-from sim.server_side import ServerSide
-from sim.small import JOB_ID, Bounds, Mishap, Site, Small, Stream, Worker
+from rallypoint.agent.core.state import AgentState
+from rallypoint.server.core.messages import inputs
+from rallypoint.server.core.model.desired import Desired, DesiredFinished
+from rallypoint.server.core.model.ids import NodeName, SessionId
+from rallypoint.server.core.model.node import Identity
+from sim.small.ghosts import process_view
+from sim.small.server_side import ServerSide
+from sim.small.small import Site, Stream, Worker
+from sim.world.messages import Down, Hangup, desired_of, held_of, notices_of, ready_of, report_of
 
 FIRST_PORT = 20_000
 FAREWELL_MS = 1_000
-COORDINATOR_TIMEOUT_MS = 10_000
 RETRY_MS = 1_000
-"""Between attempts to connect; after a connection that was welcome there is no pause."""
-SIGTERM, SIGKILL, SIGUSR1 = 15, 9, 10
-DRAIN_MS = 2_000
-"""What an operator who asks a node to leave gives it."""
+"""Pause between attempts to connect; after a Welcome there is none."""
+SIGKILL, SIGUSR1 = 9, 10
 
 
-def begin(bounds: Bounds, arena: Arena, ghosts: Ghosts) -> Small:
-    """Return the beginning: a coordinator, and agents that have not connected yet."""
-    empty = Small(0, (), (), None, 0, bounds.faults)
-    play = Play(empty, arena, ghosts)
-    play.serve()
-    for number in range(bounds.nodes):
-        play.sites.append(Site(NodeName(arena.plans[number].name), None, may_start=True))
-        if number < bounds.nodes - bounds.late:
-            play.start_agent(number)
-    return play.end()
-
-
-def plans_of(bounds: Bounds) -> tuple[NodePlan, ...]:
-    """Return the nodes that take part."""
-    return tuple(
-        NodePlan(
-            job_id=JOB_ID,
-            name=f"n{number}",
-            explicit=True,
-            address=f"10.0.0.{number + 1}",
-            workers=bounds.workers[min(number, len(bounds.workers) - 1)],
-            role="default",
-            node_rank=None,
-            spec=bounds.spec(),
-            launch_id="",
-            coordinator_timeout_ms=COORDINATOR_TIMEOUT_MS,
-            drain_ms=bounds.drain_ms,
-            starts_ms=0,
-        )
-        for number in range(bounds.nodes)
-    )
-
-
-class Play(ServerSide):
-    """One move in the making."""
-
-    def make(self, move: Move) -> None:  # noqa: C901  # one flat case per kind
-        """Let a move happen."""
-        number, place = move.site, move.place
-        if isinstance(move.what, Mishap):
-            self.faults -= 1
-            self._mishap(move.what, number, place)
-            return
-        match move.what:
-            case Kind.UP:
-                stream = self.streams[place]
-                self.streams[place] = stream._replace(up=stream.up[1:])
-                self._arrive_up(place, stream.up[0])
-            case Kind.DOWN:
-                stream = self.streams[place]
-                self.streams[place] = stream._replace(down=stream.down[1:])
-                self._arrive_down(place, stream.down[0])
-            case Kind.ANSWER:
-                said = self.sites[number].said
-                self._put(number, said=said[:place] + said[place + 1 :])
-                self._post(number, said[place])
-            case Kind.SWEEP:
-                self._finish_sweep(number)
-            case Kind.CONNECT:
-                self._connect(number)
-            case Kind.START:
-                self.start_agent(number)
-            case Kind.SERVE:
-                self.serve()
-            case Kind.TIME:
-                self._pass_time()
-            case Kind.DONE:
-                self._end_worker(number, place, 0, None)
-            case Kind.OBEY:
-                self._end_worker(number, place, None, SIGTERM)
-            case _:
-                assert_never(move.what)
-
-    def _mishap(self, what: Mishap, number: int, place: int) -> None:  # noqa: C901  # one flat case each
-        match what:
-            case Mishap.SEVER:
-                self._set(place, up=(Hangup(),), down=(Hangup(),))
-            case Mishap.DROP:
-                self._let_go(place)
-                self._post(number, agent_inputs.Disconnected())
-            case Mishap.SKIP:
-                first, second, *rest = self.streams[place].down
-                assert isinstance(first, Down)
-                self._set(place, down=(second, *rest))
-            case Mishap.SILENCE if self.arena.plans[number].spec.fence_ms:
-                self._fall_silent(number)
-            case Mishap.SILENCE:
-                self._expire((DeadlineKind.LEASE, self.sites[number].session))
-            case Mishap.EARLY:
-                self._pass_time()
-            case Mishap.FAIL:
-                self._end_worker(number, place, 1, None)
-            case Mishap.KILL:
-                self._end_worker(number, place, None, SIGKILL)
-            case Mishap.NO_START:
-                self._do_not_start(number)
-            case Mishap.DRAIN:
-                self._put(number, was_asked=True)
-                self._step(inputs.DrainNode(JOB_ID, self.sites[number].name, DRAIN_MS, "repair"))
-            case Mishap.TERMINATE:
-                self._put(number, was_terminated=True)
-                self._post(number, agent_inputs.SignalReceived(SIGTERM))
-            case Mishap.CRASH_AGENT:
-                self._put(number, may_start=True)
-                self._be_gone(number)
-            case Mishap.CRASH:
-                self._crash()
-            case _:
-                assert_never(what)
-
-    def _fall_silent(self, number: int) -> None:
-        """Let nothing pass between an agent and the coordinator, until a lease has ended."""
-        lease_ms = self._own_state().lease_ms(self.arena.plans[number].spec)
-        key = (DeadlineKind.LEASE, self.sites[number].session)
-        self._own_state().deadlines.set(key, self._journal_ms() + lease_ms)
-        place = self._held(number)
-        assert place is not None
-        until_ms = self.now_ms + lease_ms
-        self._set(place, up=(Hangup(),), down=(Hangup(),), held_until_ms=until_ms)
-
-    def _pass_time(self) -> None:
-        first = due(self._small())
-        assert first is not None
-        at_ms, number, key = first
-        fenced = number >= 0 and fence_due_ms(self._small(), number) == at_ms
-        self.now_ms = max(self.now_ms, at_ms)
-        self._confirm_heartbeats()
-        if fenced:
-            self._kill_workers(number)
-        if key is not None:
-            self._expire(key)
-        elif self.sites[number].exit_by_ms == at_ms:
-            self._exit(number)
-        elif self.sites[number].agent and self.sites[number].retry_ms != at_ms:
-            self._post(number, agent_inputs.TimePassed())
+class AgentSide(ServerSide):
+    """One move in progress: what it does to the agents and to their workers."""
 
     # --- agents ---
 
@@ -180,7 +42,7 @@ class Play(ServerSide):
             name=NodeName(plan.name),
             agent=AgentState(
                 workers=plan.workers,
-                grace_ms=plan.spec.grace_ms,
+                shutdown_timeout_ms=plan.spec.shutdown_timeout_ms,
                 drain_ms=plan.drain_ms,
                 drain_signal=SIGUSR1,
                 fence_ms=plan.spec.fence_ms,
@@ -230,7 +92,7 @@ class Play(ServerSide):
             draining=None
             if state.drain is None
             else (max(0, state.drain.until_ms - self.now_ms), state.drain.reason),
-            claim=None if held is None else claim_of(held, self.now_ms),
+            held=None if held is None else held_of(held, self.now_ms),
             ready=None if held is not None else ready_of(state.last_round, state.port),
         )
 
@@ -258,9 +120,9 @@ class Play(ServerSide):
             self._tell(number, stream.life, message.desired.desired)
             desired = desired_of(message.desired.desired)
             revision = message.desired.revision
-            self._post(number, agent_inputs.DesiredCame(message.epoch, revision, desired))
+            self._post(number, agent_inputs.DesiredReceived(message.epoch, revision, desired))
         self._take_notices(number, message)
-        # Only now: what was desired before may be long over.
+        # Only now: before, an outdated desired state could still start workers.
         agent = self.sites[number].agent
         if message.welcome is not None and agent is not None and agent.fence_ms:
             self._post(number, agent_inputs.Confirmed(self.now_ms))
@@ -271,27 +133,27 @@ class Play(ServerSide):
             return
         if message.notify is not None or (message.welcome is not None and agent.notices):
             notices = notices_of(message.notify, self.sites[number].name, self.now_ms)
-            self._post(number, agent_inputs.NoticesCame(notices))
+            self._post(number, agent_inputs.NoticesReceived(notices))
 
-    def _tell(self, number: int, life: int, desired: fx.Desired) -> None:
-        if isinstance(desired, fx.DesiredFinished):
+    def _tell(self, number: int, life: int, desired: Desired) -> None:
+        if isinstance(desired, DesiredFinished):
             self.arena.speaking_life = life
-            self.ghosts.hear("told", self.arena.host(number).agent, desired)
-            if self.sites[number].told is None and self._agent(number).ending is None:
-                self._put(number, told=desired.outcome)
+            self.ghosts.hear("outcome_received", self.arena.host(number).agent, desired)
+            if self.sites[number].outcome is None and self._agent(number).ending is None:
+                self._put(number, outcome=desired.outcome)
 
     def _let_go(self, place: int) -> None:
-        """Let an agent give its stream up; what it has sent arrives, and then word of the end."""
+        """Let an agent give up its stream; what it has sent arrives, then the end."""
         self._send_up(place, Hangup())
         self._set(place, agent_holds=False)
         number = self.streams[place].site
-        if not self.sites[number].is_welcome:  # an attempt that came to nothing is not the last
+        if not self.sites[number].is_welcome:  # a failed attempt is not the last
             self._put(number, retry_ms=self.now_ms + RETRY_MS)
         self._put(number, is_welcome=False)
 
-    def _post(self, number: int, said: agent_inputs.Input) -> None:
-        """Let an agent take an input, and what follows from it at once."""
-        pending = deque([said])
+    def _post(self, number: int, input: agent_inputs.Input) -> None:
+        """Apply an input to an agent, and what follows from it at once."""
+        pending = deque([input])
         while pending:
             before = self._agent(number)
             state, effects = agent_core.step(before, pending.popleft(), self.now_ms)
@@ -306,31 +168,31 @@ class Play(ServerSide):
             self._exit(number)
 
     def _do(  # noqa: C901  # one flat case per effect
-        self, number: int, effect: agent_inputs.Effect
+        self, number: int, effect: agent_effects.Effect
     ) -> list[agent_inputs.Input]:
-        """Carry out an effect; return what the agent hears of at once."""
+        """Carry out an effect; return the inputs that follow at once."""
         site = self.sites[number]
         match effect:
-            case agent_inputs.StartWorkers(order=order):
-                self.ghosts.hear("ordered", self.arena.host(number).agent, order)
-                for local_rank in range(order.local_world_size):
+            case agent_effects.StartWorkers(order=order):
+                self.ghosts.hear("order_received", self.arena.host(number).agent, order)
+                for local_rank in range(order.assignment.local_world_size):
                     self._spawn(number, Worker(0, site.session, order, local_rank))
-            case agent_inputs.SignalWorkers():
+            case agent_effects.SignalWorkers():
                 self._signal(number)
-            case agent_inputs.Sweep(token=token):
+            case agent_effects.Sweep(token=token):
                 self._signal(number)
                 self._put(number, sweep=token)
-            case agent_inputs.ReservePort():
+            case agent_effects.ReservePort():
                 return [self._reserved(number)]
-            case agent_inputs.TellWorkers() | agent_inputs.ForwardSignal():
+            case agent_effects.WriteNotices() | agent_effects.ForwardSignal():
                 pass  # no worker here reads notices, or handles a signal
-            case agent_inputs.FenceFell():
+            case agent_effects.LogFence():
                 pass
-            case agent_inputs.ArmFence(at_ms=at_ms):
+            case agent_effects.ArmFence(at_ms=at_ms):
                 self._put(number, fence_at_ms=at_ms)
-            case agent_inputs.SendReports():
-                pass  # they go out as soon as the agent has taken what it is taking
-            case agent_inputs.Exit(code=code):
+            case agent_effects.SendReports():
+                pass  # they are sent as soon as the agent has applied its input
+            case agent_effects.Exit(code=code):
                 self._put(number, exit_due=code, exit_by_ms=self.now_ms + FAREWELL_MS)
             case _:
                 assert_never(effect)
@@ -367,7 +229,7 @@ class Play(ServerSide):
 
     def _be_gone(self, number: int) -> None:
         """End an agent, and with it everything that it started."""
-        self._put(number, agent=None, said=(), exit_due=None, exit_by_ms=None, sweep=0)
+        self._put(number, agent=None, answers=(), exit_due=None, exit_by_ms=None, sweep=0)
         self._kill_workers(number)
         place_held = self._held(number)
         if place_held is not None:
@@ -375,9 +237,9 @@ class Play(ServerSide):
 
     # --- workers ---
 
-    def _say(self, number: int, said: agent_inputs.Input) -> None:
+    def _answer(self, number: int, answer: agent_inputs.Input) -> None:
         if self.sites[number].agent is not None:
-            self._put(number, said=(*self.sites[number].said, said))
+            self._put(number, answers=(*self.sites[number].answers, answer))
 
     def _spawn(self, number: int, worker: Worker) -> None:
         site = self.sites[number]
@@ -387,7 +249,7 @@ class Play(ServerSide):
         order = worker.order
         kept = tuple(one for one in site.workers if one.is_alive or one.order is order)
         self._put(number, pids=site.pids + 1, workers=(*kept, worker))
-        self._say(number, agent_inputs.WorkerStarted(order.number, worker.local_rank, pid))
+        self._answer(number, agent_inputs.WorkerStarted(order.number, worker.local_rank, pid))
 
     def _signal(self, number: int) -> None:
         site = self.sites[number]
@@ -399,7 +261,7 @@ class Play(ServerSide):
 
     def _finish_sweep(self, number: int) -> None:
         self._kill_workers(number)
-        self._say(number, agent_inputs.Swept(self.sites[number].sweep))
+        self._answer(number, agent_inputs.Swept(self.sites[number].sweep))
         self._put(number, sweep=0)
 
     def _kill_workers(self, number: int) -> None:
@@ -413,19 +275,19 @@ class Play(ServerSide):
         workers[place] = worker._replace(is_alive=False, exit_code=code, signal=signum)
         self._put(number, workers=tuple(workers))
         round, rank = worker.order.number, worker.local_rank
-        self._say(number, agent_inputs.WorkerEnded(round, rank, code, signum, None, ""))
+        self._answer(number, agent_inputs.WorkerEnded(round, rank, code, signum, None, ""))
 
     def _do_not_start(self, number: int) -> None:
-        """Say of a worker that it could not be started, and take it back."""
-        said, *rest = self.sites[number].said
-        assert isinstance(said, agent_inputs.WorkerStarted)
-        failed = agent_inputs.WorkerNotStarted(said.round, said.local_rank, "no such file")
-        ended = (one for one in rest if not _is_end_of(one, said))
-        workers = tuple(one for one in self.sites[number].workers if one.pid != said.pid)
-        self._put(number, said=(failed, *ended), workers=workers)
+        """Report that a worker could not be started, and remove it."""
+        answer, *rest = self.sites[number].answers
+        assert isinstance(answer, agent_inputs.WorkerStarted)
+        failed = agent_inputs.WorkerNotStarted(answer.round, answer.local_rank, "no such file")
+        ended = (one for one in rest if not _is_end_of(one, answer))
+        workers = tuple(one for one in self.sites[number].workers if one.pid != answer.pid)
+        self._put(number, answers=(failed, *ended), workers=workers)
 
 
-def _is_end_of(said: agent_inputs.Input, started: agent_inputs.WorkerStarted) -> bool:
-    if not isinstance(said, agent_inputs.WorkerEnded):
+def _is_end_of(answer: agent_inputs.Input, started: agent_inputs.WorkerStarted) -> bool:
+    if not isinstance(answer, agent_inputs.WorkerEnded):
         return False
-    return (said.round, said.local_rank) == (started.round, started.local_rank)
+    return (answer.round, answer.local_rank) == (started.round, started.local_rank)

@@ -11,15 +11,16 @@ A new mishap is a member of `Mishap`, a line here that says when it can happen, 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from enum import Enum
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from rallypoint.agent.core import inputs as agent_inputs
 from rallypoint.agent.core import step as agent_core
-from rallypoint.server.core.deadlines import DeadlineKey, DeadlineKind
-from sim.messages import Down, Hangup
-from sim.small import NEVER_MS, Bounds, Mishap, Small, is_heard
+from rallypoint.server.core.state.deadlines import DeadlineKey, DeadlineKind
+from sim.small.small import NEVER_MS, Bounds, Mishap, Small, is_heard
+from sim.world.messages import Down, Hangup
 
 
 class Kind(Enum):
@@ -27,7 +28,7 @@ class Kind(Enum):
 
     UP = "arrives up"  # the oldest message of a stream reaches the coordinator
     DOWN = "arrives down"  # the oldest message of a stream reaches the agent
-    ANSWER = "helper says"  # what the helper has said reaches its agent
+    ANSWER = "helper says"  # the oldest answer of the helper reaches its agent
     SWEEP = "is swept"  # the helper has killed what was left
     CONNECT = "connects"
     START = "agent starts"
@@ -42,9 +43,9 @@ class Move(NamedTuple):
 
     what: Kind | Mishap
     site: int = -1
-    """Whom it is about, if it is about a site."""
+    """The site, if the move is about one."""
     place: int = 0
-    """Which stream, worker, or answer."""
+    """The number of the stream, worker or answer."""
 
 
 SOON = (Kind.UP, Kind.DOWN, Kind.ANSWER, Kind.SWEEP, Kind.CONNECT, Kind.SERVE)
@@ -53,16 +54,16 @@ SOON = (Kind.UP, Kind.DOWN, Kind.ANSWER, Kind.SWEEP, Kind.CONNECT, Kind.SERVE)
 
 def moves_of(small: Small, bounds: Bounds) -> list[Move]:
     """Return everything that may happen next, in an order that depends on nothing else."""
-    found = list(_moves_on_the_way(small))
-    is_busy = any(move.what in SOON for move in found)
+    moves = list(_moves_on_the_way(small))
+    is_busy = any(move.what in SOON for move in moves)
     has_deadline = bool(due(small))
     if has_deadline and not is_busy:
-        found.append(Move(Kind.TIME))
-    found += _moves_of_workers(small)
+        moves.append(Move(Kind.TIME))
+    moves += _moves_of_workers(small)
     if small.faults > 0:
         possible = _mishaps(small, bounds, can_be_early=is_busy and has_deadline)
-        found += (move for move in possible if move.what in bounds.kinds)
-    return found
+        moves += (move for move in possible if move.what in bounds.kinds)
+    return moves
 
 
 def _moves_on_the_way(small: Small) -> Iterator[Move]:
@@ -85,14 +86,14 @@ def _moves_of_site(small: Small, number: int) -> Iterator[Move]:
     if site.agent is None and site.may_start:
         yield Move(Kind.START, number)
     if site.agent is not None:
-        if site.said:
+        if site.answers:
             yield Move(Kind.ANSWER, number)
-            # Word of an exit waits for the rest of standard error, and may be overtaken.
+            # The report of an exit waits for the rest of standard error, so others may overtake it.
             later = next(
                 (
                     place
-                    for place, said in enumerate(site.said)
-                    if not isinstance(said, agent_inputs.WorkerEnded)
+                    for place, answer in enumerate(site.answers)
+                    if not isinstance(answer, agent_inputs.WorkerEnded)
                 ),
                 0,
             )
@@ -148,12 +149,12 @@ def _mishaps_of_site(small: Small, bounds: Bounds, number: int) -> Iterator[Move
             yield Move(Mishap.TERMINATE, number)
             if node is not None and node.drain is None:
                 yield Move(Mishap.DRAIN, number)
-        if site.said and isinstance(site.said[0], agent_inputs.WorkerStarted):
+        if site.answers and isinstance(site.answers[0], agent_inputs.WorkerStarted):
             yield Move(Mishap.NO_START, number)
 
 
 def _is_replaced(first: Down | Hangup, second: Down | Hangup) -> bool:
-    """Return whether an order would not have been sent had the next one come a little earlier."""
+    """Return whether the next order, a little earlier, would have replaced this one."""
     if isinstance(first, Hangup) or isinstance(second, Hangup):
         return False
     is_order = first.desired is not None and first.welcome is None
@@ -166,7 +167,7 @@ def is_ended(messages: tuple[object, ...]) -> bool:
 
 
 def _is_trying(small: Small, number: int) -> bool:
-    """Return whether an agent wants a connection, and there is somebody to connect to."""
+    """Return whether an agent wants a connection and a coordinator accepts it."""
     site = small.sites[number]
     if small.coordinator is None or site.agent is None or site.is_closed:
         return False
@@ -174,7 +175,7 @@ def _is_trying(small: Small, number: int) -> bool:
 
 
 def fence_due_ms(small: Small, number: int) -> int | None:
-    """Return when a site's helper kills what runs there because nobody hears of it, or None."""
+    """Return when the fence makes a site's helper kill everything there, or None."""
     site = small.sites[number]
     if site.agent is None or is_heard(small, number):
         return None
@@ -185,17 +186,17 @@ def fence_due_ms(small: Small, number: int) -> int | None:
 
 def due(small: Small) -> tuple[int, int, DeadlineKey | None] | None:
     """Return the earliest deadline: when, whose (-1: the coordinator's), and its key."""
-    found: list[tuple[int, int, DeadlineKey | None]] = []
+    due_times: list[tuple[int, int, DeadlineKey | None]] = []
     if small.coordinator is not None:
         first = small.coordinator.state.deadlines.first()
         if first is not None and first[0] < NEVER_MS and first[1][0] is not DeadlineKind.FORGET:
-            found.append((small.coordinator.began_ms + first[0], -1, first[1]))
+            due_times.append((small.coordinator.began_ms + first[0], -1, first[1]))
     for stream in small.streams:
         if stream.held_until_ms > small.now_ms:
-            found.append((stream.held_until_ms, stream.site, None))
+            due_times.append((stream.held_until_ms, stream.site, None))
     for number in range(len(small.sites)):
-        found += ((at_ms, number, None) for at_ms in _due_at_site(small, number))
-    return min(found, key=lambda one: one[:2], default=None)
+        due_times += ((at_ms, number, None) for at_ms in _due_at_site(small, number))
+    return min(due_times, key=lambda one: one[:2], default=None)
 
 
 def _due_at_site(small: Small, number: int) -> Iterator[int]:
@@ -204,7 +205,7 @@ def _due_at_site(small: Small, number: int) -> Iterator[int]:
     if agent is None:
         return
     if agent.fence_ms and is_heard(small, number):
-        agent = replace(agent, fence_ms=0)  # as heartbeats go on, its end goes on moving
+        agent = replace(agent, fence_ms=0)  # heartbeats keep moving its end
     fence_ms = fence_due_ms(small, number)
     for at_ms in (agent_core.next_deadline_ms(agent), site.exit_by_ms, fence_ms):
         if at_ms is not None:

@@ -1,4 +1,4 @@
-"""The rules of the simulation, told of a small world.
+"""Applies the rules of the simulation to a small world.
 
 A rule remembers what it has seen, so what it remembers is part of the state: `Ghosts` are the rules
 as they are after one path, and `fork` lets the path part in two. The rules ask for agents,
@@ -11,15 +11,16 @@ from copy import copy
 from types import SimpleNamespace
 from typing import Any, cast
 
-from rallypoint.server.core.model import JobId, RoundHeader
-from sim.coverage import Coverage
-from sim.messages import header_of
-from sim.rules import STEP_RULES, Checker
-from sim.rules_health import HEALTH_RULES
-from sim.rules_rounds import ROUND_RULES
-from sim.rules_runs import RUN_RULES, WorkersDoNotNotice
-from sim.scenario import NodePlan
-from sim.small import JOB_ID, Coordinator, Site, Worker
+from rallypoint.server.core.model.ids import JobId
+from rallypoint.server.core.model.round import RoundHeader
+from sim.rules.health import HEALTH_RULES
+from sim.rules.rounds import ROUND_RULES
+from sim.rules.rules import STEP_RULES, Checker
+from sim.rules.runs import RUN_RULES, WorkersDoNotNotice
+from sim.seeds.coverage import Coverage
+from sim.seeds.scenario import NodePlan
+from sim.small.small import JOB_ID, Coordinator, Site, Worker
+from sim.world.messages import header_of
 
 KINDS = tuple(
     kind
@@ -36,7 +37,7 @@ class Arena:
         self.sites: list[Site] = []
         self.coordinator: Coordinator | None = None
         self.speaking_life = 0
-        """Of the coordinator whose message is being taken."""
+        """The coordinator whose message is being applied."""
         self.was_set_back = False
         self.now_ms = 0
         """Journal time of the coordinator's latest step."""
@@ -49,7 +50,7 @@ class Arena:
 
     @property
     def drained_jobs(self) -> frozenset[JobId]:
-        """Jobs of which an operator has asked a node to leave."""
+        """Jobs in which an operator has drained a node."""
         return frozenset({JOB_ID} if any(site.was_asked for site in self.sites) else ())
 
     @property
@@ -60,13 +61,13 @@ class Arena:
     def group(self, job_id: JobId, header: RoundHeader) -> Any:
         """Return the workers of a round."""
         assert job_id == JOB_ID
-        found = [
+        processes = [
             worker
             for site in self.sites
             for worker in site.workers
             if header_of(worker.order) == header
         ]
-        return SimpleNamespace(processes=found)
+        return SimpleNamespace(processes=processes)
 
     def host(self, number: int) -> Any:
         """Return one host with its agent and processes."""
@@ -77,7 +78,7 @@ class Arena:
             host=host,
             session=site.session,
             run=site.run,
-            told=site.told,
+            outcome=site.outcome,
             was_terminated=site.was_terminated,
             exit_code=site.exit_due,
             is_gone=site.agent is None,
@@ -108,7 +109,7 @@ def process_view(host: Any, worker: Worker) -> Any:
 
 
 class Ghosts:
-    """The rules as they are after one path."""
+    """The rules with their memory after one path."""
 
     def __init__(self, arena: Arena) -> None:
         # The arena answers what these rules ask of a world.
@@ -117,7 +118,7 @@ class Ghosts:
         self._is_own = [True] * len(KINDS)
 
     def fork(self) -> Ghosts:
-        """Return rules that remember the same and go their own way from here."""
+        """Return a copy that remembers the same."""
         twin = copy(self)
         twin._checkers = list(self._checkers)
         twin._keys = list(self._keys)
@@ -129,7 +130,7 @@ class Ghosts:
         return hash(tuple(self._keys))
 
     def hear(self, happening: str, *facts: Any) -> None:
-        """Let every rule hear that listens; a broken one raises `Violation`."""
+        """Pass an event to every rule that handles it; a broken one raises `Violation`."""
         for place in _listeners(happening):
             if not self._is_own[place]:
                 self._checkers[place] = _copied(self._checkers[place])
@@ -166,7 +167,7 @@ def _copied_set(value: object) -> object:
 
 
 def _key(checker: Checker) -> int:
-    """Return a fingerprint of what a rule remembers: sets and dictionaries; all else is passing."""
+    """Return a fingerprint of a rule's memory: its sets and dictionaries."""
     return hash(
         tuple(_frozen(value) for value in vars(checker).values() if isinstance(value, dict | set))
     )

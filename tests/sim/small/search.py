@@ -1,6 +1,6 @@
-"""Visits every state of a small world within bounds, breadth first, each once.
+"""Visits every state of a small world within bounds once, breadth first.
 
-States are told apart by 64-bit fingerprints of the world and of what the rules remember (hash
+States are distinguished by 64-bit fingerprints of the world and of what the rules remember (hash
 compaction: Wolper and Leroy, "Reliable Hashing without Collision Detection", CAV 1993): with a
 million states the chance that any two share one is about 3 in 100 million. Breadth first, the path
 to a broken rule is a shortest one.
@@ -11,12 +11,12 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
-from rallypoint.server.core.invariants import BrokenInvariant
-from sim.choices import Kind, Move, moves_of
-from sim.ghosts import Arena, Ghosts
-from sim.moves import Play, begin, plans_of
-from sim.rules import Violation
-from sim.small import Bounds, Mishap, Small, key_of
+from rallypoint.server.core.model.errors import BrokenInvariant
+from sim.rules.rules import Violation
+from sim.small.choices import Kind, Move, moves_of
+from sim.small.ghosts import Arena, Ghosts
+from sim.small.moves import Play, begin, plans_of
+from sim.small.small import Bounds, Mishap, Small, key_of
 
 PRELUDE_MAX = 200
 """Moves until the first round runs, at most."""
@@ -24,10 +24,10 @@ PRELUDE_MAX = 200
 
 @dataclass(slots=True)
 class Found:
-    """What came of an exploration."""
+    """The result of an exploration."""
 
     states: int = 1
-    """Different ones."""
+    """Number of different states."""
     transitions: int = 0
     """Moves made, also those that led to a state known already."""
     depth: int = 0
@@ -37,7 +37,7 @@ class Found:
     is_whole: bool = False
     """Nothing within the depth was left out."""
     is_exhausted: bool = False
-    """There is nothing beyond that depth either."""
+    """No state lies beyond that depth either."""
     rule: str = ""
     """The rule that was broken; empty when none was."""
     failure: str = ""
@@ -123,7 +123,7 @@ class Search:
         return small, ghosts
 
     def _fail(self, rule: str, text: str, number: int, last: Move | None = None) -> None:
-        """Note which rule broke, and tell the way there once more from its beginning."""
+        """Note the broken rule, and replay the path to it from the start."""
         found = self.found
         found.rule, found.failure = rule, text
         found.states = len(self._paths)
@@ -147,8 +147,8 @@ class Search:
 def is_running(small: Small) -> bool:
     """Return whether nothing is on its way and every worker of a round runs."""
     is_still = not any(stream.up or stream.down for stream in small.streams)
-    is_said = not any(site.said for site in small.sites)
-    return is_still and is_said and all(site.workers for site in small.sites)
+    is_answered = not any(site.answers for site in small.sites)
+    return is_still and is_answered and all(site.workers for site in small.sites)
 
 
 def is_stuck(small: Small, moves: list[Move]) -> bool:
@@ -159,7 +159,7 @@ def is_stuck(small: Small, moves: list[Move]) -> bool:
 
 
 def _describe(small: Small, move: Move) -> str:
-    """Return what a move is, with the message that it is about."""
+    """Describe a move, with the message that it is about."""
     where = "" if move.site < 0 else f" n{move.site}"
     what = f"{'MISHAP ' if isinstance(move.what, Mishap) else ''}{move.what.value}{where}"
     if move.what is Kind.UP:
@@ -167,5 +167,5 @@ def _describe(small: Small, move: Move) -> str:
     if move.what is Kind.DOWN:
         return f"{what}: {small.streams[move.place].down[0]}"
     if move.what is Kind.ANSWER:
-        return f"{what}: {small.sites[move.site].said[move.place]}"
+        return f"{what}: {small.sites[move.site].answers[move.place]}"
     return what

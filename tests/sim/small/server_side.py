@@ -1,35 +1,39 @@
 """The coordinator's side of a small world: its real core, and the shell around it.
 
-The shell is that of `server.py` without time: a message is a turn of its own, what it causes is
+The shell is that of `server.py` without time: each message is a separate turn, what it causes is
 sent at once, and heartbeats go without saying.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+import dataclasses
 from typing import Any, assert_never
 
-from rallypoint.agent.core.model import AgentState
-from rallypoint.server.core import effects as fx
-from rallypoint.server.core import inputs
+from msgspec.structs import replace
+
+from rallypoint.agent.core.state import AgentState
 from rallypoint.server.core import step as core
-from rallypoint.server.core.deadlines import DeadlineKey, DeadlineKind
 from rallypoint.server.core.invariants import check_job, check_touched
-from rallypoint.server.core.model import SessionId
-from rallypoint.server.core.replay import memory_of, replay, snapshot
-from rallypoint.server.core.state import State, Timing, apply
-from sim.choices import is_ended
-from sim.ghosts import Arena, Ghosts, server_view
-from sim.messages import Down, Hangup
-from sim.server import DISMISSALS
-from sim.small import NEVER_MS, Coordinator, Small, Stream, copied, is_heard, state_key
+from rallypoint.server.core.messages import effects as fx
+from rallypoint.server.core.messages import inputs
+from rallypoint.server.core.messages.records import EpochRaised
+from rallypoint.server.core.model.ids import SessionId
+from rallypoint.server.core.model.timing import Timing
+from rallypoint.server.core.reads.replay import memory_of, replay, snapshot
+from rallypoint.server.core.state.deadlines import DeadlineKey, DeadlineKind
+from rallypoint.server.core.state.state import State, apply
+from sim.small.choices import is_ended
+from sim.small.ghosts import Arena, Ghosts, server_view
+from sim.small.small import NEVER_MS, Coordinator, Small, Stream, copied, is_heard, state_key
+from sim.world.messages import Down, Hangup
+from sim.world.server import DISMISSALS
 
 FIRST_EPOCH = 1_000_000
 TIMING = Timing()
 
 
 class ServerSide:
-    """One move in the making: lists where `Small` has tuples."""
+    """One move in progress: lists where `Small` has tuples."""
 
     def __init__(self, small: Small, arena: Arena, ghosts: Ghosts) -> None:
         self.now_ms = small.now_ms
@@ -57,7 +61,7 @@ class ServerSide:
         return self._small()
 
     def _confirm_heartbeats(self) -> None:
-        """Let every agent that is heard know that it is heard now."""
+        """Confirm to every reachable agent that its heartbeats arrive now."""
         small = self._small()
         for number, site in enumerate(self.sites):
             if site.agent is not None and site.agent.fence_ms and is_heard(small, number):
@@ -95,7 +99,7 @@ class ServerSide:
             self._set(place, down=(*self.streams[place].down, message))
 
     def _tidy(self) -> None:
-        """Forget what nobody will hear of any more."""
+        """Forget what can no longer matter."""
         server, kept = self.coordinator, []
         for stream in self.streams:
             if not stream.agent_holds:
@@ -108,7 +112,7 @@ class ServerSide:
         self.streams = sorted(kept, key=lambda one: (one.site, one.session, one.connection))
 
     def _is_replaced(self, stream: Stream) -> bool:
-        """Return whether a newer connection of the session was taken: older ones bring news."""
+        """Return whether a newer connection of the session was accepted."""
         assert self.coordinator is not None
         node = self.coordinator.state.nodes.get(stream.session)
         return node is not None and node.connection > stream.connection
@@ -120,16 +124,16 @@ class ServerSide:
         self.lives += 1
         epoch = FIRST_EPOCH + self.now_ms + self.lives
         state = State(f"{self.lives:032x}", epoch, first_epoch=epoch, timing=TIMING)
-        state.is_blind = True
+        state.has_unknown_past = True
         state.window_until_ms = TIMING.window_ms
         state.deadlines.set((DeadlineKind.WINDOW, ""), state.window_until_ms)
-        memory = replay((fx.EpochRaised(epoch),))
+        memory = replay((EpochRaised(epoch),))
         self._state = state
         self.coordinator = Coordinator(self.lives, state, memory, 0, self.now_ms)
         self.arena.coordinator = self.coordinator
 
     def _crash(self) -> None:
-        """Kill the coordinator: what it has sent arrives, and then a reset."""
+        """Kill the coordinator: what it has sent arrives, then a reset."""
         assert self.coordinator is not None
         for place, stream in enumerate(self.streams):
             if stream.life == self.coordinator.life:
@@ -161,8 +165,8 @@ class ServerSide:
                 sender = inputs.Sender(stream.session, stream.connection, 0)
                 replaced.append(inputs.Broken(sender))
         self._step(hello)
-        for said in replaced:
-            self._step(said)
+        for input in replaced:
+            self._step(input)
 
     def _expire(self, key: DeadlineKey) -> None:
         """Let a deadline of the coordinator expire."""
@@ -179,13 +183,13 @@ class ServerSide:
             self.arena.coordinator = self.coordinator
         return self._state
 
-    def _step(self, said: inputs.Input) -> None:
+    def _step(self, input: inputs.Input) -> None:
         state = self._own_state()
         assert self.coordinator is not None
         now_ms = self.arena.now_ms = self._journal_ms()
         server = server_view(self.coordinator, now_ms)
-        self.ghosts.hear("coordinator_hears", server, said)
-        transition = core.step(state, said, now_ms)
+        self.ghosts.hear("coordinator_hears", server, input)
+        transition = core.step(state, input, now_ms)
         apply(state, transition.delta)
         for key in list(transition.delta.deadlines):
             if key[0] is DeadlineKind.LEASE and state.deadlines.get(key) is not None:
@@ -198,7 +202,7 @@ class ServerSide:
             memory = replay((*snapshot(self.coordinator.memory), *transition.records))
             self.coordinator = self.coordinator._replace(memory=memory)
             self.ghosts.hear("remembered", memory, memory_of(state))
-        self.ghosts.hear("coordinator_stepped", server, said, transition)
+        self.ghosts.hear("coordinator_stepped", server, input, transition)
         for record in transition.records:
             self.notes.append(f"records {record}")
             self.ghosts.hear("recorded", server, record)
@@ -207,7 +211,7 @@ class ServerSide:
             self._step(inputs.Broken(sender))
 
     def _carry_out(self, effect: fx.Effect) -> inputs.Sender | None:  # noqa: C901  # one flat case each
-        """Tell the streams; return who has been told that its connection ends."""
+        """Send to the streams; return the sender whose connection ends."""
         if isinstance(effect, fx.JobChanged):
             return None
         place = self._served(effect.session)
@@ -237,7 +241,7 @@ class ServerSide:
         return None
 
     def _served(self, session: SessionId) -> int | None:
-        """Return the stream on which a session is told what concerns it."""
+        """Return the stream to a session."""
         assert self.coordinator is not None
         for place, stream in enumerate(self.streams):
             if stream.session == session and stream.life == self.coordinator.life:
@@ -245,15 +249,15 @@ class ServerSide:
                     return place
         return None
 
-    def _rides(self, place: int, **said: fx.Send | fx.Notify) -> bool:
-        """Let a Welcome that was not sent yet bring this along; return whether one could."""
+    def _rides(self, place: int, **parts: fx.Send | fx.Notify) -> bool:
+        """Add this to a Welcome that was not sent yet; return whether there is one."""
         down = self.streams[place].down
         last = down[-1] if down else None
         if not isinstance(last, Down) or last.welcome is None:
             return False
-        if any(getattr(last, name) is not None for name in said):
+        if any(getattr(last, name) is not None for name in parts):
             return False
-        self._set(place, down=(*down[:-1], replace(last, **said)))  # type: ignore[arg-type]
+        self._set(place, down=(*down[:-1], dataclasses.replace(last, **parts)))  # type: ignore[arg-type]
         return True
 
     def _down(
@@ -276,7 +280,7 @@ class ServerSide:
         )
 
     def _acknowledge(self, place: int, sequence: int) -> None:
-        """Let an acknowledgement ride on what is sent last, or go with the next heartbeat."""
+        """Add an acknowledgement to the last message, or to the next heartbeat."""
         self._set(place, acknowledged=max(self.streams[place].acknowledged, sequence))
         stream = self.streams[place]
         last = stream.down[-1] if stream.down else None

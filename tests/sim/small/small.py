@@ -1,4 +1,4 @@
-"""A world small enough to look at whole: what is true of it between two moves.
+"""The state of a small world between two moves.
 
 Everything is a value that never changes, so a state is copied by keeping it. The one exception is
 the coordinator's `State`, which `copied` copies before a step. Time stands still until a deadline
@@ -12,12 +12,15 @@ from enum import Enum
 from typing import NamedTuple
 
 from rallypoint.agent.core import inputs as agent_inputs
-from rallypoint.agent.core.model import AgentState, RunOrder
-from rallypoint.server.core.deadlines import Deadlines
-from rallypoint.server.core.model import JobId, JobSpec, NodeName, Outcome, SessionId
-from rallypoint.server.core.replay import Memory
-from rallypoint.server.core.state import State
-from sim.messages import Down, Hangup, Up
+from rallypoint.agent.core.desired import RunOrder
+from rallypoint.agent.core.state import AgentState
+from rallypoint.server.core.model.ids import JobId, NodeName, SessionId
+from rallypoint.server.core.model.phase import Outcome
+from rallypoint.server.core.model.spec import JobSpec
+from rallypoint.server.core.reads.replay import Memory
+from rallypoint.server.core.state.deadlines import Deadlines
+from rallypoint.server.core.state.state import State
+from sim.world.messages import Down, Hangup, Up
 
 JOB_ID = JobId("job0")
 
@@ -29,11 +32,11 @@ class Mishap(Enum):
     DROP = "drop"  # an agent gives its stream up; what it had sent arrives, perhaps after a Hello
     SKIP = "skip"  # an order is replaced by the next before it is sent
     SILENCE = "silence"  # a lease ends although the agent lives
-    EARLY = "early"  # the next deadline ends although something is on its way
+    EARLY = "early"  # the next deadline expires although a message is on its way
     FAIL = "fail"  # a worker exits with 1
     KILL = "kill"  # a worker dies of SIGKILL
     NO_START = "no start"  # a worker cannot be started
-    DRAIN = "drain"  # an operator asks a node to leave
+    DRAIN = "drain"  # an operator drains a node
     TERMINATE = "terminate"  # SIGTERM to an agent
     CRASH_AGENT = "crash agent"  # SIGKILL: its workers die with it
     CRASH = "crash"  # the coordinator dies; the next one has no memory
@@ -41,7 +44,7 @@ class Mishap(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What is explored."""
+    """What to explore."""
 
     nodes: int = 2
     """1 or more; one job."""
@@ -50,10 +53,10 @@ class Bounds:
     workers: tuple[int, ...] = (1,)
     """Per node; the last holds for all further nodes."""
     late: int = 0
-    """Nodes, the last ones, whose first agent starts at any time."""
+    """The last so many nodes start their first agent at any time."""
     max_restarts: int = 1
     drain_ms: int = 0
-    """How long workers go on after a SIGTERM to their agent."""
+    """How long workers continue after a SIGTERM to their agent."""
     faults: int = 1
     """Mishaps on one path."""
     kinds: frozenset[Mishap] = frozenset(Mishap)
@@ -62,9 +65,9 @@ class Bounds:
     depth: int = 12
     """Moves on one path, from where it begins."""
     states_max: int = 1_000_000
-    """Exploration ends here, and says so."""
+    """Exploration ends at this many states, and the result says so."""
     is_running: bool = False
-    """Begin where the first round runs, instead of where the agents say their first Hello."""
+    """Begin when the first round runs, not before the first Hello."""
 
     def spec(self) -> JobSpec:
         """Return the job's specification."""
@@ -76,7 +79,7 @@ class Bounds:
             last_call_ms=1_000,
             settle_ms=1_000,
             grow_after_ms=1_000,
-            grace_ms=1_000,
+            shutdown_timeout_ms=1_000,
             restart_backoff_ms=100,
             fence_ms=self.fence_ms,
         )
@@ -91,55 +94,55 @@ class Worker(NamedTuple):
     local_rank: int
     is_alive: bool = True
     signalled: bool = False
-    """Its agent has signalled it, whatever came of it."""
+    """Its agent has signalled it."""
     exit_code: int | None = None
     signal: int | None = None
 
     @property
     def rank(self) -> int:
         """Global rank."""
-        return self.order.first_rank + self.local_rank
+        return self.order.assignment.first_rank + self.local_rank
 
 
 class Site(NamedTuple):
     """One host, with the agent that lives there, if one does, and its workers."""
 
     name: NodeName
-    """As the coordinator calls it."""
+    """Its name at the coordinator."""
     agent: AgentState | None
     incarnation: int = 0
     session: SessionId = SessionId("")
     connection: int = 0
     is_welcome: bool = False
     is_closed: bool = False
-    """It connects no more."""
+    """It does not connect any more."""
     retry_ms: int = 0
-    """It does not connect before."""
+    """Until then it does not connect."""
     sent: int = 0
     """Highest report that went out on this connection."""
     run: int = 0
     coordinator_id: str = ""
     ports: int = 0
-    """How many were reserved here."""
+    """Ports reserved here so far."""
     pids: int = 0
-    """How many processes were started here."""
+    """Processes started here so far."""
     exit_due: int | None = None
-    """What the agent exits with once its last reports are out."""
+    """The agent's exit code, once its last reports are sent."""
     exit_by_ms: int | None = None
-    """When it exits although they are not."""
-    told: Outcome | None = None
+    """When it exits even if they are not."""
+    outcome: Outcome | None = None
     was_terminated: bool = False
     was_asked: bool = False
-    """An operator has asked a node here to leave."""
+    """An operator has drained a node here."""
     may_start: bool = False
     """An agent may be started here."""
-    said: tuple[agent_inputs.Input, ...] = ()
-    """What the helper has said and the agent not heard yet, oldest first."""
+    answers: tuple[agent_inputs.Input, ...] = ()
+    """Answers of the helper that have not reached the agent yet, oldest first."""
     workers: tuple[Worker, ...] = ()
     fence_at_ms: int | None = None
-    """When the helper kills everything, unless the agent moves it before."""
+    """When the helper kills everything, unless the agent moves that time."""
     sweep: int = 0
-    """Token of the sweep that goes on; 0 for none."""
+    """Token of the sweep that runs; 0 for none."""
 
 
 class Stream(NamedTuple):
@@ -149,21 +152,21 @@ class Stream(NamedTuple):
     session: SessionId
     connection: int
     life: int
-    """Of the coordinator that it leads to."""
+    """Life of the coordinator that it leads to."""
     up: tuple[Up, ...] = ()
     down: tuple[Down | Hangup, ...] = ()
     agent_holds: bool = True
     server_holds: bool = False
     """Its Hello has arrived."""
     server_done: bool = False
-    """The coordinator has let go of it."""
+    """The coordinator has closed it."""
     acknowledged: int = 0
     held_until_ms: int = 0
-    """Nothing arrives before."""
+    """Until then nothing arrives."""
 
 
 class Coordinator(NamedTuple):
-    """One life of the coordinator, and what its journal amounts to."""
+    """One life of the coordinator, with the memory of its journal."""
 
     life: int
     state: State
@@ -183,7 +186,7 @@ class Small(NamedTuple):
     coordinator: Coordinator | None
     lives: int
     faults: int
-    """How many more may happen."""
+    """Mishaps that may still happen."""
 
 
 def is_heard(small: Small, number: int) -> bool:
@@ -197,7 +200,7 @@ def is_heard(small: Small, number: int) -> bool:
         and stream.agent_holds
         and stream.server_holds
         and not stream.server_done
-        and not any(isinstance(said, Hangup) for said in (*stream.up[-1:], *stream.down[-1:]))
+        and not any(isinstance(one, Hangup) for one in (*stream.up[-1:], *stream.down[-1:]))
         for stream in small.streams
     )
 
@@ -218,14 +221,14 @@ def copied(state: State) -> State:
         timing=state.timing,
         first_epoch=state.first_epoch,
         window_until_ms=state.window_until_ms,
-        is_blind=state.is_blind,
+        has_unknown_past=state.has_unknown_past,
         jobs=dict(state.jobs),
         nodes=dict(state.nodes),
         sessions={job_id: dict(sessions) for job_id, sessions in state.sessions.items()},
         index=dict(state.index),
         tallies=dict(state.tallies),
         deadlines=deadlines,
-        path=state.path,
+        network=state.network,
     )
 
 
@@ -235,7 +238,7 @@ def state_key(state: State) -> int:
         (
             state.epoch,
             state.window_until_ms,
-            state.path,
+            state.network,
             tuple(state.jobs.values()),
             tuple(
                 state.nodes[session] for sessions in state.sessions.values() for session in sessions

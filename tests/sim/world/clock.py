@@ -1,4 +1,4 @@
-"""Virtual time: a heap of calls, run in order of time and, within a millisecond, of asking."""
+"""Virtual time: a heap of calls, run in order of time, then in the order they were made."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Callable
 
 CALLS_PER_MS_MAX = 50_000
-"""More calls within one millisecond than any seed needs: something goes round in circles."""
+"""More calls within one millisecond than any seed needs: an endless loop."""
 
 
 class Livelock(Exception):
@@ -47,7 +47,7 @@ class Clock:
         return self.at(self.now_ms + delay_ms, call)
 
     def run_until(self, until_ms: int) -> None:
-        """Make every call that is due up to and including `until_ms`."""
+        """Run every call that is due up to and including `until_ms`."""
         calls = 0
         while self._heap and self._heap[0][0] <= until_ms:
             at_ms, _, timer = heapq.heappop(self._heap)

@@ -1,4 +1,4 @@
-"""The agent's line to the coordinator: what `agent/link.py` does, on virtual time."""
+"""The agent's link to the coordinator: `session/link.py` on virtual time."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from rallypoint.agent.core import inputs as agent_inputs
-from rallypoint.server.core import inputs
-from sim.clock import Timer
-from sim.messages import Down, Hangup, desired_of, notices_of, report_of
-from sim.network import Stream
+from rallypoint.server.core.messages import inputs
+from sim.world.clock import Timer
+from sim.world.messages import Down, Hangup, desired_of, notices_of, report_of
+from sim.world.network import Stream
 
 if TYPE_CHECKING:
-    from sim.node import Agent
+    from sim.world.node import Agent
 
 BACKOFF_MS_MIN = 50
 BACKOFF_MS_MAX = 2_000
@@ -21,7 +21,7 @@ LEASE_MS = 5_000
 
 
 class Link:
-    """Connects, says Hello, reports, and connects again."""
+    """Connects, sends Hello and reports, and reconnects."""
 
     def __init__(self, agent: Agent) -> None:
         self.agent = agent
@@ -34,7 +34,7 @@ class Link:
         self._heartbeats = 0
         self._hello_ms = 0
         self._beats: deque[tuple[int, int]] = deque()
-        """Number and time of sending of the heartbeats that were not answered yet."""
+        """Number and sending time of each unanswered heartbeat."""
         self._backoff_ms = BACKOFF_MS_MIN
         self._interval_ms = 1_000
         self._lease_ms = LEASE_MS
@@ -56,7 +56,7 @@ class Link:
             self._again()
 
     def connected(self, stream: Stream) -> None:
-        """Say Hello on a stream that has just been opened."""
+        """Send Hello on a new stream."""
         if self.is_closed or stream.connection != self.connection:
             self.world.network.let_go(stream)
             return
@@ -68,7 +68,7 @@ class Link:
         self._listen()
 
     def _listen(self) -> None:
-        """Give the coordinator a lease to say something; for its Welcome not less than its own."""
+        """Wait a lease for the next message; for a Welcome at least the default lease."""
         if self._silence is not None:
             self._silence.cancel()
         stream = self.stream
@@ -81,8 +81,8 @@ class Link:
             self._drop()
             self._again()
 
-    def came(self, stream: Stream, message: Down) -> None:
-        """Take a message, unless it is for another connection or from a former coordinator."""
+    def receive(self, stream: Stream, message: Down) -> None:
+        """Apply a message, unless it is for another connection or of a former coordinator."""
         if stream is not self.stream:
             return
         self._hear(message)
@@ -105,7 +105,7 @@ class Link:
         self._take_desired(message)
         if message.notify is not None or (message.welcome and agent.state.notices):
             notices = notices_of(message.notify, agent.name, self.world.clock.now_ms)
-            agent.post(agent_inputs.NoticesCame(notices))
+            agent.post(agent_inputs.NoticesReceived(notices))
 
     def _take_desired(self, message: Down) -> None:
         agent = self.agent
@@ -113,11 +113,11 @@ class Link:
             desired = message.desired
             agent.note_told(desired.desired)
             agent.post(
-                agent_inputs.DesiredCame(
+                agent_inputs.DesiredReceived(
                     message.epoch, desired.revision, desired_of(desired.desired)
                 )
             )
-        # Only now: what was desired before may be long over.
+        # Only now: before, an outdated desired state could still start workers.
         if message.welcome is not None:
             agent.post(agent_inputs.Confirmed(self._hello_ms))
         self._take_answer(message.heartbeat)
@@ -141,13 +141,13 @@ class Link:
         self.agent.post(agent_inputs.Dismissed(hangup.dismissal, hangup.text))
 
     def close(self) -> None:
-        """Let go of the coordinator for good."""
+        """Disconnect for good."""
         self.is_closed = True
         if self.stream is not None:
             self._drop()
 
     def wake(self) -> None:
-        """Send what there is to report, in a moment."""
+        """Send the reports that are not sent yet, in a moment."""
         if not self._is_waking:
             self._is_waking = True
             self.world.clock.after(0, partial(self.agent.take, self._send_reports))

@@ -1,7 +1,7 @@
-"""What travels between agents and the coordinator: core words on both ends, no protobuf.
+"""Messages between agents and the coordinator: values of both cores, without protobuf.
 
-The conversions are those of the agent's `translate.py` and the coordinator's `rpc/convert.py`; what
-the latter would refuse as invalid is an `AssertionError` here, since an agent must never say it.
+The conversions are those of the agent's `session/translate.py` and the coordinator's `rpc/convert`.
+What the latter would refuse is an `AssertionError` here, because an agent must never send it.
 """
 
 from __future__ import annotations
@@ -9,27 +9,39 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import assert_never
 
-from rallypoint.agent.core import model as agent
-from rallypoint.server.core import effects, inputs
-from rallypoint.server.core import model as server
-from rallypoint.server.core.node import Claim
+from rallypoint.agent.core import desired, held_round, reports
+from rallypoint.agent.core.held_round import LocalWorker, Stage
+from rallypoint.server.core.messages import effects, inputs
+from rallypoint.server.core.model.desired import (
+    Desired,
+    DesiredFinished,
+    DesiredReleased,
+    DesiredRun,
+    DesiredStandby,
+    DesiredStop,
+)
+from rallypoint.server.core.model.ids import NodeName
+from rallypoint.server.core.model.node import HeldRound, NodeState
+from rallypoint.server.core.model.phase import Outcome
+from rallypoint.server.core.model.round import Assignment, RoundHeader, RoundReason
+from rallypoint.server.core.model.worker import WorkerExit
 
-_ACTIVITIES = {
-    agent.Stage.STARTING: server.Activity.ASSIGNED,
-    agent.Stage.RUNNING: server.Activity.STARTED,
-    agent.Stage.SUCCEEDED: server.Activity.SUCCEEDED,
-    agent.Stage.FAILED: server.Activity.FAILED,
-    agent.Stage.STOPPING: server.Activity.UNREADY,
-    agent.Stage.SWEEPING: server.Activity.UNREADY,
-    agent.Stage.BLOCKED: server.Activity.BLOCKED,
-    agent.Stage.CLEAN: server.Activity.UNREADY,
+_NODE_STATES = {
+    Stage.STARTING: NodeState.ASSIGNED,
+    Stage.RUNNING: NodeState.STARTED,
+    Stage.SUCCEEDED: NodeState.SUCCEEDED,
+    Stage.FAILED: NodeState.FAILED,
+    Stage.STOPPING: NodeState.UNREADY,
+    Stage.SWEEPING: NodeState.UNREADY,
+    Stage.BLOCKED: NodeState.BLOCKED,
+    Stage.CLEAN: NodeState.UNREADY,
 }
-_REASONS = tuple(server.RoundReason)
+_REASONS = tuple(RoundReason)
 
 
 @dataclass(frozen=True, slots=True)
 class Hangup:
-    """The other side has ended the stream, or the network has."""
+    """The other side or the network ended the stream."""
 
     dismissal: int | None = None
     """Exit code of an agent that is refused for good."""
@@ -56,48 +68,54 @@ class Down:
 Up = inputs.Input | Hangup
 
 
-def claim_of(held: agent.Held, now_ms: int) -> Claim:
-    """Return the round that an agent holds, as its Hello says it."""
-    order = held.order
-    assert order.number > 0 and order.run > 0
-    assert order.first_rank + order.local_world_size <= order.world_size
-    assert len(held.workers) == order.local_world_size
-    return Claim(
-        header=header_of(order),
-        assignment=server.Assignment(
-            group_rank=order.group_rank,
-            first_rank=order.first_rank,
-            local_world_size=order.local_world_size,
-            role=order.role,
-            first_role_rank=order.first_role_rank,
-            role_world_size=order.role_world_size,
+def held_of(held: held_round.HeldRound, now_ms: int) -> HeldRound:
+    """Return the round that an agent holds, as its Hello carries it."""
+    header, assignment = held.order.header, held.order.assignment
+    assert header.number > 0 and header.run > 0
+    assert assignment.first_rank + assignment.local_world_size <= header.world_size
+    assert len(held.workers) == assignment.local_world_size
+    return HeldRound(
+        header=header_of(held.order),
+        assignment=Assignment(
+            group_rank=assignment.group_rank,
+            first_rank=assignment.first_rank,
+            local_world_size=assignment.local_world_size,
+            role=assignment.role,
+            first_role_rank=assignment.first_role_rank,
+            role_world_size=assignment.role_world_size,
         ),
-        activity=_ACTIVITIES[held.stage],
+        state=_NODE_STATES[held.stage],
         pids=tuple(worker.pid for worker in held.workers),
-        exits=tuple(exit_of(worker, now_ms) for worker in held.workers if worker.exit is not None),
+        exits=tuple(
+            exit_of(worker, now_ms)
+            for worker in held.workers
+            if worker.pid and worker.exit is not None
+        ),
+        start_failure=held.start_failure or "",
     )
 
 
-def header_of(order: agent.RunOrder) -> server.RoundHeader:
-    """Return what the members of the ordered round share."""
-    return server.RoundHeader(
-        number=order.number,
-        run=order.run,
-        world_size=order.world_size,
-        group_world_size=order.group_world_size,
-        master_addr=order.master_addr,
-        master_port=order.master_port,
-        restart_count=order.restart_count,
-        reason=_REASONS[order.reason],
-        epoch=order.epoch,
+def header_of(order: desired.RunOrder) -> RoundHeader:
+    """Return what the members of the round share."""
+    header = order.header
+    return RoundHeader(
+        number=header.number,
+        run=header.run,
+        world_size=header.world_size,
+        group_world_size=header.group_world_size,
+        master_addr=header.master_addr,
+        master_port=header.master_port,
+        restart_count=header.restart_count,
+        reason=_REASONS[header.reason],
+        epoch=header.epoch,
     )
 
 
-def exit_of(worker: agent.LocalWorker, now_ms: int) -> server.WorkerExit:
+def exit_of(worker: LocalWorker, now_ms: int) -> WorkerExit:
     """Return how a worker ended."""
     exit = worker.exit
     assert exit is not None and (exit.exit_code is None) != (exit.signal is None)
-    return server.WorkerExit(
+    return WorkerExit(
         local_rank=worker.local_rank,
         pid=worker.pid,
         exit_code=exit.exit_code,
@@ -112,59 +130,61 @@ def exit_of(worker: agent.LocalWorker, now_ms: int) -> server.WorkerExit:
 
 
 def ready_of(round: int, port: int) -> inputs.ReadyPort:
-    """Return what a clean node says of itself."""
+    """Return what a clean node reports of itself."""
     assert 0 < port < 65_536, "a clean node has a port"
     return inputs.ReadyPort(round, port)
 
 
-def report_of(report: agent.Report, sender: inputs.Sender, now_ms: int) -> inputs.Report:
-    """Return an agent's report as the coordinator takes it."""
+def report_of(report: reports.Report, sender: inputs.Sender, now_ms: int) -> inputs.Report:
+    """Return an agent's report as the coordinator receives it."""
     match report:
-        case agent.ReadyReport(round=number, port=port):
+        case reports.ReadyReport(round=number, port=port):
             return inputs.Ready(sender, ready_of(number, port))
-        case agent.StartedReport(round=number, pids=pids):
+        case reports.StartedReport(round=number, pids=pids):
             assert all(pids)
             return inputs.Started(sender, number, pids)
-        case agent.RefusedReport(round=number, leaving=leaving, text=text):
-            return inputs.Refused(sender, number, leaving, text)
-        case agent.ExitedReport(round=number, worker=worker):
+        case reports.StartFailedReport(round=number, text=text):
+            return inputs.StartFailed(sender, number, text)
+        case reports.LeavingReport(round=number, text=text):
+            return inputs.Leaving(sender, number, text)
+        case reports.ExitedReport(round=number, worker=worker):
             return inputs.Exited(sender, number, (exit_of(worker, now_ms),))
-        case agent.SucceededReport(round=number):
+        case reports.SucceededReport(round=number):
             return inputs.Succeeded(sender, number)
-        case agent.BlockedReport(round=number, pids=pids):
+        case reports.BlockedReport(round=number, pids=pids):
             return inputs.Blocked(sender, number, pids)
-        case agent.DrainingReport(until_ms=until_ms, reason=reason):
+        case reports.DrainingReport(until_ms=until_ms, reason=reason):
             return inputs.Draining(sender, max(0, until_ms - now_ms), reason)
-        case agent.GoodbyeReport(text=text):
+        case reports.GoodbyeReport(text=text):
             return inputs.Goodbye(sender, text)
         case _:
             assert_never(report)
 
 
-def desired_of(desired: effects.Desired) -> agent.Desired:
-    """Return what the coordinator wants as the agent takes it."""
-    match desired:
-        case effects.DesiredRun():
-            return agent.DesiredRun(_order_of(desired))
-        case effects.DesiredStop(round=number, grace_ms=grace_ms, text=text):
-            return agent.DesiredStop(number, grace_ms, text)
-        case effects.DesiredStandby(spare=spare):
-            return agent.DesiredStandby(spare)
-        case effects.DesiredReleased(text=text):
-            return agent.DesiredEnd(0, f"released: {text}", is_release=True)
-        case effects.DesiredFinished(outcome=outcome):
-            code = 0 if outcome is server.Outcome.SUCCEEDED else 1
-            return agent.DesiredEnd(code, f"the job has {outcome.value}")
+def desired_of(wanted: Desired) -> desired.Desired:
+    """Return a desired state as the agent receives it."""
+    match wanted:
+        case DesiredRun():
+            return _order_of(wanted)
+        case DesiredStop(round=number, shutdown_timeout_ms=shutdown_timeout_ms, text=text):
+            return desired.DesiredStop(number, shutdown_timeout_ms, text)
+        case DesiredStandby(spare=spare):
+            return desired.DesiredStandby(spare)
+        case DesiredReleased(text=text):
+            return desired.DesiredEnd(0, f"released: {text}", is_release=True)
+        case DesiredFinished(outcome=outcome):
+            code = 0 if outcome is Outcome.SUCCEEDED else 1
+            return desired.DesiredEnd(code, f"the job {outcome.value}")
         case _:
-            assert_never(desired)
+            assert_never(wanted)
 
 
 def notices_of(
-    notify: effects.Notify | None, name: server.NodeName, now_ms: int
-) -> tuple[agent.Notice, ...]:
-    """Return what a node is told to expect as its agent takes it."""
+    notify: effects.Notify | None, name: NodeName, now_ms: int
+) -> tuple[desired.Notice, ...]:
+    """Return a node's notices as its agent receives them."""
     return tuple(
-        agent.Notice(
+        desired.Notice(
             "growth" if notice.name is None else "drain",
             notice.name or "",
             notice.reason,
@@ -175,24 +195,27 @@ def notices_of(
     )
 
 
-def _order_of(desired: effects.DesiredRun) -> agent.RunOrder:
-    header, place = desired.header, desired.assignment
-    assert isinstance(place, server.Assignment)
-    return agent.RunOrder(
-        number=header.number,
-        run=header.run,
-        world_size=header.world_size,
-        group_world_size=header.group_world_size,
-        master_addr=header.master_addr,
-        master_port=header.master_port,
-        restart_count=header.restart_count,
-        reason=_REASONS.index(header.reason),
-        epoch=header.epoch,
-        group_rank=place.group_rank,
-        first_rank=place.first_rank,
-        local_world_size=place.local_world_size,
-        role=place.role,
-        first_role_rank=place.first_role_rank,
-        role_world_size=place.role_world_size,
-        max_restarts=desired.max_restarts,
+def _order_of(wanted: DesiredRun) -> desired.RunOrder:
+    header, assignment = wanted.header, wanted.assignment
+    return desired.RunOrder(
+        desired.RoundHeader(
+            number=header.number,
+            run=header.run,
+            world_size=header.world_size,
+            group_world_size=header.group_world_size,
+            master_addr=header.master_addr,
+            master_port=header.master_port,
+            restart_count=header.restart_count,
+            reason=_REASONS.index(header.reason),
+            epoch=header.epoch,
+        ),
+        desired.Assignment(
+            group_rank=assignment.group_rank,
+            first_rank=assignment.first_rank,
+            local_world_size=assignment.local_world_size,
+            role=assignment.role,
+            first_role_rank=assignment.first_role_rank,
+            role_world_size=assignment.role_world_size,
+        ),
+        wanted.max_restarts,
     )

@@ -14,14 +14,14 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from rallypoint.server.rpc.outbox import Outbox
-from sim.messages import Down, Hangup, Up
+from sim.world.messages import Down, Hangup, Up
 
 if TYPE_CHECKING:
-    from sim.node import Agent
-    from sim.world import World
+    from sim.world.node import Agent
+    from sim.world.world import World
 
 CONNECT_MS_MAX = 1_000
-"""How long an agent waits for a connection before it tries again."""
+"""How long an agent waits for a connection."""
 
 
 @dataclass(slots=True, eq=False)
@@ -31,20 +31,20 @@ class Stream:
     agent: Agent
     connection: int
     life: int
-    """Of the coordinator that accepted it."""
+    """Life of the coordinator that accepted it."""
     outbox: Outbox | None = None
     """Set when the Hello has arrived."""
     up: deque[Up] = field(default_factory=deque)
     down: deque[Down | Hangup] = field(default_factory=deque)
     up_clear_ms: int = 0
-    """When the last message on the way up arrives: none overtakes it."""
+    """When the last message to the coordinator arrives: none overtakes it."""
     down_clear_ms: int = 0
     is_cut: bool = False
-    """Nothing passes any more."""
+    """The stream is broken."""
     is_writing: bool = False
     """The coordinator is about to send what the outbox holds."""
     server_done: bool = False
-    """The coordinator has let go of it."""
+    """The coordinator has closed it."""
 
 
 class Network:
@@ -65,7 +65,7 @@ class Network:
         return world.rng.randint(0, faults.delay_ms_max)
 
     def connect(self, agent: Agent, connection: int) -> None:
-        """Try to open a stream; the agent's link learns what becomes of it."""
+        """Try to open a stream; the agent's link learns the result."""
         clock, host = self.world.clock, agent.host
         failed = partial(agent.link.unreachable, connection)
         if host.unreachable_until_ms > clock.now_ms or self.world.is_dark:
@@ -79,7 +79,7 @@ class Network:
         if server is None:
             agent.take(partial(agent.link.unreachable, connection))
             return
-        if server.stalled_until_ms > self.world.clock.now_ms:  # it accepts, and says nothing
+        if server.stalled_until_ms > self.world.clock.now_ms:  # it accepts and does not answer
             failed = partial(agent.link.unreachable, connection)
             self.world.clock.after(CONNECT_MS_MAX, partial(agent.take, failed))
             return
@@ -102,8 +102,8 @@ class Network:
         message = stream.up.popleft()
         server = self.world.server
         if server is None or server.life != stream.life:
-            # The process that had this stream is gone: whoever has its address answers with a
-            # reset, if anybody has.
+            # The process that had this stream is gone. Its host, if there is one, answers with a
+            # reset.
             if not self.world.is_dark:
                 self.cut(stream, server_ms=None, agent_ms=self.latency_ms(stream.agent))
             return
@@ -126,10 +126,10 @@ class Network:
         if isinstance(message, Hangup):
             stream.agent.take(partial(link.ended, stream, message))
         else:
-            stream.agent.take(partial(link.came, stream, message))
+            stream.agent.take(partial(link.receive, stream, message))
 
     def _is_held_back(self, stream: Stream, again: partial[None]) -> bool:
-        """Put a delivery off while the node is behind a partition."""
+        """Delay a delivery while the node is behind a partition."""
         until_ms = stream.agent.host.unreachable_until_ms
         if until_ms <= self.world.clock.now_ms:
             return False

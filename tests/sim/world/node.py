@@ -1,6 +1,6 @@
-"""A node: a host that stays, agents that come and go on it, and their processes.
+"""A node: a host, the agents that live on it one after the other, and their processes.
 
-`Agent` is the shell around the agent's real core, as `agent/run.py` is: it posts inputs one after
+`Agent` is the shell around the agent's real core, as `agent.py` is: it posts inputs one after
 the other and carries out effects at once.
 """
 
@@ -12,21 +12,22 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, assert_never
 
-from rallypoint.agent.core import inputs
+from rallypoint.agent.core import effects, inputs
 from rallypoint.agent.core import step as core
-from rallypoint.agent.core.model import AgentState
-from rallypoint.server.core import inputs as server_inputs
-from rallypoint.server.core.effects import Desired, DesiredFinished
-from rallypoint.server.core.model import NodeName, Outcome, SessionId
-from rallypoint.server.core.node import Identity
-from sim.clock import Timer
-from sim.link import Link
-from sim.messages import claim_of, ready_of
-from sim.processes import SIGUSR1, Process, Workers
-from sim.scenario import NodePlan
+from rallypoint.agent.core.state import AgentState
+from rallypoint.server.core.messages import inputs as server_inputs
+from rallypoint.server.core.model.desired import Desired, DesiredFinished
+from rallypoint.server.core.model.ids import NodeName, SessionId
+from rallypoint.server.core.model.node import Identity
+from rallypoint.server.core.model.phase import Outcome
+from sim.seeds.scenario import NodePlan
+from sim.world.clock import Timer
+from sim.world.link import Link
+from sim.world.messages import held_of, ready_of
+from sim.world.processes import SIGUSR1, Process, Workers
 
 if TYPE_CHECKING:
-    from sim.world import World
+    from sim.world.world import World
 
 FAREWELL_MS_MAX = 1_000
 FIRST_PORT = 20_000
@@ -41,9 +42,9 @@ class Host:
     agent: Agent | None = None
     """The latest agent here; it may be gone."""
     processes: list[Process] = field(default_factory=list)
-    """Worker processes that live here, whoever started them."""
+    """Worker processes that live here, of any agent."""
     unreachable_until_ms: int = 0
-    """Nothing passes between it and the coordinator before."""
+    """Until then, no message passes between it and the coordinator."""
     disturbed_ms: int = 0
     """When something last went wrong here."""
     next_port: int = FIRST_PORT
@@ -66,7 +67,7 @@ class Agent:
         self.coordinator_id = ""
         self.state = AgentState(
             workers=host.plan.workers,
-            grace_ms=host.plan.spec.grace_ms,
+            shutdown_timeout_ms=host.plan.spec.shutdown_timeout_ms,
             drain_ms=host.plan.drain_ms,
             drain_signal=SIGUSR1,
             coordinator_timeout_ms=host.plan.coordinator_timeout_ms,
@@ -78,9 +79,9 @@ class Agent:
         self.exit_code: int | None = None
         """Set when it exits by itself."""
         self.exit_due: int | None = None
-        """What it will exit with, once its last reports are out."""
-        self.told: Outcome | None = None
-        """The outcome that it was told first, unless it was leaving already."""
+        """Its exit code, once its last reports are sent."""
+        self.outcome: Outcome | None = None
+        """The first outcome that it received, unless it was leaving already."""
         self.was_terminated = False
         self.frozen_until_ms = 0
         self.link = Link(self)
@@ -90,10 +91,10 @@ class Agent:
         self._backlog: deque[Callable[[], None]] = deque()
         self._timer: Timer | None = None
 
-    # --- how everything that happens reaches the process ---
+    # --- events of the process ---
 
     def take(self, call: Callable[[], None]) -> None:
-        """Let something happen in the process: never if it is gone, later if it is frozen."""
+        """Call it in the process: never if the process is gone, later if it is frozen."""
         if self.is_gone:
             return
         if self.frozen_until_ms > self.world.clock.now_ms or self._backlog:
@@ -113,7 +114,7 @@ class Agent:
             self._backlog.popleft()()
 
     def begin(self) -> None:
-        """Start, as `Agent.live` does."""
+        """Start, as `life.live` does."""
         self._reserve_port()
         self.link.attempt()
 
@@ -122,11 +123,11 @@ class Agent:
         self.is_gone = True
         self.workers.kill_all()
 
-    # --- the owner's loop ---
+    # --- the loop ---
 
-    def post(self, said: inputs.Input) -> None:
-        """Take an input; one that comes while another is taken waits its turn."""
-        self._pending.append(said)
+    def post(self, input: inputs.Input) -> None:
+        """Apply an input; one that arrives while another is applied waits its turn."""
+        self._pending.append(input)
         if self._is_stepping:
             return
         self._is_stepping = True
@@ -139,10 +140,10 @@ class Agent:
         if self.exit_due is not None and self._is_quiet():
             self._exit()
 
-    def _step(self, said: inputs.Input) -> None:
+    def _step(self, input: inputs.Input) -> None:
         before = self.state
-        self.state, effects = core.step(before, said, self.world.clock.now_ms)
-        self.world.coverage.agent_stepped(before, said, self.state)
+        self.state, effects = core.step(before, input, self.world.clock.now_ms)
+        self.world.coverage.agent_stepped(before, input, self.state)
         self.world.safety.agent_stepped(self, before, self.state)
         for effect in effects:
             self._do(effect)
@@ -158,31 +159,31 @@ class Agent:
             expired = partial(self.take, partial(self.post, inputs.TimePassed()))
             self._timer = self.world.clock.at(due_ms + 1, expired)
 
-    def _do(self, effect: inputs.Effect) -> None:  # noqa: C901  # one flat case per effect
+    def _do(self, effect: effects.Effect) -> None:  # noqa: C901  # one flat case per effect
         match effect:
-            case inputs.StartWorkers(order=order):
-                self.world.note("start", self.host.name, order.number, order.epoch)
-                self.world.safety.ordered(self, order)
+            case effects.StartWorkers(order=order):
+                self.world.note("start", self.host.name, order.number, order.header.epoch)
+                self.world.safety.order_received(self, order)
                 self.workers.start(order)
-            case inputs.SignalWorkers(signum=signum):
+            case effects.SignalWorkers(signum=signum):
                 self.workers.signal(signum)
-            case inputs.ForwardSignal():
+            case effects.ForwardSignal():
                 self.world.note("forwarded", self.host.name, effect.signum, effect.round)
-            case inputs.TellWorkers(round=number, notices=notices):
+            case effects.WriteNotices(round=number, notices=notices):
                 self.world.note("notices", self.host.name, number, notices)
-            case inputs.Sweep(token=token):
+            case effects.Sweep(token=token):
                 self.workers.sweep(token)
-            case inputs.ArmFence(at_ms=at_ms):
+            case effects.ArmFence(at_ms=at_ms):
                 self.workers.arm_fence(at_ms)
-            case inputs.FenceFell():
-                self.world.note("fence fell", self.host.name)
+            case effects.LogFence():
+                self.world.note("fence enforced", self.host.name)
                 self.world.disturb_host(self.host)
-                self.world.coverage.counts["event", "fence_fell"] += 1
-            case inputs.ReservePort():
+                self.world.coverage.counts["event", "fence_enforced"] += 1
+            case effects.ReservePort():
                 self._reserve_port()
-            case inputs.SendReports():
+            case effects.SendReports():
                 self.link.wake()
-            case inputs.Exit(code=code, text=text):
+            case effects.Exit(code=code, text=text):
                 self.world.note("leaves", self.host.name, code, text)
                 self.exit_due = code
                 self.world.clock.after(FAREWELL_MS_MAX, partial(self.take, self._exit))
@@ -203,7 +204,7 @@ class Agent:
         self.workers.kill_all()
         self.world.agent_gone(self)
 
-    # --- what the link asks ---
+    # --- the link's user ---
 
     def hello(self, connection: int) -> server_inputs.Hello:
         """Return a Hello with everything that the node holds now."""
@@ -232,13 +233,13 @@ class Agent:
             draining=None
             if state.drain is None
             else (max(0, state.drain.until_ms - self.world.clock.now_ms), state.drain.reason),
-            claim=None if held is None else claim_of(held, self.world.clock.now_ms),
+            held=None if held is None else held_of(held, self.world.clock.now_ms),
             ready=None if held is not None else ready_of(state.last_round, state.port),
         )
 
     def note_told(self, desired: Desired) -> None:
-        """Remember the outcome that the agent was told."""
+        """Remember the outcome that the agent received."""
         if isinstance(desired, DesiredFinished):
-            self.world.safety.told(self, desired)
-            if self.told is None and self.state.ending is None:
-                self.told = desired.outcome
+            self.world.safety.outcome_received(self, desired)
+            if self.outcome is None and self.state.ending is None:
+                self.outcome = desired.outcome

@@ -1,4 +1,4 @@
-"""Worker processes that are not there: they start, work, fail, ignore signals, and die.
+"""Simulated worker processes: they start, work, fail, ignore signals, and die.
 
 `Group` is what the workers of one round are to each other: they begin to work when all of them run,
 and when one dies the others fail too, or hang. `Workers` is the helper process of one agent: it
@@ -12,19 +12,20 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from rallypoint.agent.core import inputs
-from rallypoint.agent.core.model import RunOrder
-from rallypoint.server.core.model import JobId, RoundHeader
-from sim.clock import Timer
-from sim.messages import header_of
+from rallypoint.agent.core.desired import RunOrder
+from rallypoint.server.core.model.ids import JobId
+from rallypoint.server.core.model.round import RoundHeader
+from sim.world.clock import Timer
+from sim.world.messages import header_of
 
 if TYPE_CHECKING:
-    from sim.node import Agent, Host
-    from sim.world import World
+    from sim.world.node import Agent, Host
+    from sim.world.world import World
 
 SIGKILL = 9
 SIGUSR1 = 10
 LEAVES_MS_MAX = 4_000
-"""How long a worker takes to be done when its node drains."""
+"""How long a worker takes to finish when its node drains."""
 HELPER_MS_MAX = 5
 """How long a request to the helper takes, and its answer."""
 EXIT_MS_MAX = 50
@@ -32,7 +33,7 @@ EXIT_MS_MAX = 50
 SWEEP_MS_MAX = 5_000
 """What survives SIGKILL this long is reported as blocked."""
 UNBLOCKED_MS_MAX = 12_000
-"""What survives SIGKILL at all is gone after this."""
+"""Processes that survive SIGKILL are gone after this."""
 REPLACED_MS = 100
 """How long a node is without a helper when that has died."""
 STRAGGLE_MS_MAX = 400
@@ -53,7 +54,7 @@ class Process:
     group: Group
     is_alive: bool = True
     signalled: bool = False
-    """The agent has signalled it, whatever came of it."""
+    """The agent has signalled it."""
     is_blocked: bool = False
     """It has survived SIGKILL."""
     exit_code: int | None = None
@@ -62,7 +63,7 @@ class Process:
     @property
     def rank(self) -> int:
         """Global rank."""
-        return self.order.first_rank + self.local_rank
+        return self.order.assignment.first_rank + self.local_rank
 
 
 @dataclass(slots=True, eq=False)
@@ -71,9 +72,9 @@ class Group:
 
     key: RoundKey
     work_ms: int | None
-    """How long they work once all run; None: until they are told to finish."""
+    """How long they work once all run; None: until the seed ends."""
     is_doomed: bool
-    """Its workers die young."""
+    """Its workers fail early."""
     processes: list[Process] = field(default_factory=list)
     is_joined: bool = False
     """All of them have run at the same time."""
@@ -94,18 +95,18 @@ class Workers:
         self.world: World = agent.world
         self.living: list[Process] = []
         self.down_until_ms = 0
-        """There is no helper before."""
+        """Until then there is no helper."""
         self._ask_clear_ms = 0
         self._tell_clear_ms = 0
         self._open_sweep = 0
         self._fence: Timer | None = None
         self._fence_at_ms: int | None = None
 
-    # --- what the agent asks ---
+    # --- requests of the agent ---
 
     def start(self, order: RunOrder) -> None:
         """Start the workers of a round, in rank order."""
-        for local_rank in range(order.local_world_size):
+        for local_rank in range(order.assignment.local_world_size):
             if self._has_helper():
                 self._ask(partial(self._spawn, order, local_rank))
             else:
@@ -124,7 +125,7 @@ class Workers:
             self._ask(partial(self._sweep, token))
 
     def arm_fence(self, at_ms: int) -> None:
-        """Kill everything at this time, unless it is moved before."""
+        """Kill everything at this time, unless a later call moves it."""
         self._fence_at_ms = at_ms
         if self._has_helper():
             self._ask(partial(self._arm_fence, at_ms))
@@ -144,16 +145,16 @@ class Workers:
     def _ask(self, request: partial[None]) -> None:
         at_ms = self.world.clock.now_ms + self.world.rng.randint(0, HELPER_MS_MAX)
         self._ask_clear_ms = max(self._ask_clear_ms, at_ms)
-        self.world.clock.at(self._ask_clear_ms, partial(self._take, request))
+        self.world.clock.at(self._ask_clear_ms, partial(self._handle, request))
 
-    def _take(self, request: partial[None]) -> None:
+    def _handle(self, request: partial[None]) -> None:
         if not self.agent.is_gone and self._has_helper():
             request()
 
-    def _tell(self, said: inputs.Input, late_ms: int = 0) -> None:
+    def _answer(self, input: inputs.Input, late_ms: int = 0) -> None:
         at_ms = self.world.clock.now_ms + self.world.rng.randint(0, HELPER_MS_MAX)
         self._tell_clear_ms = max(self._tell_clear_ms, at_ms)
-        posted = partial(self.agent.take, partial(self.agent.post, said))
+        posted = partial(self.agent.take, partial(self.agent.post, input))
         self.world.clock.at(self._tell_clear_ms + late_ms, posted)
 
     # --- what the helper does ---
@@ -161,7 +162,7 @@ class Workers:
     def _spawn(self, order: RunOrder, local_rank: int) -> None:
         world, faults = self.world, self.world.faults
         if world.happens(faults.cannot_start_percent):
-            self._tell(inputs.WorkerNotStarted(order.number, local_rank, "no such file"))
+            self._answer(inputs.WorkerNotStarted(order.number, local_rank, "no such file"))
             return
         group = world.group(self.agent.host.plan.job_id, header_of(order))
         process = Process(world.next_pid(), self.agent.host, self.agent, order, local_rank, group)
@@ -170,7 +171,7 @@ class Workers:
         self.living.append(process)
         self.agent.host.processes.append(process)
         group.processes.append(process)
-        self._tell(inputs.WorkerStarted(order.number, local_rank, process.pid))
+        self._answer(inputs.WorkerStarted(order.number, local_rank, process.pid))
         if group.is_doomed:
             world.clock.after(world.rng.randint(0, 900), partial(self._fail, process, 1, None))
         elif world.happens(faults.worker_fails_percent):
@@ -189,7 +190,7 @@ class Workers:
         for process in list(self.living):
             world.safety.signalled(process)
             process.signalled = True
-            if signum == SIGUSR1:  # the node drains: some are done soon, some never by themselves
+            if signum == SIGUSR1:  # the node drains: some finish soon, some never
                 if world.rng.random() < 0.7:
                     done = partial(self.end, process, 0, None)
                     world.clock.after(world.rng.randint(0, LEAVES_MS_MAX), done)
@@ -233,19 +234,19 @@ class Workers:
 
     def _swept(self, token: int) -> None:
         self._open_sweep = 0
-        self._tell(inputs.Swept(token))
+        self._answer(inputs.Swept(token))
 
     def _tell_blocked(self, token: int) -> None:
         if self.living and self._open_sweep == token and not self.agent.is_gone:
             pids = tuple(process.pid for process in self.living)
-            self._tell(inputs.SweepBlocked(token, pids))
+            self._answer(inputs.SweepBlocked(token, pids))
 
     # --- how processes end ---
 
     def end(
         self, process: Process, exit_code: int | None, signum: int | None, words: str = ""
     ) -> None:
-        """End a process, if it still lives, and let its agent and its peers know."""
+        """End a process that still lives; its agent and its peers notice."""
         if not process.is_alive:
             return
         process.is_alive = False
@@ -257,7 +258,7 @@ class Workers:
         if not self.agent.is_gone:
             number, rank = process.order.number, process.local_rank
             late_ms = world.rng.randint(0, EXIT_MS_MAX)
-            self._tell(inputs.WorkerEnded(number, rank, exit_code, signum, None, words), late_ms)
+            self._answer(inputs.WorkerEnded(number, rank, exit_code, signum, None, words), late_ms)
         if exit_code != 0 or process.signalled:
             world.break_group(process)
 
@@ -267,7 +268,7 @@ class Workers:
             self.end(process, None, SIGKILL)
 
     def lose_helper(self) -> None:
-        """Let the helper die; its workers die with it, and a new one comes."""
+        """Let the helper die with its workers; a new one starts."""
         if not self._has_helper():
             return
         self.down_until_ms = self.world.clock.now_ms + REPLACED_MS

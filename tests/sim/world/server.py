@@ -10,25 +10,29 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from rallypoint.server.core import inputs
 from rallypoint.server.core import step as core
-from rallypoint.server.core.deadlines import DeadlineKind
-from rallypoint.server.core.effects import Effect, EpochRaised, RefusalKind, Refuse
-from rallypoint.server.core.explain import explain
 from rallypoint.server.core.invariants import check_job, check_touched
-from rallypoint.server.core.model import JobId, Phase, SessionId
-from rallypoint.server.core.replay import memory_of, replay, snapshot
-from rallypoint.server.core.state import State, Timing, apply
+from rallypoint.server.core.messages import inputs
+from rallypoint.server.core.messages.effects import Effect, Refuse
+from rallypoint.server.core.messages.records import EpochRaised
+from rallypoint.server.core.messages.refusals import RefusalKind
+from rallypoint.server.core.model.ids import JobId, SessionId
+from rallypoint.server.core.model.phase import Phase
+from rallypoint.server.core.model.timing import Timing
+from rallypoint.server.core.reads.explain import explain
+from rallypoint.server.core.reads.replay import memory_of, replay, snapshot
+from rallypoint.server.core.state.deadlines import DeadlineKind
+from rallypoint.server.core.state.state import State, apply
 from rallypoint.server.rpc.outbox import Outbox, Outboxes
-from sim.clock import Timer
-from sim.messages import Down, Hangup, Up
-from sim.network import Stream
+from sim.world.clock import Timer
+from sim.world.messages import Down, Hangup, Up
+from sim.world.network import Stream
 
 if TYPE_CHECKING:
-    from sim.world import World
+    from sim.world.world import World
 
 TURN_MS_MAX = 2
-"""How long inputs may wait for a turn."""
+"""Longest wait of an input for a turn."""
 PULSE_MS = 250
 """Longest time without a turn while there are nodes."""
 DISMISSALS = {
@@ -40,7 +44,7 @@ DISMISSALS = {
     RefusalKind.LIMIT_REACHED: 1,
     RefusalKind.OLD_RUN: 1,
 }
-"""Refusals that no further attempt would change, and the exit code that each means."""
+"""Refusals that a further attempt cannot change, and the agent's exit code for each."""
 
 
 class Server:
@@ -52,7 +56,7 @@ class Server:
         self.state = State(
             coordinator_id=f"{life:032x}", epoch=epoch, first_epoch=epoch, timing=timing
         )
-        self.state.is_blind = True
+        self.state.has_unknown_past = True
         self.state.window_until_ms = timing.window_ms
         self.state.deadlines.set((DeadlineKind.WINDOW, ""), timing.window_ms)
         self.memory = replay((EpochRaised(epoch),))
@@ -64,11 +68,11 @@ class Server:
         self._held_back_ms = 0
         self._inbox: list[inputs.Input] = []
         self._heard: dict[SessionId, inputs.Heartbeat] = {}
-        """Heartbeats since the last turn, which they do not bring about."""
+        """Heartbeats since the last turn; they cause no turn."""
         self._newest: dict[SessionId, int] = {}
         self._streams: dict[int, Stream] = {}
         """Streams that are open on this side, by the identity of their outbox."""
-        self._last_said: dict[SessionId, inputs.Report] = {}
+        self._last_report: dict[SessionId, inputs.Report] = {}
         self._refusals: dict[tuple[SessionId, int], RefusalKind] = {}
         self._turn: Timer | None = None
         self._turn_at_ms = 0
@@ -79,7 +83,7 @@ class Server:
         return self.world.clock.now_ms - self._began_ms - self._held_back_ms
 
     def stall(self, duration_ms: int, noticed_ms: int) -> None:
-        """Stop the process for a while; then it notices how long it was away, more or less."""
+        """Suspend the process; afterwards it notices for how long, roughly."""
         self.stalled_until_ms = self.world.clock.now_ms + duration_ms
         self.world.clock.at(self.stalled_until_ms, partial(self._resume, noticed_ms))
 
@@ -92,17 +96,17 @@ class Server:
     # --- streams ---
 
     def receive(self, stream: Stream, message: Up) -> None:
-        """Take what has arrived on a stream."""
+        """Handle a message from a stream."""
         if stream.outbox is None and isinstance(message, inputs.Hello):
             self._open(stream, message)
         elif stream.outbox is None:
-            return  # it ended before its Hello came
+            return  # it ended before its Hello arrived
         elif isinstance(message, Hangup):
             stream.outbox.ended = True
             stream.outbox.wake.set()
             self._flush_soon(stream)
         elif stream.server_done:
-            # Nothing follows the end of a newest connection; older ones have news all the time.
+            # Nothing follows the end of the newest connection; old messages of older ones may.
             if self._newest[stream.agent.session] > stream.connection:
                 self._submit(message)
         elif isinstance(message, inputs.Heartbeat):
@@ -119,7 +123,7 @@ class Server:
         self._streams[id(stream.outbox)] = stream
         self._newest[session] = max(self._newest.get(session, 0), hello.connection)
         self._submit(hello)
-        old = self._last_said.get(session)
+        old = self._last_report.get(session)
         if old is not None and self.world.happens(self.world.faults.repeat_percent):
             delay_ms = self.world.rng.randint(0, 3_000)
             self.world.clock.after(delay_ms, partial(self._repeat, old))
@@ -130,20 +134,20 @@ class Server:
         if not self.is_dead and self._newest[old.sender.session] > old.sender.connection:
             self._submit(old)
 
-    def request(self, said: inputs.Request) -> None:
-        """Take what an operator asks."""
-        self._submit(said)
+    def request(self, input: inputs.Request) -> None:
+        """Handle a request of an operator."""
+        self._submit(input)
 
-    def _submit(self, said: inputs.Input) -> None:
-        if isinstance(said, inputs.Report):
-            self._last_said[said.sender.session] = said
-        self._inbox.append(said)
+    def _submit(self, input: inputs.Input) -> None:
+        if isinstance(input, inputs.Report):
+            self._last_report[input.sender.session] = input
+        self._inbox.append(input)
         self._schedule(self.world.rng.randint(0, TURN_MS_MAX))
 
     # --- turns ---
 
     def _schedule(self, delay_ms: int) -> None:
-        """Take a turn after a delay, unless one comes before."""
+        """Schedule a turn, unless an earlier one is scheduled."""
         at_ms = max(self.world.clock.now_ms + delay_ms, self.stalled_until_ms)
         if self._turn is not None and not self._turn.cancelled and self._turn_at_ms <= at_ms:
             return
@@ -164,8 +168,8 @@ class Server:
         effects: list[Effect] = []
         changed: dict[JobId, None] = {}
         heard, self._heard = self._heard, {}
-        for said in (*heard.values(), *arrived):
-            self._step(said, now_ms, effects, changed)
+        for input in (*heard.values(), *arrived):
+            self._step(input, now_ms, effects, changed)
         while (due_ms := state.next_deadline_ms()) is not None and due_ms <= now_ms:
             self._step(inputs.TimePassed(), now_ms, effects, changed)
         self.outboxes.carry_out(effects, changed, state, now_ms)
@@ -179,12 +183,12 @@ class Server:
             self._schedule(PULSE_MS)
 
     def _step(
-        self, said: inputs.Input, now_ms: int, effects: list[Effect], changed: dict[JobId, None]
+        self, input: inputs.Input, now_ms: int, effects: list[Effect], changed: dict[JobId, None]
     ) -> None:
         world, state = self.world, self.state
         before = {job_id: job.phase for job_id, job in state.jobs.items()}
-        world.safety.coordinator_hears(self, said)
-        transition = core.step(state, said, now_ms)
+        world.safety.coordinator_hears(self, input)
+        transition = core.step(state, input, now_ms)
         apply(state, transition.delta)
         world.steps += 1
         check_touched(state, transition.delta)
@@ -194,15 +198,15 @@ class Server:
         if transition.records or world.steps % 64 == 0:
             self.memory = replay((*snapshot(self.memory), *transition.records))
             world.safety.remembered(self.memory, memory_of(state))
-        world.coverage.coordinator_stepped(before, said, transition, state)
-        world.safety.coordinator_stepped(self, said, transition)
+        world.coverage.coordinator_stepped(before, input, transition, state)
+        world.safety.coordinator_stepped(self, input, transition)
         for record in transition.records:
             world.note("record", record)
             world.safety.recorded(self, record)
         effects.extend(transition.effects)
         changed.update(dict.fromkeys(transition.jobs))
 
-    # --- what the streams are told ---
+    # --- messages to the streams ---
 
     def _flush_all(self) -> None:
         for stream in list(self._streams.values()):
@@ -232,16 +236,16 @@ class Server:
 
     def _empty(self, outbox: Outbox) -> list[Down]:
         """Empty an outbox into messages, as `AgentService` does."""
-        found: list[Down] = []
+        messages: list[Down] = []
         if outbox.end is not None:
-            return found
+            return messages
         connection, acknowledged, epoch = (
             outbox.connection,
             outbox.acknowledged,
             self.outboxes.epoch,
         )
         if outbox.welcome is not None:
-            found.append(
+            messages.append(
                 Down(
                     connection,
                     epoch,
@@ -256,16 +260,16 @@ class Server:
             )
             outbox.welcome = outbox.desired = outbox.notify = None
         if outbox.desired is not None:
-            found.append(Down(connection, epoch, acknowledged, desired=outbox.desired))
+            messages.append(Down(connection, epoch, acknowledged, desired=outbox.desired))
             outbox.desired = None
         if outbox.notify is not None:
-            found.append(Down(connection, epoch, acknowledged, notify=outbox.notify))
+            messages.append(Down(connection, epoch, acknowledged, notify=outbox.notify))
             outbox.notify = None
         if outbox.heartbeat > outbox.answered:
             outbox.answered = outbox.heartbeat
             self._explain(outbox.session)
-            found.append(Down(connection, epoch, acknowledged, heartbeat=outbox.heartbeat))
-        return found
+            messages.append(Down(connection, epoch, acknowledged, heartbeat=outbox.heartbeat))
+        return messages
 
     def _explain(self, session: SessionId) -> None:
         """Ask what the node's job waits for: every state of a job can be explained."""
@@ -278,7 +282,7 @@ class Server:
                     self.world.coverage.waited(waiting.kind)
 
     def _finish(self, stream: Stream, outbox: Outbox) -> None:
-        """Let go of a stream, and tell the peer why if it still listens."""
+        """Close a stream, and send the peer the reason if it still listens."""
         stream.server_done = True
         del self._streams[id(outbox)]
         if outbox.end is not None and not outbox.ended:

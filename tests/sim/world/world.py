@@ -1,4 +1,4 @@
-"""One seed: the coordinator, the nodes and the network on a virtual clock, and what befalls them.
+"""One seed: coordinator, nodes and network on a virtual clock, and the faults they meet.
 
 Everything random comes from one generator and everything happens in the order of one heap, so a
 seed is a history: the same one every time.
@@ -11,19 +11,20 @@ from collections.abc import Mapping
 from functools import partial
 from random import Random
 
-from rallypoint.server.core import inputs
-from rallypoint.server.core.model import JobId, NodeName, RoundHeader
-from rallypoint.server.core.state import Timing
-from sim.chaos import Chaos
-from sim.clock import Clock
-from sim.coverage import Coverage
-from sim.faults import Faults, calm, changed, draw_faults
-from sim.network import Network
-from sim.node import Agent, Host
-from sim.processes import STRAGGLE_MS_MAX, Group, Process
-from sim.safety import Safety
-from sim.scenario import JobPlan, draw_jobs
-from sim.server import Server
+from rallypoint.server.core.messages import inputs
+from rallypoint.server.core.model.ids import JobId, NodeName
+from rallypoint.server.core.model.round import RoundHeader
+from rallypoint.server.core.model.timing import Timing
+from sim.rules.safety import Safety
+from sim.seeds.chaos import Chaos
+from sim.seeds.coverage import Coverage
+from sim.seeds.faults import Faults, calm, changed, draw_faults
+from sim.seeds.scenario import JobPlan, draw_jobs
+from sim.world.clock import Clock
+from sim.world.network import Network
+from sim.world.node import Agent, Host
+from sim.world.processes import STRAGGLE_MS_MAX, Group, Process
+from sim.world.server import Server
 
 FIRST_EPOCH = 1_000_000
 COLLATERAL_MS_MAX = 400
@@ -46,7 +47,7 @@ class World:
         self.rng = Random(seed)
         self.options: Faults = changed(draw_faults(self.rng), options or {})
         self.faults = self.options
-        """As long as faults happen, the options; then `calm`."""
+        """The options while faults happen; then `calm`."""
         self.jobs: tuple[JobPlan, ...] = draw_jobs(self.rng, self.options)
         self.timing = Timing(start_due_ms=self.rng.choice((3_000, 30_000)))
         self.clock = Clock()
@@ -70,9 +71,9 @@ class World:
         self.steps = 0
         """Steps of the coordinator's core."""
         self.drained_jobs: set[JobId] = set()
-        """Jobs of which an operator has asked a node to leave."""
+        """Jobs in which an operator has drained a node."""
         self._set_aside: dict[tuple[JobId, NodeName], None] = {}
-        """Nodes that an operator has asked to be set aside, by the names of then."""
+        """Nodes that an operator has cordoned, by their names at the time."""
         self.groups: dict[tuple[JobId, RoundHeader], Group] = {}
         self.trace: list[str] | None = [] if is_traced else None
         self._digest = hashlib.blake2b(digest_size=8)
@@ -119,7 +120,7 @@ class World:
         self.server = Server(self, self._lives, epoch, self.timing)
 
     def stop_coordinator(self, *, resets: bool) -> None:
-        """Kill the coordinator; with its host, nobody resets its streams."""
+        """Kill the coordinator; if its host dies too, no process resets its streams."""
         server, self.server = self.server, None
         if server is None:
             return
@@ -152,7 +153,7 @@ class World:
         self.agent_gone(agent)
 
     def agent_gone(self, agent: Agent) -> None:
-        """Let another agent come to the host of one that is gone, perhaps."""
+        """Perhaps start another agent on the host of one that is gone."""
         self.note("gone", agent.host.name, agent.exit_code)
         self.disturb_host(agent.host)
         self.coverage.counts["exit code", str(agent.exit_code)] += 1
@@ -161,11 +162,11 @@ class World:
             self.clock.after(delay_ms, partial(self.start_agent, agent.host))
 
     def drain(self, agent: Agent, time_ms: int) -> None:
-        """Let an operator ask a node to leave, if a coordinator is there to be asked."""
+        """Let an operator drain a node, if a coordinator runs."""
         if self.server is not None:
             self.drained_jobs.add(agent.host.plan.job_id)
-            said = inputs.DrainNode(agent.host.plan.job_id, agent.name, time_ms, "maintenance")
-            self.server.request(said)
+            request = inputs.DrainNode(agent.host.plan.job_id, agent.name, time_ms, "maintenance")
+            self.server.request(request)
 
     def partition(self, host: Host, duration_ms: int) -> None:
         """Let nothing pass between a host and the coordinator for a while."""
@@ -184,19 +185,19 @@ class World:
     # --- operators ---
 
     def ask_for(self, host: Host, *, is_cordon: bool) -> None:
-        """Let an operator set the node of a host aside, or take that back."""
+        """Let an operator cordon or uncordon the node of a host."""
         if self.server is None:
             return
         job_id = host.plan.job_id
         name = NodeName(host.plan.name) if host.agent is None else host.agent.name
-        said: inputs.Request = inputs.Uncordon(job_id, name)
+        request: inputs.Request = inputs.Uncordon(job_id, name)
         if is_cordon:
             self._set_aside[(job_id, name)] = None
-            said = inputs.Cordon(job_id, name, "an operator")
-        self.server.request(said)
+            request = inputs.Cordon(job_id, name, "an operator")
+        self.server.request(request)
 
     def _take_nodes_back(self) -> None:
-        """Take back every node that is set aside, or that an operator has just asked to be."""
+        """Uncordon every node that is set aside or is about to be."""
         assert self.server is not None
         for job in self.server.state.jobs.values():
             for health in job.health:
@@ -207,7 +208,7 @@ class World:
     # --- processes ---
 
     def next_pid(self) -> int:
-        """Return a process id that nobody had before."""
+        """Return a process id that was not used before."""
         self._pids += 1
         return self._pids
 
@@ -231,7 +232,7 @@ class World:
             self.finish(group, group.work_ms)
 
     def finish(self, group: Group, work_ms: int) -> None:
-        """Let the workers of a group end with 0 after their work."""
+        """Let the workers of a group exit with 0 after their work."""
         for process in group.living:
             ended = partial(self._finish_one, process)
             self.clock.after(work_ms + self.rng.randint(0, STRAGGLE_MS_MAX), ended)

@@ -2,48 +2,44 @@
 
 `Bench.take` steps one input and checks what must hold after any step whatever: the step changed
 nothing by itself and gives the same result twice, a refused input changes nothing, no invariant is
-broken, every node was told exactly what it has to make true, and a replay of the records gives what
-the state remembers.
+broken, every node was sent exactly its desired state, and a replay of the records gives the durable
+part of the state.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from itertools import count
 
-from rallypoint.server.core import inputs
-from rallypoint.server.core.deadlines import DeadlineKind
-from rallypoint.server.core.desired import desired_state
-from rallypoint.server.core.effects import (
-    DesiredStandby,
-    DesiredStop,
+from msgspec.structs import replace
+
+from rallypoint.server.core.invariants import check_job, check_touched
+from rallypoint.server.core.messages import inputs
+from rallypoint.server.core.messages.effects import (
     Effect,
-    EpochRaised,
     JobChanged,
     Notify,
-    Record,
     Refuse,
-    RoundSealed,
     Send,
     Welcome,
 )
-from rallypoint.server.core.explain import Waiting, explain
-from rallypoint.server.core.invariants import check_job, check_touched
-from rallypoint.server.core.model import (
-    Consequence,
-    Job,
-    JobId,
-    JobSpec,
-    Phase,
-    RoundHeader,
-    SessionId,
-)
-from rallypoint.server.core.node import Node
-from rallypoint.server.core.replay import memory_of, replay, snapshot
-from rallypoint.server.core.state import State, Timing, apply
+from rallypoint.server.core.messages.records import EpochRaised, Record, RoundSealed
+from rallypoint.server.core.model.desired import DesiredStandby, DesiredStop
+from rallypoint.server.core.model.ids import JobId, SessionId
+from rallypoint.server.core.model.job import Job
+from rallypoint.server.core.model.node import Node
+from rallypoint.server.core.model.phase import Phase
+from rallypoint.server.core.model.round import RoundHeader
+from rallypoint.server.core.model.spec import JobSpec
+from rallypoint.server.core.model.timing import Timing
+from rallypoint.server.core.model.verdict import Consequence, Verdict
+from rallypoint.server.core.reads.explain import Waiting, explain
+from rallypoint.server.core.reads.replay import memory_of, replay, snapshot
+from rallypoint.server.core.rounds.desired import desired_state
+from rallypoint.server.core.state.deadlines import DeadlineKind
+from rallypoint.server.core.state.state import NO_CHANGES, State, apply
 from rallypoint.server.core.step import Transition, step
-from support.fake_agents import JOB, FakeAgent, identity
+from support.core.fake_agents import JOB, FakeAgent, identity
 
 HEARTBEAT_MS = 1_000
 EPOCH = 1_000
@@ -64,7 +60,7 @@ class Bench:
         epoch: int = EPOCH,
         timing: Timing | None = None,
     ) -> None:
-        """Start a coordinator that knows nothing, at 0 ms."""
+        """Start a coordinator without state, at 0 ms."""
         self.spec = spec or JobSpec()
         self.now_ms = 0
         self.state = State(
@@ -74,7 +70,7 @@ class Bench:
             timing=timing or Timing(),
             first_epoch=epoch,
             window_until_ms=window_ms,
-            is_blind=window_ms > 0,
+            has_unknown_past=window_ms > 0,
         )
         if window_ms:
             self.state.deadlines.set((DeadlineKind.WINDOW, ""), window_ms)
@@ -86,7 +82,7 @@ class Bench:
         self._next_beat_ms = HEARTBEAT_MS
 
     def agent(self, name: str, **facts: object) -> FakeAgent:
-        """Return an agent that has not said Hello yet; `facts` as `identity` takes them."""
+        """Return an agent before its Hello; `facts` as `identity` takes them."""
         spec = facts.pop("spec", self.spec)
         session = next(_sessions)
         who = identity(name, spec, session=session, **facts)  # type: ignore[arg-type]
@@ -95,13 +91,13 @@ class Bench:
         return agent
 
     def adopt_agent(self, agent: FakeAgent) -> FakeAgent:
-        """Take an agent over from another bench, as it finds a new coordinator."""
+        """Move an agent from another bench, as if it found a new coordinator."""
         agent.bench = self
         self.agents[agent.session] = agent
         return agent
 
     def join(self, *names: str, **facts: object) -> tuple[FakeAgent, ...]:
-        """Return new agents that have said Hello in this order and were taken."""
+        """Return new agents that were accepted, with their Hellos in this order."""
         joined = []
         for name in names:
             agent = self.agent(name, **facts)
@@ -119,7 +115,7 @@ class Bench:
         return agents
 
     def obey(self, *agents: FakeAgent) -> None:
-        """Let `agents` (default: all) do what they are told unless they are away or silent."""
+        """Let `agents` (default: all) carry out their orders unless they are away or silent."""
         while any(
             agent.obey()
             for agent in agents or tuple(self.agents.values())
@@ -140,6 +136,12 @@ class Bench:
         waiting = self.wait(job_id)
         assert waiting is not None
         return waiting
+
+    def the_verdict(self, job_id: str = JOB) -> Verdict:
+        """Return the verdict of a job, which must have one."""
+        verdict = self.job(job_id).verdict
+        assert verdict is not None
+        return verdict
 
     def rounds(self, job_id: str = JOB) -> list[RoundHeader]:
         """Return the headers of all rounds that were sealed."""
@@ -163,7 +165,7 @@ class Bench:
         return [effect for effect in self.effects if isinstance(effect, Notify)]
 
     def advance(self, ms: int) -> None:
-        """Let time pass: heartbeats go on and deadlines expire, each at its own time."""
+        """Let time pass: heartbeats are sent and deadlines expire, each at its own time."""
         until_ms = self.now_ms + ms
         while True:
             beating = [a for a in self.agents.values() if a.beats and _is_attached(a.node)]
@@ -183,13 +185,13 @@ class Bench:
         self.now_ms = until_ms
 
     def take(self, said: inputs.Input) -> Transition:
-        """Step one input, check everything, and tell the agents."""
+        """Step one input, check everything, and pass the effects to the agents."""
         before = _photograph(self.state)
         transition = step(self.state, said, self.now_ms)
         assert step(self.state, said, self.now_ms) == transition, "two results for one input"
         assert _photograph(self.state) == before, "the step changed its argument"
         if transition.refusal is not None:
-            assert transition.delta.is_empty and not transition.records
+            assert transition.delta == NO_CHANGES and not transition.records
             assert all(isinstance(effect, Refuse) for effect in transition.effects)
         apply(self.state, transition.delta)
         check_touched(self.state, transition.delta)
@@ -216,10 +218,10 @@ class Bench:
                 self.agents[effect.session].receive(effect)
 
     def _check_told(self) -> None:
-        """Check that every node was told what it has to make true, and nothing else."""
+        """Check that every node received its desired state, and nothing else."""
         for node in self.state.nodes.values():
             job = self.state.jobs[node.job_id]
-            if node.claim is not None and job.phase is not Phase.CLOSED:
+            if node.held is not None and job.phase is not Phase.CLOSED:
                 continue  # nothing is decided about its round yet
             wanted = desired_state(job, node)
             if isinstance(wanted, DesiredStop) and isinstance(node.desired, DesiredStop):
@@ -227,7 +229,7 @@ class Bench:
                     wanted,
                     reason=node.desired.reason,
                     text=node.desired.text,
-                    grace_ms=node.desired.grace_ms,
+                    shutdown_timeout_ms=node.desired.shutdown_timeout_ms,
                 )
             assert wanted == node.desired, f"{node.name} was not told"
             assert wanted == self.agents[node.session].desired
@@ -265,7 +267,7 @@ _PHASES = {
     DeadlineKind.ABANDON: Phase.FORMING,
     DeadlineKind.FORGET: Phase.CLOSED,
 }
-"""In which phase a job may wait for what."""
+"""The kinds of waits that are possible in each phase."""
 
 
 def _is_attached(node: Node | None) -> bool:
@@ -273,7 +275,7 @@ def _is_attached(node: Node | None) -> bool:
 
 
 def _photograph(state: State) -> tuple[object, ...]:
-    """Return a copy of the state that later changes do not reach."""
+    """Return a copy of the state that does not change later."""
     return (
         state.epoch,
         state.window_until_ms,

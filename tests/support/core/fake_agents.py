@@ -1,4 +1,4 @@
-"""Fake agents for a coordinator's core: they number what they say and remember what they hear."""
+"""Fake agents for a coordinator's core: they number their reports and keep what they receive."""
 
 from __future__ import annotations
 
@@ -6,30 +6,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from rallypoint.server.core import inputs
-from rallypoint.server.core.effects import (
-    Desired,
-    DesiredFinished,
-    DesiredRun,
-    DesiredStop,
-    Send,
-    Welcome,
-)
-from rallypoint.server.core.model import (
-    Activity,
-    ErrorRecord,
-    JobId,
-    JobSpec,
-    NodeName,
-    RoundReason,
-    SessionId,
-    WorkerExit,
-)
-from rallypoint.server.core.node import Claim, Identity, Node
+from rallypoint.server.core.messages import inputs
+from rallypoint.server.core.messages.effects import Send, Welcome
+from rallypoint.server.core.model.desired import Desired, DesiredFinished, DesiredRun, DesiredStop
+from rallypoint.server.core.model.ids import JobId, NodeName, SessionId
+from rallypoint.server.core.model.node import HeldRound, Identity, Node, NodeState
+from rallypoint.server.core.model.round import RoundReason
+from rallypoint.server.core.model.spec import JobSpec
+from rallypoint.server.core.model.worker import ErrorRecord, WorkerExit
 from rallypoint.server.core.step import Transition
 
 if TYPE_CHECKING:
-    from support.coordinator import Bench
+    from support.core.coordinator import Bench
 
 JOB = JobId("job")
 
@@ -47,7 +35,7 @@ def identity(
     node_rank: int | None = None,
     launch_id: str = "",
 ) -> Identity:
-    """Return what a node says of itself."""
+    """Return the identity of a node."""
     return Identity(
         job_id=JobId(job_id),
         session=SessionId(f"{session:032x}"),
@@ -85,7 +73,7 @@ def worker_exit(
 
 @dataclass
 class FakeAgent:
-    """One agent: it numbers its reports and connections, and remembers what it was told."""
+    """One agent: it numbers its reports and connections, and keeps what it receives."""
 
     bench: Bench
     identity: Identity
@@ -95,16 +83,16 @@ class FakeAgent:
     run: int = 0
     coordinator_id: str = ""
     port: int = 20_000
-    held: int = 0
-    """Highest round that it was given."""
+    last_round: int = 0
+    """Highest round that it was ordered to run."""
     started: int = 0
     """Latest round that it started."""
     clean: int = 0
-    """Latest round that it said Ready for."""
+    """Latest round after which it reported Ready."""
     revision: int = 0
     desired: Desired | None = None
     told: list[Desired] = field(default_factory=list)
-    """Everything that it was told, oldest first, repetitions left out."""
+    """Everything that it received, oldest first, without repetitions."""
     beats: bool = True
     """Whether heartbeats are sent as time passes."""
 
@@ -120,35 +108,35 @@ class FakeAgent:
 
     @property
     def group_rank(self) -> int | None:
-        """Its place in the round that it was told to run; None when it was told something else."""
+        """Its place in the round that it has to run; None when it has to run none."""
         if not isinstance(self.desired, DesiredRun):
             return None
-        return self.the_node.assignment.group_rank if self.the_node.assignment else None
+        return self.known_node.assignment.group_rank if self.known_node.assignment else None
 
     @property
-    def the_node(self) -> Node:
+    def known_node(self) -> Node:
         """What the coordinator knows of it."""
         return self.bench.state.nodes[self.session]
 
     def sender(self, sequence: int = 0) -> inputs.Sender:
-        """Return who speaks, on the present connection."""
+        """Return the sender of its inputs, with the present connection."""
         return inputs.Sender(self.session, self.connection, self.epoch, sequence)
 
     def hello(
         self,
         *,
-        claim: Claim | None = None,
+        held: HeldRound | None = None,
         acknowledged: int | None = None,
         ready_round: int | None = None,
         coordinator_id: str | None = None,
         durable: bool = False,
         draining: tuple[int, str] | None = None,
     ) -> Transition:
-        """Say Hello on a new connection: ready, unless `claim` says what is held."""
+        """Send a Hello on a new connection: ready, unless it holds a round."""
         self.connection += 1
         self.port += 1
         ready = None
-        if claim is None:
+        if held is None:
             ready = inputs.ReadyPort(self.clean if ready_round is None else ready_round, self.port)
         return self.bench.take(
             inputs.Hello(
@@ -160,19 +148,28 @@ class FakeAgent:
                 coordinator_durable=durable,
                 acknowledged=self.sequence if acknowledged is None else acknowledged,
                 revision=self.revision,
-                claim=claim,
+                held=held,
                 ready=ready,
                 draining=draining,
             )
         )
 
-    def claim(
-        self, activity: Activity = Activity.STARTED, exits: Sequence[WorkerExit] = ()
-    ) -> Claim:
-        """Return the round that it was last told to run, as a Hello carries it."""
+    def held_round(
+        self,
+        state: NodeState = NodeState.STARTED,
+        exits: Sequence[WorkerExit] = (),
+        start_failure: str = "",
+    ) -> HeldRound:
+        """Return the round that it last had to run, as a Hello carries it."""
         run = next(told for told in reversed(self.told) if isinstance(told, DesiredRun))
-        assignment = run.assignment
-        return Claim(run.header, assignment, activity, (4_000,), tuple(exits))  # type: ignore[arg-type]
+        return HeldRound(
+            run.header,
+            run.assignment,
+            state,
+            (4_000,),
+            tuple(exits),
+            start_failure,
+        )
 
     def report(self, make: Callable[[inputs.Sender], inputs.Report]) -> Transition:
         """Send the next numbered report."""
@@ -180,18 +177,18 @@ class FakeAgent:
         return self.bench.take(make(self.sender(self.sequence)))
 
     def heartbeat(self) -> Transition:
-        """Say that it lives."""
+        """Send a heartbeat."""
         return self.bench.take(inputs.Heartbeat(self.sender()))
 
     def start(self) -> Transition:
         """Report that the workers of its round run."""
-        self.started = self.held
-        return self.report(lambda sender: inputs.Started(sender, self.held, (4_000,)))
+        self.started = self.last_round
+        return self.report(lambda sender: inputs.Started(sender, self.last_round, (4_000,)))
 
     def fail(self, *exits: WorkerExit) -> Transition:
         """Report failed workers; by default local rank 0 with exit code 1."""
         return self.report(
-            lambda sender: inputs.Exited(sender, self.held, exits or (worker_exit(),))
+            lambda sender: inputs.Exited(sender, self.last_round, exits or (worker_exit(),))
         )
 
     def exit(self, *exits: WorkerExit) -> Transition:
@@ -200,22 +197,26 @@ class FakeAgent:
 
     def succeed(self) -> Transition:
         """Report that every worker ended with 0."""
-        return self.report(lambda sender: inputs.Succeeded(sender, self.held))
+        return self.report(lambda sender: inputs.Succeeded(sender, self.last_round))
 
     def ready(self, round: int | None = None) -> Transition:
-        """Report that nothing of `round` (default: any that it held) runs here."""
+        """Report that nothing of `round` (default: all rounds that it held) runs here."""
         self.port += 1
-        self.clean = self.held if round is None else round
+        self.clean = self.last_round if round is None else round
         offer = inputs.ReadyPort(self.clean, self.port)
         return self.report(lambda sender: inputs.Ready(sender, offer))
 
-    def refuse(self, text: str = "no such file", *, leaving: bool = False) -> Transition:
-        """Report that the round was not started."""
-        return self.report(lambda sender: inputs.Refused(sender, self.held, leaving, text))
+    def fail_to_start(self, text: str = "no such file") -> Transition:
+        """Report that a worker could not be started."""
+        return self.report(lambda sender: inputs.StartFailed(sender, self.last_round, text))
+
+    def leave(self, text: str = "no such file") -> Transition:
+        """Report that the node leaves its round."""
+        return self.report(lambda sender: inputs.Leaving(sender, self.last_round, text))
 
     def block(self) -> Transition:
         """Report processes that survived SIGKILL."""
-        return self.report(lambda sender: inputs.Blocked(sender, self.held, (4_000,)))
+        return self.report(lambda sender: inputs.Blocked(sender, self.last_round, (4_000,)))
 
     def drain(self, time_ms: int, reason: str = "SIGTERM") -> Transition:
         """Report that the node wants to leave."""
@@ -231,11 +232,11 @@ class FakeAgent:
         return self.bench.take(inputs.Broken(self.sender()))
 
     def fall_silent(self) -> None:
-        """Send no heartbeats from here on."""
+        """Send no heartbeats from now on."""
         self.beats = False
 
     def receive(self, effect: Welcome | Send) -> None:
-        """Take what the coordinator tells."""
+        """Receive an effect of the coordinator."""
         self.epoch = max(self.epoch, self.bench.state.epoch)
         self.coordinator_id = self.bench.state.coordinator_id
         if isinstance(effect, Welcome):
@@ -248,15 +249,15 @@ class FakeAgent:
         self.revision, self.desired = effect.revision, effect.desired
         self.told.append(effect.desired)
         if isinstance(effect.desired, DesiredRun):
-            self.held = max(self.held, effect.desired.header.number)
+            self.last_round = max(self.last_round, effect.desired.header.number)
 
     def obey(self) -> bool:
-        """Make true what was told; return whether there was anything to do."""
+        """Carry out the desired state; return whether there was anything to do."""
         match self.desired:
             case DesiredRun(header=header) if self.started < header.number:
                 self.start()
             case DesiredStop(round=number) if self.clean < number:
-                self.held = max(self.held, number)
+                self.last_round = max(self.last_round, number)
                 self.ready()
             case _:
                 return False
@@ -264,18 +265,18 @@ class FakeAgent:
 
 
 def finished(agent: FakeAgent) -> DesiredFinished:
-    """Return the outcome that the agent was told."""
+    """Return the outcome that the agent received."""
     assert isinstance(agent.desired, DesiredFinished), agent.desired
     return agent.desired
 
 
 def stopped_round(agent: FakeAgent) -> int:
-    """Return the round that the agent was told to stop."""
+    """Return the round that the agent has to stop."""
     assert isinstance(agent.desired, DesiredStop), agent.desired
     return agent.desired.round
 
 
 def stop_reason(agent: FakeAgent) -> RoundReason:
-    """Return why the agent was told to stop."""
+    """Return the reason why the agent has to stop."""
     assert isinstance(agent.desired, DesiredStop), agent.desired
     return agent.desired.reason

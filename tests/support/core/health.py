@@ -1,15 +1,17 @@
-"""What tests of health share: a spec with short times, failures, and what an operator asks."""
+"""What tests of health share: a spec with short times, failures, and an operator's requests."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
-from rallypoint.server.core import inputs
-from rallypoint.server.core.health import find_health
-from rallypoint.server.core.model import JobId, JobSpec, NodeHealth, NodeName
+from rallypoint.server.core.messages import inputs
+from rallypoint.server.core.model.ids import JobId, NodeName
+from rallypoint.server.core.model.job import NodeHealth
+from rallypoint.server.core.model.spec import JobSpec
 from rallypoint.server.core.step import Transition
-from support.coordinator import Bench
-from support.fake_agents import JOB, FakeAgent
+from rallypoint.server.core.verdicts.health import find_health
+from support.core.coordinator import Bench
+from support.core.fake_agents import JOB, FakeAgent
 
 WINDOW_MS = 60_000
 COOLDOWN_MS = 20_000
@@ -41,7 +43,7 @@ def uncordon(bench: Bench, name: str, job_id: str = JOB) -> Transition:
 
 
 def fail_again(bench: Bench, agent: FakeAgent, times: int) -> None:
-    """Let a worker of the node fail, and everybody do what follows."""
+    """Let a worker of the node fail, and all agents do what follows."""
     for _ in range(times):
         assert agent.group_rank is not None, f"{agent.identity.name} has no place"
         agent.fail()
@@ -49,7 +51,7 @@ def fail_again(bench: Bench, agent: FakeAgent, times: int) -> None:
 
 
 def with_spare(spec: JobSpec = SPEC) -> tuple[Bench, FakeAgent, FakeAgent, FakeAgent]:
-    """Return a bench whose round has the nodes a and b, and c to spare."""
+    """Return a bench whose round has the nodes a and b, with c as a spare."""
     bench = Bench(spec)
     a, b = bench.run_round("a", "b")
     (c,) = bench.join("c")
@@ -57,6 +59,6 @@ def with_spare(spec: JobSpec = SPEC) -> tuple[Bench, FakeAgent, FakeAgent, FakeA
 
 
 def lose(bench: Bench, agent: FakeAgent) -> None:
-    """Let a node's connection break for good."""
+    """Break a node's connection permanently."""
     agent.break_off()
     bench.advance(500)

@@ -20,7 +20,7 @@ class LogsDest:
         self.stdouts, self.stderrs = stdouts, stderrs
         self.tee_stdouts, self.tee_stderrs, self.error_files = {}, {}, {}
 """
-"""As little of torch as a plug-in needs: it is there at once."""
+"""As much of torch as a plug-in needs; it imports at once."""
 HEAD = """
 import json, os, signal, socket, sys, time
 from torch.distributed.elastic.multiprocessing import LogsDest, LogsSpecs, Std
@@ -41,7 +41,7 @@ def install(folder: Path, body: str, *, with_torch: bool = True) -> dict[str, st
     """Install the class `Here`, whose methods are `body`, as `here`.
 
     Returns:
-        Variables that let an interpreter find it, and in front of the real torch a little one.
+        Variables that let an interpreter find the plug-in, and the fake torch before the real one.
     """
     package = folder / "torch" / "distributed" / "elastic" / "multiprocessing"
     if with_torch:

@@ -1,4 +1,4 @@
-"""Machines as folders: what the kernel says in sysfs of CPUs, caches, NUMA nodes and GPUs."""
+"""Machines made of files: CPUs, caches, NUMA nodes and GPUs as sysfs shows them."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class Machine:
     cores_per_cache: int
     threads: int
     gpu_nodes: tuple[int, ...]
-    """What the kernel says of every GPU; -1: nothing."""
+    """NUMA node that the kernel reports for every GPU; -1: none."""
     possible: str = ""
-    """Nodes that the kernel reckons with, when it is not those that are there."""
+    """Nodes that the kernel lists as possible, if they differ from the existing ones."""
 
     @property
     def cores(self) -> int:
@@ -39,7 +39,7 @@ class Machine:
         return [f"0000:{0x10 + gpu:02x}:00.0" for gpu in range(len(self.gpu_nodes))]
 
     def write(self, sys: Path) -> None:
-        """Write what a binding reads, and a little that it must pass over."""
+        """Write the files that a binding reads, and some that it must skip."""
         system = sys / "devices/system"
         for cpu in self.cpus:
             self._write_cpu(system / f"cpu/cpu{cpu}", cpu)

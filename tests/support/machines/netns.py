@@ -1,4 +1,4 @@
-"""Hosts of their own on one machine: network namespaces, and between them a switch that misbehaves.
+"""Separate hosts on one machine: network namespaces, and between them a switch that misbehaves.
 
 Each host has one TUN device, moved into its namespace; whatever it sends comes out here as IP
 packets, which a thread passes on, drops, or holds back. The host without a namespace is this
@@ -33,7 +33,7 @@ _HERE = ""
 
 
 class NotPermitted(Exception):
-    """This machine does not let us have namespaces or devices, and why."""
+    """This machine does not permit namespaces or devices; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +43,10 @@ class Host:
     namespace: str
     address: str
     fd: int
-    """Of its device: what it sends is read here, what is written here it gets."""
+    """Descriptor of its device: packets of the host are read here, and written here to it."""
 
     def prefix(self) -> list[str]:
-        """Return what a command line begins with to run on this host."""
+        """Return the words before a command line that run it on this host."""
         return ["ip", "netns", "exec", self.namespace] if self.namespace else []
 
 
@@ -79,8 +79,8 @@ class Network:
         except (OSError, subprocess.CalledProcessError) as error:
             os.close(self._end_fd)
             self._remove()
-            said = getattr(error, "stderr", "") or str(error)
-            raise NotPermitted(f"no namespaces here: {said.strip()}") from error
+            why = getattr(error, "stderr", "") or str(error)
+            raise NotPermitted(f"no namespaces here: {why.strip()}") from error
         self._by_address = {host.address: name for name, host in self.hosts.items()}
         self._thread.start()
 
@@ -97,11 +97,11 @@ class Network:
         self._cuts = self._cuts | {(source, target)}
 
     def heal(self) -> None:
-        """Drop nothing any more."""
+        """Drop no more packets."""
         self._cuts = set()
 
     def worsen(self, *, delay_s: float, loss: float) -> None:
-        """Let every packet take so long, and lose this share (0 to 1) of all."""
+        """Delay every packet this long, and drop this share (0 to 1) of all."""
         self._delay_s, self._loss = delay_s, loss
 
     def _add(self, name: str) -> None:

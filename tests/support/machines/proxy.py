@@ -1,4 +1,4 @@
-"""A TCP forwarder between agents and a coordinator, which can cut, refuse, and say nothing."""
+"""A TCP forwarder between agents and a coordinator, which can cut, refuse, and go silent."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import threading
 from collections.abc import Callable
 from typing import Self
 
-from support.feed import LIMIT_S
+from support.processes.feed import LIMIT_S
 
 
 class Proxy:
-    """Forwards what comes to `address` to `target`; runs in a thread of its own."""
+    """Forwards connections to `address` to `target`, in a thread."""
 
     def __init__(self, target: str) -> None:
-        """Begin to listen on a free port of the loopback interface."""
+        """Start to listen on a free port of the loopback interface."""
         host, _, port = target.rpartition(":")
         self._target = (host, int(port))
         self._port = 0
@@ -40,7 +40,7 @@ class Proxy:
 
     @property
     def address(self) -> str:
-        """host:port that agents are given."""
+        """host:port for agents."""
         return f"127.0.0.1:{self._port}"
 
     def cut(self, refuse_s: float = 0) -> None:
@@ -53,7 +53,7 @@ class Proxy:
         self._do(cut)
 
     def fall_silent(self) -> None:
-        """Forward nothing any more, and break nothing; new connections get no answer."""
+        """Stop forwarding without closing anything; new connections get no answer."""
 
         async def fall_silent() -> None:
             self._is_silent = True
@@ -63,7 +63,7 @@ class Proxy:
         self._do(fall_silent)
 
     def speak(self) -> None:
-        """Forward again, first what was held back."""
+        """Forward again, starting with what was held back."""
 
         async def speak() -> None:
             self._is_silent = False
@@ -103,7 +103,7 @@ class Proxy:
         end.join(other)
 
     def opened(self, end: _End) -> None:
-        """Take note of one end of a connection."""
+        """Register one end of a connection."""
         self._ends.append(end)
         if self._is_silent:
             end.pause()
@@ -137,7 +137,7 @@ class _End(asyncio.Protocol):
             self._connecting = asyncio.ensure_future(self._proxy.connect(self))  # noqa: TID251
 
     def join(self, other: _End) -> None:
-        """Go on with the other end, which is there now."""
+        """Start to copy, now that the other end exists."""
         self._other = other
         for data in self._early:
             other.write(data)

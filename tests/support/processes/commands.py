@@ -1,4 +1,4 @@
-"""The two commands under test as real processes: started, listened to, signalled, awaited."""
+"""The two commands under test as real processes: start, read, signal and await them."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from support.feed import LIMIT_S, Feed
+from support.processes.feed import LIMIT_S, Feed
 
 SCRIPTS = Path(sysconfig.get_path("scripts"))
 COORDINATOR = str(SCRIPTS / "coordinator")
 NODE_AGENT = str(SCRIPTS / "node-agent")
+
+CATCH_UP_S = 5.0
 
 
 class Command:
@@ -76,18 +78,22 @@ class Command:
         return self._out.wait(lambda line: True)[0]
 
     def stderr(self) -> str:
-        """Return what has come so far; all of it once the command and its workers are gone."""
+        """Return the output so far; all of it once the command and its workers are gone."""
+        self._catch_up()
         return "\n".join(self._err.items())
 
     def stdout(self) -> str:
+        self._catch_up()
         return "\n".join(self._out.items())
 
     def said(self) -> list[str]:
         """Return the lines for a person: standard error without the log."""
+        self._catch_up()
         return [line for line in self._err.items() if _event(line) is None]
 
     def events(self, *names: str) -> list[dict[str, Any]]:
         """Return the log's events of these names so far."""
+        self._catch_up()
         found = (_event(line) for line in self._err.items())
         return [event for event in found if event is not None and event["event"] in names]
 
@@ -110,11 +116,17 @@ class Command:
         """Wait for a line of standard error that contains the text."""
         self._err.wait(lambda line: text in line)
 
+    def _catch_up(self) -> None:
+        """Wait for the last output of an ended command, unless another process holds its pipes."""
+        if not self.is_running():
+            for reader in self._readers:
+                reader.join(CATCH_UP_S)
+
     def drain(self) -> None:
-        """Take everything that was printed; whoever holds the pipes must be gone."""
+        """Read everything that was printed; every process with the pipes must be gone."""
         for reader in self._readers:
             reader.join(LIMIT_S)
-            assert not reader.is_alive(), f"somebody still holds the output of {self.name}"
+            assert not reader.is_alive(), f"a process still holds the output of {self.name}"
 
 
 def _read(pipe: IO[str], feed: Feed[str]) -> None:
@@ -162,7 +174,7 @@ def describe(pid: int) -> str:
 def await_none_marked(
     mark: str, spared: Collection[int] = (), limit_s: float = LIMIT_S
 ) -> list[int]:
-    """Wait until no process carries the mark but the spared; return who still does at the limit."""
+    """Wait until only spared processes have the mark; return the others at the limit."""
     end_s = time.monotonic() + limit_s
     while left := [pid for pid in find_marked(mark) if pid not in spared]:
         if not _await_death(left[0], end_s - time.monotonic()):
@@ -171,7 +183,7 @@ def await_none_marked(
 
 
 def kill(pid: int) -> None:
-    """SIGKILL to a process, and wait until it is dead; nothing happens if it was gone."""
+    """SIGKILL a process, and wait until it is dead; do nothing if it was gone."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
         assert _await_death(pid, LIMIT_S), f"survived SIGKILL: {describe(pid)}"

@@ -1,7 +1,7 @@
-"""What other processes say, in order, for a test that waits for it.
+"""Output of other processes, in order, for a test that waits for it.
 
-Threads put items in as they arrive; the test waits for the ones it wants, always with a limit. A
-wait that ends without them fails the test and shows everything that did come.
+Threads add items as they arrive; the test waits for the ones that it wants, always with a limit. A
+wait that ends without them fails the test and shows every item.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
-LIMIT_S = 30.0
+LIMIT_S = 120.0
 """The most that any wait takes: far beyond what is expected, so that a busy machine passes."""
 
 
 class Feed(Generic[T]):
-    """Items from other threads, kept for good."""
+    """Items from other threads, never removed."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -32,7 +32,7 @@ class Feed(Generic[T]):
             self._changed.notify_all()
 
     def end(self) -> None:
-        """Say that nothing more will come, so that nobody waits in vain."""
+        """Note that no item follows, so that no wait is in vain."""
         with self._changed:
             self._has_ended = True
             self._changed.notify_all()
@@ -44,7 +44,7 @@ class Feed(Generic[T]):
     def wait(
         self, is_wanted: Callable[[T], bool], count: int = 1, limit_s: float = LIMIT_S
     ) -> list[T]:
-        """Return the first `count` items that are wanted, also those that came before."""
+        """Return the first `count` wanted items, also those that are there already."""
         end_s = time.monotonic() + limit_s
         with self._changed:
             while True:

@@ -1,4 +1,4 @@
-"""Jobs as a coordinator shows them: read once, or watched until they are as a test wants them."""
+"""Jobs as a coordinator shows them: read once, or watched until they are as expected."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rallypoint.v1 import job_pb2, node_pb2
 from rallypoint.v1 import job_service_pb2 as service_pb2
 from rallypoint.v1 import job_service_pb2_grpc as service_grpc
 from rallypoint.wire.channel import client_options
-from support.feed import LIMIT_S
+from support.processes.feed import LIMIT_S
 
 
 class Jobs:
@@ -37,7 +37,7 @@ class Jobs:
         return self._stub.ListJobs(request, timeout=LIMIT_S)
 
     def watch(self, job_id: str, limit_s: float = LIMIT_S) -> Generator[job_pb2.Job]:
-        """Yield a job that exists, as it is and after every change, until its run has ended."""
+        """Yield an existing job, now and after every change, until its run has ended."""
         call = self._stub.WatchJob(service_pb2.WatchJobRequest(job_id=job_id), timeout=limit_s)
         job = job_pb2.Job()
         try:
@@ -54,7 +54,7 @@ class Jobs:
     def wait(
         self, job_id: str, is_wanted: Callable[[job_pb2.Job], bool], limit_s: float = LIMIT_S
     ) -> job_pb2.Job:
-        """Watch a job that exists until it is as wanted; return it."""
+        """Watch an existing job until it is as wanted; return it."""
         job = job_pb2.Job()
         with contextlib.closing(self.watch(job_id, limit_s)) as states:
             for job in states:

@@ -1,8 +1,8 @@
-"""The line between a test and the workers that it had started: unix datagrams, both ways.
+"""The line between a test and its workers: unix datagrams, both ways.
 
-A worker script (tests/e2e/workers) reports what happens to it and does what it is told. The sockets
-have names that the kernel chose, so nothing is left on disk and nothing is reused. Such names end
-at the border of a network namespace; for workers beyond one they are paths.
+A worker script (tests/e2e/workers) reports what happens to it and obeys the test. The kernel names
+the sockets, so nothing is left on disk and no name is reused. Such names end at the border of a
+network namespace; for workers beyond one they are paths.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import threading
 from dataclasses import dataclass, field
 from typing import Any
 
-from support.commands import kill
-from support.feed import LIMIT_S, Feed
+from support.processes.commands import kill
+from support.processes.feed import LIMIT_S, Feed
 
 MAILBOX_ENV = "E2E_MAILBOX"
 _BYTES_MAX = 262_144
@@ -22,7 +22,7 @@ _BYTES_MAX = 262_144
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """A worker that has said that it runs."""
+    """A worker that has reported its start."""
 
     pid: int
     parent: int
@@ -30,7 +30,7 @@ class Worker:
     argv: tuple[str, ...]
     env: dict[str, str]
     started_s: float
-    """Monotonic time of its first words."""
+    """Monotonic time of its first report."""
     address: bytes | str
     _socket: socket.socket = field(repr=False)
 
@@ -51,11 +51,11 @@ class Worker:
         return int(self.env["TORCHELASTIC_RESTART_COUNT"])
 
     def tell(self, *words: str) -> None:
-        """Have it do something; see the worker script for what it knows."""
+        """Send it a command; see the worker script for the commands."""
         self._socket.sendto(json.dumps(words).encode(), self.address)
 
     def kill(self) -> None:
-        """SIGKILL, and wait until it is dead."""
+        """SIGKILL it, and wait until it is dead."""
         kill(self.pid)
 
 
@@ -73,11 +73,11 @@ class Mailbox:
     """All reports of one test's workers."""
 
     def __init__(self, path: str = "") -> None:
-        """Begin to listen; at a path, where workers are on hosts of their own."""
+        """Start to listen; at a path, if workers are on separate hosts."""
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.bind(path)
         self.name: str = path or self._socket.getsockname()[1:].decode()
-        """To be given to workers as E2E_MAILBOX."""
+        """The value of E2E_MAILBOX for workers."""
         self._feed: Feed[Said] = Feed("reports of workers")
         self._thread = threading.Thread(target=self._read, name="mailbox")
         self._thread.start()
@@ -88,7 +88,7 @@ class Mailbox:
         self._socket.close()
 
     def said(self, kind: str) -> list[Said]:
-        """Return what has come so far, of one kind."""
+        """Return the reports so far of one kind."""
         return [said for said in self._feed.items() if said.kind == kind]
 
     def wait(
@@ -113,11 +113,11 @@ class Mailbox:
         )
 
     def answer(self, said: Said, *words: str) -> None:
-        """Send words to whoever has reported this."""
+        """Send a command to the process that sent this report."""
         self._socket.sendto(json.dumps(words).encode(), said.address)
 
     def started(self) -> list[Worker]:
-        """Return every worker that has ever started, in order of arrival."""
+        """Return every worker that has started, in order of its report."""
         return [self._worker(said) for said in self.said("started")]
 
     def _worker(self, said: Said) -> Worker:

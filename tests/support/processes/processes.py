@@ -1,4 +1,4 @@
-"""Real processes under test: talk to a worker host, read what workers write, see them die."""
+"""Real processes under test: use a worker host, read what workers write, see them die."""
 
 import asyncio
 import contextlib
@@ -11,13 +11,14 @@ import textwrap
 import time
 from collections.abc import Mapping
 
-from rallypoint.agent.process import WorkerHost
-from rallypoint.agent.worker_events import HostEvent, Spawned, SpawnRequest, Swept
+from rallypoint.agent.helper.events import HostEvent, Spawned, SpawnRequest, Swept
+from rallypoint.agent.helper.host import WorkerHost
 
-DEADLINE_S = 10
+DEADLINE_S = 30
+"""Far beyond what is expected: a limit for what hangs."""
 PYTHON = (sys.executable, "-I", "-S", "-c")
-# A worker, and below it a child and a double-forked daemon in sessions of their own, all of which
-# ignore TERM. Each says "<name> <pid>" once it does.
+# A worker, and below it a child and a double-forked daemon in separate sessions, all of which
+# ignore TERM. Each prints "<name> <pid>" once it does.
 STUBBORN_TREE = textwrap.dedent("""
     import os, signal
     def stay(name):
@@ -47,7 +48,7 @@ class Conversation:
         host.attach(self.events.put_nowait)
 
     async def next(self, deadline_s: float = DEADLINE_S, *, with_swept: bool = False) -> HostEvent:
-        """Return the next event. Leftovers of other test runs on this machine are no news here."""
+        """Return the next event; leftovers of other test runs on this machine are skipped."""
         async with asyncio.timeout(deadline_s):
             while isinstance(event := await self.events.get(), Swept) and not with_swept:
                 pass
@@ -92,7 +93,7 @@ class Lines:
         return line.decode()
 
     def all(self) -> bytes:
-        """Return everything until the last writer is gone; this process gives up its own end."""
+        """Close this process's own end; return everything until the last writer is gone."""
         self.hang_up()
         while chunk := self._read():
             self._rest += chunk
@@ -117,7 +118,7 @@ class Lines:
 
 
 class Witness:
-    """Pidfds of processes, opened while they live, to see them die and to end what is left."""
+    """Pidfds of processes, opened while they live, to see them die and to end the rest."""
 
     def __init__(self) -> None:
         self._fds: dict[int, int] = {}
@@ -129,7 +130,7 @@ class Witness:
         return not select.select([self._fds[pid]], [], [], 0)[0]
 
     def await_deaths(self, *pids: int) -> list[int]:
-        """Return who of these, or of all, still lives at the deadline."""
+        """Return which of these, or of all, still live at the deadline."""
         end = time.monotonic() + DEADLINE_S
         left = {pid: self._fds[pid] for pid in pids or self._fds}
         while left and (wait_s := end - time.monotonic()) > 0:
@@ -151,11 +152,11 @@ def read_pss_kb(pid: int) -> int:
 
 
 def trace(pid: int) -> bool:
-    """Become the tracer of a process; tell whether that is allowed here."""
+    """Become the tracer of a process; return whether that is allowed here."""
     libc = ctypes.CDLL(None, use_errno=True)
     return bool(libc.ptrace(0x4206, pid, None, None) == 0)  # PTRACE_SEIZE
 
 
 def release_dead(pid: int) -> None:
-    """As tracer of a dead process, let its parent have it."""
+    """Stop tracing a dead process, so that its parent can reap it."""
     os.waitpid(pid, 0)

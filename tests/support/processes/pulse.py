@@ -11,13 +11,13 @@ from itertools import pairwise
 import pytest
 
 from rallypoint.server.coordinator import Coordinator
-from rallypoint.server.core import inputs
-from rallypoint.server.core.state import Timing
+from rallypoint.server.core.messages import inputs
+from rallypoint.server.core.model.timing import Timing
 from rallypoint.server.serve import Settings, serving
-from support.feed import LIMIT_S
+from support.processes.feed import LIMIT_S
 
 INTERVAL_S = 0.2
-LEASE_S = 3.0
+LEASE_S = 6.0
 """Ample for a busy machine; an agent that stands still for longer is lost."""
 
 

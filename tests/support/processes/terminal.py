@@ -1,4 +1,4 @@
-"""A command in a terminal, as the session in the foreground: what a person types reaches it.
+"""A command in the foreground of a terminal: what a person types reaches it.
 
 The kernel turns Ctrl-C into SIGINT for every process of the foreground group, which no `kill` does.
 """
@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from support.feed import LIMIT_S
+from support.processes.feed import LIMIT_S
 
 CTRL_C = b"\x03"
 # The first terminal that the leader of a new session opens becomes the session's own.
@@ -70,6 +70,6 @@ class Terminal:
         return self._shown.decode(errors="replace")
 
     def _read(self) -> None:
-        with contextlib.suppress(OSError):  # EIO: nobody has the terminal open any more
+        with contextlib.suppress(OSError):  # EIO: no process has the terminal open any more
             while data := os.read(self._master_fd, 65_536):
                 self._shown += data

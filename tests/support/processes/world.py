@@ -14,8 +14,8 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
-from rallypoint.agent.address import PortReserver
-from support.commands import (
+from rallypoint.agent.machine.ports import PortReserver
+from support.processes.commands import (
     COORDINATOR,
     NODE_AGENT,
     Command,
@@ -24,17 +24,21 @@ from support.commands import (
     find_marked,
     kill,
 )
-from support.feed import LIMIT_S
-from support.jobs import Jobs
-from support.mailbox import MAILBOX_ENV, Mailbox
+from support.processes.feed import LIMIT_S
+from support.processes.jobs import Jobs
+from support.processes.mailbox import MAILBOX_ENV, Mailbox
 
 MARK_ENV = "RALLYPOINT_E2E"
-WORKERS = Path(__file__).parents[1] / "e2e" / "workers"
+WORKERS = Path(__file__).parents[2] / "e2e" / "workers"
 OBEDIENT = str(WORKERS / "obedient.py")
 PROMPT = ("--last-call=0", "--settle-time=0", "--grow-after=0", "--restart-backoff=0")
 """Policies that make a job wait, turned off: a test that is about one turns it on again."""
+NEW = ("--startup-window=0.1",)
+"""For a coordinator that has no agents to come back: it need not wait for them."""
+PATIENCE = ("--lease=15",)
+"""A lease that a busy machine keeps; a test about silence has the one that a coordinator gives."""
 # What another launcher around the tests may have set would be passed on to workers.
-_NOT_INHERITED = (
+NOT_INHERITED = (
     *("CUDA_VISIBLE_DEVICES", "LOGLEVEL", "OMP_NUM_THREADS", "PET_", "PYTEST_", "PYTHON_EXEC"),
     *("RALLYPOINT_", "SLURM_", "TORCH_", "TORCHELASTIC_"),
 )
@@ -52,6 +56,7 @@ class World:
         self.jobs = Jobs(coordinator)
         self.mailbox = Mailbox(mailbox)
         self.ports = PortReserver()
+        self.patience: tuple[str, ...] = PATIENCE
         self._mark = f"{MARK_ENV}={secrets.token_hex(8)}"
         self._commands: list[Command] = []
 
@@ -61,7 +66,7 @@ class World:
     def __exit__(self, *_: object) -> None:
         for command in self._commands:
             command.kill()
-        left = await_none_marked(self._mark, limit_s=5)
+        left = await_none_marked(self._mark, limit_s=20)
         described = [describe(pid) for pid in left]
         for pid in left:
             kill(pid)
@@ -76,9 +81,9 @@ class World:
     def env(self, extra: Mapping[str, str] | None = None) -> dict[str, str]:
         """Return the environment of the commands that this test starts."""
         name, _, value = self._mark.partition("=")
-        kept = {k: v for k, v in os.environ.items() if not k.startswith(_NOT_INHERITED)}
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(NOT_INHERITED)}
         ours = {name: value, MAILBOX_ENV: self.mailbox.name, "TMPDIR": str(self.folder)}
-        return {**kept, **ours, **(extra or {})}
+        return {**kept, "RALLYPOINT_LOG_FORMAT": "json", **ours, **(extra or {})}
 
     def start(
         self, name: str, argv: Sequence[str], env: Mapping[str, str] | None = None
@@ -102,9 +107,10 @@ class World:
             timeout=LIMIT_S,
         )
 
-    def coordinator(self, port: int) -> Command:
+    def coordinator(self, port: int, *flags: str) -> Command:
         """Start a coordinator of this test's own, and talk to it from now on."""
-        command = start_coordinator(self, port)
+        argv = [COORDINATOR, "--host=127.0.0.1", f"--port={port}", *flags]
+        command = self.start("coordinator", argv)
         self.target = command.stdout_line().removeprefix("listening on ")
         self.jobs.channel.close()
         self.jobs = Jobs(self.target)
@@ -142,12 +148,13 @@ class World:
             f"--nnodes={nnodes}",
             f"--nproc-per-node={nproc}",
             *PROMPT,
+            *self.patience,
             *flags,
             *script,
         ]
 
     def standalone(self, *flags: str, script: Sequence[str] = (OBEDIENT,)) -> list[str]:
-        """Return the command line of an agent with a coordinator of its own."""
+        """Return the command line of an agent with a built-in coordinator."""
         return [NODE_AGENT, "--standalone", "--restart-backoff=0", *flags, *script]
 
     def marked(self) -> list[int]:
@@ -159,11 +166,6 @@ class World:
         assert pid in self.marked()
         kill(pid)
 
-    def left(self, spared: Collection[int] = (), limit_s: float = 5) -> list[str]:
+    def left(self, spared: Collection[int] = (), limit_s: float = 20) -> list[str]:
         """Return the marked processes that live after a moment, but for the spared, described."""
         return [describe(pid) for pid in await_none_marked(self._mark, spared, limit_s)]
-
-
-def start_coordinator(world: World, port: int) -> Command:
-    """Start a coordinator on the loopback interface."""
-    return world.start("coordinator", [COORDINATOR, "--host=127.0.0.1", f"--port={port}"])

@@ -1,4 +1,4 @@
-"""What is left of a job that failed: report, error files, exit codes, and who is signalled."""
+"""The results of a failed job: report, error files, exit codes, and signals."""
 
 from __future__ import annotations
 
@@ -9,13 +9,11 @@ import signal
 from dataclasses import replace
 from pathlib import Path
 
-from support.commands import Command
-from support.launchers import RUN_LIMIT_S, Drive, Launcher, Ran, scenario
-from support.scenarios.launch import USAGE
-from support.world import World
+from support.processes.commands import Command
+from support.processes.world import World
+from support.torchrun.launchers import RUN_LIMIT_S, Drive, Launcher, Ran, scenario
 
 ROOT = "Root Cause (first observed failure):"
-SCRIPT = "what cannot be started is a mistake on the command line, known before anything is started"
 SIGNALLED = "a process that a signal ended says so with 128+n, as a shell does"
 
 
@@ -75,7 +73,7 @@ def death_by_a_signal(ran: Ran) -> None:
     assert (ran.folder / "root.json").exists() == ran.expected(
         torchrun=False,
         node_agent=True,
-        why="whoever waits for the root cause gets one, also if the worker could not write it",
+        why="a reader of the root cause gets one, even if the worker could not write it",
     )
 
 
@@ -154,7 +152,7 @@ def restarts_used_up(ran: Ran) -> None:
 
 @scenario("--max-restarts 6 tell.py exit=3")
 def crash_loop(ran: Ran) -> None:
-    """What fails again and again in the same way, right after its start, will go on to."""
+    """A job that fails repeatedly in the same way, right after its start, will not recover."""
     assert ran.codes == [1]
     assert len(ran.told) == ran.expected(
         torchrun=7, node_agent=5, why="--crash-loop 5 ends the run early; 0 turns it off"
@@ -173,74 +171,6 @@ def failure_of_a_module(ran: Ran) -> None:
     """A module has its own."""
     assert ran.codes == [1]
     assert report(ran)[0] == "package.tell FAILED"
-
-
-@scenario("missing.py")
-def missing_script(ran: Ran) -> None:
-    """The name is in what is printed."""
-    assert ran.codes == [ran.expected(torchrun=1, node_agent=2, why=SCRIPT)]
-    assert "missing.py" in ran.err
-
-
-@scenario("--no-python ./missing.sh")
-def missing_program(ran: Ran) -> None:
-    """The name is in what is printed."""
-    assert ran.codes == [ran.expected(torchrun=1, node_agent=2, why=SCRIPT)]
-    assert "./missing.sh" in ran.err
-
-
-@scenario("--no-such-flag tell.py")
-def unknown_flag(ran: Ran) -> None:
-    """It is named, and nothing is started."""
-    assert ran.codes == [2]
-    assert "--no-such-flag" in ran.err.splitlines()[-1]
-    assert ran.told == []
-
-
-@scenario("--nproc-per-node 2")
-def no_script(ran: Ran) -> None:
-    """What is missing is named."""
-    assert ran.codes == [2]
-    assert "script" in ran.err.splitlines()[-1]
-
-
-@scenario("--nnodes 2:1 tell.py")
-def more_nodes_at_least_than_at_most(ran: Ran) -> None:
-    """It cannot be."""
-    assert ran.codes == [ran.expected(torchrun=1, node_agent=2, why=USAGE)]
-    assert ran.told == []
-
-
-@scenario("--no-python -m tell.py")
-def program_and_module_at_once(ran: Ran) -> None:
-    """It cannot be."""
-    assert ran.codes == [ran.expected(torchrun=1, node_agent=2, why=USAGE)]
-    assert "--module" in ran.err.splitlines()[-1]
-    assert ran.told == []
-
-
-@scenario("--max-restarts -1 tell.py")
-def negative_restarts(ran: Ran) -> None:
-    """It cannot be."""
-    assert ran.codes == [ran.expected(torchrun=1, node_agent=2, why=USAGE)]
-    assert ran.told == []
-
-
-@scenario("--signals-to-handle SIGTERM,SIGNOPE tell.py")
-def unknown_signal(ran: Ran) -> None:
-    """The name is in what is printed."""
-    why = "torchrun goes on without a signal that it was told to handle"
-
-    assert ran.codes == [ran.expected(torchrun=0, node_agent=2, why=why)]
-    assert "SIGNOPE" in ran.err
-
-
-@scenario("--logs-specs nobodys tell.py")
-def unknown_logs_specs(ran: Ran) -> None:
-    """The name is in what is printed, and nothing is started."""
-    assert ran.codes == [ran.expected(torchrun=1, node_agent=2, why=USAGE)]
-    assert "nobodys" in ran.err.splitlines()[-1]
-    assert ran.told == []
 
 
 def _send(signum: signal.Signals, *manners: str) -> Drive:
@@ -282,13 +212,13 @@ def sigint(ran: Ran) -> None:
 
 @scenario("--signals-to-handle SIGTERM,SIGUSR1 tell.py obey", drive=_send(signal.SIGUSR1, "obey"))
 def sigusr1(ran: Ran) -> None:
-    """A signal that is to be handled reaches the workers as itself; this one ends with success."""
+    """A handled signal reaches the workers unchanged; this worker then ends with success."""
     why = "SIGUSR1 is passed on and ends nothing: what the workers make of it counts"
     assert ran.codes == [ran.expected(torchrun=1, node_agent=0, why=why)]
 
 
 def _fail_on_the_second_node(world: World, commands: list[Command]) -> None:
-    """The worker of node 1 fails; that of node 0 does too, if nobody has ended it by then."""
+    """The worker of node 1 fails; that of node 0 does too, unless it was ended before."""
     world.mailbox.wait("started", 2, limit_s=RUN_LIMIT_S)
     first, second = sorted(world.mailbox.started(), key=lambda worker: worker.rank)
     second.tell("exit", "7")
@@ -339,7 +269,7 @@ def _fail_twice(world: World, commands: list[Command]) -> None:
 )
 def restarts_of_the_job(ran: Ran) -> None:
     """Two failures of two nodes are more than one restart."""
-    why = "restarts are counted for the job: with torchrun each node has as many of its own"
+    why = "restarts are counted for the job; torchrun counts them for each node"
 
     assert ran.codes == ran.expected(torchrun=[0, 0], node_agent=[1, 1], why=why)
     assert len(ran.told) == ran.expected(torchrun=6, node_agent=4, why=why)
@@ -347,7 +277,7 @@ def restarts_of_the_job(ran: Ran) -> None:
 
 @scenario("--event-log-handler console --nproc-per-node 2 tell.py sync 1/obey 0/exit=3")
 def events(ran: Ran) -> None:
-    """torchrun's events as JSON lines, for whoever collects them."""
+    """torchrun's events as JSON lines, for a collector."""
     marker = '{"name": "torchelastic.worker.status.'
     found = [json.loads(line) for line in ran.err.splitlines() if line.startswith(marker)]
     kinds = [
@@ -380,7 +310,7 @@ def events(ran: Ran) -> None:
 
 
 def _leave_a_daemon(world: World, commands: list[Command]) -> None:
-    """The worker starts a process in a session of its own, and ends well."""
+    """The worker starts a process in a separate session, and exits with 0."""
     world.mailbox.wait("started", limit_s=RUN_LIMIT_S)
     (worker,) = world.mailbox.started()
     worker.tell("spawn")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from support.commands import Command
-from support.launchers import RUN_LIMIT_S, Ran, scenario
+from support.processes.commands import Command
+from support.processes.world import World
 from support.scenarios.launch import PLACE, ROLE
-from support.world import World
+from support.torchrun.launchers import RUN_LIMIT_S, Ran, scenario
 
 
 @scenario("--nproc-per-node 2 --rdzv-backend=c10d --rdzv-endpoint=localhost:0 tell.py")
@@ -50,7 +50,7 @@ def process_group(ran: Ran) -> None:
     nodes=("", ""),
 )
 def two_nodes(ran: Ran) -> None:
-    """Two nodes that were told of one rendezvous are one group."""
+    """Two nodes with the same rendezvous are one group."""
     assert ran.codes == [0, 0]
     assert ran.values(*PLACE) == ["0 0 4 2 0 2", "1 1 4 2 0 2", "2 0 4 2 1 2", "3 1 4 2 1 2"]
     assert ran.values(*ROLE) == [f"default {rank} 4" for rank in range(4)]
@@ -100,7 +100,7 @@ def two_nodes_static(ran: Ran) -> None:
 
 
 def _fail_once(world: World, commands: list[Command]) -> None:
-    """Rank 0 of the first round fails; everybody in the second one has done its work."""
+    """Rank 0 of the first round fails; every worker of the second one succeeds."""
     world.mailbox.wait("started", 2, limit_s=RUN_LIMIT_S)
     first = sorted(world.mailbox.started(), key=lambda worker: worker.rank)
     first[0].tell("exit", "3")
@@ -149,7 +149,7 @@ def too_few_nodes(ran: Ran) -> None:
     assert (
         ran.expected(
             torchrun="RendezvousTimeoutError",
-            node_agent="1 of at least 2 nodes were ready",
+            node_agent="only 1 node was ready",
             why="the report says who is missing, not where in the launcher it was noticed",
         )
         in ran.err
@@ -158,7 +158,7 @@ def too_few_nodes(ran: Ran) -> None:
 
 @scenario("--rdzv-conf last_call_timeout=1,colour=blue tell.py")
 def unknown_rendezvous_setting(ran: Ran) -> None:
-    """A setting that nobody knows is a mistake."""
+    """An unknown setting is a mistake."""
     assert ran.codes == [
         ran.expected(torchrun=0, node_agent=2, why="torchrun passes over misspelt settings")
     ]

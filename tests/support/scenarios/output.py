@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from support.launchers import Ran, scenario
-from support.scenarios.launch import USAGE
+from support.scenarios.refusals import USAGE
+from support.torchrun.launchers import Ran, scenario
 
 BOTH = "out=o-PID err=e-PID"
 MANY_RANKS = "a mapping may name any local rank, not only 0 to 9"
@@ -140,7 +140,7 @@ def role_without_a_name(ran: Ran) -> None:
 
 @scenario(f"--nproc-per-node 2 -t 0:1,1:2 -r 1:1 --log-dir logs tell.py {BOTH}")
 def tee_by_rank(ran: Ran) -> None:
-    """Each worker and stream may have a place of its own: here file and console, console, file."""
+    """Workers and streams may differ in their destination: here file and console, console, file."""
     first, second = ran.told
 
     assert ran.codes == [0]
@@ -238,7 +238,7 @@ def duplicated_errors(ran: Ran) -> None:
 
 @scenario("-r 1 -t 2 --log-dir logs --max-restarts 1 tell.py out=first@0 out=second@1 exit=3@0")
 def logs_of_attempts(ran: Ran) -> None:
-    """Every attempt has a folder of its own; those of the attempts before stay."""
+    """Every attempt has a separate folder; those of earlier attempts stay."""
     assert ran.codes == [0]
     assert ran.files("logs") == {
         "attempt_0/0/stderr.log": "",

@@ -8,6 +8,8 @@ The check is the same for both launchers; where they differ on purpose it says s
 from __future__ import annotations
 
 import json
+import os
+import resource
 import shlex
 import shutil
 import sys
@@ -17,12 +19,16 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, TypeVar
 
-from support.commands import NODE_AGENT, SCRIPTS, Command
-from support.world import OBEDIENT, WORKERS, World
+from support.processes.commands import NODE_AGENT, SCRIPTS, Command
+from support.processes.world import OBEDIENT, WORKERS, World
 
 T = TypeVar("T")
-RUN_LIMIT_S = 60.0
+RUN_LIMIT_S = 120.0
 """For one launcher to end: far beyond what is expected, so that a busy machine passes."""
+INPUTS = (WORKERS / "launched", Path(OBEDIENT))
+"""What every scenario runs: the files of a folder, and one more."""
+OWN = ("TMPDIR", "PYTHON")
+"""Variables that every launcher is given."""
 
 
 class Launcher(Enum):
@@ -71,6 +77,33 @@ class Ended:
 
 
 @dataclass(frozen=True, slots=True)
+class Machine:
+    """Where a scenario ran."""
+
+    limits: dict[str, Any]
+    """What the launchers inherited, by the names of `Told.limits`."""
+
+    @property
+    def processors(self) -> list[int]:
+        """Those that the launchers might use."""
+        found: list[int] = self.limits["processors"]
+        return found
+
+    @classmethod
+    def of_this_process(cls) -> Machine:
+        status = Path("/proc/self/status").read_text().splitlines()
+        limits = {
+            "nice": os.nice(0),
+            "umask": next(int(line.split()[1], 8) for line in status if line[:6] == "Umask:"),
+            "oom": Path("/proc/self/oom_score_adj").read_text().strip(),
+            "files": list(resource.getrlimit(resource.RLIMIT_NOFILE)),
+            "core": list(resource.getrlimit(resource.RLIMIT_CORE)),
+            "processors": sorted(os.sched_getaffinity(0)),
+        }
+        return cls(limits)
+
+
+@dataclass(frozen=True, slots=True)
 class Ran:
     """What came of a scenario with one launcher."""
 
@@ -82,6 +115,7 @@ class Ran:
     """By restart count, then by rank."""
     port: str
     """What `@port` was."""
+    machine: Machine
 
     @property
     def codes(self) -> list[int]:
@@ -133,7 +167,7 @@ class Scenario:
     check: Callable[[Ran], None]
     command: str
     """Flags, script and arguments, as in a shell; `@port` is a free port, the same on all
-    nodes, `@python` the interpreter."""
+    nodes, `@python` the interpreter, `@processor` one that may be used."""
     nodes: tuple[str, ...] = ("",)
     """For each node the flags before the others."""
     env: Mapping[str, str] = field(default_factory=dict)
@@ -160,11 +194,12 @@ def scenario(
 
 def run_scenario(scenario: Scenario, launcher: Launcher, folder: Path, coordinator: str) -> Ran:
     """Run a scenario's command lines with one launcher, and end whatever it has left."""
-    shutil.copytree(WORKERS / "launched", folder, dirs_exist_ok=True)
-    shutil.copy(OBEDIENT, folder)
+    launched, obedient = INPUTS
+    shutil.copytree(launched, folder, dirs_exist_ok=True)
+    shutil.copy(obedient, folder)
     (folder / "tmp").mkdir()
     with World(folder, coordinator) as world:
-        own = {"TMPDIR": str(folder / "tmp"), "PYTHON": sys.executable}
+        own = dict(zip(OWN, (str(folder / "tmp"), sys.executable), strict=True))
         env = world.env({**own, **scenario.env})
         port = str(world.ports.reserve())
         launch = [str(SCRIPTS / "torchrun")]
@@ -180,18 +215,21 @@ def run_scenario(scenario: Scenario, launcher: Launcher, folder: Path, coordinat
                 scenario.drive(world, commands)
             except AssertionError as error:
                 for command in commands:
-                    error.add_note(f"{command.name} said:\n{command.stderr()}")
+                    error.add_note(f"{command.name} printed:\n{command.stderr()}")
                 raise
         codes = [command.wait(RUN_LIMIT_S) for command in commands]
     nodes = [
         Ended(code, command.stdout().splitlines(), command.stderr().splitlines(), env)
         for code, command in zip(codes, commands, strict=True)
     ]
-    return Ran(launcher, folder, nodes, _read_told(folder), port)
+    return Ran(launcher, folder, nodes, _read_told(folder), port, Machine.of_this_process())
 
 
 def _split(text: str, port: str) -> list[str]:
-    return shlex.split(text.replace("@port", port).replace("@python", sys.executable))
+    processor = str(min(os.sched_getaffinity(0)))
+    for name, value in (("port", port), ("python", sys.executable), ("processor", processor)):
+        text = text.replace(f"@{name}", value)
+    return shlex.split(text)
 
 
 def _read_told(folder: Path) -> list[Told]:

@@ -1,7 +1,7 @@
 """Prints the events of torch's own agent, as `--event-log-handler console` writes them.
 
-One of a worker and one of the agent, of an agent that was given everything but has run nothing. Run
-by itself, because it imports torch.
+There is one of a worker and one of the agent, which has run nothing. A separate program, because it
+imports torch.
 """
 
 from types import SimpleNamespace

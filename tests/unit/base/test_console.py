@@ -1,4 +1,4 @@
-"""The agent's own streams, written to by a thread of their own: real pipes, nobody sleeps."""
+"""The agent's streams, each written by a thread: real pipes, and no test sleeps."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from rallypoint.agent.output import console as module
-from rallypoint.agent.output.console import (
+from rallypoint.base import console as module
+from rallypoint.base.console import (
     LAST_BYTES_MAX,
     LINES_MAX,
     PIECES_BYTES_MAX,
@@ -25,7 +25,7 @@ def never() -> bool:
 
 
 class Pipe:
-    """A console that takes what a pipe holds, until somebody reads."""
+    """A console that takes what a pipe holds, until it is read."""
 
     def __init__(self) -> None:
         self._read_fd, self._write_fd = os.pipe()
@@ -38,7 +38,7 @@ class Pipe:
         return found
 
     def drain(self) -> bytes:
-        """Return all that was handed over."""
+        """Return everything that was passed on."""
         found: list[bytes] = []
 
         def read() -> None:
@@ -81,7 +81,7 @@ def fill(console: Console) -> int:
 
     writer = threading.Thread(target=write)
     writer.start()
-    assert not console.flush(LIMIT_S)  # it has stalled: nobody reads
+    assert not console.flush(LIMIT_S)  # it has stalled: it is not read
     done.set()
     console.nudge()
     writer.join(LIMIT_S)
@@ -97,7 +97,7 @@ def test_output_waits_for_the_console(pipe: Pipe) -> None:
 
 
 def test_ended_worker_waits_only_while_the_console_moves(pipe: Pipe) -> None:
-    """What nobody takes of it is dropped and counted, so that its thread ends; what somebody takes
+    """What the console does not take is dropped and counted, so that the thread ends; what it takes
     slowly is not."""
     fill(pipe.console)
     pipe.console.write(b"Y" * LAST_BYTES_MAX, lambda: True)
@@ -112,7 +112,7 @@ def test_ended_worker_waits_only_while_the_console_moves(pipe: Pipe) -> None:
     shown = first + pipe.drain()
 
     assert [shown.count(kind) for kind in (b"Y", b"Z", b"W")] == [LAST_BYTES_MAX, 0, 88]
-    assert b"77 bytes of ended workers were dropped: the console did not take them\n" in shown
+    assert b"77 bytes of ended workers were dropped: the console had stalled\n" in shown
 
 
 def test_slow_console_gets_the_report(pipe: Pipe, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,7 +144,7 @@ def test_lines_never_wait(pipe: Pipe) -> None:
     said = pipe.drain()[65_536:].lstrip(b"x").decode().split("x")[0].splitlines()
 
     assert size
-    assert said[0] == "50 log lines were dropped: the console did not take them"
+    assert said[0] == "50 log lines were dropped: the console had stalled"
     assert said[1:] == [f"line {number}" for number in range(50, LINES_MAX + 50)]
 
 
@@ -162,16 +162,14 @@ def test_report_is_the_last_and_waits_for_little(pipe: Pipe) -> None:
     shown = (begin + pipe.drain()).splitlines(keepends=True)
 
     assert shown.index(b"first\n") < 2_000
-    assert shown[-2].endswith(
-        b"bytes of ended workers were dropped: the console did not take them\n"
-    )
+    assert shown[-2].endswith(b"bytes of ended workers were dropped: the console had stalled\n")
     assert shown[-1] == b"the report\n"
     kept = [line for line in shown[:-2] if line != b"first\n"]
     assert kept == lines[: len(kept)]
 
 
 def test_released_console_holds_up_nobody(pipe: Pipe) -> None:
-    """Whoever waits goes on, and so does whoever comes later."""
+    """Waiting threads continue, and so do later ones."""
     fill(pipe.console)
     stuck = threading.Thread(target=pipe.console.write, args=(b"x", never))
     stuck.start()
@@ -220,7 +218,7 @@ def test_lines_of_several_writers_do_not_mix(pipe: Pipe) -> None:
 
 
 def test_console_that_does_not_block_loses_nothing(pipe: Pipe) -> None:
-    """A stream that whoever gave it made non-blocking is waited for."""
+    """A stream that is non-blocking is waited for."""
     os.set_blocking(pipe.console.fd, False)
     data = os.urandom(200_000)
     pipe.console.write(data, never)
@@ -229,7 +227,7 @@ def test_console_that_does_not_block_loses_nothing(pipe: Pipe) -> None:
 
 
 def test_console_whose_reader_is_gone_holds_up_nobody(pipe: Pipe) -> None:
-    """What nobody can read is as good as written."""
+    """Output without a reader counts as written."""
     gone = os.open("/dev/full", os.O_WRONLY)
     console = Console(gone)
     for _ in range(100):

@@ -8,8 +8,8 @@ from datetime import UTC
 import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from rallypoint.agent.last_round import LastRound
-from rallypoint.cli.render import FAILURES_MAX, render_finished
+from rallypoint.agent.torchelastic.last_round import LastRound
+from rallypoint.cli.report.render import FAILURES_MAX, render_finished
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import job_pb2, node_pb2, verdict_pb2
 
@@ -33,7 +33,7 @@ def worker(
         exit_code=None if signal else code,
         signal=signal or None,
         agent_signalled_first=signalled,
-        time=Timestamp(seconds=1_763_730_154),
+        failed_at=Timestamp(seconds=1_763_730_154),
         error_file=f"/logs/{rank}/error.json" if said else "",
     )
     if said:
@@ -79,7 +79,7 @@ def render(
 ) -> list[str]:
     """Return the report of a run in which rank 3 was the culprit and `failed` others failed."""
     exit = exit or node_pb2.WorkerExit(
-        signal=9, stderr_tail="last words\n", time=Timestamp(seconds=1_763_730_154)
+        signal=9, stderr_tail="last words\n", failed_at=Timestamp(seconds=1_763_730_154)
     )
     finished = finished_with(exit, *groups, failed=failed, evidence=evidence)
     return render_finished(finished, "train.py", local or here(), UTC).splitlines()
@@ -98,7 +98,7 @@ def test_report_names_the_culprit_and_the_others() -> None:
         "=" * 60,
         "train.py FAILED",
         "-" * 60,
-        "Failures (other workers of this node, a):",
+        "Failures (other workers on this node, a):",
         "  <NO_OTHER_FAILURES>",
         "-" * 60,
         "Root Cause (first observed failure):",
@@ -111,20 +111,20 @@ def test_report_names_the_culprit_and_the_others() -> None:
         "  ran for   : 0.0 s",
         "  because   : rank 0 was reported first, but with a broken connection",
         "  traceback : Signal 9 (SIGKILL) received by PID 7",
-        "  end of its standard error:",
+        "  end of standard error:",
         "    last words",
         "  then      : no restarts are left",
         "  collateral: 5 more failed:",
         "    ranks 0-2,7: exit code 1",
         "      RuntimeError: Connection reset by *",
-        "    and 1 others",
+        "    and 1 more",
         "  restarts  : 2, round 5",
         "=" * 60,
     ]
 
 
 def test_recorded_error_is_told_whole() -> None:
-    """What @record wrote is the traceback, indented as torchrun does it; else it is told how."""
+    """The traceback is the one that @record wrote, indented as torchrun does; else a hint."""
     error = node_pb2.ErrorRecord(
         message="ValueError: x", traceback="Traceback:\n  File x\nValueError: x"
     )
@@ -141,15 +141,18 @@ def test_recorded_error_is_told_whole() -> None:
     (line,) = [line for line in lines if line.startswith("  traceback : <N/A>")]
     assert line.endswith("torch.distributed.elastic.multiprocessing.errors.record records it")
     assert len(line) <= 100
+    lines = render(exit=node_pb2.WorkerExit(exit_code=1, stderr_tail="last words"))
+    at = lines.index("  traceback : see the end of standard error below")
+    assert lines[at + 1 : at + 3] == ["  end of standard error:", "    last words"]
 
 
 def test_other_failures_of_the_node_are_listed() -> None:
-    """Each has its place and its last line; who was stopped by the agent is no failure."""
-    said = "ValueError: of its own"
+    """Each has its location and its last line; a worker that the agent stopped is not a failure."""
+    said = "ValueError: another one"
     failed = [worker(8, 7, said), worker(9, signal=11), worker(10, 1, said, signalled=True)]
     lines = render(local=here(failed, [worker(rank, signal=15) for rank in (11, 12, 15)]))
 
-    first, last = lines.index("Failures (other workers of this node, a):"), lines.index("-" * 60, 3)
+    first, last = lines.index("Failures (other workers on this node, a):"), lines.index("-" * 60, 3)
     assert lines[first + 1 : last] == [
         "[0]:",
         "  time      : 2025-11-21_13:02:34",
@@ -157,7 +160,7 @@ def test_other_failures_of_the_node_are_listed() -> None:
         "  rank      : 8 (local_rank: 0)",
         "  exitcode  : 7 (pid: 4008)",
         "  error_file: /logs/8/error.json",
-        "  traceback : ValueError: of its own",
+        "  traceback : ValueError: another one",
         "[1]:",
         "  time      : 2025-11-21_13:02:34",
         "  host      : host-a",
@@ -171,8 +174,8 @@ def test_other_failures_of_the_node_are_listed() -> None:
         "  rank      : 10 (local_rank: 2)",
         "  exitcode  : 1 (pid: 4010)",
         "  error_file: /logs/10/error.json",
-        "  signalled : by the agent, after it had written its error down",
-        "  traceback : ValueError: of its own",
+        "  signalled : by the agent, after the worker had recorded its error",
+        "  traceback : ValueError: another one",
         "  stopped by the agent, not failed: ranks 11-12,15",
     ]
 
@@ -227,7 +230,7 @@ def test_failures_like_the_first_are_not_told_again() -> None:
     lines = render(group("ValueError: x", (0, 511), exit="signal 9 (SIGKILL)"), failed=511)
 
     at = lines.index("  collateral: 511 more failed:")
-    assert lines[at + 1] == "    ranks 0-2,4-511: signal 9 (SIGKILL), like the first"
+    assert lines[at + 1] == "    ranks 0-2,4-511: signal 9 (SIGKILL), the same as the root cause"
     assert lines[at + 2].startswith("  restarts")
 
 

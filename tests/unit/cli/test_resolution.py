@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from rallypoint.cli.commands.node_agent import build_parser
-from rallypoint.cli.resolution import Resolution, Unresolvable, find_launch_id, resolve
+from rallypoint.cli.commands.agent.command import build_parser
+from rallypoint.cli.commands.agent.resolution import (
+    Resolution,
+    Unresolvable,
+    find_launch_id,
+    resolve,
+)
 
 OWN = None
 SEVERAL = "--nnodes=2 --job-id=j"
@@ -32,14 +37,14 @@ def events(found: Resolution) -> list[str]:
         ("", "PET_COORDINATOR=c:7", "c:7", ""),
         ("--standalone", "", OWN, ""),
         ("--standalone --nnodes=1:4", "", OWN, ""),
-        ("", "", OWN, "coordinator_of_its_own"),
-        ("--nnodes=1:1", "", OWN, "coordinator_of_its_own"),
-        ("--master-port=29500", "", OWN, "coordinator_of_its_own"),
+        ("", "", OWN, ""),
+        ("--nnodes=1:1", "", OWN, ""),
+        ("--master-port=29500", "", OWN, ""),
         ("--rdzv-endpoint=e", "", "e:50051", ""),
         ("--rdzv-endpoint=e:29400", "", "e:29400", ""),
         ("--rdzv-endpoint=[::1]:29400", "", "[::1]:29400", ""),
-        ("--rdzv-endpoint=", "", OWN, "coordinator_of_its_own"),
-        ("--rdzv-endpoint=localhost:0", "", OWN, "coordinator_of_its_own"),
+        ("--rdzv-endpoint=", "", OWN, ""),
+        ("--rdzv-endpoint=localhost:0", "", OWN, ""),
         (f"--rdzv-endpoint=e {SEVERAL}", "", "e:50051", ""),
         (SEVERAL, "PET_RDZV_ENDPOINT=e:1", "e:1", ""),
         ("--coordinator=c", "PET_RDZV_ENDPOINT=e", "c:50051", "rdzv_endpoint_ignored"),
@@ -67,12 +72,12 @@ def events(found: Resolution) -> list[str]:
             "--rdzv-backend=c10d --rdzv-endpoint=localhost:0 --monitor-interval=1",
             "",
             OWN,
-            "coordinator_of_its_own rdzv_backend_replaced monitor_interval_ignored",
+            "rdzv_backend_replaced monitor_interval_ignored",
         ),
     ],
 )
 def test_coordinator(line: str, variables: str, coordinator: str | None, noted: str) -> None:
-    """The one that was named, by whatever name; one of its own for a node that is alone."""
+    """The coordinator that a flag names; a built-in one for a single node."""
     found = follow(line, variables)
 
     assert found.coordinator == coordinator
@@ -82,7 +87,7 @@ def test_coordinator(line: str, variables: str, coordinator: str | None, noted: 
 @pytest.mark.parametrize(
     ("line", "variables", "job_id", "noted"),
     [
-        ("", "", "fresh", "coordinator_of_its_own"),
+        ("", "", "fresh", ""),
         ("--coordinator=c", "SLURM_JOB_ID=7", "fresh", ""),
         ("--coordinator=c --job-id=j", "", "j", ""),
         ("--coordinator=c --rdzv-id=r", "", "r", ""),
@@ -115,7 +120,7 @@ def test_coordinator(line: str, variables: str, coordinator: str | None, noted: 
     ],
 )
 def test_job_id(line: str, variables: str, job_id: str, noted: str) -> None:
-    """The given one; for one node a fresh one; for several what all of them are told alike."""
+    """The given id; a fresh one for one node; for several nodes one that all of them can derive."""
     found = follow(line, variables)
 
     assert found.job_id == job_id
@@ -171,7 +176,7 @@ def test_address_and_port_of_a_static_master(
         ("--rdzv-endpoint=/shared/file", "--rdzv-endpoint: '/shared/file' is not HOST:PORT"),
         ("--rdzv-endpoint=http://e:2379", "--rdzv-endpoint: 'http://e:2379' is not HOST:PORT"),
         ("--coordinator=c --nnodes=1:2", "needs a name: give every node the same --job-id"),
-        ("--standalone --nnodes=2", "--standalone is for a single node"),
+        ("--standalone --nnodes=2", "--standalone is for a single node: drop --nnodes"),
         ("--standalone --coordinator=c --nnodes=2:3", "--standalone is for a single node"),
     ],
 )
@@ -204,10 +209,10 @@ def test_launch_is_slurms_own_task(variables: str, launch_id: str) -> None:
 def test_worker_is_no_node_of_its_own_job() -> None:
     """A launcher in a worker that inherits the job's name would wait for the worker, and it for it.
 
-    One with another job, another coordinator or one of its own goes on.
+    A launcher with another job, another coordinator or a built-in one is accepted.
     """
     around = "RALLYPOINT_COORDINATOR=c:50051 RALLYPOINT_JOB_ID=j"
-    with pytest.raises(Unresolvable, match=r"a worker of job j already: .* another --job-id"):
+    with pytest.raises(Unresolvable, match=r"already a worker of job j: use another --job-id"):
         follow("--coordinator=c", f"{around} PET_RDZV_ID=j")
 
     assert follow("--coordinator=c --job-id=i", around).job_id == "i"
@@ -216,13 +221,16 @@ def test_worker_is_no_node_of_its_own_job() -> None:
 
 
 def test_endpoint_is_said_to_be_hosted_by_no_agent() -> None:
-    """Whoever thinks of c10d waits for an agent to listen there."""
+    """A user of c10d expects that an agent listens there."""
     line = "--rdzv-endpoint=e:29400 --rdzv-backend=c10d"
     (note,) = follow(line).notes
 
     assert note.fields["by"] == "e:29400"
-    assert note.fields["then"] == "no agent hosts it: somebody runs coordinator --port 29400 there"
-    assert "then" not in follow(f"{line} --coordinator=e:29400").notes[-1].fields
+    assert (
+        note.fields["hint"]
+        == "no agent hosts it; start one there: rallypoint coordinator --port 29400"
+    )
+    assert "hint" not in follow(f"{line} --coordinator=e:29400").notes[-1].fields
 
 
 def test_notes_say_what_was_given_and_what_holds() -> None:

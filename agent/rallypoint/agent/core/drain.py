@@ -1,87 +1,77 @@
-"""How a node leaves: with notice, or at once.
+"""How a node leaves: after a drain, or at once.
 
-With notice its workers are told and go on, until they are done or their time is over; the agent
-keeps that time by itself, coordinator or not. An exit after the notice is neither success
+During a drain the workers are notified and run until they are done or their time is up. The agent
+enforces that time itself, with or without a coordinator. An exit during a drain is neither success
 nor failure: the worker has left.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from rallypoint.agent.core import inputs
-from rallypoint.agent.core.model import (
-    STOPPING_STAGES,
-    Drain,
-    DrainingReport,
-    Ending,
-    GoodbyeKind,
-    Notice,
-    RefusedReport,
-)
-from rallypoint.agent.core.work import SIGTERM, Work, all_ended, end, stop
+from rallypoint.agent.core.desired import Notice
+from rallypoint.agent.core.effects import SignalWorkers, WriteNotices
+from rallypoint.agent.core.reports import DrainingReport, GoodbyeKind, LeavingReport
+from rallypoint.agent.core.state import Drain, Ending
+from rallypoint.agent.core.work import SIGTERM, Work, end, stop
 
 
 def leave(work: Work, ending: Ending, signum: int = SIGTERM) -> None:
-    """End now, with the workers stopped; their peers are told before their connections break."""
+    """Stop the workers and end; the report lets peers stop before connections break."""
     end(work, ending)
     held = work.state.held
-    if held is not None and held.stage not in STOPPING_STAGES:
-        work.report(RefusedReport(held.order.number, True, ending.text))
-        stop(work, work.state.grace_ms, signum)
+    if held is not None and not held.is_stopping:
+        work.report(LeavingReport(held.number, ending.text))
+        stop(work, work.state.shutdown_timeout_ms, signum)
 
 
-def drain(work: Work, time_ms: int, reason: str, ending: Ending) -> None:
-    """Want to leave: tell the workers, and let them go on; of several ends the first counts."""
-    state, held = work.state, work.state.held
+def begin_drain(work: Work, time_ms: int, reason: str, ending: Ending) -> None:
+    """Drain this node within `time_ms`; a second drain can only shorten the time."""
+    state, held, drain = work.state, work.state.held, work.state.drain
     if state.ending is not None:
         return
     until_ms = work.now_ms + time_ms
-    if state.drain is not None:
-        until_ms = min(until_ms, state.drain.until_ms)
-        work.change(drain=replace(state.drain, until_ms=until_ms))
+    if drain is not None:
+        work.change(drain=Drain(min(until_ms, drain.until_ms), drain.reason, drain.ending))
         return
     work.change(drain=Drain(until_ms, reason, ending))
     if held is None:
         return
-    # Also while a round is stopped: once it is clean here, the next one must not count on it.
+    # Also while a round is stopping: the next round must not include this node.
     work.report(DrainingReport(until_ms, reason))
-    if held.stage in STOPPING_STAGES:
+    if held.is_stopping:
         return
-    work.hold(replace(held, signalled_ms=work.now_ms))
-    tell_workers(work)
+    work.hold(held.signalled(work.now_ms))
+    notify_workers(work)
     if time_ms:
-        work.do(inputs.SignalWorkers(state.drain_signal))
+        work.do(SignalWorkers(state.drain_signal))
 
 
-def noticed(work: Work, notices: tuple[Notice, ...]) -> None:
-    """Take what is about to happen; when it is this node that leaves, an operator has asked it."""
+def apply_notices(work: Work, notices: tuple[Notice, ...]) -> None:
+    """Keep the coordinator's notices; one that names this node begins a drain."""
     work.change(notices=notices)
-    asked = next((notice for notice in notices if notice.is_here), None)
-    if asked is not None:
-        ending = Ending(0, GoodbyeKind.DRAINED, f"drained: {asked.reason}")
-        drain(work, max(0, asked.until_ms - work.now_ms), asked.reason, ending)
-    tell_workers(work)
+    own = next((notice for notice in notices if notice.is_here), None)
+    if own is not None:
+        ending = Ending(0, GoodbyeKind.DRAINED, f"drained: {own.reason}")
+        begin_drain(work, max(0, own.until_ms - work.now_ms), own.reason, ending)
+    notify_workers(work)
 
 
-def tell_workers(work: Work) -> None:
-    """Let the workers find what is about to happen to their round."""
+def notify_workers(work: Work) -> None:
+    """Write the notices of the held round to the file that its workers check."""
     held, drain = work.state.held, work.state.drain
-    if held is None or held.stage in STOPPING_STAGES:
+    if held is None or held.is_stopping:
         return
     notices = work.state.notices
     if drain is not None:
         own = Notice("drain", "", drain.reason, drain.until_ms, is_here=True)
         notices = (own, *(notice for notice in notices if not notice.is_here))
-    work.do(inputs.TellWorkers(held.order.number, notices))
+    work.do(WriteNotices(held.number, notices))
 
 
 def finish_drain(work: Work) -> None:
-    """Leave when the workers are done, or their time is over."""
+    """Leave when the workers are done, or their time is up."""
     drain, held = work.state.drain, work.state.held
     if drain is None or work.state.ending is not None:
         return
-    if held is None or (held.stage not in STOPPING_STAGES and all_ended(held)):
-        leave(work, drain.ending)
-    elif work.now_ms >= drain.until_ms:
+    is_done = held is None or (not held.is_stopping and held.all_ended)
+    if is_done or work.now_ms >= drain.until_ms:
         leave(work, drain.ending)

@@ -1,73 +1,65 @@
-"""What can happen to an agent, and what it does about it."""
+"""What can happen to an agent."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
-from rallypoint.agent.core.model import Desired, ErrorRecord, Notice, RunOrder
+from rallypoint.agent.core.desired import Desired, Notice
+from rallypoint.agent.core.held_round import ErrorRecord
 
 
-@dataclass(frozen=True, slots=True)
-class Welcomed:
+class Welcomed(Struct, frozen=True):
     """A coordinator answered the Hello."""
 
     epoch: int
 
 
-@dataclass(frozen=True, slots=True)
-class Disconnected:
+class Disconnected(Struct, frozen=True):
     """The session broke."""
 
 
-@dataclass(frozen=True, slots=True)
-class Dismissed:
+class Dismissed(Struct, frozen=True):
     """A coordinator refused this agent for good."""
 
     exit_code: int
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Acknowledged:
-    """Reports up to `sequence` have had their consequences journalled."""
+class Acknowledged(Struct, frozen=True):
+    """The coordinator has recorded the consequences of all reports up to `sequence`."""
 
     sequence: int
 
 
-@dataclass(frozen=True, slots=True)
-class Confirmed:
-    """The coordinator has heard what was sent at `sent_ms`."""
+class Confirmed(Struct, frozen=True):
+    """The coordinator has received a message sent at `sent_ms`."""
 
     sent_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class DesiredCame:
-    """The coordinator said what the node has to make true."""
+class DesiredReceived(Struct, frozen=True):
+    """The coordinator sent a desired state."""
 
     epoch: int
     revision: int
     desired: Desired
 
 
-@dataclass(frozen=True, slots=True)
-class PortReserved:
+class PortReserved(Struct, frozen=True):
     """A port for the next round is reserved."""
 
     port: int
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerStarted:
-    """A worker runs."""
+class WorkerStarted(Struct, frozen=True):
+    """A worker was started."""
 
     round: int
     local_rank: int
     pid: int
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerNotStarted:
+class WorkerNotStarted(Struct, frozen=True):
     """The system did not start a worker."""
 
     round: int
@@ -75,8 +67,7 @@ class WorkerNotStarted:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerEnded:
+class WorkerEnded(Struct, frozen=True):
     """A worker has ended."""
 
     round: int
@@ -86,47 +77,42 @@ class WorkerEnded:
     error: ErrorRecord | None
     stderr_tail: str
     ago_ms: int = 0
-    """How long ago it was seen: reading its last words takes a moment."""
+    """How long ago the end was seen; reading the rest of the output takes a moment."""
     oom_killed: bool = False
-    """The kernel says that it killed the process for want of memory."""
+    """The kernel's OOM killer ended the process."""
     failed_ms: int | None = None
-    """When it wrote its error down, else when it ended: Unix time, for people to read."""
+    """When it recorded its error, else when it ended: Unix time, for people to read."""
     error_file: str = ""
-    """Where it wrote its error down; empty when it did not."""
+    """Its error file; empty when it wrote none."""
 
 
-@dataclass(frozen=True, slots=True)
-class Swept:
-    """Nothing that the workers started is left."""
+class Swept(Struct, frozen=True):
+    """No process of the workers is left."""
 
     token: int
 
 
-@dataclass(frozen=True, slots=True)
-class SweepBlocked:
-    """Some of it survives SIGKILL."""
+class SweepBlocked(Struct, frozen=True):
+    """Some processes of the workers survived SIGKILL."""
 
     token: int
     pids: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class SignalReceived:
+class SignalReceived(Struct, frozen=True):
     """The agent got a signal that it handles."""
 
     signum: int
 
 
-@dataclass(frozen=True, slots=True)
-class NoticesCame:
-    """The coordinator said what is about to happen; this takes the place of what it said before."""
+class NoticesReceived(Struct, frozen=True):
+    """The coordinator sent its notices; they replace all earlier ones."""
 
     notices: tuple[Notice, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class TimePassed:
-    """Nothing else happened."""
+class TimePassed(Struct, frozen=True):
+    """A deadline may have expired."""
 
 
 Input = (
@@ -135,7 +121,7 @@ Input = (
     | Dismissed
     | Acknowledged
     | Confirmed
-    | DesiredCame
+    | DesiredReceived
     | PortReserved
     | WorkerStarted
     | WorkerNotStarted
@@ -143,95 +129,6 @@ Input = (
     | Swept
     | SweepBlocked
     | SignalReceived
-    | NoticesCame
+    | NoticesReceived
     | TimePassed
-)
-
-
-# --- Effects ----------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class StartWorkers:
-    """Start the workers of this round, in rank order."""
-
-    order: RunOrder
-
-
-@dataclass(frozen=True, slots=True)
-class SignalWorkers:
-    """Signal the process group of every worker that lives."""
-
-    signum: int
-
-
-@dataclass(frozen=True, slots=True)
-class ForwardSignal:
-    """Signal every worker that lives, the process itself and not its group: it is to go on."""
-
-    signum: int
-    round: int | None
-    """Of the workers; None when there are none that could hear it, so that this can be said."""
-
-
-@dataclass(frozen=True, slots=True)
-class TellWorkers:
-    """Let the workers of this round find these notices, in place of earlier ones."""
-
-    round: int
-    notices: tuple[Notice, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Sweep:
-    """Kill everything that the workers started, until nothing is left."""
-
-    token: int
-
-
-@dataclass(frozen=True, slots=True)
-class ArmFence:
-    """Let everything that runs at this instant of the agent's clock be killed, unless it moves."""
-
-    at_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class FenceFell:
-    """Say that the workers are stopped because no heartbeat was confirmed for so long."""
-
-    round: int
-    silent_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class ReservePort:
-    """Reserve a port that was not offered before."""
-
-
-@dataclass(frozen=True, slots=True)
-class SendReports:
-    """There is something to report."""
-
-
-@dataclass(frozen=True, slots=True)
-class Exit:
-    """Let the last reports out, then exit."""
-
-    code: int
-    text: str
-    """Why, as one line; empty when there is nothing to say."""
-
-
-Effect = (
-    StartWorkers
-    | SignalWorkers
-    | ForwardSignal
-    | TellWorkers
-    | Sweep
-    | ArmFence
-    | FenceFell
-    | ReservePort
-    | SendReports
-    | Exit
 )

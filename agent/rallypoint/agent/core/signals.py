@@ -1,20 +1,20 @@
-"""What signals to the agent are for: to end it, or to tell its workers something.
+"""Signals to the agent: those that end it, and those that it only forwards.
 
-A signal for telling goes to the workers themselves. One for ending goes to their groups, because
-it is for everything that they have started as well.
+A signal that is only forwarded goes to the worker processes alone. One that ends the agent goes to
+their process groups, because it is meant for everything that the workers started as well.
 
-Imported by the command line before the helper process starts: no module that takes time.
+The command line imports this before the helper process starts, so imports here must be fast.
 """
 
 from __future__ import annotations
 
 import signal
 
-TELLING: frozenset[int] = frozenset(
+FORWARDED_ONLY: frozenset[int] = frozenset(
     {
         signal.SIGUSR1,
         signal.SIGUSR2,
-        # What these mean to a program that does not handle them is not its end.
+        # These do not end a program that does not handle them.
         signal.SIGCONT,
         signal.SIGTSTP,
         signal.SIGTTIN,
@@ -25,4 +25,10 @@ TELLING: frozenset[int] = frozenset(
         *range(signal.SIGRTMIN, signal.SIGRTMAX + 1),
     }
 )
-"""Signals that tell a program something; every other one is for ending it."""
+"""Signals that notify a program; every other one ends it."""
+
+
+def describe_signal(signum: int) -> str:
+    """Return why the agent ends, for people: "interrupted (SIGINT)", "received SIGTERM"."""
+    name = signal.Signals(signum).name
+    return f"interrupted ({name})" if signum == signal.SIGINT else f"received {name}"

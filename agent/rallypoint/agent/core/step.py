@@ -1,96 +1,75 @@
-"""The one way into the agent's core.
+"""The entry to the agent's core: `step`.
 
-A held round moves through its stages in one direction:
-
-    STARTING -> RUNNING -> SUCCEEDED
-        |          |  \\------------.
-        +---> FAILED <---+          |
-        |         |      |          v
-        +---------+------+----> STOPPING -> SWEEPING -> CLEAN -> (nothing held)
-                                               ^  |
-                                               |  v
-                                              BLOCKED
-
-A round is started at most once: only one above `last_round` is. A stop is the stop signal to every
-worker's group, the grace, then SIGKILL to everything that the workers started; when the workers
-have ended early, what they left behind is killed at once.
+A round starts at most once, and only if its number is above `last_round`. A stop signals every
+worker's group, waits for the shutdown timeout, then sends SIGKILL to everything that the workers
+started. When all workers end earlier, the SIGKILL is sent at once.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import assert_never
 
-from rallypoint.agent.core import inputs
-from rallypoint.agent.core.drain import drain, finish_drain, leave, noticed
-from rallypoint.agent.core.fence import fence_ends_ms, fence_falls_ms, may_start
-from rallypoint.agent.core.model import (
-    STOPPING_STAGES,
-    AgentState,
+from rallypoint.agent.core import effects, inputs
+from rallypoint.agent.core.desired import DesiredEnd, DesiredStandby, DesiredStop, RunOrder
+from rallypoint.agent.core.drain import apply_notices, begin_drain, finish_drain, leave
+from rallypoint.agent.core.fence import fence_kill_ms, fence_stop_ms, may_start
+from rallypoint.agent.core.held_round import HeldRound, LocalExit, LocalWorker, Stage
+from rallypoint.agent.core.reports import (
     BlockedReport,
-    DesiredEnd,
-    DesiredRun,
-    DesiredStandby,
-    DesiredStop,
-    Ending,
     ExitedReport,
     GoodbyeKind,
     GoodbyeReport,
-    Held,
-    LocalExit,
-    LocalWorker,
     ReadyReport,
-    RefusedReport,
-    RunOrder,
-    Stage,
     StartedReport,
+    StartFailedReport,
     SucceededReport,
 )
-from rallypoint.agent.core.signals import TELLING
-from rallypoint.agent.core.work import SIGTERM, Work, all_ended, end, stop
+from rallypoint.agent.core.signals import FORWARDED_ONLY, describe_signal
+from rallypoint.agent.core.state import AgentState, Ending
+from rallypoint.agent.core.work import SIGTERM, Work, end, stop
+from rallypoint.base.exit_codes import EXIT_SIGNAL_BASE, EXIT_UNREACHABLE
 
-EXIT_UNREACHABLE = 75
-"""EX_TEMPFAIL of sysexits.h: no coordinator, try again later."""
-EXIT_SIGNAL_BASE = 128
+EXIT_CANNOT_START = 127
+"""The exit code of a shell for a command that it cannot start."""
 
 
 def step(
-    state: AgentState, said: inputs.Input, now_ms: int
-) -> tuple[AgentState, tuple[inputs.Effect, ...]]:
-    """Return the state after `said`, and what has to be done, in order."""
+    state: AgentState, input: inputs.Input, now_ms: int
+) -> tuple[AgentState, tuple[effects.Effect, ...]]:
+    """Return the state after `input`, and the effects, in order."""
     work = Work(state, now_ms)
-    ends_ms = fence_ends_ms(state)
-    is_in_time = isinstance(said, inputs.Confirmed) and ends_ms is not None and now_ms < ends_ms
+    kill_ms = fence_kill_ms(state)
+    is_in_time = isinstance(input, inputs.Confirmed) and kill_ms is not None and now_ms < kill_ms
     if not is_in_time:
-        _fall(work)
-    _take(work, said)
+        _enforce_fence(work)
+    _apply(work, input)
     _reconcile(work)
     return work.state, tuple(work.effects)
 
 
 def next_deadline_ms(state: AgentState) -> int | None:
-    """Return when something is due although nothing happens, or None."""
+    """Return when the next step is due even without an input, or None."""
     due: list[int] = []
     drain_ms = state.drain.until_ms if state.drain is not None and state.ending is None else None
-    for due_ms in (_kill_ms(state), drain_ms, fence_falls_ms(state), _give_up_ms(state)):
+    for due_ms in (_kill_ms(state), drain_ms, fence_stop_ms(state), _give_up_ms(state)):
         if due_ms is not None:
             due.append(due_ms)
     return min(due, default=None)
 
 
 def _kill_ms(state: AgentState) -> int | None:
-    """Return when the grace of a stop ends: never after the fence."""
+    """Return when SIGKILL follows a stop: after the shutdown timeout, but never after the fence."""
     if state.held is None or state.held.kill_ms is None:
         return None
-    ends_ms = fence_ends_ms(state)
-    return state.held.kill_ms if ends_ms is None else min(state.held.kill_ms, ends_ms)
+    fence_ms = fence_kill_ms(state)
+    return state.held.kill_ms if fence_ms is None else min(state.held.kill_ms, fence_ms)
 
 
 def _give_up_ms(state: AgentState) -> int | None:
-    """Return when the agent gives its coordinator up, or None while there is no reason to.
+    """Return when the agent stops waiting for its coordinator, or None while it need not wait.
 
-    The time counts from the last worker's end where that came after the coordinator had gone, so
-    that a node which finishes during a long outage can still tell that it did.
+    The time counts from the end of the last worker if it ended after the coordinator was lost. So a
+    node that finishes during a long outage still has time to report it.
     """
     if state.away_since_ms is None or state.ending is not None or not _is_idle(state):
         return None
@@ -100,16 +79,16 @@ def _give_up_ms(state: AgentState) -> int | None:
 
 
 def _is_idle(state: AgentState) -> bool:
-    """Return whether nothing is lost by giving up: no worker runs, or the round has failed."""
+    """Return whether giving up loses nothing: no worker runs, or the round has failed."""
     held = state.held
     return held is None or not held.is_running or held.stage is Stage.FAILED
 
 
-def _take(work: Work, said: inputs.Input) -> None:  # noqa: C901  # one flat case per input
-    match said:
+def _apply(work: Work, input: inputs.Input) -> None:  # noqa: C901  # one flat case per input
+    match input:
         case inputs.Welcomed(epoch=epoch):
             work.change(away_since_ms=None, epoch=max(work.state.epoch, epoch))
-            work.do(inputs.SendReports())
+            work.do(effects.SendReports())
         case inputs.Disconnected():
             if work.state.away_since_ms is None:
                 work.change(away_since_ms=work.now_ms)
@@ -118,153 +97,148 @@ def _take(work: Work, said: inputs.Input) -> None:  # noqa: C901  # one flat cas
         case inputs.Acknowledged(sequence=sequence):
             _forget_reports(work, sequence)
         case inputs.Confirmed(sent_ms=sent_ms):
-            _confirmed(work, sent_ms)
-        case inputs.DesiredCame(epoch=epoch, revision=revision, desired=desired):
+            _on_confirmed(work, sent_ms)
+        case inputs.DesiredReceived(epoch=epoch, revision=revision, desired=desired):
             if epoch >= work.state.epoch and revision >= work.state.revision:
                 work.change(epoch=epoch, revision=revision, desired=desired)
         case inputs.PortReserved(port=port):
-            _port_reserved(work, port)
+            _on_port_reserved(work, port)
         case inputs.WorkerStarted():
-            _worker_started(work, said)
+            _on_worker_started(work, input)
         case inputs.WorkerNotStarted():
-            _worker_not_started(work, said)
+            _on_worker_not_started(work, input)
         case inputs.WorkerEnded():
-            _worker_ended(work, said)
+            _on_worker_ended(work, input)
         case inputs.Swept(token=token):
-            _swept(work, token)
+            _on_swept(work, token)
         case inputs.SweepBlocked(token=token, pids=pids):
-            _sweep_blocked(work, token, pids)
+            _on_sweep_blocked(work, token, pids)
         case inputs.SignalReceived(signum=signum):
-            _signalled(work, signum)
-        case inputs.NoticesCame(notices=notices):
-            noticed(work, notices)
+            _on_signal(work, signum)
+        case inputs.NoticesReceived(notices=notices):
+            apply_notices(work, notices)
         case inputs.TimePassed():
             pass
         case _:
-            assert_never(said)
+            assert_never(input)
 
 
 def _forget_reports(work: Work, sequence: int) -> None:
-    done = min(sequence - work.state.acknowledged, len(work.state.reports))
-    if done > 0:
-        work.change(acknowledged=work.state.acknowledged + done, reports=work.state.reports[done:])
+    count = min(sequence - work.state.acknowledged, len(work.state.reports))
+    if count > 0:
+        reports = work.state.reports[count:]
+        work.change(acknowledged=work.state.acknowledged + count, reports=reports)
 
 
-def _confirmed(work: Work, sent_ms: int) -> None:
+def _on_confirmed(work: Work, sent_ms: int) -> None:
     work.change(confirmed_ms=max(sent_ms, work.state.confirmed_ms or sent_ms))
-    ends_ms = fence_ends_ms(work.state)
-    if ends_ms is not None:
-        work.do(inputs.ArmFence(ends_ms))
+    kill_ms = fence_kill_ms(work.state)
+    if kill_ms is not None:
+        work.do(effects.ArmFence(kill_ms))
 
 
-def _fall(work: Work) -> None:
-    """Stop the workers if nobody has confirmed a heartbeat for too long."""
-    state, falls_ms = work.state, fence_falls_ms(work.state)
-    if falls_ms is None or work.now_ms < falls_ms:
+def _enforce_fence(work: Work) -> None:
+    """Stop the workers if no heartbeat was confirmed for too long."""
+    state, stop_ms = work.state, fence_stop_ms(work.state)
+    if stop_ms is None or work.now_ms < stop_ms:
         return
     assert state.held is not None and state.confirmed_ms is not None
-    silent_ms = work.now_ms - state.confirmed_ms
-    work.do(inputs.FenceFell(state.held.order.number, silent_ms))
-    stop(work, max(0, state.fence_ms - silent_ms))
+    unconfirmed_ms = work.now_ms - state.confirmed_ms
+    work.do(effects.LogFence(state.held.number, unconfirmed_ms))
+    stop(work, max(0, state.fence_ms - unconfirmed_ms))
 
 
-# --- What the node's processes say --------------------------------------------------------------
+# --- The node's processes -----------------------------------------------------------------------
 
 
-def _held_worker(work: Work, round: int, local_rank: int) -> tuple[Held, LocalWorker] | None:
+def _held_worker(work: Work, round: int, local_rank: int) -> tuple[HeldRound, LocalWorker] | None:
     held = work.state.held
-    if held is None or held.order.number != round:
+    if held is None or held.number != round:
         return None
     return held, held.workers[local_rank]
 
 
-def _with_worker(held: Held, worker: LocalWorker) -> Held:
-    workers = tuple(
-        worker if other.local_rank == worker.local_rank else other for other in held.workers
-    )
-    return replace(held, workers=workers)
-
-
-def _worker_started(work: Work, said: inputs.WorkerStarted) -> None:
-    found = _held_worker(work, said.round, said.local_rank)
-    if found is None:
+def _on_worker_started(work: Work, started: inputs.WorkerStarted) -> None:
+    match = _held_worker(work, started.round, started.local_rank)
+    if match is None:
         return
-    held, worker = found
-    held = _with_worker(held, replace(worker, pid=said.pid, started_ms=work.now_ms))
+    held, worker = match
+    held = held.with_worker(worker.started(started.pid, work.now_ms))
     if held.stage is Stage.STOPPING:
-        work.do(inputs.SignalWorkers(SIGTERM))  # the stop came before this one was there
+        work.do(effects.SignalWorkers(SIGTERM))  # the stop came before this worker was started
     elif work.state.drain is not None and held.stage is Stage.STARTING:
-        work.do(inputs.SignalWorkers(work.state.drain_signal))
+        work.do(effects.SignalWorkers(work.state.drain_signal))
     if held.stage is Stage.STARTING and all(worker.pid for worker in held.workers):
-        held = replace(held, stage=Stage.RUNNING)
+        held = held.moved(Stage.RUNNING)
         pids = tuple(worker.pid for worker in held.workers)
-        work.report(StartedReport(held.order.number, pids))
+        work.report(StartedReport(held.number, pids))
     work.hold(held)
 
 
-def _worker_not_started(work: Work, said: inputs.WorkerNotStarted) -> None:
-    found = _held_worker(work, said.round, said.local_rank)
-    if found is None:
+def _on_worker_not_started(work: Work, refused: inputs.WorkerNotStarted) -> None:
+    match = _held_worker(work, refused.round, refused.local_rank)
+    if match is None:
         return
-    held, worker = found
-    exit = LocalExit(127, None, work.now_ms, True, None, said.text)
-    held = _with_worker(held, replace(worker, exit=exit))
-    if held.stage not in STOPPING_STAGES:
-        if held.stage is not Stage.FAILED:
-            work.report(RefusedReport(held.order.number, False, said.text))
-        held = replace(held, stage=Stage.FAILED)
+    held, worker = match
+    exit = LocalExit(EXIT_CANNOT_START, None, work.now_ms, True, None, refused.text)
+    held = held.with_worker(worker.ended(exit))
+    if not held.is_stopping and held.stage is not Stage.FAILED:
+        work.report(StartFailedReport(held.number, refused.text))
+        held = held.start_failed(refused.text)
     work.hold(held)
 
 
-def _worker_ended(work: Work, said: inputs.WorkerEnded) -> None:
-    found = _held_worker(work, said.round, said.local_rank)
-    if found is None or found[1].exit is not None:
+def _on_worker_ended(work: Work, ended: inputs.WorkerEnded) -> None:
+    match = _held_worker(work, ended.round, ended.local_rank)
+    if match is None or match[1].exit is not None:
         return
-    held, worker = found
-    ended_ms, signalled_ms = work.now_ms - said.ago_ms, held.signalled_ms
-    # A worker that ended while its last words were read, and the stop came meanwhile, was first.
-    was_first = signalled_ms is None or ended_ms < signalled_ms
-    exit = LocalExit(
-        said.exit_code,
-        said.signal,
-        ended_ms,
-        not was_first,
-        said.error,
-        said.stderr_tail,
-        signalled_before_ms=None if was_first else ended_ms - (signalled_ms or 0),
-        oom_killed=said.oom_killed,
-        failed_ms=said.failed_ms,
-        error_file=said.error_file,
+    held, worker = match
+    worker = worker.ended(_local_exit(ended, work.now_ms - ended.ago_ms, held.signalled_ms))
+    held = held.with_worker(worker)
+    work.report(ExitedReport(held.number, worker))
+    if not held.is_stopping and work.state.drain is None:
+        if ended.exit_code != 0:
+            held = held if held.stage is Stage.FAILED else held.moved(Stage.FAILED)
+        elif held.stage is Stage.RUNNING and held.all_ended:
+            held = held.moved(Stage.SUCCEEDED)
+            work.report(SucceededReport(held.number))
+    work.hold(held)
+
+
+def _local_exit(ended: inputs.WorkerEnded, at_ms: int, signalled_ms: int | None) -> LocalExit:
+    # An exit counts as first even if the agent was still reading the last output at the stop.
+    is_first = signalled_ms is None or at_ms < signalled_ms
+    return LocalExit(
+        ended.exit_code,
+        ended.signal,
+        at_ms,
+        not is_first,
+        ended.error,
+        ended.stderr_tail,
+        signalled_before_ms=None if is_first else at_ms - (signalled_ms or 0),
+        oom_killed=ended.oom_killed,
+        failed_ms=ended.failed_ms,
+        error_file=ended.error_file,
     )
-    worker = replace(worker, exit=exit)
-    held = _with_worker(held, worker)
-    work.report(ExitedReport(held.order.number, worker))
-    if held.stage not in STOPPING_STAGES and work.state.drain is None:
-        if exit.exit_code != 0:
-            held = replace(held, stage=Stage.FAILED)
-        elif held.stage is Stage.RUNNING and all_ended(held):
-            held = replace(held, stage=Stage.SUCCEEDED)
-            work.report(SucceededReport(held.order.number))
-    work.hold(held)
 
 
-def _swept(work: Work, token: int) -> None:
+def _on_swept(work: Work, token: int) -> None:
     held = work.state.held
     if held is None or token != work.state.sweep_token:
         return
     if held.stage in (Stage.SWEEPING, Stage.BLOCKED):
-        work.hold(replace(held, stage=Stage.CLEAN, kill_ms=None))
-        work.do(inputs.ReservePort())
+        work.hold(held.moved(Stage.CLEAN))
+        work.do(effects.ReservePort())
 
 
-def _sweep_blocked(work: Work, token: int, pids: tuple[int, ...]) -> None:
+def _on_sweep_blocked(work: Work, token: int, pids: tuple[int, ...]) -> None:
     held = work.state.held
     if held is not None and token == work.state.sweep_token and held.stage is Stage.SWEEPING:
-        work.hold(replace(held, stage=Stage.BLOCKED))
-        work.report(BlockedReport(held.order.number, pids))
+        work.hold(held.moved(Stage.BLOCKED))
+        work.report(BlockedReport(held.number, pids))
 
 
-def _port_reserved(work: Work, port: int) -> None:
+def _on_port_reserved(work: Work, port: int) -> None:
     work.change(port=port)
     held = work.state.held
     if held is not None and held.stage is Stage.CLEAN:
@@ -273,55 +247,54 @@ def _port_reserved(work: Work, port: int) -> None:
             work.report(ReadyReport(work.state.last_round, port))
 
 
-# --- Signals ------------------------------------------------------------------------------------
+# --- Signals to the agent -----------------------------------------------------------------------
 
 
-def _signalled(work: Work, signum: int) -> None:
-    """Do what a signal means, by what it is for and by how far the agent is.
+def _on_signal(work: Work, signum: int) -> None:
+    """Act on a signal, by its kind and the state of the agent.
 
-                     for telling              for ending
-    workers run      each worker gets it      passed on, and the agent leaves or drains
-    nothing runs     nobody hears it          the agent leaves
-    it ends          nobody hears it          what is left is killed at once
+                         forwarded only           ends the agent
+    workers run          each worker gets it      forwarded, and the agent leaves or drains
+    nothing runs         logged only              the agent leaves
+    the agent ends       logged only              SIGKILL for the rest, at once
     """
     state, held = work.state, work.state.held
     is_running = state.ending is None and held is not None and held.is_running
-    if signum in TELLING:
-        number = held.order.number if held is not None and is_running else None
-        work.do(inputs.ForwardSignal(signum, number))
+    if signum in FORWARDED_ONLY:
+        number = held.number if held is not None and is_running else None
+        work.do(effects.ForwardSignal(signum, number))
     elif state.ending is None:
-        _leave(work, signum)
+        _leave_on_signal(work, signum)
     elif held is not None:
         _sweep(work)
 
 
-def _leave(work: Work, signum: int) -> None:
-    text = f"the agent got signal {signum}"
+def _leave_on_signal(work: Work, signum: int) -> None:
+    text = describe_signal(signum)
     ending = Ending(EXIT_SIGNAL_BASE + signum, GoodbyeKind.SIGNAL, text)
     if signum == SIGTERM and work.state.drain is None and work.state.drain_ms:
-        drain(work, work.state.drain_ms, text, ending)
+        begin_drain(work, work.state.drain_ms, text, ending)
     else:
         leave(work, ending, signum)
 
 
-# --- What follows -------------------------------------------------------------------------------
+# --- Towards the desired state ------------------------------------------------------------------
 
 
 def _reconcile(work: Work) -> None:
-    """Do what brings the node closer to what it has to be."""
+    """Do what brings the node closer to its desired state."""
     _give_up_if_alone(work)
-    _take_desired(work)
+    _follow_desired(work)
     finish_drain(work)
-    held = work.state.held
+    ending, held = work.state.ending, work.state.held
     if held is not None:
-        if work.state.ending is not None and held.stage not in STOPPING_STAGES:
-            stop(work, work.state.grace_ms)
-        _push_stop(work)
-    elif work.state.ending is not None and not work.state.ending.is_told:
-        ending = work.state.ending
+        if ending is not None and not held.is_stopping:
+            stop(work, work.state.shutdown_timeout_ms)
+        _escalate_stop(work)
+    elif ending is not None and not ending.goodbye_sent:
         work.report(GoodbyeReport(ending.kind, ending.text))
-        work.change(ending=replace(ending, is_told=True))
-        work.do(inputs.Exit(ending.exit_code, ending.text))
+        work.change(ending=Ending(ending.exit_code, ending.kind, ending.text, goodbye_sent=True))
+        work.do(effects.Exit(ending.exit_code, ending.text))
 
 
 def _give_up_if_alone(work: Work) -> None:
@@ -332,27 +305,27 @@ def _give_up_if_alone(work: Work) -> None:
         end(work, Ending(EXIT_UNREACHABLE, GoodbyeKind.ERROR, text))
 
 
-def _take_desired(work: Work) -> None:
+def _follow_desired(work: Work) -> None:
     state, held = work.state, work.state.held
     if state.ending is not None:
         return
     match state.desired:
-        case DesiredRun(order=order):
-            _take_run(work, order)
-        case DesiredStop(round=number, grace_ms=grace_ms):
-            _take_stop(work, number, grace_ms)
+        case RunOrder() as order:
+            _follow_order(work, order)
+        case DesiredStop(round=number, shutdown_timeout_ms=shutdown_timeout_ms):
+            _follow_stop(work, number, shutdown_timeout_ms)
         case DesiredStandby() if held is not None:
-            stop(work, state.grace_ms)
+            stop(work, state.shutdown_timeout_ms)
         case DesiredEnd(is_release=True) if state.drain is not None:
             end(work, state.drain.ending)
         case DesiredEnd(exit_code=code, text=text):
             end(work, Ending(code, GoodbyeKind.FINISHED, text))
 
 
-def _take_run(work: Work, order: RunOrder) -> None:
+def _follow_order(work: Work, order: RunOrder) -> None:
     state, held = work.state, work.state.held
-    if held is not None and held.order.number < order.number:
-        stop(work, state.grace_ms)
+    if held is not None and held.number < order.number:
+        stop(work, state.shutdown_timeout_ms)
     elif (
         held is None
         and state.port
@@ -361,29 +334,28 @@ def _take_run(work: Work, order: RunOrder) -> None:
         and may_start(state, work.now_ms)
     ):
         workers = tuple(LocalWorker(rank) for rank in range(state.workers))
-        work.change(held=Held(order, workers), last_round=order.number, port=0, notices=())
-        work.do(inputs.StartWorkers(order))
+        work.change(held=HeldRound(order, workers), last_round=order.number, port=0, notices=())
+        work.do(effects.StartWorkers(order))
 
 
-def _take_stop(work: Work, number: int, grace_ms: int) -> None:
+def _follow_stop(work: Work, number: int, shutdown_timeout_ms: int) -> None:
     state, held = work.state, work.state.held
     if held is not None:
-        if held.order.number <= number:
-            stop(work, grace_ms)
+        if held.number <= number:
+            stop(work, shutdown_timeout_ms)
     elif state.last_round < number and state.port:
-        # The round was stopped before its order came: it will never start here.
+        # The round was stopped before its start here, so it never starts.
         work.change(last_round=number)
         work.report(ReadyReport(number, state.port))
 
 
-def _push_stop(work: Work) -> None:
-    """Kill what is left once the workers have ended or their grace has."""
-    held = work.state.held
+def _escalate_stop(work: Work) -> None:
+    """Kill the remaining processes once the workers have ended or the timeout is over."""
+    held, kill_ms = work.state.held, _kill_ms(work.state)
     assert held is not None
-    kill_ms = _kill_ms(work.state)
     if held.stage is not Stage.STOPPING or kill_ms is None:
         return
-    if all_ended(held) or work.now_ms >= kill_ms:
+    if held.all_ended or work.now_ms >= kill_ms:
         _sweep(work)
 
 
@@ -393,5 +365,5 @@ def _sweep(work: Work) -> None:
     if held.stage in (Stage.SWEEPING, Stage.BLOCKED, Stage.CLEAN):
         return
     token = work.state.sweep_token + 1
-    work.change(sweep_token=token, held=replace(held, stage=Stage.SWEEPING, kill_ms=None))
-    work.do(inputs.Sweep(token))
+    work.change(sweep_token=token, held=held.moved(Stage.SWEEPING))
+    work.do(effects.Sweep(token))

@@ -1,61 +1,82 @@
-"""A step of the agent's core in the making: the state as it changes, and what has to be done."""
+"""A step of the agent's core in progress: its state and effects so far."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
-from rallypoint.agent.core import inputs
-from rallypoint.agent.core.model import STOPPING_STAGES, AgentState, Ending, Held, Report, Stage
+from msgspec.structs import replace
+
+from rallypoint.agent.core.effects import Effect, SendReports, SignalWorkers
+from rallypoint.agent.core.held_round import HeldRound, Stage
+from rallypoint.agent.core.reports import Report
+from rallypoint.agent.core.state import AgentState, Ending
+
+if TYPE_CHECKING:
+    from rallypoint.agent.core.desired import Desired, Notice
+    from rallypoint.agent.core.state import Drain
 
 SIGTERM = 15
 
 
+class Changes(TypedDict, total=False):
+    """What a step may change of `AgentState`, so that mypy checks every change."""
+
+    away_since_ms: int | None
+    confirmed_ms: int | None
+    held: HeldRound | None
+    last_round: int
+    port: int
+    desired: Desired
+    revision: int
+    epoch: int
+    reports: tuple[Report, ...]
+    acknowledged: int
+    drain: Drain
+    notices: tuple[Notice, ...]
+    ending: Ending
+    sweep_token: int
+
+
 class Work:
-    """A state in the making, with the effects so far."""
+    """A state that a step changes, with the effects so far."""
 
     def __init__(self, state: AgentState, now_ms: int) -> None:
         """Begin with `state` at `now_ms`."""
         self.state = state
         self.now_ms = now_ms
-        self.effects: list[inputs.Effect] = []
+        self.effects: list[Effect] = []
 
-    def change(self, **fields: object) -> None:
+    def change(self, **changes: Unpack[Changes]) -> None:
         """Change fields of the state."""
-        self.state = replace(self.state, **fields)  # type: ignore[arg-type]  # replace checks names
+        self.state = replace(self.state, **changes)
 
-    def hold(self, held: Held) -> None:
-        """Change what is held."""
-        self.state = replace(self.state, held=held)
+    def hold(self, held: HeldRound) -> None:
+        """Change the held round."""
+        self.change(held=held)
 
-    def do(self, effect: inputs.Effect) -> None:
-        """Have something done."""
+    def do(self, effect: Effect) -> None:
+        """Add an effect."""
         self.effects.append(effect)
 
     def report(self, report: Report) -> None:
-        """Tell the coordinator something, now or when there is one again."""
-        self.state = replace(self.state, reports=(*self.state.reports, report))
-        self.effects.append(inputs.SendReports())
-
-
-def all_ended(held: Held) -> bool:
-    """Return whether every worker of the held round has ended."""
-    return all(worker.exit is not None for worker in held.workers)
+        """Queue a report; without a session it waits for the next one."""
+        self.change(reports=(*self.state.reports, report))
+        self.do(SendReports())
 
 
 def end(work: Work, ending: Ending) -> None:
-    """Be on the way out from here on; of several endings the first counts."""
+    """Decide how the agent ends; the first of several endings counts."""
     if work.state.ending is None:
         work.change(ending=ending)
 
 
-def stop(work: Work, grace_ms: int, signum: int = SIGTERM) -> None:
+def stop(work: Work, shutdown_timeout_ms: int, signum: int = SIGTERM) -> None:
     """Begin to stop the held round, once."""
     held = work.state.held
     assert held is not None
-    if held.stage in STOPPING_STAGES:
+    if held.is_stopping:
         return
-    kill_ms = work.now_ms + grace_ms
-    first_ms = work.now_ms if held.signalled_ms is None else held.signalled_ms
-    work.hold(replace(held, stage=Stage.STOPPING, kill_ms=kill_ms, signalled_ms=first_ms))
-    if not all_ended(held):
-        work.do(inputs.SignalWorkers(signum))
+    kill_ms = work.now_ms + shutdown_timeout_ms
+    work.hold(held.signalled(work.now_ms).moved(Stage.STOPPING, kill_ms=kill_ms))
+    if not held.all_ended:
+        work.do(SignalWorkers(signum))

@@ -1,7 +1,7 @@
-"""How a freshly forked child of the helper becomes a worker.
+"""How a forked child of the helper becomes a worker.
 
-The worker gets: its own session and group, death by SIGKILL when the helper dies, default signal
-dispositions and an empty mask, the three given descriptors as stdio, nothing else.
+The worker gets its own session and process group, SIGKILL when the helper dies, default signal
+dispositions, an empty signal mask, and three descriptors as stdio. All others are closed.
 
 Imported by the helper: standard library only, and no module that costs memory.
 """
@@ -11,32 +11,32 @@ from __future__ import annotations
 import errno
 import os
 import signal
-import warnings  # noqa: F401 - os.execvpe imports it; here once, instead of in every child
+import warnings  # noqa: F401 - os.execvpe imports it; once here, not again in every child
 
-from rallypoint.agent.descendants import PR_SET_PDEATHSIG, prctl
+from rallypoint.agent.helper.descendants import PR_SET_PDEATHSIG, prctl
 
 TYPE_CHECKING = False  # mypy knows the name; importing typing would cost 1 MB
 if TYPE_CHECKING:
     from typing import Any, NoReturn
 
-_REPORT_BYTES_MAX = 4096  # PIPE_BUF: written whole, without a reader
+_REPORT_BYTES_MAX = 4096  # PIPE_BUF: one write to the pipe is atomic
 
 
 def become_worker(
     message: dict[str, Any], stdio: tuple[int, int, int], report_fd: int, helper_pid: int
 ) -> NoReturn:
-    """Turn this freshly forked child into the worker; never returns.
+    """Turn this forked child into the worker; never returns.
 
     Args:
         message: the spawn frame: argv, env, cwd, cpus.
         stdio: descriptors for stdin, stdout and stderr, all above 2.
-        report_fd: close-on-exec pipe; takes "<errno> <message>" when the child cannot exec.
+        report_fd: close-on-exec pipe for "<errno> <message>" when the child cannot exec.
         helper_pid: the parent.
     """
     try:
         os.setsid()
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != helper_pid:  # it died before it could take us along
+        if os.getppid() != helper_pid:  # the helper died before prctl
             os._exit(1)
         _reset_signals()
         _arrange_descriptors(stdio, report_fd)
@@ -45,7 +45,7 @@ def become_worker(
         os.execvpe(message["argv"][0], message["argv"], message["env"])
     except OSError as error:
         report = f"{error.errno or errno.EIO} {error}"
-    except Exception as error:  # noqa: BLE001 - a forked copy must not go on as a second helper
+    except Exception as error:  # noqa: BLE001 - the copy must not run on as a second helper
         report = f"{errno.EINVAL} {type(error).__name__}: {error}"
     os.write(report_fd, report.encode("utf-8", "backslashreplace")[:_REPORT_BYTES_MAX])
     os._exit(127)
@@ -55,7 +55,7 @@ def _bind(cpus: list[int]) -> None:
     try:
         if cpus:
             os.sched_setaffinity(0, cpus)
-    except OSError as error:  # they were taken from this container, or unplugged
+    except OSError as error:  # removed from this container, or offline
         raise OSError(error.errno, f"cannot be bound to CPUs {cpus}: {error.strerror}") from None
 
 
@@ -63,13 +63,13 @@ def _reset_signals() -> None:
     for signum in range(1, signal.NSIG):
         try:
             signal.signal(signum, signal.SIG_DFL)
-        except (OSError, ValueError):  # KILL, STOP, and those the C library keeps
+        except (OSError, ValueError):  # KILL, STOP, and those that the C library reserves
             continue
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
 def _arrange_descriptors(stdio: tuple[int, int, int], report_fd: int) -> None:
-    # Received descriptors are above 2 here, because 0, 1 and 2 are open in the helper.
+    # Received descriptors are above 2, because 0, 1 and 2 are open in the helper.
     for target, fd in enumerate(stdio):
         os.dup2(fd, target, inheritable=True)
     for name in os.listdir("/proc/self/fd"):

@@ -1,14 +1,13 @@
 """Find the processes that descend from one process, and signal exactly those.
 
 Rules:
-  * A pid is only a number: it may name another process a moment later. So a signal goes through a
-    pidfd, and whether the process is meant is asked *after* the pidfd was opened. If the number
-    was reused before, the answer is no; if it is reused after, the pidfd still names the dead one.
+  * A pid can be reused at any moment. So a signal goes through a pidfd, and the process is checked
+    *after* the pidfd was opened. If the pid was reused before, the check fails; if it is reused
+    after, the pidfd still refers to the dead process.
   * A parent never started later than its child (an orphan goes to an older process). A chain of
     parents that violates this went through a reused pid and proves nothing.
-  * What is read from /proc is not a snapshot; a list may miss a process that was just born. Who
-    needs "none is left" asks the kernel: waitpid fails with ECHILD in a subreaper exactly when it
-    has no descendant.
+  * /proc is not a snapshot: a list may miss a new process. Only the kernel knows that none is
+    left: in a subreaper, waitpid fails with ECHILD exactly when it has no descendant.
 
 Imported by the helper: standard library only, and no module that costs memory.
 """
@@ -30,13 +29,13 @@ PR_SET_PDEATHSIG = 1
 PR_SET_NAME = 15
 PR_SET_CHILD_SUBREAPER = 36
 
-# A chain of parents longer than this is not worth following; real ones have a dozen links.
+# The longest chain of parents that is followed; real ones have a dozen links.
 MAX_ANCESTORS = 1024
-# One pass lists and kills again while new processes appear: a tree that forks is caught between
-# two generations. What outruns this many looks is met by the next pass.
+# One pass lists and kills again while new processes appear, to catch a tree that forks. A tree that
+# forks faster than this many lists is left to the next pass.
 MAX_LOOKS_PER_PASS = 16
-# How often a wait for the end of killed processes looks again. Deaths wake it by themselves; the
-# timer is for an orphan that is handed up from below a parent that does not die: no event tells.
+# How often a wait for killed processes lists again. A death ends the wait anyway, but no event
+# reports an orphan that is reparented from below a process that does not die.
 RESCAN_MS = 20
 # /proc files read here are one line, except children and environ.
 _READ_BYTES = 64 * 1024
@@ -57,7 +56,7 @@ def prctl(option: int, value: int | bytes) -> None:
 
 
 class ProcessStat:
-    """What /proc/<pid>/stat says of one process."""
+    """The fields of /proc/<pid>/stat that are used."""
 
     __slots__ = ("group", "is_dead", "parent", "pid", "session", "start_ticks")
 
@@ -69,7 +68,7 @@ class ProcessStat:
         self.group = int(fields[2])
         self.session = int(fields[3])
         self.start_ticks = int(fields[19])
-        # A zombie leader may still have running threads; only without them is the process dead.
+        # A zombie leader may have running threads; the process is dead only without them.
         self.is_dead = fields[0] in (b"Z", b"X") and int(fields[17]) <= 1
 
 
@@ -92,13 +91,13 @@ def read_proc(path: str, limit_bytes: int = _READ_BYTES) -> bytes | None:
 
 
 def read_stat(pid: int) -> ProcessStat | None:
-    """Return the stat of a process, or None when there is no such process to see."""
+    """Return the stat of a process, or None when no such process is visible."""
     line = read_proc(f"/proc/{pid}/stat")
     return ProcessStat(pid, line) if line else None
 
 
 def list_processes() -> list[int]:
-    """Return every process that /proc shows, ascending as the kernel lists them."""
+    """Return the pids of all visible processes, ascending as the kernel lists them."""
     return [int(name) for name in os.listdir("/proc") if name.isdecimal()]
 
 
@@ -112,17 +111,17 @@ def list_descendants(root: int) -> list[int]:
 
 
 def _collect(root: int, children_of: Callable[[int], list[int]]) -> list[int]:
-    found = [root]
+    pids = [root]
     seen = {root}
-    for pid in found:
+    for pid in pids:
         fresh = [child for child in children_of(pid) if child not in seen]
         seen.update(fresh)
-        found += fresh
-    return found[1:]
+        pids += fresh
+    return pids[1:]
 
 
 def _read_children(pid: int) -> list[int]:
-    """Return the children of all threads of a process: a child belongs to the one that forked."""
+    """Return the children of all threads of a process; a child belongs to one thread."""
     try:
         threads = os.listdir(f"/proc/{pid}/task")
     except OSError:
@@ -132,7 +131,7 @@ def _read_children(pid: int) -> list[int]:
 
 
 def _scan_children() -> dict[int, list[int]]:
-    """Return parent -> children of all visible processes: for a kernel without children files."""
+    """Return parent -> children of all visible processes, for a kernel without children files."""
     children_of: dict[int, list[int]] = {}
     for pid in list_processes():
         stat = read_stat(pid)
@@ -142,7 +141,7 @@ def _scan_children() -> dict[int, list[int]]:
 
 
 def is_descendant(pid: int, root: int) -> bool:
-    """Tell whether `root` is a true ancestor of `pid` at this moment."""
+    """Return whether `root` is an ancestor of `pid` now."""
     stat = read_stat(pid)
     for _ in range(MAX_ANCESTORS):
         if stat is None or stat.parent == 0:
@@ -157,10 +156,10 @@ def is_descendant(pid: int, root: int) -> bool:
 
 
 def signal_verified(pid: int, signum: int, is_target: Callable[[int], bool]) -> bool:
-    """Signal a process if, once it can no longer be mistaken, `is_target(pid)` holds.
+    """Signal a process if `is_target(pid)` holds once a pidfd pins the process.
 
     Returns:
-        Whether the signal was sent; False also when the process is gone or belongs to another user.
+        Whether the signal was sent; False, too, if the process is gone or belongs to another user.
     """
     try:
         fd = os.pidfd_open(pid)
@@ -170,7 +169,7 @@ def signal_verified(pid: int, signum: int, is_target: Callable[[int], bool]) -> 
         if not is_target(pid):
             return False
         signal.pidfd_send_signal(fd, signum)
-    except OSError:  # ESRCH: died meanwhile; EPERM: another user's, the caller sees it survive
+    except OSError:  # ESRCH: it died meanwhile; EPERM: another user's, the caller sees it survive
         return False
     finally:
         os.close(fd)
@@ -178,7 +177,7 @@ def signal_verified(pid: int, signum: int, is_target: Callable[[int], bool]) -> 
 
 
 def kill_descendants(root: int) -> None:
-    """KILL every descendant of `root`, again while killing brings new ones to light."""
+    """KILL every descendant of `root`, and repeat while new ones appear."""
     killed: set[int] = set()
     for _ in range(MAX_LOOKS_PER_PASS):
         fresh = [pid for pid in list_descendants(root) if pid not in killed]
@@ -196,7 +195,9 @@ def list_group(root: int, group: int) -> list[int]:
 
 
 def signal_group(root: int, group: int, signum: int) -> bool:
-    """Signal each descendant of `root` in `group`, whose leader was reaped: its number is no proof.
+    """Signal each descendant of `root` in `group`, whose leader was reaped.
+
+    The number of the group may have been reused, so each member is checked.
 
     Returns:
         Whether the group still had a member.
@@ -210,31 +211,31 @@ def signal_group(root: int, group: int, signum: int) -> bool:
 
 
 class Orphans:
-    """What became of the orphans that were handed to this process.
+    """The orphans that were reparented to this process.
 
     Attributes:
         statuses: raw wait status of each orphan that was reaped, by pid.
-        survivors: orphans, and processes below them, that were still there at the end; sorted.
+        survivors: orphans, and their descendants, that still exist at the end; sorted.
     """
 
     __slots__ = ("statuses", "survivors")
 
     def __init__(self, statuses: dict[int, int], survivors: tuple[int, ...]) -> None:
-        """Hold the finding."""
+        """Take the result of a search."""
         self.statuses = statuses
         self.survivors = survivors
 
 
 def end_orphans(*, born_ticks: int, spared: Collection[int], limit_ms: int) -> Orphans:
-    """KILL and reap what a dead child of this process (a subreaper) left to it. Blocks.
+    """KILL and reap the orphans of a dead child of this process, a subreaper. Blocks.
 
     An orphan is a child in another session than ours, started no earlier than `born_ticks` and not
-    spared. A process cannot enter a session, so what the dead child's own session and those below
-    it held is always elsewhere, and an ordinary subprocess of ours, in our session, is never met.
+    spared. A process cannot join an existing session, so descendants of the dead child are never in
+    ours, and an ordinary subprocess of ours always is.
 
     Args:
         born_ticks: start of the dead child, clock ticks since boot as in /proc/<pid>/stat.
-        spared: children that must live, with all below them.
+        spared: children that must live, with their descendants.
         limit_ms: how long to try, in milliseconds.
     """
     own = os.getpid()
@@ -254,8 +255,8 @@ def end_orphans(*, born_ticks: int, spared: Collection[int], limit_ms: int) -> O
 
 
 def _list_orphan_roots(born_ticks: int, spared: Collection[int]) -> list[int]:
-    # By stat and not by children files: those may skip an entry while siblings die, and here no
-    # ECHILD can settle whether one is left, because this process has children of its own.
+    # By stat, since children files may skip an entry while siblings die. ECHILD cannot prove that
+    # none is left here, because this process has other children.
     own = os.getpid()
     session = os.getsid(0)
     stats = [read_stat(pid) for pid in list_processes()]
@@ -277,7 +278,7 @@ def _reap(pid: int, statuses: dict[int, int]) -> None:
 
 
 def await_any_exit(pids: Collection[int], timeout_ms: int) -> bool:
-    """Wait until one of these processes has died; tell whether one has, or was gone already."""
+    """Wait until one of these processes has died; return whether one has, or was gone before."""
     poller = select.poll()
     fds: list[int] = []
     try:

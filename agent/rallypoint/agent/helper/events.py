@@ -1,56 +1,51 @@
-"""What can be asked of a worker host, and what it reports: plain values, no processes.
+"""The requests and events of a worker host.
 
-See process.py for the order in which events come.
+See host.py for the order of events.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 # The token of the Clean and Blocked that follow HelperLost; sweep() takes only positive ones.
 ORPHANS = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpawnRequest:
+class SpawnRequest(NamedTuple):
     """One worker to start."""
 
-    worker_id: int  # the caller's number; free again once its Exited or SpawnFailed has come
+    worker_id: int  # the caller's number; free again after Exited or SpawnFailed
     argv: tuple[str, ...]  # program, looked up in the PATH of env, and its arguments
     env: Mapping[str, str]  # the whole environment; bytes outside UTF-8 as surrogate escapes
     cwd: str  # working directory; relative to the agent's
-    stdout_fd: int  # only borrowed for the call: the caller may close it after
+    stdout_fd: int  # borrowed for the call: the caller may close it afterwards
     stderr_fd: int  # the same; may be the same descriptor
     stdin_fd: int = 0  # the same; the caller's own unless given
-    cpus: tuple[int, ...] = ()  # what it is bound to before it begins; none: what the helper has
+    cpus: tuple[int, ...] = ()  # CPUs to bind it to before exec; empty: those of the helper
 
 
-@dataclass(frozen=True, slots=True)
-class Spawned:
-    """The worker's program runs."""
+class Spawned(NamedTuple):
+    """The worker has exec'ed its program."""
 
     worker_id: int
     pid: int  # also its process group and session
 
 
-@dataclass(frozen=True, slots=True)
-class SpawnFailed:
+class SpawnFailed(NamedTuple):
     """The worker could not be started."""
 
     worker_id: int
-    errno: int  # of the step that failed; EBUSY: a sweep is on; EPIPE: the helper died
+    errno: int  # of the failed step; EBUSY: a sweep is running; EPIPE: the helper died
     message: str  # for people
 
 
-@dataclass(frozen=True, slots=True)
-class Exited:
-    """The worker's process is gone; others of its group may still live.
+class Exited(NamedTuple):
+    """The worker's process has ended; others of its group may still live.
 
-    At most one of exit_code and signal is set; neither when the helper died and nobody else could
-    collect the status.
+    At most one of exit_code and signal is set; neither, when the helper died and its status was
+    lost.
     """
 
     worker_id: int
@@ -59,31 +54,27 @@ class Exited:
     signal: int | None  # the signal that killed it
 
 
-@dataclass(frozen=True, slots=True)
-class Clean:
-    """No process that any worker started is left."""
+class Clean(NamedTuple):
+    """No worker, and no process that one started, is left."""
 
     token: int  # of the sweep; ORPHANS after HelperLost
 
 
-@dataclass(frozen=True, slots=True)
-class Blocked:
-    """Some processes survived KILL for the limit of the sweep; Clean follows if they ever go."""
+class Blocked(NamedTuple):
+    """Some processes survived KILL for the limit of the sweep; Clean follows once they are gone."""
 
     token: int  # of the sweep; ORPHANS after HelperLost
     pids: tuple[int, ...]  # ascending
 
 
-@dataclass(frozen=True, slots=True)
-class Swept:
-    """The helper found and killed processes that a dead agent had left on this node."""
+class Swept(NamedTuple):
+    """The helper killed processes that a dead agent had left on this node."""
 
     pids: tuple[int, ...]  # ascending
 
 
-@dataclass(frozen=True, slots=True)
-class HelperLost:
-    """The helper process died unasked, and with it all workers."""
+class HelperLost(NamedTuple):
+    """The helper process died unexpectedly, and all workers with it."""
 
     pid: int  # of the helper
 
@@ -95,7 +86,7 @@ def parse_event(message: dict[str, Any]) -> HostEvent:
     """Return the event that a frame of the helper reports.
 
     Raises:
-        ValueError: no helper of this version sends such a frame.
+        ValueError: the frame violates the protocol of this version.
     """
     match message:
         case {"type": "spawned", "id": worker_id, "pid": pid}:
@@ -115,7 +106,7 @@ def parse_event(message: dict[str, Any]) -> HostEvent:
 
 
 def parse_exit(worker_id: int, pid: int, status: int | None) -> Exited:
-    """Return the exit that a raw wait status describes; None is a status nobody collected."""
+    """Return the exit that a raw wait status describes; None: the status was lost."""
     if status is None:
         return Exited(worker_id, pid, None, None)
     code = os.waitstatus_to_exitcode(status)

@@ -1,8 +1,8 @@
-"""What the node agent and its helper process agree on: the frames, and how the helper ends.
+"""The protocol between the agent and its helper process: frames, limits, and the helper's end.
 
-One frame is a 4-byte big-endian length and that many bytes of JSON. The JSON is pure ASCII, so a
-surrogate escape (a byte of an environment variable that is no UTF-8) survives as ``\\udcXX``.
-File descriptors travel beside the frame as SCM_RIGHTS; this module knows nothing of them.
+A frame is a 4-byte big-endian length and that many bytes of JSON. The JSON is pure ASCII, so a
+surrogate escape (a byte of an environment variable that is not UTF-8) survives as ``\\udcXX``.
+File descriptors travel beside the frame as SCM_RIGHTS; this module does not handle them.
 
 Imported by the helper: standard library only, and no module that costs memory.
 """
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 MAX_FRAME_BYTES = 16 * 1024 * 1024
 LENGTH_BYTES = 4
 
-# After the agent hung up or died, the helper tries this long to kill what is left, then ends. What
-# survives is in uninterruptible sleep or another user's; direct children die with the helper.
+# After the agent hung up or died, the helper tries this long to kill its descendants, then ends. A
+# survivor is in uninterruptible sleep or another user's; direct children die with the helper.
 LAST_SWEEP_MS = 10_000
 
-# What the helper is deaf to. INT and HUP come from a terminal, TERM from whoever stops the agent;
-# it is the agent's end that counts, and the socket tells it.
+# Signals that the helper ignores. INT and HUP come from a terminal, TERM from a scheduler, but the
+# helper ends with the agent only, and the socket reports that.
 IGNORED_SIGNALS = (
     signal.SIGINT,
     signal.SIGTERM,
@@ -39,10 +39,10 @@ IGNORED_SIGNALS = (
 
 
 class FrameTooLarge(ValueError):
-    """A frame, outgoing or announced by the peer, is longer than MAX_FRAME_BYTES."""
+    """A frame to send or to receive is longer than MAX_FRAME_BYTES."""
 
     def __init__(self, size_bytes: int) -> None:
-        """Carry the size that was refused."""
+        """Carry the refused size."""
         super().__init__(f"frame of {size_bytes} bytes; the limit is {MAX_FRAME_BYTES}")
         self.size_bytes = size_bytes
 
@@ -60,7 +60,7 @@ def encode(message: dict[str, Any]) -> bytes:
 
 
 class Decoder:
-    """Cuts a byte stream into messages; holds at most one unfinished frame and one read."""
+    """Splits a byte stream into messages; holds at most one unfinished frame and one read."""
 
     __slots__ = ("_buffer",)
 

@@ -1,19 +1,19 @@
-"""The node agent's hold on its worker processes: a helper process, asked over a socket.
+"""The agent's interface to its workers: the helper process, and the socket to it.
 
-A process that has started gRPC must not fork, so the agent launches a helper (helper.py) before,
-and the helper is the parent of all workers. This module speaks to it and turns what it says into
+A process that has started gRPC must not fork. So the agent launches a helper (main.py) first, and
+the helper is the parent of all workers. This module sends it requests and turns its answers into
 typed events.
 
 Rules:
-  * Each spawn is answered by exactly one Spawned or SpawnFailed, and each Spawned is followed by
-    exactly one Exited. This holds when the helper dies, too.
-  * Clean(token) says that no descendant of the helper is left, and comes after every Exited.
-  * When the helper dies unasked, HelperLost comes at once. What it leaves behind is handed to the
-    agent (see become_subreaper), which kills it; Exited of each worker, then Clean(ORPHANS) tell
-    that all is gone. The host is of no use any more; launch() another, also when gRPC is loaded.
-  * An agent that starts subprocesses of its own keeps them in its own session: a child elsewhere,
-    younger than a helper that dies, is taken for an orphan of that helper.
-  * Nothing here waits for the helper, and what cannot be written yet is queued up to a limit.
+  * Each spawn gets exactly one Spawned or SpawnFailed, and each Spawned is followed by exactly one
+    Exited, even if the helper dies.
+  * Clean(token) means that no descendant of the helper is left; it follows every Exited.
+  * If the helper dies unexpectedly, HelperLost is reported at once. Its orphans are reparented to
+    the agent (see become_subreaper), which kills them. Exited of each worker, then Clean(ORPHANS),
+    report that all are gone. This host is then useless; launch() another, even if gRPC is loaded.
+  * The agent keeps its other subprocesses in its own session: a child in another session, younger
+    than a helper that dies, counts as an orphan of that helper.
+  * No request waits for the helper; what cannot be written yet is queued, up to a limit.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Self
 
-from rallypoint.agent.descendants import (
+from rallypoint.agent.helper.descendants import (
     PR_SET_CHILD_SUBREAPER,
     Orphans,
     await_any_exit,
@@ -38,8 +38,7 @@ from rallypoint.agent.descendants import (
     prctl,
     read_stat,
 )
-from rallypoint.agent.frames import IGNORED_SIGNALS, LAST_SWEEP_MS, Decoder, encode
-from rallypoint.agent.worker_events import (
+from rallypoint.agent.helper.events import (
     ORPHANS,
     Blocked,
     Clean,
@@ -52,6 +51,7 @@ from rallypoint.agent.worker_events import (
     parse_event,
     parse_exit,
 )
+from rallypoint.agent.helper.frames import IGNORED_SIGNALS, LAST_SWEEP_MS, Decoder, encode
 
 __all__ = [
     "HostClosed",
@@ -62,39 +62,39 @@ __all__ = [
     "become_subreaper",
 ]
 
-# Two spawns with the largest environment a kernel takes; the helper reads at once, so more unread
-# means that it hangs.
+# Room for several spawns with the largest environment that a kernel takes. The helper reads at
+# once, so a longer queue means that it hangs.
 MAX_UNSENT_BYTES = 64 * 1024 * 1024
-# close() waits for the helper's own last sweep, and a little for it to end.
+# close() waits for the helper's last sweep, and this much longer for its end.
 CLOSE_MARGIN_MS = 2_000
 # How long one attempt to kill orphans blocks its thread; repeated until they are gone.
 ORPHANS_LIMIT_MS = 2_000
 _READ_BYTES = 64 * 1024
-# The folder that holds `rallypoint`. Appended to the helper's path, so that it shadows nothing;
-# imported and not run as a file, because only imported modules are compiled once and cached.
-_IMPORT_ROOT = str(Path(__file__).resolve().parents[2])
+# The folder that holds `rallypoint`. Appended to the helper's path, so that it shadows nothing.
+# The helper is imported, not run as a file, because only imported modules have cached bytecode.
+_IMPORT_ROOT = str(Path(__file__).resolve().parents[3])
 _PROGRAM = (
     "import sys; sys.path.append(sys.argv[2]); "
-    "from rallypoint.agent.helper import main; main(int(sys.argv[1]))"
+    "from rallypoint.agent.helper.main import main; main(int(sys.argv[1]))"
 )
 
-# Helpers of this process that live: orphans of one must not be mistaken for them.
+# Live helpers of this process, which must not count as orphans of another helper.
 _live_helpers: set[int] = set()
 
 
 class WorkerHostError(Exception):
-    """A request that the worker host cannot take."""
+    """The worker host cannot accept a request."""
 
 
 class HostClosed(WorkerHostError):
-    """The host was closed, or its helper is lost: there is nobody to ask."""
+    """The host was closed, or its helper is lost."""
 
 
 class HostStuck(WorkerHostError):
-    """The helper has not read what it was sent for so long that the queue is full.
+    """The helper does not read, and the queue is full.
 
     Attributes:
-        unsent_bytes: what is waiting.
+        unsent_bytes: size of the queue.
     """
 
     def __init__(self, unsent_bytes: int) -> None:
@@ -104,15 +104,15 @@ class HostStuck(WorkerHostError):
 
 
 def become_subreaper() -> None:
-    """Let orphans of a dead helper become children of this process, where they can be found."""
+    """Make this process the new parent of the orphans of a dead helper."""
     prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
 class WorkerHost:
-    """One helper process and the conversation with it."""
+    """One helper process, and the socket to it."""
 
     def __init__(self, process: subprocess.Popen[bytes], control: socket.socket) -> None:
-        """Take a helper that was just started; use launch()."""
+        """Wrap a new helper; use launch()."""
         stat = read_stat(process.pid)
         self._process = process
         self._born_ticks = stat.start_ticks if stat else 0
@@ -125,20 +125,20 @@ class WorkerHost:
         self._requested: set[int] = set()  # worker ids with neither Spawned nor SpawnFailed yet
         self._pids: dict[int, int] = {}  # worker id -> pid, without Exited yet
         self._is_closed = False
-        self._is_blocked_told = False
+        self._is_blocked_reported = False
         self._recovery: asyncio.Future[Orphans] | None = None
 
     @classmethod
     def launch(cls) -> Self:
         """Start the helper and return at once; requests may follow immediately.
 
-        Does not fork this process (no preexec_fn), so it is safe also where gRPC runs already.
+        Does not fork this process (no preexec_fn), so it is safe even after gRPC has started.
         """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         # -X utf8: the wire is UTF-8 with surrogate escapes whatever the locale; see _to_wire.
         options = ["-I", "-S", "-X", "utf8"] + ["-B"] * sys.dont_write_bytecode
         arguments = [str(theirs.fileno()), _IMPORT_ROOT]
-        # Blocked from its first instruction on, until it has said to ignore them.
+        # The helper inherits these signals blocked, and ignores them before it unblocks them.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, IGNORED_SIGNALS)
         with theirs:
             try:
@@ -175,12 +175,12 @@ class WorkerHost:
     # --- requests ---
 
     def spawn(self, request: SpawnRequest) -> None:
-        """Ask for a worker; Spawned or SpawnFailed answers.
+        """Start a worker; Spawned or SpawnFailed answers.
 
         Raises:
-            HostClosed, HostStuck: there is nobody to ask.
+            HostClosed, HostStuck: the helper takes no request.
             OSError: the descriptors cannot be duplicated.
-            FrameTooLarge: arguments and environment are beyond any kernel's limit.
+            FrameTooLarge: arguments and environment exceed the limit of any kernel.
         """
         frame = encode(
             {
@@ -198,51 +198,51 @@ class WorkerHost:
     def signal(
         self, signum: int, worker_ids: Collection[int] | None = None, *, alone: bool = False
     ) -> None:
-        """Signal the process groups of some workers, or of all; the dead are passed over.
+        """Signal the process groups of some workers, or of all; ended workers are skipped.
 
-        One that comes before a worker's program runs is delivered when it does.
+        A signal that arrives before the worker's exec is delivered after it.
 
         Args:
             signum: the signal's number.
-            worker_ids: whom; None: all.
-            alone: signal the worker's own process, and nobody that it has started.
+            worker_ids: workers to signal; None: all.
+            alone: signal only the worker's process, not those that it has started.
 
         Raises:
-            HostClosed, HostStuck: there is nobody to ask.
+            HostClosed, HostStuck: the helper takes no request.
         """
         ids = None if worker_ids is None else sorted(worker_ids)
         frame = {"type": "signal", "ids": ids, "signal": int(signum), "alone": alone}
         self._send(encode(frame))
 
     def sweep(self, token: int, limit_ms: int) -> None:
-        """KILL everything the workers started; Clean(token) answers, perhaps after Blocked.
+        """KILL the workers and all that they started; Clean(token) answers, maybe after Blocked.
 
         Args:
-            token: positive, comes back in the answer.
-            limit_ms: milliseconds until Blocked tells what survives.
+            token: positive; the answer carries it.
+            limit_ms: milliseconds until Blocked reports survivors.
 
         Raises:
-            HostClosed, HostStuck: there is nobody to ask.
+            HostClosed, HostStuck: the helper takes no request.
         """
         if token <= ORPHANS:
             raise ValueError("a sweep's token must be positive")
         self._send(encode({"type": "sweep", "token": token, "limit_ms": limit_ms}))
 
     def arm_fence(self, at_ms: int) -> None:
-        """Let the helper KILL everything once this instant has passed, unless it is moved before.
+        """Let the helper KILL everything at this time, unless a later call moves it first.
 
-        No worker starts after it. Exited tells of each one; nothing else says that it happened.
+        No worker starts after that time. Only the Exited of each worker reports it.
 
         Args:
-            at_ms: milliseconds of CLOCK_MONOTONIC; it takes the place of the one set before.
+            at_ms: milliseconds of CLOCK_MONOTONIC; replaces the earlier one.
 
         Raises:
-            HostClosed, HostStuck: there is nobody to ask.
+            HostClosed, HostStuck: the helper takes no request.
         """
         self._send(encode({"type": "fence", "at_ms": at_ms}))
 
     async def close(self) -> None:
-        """Let the helper kill everything and end; kill it if it does not. No event comes after."""
+        """Let the helper kill everything and end; kill it if it does not. No event follows."""
         loop = asyncio.get_running_loop()
         self._on_event = None
         self._hang_up()
@@ -271,10 +271,10 @@ class WorkerHost:
                     self._unsent.appendleft((rest, fds))
                     break
                 self._unsent_bytes -= sent
-                _close_all(fds)  # they went with the first byte
+                _close_all(fds)  # sent with the first byte
                 if sent < len(rest):
                     self._unsent.appendleft((rest[sent:], ()))
-        except OSError:  # the helper is gone; reading finds that out and says so
+        except OSError:  # the helper is gone; the next read reports it
             _close_all(fds)
         if self._loop is None:
             return
@@ -292,16 +292,16 @@ class WorkerHost:
             data = b""
         try:
             events = [parse_event(message) for message in self._decoder.feed(data)]
-        except ValueError:  # our own helper talks nonsense: a bug; its workers cannot be led
+        except ValueError:  # a bug in the helper: its workers cannot be controlled any more
             self._lose()
             raise
         for event in events:
-            self._note(event)
+            self._record(event)
             self._emit(event)
         if not data:
             self._lose()
 
-    def _note(self, event: HostEvent) -> None:
+    def _record(self, event: HostEvent) -> None:
         match event:
             case Spawned(worker_id, pid):
                 self._requested.discard(worker_id)
@@ -354,19 +354,19 @@ class WorkerHost:
         if not orphans.survivors:
             self._emit(Clean(ORPHANS))
             return
-        if not self._is_blocked_told:
-            self._is_blocked_told = True
+        if not self._is_blocked_reported:
+            self._is_blocked_reported = True
             self._emit(Blocked(ORPHANS, orphans.survivors))
         if self._on_event is not None:
             self._recover()
 
     def _end_helper(self, patience_ms: int) -> Orphans:
-        """Wait for the helper, kill it if it stays, and what it left to us. Blocks: in a thread."""
+        """Wait for the helper, kill it if needed, then its orphans. Blocks: run it in a thread."""
         if self._process.poll() is None and not await_any_exit((self.pid,), patience_ms):
             self._process.kill()
         self._process.wait()
         _live_helpers.discard(self.pid)
-        if self._process.returncode == 0:  # it ended as asked, after a sweep of its own
+        if self._process.returncode == 0:  # it ended on request, after its last sweep
             return Orphans({}, ())
         return end_orphans(
             born_ticks=self._born_ticks, spared=_live_helpers, limit_ms=ORPHANS_LIMIT_MS
@@ -374,7 +374,7 @@ class WorkerHost:
 
 
 def _to_wire(text: str) -> str:
-    """Return the text whose UTF-8 is the bytes that this process's own encoding makes of it."""
+    """Return text whose UTF-8 has the bytes of `text` in this process's encoding."""
     return os.fsencode(text).decode("utf-8", "surrogateescape")
 
 

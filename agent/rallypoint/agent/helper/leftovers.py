@@ -1,12 +1,12 @@
 """Recognise and kill worker processes whose node agent is dead.
 
-The helper kills what it can see below it; this is for the case that agent and helper died at once.
-Every worker carries in its environment a mark that names its agent beyond doubt: pid and start
-time, and for which pid namespace and which boot these numbers are meant.
+A helper kills its own descendants; this is for the case that agent and helper died together. The
+environment of every worker holds a mark that identifies its agent: pid, start time, pid namespace
+and boot.
 
-Rules: a process is killed only if it is our own user's, in our pid and time namespace, of this
-boot, no ancestor of ours, and its agent is *known* to be dead. Whatever cannot be read or is
-invisible counts as alive.
+Rules: a process is killed only if it belongs to our user, is in our pid and time namespaces, is of
+this boot, is no ancestor of ours, and its agent is *known* to be dead. An agent that cannot be
+examined counts as alive.
 
 Imported by the helper: standard library only, and no module that costs memory.
 """
@@ -17,7 +17,7 @@ import os
 import signal
 import time
 
-from rallypoint.agent.descendants import (
+from rallypoint.agent.helper.descendants import (
     await_any_exit,
     is_descendant,
     list_processes,
@@ -29,23 +29,23 @@ from rallypoint.agent.descendants import (
 AGENT_MARK_ENV = "RALLYPOINT_AGENT"
 
 _PREFIX = AGENT_MARK_ENV.encode() + b"="
-# The kernel allows an environment of up to 6 MiB; no mark of ours is put behind that much.
+# The kernel allows an environment of up to 6 MiB.
 _ENVIRON_BYTES_MAX = 8 * 1024 * 1024
 
 
 class AgentMark:
-    """Which agent process a worker belongs to.
+    """The agent process that a worker belongs to.
 
     Attributes:
-        pid: the agent, in its pid namespace.
+        pid: the agent's, in its pid namespace.
         start_ticks: when it started, clock ticks since boot; with the pid it names one process.
-        place: inode of the pid namespace and boot id, `<inode>:<boot id>`: where pid has a meaning.
+        place: where the pid is valid: inode of the pid namespace and boot id, `<inode>:<boot id>`.
     """
 
     __slots__ = ("pid", "place", "start_ticks")
 
     def __init__(self, pid: int, start_ticks: int, place: str) -> None:
-        """Hold the three."""
+        """Take the parts."""
         self.pid = pid
         self.start_ticks = start_ticks
         self.place = place
@@ -55,7 +55,7 @@ def compute_mark(incarnation: str) -> str:
     """Return the value of RALLYPOINT_AGENT for the workers of the calling process.
 
     Args:
-        incarnation: the agent's incarnation; for the reader of a process list, not compared here.
+        incarnation: the agent's incarnation; for people who read a process list, not compared.
     """
     stat = read_stat(os.getpid())
     if stat is None:
@@ -72,19 +72,19 @@ def parse_mark(value: bytes) -> AgentMark | None:
 
 
 def kill_leftovers(wait_ms: int) -> list[int]:
-    """KILL every process that a dead agent left behind, and wait until they are gone.
+    """KILL every process that a dead agent left behind, and wait until all are gone.
 
     Args:
-        wait_ms: the most to wait, in milliseconds; nothing is waited for when nothing was found.
+        wait_ms: the longest wait, in milliseconds; there is no wait if none was found.
 
     Returns:
         The pids that were killed, ascending.
     """
     place = _compute_place()
-    found = [pid for pid in list_processes() if _is_leftover(pid, place)]
+    leftovers = [pid for pid in list_processes() if _is_leftover(pid, place)]
     killed = [
         pid
-        for pid in found
+        for pid in leftovers
         if signal_verified(pid, signal.SIGKILL, lambda target: _is_leftover(target, place))
     ]
     deadline = time.monotonic() + wait_ms / 1000
@@ -99,7 +99,7 @@ def _compute_place() -> str:
 
 
 def _is_leftover(pid: int, place: str) -> bool:
-    mark = _read_mark(pid)  # first, as it refuses nearly every process
+    mark = _read_mark(pid)  # first, because it excludes nearly every process
     return (
         mark is not None
         and mark.place == place
@@ -127,7 +127,7 @@ def _read_mark(pid: int) -> AgentMark | None:
 
 
 def _is_in_our_namespaces(pid: int) -> bool:
-    # In another time namespace the same start time reads as another number.
+    # Another time namespace shows another number for the same start time.
     try:
         return all(
             os.stat(f"/proc/{pid}/ns/{kind}").st_ino == os.stat(f"/proc/self/ns/{kind}").st_ino
@@ -139,12 +139,12 @@ def _is_in_our_namespaces(pid: int) -> bool:
 
 
 def _is_agent_dead(mark: AgentMark) -> bool:
-    # kill(2) and not /proc decides whether the pid is free: hidepid hides other users' processes.
+    # By kill(2), not /proc: hidepid hides the processes of other users.
     try:
         os.kill(mark.pid, 0)
     except ProcessLookupError:
         return True
     except PermissionError:
-        pass  # exists; if its stat is readable, its start time still tells
+        pass  # it exists; its start time decides, if that can be read
     stat = read_stat(mark.pid)
     return stat is not None and (stat.start_ticks != mark.start_ticks or stat.is_dead)

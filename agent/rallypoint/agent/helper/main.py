@@ -1,25 +1,25 @@
 """The helper process: the parent of all worker processes of one node agent.
 
-It exists because a process that has started gRPC must not fork, and because somebody must outlive
-the agent for long enough to kill what its workers started. The agent starts it before gRPC, as
-`python -I -S`, and tells it over a socket what to do.
+A process that has started gRPC must not fork, and the processes of the workers must be killed even
+if the agent dies. So the agent starts the helper before gRPC, as `python -I -S`, and sends it
+requests over a socket.
 
 Rules:
-  * One thread, one poll; it waits for the socket, for SIGCHLD, and for children to exec.
-  * It is a subreaper: every orphan below it becomes its child. Therefore "waitpid says ECHILD" is
-    the proof that no descendant is left; a scan of /proc is only how to find whom to kill.
-  * Every spawn is answered once, by spawned or spawn_failed; every spawned is followed by one
-    exited. clean comes after the exited of all.
-  * When the socket closes, the agent is gone: everything is killed, then the helper ends.
+  * One thread with one poll waits for the socket, for SIGCHLD, and for children to exec.
+  * The helper is a subreaper: every orphan below it becomes its child. Therefore ECHILD from
+    waitpid proves that no descendant is left; a scan of /proc only finds processes to kill.
+  * Each spawn gets one answer, spawned or spawn_failed; each spawned is followed by one exited.
+    clean follows the exited of all workers.
+  * When the socket closes, the agent is gone: the helper kills every descendant, then ends.
 
-Frames (see frames.py), agent to helper:
+Frames (see frames.py) from the agent:
     spawn   {id, argv, env, cwd, cpus} and the descriptors of stdin, stdout and stderr
-    signal  {ids (null: all), signal,   to the process group of each worker, or to the worker's own
-             alone}                     process and nobody that it has started
+    signal  {ids (null: all), signal,   to the process group of each worker, or to the worker's
+             alone}                     process without the processes that it has started
     sweep   {token, limit_ms}           KILL every descendant
-    fence   {at_ms}                     the same once this instant of CLOCK_MONOTONIC has passed,
-                                        unless a later frame has moved it: a dead man's switch
-and back:
+    fence   {at_ms}                     the same at this time of CLOCK_MONOTONIC, unless a later
+                                        frame has moved it: a dead man's switch
+and to the agent:
     spawned {id, pid}    spawn_failed {id, errno, message}    exited {id, pid, status}
     clean {token}        blocked {token, pids}                swept {pids}
 
@@ -28,17 +28,16 @@ Standard library only, and no module that costs memory: no asyncio, subprocess, 
 
 from __future__ import annotations
 
-import array
 import errno
 import os
 import select
 import signal
 import socket
 import time
-from collections import deque
 
-from rallypoint.agent.child import become_worker
-from rallypoint.agent.descendants import (
+from rallypoint.agent.helper.child import become_worker
+from rallypoint.agent.helper.control import Control, ProtocolError
+from rallypoint.agent.helper.descendants import (
     PR_SET_CHILD_SUBREAPER,
     PR_SET_NAME,
     RESCAN_MS,
@@ -48,31 +47,24 @@ from rallypoint.agent.descendants import (
     prctl,
     signal_group,
 )
-from rallypoint.agent.frames import IGNORED_SIGNALS, LAST_SWEEP_MS, Decoder, encode
-from rallypoint.agent.leftovers import kill_leftovers
+from rallypoint.agent.helper.frames import IGNORED_SIGNALS, LAST_SWEEP_MS
+from rallypoint.agent.helper.leftovers import kill_leftovers
 
 TYPE_CHECKING = False  # mypy knows the name; importing typing would cost 1 MB
 if TYPE_CHECKING:
     from typing import Any
 
 PROCESS_NAME = b"rallypoint-help"  # 15 bytes, the kernel's limit
-# A leftover holds GPU memory until it is gone, so the first spawn is worth this wait; a leftover
-# that does not die must not keep the node out.
+# A leftover holds GPU memory until it is gone, so the first spawn waits for it. The wait is
+# limited, because a leftover that does not die must not exclude the node from the job.
 LEFTOVERS_WAIT_MS = 2_000
-# Look again at survivors that outlived their limit; their death mostly wakes us by itself.
+# How often to look again at processes that outlived the limit; most deaths wake the loop anyway.
 BLOCKED_RESCAN_MS = 500
-# More workers than any node has; a table that grows beyond it is a bug of the agent.
+# More workers than any node has: a longer table is a bug of the agent.
 MAX_WORKERS = 4096
 # Sweeps not yet answered clean. The agent asks for one per round.
 MAX_SWEEPS = 64
-# Events are under 200 bytes: an agent this far behind (100,000 events) is as good as dead.
-MAX_UNSENT_BYTES = 16 * 1024 * 1024
 _READ_BYTES = 64 * 1024
-_FDS_PER_SPAWN = 3
-
-
-class ProtocolError(Exception):
-    """The agent sent what no agent of this version sends."""
 
 
 class Worker:
@@ -82,14 +74,14 @@ class Worker:
         worker_id: the agent's number for it.
         pid: the child, which is also its process group and session.
         exec_fd: read end of the pipe that closes when the child has exec'ed; -1 from then on.
-        waiting: signals that came before exec, when the child could still lose them, and whether
-            each is for the child alone.
+        waiting: signals that arrived before exec, when the child could still lose them, each with
+            whether it is for the child alone.
     """
 
     __slots__ = ("exec_fd", "pid", "waiting", "worker_id")
 
     def __init__(self, worker_id: int, pid: int, exec_fd: int) -> None:
-        """Record a child that was just forked."""
+        """Take a child that was just forked."""
         self.worker_id = worker_id
         self.pid = pid
         self.exec_fd = exec_fd
@@ -99,17 +91,14 @@ class Worker:
 class Helper:
     """The event loop and its state."""
 
-    def __init__(self, control: socket.socket, wake_fd: int) -> None:
-        """Take the control socket and the read end that every SIGCHLD writes to."""
+    def __init__(self, control: Control, wake_fd: int) -> None:
+        """Take the agent's socket, and the read end of the pipe that every SIGCHLD writes to."""
         self._control = control
         self._wake_fd = wake_fd
         self._pid = os.getpid()
         self._poll = select.poll()
         self._poll.register(control, select.POLLIN)
         self._poll.register(wake_fd, select.POLLIN)
-        self._decoder = Decoder()
-        self._fds: deque[int] = deque()  # received, not yet claimed by their spawn
-        self._unsent = bytearray()
         self._workers: dict[int, Worker] = {}  # not yet reaped, by worker id
         self._by_pid: dict[int, Worker] = {}
         self._by_exec_fd: dict[int, Worker] = {}
@@ -121,18 +110,24 @@ class Helper:
     def serve(self) -> None:
         """Run until the agent is gone."""
         while True:
-            self._flush()
+            wants_write = self._control.flush()
+            events = select.POLLIN | (select.POLLOUT if wants_write else 0)
+            self._poll.modify(self._control, events)
             ready = [fd for fd, _ in self._poll.poll(self._compute_timeout_ms())]
             if self._wake_fd in ready:
                 _drain(self._wake_fd)
             for fd in ready:
                 if fd in self._by_exec_fd:
                     self._finish_start(self._by_exec_fd[fd])
-            # Deaths first: a signal or spawn decided on them must not meet the state before.
+            # Deaths first: a request that follows from them must see the state after them.
             self._reap()
-            if self._control.fileno() in ready and not self._receive():
-                return
-            if self._sweeps or self._has_fallen():
+            if self._control.fileno() in ready:
+                messages = self._control.receive()
+                if messages is None:
+                    return
+                for message in messages:
+                    self._handle(message)
+            if self._sweeps or self._is_past_fence():
                 self._continue_sweeps()
 
     def _compute_timeout_ms(self) -> int | None:
@@ -147,7 +142,7 @@ class Helper:
             return left_ms
         return RESCAN_MS if left_ms > -LAST_SWEEP_MS else BLOCKED_RESCAN_MS
 
-    def _has_fallen(self) -> bool:
+    def _is_past_fence(self) -> bool:
         return self._fence_at_ms is not None and _now_ms() >= self._fence_at_ms
 
     def _compute_sweep_ms(self) -> int | None:
@@ -158,50 +153,10 @@ class Helper:
             return BLOCKED_RESCAN_MS
         return min(RESCAN_MS, max(0, round((first - time.monotonic()) * 1000)))
 
-    # --- the agent ---
-
-    def send(self, kind: str, **fields: object) -> None:
-        """Queue one event for the agent; the loop flushes."""
-        self._unsent += encode({"type": kind, **fields})
-        if len(self._unsent) > MAX_UNSENT_BYTES:
-            raise ProtocolError("the agent does not read")
-
-    def _flush(self) -> None:
-        try:
-            while self._unsent:
-                del self._unsent[: self._control.send(self._unsent)]
-        except BlockingIOError:
-            pass
-        except OSError:  # the agent is gone; the next read says so
-            self._unsent.clear()
-        wanted = select.POLLIN | (select.POLLOUT if self._unsent else 0)
-        self._poll.modify(self._control, wanted)
-
-    def _receive(self) -> bool:
-        """Take what the agent sent; tell whether it is still there."""
-        room = socket.CMSG_SPACE(16 * array.array("i").itemsize)
-        try:
-            data, ancillary, flags, _ = self._control.recvmsg(
-                _READ_BYTES, room, socket.MSG_CMSG_CLOEXEC
-            )
-        except BlockingIOError:
-            return True
-        except OSError:
-            return False
-        for _, _, payload in ancillary:
-            self._fds.extend(array.array("i", payload))
-        if flags & socket.MSG_CTRUNC:
-            raise ProtocolError("descriptors were lost")
-        for message in self._decoder.feed(data):
-            self._obey(message)
-        return bool(data)
-
-    def _obey(self, message: dict[str, Any]) -> None:
+    def _handle(self, message: dict[str, Any]) -> None:
         match message["type"]:
             case "spawn":
-                if len(self._fds) < _FDS_PER_SPAWN:
-                    raise ProtocolError("a spawn came without its descriptors")
-                fds = self._fds.popleft(), self._fds.popleft(), self._fds.popleft()
+                fds = self._control.claim_stdio()
                 try:
                     self._spawn(message, fds)
                 finally:
@@ -255,35 +210,35 @@ class Helper:
     def _find_refusal(self, worker_id: int) -> int:
         if worker_id in self._workers:
             return errno.EEXIST
-        if self._sweeps or self._has_fallen():  # it would be killed
+        if self._sweeps or self._is_past_fence():  # it would be killed
             return errno.EBUSY
         return errno.EAGAIN if len(self._workers) >= MAX_WORKERS else 0
 
     def _refuse(self, worker_id: int, code: int, message: str) -> None:
-        self.send("spawn_failed", id=worker_id, errno=code, message=message)
+        self._control.send("spawn_failed", id=worker_id, errno=code, message=message)
 
     def _finish_start(self, worker: Worker) -> None:
-        """Answer a spawn: its pipe closed at exec, or holds the reason why there was none."""
+        """Answer a spawn: its pipe was closed by exec, or holds the reason why exec failed."""
         report = os.read(worker.exec_fd, _READ_BYTES).decode("utf-8", "replace")
         self._poll.unregister(worker.exec_fd)
         os.close(worker.exec_fd)
         del self._by_exec_fd[worker.exec_fd]
         worker.exec_fd = -1
         if not report:
-            self.send("spawned", id=worker.worker_id, pid=worker.pid)
+            self._control.send("spawned", id=worker.worker_id, pid=worker.pid)
             for signum, is_alone in worker.waiting:
                 _signal_own(worker.pid, signum, is_alone=is_alone)
             return
         code, _, text = report.partition(" ")
         self._refuse(worker.worker_id, int(code), text)
-        del self._workers[worker.worker_id], self._by_pid[worker.pid]  # reaped as an orphan is
+        del self._workers[worker.worker_id], self._by_pid[worker.pid]  # reaped like an orphan
 
     def _signal(self, worker_id: int, signum: int, is_alone: bool) -> None:
         worker = self._workers.get(worker_id)
         if worker is None:
             group = None if is_alone else self._leaderless.get(worker_id)
             if group is not None and not signal_group(self._pid, group, signum):
-                del self._leaderless[worker_id]  # empty: from now on the number may be anybody's
+                del self._leaderless[worker_id]  # empty: another group may get its number
         elif worker.exec_fd == -1 or signum == signal.SIGKILL:
             _signal_own(worker.pid, signum, is_alone=is_alone)
         elif (signum, is_alone) not in worker.waiting:
@@ -305,13 +260,13 @@ class Helper:
                 self._finish_start(worker)
             if self._by_pid.pop(pid, None) and worker:
                 del self._workers[worker.worker_id]
-                self.send("exited", id=worker.worker_id, pid=pid, status=status)
+                self._control.send("exited", id=worker.worker_id, pid=pid, status=status)
                 if self._has_group(pid):
                     self._leaderless[worker.worker_id] = pid
 
     def _has_group(self, group: int) -> bool:
         try:
-            os.killpg(group, 0)  # spares most the scan: usually nobody has the number
+            os.killpg(group, 0)  # avoids most scans, because usually there is no such group
         except ProcessLookupError:
             return False
         except PermissionError:
@@ -319,33 +274,33 @@ class Helper:
         return bool(list_group(self._pid, group))
 
     def _continue_sweeps(self) -> None:
-        self._reap()  # sees also who was spawned since the last look
+        self._reap()  # includes workers spawned since the last pass
         if self._has_children:
             kill_descendants(self._pid)
             self._reap()
         if not self._has_children:
             for token in self._sweeps:
-                self.send("clean", token=token)
+                self._control.send("clean", token=token)
             self._sweeps.clear()
             return
         now = time.monotonic()
         for token, deadline in self._sweeps.items():
             if deadline <= now:
                 self._sweeps[token] = float("inf")
-                self.send("blocked", token=token, pids=sorted(list_descendants(self._pid)))
+                self._control.send("blocked", token=token, pids=sorted(list_descendants(self._pid)))
 
 
 def _signal_own(pid: int, signum: int, *, is_alone: bool) -> None:
-    """Signal a child that was not reaped, so that the number is still its own, or its group."""
+    """Signal an unreaped child, whose pid cannot have been reused, or its group."""
     try:
         if is_alone:
             os.kill(pid, signum)
             return
         try:
             os.killpg(pid, signum)
-        except ProcessLookupError:  # the child has not come to setsid yet
+        except ProcessLookupError:  # the child has not called setsid yet
             os.kill(pid, signum)
-    except OSError:  # EPERM: all of the group changed their user; EINVAL: no such signal
+    except OSError:  # EPERM: the whole group changed its user; EINVAL: no such signal
         pass
 
 
@@ -362,7 +317,7 @@ def _drain(fd: int) -> None:
 
 
 def end_descendants(wake_fd: int, limit_ms: int) -> None:
-    """KILL and reap until no descendant is left, or the time is over."""
+    """KILL and reap until no descendant is left, or until the limit."""
     deadline = time.monotonic() + limit_ms / 1000
     poll = select.poll()
     poll.register(wake_fd, select.POLLIN)
@@ -378,7 +333,7 @@ def end_descendants(wake_fd: int, limit_ms: int) -> None:
 
 
 def main(control_fd: int) -> None:
-    """Be the helper on this socket until it closes."""
+    """Run the helper on this socket until it closes."""
     control = socket.socket(fileno=control_fd)
     control.setblocking(False)
     control.set_inheritable(False)
@@ -394,12 +349,13 @@ def main(control_fd: int) -> None:
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     os.chdir("/")
     try:
-        helper = Helper(control, wake_fd)
-        # Before the loop: the scan takes 3 to 6 ms for 500 processes (measured), which is less than
-        # what a scan in pieces would cost in code; requests wait in the socket meanwhile.
+        agent = Control(control)
+        helper = Helper(agent, wake_fd)
+        # Before the loop: the scan takes 3 to 6 ms for 500 processes (measured), too little to be
+        # worth the code of a scan in pieces; requests wait in the socket meanwhile.
         swept = kill_leftovers(LEFTOVERS_WAIT_MS)
         if swept:
-            helper.send("swept", pids=swept)
+            agent.send("swept", pids=swept)
         helper.serve()
     finally:
         end_descendants(wake_fd, LAST_SWEEP_MS)

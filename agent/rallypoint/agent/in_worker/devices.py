@@ -1,10 +1,10 @@
-"""Says which devices torch sees, as one line of JSON on standard output.
+"""Prints which devices torch sees, as one line of JSON on standard output.
 
-Run as `python devices.py PARENT`, with the pid of the caller, whose death it does not outlive; with
-`pci` after that it says the PCI addresses of the CUDA devices too, which makes CUDA start. The
-fields, each with null for what is not there:
+Run as `python devices.py PARENT`, where PARENT is the pid of the caller; the program dies with it.
+With `pci` as a further argument, it prints the PCI addresses of the CUDA devices too, which makes
+CUDA start. The fields, each null if there is nothing of the kind:
 
-    missing     true: torch is not installed; nothing else is said
+    missing     true: torch is not installed; there is no other field
     auto        [type, count] of the accelerator
     gpu, xpu    count
     custom      [name, count or null] of the privateuse1 backend
@@ -28,8 +28,8 @@ def _main() -> None:
     if not getattr(sys.flags, "safe_path", False):
         del sys.path[0]  # the folder of this file
     out = os.dup(1)
-    os.dup2(2, 1)  # what an import prints must not be taken for the answer
-    answer = _look("pci" in sys.argv[2:])
+    os.dup2(2, 1)  # what an import prints must not be read as the answer
+    answer = _find_devices("pci" in sys.argv[2:])
     os.write(out, json.dumps(answer).encode() + b"\n")
 
 
@@ -39,23 +39,23 @@ def _die_with(parent: int) -> None:
         sys.exit(1)
 
 
-def _look(wants_pci: bool) -> dict[str, Any]:
+def _find_devices(wants_pci: bool) -> dict[str, Any]:
     try:
         import torch
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
         return {"missing": True}
-    found: dict[str, Any] = {
+    devices: dict[str, Any] = {
         "missing": False,
         "gpu": _count(torch.cuda),
         "xpu": _count(getattr(torch, "xpu", None)),
         "custom": _custom(torch),
     }
-    found["auto"] = _accelerator(torch, found)
+    devices["auto"] = _accelerator(torch, devices)
     if wants_pci:
-        found["pci"] = [_address(torch, index) for index in range(found["gpu"] or 0)]
-    return found
+        devices["pci"] = [_address(torch, index) for index in range(devices["gpu"] or 0)]
+    return devices
 
 
 def _count(backend: Any) -> int | None:
@@ -69,10 +69,10 @@ def _custom(torch: Any) -> list[Any]:
     return [name, _count(getattr(torch, name, None))]
 
 
-def _accelerator(torch: Any, found: dict[str, Any]) -> list[Any] | None:
+def _accelerator(torch: Any, devices: dict[str, Any]) -> list[Any] | None:
     accelerator = getattr(torch, "accelerator", None)
     if accelerator is None:  # before torch 2.6
-        kinds = [("cuda", found["gpu"]), ("xpu", found["xpu"])]
+        kinds = [("cuda", devices["gpu"]), ("xpu", devices["xpu"])]
         return next(([kind, count] for kind, count in kinds if count), None)
     if not accelerator.is_available():
         return None

@@ -1,15 +1,15 @@
-"""Hosts a plug-in of torch's group `torchrun.logs_specs`, and asks it once per round.
+"""Hosts a plug-in of torch's group `torchrun.logs_specs`, and calls it once per round.
 
-Run as `python logs_specs.py PARENT NAME OPTIONS`, with the pid of the caller, whose death it does
-not outlive, and JSON of `log_dir`, `redirects`, `tee` and `local_ranks_filter`; streams are numbers
-as on torchrun's command line, for all workers or by local rank. It says one line when the plug-in
-is made, and then answers each line on standard input with one:
+Run as `python logs_specs.py PARENT NAME OPTIONS`. PARENT is the pid of the caller; the program dies
+with it. OPTIONS is JSON of `log_dir`, `redirects`, `tee` and `local_ranks_filter`; streams are
+numbers as on torchrun's command line, for all workers or by local rank. It prints one line when the
+plug-in is made, and then answers each line on standard input with one line:
 
     ask     {"number": N, "envs": {local rank: {name: value}}}
-    answer  {"number": N, "destinations": {field of LogsDest: value}, "envs": what it has changed}
+    answer  {"number": N, "destinations": {field of LogsDest: value}, "envs": changed variables}
     or      {"number": N, "error": "one line"}       N is 0 for the line when it is made
 
-What the plug-in prints goes to standard error. It ends with its standard input.
+What the plug-in prints goes to standard error. The program ends with its standard input.
 """
 
 from __future__ import annotations
@@ -40,23 +40,23 @@ def _main() -> None:
     answers = os.fdopen(os.dup(1), "w")
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
-    os.dup2(2, 1)  # what a plug-in prints must not be taken for an answer
+    os.dup2(2, 1)  # what a plug-in prints must not be read as an answer
 
-    def say(number: int, **fields: Any) -> None:
+    def answer(number: int, **fields: Any) -> None:
         print(json.dumps({"number": number, **fields}), file=answers, flush=True)
 
     try:
         specs = _make(name, options)
-    except Exception as error:  # noqa: BLE001 - whatever a plug-in raises is an answer
-        say(0, error=_describe(error))
+    except Exception as error:  # noqa: BLE001 - any error of a plug-in is an answer
+        answer(0, error=_describe(error))
         sys.exit(1)
-    say(0)
+    answer(0)
     for line in questions:
         question = json.loads(line)
         try:
-            say(question["number"], **_ask(specs, question["envs"]))
+            answer(question["number"], **_ask(specs, question["envs"]))
         except Exception as error:  # noqa: BLE001 - the same
-            say(question["number"], error=_describe(error))
+            answer(question["number"], error=_describe(error))
 
 
 def _make(name: str, options: dict[str, Any]) -> Any:
@@ -69,11 +69,11 @@ def _make(name: str, options: dict[str, Any]) -> Any:
 
     points = metadata.entry_points()
     group = points.select(group=GROUP) if hasattr(points, "select") else points[GROUP]
-    found = {point.name: point for point in group}
-    if name not in found:
-        raise LookupError(f"not installed; installed: {', '.join(sorted(found)) or 'none'}")
+    plugins = {point.name: point for point in group}
+    if name not in plugins:
+        raise LookupError(f"not installed; installed: {', '.join(sorted(plugins)) or 'none'}")
     ranks = options["local_ranks_filter"]
-    return found[name].load()(
+    return plugins[name].load()(
         log_dir=options["log_dir"],
         redirects=streams(options["redirects"]),
         tee=streams(options["tee"]),
@@ -83,9 +83,9 @@ def _make(name: str, options: dict[str, Any]) -> Any:
 
 def _ask(specs: Any, asked: dict[str, dict[str, str]]) -> dict[str, Any]:
     envs = {int(rank): dict(env) for rank, env in asked.items()}
-    found = specs.reify(envs)
-    by_rank = {name: dict(getattr(found, name, {})) for name in _BY_RANK}
-    for_all = {name: str(getattr(found, name, "") or "") for name in _FOR_ALL}
+    destinations = specs.reify(envs)
+    by_rank = {name: dict(getattr(destinations, name, {})) for name in _BY_RANK}
+    for_all = {name: str(getattr(destinations, name, "") or "") for name in _FOR_ALL}
     changed = {
         rank: {
             name: str(value) for name, value in env.items() if asked[str(rank)].get(name) != value

@@ -1,6 +1,7 @@
-"""Which devices torch sees here, asked in a process of its own, and how many workers that means.
+"""The devices that torch sees here, and the number of workers that follows.
 
-The agent never imports torch: it would cost seconds of start-up, memory, and a CUDA context.
+The agent never imports torch, which would cost seconds, memory and a CUDA context. A subprocess of
+the workers' interpreter does.
 """
 
 from __future__ import annotations
@@ -8,58 +9,59 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from dataclasses import dataclass
 from typing import Any
 
-from rallypoint.agent.foreign import DEVICES
+from msgspec import Struct
+
+from rallypoint.agent.in_worker import DEVICES
 
 PROBE_S_MAX = 60
-"""Importing torch from a cold network disk takes this long at worst."""
+"""The longest import of torch, from a cold network disk."""
+UNNAMED = "privateuseone"
+"""torch's name for a device type that no extension has registered."""
 
 
-@dataclass(frozen=True, slots=True)
-class Devices:
-    """What torch sees."""
+class Devices(Struct, frozen=True):
+    """The devices that torch sees."""
 
     is_torch_missing: bool = False
-    """torch is not installed for the workers; nothing else is known then."""
+    """torch is not installed for the workers; then nothing else is known."""
     accelerator: tuple[str, int] | None = None
     """Type and count of the current accelerator."""
     gpus: int | None = None
     """CUDA devices; None: CUDA is not available."""
     xpus: int | None = None
     """The same for XPU."""
-    custom: tuple[str, int | None] = ("privateuseone", None)
-    """Name of the backend that an extension brought, and its devices."""
+    custom: tuple[str, int | None] = (UNNAMED, None)
+    """Name of the backend that an extension registered, and its devices."""
     addresses: tuple[str, ...] = ()
-    """PCI address of each CUDA device, if asked for: 0000:dc:00.0."""
+    """PCI address of each CUDA device, such as 0000:dc:00.0, if requested."""
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerCount:
+class WorkerCount(Struct, frozen=True):
     """How many workers this node has, and why."""
 
     number: int
     """1 or more."""
     of: str = ""
-    """What was counted: cpu, cuda, …; empty: the number was given."""
+    """The kind that was counted: cpu, cuda, …; empty: the number was given."""
     is_torch_missing: bool = False
-    """Nothing but CPUs could be counted."""
+    """torch is not installed, so only CPUs could be counted."""
 
 
 class DevicesUnknown(Exception):
-    """What was asked for is not there, or cannot be found out; the text is one line."""
+    """The requested devices do not exist or cannot be counted; the text is one line."""
 
 
 def probe_devices(python: str, *, with_addresses: bool) -> Devices:
-    """Ask the workers' interpreter; takes as long as importing torch does.
+    """Run the workers' interpreter to find the devices; takes as long as importing torch.
 
     Args:
         python: a path, or a name on PATH.
-        with_addresses: ask for the PCI addresses too, which makes CUDA start.
+        with_addresses: get the PCI addresses too, which makes CUDA start.
 
     Raises:
-        DevicesUnknown: it did not answer, or not in time.
+        DevicesUnknown: it failed, or did not answer in time.
     """
     words = [python, DEVICES, str(os.getpid()), *(["pci"] if with_addresses else [])]
     try:
@@ -69,12 +71,12 @@ def probe_devices(python: str, *, with_addresses: bool) -> Devices:
     except OSError as error:
         raise DevicesUnknown(f"cannot run {python}: {error.strerror}") from error
     except subprocess.TimeoutExpired as error:
-        text = f"{python} did not say in {PROBE_S_MAX} s which devices torch sees"
+        text = f"{python} did not report the devices of torch within {PROBE_S_MAX} s"
         raise DevicesUnknown(text) from error
     if done.returncode != 0:
         lines = done.stderr.decode(errors="replace").strip().splitlines()
         why = lines[-1] if lines else f"exit code {done.returncode}"
-        raise DevicesUnknown(f"{python} cannot say which devices torch sees: {why}")
+        raise DevicesUnknown(f"{python} cannot report the devices of torch: {why}")
     return _parse(json.loads(done.stdout))
 
 
@@ -92,15 +94,15 @@ def _parse(answer: dict[str, Any]) -> Devices:
 
 
 def count_workers(asked: int | str, devices: Devices, cpus: int) -> WorkerCount:
-    """Return how many workers `asked` means.
+    """Return the number of workers for `asked`.
 
     Args:
         asked: a number, auto, cpu, gpu, xpu, or the name of a privateuse1 backend.
-        devices: what torch sees; not looked at for a number and cpu.
-        cpus: how many CPUs this process may use, 1 or more.
+        devices: those of torch; not used for a number and for cpu.
+        cpus: number of CPUs that this process may use, 1 or more.
 
     Raises:
-        DevicesUnknown: there are none of these, or nobody knows the name.
+        DevicesUnknown: there are no such devices, or the name is unknown.
     """
     if isinstance(asked, int):
         return WorkerCount(asked)
@@ -111,13 +113,14 @@ def count_workers(asked: int | str, devices: Devices, cpus: int) -> WorkerCount:
         return WorkerCount(number, kind, devices.is_torch_missing)
     if devices.is_torch_missing:
         raise DevicesUnknown(
-            "torch is not installed where the workers run: give a number, or PYTHON_EXEC"
+            "torch is not installed for the workers: give a number, or set PYTHON_EXEC"
         )
     name, custom = devices.custom
     known = {name: (name, custom), "xpu": ("XPU", devices.xpus), "gpu": ("CUDA", devices.gpus)}
     if asked not in known:
-        raise DevicesUnknown(f"give a number, auto, cpu, gpu, xpu or {name}")
-    title, found = known[asked]
-    if not found:
+        other = "another device type" if name == UNNAMED else name
+        raise DevicesUnknown(f"give a number, auto, cpu, gpu, xpu or {other}")
+    title, count = known[asked]
+    if not count:
         raise DevicesUnknown(f"{title} is not available: give a number, auto or cpu")
-    return WorkerCount(found, "cuda" if asked == "gpu" else asked)
+    return WorkerCount(count, "cuda" if asked == "gpu" else asked)

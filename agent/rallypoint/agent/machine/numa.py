@@ -1,22 +1,22 @@
-"""Which CPUs a worker is bound to: those near the GPU that has its local rank for a number.
+"""The CPUs that a worker is bound to: those near the GPU whose index is its local rank.
 
-The four modes are those of torch 2.13's `torch.numa`. CPUs are the kernel's logical ones; only
-those count that the agent itself may use. Different from there: a node of the machine without such
-CPUs, which has only memory or is not plugged in, is passed over where a socket's nodes are looked
-for.
+The four modes are those of torch 2.13's `torch.numa`. CPUs are the kernel's logical ones,
+restricted to those that the agent may use. One thing differs from torch: the search for the nodes
+of a socket skips a NUMA node without such CPUs, which has only memory or is offline.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from enum import Enum
+
+from msgspec import Struct
 
 Cpus = frozenset[int]
 
 
 class Binding(Enum):
-    """What a worker is bound to."""
+    """The CPUs that a worker is bound to."""
 
     NODE = "node"
     """All CPUs of the GPU's NUMA node."""
@@ -28,18 +28,17 @@ class Binding(Enum):
     """The CPUs below one last-level cache of the node, in turn."""
 
 
-@dataclass(frozen=True, slots=True)
-class Topology:
-    """A machine, as far as the kernel told."""
+class Topology(Struct, frozen=True):
+    """The parts of a machine that the kernel reports."""
 
     nodes: Mapping[int, Cpus]
-    """CPUs of every NUMA node that the agent may use."""
+    """CPUs of every NUMA node, out of those that the agent may use."""
     sockets: Mapping[int, int]
-    """Number of the package of every such CPU; needed for SOCKET."""
+    """Package number of every such CPU; needed for SOCKET."""
     cores: Mapping[int, Cpus]
-    """The CPUs of its core, itself included, also ones not to be used; needed for EXCLUSIVE."""
+    """All CPUs of the core of every such CPU, also unusable ones; needed for EXCLUSIVE."""
     caches: Mapping[int, Cpus]
-    """The CPUs that share its last-level cache, the same; needed for CORE_COMPLEX."""
+    """All CPUs that share its last-level cache, likewise; needed for CORE_COMPLEX."""
     gpu_nodes: tuple[int, ...]
     """NUMA node of every GPU that torch sees, in its order."""
 
@@ -71,7 +70,7 @@ def compute_cpus(binding: Binding, machine: Topology, gpu: int) -> Cpus:
             return _share(_group(cpus, lambda cpu: min(machine.cores[cpu])), place, len(sharers))
         case Binding.CORE_COMPLEX:
             groups = _group(cpus, lambda cpu: min(machine.caches[cpu]))
-            # The largest first: of one of which little may be used, little is gained.
+            # The largest group first: a small group of usable CPUs is of little use.
             groups.sort(key=len, reverse=True)
             return groups[place % len(groups)]
 
@@ -82,7 +81,7 @@ def _of_socket(machine: Topology, socket: int) -> Cpus:
 
 
 def _group(cpus: Iterable[int], name: Callable[[int], int]) -> list[Cpus]:
-    """Return the groups of CPUs with the same name, by name."""
+    """Return the groups of CPUs with the same name, sorted by name."""
     groups: dict[int, set[int]] = {}
     for cpu in cpus:
         groups.setdefault(name(cpu), set()).add(cpu)
@@ -90,7 +89,7 @@ def _group(cpus: Iterable[int], name: Callable[[int], int]) -> list[Cpus]:
 
 
 def _share(cores: list[Cpus], place: int, places: int) -> Cpus:
-    """Return the share of one of `places`; the first ones get the cores that are left over."""
+    """Return the share of one of `places`; the first ones get the remaining cores."""
     each, more = divmod(len(cores), places)
     if not each:
         raise CannotBind(f"{places} GPUs share a NUMA node with {len(cores)} cores")

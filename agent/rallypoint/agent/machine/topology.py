@@ -1,6 +1,6 @@
-"""The machine's CPUs, caches, NUMA nodes and where its GPUs are, read from sysfs.
+"""The machine's CPUs, caches, NUMA nodes and the nodes of its GPUs, read from sysfs.
 
-Read is only what a binding needs: what a virtual machine does not say may not matter.
+Reads only the files that a binding needs: a virtual machine may not have the others.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from rallypoint.agent.core.numa import Binding, Cpus, Topology
+from rallypoint.agent.machine.numa import Binding, Cpus, Topology
 
 _PACKAGE = "topology/physical_package_id"
 _SIBLINGS = "topology/thread_siblings_list"
@@ -16,7 +16,7 @@ _DATA_CACHES = ("Unified", "Data")
 
 
 class TopologyUnknown(Exception):
-    """The kernel does not say what is needed; the text is one line that names the file."""
+    """The kernel does not report a needed fact; the text is one line that names the file."""
 
 
 def read_topology(
@@ -25,16 +25,16 @@ def read_topology(
     addresses: Sequence[str],
     sys: Path = Path("/sys"),
 ) -> Topology:
-    """Read what a binding needs to know of these CPUs and GPUs.
+    """Read the topology that a binding needs.
 
     Args:
-        binding: what is not needed for it stays empty.
+        binding: fields that it does not need stay empty.
         allowed: CPUs that the agent may use.
         addresses: PCI address of every GPU, in torch's order.
-        sys: where sysfs is.
+        sys: mount point of sysfs.
 
     Raises:
-        TopologyUnknown: a file is missing, or is not what the kernel writes.
+        TopologyUnknown: a file is missing or malformed.
     """
     usable = frozenset(allowed)
     folders = {cpu: sys / f"devices/system/cpu/cpu{cpu}" for cpu in sorted(usable)}
@@ -53,7 +53,7 @@ def read_topology(
                 caches = {cpu: _read_last_cache(folders[cpu] / "cache") for cpu in folders}
         nodes = _read_nodes(sys / "devices/system/node", usable)
         gpus = [sys / "bus/pci/devices" / address / "numa_node" for address in addresses]
-        # A machine of one node says -1.
+        # A machine with one node reports -1.
         gpu_nodes = tuple(max(0, _read_int(file)) for file in gpus)
     except OSError as error:
         raise TopologyUnknown(f"cannot read {error.filename}: {error.strerror}") from error
@@ -61,7 +61,7 @@ def read_topology(
 
 
 def _read_nodes(folder: Path, usable: Cpus) -> dict[int, Cpus]:
-    """Return the usable CPUs of every node that is there."""
+    """Return the usable CPUs of every node that exists."""
     nodes = _read_cpus(folder / "possible")
     files = {node: folder / f"node{node}/cpulist" for node in sorted(nodes)}
     return {node: _read_cpus(file) & usable for node, file in files.items() if file.exists()}
@@ -81,15 +81,15 @@ def _read_last_cache(folder: Path) -> Cpus:
 
 def _read_cpus(file: Path) -> Cpus:
     """Read a list such as `0-2,4`."""
-    found: set[int] = set()
+    cpus: set[int] = set()
     text = _read(file)
     try:
         for part in filter(None, text.split(",")):
             low, _, high = part.partition("-")
-            found.update(range(int(low), int(high or low) + 1))
+            cpus.update(range(int(low), int(high or low) + 1))
     except ValueError:
         raise TopologyUnknown(f"{file} holds {text!r}, not a list of numbers") from None
-    return frozenset(found)
+    return frozenset(cpus)
 
 
 def _read_int(file: Path) -> int:

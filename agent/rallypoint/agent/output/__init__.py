@@ -1,1 +1,1 @@
-"""Where workers write: decided, opened, moved, shown."""
+"""The output of workers: its destinations, its files and pipes, and the console."""

@@ -1,28 +1,29 @@
-"""Where the output of each worker goes. Pure: what was asked for and a round in, paths out.
+"""Assigns destinations to the output of each worker. Pure: computes paths from flags and round.
 
-A stream has up to three listeners: a file, the console, and the file of filtered lines. What torch
-calls `LogsDest` says so for all workers of a round (`Destinations`, in the same shape, because a
-plug-in for logs provides one of its own); what a single stream needs is its `Route`.
+A stream goes to up to three places: a file, the console, and the file of filtered lines.
+`Destinations` holds the paths for all workers of a round. It has the shape of torch's `LogsDest`,
+because a plug-in for logs may return one. A `Route` holds the destinations of one stream.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from enum import IntFlag
 from string import Template
 
-from rallypoint.agent.core.model import RunOrder
+from msgspec import Struct, field
+
+from rallypoint.agent.core.desired import RunOrder
 
 RANK_MAX = 1 << 31
-"""Beyond any rank: the end of a range that has none."""
+"""Beyond any rank: the end of an open range."""
 CONSOLE = ""
-"""In place of a path: the stream goes to the console as it is."""
+"""Instead of a path: the stream goes to the console unchanged."""
 
 
 class Streams(IntFlag):
-    """Which of a worker's streams, as the command line numbers them."""
+    """Streams of a worker, with the numbers of the command line."""
 
     NONE = 0
     OUT = 1
@@ -30,64 +31,60 @@ class Streams(IntFlag):
     BOTH = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Ranks:
-    """A range of workers."""
+class Ranks(Struct, frozen=True):
+    """A range of ranks."""
 
     first: int
     last: int
     """Included."""
     is_global: bool = False
-    """Ranks of the round; else of the node."""
+    """True: ranks of the round; false: local ranks."""
 
     def contains(self, order: RunOrder, local_rank: int) -> bool:
-        """Tell whether a worker of this node is meant."""
-        rank = order.first_rank + local_rank if self.is_global else local_rank
+        """Return whether a worker of this node is in the range."""
+        rank = order.assignment.first_rank + local_rank if self.is_global else local_rank
         return self.first <= rank <= self.last
 
 
 ALL = Ranks(0, RANK_MAX)
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """Some workers and what is chosen for them; of several that fit, the last counts."""
+class Choice(Struct, frozen=True):
+    """The streams that are chosen for some workers. The last choice for a worker counts."""
 
     ranks: Ranks
     streams: Streams
 
 
-@dataclass(frozen=True, slots=True)
-class OutputSpec:
-    """What the operator asked for."""
+class OutputSpec(Struct, frozen=True):
+    """The output options of the flags."""
 
     log_dir: str = ""
-    """Absolute; empty: a folder of the agent's own; os.devnull: no files at all."""
+    """Absolute; empty: a temporary folder; os.devnull: no files."""
     redirects: tuple[Choice, ...] = ()
     """Streams that go to a file."""
     tee: tuple[Choice, ...] = ()
     """Streams that go to a file and, with a prefix, to the console."""
     shown_local: tuple[Ranks, ...] = ()
-    """The console shows these workers only; empty: all."""
+    """The console shows only these workers; empty: all."""
     shown_global: tuple[Ranks, ...] = ()
     """The same, by global rank; with both, a worker must be in both."""
     stdout_needles: tuple[bytes, ...] = ()
-    """Lines of a tee'd stream that contain one of these go to the filtered file, too."""
+    """Lines of a tee'd stream that contain one of these go to the filtered file too."""
     stderr_needles: tuple[bytes, ...] = ()
     prefix_template: str = ""
-    """Of a line on the console; empty: `[<role><local rank>]:`."""
+    """Prefix of a line on the console; empty: `[<role><local rank>]:`."""
 
 
-@dataclass(slots=True)
-class Destinations:
-    """Where the streams of a round's local workers go: the shape of torch's LogsDest."""
+class Destinations(Struct):
+    """Where the streams of a round's local workers go, in the shape of torch's LogsDest."""
 
     stdouts: dict[int, str] = field(default_factory=dict)
     """By local rank: a path, or CONSOLE."""
     stderrs: dict[int, str] = field(default_factory=dict)
     tee_stdouts: dict[int, str] = field(default_factory=dict)
-    """Streams that go to the console with a prefix: the same path as in `stdouts`; CONSOLE when
-    there is no file; os.devnull counts as absent."""
+    """Streams that also go to the console, with a prefix: the path in `stdouts`, or CONSOLE without
+    a file; os.devnull counts as absent."""
     tee_stderrs: dict[int, str] = field(default_factory=dict)
     error_files: dict[int, str] = field(default_factory=dict)
     """os.devnull: none."""
@@ -96,18 +93,17 @@ class Destinations:
     filtered_stderr: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Route:
+class Route(Struct, frozen=True):
     """Where one stream goes."""
 
     file: str = ""
-    """Empty: to no file."""
+    """Empty: none."""
     is_shown: bool = True
-    """On the console."""
+    """It goes to the console."""
     prefix: bytes | None = None
-    """Of each line there; None: it is passed on as it is."""
+    """Prefix of each line on the console; None: the stream goes there unchanged."""
     filtered: str = ""
-    """File that takes the lines with one of `needles`; empty: none."""
+    """File for the lines that contain one of `needles`; empty: none."""
     needles: tuple[bytes, ...] = ()
 
 
@@ -115,28 +111,28 @@ def assign_destinations(spec: OutputSpec, order: RunOrder, folder: str | None) -
     """Return where the streams of all workers of a round go.
 
     Args:
-        folder: of the round; None when there are to be no files.
+        folder: of the round; None: no files.
     """
-    found = Destinations()
+    destinations = Destinations()
     if folder is not None:
-        found.filtered_stdout = os.path.join(folder, "filtered_stdout.log")
-        found.filtered_stderr = os.path.join(folder, "filtered_stderr.log")
-    for local_rank in range(order.local_world_size):
+        destinations.filtered_stdout = os.path.join(folder, "filtered_stdout.log")
+        destinations.filtered_stderr = os.path.join(folder, "filtered_stderr.log")
+    for local_rank in range(order.assignment.local_world_size):
         own = None if folder is None else os.path.join(folder, str(local_rank))
         teed = _choose(spec.tee, order, local_rank)
         filed = teed | _choose(spec.redirects, order, local_rank)
         is_shown = _is_shown(spec, order, local_rank)
         for stream, name, targets, tees in (
-            (Streams.OUT, "stdout.log", found.stdouts, found.tee_stdouts),
-            (Streams.ERR, "stderr.log", found.stderrs, found.tee_stderrs),
+            (Streams.OUT, "stdout.log", destinations.stdouts, destinations.tee_stdouts),
+            (Streams.ERR, "stderr.log", destinations.stderrs, destinations.tee_stderrs),
         ):
             path = os.path.join(own, name) if own is not None and stream in filed else CONSOLE
             if stream in teed and is_shown:
                 tees[local_rank] = path
             targets[local_rank] = path if is_shown or path != CONSOLE else os.devnull
         error_file = os.devnull if own is None else os.path.join(own, "error.json")
-        found.error_files[local_rank] = error_file
-    return found
+        destinations.error_files[local_rank] = error_file
+    return destinations
 
 
 def _choose(choices: Sequence[Choice], order: RunOrder, local_rank: int) -> Streams:
@@ -158,10 +154,19 @@ def compute_routes(
 ) -> tuple[Route, Route]:
     """Return the routes of one worker's standard output and standard error."""
     prefix = os.fsencode(compute_prefix(spec.prefix_template, order, local_rank, node))
-    found = destinations
     streams = (
-        (found.stdouts, found.tee_stdouts, found.filtered_stdout, spec.stdout_needles),
-        (found.stderrs, found.tee_stderrs, found.filtered_stderr, spec.stderr_needles),
+        (
+            destinations.stdouts,
+            destinations.tee_stdouts,
+            destinations.filtered_stdout,
+            spec.stdout_needles,
+        ),
+        (
+            destinations.stderrs,
+            destinations.tee_stderrs,
+            destinations.filtered_stderr,
+            spec.stderr_needles,
+        ),
     )
     out, err = (
         _assign_route(targets[local_rank], tees.get(local_rank), prefix, filtered, needles)
@@ -181,18 +186,18 @@ def _assign_route(
 
 
 def compute_prefix(template: str, order: RunOrder, local_rank: int, node: str) -> str:
-    """Return what stands before a worker's lines on the console.
+    """Return the prefix of a worker's lines on the console.
 
     Args:
-        template: may name ${role_name}, ${local_rank} and ${rank}, as torch's, and ${node},
-            ${group_rank}, ${restart_count} and ${round}; anything else stays as it is.
+        template: may use torch's ${role_name}, ${local_rank} and ${rank}, and also ${node},
+            ${group_rank}, ${restart_count} and ${round}; any other text is kept.
     """
     return Template(template or "[${role_name}${local_rank}]:").safe_substitute(
-        role_name=order.role,
+        role_name=order.assignment.role,
         local_rank=local_rank,
-        rank=order.first_rank + local_rank,
+        rank=order.assignment.first_rank + local_rank,
         node=node,
-        group_rank=order.group_rank,
-        restart_count=order.restart_count,
+        group_rank=order.assignment.group_rank,
+        restart_count=order.header.restart_count,
         round=order.number,
     )

@@ -1,4 +1,4 @@
-"""The output of this node's workers: opens what each writes to, and sees it out in the end."""
+"""The output of this node's workers: opens the streams of each, and drains them at the end."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from typing import Self
 
-from rallypoint.agent.core.model import RunOrder
-from rallypoint.agent.output.console import Console, Consoles
+from msgspec import Struct, field
+
+from rallypoint.agent.core.desired import RunOrder
 from rallypoint.agent.output.destinations import (
     Destinations,
     OutputSpec,
@@ -29,37 +29,37 @@ from rallypoint.agent.output.streams import (
     open_file,
     open_terminal,
 )
-from rallypoint.wire.log import get_logger
+from rallypoint.base.console import Console, Consoles
+from rallypoint.base.log import get_logger
 
 log = get_logger()
 
 END_LIMIT_S = 5.0
-"""How long the agent's end waits for a console that takes what workers wrote, but slowly."""
-TAKE_LIMIT_S = 1.0
-"""How long it waits for what is left in pipes to be taken in."""
+"""How long the agent's end waits for a slow console."""
+DRAIN_LIMIT_S = 1.0
+"""How long the agent's end waits for pipes to be read to their end."""
 
 
-@dataclass(slots=True)
-class WorkerOutput:
-    """What one worker writes to. As a context: its descriptors are the caller's inside it only."""
+class WorkerOutput(Struct):
+    """The streams of one worker. As a context manager, it closes the descriptors at the end."""
 
     error_file: str
     """Empty: none."""
     stdout_fd: int = -1
     stderr_fd: int = -1
     streams: list[Stream] = field(default_factory=list)
-    """Those that the agent sees; standard error is the last, and always among them."""
+    """Streams that the agent can read or look up. The last one is always standard error."""
 
     def __enter__(self) -> Self:
-        """Lend the descriptors."""
+        """Return self; the descriptors are valid inside the context."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close the agent's copies: the streams end with the worker."""
+        """Close the agent's copies, so that the streams end with the worker."""
         self.close()
 
     def add(self, fd: int, stream: Stream) -> int:
-        """Add a stream that the agent sees; return the worker's descriptor."""
+        """Add a stream; return the worker's descriptor of it."""
         self.streams.append(stream)
         return fd
 
@@ -74,7 +74,7 @@ class WorkerOutput:
         return self.streams[-1].tail()
 
     def silent_ms(self) -> int:
-        """Return how long ago the worker wrote to standard error, in milliseconds."""
+        """Return the milliseconds since the worker last wrote to standard error."""
         return self.streams[-1].silent_ms()
 
     def hurry(self) -> None:
@@ -83,27 +83,26 @@ class WorkerOutput:
             stream.hurry()
 
     async def wait_end(self, limit_s: float) -> None:
-        """Wait until nobody can write to standard error any more, for at most `limit_s` seconds."""
+        """Wait until every writer has closed standard error, for at most `limit_s` seconds."""
         await self.streams[-1].wait_end(limit_s)
 
 
-@dataclass(slots=True)
-class WorkerOutputs:
-    """Where the workers of this node write."""
+class WorkerOutputs(Struct):
+    """The output of this node's workers."""
 
     spec: OutputSpec
     consoles: Consoles
     folder: LogFolder
     node_name: Callable[[], str]
-    """As it is when a round starts."""
+    """Called when a round starts."""
     reify: Callable[[RunOrder], Destinations] | None = None
-    """Assigns destinations in place of us: a plug-in."""
+    """A plug-in's assignment of destinations; None: the flags assign them."""
     _destinations: Destinations = field(default_factory=Destinations)
     _streams: list[Stream] = field(default_factory=list)
-    """Those that have not ended when they were last looked at."""
+    """Streams that had not ended when the last round began."""
 
     def begin(self, order: RunOrder) -> None:
-        """Decide where the workers of a round write, and make the folders.
+        """Assign the destinations of a round's workers, and make the folders.
 
         Raises:
             OSError: they cannot be made.
@@ -116,10 +115,10 @@ class WorkerOutputs:
         folder = self.folder.begin(order, self.node_name())
         self._destinations = assign_destinations(self.spec, order, folder)
         if is_first and folder and (self.spec.redirects or self.spec.tee):
-            log.info("logs_begun", folder=str(self.folder.path))
+            log.info("log_folder_created", folder=str(self.folder.path))
 
     def open(self, order: RunOrder, local_rank: int) -> WorkerOutput:
-        """Open what one worker writes to.
+        """Open the streams of one worker.
 
         Raises:
             OSError: a file or a pipe cannot be opened.
@@ -128,35 +127,35 @@ class WorkerOutputs:
             self._destinations, self.spec, order, local_rank, self.node_name()
         )
         error_file = self._destinations.error_files.get(local_rank, os.devnull)
-        found = WorkerOutput("" if error_file == os.devnull else error_file)
+        output = WorkerOutput("" if error_file == os.devnull else error_file)
         try:
             if out == Route():
-                found.stdout_fd = os.dup(self.consoles.out.fd)
+                output.stdout_fd = os.dup(self.consoles.out.fd)
             elif out == Route(is_shown=False):
-                found.stdout_fd = os.open(os.devnull, os.O_WRONLY)
+                output.stdout_fd = os.open(os.devnull, os.O_WRONLY)
             else:
-                found.stdout_fd = found.add(*_open_stream(out, self.consoles.out))
-            found.stderr_fd = found.add(*_open_stream(err, self.consoles.err))
+                output.stdout_fd = output.add(*_open_stream(out, self.consoles.out))
+            output.stderr_fd = output.add(*_open_stream(err, self.consoles.err))
         except OSError:
-            found.close()
+            output.close()
             raise
         finally:
-            self._streams += found.streams
-        return found
+            self._streams += output.streams
+        return output
 
     async def finish(self) -> None:
-        """See out what the workers wrote, when all of them are gone; takes a bounded time."""
+        """Drain the workers' output after all of them have ended; takes a bounded time."""
         for stream in self._streams:
             stream.hurry()
-        await self._take_in()
+        await self._drain()
         await asyncio.to_thread(self._flush)
         for console in (self.consoles.out, self.consoles.err):
             console.release()
-        await self._take_in()
+        await self._drain()
         self.folder.close()
 
-    async def _take_in(self) -> None:
-        await asyncio.gather(*(stream.wait_end(TAKE_LIMIT_S) for stream in self._streams))
+    async def _drain(self) -> None:
+        await asyncio.gather(*(stream.wait_end(DRAIN_LIMIT_S) for stream in self._streams))
 
     def _flush(self) -> None:
         end_s = time.monotonic() + END_LIMIT_S
@@ -165,7 +164,7 @@ class WorkerOutputs:
 
 
 def _open_stream(route: Route, console: Console) -> tuple[int, Stream]:
-    """Return the descriptor that the worker gets, and what the agent sees of it."""
+    """Return the worker's descriptor of a stream, and the agent's view of the stream."""
     if route.file and not route.is_shown:
         return open_file(route.file), FileStream(route.file)
     with ExitStack() as opened:
@@ -185,10 +184,10 @@ def _open_stream(route: Route, console: Console) -> tuple[int, Stream]:
 
 
 def _open_ends(like_fd: int) -> tuple[int, int]:
-    """Return where to read and where to write: ends of a terminal if `like_fd` is one."""
+    """Return two ends, to read and to write: of a terminal if `like_fd` is one, else of a pipe."""
     if like_fd >= 0 and os.isatty(like_fd):
         try:
             return open_terminal(like_fd)
-        except OSError as error:  # a container may have none; colours are not worth a job
+        except OSError as error:  # a container may have no terminals; colours are not worth a job
             log.debug("terminal_not_opened", error=str(error), then="workers write to a pipe")
     return os.pipe()

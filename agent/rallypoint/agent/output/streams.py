@@ -1,8 +1,8 @@
-"""One stream of one worker on its way: to a file, to the console, or to both.
+"""One stream of one worker: to a file, to the console, or to both.
 
-A stream that only goes to a file gets that file and costs nothing. Any other that the agent has to
-see comes through a pipe, and a thread moves its bytes: to the file first, so that nothing is lost
-there whatever becomes of the console.
+For a stream that goes only to a file, the worker writes to the file itself. Any other stream goes
+through a pipe, and a thread copies its bytes: to the file first, so that the file is complete even
+if the console blocks.
 """
 
 from __future__ import annotations
@@ -21,57 +21,57 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Protocol
 
-from rallypoint.agent.output.console import Console
 from rallypoint.agent.output.destinations import Route
 from rallypoint.agent.output.lines import Lines, PlainLines, UniformLines, with_prefix
 from rallypoint.agent.output.lines import select as select_lines
-from rallypoint.wire.log import get_logger
+from rallypoint.base.console import Console
+from rallypoint.base.log import get_logger
 
 log = get_logger()
 
 TAIL_BYTES = 4_096
-"""End of standard error that a failure report carries."""
+"""The end of standard error in a failure report."""
 READ_BYTES = 65_536
-"""As much as a pipe holds."""
+"""The capacity of a pipe."""
 _WINSIZE_BYTES = 8
-"""sizeof struct winsize: rows, columns, and two that nobody uses."""
+"""sizeof struct winsize: rows, columns, and two unused numbers."""
 UNFINISHED_MS = 50
-"""How long the beginning of a line waits for its end, where half a line may be shown."""
+"""How long an unfinished line waits for its end before the console shows it."""
 
 
 class Stream(Protocol):
-    """What the agent knows of one stream."""
+    """The agent's view of one stream."""
 
     def tail(self) -> str:
-        """Return the end of what the worker wrote, from the beginning of a line if possible."""
+        """Return the end of the stream, from the beginning of a line if possible."""
 
     def silent_ms(self) -> int:
-        """Return how long ago the worker wrote something, in milliseconds."""
+        """Return the milliseconds since the worker last wrote."""
 
     def hurry(self) -> None:
-        """Note that the worker has ended: what is still on its way is to be taken in at once."""
+        """Note that the worker has ended: do not wait for the console any more."""
 
     def has_ended(self) -> bool:
-        """Tell whether all is taken in."""
+        """Return whether the stream was read to its end."""
 
     async def wait_end(self, limit_s: float) -> None:
-        """Return when every writer has closed the stream, or after `limit_s` seconds."""
+        """Wait until every writer has closed the stream, for at most `limit_s` seconds."""
 
 
 class File:
-    """A file that takes what it can: one that is full ends no worker."""
+    """A file for output. If it cannot be written, the worker continues without it."""
 
     def __init__(self, path: str) -> None:
-        """Open it, to be appended to.
+        """Open the file for appending.
 
         Raises:
-            OSError: that cannot be done.
+            OSError: it cannot be opened.
         """
         self._path = path
         self._fd = open_file(path)
 
     def write(self, data: bytes) -> None:
-        """Append `data`; the first failure is logged, and the last attempt."""
+        """Append `data`. The first failure is logged, and closes the file."""
         if self._fd < 0:
             return
         try:
@@ -83,22 +83,22 @@ class File:
                 "log_file_not_written",
                 path=self._path,
                 error=str(error),
-                then="its worker goes on, unrecorded",
+                then="its worker keeps running; this file gets no more output",
             )
             self.close()
 
     def close(self) -> None:
-        """Close it; it may be closed already."""
+        """Close the file; it may be closed already."""
         if self._fd >= 0:
             os.close(self._fd)
         self._fd = -1
 
 
 class Shown:
-    """The way of one stream to the console, and of its filtered lines to their file."""
+    """Passes one stream to the console, and its filtered lines to their file."""
 
     def __init__(self, console: Console, route: Route) -> None:
-        """Begin at the beginning of a line.
+        """Start at the beginning of a line.
 
         Raises:
             OSError: the filtered file cannot be opened.
@@ -112,16 +112,16 @@ class Shown:
 
     @property
     def is_patient(self) -> bool:
-        """True when nothing waits to be passed on."""
+        """True when no unfinished line has to be shown soon."""
         return self._lines.is_patient
 
-    def take(self, data: bytes) -> None:
-        """Pass on what came."""
+    def write(self, data: bytes) -> None:
+        """Pass on the next bytes."""
         self._pass_on(self._lines.feed(data))
 
-    def take_rest(self) -> None:
-        """Pass on what is kept."""
-        self._pass_on(self._lines.take_rest())
+    def flush(self) -> None:
+        """Pass on an unfinished line."""
+        self._pass_on(self._lines.flush())
 
     def close(self) -> None:
         """Close the filtered file."""
@@ -129,7 +129,7 @@ class Shown:
             self._filtered.close()
 
     def hurry(self) -> None:
-        """Wait less for the console from now on."""
+        """Do not wait for the console any more."""
         self._is_last = True
         self._console.nudge()
 
@@ -143,14 +143,14 @@ class Shown:
 
 
 class FileStream:
-    """A stream that goes to a file by itself."""
+    """A stream that the worker writes to a file itself."""
 
     def __init__(self, path: str) -> None:
-        """Look at `path` when asked."""
+        """Take the path of the file."""
         self._path = Path(path)
 
     def tail(self) -> str:
-        """Return the end of the file; of what is no file we can read nothing without waiting."""
+        """Return the end of the file; empty if it is no regular file, which could block."""
         try:
             fd = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             with open(fd, "rb") as file:
@@ -163,7 +163,7 @@ class FileStream:
             return ""
 
     def silent_ms(self) -> int:
-        """Return how long ago the file was changed."""
+        """Return the milliseconds since the file last changed."""
         try:
             changed_s = self._path.stat().st_mtime
         except OSError:
@@ -172,10 +172,10 @@ class FileStream:
         return max(0, int((now_s - changed_s) * 1000))
 
     def hurry(self) -> None:
-        """Do nothing: what was written is there."""
+        """Do nothing: the file is complete."""
 
     def has_ended(self) -> bool:
-        """Return true: what was written is there."""
+        """Return true: the file is complete."""
         return True
 
     async def wait_end(self, limit_s: float) -> None:
@@ -183,57 +183,57 @@ class FileStream:
 
 
 class Pump:
-    """A stream whose bytes a thread moves; it keeps their end."""
+    """A stream whose bytes a thread copies; keeps the end of it."""
 
     def __init__(self, source_fd: int, file: File | None, shown: Shown | None) -> None:
-        """Begin to pump from `source_fd`, which is owned from here on, as `file` and `shown` are.
+        """Start to copy from `source_fd`. The pump owns all three arguments from here on.
 
         Raises:
-            OSError: no thread can be had; all three are the caller's then.
+            OSError: no thread can be started; the caller keeps all three.
         """
         self._source_fd = source_fd
         self._file = file
         self._shown = shown
         self._tail = b""
-        self._spoke_ns = time.monotonic_ns()
+        self._written_ns = time.monotonic_ns()
         self._loop = asyncio.get_running_loop()
         self._ended = asyncio.Event()
         try:
             threading.Thread(target=self._pump, name="output", daemon=True).start()
-        except RuntimeError as error:  # as many as the machine or a cgroup allows run already
+        except RuntimeError as error:  # a limit of the machine or a cgroup is reached
             raise OSError(errno.EAGAIN, str(error)) from error
 
     def has_ended(self) -> bool:
-        """Tell whether all is taken in."""
+        """Return whether the stream was read to its end."""
         return self._ended.is_set()
 
     async def wait_end(self, limit_s: float) -> None:
-        """Return when every writer has closed the stream, or after `limit_s` seconds."""
+        """Wait until every writer has closed the stream, for at most `limit_s` seconds."""
         try:
             async with asyncio.timeout(limit_s):
                 await self._ended.wait()
         except TimeoutError:
-            pass  # a descendant of the worker holds the stream open: what has come has come
+            pass  # a descendant of the worker keeps the stream open
 
     def tail(self) -> str:
-        """Return the end of what the worker wrote, from the beginning of a line if possible."""
+        """Return the end of the stream, from the beginning of a line if possible."""
         return _end_of(self._tail)
 
     def silent_ms(self) -> int:
-        """Return how long ago the worker wrote something, in milliseconds."""
-        return (time.monotonic_ns() - self._spoke_ns) // 1_000_000
+        """Return the milliseconds since the worker last wrote."""
+        return (time.monotonic_ns() - self._written_ns) // 1_000_000
 
     def hurry(self) -> None:
-        """Take in at once what is still on its way."""
+        """Do not wait for the console any more."""
         if self._shown:
             self._shown.hurry()
 
     def _pump(self) -> None:
         try:
             while data := self._read():
-                self._take(data)
+                self._copy(data)
             if self._shown:
-                self._shown.take_rest()
+                self._shown.flush()
         finally:
             os.close(self._source_fd)
             if self._file:
@@ -243,28 +243,28 @@ class Pump:
             try:
                 self._loop.call_soon_threadsafe(self._ended.set)
             except RuntimeError:
-                pass  # the agent's loop has ended: nobody waits any more
+                pass  # the agent's loop has ended, and every wait with it
 
     def _read(self) -> bytes:
         if self._shown and not self._shown.is_patient:
             wait = select.poll()
             wait.register(self._source_fd, select.POLLIN)
             if not wait.poll(UNFINISHED_MS):
-                self._shown.take_rest()
+                self._shown.flush()
         try:
             return os.read(self._source_fd, READ_BYTES)
         except OSError as error:
-            if error.errno == errno.EIO:  # how a terminal says that nobody has it open any more
+            if error.errno == errno.EIO:  # how a terminal reports that its last writer is gone
                 return b""
             raise
 
-    def _take(self, data: bytes) -> None:
+    def _copy(self, data: bytes) -> None:
         self._tail = (self._tail + data[-2 * TAIL_BYTES :])[-2 * TAIL_BYTES :]
-        self._spoke_ns = time.monotonic_ns()
+        self._written_ns = time.monotonic_ns()
         if self._file:
             self._file.write(data)
         if self._shown:
-            self._shown.take(data)
+            self._shown.write(data)
 
 
 def _end_of(data: bytes) -> str:
@@ -276,10 +276,10 @@ def _end_of(data: bytes) -> str:
 
 
 def open_file(path: str) -> int:
-    """Open a file to be appended to, and return its descriptor.
+    """Open a file for appending, and return its descriptor.
 
     Raises:
-        OSError: that cannot be done, or is a pipe that nobody reads, for which we do not wait.
+        OSError: it cannot be opened, or is a pipe without a reader.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK
     fd = os.open(path, flags, 0o666)
@@ -288,13 +288,13 @@ def open_file(path: str) -> int:
 
 
 def open_terminal(like_fd: int) -> tuple[int, int]:
-    """Return where to read and where to write what is shown on the terminal `like_fd`.
+    """Return two ends of a pseudo-terminal, to read and to write, like the terminal `like_fd`.
 
-    The writing end is a terminal of the same size, so whoever has it may use colours and move the
-    cursor as on the real one. It changes no byte: that is for the real one to do, once.
+    The end to write has the same size, so a worker may use colours and move the cursor as on the
+    real one. It is in raw mode: only the real terminal translates bytes.
 
     Raises:
-        OSError: there are no terminals left, or `like_fd` was hung up.
+        OSError: no terminal is left, or `like_fd` was hung up.
     """
     with ExitStack() as opened:
         read_fd, write_fd = os.openpty()

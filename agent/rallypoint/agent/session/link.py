@@ -1,8 +1,8 @@
-"""The agent's line to the coordinator: connects, says Hello, reports, and connects again.
+"""The link to the coordinator: it connects, sends Hello, reports and heartbeats, and reconnects.
 
-Each attempt is a fresh channel with a connection number of its own; whatever arrives for another
-one is ignored. A connection that brought nothing for a whole lease is given up, because a peer that
-is gone without a word breaks no stream.
+Each attempt opens a fresh channel and gets the next connection number; messages for another one are
+ignored. If no message arrives for a whole lease, the link gives up the connection, because a stream
+does not break when its peer vanishes.
 """
 
 from __future__ import annotations
@@ -11,46 +11,41 @@ import asyncio
 import random
 import socket
 from collections import deque
-from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import grpc
 import grpc.aio
 from google.protobuf.message import Message
 
-from rallypoint.agent.core.model import Report
-from rallypoint.agent.translate import report_message
+from rallypoint.agent.core.reports import Report
+from rallypoint.agent.session.translate import report_message
+from rallypoint.base.exit_codes import EXIT_FAILED, EXIT_USAGE
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import agent_service_pb2_grpc as agent_grpc
 from rallypoint.v1 import error_details_pb2 as details_pb2
 from rallypoint.wire.channel import client_options
 from rallypoint.wire.durations import to_ms
-from rallypoint.wire.log import get_logger
-
-log = get_logger()
 
 CONNECT_S_MAX = 1.0
 BACKOFF_S_MIN = 0.05
 BACKOFF_S_MAX = 2.0
-"""Longest pause between attempts; a coordinator that starts listens longer than this."""
+"""Longest pause between attempts; a new coordinator waits longer than this for its agents."""
 LOOK_UP_S_MAX = 1.0
-"""How long a coordinator's name is looked up, to say whether that is why it cannot be reached."""
+"""Longest look-up of a coordinator's name, which shows whether the name is the problem."""
 FAREWELL_S_MAX = 1.0
 """How long the last reports may take to be acknowledged when the agent ends."""
 BEATS_MAX = 64
-"""Heartbeats without an answer whose time is kept; of more, the oldest are taken for unheard."""
+"""Unanswered heartbeats whose time is kept; older ones count as not confirmed."""
 DEFAULT_LEASE_S = 5.0
-"""Until a Welcome has said otherwise; and the least to wait for one, because a job's own lease may
-be shorter than what a coordinator needs to which a whole fleet comes back."""
-USAGE_EXIT_CODE = 2
-FAILED_EXIT_CODE = 1
+"""The lease until a Welcome sets one, and the shortest wait for a Welcome: a coordinator to which a
+whole fleet reconnects may need longer than the lease of one job."""
 
 _Call = Any
 """grpc.aio.StreamStreamCall: its annotations do not cover read and write."""
 
 
 class LinkUser(Protocol):
-    """Whoever owns what is said over the link; every call is made in the event loop."""
+    """The owner of a link: provides messages to send and receives messages, in the event loop."""
 
     def hello(self) -> agent_pb2.Hello:
         """Return a Hello with everything that the node holds now."""
@@ -59,21 +54,21 @@ class LinkUser(Protocol):
         """Return the sequence of the first unacknowledged report, and all of them, oldest first."""
 
     def epoch(self) -> int:
-        """Return the highest epoch heard so far."""
+        """Return the highest epoch seen so far."""
 
     def now_ms(self) -> int:
         """Return the agent's clock."""
 
-    def confirmed(self, sent_ms: int) -> None:
-        """Note that the coordinator has heard what was sent at this time of `now_ms`."""
+    def on_confirmed(self, sent_ms: int) -> None:
+        """Note that the coordinator has received a message sent at this time of `now_ms`."""
 
-    def came(self, message: agent_pb2.SessionResponse) -> None:
-        """Take a message of the current connection."""
+    def on_message(self, message: agent_pb2.SessionResponse) -> None:
+        """Apply a message of the current connection."""
 
-    def disconnected(self, why: str) -> None:
+    def on_disconnected(self, why: str) -> None:
         """Note that there is no session."""
 
-    def dismissed(self, exit_code: int, text: str) -> None:
+    def on_dismissed(self, exit_code: int, text: str) -> None:
         """Note that the coordinator refuses this agent for good."""
 
 
@@ -85,31 +80,37 @@ class BrokenStream(Exception):
     """The stream ended."""
 
 
-@dataclass(slots=True)
 class Link:
-    """One agent's line to the coordinator."""
+    """One agent's link to the coordinator."""
 
-    target: str
-    """host:port of the coordinator."""
-    session_id: str
-    user: LinkUser
-    connection: int = 0
-    """Number of the latest attempt."""
-    _wake: asyncio.Event = field(default_factory=asyncio.Event)
-    _interval_s: float = 1.0
-    _lease_s: float = DEFAULT_LEASE_S
-    _welcomed: bool = False
-    _is_name_known: bool = False
-    """The coordinator was reached once, or its name was looked up: it is not looked up again."""
-    _beat_at: float = 0.0
-    """When the next heartbeat is due, in the loop's time; long ago for a connection's first."""
-    _hello_ms: int = 0
-    """When the Hello of the latest connection was sent."""
-    _beats: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=BEATS_MAX))
-    """Number and time of sending of the heartbeats that were not answered yet, oldest first."""
+    def __init__(self, target: str, session_id: str, user: LinkUser) -> None:
+        """Begin without a connection.
+
+        Args:
+            target: host:port of the coordinator.
+            session_id: 32 hexadecimal digits, the agent's incarnation.
+            user: provides messages to send and receives messages.
+        """
+        self.target = target
+        self.session_id = session_id
+        self.user = user
+        self.connection = 0
+        """Number of the latest attempt."""
+        self._wake = asyncio.Event()
+        self._interval_s = 1.0
+        self._lease_s = DEFAULT_LEASE_S
+        self._welcomed = False
+        self._is_name_known = False
+        """The coordinator was reached once, or its name was looked up: no further look-up."""
+        self._beat_at = 0.0
+        """When the next heartbeat is due, in the loop's time; 0 at the start of a connection."""
+        self._hello_ms = 0
+        """When the Hello of the latest connection was sent."""
+        self._beats: deque[tuple[int, int]] = deque(maxlen=BEATS_MAX)
+        """Number and sending time of each unanswered heartbeat, oldest first."""
 
     def wake(self) -> None:
-        """Send what there is to report."""
+        """Send the unsent reports."""
         self._wake.set()
 
     async def run(self) -> None:
@@ -125,20 +126,20 @@ class Link:
             except (Unreachable, BrokenStream) as error:
                 why = str(error)
             except _Dismissed as dismissed:
-                self.user.dismissed(dismissed.exit_code, dismissed.text)
+                self.user.on_dismissed(dismissed.exit_code, dismissed.text)
                 return
             backoff_s = BACKOFF_S_MIN if self._welcomed else backoff_s
             if task is not None and task.cancelling():
                 return  # a stream that breaks while it is cancelled would hide the cancellation
-            self.user.disconnected(why + await self._look_up())
-            # Full jitter below the bound, so that a thousand agents do not come back as one.
+            self.user.on_disconnected(why + await self._look_up())
+            # Equal jitter: half of the pause is random, so a thousand agents do not return at once.
             await asyncio.sleep(random.uniform(backoff_s / 2, backoff_s))
             backoff_s = min(backoff_s * 2, BACKOFF_S_MAX)
 
     async def _look_up(self) -> str:
-        """Return what is wrong with the name of a coordinator that was never reached; asked once.
+        """Return why the coordinator's name cannot be resolved, or ""; looks it up only once.
 
-        Later it would cost what is dearest then: the time to come back.
+        There is no look-up after the coordinator was reached: it would delay a reconnection.
         """
         if self._is_name_known:
             return ""
@@ -148,9 +149,9 @@ class Link:
             async with asyncio.timeout(LOOK_UP_S_MAX):
                 await asyncio.get_running_loop().getaddrinfo(host, None)
         except socket.gaierror as error:
-            return f"; the look-up of {host} failed: {error.strerror}"
+            return f"; cannot resolve {host}: {error.strerror}"
         except (TimeoutError, UnicodeError):
-            return f"; the look-up of {host} gave nothing within {LOOK_UP_S_MAX:g} s"
+            return f"; cannot resolve {host} within {LOOK_UP_S_MAX:g} s"
         return ""
 
     async def _attempt(self) -> None:
@@ -177,7 +178,7 @@ class Link:
             raise Unreachable(text) from None
 
     async def _converse(self, call: _Call) -> None:
-        """Say Hello, then read and write until the stream ends."""
+        """Send Hello, then read and write until the stream ends."""
         self._beats.clear()
         self._beat_at = 0.0
         self._hello_ms = self.user.now_ms()
@@ -190,11 +191,11 @@ class Link:
         except (grpc.aio.AioRpcError, *_STREAM_ERRORS) as error:
             raise _translate(error) from None
         except ExceptionGroup as group:
-            # Reader and writer may both meet the end of the stream, each in its own words.
+            # Reader and writer may both see the end of the stream, as different exceptions.
             known, unknown = group.split((grpc.aio.AioRpcError, *_STREAM_ERRORS))
             if unknown is not None or known is None:
                 raise
-            status = known.subgroup(grpc.aio.AioRpcError)  # says why, where it is there
+            status = known.subgroup(grpc.aio.AioRpcError)  # prefer it: it carries the reason
             raise _translate(_first(status or known)) from None
 
     async def _read(self, call: _Call) -> None:
@@ -204,7 +205,7 @@ class Link:
                 async with asyncio.timeout(lease_s):
                     message = await call.read()
             except TimeoutError:
-                raise BrokenStream(f"the coordinator said nothing for {lease_s:g} s") from None
+                raise BrokenStream(f"no message from the coordinator for {lease_s:g} s") from None
             if message is grpc.aio.EOF:
                 code = await call.code()
                 if code is not grpc.StatusCode.OK:
@@ -218,32 +219,33 @@ class Link:
                 continue  # for an older connection, or from a coordinator that was replaced
             if message.HasField("welcome"):
                 self._welcomed = self._is_name_known = True
-                self._take_timing(message.welcome)
+                self._set_timing(message.welcome)
             elif message.acknowledgement.HasField("heartbeat_interval"):
-                self._take_timing(message.acknowledgement)
-            self.user.came(message)
-            # Only now: what was desired before may be long over, and must not be begun with.
+                self._set_timing(message.acknowledgement)
+            self.user.on_message(message)
+            # Only after the message: before it, an outdated desired state could still start
+            # workers.
             if message.HasField("welcome"):
-                self.user.confirmed(self._hello_ms)
-            self._take_answer(message.acknowledgement.heartbeat)
+                self.user.on_confirmed(self._hello_ms)
+            self._confirm_heartbeats(message.acknowledgement.heartbeat)
 
-    def _take_answer(self, number: int) -> None:
-        """Confirm the last heartbeat that the coordinator has heard, up to this number."""
+    def _confirm_heartbeats(self, number: int) -> None:
+        """Confirm the latest heartbeat with at most this number."""
         sent_ms: int | None = None
         while self._beats and self._beats[0][0] <= number:
             _, sent_ms = self._beats.popleft()
         if sent_ms is not None:
-            self.user.confirmed(sent_ms)
+            self.user.on_confirmed(sent_ms)
 
-    def _take_timing(self, told: agent_pb2.Welcome | agent_pb2.Acknowledgement) -> None:
-        self._interval_s = max(0.05, to_ms(told.heartbeat_interval) / 1000)
-        self._lease_s = max(0.2, to_ms(told.lease) / 1000)
-        # A lease that has become shorter counts at once: the next heartbeat must be in time for it.
+    def _set_timing(self, timing: agent_pb2.Welcome | agent_pb2.Acknowledgement) -> None:
+        self._interval_s = max(0.05, to_ms(timing.heartbeat_interval) / 1000)
+        self._lease_s = max(0.2, to_ms(timing.lease) / 1000)
+        # A shorter lease counts at once: the next heartbeat must arrive within it.
         self._beat_at = min(self._beat_at, asyncio.get_running_loop().time() + self._interval_s)
         self._wake.set()
 
     async def _report(self, call: _Call) -> None:
-        """Send reports as they come, and heartbeats in between."""
+        """Send reports as they arise, and heartbeats in between."""
         sent, heartbeat = 0, 0
         loop = asyncio.get_running_loop()
         while True:
@@ -289,15 +291,15 @@ class _Dismissed(Exception):
 
 
 _FINAL: dict[type[Message], int] = {
-    details_pb2.SpecMismatch: USAGE_EXIT_CODE,
-    details_pb2.NodeNameInUse: USAGE_EXIT_CODE,
-    details_pb2.NodeRankInUse: USAGE_EXIT_CODE,
-    details_pb2.AddressMismatch: USAGE_EXIT_CODE,
-    details_pb2.ProtocolMismatch: USAGE_EXIT_CODE,
-    details_pb2.ForeignRound: FAILED_EXIT_CODE,
-    details_pb2.LimitReached: FAILED_EXIT_CODE,
+    details_pb2.SpecMismatch: EXIT_USAGE,
+    details_pb2.NodeNameInUse: EXIT_USAGE,
+    details_pb2.NodeRankInUse: EXIT_USAGE,
+    details_pb2.AddressMismatch: EXIT_USAGE,
+    details_pb2.ProtocolMismatch: EXIT_USAGE,
+    details_pb2.ForeignRound: EXIT_FAILED,
+    details_pb2.LimitReached: EXIT_FAILED,
 }
-"""Details that no further attempt would change, and the exit code that each means."""
+"""Refusals that another attempt cannot change, and the agent's exit code for each."""
 
 
 _STREAM_ERRORS = (
@@ -309,29 +311,47 @@ _STREAM_ERRORS = (
 
 
 def _translate(error: Exception) -> Exception:
-    """Return what the end of the stream means for the agent."""
+    """Return the exception that the end of the stream means for the agent."""
     if not isinstance(error, grpc.aio.AioRpcError):
         return BrokenStream(str(error) or "the stream broke")
     if error.code() is grpc.StatusCode.INVALID_ARGUMENT:
-        return _Dismissed(USAGE_EXIT_CODE, f"the coordinator refused: {error.details()}")
+        return _Dismissed(EXIT_USAGE, f"the coordinator refused: {error.details()}")
     if error.code() is grpc.StatusCode.UNIMPLEMENTED:
-        return _Dismissed(USAGE_EXIT_CODE, "this address is not a rallypoint coordinator's")
+        return _Dismissed(EXIT_USAGE, "no rallypoint coordinator listens at this address")
     if error.trailing_metadata():
         # Imported here: most agents never see a refusal.
         from rallypoint.wire.errors import unpack_detail
 
         detail = unpack_detail(tuple(error.trailing_metadata()))
         exit_code = _FINAL.get(type(detail)) if detail is not None else None
-        if isinstance(detail, details_pb2.StaleSender) and detail.what == "run":
-            exit_code = FAILED_EXIT_CODE
+        if (
+            isinstance(detail, details_pb2.StaleSender)
+            and detail.kind == details_pb2.STALE_KIND_RUN
+        ):
+            exit_code = EXIT_FAILED
         if exit_code is not None:
             return _Dismissed(exit_code, error.details() or "refused")
-    return BrokenStream(error.details() or str(error.code()))
+    return BrokenStream(_plain(error.details() or str(error.code())))
+
+
+def _plain(details: str) -> str:
+    """Return the reason for the end of a stream, with gRPC's own words replaced."""
+    return next((text for words, text in _PLAIN.items() if words in details), details)
+
+
+_PLAIN = {
+    "Cancelling all calls": "the coordinator shut down",
+    "GOAWAY": "the coordinator shut down",
+    "Socket closed": "the connection broke",
+    "Stream removed": "the connection broke",
+    "Connection reset": "the connection broke",
+}
+"""gRPC's texts at the end of a stream, and their meanings."""
 
 
 def _first(group: BaseExceptionGroup[Any]) -> Any:
     """Return the first exception of a group, however nested."""
-    found: BaseException = group
-    while isinstance(found, BaseExceptionGroup):
-        found = found.exceptions[0]
-    return found
+    first: BaseException = group
+    while isinstance(first, BaseExceptionGroup):
+        first = first.exceptions[0]
+    return first

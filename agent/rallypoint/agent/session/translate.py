@@ -1,35 +1,39 @@
-"""The agent's words as messages, and the coordinator's messages as words."""
+"""Translates between the values of the agent's core and the messages of the protocol."""
 
 from __future__ import annotations
 
-from rallypoint.agent.core.model import (
-    AgentState,
-    BlockedReport,
+from rallypoint.agent.core.desired import (
+    Assignment,
     Desired,
     DesiredEnd,
-    DesiredRun,
     DesiredStandby,
     DesiredStop,
+    Notice,
+    RoundHeader,
+    RunOrder,
+)
+from rallypoint.agent.core.held_round import HeldRound, LocalWorker, Stage
+from rallypoint.agent.core.reports import (
+    BlockedReport,
     DrainingReport,
     ExitedReport,
     GoodbyeKind,
     GoodbyeReport,
-    Held,
-    LocalWorker,
-    Notice,
+    LeavingReport,
     ReadyReport,
-    RefusedReport,
     Report,
-    RunOrder,
-    Stage,
     StartedReport,
+    StartFailedReport,
     SucceededReport,
 )
+from rallypoint.agent.core.state import AgentState
+from rallypoint.base.exit_codes import EXIT_FAILED, EXIT_NO_REQUEUE
+from rallypoint.base.limits import TEXT_CHARS_MAX
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import job_pb2, node_pb2, round_pb2
 from rallypoint.wire.durations import to_duration, to_ms, to_timestamp
 
-_STAGES = {
+_NODE_STATES = {
     Stage.STARTING: node_pb2.NODE_STATE_ASSIGNED,
     Stage.RUNNING: node_pb2.NODE_STATE_STARTED,
     Stage.SUCCEEDED: node_pb2.NODE_STATE_SUCCEEDED,
@@ -37,8 +41,9 @@ _STAGES = {
     Stage.STOPPING: node_pb2.NODE_STATE_STOPPING,
     Stage.SWEEPING: node_pb2.NODE_STATE_STOPPING,
     Stage.BLOCKED: node_pb2.NODE_STATE_BLOCKED,
-    Stage.CLEAN: node_pb2.NODE_STATE_STOPPING,
+    Stage.CLEAN: node_pb2.NODE_STATE_STOPPING,  # READY once its next port is reserved
 }
+"""The state of a node in each stage of its round. Without a round it is READY."""
 _GOODBYES = {
     GoodbyeKind.FINISHED: agent_pb2.GOODBYE_REASON_FINISHED,
     GoodbyeKind.RELEASED: agent_pb2.GOODBYE_REASON_RELEASED,
@@ -46,14 +51,15 @@ _GOODBYES = {
     GoodbyeKind.DRAINED: agent_pb2.GOODBYE_REASON_RELEASED,
     GoodbyeKind.ERROR: agent_pb2.GOODBYE_REASON_ERROR,
 }
-_TEXT_CHARS_MAX = 1_024
-EXIT_FAILED = 1
-EXIT_NO_REQUEUE = 93
-"""A number that neither shells, Slurm nor sysexits.h use: a scheduler can act on it."""
+_OUTCOMES = {
+    job_pb2.OUTCOME_SUCCEEDED: "the job succeeded",
+    job_pb2.OUTCOME_FAILED: "the job failed",
+    job_pb2.OUTCOME_ABANDONED: "the job was abandoned",
+}
 
 
 def fill_snapshot(hello: agent_pb2.Hello, state: AgentState, now_ms: int) -> None:
-    """Write into a Hello everything that the node holds."""
+    """Write into a Hello everything that the node holds now."""
     hello.reports_acknowledged = state.acknowledged
     hello.revision_applied = state.revision
     if state.drain is not None:
@@ -66,38 +72,54 @@ def fill_snapshot(hello: agent_pb2.Hello, state: AgentState, now_ms: int) -> Non
 
 def _draining(until_ms: int, reason: str, now_ms: int) -> agent_pb2.Draining:
     left = to_duration(max(0, until_ms - now_ms))
-    return agent_pb2.Draining(time_left=left, reason=reason[:_TEXT_CHARS_MAX])
+    return agent_pb2.Draining(time_left=left, reason=_limited(reason))
 
 
-def _held_message(held: Held, now_ms: int) -> agent_pb2.HeldRound:
-    order = held.order
+def _held_message(held: HeldRound, now_ms: int) -> agent_pb2.HeldRound:
     return agent_pb2.HeldRound(
+        order=_order_message(held.order),
+        state=_NODE_STATES[held.stage],
+        workers=[_held_worker(worker, now_ms) for worker in held.workers],
+        start_failure=None if held.start_failure is None else _limited(held.start_failure),
+    )
+
+
+def _held_worker(worker: LocalWorker, now_ms: int) -> node_pb2.Worker:
+    """Return a worker of the held round; one that could not be started has no exit."""
+    if worker.pid == 0:
+        pending = node_pb2.WORKER_STATE_PENDING
+        return node_pb2.Worker(local_rank=worker.local_rank, state=pending)
+    return worker_message(worker, now_ms)
+
+
+def _order_message(order: RunOrder) -> agent_pb2.RunOrder:
+    header, assignment = order.header, order.assignment
+    return agent_pb2.RunOrder(
         header=round_pb2.RoundHeader(
-            number=order.number,
-            run=order.run,
-            world_size=order.world_size,
-            group_world_size=order.group_world_size,
-            master_addr=order.master_addr,
-            master_port=order.master_port,
-            restart_count=order.restart_count,
-            reason=round_pb2.RoundReason.ValueType(order.reason),
-            epoch=order.epoch,
+            number=header.number,
+            run=header.run,
+            world_size=header.world_size,
+            group_world_size=header.group_world_size,
+            master_addr=header.master_addr,
+            master_port=header.master_port,
+            restart_count=header.restart_count,
+            reason=round_pb2.RoundReason.ValueType(header.reason),
+            epoch=header.epoch,
         ),
         assignment=round_pb2.Assignment(
-            group_rank=order.group_rank,
-            first_rank=order.first_rank,
-            local_world_size=order.local_world_size,
-            role=order.role,
-            first_role_rank=order.first_role_rank,
-            role_world_size=order.role_world_size,
+            group_rank=assignment.group_rank,
+            first_rank=assignment.first_rank,
+            local_world_size=assignment.local_world_size,
+            role=assignment.role,
+            first_role_rank=assignment.first_role_rank,
+            role_world_size=assignment.role_world_size,
         ),
-        state=_STAGES[held.stage],
-        workers=[worker_message(worker, now_ms) for worker in held.workers],
+        max_restarts=order.max_restarts,
     )
 
 
 def worker_message(worker: LocalWorker, now_ms: int) -> node_pb2.Worker:
-    """Return a worker with its end, if it has ended; without a global rank."""
+    """Return a worker, with its exit if it has ended; without its global rank."""
     message = node_pb2.Worker(local_rank=worker.local_rank, pid=worker.pid)
     exit = worker.exit
     if exit is None:
@@ -110,30 +132,30 @@ def worker_message(worker: LocalWorker, now_ms: int) -> node_pb2.Worker:
             exit_code=exit.exit_code,
             signal=exit.signal,
             agent_signalled_first=exit.signalled_first,
-            ago=to_duration(max(0, now_ms - exit.at_ms)),
+            age=to_duration(max(0, now_ms - exit.at_ms)),
             stderr_tail=exit.stderr_tail,
-            ran=to_duration(max(0, exit.at_ms - worker.started_ms) if worker.pid else 0),
+            run_time=to_duration(max(0, exit.at_ms - worker.started_ms) if worker.pid else 0),
             oom_killed=exit.oom_killed,
-            time=None if exit.failed_ms is None else to_timestamp(exit.failed_ms),
-            error_file=exit.error_file[:_TEXT_CHARS_MAX],
+            failed_at=None if exit.failed_ms is None else to_timestamp(exit.failed_ms),
+            error_file=_limited(exit.error_file),
         )
     )
     if exit.signalled_before_ms is not None:
-        message.exit.signalled_before.CopyFrom(to_duration(exit.signalled_before_ms))
+        message.exit.outlived_signal_for.CopyFrom(to_duration(exit.signalled_before_ms))
     if exit.error is not None:
         before_ms = exit.error.before_exit_ms
         message.exit.error.CopyFrom(
             node_pb2.ErrorRecord(
                 message=exit.error.message,
                 traceback=exit.error.traceback,
-                before_exit=None if before_ms is None else to_duration(before_ms),
+                age_at_exit=None if before_ms is None else to_duration(before_ms),
             )
         )
     return message
 
 
 def report_message(report: Report, now_ms: int) -> agent_pb2.SessionRequest:
-    """Return a report without its envelope's session, connection, sequence and epoch."""
+    """Return a report; the link adds session, connection, sequence and epoch."""
     match report:
         case DrainingReport(until_ms=until_ms, reason=reason):
             return agent_pb2.SessionRequest(draining=_draining(until_ms, reason, now_ms))
@@ -142,11 +164,12 @@ def report_message(report: Report, now_ms: int) -> agent_pb2.SessionRequest:
             return agent_pb2.SessionRequest(ready=ready)
         case StartedReport(round=number, pids=pids):
             return agent_pb2.SessionRequest(started=agent_pb2.Started(round=number, pids=pids))
-        case RefusedReport(round=number, leaving=leaving, text=text):
-            kind = agent_pb2
-            why = kind.REFUSED_REASON_LEAVING if leaving else kind.REFUSED_REASON_CANNOT_SPAWN
-            refused = agent_pb2.Refused(round=number, reason=why, text=text[:_TEXT_CHARS_MAX])
-            return agent_pb2.SessionRequest(refused=refused)
+        case StartFailedReport(round=number, text=text):
+            start_failed = agent_pb2.StartFailed(round=number, text=_limited(text))
+            return agent_pb2.SessionRequest(start_failed=start_failed)
+        case LeavingReport(round=number, text=text):
+            leaving = agent_pb2.Leaving(round=number, text=_limited(text))
+            return agent_pb2.SessionRequest(leaving=leaving)
         case ExitedReport(round=number, worker=worker):
             exited = agent_pb2.Exited(round=number, workers=[worker_message(worker, now_ms)])
             return agent_pb2.SessionRequest(exited=exited)
@@ -155,18 +178,18 @@ def report_message(report: Report, now_ms: int) -> agent_pb2.SessionRequest:
         case BlockedReport(round=number, pids=pids):
             return agent_pb2.SessionRequest(blocked=agent_pb2.Blocked(round=number, pids=pids))
         case GoodbyeReport(kind=goodbye, text=text):
-            message = agent_pb2.Goodbye(reason=_GOODBYES[goodbye], text=text[:_TEXT_CHARS_MAX])
+            message = agent_pb2.Goodbye(reason=_GOODBYES[goodbye], text=_limited(text))
             return agent_pb2.SessionRequest(goodbye=message)
 
 
 def parse_desired(message: agent_pb2.DesiredState) -> Desired | None:
-    """Return what the node has to make true, or None for a state that this version has not."""
+    """Return the desired state, or None for one that this version does not know."""
     match message.WhichOneof("state"):
         case "run":
-            return DesiredRun(_parse_order(message.run))
+            return _parse_order(message.run)
         case "stop":
             stop = message.stop
-            return DesiredStop(stop.round, to_ms(stop.grace), stop.text)
+            return DesiredStop(stop.round, to_ms(stop.shutdown_timeout), stop.text)
         case "standby":
             return DesiredStandby(message.standby.spare)
         case "released":
@@ -175,38 +198,45 @@ def parse_desired(message: agent_pb2.DesiredState) -> Desired | None:
             return DesiredEnd(0 if drained else EXIT_FAILED, text, is_release=True)
         case "finished":
             succeeded = message.finished.outcome == job_pb2.OUTCOME_SUCCEEDED
-            outcome = job_pb2.Outcome.Name(message.finished.outcome)
-            word = outcome.removeprefix("OUTCOME_").lower()
+            text = _OUTCOMES.get(message.finished.outcome, "the job ended")
             failed = EXIT_NO_REQUEUE if message.finished.no_requeue else EXIT_FAILED
-            return DesiredEnd(0 if succeeded else failed, f"the job has {word}")
+            return DesiredEnd(0 if succeeded else failed, text)
         case _:
             return None
 
 
-def _parse_order(run: agent_pb2.Run) -> RunOrder:
-    header, place = run.header, run.assignment
+def _parse_order(order: agent_pb2.RunOrder) -> RunOrder:
+    header, assignment = order.header, order.assignment
     return RunOrder(
-        number=header.number,
-        run=header.run,
-        world_size=header.world_size,
-        group_world_size=header.group_world_size,
-        master_addr=header.master_addr,
-        master_port=header.master_port,
-        restart_count=header.restart_count,
-        reason=header.reason,
-        epoch=header.epoch,
-        group_rank=place.group_rank,
-        first_rank=place.first_rank,
-        local_world_size=place.local_world_size,
-        role=place.role,
-        first_role_rank=place.first_role_rank,
-        role_world_size=place.role_world_size,
-        max_restarts=run.max_restarts,
+        header=RoundHeader(
+            number=header.number,
+            run=header.run,
+            world_size=header.world_size,
+            group_world_size=header.group_world_size,
+            master_addr=header.master_addr,
+            master_port=header.master_port,
+            restart_count=header.restart_count,
+            reason=header.reason,
+            epoch=header.epoch,
+        ),
+        assignment=Assignment(
+            group_rank=assignment.group_rank,
+            first_rank=assignment.first_rank,
+            local_world_size=assignment.local_world_size,
+            role=assignment.role,
+            first_role_rank=assignment.first_role_rank,
+            role_world_size=assignment.role_world_size,
+        ),
+        max_restarts=order.max_restarts,
     )
 
 
+def _limited(text: str) -> str:
+    return text[:TEXT_CHARS_MAX]
+
+
 def parse_notices(message: agent_pb2.Notices, node_name: str, now_ms: int) -> tuple[Notice, ...]:
-    """Return what is about to happen, without what this version does not know."""
+    """Return the notices, without kinds that this version does not know."""
     kinds = {job_pb2.NOTICE_KIND_GROWTH: "growth", job_pb2.NOTICE_KIND_DRAIN: "drain"}
     return tuple(
         Notice(

@@ -1,7 +1,7 @@
-"""The errors that workers wrote down: into their error files, or last on standard error.
+"""The errors that workers recorded: in their error files, or last on standard error.
 
-An error file is the program's, not ours: whatever stands there is taken as far as it makes sense,
-and never ends or blocks the agent.
+A worker's program writes its error file, so the content may be anything. The agent uses the valid
+parts, and no content ends or blocks the agent.
 
 Source: the forms that torch 2.13 writes and accepts (`torch.distributed.elastic`'s `ErrorHandler`
 and `ProcessFailure`).
@@ -12,61 +12,55 @@ from __future__ import annotations
 import json
 import math
 import os
-import re
 import stat
 from collections.abc import Mapping
 from pathlib import Path
 
-from rallypoint.agent.core.model import ErrorRecord
+from rallypoint.agent.core.held_round import ErrorRecord
+from rallypoint.base.limits import MESSAGE_CHARS_MAX, TRACEBACK_CHARS_MAX, UNIX_MS_MAX
+from rallypoint.base.tracebacks import HEADER, find_errors, is_header, split_lines
 
 ERROR_FILE_BYTES_MAX = 1_048_576
-MESSAGE_CHARS_MAX = 4_096
-TRACEBACK_CHARS_MAX = 16_384
 MESSAGE_LINES_MAX = 8
-"""Lines of an uncaught error's message; of what says more after its traceback we do not know."""
-TIME_S_MAX = 32_503_680_000
-"""The year 3000: what is later is no time, and calendars end in the year 9999."""
-
-_TRACEBACK = "Traceback (most recent call last):"
-_RANK_PREFIX = re.compile(r"^\[rank\d+\]: ", re.MULTILINE)
-_ELSEWHERE = re.compile(r"Exception in thread |Exception ignored in|Process \S+-\d+:$")
-"""What announces the error of a thread, a destructor or a child."""
+"""Lines of an uncaught error's message, indented ones not counted. When more lines follow a
+traceback, the worker may have survived it."""
 
 
 def find_uncaught(tail: str) -> ErrorRecord | None:
-    """Return the error with which the main thread has ended, if that is the last that it said.
+    """Return the error that ended the main thread, if the output ends with one.
 
-    What the interpreter then still does, such as to close connections, can take seconds, in which
-    the worker is as good as dead and may be signalled.
+    After such an error the interpreter may take seconds to exit, for example to close connections.
+    A signal during that time is not the cause of the exit.
     """
-    _, begin, rest = tail.rpartition(_TRACEBACK)
-    before = tail[: len(tail) - len(begin) - len(rest)]
-    lines = _RANK_PREFIX.sub("", rest).splitlines()
-    last = next((at for at, line in enumerate(lines) if line and not line[0].isspace()), None)
-    if not begin or last is None or len(lines) - last > MESSAGE_LINES_MAX:
+    lines = split_lines(tail)
+    errors = list(find_errors(lines))
+    if not errors or errors[-1].is_elsewhere or errors[-1].is_cut:
         return None
-    if _ELSEWHERE.search(before.rstrip().rpartition("\n")[2]):
+    error = errors[-1]
+    message = lines[error.end - 1 :]
+    if any(map(is_header, message)):
+        return None  # the stack of another error is still being printed
+    if sum(bool(line) and not line[0].isspace() for line in message) > MESSAGE_LINES_MAX:
         return None
-    stack = "\n".join((_TRACEBACK, *lines[1 : last + 1]))
-    return ErrorRecord("\n".join(lines[last:])[:MESSAGE_CHARS_MAX], stack, None)
+    stack = "\n".join((HEADER, *lines[error.begin + 1 : error.end]))
+    return ErrorRecord("\n".join(message).rstrip()[:MESSAGE_CHARS_MAX], stack, None)
 
 
 def read_error_file(path: Path, ended_s: float) -> ErrorRecord | None:
-    """Return what a worker wrote down with `@record`, in any of its accepted forms.
+    """Return the error that a worker recorded with `@record`, in any form that torch accepts.
 
     Args:
         path: the worker's TORCHELASTIC_ERROR_FILE.
         ended_s: Unix time when the worker's end was seen, in seconds.
 
-    Returns:
-        The record; None when there is none, or nothing that is whole: the worker's standard error
-        then says more.
+    Returns: The record; None when it is missing or incomplete, because standard error is more
+        useful then.
     """
     try:
         data, written_s = _read(path)
     except OSError:
         return None
-    # The record's own time stamp counts whole seconds: too coarse to be compared with a stop.
+    # The record's time stamp has whole seconds: too coarse to compare with a stop.
     age_ms = max(0, int((ended_s - written_s) * 1000))
     if len(data) > ERROR_FILE_BYTES_MAX:
         text = f"the error file is larger than {ERROR_FILE_BYTES_MAX} bytes"
@@ -75,7 +69,7 @@ def read_error_file(path: Path, ended_s: float) -> ErrorRecord | None:
 
 
 def read_json(path: Path) -> object | None:
-    """Return all that stands in an error file; None when that is no JSON, or too much."""
+    """Return the content of an error file; None when it is no JSON, or too large."""
     try:
         data, _ = _read(path)
     except OSError:
@@ -92,10 +86,10 @@ def _parse(data: bytes) -> object | None:
 
 
 def _read(path: Path) -> tuple[bytes, float]:
-    """Return the beginning of a file and the Unix time in seconds when it was last written.
+    """Return the beginning of a file, and the Unix time in seconds when it was last written.
 
     Raises:
-        OSError: there is no such file, or it is no regular one: a pipe would block the agent.
+        OSError: there is no such file, or it is no regular one; a pipe would block the agent.
     """
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with open(fd, "rb") as file:
@@ -125,17 +119,17 @@ def _to_record(content: object, age_ms: int) -> ErrorRecord | None:
 
 
 def _text(value: object) -> str:
-    """Return a value of JSON as text that the wire can carry: half a surrogate pair cannot be."""
+    """Return a JSON value as text for the wire, which cannot carry half a surrogate pair."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return text.encode(errors="replace").decode()
 
 
 def _to_seconds(value: object) -> int | None:
-    """Return a time stamp, which torch writes as the text of a number, as whole seconds."""
+    """Return a time stamp, which torch writes as a number in a string, as whole seconds."""
     if not isinstance(value, (str, int, float)):
         return None
     try:
         seconds = float(value)
     except (ValueError, OverflowError):
         return None
-    return int(seconds) if math.isfinite(seconds) and 0 < seconds <= TIME_S_MAX else None
+    return int(seconds) if math.isfinite(seconds) and 0 < seconds <= UNIX_MS_MAX // 1000 else None

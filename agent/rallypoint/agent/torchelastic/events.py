@@ -1,20 +1,22 @@
-"""The events that torchrun's agent records, in its words: one JSON object each.
+"""The events that torchrun's agent records, one JSON object each.
 
-Names and fields are those of torch 2.13's `Event`, down to the lists of one in `metadata` and to
-the agent's SUCCEEDED, which says that it took part to the end and not that the job succeeded. Two
-things are better: `timestamp` is a time, and a worker that ended with 0 before another failed is
-SUCCEEDED. ASSIGN_WORKER_RANKS is not recorded, since ranks come with the round.
+Names and fields are those of torch 2.13's `Event`, including the lists of one item in `metadata`,
+and the agent's SUCCEEDED, which means that it took part to the end, not that the job succeeded. Two
+things differ: `timestamp` is a time, and a worker that ended with 0 before another one failed is
+SUCCEEDED. ASSIGN_WORKER_RANKS is not recorded, because ranks come with the round.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
 
-from rallypoint.agent.core.model import Held, LocalExit, LocalWorker, RunOrder, Stage
-from rallypoint.agent.last_round import has_been_stopped, has_failed
-from rallypoint.agent.root_cause import to_torch_form
+from msgspec import Struct
+
+from rallypoint.agent.core.desired import RunOrder
+from rallypoint.agent.core.held_round import HeldRound, LocalExit, LocalWorker, Stage
+from rallypoint.agent.torchelastic.last_round import has_been_stopped, has_failed
+from rallypoint.agent.torchelastic.root_cause import to_torch_form
 
 AGENT = "AGENT"
 WORKER = "WORKER"
@@ -23,9 +25,8 @@ BACKEND = "rallypoint"
 Event = dict[str, object]
 
 
-@dataclass(frozen=True, slots=True)
-class About:
-    """What all events of one agent have in common."""
+class About(Struct, frozen=True):
+    """Fields that all events of one agent share."""
 
     run_id: str
     """The job's name."""
@@ -34,13 +35,12 @@ class About:
     entry_point: str
 
 
-@dataclass(frozen=True, slots=True)
-class Moment:
-    """When an event was."""
+class Moment(Struct, frozen=True):
+    """The time of an event."""
 
     unix_ms: int
     since_ms: int
-    """How long the agent had run."""
+    """Milliseconds since the agent started."""
 
 
 def build_event(
@@ -60,19 +60,19 @@ def build_event(
         about: the agent.
         moment: now.
         order: the round; None before the first.
-        worker: the worker that it is about; None: it is about the agent.
-        duration_ms: how long what it tells of took.
-        raw_error: an error as JSON, or in words.
+        worker: subject of the event; None: the agent.
+        duration_ms: how long the step took.
+        raw_error: an error, as JSON or as text.
     """
     more: Event = {
-        "group_world_size": order.group_world_size if order else None,
+        "group_world_size": order.header.group_world_size if order else None,
         "entry_point": about.entry_point,
     }
     if worker is not None and order is not None:
         more |= {
             "local_rank": [worker.local_rank],
-            "role_rank": [order.first_role_rank + worker.local_rank],
-            "role_world_size": [order.role_world_size],
+            "role_rank": [order.assignment.first_role_rank + worker.local_rank],
+            "role_world_size": [order.assignment.role_world_size],
             "exit_code": [None if worker.exit is None else _exit_number(worker.exit)],
             "worker_pid": [worker.pid or None],
         }
@@ -82,8 +82,10 @@ def build_event(
         "timestamp": moment.unix_ms,
         "metadata": {
             "run_id": about.run_id,
-            "global_rank": order.first_rank + worker.local_rank if worker and order else None,
-            "group_rank": order.group_rank if order else None,
+            "global_rank": order.assignment.first_rank + worker.local_rank
+            if worker and order
+            else None,
+            "group_rank": order.assignment.group_rank if order else None,
             "worker_id": str(worker.pid) if worker is not None else None,
             "role": about.role,
             "hostname": about.host_name,
@@ -92,21 +94,21 @@ def build_event(
             "rdzv_backend": BACKEND,
             "raw_error": raw_error,
             "metadata": json.dumps(more),
-            "agent_restarts": order.restart_count if order else 0,
+            "agent_restarts": order.header.restart_count if order else 0,
             "duration_ms": duration_ms,
         },
     }
 
 
 def worker_state(worker: LocalWorker) -> str:
-    """Return what became of a worker, in torch's word."""
+    """Return torch's state of an ended worker."""
     if has_failed(worker):
         return "FAILED"
     return "TERMINATED" if has_been_stopped(worker) else "SUCCEEDED"
 
 
 def raw_error(worker: LocalWorker) -> str | None:
-    """Return the error of a worker that failed as the JSON that torch would have; else None."""
+    """Return the error of a failed worker in torch's JSON; None if it did not fail."""
     exit = worker.exit
     if exit is None or not has_failed(worker):
         return None
@@ -120,21 +122,20 @@ def _exit_number(exit: LocalExit) -> int:
     return exit.exit_code if exit.exit_code is not None else -(exit.signal or 0)
 
 
-@dataclass(slots=True)
-class EventLog:
-    """Watches the round that an agent holds, and records what torch's agent would."""
+class EventLog(Struct):
+    """Records the events of an agent, from the changes of the round that it holds."""
 
     about: About
     record: Callable[[Event], None]
     moment: Callable[[], Moment]
-    _held: Held | None = None
-    """The last that was held."""
+    _held: HeldRound | None = None
+    """The last held round, in its last state."""
     _is_seeking: bool = True
     _sought_ms: int = 0
-    """Since when a round has been waited for, in ms of the agent's life."""
+    """Start of the wait for a round, in ms since the agent started."""
 
-    def saw(self, held: Held | None) -> None:
-        """Note what is held now."""
+    def saw(self, held: HeldRound | None) -> None:
+        """Record the changes since the last call, given the round that the agent holds now."""
         if held is None:
             if not self._is_seeking:
                 self._is_seeking, self._sought_ms = True, self.moment().since_ms
@@ -143,23 +144,23 @@ class EventLog:
         if self._is_seeking:
             self._is_seeking = False
             took_ms = self.moment().since_ms - self._sought_ms
-            self._say("RENDEZVOUS", duration_ms=took_ms)
+            self._record("RENDEZVOUS", duration_ms=took_ms)
         if held.stage is Stage.RUNNING and before is not None and before.stage is Stage.STARTING:
             for worker in held.workers:
-                self._say("START", worker=worker)
+                self._record("START", worker=worker)
 
     def ended(self, *, is_orderly: bool, text: str) -> None:
-        """Note that the agent ends.
+        """Record the end of the agent.
 
         Args:
-            is_orderly: it took part until the end of the job, however that was.
-            text: why it ends otherwise.
+            is_orderly: it took part until the end of the job, whatever its outcome.
+            text: why it ends, if not.
         """
         for worker in self._held.workers if self._held is not None else ():
-            self._say(worker_state(worker), worker=worker, error=raw_error(worker))
-        self._say("SUCCEEDED" if is_orderly else "FAILED", error=None if is_orderly else text)
+            self._record(worker_state(worker), worker=worker, error=raw_error(worker))
+        self._record("SUCCEEDED" if is_orderly else "FAILED", error=None if is_orderly else text)
 
-    def _say(
+    def _record(
         self,
         state: str,
         *,

@@ -1,7 +1,7 @@
-"""A plug-in of torch's group `torchrun.logs_specs`, in a process of its own.
+"""A plug-in of torch's group `torchrun.logs_specs`, in a separate process.
 
-Its class derives from one of torch's, which the agent does not import; and what a stranger's code
-does, or for how long, must not hold up heartbeats.
+Its class derives from one of torch's, and the agent does not import torch. A plug-in may also
+block, which must not delay heartbeats.
 """
 
 from __future__ import annotations
@@ -10,71 +10,69 @@ import asyncio
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from rallypoint.agent.foreign import LOGS_SPECS
+from msgspec import Struct
+
+from rallypoint.agent.in_worker import LOGS_SPECS
 from rallypoint.agent.output.destinations import Destinations
-from rallypoint.wire.log import get_logger
+from rallypoint.base.log import get_logger
 
 log = get_logger()
 
 GROUP = "torchrun.logs_specs"
 OURS = "default"
-"""torch's own, whose work the agent does itself."""
+"""torch's own plug-in, which the agent implements itself."""
 MADE_S_MAX = 60.0
-"""Importing torch from a cold network disk takes this long at worst."""
+"""The longest import of torch, from a cold network disk."""
 ANSWER_S_MAX = 10.0
 END_S_MAX = 2.0
-"""How long a plug-in may take to end after its standard input has."""
+"""How long a plug-in may take to end after its standard input was closed."""
 ANSWER_BYTES_MAX = 16 * 1024 * 1024
-"""Paths and changed variables of 4,096 workers."""
+"""Room for the paths and changed variables of 4,096 workers."""
 
 Envs = Mapping[int, Mapping[str, str]]
 """Variables of each worker, by local rank."""
 
 
-@dataclass(frozen=True, slots=True)
-class PluginSpec:
-    """Which plug-in, and what it is made with."""
+class PluginSpec(Struct, frozen=True):
+    """The name of a plug-in, and its arguments."""
 
     name: str
     python: str
     """The workers' interpreter."""
     log_dir: str | None
-    """As the operator gave it."""
+    """As given on the command line."""
     redirects: int | dict[int, int]
-    """Number of the streams, 0 to 3, of all workers or by local rank."""
+    """Number of the streams, 0 to 3, for all workers or by local rank."""
     tee: int | dict[int, int]
     local_ranks: tuple[int, ...] | None
-    """Whose output is shown; None: of all."""
+    """Workers whose output the console shows; None: all."""
 
 
-@dataclass(frozen=True, slots=True)
-class PluginAnswer:
-    """What a plug-in said of a round."""
+class PluginAnswer(Struct, frozen=True):
+    """A plug-in's answer for a round."""
 
     destinations: Destinations
     environments: dict[int, dict[str, str]]
-    """Variables that it has set or changed, by local rank."""
+    """Variables that the plug-in has set or changed, by local rank."""
 
 
 class LogsPluginError(Exception):
-    """The plug-in cannot say where output goes; the text is one line that names it."""
+    """The plug-in does not assign destinations; the text is one line that names the plug-in."""
 
 
 def list_logs_specs() -> Sequence[str]:
-    """Return the names that are installed in this interpreter, sorted; none is imported."""
-    from importlib import metadata  # takes a while, and few command lines need it
+    """Return the names of plug-ins that are installed for this interpreter, sorted."""
+    from importlib import metadata  # slow to import, and few command lines need it
 
     return sorted({OURS, *(point.name for point in metadata.entry_points(group=GROUP))})
 
 
-@dataclass(slots=True)
-class LogsPlugin:
-    """The process that hosts the plug-in; begun once, asked once per round.
+class LogsPlugin(Struct):
+    """The process that hosts the plug-in. It starts once, and answers one question per round.
 
-    Only one question may be open; one that is cancelled is not, and its answer is passed over.
+    Only one question may be open. A cancelled question is closed; its answer is skipped.
     """
 
     spec: PluginSpec
@@ -82,14 +80,14 @@ class LogsPlugin:
     _process: asyncio.subprocess.Process | None = None
     _is_made: bool = False
     _failed: str = ""
-    """How it failed to be made."""
+    """Why the plug-in could not be made."""
     _is_silent: bool = True
-    """It has not answered the last question, or is not made yet."""
+    """The plug-in has not answered the last question, or is not made yet."""
     _asked: int = 0
     """Number of the last question."""
 
     async def begin(self) -> None:
-        """Start the process; the plug-in is made while the agent goes on."""
+        """Start the process. The agent does not wait until the plug-in is made."""
         spec = self.spec
         options = {
             "log_dir": spec.log_dir,
@@ -105,36 +103,36 @@ class LogsPlugin:
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 limit=ANSWER_BYTES_MAX,
-                process_group=0,  # Ctrl-C is not for it: rounds that are on may end with it
+                process_group=0,  # Ctrl-C must not end it: the end of a round may need it
             )
-        except OSError as error:  # told when it is asked
+        except OSError as error:  # `ask` reports it too
             log.warning("logs_plugin_not_started", python=spec.python, error=str(error))
 
     async def ask(self, envs: Envs) -> PluginAnswer:
-        """Return where the output of a round's workers goes.
+        """Ask for the destinations of the output of a round's workers.
 
         Args:
-            envs: for local ranks 0 to n-1, without what workers have from the agent.
+            envs: for local ranks 0 to n-1, without inherited variables.
 
         Raises:
-            LogsPluginError: it failed, does not answer in time, or says nothing about a worker.
+            LogsPluginError: it failed, did not answer in time, or left out a worker.
         """
         await self._await_made()
         self._asked += 1
         question = {"number": self._asked, "envs": envs}
         answer = await self._read(self._asked, ANSWER_S_MAX, json.dumps(question))
         try:
-            found = _parse(answer)
+            parsed = _parse(answer)
         except (KeyError, TypeError, ValueError) as error:
-            raise self._error(f"answered with what is no LogsDest: {error!r}") from error
-        told = found.destinations.stdouts.keys() & found.destinations.stderrs.keys()
-        silent = [rank for rank in envs if rank not in told]
-        if silent:
-            raise self._error(f"says nothing about the output of worker {silent[0]}")
-        return found
+            raise self._error(f"did not return a LogsDest: {error!r}") from error
+        assigned = parsed.destinations.stdouts.keys() & parsed.destinations.stderrs.keys()
+        missing = [rank for rank in envs if rank not in assigned]
+        if missing:
+            raise self._error(f"did not assign the output of worker {missing[0]}")
+        return parsed
 
     async def _await_made(self) -> None:
-        """Wait until there is an object to ask; how that failed is told each time."""
+        """Wait until the plug-in is made; raise the same error each time if that failed."""
         if self._failed:
             raise LogsPluginError(self._failed)
         if not self._is_made:
@@ -146,10 +144,10 @@ class LogsPlugin:
             self._is_made = True
 
     async def _read(self, number: int, limit_s: float, question: str = "") -> dict[str, Any]:
-        """Put a question, if there is one, and return the answer with its number."""
+        """Send a question, if there is one, and return the answer with its number."""
         process = self._process
         if process is None:
-            raise self._error(f"cannot be hosted by {self.spec.python}")
+            raise self._error(f"could not be started with {self.spec.python}")
         assert process.stdin is not None and process.stdout is not None
         self._is_silent = True
         try:
@@ -167,8 +165,8 @@ class LogsPlugin:
             raise self._error(f"did not answer in {limit_s:g} s") from None
         except OSError:
             raise self._error("has ended") from None
-        except ValueError as error:  # a line beyond the limit, or no JSON
-            raise self._error(f"gave no answer: {error}") from error
+        except ValueError as error:  # a line over the limit, or no JSON
+            raise self._error(f"gave an invalid answer: {error}") from error
         self._is_silent = False
         if "error" in answer:
             raise self._error(f"failed: {answer['error']}")
@@ -178,7 +176,7 @@ class LogsPlugin:
         return LogsPluginError(f"the plug-in --logs-specs={self.spec.name} {what}")
 
     async def close(self) -> None:
-        """Let the plug-in end; kill it if it does not, at once if it was asked and is silent."""
+        """Let the plug-in end; kill it if it does not, at once if a question is open."""
         process = self._process
         if process is None:
             return

@@ -1,10 +1,10 @@
-"""Tells the scheduler of this agent why the job failed: in the file that it named for that.
+"""Writes the root cause of a failed job to the error file that the scheduler has named.
 
-A scheduler such as TorchX sets TORCHELASTIC_ERROR_FILE for the launcher as the launcher does for
-its workers, and reads it when the launcher has failed. Every agent of a job writes the same root
-cause there, whichever node it was on.
+A scheduler such as TorchX sets TORCHELASTIC_ERROR_FILE for the launcher, as the launcher does for
+its workers, and reads the file when the launcher has failed. Every agent of a job writes the same
+root cause.
 
-Source: the form of torch 2.13's `ErrorHandler`, so that what reads torchrun's file reads ours.
+Source: the form of torch 2.13's `ErrorHandler`, so that readers of torchrun's file can read ours.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from rallypoint.agent.last_round import LastRound
-from rallypoint.agent.records import read_json
+from rallypoint.agent.torchelastic.error_files import read_json
+from rallypoint.agent.torchelastic.last_round import LastRound
+from rallypoint.base.log import get_logger
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import node_pb2, verdict_pb2
-from rallypoint.wire.log import get_logger
 
 log = get_logger()
 
@@ -28,30 +28,30 @@ ERROR_FILE_ENV = "TORCHELASTIC_ERROR_FILE"
 def to_torch_form(
     message: str, traceback: str, time_s: float, error_code: int | None = None
 ) -> dict[str, object]:
-    """Return an error as torch writes it down.
+    """Return an error in the form of torch's error file.
 
     Args:
-        message: the error in a line or a few.
-        traceback: its stack; without one readers are given the message in its place.
+        message: the error, one line or a few.
+        traceback: its stack; if empty, the message takes its place.
         time_s: Unix time.
-        error_code: the exit code, or minus the signal; None leaves it away, as workers do.
+        error_code: the exit code, or minus the signal; None leaves it out, as workers do.
     """
     extra = {"py_callstack": traceback or message, "timestamp": str(int(time_s))}
-    said: dict[str, object] = {"message": message, "extraInfo": extra}
+    content: dict[str, object] = {"message": message, "extraInfo": extra}
     if error_code is not None:
-        said["errorCode"] = error_code
-    return {"message": said}
+        content["errorCode"] = error_code
+    return {"message": content}
 
 
 def compose_root_cause(
     finished: agent_pb2.Finished, here: object | None, now_s: float
 ) -> dict[str, object]:
-    """Return what failed first in a run, in torch's form, and where it was in ours.
+    """Return the first failure of a run in torch's form, with its location in a field of ours.
 
     Args:
-        finished: the end of a run that has not succeeded.
-        here: the error file of the worker that failed first, if it was on this node; None if not.
-        now_s: Unix time, for a cause that has none.
+        finished: the end of a run that did not succeed.
+        here: content of the first failed worker's error file, if it is on this node; else None.
+        now_s: Unix time, for a failure without a time.
     """
     verdict = finished.verdict
     place: dict[str, object] = {"node": verdict.node_name, "round": verdict.round}
@@ -72,22 +72,22 @@ def compose_root_cause(
 
 
 def _completed(written: Mapping[str, object], ours: dict[str, object]) -> dict[str, object]:
-    """Return what a worker wrote, with its exit code, which it could not know, and what lacks.
+    """Return a worker's record with its exit code and with missing fields added.
 
-    Readers as strict as torch fail without a time that is a whole number.
+    torch's reader requires a time, as a whole number.
     """
-    message, said = written["message"], ours["message"]
-    assert isinstance(said, dict)
+    message, added = written["message"], ours["message"]
+    assert isinstance(added, dict)
     if not isinstance(message, Mapping):
-        return {**written, "timestamp": int(said["extraInfo"]["timestamp"])}
+        return {**written, "timestamp": int(added["extraInfo"]["timestamp"])}
     extra = message.get("extraInfo")
     extra = dict(extra) if isinstance(extra, Mapping) else {}
-    extra["timestamp"] = said["extraInfo"]["timestamp"]
+    extra["timestamp"] = added["extraInfo"]["timestamp"]
     if not isinstance(extra.get("py_callstack"), str):
-        extra["py_callstack"] = said["extraInfo"]["py_callstack"]
+        extra["py_callstack"] = added["extraInfo"]["py_callstack"]
     return {
         **written,
-        "message": {**message, "extraInfo": extra, "errorCode": said["errorCode"]},
+        "message": {**message, "extraInfo": extra, "errorCode": added["errorCode"]},
     }
 
 
@@ -95,7 +95,7 @@ def _of_worker(verdict: verdict_pb2.Verdict, now_s: float) -> dict[str, object]:
     exit = verdict.culprit.exit
     text = exit.error.message if exit.HasField("error") else verdict.text
     stack = exit.error.traceback if exit.HasField("error") else exit.stderr_tail
-    time_s = exit.time.seconds if exit.HasField("time") else now_s
+    time_s = exit.failed_at.seconds if exit.HasField("failed_at") else now_s
     return to_torch_form(text, stack, time_s, exit_number(exit))
 
 
@@ -105,7 +105,7 @@ def exit_number(exit: node_pb2.WorkerExit) -> int:
 
 
 def find_error_file(finished: agent_pb2.Finished, last: LastRound) -> str:
-    """Return where the worker that failed first wrote its error down; "" if not on this node."""
+    """Return the error file of the first failed worker; "" if it is not on this node."""
     culprit = finished.verdict.culprit
     if (culprit.node_name, finished.verdict.round) != (last.node_name, last.number):
         return ""
@@ -116,25 +116,25 @@ def find_error_file(finished: agent_pb2.Finished, last: LastRound) -> str:
 
 
 def report_finished(path: str, finished: agent_pb2.Finished, last: LastRound, now_s: float) -> None:
-    """Write the root cause of a run that has not succeeded to the file at `path`."""
+    """Write the root cause of a run that did not succeed to the file at `path`."""
     error_file = find_error_file(finished, last)
     here = read_json(Path(error_file)) if error_file else None
     try:
         text = json.dumps(compose_root_cause(finished, here, now_s))
-    except RecursionError:  # what could be read can be too deep to be written again
+    except RecursionError:  # JSON that can be read may be too deep to write
         text = json.dumps(compose_root_cause(finished, None, now_s))
     _write(path, text)
 
 
 def report_exit(path: str, text: str, exit_code: int, now_s: float) -> None:
-    """Write why this agent ends although its run may go on without it."""
+    """Write why this agent ends; its run may continue without it."""
     _write(path, json.dumps(to_torch_form(f"node-agent: {text}", "", now_s, exit_code)))
 
 
 def _write(path: str, text: str) -> None:
-    """Write what can be written; who named a path that cannot be has to do without."""
+    """Write the file; a failure is only logged."""
     try:
-        # A pipe that nobody reads must not hold the agent up.
+        # A pipe without a reader must not block the agent.
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NONBLOCK | os.O_CLOEXEC
         with open(os.open(path, flags, 0o644), "w") as file:
             file.write(text)

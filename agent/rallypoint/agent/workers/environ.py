@@ -1,26 +1,22 @@
-"""What each worker is started with: environment and command, as torchrun gives them.
+"""The environment and the command of a worker, the same as torchrun's.
 
-The variables are those of torch 2.13's `LocalElasticAgent`. Ours come on top with the prefix
+The variables are those of torch 2.13's `LocalElasticAgent`. Ours are added with the prefix
 `RALLYPOINT_`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 
-from rallypoint.agent.core.model import RunOrder
-from rallypoint.agent.foreign import RUN_PATH
+from msgspec import Struct
 
-SIGNALS_ENV = "TORCHELASTIC_SIGNALS_TO_HANDLE"
-"""Names of the signals that the agent handles, SIGTERM and so on, separated by commas."""
-SERVER_ENV = "TORCH_WORKER_SERVER_SOCKET"
-TIMERS_ENV = "TORCHELASTIC_TIMER_FILE"
+from rallypoint.agent.core.desired import RunOrder
+from rallypoint.agent.in_worker import RUN_PATH
+from rallypoint.agent.torchelastic.variables import SERVER_ENV
 
 
-@dataclass(frozen=True, slots=True)
-class Launch:
-    """What the operator asked to run."""
+class Launch(Struct, frozen=True):
+    """The program of the workers, and how to run it."""
 
     script: str
     """A path, a module name, or a program."""
@@ -30,34 +26,31 @@ class Launch:
     no_python: bool = False
     """Run the program itself."""
     run_path: bool = False
-    """Run the script by runpy, and write down the exception that ends it."""
+    """Run the script by runpy, and record the exception that ends it."""
     virtual_local_rank: bool = False
-    """Every worker sees one GPU, and is told that its local rank is 0."""
+    """Every worker sees one GPU and gets LOCAL_RANK=0."""
     cpus: tuple[tuple[int, ...], ...] = ()
-    """What the worker of each local rank is bound to; empty: workers are not bound."""
+    """CPUs of the worker with each local rank; empty: workers are not bound."""
 
     def cpus_of(self, local_rank: int) -> tuple[int, ...]:
-        """Return the CPUs that this worker is bound to; none: those of the agent."""
+        """Return the CPUs that this worker is bound to; none: it is not bound."""
         return self.cpus[local_rank] if self.cpus else ()
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerFiles:
-    """Paths that a worker is told."""
+class WorkerFiles(Struct, frozen=True):
+    """Paths in the environment of a worker."""
 
     error: str
-    """Where it may write how it failed; empty: nowhere."""
+    """Its error file; empty: none."""
     notices: str
-    """Where it finds what is about to happen to its round."""
+    """The notice file of its round."""
     server: str
-    """Where `torch.distributed.elastic.control_plane.worker_main` is to listen: a Unix socket of
-    its own; empty: nowhere."""
-    timers: str
-    """Where it sets timers; empty: nobody would heed them."""
+    """The Unix socket on which `torch.distributed.elastic.control_plane.worker_main` listens;
+    empty: none."""
 
 
 def worker_command(launch: Launch, *, python: str, local_rank: int) -> tuple[str, ...]:
-    """Return the command line of one worker; `${local_rank}` in arguments is filled in."""
+    """Return the command line of one worker, with `${local_rank}` in its arguments replaced."""
     args = tuple(arg.replace("${local_rank}", str(local_rank)) for arg in launch.args)
     if launch.no_python:
         return (launch.script, *args)
@@ -66,7 +59,7 @@ def worker_command(launch: Launch, *, python: str, local_rank: int) -> tuple[str
 
 
 def visible_device(environment: Mapping[str, str], local_rank: int) -> str:
-    """Return the CUDA_VISIBLE_DEVICES of a worker that sees one GPU, mapped through the agent's.
+    """Return CUDA_VISIBLE_DEVICES for a worker that sees one GPU, out of the agent's list.
 
     Raises:
         IndexError: the agent's list is shorter.
@@ -83,55 +76,53 @@ def worker_environment(
     job_id: str,
     files: WorkerFiles,
     virtual_local_rank: bool = False,
-    ours: Sequence[tuple[str, str]],
+    ours: Iterable[tuple[str, str]],
 ) -> dict[str, str]:
     """Return the whole environment of one worker.
 
     Args:
-        parent: the agent's own environment, with what is the same for all its workers.
+        parent: the environment that all workers inherit.
         order: the round and the node's place in it.
         local_rank: the worker's number on the node, 0 to local_world_size - 1.
         job_id: name of the job, as TORCHELASTIC_RUN_ID.
-        files: what it is told where to find.
-        virtual_local_rank: let it see only its GPU, as number 0.
+        files: paths that its variables name.
+        virtual_local_rank: let it see only its GPU, as device 0.
         ours: further variables, such as RALLYPOINT_NODE.
     """
-    found = dict(parent)
-    found.update(
-        RANK=str(order.first_rank + local_rank),
+    environment = dict(parent)
+    environment.update(
+        RANK=str(order.assignment.first_rank + local_rank),
         LOCAL_RANK=str(local_rank),
-        GROUP_RANK=str(order.group_rank),
-        ROLE_RANK=str(order.first_role_rank + local_rank),
-        ROLE_NAME=order.role,
-        LOCAL_WORLD_SIZE=str(order.local_world_size),
-        WORLD_SIZE=str(order.world_size),
-        GROUP_WORLD_SIZE=str(order.group_world_size),
-        ROLE_WORLD_SIZE=str(order.role_world_size),
-        MASTER_ADDR=order.master_addr,
-        MASTER_PORT=str(order.master_port),
-        TORCHELASTIC_RESTART_COUNT=str(order.restart_count),
+        GROUP_RANK=str(order.assignment.group_rank),
+        ROLE_RANK=str(order.assignment.first_role_rank + local_rank),
+        ROLE_NAME=order.assignment.role,
+        LOCAL_WORLD_SIZE=str(order.assignment.local_world_size),
+        WORLD_SIZE=str(order.header.world_size),
+        GROUP_WORLD_SIZE=str(order.header.group_world_size),
+        ROLE_WORLD_SIZE=str(order.assignment.role_world_size),
+        MASTER_ADDR=order.header.master_addr,
+        MASTER_PORT=str(order.header.master_port),
+        TORCHELASTIC_RESTART_COUNT=str(order.header.restart_count),
         TORCHELASTIC_MAX_RESTARTS=str(order.max_restarts),
         TORCHELASTIC_RUN_ID=job_id,
-        # Rank 0's worker hosts the store, on the port that its agent has reserved: a fresh store
-        # for every round.
+        # The worker with rank 0 hosts the store, a new one for every round, on the port that its
+        # agent has reserved.
         TORCHELASTIC_USE_AGENT_STORE="False",
         TORCHELASTIC_ERROR_FILE=files.error,
     )
-    found.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
-    if order.local_world_size > 1:
-        found.setdefault("OMP_NUM_THREADS", "1")
+    environment.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
+    if order.assignment.local_world_size > 1:
+        environment.setdefault("OMP_NUM_THREADS", "1")
     if virtual_local_rank:
-        found["LOCAL_RANK"] = "0"
-        found["CUDA_VISIBLE_DEVICES"] = visible_device(parent, local_rank)
-    found.update(ours)
-    found["RALLYPOINT_LOCAL_RANK"] = str(local_rank)
-    found["RALLYPOINT_ROUND"] = str(order.number)
-    found["RALLYPOINT_NOTICE_FILE"] = files.notices
-    found["RALLYPOINT_RUN"] = str(order.run)
-    # One that we have inherited would be the same for all workers, and only one can listen there.
-    found.pop(SERVER_ENV, None)
+        environment["LOCAL_RANK"] = "0"
+        environment["CUDA_VISIBLE_DEVICES"] = visible_device(parent, local_rank)
+    environment.update(ours)
+    environment["RALLYPOINT_LOCAL_RANK"] = str(local_rank)
+    environment["RALLYPOINT_ROUND"] = str(order.number)
+    environment["RALLYPOINT_NOTICE_FILE"] = files.notices
+    environment["RALLYPOINT_RUN"] = str(order.header.run)
+    # An inherited socket would be the same for all workers, but only one could listen on it.
+    environment.pop(SERVER_ENV, None)
     if files.server:
-        found[SERVER_ENV] = files.server
-    if files.timers:
-        found[TIMERS_ENV] = files.timers
-    return found
+        environment[SERVER_ENV] = files.server
+    return environment

@@ -1,7 +1,7 @@
-"""What is about to happen to a round, where its workers find it: a file that exists meanwhile.
+"""The notice file of a round: its announced events. It exists while there is a notice.
 
-A script need only look whether the file that RALLYPOINT_NOTICE_FILE names exists, which costs a
-microsecond a step. It is replaced as a whole, so a reader never sees half of it.
+A script checks whether the file that RALLYPOINT_NOTICE_FILE names exists, which takes a microsecond
+a step. The file is replaced atomically, so a reader never sees half of it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from rallypoint.agent.core.model import Notice
+from rallypoint.agent.core.desired import Notice
 
 NAME = "notices.json"
 
@@ -22,11 +22,11 @@ def notice_file(folder: Path, number: int) -> Path:
 
 
 def write_notices(path: Path, notices: Sequence[Notice], node_name: str) -> None:
-    """Make `path` hold these notices, soonest first; without any there is no file.
+    """Write these notices to `path`, soonest first; without any, remove the file.
 
     Each is an object with `kind` ("growth" or "drain"), `node` (the one that leaves), `here`
-    (whether that is this node), `reason`, and `deadline`: the latest instant, in seconds of
-    CLOCK_MONOTONIC, which all processes of a machine share (Python: `time.monotonic()`).
+    (whether that is this node), `reason`, and `deadline`: when it happens at the latest, in seconds
+    of CLOCK_MONOTONIC, which all processes of a machine share (Python: `time.monotonic()`).
     """
     if not notices:
         path.unlink(missing_ok=True)

@@ -1,10 +1,11 @@
-"""Whether the kernel killed a process for want of memory: only where the kernel itself says so.
+"""Finds out whether the kernel's OOM killer killed a worker. Only the kernel's reports count.
 
-It says so in two places. Its log names the process, in numbers of the first PID namespace, so it
-is asked only by an agent that lives there and may read it; then its answer is final. Elsewhere, as
-in most containers, the memory cgroup counts such kills without naming anybody. The count is read
-when a worker starts and when one dies by a SIGKILL that was not ours, and each kill explains one
-such death. A kill of a child of a worker is told from that of the worker in the log only.
+There are two sources. The kernel's log names the killed process, with pids of the first PID
+namespace; for an agent in that namespace that may read the log, the log is the final answer.
+Elsewhere, as in most containers, the memory cgroup counts kills without a pid. Its count is read
+when a worker starts, and again when a worker dies by a SIGKILL that was not ours; each kill
+explains one such death. Only the log distinguishes the kill of a worker from the kill of one of its
+children.
 
 Source: Documentation/ABI/testing/dev-kmsg, admin-guide/cgroup-v2.rst, cgroup-v1/memory.rst of the
 Linux kernel.
@@ -15,41 +16,48 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+import signal
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple, Self
 
-FIRST_PID_NAMESPACE = "pid:[4026531836]"
-"""PROC_PID_INIT_INO: the namespace in whose numbers the kernel's log speaks."""
-RECORD_BYTES = 8_192
-"""No record of the log is longer."""
-RECORDS_MAX = 20_000
-"""Read in one go; a log that fills faster than this says nothing useful."""
-KILLED_MAX = 1_024
-"""Pids that are remembered; of older ones nobody asks any more."""
+from msgspec import Struct, field
+from msgspec.structs import replace
 
-_KILLED = re.compile(r"(?:(?:Memory cgroup o|O)ut of memory.*: )?Killed process (\d+) \(")
-_COUNT = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
+from rallypoint.agent.workers.observer import WorkerEnd
+
+FIRST_PID_NAMESPACE = "pid:[4026531836]"
+"""PROC_PID_INIT_INO: the namespace of the pids in the kernel's log."""
+RECORD_BYTES = 8_192
+"""The longest record of the log."""
+RECORDS_MAX = 20_000
+"""Records that are read at once; a log that fills faster is useless."""
+KILLED_MAX = 1_024
+"""Pids that are kept; older ones are no longer needed."""
+
+# Text, not a compiled pattern: `re` compiles it when it is first used, not at import.
+_KILLED = r"(?:(?:Memory cgroup o|O)ut of memory.*: )?Killed process (\d+) \("
+_COUNT = r"^oom_kill (\d+)$"
 _FILES = {
     "cgroup2": ("memory.events.local", "memory.events"),
     "cgroup": ("memory.oom_control",),
 }
-"""Where a cgroup counts, by the type of its file system; of version 2 the processes in it alone."""
+"""Files with the count, by the type of the file system. In version 2 the first one counts the
+processes of the cgroup itself, without those of its descendants."""
 
 
 class Mount(NamedTuple):
-    """A mounted hierarchy of cgroups that may count."""
+    """A mounted hierarchy of cgroups that may count kills."""
 
     kind: str
     """"cgroup2", or "cgroup" for version 1's of the memory controller."""
     root: str
-    """The cgroup that is seen at `point`."""
+    """The cgroup that is visible at `point`."""
     point: str
 
 
 def parse_killed_pid(record: str) -> int | None:
-    """Return the process that a record of the kernel's log says was killed, or None.
+    """Return the pid of the killed process that a record of the kernel's log names, or None.
 
     Args:
         record: "priority,sequence,microseconds,flags;text", perhaps with further lines.
@@ -57,13 +65,13 @@ def parse_killed_pid(record: str) -> int | None:
     head, _, text = record.partition(";")
     priority = head.partition(",")[0]
     if not priority.isdecimal() or int(priority) >> 3 != 0:
-        return None  # another facility than the kernel's: a program wrote it
-    found = _KILLED.match(text)
-    return int(found[1]) if found else None
+        return None  # not the kernel's facility: a program wrote it
+    match = re.match(_KILLED, text)
+    return int(match[1]) if match else None
 
 
 def parse_mounts(mountinfo: str) -> list[Mount]:
-    """Return the hierarchies that /proc/self/mountinfo tells of and that may count kills."""
+    """Return the hierarchies in /proc/self/mountinfo that may count kills."""
     mounts: list[Mount] = []
     for line in mountinfo.splitlines():
         left, _, right = line.partition(" - ")
@@ -77,7 +85,7 @@ def parse_mounts(mountinfo: str) -> list[Mount]:
 
 
 def parse_cgroups(text: str) -> dict[str, str]:
-    """Return the cgroup of a process by the kind of its hierarchy, from its /proc/PID/cgroup."""
+    """Return the cgroups in a /proc/PID/cgroup, by the kind of their hierarchy."""
     cgroups: dict[str, str] = {}
     for line in text.splitlines():
         number, _, rest = line.partition(":")
@@ -90,13 +98,13 @@ def parse_cgroups(text: str) -> dict[str, str]:
 
 
 def parse_count(text: str) -> int | None:
-    """Return how many processes a cgroup's file says were killed, or None if it does not count."""
-    found = _COUNT.search(text)
-    return int(found[1]) if found else None
+    """Return the count of killed processes in a cgroup's file, or None if it has none."""
+    match = re.search(_COUNT, text, flags=re.MULTILINE)
+    return int(match[1]) if match else None
 
 
 def find_counters(mounts: Iterable[Mount], cgroups: dict[str, str]) -> list[Path]:
-    """Return the files in which a process's kills may be counted, the best one first."""
+    """Return the files that may count the kills of a process, the best one first."""
     paths: list[Path] = []
     for mount in mounts:
         path = cgroups.get(mount.kind, "")
@@ -109,18 +117,18 @@ def find_counters(mounts: Iterable[Mount], cgroups: dict[str, str]) -> list[Path
 
 
 class KernelLog:
-    """The pids that the kernel's log names from now on."""
+    """The pids of killed processes in the kernel's log, from now on."""
 
     def __init__(self, fd: int) -> None:
-        """Take a descriptor of /dev/kmsg that does not block and stands at the end."""
+        """Take a non-blocking descriptor of /dev/kmsg, positioned at the end."""
         self._fd = fd
         self._killed: dict[int, None] = {}
         self.is_complete = True
-        """False once records were overwritten before they were read."""
+        """False once records were lost: overwritten before they were read."""
 
     @classmethod
     def open(cls) -> Self | None:
-        """Return the log, or None where it may not be read or speaks of other pids than we do."""
+        """Return the log, or None if it cannot be read or its pids are not ours."""
         try:
             if os.readlink("/proc/self/ns/pid") != FIRST_PID_NAMESPACE:
                 return None
@@ -134,13 +142,13 @@ class KernelLog:
             return None
         return cls(fd)
 
-    def take(self, pid: int) -> bool:
-        """Return whether the log names the process, and forget that it does."""
+    def pop(self, pid: int) -> bool:
+        """Return whether the log names the process as killed, and forget it."""
         self._read()
         return self._killed.pop(pid, False) is None
 
     def close(self) -> None:
-        """Give the descriptor back."""
+        """Close the descriptor."""
         os.close(self._fd)
 
     def _read(self) -> None:
@@ -152,7 +160,7 @@ class KernelLog:
             except OSError as error:
                 self.is_complete = False
                 if error.errno == errno.EPIPE:
-                    continue  # the oldest were overwritten: go on with what there is
+                    continue  # the oldest were overwritten: continue with the rest
                 return
             pid = parse_killed_pid(record.decode(errors="replace"))
             if pid is not None:
@@ -162,27 +170,46 @@ class KernelLog:
         self.is_complete = False
 
 
-@dataclass(slots=True)
-class OomWatch:
-    """Tells of each worker whether the kernel killed it for want of memory."""
+class OomQuestion(Struct, frozen=True):
+    """Whether the kernel killed one worker, to be asked once its signal is known."""
 
-    log: KernelLog | None
+    watch: OomWatch
+    pid: int
+
+    def explain(self, end: WorkerEnd) -> WorkerEnd:
+        """Return the end with the kernel's answer."""
+        is_suspect = end.signal == signal.SIGKILL and not end.is_kill_ours
+        return replace(end, oom_killed=self.watch.was_killed(self.pid, is_suspect=is_suspect))
+
+
+class OomWatch(Struct):
+    """Finds out for each worker whether the kernel killed it because memory ran out."""
+
+    log: KernelLog | None = None
     proc: Path = Path("/proc")
     _mounts: list[Mount] = field(default_factory=list)
     _counters: dict[int, Path] = field(default_factory=dict)
-    """Of workers that live, by pid."""
+    """Counters of live workers, by pid."""
     _explained: dict[Path, int] = field(default_factory=dict)
-    """Kills that a counter had counted before, or that have explained a death."""
+    """Kills of a counter that happened before its first worker, or that have explained a death."""
 
-    @classmethod
-    def begin(cls) -> Self:
-        """Return a watch over this machine, with whatever of it may be read."""
-        return cls(KernelLog.open())
+    def begin(self) -> None:
+        """Open the kernel's log, if it can be read."""
+        if self.log is None:
+            self.log = KernelLog.open()
 
-    def started(self, pid: int) -> None:
-        """Note where a worker's death would be counted. Never raises."""
+    def variables(self) -> Mapping[str, str]:
+        """Return nothing: workers need no variable for this."""
+        return {}
+
+    def started(self, pid: int, local_rank: int) -> None:
+        """Remember which file counts the kills of a worker.
+
+        Raises:
+            UnicodeDecodeError: a mount point or a cgroup has a name that is not UTF-8.
+        """
         if self.log is not None:
-            self.log.take(pid)  # the number may have been another process's before
+            self.log.pop(pid)  # an earlier process may have had the same pid
         try:
             if not self._mounts:
                 self._mounts = parse_mounts((self.proc / "self/mountinfo").read_text())
@@ -197,8 +224,12 @@ class OomWatch:
                 self._counters[pid] = path
                 return
 
-    def ended(self, pid: int, *, is_suspect: bool) -> bool:
-        """Return whether the kernel says that it killed the worker. Never raises.
+    def ended(self, pid: int) -> OomQuestion:
+        """Return the question whether the kernel killed the worker."""
+        return OomQuestion(self, pid)
+
+    def was_killed(self, pid: int, *, is_suspect: bool) -> bool:
+        """Return whether the kernel reports that it killed the worker; forget the worker.
 
         Args:
             pid: of a worker that has ended.
@@ -208,7 +239,7 @@ class OomWatch:
         if not is_suspect:
             return False
         if self.log is not None:
-            is_named = self.log.take(pid)
+            is_named = self.log.pop(pid)
             if is_named or self.log.is_complete:
                 return is_named
         if path is None:
@@ -219,10 +250,14 @@ class OomWatch:
         self._explained[path] += 1
         return True
 
+    def swept(self) -> None:
+        """Do nothing: the ends of the workers are reported one by one."""
+
     def close(self) -> None:
-        """Give back what is open."""
+        """Close the kernel's log."""
         if self.log is not None:
             self.log.close()
+            self.log = None
 
 
 def _read_count(path: Path) -> int | None:

@@ -1,4 +1,4 @@
-"""The agent's own folder: sockets, notices and the timers' pipe, which are gone when it ends."""
+"""The agent's own folder, for sockets, notices and the FIFO of timers. Removed when it ends."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from rallypoint.wire.log import get_logger
+from rallypoint.base.log import get_logger
 
 log = get_logger()
 
 SOCKET_PATH_BYTES_MAX = 107
 """sizeof sun_path in unix(7), without the NUL."""
 _SOCKET_BELOW = len("/1000000/1000/server")
-"""Room for the socket of a worker below the folder."""
+"""Longest path of a worker's socket below the folder."""
 
 
 class OwnFolder:
-    """Made among the temporary files when it is first needed."""
+    """A temporary folder, made when it is first needed."""
 
     def __init__(self, spare: Callable[[], Path | None]) -> None:
-        """Take a second place.
+        """Set an alternative location.
 
         Args:
-            spare: returns a folder to lie below where no temporary file can be made, or None.
+            spare: returns the parent folder to use if no temporary folder can be made, or None.
         """
         self._spare = spare
         self._path: Path | None = None
@@ -46,12 +46,13 @@ class OwnFolder:
                 self._path = Path(tempfile.mkdtemp(prefix="own_", dir=spare))
             if not self._has_sockets(self._path):
                 why = "too long for a socket: set a shorter TMPDIR"
-                log.warning("worker_server_off", folder=str(self._path), why=why)
+                log.warning("worker_server_disabled", folder=str(self._path), why=why)
         return self._path
 
     def socket_path(self, number: int, local_rank: int) -> str:
-        """Return where a worker of round `number` may open a socket; "" where it cannot: a full
-        disk is no reason to start nothing.
+        """Return the path for the socket of a worker of round `number`; "" if there can be none.
+
+        A full disk must not keep the worker from starting.
 
         Raises:
             OSError: there is no folder at all.
@@ -62,12 +63,12 @@ class OwnFolder:
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            log.warning("worker_server_off", folder=str(folder), why=str(error))
+            log.warning("worker_server_disabled", folder=str(folder), why=str(error))
             return ""
         return str(folder / "server")
 
     def remove(self) -> None:
-        """Remove it with all that is in it, as far as that can be done."""
+        """Remove the folder with its content, as far as possible."""
         if self._path is not None:
             shutil.rmtree(self._path, ignore_errors=True)
 

@@ -1,6 +1,6 @@
-"""How many workers this node has, and which CPUs each of them gets: found out once, at the start.
+"""Determines the number of workers of this node and their CPUs, once, at the start.
 
-Only what is asked for is looked at: for plain numbers nothing is started and nothing is read.
+It reads only facts that the flags need: a plain number of workers starts no probe.
 """
 
 from __future__ import annotations
@@ -8,45 +8,45 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 
-from rallypoint.agent.core.numa import Binding, CannotBind, compute_cpus
-from rallypoint.agent.devices import (
+from msgspec import Struct
+
+from rallypoint.agent.machine.devices import (
     Devices,
     DevicesUnknown,
     WorkerCount,
     count_workers,
     probe_devices,
 )
-from rallypoint.agent.environ import visible_device
-from rallypoint.agent.topology import TopologyUnknown, read_topology
+from rallypoint.agent.machine.numa import Binding, CannotBind, compute_cpus
+from rallypoint.agent.machine.topology import TopologyUnknown, read_topology
+from rallypoint.agent.workers.environ import visible_device
 
 
-@dataclass(frozen=True, slots=True)
-class Placement:
-    """The workers of this node, as they were found to be."""
+class Placement(Struct, frozen=True):
+    """The number of workers of this node, and their CPUs."""
 
     count: WorkerCount
     cpus: tuple[tuple[int, ...], ...] = ()
-    """What the worker of each local rank is bound to; empty: workers are not bound."""
+    """CPUs of the worker with each local rank; empty: workers are not bound."""
 
 
 class CannotPlace(Exception):
-    """The machine has not what was asked for; the text is one line that begins with the flag."""
+    """The machine cannot satisfy a flag; the text is one line that begins with the flag."""
 
 
 def find_placement(
     asked: int | str, binding: Binding | None, environment: Mapping[str, str]
 ) -> Placement:
-    """Find out what the flags mean on this machine.
+    """Return the placement that the flags mean on this machine.
 
     Args:
-        asked: a number of workers, or a word that says what to count.
-        binding: what workers are bound to; None: they are not.
+        asked: a number of workers, or what to count, such as gpu.
+        binding: what workers are bound to; None: they are not bound.
         environment: the agent's.
 
     Raises:
-        CannotPlace: they mean nothing here.
+        CannotPlace: the machine cannot satisfy a flag.
     """
     flag = "--numa-binding" if isinstance(asked, int) else f"--nproc-per-node={asked}"
     usable = os.sched_getaffinity(0)
@@ -72,13 +72,13 @@ def _bind(
 ) -> tuple[tuple[int, ...], ...]:
     """Return the CPUs of every worker, by local rank."""
     if devices.is_torch_missing:
-        raise DevicesUnknown("torch, which knows the GPUs, is not installed where workers run")
+        raise DevicesUnknown("torch, which lists the GPUs, is not installed for the workers")
     machine = read_topology(binding, usable, devices.addresses)
     return tuple(tuple(sorted(compute_cpus(binding, machine, rank))) for rank in range(workers))
 
 
 def check_visible_devices(workers: int, environment: Mapping[str, str]) -> None:
-    """Refuse more workers than there are GPUs to give one to each.
+    """Refuse more workers than there are visible GPUs.
 
     Raises:
         CannotPlace: the agent's CUDA_VISIBLE_DEVICES is shorter.

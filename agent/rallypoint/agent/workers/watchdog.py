@@ -1,254 +1,156 @@
-"""The watchdog of `torch.distributed.elastic.timer`: ends a process that did not get on in time.
+"""The watchdog for timers of workers: signals a process whose timer expires.
 
-A worker, or a process below it, writes a line into a FIFO when it begins something that must end in
-time, and another when that has ended:
+A process of a worker sets a timer through a FIFO (see torchelastic.timers). When the timer expires,
+that process gets the signal named in its request, if it is a descendant of the agent's helper. With
+a signal of 0 or less the expiry is only logged.
 
-    {"version": 1, "pid": 7, "scope_id": "step", "expiration_time": 1700000000.5, "signal": 9}
+A timer's time left is computed once, when its request is read. The monotonic clock counts from then
+on, so a change of the system clock expires nothing.
 
-`expiration_time` is Unix time in seconds; a negative one releases the timer. What counts from then
-on is how much of it was left when the line came, by the monotonic clock: a clock that is set
-meanwhile expires nothing. Only the process that wrote is signalled, and only if it is a descendant
-of the agent's helper; with a signal of 0 or less its timers are only logged.
-
-Nothing is polled: the event loop says when there is something to read, and one timer of its own is
-due with the first. What is still unread then comes first, since it may be the release.
-
-Source of the protocol: torch 2.13, `FileTimerClient`.
+The watchdog does not poll. The event loop reports what can be read, and one of its timers is due
+with the first of ours. Before a timer expires, the FIFO is read: a release may be waiting there.
 """
 
 from __future__ import annotations
 
 import asyncio
-import errno
-import json
-import os
-import select
 import signal
-import stat
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
-from rallypoint.agent.core.model import ErrorRecord
-from rallypoint.agent.descendants import is_descendant, read_stat, signal_verified
-from rallypoint.agent.environ import TIMERS_ENV
-from rallypoint.wire.log import get_logger
+from msgspec import Struct
+from msgspec.structs import replace
+
+from rallypoint.agent.core.held_round import ErrorRecord
+from rallypoint.agent.helper.descendants import is_descendant, read_stat, signal_verified
+from rallypoint.agent.torchelastic.timers import Request, TimerFile, timer_file
+from rallypoint.agent.torchelastic.variables import TIMERS_ENV
+from rallypoint.agent.workers.observer import WorkerEnd
+from rallypoint.base.log import get_logger
 
 log = get_logger()
 
-SWITCH_ENV = "TORCHELASTIC_ENABLE_FILE_TIMER"
-"""1: there is a watchdog."""
-WORKER_ENV = "TORCHELASTIC_RUN_ID"
-"""Set for whatever runs in a worker, torchrun's or ours."""
 TIMERS_MAX = 16_384
-"""Pending ones: a worker has a few, each of its data loaders, too; more is a leak of a script."""
-LINE_BYTES_MAX = select.PIPE_BUF
-"""What a client writes in one piece, so that lines of several never mix."""
+"""Pending timers. A worker has a few, and so has each of its data loaders; more indicate a leak."""
 CLEANUP_MS = 10_000
 """A worker that handles the signal of its timer and lives longer than this has survived it."""
-_READ_BYTES = 65_536
-"""What a pipe holds. No more is taken in one go: a client that never stops must not hold us up."""
 
 
-class TimerFileRefused(Exception):
-    """The FIFO cannot be where the environment wants it."""
-
-    def __init__(self, path: str, why: str) -> None:
-        """Carry the path, and say what is wrong with it."""
-        super().__init__(f"{TIMERS_ENV}={path}: {why}")
-        self.path = path
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """One line of a client."""
-
-    pid: int
-    scope: str
-    expires_s: float
-    """Unix time; negative: released. Never NaN."""
-    signum: int
-    """0 or less: do not signal."""
-
-
-@dataclass(frozen=True, slots=True)
-class Timer:
-    """One that is pending. Times are seconds of the event loop's clock."""
+class Timer(Struct, frozen=True):
+    """A pending timer. Times are seconds of the event loop's clock."""
 
     pid: int
     scope: str
     born_ticks: int
-    """When the process began: a later one with its number is another."""
+    """When the process started; a later process with the same pid is another one."""
     set_s: float
     due_s: float
     signum: int
 
 
-@dataclass(frozen=True, slots=True)
-class Expiry:
-    """A worker was signalled because a timer of its expired."""
+class Expiry(Struct, frozen=True):
+    """A worker was signalled because its timer expired."""
 
     text: str
     signum: int
     at_ns: int
     """Monotonic time."""
 
-    def explain(
-        self, error: ErrorRecord | None, *, signum: int | None, seen_ns: int
-    ) -> ErrorRecord | None:
-        """Return why the worker has failed: of the timer, or of `error` where that came first.
+    def explain(self, end: WorkerEnd) -> WorkerEnd:
+        """Return the end with the timer as its error, unless the worker's own error came first."""
+        end = replace(end, is_kill_ours=True)
+        age_ms = max(0, (end.seen_ns - self.at_ns) // 1_000_000)
+        is_survived = end.signal != self.signum and age_ms > CLEANUP_MS
+        has_failed_before = end.error is not None and (end.error.before_exit_ms or 0) > age_ms
+        if end.exit_code == 0 or is_survived or has_failed_before:
+            return end
+        return replace(end, error=ErrorRecord(self.text, "", age_ms))
+
+
+class Watchdog:
+    """The pending timers of one node's workers."""
+
+    def __init__(
+        self, environment: Mapping[str, str], folder: Callable[[], Path], root: Callable[[], int]
+    ) -> None:
+        """Set the parameters; `begin` uses them.
 
         Args:
-            error: what the worker itself has left.
-            signum: of what it died, if it died of a signal.
-            seen_ns: when its end was seen, by the monotonic clock.
-        """
-        age_ms = max(0, (seen_ns - self.at_ns) // 1_000_000)
-        is_survived = signum != self.signum and age_ms > CLEANUP_MS
-        if is_survived or (error is not None and (error.before_exit_ms or 0) > age_ms):
-            return error
-        return ErrorRecord(self.text, "", age_ms)
-
-
-def timer_file(environment: Mapping[str, str], folder: Callable[[], Path]) -> str:
-    """Return where the FIFO has to be, an absolute path; empty when there is to be none.
-
-    Args:
-        environment: the agent's own.
-        folder: returns a folder of the agent's own, for want of another place.
-
-    Raises:
-        TimerFileRefused: there is neither.
-    """
-    if environment.get(SWITCH_ENV) != "1":
-        return ""
-    # In a worker it is the file of the launcher around this one, which reads it already.
-    given = "" if WORKER_ENV in environment else environment.get(TIMERS_ENV)
-    try:
-        return os.path.abspath(given or folder() / "timers")
-    except OSError as error:
-        raise TimerFileRefused("", error.strerror or str(error)) from error
-
-
-def parse_request(line: bytes) -> Request | None:
-    """Return what a line says, or None when it is none of a client's."""
-    try:
-        match json.loads(line):
-            case {
-                "pid": int(pid),
-                "scope_id": str(scope),
-                "expiration_time": int() | float() as expires,
-                "signal": int(signum),
-            } if (
-                pid > 1 and signum < signal.NSIG and not (expires_s := float(expires)) != expires_s
-            ):
-                return Request(pid, scope, expires_s, signum)
-    except (ValueError, OverflowError, RecursionError):
-        pass
-    return None
-
-
-class Timers:
-    """The pending timers of one node's workers, and the FIFO through which they come."""
-
-    def __init__(self, root: Callable[[], int]) -> None:
-        """Begin without a FIFO; see `open`.
-
-        Args:
+            environment: the agent's own; it turns the watchdog on, and may name the FIFO.
+            folder: returns the agent's own folder.
             root: returns the pid of the process below which all workers are.
         """
-        self.path = ""
+        self._environment = environment
+        self._folder = folder
         self._root = root
-        self._fd = -1
-        self._identity = (0, 0)
-        self._rest = b""
-        self._is_skipping = False
-        """The rest of a line that is too long comes next."""
+        self._file: TimerFile | None = None
         self._timers: dict[tuple[int, str], Timer] = {}
         self._workers: dict[int, int] = {}  # pid -> local rank
         self._expired: dict[int, Expiry] = {}  # pid of a worker -> why it was signalled
-        self._told: set[str] = set()
+        self._logged: set[str] = set()
         self._handle: asyncio.TimerHandle | None = None
 
-    def open(self, path: str) -> None:
-        """Make the FIFO, in place of one that nobody reads any more, and listen to it.
+    def begin(self) -> None:
+        """Make the FIFO, if the environment asks for it, and listen to it.
 
         Raises:
-            TimerFileRefused: something else is there, or somebody else's, or nothing can be.
+            TimerFileRefused: the FIFO cannot be made.
         """
-        try:
-            self._fd = _open_fifo(path)
-        except OSError as error:
-            raise TimerFileRefused(path, error.strerror or str(error)) from error
-        self.path, self._identity = path, _identity(os.fstat(self._fd))
-        asyncio.get_running_loop().add_reader(self._fd, self._read)
+        path = timer_file(self._environment, self._folder)
+        if path:
+            self._file = TimerFile(path)
+            asyncio.get_running_loop().add_reader(self._file, self._on_readable)
+
+    def variables(self) -> Mapping[str, str]:
+        """Return the variable with the path of the FIFO; nothing without a FIFO."""
+        return {} if self._file is None else {TIMERS_ENV: self._file.path}
 
     def started(self, pid: int, local_rank: int) -> None:
-        """Note a worker."""
+        """Remember a worker."""
         self._workers[pid] = local_rank
 
     def ended(self, pid: int) -> Expiry | None:
-        """Forget a worker and its timers; return why it was signalled here, if it was."""
+        """Forget a worker and its timers; return the expiry for which it was signalled, if any."""
         self._workers.pop(pid, None)
         self._forget(pid)
         return self._expired.pop(pid, None)
 
-    def clear(self) -> None:
-        """Forget all timers, also those that were not read yet: nobody who set one lives."""
-        if self._fd >= 0:
-            self._take()
+    def swept(self) -> None:
+        """Forget all timers, unread ones too: every process that could set one is dead."""
+        self._read()
         self._timers.clear()
         self._arm()
 
     def close(self) -> None:
-        """Stop listening, and remove the FIFO if it is still the one that was made here."""
+        """Stop listening, and remove the FIFO."""
         self._timers.clear()
         self._arm()
-        if self._fd < 0:
-            return
-        asyncio.get_running_loop().remove_reader(self._fd)
-        os.close(self._fd)
-        self._fd = -1
-        try:
-            if _identity(os.lstat(self.path)) == self._identity:
-                os.unlink(self.path)
-        except OSError:
-            pass  # somebody was faster
+        if self._file is not None:
+            asyncio.get_running_loop().remove_reader(self._file)
+            self._file.close()
+            self._file = None
 
-    # --- what clients say ---
+    # --- requests ---
 
-    def _read(self) -> None:
-        self._take()
+    def _on_readable(self) -> None:
+        self._read()
         self._arm()
 
-    def _take(self) -> None:
-        """Read what has come."""
-        try:
-            data = os.read(self._fd, _READ_BYTES)
-        except BlockingIOError:
-            return
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        for line in lines:
-            self._take_line(line)
-        if len(self._rest) > LINE_BYTES_MAX:
-            self._is_skipping, self._rest = True, b""
-
-    def _take_line(self, line: bytes) -> None:
-        is_cut, self._is_skipping = self._is_skipping, False
-        request = None if is_cut or len(line) > LINE_BYTES_MAX else parse_request(line)
-        if request is None:
-            self._skip("a line is no request of a timer's client")
-        elif request.expires_s < 0:
-            self._timers.pop((request.pid, request.scope), None)
-        else:
-            self._set(request)
+    def _read(self) -> None:
+        for request in self._file.read() if self._file is not None else ():
+            if request is None:
+                self._skip("a line is no request of a timer's client")
+            elif request.expires_s < 0:
+                self._timers.pop((request.pid, request.scope), None)
+            else:
+                self._set(request)
 
     def _set(self, request: Request) -> None:
         process = read_stat(request.pid)
         if process is None:
-            self._skip("the process that set a timer is gone, or counted in another namespace")
+            self._skip("the process that set a timer is gone, or in another pid namespace")
             return
         key = (request.pid, request.scope)
         if len(self._timers) >= TIMERS_MAX and key not in self._timers:
@@ -260,19 +162,20 @@ class Timers:
         self._timers[key] = Timer(*key, process.start_ticks, now_s, due_s, request.signum)
 
     def _skip(self, why: str) -> None:
-        """Say once for each reason that requests are not heeded."""
-        if why not in self._told:
-            self._told.add(why)
-            log.warning("timer_request_skipped", why=why, file=self.path)
+        """Log that a request is ignored, once for each reason."""
+        if why not in self._logged:
+            self._logged.add(why)
+            path = self._file.path if self._file is not None else ""
+            log.warning("timer_request_skipped", why=why, file=path)
 
     def _forget(self, pid: int) -> None:
         for key in [key for key in self._timers if key[0] == pid]:
             del self._timers[key]
 
-    # --- what is due ---
+    # --- expiry ---
 
     def _arm(self) -> None:
-        """Be called when the first of the timers is due."""
+        """Wake up when the first timer is due."""
         if self._handle is not None:
             self._handle.cancel()
             self._handle = None
@@ -281,7 +184,7 @@ class Timers:
             self._handle = asyncio.get_running_loop().call_at(due_s, self._expire)
 
     def _expire(self) -> None:
-        self._take()  # a release may wait there
+        self._read()  # a release may be waiting there
         now_s = asyncio.get_running_loop().time()
         due = [timer for timer in self._timers.values() if timer.due_s <= now_s]
         for pid, timers in groupby(sorted(due, key=_by_process), key=lambda timer: timer.pid):
@@ -307,7 +210,7 @@ class Timers:
                 return
 
     def _signal(self, timer: Timer) -> str:
-        """Signal the process that has set a timer; return what was done."""
+        """Signal the process that set a timer; return what was done, for the log."""
 
         def is_target(pid: int) -> bool:
             process = read_stat(pid)
@@ -327,7 +230,7 @@ class Timers:
         return f"{name} to this process"
 
     def _find_worker(self, pid: int) -> int | None:
-        """Return the local rank of the worker that a process is or is below; None: of none."""
+        """Return the local rank of the worker that this process is or descends from, if any."""
         for worker_pid, local_rank in self._workers.items():
             if pid == worker_pid or is_descendant(pid, worker_pid):
                 return local_rank
@@ -340,35 +243,3 @@ def _by_process(timer: Timer) -> tuple[int, float]:
 
 def _name(signum: int) -> str:
     return signal.Signals(signum).name if signum in set(signal.Signals) else f"signal {signum}"
-
-
-def _identity(status: os.stat_result) -> tuple[int, int]:
-    return status.st_dev, status.st_ino
-
-
-def _open_fifo(path: str) -> int:
-    """Make a FIFO and open it so that neither end ever waits, and that it never ends.
-
-    Raises:
-        OSError, TimerFileRefused: it cannot be there.
-    """
-    try:
-        os.mkfifo(path, 0o600)
-    except FileExistsError:
-        if not stat.S_ISFIFO(os.lstat(path).st_mode):
-            raise TimerFileRefused(path, "it exists and is no FIFO") from None
-        if _has_reader(path):
-            raise TimerFileRefused(path, "it is in use: give each agent one of its own") from None
-        os.unlink(path)
-        os.mkfifo(path, 0o600)
-    return os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
-
-
-def _has_reader(path: str) -> bool:
-    try:
-        os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))
-    except OSError as error:
-        if error.errno == errno.ENXIO:
-            return False
-        raise
-    return True

@@ -1,1 +1,1 @@
-"""One module per command."""
+"""One module or folder per command."""

@@ -1,4 +1,4 @@
-"""`coordinator`: serve until told to stop."""
+"""`coordinator`: serve until stopped by a signal."""
 
 from __future__ import annotations
 
@@ -10,51 +10,87 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 
-from rallypoint.cli.flags import USAGE_EXIT_CODE, Parser, add_common_flags, port_number
+from rallypoint.base.exit_codes import EXIT_USAGE
+from rallypoint.cli.flags.common import LOGS, ONE_HELP_GROUP
+from rallypoint.cli.flags.flag import Flag, Group, Values
+from rallypoint.cli.flags.parser import Parser
+from rallypoint.cli.flags.values import port_number, seconds_ms
 
-PROG = "coordinator"
 GARBAGE_MIN = 20_000
-"""Objects between two looks of the garbage collector (Python: 700). A round of a thousand nodes
-makes that many objects a hundred times, and hardly any garbage that needs the collector."""
+"""Allocations between two runs of the garbage collector (Python: 700). A round of a thousand nodes
+allocates a hundred times that many objects and leaves hardly any cyclic garbage."""
+
+LISTENING = Group(
+    "Listening",
+    (
+        Flag(
+            names=("--host",),
+            parse=str,
+            metavar="ADDR",
+            default="0.0.0.0",
+            default_text="0.0.0.0, all addresses",
+            help="address to listen on",
+        ),
+        Flag(
+            names=("--port",),
+            parse=port_number,
+            metavar="PORT",
+            default=50_051,
+            default_text="50051",
+            help="port to listen on; 0: any free one",
+        ),
+        Flag(
+            names=("--startup-window",),
+            parse=seconds_ms,
+            metavar="SECONDS",
+            default=2_500,
+            default_text="2.5",
+            help="how long agents may report running rounds before new ones begin; make it shorter "
+            "only if no earlier coordinator ran here",
+        ),
+    ),
+)
 
 
-def build_parser() -> Parser:
+def build_parser(prog: str = "coordinator") -> Parser:
     """Return the parser of the command."""
-    parser = Parser(
-        prog=PROG,
-        description="Owns rendezvous rounds, ranks and job state of elastic PyTorch jobs.",
-        epilog="It keeps its state in memory: after a restart it learns running rounds from their "
-        "agents again, and no worker is restarted.",
+    return Parser(
+        prog=prog,
+        summary="Serve elastic PyTorch jobs: own their membership, ranks and restarts.",
+        groups=(LISTENING, LOGS, ONE_HELP_GROUP),
+        examples=(
+            ("listen on every address", "--port 50051"),
+            ("on this machine only, any free port", "--host 127.0.0.1 --port 0"),
+        ),
+        notes=(
+            "Connections are neither encrypted nor authenticated: listen on a trusted network.",
+            "State is kept in memory. After a restart the agents report their running rounds; no "
+            "worker restarts.",
+        ),
     )
-    parser.add_argument("--host", default="0.0.0.0", help="address to listen on (default: all)")
-    parser.add_argument(
-        "--port", type=port_number, default=50_051, help="port; 0 takes a free one (default: 50051)"
-    )
-    add_common_flags(parser)
-    return parser
 
 
-def main(argv: Sequence[str]) -> int:
+def main(prog: str, argv: Sequence[str]) -> int:
     """Parse `argv`, serve, and return the exit code."""
-    args = build_parser().parse_args(argv)
-    from rallypoint.agent.output.console import STALLED_S, Console, open_text
+    args = build_parser(prog).read(argv, os.environ)
+    from rallypoint.base.console import STALLED_S, Console, open_text
     from rallypoint.cli.logs import configure_logs
 
     console = Console(sys.stderr.fileno())
     configure_logs(args.log_level, args.log_format, open_text(console))
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # its C core would write lines of its own
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # gRPC's C core would write its own lines
     try:
-        return asyncio.run(_serve(args.host, args.port))
+        return asyncio.run(_serve(args))
     finally:
         with suppress(KeyboardInterrupt):
             console.flush(STALLED_S)
 
 
-async def _serve(host: str, port: int) -> int:
-    from rallypoint.server.core.state import Timing
+async def _serve(args: Values) -> int:
+    from rallypoint.base.log import get_logger
+    from rallypoint.server.core.model.timing import Timing
     from rallypoint.server.journal.interface import JournalFailed
     from rallypoint.server.serve import CannotListen, Settings, serving
-    from rallypoint.wire.log import get_logger
 
     log = get_logger()
     stop = asyncio.Event()
@@ -62,10 +98,12 @@ async def _serve(host: str, port: int) -> int:
     for signum in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(signum, stop.set)
     try:
-        async with serving(Settings(host, port, Timing())) as running:
-            print(f"listening on {host}:{running.port}", flush=True)
-            log.info("coordinator_started", host=host, port=running.port)
-            gc.freeze()  # what was imported stays, so nobody needs to look at it again
+        async with serving(
+            Settings(args.host, args.port, Timing(window_ms=args.startup_window))
+        ) as running:
+            print(f"listening on {args.host}:{running.port}", flush=True)
+            log.info("coordinator_started", host=args.host, port=running.port)
+            gc.freeze()  # imported modules stay, so the collector can skip them
             gc.set_threshold(GARBAGE_MIN, *gc.get_threshold()[1:])
             stopped = loop.create_task(stop.wait())
             await asyncio.wait((stopped, running.failed), return_when=asyncio.FIRST_COMPLETED)
@@ -73,12 +111,12 @@ async def _serve(host: str, port: int) -> int:
             if running.failed.done():
                 log.error("coordinator_failed", error=repr(running.failed.exception()))
                 return 1
-            log.info("coordinator_stopping")
+            log.info("shutdown_requested")
     except CannotListen as error:
-        text = f"{error}: the port is in use, or the address is not of this host"
-        print(f"{PROG}: error: {text}", file=sys.stderr, flush=True)
-        return USAGE_EXIT_CODE
+        text = f"{error}: the port is in use, or the address is not this host's"
+        print(f"{args.prog}: error: {text}", file=sys.stderr, flush=True)
+        return EXIT_USAGE
     except JournalFailed as error:
-        print(f"{PROG}: error: {error}", file=sys.stderr, flush=True)
+        print(f"{args.prog}: error: {error}", file=sys.stderr, flush=True)
         return 1
     return 0

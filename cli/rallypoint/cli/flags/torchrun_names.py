@@ -1,4 +1,4 @@
-"""What torchrun calls its flags: these alone may be shortened, to what torchrun would take."""
+"""The flags of torchrun. Only these may be shortened, to the prefixes that torchrun accepts."""
 
 from __future__ import annotations
 
@@ -37,5 +37,5 @@ TORCHRUN_FLAGS = frozenset(
         "--virtual-local-rank",
     }
 )
-"""Those of torch 2.13. A flag of our own can never be shortened: what a beginning means would
-change with every flag that we add."""
+"""The flags of torch 2.13. Our own flags cannot be shortened, because every new flag could change
+the meaning of a prefix."""

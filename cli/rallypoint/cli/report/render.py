@@ -1,48 +1,55 @@
-"""What a person reads at the end of a job that did not succeed. Pure: messages in, text out.
+"""The report at the end of a job that did not succeed. Pure: messages in, text out.
 
-It has everything that torchrun's report has, in the same words and the same order: what else failed
-on this node, then the root cause. The root cause is that of the whole job, on whichever node it
-was, with what followed from it. What this node's agent stopped itself is no failure.
+It contains everything that torchrun's report contains, in the same words and order: the other
+failures on this node, then the root cause. The root cause is that of the whole job, on any node,
+with its consequence. A worker that the agent itself stopped is not a failure.
 """
 
 from __future__ import annotations
 
-import signal
 import textwrap
 from collections.abc import Sequence
 from datetime import datetime, tzinfo
 
-from rallypoint.agent.last_round import LastRound
+from rallypoint.agent.torchelastic.last_round import LastRound
+from rallypoint.base.ranges import (
+    Range,
+    is_in_ranges,
+    join_ranges,
+    remove_from_ranges,
+    to_ranges,
+)
+from rallypoint.base.signal_names import find_signal_name
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import job_pb2, node_pb2, verdict_pb2
 
 WIDTH = 60
 TRACEBACK_LINES_MAX = 60
 RANGES_MAX = 12
-"""Ranges of ranks that one line tells."""
+"""Ranges of ranks on one line."""
 LINE_CHARS_MAX = 100
 FAILURES_MAX = 8
-"""Failed workers of this node that are told one by one: as many as most nodes have."""
+"""Failed workers of this node that get an entry each: as many as most nodes have workers."""
 NOT_AVAILABLE = "<N/A>"
 NO_OTHER_FAILURES = "<NO_OTHER_FAILURES>"
 
 
 def render_finished(
-    finished: agent_pb2.Finished, program: str, here: LastRound, zone: tzinfo | None = None
+    finished: agent_pb2.Finished, script: str, here: LastRound, zone: tzinfo | None = None
 ) -> str:
     """Return the report of a run that has ended; empty for one that succeeded.
 
     Args:
         finished: how it ended.
-        program: what the workers ran.
-        here: what became of those of this node.
+        script: the workers' program.
+        here: how the workers of this node ended.
         zone: the time zone of the reader; None: the local one.
     """
     if finished.outcome == job_pb2.OUTCOME_SUCCEEDED:
         return ""
     word = job_pb2.Outcome.Name(finished.outcome).removeprefix("OUTCOME_")
     verdict = finished.verdict
-    lines = ["=" * WIDTH, f"{program} {word}", "-" * WIDTH]
+    lines = ["=" * WIDTH, f"{script} {word}", "-" * WIDTH]
     lines += _local_lines(verdict, here, zone)
     lines += ["-" * WIDTH, "Root Cause (first observed failure):"]
     lines += _verdict_lines(verdict, zone) if finished.HasField("verdict") else []
@@ -55,10 +62,12 @@ def render_finished(
 
 
 def _local_lines(verdict: verdict_pb2.Verdict, here: LastRound, zone: tzinfo | None) -> list[str]:
-    """Return what failed on this node besides the root cause, and what was stopped here."""
+    """Return the failures on this node besides the root cause, and the workers stopped here."""
     is_same_round = here.number == verdict.round
-    failed = [worker for worker in here.failed if is_same_round and not _is(verdict, worker, here)]
-    lines = [f"Failures (other workers of this node, {here.node_name}):"]
+    failed = [
+        worker for worker in here.failed if is_same_round and not _is_culprit(verdict, worker, here)
+    ]
+    lines = [f"Failures (other workers on this node, {here.node_name}):"]
     for index, worker in enumerate(failed[:FAILURES_MAX]):
         lines += [f"[{index}]:", *_failed_lines(worker, verdict, here, zone)]
     if not failed:
@@ -71,7 +80,7 @@ def _local_lines(verdict: verdict_pb2.Verdict, here: LastRound, zone: tzinfo | N
     return lines
 
 
-def _is(verdict: verdict_pb2.Verdict, worker: node_pb2.Worker, here: LastRound) -> bool:
+def _is_culprit(verdict: verdict_pb2.Verdict, worker: node_pb2.Worker, here: LastRound) -> bool:
     """Return whether a worker of this node is the one that failed first."""
     culprit = verdict.culprit
     return (
@@ -84,26 +93,21 @@ def _is(verdict: verdict_pb2.Verdict, worker: node_pb2.Worker, here: LastRound) 
 def _failed_lines(
     worker: node_pb2.Worker, verdict: verdict_pb2.Verdict, here: LastRound, zone: tzinfo | None
 ) -> list[str]:
-    """Return the facts of one more failure, and only the last line of what it said."""
+    """Return the facts of one more failure, with only the last line of its error."""
     exit, first = worker.exit, verdict.culprit.exit
-    said = _last_line(_said(exit)) or _no_traceback(exit, worker.pid)
-    if verdict.HasField("culprit") and _last_line(_said(exit)) == _last_line(_said(first)) != "":
-        said = "the same as that of the root cause"
+    error = _last_line(_error_text(exit))
+    summary = error or _missing_traceback(exit, worker.pid)
+    if verdict.HasField("culprit") and error == _last_line(_error_text(first)) != "":
+        summary = "the same as that of the root cause"
     lines = _place_lines(exit, worker.rank, worker.local_rank, worker.pid, here.host_name, zone)
     if exit.agent_signalled_first and worker.pid:
-        lines.append("  signalled : by the agent, after it had written its error down")
-    return [*lines, f"  traceback : {_cut(said)}"]
+        lines.append("  signalled : by the agent, after the worker had recorded its error")
+    return [*lines, f"  traceback : {_cut(summary)}"]
 
 
 def _join_ranks(workers: Sequence[node_pb2.Worker]) -> str:
     """Return "rank 3", or "ranks 0-2,7"."""
-    spans: list[tuple[int, int]] = []
-    for rank in sorted(worker.rank for worker in workers):
-        if spans and spans[-1][1] == rank - 1:
-            spans[-1] = (spans[-1][0], rank)
-        else:
-            spans.append((rank, rank))
-    return _join_spans(spans, len(workers))
+    return _join_ranges(to_ranges(worker.rank for worker in workers), len(workers))
 
 
 # --- The whole job ------------------------------------------------------------------------------
@@ -113,7 +117,7 @@ def _verdict_lines(verdict: verdict_pb2.Verdict, zone: tzinfo | None) -> list[st
     if verdict.HasField("culprit"):
         lines = _culprit_lines(verdict, zone)
     else:
-        lines = _wrapped("cause", verdict.text)
+        lines = _wrapped("cause", verdict.text.splitlines())
     if verdict.consequence_text:
         lines.append(f"  then      : {verdict.consequence_text}")
     if verdict.collateral_count:
@@ -125,14 +129,16 @@ def _verdict_lines(verdict: verdict_pb2.Verdict, zone: tzinfo | None) -> list[st
 def _culprit_lines(verdict: verdict_pb2.Verdict, zone: tzinfo | None) -> list[str]:
     worker = verdict.culprit
     exit = worker.exit
-    ran_s = exit.ran.seconds + exit.ran.nanos / 1e9
+    ran_s = exit.run_time.seconds + exit.run_time.nanos / 1e9
     time, *place = _place_lines(
         exit, worker.rank, worker.local_rank, worker.pid, worker.host_name, zone
     )
     lines = [time, f"  node      : {worker.node_name}", *place, f"  ran for   : {ran_s:.1f} s"]
     if verdict.evidence:
-        lines += _folded("because", verdict.evidence)
-    return lines + _said_lines(exit, worker.pid)
+        lines += _wrapped(
+            "because", textwrap.wrap(verdict.evidence, LINE_CHARS_MAX - 14, max_lines=8)
+        )
+    return lines + _error_lines(exit, worker.pid)
 
 
 def _place_lines(
@@ -143,10 +149,10 @@ def _place_lines(
     host: str,
     zone: tzinfo | None,
 ) -> list[str]:
-    """Return torchrun's lines about a failed worker, but for its traceback."""
+    """Return torchrun's lines about a failed worker, without its traceback."""
     time = NOT_AVAILABLE
-    if exit.HasField("time"):
-        time = datetime.fromtimestamp(exit.time.seconds, zone).strftime("%Y-%m-%d_%H:%M:%S")
+    if exit.HasField("failed_at"):
+        time = datetime.fromtimestamp(exit.failed_at.seconds, zone).strftime("%Y-%m-%d_%H:%M:%S")
     return [
         f"  time      : {time}",
         f"  host      : {host or NOT_AVAILABLE}",
@@ -157,51 +163,37 @@ def _place_lines(
 
 
 def _collateral_lines(verdict: verdict_pb2.Verdict) -> list[str]:
-    """Return one or two lines per kind of failure; the culprit alone is no kind."""
-    has_culprit, told, lines = verdict.HasField("culprit"), 0, list[str]()
+    """Return one or two lines per kind of failure, without the culprit."""
+    has_culprit, shown, lines = verdict.HasField("culprit"), 0, list[str]()
     for group in verdict.groups:
-        spans = [(span.first, span.last) for span in group.ranks]
-        is_culprits = has_culprit and _contains(spans, verdict.culprit.rank)
+        spans = tuple((span.first, span.last) for span in group.ranks)
+        is_culprits = has_culprit and is_in_ranges(spans, verdict.culprit.rank)
         if is_culprits:
-            spans = _without(spans, verdict.culprit.rank)
+            spans = remove_from_ranges(spans, verdict.culprit.rank)
         count = group.count - is_culprits
         if count == 0:
             continue
-        told += count
-        ranks = f"{_join_spans(spans, count)}: {group.exit}"
-        said = _last_line(group.error)
-        is_known = said != "" and said == _last_line(_said(verdict.culprit.exit))
+        shown += count
+        ranks = f"{_join_ranges(spans, count)}: {group.exit}"
+        error = _last_line(group.error)
+        is_known = error != "" and error == _last_line(_error_text(verdict.culprit.exit))
         if is_culprits:
-            lines.append(f"    {ranks}, like the first")
+            lines.append(f"    {ranks}, the same as the root cause")
         elif is_known:
             lines.append(f"    {ranks}, with the same error")
         else:
             lines.append(f"    {ranks}")
-            lines += [f"      {_cut(said)}"] if said else []
-    if verdict.collateral_count > told:
-        lines.append(f"    and {verdict.collateral_count - told} others")
+            lines += [f"      {_cut(error)}"] if error else []
+    if verdict.collateral_count > shown:
+        lines.append(f"    and {verdict.collateral_count - shown} more")
     return lines
 
 
-def _contains(spans: Sequence[tuple[int, int]], rank: int) -> bool:
-    return any(low <= rank <= high for low, high in spans)
-
-
-def _without(spans: Sequence[tuple[int, int]], rank: int) -> list[tuple[int, int]]:
-    """Return the spans without one rank."""
-    found: list[tuple[int, int]] = []
-    for low, high in spans:
-        cut = [(low, rank - 1), (rank + 1, high)] if low <= rank <= high else [(low, high)]
-        found += [(first, last) for first, last in cut if first <= last]
-    return found
-
-
-def _join_spans(spans: Sequence[tuple[int, int]], count: int) -> str:
-    """Return "rank 3", or "ranks 0-3,7", with what is beyond the ranges that are told."""
-    told = [str(low) if low == high else f"{low}-{high}" for low, high in spans[:RANGES_MAX]]
-    shown = sum(high - low + 1 for low, high in spans[:RANGES_MAX])
+def _join_ranges(ranges: Sequence[Range], count: int) -> str:
+    """Return "rank 3", or "ranks 0-3,7", and how many ranks are not shown."""
+    shown = sum(last - first + 1 for first, last in ranges[:RANGES_MAX])
     more = f" and {count - shown} more" if count > shown else ""
-    return f"rank{'s' if count > 1 else ''} {','.join(told)}{more}"
+    return f"rank{'s' if count > 1 else ''} {join_ranges(ranges[:RANGES_MAX])}{more}"
 
 
 def _cut(line: str) -> str:
@@ -209,22 +201,19 @@ def _cut(line: str) -> str:
 
 
 def describe_exit(exit: node_pb2.WorkerExit, pid: int) -> str:
-    """Return how a worker ended: "1 (pid: 7)" or "-9 (pid: 7) (SIGKILL)", as torchrun has it."""
+    """Return how a worker ended, as torchrun does: "1 (pid: 7)" or "-9 (pid: 7) (SIGKILL)"."""
     if exit.HasField("exit_code"):
         return f"{exit.exit_code} (pid: {pid})"
     text = f"-{exit.signal} (pid: {pid}) ({_signal_name(exit.signal)})"
-    return f"{text}, by the kernel for want of memory (OOM)" if exit.oom_killed else text
+    return f"{text}, killed by the kernel's OOM killer" if exit.oom_killed else text
 
 
 def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return "unknown signal"
+    return find_signal_name(number) or "unknown signal"
 
 
-def _said(exit: node_pb2.WorkerExit) -> str:
-    """Return what the worker left: its traceback, else the end of its standard error."""
+def _error_text(exit: node_pb2.WorkerExit) -> str:
+    """Return the worker's recorded traceback, or else the end of its standard error."""
     if exit.HasField("error"):
         return exit.error.traceback or exit.error.message
     return exit.stderr_tail
@@ -234,28 +223,26 @@ def _last_line(text: str) -> str:
     return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")
 
 
-def _said_lines(exit: node_pb2.WorkerExit, pid: int) -> list[str]:
-    kept = _said(exit).rstrip().splitlines()[-TRACEBACK_LINES_MAX:]
+def _error_lines(exit: node_pb2.WorkerExit, pid: int) -> list[str]:
+    kept = _error_text(exit).rstrip().splitlines()[-TRACEBACK_LINES_MAX:]
     if exit.HasField("error") and kept:
         return [f"  traceback : {kept[0]}", *(f"  {line}" for line in kept[1:])]
-    lines = [f"  traceback : {_no_traceback(exit, pid)}"]
-    if kept:
-        lines += ["  end of its standard error:", *(f"    {line}" for line in kept)]
-    return lines
+    if not kept:
+        return [f"  traceback : {_missing_traceback(exit, pid)}"]
+    is_killed = exit.HasField("signal")
+    missing = _missing_traceback(exit, pid) if is_killed else "see the end of standard error below"
+    tail = (f"    {line}" for line in kept)
+    return [f"  traceback : {missing}", "  end of standard error:", *tail]
 
 
-def _no_traceback(exit: node_pb2.WorkerExit, pid: int) -> str:
-    """Return what stands in the place of a traceback that was not written down."""
+def _missing_traceback(exit: node_pb2.WorkerExit, pid: int) -> str:
+    """Return the text in place of a traceback that was not recorded."""
     if exit.HasField("signal"):
         return f"Signal {exit.signal} ({_signal_name(exit.signal)}) received by PID {pid}"
     return f"{NOT_AVAILABLE}; torch.distributed.elastic.multiprocessing.errors.record records it"
 
 
-def _folded(name: str, text: str) -> list[str]:
-    first, *rest = textwrap.wrap(text, LINE_CHARS_MAX - 14, max_lines=8) or [""]
-    return [f"  {name:10}: {first}", *(f"              {line}" for line in rest)]
-
-
-def _wrapped(name: str, text: str) -> list[str]:
-    first, *rest = text.splitlines() or [""]
+def _wrapped(name: str, lines: Sequence[str]) -> list[str]:
+    """Return a named entry of one or more lines."""
+    first, *rest = lines or [""]
     return [f"  {name:10}: {first}", *(f"              {line}" for line in rest)]

@@ -1,12 +1,16 @@
-"""The coordinator's decisions, pure: (state, input, now) -> (changes, effects, reason).
+"""The coordinator's decisions, pure: (state, input, now) -> (changes, records, effects, reason).
 
-Same arguments, same result. Nothing in this package reads a clock, draws a random number, logs, or
-does IO; what has to be done comes back as effects, and the shell (`coordinator.py`) carries them
-out after the records of the same step are in the journal.
+Same arguments, same result. Nothing in this package reads a clock, draws a random number, logs or
+does IO. A step returns effects; the shell (`coordinator.py`) carries them out after the records of
+the same step are in the journal.
 
-`step` is the one way in. `model` holds the words, `inputs` and `effects` the two directions,
-`state` the entries and how a step changes them; `sessions`, `rounds`, `failures` and `adoption`
-decide; `blame` finds the culprit of a failure, from what `symptoms` says of each worker and with
-what `folding` takes together; `desired` and `explain` derive what nodes are told and what people
-read.
+`step` is the one way in. The rooms, from the bottom up:
+
+* `model`: the values, such as jobs, rounds, nodes, workers and verdicts;
+* `messages`: inputs, effects, records and refusals;
+* `state`: everything the coordinator knows, and a step's draft of it;
+* `verdicts`: the culprit of a failure, the health of nodes, and the policy of restarts;
+* `rounds`: the life of a round, its ranks, drains and fences, and the desired state of nodes;
+* `sessions`: agents that connect, report, leave, or hold rounds that already run;
+* `reads`: explanations for people, and the replay of the journal.
 """

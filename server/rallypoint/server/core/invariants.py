@@ -1,4 +1,4 @@
-"""What must hold after every step; a broken one is a bug of ours and ends the job that has it.
+"""Conditions that hold after every step. A broken invariant is a bug of ours and ends its job.
 
 `check_touched` looks at what a step changed and costs no more than that; `check_job` looks at a
 whole job and is for rounds that were just sealed or stopped, for loads, and for simulation.
@@ -6,22 +6,16 @@ whole job and is for rounds that were just sealed or stopped, for loads, and for
 
 from __future__ import annotations
 
-from rallypoint.server.core.deadlines import DeadlineKind
-from rallypoint.server.core.health import find_health
-from rallypoint.server.core.model import Activity, Bar, Job, JobId, Phase
-from rallypoint.server.core.node import Node
-from rallypoint.server.core.ranks import is_gapless
-from rallypoint.server.core.state import Delta, State, Tally, tally_of
-
-
-class BrokenInvariant(Exception):
-    """A bug of ours in one job."""
-
-    def __init__(self, job_id: JobId, text: str) -> None:
-        """Name the job and what is wrong with it."""
-        super().__init__(f"{job_id}: {text}")
-        self.job_id = job_id
-        self.text = text
+from rallypoint.server.core.model.errors import BrokenInvariant
+from rallypoint.server.core.model.ids import JobId
+from rallypoint.server.core.model.job import Job
+from rallypoint.server.core.model.node import Eligibility, Node, NodeState
+from rallypoint.server.core.model.phase import Phase
+from rallypoint.server.core.rounds.ranks import is_gapless
+from rallypoint.server.core.state.deadlines import DeadlineKind
+from rallypoint.server.core.state.state import Delta, State
+from rallypoint.server.core.state.tally import Tally, tally_of
+from rallypoint.server.core.verdicts.health import find_health
 
 
 def _require(holds: bool, job_id: JobId, text: str) -> None:
@@ -62,7 +56,7 @@ def check_job(state: State, job_id: JobId) -> None:
             f"the name {node.name} does not lead to its node",
         )
         _check_node(job, node)
-        _check_bar(state, job, node)
+        _check_eligibility(state, job, node)
         tally = tally.plus(tally_of(node), 1)
     _require(tally == state.tallies.get(job_id, Tally()), job_id, "the tally is off")
     _check_counts(job, tally)
@@ -76,27 +70,27 @@ def _check_node(job: Job, node: Node) -> None:
 
 
 def _problem_of(job: Job, node: Node) -> str | None:
-    """Return what is wrong with a node, or None."""
+    """Return the invariant that a node breaks, in words, or None."""
     if node.member != (node.assignment is not None):
         return "is half a member"
-    if node.member and (job.round is None or job.round.header.number != node.held_round):
+    if node.member and (job.round is None or job.round.header.number != node.last_round):
         return "is a member and does not hold the round"
-    if node.activity is Activity.READY and node.port <= 0:
+    if node.state is NodeState.READY and node.port <= 0:
         return "is ready without a port"
-    if node.activity in _RUNS_A_ROUND and node.held_round <= 0:
+    if node.state in _RUNS_A_ROUND and node.last_round <= 0:
         return "runs no round"
     return None
 
 
-_RUNS_A_ROUND = (Activity.ASSIGNED, Activity.STARTED, Activity.SUCCEEDED)
+_RUNS_A_ROUND = (NodeState.ASSIGNED, NodeState.STARTED, NodeState.SUCCEEDED)
 
 
-def _check_bar(state: State, job: Job, node: Node) -> None:
-    """A node is set aside exactly if the health of its name says so, and not for ever."""
+def _check_eligibility(state: State, job: Job, node: Node) -> None:
+    """Check that a node is set aside exactly when its health requires it, never without end."""
     job_id, health = job.job_id, find_health(job.health, node.name)
-    is_cordoned = node.bar is Bar.CORDONED
+    is_cordoned = node.eligibility is Eligibility.CORDONED
     _require(health.cordoned == is_cordoned, job_id, f"{node.name} and its cordon disagree")
-    if node.bar is Bar.QUARANTINED:
+    if node.eligibility is Eligibility.QUARANTINED:
         ends_ms = state.deadlines.get((DeadlineKind.HEALTH, job_id))
         is_watched = ends_ms is not None and ends_ms <= health.quarantined_until_ms
         _require(is_watched, job_id, f"nothing ends the quarantine of {node.name}")
@@ -109,7 +103,7 @@ def _check_counts(job: Job, tally: Tally) -> None:
     _require(
         (job.phase is Phase.CLOSED) == (job.outcome is not None), job_id, "closed without outcome"
     )
-    _require(job.restart_count <= max(job.spec.max_restarts, 0), job_id, "budget overdrawn")
+    _require(job.counts.restart_count <= max(job.spec.max_restarts, 0), job_id, "budget overdrawn")
     if job.round is not None:
         header = job.round.header
         _require(header.number == job.round_number, job_id, "the round's number is not the last")
@@ -120,11 +114,11 @@ def _check_counts(job: Job, tally: Tally) -> None:
 
 
 def _check_ranks(job: Job, nodes: list[Node]) -> None:
-    """Ranks are 0..world-1, each exactly once, and members agree with the round."""
+    """Check that ranks are 0..world-1, each exactly once, and that members agree with the round."""
     round, job_id = job.round, job.job_id
     if round is None:
         return
-    if not round.departures:  # an adopted round may have a hole, and is being stopped then
+    if not round.departures:  # an adopted round with a hole has departures, and is being stopped
         _require(is_gapless(round.members, round.header.world_size), job_id, "ranks have holes")
         _require(
             [member.assignment.group_rank for member in round.members]

@@ -1,39 +1,41 @@
-"""The one way into the core: (state, input, now) -> changes, records, effects, reason."""
+"""The entry to the core: (state, input, now) -> changes, records, effects, reason."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import NamedTuple, assert_never
 
-from rallypoint.server.core import inputs
-from rallypoint.server.core.adoption import adopt
-from rallypoint.server.core.deadlines import DeadlineKey, DeadlineKind
-from rallypoint.server.core.desired import tell_nodes
-from rallypoint.server.core.drains import ask_to_drain, reason_of_leaving
-from rallypoint.server.core.effects import Effect, Record, Refusal
-from rallypoint.server.core.health import cordon, end_quarantines, uncordon
-from rallypoint.server.core.model import (
-    LOST_MAX,
-    Activity,
-    Consequence,
-    JobId,
-    NodeName,
-    Outcome,
-    Phase,
-    RoundReason,
-    SessionId,
-    Verdict,
-    VerdictCause,
+from msgspec.structs import replace
+
+from rallypoint.server.core.messages import inputs
+from rallypoint.server.core.messages.effects import Effect
+from rallypoint.server.core.messages.records import Record
+from rallypoint.server.core.messages.refusals import Refusal
+from rallypoint.server.core.model.ids import JobId, NodeName, SessionId
+from rallypoint.server.core.model.node import NodeState
+from rallypoint.server.core.model.phase import Outcome, Phase
+from rallypoint.server.core.model.round import LOST_MAX, RoundReason
+from rallypoint.server.core.model.verdict import Consequence, Verdict, VerdictCause
+from rallypoint.server.core.rounds.desired import send_desired
+from rallypoint.server.core.rounds.drains import reason_of_leaving, request_drain
+from rallypoint.server.core.rounds.rounds import advance, stop
+from rallypoint.server.core.rounds.settling import REMEMBERED_MS, close
+from rallypoint.server.core.sessions.adoption import adopt
+from rallypoint.server.core.sessions.reports import receive_heartbeat, receive_report
+from rallypoint.server.core.sessions.sessions import (
+    forget_job,
+    note_broken_stream,
+    receive_hello,
+    remove_node,
 )
-from rallypoint.server.core.path import note_stall
-from rallypoint.server.core.reports import heartbeat, report
-from rallypoint.server.core.rounds import REMEMBERED_MS, advance, close, stop
-from rallypoint.server.core.sessions import broken, forget, hello, lose
-from rallypoint.server.core.state import Delta, Draft, State
+from rallypoint.server.core.state.deadlines import DeadlineKey, DeadlineKind
+from rallypoint.server.core.state.draft import Draft
+from rallypoint.server.core.state.network import note_stall
+from rallypoint.server.core.state.state import NO_CHANGES, Delta, State
+from rallypoint.server.core.verdicts.health import cordon, end_quarantines, uncordon
 
 
 class Transition(NamedTuple):
-    """What one step changes, journals and causes. `state.apply` carries the changes out."""
+    """The changes, records and effects of one step. `state.apply` applies the changes."""
 
     delta: Delta
     records: tuple[Record, ...]
@@ -41,74 +43,72 @@ class Transition(NamedTuple):
     effects: tuple[Effect, ...]
     """In order."""
     refusal: Refusal | None
-    """Why the input was refused; then the changes are empty. None when it was taken."""
+    """Why the input was refused; then the changes are empty. None when it was accepted."""
     jobs: tuple[JobId, ...]
     """Known jobs whose facts the step may have changed, for the check that follows."""
 
 
-def step(state: State, said: inputs.Input, now_ms: int) -> Transition:
-    """Decide what one input means. Changes nothing by itself.
+def step(state: State, input: inputs.Input, now_ms: int) -> Transition:
+    """Decide the consequences of one input. Changes nothing by itself.
 
     Args:
-        state: what is known; not changed.
-        said: what happened, validated.
-        now_ms: journal time, not lower than at any earlier step; for a heartbeat, when it came,
-            which may be up to a turn earlier: it only renews a lease.
+        state: the current state; not changed.
+        input: what happened; already validated.
+        now_ms: journal time, not lower than at any earlier step; for a heartbeat, the time of its
+            arrival, which may be up to a turn earlier: it only renews a lease.
 
-    Returns:
-        The transition. A `TimePassed` takes one expired deadline at a time: repeat it while
+    Returns: The transition. A `TimePassed` handles one expired deadline: repeat it while
         `state.next_deadline_ms()` is not after `now_ms`.
     """
     draft = Draft(state, now_ms)
-    if isinstance(said, inputs.Heartbeat):
-        refusal = heartbeat(draft, said)
+    if isinstance(input, inputs.Heartbeat):
+        refusal = receive_heartbeat(draft, input)
         return Transition(draft.delta(), (), (), refusal, ())
-    refusal = _take(draft, said)
+    refusal = _dispatch(draft, input)
     if refusal is not None:
-        return _refused(state, now_ms, draft, refusal)
+        return _refused(draft, refusal)
     for session, text in draft.leaving:
-        node = draft.the_node(session)
-        lose(draft, node, reason_of_leaving(node), text)
-    jobs = _touched_jobs(draft, said)
+        node = draft.require_node(session)
+        remove_node(draft, node, reason_of_leaving(node), text)
+    jobs = _touched_jobs(draft, input)
     for job_id in jobs:
         advance(draft, job_id)
-    tell_nodes(draft)
+    send_desired(draft)
     known = tuple(job_id for job_id in jobs if draft.job(job_id) is not None)
     return Transition(draft.delta(), tuple(draft.records), tuple(draft.effects), None, known)
 
 
-def _refused(state: State, now_ms: int, draft: Draft, refusal: Refusal) -> Transition:
-    """Keep only the words of a refusal: a refused input changes nothing."""
-    effects = tuple(draft.effects)
-    return Transition(Draft(state, now_ms).delta(), (), effects[-1:], refusal, ())
+def _refused(draft: Draft, refusal: Refusal) -> Transition:
+    """Return the transition of a refused input: only the answer, and no changes."""
+    return Transition(NO_CHANGES, (), tuple(draft.effects[-1:]), refusal, ())
 
 
-def _touched_jobs(draft: Draft, said: inputs.Input) -> tuple[JobId, ...]:
-    found: dict[JobId, None] = {}
-    if isinstance(said, inputs.Hello):
-        found[said.identity.job_id] = None
+def _touched_jobs(draft: Draft, input: inputs.Input) -> tuple[JobId, ...]:
+    jobs: dict[JobId, None] = {}
+    if isinstance(input, inputs.Hello):
+        jobs[input.identity.job_id] = None
     for job_id in draft.changed_jobs():
-        found[job_id] = None
-    return tuple(found)
+        jobs[job_id] = None
+    return tuple(jobs)
 
 
-def _take(draft: Draft, said: inputs.Input) -> Refusal | None:  # noqa: C901  # one flat case per input
-    match said:
+def _dispatch(draft: Draft, input: inputs.Input) -> Refusal | None:  # noqa: C901  # one flat case per input
+    match input:
         case inputs.Hello():
-            return hello(draft, said)
+            return receive_hello(draft, input)
         case inputs.Heartbeat():
-            return heartbeat(draft, said)
+            return receive_heartbeat(draft, input)
         case inputs.Broken(sender=sender):
-            return broken(draft, sender)
+            return note_broken_stream(draft, sender)
         case inputs.Cordon():
-            return cordon(draft, said)
+            return cordon(draft, input)
         case inputs.Uncordon():
-            return uncordon(draft, said)
+            return uncordon(draft, input)
         case inputs.TimePassed():
             _expire(draft)
             return None
         case inputs.DrainNode():
-            return ask_to_drain(draft, said)
+            return request_drain(draft, input)
         case inputs.Stalled(late_ms=late_ms):
             _note_stall(draft, late_ms)
             return None
@@ -118,26 +118,28 @@ def _take(draft: Draft, said: inputs.Input) -> Refusal | None:  # noqa: C901  # 
         case (
             inputs.Ready()
             | inputs.Started()
-            | inputs.Refused()
+            | inputs.StartFailed()
+            | inputs.Leaving()
             | inputs.Exited()
             | inputs.Succeeded()
             | inputs.Blocked()
             | inputs.Draining()
             | inputs.Goodbye()
         ):
-            return report(draft, said)
+            return receive_report(draft, input)
         case _:
-            assert_never(said)
+            assert_never(input)
 
 
 def _note_stall(draft: Draft, late_ms: int) -> None:
-    """Suspect the path for the coordinator's own lease if any agent may have given it up."""
+    """Suspect the network for the coordinator's own lease if agents may have given up streams."""
     shortest_ms, suspected_ms = draft.state.shortest_lease_ms(), draft.state.own_lease_ms()
-    draft.put_path(note_stall(draft.path, late_ms, draft.now_ms, shortest_ms, suspected_ms))
+    network = note_stall(draft.network, late_ms, draft.now_ms, shortest_ms, suspected_ms)
+    draft.put_network(network)
 
 
 def _expire(draft: Draft) -> None:
-    """Take the earliest deadline if it is due."""
+    """Act on the earliest deadline if it is due."""
     first = draft.state.deadlines.first()
     if first is None or first[0] > draft.now_ms:
         return
@@ -158,16 +160,16 @@ def _expire_session(draft: Draft, key: DeadlineKey, due_ms: int) -> None:
     if key[0] is DeadlineKind.GRACE:
         assert node.broke_ms is not None
         return_by_ms = node.broke_ms + draft.state.return_ms(node.identity.spec)
-        if draft.path.is_suspected(draft.now_ms) and draft.now_ms < return_by_ms:
+        if draft.network.is_active(draft.now_ms) and draft.now_ms < return_by_ms:
             draft.set_deadline(DeadlineKind.GRACE, node.session, return_by_ms)
             return
         seconds = (due_ms - node.broke_ms) / 1000
-        text = f"its connection broke and did not come back within {seconds:g} s"
+        text = f"its connection broke and was not restored within {seconds:g} s"
     else:
         lease_ms = draft.state.lease_ms(node.identity.spec)
         text = f"it was silent for longer than its lease of {lease_ms / 1000:g} s"
-        node = node._replace(broke_ms=draft.now_ms - lease_ms)  # when it was last heard
-    lose(draft, node, RoundReason.NODE_LOST, text)
+        node = replace(node, broke_ms=draft.now_ms - lease_ms)  # when its last message arrived
+    remove_node(draft, node, RoundReason.NODE_LOST, text)
 
 
 def _expire_job(draft: Draft, key: DeadlineKey) -> None:
@@ -176,37 +178,39 @@ def _expire_job(draft: Draft, key: DeadlineKey) -> None:
         draft.close_window()
         for known in list(draft.state.jobs):
             adopt(draft, known)
-            draft.put_job(draft.the_job(known))  # every job may seal from here on
+            draft.put_job(draft.require_job(known))  # every job may seal from now on
         return
     job = draft.job(job_id)
     if job is None:
         return
     match kind:
         case DeadlineKind.FORMING | DeadlineKind.GROWTH | DeadlineKind.DRAIN | DeadlineKind.CULPRIT:
-            draft.put_job(job)  # `advance` looks again
+            draft.put_job(job)  # so that `advance` checks it
         case DeadlineKind.START if job.phase is Phase.RUNNING:
             assert job.round is not None
-            names = _set_aside(draft, job_id, only=Activity.ASSIGNED)
+            names = _set_overdue_aside(draft, job_id, only=NodeState.ASSIGNED)
             job = replace(job, round=replace(job.round, overdue=names[:LOST_MAX]))
             stop(draft, job, RoundReason.START_OVERDUE)
         case DeadlineKind.STOP if job.phase is Phase.STOPPING:
-            _set_aside(draft, job_id, only=None)
+            _set_overdue_aside(draft, job_id, only=None)
             draft.put_job(job)
         case DeadlineKind.ABANDON if draft.tally(job_id).nodes == 0:
             close(draft, job, Outcome.ABANDONED, job.verdict)
         case DeadlineKind.FORGET if job.phase is Phase.CLOSED:
             if draft.tally(job_id).nodes == 0:
-                forget(draft, job)
+                forget_job(draft, job)
             else:
                 draft.set_deadline(kind, job_id, draft.now_ms + REMEMBERED_MS)
 
 
-def _set_aside(draft: Draft, job_id: JobId, *, only: Activity | None) -> tuple[NodeName, ...]:
-    """Let nobody wait any longer for the members that are overdue; return their names."""
+def _set_overdue_aside(
+    draft: Draft, job_id: JobId, *, only: NodeState | None
+) -> tuple[NodeName, ...]:
+    """Stop waiting for the overdue members; return their names."""
     names: list[NodeName] = []
     for node in draft.nodes_of(job_id):
-        if node.is_pending and (only is None or node.activity is only):
-            draft.put_node(node._replace(set_aside=True))
+        if node.is_pending and (only is None or node.state is only):
+            draft.put_node(replace(node, set_aside=True))
             names.append(node.name)
     return tuple(names)
 
@@ -219,7 +223,7 @@ def _fail_broken(draft: Draft, job_id: JobId, text: str) -> None:
         VerdictCause.INTERNAL,
         job.round_number,
         None,
-        f"the coordinator found its own state of this job broken: {text}",
+        f"internal error: the coordinator's state of this job is inconsistent: {text}",
         consequence=Consequence.ENDED,
     )
     close(draft, job, Outcome.FAILED, verdict)

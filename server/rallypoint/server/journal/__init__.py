@@ -1,1 +1,1 @@
-"""The durable, ordered record of decisions: one small interface and its stores."""
+"""The ordered record of decisions: an interface, and the journal in memory."""

@@ -1,8 +1,12 @@
-"""What the coordinator asks of a journal.
+"""The interface of a journal.
 
-The coordinator appends the records of a turn in one batch, and only when `append` has returned does
-anyone see what they decided. A store raises `JournalFailed` when it cannot promise that the batch
-will be there after a crash; the coordinator then shows nothing and says NOT_SERVING.
+The coordinator appends the records of a turn in one batch. Their decisions become visible only when
+`append` has returned. A store raises `JournalFailed` when it cannot promise that the batch survives
+a crash; the coordinator then shows nothing and reports NOT_SERVING.
+
+Today the only store lives in memory, and no coordinator calls `load`: after a restart it learns
+from its agents. Tests and the simulation check that a replay of the records gives the state, so
+this is the base for a durable store.
 """
 
 from __future__ import annotations
@@ -10,36 +14,36 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from rallypoint.server.core.replay import JournalRecord
+from rallypoint.server.core.reads.replay import JournalRecord
 
 COMPACT_AFTER = 10_000
-"""Records after which the coordinator replaces the journal by a snapshot: about 3,000 rounds."""
+"""Records after which the coordinator compacts the journal to a snapshot: about 3,000 rounds."""
 
 
 class JournalFailed(Exception):
-    """A batch could not be made durable."""
+    """A batch could not be stored."""
 
 
 class Journal(Protocol):
-    """A store of records, in the order in which they were appended."""
+    """An ordered list of records."""
 
     @property
     def identity(self) -> str:
-        """Identifier of the coordinator that the journal belongs to; never changes."""
+        """Id of the coordinator that the journal belongs to; never changes."""
 
     @property
     def is_durable(self) -> bool:
-        """Whether the records survive the process."""
+        """Whether the records outlive the process."""
 
     @property
     def length(self) -> int:
-        """Records that a load would return."""
+        """Number of records that `load` would return."""
 
     async def load(self) -> Sequence[JournalRecord]:
         """Return all records, oldest first.
 
         Raises:
-            JournalFailed: when a record other than a torn last one cannot be read.
+            JournalFailed: when a record cannot be read, except for a last one that is incomplete.
         """
 
     async def append(self, records: Sequence[JournalRecord], now_ms: int) -> None:
@@ -47,15 +51,15 @@ class Journal(Protocol):
 
         Args:
             records: at least one, in order.
-            now_ms: journal time of the batch; not lower than that of the batch before.
+            now_ms: journal time; not lower than that of the batch before.
 
         Raises:
-            JournalFailed: when the batch is not durable.
+            JournalFailed: when the batch could not be stored.
         """
 
     async def compact(self, records: Sequence[JournalRecord], now_ms: int) -> None:
-        """Replace everything by `records`, which amount to the same; all or nothing.
+        """Replace all records by a shorter list with the same meaning, all of it or nothing.
 
         Raises:
-            JournalFailed: when nothing was replaced.
+            JournalFailed: when the records could not be replaced; the old ones stay.
         """

@@ -1,11 +1,14 @@
-"""A journal that lives as long as the process: for tests, `--standalone`, and a coordinator whose
-agents are memory enough."""
+"""A journal in memory, lost with the process. All coordinators use it today.
+
+Nothing loads it. It enforces that decisions are recorded before they are visible, and tests replay
+it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rallypoint.server.core.replay import JournalRecord
+from rallypoint.server.core.reads.replay import JournalRecord
 
 
 class MemoryJournal:
@@ -14,13 +17,13 @@ class MemoryJournal:
     is_durable = False
 
     def __init__(self, identity: str) -> None:
-        """Begin empty; `identity` is drawn by whoever starts the coordinator."""
+        """Start empty, for the coordinator with the id `identity`."""
         self.identity = identity
         self._records: list[JournalRecord] = []
 
     @property
     def length(self) -> int:
-        """Records that a load would return."""
+        """Number of records that `load` would return."""
         return len(self._records)
 
     async def load(self) -> Sequence[JournalRecord]:
@@ -32,5 +35,5 @@ class MemoryJournal:
         self._records.extend(records)
 
     async def compact(self, records: Sequence[JournalRecord], now_ms: int) -> None:
-        """Replace everything by `records`."""
+        """Replace all records."""
         self._records = list(records)

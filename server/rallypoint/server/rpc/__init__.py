@@ -1,1 +1,1 @@
-"""gRPC adapters: validation and translation at the edge, no policy."""
+"""gRPC adapters: they validate and translate, and decide nothing."""

@@ -1,8 +1,8 @@
-"""AgentService: one task that reads a node's stream and one that writes it.
+"""AgentService: one task reads an agent's stream, another writes it.
 
-The reader brings inputs to the coordinator; when its inbox is full the reader waits, and so does
-the agent, through HTTP/2. The writer sends whatever its outbox holds; a peer that does not read for
-a whole lease of its job is cut off.
+The reader turns messages into inputs of the coordinator. While the coordinator's inbox is full the
+reader waits, and HTTP/2 flow control slows the agent down. The writer sends what the outbox holds.
+A write that takes longer than the job's lease ends the stream.
 """
 
 from __future__ import annotations
@@ -13,58 +13,61 @@ from collections.abc import AsyncIterator
 import grpc
 from google.rpc.status_pb2 import Status
 
+from rallypoint.base.log import get_logger
 from rallypoint.server.coordinator import Coordinator
-from rallypoint.server.core import inputs
-from rallypoint.server.core.explain import explain
-from rallypoint.server.core.model import JOBS_MAX, Bar, JobId, Phase, SessionId
-from rallypoint.server.core.state import State
-from rallypoint.server.rpc.convert import (
-    InvalidMessage,
-    UnsupportedProtocol,
-    to_heartbeat,
-    to_hello,
-    to_report,
-)
+from rallypoint.server.core.messages import inputs
+from rallypoint.server.core.model.ids import JobId, SessionId
+from rallypoint.server.core.model.job import JOBS_MAX
+from rallypoint.server.core.model.node import Eligibility
+from rallypoint.server.core.model.phase import Phase
+from rallypoint.server.core.reads.explain import explain
+from rallypoint.server.core.state.state import State
+from rallypoint.server.rpc.convert.checks import InvalidMessage
+from rallypoint.server.rpc.convert.hello import UnsupportedProtocol, to_hello
+from rallypoint.server.rpc.convert.reports import to_heartbeat, to_report
 from rallypoint.server.rpc.errors import lost_status, protocol_status
 from rallypoint.server.rpc.outbox import Outbox, Outboxes
 from rallypoint.server.rpc.stalls import Stalls
 from rallypoint.server.rpc.status import abort_with, invalid_status
-from rallypoint.server.rpc.views import (
-    desired_message,
-    notices_message,
-    set_aside_message,
-    waiting_message,
-)
+from rallypoint.server.rpc.views.desired import desired_message
+from rallypoint.server.rpc.views.notices import notices_message
+from rallypoint.server.rpc.views.waiting import set_aside_message, waiting_message
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import agent_service_pb2_grpc as agent_grpc
 from rallypoint.v1 import job_pb2
 from rallypoint.wire.durations import to_duration
-from rallypoint.wire.log import get_logger
 
 log = get_logger()
 
 HELLO_S_MAX = 10.0
-"""How long a new stream may take to say Hello."""
-RETOLD_PART = 10
-"""A change of the heartbeat interval is told when it is more than this part of it: a tenth."""
+"""Longest wait for the Hello of a new stream."""
+INTERVAL_CHANGE_PART = 10
+"""A new heartbeat interval is sent when it differs by more than one part in this many."""
 EXPLAINED_MS = 200
-"""How long an explanation serves: a job's nodes ask one after the other, a thousand in a second."""
+"""How long an explanation is reused for the other nodes of the same job."""
 
 _EOF: object = grpc.aio.EOF
-"""What a read brings when the peer has ended its side; `read` is annotated without it."""
+"""`read` returns it when the peer has ended its side; the annotation of `read` omits it."""
 _Context = grpc.aio.ServicerContext[agent_pb2.SessionRequest, agent_pb2.SessionResponse]
 
 
 class AgentService(agent_grpc.AgentServiceServicer):
-    """The agents' side of the coordinator."""
+    """Serves agents."""
 
     def __init__(self, coordinator: Coordinator, outboxes: Outboxes, state: State) -> None:
-        """Serve `coordinator`; `state` is read only for constants of this life."""
+        """Serve agents of `coordinator`.
+
+        Args:
+            coordinator: receives the messages of agents.
+            outboxes: hold the messages to agents.
+            state: the live state. Read without a turn for the coordinator's id and for heartbeat
+                intervals and leases, which follow the number of sessions.
+        """
         self._coordinator = coordinator
         self._outboxes = outboxes
         self._state = state
         self._explained: dict[JobId, tuple[int, job_pb2.Waiting | None]] = {}
-        """What each job waits for, and when that was worked out."""
+        """What each job waits for, and when it was computed."""
         self._stalls = Stalls()
 
     async def Session(  # type: ignore[override]  # a handler may write instead of yield
@@ -72,61 +75,63 @@ class AgentService(agent_grpc.AgentServiceServicer):
         request_iterator: AsyncIterator[agent_pb2.SessionRequest],
         context: _Context,
     ) -> None:
-        """Carry one connection of one agent until it breaks or is refused."""
+        """Serve one connection of one agent until it breaks or is refused."""
         try:
             async with asyncio.timeout(HELLO_S_MAX):
                 first = await context.read()
             if first is _EOF:
                 return
-            said = to_hello(first)
+            hello = to_hello(first)
         except TimeoutError:
-            await abort_with(context, invalid_status("message", "no hello came"))
+            await abort_with(
+                context, invalid_status("message", f"no hello arrived within {HELLO_S_MAX:g} s")
+            )
         except InvalidMessage as invalid:
-            log.warning("hello_invalid", path=invalid.path, problem=invalid.problem)
+            log.warning("hello_rejected", path=invalid.path, problem=invalid.problem)
             await abort_with(context, invalid_status(invalid.path, invalid.problem))
         except UnsupportedProtocol as unsupported:
             await abort_with(context, protocol_status(unsupported.version))
-        outbox = self._outboxes.open(said.identity.session, said.connection, said.identity.spec)
+        outbox = self._outboxes.open(hello.identity.session, hello.connection, hello.identity.spec)
         try:
-            end = await self._carry(said, context, outbox)
+            end = await self._carry(hello, context, outbox)
         finally:
             self._outboxes.close(outbox)
-            sender = inputs.Sender(said.identity.session, said.connection, 0)
+            sender = inputs.Sender(hello.identity.session, hello.connection, 0)
             await self._coordinator.submit(inputs.Broken(sender))
         if end is not None:
             await abort_with(context, end)
 
-    async def _carry(self, said: inputs.Hello, context: _Context, outbox: Outbox) -> Status | None:
+    async def _carry(self, hello: inputs.Hello, context: _Context, outbox: Outbox) -> Status | None:
         """Read and write until either side ends; return the status to end with, if any."""
-        await self._coordinator.submit(said)
+        await self._coordinator.submit(hello)
         async with asyncio.TaskGroup() as tasks:
-            reader = tasks.create_task(self._read(said, context, outbox))
+            reader = tasks.create_task(self._read(hello, context, outbox))
             await self._write(context, outbox)
             reader.cancel()
         return outbox.end
 
-    async def _read(self, said: inputs.Hello, context: _Context, outbox: Outbox) -> None:
-        session, connection = said.identity.session, said.connection
+    async def _read(self, hello: inputs.Hello, context: _Context, outbox: Outbox) -> None:
+        session, connection = hello.identity.session, hello.connection
         try:
             while (envelope := await context.read()) is not _EOF:
                 if envelope.session_id != session or envelope.connection != connection:
-                    raise InvalidMessage("session_id", "a stream carries one session for now")
-                report = to_report(envelope, said.identity.local_world_size)
+                    raise InvalidMessage("session_id", "must not change within a stream")
+                report = to_report(envelope, hello.identity.local_world_size)
                 if report is not None:
                     await self._coordinator.submit(report)
                 else:
                     self._coordinator.hear(to_heartbeat(envelope))
                     outbox.acknowledge_heartbeat(envelope.heartbeat.number)
         except InvalidMessage as invalid:
-            log.warning("message_invalid", path=invalid.path, problem=invalid.problem)
+            log.warning("message_rejected", path=invalid.path, problem=invalid.problem)
             outbox.finish(invalid_status(invalid.path, invalid.problem))
         except grpc.aio.UsageError:
-            pass  # the stream is gone; what follows is the same as for its end
+            pass  # the stream is gone, as after its end
         outbox.ended = True
         outbox.wake.set()
 
     async def _write(self, context: _Context, outbox: Outbox) -> None:
-        """Send what the outbox holds until it is to end."""
+        """Send what the outbox holds until the stream ends."""
         try:
             async with asyncio.timeout(None) as scope:
                 while outbox.end is None and not outbox.ended:
@@ -139,29 +144,29 @@ class AgentService(agent_grpc.AgentServiceServicer):
                         await context.write(await self._answer(outbox))
                     self._stalls.end(scope)
         except TimeoutError:
-            log.warning("peer_does_not_read", session_id=outbox.session)
+            log.warning("write_timed_out", session_id=outbox.session)
             outbox.finish(lost_status())
         finally:
             self._stalls.end(scope)
 
     def _take(self, outbox: Outbox) -> list[agent_pb2.SessionResponse]:
-        """Empty the outbox into messages, in the order in which they have to be sent."""
-        found: list[agent_pb2.SessionResponse] = []
+        """Empty the outbox; return its messages in the order of sending."""
+        messages: list[agent_pb2.SessionResponse] = []
         if outbox.end is not None:
-            return found
+            return messages
         if outbox.welcome is not None:
-            found.append(self._envelope(outbox, welcome=self._welcome(outbox)))
+            messages.append(self._envelope(outbox, welcome=self._welcome(outbox)))
             outbox.welcome = outbox.desired = outbox.notify = None
         if outbox.desired is not None:
-            found.append(self._envelope(outbox, desired=desired_message(outbox.desired)))
+            messages.append(self._envelope(outbox, desired=desired_message(outbox.desired)))
             outbox.desired = None
         if outbox.notify is not None:
-            found.append(self._envelope(outbox, notices=notices_message(outbox.notify)))
+            messages.append(self._envelope(outbox, notices=notices_message(outbox.notify)))
             outbox.notify = None
-        return found
+        return messages
 
     async def _answer(self, outbox: Outbox) -> agent_pb2.SessionResponse:
-        """Answer the latest heartbeat; a node that stands by learns what its job waits for."""
+        """Answer the latest heartbeat; tell a node without workers what its job waits for."""
         outbox.answered = outbox.heartbeat
         message = agent_pb2.Acknowledgement(heartbeat=outbox.heartbeat)
         if not outbox.runs_workers:
@@ -172,19 +177,23 @@ class AgentService(agent_grpc.AgentServiceServicer):
             if waiting is not None:
                 message.waiting.CopyFrom(waiting)
         interval_ms = self._state.heartbeat_ms(outbox.spec)
-        if abs(interval_ms - outbox.interval_ms) * RETOLD_PART > outbox.interval_ms:
+        if abs(interval_ms - outbox.interval_ms) * INTERVAL_CHANGE_PART > outbox.interval_ms:
             outbox.interval_ms = interval_ms
             message.heartbeat_interval.CopyFrom(to_duration(interval_ms))
             message.lease.CopyFrom(to_duration(self._state.lease_ms(outbox.spec)))
         return self._envelope(outbox, acknowledgement=message)
 
     def _explain(self, state: State, session: SessionId, now_ms: int) -> job_pb2.Waiting | None:
-        """Return what the session's job waits for; worked out once for all of its nodes."""
+        """Return what the session's job waits for; computed once for all its nodes."""
         node = state.nodes.get(session)
         if node is None:
             return None
         job = state.jobs[node.job_id]
-        if node.bar is not Bar.NONE and job.phase is Phase.RUNNING and not node.member:
+        if (
+            node.eligibility is not Eligibility.NONE
+            and job.phase is Phase.RUNNING
+            and not node.member
+        ):
             return set_aside_message(job, node, now_ms)
         known = self._explained.get(node.job_id)
         if known is None or not 0 <= now_ms - known[0] < EXPLAINED_MS:

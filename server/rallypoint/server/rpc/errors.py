@@ -1,25 +1,26 @@
-"""The one table from refusals of the core to gRPC statuses with a detail message."""
+"""One table that maps refusals of the core to gRPC statuses with a detail message."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 import grpc
 from google.protobuf.message import Message
 from google.rpc.status_pb2 import Status
+from msgspec import Struct
 
-from rallypoint.server.core.effects import Refusal, RefusalKind
-from rallypoint.server.rpc.convert import PROTOCOL_VERSION
+from rallypoint.base.limits import PROTOCOL_VERSION
+from rallypoint.server.core.messages.refusals import Refusal, RefusalKind
 from rallypoint.v1 import error_details_pb2 as details_pb2
 from rallypoint.wire.errors import pack_status
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
+class _Row(Struct, frozen=True):
     code: grpc.StatusCode
-    detail: type[Message]
+    detail: type[Message] | None
+    """None where the status alone is enough: the agent only has to open a new stream."""
     text: str
-    """What a person reads; `{name}` stands for a fact of the refusal."""
+    """Message for people; `{name}` is replaced by a fact of the refusal."""
+    stale: details_pb2.StaleKind.ValueType = details_pb2.STALE_KIND_UNSPECIFIED
+    """Kind of a StaleSender."""
 
 
 _TABLE: dict[RefusalKind, _Row] = {
@@ -38,7 +39,7 @@ _TABLE: dict[RefusalKind, _Row] = {
     RefusalKind.NODE_RANK_IN_USE: _Row(
         grpc.StatusCode.ALREADY_EXISTS,
         details_pb2.NodeRankInUse,
-        "node {node_name} of job {job_id} has --node-rank {node_rank} already",
+        "node {node_name} of job {job_id} already has --node-rank {node_rank}; choose another one",
     ),
     RefusalKind.ADDRESS_MISMATCH: _Row(
         grpc.StatusCode.FAILED_PRECONDITION,
@@ -54,17 +55,20 @@ _TABLE: dict[RefusalKind, _Row] = {
     RefusalKind.OLD_RUN: _Row(
         grpc.StatusCode.ABORTED,
         details_pb2.StaleSender,
-        "the agent belongs to run {actual}, which is over; run {expected} is the latest",
+        "the agent belongs to run {actual}, which is over; the latest is run {expected}",
+        details_pb2.STALE_KIND_RUN,
     ),
     RefusalKind.STALE_CONNECTION: _Row(
         grpc.StatusCode.ABORTED,
         details_pb2.StaleSender,
         "connection {actual} is older than connection {expected} of the same agent",
+        details_pb2.STALE_KIND_CONNECTION,
     ),
     RefusalKind.STALE_EPOCH: _Row(
         grpc.StatusCode.ABORTED,
         details_pb2.StaleSender,
-        "the message is for epoch {actual}; this coordinator speaks with epoch {expected}",
+        "the message is for epoch {actual}; this coordinator has epoch {expected}",
+        details_pb2.STALE_KIND_EPOCH,
     ),
     RefusalKind.FOREIGN_ROUND: _Row(
         grpc.StatusCode.FAILED_PRECONDITION,
@@ -84,36 +88,48 @@ _TABLE: dict[RefusalKind, _Row] = {
         details_pb2.UnknownNode,
         "no node {node_name!r} is attached to job {job_id}",
     ),
-    # The stream ends and the agent says everything again on a new one: no fact to carry.
     RefusalKind.SEQUENCE_GAP: _Row(
         grpc.StatusCode.ABORTED,
-        details_pb2.StaleSender,
-        "report {actual} came where report {expected} was expected",
+        None,
+        "expected report {expected}, got report {actual}",
     ),
     RefusalKind.UNKNOWN_SESSION: _Row(
-        grpc.StatusCode.ABORTED, details_pb2.StaleSender, "the session is not known any more"
+        grpc.StatusCode.ABORTED,
+        details_pb2.StaleSender,
+        "the coordinator no longer knows this session",
+        details_pb2.STALE_KIND_SESSION,
     ),
 }
 
 
 def refusal_status(refusal: Refusal) -> Status:
-    """Return the status that tells a peer why it was refused."""
+    """Return the status of a refusal."""
     row = _TABLE[refusal.kind]
     facts = dict(refusal.facts)
-    known = row.detail.DESCRIPTOR.fields_by_name
-    detail = row.detail(**{name: value for name, value in facts.items() if name in known})
     words = "; ".join(
         f"--{field} is {expected} there and {actual} here"
         for field, expected, actual in refusal.differences
     )
+    text = row.text.format(**facts, differences=words)
+    return pack_status(_code(row.code), text, _detail(row, refusal))
+
+
+def _detail(row: _Row, refusal: Refusal) -> Message | None:
+    """Return the detail message of a refusal, with the refusal's facts in its fields."""
+    if row.detail is None:
+        return None
+    known = row.detail.DESCRIPTOR.fields_by_name
+    detail = row.detail(**{name: value for name, value in refusal.facts if name in known})
+    if isinstance(detail, details_pb2.StaleSender):
+        detail.kind = row.stale
     if isinstance(detail, details_pb2.SpecMismatch):
         for field, expected, actual in refusal.differences:
             detail.differences.add(field=field, expected=expected, actual=actual)
-    return pack_status(_code(row.code), row.text.format(**facts, differences=words), detail)
+    return detail
 
 
 def unknown_job_status(job_id: str) -> Status:
-    """Return NOT_FOUND for a job."""
+    """Return the status for a job that does not exist."""
     return refusal_status(Refusal(RefusalKind.UNKNOWN_JOB, (("job_id", job_id),)))
 
 
@@ -128,8 +144,8 @@ def protocol_status(version: int) -> Status:
 
 
 def lost_status() -> Status:
-    """Return the status for a session that counts as lost: the agent may say Hello again."""
-    detail = details_pb2.StaleSender(what="session")
+    """Return the status for a session that counts as lost. The agent may open a new stream."""
+    detail = details_pb2.StaleSender(kind=details_pb2.STALE_KIND_SESSION)
     return pack_status(_code(grpc.StatusCode.ABORTED), "this session counts as lost", detail)
 
 

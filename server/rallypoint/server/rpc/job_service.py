@@ -1,4 +1,4 @@
-"""JobService: read access, answered by the coordinator after what it shows is durable."""
+"""JobService: answers show only decisions that are in the journal."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ from collections.abc import AsyncIterator
 import grpc
 
 from rallypoint.server.coordinator import Coordinator
-from rallypoint.server.core.model import JobId
-from rallypoint.server.core.state import State
-from rallypoint.server.rpc.convert import InvalidMessage, to_job_id
+from rallypoint.server.core.model.ids import JobId
+from rallypoint.server.core.state.state import State
+from rallypoint.server.rpc.convert.checks import InvalidMessage, to_job_id
 from rallypoint.server.rpc.errors import unknown_job_status
 from rallypoint.server.rpc.outbox import Outboxes
 from rallypoint.server.rpc.status import abort_with, invalid_status
-from rallypoint.server.rpc.views import job_message
+from rallypoint.server.rpc.views.job import job_message
 from rallypoint.v1 import job_pb2
 from rallypoint.v1 import job_service_pb2 as service_pb2
 from rallypoint.v1 import job_service_pb2_grpc as service_grpc
 
 PAGE_MAX = 1_000
 WATCH_INTERVAL_S = 0.05
-"""Shortest time between two answers to one watcher: a thousand nodes that start at once are a
-thousand changes, and each answer shows all of them."""
+"""Shortest time between two answers to one watcher. When a thousand nodes start at once, one answer
+can show their thousand changes."""
 WATCHED_NODES_PER_S_MAX = 2_000
-"""Nodes that one watcher is shown in a second: an answer shows every node of the job, so a watcher
-of a thousand gets two a second and costs the coordinator a few percent of a core."""
+"""Nodes in the answers to one watcher per second. Every answer holds all nodes of the job, so a
+watcher of a thousand nodes gets two answers a second. They cost a few percent of a core."""
 
 
 class JobService(service_grpc.JobServiceServicer):
-    """What people and programs can see."""
+    """Serves people and programs that read jobs."""
 
     def __init__(self, coordinator: Coordinator, outboxes: Outboxes) -> None:
-        """Read from `coordinator`; `outboxes` tells when a job has changed."""
+        """Read from `coordinator`; `outboxes` wakes watchers when a job changes."""
         self._coordinator = coordinator
         self._outboxes = outboxes
 
@@ -81,7 +81,7 @@ class JobService(service_grpc.JobServiceServicer):
             service_pb2.WatchJobRequest, service_pb2.WatchJobResponse
         ],
     ) -> AsyncIterator[service_pb2.WatchJobResponse]:
-        """Send the job now and after every change."""
+        """Send the job at once and after every change."""
         try:
             job_id = to_job_id(request.job_id, "job_id")
         except InvalidMessage as invalid:
@@ -92,7 +92,7 @@ class JobService(service_grpc.JobServiceServicer):
         try:
             while True:
                 changed.clear()
-                begun_s = loop.time()
+                began_s = loop.time()
                 job = await self._job(job_id)
                 yield service_pb2.WatchJobResponse(job=job)
                 is_first = False
@@ -100,7 +100,7 @@ class JobService(service_grpc.JobServiceServicer):
                     return
                 await changed.wait()
                 interval_s = max(WATCH_INTERVAL_S, len(job.nodes) / WATCHED_NODES_PER_S_MAX)
-                await asyncio.sleep(max(0.0, begun_s + interval_s - loop.time()))
+                await asyncio.sleep(max(0.0, began_s + interval_s - loop.time()))
         except LookupError:
             if is_first:
                 await abort_with(context, unknown_job_status(request.job_id))
@@ -108,7 +108,7 @@ class JobService(service_grpc.JobServiceServicer):
             self._outboxes.unwatch(job_id, changed)
 
     async def _job(self, job_id: JobId) -> job_pb2.Job:
-        """Return one job, whole.
+        """Return one whole job.
 
         Raises:
             LookupError: when there is none.

@@ -1,4 +1,4 @@
-"""NodeService: what an operator asks of nodes, answered after what it changed is durable."""
+"""NodeService: requests of operators, answered when their changes are in the journal."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from typing import Any, NoReturn
 import grpc
 
 from rallypoint.server.coordinator import Coordinator, InputRefused
-from rallypoint.server.core import inputs
-from rallypoint.server.core.health import find_health
-from rallypoint.server.core.state import State
-from rallypoint.server.rpc.convert import InvalidMessage, to_cordon, to_drain_node, to_uncordon
+from rallypoint.server.core.messages import inputs
+from rallypoint.server.core.state.state import State
+from rallypoint.server.core.verdicts.health import find_health
+from rallypoint.server.rpc.convert.checks import InvalidMessage
+from rallypoint.server.rpc.convert.requests import to_cordon, to_drain_node, to_uncordon
 from rallypoint.server.rpc.errors import refusal_status
 from rallypoint.server.rpc.status import abort_with, invalid_status
-from rallypoint.server.rpc.views import health_message
+from rallypoint.server.rpc.views.node import health_message
 from rallypoint.v1 import node_pb2
 from rallypoint.v1 import node_service_pb2 as service_pb2
 from rallypoint.v1 import node_service_pb2_grpc as service_grpc
@@ -21,10 +22,10 @@ from rallypoint.wire.durations import to_duration
 
 
 class NodeService(service_grpc.NodeServiceServicer):
-    """What an operator can ask."""
+    """Serves operators."""
 
     def __init__(self, coordinator: Coordinator) -> None:
-        """Bring requests to `coordinator`."""
+        """Pass requests to `coordinator`."""
         self._coordinator = coordinator
 
     async def DrainNode(
@@ -34,17 +35,17 @@ class NodeService(service_grpc.NodeServiceServicer):
             service_pb2.DrainNodeRequest, service_pb2.DrainNodeResponse
         ],
     ) -> service_pb2.DrainNodeResponse:
-        """Ask a node to leave."""
+        """Drain a node."""
 
         def answer(state: State, now_ms: int) -> int:
-            job = state.jobs.get(said.job_id)
-            known = () if job is None else job.asked
-            ends_ms = (asked.drain.until_ms for asked in known if asked.name == said.name)
-            return max(0, next(ends_ms, now_ms) - now_ms)  # it may have gone in the same turn
+            job = state.jobs.get(change.job_id)
+            requests = () if job is None else job.drain_requests
+            ends_ms = (one.drain.until_ms for one in requests if one.name == change.name)
+            return max(0, next(ends_ms, now_ms) - now_ms)  # the node may have left in the same turn
 
         try:
-            said = to_drain_node(request)
-            left_ms = await self._coordinator.ask(said, answer)
+            change = to_drain_node(request)
+            left_ms = await self._coordinator.ask(change, answer)
         except (InvalidMessage, InputRefused) as error:
             await _abort(context, error)
         return service_pb2.DrainNodeResponse(time_left=to_duration(left_ms))
@@ -56,7 +57,7 @@ class NodeService(service_grpc.NodeServiceServicer):
             service_pb2.CordonNodeRequest, service_pb2.CordonNodeResponse
         ],
     ) -> service_pb2.CordonNodeResponse:
-        """Set a node aside."""
+        """Cordon a node."""
         try:
             health = await self._change(to_cordon(request))
         except (InvalidMessage, InputRefused) as error:
@@ -70,31 +71,31 @@ class NodeService(service_grpc.NodeServiceServicer):
             service_pb2.UncordonNodeRequest, service_pb2.UncordonNodeResponse
         ],
     ) -> service_pb2.UncordonNodeResponse:
-        """Take a node back."""
+        """Uncordon a node."""
         try:
             health = await self._change(to_uncordon(request))
         except (InvalidMessage, InputRefused) as error:
             await _abort(context, error)
         return service_pb2.UncordonNodeResponse(health=health)
 
-    async def _change(self, said: inputs.Cordon | inputs.Uncordon) -> node_pb2.NodeHealth:
-        """Return what the job knows of the node after the change.
+    async def _change(self, change: inputs.Cordon | inputs.Uncordon) -> node_pb2.NodeHealth:
+        """Make a change; return the health of the node after it.
 
         Raises:
-            InputRefused: when there is no such job, or no room for another node.
+            InputRefused: when there is no such job, or too many nodes with a health record.
         """
 
         def answer(state: State, now_ms: int) -> node_pb2.NodeHealth:
-            job = state.jobs[said.job_id]
-            return health_message(find_health(job.health, said.name), job.spec, now_ms)
+            job = state.jobs[change.job_id]
+            return health_message(find_health(job.health, change.name), job.spec, now_ms)
 
-        return await self._coordinator.ask(said, answer)
+        return await self._coordinator.ask(change, answer)
 
 
 async def _abort(
     context: grpc.aio.ServicerContext[Any, Any], error: InvalidMessage | InputRefused
 ) -> NoReturn:
-    """End the call with the status of what went wrong."""
+    """End the call with the status of `error`."""
     if isinstance(error, InvalidMessage):
         await abort_with(context, invalid_status(error.path, error.problem))
     await abort_with(context, refusal_status(error.refusal))

@@ -1,26 +1,25 @@
-"""What waits to be sent on each session: replaced, never queued.
+"""Outgoing messages to each agent. A newer message replaces an older one; there is no queue.
 
-There is one place for each kind of message, so a peer that does not read costs one outbox and
-nothing more, however much changes meanwhile: the newest desired state takes the place of one that
-was not sent yet, acknowledgements add up. Order: a refusal ends everything; else Welcome, desired
-state, notices, answer to a heartbeat.
+An outbox has room for one message of each kind. The newest desired state replaces one that was not
+sent yet, and only the highest acknowledgement counts. So an agent that does not read costs one
+outbox, whatever happens meanwhile. A refusal ends the stream; otherwise the order is Welcome,
+desired state, notices, answer to a heartbeat.
 
-Acknowledgements of reports ride on whatever is sent next, at the latest on the answer to the next
-heartbeat: a message of their own would double what a round costs, and an agent that has to say
-something again because of a break says it with its number.
+Every message carries the acknowledgement of reports, at the latest the answer to the next
+heartbeat. A message for each acknowledgement would double the cost of a round. If the stream breaks
+first, the agent sends its reports again, with the same numbers.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
 
 from google.rpc.status_pb2 import Status
+from msgspec import Struct, field
 
-from rallypoint.server.core.effects import (
+from rallypoint.server.core.messages.effects import (
     Acknowledge,
-    DesiredRun,
     Disconnect,
     Effect,
     JobChanged,
@@ -29,20 +28,21 @@ from rallypoint.server.core.effects import (
     Send,
     Welcome,
 )
-from rallypoint.server.core.model import JobId, JobSpec, SessionId
-from rallypoint.server.core.state import State
-from rallypoint.server.core.timing import NOTHING_ASKED
+from rallypoint.server.core.model.desired import DesiredRun
+from rallypoint.server.core.model.ids import JobId, SessionId
+from rallypoint.server.core.model.spec import JobSpec
+from rallypoint.server.core.model.timing import NOTHING_ASKED
+from rallypoint.server.core.state.state import State
 from rallypoint.server.rpc.errors import lost_status, refusal_status
 
 
-@dataclass(slots=True)
-class Outbox:
-    """What one connection has still to be told."""
+class Outbox(Struct):
+    """The messages to send on one connection."""
 
     session: SessionId
     connection: int
     spec: JobSpec = NOTHING_ASKED
-    """The agent's: what it may ask for are its heartbeats and its lease."""
+    """The agent's specification, which may choose the heartbeat interval and the lease."""
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     welcome: Welcome | None = None
     desired: Send | None = None
@@ -50,20 +50,20 @@ class Outbox:
     acknowledged: int = 0
     """Highest report to acknowledge."""
     heartbeat: int = 0
-    """Highest heartbeat seen."""
+    """Highest heartbeat received."""
     answered: int = 0
     """Highest heartbeat that was answered."""
     interval_ms: int = 0
-    """Time between heartbeats that the agent was told last."""
+    """Heartbeat interval that was sent last."""
     runs_workers: bool = False
-    """The desired state sent last is Run: nobody there has to be told what the job waits for."""
+    """The latest desired state runs workers, so the agent needs no explanation of a wait."""
     end: Status | None = None
     """Set when the stream has to end."""
     ended: bool = False
     """The peer's side of the stream has ended."""
 
     def acknowledge_heartbeat(self, number: int) -> None:
-        """Answer a heartbeat."""
+        """Note a heartbeat that has to be answered."""
         self.heartbeat = max(self.heartbeat, number)
         self.wake.set()
 
@@ -75,18 +75,20 @@ class Outbox:
 
 
 class Outboxes:
-    """The outbox of every session's newest connection, and the watchers of every job."""
+    """The outboxes of all sessions' newest connections, and the watchers of all jobs."""
 
     def __init__(self) -> None:
-        """Begin without any."""
+        """Start without connections."""
         self._by_session: dict[SessionId, Outbox] = {}
         self._watchers: dict[JobId, set[asyncio.Event]] = {}
         self.epoch = 0
-        """The coordinator's epoch as of the last durable turn."""
+        """The coordinator's epoch as of the last turn in the journal."""
 
     def open(self, session: SessionId, connection: int, spec: JobSpec = NOTHING_ASKED) -> Outbox:
-        """Return the outbox of a new connection; an older one of the session is ended, and so
-        is this one when a newer one is there already."""
+        """Return the outbox of a new connection.
+
+        Of two connections of one session the one with the lower number is ended.
+        """
         older = self._by_session.get(session)
         outbox = Outbox(session, connection, spec)
         if older is None or older.connection < connection:
@@ -103,7 +105,7 @@ class Outboxes:
             del self._by_session[outbox.session]
 
     def watch(self, job_id: JobId) -> asyncio.Event:
-        """Return an event that is set whenever the job changes; give it back to `unwatch`."""
+        """Return an event that is set when the job changes. Pass it to `unwatch` afterwards."""
         event = asyncio.Event()
         self._watchers.setdefault(job_id, set()).add(event)
         return event
@@ -118,14 +120,14 @@ class Outboxes:
     def carry_out(
         self, effects: Sequence[Effect], changed: Collection[JobId], state: State, now_ms: int
     ) -> None:
-        """Put the effects of a durable turn where the streams find them."""
+        """Put the effects of a journalled turn into the outboxes."""
         self.epoch = state.epoch
         for job_id in changed:
             for event in self._watchers.get(job_id, ()):
                 event.set()
         for effect in effects:
             if isinstance(effect, JobChanged):
-                continue  # for the log; its job is among `changed`
+                continue  # for the log only; its job is among `changed`
             outbox = self._by_session.get(effect.session)
             if outbox is None:
                 continue

@@ -1,7 +1,7 @@
-"""Cuts off writes that take too long: one timer for all of them.
+"""Ends writes that take too long; all writes share one timer.
 
-A peer that does not read makes a write wait for ever, so each has a limit. A timer per write would
-cost as much as the write; here one waits for the earliest end, and only while there is any.
+A write to a peer that does not read would wait for ever, so every write has a limit. A timer for
+each would cost as much as the write itself. One timer waits for the earliest limit instead.
 """
 
 from __future__ import annotations
@@ -10,30 +10,31 @@ import asyncio
 
 
 class Stalls:
-    """The writes that are under way."""
+    """The writes in progress."""
 
     def __init__(self) -> None:
-        """Begin without any."""
+        """Start without writes."""
         self._due_s: dict[asyncio.Timeout, float] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self, scope: asyncio.Timeout, limit_s: float) -> None:
-        """Note that a write begins; `scope`, entered without a limit, expires if it stalls.
+        """Note that a write begins.
 
         Args:
-            scope: of the one writing task; it has one write at a time.
-            limit_s: what the write may take, in seconds.
+            scope: the writing task's timeout, entered without a limit; it expires when the write
+                takes too long. A task has one write at a time.
+            limit_s: how long the write may take.
         """
         due_s = asyncio.get_running_loop().time() + limit_s
         self._due_s[scope] = due_s
         self._wake_by(due_s)
 
     def end(self, scope: asyncio.Timeout) -> None:
-        """Note that it has ended."""
+        """Note that the write of `scope` has ended."""
         self._due_s.pop(scope, None)
 
     def _wake_by(self, due_s: float) -> None:
-        """Look at `due_s`, or before."""
+        """Check the limits at `due_s`, or earlier."""
         if self._timer is not None:
             if self._timer.when() <= due_s:
                 return
@@ -41,7 +42,7 @@ class Stalls:
         self._timer = asyncio.get_running_loop().call_at(due_s, self._look)
 
     def _look(self) -> None:
-        """Let expire what is overdue, and look again when the next one would be."""
+        """Expire overdue writes; set the timer for the next limit."""
         now_s = asyncio.get_running_loop().time()
         self._timer = None
         for scope, due_s in list(self._due_s.items()):

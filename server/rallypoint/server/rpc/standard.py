@@ -1,28 +1,32 @@
-"""The services that every gRPC tool expects: health and reflection."""
+"""The standard services that gRPC tools expect: health and reflection."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection, reflection_pb2
-from grpc_reflection.v1alpha._async import ReflectionServicer
 
 REFLECTION_V1 = "grpc.reflection.v1.ServerReflection"
+REFLECTION_V1ALPHA = "grpc.reflection.v1alpha.ServerReflection"
+REFLECTION_METHODS = frozenset(
+    f"/{name}/ServerReflectionInfo" for name in (REFLECTION_V1, REFLECTION_V1ALPHA)
+)
 
 
 class Health:
-    """Standard health of the whole server and of each service."""
+    """Health of the server and of each service."""
 
     def __init__(self, server: grpc.aio.Server, services: Sequence[str]) -> None:
-        """Add the service to `server`; it says NOT_SERVING until told otherwise."""
+        """Add the service to `server`; the health is NOT_SERVING until `set_serving`."""
         self._servicer = health.aio.HealthServicer()
         self._names = ("", *services)
         health_pb2_grpc.add_HealthServicer_to_server(self._servicer, server)
 
     async def set_serving(self, is_serving: bool) -> None:
-        """Say SERVING or NOT_SERVING."""
+        """Set the health to SERVING or NOT_SERVING."""
         kinds = health_pb2.HealthCheckResponse
         status = kinds.SERVING if is_serving else kinds.NOT_SERVING
         for name in self._names:
@@ -30,20 +34,36 @@ class Health:
 
 
 def add_reflection(server: grpc.aio.Server, services: Sequence[str]) -> None:
-    """Let clients list and call the services, by both names of the reflection protocol.
+    """Let clients list the services, under both names of the reflection protocol.
 
-    grpcio-reflection has only v1alpha; the messages of v1 are the same, so the same servicer
-    answers under that name too.
+    grpcio-reflection implements only v1alpha. The messages of v1 are the same, so the same servicer
+    serves both names.
     """
-    names = (*services, health.SERVICE_NAME, reflection.SERVICE_NAME)
-    reflection.enable_server_reflection(names, server)
-    servicer = ReflectionServicer(service_names=names)
-    handler = grpc.stream_stream_rpc_method_handler(
-        servicer.ServerReflectionInfo,
-        request_deserializer=reflection_pb2.ServerReflectionRequest.FromString,
-        response_serializer=reflection_pb2.ServerReflectionResponse.SerializeToString,
-    )
-    handlers = grpc.method_handlers_generic_handler(
-        REFLECTION_V1, {"ServerReflectionInfo": handler}
-    )
-    server.add_generic_rpc_handlers((handlers,))
+    names = (*services, health.SERVICE_NAME, REFLECTION_V1ALPHA)
+    server.add_generic_rpc_handlers((_Reflection(names),))
+
+
+class _Reflection(grpc.GenericRpcHandler):
+    """Finds the handler of the reflection service, for gRPC."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = names
+
+    def service(
+        self, handler_call_details: grpc.HandlerCallDetails
+    ) -> grpc.RpcMethodHandler[Any, Any] | None:
+        if handler_call_details.method in REFLECTION_METHODS:
+            return self._handler
+        return None
+
+    @cached_property
+    def _handler(self) -> grpc.RpcMethodHandler[Any, Any]:
+        # Imported at the first call: with --standalone, the first worker would wait for it.
+        from grpc_reflection.v1alpha import reflection_pb2
+        from grpc_reflection.v1alpha._async import ReflectionServicer
+
+        return grpc.stream_stream_rpc_method_handler(
+            ReflectionServicer(service_names=self._names).ServerReflectionInfo,
+            request_deserializer=reflection_pb2.ServerReflectionRequest.FromString,
+            response_serializer=reflection_pb2.ServerReflectionResponse.SerializeToString,
+        )

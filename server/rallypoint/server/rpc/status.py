@@ -1,4 +1,4 @@
-"""Ending a call with a rich status."""
+"""Ends calls with a status that carries details."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from grpc_status import rpc_status
 
 
 def invalid_status(path: str, problem: str) -> Status:
-    """Return INVALID_ARGUMENT for a field."""
+    """Return the status for a field that breaks the contract."""
     code: int = grpc.StatusCode.INVALID_ARGUMENT.value[0]
     return Status(code=code, message=f"{path}: {problem}")
 

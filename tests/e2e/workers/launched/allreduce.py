@@ -1,4 +1,4 @@
-"""The telling worker with a process group: all ranks add up their numbers."""
+"""The recording worker with a process group: all ranks add up their numbers."""
 
 import os
 import runpy

@@ -1,4 +1,4 @@
-"""The telling worker inside torch's own `record`."""
+"""The recording worker inside torch's own `record`."""
 
 import runpy
 

@@ -1,8 +1,8 @@
-"""A worker that writes down what it was started with, then does what its arguments say, in order.
+"""A worker that records what it was started with, then carries out its arguments in order.
 
 It leaves `told/<restarts>-<rank>-<pid>.json`. An argument is VERB or VERB=VALUE; with `RANK/`
-before it only that rank obeys, with `@N` after it only in the N-th restart. What is none is only
-written down.
+before it only that rank obeys, with `@N` after it only in the N-th restart. Any other argument is
+only recorded.
 `PID` in a text is the worker's process id.
 
     out=TEXT, err=TEXT   a line to standard output or error
@@ -11,8 +11,8 @@ written down.
     exit=N, signal=NAME  end
     raise=TEXT           end by an exception
     error=JSON           write it to the error file
-    stdin                write down what standard input holds
-    obey                 from now on do what the test says, see obedient.py
+    stdin                record what standard input holds
+    obey                 from now on obey the test, see obedient.py
 """
 
 import json
@@ -32,7 +32,7 @@ TOLD = Path("told")
 
 
 def is_open(fd: int) -> bool:
-    """Tell a file that was there from the one by which the folder was just read."""
+    """Return whether a descriptor was open before the listing itself."""
     try:
         os.fstat(fd)
     except OSError:
@@ -78,7 +78,7 @@ def tell() -> None:
 
 
 def sync() -> None:
-    """Wait, for 20 s at most, until every worker of the node has said that it is here."""
+    """Wait, for 20 s at most, until every worker of the node has arrived here."""
     (TOLD / f"sync-{RESTARTS}-{RANK}").touch()
     end_s = time.monotonic() + 20
     while len(list(TOLD.glob(f"sync-{RESTARTS}-*"))) < int(os.environ["LOCAL_WORLD_SIZE"]):

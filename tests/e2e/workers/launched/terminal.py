@@ -1,4 +1,4 @@
-"""Runs a command on a terminal of its own, and ends as it does."""
+"""Runs a command on a new terminal, and exits as it does."""
 
 import os
 import pty

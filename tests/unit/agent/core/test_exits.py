@@ -1,4 +1,4 @@
-"""What an agent says of the end of a worker: what came first, its end or our signal."""
+"""What an agent reports of a worker's exit: which came first, the exit or our signal."""
 
 from __future__ import annotations
 
@@ -9,34 +9,32 @@ from pathlib import Path
 import pytest
 
 from rallypoint.agent.core import inputs
-from rallypoint.agent.core.model import (
-    AgentState,
-    DesiredRun,
-    DesiredStop,
-    ErrorRecord,
-    ExitedReport,
-    LocalExit,
-)
+from rallypoint.agent.core.desired import DesiredStop
+from rallypoint.agent.core.held_round import ErrorRecord, LocalExit
+from rallypoint.agent.core.reports import ExitedReport
+from rallypoint.agent.core.state import AgentState
 from rallypoint.agent.core.step import step
-from rallypoint.agent.records import find_uncaught, read_error_file
-from rallypoint.agent.translate import report_message
-from support.orders import run_order
+from rallypoint.agent.session.translate import report_message
+from rallypoint.agent.torchelastic.error_files import find_uncaught, read_error_file
+from support.core.orders import run_order
 
 ORDER = run_order()
 STOP_MS = 2_000
 
 
 def stopped() -> AgentState:
-    """Return an agent whose two workers run since 1 s and were told to stop at 2 s."""
-    state = AgentState(2, grace_ms=30_000, coordinator_timeout_ms=60_000, away_since_ms=None)
-    said: list[tuple[inputs.Input, int]] = [
+    """Return an agent whose two workers started at 1 s and were signalled to stop at 2 s."""
+    state = AgentState(
+        2, shutdown_timeout_ms=30_000, coordinator_timeout_ms=60_000, away_since_ms=None
+    )
+    happened: list[tuple[inputs.Input, int]] = [
         (inputs.PortReserved(30_000), 0),
-        (inputs.DesiredCame(1, 1, DesiredRun(ORDER)), 1_000),
+        (inputs.DesiredReceived(1, 1, ORDER), 1_000),
         (inputs.WorkerStarted(1, 0, 4_000), 1_000),
         (inputs.WorkerStarted(1, 1, 4_001), 1_000),
-        (inputs.DesiredCame(1, 2, DesiredStop(1, 30_000, "why")), STOP_MS),
+        (inputs.DesiredReceived(1, 2, DesiredStop(1, 30_000, "why")), STOP_MS),
     ]
-    for one, at_ms in said:
+    for one, at_ms in happened:
         state, _ = step(state, one, at_ms)
     return state
 
@@ -44,7 +42,7 @@ def stopped() -> AgentState:
 def end(
     at_ms: int, *, ago_ms: int = 0, error: ErrorRecord | None = None, oom_killed: bool = False
 ) -> LocalExit:
-    """Return what the agent keeps of a worker's end of which it hears at `at_ms`."""
+    """Return the exit that the agent records when it learns of one at `at_ms`."""
     ended = inputs.WorkerEnded(1, 0, None, 11, error, "", ago_ms, oom_killed)
     state, _ = step(stopped(), ended, at_ms)
     (report,) = [report for report in state.reports if isinstance(report, ExitedReport)]
@@ -64,7 +62,7 @@ def end(
 def test_which_came_first(
     claim: str, at_ms: int, ago_ms: int, signalled_first: bool, signalled_before_ms: int | None
 ) -> None:
-    """What counts is when the end was seen, not when its last words had been read."""
+    """What counts is when the exit was seen, not when the worker's output had been read."""
     exit = end(at_ms, ago_ms=ago_ms)
 
     assert (at_ms - ago_ms, signalled_first, signalled_before_ms) == (
@@ -75,7 +73,7 @@ def test_which_came_first(
 
 
 def test_report_carries_what_the_verdict_needs() -> None:
-    """The times of the signal and of the recorded error go with it, and what the kernel said."""
+    """It has the times of the signal and of the recorded error, and the OOM kill."""
     record = ErrorRecord("ValueError: loss is nan", "", 480)
     ended = inputs.WorkerEnded(1, 0, None, 9, record, "", 0, True)
     state, _ = step(stopped(), ended, STOP_MS + 30)
@@ -84,22 +82,22 @@ def test_report_carries_what_the_verdict_needs() -> None:
 
     assert exit.agent_signalled_first
     assert exit.oom_killed
-    assert exit.signalled_before.ToMilliseconds() == 30
-    assert exit.error.before_exit.ToMilliseconds() == 480
+    assert exit.outlived_signal_for.ToMilliseconds() == 30
+    assert exit.error.age_at_exit.ToMilliseconds() == 480
 
 
 def test_unsignalled_end_has_no_time_of_a_signal() -> None:
-    """What did not happen is absent from the wire."""
+    """A signal that was not sent is absent from the message."""
     state, _ = step(stopped(), inputs.WorkerEnded(1, 0, 1, None, None, "", 50), STOP_MS + 10)
 
     exit = report_message(state.reports[-1], STOP_MS + 10).exited.workers[0].exit
 
     assert not exit.agent_signalled_first
-    assert not exit.HasField("signalled_before")
+    assert not exit.HasField("outlived_signal_for")
 
 
 def test_age_of_a_record_is_exact(tmp_path: Path) -> None:
-    """Its own time stamp counts whole seconds, so the file's counts."""
+    """The record's own time stamp has whole seconds, so the file's time is used."""
     path = tmp_path / "error.json"
     fields = {"message": "ValueError: x", "extraInfo": {"timestamp": "1000", "py_callstack": "at"}}
     path.write_text(json.dumps({"message": fields}))
@@ -117,17 +115,40 @@ Traceback (most recent call last):
     raise ValueError("loss is nan")
 ValueError: loss is nan"""
 NOISE = "step 3\n"
+DURING = "During handling of the above exception, another exception occurred:"
 
 
 @pytest.mark.parametrize("prefix", ["", "[rank3]: "])
-def test_uncaught_error_is_the_last_that_was_said(prefix: str) -> None:
-    """A traceback at the end of standard error is the error that a worker is ending with."""
-    said = "".join(f"{prefix}{line}\n" for line in STACK.splitlines())
+def test_uncaught_error_is_the_last_in_the_output(prefix: str) -> None:
+    """A traceback at the end of standard error is the worker's uncaught error."""
+    printed = "".join(f"{prefix}{line}\n" for line in STACK.splitlines())
 
-    assert find_uncaught(NOISE + said) == ErrorRecord("ValueError: loss is nan", STACK, None)
-    assert find_uncaught(f"{STACK}\n{NOISE}{said}") == ErrorRecord(
+    assert find_uncaught(NOISE + printed) == ErrorRecord("ValueError: loss is nan", STACK, None)
+    assert find_uncaught(f"{STACK}\n{NOISE}{printed}") == ErrorRecord(
         "ValueError: loss is nan", STACK, None
     )
+
+
+CHILD = f"RuntimeError: Caught an error in a loader.\nOriginal {STACK}"
+
+
+@pytest.mark.parametrize(
+    ("claim", "headline", "expected"),
+    [
+        ("several lines", "ValueError: bad\nvalue", "ValueError: bad\nvalue"),
+        ("an empty line", "ValueError: bad\n\nvalue", "ValueError: bad\n\nvalue"),
+        ("the stack of a child", CHILD, CHILD),
+    ],
+)
+def test_message_of_an_uncaught_error(claim: str, headline: str, expected: str) -> None:
+    """All lines of the message count, without the rank that torch writes before each."""
+    plain = STACK.rpartition("\n")[0] + f"\n{headline}\n"
+    ranked = "".join(f"[rank3]: {line}".rstrip() + "\n" for line in plain.splitlines())
+
+    for said in (plain, ranked):
+        error = find_uncaught(NOISE + said)
+        assert error is not None, claim
+        assert expected == error.message, claim
 
 
 @pytest.mark.parametrize(
@@ -135,13 +156,16 @@ def test_uncaught_error_is_the_last_that_was_said(prefix: str) -> None:
     [
         ("nothing", ""),
         ("no error", NOISE),
-        ("an error that was survived", f"{STACK}\n{NOISE * 9}"),
+        ("a caught error", f"{STACK}\n{NOISE * 9}"),
         ("of a thread", f"Exception in thread Thread-1 (f):\n{STACK}\n"),
         ("of a child", f"Process SpawnProcess-1:\n{STACK}\n"),
+        ("after one of a thread", f"Exception in thread T:\n{STACK}\n\n{DURING}\n\n{STACK}\n"),
         ("of a destructor", f"Exception ignored in: <function f>\n{STACK}\n"),
         ("half of one", STACK.rpartition("\n")[0]),
+        ("half of a second one", f"{STACK}\n{STACK.rpartition(chr(10))[0]}"),
+        ("one without its head", STACK.partition("\n")[2]),
     ],
 )
-def test_what_is_no_uncaught_error(claim: str, tail: str) -> None:
-    """What a worker lives on after, or what did not end its main thread, says nothing."""
+def test_no_uncaught_error(claim: str, tail: str) -> None:
+    """A traceback that did not end the main thread is ignored."""
     assert find_uncaught(tail) is None, claim

@@ -1,40 +1,44 @@
-"""What a signal to the agent does, by what it is for and by how far the agent is; and its flag."""
+"""What a signal to the agent does, by what it means and what the agent is doing; and its flag."""
 
-import argparse
 import signal
 
 import pytest
 
-from rallypoint.agent.core import inputs
-from rallypoint.agent.core.model import AgentState, DesiredRun, DesiredStop
+from rallypoint.agent.core import effects, inputs
+from rallypoint.agent.core.desired import DesiredStop
+from rallypoint.agent.core.signals import describe_signal
+from rallypoint.agent.core.state import AgentState
 from rallypoint.agent.core.step import step
-from rallypoint.cli.agent_flags.signals import signal_list
-from support.orders import run_order
+from rallypoint.cli.flags.agent.signals import signal_list
+from rallypoint.cli.flags.flag import BadValue
+from support.core.orders import run_order
 
 ORDER = run_order()
 TERM, INT, USR1 = signal.SIGTERM, signal.SIGINT, signal.SIGUSR1
 WAITING = (inputs.PortReserved(30_000), inputs.Welcomed(1))
-STARTING = (*WAITING, inputs.DesiredCame(1, 1, DesiredRun(ORDER)))
+STARTING = (*WAITING, inputs.DesiredReceived(1, 1, ORDER))
 RUNNING = (*STARTING, inputs.WorkerStarted(1, 0, 4_000), inputs.WorkerStarted(1, 1, 4_001))
 ONE_LEFT = (*RUNNING, inputs.WorkerEnded(1, 0, 0, None, None, ""))
 DONE = (*ONE_LEFT, inputs.WorkerEnded(1, 1, 0, None, None, ""))
-STOPPED = (*RUNNING, inputs.DesiredCame(1, 2, DesiredStop(1, 30_000, "why")))
+STOPPED = (*RUNNING, inputs.DesiredReceived(1, 2, DesiredStop(1, 30_000, "why")))
 ENDING = (*RUNNING, inputs.SignalReceived(INT))
 HURRIED = (*ENDING, inputs.SignalReceived(TERM))
 LOST = (*HURRIED, inputs.Swept(1), inputs.PortReserved(30_001))
-"""All is over: the agent has only to exit."""
+"""Everything is over: the agent has only to exit."""
 
 
-def after(said: tuple[inputs.Input, ...]) -> AgentState:
-    """Return an agent with two workers that has heard this."""
-    state = AgentState(2, grace_ms=30_000, coordinator_timeout_ms=60_000, away_since_ms=0)
-    for one in said:
+def after(happened: tuple[inputs.Input, ...]) -> AgentState:
+    """Return an agent with two workers after these inputs."""
+    state = AgentState(
+        2, shutdown_timeout_ms=30_000, coordinator_timeout_ms=60_000, away_since_ms=0
+    )
+    for one in happened:
         state, _ = step(state, one, 1_000)
     return state
 
 
 @pytest.mark.parametrize(
-    ("said", "round"),
+    ("before", "round"),
     [
         ((), None),
         (WAITING, None),
@@ -48,40 +52,51 @@ def after(said: tuple[inputs.Input, ...]) -> AgentState:
     ],
 )
 @pytest.mark.parametrize("signum", [USR1, signal.SIGUSR2, signal.SIGWINCH, signal.SIGRTMIN])
-def test_signal_for_telling_changes_nothing(
-    said: tuple[inputs.Input, ...], round: int | None, signum: int
+def test_signal_that_is_only_forwarded_changes_nothing(
+    before: tuple[inputs.Input, ...], round: int | None, signum: int
 ) -> None:
-    """It is passed on while workers run that were not told to stop; else it is said unheard."""
-    before = after(said)
+    """It is forwarded to the workers of a running round; else it is only logged."""
+    state = after(before)
 
-    state, effects = step(before, inputs.SignalReceived(signum), 1_000)
-
-    assert (state, effects) == (before, (inputs.ForwardSignal(signum, round),))
+    assert step(state, inputs.SignalReceived(signum), 1_000) == (
+        state,
+        (effects.ForwardSignal(signum, round),),
+    )
 
 
 @pytest.mark.parametrize(
-    ("said", "effects"),
+    ("before", "expected"),
     [
-        ((), [inputs.Exit(143, "the agent got signal 15")]),
-        (WAITING, [inputs.Exit(143, "the agent got signal 15")]),
-        (STARTING, [inputs.SignalWorkers(TERM)]),
-        (RUNNING, [inputs.SignalWorkers(TERM)]),
-        (DONE, [inputs.Sweep(1)]),
+        ((), [effects.Exit(143, "received SIGTERM")]),
+        (WAITING, [effects.Exit(143, "received SIGTERM")]),
+        (STARTING, [effects.SignalWorkers(TERM)]),
+        (RUNNING, [effects.SignalWorkers(TERM)]),
+        (DONE, [effects.Sweep(1)]),
         (STOPPED, []),
-        (ENDING, [inputs.Sweep(1)]),
+        (ENDING, [effects.Sweep(1)]),
         (HURRIED, []),
         (LOST, []),
     ],
 )
-def test_signal_for_ending(said: tuple[inputs.Input, ...], effects: list[inputs.Effect]) -> None:
-    """The first stops the workers, the second kills them, later ones find everything done."""
-    before = after(said)
+def test_signal_that_ends_the_agent(
+    before: tuple[inputs.Input, ...], expected: list[effects.Effect]
+) -> None:
+    """The first stops the workers, the second kills them, later ones change nothing."""
+    is_ending = after(before).ending is not None
 
-    state, done = step(before, inputs.SignalReceived(TERM), 1_000)
+    state, done = step(after(before), inputs.SignalReceived(TERM), 1_000)
 
-    assert [one for one in done if not isinstance(one, inputs.SendReports)] == effects
+    assert expected == [one for one in done if not isinstance(one, effects.SendReports)]
     assert state.ending is not None
-    assert state.ending.exit_code == 128 + (INT if before.ending else TERM)
+    assert state.ending.exit_code == 128 + (INT if is_ending else TERM)
+
+
+@pytest.mark.parametrize(
+    ("signum", "text"), [(INT, "interrupted (SIGINT)"), (signal.SIGHUP, "received SIGHUP")]
+)
+def test_signal_is_named(signum: int, text: str) -> None:
+    """The agent ends with a message that names the signal."""
+    assert describe_signal(signum) == text
 
 
 @pytest.mark.parametrize(
@@ -109,12 +124,12 @@ def test_names_of_signals(text: str, names: str) -> None:
         ("sigstop", "'sigstop' is not a signal that a program can catch"),
         ("SIGFOO", "'SIGFOO' is not a signal that a program can catch"),
         ("99", "'99' is not a signal that a program can catch"),
-        ("TERM,PIPE,SEGV", "SIGPIPE comes of the agent's own doings"),
+        ("TERM,PIPE,SEGV", "SIGPIPE cannot be forwarded: the agent uses it itself"),
     ],
 )
 def test_names_that_are_refused(text: str, why: str) -> None:
     """What cannot be caught, is unknown, or is no news for workers is named."""
-    with pytest.raises(argparse.ArgumentTypeError) as refused:
+    with pytest.raises(BadValue) as refused:
         signal_list(text)
 
     assert str(refused.value) == why

@@ -1,18 +1,15 @@
-"""The helper process seen from its agent: spawn, exit, signal, sweep, close. Real processes."""
+"""The helper process as its agent uses it: spawn, exit, signal, sweep, close. Real processes."""
 
 import errno
 import os
 import signal
 import textwrap
-import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
-from rallypoint.agent.descendants import is_descendant, list_descendants
-from rallypoint.agent.frames import MAX_FRAME_BYTES, Decoder, FrameTooLarge, encode
-from rallypoint.agent.process import HostClosed, WorkerHost
-from rallypoint.agent.worker_events import (
+from rallypoint.agent.helper.descendants import is_descendant, list_descendants
+from rallypoint.agent.helper.events import (
     Blocked,
     Clean,
     Exited,
@@ -20,7 +17,8 @@ from rallypoint.agent.worker_events import (
     SpawnFailed,
     SpawnRequest,
 )
-from support.processes import (
+from rallypoint.agent.helper.host import HostClosed, WorkerHost
+from support.processes.processes import (
     PYTHON,
     STUBBORN_TREE,
     Conversation,
@@ -30,28 +28,6 @@ from support.processes import (
     release_dead,
     trace,
 )
-
-
-@pytest.fixture
-async def talk() -> AsyncIterator[Conversation]:
-    conversation = Conversation(WorkerHost.launch())
-    yield conversation
-    await conversation.host.close()
-
-
-@pytest.fixture
-def output() -> Iterator[Lines]:
-    lines = Lines()
-    yield lines
-    lines.close()
-
-
-@pytest.fixture
-def witness() -> Iterator[Witness]:
-    witness = Witness()
-    yield witness
-    witness.close()
-
 
 # --- spawn, exit, signal ---
 
@@ -93,7 +69,7 @@ async def test_output_goes_to_the_given_descriptors(talk: Conversation, output: 
 
 
 async def test_worker_is_bound_to_its_cpus(talk: Conversation, output: Lines) -> None:
-    """A worker begins on the CPUs of the request; when it may not have them it does not begin."""
+    """A worker starts on the CPUs of the request, or not at all if it may not use them."""
     allowed = os.sched_getaffinity(0)
     wanted = {"worker_id": 1, "stdout_fd": output.write_fd, "stderr_fd": output.write_fd}
     program = "import os; print(sorted(os.sched_getaffinity(0)))"
@@ -113,7 +89,7 @@ async def test_worker_is_bound_to_its_cpus(talk: Conversation, output: Lines) ->
 
 
 async def test_many_workers_start_and_end(talk: Conversation) -> None:
-    """Fifty workers at once: each is answered once and exits once, before Clean."""
+    """Of fifty workers at once, each has one Spawned and one Exited, before Clean."""
     for worker_id in range(50):
         talk.ask("sleep", "1000", worker_id=worker_id)
     spawned = [await talk.next() for _ in range(50)]
@@ -139,7 +115,7 @@ async def test_many_workers_start_and_end(talk: Conversation) -> None:
 async def test_exec_failure_is_answered(
     talk: Conversation, argv: tuple[str, ...], code: int
 ) -> None:
-    """What cannot be executed is SpawnFailed with the errno, and no Exited follows."""
+    """A program that cannot be executed is SpawnFailed with the errno, without Exited."""
     talk.ask(*argv)
     failed = await talk.next()
     talk.host.sweep(1, 5000)
@@ -149,7 +125,7 @@ async def test_exec_failure_is_answered(
 
 
 async def test_missing_working_directory_is_named(talk: Conversation) -> None:
-    """A working directory that is not there is SpawnFailed, naming it."""
+    """A missing working directory is SpawnFailed with its name."""
     talk.ask("true", cwd="/no/such/folder")
     failed = await talk.next()
 
@@ -158,7 +134,7 @@ async def test_missing_working_directory_is_named(talk: Conversation) -> None:
 
 
 async def test_live_id_is_refused(talk: Conversation) -> None:
-    """A second spawn under the id of a live worker is refused and leaves the first alone."""
+    """A second spawn with the id of a live worker is refused; the first worker keeps running."""
     pid = await talk.start("sleep", "1000")
     talk.ask("true")
     failed = await talk.next()
@@ -169,7 +145,7 @@ async def test_live_id_is_refused(talk: Conversation) -> None:
 
 
 async def test_environment_is_exact_also_beyond_utf8(talk: Conversation, output: Lines) -> None:
-    """The worker's environment is the request's, byte for byte, and nothing more."""
+    """The worker's environment is exactly the request's, byte for byte."""
     raw = b"\xff\xfe \xc3\xa4"
     talk.ask(
         "env", "-0", env={"PATH": os.environ["PATH"], "RAW": os.fsdecode(raw)}, out=output.write_fd
@@ -180,7 +156,7 @@ async def test_environment_is_exact_also_beyond_utf8(talk: Conversation, output:
 
 
 async def test_worker_inherits_no_descriptor(talk: Conversation, output: Lines) -> None:
-    """Only 0, 1 and 2 are open in a worker; 3 is the listing itself. Also beside other workers."""
+    """Only 0, 1 and 2 are open in a worker, also beside others; 3 is the listing itself."""
     for worker_id in range(2, 6):
         await talk.start("sleep", "1000", worker_id=worker_id)
     talk.ask("ls", "/proc/self/fd", out=output.write_fd)
@@ -189,7 +165,7 @@ async def test_worker_inherits_no_descriptor(talk: Conversation, output: Lines) 
 
 
 async def test_signal_state_is_reset(output: Lines) -> None:
-    """Nothing is ignored, caught or blocked in a worker, whatever agent and helper do."""
+    """A worker ignores, catches and blocks no signal, whatever agent and helper do."""
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1, signal.SIGINT})
     try:
         talk = Conversation(WorkerHost.launch())
@@ -225,7 +201,7 @@ async def test_signal_reaches_the_group(talk: Conversation, output: Lines) -> No
 
 
 async def test_signal_right_after_spawn_is_not_lost(talk: Conversation) -> None:
-    """A signal sent before the worker has exec'ed comes to the worker, not to a deaf child."""
+    """A signal that is sent before exec is delivered after it."""
     talk.ask("sleep", "1000")
     talk.host.signal(signal.SIGTERM, [1])
     spawned = await talk.next()
@@ -246,14 +222,14 @@ USR1_PARENT = textwrap.dedent("""
         os.write(1, b"child lives\\n")
         os._exit(0)
     signal.pause()
-    os.write(1, b"parent told\\n")
+    os.write(1, b"parent signalled\\n")
     os.write(tell, b"x")
     os.waitpid(child, 0)
 """)
 
 
 async def test_signal_for_a_worker_alone(talk: Conversation, output: Lines) -> None:
-    """Its children hear nothing, and it is sent no sooner than its program runs."""
+    """The worker's children get no signal, and the worker gets it after exec."""
     await talk.start(*PYTHON, USR1_PARENT, out=output.write_fd)
     output.line()
     talk.host.signal(signal.SIGUSR1, alone=True)
@@ -262,7 +238,7 @@ async def test_signal_for_a_worker_alone(talk: Conversation, output: Lines) -> N
     talk.host.signal(signal.SIGUSR1, alone=True)
     spawned = await talk.next()
 
-    assert output.all() == b"parent told\nchild lives\n"
+    assert output.all() == b"parent signalled\nchild lives\n"
     assert isinstance(spawned, Spawned)
     assert await talk.next() == Exited(2, spawned.pid, None, signal.SIGUSR1)
 
@@ -270,7 +246,7 @@ async def test_signal_for_a_worker_alone(talk: Conversation, output: Lines) -> N
 async def test_signal_for_a_worker_alone_spares_what_it_left(
     talk: Conversation, witness: Witness
 ) -> None:
-    """When the worker has gone nobody of its group hears the signal."""
+    """After the worker has ended, no process of its group gets the signal."""
     await talk.start("sh", "-c", "sleep 1000 & exit 0")
     await talk.next()
     (child,) = list_descendants(talk.host.pid)
@@ -284,13 +260,13 @@ async def test_signal_for_a_worker_alone_spares_what_it_left(
 async def test_signal_reaches_a_group_whose_leader_is_gone(
     talk: Conversation, output: Lines
 ) -> None:
-    """The rest of a group still gets signals after its leader was reaped; an empty group none."""
+    """A group still gets signals after its leader was reaped, until it is empty."""
     await talk.start("sh", "-c", "sleep 1000 & exit 0", out=output.write_fd)
     assert isinstance(await talk.next(), Exited)
     talk.host.signal(signal.SIGTERM, [1])
 
     assert output.all() == b""
-    talk.host.signal(signal.SIGTERM, [1, 99])  # nobody there: passed over
+    talk.host.signal(signal.SIGTERM, [1, 99])  # no such worker: skipped
     assert await talk.start("true")
 
 
@@ -300,7 +276,7 @@ async def test_signal_reaches_a_group_whose_leader_is_gone(
 async def test_sweep_kills_every_descendant(
     talk: Conversation, output: Lines, witness: Witness
 ) -> None:
-    """Sessions of their own, double forks and deafness to TERM save nobody from a sweep."""
+    """Own sessions, double forks and an ignored TERM save no process from a sweep."""
     pid = await talk.start(*PYTHON, STUBBORN_TREE, out=output.write_fd)
     pids = output.pids(3)
     witness.watch(*pids.values())
@@ -314,7 +290,7 @@ async def test_sweep_kills_every_descendant(
 
 
 async def test_sweep_that_cannot_finish_says_so(talk: Conversation, witness: Witness) -> None:
-    """Who cannot be reaped makes the sweep Blocked, once; no spawn meanwhile; Clean when it goes.
+    """A process that cannot be reaped makes a sweep Blocked, once; Clean follows its end.
 
     A tracer holds the death of its tracee back from the parent, as uninterruptible sleep would.
     """
@@ -347,7 +323,7 @@ async def test_close_kills_everything(output: Lines, witness: Witness) -> None:
 
 
 async def test_helper_is_deaf(talk: Conversation) -> None:
-    """What a terminal or an init sends to all processes does not end the helper."""
+    """Signals that a terminal or an init sends to all processes do not end the helper."""
     for signum in (1, 2, 3, 10, 12, 13, 15):
         os.kill(talk.host.pid, signum)
 
@@ -357,7 +333,7 @@ async def test_helper_is_deaf(talk: Conversation) -> None:
 async def test_helper_is_small(
     talk: Conversation, record_property: Callable[[str, object], None]
 ) -> None:
-    """The helper's share of memory leaves the agent most of the 60 MB that both may use."""
+    """The helper uses little of the 60 MB that it and the agent may use together."""
     await talk.start("true")
     pss_kb = read_pss_kb(talk.host.pid)
     record_property("helper_pss_kb", pss_kb)
@@ -378,67 +354,3 @@ async def test_descendants_are_found_with_and_without_children_files(
     assert expected <= set(quick) and expected <= set(thorough)
     assert is_descendant(pid, os.getpid()) and is_descendant(pid, talk.host.pid)
     assert not is_descendant(talk.host.pid, pid) and not is_descendant(pid, pid)
-
-
-# --- frames ---
-
-
-def test_frames_survive_any_cut() -> None:
-    """Messages come out as sent however the stream is cut, surrogate escapes included."""
-    messages: list[dict[str, object]] = [
-        {"type": "spawn", "env": {"A": "\udcff\u00e4"}},
-        {"type": "clean", "token": 1},
-    ]
-    stream = b"".join(encode(message) for message in messages)
-    decoder = Decoder()
-    decoded = [m for i in range(len(stream)) for m in decoder.feed(stream[i : i + 1])]
-
-    assert decoded == messages
-    assert list(Decoder().feed(stream)) == messages
-
-
-def test_frame_over_the_limit_is_refused_on_both_sides() -> None:
-    """Neither side makes, nor waits for, a frame over the limit."""
-    with pytest.raises(FrameTooLarge):
-        encode({"type": "x" * MAX_FRAME_BYTES})
-    with pytest.raises(FrameTooLarge):
-        list(Decoder().feed((MAX_FRAME_BYTES + 1).to_bytes(4, "big")))
-
-
-# --- the dead man's switch ---
-
-
-def now_ms() -> int:
-    return time.monotonic_ns() // 1_000_000
-
-
-async def test_fence_kills_everything_when_its_instant_passes(
-    talk: Conversation, output: Lines, witness: Witness
-) -> None:
-    """Workers and their descendants die although nobody asks, not before, and no other starts."""
-    pid = await talk.start(*PYTHON, STUBBORN_TREE, out=output.write_fd)
-    witness.watch(*output.pids(3).values())
-    at_ms = now_ms() + 200
-    talk.host.arm_fence(at_ms)
-
-    assert await talk.next() == Exited(1, pid, None, signal.SIGKILL)
-    assert now_ms() >= at_ms
-    assert witness.await_deaths() == []
-    talk.ask(*PYTHON, "pass", worker_id=2)
-    refused = await talk.next()
-    assert isinstance(refused, SpawnFailed) and refused.errno == errno.EBUSY
-
-
-async def test_fence_that_is_moved_in_time_kills_nobody(talk: Conversation) -> None:
-    """Only the last instant counts, also one that has passed before it came."""
-    pid = await talk.start(*PYTHON, "import signal; signal.pause()")
-    talk.host.arm_fence(now_ms() + 100)
-    talk.host.arm_fence(now_ms() + 60_000)
-    second = await talk.start(*PYTHON, "import time; time.sleep(0.3)", worker_id=2)
-    assert await talk.next() == Exited(2, second, 0, None)
-
-    talk.host.arm_fence(now_ms() - 1)
-    assert await talk.next() == Exited(1, pid, None, signal.SIGKILL)
-    talk.host.arm_fence(now_ms() + 60_000)
-    third = await talk.start(*PYTHON, "pass", worker_id=3)
-    assert await talk.next() == Exited(3, third, 0, None)

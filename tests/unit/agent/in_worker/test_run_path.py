@@ -1,4 +1,4 @@
-"""A script that is run by `--run-path`: as python would run it, and its exception written down."""
+"""`--run-path` runs a script as python would, and records its exception."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from rallypoint.agent.foreign import RUN_PATH
+from rallypoint.agent.in_worker import RUN_PATH
 
 SCRIPTS = {
     "ends well": "print('done')",
-    "says how it was started": (
+    "prints how it was started": (
         "import sys, beside\n"
         "print(sys.argv, sys.path, __name__, __spec__)\n"
         "print(sys.modules['__main__'].__dict__ is globals())"
@@ -28,7 +28,7 @@ SCRIPTS = {
     "raises a group": "raise ExceptionGroup('two', [ValueError('a'), KeyError('b')])",
     "raises in a library": "import json\njson.loads('{')",
     "cannot be parsed": "def f(:\n  pass",
-    "has a hook of its own": (
+    "has its own hook": (
         "import sys, traceback\n"
         "sys.excepthook = lambda kind, error, tb: print(kind, len(traceback.extract_tb(tb)))\n"
         "raise ValueError"
@@ -56,13 +56,13 @@ RECORDED = {
     "raises a group": "ExceptionGroup: two (2 sub-exceptions)",
     "raises in a library": "JSONDecodeError: Expecting property name enclosed in double quotes: "
     "line 1 column 2 (char 1)",
-    "has a hook of its own": "ValueError: ",
+    "has its own hook": "ValueError: ",
     "has a hook that is broken": "ZeroDivisionError: division by zero",
     "leaves a thread": "ValueError: ",
     "is at exit": "ValueError: ",
 }
-"""What is written down: exceptions, and no exits or interruptions. Of the one that cannot be
-parsed the words differ between versions."""
+"""Exceptions are recorded, exits and interruptions are not. The text of a syntax error differs
+between versions."""
 
 
 def run(folder: Path, *words: str) -> tuple[int, str, str]:
@@ -79,7 +79,7 @@ def run(folder: Path, *words: str) -> tuple[int, str, str]:
 
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_script_runs_as_under_python(tmp_path: Path, name: str) -> None:
-    """Exit, output and traceback are those of `python SCRIPT`; an exception is written down too."""
+    """Exit, output and traceback are those of `python SCRIPT`; an exception is recorded too."""
     script = tmp_path / "there" / "train.py"
     script.parent.mkdir()
     script.write_text(SCRIPTS[name])
@@ -101,7 +101,7 @@ def test_script_runs_as_under_python(tmp_path: Path, name: str) -> None:
 
 
 def test_record_is_torchs(tmp_path: Path) -> None:
-    """Message and stack are what torch's own `record` writes, but for the frame of its wrapper."""
+    """Message and stack are those of torch's `record`, without the frame of its wrapper."""
     (tmp_path / "train.py").write_text("def f():\n    raise ValueError('bad')\nf()")
     (tmp_path / "recorded.py").write_text(
         "import runpy\n"
@@ -140,18 +140,18 @@ def test_folder_and_zip_run(tmp_path: Path, kind: str) -> None:
 
 
 def test_safe_path_is_kept(tmp_path: Path) -> None:
-    """With `-P` no folder is added to the path, and none is taken away."""
+    """With `-P` no folder is added to the path, and none is removed."""
     (tmp_path / "train.py").write_text("import sys; print(sys.path)")
 
     assert run(tmp_path, "-P", RUN_PATH, "train.py") == run(tmp_path, "-P", "train.py")
 
 
 def test_error_file_that_cannot_be_written(tmp_path: Path) -> None:
-    """The traceback is printed all the same, with one line more."""
+    """If the file cannot be written, the traceback is still printed, with one more line."""
     (tmp_path / "train.py").write_text("raise ValueError('bad')")
     (tmp_path / "error.json").mkdir()
-    code, _, said = run(tmp_path, RUN_PATH, "train.py")
+    code, _, stderr = run(tmp_path, RUN_PATH, "train.py")
 
     assert code == 1
-    assert said.startswith(f"cannot write {tmp_path}/error.json: ")
-    assert said.endswith("ValueError: bad\n")
+    assert stderr.startswith(f"cannot write {tmp_path}/error.json: ")
+    assert stderr.endswith("ValueError: bad\n")

@@ -1,4 +1,4 @@
-"""How many workers a word means, and what is asked of the workers' interpreter for it."""
+"""How many workers --nproc-per-node means, and the probe of the workers' interpreter."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from rallypoint.agent.devices import (
+from rallypoint.agent.in_worker import DEVICES
+from rallypoint.agent.machine.devices import (
     Devices,
     DevicesUnknown,
     WorkerCount,
     count_workers,
     probe_devices,
 )
-from rallypoint.agent.foreign import DEVICES
-from support.processes import Witness
+from support.processes.processes import Witness
 
 CPU_ONLY = Devices()
 CUDA = Devices(accelerator=("cuda", 8), gpus=8)
@@ -46,7 +46,7 @@ NO_TORCH = Devices(is_torch_missing=True)
     ],
 )
 def test_count(asked: int | str, devices: Devices, expected: WorkerCount) -> None:
-    """On a node of 16 CPUs, as torchrun counts."""
+    """A node with 16 CPUs has as many workers as torchrun would start."""
     assert count_workers(asked, devices, 16) == expected
 
 
@@ -57,13 +57,13 @@ def test_count(asked: int | str, devices: Devices, expected: WorkerCount) -> Non
         ("gpu", XPU, "CUDA is not available: give a number, auto or cpu"),
         ("xpu", CUDA, "XPU is not available: give a number, auto or cpu"),
         ("privateuseone", CPU_ONLY, "privateuseone is not available: give a number, auto or cpu"),
-        ("tpu", CUDA, "give a number, auto, cpu, gpu, xpu or privateuseone"),
+        ("tpu", CUDA, "give a number, auto, cpu, gpu, xpu or another device type"),
         ("gpus", CUSTOM, "give a number, auto, cpu, gpu, xpu or tpu"),
-        ("gpu", NO_TORCH, "torch is not installed where the workers run: give a number, or"),
+        ("gpu", NO_TORCH, "torch is not installed for the workers: give a number, or"),
     ],
 )
 def test_nothing_to_count(asked: str, devices: Devices, words: str) -> None:
-    """What is not there, or is no word, is refused with what to do."""
+    """Missing devices and unknown words are refused, with what to do."""
     with pytest.raises(DevicesUnknown, match=words):
         count_workers(asked, devices, 16)
 
@@ -113,7 +113,7 @@ def probe(monkeypatch: pytest.MonkeyPatch, folder: Path, torch: str, addresses: 
 
 
 def test_probe_of_everything(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """All backends are counted; what torch prints while it is imported is not the answer."""
+    """All backends are counted; output of the import of torch is not taken for the answer."""
     assert probe(monkeypatch, tmp_path, TORCH + ACCELERATOR, True) == Devices(
         accelerator=("tpu", 3),
         gpus=2,
@@ -123,14 +123,14 @@ def test_probe_of_everything(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
 
 
 def test_probe_of_an_old_torch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Before 2.6 torch had no word for the accelerator: CUDA, then XPU. CUDA is left alone."""
+    """Without torch.accelerator (before 2.6), CUDA counts first, then XPU. CUDA is not started."""
     found = probe(monkeypatch, tmp_path, TORCH + "del cuda.get_device_properties", False)
 
     assert found == Devices(accelerator=("cuda", 2), gpus=2, custom=("tpu", 3))
 
 
 def test_probe_without_torch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """That torch is not installed is an answer."""
+    """A missing torch is an answer, not an error."""
     torch = "raise ModuleNotFoundError('No module named torch', name='torch')"
 
     assert probe(monkeypatch, tmp_path, torch, False) == Devices(is_torch_missing=True)
@@ -148,37 +148,39 @@ def test_probe_without_torch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
 def test_probe_of_a_broken_torch(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, torch: str, words: str
 ) -> None:
-    """A torch that is there and cannot be imported is said, and not taken for none."""
-    with pytest.raises(DevicesUnknown, match=f"cannot say which devices torch sees: {words}"):
+    """A torch that cannot be imported is an error, not a missing torch."""
+    with pytest.raises(DevicesUnknown, match=f"cannot report the devices of torch: {words}"):
         probe(monkeypatch, tmp_path, torch, False)
 
 
 def test_probe_that_hangs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """An answer that does not come in time is not waited for, and its process is killed."""
-    monkeypatch.setattr("rallypoint.agent.devices.PROBE_S_MAX", 0.5)
-    told = tmp_path / "pid"
-    torch = f"import os, signal; open({str(told)!r}, 'w').write(str(os.getpid())); signal.pause()"
-    with pytest.raises(DevicesUnknown, match=r"did not say in 0.5 s which devices torch sees"):
+    """A probe that does not answer in time is killed."""
+    monkeypatch.setattr("rallypoint.agent.machine.devices.PROBE_S_MAX", 0.5)
+    pid_file = tmp_path / "pid"
+    torch = (
+        f"import os, signal; open({str(pid_file)!r}, 'w').write(str(os.getpid())); signal.pause()"
+    )
+    with pytest.raises(DevicesUnknown, match=r"did not report the devices of torch within 0.5 s"):
         probe(monkeypatch, tmp_path, torch, False)
 
-    assert not told.exists() or not Path(f"/proc/{told.read_text()}").exists()
+    assert not pid_file.exists() or not Path(f"/proc/{pid_file.read_text()}").exists()
 
 
 def test_probe_with_a_python_that_is_not_there() -> None:
-    """PYTHON_EXEC may name anything."""
+    """A PYTHON_EXEC that cannot be run is an error."""
     with pytest.raises(DevicesUnknown, match="cannot run /no/python: No such file or directory"):
         probe_devices("/no/python", with_addresses=False)
 
 
 def test_probe_of_a_parent_that_is_gone() -> None:
-    """The process that asks torch ends at once when its agent died before it could notice."""
+    """The probe ends at once if its agent died before the probe could watch it."""
     done = subprocess.run([sys.executable, DEVICES, "1"], capture_output=True, timeout=60)
 
     assert (done.returncode, done.stdout, done.stderr) == (1, b"", b"")
 
 
 def test_probe_dies_with_its_parent(tmp_path: Path, witness: Witness) -> None:
-    """It does not outlive an agent that is killed."""
+    """The probe does not outlive an agent that is killed."""
     (tmp_path / "torch.py").write_text(
         "import os, signal; os.write(2, b'%d\\n' % os.getpid()); signal.pause()"
     )

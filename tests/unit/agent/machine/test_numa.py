@@ -1,4 +1,4 @@
-"""Which CPUs a worker is bound to, on machines that are folders, and as torch has it."""
+"""The CPUs that a worker is bound to, on machines made of files, compared with torch."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from rallypoint.agent.core.numa import Binding, CannotBind, Topology, compute_cpus
-from rallypoint.agent.topology import TopologyUnknown, read_topology
-from support.machines import Machine, draw_machine, put, ranges
+from rallypoint.agent.machine.numa import Binding, CannotBind, Topology, compute_cpus
+from rallypoint.agent.machine.topology import TopologyUnknown, read_topology
+from support.machines.machines import Machine, draw_machine, put, ranges
 
 # CPU n and n + 16 are one core; nodes 0 to 3 have cores 0-3, 4-7, 8-11, 12-15, in two caches each;
 # nodes 0 and 1 are one socket.
@@ -81,7 +81,7 @@ def test_cpus_of_a_worker(tmp_path: Path, mode: str, gpu: int, allowed: str, exp
 
 @pytest.mark.parametrize("mode", [binding.value for binding in Binding])
 def test_machine_without_numa(tmp_path: Path, mode: str) -> None:
-    """One node, of whose GPU the kernel says -1: that is node 0."""
+    """On a machine with one node, the kernel reports node -1 for a GPU; that is node 0."""
     machine = Machine(1, 1, 1, 2, 1, gpu_nodes=(-1,))
     machine.write(tmp_path)
 
@@ -89,7 +89,7 @@ def test_machine_without_numa(tmp_path: Path, mode: str) -> None:
 
 
 def test_nodes_without_cpus_are_passed_over(tmp_path: Path) -> None:
-    """A node of memory only and one that is not plugged in belong to no socket."""
+    """A node with only memory and an offline node belong to no socket."""
     machine = Machine(1, 2, 1, 2, 1, gpu_nodes=(1,), possible="0-3")
     machine.write(tmp_path)
     put(tmp_path / "devices/system/node/node2/cpulist", "")
@@ -108,7 +108,7 @@ def test_nodes_without_cpus_are_passed_over(tmp_path: Path) -> None:
 def test_workers_without_cpus(
     tmp_path: Path, mode: str, gpu: int, allowed: str, words: str
 ) -> None:
-    """What the machine has not is said, and which of its parts is meant."""
+    """The error names what the machine lacks."""
     BIG.write(tmp_path)
 
     with pytest.raises(CannotBind, match=words):
@@ -126,7 +126,7 @@ def test_workers_without_cpus(
     ],
 )
 def test_missing_file_is_named(tmp_path: Path, mode: str, missing: str) -> None:
-    """What the kernel does not say ends in one line with the file; what is not needed may miss."""
+    """A missing file is an error of one line that names it, unless the binding does not need it."""
     BIG.write(tmp_path)
     shutil.rmtree(tmp_path / missing)
 
@@ -137,7 +137,7 @@ def test_missing_file_is_named(tmp_path: Path, mode: str, missing: str) -> None:
 
 
 def test_nonsense_of_the_kernel_is_named(tmp_path: Path) -> None:
-    """A file that holds no number is quoted."""
+    """A file without a number is quoted in the error."""
     BIG.write(tmp_path)
     put(tmp_path / "bus/pci/devices/0000:12:00.0/numa_node", "soon")
 
@@ -189,7 +189,7 @@ def torchs(monkeypatch: pytest.MonkeyPatch) -> Reference:
 
 @pytest.mark.parametrize("seed", range(24))
 def test_as_torch_has_it(tmp_path: Path, torchs: Reference, seed: int) -> None:
-    """On any machine, with any CPUs to use, every worker has the CPUs that torch would give it.
+    """On any machine, with any usable CPUs, every worker gets the CPUs that torch would give it.
 
     Where torch fails we do, except that a node of the socket without usable CPUs ends nothing.
     """
@@ -213,7 +213,7 @@ def test_as_torch_has_it(tmp_path: Path, torchs: Reference, seed: int) -> None:
 
 
 def test_only_what_is_needed_is_read(tmp_path: Path) -> None:
-    """The folders of CPUs are not looked at to bind to a node."""
+    """A binding to a node does not read the folders of CPUs."""
     BIG.write(tmp_path)
     machine = read_topology(Binding.NODE, BIG.cpus, BIG.addresses, tmp_path)
 

@@ -1,4 +1,4 @@
-"""Where a worker's output goes: tables of our own, and torch's own answer beside ours."""
+"""Where the output of a worker goes, by our own tables and compared with torch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from torch.distributed.elastic.multiprocessing.api import DefaultLogsSpecs, LogsDest, Std
 
-from rallypoint.agent.core.model import RunOrder
+from rallypoint.agent.core.desired import RunOrder
 from rallypoint.agent.output.destinations import (
     ALL,
     Choice,
@@ -22,7 +22,7 @@ from rallypoint.agent.output.destinations import (
     compute_prefix,
     compute_routes,
 )
-from support.orders import run_order
+from support.core.orders import run_order
 
 WORKERS = 3
 ASKED: tuple[Std | dict[int, Std], ...] = (
@@ -64,7 +64,7 @@ def ask_torch(folder: str, redirects: object, tee: object, shown: set[int] | Non
 
 @pytest.mark.parametrize("shown", SHOWN)
 def test_destinations_are_those_of_torch(tmp_path: Path, shown: set[int] | None) -> None:
-    """Every combination of -r and -t, with and without a filter, as torch's own code has it."""
+    """Every combination of -r and -t, with and without a filter, gives the same as torch."""
     for redirects, tee in product(ASKED, ASKED):
         theirs = ask_torch(str(tmp_path), redirects, tee, shown)
         spec = OutputSpec(
@@ -74,7 +74,9 @@ def test_destinations_are_those_of_torch(tmp_path: Path, shown: set[int] | None)
         )
         ours = assign_destinations(spec, order(), os.path.dirname(theirs.filtered_stdout))
 
-        assert {name: getattr(ours, name) for name in Destinations.__slots__} == vars(theirs)
+        assert {name: getattr(ours, name) for name in Destinations.__struct_fields__} == vars(
+            theirs
+        )
 
 
 @pytest.mark.parametrize(
@@ -90,7 +92,7 @@ def test_destinations_are_those_of_torch(tmp_path: Path, shown: set[int] | None)
 def test_workers_are_chosen(
     claim: str, choices: list[tuple[Ranks, int]], chosen: list[int]
 ) -> None:
-    """By range, and by global rank, which torchrun cannot; the node's first is rank 8."""
+    """Streams can be chosen by range and by global rank; the node's first rank is 8."""
     spec = OutputSpec(redirects=tuple(Choice(ranks, Streams(value)) for ranks, value in choices))
     found = assign_destinations(spec, order(), "/logs")
     streams = [
@@ -113,7 +115,7 @@ def test_workers_are_chosen(
 def test_console_shows_whom_both_filters_name(
     local: tuple[Ranks, ...], worldwide: tuple[Ranks, ...], shown: list[int]
 ) -> None:
-    """What is not shown is thrown away, unless it also goes to a file."""
+    """A hidden stream is discarded, unless it also goes to a file."""
     spec = OutputSpec(tee=(Choice(ALL, Streams.OUT),), shown_local=local, shown_global=worldwide)
     found = assign_destinations(spec, order(), "/logs")
 
@@ -129,7 +131,7 @@ def route(spec: OutputSpec, folder: str | None, rank: int = 1) -> tuple[Route, R
 
 
 def test_routes_of_a_worker() -> None:
-    """Neither asked for: the console as it is. Redirected: a file. Teed: both, with a prefix."""
+    """A plain stream goes to the console, a redirected one to a file, a tee'd one to both."""
     tee_out = OutputSpec(
         redirects=(Choice(ALL, Streams.ERR),),
         tee=(Choice(ALL, Streams.OUT),),
@@ -151,7 +153,7 @@ def test_routes_of_a_worker() -> None:
 
 
 def test_routes_without_files() -> None:
-    """Redirected streams go to the console, as under torchrun; teed ones keep their prefix."""
+    """Without files, redirected streams go to the console; tee'd ones keep their prefix."""
     spec = OutputSpec(
         log_dir=os.devnull,
         redirects=(Choice(ALL, Streams.ERR),),
@@ -166,7 +168,7 @@ def test_routes_without_files() -> None:
 
 
 def test_routes_of_a_plug_in_that_wants_no_files() -> None:
-    """What torch's own specs answer for /dev/null is: everything to the console, as it is."""
+    """torch's destinations for log dir /dev/null mean: everything to the console, unchanged."""
     theirs = ask_torch(os.devnull, Std.ALL, Std.ALL, None)
     ours = Destinations(**vars(theirs))
 
@@ -184,5 +186,5 @@ def test_routes_of_a_plug_in_that_wants_no_files() -> None:
     ],
 )
 def test_prefix_template(template: str, prefix: str) -> None:
-    """Torch's three words and four of ours; what is not known stays."""
+    """A prefix may use torch's three variables and four of ours; unknown ones are kept."""
     assert compute_prefix(template, order(), 1, "n7") == prefix

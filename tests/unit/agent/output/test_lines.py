@@ -1,4 +1,4 @@
-"""Bytes cut into lines: whatever the pieces in which they come, and against a dumb second way."""
+"""Bytes are split into lines the same way however they arrive, as a simple second way confirms."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ ALPHABET = [b"\n", b"\r", b"\r\n", b"a", b"bc", b"\x00", b"\xff\xfe", b"\xe2\x82
 
 
 def run(lines: Lines, pieces: list[bytes]) -> list[bytes]:
-    """Return what each piece brought, and the rest."""
-    return [*(lines.feed(piece) for piece in pieces), lines.take_rest()]
+    """Return the lines that each piece completed, and the rest."""
+    return [*(lines.feed(piece) for piece in pieces), lines.flush()]
 
 
 def cut(data: bytes, random: random.Random) -> list[bytes]:
@@ -37,7 +37,7 @@ def read_as_text(data: bytes) -> bytes:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_pieces_do_not_matter(seed: int) -> None:
-    """Any text in any pieces gives the same lines, each brought by the piece that ends it."""
+    """Any text in any pieces gives the same lines, each with the piece that ends it."""
     source = random.Random(seed)
     for _ in range(100):
         data = b"".join(source.choices(ALPHABET, k=source.randrange(30)))
@@ -50,7 +50,7 @@ def test_pieces_do_not_matter(seed: int) -> None:
 
 
 def test_line_waits_for_its_end() -> None:
-    """What has no end yet is kept; plain lines say that they keep some."""
+    """An unfinished line is kept; plain lines report that they keep one."""
     uniform, plain = UniformLines(), PlainLines()
 
     assert [lines.feed(b"one\nhalf") for lines in (uniform, plain)] == [b"one\n", b"one\n"]
@@ -66,7 +66,7 @@ def test_line_waits_for_its_end() -> None:
 @pytest.mark.parametrize("length", [LINE_BYTES_MAX - 1, LINE_BYTES_MAX])
 @pytest.mark.parametrize("end", [b"\n", b""])
 def test_line_of_a_mebibyte_is_whole(length: int, end: bytes) -> None:
-    """It passes in one piece, however it came."""
+    """A long line is passed on in one piece, however it arrived."""
     line = bytes(range(32, 96)) * (length // 64 + 1)
     data = line[:length] + end
     pieces = [data[at : at + 65_536] for at in range(0, len(data), 65_536)]
@@ -76,7 +76,7 @@ def test_line_of_a_mebibyte_is_whole(length: int, end: bytes) -> None:
 
 @pytest.mark.parametrize("length", [LINE_BYTES_MAX + 1, 3 * LINE_BYTES_MAX + 5])
 def test_longer_line_is_cut(length: int) -> None:
-    """Into lines of a mebibyte; nothing is lost, and what follows is a line of its own."""
+    """A line over the limit is cut into lines of a mebibyte; nothing is lost."""
     data = b"x" * length + b"\nnext\n"
     pieces = [data[at : at + 65_536] for at in range(0, len(data), 65_536)]
     lines = b"".join(run(UniformLines(), pieces)).split(b"\n")
@@ -87,7 +87,7 @@ def test_longer_line_is_cut(length: int) -> None:
 
 
 def test_plain_line_that_does_not_end_is_not_kept() -> None:
-    """Beyond a mebibyte it goes on as it comes."""
+    """A plain line over a mebibyte is passed on as it arrives."""
     plain = PlainLines()
     came = [plain.feed(b"x" * 65_536) for _ in range(17)]
 
@@ -95,7 +95,7 @@ def test_plain_line_that_does_not_end_is_not_kept() -> None:
 
 
 def test_prefix_and_filter() -> None:
-    """Every line gets the prefix, an empty one too; a filter looks at lines, not at chunks."""
+    """Every line gets the prefix, also an empty one; a filter matches lines, not chunks."""
     lines = b"loss 1\n\nok\nLOSS\n\xffloss\n"
 
     assert with_prefix(lines, b"[0]:") == b"[0]:loss 1\n[0]:\n[0]:ok\n[0]:LOSS\n[0]:\xffloss\n"

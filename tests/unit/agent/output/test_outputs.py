@@ -1,21 +1,17 @@
-"""What a worker writes to, opened for real: files, pipes, a console, and the folders for them."""
+"""The streams of workers with real files, pipes, consoles and folders."""
 
 from __future__ import annotations
 
 import os
 import select
-import tempfile
 import termios
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from rallypoint.agent.output import console
-from rallypoint.agent.output.console import Console, Consoles
 from rallypoint.agent.output.destinations import (
     ALL,
     Choice,
@@ -26,14 +22,16 @@ from rallypoint.agent.output.destinations import (
 )
 from rallypoint.agent.output.log_folder import LogFolder
 from rallypoint.agent.output.outputs import WorkerOutput, WorkerOutputs
-from support.orders import run_order
+from rallypoint.base import console
+from rallypoint.base.console import Console, Consoles
+from support.core.orders import run_order
 
 LIMIT_S = 10
 ORDER = run_order(master_addr="m", master_port=1, max_restarts=3)
 
 
 class Screen:
-    """A terminal in small: shows what the agent's two streams brought."""
+    """Stands in for a terminal: collects what the agent's two streams show."""
 
     def __init__(self) -> None:
         self._fds = [os.pipe(), os.pipe()]
@@ -49,7 +47,7 @@ class Screen:
             shown += data
 
     def begin(self) -> None:
-        """Begin to read."""
+        """Start to read."""
         for reader in self._readers:
             reader.start()
 
@@ -61,7 +59,7 @@ class Screen:
         return [bytes(shown) for shown in self._shown]
 
     def read_err(self) -> bytes:
-        """Return the next of standard error, instead of `begin`."""
+        """Read from standard error once, without `begin`."""
         return os.read(self._fds[1][0], 65_536)
 
     def hang_up(self) -> None:
@@ -89,14 +87,14 @@ def outputs(screen: Screen, spec: OutputSpec) -> WorkerOutputs:
 
 
 def write(output: WorkerOutput, out: bytes, err: bytes) -> None:
-    """Be the worker, from its first words to its end."""
+    """Write as the worker, and end it."""
     with output:
         for fd, data in ((output.stdout_fd, out), (output.stderr_fd, err)):
             assert os.write(fd, data) == len(data)
 
 
 async def run(screen: Screen, spec: OutputSpec, out: bytes, err: bytes) -> WorkerOutputs:
-    """Have both workers of a round write the same."""
+    """Let both workers of a round write the same."""
     found = outputs(screen, spec)
     found.begin(ORDER)
     for rank in range(2):
@@ -110,7 +108,7 @@ def is_one(first_fd: int, second_fd: int) -> bool:
 
 
 def read_logs(log_dir: Path) -> dict[str, bytes]:
-    """Return what the only round of the only job wrote."""
+    """Return the log files of the only round of the only job."""
     (folder,) = log_dir.glob("job_n7_*/attempt_0")
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*.log")}
 
@@ -124,7 +122,7 @@ def choose(streams: int) -> tuple[Choice, ...]:
 
 
 async def test_tee(screen: Screen, tmp_path: Path) -> None:
-    """To the file byte for byte, to the console line by line with a prefix; needles apart."""
+    """A tee'd stream goes to the file unchanged, and to the console as lines with a prefix."""
     screen.begin()
     spec = OutputSpec(
         str(tmp_path), tee=choose(3), stdout_needles=(b"b",), stderr_needles=(b"\xff",)
@@ -145,8 +143,8 @@ async def test_tee(screen: Screen, tmp_path: Path) -> None:
     }
 
 
-async def test_redirect_costs_the_agent_nothing(screen: Screen, tmp_path: Path) -> None:
-    """The worker has the file itself; the end of standard error is read from it."""
+async def test_redirect_uses_no_pipe(screen: Screen, tmp_path: Path) -> None:
+    """The worker writes to the file itself; the end of standard error is read from it."""
     screen.begin()
     found = outputs(screen, OutputSpec(str(tmp_path), redirects=choose(3)))
     found.begin(ORDER)
@@ -166,7 +164,7 @@ async def test_redirect_costs_the_agent_nothing(screen: Screen, tmp_path: Path) 
 
 
 async def test_default(screen: Screen) -> None:
-    """Standard output is the agent's own, standard error is passed on as it is; no file is left."""
+    """By default stdout is the agent's own, stderr is passed on unchanged, and no file is left."""
     screen.begin()
     spec = OutputSpec()
     found = outputs(screen, spec)
@@ -184,7 +182,7 @@ async def test_default(screen: Screen) -> None:
 
 
 async def test_unfinished_line_is_shown_soon(screen: Screen) -> None:
-    """A prompt, or a progress bar, does not wait for its end where lines have no prefix."""
+    """Without a prefix, a prompt or a progress bar is shown before its line ends."""
     found = outputs(screen, OutputSpec())
     found.begin(ORDER)
     with found.open(ORDER, 0) as output:
@@ -196,8 +194,8 @@ async def test_unfinished_line_is_shown_soon(screen: Screen) -> None:
     screen.end()
 
 
-async def test_hidden_worker_is_heard_by_the_agent_only(screen: Screen) -> None:
-    """Its standard output is thrown away; the end of its standard error is kept for the report."""
+async def test_hidden_worker_still_has_a_tail(screen: Screen) -> None:
+    """The console shows nothing of a hidden worker; the report has the end of its stderr."""
     screen.begin()
     found = outputs(screen, OutputSpec(shown_local=(Ranks(0, 0),)))
     found.begin(ORDER)
@@ -209,10 +207,10 @@ async def test_hidden_worker_is_heard_by_the_agent_only(screen: Screen) -> None:
     assert screen.end() == [b"", b""]
 
 
-async def test_full_disk_is_told_once_and_the_console_goes_on(
+async def test_full_disk_is_logged_once_and_the_console_goes_on(
     screen: Screen, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A file that takes no more ends no worker, and nothing of the console is lost."""
+    """A full disk stops no worker, and the console shows everything."""
     screen.begin()
     found = outputs(screen, OutputSpec(str(tmp_path), tee=choose(1)))
     found.reify = lambda order: Destinations(
@@ -225,15 +223,15 @@ async def test_full_disk_is_told_once_and_the_console_goes_on(
     await found.finish()
 
     assert screen.end()[0].splitlines() == [b"[default0]:%d" % number for number in range(3)]
-    said = capsys.readouterr().out
-    assert said.count("log_file_not_written") == 1 and "/dev/full" in said
+    log = capsys.readouterr().out
+    assert log.count("log_file_not_written") == 1 and "/dev/full" in log
     assert output.error_file == ""
 
 
-async def test_file_is_complete_although_the_console_stands_still(
+async def test_file_is_complete_although_the_console_blocks(
     screen: Screen, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody reads the console: the agent ends in time, and the files have everything."""
+    """If the console is not read, the agent ends in time, and the files are complete."""
     monkeypatch.setattr(console, "LAST_BYTES_MAX", console.PIECES_BYTES_MAX)
     found = outputs(screen, OutputSpec(str(tmp_path), tee=choose(3)))
     found.begin(ORDER)
@@ -266,8 +264,8 @@ async def test_file_is_complete_although_the_console_stands_still(
     screen.end()
 
 
-async def test_tail_is_kept_whatever_the_console_does(screen: Screen) -> None:
-    """A worker that dies while the console stands still has its last words in the report."""
+async def test_tail_is_kept_although_the_console_blocks(screen: Screen) -> None:
+    """The report has the last lines of a worker that dies while the console blocks."""
     found = outputs(screen, OutputSpec())
     found.begin(ORDER)
     output = found.open(ORDER, 0)
@@ -284,51 +282,10 @@ async def test_tail_is_kept_whatever_the_console_does(screen: Screen) -> None:
     assert set(screen.end()[1]) == set(b"z\n")
 
 
-# --- folders ---
-
-
-def test_no_folder_is_ever_used_twice(tmp_path: Path) -> None:
-    """A later round with the same restart count has a name of its own."""
-    folder = LogFolder(str(tmp_path), "job")
-    names = [
-        Path(str(folder.begin(replace(ORDER, number=number, restart_count=count), "n7"))).name
-        for number, count in ((1, 0), (4, 0), (5, 1), (7, 0))
-    ]
-
-    assert names == ["attempt_0", "attempt_0_round_4", "attempt_1", "attempt_0_round_7"]
-    assert folder.path is not None and folder.path.parent == tmp_path
-    assert sorted(path.name for path in (folder.path / "attempt_1").iterdir()) == ["0", "1"]
-    folder.close()
-    assert folder.path.exists()
-
-
-def test_names_are_safe(tmp_path: Path) -> None:
-    """A job may be called anything."""
-    folder = LogFolder(str(tmp_path), "../../etc/pass wd\0" + "ä" * 300)
-    folder.begin(ORDER, "node/7")
-    (name,) = os.listdir(tmp_path)
-
-    assert name.startswith(".._.._etc_pass_wd__") and "_node_7_" in name
-
-
-def test_what_was_written_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a log dir, empty folders go in the end, and nothing else."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    folder = LogFolder("", "job")
-    path = Path(str(folder.begin(ORDER, "n7")))
-    folder.begin(replace(ORDER, number=2, restart_count=1), "n7")
-    (path / "1" / "error.json").write_text("{}")
-    folder.close()
-    (left,) = [path for path in tmp_path.rglob("*") if not path.is_dir()]
-
-    assert left == path / "1" / "error.json"
-    assert os.listdir(path) == ["1"] and os.listdir(path.parent) == ["attempt_0"]
-
-
 async def test_folder_that_cannot_be_made_is_an_error_of_the_round(
     screen: Screen, tmp_path: Path
 ) -> None:
-    """It is said for the caller to report; nothing is left open."""
+    """The error is raised, and no descriptor is left open."""
     before = len(os.listdir("/proc/self/fd"))
     found = outputs(screen, OutputSpec(str(tmp_path / "gone"), tee=choose(3)))
     with pytest.raises(FileNotFoundError):
@@ -344,10 +301,10 @@ async def test_folder_that_cannot_be_made_is_an_error_of_the_round(
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-async def test_no_thread_to_be_had_is_an_error_of_the_worker(
+async def test_failure_to_start_a_thread_is_an_error_of_the_worker(
     screen: Screen, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where the machine allows no more threads the worker is refused, and nothing stays open."""
+    """Without a thread the worker is not started, and no descriptor is left open."""
 
     def refuse(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
@@ -364,10 +321,10 @@ async def test_no_thread_to_be_had_is_an_error_of_the_worker(
     await found.finish()
 
 
-async def test_pipe_that_nobody_reads_is_an_error_of_the_worker(
+async def test_pipe_without_reader_is_an_error_of_the_worker(
     screen: Screen, tmp_path: Path
 ) -> None:
-    """A plug-in may name one: the agent waits for no reader, and takes nothing from one."""
+    """The agent does not wait for a reader of a plug-in's pipe, and does not read it."""
     path = str(tmp_path / "pipe")
     os.mkfifo(path)
     paths = {0: path, 1: path}
@@ -385,11 +342,11 @@ async def test_pipe_that_nobody_reads_is_an_error_of_the_worker(
         assert os.read(reader, 100) == b"heard"
     os.close(reader)
     await found.finish()
-    assert output.tail() == ""  # nobody writes there any more
+    assert output.tail() == ""  # it has no writer any more
 
 
-async def test_terminals_that_cannot_be_had_are_pipes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A container may have none, and a terminal may be hung up: the worker runs all the same."""
+async def test_pipes_replace_unavailable_terminals(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If no terminal can be opened, or it was hung up, the worker writes to a pipe."""
     ours, theirs = os.openpty()
     outputs = WorkerOutputs(
         OutputSpec(), Consoles(Console(theirs), Console(theirs)), LogFolder(os.devnull, "job"), str

@@ -1,4 +1,4 @@
-"""The error files of workers: every form that torch writes or accepts, and what is none."""
+"""The error files of workers: every form that torch writes or accepts, and invalid ones."""
 
 from __future__ import annotations
 
@@ -8,13 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from rallypoint.agent.core.model import ErrorRecord
-from rallypoint.agent.records import (
-    ERROR_FILE_BYTES_MAX,
-    MESSAGE_CHARS_MAX,
-    TRACEBACK_CHARS_MAX,
-    read_error_file,
-)
+from rallypoint.agent.core.held_round import ErrorRecord
+from rallypoint.agent.torchelastic.error_files import ERROR_FILE_BYTES_MAX, read_error_file
+from rallypoint.base.limits import MESSAGE_CHARS_MAX, TRACEBACK_CHARS_MAX
 
 WRITTEN_S = 1_763_730_154
 STACK = "Traceback (most recent call last):\n  File x\nValueError: bad"
@@ -104,7 +100,7 @@ def read(path: Path) -> ErrorRecord | None:
     ],
 )
 def test_forms(tmp_path: Path, claim: str, content: object, expected: ErrorRecord | None) -> None:
-    """Whatever JSON stands there is taken as far as it makes sense."""
+    """Any JSON is used as far as it is valid."""
     path = tmp_path / "error.json"
     path.write_text(json.dumps(content))
 
@@ -133,7 +129,7 @@ def test_forms(tmp_path: Path, claim: str, content: object, expected: ErrorRecor
     ],
 )
 def test_bytes(tmp_path: Path, claim: str, content: bytes, expected: ErrorRecord | None) -> None:
-    """What is no JSON is as good as no file; a few bytes that are no text spoil nothing."""
+    """A file without JSON counts as no file; a few bytes that are not text do no harm."""
     path = tmp_path / "error.json"
     path.write_bytes(content)
 
@@ -141,7 +137,7 @@ def test_bytes(tmp_path: Path, claim: str, content: bytes, expected: ErrorRecord
 
 
 def test_what_is_no_file(tmp_path: Path) -> None:
-    """Nothing, a folder, a pipe that nobody writes to, a device: none blocks or ends the agent."""
+    """A missing file, a folder, a pipe without a writer and a device do not block the agent."""
     (tmp_path / "folder").mkdir()
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "device").symlink_to("/dev/zero")

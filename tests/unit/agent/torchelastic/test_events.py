@@ -1,22 +1,23 @@
-"""The events that an agent records: which, when, and about what."""
+"""The events that an agent records, and when."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
-from rallypoint.agent.core.model import (
-    ErrorRecord,
-    Held,
-    LocalExit,
-    LocalWorker,
-    Stage,
+from rallypoint.agent.core.held_round import ErrorRecord, HeldRound, LocalExit, LocalWorker, Stage
+from rallypoint.agent.torchelastic.events import (
+    About,
+    Event,
+    EventLog,
+    Moment,
+    raw_error,
+    worker_state,
 )
-from rallypoint.agent.events import About, Event, EventLog, Moment, raw_error, worker_state
-from rallypoint.agent.last_round import last_round
-from support.orders import run_order
+from rallypoint.agent.torchelastic.last_round import last_round
+from support.core.orders import run_order
 
 ORDER = run_order(
     number=3,
@@ -29,7 +30,7 @@ ORDER = run_order(
     role_world_size=8,
     max_restarts=2,
 )
-BEGUN = Held(ORDER, (LocalWorker(0), LocalWorker(1)))
+BEGUN = HeldRound(ORDER, (LocalWorker(0), LocalWorker(1)))
 RUNNING = replace(
     BEGUN, workers=(LocalWorker(0, 4_000, 10), LocalWorker(1, 4_001, 10)), stage=Stage.RUNNING
 )
@@ -40,7 +41,7 @@ def ended(
     code: int | None = None, signal: int | None = None, *, signalled: bool = False, **facts: object
 ) -> LocalWorker:
     exit = LocalExit(code, signal, 90, signalled, None, "")
-    return LocalWorker(0, 4_000, 10, replace(exit, **facts))  # type: ignore[arg-type]
+    return LocalWorker(0, 4_000, 10, replace(exit, **facts))
 
 
 NEVER_STARTED = LocalWorker(0, 0, 0, LocalExit(127, None, 90, True, None, "no such file"))
@@ -51,7 +52,7 @@ NEVER_STARTED = LocalWorker(0, 0, 0, LocalExit(127, None, 90, True, None, "no su
     [
         ("done", ended(0), "SUCCEEDED", False, False),
         ("failed", ended(1), "FAILED", True, False),
-        ("killed by somebody", ended(signal=9), "FAILED", True, False),
+        ("killed from outside", ended(signal=9), "FAILED", True, False),
         ("stopped", ended(signal=15, signalled=True), "TERMINATED", False, True),
         ("stopped, and ended well", ended(0, signalled=True), "TERMINATED", False, True),
         ("lives", LocalWorker(0, 4_000, 10), "TERMINATED", False, True),
@@ -75,7 +76,7 @@ NEVER_STARTED = LocalWorker(0, 0, 0, LocalExit(127, None, 90, True, None, "no su
 def test_what_became_of_a_worker(
     claim: str, worker: LocalWorker, state: str, has_failed: bool, was_stopped: bool
 ) -> None:
-    """Who was stopped by the agent has not failed, unless it had before."""
+    """A worker that the agent stopped has not failed, unless it had failed before."""
     last = last_round("a", "host", replace(BEGUN, workers=(worker,)), 100)
 
     assert worker_state(worker) == state, claim
@@ -84,7 +85,7 @@ def test_what_became_of_a_worker(
 
 
 def test_errors_are_in_torchs_form() -> None:
-    """A record as torch has it; without one what was said last; nothing of who did not fail."""
+    """A failed worker's error is its record in torch's form, or else its last output."""
     extra = {"py_callstack": "Traceback", "timestamp": "1763730000"}
     whole = {"message": {"message": "ValueError: bad", "extraInfo": extra}}
 
@@ -99,7 +100,7 @@ def test_errors_are_in_torchs_form() -> None:
 
 
 class Recorder:
-    """An event log whose clock is set by hand."""
+    """An event log with a clock that the test sets."""
 
     def __init__(self) -> None:
         self.now_ms = 0
@@ -111,7 +112,7 @@ class Recorder:
         return Moment(1_763_730_000_000 + self.now_ms, self.now_ms)
 
     def take(self) -> list[tuple[object, ...]]:
-        """Return state, rank, duration, run time and error of what was recorded since."""
+        """Return state, rank, duration, run time and error of the events since the last call."""
         found = []
         for event in self.events:
             metadata = event["metadata"]
@@ -134,7 +135,7 @@ def test_rounds_are_told_as_they_go() -> None:
         (2_000, replace(RUNNING, stage=Stage.STOPPING)),
         (3_000, None),
         (3_200, None),
-        (7_000, replace(BEGUN, order=replace(ORDER, number=4))),
+        (7_000, replace(BEGUN, order=replace(ORDER, header=replace(ORDER.header, number=4)))),
     ):
         recorder.now_ms = now_ms
         recorder.log.saw(held)
@@ -151,7 +152,7 @@ def test_rounds_are_told_as_they_go() -> None:
     ("is_orderly", "expected"), [(True, ("SUCCEEDED", None)), (False, ("FAILED", "signal 15"))]
 )
 def test_end_tells_of_every_worker(is_orderly: bool, expected: tuple[str, str | None]) -> None:
-    """The workers of the last round, though it has gone; then the agent itself."""
+    """The end records the workers of the last round, even after it is gone, then the agent."""
     recorder = Recorder()
     recorder.log.saw(RUNNING)
     recorder.log.saw(replace(RUNNING, workers=(ended(0), replace(ended(3), local_rank=1))))
@@ -167,7 +168,7 @@ def test_end_tells_of_every_worker(is_orderly: bool, expected: tuple[str, str | 
 
 
 def test_agent_that_never_had_a_round() -> None:
-    """An agent that nobody answered says so, without a round to tell of."""
+    """An agent that reached no coordinator records its end without a round."""
     recorder = Recorder()
     recorder.log.saw(None)
     recorder.log.ended(is_orderly=False, text="no coordinator answered")

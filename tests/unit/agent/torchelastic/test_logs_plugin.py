@@ -1,4 +1,4 @@
-"""A plug-in for logs, asked through its process: what it gets, what it may answer, how it fails."""
+"""A plug-in for logs in its process: what it gets, what it may answer, how it fails."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from rallypoint.agent.foreign import LOGS_SPECS
+from rallypoint.agent.in_worker import LOGS_SPECS
 from rallypoint.agent.output.destinations import Destinations
-from rallypoint.agent.output.plugin import LogsPlugin, LogsPluginError, PluginSpec
-from support.logs_specs import install
-from support.processes import Witness
+from rallypoint.agent.torchelastic.logs_plugin import LogsPlugin, LogsPluginError, PluginSpec
+from support.machines.logs_specs import install
+from support.processes.processes import Witness
 
 ENVS = {0: {"RANK": "4", "SAME": "1"}, 1: {"RANK": "5", "SAME": "1"}}
 GOOD = """
@@ -51,7 +51,7 @@ def witness() -> Iterator[Witness]:
 
 
 async def test_what_a_plugin_gets_and_gives(begin: Begin) -> None:
-    """It is made with torch's arguments; the answer has torch's shape, and changed variables."""
+    """A plug-in is made with torch's arguments; its answer has torch's shape, and variables."""
     plugin = await begin(
         """
     def reify(self, envs):
@@ -83,7 +83,7 @@ async def test_what_a_plugin_gets_and_gives(begin: Begin) -> None:
 
 
 async def test_plugin_is_made_once(begin: Begin) -> None:
-    """It is the same object that is asked for every round."""
+    """The same object is asked in every round."""
     plugin = await begin(
         """
     asked = 0
@@ -103,14 +103,14 @@ async def test_plugin_is_made_once(begin: Begin) -> None:
         ("    def reify(self, envs): raise OSError(28, 'disk full')", "failed: OSError: .*full"),
         ("    def reify(self, envs): os._exit(3)", "has ended"),
         ("    def reify(self, envs): sys.exit(3)", "has ended"),
-        ("    def reify(self, envs): return None", "says nothing about the output of worker 0"),
+        ("    def reify(self, envs): return None", "did not assign the output of worker 0"),
         (
             "    def reify(self, envs): return LogsDest({0: '', 1: ''}, {0: ''})",
-            "says nothing about the output of worker 1",
+            "did not assign the output of worker 1",
         ),
         (
             "    def reify(self, envs): return LogsDest({'a': ''}, {})",
-            "answered with what is no LogsDest",
+            "did not return a LogsDest",
         ),
         ("    def reify(self, envs): return LogsDest({0: object()}, {})", "failed: TypeError: "),
         ("    def __init__(self, **_): raise ValueError('no bucket')", "failed: ValueError: no b"),
@@ -119,16 +119,18 @@ async def test_plugin_is_made_once(begin: Begin) -> None:
     ],
 )
 async def test_plugin_that_fails(begin: Begin, body: str, words: str) -> None:
-    """Whatever it does ends in one line that names it; asked again it fails again."""
+    """Every failure is one line that names the plug-in, and is raised again the next time."""
     plugin = await begin(body)
     for _ in range(2):
-        with pytest.raises(LogsPluginError, match=f"the plug-in --logs-specs=here {words}") as told:
+        with pytest.raises(
+            LogsPluginError, match=f"the plug-in --logs-specs=here {words}"
+        ) as raised:
             await plugin.ask(ENVS)
-        assert len(str(told.value).splitlines()) == 1
+        assert len(str(raised.value).splitlines()) == 1
 
 
 async def test_plugin_that_is_not_installed(begin: Begin) -> None:
-    """What another interpreter has is known only there: the text names it."""
+    """The error of a plug-in that the workers' interpreter lacks lists the installed ones."""
     plugin = await begin(GOOD, name="there")
 
     with pytest.raises(LogsPluginError, match="not installed; installed: default, here"):
@@ -136,17 +138,17 @@ async def test_plugin_that_is_not_installed(begin: Begin) -> None:
 
 
 async def test_interpreter_that_is_not_there(begin: Begin) -> None:
-    """The agent goes on, and the round is refused."""
+    """Without an interpreter the round is refused, and the agent keeps running."""
     plugin = await begin(GOOD, python="/no/python")
 
-    with pytest.raises(LogsPluginError, match="cannot be hosted by /no/python"):
+    with pytest.raises(LogsPluginError, match="could not be started with /no/python"):
         await plugin.ask(ENVS)
 
 
 async def test_plugin_that_hangs(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is not waited for; at the end it is killed."""
-    monkeypatch.setattr("rallypoint.agent.output.plugin.ANSWER_S_MAX", 0.2)
-    monkeypatch.setattr("rallypoint.agent.output.plugin.END_S_MAX", 0.1)
+    monkeypatch.setattr("rallypoint.agent.torchelastic.logs_plugin.ANSWER_S_MAX", 0.2)
+    monkeypatch.setattr("rallypoint.agent.torchelastic.logs_plugin.END_S_MAX", 3_600)
     plugin = await begin("    def reify(self, envs): signal.pause()")
 
     with pytest.raises(LogsPluginError, match=r"did not answer in 0\.2 s"):
@@ -157,7 +159,7 @@ async def test_plugin_that_hangs(begin: Begin, monkeypatch: pytest.MonkeyPatch) 
 
 
 async def test_late_answer_is_passed_over(begin: Begin, tmp_path: Path) -> None:
-    """The answer to a question that was given up is not taken for that to the next."""
+    """The answer to a cancelled question is not taken for the next one's."""
     gate = tmp_path / "gate"
     os.mkfifo(gate)
     plugin = await begin(
@@ -181,7 +183,7 @@ async def test_late_answer_is_passed_over(begin: Begin, tmp_path: Path) -> None:
 
 
 async def test_large_questions_and_answers(begin: Begin) -> None:
-    """Environments beyond the size of a pipe pass, and so do as many paths."""
+    """Environments and paths may exceed the size of a pipe."""
     plugin = await begin(GOOD)
     envs = {rank: {"RANK": str(rank), "LONG": "x" * 4_000} for rank in range(256)}
 
@@ -189,7 +191,7 @@ async def test_large_questions_and_answers(begin: Begin) -> None:
 
 
 async def test_plugin_ends_with_the_agent(begin: Begin) -> None:
-    """Its standard input ends, and then so does it, by itself."""
+    """A plug-in ends by itself when its standard input is closed."""
     plugin = await begin(GOOD)
     await plugin.ask(ENVS)
     assert plugin._process is not None
@@ -199,7 +201,7 @@ async def test_plugin_ends_with_the_agent(begin: Begin) -> None:
 
 
 def test_plugin_dies_with_its_parent(tmp_path: Path, witness: Witness) -> None:
-    """An agent that is killed leaves none behind, also one that does not read."""
+    """A killed agent leaves no plug-in behind, even one that does not read."""
     body = "    def __init__(self, **_): os.write(2, b'%d\\n' % os.getpid()); signal.pause()"
     options = {"log_dir": None, "redirects": 0, "tee": 0, "local_ranks_filter": None}
     program = (

@@ -1,4 +1,4 @@
-"""What the scheduler of an agent reads: the root cause, as torch writes it down."""
+"""The root cause that an agent writes for its scheduler, in torch's form."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from rallypoint.agent.last_round import LastRound
-from rallypoint.agent.root_cause import (
+from rallypoint.agent.torchelastic.last_round import LastRound
+from rallypoint.agent.torchelastic.root_cause import (
     compose_root_cause,
     find_error_file,
     report_exit,
@@ -27,10 +27,10 @@ PLACE = {"node": "b", "round": 5, "host": "host-b", "rank": 3, "local_rank": 1, 
 
 
 def finished(exit: node_pb2.WorkerExit | None) -> agent_pb2.Finished:
-    """Return the end of a run in which a worker ended so, or in which none did."""
+    """Return the end of a run in which this worker failed, or no worker."""
     verdict = verdict_pb2.Verdict(round=5, node_name="b", text="the whole finding")
     if exit is not None:
-        exit.time.CopyFrom(Timestamp(seconds=1_763_730_154))
+        exit.failed_at.CopyFrom(Timestamp(seconds=1_763_730_154))
         verdict.culprit.CopyFrom(
             verdict_pb2.FailedWorker(
                 node_name="b", host_name="host-b", rank=3, local_rank=1, pid=7, exit=exit
@@ -126,14 +126,14 @@ def message(text: str, stack: str, code: int, time_s: int = 1_763_730_154) -> di
 def test_forms(
     claim: str, exit: node_pb2.WorkerExit, here: object, expected: dict[str, object]
 ) -> None:
-    """The worker's own file where it is at hand; else the same form, from the verdict."""
+    """The root cause is the worker's error file if it is on this node, else made of the verdict."""
     found = compose_root_cause(finished(exit), here, NOW_S)
 
     assert found == {**expected, "rallypoint": PLACE}, claim
 
 
 def test_cause_without_a_worker() -> None:
-    """A lost node or a job that never began is an error like any other, at the present time."""
+    """Without a failed worker, such as for a lost node, the error has the present time."""
     found = compose_root_cause(finished(None), None, NOW_S)
 
     assert found == {
@@ -153,7 +153,7 @@ def test_cause_without_a_worker() -> None:
     ],
 )
 def test_whose_file_is_copied(claim: str, last: tuple[str, int, int, int], expected: str) -> None:
-    """Only the file of exactly the worker that failed first."""
+    """The error file is used only for the very worker that failed first."""
     node, round, local_rank, pid = last
     exit = node_pb2.WorkerExit(exit_code=1, error_file="/logs/error.json")
     failed = node_pb2.Worker(local_rank=local_rank, pid=pid, exit=exit)
@@ -163,7 +163,7 @@ def test_whose_file_is_copied(claim: str, last: tuple[str, int, int, int], expec
 
 
 def test_file_is_written_anew(tmp_path: Path) -> None:
-    """What an earlier launch left there is gone; the worker's own file is copied whole."""
+    """The file of an earlier launch is replaced; the worker's own file is copied whole."""
     mine, theirs = tmp_path / "mine.json", tmp_path / "theirs.json"
     mine.write_text("x" * 9_999)
     theirs.write_text(json.dumps({"message": {"message": "m"}, "more": "\ud800"}))
@@ -179,13 +179,13 @@ def test_file_is_written_anew(tmp_path: Path) -> None:
 def test_file_that_is_too_deep_is_not_copied(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Interpreters differ in how deep they read; what one cannot write again is left away."""
+    """JSON that is too deep to write again is left out; the limit depends on the interpreter."""
     mine = tmp_path / "mine.json"
     deep: list[object] = []
     for _ in range(100_000):
         deep = [deep]
     written = {"message": {"message": "m", "extraInfo": {"deep": deep}}}
-    monkeypatch.setattr("rallypoint.agent.root_cause.read_json", lambda _: written)
+    monkeypatch.setattr("rallypoint.agent.torchelastic.root_cause.read_json", lambda _: written)
     exit = node_pb2.WorkerExit(exit_code=1, error_file="theirs")
     failed = node_pb2.Worker(local_rank=1, pid=7, exit=exit)
     report_finished(str(mine), finished(exit), LastRound("b", "host", 5, (failed,)), NOW_S)
@@ -196,7 +196,7 @@ def test_file_that_is_too_deep_is_not_copied(
 
 
 def test_what_cannot_be_written_ends_nothing(tmp_path: Path) -> None:
-    """A folder, a place that is not there, a pipe that nobody reads, a full disk."""
+    """A folder, a missing folder, a pipe without a reader and a full disk are logged, no more."""
     os.mkfifo(tmp_path / "pipe")
 
     for path in (tmp_path, tmp_path / "no" / "file", tmp_path / "pipe", Path("/dev/full")):

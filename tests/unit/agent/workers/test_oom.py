@@ -1,4 +1,4 @@
-"""A worker was killed for want of memory only if the kernel says so."""
+"""A worker is reported as OOM-killed only if the kernel says so."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from rallypoint.agent.oom import (
+from rallypoint.agent.workers.observer import WorkerEnd
+from rallypoint.agent.workers.oom import (
     KernelLog,
     Mount,
     OomWatch,
@@ -55,12 +56,12 @@ CGROUPS = "9:name=systemd:/\n4:cpu,memory:/docker/ab1/job:7\n0::/user.slice/a.sc
     ],
 )
 def test_record_of_the_kernel_log(record: str, expected: int | None) -> None:
-    """A kill is told in a few wordings; what programs write into the log does not count."""
+    """The kernel reports a kill in several wordings; records of programs do not count."""
     assert expected == parse_killed_pid(record)
 
 
 def test_mounts_and_cgroups() -> None:
-    """Version 2's hierarchy may count, and version 1's of the memory controller."""
+    """Version 2's hierarchy may count kills, and so may version 1's of the memory controller."""
     assert [V1, V2] == parse_mounts(MOUNTINFO)
     assert {"cgroup": "/docker/ab1/job:7", "cgroup2": "/user.slice/a.scope"} == parse_cgroups(
         CGROUPS
@@ -80,7 +81,7 @@ def test_mounts_and_cgroups() -> None:
     ],
 )
 def test_where_a_cgroup_counts(mount: Mount, cgroup: str, expected: list[str]) -> None:
-    """The file of the process's own cgroup, if it can be seen through the mount."""
+    """The count is in the file of the process's own cgroup, if the mount shows it."""
     found = [str(path) for path in find_counters([mount], {mount.kind: cgroup})]
 
     assert expected == found[:1]
@@ -96,7 +97,7 @@ def test_where_a_cgroup_counts(mount: Mount, cgroup: str, expected: list[str]) -
     ],
 )
 def test_count_of_kills(text: str, expected: int | None) -> None:
-    """Both versions write it alike; old kernels do not count."""
+    """Both versions write the count alike; old kernels write none."""
     assert expected == parse_count(text)
 
 
@@ -119,48 +120,66 @@ class Machine:
         (self.proc / str(pid) / "cgroup").write_text("0::/job\n")
 
 
+def killed(watch: OomWatch, pid: int, *, is_suspect: bool = True) -> bool:
+    """End a worker by SIGKILL, ours unless it is suspect; return whether the kernel killed it."""
+    end = WorkerEnd(None, signal.SIGKILL, seen_ns=0, is_kill_ours=not is_suspect, error=None)
+    return watch.ended(pid).explain(end).oom_killed
+
+
 def test_each_kill_explains_one_death(tmp_path: Path) -> None:
-    """As many deaths as the cgroup counted since the start, and no death that was not a SIGKILL."""
+    """A kill that the cgroup counts after the start explains one SIGKILL that was not ours."""
     machine, watch = Machine(tmp_path), OomWatch(None, tmp_path / "proc")
     machine.count(7)
     for pid in range(1, 5):
         machine.begin(pid)
-        watch.started(pid)
+        watch.started(pid, 0)
 
-    assert not watch.ended(1, is_suspect=True)
+    assert not killed(watch, 1)
     machine.count(8)
-    assert not watch.ended(2, is_suspect=False)
-    assert watch.ended(3, is_suspect=True)
-    assert not watch.ended(4, is_suspect=True)
+    assert not killed(watch, 2, is_suspect=False)
+    assert killed(watch, 3)
+    assert not killed(watch, 4)
 
 
 def test_kills_before_the_start_explain_nothing(tmp_path: Path) -> None:
-    """Each round begins from what was counted before it."""
+    """A new round starts from the count that it finds."""
     machine, watch = Machine(tmp_path), OomWatch(None, tmp_path / "proc")
     machine.begin(1)
-    watch.started(1)
+    watch.started(1, 0)
     machine.count(3)
-    watch.ended(1, is_suspect=False)
+    killed(watch, 1, is_suspect=False)
 
     machine.begin(2)
-    watch.started(2)
+    watch.started(2, 0)
 
-    assert not watch.ended(2, is_suspect=True)
+    assert not killed(watch, 2)
 
 
-def test_machine_that_says_nothing(tmp_path: Path) -> None:
-    """Without a log and without cgroups nothing is claimed, and nothing breaks."""
+@pytest.mark.parametrize("signum", [None, signal.SIGTERM])
+def test_only_a_sigkill_is_explained(tmp_path: Path, signum: int | None) -> None:
+    """An exit or another signal is never the kernel's OOM killer."""
+    machine, watch = Machine(tmp_path), OomWatch(None, tmp_path / "proc")
+    machine.begin(1)
+    watch.started(1, 0)
+    machine.count(1)
+    end = WorkerEnd(None if signum else 1, signum, seen_ns=0, is_kill_ours=False, error=None)
+
+    assert not watch.ended(1).explain(end).oom_killed
+
+
+def test_machine_without_sources(tmp_path: Path) -> None:
+    """Without a log and without cgroups no worker is reported as killed, and nothing fails."""
     watch = OomWatch(None, tmp_path)
-    watch.started(1)
+    watch.started(1, 0)
 
-    assert not watch.ended(1, is_suspect=True)
+    assert not killed(watch, 1)
 
 
 KILL = "3,1,2,-;Out of memory: Killed process {} (python) total-vm:1kB"
 
 
-def test_log_that_is_complete_has_the_last_word(tmp_path: Path) -> None:
-    """It names the process or clears it, whatever a cgroup counts."""
+def test_complete_log_is_final(tmp_path: Path) -> None:
+    """A complete log decides, whatever a cgroup counts."""
     machine = Machine(tmp_path)
     kernel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     theirs.setblocking(False)
@@ -169,14 +188,14 @@ def test_log_that_is_complete_has_the_last_word(tmp_path: Path) -> None:
         kernel.send(KILL.format(1).encode())
         for pid in (1, 2):
             machine.begin(pid)
-            watch.started(pid)
+            watch.started(pid, 0)
         machine.count(5)
 
-        assert not watch.ended(1, is_suspect=True)
+        assert not killed(watch, 1)
         kernel.send(b"6,1,2,-;usb 1-1: new device")
         kernel.send(KILL.format(2).encode())
-        assert watch.ended(2, is_suspect=True)
-        assert not watch.ended(2, is_suspect=True)
+        assert killed(watch, 2)
+        assert not killed(watch, 2)
         watch.close()
 
 
@@ -215,22 +234,22 @@ GREEDY = "import sys; sys.stdin.read(1); kept = [bytearray(1 << 20) for _ in ran
 
 @pytest.mark.parametrize("has_log", [True, False])
 def test_real_kill(memory_group: Path, has_log: bool) -> None:
-    """A process that the kernel kills for want of memory is told from one that we kill."""
+    """A kill by the kernel's OOM killer is distinguished from a kill by the agent."""
     log = KernelLog.open() if has_log else None
     if has_log and log is None:
         pytest.skip("the kernel's log may not be read here")
     watch = OomWatch(log)
-    died: list[bool] = []
+    oom_killed: list[bool] = []
     for is_greedy in (False, True, False):
         with subprocess.Popen([sys.executable, "-c", GREEDY], stdin=subprocess.PIPE) as process:
             (memory_group / "cgroup.procs").write_text(str(process.pid))
-            watch.started(process.pid)
+            watch.started(process.pid, 0)
             if is_greedy:
                 process.communicate(b"x", timeout=30)
             else:
                 process.kill()
             assert process.wait(30) == -signal.SIGKILL
-        died.append(watch.ended(process.pid, is_suspect=True))
+        oom_killed.append(killed(watch, process.pid))
     watch.close()
 
-    assert died == [False, True, False]
+    assert oom_killed == [False, True, False]

@@ -1,7 +1,6 @@
-"""Timers of workers: what comes through the FIFO, who is signalled when, and where the FIFO is."""
+"""The watchdog for timers of workers: which process it signals, when, and what it reports."""
 
 import asyncio
-import json
 import os
 import signal
 import subprocess
@@ -12,16 +11,11 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from rallypoint.agent.core.model import ErrorRecord
-from rallypoint.agent.timers import (
-    LINE_BYTES_MAX,
-    Expiry,
-    Request,
-    TimerFileRefused,
-    Timers,
-    parse_request,
-    timer_file,
-)
+from rallypoint.agent.core.held_round import ErrorRecord
+from rallypoint.agent.torchelastic.timers import LINE_BYTES_MAX
+from rallypoint.agent.workers.observer import WorkerEnd
+from rallypoint.agent.workers.watchdog import Expiry, Watchdog
+from support.torchrun.timers import line
 
 KILL, TERM = int(signal.SIGKILL), int(signal.SIGTERM)
 SOON_S = 0.05
@@ -29,12 +23,14 @@ LATER_S = 600.0
 
 
 class Bench:
-    """Timers of processes below this one, with a FIFO and children to be timed."""
+    """A watchdog over this process's descendants, its FIFO, and children with timers."""
 
     def __init__(self, path: Path) -> None:
         self.root = os.getpid()
-        self.timers = Timers(lambda: self.root)
-        self.timers.open(str(path))
+        environment = {"TORCHELASTIC_ENABLE_FILE_TIMER": "1"}
+        self.watchdog = Watchdog(environment, lambda: path.parent, lambda: self.root)
+        self.watchdog.begin()
+        assert self.watchdog.variables() == {"TORCHELASTIC_TIMER_FILE": str(path)}
         self._client = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
         self.children: list[subprocess.Popen[bytes]] = []
 
@@ -42,7 +38,7 @@ class Bench:
         child = subprocess.Popen(["sleep", "1000"])
         self.children.append(child)
         if local_rank is not None:
-            self.timers.started(child.pid, local_rank)
+            self.watchdog.started(child.pid, local_rank)
         return child
 
     def family(self) -> tuple[subprocess.Popen[bytes], int]:
@@ -70,25 +66,14 @@ class Bench:
 
     def close(self) -> None:
         os.close(self._client)
-        self.timers.close()
+        self.watchdog.close()
         for child in self.children:
             child.kill()
             child.wait()
 
 
-def line(pid: int, expires_s: float, scope: str = "step", signum: int = KILL) -> bytes:
-    said = {
-        "version": 1,
-        "pid": pid,
-        "scope_id": scope,
-        "expiration_time": expires_s,
-        "signal": signum,
-    }
-    return json.dumps(said).encode() + b"\n"
-
-
 async def death(child: subprocess.Popen[bytes]) -> int:
-    """Wait until a child has died, while the loop goes on; return its status."""
+    """Wait until a child has died, while the loop runs; return its status."""
     async with asyncio.timeout(10):
         return await asyncio.to_thread(child.wait)
 
@@ -100,32 +85,8 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
     bench.close()
 
 
-@pytest.mark.parametrize(
-    ("said", "request_"),
-    [
-        (line(7, 12.5, "a b", 9), Request(7, "a b", 12.5, 9)),
-        (line(7, -1, "a", 0), Request(7, "a", -1.0, 0)),
-        (line(7, 12, "", -3), Request(7, "", 12.0, -3)),
-        (b'{"pid":7,"scope_id":"s","expiration_time":1,"signal":9}', Request(7, "s", 1.0, 9)),
-        (b"", None),
-        (b"\xff\xfe", None),
-        (b"[1, 2]", None),
-        (b"[" * 4_000, None),
-        (b'{"pid": 7}', None),
-        (line(1, 12.5), None),
-        (line(7, float("nan")), None),
-        (line(7, 10**400), None),
-        (line(7, 12.5, "a", 65), None),
-        (line(7, 12.5).replace(b"7", b'"7"'), None),
-    ],
-)
-def test_request_of_a_client(said: bytes, request_: Request | None) -> None:
-    """A line is a request of torch's client, or nothing."""
-    assert parse_request(said) == request_
-
-
-async def test_only_who_is_too_late_is_signalled(bench: Bench) -> None:
-    """One of three processes of a worker's kind does not release its timer: it gets its signal."""
+async def test_only_an_expired_timer_signals(bench: Bench) -> None:
+    """Of three workers with timers, only the one whose timer expires gets its signal."""
     late, done, later = (bench.child(local_rank) for local_rank in range(3))
     bench.set(done.pid, SOON_S)
     bench.set(later.pid, LATER_S)
@@ -134,7 +95,7 @@ async def test_only_who_is_too_late_is_signalled(bench: Bench) -> None:
     bench.release(done.pid)
     with capture_logs() as logs:
         assert await death(late) == -KILL
-    expiry = bench.timers.ended(late.pid)
+    expiry = bench.watchdog.ended(late.pid)
 
     assert expiry is not None and expiry.signum == KILL
     assert expiry.text.startswith("timer 'step' expired: not released within 0.")
@@ -143,39 +104,39 @@ async def test_only_who_is_too_late_is_signalled(bench: Bench) -> None:
     ]
     assert 0 <= logs[0]["late_ms"] < 5_000
     assert [done.poll(), later.poll()] == [None, None]
-    assert [bench.timers.ended(child.pid) for child in (done, later)] == [None, None]
+    assert [bench.watchdog.ended(child.pid) for child in (done, later)] == [None, None]
 
 
 async def test_first_timer_with_a_signal_counts(bench: Bench) -> None:
-    """One without a signal is only said to have expired; the next one ends the process."""
+    """A timer without a signal is only logged; the next one ends the process."""
     child = bench.child()
-    bench.set(child.pid, -2, "said", 0)
+    bench.set(child.pid, -2, "logged", 0)
     bench.set(child.pid, -1, "done", TERM)
     bench.set(child.pid, 0, "never", KILL)
     with capture_logs() as logs:
         assert await death(child) == -TERM
 
     assert [(log["scope"], log["then"]) for log in logs] == [
-        ("said", "nothing: it was set without signal"),
+        ("logged", "nothing: it was set without signal"),
         ("done", "SIGTERM to this process"),
     ]
     assert "local_rank" not in logs[0]
 
 
 async def test_process_below_a_worker(bench: Bench) -> None:
-    """It alone is signalled, and the log says below which worker it is."""
+    """The process is signalled alone, and the log names the worker above it."""
     parent, child = bench.family()
-    bench.timers.started(parent.pid, 5)
+    bench.watchdog.started(parent.pid, 5)
     bench.set(child, SOON_S)
     with capture_logs() as logs:
         assert await death(parent) == 0
 
     assert [(log["pid"], log["local_rank"]) for log in logs] == [(child, 5)]
-    assert bench.timers.ended(parent.pid) is None
+    assert bench.watchdog.ended(parent.pid) is None
 
 
-async def test_release_that_is_not_read_yet_counts(bench: Bench) -> None:
-    """An agent that was held up for longer than a timer lets nobody pay for it."""
+async def test_unread_release_counts(bench: Bench) -> None:
+    """A release in the FIFO counts, even if the agent reads it after the expiry."""
     child = bench.child(0)
     bench.set(child.pid, SOON_S)
     await bench.read()
@@ -185,27 +146,27 @@ async def test_release_that_is_not_read_yet_counts(bench: Bench) -> None:
     while time.monotonic() < until_s:
         pass
     with capture_logs() as logs:
-        bench.timers._expire()  # as when the lines come while the loop is on its way to this
+        bench.watchdog._expire()  # as if the lines arrived just before the loop calls this
 
     assert (child.poll(), logs) == (None, [])
 
 
-async def test_stranger_is_not_signalled(bench: Bench) -> None:
-    """A process that is not below the root is none of ours, whatever somebody has written."""
-    stranger = bench.child(0)
+async def test_process_elsewhere_is_not_signalled(bench: Bench) -> None:
+    """A process that does not descend from the helper is not signalled, whatever a request says."""
+    outside = bench.child(0)
     root, inside = bench.family()
     bench.root = root.pid
-    bench.set(stranger.pid, -1)
+    bench.set(outside.pid, -1)
     bench.set(inside, 0)
     with capture_logs() as logs:
         assert await death(root) == 0
 
     assert {log["pid"]: log["then"] for log in logs} == {
-        stranger.pid: "nothing: the process is gone, or none of this agent's",
+        outside.pid: "nothing: the process is gone, or none of this agent's",
         inside: "SIGKILL to this process",
     }
-    assert stranger.poll() is None
-    assert bench.timers.ended(stranger.pid) is None
+    assert outside.poll() is None
+    assert bench.watchdog.ended(outside.pid) is None
 
 
 @pytest.mark.parametrize(
@@ -218,7 +179,7 @@ async def test_stranger_is_not_signalled(bench: Bench) -> None:
     ],
 )
 async def test_junk_is_skipped(bench: Bench, junk: bytes) -> None:
-    """It is said once, and what comes after is heeded, in however many pieces."""
+    """Junk is logged once; a request after it counts, even if it arrives in pieces."""
     child = bench.child()
     with capture_logs() as logs:
         bench.write(junk)
@@ -232,8 +193,8 @@ async def test_junk_is_skipped(bench: Bench, junk: bytes) -> None:
     assert events == ["timer_request_skipped", "timer_expired"]
 
 
-async def test_rest_of_a_line_that_is_too_long_is_no_line(bench: Bench) -> None:
-    """What looks like a request in it is none."""
+async def test_rest_of_a_long_line_is_no_request(bench: Bench) -> None:
+    """The rest of a line that was too long is skipped, even if it looks like a request."""
     spared, child = bench.child(), bench.child()
     bench.write(b"x" * (LINE_BYTES_MAX + 1))
     await bench.read()
@@ -245,8 +206,8 @@ async def test_rest_of_a_line_that_is_too_long_is_no_line(bench: Bench) -> None:
 
 
 async def test_pending_timers_are_limited(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One too many is skipped, and said to be; those that are there can still be moved."""
-    monkeypatch.setattr("rallypoint.agent.timers.TIMERS_MAX", 2)
+    """A timer beyond the limit is skipped and logged; pending ones can still be moved."""
+    monkeypatch.setattr("rallypoint.agent.workers.watchdog.TIMERS_MAX", 2)
     first, second, third = bench.child(), bench.child(), bench.child()
     with capture_logs() as logs:
         bench.set(first.pid, LATER_S)
@@ -259,15 +220,15 @@ async def test_pending_timers_are_limited(bench: Bench, monkeypatch: pytest.Monk
     assert [second.poll(), third.poll()] == [None, None]
 
 
-async def test_what_is_over_is_forgotten(bench: Bench) -> None:
-    """Timers of a worker that has ended, and of a round that has, read or not."""
+async def test_ended_workers_have_no_timers(bench: Bench) -> None:
+    """Timers of an ended worker are forgotten, and all timers when the round was swept."""
     ended, swept, unread, last = (bench.child(local_rank) for local_rank in range(4))
     bench.set(ended.pid, SOON_S)
     bench.set(swept.pid, SOON_S)
     await bench.read()
-    assert bench.timers.ended(ended.pid) is None
+    assert bench.watchdog.ended(ended.pid) is None
     bench.set(unread.pid, SOON_S)
-    bench.timers.clear()
+    bench.watchdog.swept()
     bench.set(last.pid, 2 * SOON_S)
 
     assert await death(last) == -KILL
@@ -277,96 +238,38 @@ async def test_what_is_over_is_forgotten(bench: Bench) -> None:
 AT_NS = 5_000_000_000
 
 
+def worker_end(
+    exit_code: int | None, signum: int | None, error: ErrorRecord | None, after_ms: int
+) -> WorkerEnd:
+    """Return an end that was seen this long after the expiry at AT_NS."""
+    seen_ns = AT_NS + after_ms * 1_000_000
+    return WorkerEnd(exit_code, signum, seen_ns=seen_ns, is_kill_ours=False, error=error)
+
+
 @pytest.mark.parametrize(
     ("claim", "before_exit_ms", "signum", "after_ms", "is_timer"),
     [
-        ("nothing else is known", None, KILL, 20, True),
-        ("it wrote an error while it cleaned up", 10, None, 20, True),
+        ("the worker has recorded no error", None, KILL, 20, True),
+        ("it recorded an error in its cleanup", 10, None, 20, True),
         ("it had failed before and hung in its cleanup", 500, KILL, 20, False),
-        ("it dies of it late", None, KILL, 60_000, True),
-        ("it survived it", 10, None, 60_000, False),
-        ("it survived it and says nothing", None, None, 60_000, False),
+        ("the signal ends it late", None, KILL, 60_000, True),
+        ("it survived the signal", 10, None, 60_000, False),
+        ("it survived the signal and recorded no error", None, None, 60_000, False),
     ],
 )
 def test_why_a_worker_failed(
     claim: str, before_exit_ms: int | None, signum: int | None, after_ms: int, is_timer: bool
 ) -> None:
-    """The timer explains the end of a worker unless its own error came first, or much later."""
+    """The timer is the error of a worker, unless its own error came first or much later."""
     own = None if before_exit_ms is None else ErrorRecord("own", "", before_exit_ms)
-    seen_ns = AT_NS + after_ms * 1_000_000
+    end = worker_end(1 if signum is None else None, signum, own, after_ms)
 
-    record = Expiry("timer", KILL, AT_NS).explain(own, signum=signum, seen_ns=seen_ns)
+    explained = Expiry("timer", KILL, AT_NS).explain(end)
 
-    assert record == (ErrorRecord("timer", "", after_ms) if is_timer else own), claim
-
-
-# --- where the FIFO is ---
+    assert explained.error == (ErrorRecord("timer", "", after_ms) if is_timer else own), claim
+    assert explained.is_kill_ours
 
 
-@pytest.mark.parametrize(
-    ("environment", "path"),
-    [
-        ({}, ""),
-        ({"TORCHELASTIC_TIMER_FILE": "/x/f"}, ""),
-        ({"TORCHELASTIC_ENABLE_FILE_TIMER": "0", "TORCHELASTIC_TIMER_FILE": "/x/f"}, ""),
-        ({"TORCHELASTIC_ENABLE_FILE_TIMER": "1"}, "/own/timers"),
-        ({"TORCHELASTIC_ENABLE_FILE_TIMER": "1", "TORCHELASTIC_TIMER_FILE": ""}, "/own/timers"),
-        ({"TORCHELASTIC_ENABLE_FILE_TIMER": "1", "TORCHELASTIC_TIMER_FILE": "/x/f"}, "/x/f"),
-        (
-            {
-                "TORCHELASTIC_ENABLE_FILE_TIMER": "1",
-                "TORCHELASTIC_TIMER_FILE": "/x/f",
-                "TORCHELASTIC_RUN_ID": "around",
-            },
-            "/own/timers",
-        ),
-    ],
-)
-def test_where_timers_are(environment: dict[str, str], path: str) -> None:
-    """Only with torchrun's switch; where the operator says, or in the agent's own folder.
-
-    What an agent inherits that runs in a worker is the file of the launcher around it.
-    """
-    assert timer_file(environment, lambda: Path("/own")) == path
-
-
-def test_no_place_for_timers_is_an_error_of_the_operators() -> None:
-    """Without a folder for temporary files the agent says so, and ends in order."""
-
-    def folder() -> Path:
-        raise FileNotFoundError(2, "No usable temporary directory found in []")
-
-    with pytest.raises(TimerFileRefused, match="No usable temporary directory"):
-        timer_file({"TORCHELASTIC_ENABLE_FILE_TIMER": "1"}, folder)
-
-
-async def test_fifo_is_there_while_it_is_read(tmp_path: Path) -> None:
-    """It is ours alone; one that was left behind is replaced; it goes at the end."""
-    path = tmp_path / "timers"
-    os.mkfifo(path, 0o644)
-    timers = Timers(os.getpid)
-    timers.open(str(path))
-
-    assert (path.is_fifo(), path.stat().st_mode & 0o777) == (True, 0o600)
-    with pytest.raises(TimerFileRefused, match="in use"):
-        Timers(os.getpid).open(str(path))
-    timers.close()
-    assert not path.exists()
-
-
-async def test_file_of_another_kind_is_kept(tmp_path: Path) -> None:
-    """Whatever is there that is no FIFO is left alone, at the beginning and at the end."""
-    path = tmp_path / "timers"
-    path.write_text("mine")
-    with pytest.raises(TimerFileRefused, match=r"TIMER_FILE=.*/timers: it exists and is no FIFO"):
-        Timers(os.getpid).open(str(path))
-    with pytest.raises(TimerFileRefused, match="No such file or directory"):
-        Timers(os.getpid).open(str(tmp_path / "nowhere" / "timers"))
-    timers = Timers(os.getpid)
-    path.rename(tmp_path / "kept")
-    timers.open(str(path))
-    path.unlink()
-    path.write_text("later")
-    timers.close()
-
-    assert path.read_text() == "later"
+def test_success_needs_no_explanation() -> None:
+    """A worker that exits with 0 after the signal of its timer has no error."""
+    assert Expiry("timer", TERM, AT_NS).explain(worker_end(0, None, None, 20)).error is None

@@ -1,27 +1,32 @@
-"""Which words of a command line are flags, however spelt, and where the program begins."""
+"""Which words of a command line are flags, however spelled, and where the program begins."""
 
 from __future__ import annotations
 
-import argparse
-
 import pytest
 
-from rallypoint.cli.words import BadWord, read_line
+from rallypoint.cli.flags.argv import BadArgument, split_argv
+from rallypoint.cli.flags.flag import Flag
 
 SHORTENED = frozenset({"--nnodes", "--node-rank", "--nproc-per-node", "--no-python", "--redirects"})
 
 
-def known() -> dict[str, argparse.Action]:
-    """Flags of every kind; `--node-name` and `--no-grow` are of those that are never shortened."""
-    parser = argparse.ArgumentParser()
-    for name in ("--nnodes", "--node-rank", "--nproc-per-node", "--node-name"):
-        parser.add_argument(name)
-    parser.add_argument("-r", "--redirects")
-    parser.add_argument("-m", "--module", action="store_true")
-    parser.add_argument("--no-python", action="store_true")
-    parser.add_argument("--no-grow", action="store_true")
-    parser.add_argument("--job-id", "--run-id")
-    return parser._option_string_actions
+def known() -> dict[str, Flag]:
+    """Flags of every kind; `--node-name`, `--job-id` and `--no-grow` cannot be shortened."""
+    values = (("--nnodes",), ("--node-rank",), ("--nproc-per-node",), ("--node-name",))
+    flags = [
+        *(Flag(names=names, help="", parse=str) for names in values),
+        *(
+            Flag(names=names, help="", parse=str)
+            for names in (("-r", "--redirects"), ("--job-id",))
+        ),
+        *(Flag(names=names, help="") for names in (("-m", "--module"), ("--no-python",))),
+        Flag(names=("--no-grow",), help=""),
+    ]
+    return {name: flag for flag in flags for name in flag.names}
+
+
+def spell(name: str, value: str | None) -> str:
+    return name if value is None else f"{name}={value}"
 
 
 @pytest.mark.parametrize(
@@ -36,7 +41,7 @@ def known() -> dict[str, argparse.Action]:
         ("--nnodes=a=b a.py", "--nnodes=a=b", "a.py"),
         ("--nproc_per_node 2 --node_rank=1 a_b.py", "--nproc-per-node=2 --node-rank=1", "a_b.py"),
         ("--nproc_per-node=a_b x", "--nproc-per-node=a_b", "x"),
-        ("--run-id x --job_id y a", "--job-id=x --job-id=y", "a"),
+        ("--job-id x --job_id y a", "--job-id=x --job-id=y", "a"),
         ("-r3 a.py", "--redirects=3", "a.py"),
         ("-r 3 a.py", "--redirects=3", "a.py"),
         ("-r=3 a.py", "--redirects=3", "a.py"),
@@ -45,7 +50,6 @@ def known() -> dict[str, argparse.Action]:
         ("-m a.b -x", "--module", "a.b -x"),
         ("-mr3 a", "--module --redirects=3", "a"),
         ("-mr 3 a", "--module --redirects=3", "a"),
-        ("--module=1 a", "--module=1", "a"),
         ("--no-python --no-grow true", "--no-python --no-grow", "true"),
         ("--nproc 2 a", "--nproc-per-node=2", "a"),
         ("--nproc_p=2 a", "--nproc-per-node=2", "a"),
@@ -63,9 +67,12 @@ def known() -> dict[str, argparse.Action]:
 )
 def test_line_is_split_where_the_program_begins(line: str, flags: str, program: str) -> None:
     """Our flags come out in one spelling, whatever theirs was; the program's words as they were."""
-    found = read_line(line.split(), known(), SHORTENED)
+    split = split_argv(line.split(), known(), SHORTENED)
 
-    assert ([given.word() for given in found.flags], list(found.program)) == (
+    assert (
+        [spell(given.flag.name, given.value) for given in split.flags],
+        list(split.program),
+    ) == (
         flags.split(),
         program.split(),
     )
@@ -85,12 +92,14 @@ def test_line_is_split_where_the_program_begins(line: str, flags: str, program: 
         ("--job x a.py", "unknown flag --job; did you mean --job-id?"),
         ("--node-n x a.py", "unknown flag --node-n; did you mean --node-name?"),
         ("--no-g x a.py", "unknown flag --no-g; did you mean --no-grow?"),
-        ("--no a.py", "--no may be --no-python, --node-rank"),
-        ("--n=1 a.py", "--n may be --nnodes, --no-python, --node-rank, --nproc-per-node"),
+        ("--no a.py", "--no is ambiguous: --no-python, --node-rank"),
+        ("--n=1 a.py", "--n is ambiguous: --nnodes, --no-python, --node-rank, --nproc-per-node"),
         ("-x a.py", "unknown flag -x"),
         ("-1 a.py", "unknown flag -1"),
         ("-mx a.py", "unknown flag -mx"),
         ("--nnodes", "--nnodes needs a value"),
+        ("--module=1 a", "--module takes no value"),
+        ("-m=1 a", "-m takes no value"),
         ("-mr", "-r needs a value"),
         ("--nproc", "--nproc needs a value"),
         ("--nnodes -x a.py", "--nnodes needs a value; if -x is meant, write --nnodes=-x"),
@@ -98,9 +107,9 @@ def test_line_is_split_where_the_program_begins(line: str, flags: str, program: 
         ("--nnodes --no-python a", "--nnodes needs a value; if --no-python is meant, write "),
     ],
 )
-def test_word_without_sense_is_named(line: str, text: str) -> None:
+def test_bad_word_is_named(line: str, text: str) -> None:
     """The first one, as it was typed, with what may have been meant."""
-    with pytest.raises(BadWord) as refused:
-        read_line(line.split(), known(), SHORTENED)
+    with pytest.raises(BadArgument) as refused:
+        split_argv(line.split(), known(), SHORTENED)
 
     assert str(refused.value).startswith(text)

@@ -7,15 +7,13 @@ from pathlib import Path
 import pytest
 
 from rallypoint.agent.output.destinations import ALL, Choice, OutputSpec, Ranks, Streams
-from rallypoint.cli.agent_flags import output
-from rallypoint.cli.flags import Parser
+from rallypoint.cli.flags.agent import output
+from rallypoint.cli.flags.parser import Parser
 
 
 def parse(*argv: str) -> OutputSpec:
-    parser = Parser(prog="p")
-    output.add(parser)
-    args = parser.parse_args(argv)
-    output.check(args, "p")
+    args = Parser("p", "", output.GROUPS).read(argv, {})
+    output.check(args)
     return output.parse_spec(args)
 
 
@@ -95,9 +93,9 @@ def test_log_dir_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_bad_value_is_one_line(argv: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
     """It names the flag, and the exit code is 2."""
     with pytest.raises(SystemExit) as caught:
-        parse(*argv)
-    said = capsys.readouterr().err
+        parse("=".join(argv))
+    text = capsys.readouterr().err
 
     assert caught.value.code == 2
-    assert said.startswith("p: error: ") and said.count("\n") == 1
-    assert argv[0] in said
+    assert text.startswith("p: error: ") and text.count("\n") == 1
+    assert {"-r": "--redirects"}.get(argv[0], argv[0]) in text

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import argparse
 from typing import Any
 
 import pytest
 
-from rallypoint.agent.output.plugin import PluginSpec
-from rallypoint.cli.agent_flags import output
-from rallypoint.cli.flags import Parser
+from rallypoint.agent.torchelastic.logs_plugin import PluginSpec
+from rallypoint.cli.flags.agent import output
+from rallypoint.cli.flags.flag import Values
+from rallypoint.cli.flags.parser import Parser
 
 WORKERS = 4
 
 
-def parse(*words: str) -> argparse.Namespace:
-    parser = Parser()
-    output.add(parser)
-    return parser.parse_args(words)
+def parse(*words: str) -> Values:
+    return Parser("p", "", output.GROUPS).read(words, {})
 
 
 @pytest.mark.parametrize("text", ["0", "1", "3", "0:3", "0:3,1:0,2:1,3:2"])
@@ -36,7 +34,7 @@ def test_streams_as_torch_reads_them(text: str) -> None:
     ("text", "expected"), [("1-2:3,2:1", {1: 3, 2: 1}), ("2-99:2", {2: 2, 3: 2}), ("7:1", {})]
 )
 def test_ranges_are_written_out(text: str, expected: dict[int, int]) -> None:
-    """What torch has no word for is said worker by worker; of several words the last counts."""
+    """A choice that torch cannot express is given worker by worker; the last of several counts."""
     spec = output.parse_plugin(parse("--logs-specs=x", "-r", text), WORKERS)
 
     assert spec is not None
@@ -48,7 +46,7 @@ def test_ranges_are_written_out(text: str, expected: dict[int, int]) -> None:
     [("", None), ("0,2", (0, 2)), ("1-2", (1, 2)), ("3-99", (3, 4)), ("8", (8,)), ("8-9", (8,))],
 )
 def test_filter(text: str, expected: tuple[int, ...] | None) -> None:
-    """A filter that fits nobody here stays one: without any, everybody would be shown."""
+    """A filter that matches no worker here is kept: without it, every worker would be shown."""
     spec = output.parse_plugin(parse("--logs-specs=x", f"--local-ranks-filter={text}"), WORKERS)
 
     assert spec is not None

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
-
 import pytest
 
-from rallypoint.cli.commands.node_agent import build_parser
-from rallypoint.cli.flags import endpoint
+from rallypoint.cli.commands.agent.command import build_parser
+from rallypoint.cli.flags.flag import BadValue
+from rallypoint.cli.flags.values import endpoint
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "expected"),
     [
         ("h", "h:50051"),
         ("h:1", "h:1"),
@@ -23,9 +22,9 @@ from rallypoint.cli.flags import endpoint
         ("[fe80::1%eth0]:7", "[fe80::1%eth0]:7"),
     ],
 )
-def test_endpoint(text: str, found: str) -> None:
+def test_endpoint(text: str, expected: str) -> None:
     """A host, perhaps with a port; an IPv6 address has brackets if it has a port."""
-    assert endpoint(text) == found
+    assert endpoint(text) == expected
 
 
 @pytest.mark.parametrize(
@@ -35,9 +34,9 @@ def test_endpoint(text: str, found: str) -> None:
         *("http://h:2379", "/shared/file", "h:1/path", "user@h:1"),
     ],
 )
-def test_what_is_no_endpoint_is_refused(text: str) -> None:
-    """A file, a URL, a port that nobody can connect to."""
-    with pytest.raises(argparse.ArgumentTypeError, match="is not HOST:PORT"):
+def test_bad_endpoint_is_rejected(text: str) -> None:
+    """A file, a URL, a port that cannot be connected to."""
+    with pytest.raises(BadValue, match="is not HOST:PORT"):
         endpoint(text)
 
 
@@ -48,8 +47,8 @@ def test_what_is_no_endpoint_is_refused(text: str) -> None:
         *("--local-addr", "--master-addr", "--label", "--coordinator"),
     ],
 )
-def test_bytes_that_mean_nothing_are_no_name(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """What the coordinator and other nodes are told is UTF-8."""
+def test_name_must_be_utf_8(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The coordinator and other nodes read these names."""
     with pytest.raises(SystemExit):
         build_parser().read([f"{flag}=rack=\udcff", "a.py"], {})
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
-from rallypoint.cli.commands.node_agent import build_parser
+from rallypoint.cli.commands.agent.command import build_parser
+from rallypoint.cli.commands.coordinator import build_parser as build_coordinator_parser
+from rallypoint.cli.flags.flag import BadValue, Group
 
 
 @pytest.mark.parametrize(
@@ -30,6 +33,10 @@ from rallypoint.cli.commands.node_agent import build_parser
         ("a", "PET_STANDALONE=", "standalone", False),
         ("--standalone a", "PET_STANDALONE=0", "standalone", True),
         ("a", "PET_M=1", "module", False),
+        ("a", "RALLYPOINT_LOG_FORMAT=json", "log_format", "json"),
+        ("a", "RALLYPOINT_LOG_FORMAT=", "log_format", "text"),
+        ("a", "RALLYPOINT_LOG_FORMAT=json PET_LOG_FORMAT=text", "log_format", "text"),
+        ("--log-format=text a", "RALLYPOINT_LOG_FORMAT=json", "log_format", "text"),
         ("a", "PET_MODULE=1", "module", True),
         ("a", "PET_NO_GROW=1", "no_grow", True),
         ("a", "PET_LABEL=rack=1,", "label", [("rack", "1")]),
@@ -63,29 +70,31 @@ def test_value_of_a_flag(line: str, variables: str, name: str, value: object) ->
 def test_every_flag_has_a_variable(capsys: pytest.CaptureFixture[str]) -> None:
     """Each long name of each flag, ours and torchrun's, except for those that only print."""
     parser = build_parser()
-    flags = {
-        name: flag
-        for name, flag in parser._option_string_actions.items()
-        if name.startswith("--") and name not in ("--help", "--version")
-    }
+    flags = [flag for flag in parser.flags() if not flag.prints]
     assert len(flags) > 30
-    for name, flag in flags.items():
-        variable = f"PET_{name[2:].replace('-', '_').upper()}"
-        with pytest.raises(SystemExit), pytest.MonkeyPatch.context() as patch:
-            patch.setattr(flag, "type", refuse)
-            parser.read(["a"], {variable: "?"})
+    for flag in flags:
+        picky = replace(parser, groups=(Group("", (replace(flag, parse=refuse),)),))
+        variable = f"PET_{flag.name[2:].replace('-', '_').upper()}"
+        with pytest.raises(SystemExit):
+            (parser if flag.is_switch else picky).read(["a"], {variable: "?"})
 
         assert capsys.readouterr().err.startswith(f"node-agent: error: {variable}: ")
 
 
 def refuse(text: str) -> str:
-    if text == "?":
-        raise ValueError(text)
-    return text
+    raise BadValue(repr(text))
+
+
+def test_coordinator_reads_the_shared_variable_only() -> None:
+    """PET_ variables configure an agent, even where a coordinator runs beside it."""
+    variables = {"PET_PORT": "7", "LOGLEVEL": "ERROR", "RALLYPOINT_LOG_FORMAT": "json"}
+    args = build_coordinator_parser().read([], variables)
+
+    assert (args.port, args.log_level, args.log_format) == (50_051, "info", "json")
 
 
 def test_what_was_given_is_known() -> None:
-    """By which flag or variable, not by default: all of them say what somebody wants."""
+    """The flag or variable of every value that is not a default."""
     environment = {"PET_ROLE": "x", "LOGLEVEL": "INFO", "PET_NNODES": ""}
     args = build_parser().read(
         ["--last-call", "5", "-m", "--no_grow", "a", "--role=y"], environment

@@ -1,8 +1,8 @@
 """Random lives of a job: everything that may happen, in any order, and then peace.
 
-Agents here keep their own state and their own list of unacknowledged reports, as real ones do; what
-they are told reaches them late or not at all, streams break at any time, agents and coordinators
-die. The bench checks every step; when the faults stop, the job must come to rest.
+Agents here keep their own state and their own unacknowledged reports, as real ones do. Messages
+reach them late or not at all, streams break at any time, agents and coordinators die. The bench
+checks every step; when the faults stop, the job must come to rest.
 """
 
 from __future__ import annotations
@@ -13,19 +13,22 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from rallypoint.server.core import inputs
-from rallypoint.server.core.deadlines import DeadlineKind
-from rallypoint.server.core.effects import (
+from rallypoint.server.core.messages import inputs
+from rallypoint.server.core.messages.refusals import RefusalKind
+from rallypoint.server.core.model.desired import (
     DesiredFinished,
     DesiredRun,
     DesiredStandby,
     DesiredStop,
-    RefusalKind,
 )
-from rallypoint.server.core.model import Activity, JobSpec, Phase, WaitKind, WorkerExit
-from rallypoint.server.core.node import Claim
-from support.coordinator import Bench
-from support.fake_agents import FakeAgent, worker_exit
+from rallypoint.server.core.model.job import WaitKind
+from rallypoint.server.core.model.node import HeldRound, NodeState
+from rallypoint.server.core.model.phase import Phase
+from rallypoint.server.core.model.spec import JobSpec
+from rallypoint.server.core.model.worker import WorkerExit
+from rallypoint.server.core.state.deadlines import DeadlineKind
+from support.core.coordinator import Bench
+from support.core.fake_agents import FakeAgent, worker_exit
 
 NAMES = ("a", "b", "c", "d", "e")
 PEACE_TICKS = 150
@@ -34,14 +37,14 @@ MakeReport = Callable[[inputs.Sender], inputs.Report]
 
 @dataclass
 class Life:
-    """One agent process, as the agent itself knows it."""
+    """One agent process, with what the agent itself knows."""
 
     agent: FakeAgent
     connected: bool = False
     given: int = 0
     """Highest round that reached it."""
     running: DesiredRun | None = None
-    activity: Activity = Activity.READY
+    state: NodeState = NodeState.READY
     exits: list[WorkerExit] = field(default_factory=list)
     reports: list[tuple[int, MakeReport]] = field(default_factory=list)
     """Not acknowledged yet."""
@@ -71,17 +74,17 @@ class Life:
     def connect(self) -> None:
         """Say Hello with everything that is known, then what was not acknowledged."""
         acknowledged = self.reports[0][0] - 1 if self.reports else self.sequence
-        claim = None
+        held = None
         if self.running is not None:
             place = self.running.assignment
-            claim = Claim(
+            held = HeldRound(
                 self.running.header,
-                place,  # type: ignore[arg-type]
-                self.activity,
+                place,
+                self.state,
                 (4_000,),
                 tuple(self.exits),
             )
-        answer = self.agent.hello(claim=claim, acknowledged=acknowledged, ready_round=self.given)
+        answer = self.agent.hello(held=held, acknowledged=acknowledged, ready_round=self.given)
         if answer.refusal is None:
             self.connected = True
             self.deliver()
@@ -94,7 +97,7 @@ class Life:
             self.agent.break_off()
 
     def act(self) -> None:
-        """Make true what was told last."""
+        """Make the latest desired state true."""
         match self.agent.desired:
             case DesiredRun() as run if run.header.number > self.given:
                 self.begin(run)
@@ -114,33 +117,33 @@ class Life:
     def begin(self, run: DesiredRun) -> None:
         assert self.running is None, "a round was begun while another one runs"
         self.given = run.header.number
-        self.running, self.activity, self.exits = run, Activity.STARTED, []
+        self.running, self.state, self.exits = run, NodeState.STARTED, []
         self.report(lambda sender: inputs.Started(sender, run.header.number, (4_000,)))
 
     def stop(self, number: int) -> None:
         self.given = max(self.given, number)
         self.running = None
-        if self.activity is not Activity.READY or not self.is_known_clean():
-            self.activity = Activity.READY
+        if self.state is not NodeState.READY or not self.is_known_clean():
+            self.state = NodeState.READY
             self.agent.port += 1
             offer = inputs.ReadyPort(self.given, self.agent.port)
             self.report(lambda sender: inputs.Ready(sender, offer))
 
     def is_known_clean(self) -> bool:
         node = self.agent.node
-        return node is not None and node.activity is Activity.READY
+        return node is not None and node.state is NodeState.READY
 
     def fail(self) -> None:
-        if self.running is not None and self.activity is Activity.STARTED:
+        if self.running is not None and self.state is NodeState.STARTED:
             number, exit = self.running.header.number, worker_exit(1)
-            self.activity = Activity.FAILED
+            self.state = NodeState.FAILED
             self.exits.append(exit)
             self.report(lambda sender: inputs.Exited(sender, number, (exit,)))
 
     def succeed(self) -> None:
-        if self.running is not None and self.activity is Activity.STARTED:
+        if self.running is not None and self.state is NodeState.STARTED:
             number, exit = self.running.header.number, worker_exit(0)
-            self.activity = Activity.SUCCEEDED
+            self.state = NodeState.SUCCEEDED
             self.exits.append(exit)
             self.report(lambda sender: inputs.Exited(sender, number, (exit,)))
             self.report(lambda sender: inputs.Succeeded(sender, number))
@@ -148,12 +151,12 @@ class Life:
     def block(self) -> None:
         number = self.given
         if self.running is not None and isinstance(self.agent.desired, DesiredStop):
-            self.activity = Activity.BLOCKED
+            self.state = NodeState.BLOCKED
             self.report(lambda sender: inputs.Blocked(sender, number, (4_000,)))
 
 
 class World:
-    """A coordinator, its agents, and the chance that rules them."""
+    """A coordinator, its agents, and the random choices that drive them."""
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
@@ -163,7 +166,7 @@ class World:
             max_nodes=low + self.chance.randint(0, 2),
             max_restarts=self.chance.choice((0, 3, 50)),
             join_timeout_ms=self.chance.choice((20_000, 600_000)),
-            grace_ms=2_000,
+            shutdown_timeout_ms=2_000,
             grow=self.chance.random() < 0.7,
         )
         self.bench = Bench(self.spec)
@@ -225,7 +228,7 @@ class World:
             life.connect()
 
     def peace(self) -> None:
-        """Let everybody do what they should, for long enough."""
+        """Let every agent act as it should, for long enough."""
         for _ in range(PEACE_TICKS):
             for life in self.alive:
                 life.agent.beats = True
@@ -233,7 +236,7 @@ class World:
             self.bench.advance(1_000)
 
     def check_rest(self) -> None:
-        """Check that the job is at rest, and that what runs is what the coordinator says."""
+        """Check that the job is at rest, and that the nodes run what the coordinator ordered."""
         job = next(iter(self.bench.state.jobs.values()), None)
         if job is None or job.phase is Phase.CLOSED:
             assert not any(life.has_session for life in self.alive)
@@ -280,12 +283,12 @@ def test_safe_in_chaos_and_at_rest_in_peace(seed: int) -> None:
     world.check_rest()
     world.bench.check_journal()
     due = [key for key, _ in world.bench.state.deadlines.items()]
-    assert all(key[0] is not DeadlineKind.GRACE for key in due), "somebody is between two states"
+    assert all(key[0] is not DeadlineKind.GRACE for key in due), "a node is between two states"
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_no_worker_is_restarted_when_only_the_coordinator_dies(seed: int) -> None:
-    """However often the coordinator dies, the round that runs goes on when all come back."""
+    """However often the coordinator dies, the running round continues once all agents are back."""
     world = World(seed)
     for _ in range(world.spec.max_nodes):
         world.spawn()
@@ -304,5 +307,5 @@ def test_no_worker_is_restarted_when_only_the_coordinator_dies(seed: int) -> Non
             world.go_on(life)
 
     assert before == [life.given for life in world.alive]
-    assert all(life.activity is Activity.STARTED for life in world.alive)
+    assert all(life.state is NodeState.STARTED for life in world.alive)
     assert Phase.RUNNING is world.bench.job().phase

@@ -6,11 +6,11 @@ import random
 
 import pytest
 
-from rallypoint.server.core.deadlines import DeadlineKey, DeadlineKind, Deadlines
+from rallypoint.server.core.state.deadlines import DeadlineKey, DeadlineKind, Deadlines
 
 
 class DumbDeadlines:
-    """All deadlines in one dict; the first is looked for."""
+    """All deadlines in one dict, searched for the first one."""
 
     def __init__(self) -> None:
         self.at: dict[DeadlineKey, int] = {}
@@ -25,7 +25,7 @@ class DumbDeadlines:
 
 
 def test_empty_queue_has_nothing_due() -> None:
-    """Without deadlines nothing is due, and dropping what is not there is nothing."""
+    """Without deadlines nothing is due, and dropping an absent deadline does nothing."""
     deadlines = Deadlines()
     deadlines.set((DeadlineKind.LEASE, "a"), None)
 
@@ -33,7 +33,7 @@ def test_empty_queue_has_nothing_due() -> None:
 
 
 def test_kind_breaks_ties() -> None:
-    """Of what is due in the same millisecond the kind decides, then the subject."""
+    """Deadlines of the same millisecond are ordered by kind, then by subject."""
     deadlines = Deadlines()
     keys = [
         (DeadlineKind.STOP, "a"),
@@ -44,12 +44,12 @@ def test_kind_breaks_ties() -> None:
     for key in keys:
         deadlines.set(key, 7)
 
-    found = []
+    due = []
     while (first := deadlines.first()) is not None:
-        found.append(first[1])
+        due.append(first[1])
         deadlines.set(first[1], None)
 
-    assert sorted(keys) == found
+    assert sorted(keys) == due
 
 
 def test_moving_later_costs_no_heap_entry() -> None:

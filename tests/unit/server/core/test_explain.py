@@ -1,15 +1,16 @@
-"""What a job that waits says that it waits for."""
+"""How a job explains what it waits for."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
-from rallypoint.server.core.explain import NAMED_MAX
-from rallypoint.server.core.model import JobSpec, Outcome, WaitKind
-from support.coordinator import Bench
-from support.fake_agents import FakeAgent
+from rallypoint.server.core.model.job import WaitKind
+from rallypoint.server.core.model.phase import Outcome
+from rallypoint.server.core.model.spec import JobSpec
+from rallypoint.server.core.reads.explain import NAMED_MAX
+from support.core.coordinator import Bench
+from support.core.fake_agents import FakeAgent
 
 SPEC = JobSpec(min_nodes=2, max_nodes=3, max_restarts=9, join_timeout_ms=60_000)
 
@@ -127,7 +128,7 @@ def farewell() -> Bench:
             1,
             2,
             2_000,
-            "the coordinator has just started and listens for rounds that run already; "
+            "the coordinator has just started and waits for agents of running rounds; "
             "at most 2.0 s more",
         ),
         (
@@ -136,7 +137,7 @@ def farewell() -> Bench:
             1,
             2,
             40_000,
-            "1 of at least 2 nodes are ready; at most 40.0 s more",
+            "1 of 2 required nodes are ready; at most 40.0 s more",
         ),
         (
             too_few_and_one_lost,
@@ -144,7 +145,7 @@ def farewell() -> Bench:
             1,
             2,
             48_000,
-            "1 of at least 2 nodes are ready; waiting for b (lost 12 s ago); at most 48.0 s more",
+            "1 of 2 required nodes are ready; waiting for b (lost 12 s ago); at most 48.0 s more",
         ),
         (
             too_few_and_one_left,
@@ -152,7 +153,7 @@ def farewell() -> Bench:
             1,
             2,
             60_000,
-            "1 of at least 2 nodes are ready; waiting for b (left 0 s ago); at most 60.0 s more",
+            "1 of 2 required nodes are ready; waiting for b (left 0 s ago); at most 60.0 s more",
         ),
         (
             last_call,
@@ -160,7 +161,7 @@ def farewell() -> Bench:
             2,
             3,
             4_000,
-            "2 of at most 3 nodes are ready; at most 4.0 s more",
+            "2 of up to 3 nodes are ready; at most 4.0 s more",
         ),
         (
             returning,
@@ -168,7 +169,7 @@ def farewell() -> Bench:
             1,
             2,
             None,
-            "members whose connection broke may still come back; "
+            "members whose connection broke may still reconnect; "
             "waiting for b (disconnected 0 s ago)",
         ),
         (
@@ -176,8 +177,8 @@ def farewell() -> Bench:
             WaitKind.BACKOFF,
             2,
             2,
-            926,
-            "a pause before restart 3 of at most 9; at most 0.9 s more",
+            747,
+            "a pause before restart 3 of 9; at most 0.7 s more",
         ),
         (
             starting,
@@ -202,7 +203,7 @@ def farewell() -> Bench:
             1,
             2,
             60_000,
-            "1 of at least 2 nodes are ready; "
+            "1 of 2 required nodes are ready; "
             "waiting for a (blocked by processes that survived SIGKILL); at most 60.0 s more",
         ),
         (
@@ -211,7 +212,7 @@ def farewell() -> Bench:
             1,
             0,
             5_000,
-            "1 new node to be taken into the next round; at most 5.0 s more",
+            "1 new node to be included in the next round; at most 5.0 s more",
         ),
         (
             farewell,
@@ -219,14 +220,14 @@ def farewell() -> Bench:
             0,
             1,
             None,
-            "the run has ended; 1 node still to be told",
+            "the run has ended; 1 node still attached",
         ),
     ],
 )
 def test_every_wait_explains_itself(
     make: object, kind: WaitKind, ready: int, needed: int, left_ms: int | None, text: str
 ) -> None:
-    """Whatever a job waits for, it says what, how many are there, whom it misses and how long."""
+    """A wait names its kind, the nodes that are ready and missing, and the time that is left."""
     assert callable(make)
     bench = make()
     assert isinstance(bench, Bench)
@@ -243,7 +244,7 @@ def test_every_wait_explains_itself(
 
 
 def test_running_job_waits_for_nothing() -> None:
-    """A job whose round runs, and one that has ended and told everybody, wait for nothing."""
+    """A job whose round runs and an ended job without nodes wait for nothing."""
     bench, a, b = running()
     assert bench.wait() is None
 
@@ -256,7 +257,7 @@ def test_running_job_waits_for_nothing() -> None:
 
 
 def test_node_that_came_back_is_not_missed() -> None:
-    """A node that was lost and has come back is not named any more."""
+    """A node that was lost and came back is not named."""
     bench = Bench(replace(SPEC, min_nodes=3))
     a, b = bench.join("a", "b")
     b.goodbye()
@@ -267,7 +268,7 @@ def test_node_that_came_back_is_not_missed() -> None:
 
 
 def test_explanation_has_a_limit() -> None:
-    """However many nodes are awaited, only so many are named."""
+    """An explanation names a limited number of nodes, however many are awaited."""
     names = [f"n{n}" for n in range(NAMED_MAX + 4)]
     bench = Bench(JobSpec(min_nodes=len(names), max_nodes=len(names)))
     bench.join(*names)
@@ -284,19 +285,19 @@ def test_explanation_has_a_limit() -> None:
 @pytest.mark.parametrize(
     ("ranks", "named"),
     [
-        ((0, 2), "; nobody came with --node-rank 1, 3"),
-        ((3, 1, 0), "; nobody came with --node-rank 2"),
+        ((0, 2), "; missing --node-rank 1, 3"),
+        ((3, 1, 0), "; missing --node-rank 2"),
         ((0, None), ""),
         ((None, None), ""),
-        ((5,), "; nobody came with --node-rank 0, 1, 2, 3"),
+        ((5,), "; missing --node-rank 0, 1, 2, 3"),
     ],
 )
 def test_places_that_nobody_has_come_for(ranks: tuple[int | None, ...], named: str) -> None:
-    """Where every node has a place of its own, the missing ones have names."""
+    """Where every node has an explicit rank, the missing ranks are named."""
     bench = Bench(replace(SPEC, min_nodes=4, max_nodes=6))
     for number, rank in enumerate(ranks):
         bench.join(f"n{number}", node_rank=rank)
     waiting = bench.wait()
 
     assert waiting is not None
-    assert waiting.text == f"{len(ranks)} of at least 4 nodes are ready{named}; at most 60.0 s more"
+    assert waiting.text == f"{len(ranks)} of 4 required nodes are ready{named}; at most 60.0 s more"

@@ -1,18 +1,23 @@
-"""The invariants find what they are there for: each is broken here on purpose."""
+"""Each invariant is broken here on purpose, and the check finds it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
-from rallypoint.server.core.invariants import BrokenInvariant, check_job, check_touched
-from rallypoint.server.core.model import Activity, Bar, Job, JobSpec, Outcome, Phase
-from rallypoint.server.core.node import Node
-from rallypoint.server.core.state import Draft, State, Tally
-from support.coordinator import Bench
-from support.fake_agents import JOB
+from rallypoint.server.core.invariants import check_job, check_touched
+from rallypoint.server.core.model.errors import BrokenInvariant
+from rallypoint.server.core.model.job import Counts, Job
+from rallypoint.server.core.model.node import Eligibility, Node, NodeState
+from rallypoint.server.core.model.phase import Outcome, Phase
+from rallypoint.server.core.model.spec import JobSpec
+from rallypoint.server.core.state.draft import Draft
+from rallypoint.server.core.state.state import State
+from rallypoint.server.core.state.tally import Tally
+from support.core.coordinator import Bench
+from support.core.fake_agents import JOB
 
 SPEC = JobSpec(min_nodes=2, max_nodes=2, max_restarts=1)
 
@@ -28,7 +33,7 @@ def sound() -> State:
 def change_node(name: str, **facts: object) -> Callable[[State], None]:
     def change(state: State) -> None:
         node = next(node for node in state.nodes.values() if node.name == name)
-        state.nodes[node.session] = node._replace(**facts)  # type: ignore[arg-type]
+        state.nodes[node.session] = replace(node, **facts)
 
     return change
 
@@ -43,7 +48,7 @@ def change_job(alter: Callable[[Job], Job]) -> Callable[[State], None]:
 def change_round(**facts: object) -> Callable[[State], None]:
     def alter(job: Job) -> Job:
         assert job.round is not None
-        return replace(job, round=replace(job.round, **facts))  # type: ignore[arg-type]
+        return replace(job, round=replace(job.round, **facts))
 
     return change_job(alter)
 
@@ -90,11 +95,11 @@ def move_member(state: State) -> None:
     [
         (change_node("z", assignment=object()), "z is half a member"),
         (change_node("a", assignment=None), "a is half a member"),
-        (change_node("a", held_round=0), "a is a member and does not hold the round"),
+        (change_node("a", last_round=0), "a is a member and does not hold the round"),
         (change_node("z", port=0), "z is ready without a port"),
-        (change_node("z", bar=Bar.CORDONED), "z and its cordon disagree"),
-        (change_node("z", bar=Bar.QUARANTINED), "nothing ends the quarantine of z"),
-        (change_node("z", activity=Activity.STARTED), "z runs no round"),
+        (change_node("z", eligibility=Eligibility.CORDONED), "z and its cordon disagree"),
+        (change_node("z", eligibility=Eligibility.QUARANTINED), "nothing ends the quarantine of z"),
+        (change_node("z", state=NodeState.STARTED), "z runs no round"),
         (change_node("z", attached=False), "the tally is off"),
         (change_node("z", identity=Bench().agent("z", job_id="x").identity), "another job"),
         (lambda state: state.index.clear(), "the name a does not lead to its node"),
@@ -105,7 +110,7 @@ def move_member(state: State) -> None:
             change_job(lambda job: replace(job, outcome=Outcome.FAILED)),
             "closed without outcome",
         ),
-        (change_job(lambda job: replace(job, restart_count=2)), "budget overdrawn"),
+        (change_job(lambda job: replace(job, counts=Counts(restart_count=2))), "budget overdrawn"),
         (change_job(lambda job: replace(job, round_number=2)), "number is not the last"),
         (rename_run, "the round is of another run"),
         (narrow_round, "more members than places"),
@@ -129,7 +134,7 @@ def test_broken_state_is_found(change: Callable[[State], None], text: str) -> No
 
 
 def test_check_after_a_step_looks_at_what_it_touched() -> None:
-    """What a step touched is checked, and what it left alone is not looked at."""
+    """Only what a step touched is checked."""
     state = sound()
     first, *_, last = state.nodes.values()
     draft = Draft(state, 0)
@@ -137,7 +142,7 @@ def test_check_after_a_step_looks_at_what_it_touched() -> None:
     change_node(first.name, assignment=None)(state)
     check_touched(state, draft.delta())
 
-    broken: Node = last._replace(port=0)
+    broken: Node = replace(last, port=0)
     state.nodes[last.session] = broken
     with pytest.raises(BrokenInvariant, match="z is ready without a port"):
         check_touched(state, draft.delta())
@@ -148,14 +153,14 @@ def test_check_after_a_step_looks_at_the_jobs_it_touched() -> None:
     state = sound()
     draft = Draft(state, 0)
     draft.put_job(state.jobs[JOB])
-    change_job(lambda job: replace(job, restart_count=2))(state)
+    change_job(lambda job: replace(job, counts=Counts(restart_count=2)))(state)
 
     with pytest.raises(BrokenInvariant, match="budget overdrawn"):
         check_touched(state, draft.delta())
 
 
 def test_tallies_add_up_in_every_field() -> None:
-    """No count is left out of a sum."""
+    """The sum of two tallies covers every count."""
     ones, threes = Tally(*[1] * len(Tally._fields)), Tally(*[3] * len(Tally._fields))
 
     assert Tally(*[4] * len(Tally._fields)) == threes.plus(ones, 1)

@@ -1,22 +1,18 @@
-"""What the simulation has found in the coordinator's core, each as the few steps that show it."""
+"""Bugs that the simulation found in the coordinator's core, each in the few steps that show it."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
-from rallypoint.server.core.effects import DesiredRun, Welcome
-from rallypoint.server.core.model import (
-    Activity,
-    JobSpec,
-    Outcome,
-    Phase,
-    RoundReason,
-    VerdictCause,
-    WorkerExit,
-)
-from rallypoint.server.core.node import Claim
-from support.coordinator import EPOCH, Bench
-from support.fake_agents import FakeAgent, finished, stop_reason
+from rallypoint.server.core.messages.effects import Welcome
+from rallypoint.server.core.model.desired import DesiredRun
+from rallypoint.server.core.model.node import HeldRound, NodeState
+from rallypoint.server.core.model.phase import Outcome, Phase
+from rallypoint.server.core.model.round import RoundReason
+from rallypoint.server.core.model.spec import JobSpec
+from rallypoint.server.core.model.verdict import VerdictCause
+from support.core.coordinator import EPOCH, Bench
+from support.core.fake_agents import FakeAgent, finished, stop_reason
 
 WINDOW_MS = 2_500
 PAIR = JobSpec(min_nodes=2, max_nodes=2, max_restarts=3, restart_backoff_ms=0)
@@ -31,12 +27,12 @@ def taken_over(spec: JobSpec = PAIR) -> tuple[Bench, FakeAgent, FakeAgent]:
 
 
 def test_success_of_a_leaving_member_counts_once() -> None:
-    """A member that leaves after it has succeeded does not stand in for one that still works."""
+    """A member that leaves after its success does not count for one that still works."""
     bench = Bench(PAIR)
     a, b = bench.run_round("a", "b")
     a.succeed()
 
-    a.refuse("draining", leaving=True)
+    a.leave("draining")
     assert Phase.RUNNING is bench.job().phase
 
     a.goodbye()
@@ -49,9 +45,9 @@ def test_success_of_a_leaving_member_counts_once() -> None:
 def test_success_in_the_window_outlives_leaving() -> None:
     """A node that has succeeded and leaves while nothing is adopted yet keeps its success."""
     bench, a, b = taken_over()
-    a.hello(claim=a.claim(Activity.SUCCEEDED))
-    b.hello(claim=b.claim())
-    a.refuse("draining", leaving=True)
+    a.hello(held=a.held_round(NodeState.SUCCEEDED))
+    b.hello(held=b.held_round())
+    a.leave("draining")
 
     bench.advance(WINDOW_MS)
     a.goodbye()
@@ -60,28 +56,25 @@ def test_success_in_the_window_outlives_leaving() -> None:
     assert Outcome.SUCCEEDED is finished(b).outcome
 
 
-def test_failed_claim_without_a_failed_exit_ends_the_round() -> None:
-    """A node that could not start a worker says so only by its state once its report is gone."""
+def test_failed_held_round_without_a_failed_exit_ends_the_round() -> None:
+    """Once its report is lost, only its state shows that a node could not start a worker."""
     bench, a, b = taken_over()
-    not_started = WorkerExit(
-        0, 0, 127, None, agent_signalled_first=True, stderr_tail="no such file"
-    )
-    a.hello(claim=a.claim(Activity.FAILED, [not_started]))
-    b.hello(claim=b.claim())
+    a.hello(held=a.held_round(NodeState.FAILED, start_failure="no such file"))
+    b.hello(held=b.held_round())
 
     bench.advance(WINDOW_MS)
 
     verdict = bench.job().verdict
     assert verdict is not None
-    assert (RoundReason.WORKER_FAILED, VerdictCause.CANNOT_START) == (stop_reason(b), verdict.cause)
+    assert (RoundReason.WORKER_FAILED, VerdictCause.START_FAILED) == (stop_reason(b), verdict.cause)
     assert "no such file" in verdict.text
 
 
 def test_reports_after_a_hello_take_nothing_back() -> None:
-    """Reports that are older than the snapshot that came before them change no claim."""
+    """Reports that are older than the snapshot that came before them change no held round."""
     bench, a, b = taken_over()
-    a.hello(claim=a.claim(Activity.UNREADY))
-    b.hello(claim=b.claim())
+    a.hello(held=a.held_round(NodeState.UNREADY))
+    b.hello(held=b.held_round())
     a.start()
 
     bench.advance(WINDOW_MS)
@@ -104,7 +97,7 @@ def test_everybody_learns_that_the_run_is_a_later_one() -> None:
 
 
 def test_round_of_a_later_epoch_outranks_a_higher_number() -> None:
-    """A number may come again after a crash, so what was sealed last is told by the epoch."""
+    """A number may come again after a crash, so the epoch decides which round is the latest."""
     solo = replace(PAIR, min_nodes=1, max_nodes=1)
     first = Bench(solo, coordinator_id="first")
     (old,) = first.run_round("old")
@@ -113,11 +106,11 @@ def test_round_of_a_later_epoch_outranks_a_higher_number() -> None:
         first.obey()
     second = Bench(solo, coordinator_id="second", epoch=EPOCH + 1_000)
     (young,) = second.run_round("young")
-    held: list[Claim] = [old.claim(), young.claim()]
+    held: list[HeldRound] = [old.held_round(), young.held_round()]
     assert held[0].header.number > held[1].header.number
     bench = Bench(solo, window_ms=WINDOW_MS)
-    bench.adopt_agent(old).hello(claim=held[0])
-    bench.adopt_agent(young).hello(claim=held[1])
+    bench.adopt_agent(old).hello(held=held[0])
+    bench.adopt_agent(young).hello(held=held[1])
     wanted = young.desired
 
     bench.advance(WINDOW_MS)

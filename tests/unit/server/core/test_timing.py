@@ -1,18 +1,20 @@
-"""Heartbeats and leases that a job asks for: what comes of them, and whom they concern."""
+"""Heartbeats and leases that a job requests, and the sessions that they apply to."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
+from rallypoint.base.limits import LEASE_MS_MIN
 from rallypoint.server.coordinator import LATE_MS, PULSE_S
-from rallypoint.server.core import inputs
-from rallypoint.server.core.fences import SLACK_MS
-from rallypoint.server.core.model import JobSpec, Phase, WaitKind
-from rallypoint.server.core.timing import LEASE_MS_MIN, Timing
-from support.coordinator import Bench
-from support.fake_agents import FakeAgent
+from rallypoint.server.core.messages import inputs
+from rallypoint.server.core.model.job import WaitKind
+from rallypoint.server.core.model.phase import Phase
+from rallypoint.server.core.model.spec import JobSpec
+from rallypoint.server.core.model.timing import Timing
+from rallypoint.server.core.rounds.fences import SLACK_MS
+from support.core.coordinator import Bench
+from support.core.fake_agents import FakeAgent
 
 GRACE_MS = 500
 OWN_LEASE_MS = 5_000
@@ -27,20 +29,20 @@ COMMON = JobSpec(max_nodes=4)
         (0, 0, 1, (1_000, 5_000)),
         (0, 0, 1_000, (2_000, 6_000)),
         (200, 0, 1, (200, 5_000)),
-        (30_000, 0, 1, (30_000, 90_000)),  # a lease that was not asked for grows
-        (0, 1_500, 1, (500, 1_500)),  # one that was asked for holds
+        (30_000, 0, 1, (30_000, 90_000)),  # a lease that was not requested grows
+        (0, 1_500, 1, (500, 1_500)),  # a requested lease holds
         (0, 60_000, 1, (1_000, 60_000)),
         (5_000, 15_000, 1, (5_000, 15_000)),
         (5_000, 6_000, 1, (2_000, 6_000)),
         (100, 1_500, 50, (100, 1_500)),
-        (100, 1_500, 1_000, (2_000, 6_000)),  # nobody outdoes the limit of all
+        (100, 1_500, 1_000, (2_000, 6_000)),  # no job exceeds the limit of all
         (30_000, 0, 1_000, (30_000, 90_000)),
     ],
 )
 def test_three_heartbeats_to_a_lease(
     interval_ms: int, lease_ms: int, sessions: int, expected: tuple[int, int]
 ) -> None:
-    """What was asked for holds, as far as both rules allow."""
+    """Requested values hold as far as both rules allow."""
     spec = JobSpec(heartbeat_interval_ms=interval_ms, lease_ms=lease_ms)
     timing = Timing()
 
@@ -52,7 +54,7 @@ def test_three_heartbeats_to_a_lease(
 
 @pytest.mark.parametrize("sessions", [1, 50, 51, 499, 777, 16_384])
 def test_all_jobs_together_keep_to_the_limit(sessions: int) -> None:
-    """However many ask for however much: at most 500 heartbeats a second."""
+    """All sessions together send at most 500 heartbeats a second, whatever their jobs request."""
     specs = (JobSpec(heartbeat_interval_ms=100), SHORT, COMMON, LONG)
     timing = Timing()
     rate = sum(
@@ -64,14 +66,14 @@ def test_all_jobs_together_keep_to_the_limit(sessions: int) -> None:
 
 
 def test_shortest_lease_outlasts_what_a_coordinator_may_miss() -> None:
-    """A stall that it does not notice, after a third of a lease, leaves a third for the way."""
+    """After a third of a lease and an unnoticed stall, a third of the lease is left."""
     unnoticed_ms = PULSE_S * 1000 + LATE_MS
 
     assert unnoticed_ms <= LEASE_MS_MIN / 3
 
 
 def start(bench: Bench, job_id: str, spec: JobSpec, count: int) -> tuple[FakeAgent, ...]:
-    """Start a round of so many nodes, of a job of its own."""
+    """Start a round of this many nodes, of a separate job."""
     spec = replace(spec, min_nodes=count, max_nodes=count)
     names = (f"{job_id}{number}" for number in range(count))
     return bench.run_round(*names, job_id=job_id, spec=spec)
@@ -82,7 +84,7 @@ def lost(bench: Bench, job_id: str) -> list[str]:
 
 
 def test_each_job_has_its_lease() -> None:
-    """Three nodes fall silent at once; each is lost when its own job says, and not 1 ms before."""
+    """Three nodes fall silent at once; each is lost at the end of its lease, not 1 ms before."""
     bench = Bench()
     jobs = {"short": (SHORT, 1_500), "common": (COMMON, 5_000), "long": (LONG, 15_000)}
     silent = {job_id: start(bench, job_id, spec, 2)[0] for job_id, (spec, _) in jobs.items()}
@@ -104,13 +106,13 @@ def test_each_job_has_its_lease() -> None:
 
 
 def test_report_renews_the_lease_of_its_job() -> None:
-    """Also that of a session that only comes back on a new connection."""
+    """The lease of a session that comes back on a new connection is the same."""
     bench = Bench()
     a, b = start(bench, "short", SHORT, 2)
     for agent in (a, b):
         agent.fall_silent()
     bench.advance(1_400)
-    a.hello(claim=a.claim())
+    a.hello(held=a.held_round())
     b.sequence -= 1
     b.start()
 
@@ -130,8 +132,8 @@ def test_return_on_a_suspected_path(spec: JobSpec, return_ms: int) -> None:
     for agent in start(bench, "job", spec, 4)[:3]:
         agent.break_off()
     waiting = bench.the_wait()
-    assert WaitKind.PATH is waiting.kind
-    assert f"a lease of {return_ms / 1000:g} s to come back" in waiting.text
+    assert WaitKind.NETWORK_SUSPECTED is waiting.kind
+    assert f"a lease of {return_ms / 1000:g} s to reconnect" in waiting.text
 
     bench.advance(return_ms - 1)
     assert (Phase.RUNNING, []) == (bench.job().phase, lost(bench, "job"))
@@ -145,7 +147,7 @@ def test_return_on_a_suspected_path(spec: JobSpec, return_ms: int) -> None:
     [
         ((SHORT,), 750, True),
         ((SHORT,), 749, False),
-        ((COMMON, SHORT, LONG), 750, True),  # agents of one may have given up
+        ((COMMON, SHORT, LONG), 750, True),  # agents of one job may have given up
         ((COMMON, LONG), 2_500, True),
         ((COMMON, LONG), 2_499, False),
         ((LONG,), 7_500, True),
@@ -156,7 +158,7 @@ def test_return_on_a_suspected_path(spec: JobSpec, return_ms: int) -> None:
 def test_stall_counts_by_the_shortest_lease(
     specs: tuple[JobSpec, ...], late_ms: int, suspected: bool
 ) -> None:
-    """A coordinator that was away for half of it expects streams to break, for its own lease."""
+    """After a stall of half a lease the coordinator suspects the network for its own lease."""
     bench = Bench()
     for number, spec in enumerate(specs):
         start(bench, f"job{number}", spec, 2)
@@ -164,11 +166,11 @@ def test_stall_counts_by_the_shortest_lease(
     bench.take(inputs.Stalled(late_ms))
 
     until_ms = bench.now_ms + OWN_LEASE_MS if suspected else 0
-    assert until_ms == bench.state.path.suspected_until_ms
+    assert until_ms == bench.state.network.suspected_until_ms
 
 
 def test_job_whose_nodes_are_gone_has_no_lease() -> None:
-    """What a job without sessions asked for makes no stall suspicious."""
+    """The lease of a job without sessions makes no stall suspicious."""
     bench = Bench()
     for agent in start(bench, "gone", SHORT, 2):
         agent.goodbye()
@@ -176,12 +178,12 @@ def test_job_whose_nodes_are_gone_has_no_lease() -> None:
 
     bench.take(inputs.Stalled(2_499))
 
-    assert not bench.state.path.is_suspected(bench.now_ms)
+    assert not bench.state.network.is_active(bench.now_ms)
 
 
 @pytest.mark.parametrize("spec", [SHORT, COMMON, LONG])
 def test_fence_counts_from_when_a_silent_node_was_heard(spec: JobSpec) -> None:
-    """The job's lease is part of the wait: neither added to it nor taken for the common one."""
+    """The wait for a fence contains the job's own lease, and not the coordinator's."""
     fence_ms = 20_000
     bench = Bench(replace(spec, max_nodes=2, grow=False, fence_ms=fence_ms))
     a, b = bench.run_round("a", "b")
@@ -200,7 +202,7 @@ def test_fence_counts_from_when_a_silent_node_was_heard(spec: JobSpec) -> None:
 
 @pytest.mark.parametrize("spec", [SHORT, COMMON, LONG])
 def test_node_that_has_to_stop_may_be_heard_for_its_lease(spec: JobSpec) -> None:
-    """One that comes back with workers of an old round is waited for a lease and a fence."""
+    """A node that comes back with workers of an old round is fenced for a lease and a fence."""
     fence_ms = 20_000
     bench = Bench(replace(spec, max_nodes=2, grow=False, fence_ms=fence_ms))
     a, b = bench.run_round("a", "b")
@@ -208,7 +210,7 @@ def test_node_that_has_to_stop_may_be_heard_for_its_lease(spec: JobSpec) -> None
     bench.advance(GRACE_MS)
     bench.obey(a)
 
-    b.hello(claim=b.claim())
+    b.hello(held=b.held_round())
 
     (fence,) = bench.job().fences
     assert bench.now_ms + (spec.lease_ms or OWN_LEASE_MS) + fence_ms == fence.until_ms

@@ -9,17 +9,20 @@ import pytest
 
 from rallypoint.server.clock import JournalClock
 from rallypoint.server.coordinator import Coordinator, InputRefused
-from rallypoint.server.core import inputs
-from rallypoint.server.core.effects import Effect, NodeHealthChanged, RefusalKind
-from rallypoint.server.core.model import JobId, JobSpec, NodeName
-from rallypoint.server.core.replay import JournalRecord
-from rallypoint.server.core.state import State
+from rallypoint.server.core.messages import inputs
+from rallypoint.server.core.messages.effects import Effect
+from rallypoint.server.core.messages.records import NodeHealthChanged
+from rallypoint.server.core.messages.refusals import RefusalKind
+from rallypoint.server.core.model.ids import JobId, NodeName
+from rallypoint.server.core.model.spec import JobSpec
+from rallypoint.server.core.reads.replay import JournalRecord
+from rallypoint.server.core.state.state import State
 from rallypoint.server.journal.interface import JournalFailed
 from rallypoint.server.journal.memory import MemoryJournal
 from rallypoint.server.rpc.node_service import NodeService
 from rallypoint.v1 import node_service_pb2 as service_pb2
-from support.coordinator import Bench
-from support.fake_agents import JOB
+from support.core.coordinator import Bench
+from support.core.fake_agents import JOB
 
 A = NodeName("a")
 
@@ -86,7 +89,7 @@ def test_answer_comes_when_the_change_is_durable() -> None:
 
 
 def test_failed_append_answers_nobody() -> None:
-    """What was decided and not written is not told to whoever asked."""
+    """A decision that is not in the journal is not shown to the caller."""
 
     async def play() -> bool:
         coordinator, journal = started()
@@ -152,7 +155,7 @@ def test_node_that_is_asked_to_leave_is_just_leaving() -> None:
         service = NodeService(coordinator)
         async with asyncio.TaskGroup() as tasks:
             request = service_pb2.DrainNodeRequest(job_id=JOB, node_name="a")
-            request.time.FromSeconds(60)
+            request.drain_timeout.FromSeconds(60)
             asked = tasks.create_task(service.DrainNode(request, None))  # type: ignore[arg-type]
             await asyncio.sleep(0)  # it is in the inbox
             await coordinator.submit(inputs.Goodbye(a.sender(a.sequence + 1), "done"))

@@ -9,19 +9,20 @@ import pytest
 
 from rallypoint.server.clock import JournalClock
 from rallypoint.server.coordinator import Coordinator
-from rallypoint.server.core import inputs
-from rallypoint.server.core.effects import Effect
-from rallypoint.server.core.model import JobId, JobSpec, NodeName
-from rallypoint.server.core.replay import JournalRecord
-from rallypoint.server.core.state import State
+from rallypoint.server.core.messages import inputs
+from rallypoint.server.core.messages.effects import Effect
+from rallypoint.server.core.model.ids import JobId, NodeName
+from rallypoint.server.core.model.spec import JobSpec
+from rallypoint.server.core.reads.replay import JournalRecord
+from rallypoint.server.core.state.state import State
 from rallypoint.server.journal.memory import MemoryJournal
-from support.fake_agents import identity
+from support.core.fake_agents import identity
 
 AWAY_MS = 9_000
 
 
 class SteppedClock(JournalClock):
-    """A clock that moves only when it is told to; held back like the real one."""
+    """A clock that moves only on request; held back like the real one."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,7 +47,7 @@ class SlowJournal(MemoryJournal):
 
 
 class StallingOutlet:
-    """Whoever carries effects out; stops the process in the middle of the first turn."""
+    """An outlet that stops the process in the middle of the first turn."""
 
     def __init__(self, clock: SteppedClock, takes_ms: int) -> None:
         self._clock = clock
@@ -80,19 +81,19 @@ async def test_time_away_is_no_time_and_makes_the_path_suspect(
         coordinator_durable=False,
         acknowledged=0,
         revision=0,
-        claim=None,
+        held=None,
         ready=inputs.ReadyPort(0, 20_000),
     )
     running = asyncio.ensure_future(coordinator.run())  # noqa: TID251  # ended below
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await coordinator.submit(hello)
             await coordinator.read(lambda state, now_ms: None)
             left_ms, names, is_suspected = await coordinator.read(
                 lambda state, now_ms: (
                     (state.next_deadline_ms() or 0) - now_ms,
                     [node.name for node in state.nodes.values()],
-                    state.path.is_suspected(now_ms),
+                    state.network.is_active(now_ms),
                 )
             )
     finally:

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
+from msgspec.structs import replace
 
-from rallypoint.agent.core.model import ErrorRecord, ExitedReport, LocalExit, LocalWorker
-from rallypoint.agent.translate import report_message
-from rallypoint.server.core import inputs
-from rallypoint.server.core.model import (
-    Consequence,
-    FailedWorker,
-    NodeName,
-    Verdict,
-    VerdictCause,
-    WorkerExit,
-)
-from rallypoint.server.rpc.convert import to_report
-from rallypoint.server.rpc.views import verdict_message
+from rallypoint.agent.core.held_round import ErrorRecord, LocalExit, LocalWorker
+from rallypoint.agent.core.reports import ExitedReport
+from rallypoint.agent.session.translate import report_message
+from rallypoint.server.core.messages import inputs
+from rallypoint.server.core.model.ids import NodeName
+from rallypoint.server.core.model.verdict import Consequence, Verdict, VerdictCause
+from rallypoint.server.core.model.worker import FailedWorker, WorkerExit
+from rallypoint.server.rpc.convert.reports import to_report
+from rallypoint.server.rpc.views.verdict import verdict_message
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 
 FAILED_MS = 1_763_730_154_250
@@ -67,7 +62,7 @@ def test_facts_arrive() -> None:
     assert (exit.failed_ms, exit.error_file) == (FAILED_MS, "/logs/error.json")
     assert message.culprit.host_name == message.collateral[0].host_name == "host-a"
     for failed in (message.culprit, message.collateral[0]):
-        assert failed.exit.time.ToMilliseconds() == FAILED_MS
+        assert failed.exit.failed_at.ToMilliseconds() == FAILED_MS
     assert message.culprit.exit.error_file == "/logs/error.json"
     assert message.collateral[0].exit.error_file == ""
 
@@ -86,16 +81,16 @@ def test_clock_that_is_wrong_spoils_no_report(
 ) -> None:
     """A time that cannot be is as good as none; the exit counts all the same."""
     message = sent(EXIT)
-    message.exited.workers[0].exit.ClearField("time")
+    message.exited.workers[0].exit.ClearField("failed_at")
     if time is not None:
-        message.exited.workers[0].exit.time.CopyFrom(time)
+        message.exited.workers[0].exit.failed_at.CopyFrom(time)
 
     assert taken(message).failed_ms == expected, claim
     assert taken(message).exit_code == 1
 
 
 def test_long_path_is_cut_on_both_sides() -> None:
-    """A path has at most 1 KiB, whoever sends it."""
+    """A path has at most 1,024 characters, from any agent."""
     path = "/" + "x" * 5_000
     message = sent(replace(EXIT, error_file=path))
 

@@ -1,4 +1,4 @@
-"""When a lease begins: heartbeats wake nobody, and still count from when they came."""
+"""When a lease begins: a heartbeat starts no turn, and counts from its arrival."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import pytest
 
 from rallypoint.server.clock import JournalClock
 from rallypoint.server.coordinator import Coordinator
-from rallypoint.server.core import inputs
-from rallypoint.server.core.deadlines import DeadlineKind
-from rallypoint.server.core.effects import Effect
-from rallypoint.server.core.model import JobSpec
-from rallypoint.server.core.state import State
+from rallypoint.server.core.messages import inputs
+from rallypoint.server.core.messages.effects import Effect
+from rallypoint.server.core.model.spec import JobSpec
+from rallypoint.server.core.state.deadlines import DeadlineKind
+from rallypoint.server.core.state.state import State
 from rallypoint.server.journal.memory import MemoryJournal
-from support.fake_agents import identity
+from support.core.fake_agents import identity
 
 WHO = identity("a", JobSpec())
 SENDER = inputs.Sender(WHO.session, connection=1, epoch=1, sequence=0)
@@ -44,7 +44,7 @@ class Nowhere:
 
 
 class Shell:
-    """A running coordinator with one agent, which said Hello at 0 ms."""
+    """A running coordinator with one agent, which sent its Hello at 0 ms."""
 
     def __init__(self) -> None:
         self.clock = FakeClock()
@@ -76,7 +76,7 @@ async def shell() -> AsyncIterator[Shell]:
         coordinator_durable=False,
         acknowledged=0,
         revision=0,
-        claim=None,
+        held=None,
         ready=inputs.ReadyPort(0, 20_000),
     )
     await shell.coordinator.submit(hello)

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from rallypoint.server.core.effects import Welcome
-from rallypoint.server.core.model import JobSpec, NodeName, SessionId
-from rallypoint.server.core.node import Node
-from rallypoint.server.core.state import State
+from rallypoint.server.core.messages.effects import Welcome
+from rallypoint.server.core.model.ids import NodeName, SessionId
+from rallypoint.server.core.model.node import Node
+from rallypoint.server.core.model.spec import JobSpec
+from rallypoint.server.core.state.state import State
 from rallypoint.server.rpc.agent_service import AgentService
-from rallypoint.server.rpc.convert import InvalidMessage, to_hello
+from rallypoint.server.rpc.convert.checks import InvalidMessage
+from rallypoint.server.rpc.convert.hello import to_hello
 from rallypoint.server.rpc.outbox import Outbox, Outboxes
-from rallypoint.server.rpc.views import spec_message
+from rallypoint.server.rpc.views.spec import spec_message
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import job_pb2
 from rallypoint.wire.durations import to_duration, to_ms
-from support.fake_agents import identity
+from support.core.fake_agents import identity
 
 SESSION = "0" * 32
 
@@ -65,11 +67,15 @@ def test_what_is_not_asked_for_is_left_to_the_coordinator() -> None:
         ({"heartbeat_interval": 300_001}, "heartbeat_interval", "between 0.1 s and 300 s"),
         ({"lease": 1_499}, "lease", "between 1.5 s and 3600 s"),
         ({"lease": 3_600_001}, "lease", "between 1.5 s and 3600 s"),
-        ({"grace": 0, "fence_after": 2_999}, "fence_after", "3 s longer than the grace"),
         (
-            {"grace": 1_000, "fence_after": 6_999, "heartbeat_interval": 2_000},
+            {"shutdown_timeout": 0, "fence_after": 2_999},
             "fence_after",
-            "6 s longer than the grace",
+            "3 s longer than the shutdown timeout",
+        ),
+        (
+            {"shutdown_timeout": 1_000, "fence_after": 6_999, "heartbeat_interval": 2_000},
+            "fence_after",
+            "6 s longer than the shutdown timeout",
         ),
     ],
 )
@@ -91,14 +97,14 @@ def test_what_cannot_be_taken_is_named(asked_ms: dict[str, int], path: str, prob
     ],
 )
 def test_fence_of_three_heartbeats_is_taken(asked_ms: dict[str, int]) -> None:
-    """But none that is shorter than 3 s beyond the grace."""
-    assert asked_ms["fence_after"] == taken(grace=0, **asked_ms).fence_ms
+    """But none that is shorter than 3 s beyond the shutdown timeout."""
+    assert asked_ms["fence_after"] == taken(shutdown_timeout=0, **asked_ms).fence_ms
 
 
 async def test_agent_is_told_what_its_job_asked_for() -> None:
     """With the Welcome, and again when the number of sessions changes it."""
     state = State("c", 1)
-    service = AgentService(None, Outboxes(), state)  # type: ignore[arg-type]  # nobody asks it
+    service = AgentService(None, Outboxes(), state)  # type: ignore[arg-type]  # it is not used
     asked = Outbox(SessionId("a"), 1, JobSpec(heartbeat_interval_ms=200, lease_ms=9_000))
     common = Outbox(SessionId("b"), 1, runs_workers=True)
     asked.runs_workers = True

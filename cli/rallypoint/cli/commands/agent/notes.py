@@ -1,17 +1,17 @@
-"""What a person should know about what a command line means here, said once the log is there."""
+"""Notes for the user about the effect of a command line; logged once the log is configured."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class Note:
+class Note(Struct, frozen=True):
     """One event of the log."""
 
     event: str
-    """A past-tense fact, the same whatever the values."""
+    """A constant past-tense fact."""
     fields: Mapping[str, object]
     is_warning: bool = True
-    """Whether something that was asked for is not done."""
+    """Whether a request of the user has no effect."""

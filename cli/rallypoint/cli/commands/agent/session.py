@@ -1,11 +1,10 @@
-"""The part of `node-agent` that needs gRPC: imported when the helper process is already running."""
+"""The part of `node-agent` that needs gRPC. Import it after the helper process has started."""
 
 from __future__ import annotations
 
-import argparse
 import asyncio
+import gc
 import os
-import secrets
 import signal
 import socket
 import time
@@ -15,95 +14,104 @@ from typing import NoReturn
 
 from google.protobuf.duration_pb2 import Duration
 
-from rallypoint.agent.address import PortReserver, find_local_address, is_of_this_host
-from rallypoint.agent.core.signals import TELLING
-from rallypoint.agent.devices import WorkerCount
-from rallypoint.agent.environ import SIGNALS_ENV, Launch
-from rallypoint.agent.leftovers import AGENT_MARK_ENV, compute_mark
-from rallypoint.agent.output.console import Consoles, open_text
-from rallypoint.agent.placement import Placement
-from rallypoint.agent.process import WorkerHost
-from rallypoint.agent.run import Settings, new_agent
-from rallypoint.cli.agent_flags import output
-from rallypoint.cli.commands.agent_reports import new_listener, new_reports
-from rallypoint.cli.flags import fail, how_given
+from rallypoint.agent.agent import Agent
+from rallypoint.agent.core.signals import FORWARDED_ONLY
+from rallypoint.agent.helper.host import WorkerHost
+from rallypoint.agent.helper.leftovers import AGENT_MARK_ENV, compute_mark
+from rallypoint.agent.life import live
+from rallypoint.agent.machine.address import find_local_address, is_of_this_host
+from rallypoint.agent.machine.devices import WorkerCount
+from rallypoint.agent.machine.ports import PortReserver
+from rallypoint.agent.settings import Settings
+from rallypoint.agent.torchelastic.variables import SIGNALS_ENV
+from rallypoint.agent.workers.environ import Launch
+from rallypoint.agent.workers.placement import Placement
+from rallypoint.base.console import Consoles, open_text
+from rallypoint.base.log import get_logger
+from rallypoint.cli.commands.agent.notes import Note
+from rallypoint.cli.commands.agent.resolution import Resolution, find_launch_id
+from rallypoint.cli.flags.agent import output
+from rallypoint.cli.flags.flag import Values
+from rallypoint.cli.flags.parser import fail
 from rallypoint.cli.logs import configure_logs
-from rallypoint.cli.notes import Note
-from rallypoint.cli.resolution import Resolution, find_launch_id
+from rallypoint.cli.report.reports import new_listener, new_reports
 from rallypoint.v1 import job_pb2
 from rallypoint.wire.durations import to_duration
-from rallypoint.wire.log import get_logger
 
 log = get_logger()
 
 REPORT_LIMIT_S = 5.0
-"""How long the agent waits for a slow console to take its report."""
+"""How long the agent waits for a slow console to accept its report."""
 
 
 def run_session(
-    args: argparse.Namespace, resolution: Resolution, placement: Placement, host: WorkerHost
+    args: Values, resolution: Resolution, placement: Placement, host: WorkerHost
 ) -> NoReturn:
     """Take part in the job until it ends; then exit.
 
-    The event loop is not closed and the interpreter not taken apart: that takes longer than to end
-    the workers, and a signal that came meanwhile would change the exit code.
+    Exits without closing the event loop or finalizing the interpreter: that takes longer than
+    stopping the workers, and a signal meanwhile would change the exit code.
     """
     consoles = Consoles.open()
     configure_logs(args.log_level, args.log_format, open_text(consoles.err))
-    _say(resolution.notes)
-    _tell_launch(args, placement.count)
+    _log_notes(resolution.notes)
+    _log_launch(args, placement.count)
     for_workers = dict(os.environ)
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # its C core would write lines of its own
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # gRPC's C core would write its own lines
     runner = asyncio.Runner()
     try:
         exit_code = runner.run(_live(args, resolution, placement, host, for_workers, consoles))
-        for one in set(args.signals_to_handle) - TELLING:  # who sends another does not want to read
+        # A second signal means that the user does not want to wait for the report.
+        for one in set(args.signals_to_handle) - FORWARDED_ONLY:
             signal.signal(one, lambda *_: os._exit(exit_code))
     finally:
         consoles.err.flush(REPORT_LIMIT_S)
     os._exit(exit_code)
 
 
-def _say(notes: Sequence[Note]) -> None:
+def _log_notes(notes: Sequence[Note]) -> None:
     for note in notes:
         (log.warning if note.is_warning else log.info)(note.event, **note.fields)
 
 
 async def _live(
-    args: argparse.Namespace,
+    args: Values,
     resolution: Resolution,
     placement: Placement,
     host: WorkerHost,
     for_workers: dict[str, str],
     consoles: Consoles,
 ) -> int:
+    ports = _ports(args, resolution.master_port)
     async with _coordinator(resolution) as target:
         settings = _settings(args, resolution, target, placement, for_workers)
         reports = new_reports(args, settings, consoles.err)
         listener = new_listener(args, settings, reports)
-        ports = _ports(args, resolution.master_port)
-        agent = new_agent(settings, listener, consoles, ports, _now_ms())
+        agent = Agent(settings, listener, ports, _now_ms())
+        # What was imported stays: no collection has to look at it.
+        gc.freeze()
+        gc.enable()
         try:
-            return await agent.live(host)
+            return await live(agent, host, consoles)
         finally:
-            is_told = agent.state.drain is not None
-            reports.ended(agent.exit_code, agent.exit_text, is_told=is_told)
+            always_print = agent.state.drain is not None
+            reports.ended(agent.exit_code, agent.exit_text, always_print=always_print)
 
 
-def _ports(args: argparse.Namespace, chosen: int) -> PortReserver:
+def _ports(args: Values, chosen: int) -> PortReserver:
     try:
         return PortReserver(chosen)
     except OSError as error:
-        fail("node-agent", f"{how_given(args, 'master_port')}: {chosen}: {error.strerror}")
+        fail(args.prog, f"{args.source('master_port')}: {chosen}: {error.strerror}")
 
 
 @asynccontextmanager
 async def _coordinator(resolution: Resolution) -> AsyncIterator[str]:
-    """Yield the coordinator's address: the given one, or that of one in this process."""
+    """Yield the coordinator's address: the given one, or that of a built-in one."""
     if resolution.coordinator is not None:
         yield resolution.coordinator
         return
-    from rallypoint.server.core.state import Timing
+    from rallypoint.server.core.model.timing import Timing
     from rallypoint.server.serve import Settings as ServerSettings
     from rallypoint.server.serve import serving
 
@@ -112,32 +120,33 @@ async def _coordinator(resolution: Resolution) -> AsyncIterator[str]:
         yield f"127.0.0.1:{running.port}"
 
 
-def _tell_launch(args: argparse.Namespace, count: WorkerCount) -> None:
-    """Log what was found out or is without meaning here."""
+def _log_launch(args: Values, count: WorkerCount) -> None:
+    """Log how many workers were counted, and which flag has no effect."""
     if count.of:
         why = {"why": "torch is not installed here"} if count.is_torch_missing else {}
         asked = args.nproc_per_node
         log.info("workers_counted", asked=asked, workers=count.number, of=count.of, **why)
     if args.start_method != "spawn":
-        log.info("start_method_unused", why="only functions have one; this is a command line")
+        log.info("start_method_ignored", why="only workers that are Python functions have one")
 
 
 def _settings(
-    args: argparse.Namespace,
+    args: Values,
     resolution: Resolution,
     target: str,
     placement: Placement,
     for_workers: dict[str, str],
 ) -> Settings:
-    incarnation = secrets.token_hex(16)
+    incarnation = os.urandom(16).hex()
     address = resolution.address
     if address is None:
         address = find_local_address(target.rpartition(":")[0].strip("[]"))
     elif not is_of_this_host(address):
-        log.warning("address_not_of_this_host", address=address, then="workers are given it")
+        log.warning("foreign_address_used", address=address, why="not found on this host")
     timeout_ms = args.coordinator_timeout
     return Settings(
         coordinator=target,
+        is_standalone=resolution.coordinator is None,
         job_id=resolution.job_id,
         spec=_spec(args),
         workers=placement.count.number,
@@ -160,7 +169,7 @@ def _settings(
         ),
         output=output.parse_spec(args),
         logs_plugin=output.parse_plugin(args, placement.count.number),
-        grace_ms=args.shutdown_timeout,
+        shutdown_timeout_ms=args.shutdown_timeout,
         drain_ms=args.drain_timeout,
         drain_signal=args.drain_signal,
         coordinator_timeout_ms=args.join_timeout if timeout_ms is None else timeout_ms,
@@ -175,7 +184,7 @@ def _settings(
     )
 
 
-def _spec(args: argparse.Namespace) -> job_pb2.JobSpec:
+def _spec(args: Values) -> job_pb2.JobSpec:
     low, high = args.nnodes
     return job_pb2.JobSpec(
         min_nodes=low,
@@ -186,7 +195,7 @@ def _spec(args: argparse.Namespace) -> job_pb2.JobSpec:
         settle_time=to_duration(args.settle_time),
         grow_after=to_duration(args.grow_after),
         grow=not args.no_grow,
-        grace=to_duration(args.shutdown_timeout),
+        shutdown_timeout=to_duration(args.shutdown_timeout),
         restart_backoff=to_duration(args.restart_backoff),
         fence_after=to_duration(args.fence_after) if args.fence_after else None,
         no_retry_exit_codes=args.no_retry_exit_codes,
@@ -197,13 +206,13 @@ def _spec(args: argparse.Namespace) -> job_pb2.JobSpec:
         max_reformations=args.max_reformations,
         crash_loop=args.crash_loop,
         progress_after=to_duration(args.progress_after),
-        heartbeat_interval=_asked(args.heartbeat_interval),
-        lease=_asked(args.lease),
+        heartbeat_interval=_duration(args.heartbeat_interval),
+        lease=_duration(args.lease),
     )
 
 
-def _asked(ms: int | None) -> Duration | None:
-    """Return what the command line asks of the coordinator; None leaves it to that."""
+def _duration(ms: int | None) -> Duration | None:
+    """Return a duration for the specification; None: the coordinator's default."""
     return None if ms is None else to_duration(ms)
 
 

@@ -1,22 +1,20 @@
 """What can happen to the coordinator: the inputs of `step`, already validated at the edge.
 
-Identifiers and clocks are the shell's; an input carries what it needs. `session` and `connection`
-say who speaks: anything from a connection older than the newest one known is refused. What every
-node says in every round is a named tuple, which is made in a third of a dataclass's time.
+The shell provides identifiers and times. `session` and `connection` name the sender: an input from
+any connection but the session's newest is refused.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import NamedTuple
+from msgspec import Struct
 
-from rallypoint.server.core.model import JobId, NodeName, SessionId, WorkerExit
-from rallypoint.server.core.node import Claim, Identity
+from rallypoint.server.core.model.ids import JobId, NodeName, SessionId
+from rallypoint.server.core.model.node import HeldRound, Identity
+from rallypoint.server.core.model.worker import WorkerExit
 
 
-@dataclass(frozen=True, slots=True)
-class Hello:
-    """A node opened a connection and told everything that it holds."""
+class Hello(Struct, frozen=True):
+    """A node opened a connection; its Hello carries everything that the node holds."""
 
     identity: Identity
     connection: int
@@ -30,44 +28,44 @@ class Hello:
     """Highest report sequence that any coordinator acknowledged to it."""
     revision: int
     """Highest revision of the desired state that it applied."""
-    claim: Claim | None
+    held: HeldRound | None
     ready: ReadyPort | None
     draining: tuple[int, str] | None = None
-    """That it wants to leave: the time that it has left, in ms, and why."""
+    """Set when the node drains: the time left, in ms, and the reason."""
 
 
-class ReadyPort(NamedTuple):
+class ReadyPort(Struct, frozen=True):
     """Nothing of `round` or an earlier one runs on the node, and this port is reserved."""
 
     round: int
     port: int
 
 
-class Sender(NamedTuple):
-    """Who speaks, on which connection, with which report."""
+class Sender(Struct, frozen=True):
+    """The session and connection that an input came on, and the number of the report."""
 
     session: SessionId
     connection: int
     epoch: int
     sequence: int = 0
-    """Number of the report, from 1 without gaps; 0 for what is not kept."""
+    """Number of the report, from 1 without gaps; 0 for other messages."""
 
 
-class Heartbeat(NamedTuple):
-    """The agent lives."""
+class Heartbeat(Struct, frozen=True):
+    """The agent is alive."""
 
     sender: Sender
     number: int = 0
 
 
-class Ready(NamedTuple):
+class Ready(Struct, frozen=True):
     """The node is clean."""
 
     sender: Sender
     ready: ReadyPort
 
 
-class Started(NamedTuple):
+class Started(Struct, frozen=True):
     """All local workers run."""
 
     sender: Sender
@@ -75,18 +73,25 @@ class Started(NamedTuple):
     pids: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """The round was not started here."""
+class StartFailed(Struct, frozen=True):
+    """A worker could not be started."""
 
     sender: Sender
     round: int
-    leaving: bool
     text: str
+    """Why."""
 
 
-@dataclass(frozen=True, slots=True)
-class Exited:
+class Leaving(Struct, frozen=True):
+    """The node leaves its round: the agent is exiting and stops the workers."""
+
+    sender: Sender
+    round: int
+    text: str
+    """Why."""
+
+
+class Exited(Struct, frozen=True):
     """Workers ended."""
 
     sender: Sender
@@ -94,16 +99,14 @@ class Exited:
     exits: tuple[WorkerExit, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Succeeded:
+class Succeeded(Struct, frozen=True):
     """Every local worker ended with 0, unprompted."""
 
     sender: Sender
     round: int
 
 
-@dataclass(frozen=True, slots=True)
-class Blocked:
+class Blocked(Struct, frozen=True):
     """Processes survived SIGKILL."""
 
     sender: Sender
@@ -111,33 +114,29 @@ class Blocked:
     pids: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Draining:
-    """The node wants to leave; its workers have been told."""
+class Draining(Struct, frozen=True):
+    """The node drains; its workers have been notified."""
 
     sender: Sender
     time_ms: int
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Goodbye:
+class Goodbye(Struct, frozen=True):
     """The node leaves on purpose and is clean."""
 
     sender: Sender
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Broken:
-    """The stream of this connection ended, for whatever reason."""
+class Broken(Struct, frozen=True):
+    """The stream of this connection ended."""
 
     sender: Sender
 
 
-@dataclass(frozen=True, slots=True)
-class DrainNode:
-    """An operator asks a node to leave."""
+class DrainNode(Struct, frozen=True):
+    """An operator requests the drain of a node."""
 
     job_id: JobId
     name: NodeName
@@ -145,28 +144,24 @@ class DrainNode:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class TimePassed:
-    """Nothing else happened; what has expired is due."""
+class TimePassed(Struct, frozen=True):
+    """A deadline may have expired."""
 
 
-@dataclass(frozen=True, slots=True)
-class Stalled:
-    """The coordinator itself was away; journal time has been held back by as much."""
+class Stalled(Struct, frozen=True):
+    """The coordinator itself stalled; journal time was held back by the same time."""
 
     late_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class JobBroken:
-    """The shell caught a broken invariant of this job; the job must not go on."""
+class JobBroken(Struct, frozen=True):
+    """The shell caught a broken invariant of this job; the job must end."""
 
     job_id: JobId
     report: str
 
 
-@dataclass(frozen=True, slots=True)
-class Cordon:
+class Cordon(Struct, frozen=True):
     """An operator sets a node aside, attached or not."""
 
     job_id: JobId
@@ -175,14 +170,13 @@ class Cordon:
     """Why, in words; may be empty."""
 
 
-@dataclass(frozen=True, slots=True)
-class Uncordon:
-    """An operator takes a cordon back, and a quarantine with its failures."""
+class Uncordon(Struct, frozen=True):
+    """An operator removes a cordon, a quarantine, and the failures that led to it."""
 
     job_id: JobId
     name: NodeName
 
 
-Report = Ready | Started | Refused | Exited | Succeeded | Blocked | Draining | Goodbye
+Report = Ready | Started | StartFailed | Exited | Succeeded | Blocked | Draining | Leaving | Goodbye
 Request = DrainNode | Cordon | Uncordon
 Input = Hello | Heartbeat | Report | Broken | Request | TimePassed | Stalled | JobBroken

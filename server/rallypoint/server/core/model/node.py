@@ -1,42 +1,63 @@
-"""What the coordinator knows of a node: who it is, what it claims, and where it stands.
+"""What the coordinator knows of a node: its identity, its held round and its state.
 
-Frozen values, as in `model`; times are milliseconds of journal time.
+Times are milliseconds of journal time.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import NamedTuple
+from enum import Enum
 
-from rallypoint.server.core.model import (
-    Activity,
-    Assignment,
-    Bar,
-    Drain,
-    JobId,
-    NodeName,
-    RoundHeader,
-    SessionId,
-    WorkerExit,
-)
-from rallypoint.server.core.spec import JobSpec
+from msgspec import Struct
+
+from rallypoint.server.core.model.desired import Desired
+from rallypoint.server.core.model.ids import JobId, NodeName, SessionId
+from rallypoint.server.core.model.round import Assignment, RoundHeader
+from rallypoint.server.core.model.spec import JobSpec
+from rallypoint.server.core.model.worker import WorkerExit
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """The round that an agent said, in its Hello, to hold."""
+class NodeState(Enum):
+    """What runs on a node, as far as the coordinator knows; the proto has the same states."""
+
+    UNREADY = "unready"  # processes of an earlier round may still run there
+    READY = "ready"  # clean, with a reserved port
+    ASSIGNED = "assigned"  # it has a place in the round and has not reported Started
+    STARTED = "started"
+    SUCCEEDED = "succeeded"  # every local worker ended with 0, unprompted
+    FAILED = "failed"  # a local worker failed; others may still run
+    BLOCKED = "blocked"  # processes survived SIGKILL
+
+
+class Eligibility(Enum):
+    """Whether the health of a node lets rounds use it, whatever runs there."""
+
+    NONE = "none"
+    QUARANTINED = "quarantined"  # only when fewer than min_nodes are left without it
+    CORDONED = "cordoned"  # never
+
+
+class Drain(Struct, frozen=True):
+    """A node leaves with notice: its workers run until they are done or the time is up."""
+
+    until_ms: int
+    reason: str
+
+
+class HeldRound(Struct, frozen=True):
+    """The round that an agent holds, as its Hello reports it."""
 
     header: RoundHeader
     assignment: Assignment
-    activity: Activity
+    state: NodeState
     """ASSIGNED, STARTED, SUCCEEDED, FAILED, UNREADY (stopping) or BLOCKED."""
     pids: tuple[int, ...]
     exits: tuple[WorkerExit, ...]
+    start_failure: str = ""
+    """Why a worker could not be started; empty when all could be."""
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """What a node says of itself in its Hello; fixed for the life of its agent."""
+class Identity(Struct, frozen=True):
+    """What a node's Hello says about itself; fixed for the life of its agent."""
 
     job_id: JobId
     session: SessionId
@@ -51,15 +72,11 @@ class Identity:
     node_rank: int | None = None
     launch_id: str = ""
     host_name: str = ""
-    """As the host calls itself: for people to read, decides nothing."""
+    """The host's own name. For people; it decides nothing."""
 
 
-class Node(NamedTuple):
-    """One attached agent, or one whose stream broke and that may still come back.
-
-    A named tuple, because nodes are what steps change most, and it is changed three times faster
-    than a dataclass.
-    """
+class Node(Struct, frozen=True):
+    """An attached agent, or one whose stream broke and which may still reconnect."""
 
     identity: Identity
     name: NodeName
@@ -67,33 +84,33 @@ class Node(NamedTuple):
     arrival: int
     connection: int
     attached: bool = True
-    activity: Activity = Activity.UNREADY
+    state: NodeState = NodeState.UNREADY
     member: bool = False
     """It has a place in the job's current round."""
     assignment: Assignment | None = None
     """Set exactly when `member`."""
-    held_round: int = 0
+    last_round: int = 0
     """Highest round that the agent was given."""
     port: int = 0
     """Reserved master port; set when READY."""
     set_aside: bool = False
-    """It missed a deadline; nobody waits for it until it is READY again."""
-    bar: Bar = Bar.NONE
-    """What the job's health says of its name now."""
+    """It missed a deadline; no wait counts it until it is READY again."""
+    eligibility: Eligibility = Eligibility.NONE
+    """Eligibility by the health of its name, as of now."""
     acknowledged: int = 0
-    """Highest report sequence taken."""
+    """Highest report sequence applied."""
     pids: tuple[int, ...] = ()
     exits: tuple[WorkerExit, ...] = ()
     broke_ms: int | None = None
     """When its stream broke; None while attached."""
     drain: Drain | None = None
-    """Set from the wish to leave on; no later round has a place for it."""
-    claim: Claim | None = None
+    """Set once it drains; no later round has a place for it."""
+    held: HeldRound | None = None
     """Kept only while the coordinator may still adopt rounds."""
     revision: int = 0
-    """Of the desired state; only grows."""
-    desired: object = None
-    """The desired state last derived (`desired.Desired`); None before the first."""
+    """Revision of the desired state; only grows."""
+    desired: Desired | None = None
+    """The desired state that was sent last; None before the first."""
 
     @property
     def session(self) -> SessionId:
@@ -107,22 +124,22 @@ class Node(NamedTuple):
 
     @property
     def is_clean(self) -> bool:
-        """True when it is there to stay and nothing runs on it."""
-        return self.attached and self.activity is Activity.READY and self.drain is None
+        """True when it is attached, runs nothing and does not drain."""
+        return self.attached and self.state is NodeState.READY and self.drain is None
 
     @property
     def is_eligible(self) -> bool:
-        """True when the next round may take it."""
-        return self.is_clean and self.bar is Bar.NONE
+        """True when the next round may include it."""
+        return self.is_clean and self.eligibility is Eligibility.NONE
 
     @property
     def is_reserve(self) -> bool:
-        """True when the next round may take it if it would have too few nodes without it."""
-        return self.is_clean and self.bar is Bar.QUARANTINED
+        """True when the next round may include it only if it is short of nodes."""
+        return self.is_clean and self.eligibility is Eligibility.QUARANTINED
 
     @property
     def is_pending(self) -> bool:
         """True for a member that the end of a stop has to wait for."""
         if not self.member or self.set_aside:
             return False
-        return self.activity is not Activity.READY or not self.attached
+        return self.state is not NodeState.READY or not self.attached

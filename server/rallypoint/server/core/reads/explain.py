@@ -1,33 +1,55 @@
-"""Why a job is not further than it is, for people and programs."""
+"""What a job waits for, for people and programs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from enum import Enum
 
-from rallypoint.server.core.deadlines import DeadlineKind
-from rallypoint.server.core.health import REASON_CHARS_MAX, describe
-from rallypoint.server.core.model import Activity, Job, Phase, RoundReason, WaitKind
-from rallypoint.server.core.node import Node
-from rallypoint.server.core.state import State, Tally
-from rallypoint.server.core.waits import Wait, decide_forming
+from msgspec import Struct
 
+from rallypoint.server.core.model.job import Job, NodeHealth, WaitKind
+from rallypoint.server.core.model.node import Node, NodeState
+from rallypoint.server.core.model.phase import Phase
+from rallypoint.server.core.model.round import RoundReason
+from rallypoint.server.core.rounds.waits import Wait, decide_forming
+from rallypoint.server.core.state.deadlines import DeadlineKind
+from rallypoint.server.core.state.state import State
+from rallypoint.server.core.state.tally import Tally
+from rallypoint.server.core.verdicts.health import REASON_CHARS_MAX, describe
+
+SHOWN_MS_MIN = 100
+"""Shortest remaining time that a sentence mentions; a shorter one would read as 0.0 s."""
 NAMED_MAX = 16
-"""Nodes that an explanation names; it has the same size however large the job is."""
+"""Nodes that an explanation names, so that it stays small in a large job."""
 
 
-@dataclass(frozen=True, slots=True)
-class Awaited:
-    """A node that a wait is about."""
+class AwaitedState(Enum):
+    """Why a job waits for a node."""
+
+    LOST = "lost"
+    LEFT = "left"
+    DISCONNECTED = "disconnected"
+    NOT_STARTED = "not started"
+    STOPPING = "stopping"
+    BLOCKED = "blocked"
+    DRAINING = "draining"
+    FENCED = "fenced"
+    QUARANTINED = "quarantined"
+    CORDONED = "cordoned"
+
+
+class Awaited(Struct, frozen=True):
+    """A node that a job waits for."""
 
     name: str
-    state: str
+    state: AwaitedState
+    text: str
+    """The state in words."""
     since_ms: int | None
-    """How long it has been so; None when unknown."""
+    """Time that it has been in that state; None when unknown."""
 
 
-@dataclass(frozen=True, slots=True)
-class Waiting:
+class Waiting(Struct, frozen=True):
     """What a job waits for."""
 
     kind: WaitKind
@@ -55,7 +77,7 @@ def explain(state: State, job: Job, now_ms: int) -> Waiting | None:
         case Phase.CLOSED:
             if tally.nodes == 0:
                 return None
-            text = f"the run has ended; {_count(tally.nodes, 'node')} still to be told"
+            text = f"the run has ended; {_count(tally.nodes, 'node')} still attached"
             return Waiting(WaitKind.FAREWELL, 0, tally.nodes, (), None, text)
 
 
@@ -73,30 +95,30 @@ def _forming(state: State, job: Job, tally: Tally, now_ms: int) -> Waiting | Non
     aside = _name_aside(state, job, now_ms)
     match wait.kind:
         case WaitKind.REATTACH:
-            text = "the coordinator has just started and listens for rounds that run already"
+            text = "the coordinator has just started and waits for agents of running rounds"
             needed = spec.min_nodes
         case WaitKind.BACKOFF:
-            text = f"a pause before restart {job.restart_count} of at most {spec.max_restarts}"
+            text = f"a pause before restart {job.counts.restart_count} of {spec.max_restarts}"
             needed = spec.min_nodes
-        case WaitKind.RETURNING if state.path.is_suspected(now_ms):
-            return _on_path(state, job, tally, now_ms)
+        case WaitKind.RETURNING if state.network.is_active(now_ms):
+            return _on_network(state, job, tally, now_ms)
         case WaitKind.RETURNING:
             awaited = _name(_nodes(state, job), lambda node: not node.attached, now_ms)
-            text = "members whose connection broke may still come back"
+            text = "members whose connection broke may still reconnect"
             needed = ready + tally.away
         case WaitKind.FENCE:
             awaited = _name_fenced(job, now_ms)
             text = "workers of an older round may still run" + ("" if awaited else _UNSEEN)
             needed = spec.min_nodes
         case WaitKind.LAST_CALL:
-            text = f"{ready} of at most {spec.max_nodes} nodes are ready"
+            text = f"{ready} of up to {spec.max_nodes} nodes are ready"
             needed = spec.max_nodes
             text += _name_missing(state, job, tally, needed)
         case _:
             awaited = _name_lost(state, job, now_ms)
             awaited += _name(_nodes(state, job), lambda node: not node.is_clean, now_ms)
             awaited = awaited[:NAMED_MAX]
-            text = f"{ready} of at least {spec.min_nodes} nodes are ready"
+            text = f"{ready} of {spec.min_nodes} required nodes are ready"
             needed = spec.min_nodes
             text += _name_missing(state, job, tally, needed)
     if aside and wait.kind in (WaitKind.NODES, WaitKind.LAST_CALL):
@@ -107,18 +129,25 @@ def _forming(state: State, job: Job, tally: Tally, now_ms: int) -> Waiting | Non
     return Waiting(wait.kind, ready, needed, (awaited + aside)[:NAMED_MAX], left_ms, text)
 
 
-def _on_path(state: State, job: Job, tally: Tally, now_ms: int) -> Waiting:
-    """Explain that broken streams have their lease, because the path is suspected."""
+def _on_network(state: State, job: Job, tally: Tally, now_ms: int) -> Waiting:
+    """Explain that broken streams have a lease to reconnect because the network is suspected."""
     awaited = _name(_nodes(state, job), lambda node: not node.attached, now_ms)
     return_s = state.return_ms(job.spec) / 1000
-    text = f"many connections broke at once, so each has a lease of {return_s:g} s to come back"
+    text = f"many connections broke at once, so each has a lease of {return_s:g} s to reconnect"
     there = tally.nodes - tally.away
-    return Waiting(WaitKind.PATH, there, tally.nodes, awaited, None, _sentence(text, awaited, None))
+    return Waiting(
+        WaitKind.NETWORK_SUSPECTED,
+        there,
+        tally.nodes,
+        awaited,
+        None,
+        _sentence(text, awaited, None),
+    )
 
 
 def _running(state: State, job: Job, tally: Tally, now_ms: int) -> Waiting | None:
-    if tally.away > 0 and state.path.is_suspected(now_ms):
-        return _on_path(state, job, tally, now_ms)
+    if tally.away > 0 and state.network.is_active(now_ms):
+        return _on_network(state, job, tally, now_ms)
     due_ms = state.deadlines.get((DeadlineKind.GROWTH, job.job_id))
     drain_ms = state.deadlines.get((DeadlineKind.DRAIN, job.job_id))
     if tally.unstarted > 0:
@@ -128,7 +157,7 @@ def _running(state: State, job: Job, tally: Tally, now_ms: int) -> Waiting | Non
             job,
             now_ms,
             WaitKind.START,
-            lambda node: node.member and node.activity is Activity.ASSIGNED,
+            lambda node: node.member and node.state is NodeState.ASSIGNED,
             due_ms,
             "to start",
         )
@@ -137,18 +166,23 @@ def _running(state: State, job: Job, tally: Tally, now_ms: int) -> Waiting | Non
     if due_ms is None:
         return None
     left_ms = max(0, due_ms - now_ms)
-    text = f"{_count(tally.newcomers, 'new node')} to be taken into the next round"
+    text = f"{_count(tally.newcomers, 'new node')} to be included in the next round"
     return Waiting(WaitKind.GROWTH, tally.newcomers, 0, (), left_ms, _sentence(text, (), left_ms))
 
 
 def _on_drains(job: Job, tally: Tally, left_ms: int) -> Waiting:
     assert job.round is not None
     awaited = tuple(
-        Awaited(notice.name, f"draining: {notice.reason[:REASON_CHARS_MAX]}", None)
+        Awaited(
+            notice.name,
+            AwaitedState.DRAINING,
+            f"draining: {notice.reason[:REASON_CHARS_MAX]}",
+            None,
+        )
         for notice in job.round.notices
         if notice.name is not None
     )[:NAMED_MAX]
-    text = f"the round goes on until {_count(tally.draining, 'draining node')} can go"
+    text = f"the round runs until {_count(tally.draining, 'draining node')} can leave"
     return Waiting(
         WaitKind.DRAIN,
         tally.members - tally.draining,
@@ -185,87 +219,96 @@ def _nodes(state: State, job: Job) -> Iterable[Node]:
 def _name(
     nodes: Iterable[Node], is_awaited: Callable[[Node], bool], now_ms: int
 ) -> tuple[Awaited, ...]:
-    found: list[Awaited] = []
+    named: list[Awaited] = []
     for node in nodes:
         if is_awaited(node):
             since_ms = None if node.broke_ms is None else now_ms - node.broke_ms
-            found.append(Awaited(node.name, _state_of(node), since_ms))
-            if len(found) == NAMED_MAX:
+            named.append(Awaited(node.name, *_state_of(node), since_ms))
+            if len(named) == NAMED_MAX:
                 break
-    return tuple(found)
+    return tuple(named)
 
 
 def _name_missing(state: State, job: Job, tally: Tally, needed: int) -> str:
-    """Name the places that nobody has come for, where every node came for one."""
+    """Name the explicit node ranks that are missing, if every node has one."""
     taken = [rank for rank in range(job.spec.max_nodes) if (job.job_id, rank) in state.index]
     missing = sorted(set(range(needed)).difference(taken))
     if not missing or not taken or len(taken) < tally.nodes:
         return ""
     named = ", ".join(str(rank) for rank in missing[:NAMED_MAX])
     more = f" and {len(missing) - NAMED_MAX} more" if len(missing) > NAMED_MAX else ""
-    return f"; nobody came with --node-rank {named}{more}"
+    return f"; missing --node-rank {named}{more}"
 
 
 def _name_lost(state: State, job: Job, now_ms: int) -> tuple[Awaited, ...]:
-    """Name the nodes that are gone and have not come back, by their latest departure."""
+    """Name the nodes that are gone and have not returned, by their latest departure."""
     latest = {lost.name: lost for lost in job.lost if (job.job_id, lost.name) not in state.index}
-    return tuple(
-        Awaited(
-            lost.name,
-            "lost" if lost.reason is RoundReason.NODE_LOST else "left",
-            now_ms - lost.at_ms,
-        )
-        for lost in latest.values()
-    )
+    named: list[Awaited] = []
+    for gone in latest.values():
+        was_lost = gone.reason is RoundReason.NODE_LOST
+        why = AwaitedState.LOST if was_lost else AwaitedState.LEFT
+        named.append(Awaited(gone.name, why, why.value, now_ms - gone.at_ms))
+    return tuple(named)
 
 
 def _name_aside(state: State, job: Job, now_ms: int) -> tuple[Awaited, ...]:
     """Name the nodes that are ready and set aside for their health."""
-    found: list[Awaited] = []
+    named: list[Awaited] = []
     for health in job.health:
         session = state.index.get((job.job_id, health.name))
         if session is not None and state.nodes[session].is_clean:
             why = describe(health, now_ms)
             if why:
-                found.append(Awaited(health.name, why, None))
-    return tuple(found[:NAMED_MAX])
+                named.append(Awaited(health.name, state_aside(health), why, None))
+    return tuple(named[:NAMED_MAX])
+
+
+def state_aside(health: NodeHealth) -> AwaitedState:
+    """Return why rounds do not include a node that its health excludes."""
+    return AwaitedState.CORDONED if health.cordoned else AwaitedState.QUARANTINED
 
 
 _UNSEEN = ": the coordinator has not run long enough to know who was lost before"
 
 
 def _name_fenced(job: Job, now_ms: int) -> tuple[Awaited, ...]:
-    """Name the nodes that are fenced, the last to be waited for first."""
+    """Name the fenced nodes, the one with the longest wait first."""
     fences = sorted(job.fences, key=lambda fence: -fence.until_ms)
     return tuple(
-        Awaited(fence.name, "not known to be clean", None)
+        Awaited(fence.name, AwaitedState.FENCED, "not known to be clean", None)
         for fence in fences[:NAMED_MAX]
         if fence.until_ms > now_ms
     )
 
 
-def _state_of(node: Node) -> str:
+def _state_of(node: Node) -> tuple[AwaitedState, str]:
+    """Return the state of an awaited node, and the same in words."""
     if not node.attached:
-        return "disconnected"
-    return {
-        Activity.UNREADY: "stopping an earlier round",
-        Activity.ASSIGNED: "not started",
-        Activity.READY: "draining",  # else nobody would wait for it
-        Activity.BLOCKED: "blocked by processes that survived SIGKILL",
-    }.get(node.activity, "stopping")
+        return AwaitedState.DISCONNECTED, "disconnected"
+    match node.state:
+        case NodeState.UNREADY:
+            return AwaitedState.STOPPING, "stopping an earlier round"
+        case NodeState.ASSIGNED:
+            return AwaitedState.NOT_STARTED, "not started"
+        case NodeState.READY:
+            return AwaitedState.DRAINING, "draining"  # a job waits for no other ready node
+        case NodeState.BLOCKED:
+            return AwaitedState.BLOCKED, "blocked by processes that survived SIGKILL"
+        case _:
+            return AwaitedState.STOPPING, "stopping"
 
 
 def _sentence(text: str, awaited: tuple[Awaited, ...], left_ms: int | None) -> str:
     if awaited:
         text += "; waiting for " + ", ".join(_phrase(node) for node in awaited)
-    if left_ms is not None:
+    if left_ms is not None and left_ms >= SHOWN_MS_MIN:
         text += f"; at most {left_ms / 1000:.1f} s more"
     return text
 
 
 def _phrase(node: Awaited) -> str:
     since = "" if node.since_ms is None else f" {node.since_ms / 1000:.0f} s ago"
-    return f"{node.name} ({node.state}{since})"
+    return f"{node.name} ({node.text}{since})"
 
 
 def _count(number: int, noun: str) -> str:

@@ -1,18 +1,22 @@
-"""A coordinator's memory: what the journal's records, in order, amount to.
+"""A coordinator's memory: the result of the journal's records, applied in order.
 
-Nodes are not part of it: they say Hello again. What a record does not hold, no coordinator needs
-to remember.
+Nodes are not part of it: their agents send Hello again.
+
+Today no coordinator loads a journal: the only store lives in memory. Tests and the simulation check
+after every step that a replay of the records gives the state, so a durable store can build on it.
+In production `snapshot` keeps the store small.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
 
-from rallypoint.server.core.drains import with_asked, without_asked
-from rallypoint.server.core.effects import (
-    DrainAsked,
-    DrainOver,
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from rallypoint.server.core.messages.records import (
+    DrainRequested,
+    DrainRequestEnded,
     EpochRaised,
     JobForgotten,
     NodeHealthChanged,
@@ -24,29 +28,21 @@ from rallypoint.server.core.effects import (
     RunClosed,
     RunOpened,
 )
-from rallypoint.server.core.health import with_health
-from rallypoint.server.core.model import (
-    Activity,
-    Asked,
-    Job,
-    JobId,
-    JobSpec,
-    Member,
-    NodeHealth,
-    NodeName,
-    Outcome,
-    Phase,
-    RoundHeader,
-    RoundReason,
-    Verdict,
-)
-from rallypoint.server.core.ranks import slots_of
-from rallypoint.server.core.state import State
+from rallypoint.server.core.model.ids import JobId, NodeName
+from rallypoint.server.core.model.job import Counts, DrainRequest, Job, NodeHealth
+from rallypoint.server.core.model.node import NodeState
+from rallypoint.server.core.model.phase import Outcome, Phase
+from rallypoint.server.core.model.round import Member, RoundHeader, RoundReason
+from rallypoint.server.core.model.spec import JobSpec
+from rallypoint.server.core.model.verdict import Verdict
+from rallypoint.server.core.rounds.drains import with_request, without_request
+from rallypoint.server.core.rounds.ranks import slots_of
+from rallypoint.server.core.state.state import State
+from rallypoint.server.core.verdicts.health import with_health
 
 
-@dataclass(frozen=True, slots=True)
-class JobMemory:
-    """What is durable about one job's latest run."""
+class JobMemory(Struct, frozen=True):
+    """The durable facts of one job's latest run."""
 
     run: int
     spec: JobSpec
@@ -54,29 +50,22 @@ class JobMemory:
     phase: Phase = Phase.FORMING
     round_number: int = 0
     header: RoundHeader | None = None
-    """Of the round that runs or is being stopped."""
+    """Header of the round that runs or is being stopped."""
     members: tuple[Member, ...] = ()
     slots: tuple[NodeName, ...] = ()
     stop_reason: RoundReason | None = None
     succeeded: frozenset[NodeName] = frozenset()
     next_reason: RoundReason = RoundReason.FIRST
-    restart_count: int = 0
-    streak: int = 0
-    crash_signature: str = ""
-    crash_repeats: int = 0
-    reformations: int = 0
-    growths: int = 0
-    drains: int = 0
-    asked: tuple[Asked, ...] = ()
+    counts: Counts = Counts()
+    drain_requests: tuple[DrainRequest, ...] = ()
     backoff_until_ms: int = 0
     outcome: Outcome | None = None
     verdict: Verdict | None = None
     health: tuple[NodeHealth, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class JobSnapshot:
-    """A record that stands for all earlier ones of its job."""
+class JobSnapshot(Struct, frozen=True):
+    """A record that replaces all earlier ones of its job."""
 
     job_id: JobId
     memory: JobMemory
@@ -85,19 +74,18 @@ class JobSnapshot:
 JournalRecord = Record | JobSnapshot
 
 
-@dataclass(slots=True)
-class Memory:
-    """What is durable about a coordinator."""
+class Memory(Struct):
+    """The durable facts of a coordinator."""
 
     epoch: int = 0
     jobs: dict[JobId, JobMemory] = field(default_factory=dict)
 
 
 def replay(records: Iterable[JournalRecord]) -> Memory:
-    """Return what `records`, oldest first, amount to."""
+    """Apply `records`, oldest first, to an empty memory."""
     memory = Memory()
     for record in records:
-        _take(memory, record)
+        _apply_record(memory, record)
     return memory
 
 
@@ -107,7 +95,7 @@ def snapshot(memory: Memory) -> tuple[JournalRecord, ...]:
     return (EpochRaised(memory.epoch), *jobs)
 
 
-def _take(memory: Memory, record: JournalRecord) -> None:
+def _apply_record(memory: Memory, record: JournalRecord) -> None:
     if isinstance(record, EpochRaised):
         memory.epoch = max(memory.epoch, record.epoch)
     elif isinstance(record, JobForgotten):
@@ -121,21 +109,21 @@ def _take(memory: Memory, record: JournalRecord) -> None:
             spec=record.spec,
             launch_id=record.launch_id,
             round_number=record.round_number,
-            restart_count=record.restart_count,
-            asked=record.asked,
+            counts=record.counts,
+            drain_requests=record.drain_requests,
             health=() if known is None else known.health,
         )
     else:
-        memory.jobs[record.job_id] = _take_of_job(memory.jobs[record.job_id], record)
+        memory.jobs[record.job_id] = _apply_job_record(memory.jobs[record.job_id], record)
 
 
-def _take_of_job(
+def _apply_job_record(
     job: JobMemory,
     record: RoundSealed
     | RoundStopped
     | NodeSucceeded
-    | DrainAsked
-    | DrainOver
+    | DrainRequested
+    | DrainRequestEnded
     | RoundSettled
     | NodeHealthChanged
     | RunClosed,
@@ -156,10 +144,10 @@ def _take_of_job(
             return replace(job, phase=Phase.STOPPING, stop_reason=reason)
         case NodeSucceeded(name=name):
             return replace(job, succeeded=job.succeeded | {name})
-        case DrainAsked(asked=asked):
-            return replace(job, asked=with_asked(job.asked, asked))
-        case DrainOver(name=name):
-            return replace(job, asked=without_asked(job.asked, name))
+        case DrainRequested(request=request):
+            return replace(job, drain_requests=with_request(job.drain_requests, request))
+        case DrainRequestEnded(name=name):
+            return replace(job, drain_requests=without_request(job.drain_requests, name))
         case RoundSettled():
             return replace(
                 job,
@@ -169,13 +157,7 @@ def _take_of_job(
                 stop_reason=None,
                 succeeded=frozenset(),
                 next_reason=record.reason,
-                restart_count=record.restart_count,
-                streak=record.streak,
-                crash_signature=record.crash_signature,
-                crash_repeats=record.crash_repeats,
-                reformations=record.reformations,
-                growths=record.growths,
-                drains=record.drains,
+                counts=record.counts,
                 backoff_until_ms=record.backoff_until_ms,
             )
         case NodeHealthChanged(health=health):
@@ -194,7 +176,7 @@ def _take_of_job(
 
 
 def memory_of(state: State) -> Memory:
-    """Return what is durable about `state`: what a replay of its journal must give."""
+    """Return the durable facts of `state`, which a replay of its journal must reproduce."""
     return Memory(
         state.epoch, {job_id: _memory_of_job(state, job) for job_id, job in state.jobs.items()}
     )
@@ -205,7 +187,7 @@ def _memory_of_job(state: State, job: Job) -> JobMemory:
     alive = frozenset(
         node.name
         for node in (state.nodes[session] for session in state.sessions.get(job.job_id, ()))
-        if node.member and node.activity is Activity.SUCCEEDED
+        if node.member and node.state is NodeState.SUCCEEDED
     )
     return JobMemory(
         run=job.run,
@@ -219,14 +201,8 @@ def _memory_of_job(state: State, job: Job) -> JobMemory:
         stop_reason=round.stop_reason if round else None,
         succeeded=alive | frozenset(round.succeeded_gone if round else ()),
         next_reason=job.next_reason,
-        restart_count=job.restart_count,
-        streak=job.streak,
-        crash_signature=job.crash_signature,
-        crash_repeats=job.crash_repeats,
-        reformations=job.reformations,
-        growths=job.growths,
-        drains=job.drains,
-        asked=job.asked,
+        counts=job.counts,
+        drain_requests=job.drain_requests,
         backoff_until_ms=job.backoff_until_ms,
         outcome=job.outcome,
         verdict=job.verdict if job.outcome is not None else None,

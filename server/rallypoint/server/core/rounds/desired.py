@@ -1,57 +1,64 @@
-"""The one thing that a node has to make true, derived from what the coordinator knows.
+"""The desired state of a node, derived from what the coordinator knows.
 
-Level, not edge: whatever was sent or lost before, this state is enough for the agent to act on, and
-sending it twice does nothing twice.
+It is level-triggered: the agent can act on it whatever was sent or lost before, and acts once on a
+state that arrives twice.
 """
 
 from __future__ import annotations
 
-from rallypoint.server.core.effects import (
+from msgspec.structs import replace
+
+from rallypoint.server.core.messages.effects import Send
+from rallypoint.server.core.model.desired import (
     Desired,
     DesiredFinished,
     DesiredReleased,
     DesiredRun,
     DesiredStandby,
     DesiredStop,
-    Send,
 )
-from rallypoint.server.core.model import Activity, Job, JobId, Phase, RoundReason
-from rallypoint.server.core.node import Node
-from rallypoint.server.core.state import Draft
+from rallypoint.server.core.model.ids import JobId
+from rallypoint.server.core.model.job import Job
+from rallypoint.server.core.model.node import Node, NodeState
+from rallypoint.server.core.model.phase import Phase
+from rallypoint.server.core.model.round import RoundReason
+from rallypoint.server.core.state.draft import Draft
 
 
 def desired_state(job: Job, node: Node, orders: dict[JobId, DesiredStop] | None = None) -> Desired:
-    """Return what `node` has to make true while `job` is as it is.
+    """Return the desired state of `node` as long as `job` does not change.
 
     Args:
         job: the node's job.
-        node: the node, with what it was told last.
-        orders: stops of rounds that this step has worked out already; the same for all members.
+        node: the node, with the desired state that was sent to it last.
+        orders: stops that this step has derived already, by job; all members share one.
     """
     if job.phase is Phase.CLOSED:
         assert job.outcome is not None
-        return DesiredFinished(job.outcome, job.verdict, job.restart_count, job.round_number)
+        restart_count = job.counts.restart_count
+        return DesiredFinished(job.outcome, job.verdict, restart_count, job.round_number)
     round = job.round
     if node.member and round is not None:
         if job.phase is Phase.RUNNING:
+            assert node.assignment is not None  # every member has one
             return DesiredRun(round.header, node.assignment, job.spec.max_restarts)
-        # Also for those that are clean already: it is true there, and what comes next is mostly
-        # the next Run, so a Standby in between would be one more message to every node.
-        return _told_before(node, round.header.number) or _order_stop(job, orders)
-    if node.activity is not Activity.READY and node.held_round:
+        # A clean member keeps the stop too, which it already fulfils. A Standby before the next Run
+        # would be one more message to every node.
+        return _earlier_stop(node, round.header.number) or _order_stop(job, orders)
+    if node.state is not NodeState.READY and node.last_round:
         text = "this round is over for this node"
-        return _told_before(node, node.held_round) or DesiredStop(
-            node.held_round, RoundReason.UNKNOWN, job.spec.grace_ms, text
+        return _earlier_stop(node, node.last_round) or DesiredStop(
+            node.last_round, RoundReason.UNKNOWN, job.spec.shutdown_timeout_ms, text
         )
     if node.drain is not None:
         return DesiredReleased(f"drained: {node.drain.reason}")
     return DesiredStandby(spare=job.phase is Phase.RUNNING)
 
 
-def _told_before(node: Node, number: int) -> DesiredStop | None:
-    """Return the stop of a round as the node was told it: ordered once, whatever its text."""
-    told = node.desired
-    return told if isinstance(told, DesiredStop) and told.round == number else None
+def _earlier_stop(node: Node, number: int) -> DesiredStop | None:
+    """Return the stop of this round if the node already has it: a round is stopped once."""
+    last = node.desired
+    return last if isinstance(last, DesiredStop) and last.round == number else None
 
 
 def _order_stop(job: Job, orders: dict[JobId, DesiredStop] | None) -> DesiredStop:
@@ -60,7 +67,7 @@ def _order_stop(job: Job, orders: dict[JobId, DesiredStop] | None) -> DesiredSto
     if order is None:
         reason = job.round.stop_reason or RoundReason.UNKNOWN
         text = stop_text(job, reason)
-        order = DesiredStop(job.round.header.number, reason, job.spec.grace_ms, text)
+        order = DesiredStop(job.round.header.number, reason, job.spec.shutdown_timeout_ms, text)
         if orders is not None:
             orders[job.job_id] = order
     return order
@@ -69,23 +76,23 @@ def _order_stop(job: Job, orders: dict[JobId, DesiredStop] | None) -> DesiredSto
 def stop_text(job: Job, reason: RoundReason) -> str:
     """Return why the round is stopped, as one line."""
     if reason is RoundReason.GROWTH:
-        return "new nodes are taken in"
+        return "new nodes join"
     return job.verdict.text if job.verdict is not None else reason.value
 
 
-def tell_nodes(draft: Draft) -> None:
-    """Send every touched node its desired state where that has changed."""
+def send_desired(draft: Draft) -> None:
+    """Send every touched node its desired state if it has changed."""
     orders: dict[JobId, DesiredStop] = {}
     for session in list(draft.touched):
         node = draft.node(session)
         if node is None:
             continue
-        job, previous = draft.the_job(node.job_id), node.desired
-        if node.claim is not None and job.phase is not Phase.CLOSED:
-            continue  # its round may be adopted: until that is decided, it goes on as it is
+        job, previous = draft.require_job(node.job_id), node.desired
+        if node.held is not None and job.phase is not Phase.CLOSED:
+            continue  # its round may be adopted; until then the node keeps its desired state
         wanted = desired_state(job, node, orders)
         if wanted is not previous and wanted != previous:
-            node = node._replace(desired=wanted, revision=node.revision + 1)
+            node = replace(node, desired=wanted, revision=node.revision + 1)
             draft.put_node(node)
         elif session not in draft.resend:
             continue

@@ -1,17 +1,18 @@
-"""Who takes part in a round, in which order, with which ranks.
+"""Chooses the nodes of a round, their order and their ranks.
 
 First round: explicit node ranks, then the natural order of names (node7 before node66), then order
 of arrival. Later rounds: a node that had a slot keeps it; a node without one takes the lowest slot
-that was left empty; slots that stay empty are closed up in order. Ranks are prefix sums over the
-nodes in that order, so nodes may have different numbers of workers and different roles.
+that was left empty; slots that stay empty are removed. Ranks are prefix sums over the nodes in that
+order, so nodes may have different numbers of workers and different roles.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rallypoint.server.core.model import Assignment, Member, NodeName
-from rallypoint.server.core.node import Node
+from rallypoint.server.core.model.ids import NodeName
+from rallypoint.server.core.model.node import Node
+from rallypoint.server.core.model.round import Assignment, Member
 
 
 def natural_key(name: str) -> tuple[tuple[int, int, str], ...]:
@@ -49,7 +50,7 @@ def choose_members(
     order = [kept_names.get(name) for name in slots]
     for position, occupant in enumerate(order):
         if occupant is None and newcomers:
-            order[position] = _take_for(position, newcomers)
+            order[position] = _pop_newcomer_for(position, newcomers)
     return tuple(node for node in order if node is not None) + tuple(newcomers)
 
 
@@ -59,7 +60,7 @@ def _first_order(node: Node) -> tuple[object, ...]:
 
 
 def _place_first(ordered: Sequence[Node]) -> tuple[Node, ...]:
-    """Put every node with an explicit rank at that place if the round is long enough."""
+    """Put every node with an explicit rank at that position if the round is large enough."""
     places: list[Node | None] = [None] * len(ordered)
     others: list[Node] = []
     for node in ordered:
@@ -72,8 +73,8 @@ def _place_first(ordered: Sequence[Node]) -> tuple[Node, ...]:
     return tuple(node if node is not None else next(rest) for node in places)
 
 
-def _take_for(position: int, newcomers: list[Node]) -> Node:
-    """Take the newcomer whose explicit rank is this position, else the first without another."""
+def _pop_newcomer_for(position: int, newcomers: list[Node]) -> Node:
+    """Remove and return the newcomer with this explicit rank, else the first one without a rank."""
     for node in newcomers:
         if node.identity.node_rank == position:
             newcomers.remove(node)
@@ -96,7 +97,7 @@ def is_gapless(members: Sequence[Member], world_size: int) -> bool:
 
 
 def slots_of(members: Sequence[Member], group_world_size: int) -> tuple[NodeName, ...]:
-    """Return names by group rank, "" where nobody is: an adopted round may have holes."""
+    """Return names by group rank, "" for a hole, which only an adopted round can have."""
     slots = [NodeName("")] * group_world_size
     for member in members:
         slots[member.assignment.group_rank] = member.name
@@ -104,7 +105,7 @@ def slots_of(members: Sequence[Member], group_world_size: int) -> tuple[NodeName
 
 
 def assign_ranks(nodes: Sequence[Node]) -> tuple[Member, ...]:
-    """Give every node its place.
+    """Assign ranks to the nodes.
 
     Args:
         nodes: the members in order of their group rank.

@@ -1,36 +1,34 @@
-"""When a round is sealed, and when a running one is stopped to grow: the rules that wait.
+"""Decides when a round is sealed, and when a running one is stopped to grow.
 
 Pure functions of a job, the tally of its nodes and the time.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
-from rallypoint.server.core.fences import fenced_until_ms
-from rallypoint.server.core.model import Job, RoundReason, WaitKind
-from rallypoint.server.core.state import Tally
+from rallypoint.server.core.model.job import Job, WaitKind
+from rallypoint.server.core.model.round import RoundReason
+from rallypoint.server.core.rounds.fences import fenced_until_ms
+from rallypoint.server.core.state.tally import Tally
 
 LAST_CALL_FACTOR = 6
-"""A wait that every arrival renews ends after this many times its length (6 x 5 s = 30 s)."""
+"""A wait that every arrival restarts lasts at most this many times its length (6 x 5 s = 30 s)."""
 GROW_AFTER_MS_MAX = 600_000
 
 
-@dataclass(frozen=True, slots=True)
-class Seal:
+class Seal(Struct, frozen=True):
     """Seal a round now."""
 
 
-@dataclass(frozen=True, slots=True)
-class Wait:
-    """Not yet: why, and when that ends by itself (None: only an event ends it)."""
+class Wait(Struct, frozen=True):
+    """Not yet: the reason, and when it ends by itself (None: only an event ends it)."""
 
     kind: WaitKind
     until_ms: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class GiveUp:
+class GiveUp(Struct, frozen=True):
     """Too few nodes for too long."""
 
 
@@ -43,10 +41,10 @@ def decide_forming(job: Job, tally: Tally, now_ms: int) -> Seal | Wait | GiveUp:
 
 
 def _decide_unfenced(job: Job, tally: Tally, now_ms: int) -> Seal | Wait | GiveUp:
-    """Decide as if nothing of an older round could run any more.
+    """Decide without regard to fences.
 
-    Reads from top to bottom as the policy: a pause, everybody there, somebody on the way back, too
-    few, enough after a failure, the last call of a first round.
+    The policy from top to bottom: a pause, all nodes ready, a node reconnecting, too few nodes,
+    enough nodes after a failure, the last call of a first round.
     """
     spec = job.spec
     if now_ms < job.backoff_until_ms:
@@ -65,16 +63,16 @@ def _decide_unfenced(job: Job, tally: Tally, now_ms: int) -> Seal | Wait | GiveU
 
 
 def _renewed_until(last_ms: int, first_ms: int | None, length_ms: int, now_ms: int) -> int:
-    """Return when a wait ends that every arrival renews, up to a limit from its beginning."""
+    """Return when a wait ends that every arrival restarts, up to a limit from its start."""
     begun_ms = now_ms if first_ms is None else first_ms
     return min(last_ms + length_ms, begun_ms + LAST_CALL_FACTOR * length_ms)
 
 
 def growth_due_ms(job: Job, tally: Tally) -> int | None:
-    """Return when the running round is stopped to take newcomers in, or None for never.
+    """Return when the running round is stopped to include newcomers, or None for never.
 
-    A draining member keeps its time: the round after it has a place for the newcomers, too. And a
-    round is not stopped for one that would be no larger, because members of it are cordoned.
+    A round with a draining member is not stopped: the next round includes the newcomers anyway. Nor
+    is a round stopped when the next would be no larger, because some members are cordoned.
     """
     round, spec = job.round, job.spec
     assert round is not None
@@ -88,6 +86,6 @@ def growth_due_ms(job: Job, tally: Tally) -> int | None:
     settled_ms = _renewed_until(
         job.last_arrival_ms, job.first_newcomer_ms, spec.settle_ms, job.first_newcomer_ms
     )
-    age_ms = min(spec.grow_after_ms << min(job.growths, 16), GROW_AFTER_MS_MAX)
-    # Nor is it stopped to wait for a fence: it runs well meanwhile.
+    age_ms = min(spec.grow_after_ms << min(job.counts.growths, 16), GROW_AFTER_MS_MAX)
+    # A stop before the end of a fence would only wait for it.
     return max(settled_ms, round.sealed_ms + age_ms, fenced_until_ms(job))

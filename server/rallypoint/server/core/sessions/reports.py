@@ -1,95 +1,90 @@
-"""What nodes report of themselves, taken as facts; `rounds.advance` decides what follows.
+"""The reports of nodes, recorded as facts; `rounds.advance` decides what follows.
 
-A report is taken once and in order: one that was taken already is acknowledged again and changes
-nothing; one from the future means that something is missing, and ends the connection, so that the
-agent sends everything again. A report about another round than the node's current one is old news.
+Every report is applied once and in order. A repeated report is acknowledged again and changes
+nothing. A report after a gap ends the connection, so the agent sends everything again. A report
+about a round other than the node's current one is ignored.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
-from rallypoint.server.core import inputs
-from rallypoint.server.core.blame import find_verdict, with_failure
-from rallypoint.server.core.deadlines import DeadlineKind
-from rallypoint.server.core.drains import (
+from rallypoint.server.core.messages import inputs
+from rallypoint.server.core.messages.effects import Acknowledge, Refuse
+from rallypoint.server.core.messages.records import NodeSucceeded
+from rallypoint.server.core.messages.refusals import Refusal, RefusalKind
+from rallypoint.server.core.model.ids import NodeName, SessionId
+from rallypoint.server.core.model.job import Job
+from rallypoint.server.core.model.node import HeldRound, Node, NodeState
+from rallypoint.server.core.model.phase import Phase
+from rallypoint.server.core.model.round import LOST_MAX, Departure, Round, RoundReason
+from rallypoint.server.core.model.worker import FailedWorker, WorkerExit
+from rallypoint.server.core.rounds.drains import (
     begin_drain,
     note_first_exit,
     reason_of_leaving,
     without_drain_of,
 )
-from rallypoint.server.core.effects import (
-    Acknowledge,
-    NodeSucceeded,
-    Refusal,
-    RefusalKind,
-    Refuse,
+from rallypoint.server.core.rounds.fences import lift_fence
+from rallypoint.server.core.state.deadlines import DeadlineKind
+from rallypoint.server.core.state.draft import Draft
+from rallypoint.server.core.verdicts.blame import find_verdict, with_failure
+from rallypoint.server.core.verdicts.health import note_failure
+
+RoundReport = (
+    inputs.Started | inputs.StartFailed | inputs.Exited | inputs.Succeeded | inputs.Leaving
 )
-from rallypoint.server.core.fences import lift_fence
-from rallypoint.server.core.health import note_failure
-from rallypoint.server.core.model import (
-    LOST_MAX,
-    Activity,
-    Departure,
-    FailedWorker,
-    Job,
-    NodeName,
-    Phase,
-    Round,
-    RoundReason,
-    SessionId,
-    WorkerExit,
-)
-from rallypoint.server.core.node import Claim, Node
-from rallypoint.server.core.state import Draft
+"""The reports about one round that a member or another holder of it sends."""
 
 
-def hear(draft: Draft, node: Node) -> None:
-    """Renew the lease of a node that has just spoken."""
+def renew_lease(draft: Draft, node: Node) -> None:
+    """Renew the lease of a node that has just sent something."""
     ends_ms = draft.now_ms + draft.state.lease_ms(node.identity.spec)
     draft.set_deadline(DeadlineKind.LEASE, node.session, ends_ms)
 
 
-def speaker(draft: Draft, sender: inputs.Sender) -> Node | Refusal:
-    """Return the node that speaks, or why nothing on this connection counts any more."""
+def find_sender(draft: Draft, sender: inputs.Sender) -> Node | Refusal:
+    """Return the node that sends, or the refusal when its session or connection is stale."""
     node = draft.node(sender.session)
     if node is None:
         return Refusal(RefusalKind.UNKNOWN_SESSION, (("session", sender.session),))
     if sender.connection != node.connection:
-        return stale("connection", node.connection, sender.connection)
+        return refuse_stale(RefusalKind.STALE_CONNECTION, node.connection, sender.connection)
     return node
 
 
-def stale(what: str, expected: int, actual: int) -> Refusal:
-    """Return the refusal of something that comes from an earlier connection, epoch or run."""
-    kinds = {
-        "connection": RefusalKind.STALE_CONNECTION,
-        "epoch": RefusalKind.STALE_EPOCH,
-        "run": RefusalKind.OLD_RUN,
-    }
-    return Refusal(kinds[what], (("what", what), ("expected", expected), ("actual", actual)))
+def refuse_stale(kind: RefusalKind, expected: int, actual: int) -> Refusal:
+    """Return the refusal of an input from an earlier connection, epoch or run."""
+    return Refusal(kind, (("what", _STALE[kind]), ("expected", expected), ("actual", actual)))
 
 
-def heartbeat(draft: Draft, said: inputs.Heartbeat) -> Refusal | None:
-    """Renew a lease; nothing else is touched."""
-    node = speaker(draft, said.sender)
+_STALE = {
+    RefusalKind.STALE_CONNECTION: "connection",
+    RefusalKind.STALE_EPOCH: "epoch",
+    RefusalKind.OLD_RUN: "run",
+}
+
+
+def receive_heartbeat(draft: Draft, heartbeat: inputs.Heartbeat) -> Refusal | None:
+    """Renew the sender's lease and nothing else."""
+    node = find_sender(draft, heartbeat.sender)
     if isinstance(node, Refusal):
         return node
-    hear(draft, node)
+    renew_lease(draft, node)
     return None
 
 
-def report(draft: Draft, said: inputs.Report) -> Refusal | None:
-    """Take one numbered report, exactly once and in order."""
-    sender = said.sender
-    node = speaker(draft, sender)
+def receive_report(draft: Draft, report: inputs.Report) -> Refusal | None:
+    """Apply one numbered report, exactly once and in order."""
+    sender = report.sender
+    node = find_sender(draft, sender)
     if isinstance(node, Refusal):
         return node
     if sender.epoch < draft.state.first_epoch:
-        refusal = stale("epoch", draft.epoch, sender.epoch)
+        refusal = refuse_stale(RefusalKind.STALE_EPOCH, draft.epoch, sender.epoch)
         draft.effects.append(Refuse(sender.session, sender.connection, refusal))
         return refusal
-    hear(draft, node)
+    renew_lease(draft, node)
     if sender.sequence > node.acknowledged + 1:
         facts = (("expected", node.acknowledged + 1), ("actual", sender.sequence))
         refusal = Refusal(RefusalKind.SEQUENCE_GAP, facts)
@@ -98,115 +93,109 @@ def report(draft: Draft, said: inputs.Report) -> Refusal | None:
     if sender.sequence <= node.acknowledged:
         draft.effects.append(Acknowledge(sender.session, node.acknowledged))
         return None
-    node = node._replace(acknowledged=sender.sequence)
+    node = replace(node, acknowledged=sender.sequence)
     draft.put_node(node)
     draft.effects.append(Acknowledge(sender.session, sender.sequence))
-    _take(draft, node, said)
+    _apply_report(draft, node, report)
     return None
 
 
-def _take(draft: Draft, node: Node, said: inputs.Report) -> None:
-    """Change the facts that a report is about, if it is about the node's current round."""
-    match said:
+def _apply_report(draft: Draft, node: Node, report: inputs.Report) -> None:
+    """Apply a report, unless it is about a round other than the node's current one."""
+    match report:
         case inputs.Ready(ready=ready):
             become_ready(draft, node, ready)
         case inputs.Draining(time_ms=time_ms, reason=reason):
             begin_drain(draft, node, time_ms, reason or "the node wants to leave")
         case inputs.Goodbye(text=text):
-            draft.leaving.append((node.session, text or "it said goodbye"))
+            draft.leaving.append((node.session, text or "its agent shut down"))
         case inputs.Blocked(round=number):
-            if number == node.held_round:
+            if number == node.last_round:
                 become_blocked(draft, node)
-        case _ if said.round != node.held_round:
-            pass  # old news
+        case _ if report.round != node.last_round:
+            pass  # stale
         case _ if node.member:
-            _take_of_member(draft, node, said)
-        case _ if node.claim is not None:
-            draft.put_node(node._replace(claim=update_claim(node.claim, said)))
+            _apply_member_report(draft, node, report)
+        case _ if node.held is not None:
+            draft.put_node(replace(node, held=update_held(node.held, report)))
 
 
-def _take_of_member(
-    draft: Draft,
-    node: Node,
-    said: inputs.Started | inputs.Exited | inputs.Succeeded | inputs.Refused,
-) -> None:
-    match said:
+def _apply_member_report(draft: Draft, node: Node, report: RoundReport) -> None:
+    """Apply a report about the current round of a member."""
+    match report:
         case inputs.Started(pids=pids):
-            is_news = node.activity is Activity.ASSIGNED
-            activity = Activity.STARTED if is_news else node.activity
-            draft.put_node(node._replace(activity=activity, pids=pids))
+            is_news = node.state is NodeState.ASSIGNED
+            state = NodeState.STARTED if is_news else node.state
+            draft.put_node(replace(node, state=state, pids=pids))
         case inputs.Exited(exits=exits):
             register_exits(draft, node.session, exits)
         case inputs.Succeeded():
             mark_succeeded(draft, node)
-        case inputs.Refused(leaving=True) if node.activity is Activity.SUCCEEDED:
-            pass  # its part is done; it counts as a member that succeeded until it is gone
-        case inputs.Refused(leaving=True, text=text):
-            words = node.drain.reason if node.drain is not None else text
-            depart(draft, node, reason_of_leaving(node), words or "it is leaving")
-        case inputs.Refused(text=text):
-            mark_refused(draft, node, text)
+        case inputs.Leaving() if node.state is NodeState.SUCCEEDED:
+            pass  # it counts as succeeded until it is removed
+        case inputs.Leaving(text=text):
+            text = node.drain.reason if node.drain is not None else text
+            depart(draft, node, reason_of_leaving(node), text or "its agent is shutting down")
+        case inputs.StartFailed(text=text):
+            mark_start_failed(draft, node, text)
 
 
-def update_claim(
-    claim: Claim, said: inputs.Started | inputs.Exited | inputs.Succeeded | inputs.Refused
-) -> Claim:
-    """Return the claim with what the node reported before its round could be adopted.
+def update_held(held: HeldRound, report: RoundReport) -> HeldRound:
+    """Return the held round after a report that came before the round could be adopted.
 
-    The reports that follow a Hello may be older than what it said: they add, and take nothing back.
+    Reports after a Hello can be older than the held round in it: they add to it and undo nothing.
     """
-    match said:
+    match report:
         case inputs.Started(pids=pids):
-            is_news = claim.activity is Activity.ASSIGNED
-            activity = Activity.STARTED if is_news else claim.activity
-            return replace(claim, activity=activity, pids=pids)
+            is_news = held.state is NodeState.ASSIGNED
+            state = NodeState.STARTED if is_news else held.state
+            return replace(held, state=state, pids=pids)
         case inputs.Exited(exits=exits):
-            known = {exit.local_rank for exit in claim.exits}
+            known = {exit.local_rank for exit in held.exits}
             fresh = tuple(exit for exit in exits if exit.local_rank not in known)
             failed = any(exit.is_failure for exit in fresh)
-            activity = Activity.FAILED if failed else claim.activity
-            return replace(claim, activity=activity, exits=claim.exits + fresh)
+            state = NodeState.FAILED if failed else held.state
+            return replace(held, state=state, exits=held.exits + fresh)
         case inputs.Succeeded():
-            return replace(claim, activity=Activity.SUCCEEDED)
-        case inputs.Refused():
-            has_succeeded = claim.activity is Activity.SUCCEEDED
-            return claim if has_succeeded else replace(claim, activity=Activity.UNREADY)
+            return replace(held, state=NodeState.SUCCEEDED)
+        case inputs.StartFailed() | inputs.Leaving():
+            has_succeeded = held.state is NodeState.SUCCEEDED
+            return held if has_succeeded else replace(held, state=NodeState.UNREADY)
 
 
-def take_claim(draft: Draft, session: SessionId, claim: Claim) -> None:
-    """Merge what a member says of the round that both sides know it to hold."""
-    node = draft.the_node(session)
-    draft.put_node(node._replace(pids=claim.pids or node.pids))
-    register_exits(draft, session, claim.exits)
-    node = draft.the_node(session)
-    if claim.activity is Activity.SUCCEEDED:
+def merge_held(draft: Draft, session: SessionId, held: HeldRound) -> None:
+    """Apply what a member's Hello says about the round that the member holds."""
+    node = draft.require_node(session)
+    draft.put_node(replace(node, pids=held.pids or node.pids))
+    register_exits(draft, session, held.exits)
+    node = draft.require_node(session)
+    if held.state is NodeState.SUCCEEDED:
         mark_succeeded(draft, node)
-    elif claim.activity is Activity.FAILED and not any(exit.is_failure for exit in claim.exits):
-        # Its report that a worker could not be started may have gone down with a coordinator.
-        said = next((exit.stderr_tail for exit in claim.exits if exit.stderr_tail), "")
-        mark_refused(draft, node, said or "it could not start its workers")
-    elif node.activity not in (Activity.FAILED, Activity.SUCCEEDED):
-        draft.put_node(node._replace(activity=claim.activity))
+    elif held.state is NodeState.FAILED and not any(exit.is_failure for exit in held.exits):
+        # A former coordinator may have lost the report that a worker could not start.
+        mark_start_failed(draft, node, held.start_failure or "it could not start its workers")
+    elif node.state not in (NodeState.FAILED, NodeState.SUCCEEDED):
+        draft.put_node(replace(node, state=held.state))
         if (
-            claim.activity in (Activity.UNREADY, Activity.BLOCKED)
-            and draft.the_job(node.job_id).phase is Phase.RUNNING
+            held.state in (NodeState.UNREADY, NodeState.BLOCKED)
+            and draft.require_job(node.job_id).phase is Phase.RUNNING
         ):
             depart(draft, node, RoundReason.NODE_LEFT, "it stopped its workers by itself")
 
 
 def register_exits(draft: Draft, session: SessionId, exits: tuple[WorkerExit, ...]) -> None:
-    """Note how workers of a member ended, each once."""
-    node = draft.the_node(session)
-    job = draft.the_job(node.job_id)
+    """Note the exits of a member's workers, each once."""
+    node = draft.require_node(session)
+    job = draft.require_job(node.job_id)
     round = job.round
     known = {exit.local_rank for exit in node.exits}
     fresh = tuple(exit for exit in exits if exit.local_rank not in known)
     if not fresh or round is None or node.assignment is None:
         return
     failed = [exit for exit in fresh if exit.is_failure]
-    activity = Activity.FAILED if failed else node.activity
+    state = NodeState.FAILED if failed else node.state
     round = note_first_exit(round, node, draft.now_ms)
-    draft.put_node(node._replace(exits=node.exits + fresh, activity=activity))
+    draft.put_node(replace(node, exits=node.exits + fresh, state=state))
     any_finished = round.any_finished or any(exit.exit_code == 0 for exit in fresh)
     round = replace(round, any_finished=any_finished)
     for exit in failed:
@@ -217,77 +206,79 @@ def register_exits(draft: Draft, session: SessionId, exits: tuple[WorkerExit, ..
 
 
 def _put_round(draft: Draft, job: Job, round: Round) -> None:
-    """Put the round with what was learned of it; while it is stopped the finding follows."""
-    # What fails while newcomers are taken in was not what ended the round.
-    is_found = round.stop_reason is not RoundReason.GROWTH or round.departures
-    is_open = job.phase is Phase.STOPPING and is_found
+    """Store the round with its new facts; while it stops, correct the verdict."""
+    # The growth ended the round, not a failure during its stop.
+    has_verdict = round.stop_reason is not RoundReason.GROWTH or round.departures
+    is_open = job.phase is Phase.STOPPING and has_verdict
     verdict = find_verdict(round) if is_open else job.verdict
     draft.put_job(replace(job, round=round, verdict=verdict))
     if verdict is not None and (job.verdict is None or verdict.text != job.verdict.text):
-        draft.changed(job.job_id, "verdict_corrected", round=round.header.number, why=verdict.text)
+        draft.emit(job.job_id, "verdict_corrected", round=round.header.number, why=verdict.text)
 
 
 def mark_succeeded(draft: Draft, node: Node) -> None:
-    """Note that every worker of a member ended with 0."""
-    job = draft.the_job(node.job_id)
-    if node.activity is Activity.SUCCEEDED or job.round is None:
+    """Note that all workers of a member exited with 0."""
+    job = draft.require_job(node.job_id)
+    if node.state is NodeState.SUCCEEDED or job.round is None:
         return
-    draft.put_node(node._replace(activity=Activity.SUCCEEDED))
+    draft.put_node(replace(node, state=NodeState.SUCCEEDED))
     if not job.round.any_finished or node.drain is not None:
         round = replace(job.round, any_finished=True)
         if node.drain is not None and round.stop_ms is None:
-            # Its success had been on its way when it was asked.
+            # The success was already under way when the drain began.
             round = without_drain_of(draft, round, node)
         draft.put_job(replace(job, round=round))
-    draft.records.append(NodeSucceeded(job.job_id, node.held_round, node.name))
+    draft.records.append(NodeSucceeded(job.job_id, node.last_round, node.name))
 
 
-def mark_refused(draft: Draft, node: Node, text: str) -> None:
-    """Note that a member could not start its workers; once the round is stopped, nobody should."""
-    job = draft.the_job(node.job_id)
-    if job.round is not None and job.phase is Phase.RUNNING and job.round.refusal is None:
-        draft.put_job(replace(job, round=replace(job.round, refusal=(node.name, text))))
-    draft.put_node(node._replace(activity=Activity.FAILED))
+def mark_start_failed(draft: Draft, node: Node, text: str) -> None:
+    """Note that a member could not start its workers; it is a cause only before the stop."""
+    job = draft.require_job(node.job_id)
+    if job.round is not None and job.phase is Phase.RUNNING and job.round.start_failure is None:
+        round = replace(job.round, start_failure=(node.name, text))
+        draft.put_job(replace(job, round=round))
+    draft.put_node(replace(node, state=NodeState.FAILED))
 
 
 def become_blocked(draft: Draft, node: Node) -> None:
-    """Note that a node cannot become clean; a member that had succeeded keeps its success."""
-    draft.put_node(node._replace(activity=Activity.BLOCKED, set_aside=True))
+    """Note that a node cannot become clean; a member that has succeeded keeps its success."""
+    draft.put_node(replace(node, state=NodeState.BLOCKED, set_aside=True))
     note_failure(draft, node.job_id, node.name, "its processes survived SIGKILL")
-    phase = draft.the_job(node.job_id).phase
-    if phase is Phase.RUNNING or node.activity is Activity.SUCCEEDED:
+    phase = draft.require_job(node.job_id).phase
+    if phase is Phase.RUNNING or node.state is NodeState.SUCCEEDED:
         depart(draft, node, RoundReason.NODE_LEFT, "its processes survived SIGKILL")
 
 
 def become_ready(draft: Draft, node: Node, ready: inputs.ReadyPort) -> None:
-    """Note that a node is clean, unless what it says is older than its place in the round.
+    """Note that a node is clean, unless the report is older than its place in the round.
 
-    A member that had succeeded keeps its success.
+    A member that has succeeded keeps its success.
     """
-    if ready.round < node.held_round:
+    if ready.round < node.last_round:
         return
     lift_fence(draft, node)
-    job = draft.the_job(node.job_id)
+    job = draft.require_job(node.job_id)
     was_clean = node.is_clean
     draft.put_node(
-        node._replace(
-            activity=Activity.READY,
+        replace(
+            node,
+            state=NodeState.READY,
             port=ready.port,
-            held_round=node.held_round if node.member else ready.round,
+            last_round=node.last_round if node.member else ready.round,
             set_aside=False,
-            claim=None,
+            held=None,
         )
     )
     if node.member:
-        if job.phase is Phase.RUNNING or node.activity is Activity.SUCCEEDED:
-            depart(draft, node, RoundReason.NODE_LEFT, "it dropped its workers by itself")
+        if job.phase is Phase.RUNNING or node.state is NodeState.SUCCEEDED:
+            depart(draft, node, RoundReason.NODE_LEFT, "it stopped its workers by itself")
     elif not was_clean:
         note_arrival(draft, node)
 
 
 def note_arrival(draft: Draft, node: Node) -> None:
-    """Renew the waits that an arrival renews."""
-    job, now_ms = draft.the_job(node.job_id), draft.now_ms
+    """Restart the timers that an arrival restarts."""
+    job, now_ms = draft.require_job(node.job_id), draft.now_ms
     first_ms = now_ms if job.first_newcomer_ms is None else job.first_newcomer_ms
     draft.put_job(
         replace(
@@ -299,18 +290,18 @@ def note_arrival(draft: Draft, node: Node) -> None:
 
 
 def depart(draft: Draft, node: Node, reason: RoundReason, text: str) -> None:
-    """Note in the round that a member is no longer part of it, unless it had succeeded.
+    """Note in the round that a member is gone.
 
-    A member that was clean already when it was lost, or could go as it had announced, has nothing
-    to do with how its round ended.
+    A member that has succeeded keeps its success. A member that was clean when it was lost, or left
+    as announced, did not end the round.
     """
-    job = draft.the_job(node.job_id)
+    job = draft.require_job(node.job_id)
     round = job.round
     if not node.member or round is None or node.name in round.succeeded_gone:
         return
-    if node.activity is Activity.SUCCEEDED:
+    if node.state is NodeState.SUCCEEDED:
         round = replace(round, succeeded_gone=(*round.succeeded_gone, node.name))
-    elif node.activity is Activity.READY and reason is not RoundReason.NODE_LEFT:
+    elif node.state is NodeState.READY and reason is not RoundReason.NODE_LEFT:
         return
     elif len(round.departures) < LOST_MAX and not _has_departed(round, node.name):
         at_ms = draft.now_ms if node.broke_ms is None else node.broke_ms

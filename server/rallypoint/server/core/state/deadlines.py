@@ -1,8 +1,9 @@
-"""When the coordinator has to act although nothing happens.
+"""Deadlines: when the coordinator acts without an input.
 
-One deadline per key; setting it again moves it. Moving one later costs one dict entry and no heap
-work (a heartbeat moves its lease that way): the heap entry stays where it is and, when it comes up,
-is pushed again at the deadline's current time. So a tick costs what has expired, not what exists.
+One deadline per key; setting it again moves it. To move it later, as every heartbeat does with its
+lease, costs one dict entry and no heap work. The heap entry stays where it is; when it is popped,
+it is pushed again with the deadline's current time. So the cost of a tick depends on the expired
+deadlines, not on all of them.
 """
 
 from __future__ import annotations
@@ -13,20 +14,20 @@ from enum import IntEnum
 
 
 class DeadlineKind(IntEnum):
-    """What is due. The value breaks ties between deadlines of the same millisecond."""
+    """The kind of a deadline. The value breaks ties within one millisecond."""
 
     WINDOW = 0  # the coordinator has listened long enough for rounds to adopt
-    GRACE = 1  # a broken stream has not come back; subject: session
+    GRACE = 1  # a broken stream was not restored; subject: session
     LEASE = 2  # a node was silent for too long; subject: session
     START = 3  # members must have started; subject: job
     STOP = 4  # members must be clean; subject: job
     FORMING = 5  # a wait of a forming round ends; subject: job
-    GROWTH = 6  # newcomers are taken in; subject: job
-    ABANDON = 7  # nobody came back; subject: job
+    GROWTH = 6  # newcomers join the next round; subject: job
+    ABANDON = 7  # no node returned in time; subject: job
     FORGET = 8  # an ended job is dropped; subject: job
-    DRAIN = 9  # the time of draining members is over; subject: job
+    DRAIN = 9  # the time of draining members is up; subject: job
     HEALTH = 10  # a quarantine ends; subject: job
-    CULPRIT = 11  # the round stops although only victims were heard of; subject: job
+    CULPRIT = 11  # the wait for the culprit's own failure ends; subject: job
 
     __hash__ = int.__hash__  # Enum's own is slow, and every key is hashed several times a step
 
@@ -38,7 +39,7 @@ class Deadlines:
     """A priority queue of deadlines that move."""
 
     def __init__(self) -> None:
-        """Start without any."""
+        """Start without deadlines."""
         self._at: dict[DeadlineKey, int] = {}
         self._heap: list[tuple[int, int, str]] = []
         self._heaped: dict[DeadlineKey, int] = {}
@@ -48,7 +49,7 @@ class Deadlines:
         return self._at.get(key)
 
     def items(self) -> Iterable[tuple[DeadlineKey, int]]:
-        """Return all deadlines, in no order that matters."""
+        """Return all deadlines, in any order."""
         return self._at.items()
 
     def set(self, key: DeadlineKey, at_ms: int | None) -> None:
@@ -72,7 +73,7 @@ class Deadlines:
                 return due_ms, key
             heapq.heappop(self._heap)
             if self._heaped.get(key) != heaped_ms:
-                continue  # an earlier entry of the same key was pushed later and rules
+                continue  # a later push of the same key has an earlier entry, which counts
             del self._heaped[key]
             if due_ms is not None:
                 self.set(key, due_ms)

@@ -1,70 +1,61 @@
-"""Who is to blame for the end of a round: what failed first, where and why.
+"""Finds what failed first in a round, where and why.
 
-Decided from cause and from the order of arrival, never from wall clocks. A lost node explains the
-failures of its peers, even when a peer's broken connection was reported first. So does a worker
-that failed by a cause of its own; among equals the first to be reported is the culprit.
+The verdict follows from causes and from the order of arrival, never from wall clocks. A lost node
+explains the failures of its peers, even when a peer's broken connection was reported first. So does
+a worker with its own cause. Among equals, the first one reported is the culprit.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
-from rallypoint.server.core.folding import fold
-from rallypoint.server.core.model import (
-    FAILURES_MAX,
-    Departure,
-    FailedWorker,
-    Round,
-    RoundReason,
-    Symptom,
-    Verdict,
-    VerdictCause,
-    WorkerExit,
-)
-from rallypoint.server.core.symptoms import classify, find_error, find_stack
+from msgspec.structs import replace
+
+from rallypoint.base.signal_names import find_signal_name
+from rallypoint.server.core.model.round import FAILURES_MAX, Departure, Round, RoundReason
+from rallypoint.server.core.model.verdict import Verdict, VerdictCause
+from rallypoint.server.core.model.worker import FailedWorker, Symptom, WorkerExit
+from rallypoint.server.core.verdicts.folding import fold
+from rallypoint.server.core.verdicts.symptoms import classify, find_error, find_stack
 
 EXPLAINS_MS = 1_000
-"""A node explains its peers' failures if it was gone at most this long after the first of them:
-the break of a connection can reach a peer before it reaches the coordinator."""
+"""A departure explains failures of peers that were reported up to this long before it: a peer can
+notice a broken connection before the coordinator does."""
+
+ERROR_CHARS_MAX = 300
+"""Characters of an error in a sentence; the full error is kept."""
 
 SUSPICION = {Symptom.PRIMARY: 0, Symptom.UNKNOWN: 1, Symptom.VICTIM: 2}
-"""Whom to blame first."""
-
-SIGNAL_NAMES = {
-    1: "SIGHUP", 2: "SIGINT", 3: "SIGQUIT", 4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE",
-    9: "SIGKILL", 10: "SIGUSR1", 11: "SIGSEGV", 12: "SIGUSR2", 13: "SIGPIPE", 14: "SIGALRM",
-    15: "SIGTERM", 24: "SIGXCPU", 25: "SIGXFSZ", 31: "SIGSYS",
-}  # fmt: skip
+"""The lowest number is the most suspect."""
 
 
 def describe_exit(exit: WorkerExit) -> str:
     """Return how a worker ended, in a few words: "exit code 1", "signal 9 (SIGKILL)"."""
     if exit.oom_killed:
-        return "killed by the kernel for want of memory (OOM)"
+        return "killed by the kernel's OOM killer"
     if exit.signal is not None:
-        name = SIGNAL_NAMES.get(exit.signal)
+        name = find_signal_name(exit.signal)
         return f"signal {exit.signal} ({name})" if name else f"signal {exit.signal}"
     return f"exit code {exit.exit_code}"
 
 
 def error_text(exit: WorkerExit) -> str:
     """Return the line that says what went wrong, or an empty string."""
-    return find_error(exit)[:300]
+    return find_error(exit)[:ERROR_CHARS_MAX]
 
 
 def with_failure(round: Round, failed: FailedWorker, now_ms: int) -> Round:
-    """Return the round with one more failed worker, whole while there is room for it.
+    """Return the round with one more failed worker.
 
-    Where there is none, the last of the least suspect makes room: the culprit is found however many
-    victims were reported before it.
+    The round keeps FAILURES_MAX failures whole. Beyond that, the latest of the least suspect
+    failures is dropped, so any number of victims can be reported before the culprit.
     """
-    is_alone = round.header.world_size == 1  # of whom could it be the victim?
+    is_alone = round.header.world_size == 1  # a worker without peers cannot be a victim
     exit = failed.exit
     failed = replace(failed, symptom=Symptom.PRIMARY if is_alone else classify(exit))
     kept = (*round.failures, failed)
     if len(kept) > FAILURES_MAX:
-        # What was reported first is part of the evidence and stays.
+        # The first report is part of the evidence and stays.
         out = max(range(1, len(kept)), key=lambda at: (SUSPICION[kept[at].symptom], at))
         kept = (*kept[:out], *kept[out + 1 :])
     return replace(
@@ -90,69 +81,59 @@ _VERBS = {
 
 
 def find_verdict(round: Round) -> Verdict | None:
-    """Return what failed first in the round, as far as is known now, or None.
+    """Return what failed first in the round, as known now, or None.
 
-    The consequence is left open. While the round is being stopped the finding is provisional: a
-    node that turns out to be lost explains the failures of its peers.
+    The consequence is undecided. The verdict is provisional while the round stops: a node that is
+    lost later explains the failures of its peers.
     """
     departure = explaining_departure(round)
     if departure is not None:
-        cause = (
-            VerdictCause.NODE_LOST
-            if departure.reason is RoundReason.NODE_LOST
-            else VerdictCause.NODE_LEFT
-        )
-        verb = _VERBS[departure.reason]
-        return Verdict(
-            cause=cause,
-            round=round.header.number,
-            name=departure.name,
-            text=f"node {departure.name} {verb}: {departure.text}",
-            collateral=round.failures,
-            collateral_count=round.failure_count,
-            groups=round.failure_groups,
-        )
+        return _judge_departure(round, departure)
     if round.stop_reason is RoundReason.DRAINED:
-        drained = next(notice for notice in round.notices if notice.name is not None)
-        return Verdict(
-            VerdictCause.NODE_LEFT,
-            round.header.number,
-            drained.name,
-            f"node {drained.name} was drained: {drained.reason}",
-        )
-    if round.refusal is not None:
-        name, words = round.refusal
-        return Verdict(
-            VerdictCause.CANNOT_START,
-            round.header.number,
-            name,
-            f"node {name} could not start its workers: {words}",
-        )
+        return _judge_drain(round)
+    if round.start_failure is not None:
+        name, reason = round.start_failure
+        text = f"node {name} could not start its workers: {reason}"
+        return Verdict(VerdictCause.START_FAILED, round.header.number, name, text)
     if round.stop_reason is RoundReason.START_OVERDUE:
-        names = ", ".join(round.overdue)
-        return Verdict(
-            VerdictCause.START_OVERDUE,
-            round.header.number,
-            round.overdue[0] if round.overdue else None,
-            f"workers were not started in time on {names}",
-        )
-    return _blame_worker(round) if round.failures else None
+        first = round.overdue[0] if round.overdue else None
+        text = f"the workers on {', '.join(round.overdue)} did not start in time"
+        return Verdict(VerdictCause.START_OVERDUE, round.header.number, first, text)
+    return _judge_workers(round) if round.failures else None
 
 
-def _blame_worker(round: Round) -> Verdict:
+def _judge_departure(round: Round, departure: Departure) -> Verdict:
+    is_lost = departure.reason is RoundReason.NODE_LOST
+    return Verdict(
+        cause=VerdictCause.NODE_LOST if is_lost else VerdictCause.NODE_LEFT,
+        round=round.header.number,
+        name=departure.name,
+        text=f"node {departure.name} {_VERBS[departure.reason]}: {departure.text}",
+        collateral=round.failures,
+        collateral_count=round.failure_count,
+        groups=round.failure_groups,
+    )
+
+
+def _judge_drain(round: Round) -> Verdict:
+    drained = next(notice for notice in round.notices if notice.name is not None)
+    text = f"node {drained.name} was drained: {drained.reason}"
+    return Verdict(VerdictCause.NODE_LEFT, round.header.number, drained.name, text)
+
+
+def _judge_workers(round: Round) -> Verdict:
     culprit = _find_culprit(round.failures)
-    exit = culprit.exit
+    exit, error = culprit.exit, error_text(culprit.exit)
     text = (
         f"rank {culprit.rank} (local rank {exit.local_rank}, pid {exit.pid}) on node "
         f"{culprit.name} failed first: {describe_exit(exit)}, {exit.ran_ms / 1000:.1f} s "
         f"after its start"
     )
-    said = error_text(exit)
     return Verdict(
         VerdictCause.WORKER_FAILED,
         round.header.number,
         culprit.name,
-        f"{text}: {said}" if said else text,
+        f"{text}: {error}" if error else text,
         culprit=culprit,
         collateral=tuple(failed for failed in round.failures if failed is not culprit),
         collateral_count=round.failure_count - 1,
@@ -162,10 +143,10 @@ def _blame_worker(round: Round) -> Verdict:
 
 
 def _find_culprit(failures: Sequence[FailedWorker]) -> FailedWorker:
-    """Return the first to be reported of those that are no victims, if there is one.
+    """Return the first reported worker that is not a victim, else the first reported worker.
 
-    One that ended without a word gives way to one that says why, unless it chose its exit code:
-    every uncaught error ends with 1.
+    A worker that shows a cause takes precedence over one that shows none, unless the latter chose
+    its exit code: every uncaught error ends with 1.
     """
     candidates = [failed for failed in failures if failed.symptom is not Symptom.VICTIM]
     first = (candidates or failures)[0]
@@ -176,41 +157,35 @@ def _find_culprit(failures: Sequence[FailedWorker]) -> FailedWorker:
 
 
 def _find_evidence(round: Round, culprit: FailedWorker) -> list[str]:
-    """Return what speaks for the culprit beside that it was reported first, and what does not."""
+    """Return the evidence for or against the culprit besides the order of reports."""
     evidence: list[str] = []
     first, exit = round.failures[0], culprit.exit
+    first_report = f"rank {first.rank} on node {first.name} was reported first"
     if first is not culprit and first.symptom is Symptom.VICTIM:
-        evidence.append(
-            f"rank {first.rank} on node {first.name} was reported first, but with what the "
-            f"failure of another worker looks like: {error_text(first.exit) or 'a broken pipe'}"
-        )
+        error = error_text(first.exit) or "a broken pipe"
+        evidence.append(f"{first_report}, but its error is typical of a lost peer: {error}")
     elif first is not culprit:
-        evidence.append(
-            f"rank {first.rank} on node {first.name} was reported first, but nothing says why it "
-            f"ended with {describe_exit(first.exit)}"
-        )
+        evidence.append(f"{first_report}, but it gave no cause ({describe_exit(first.exit)})")
     elif culprit.symptom is Symptom.VICTIM:
         evidence.append(
-            "it was reported first, but its error looks like the failure of another worker, and "
-            "nobody reported a cause"
+            "it was reported first; its error is typical of a lost peer, but no other worker "
+            "reported a cause"
         )
     if exit.has_recorded_first and exit.error is not None:
         early_ms = (exit.error.before_exit_ms or 0) - (exit.signalled_before_ms or 0)
-        evidence.append(
-            f"it had written its error down {early_ms / 1000:.1f} s before it was told to stop"
-        )
+        evidence.append(f"it recorded its error {early_ms / 1000:.1f} s before the stop signal")
     return evidence
 
 
 def explaining_departure(round: Round) -> Departure | None:
-    """Return the departure that the round ended for, or None."""
+    """Return the departure that ended the round, or None."""
     for departure in round.departures:
         if round.stop_reason is not RoundReason.WORKER_FAILED or round.stop_ms is None:
             return departure
         if departure.at_ms <= round.stop_ms + EXPLAINS_MS:
             return departure
-    # A draining node whose workers had begun to leave explains what broken connections look like,
-    # but no failure that has a cause of its own.
+    # When the workers of a draining node leave, their peers' connections break. That explains
+    # victims, but not a failure with its own cause.
     has_cause = any(failed.symptom is Symptom.PRIMARY for failed in round.failures)
     return None if has_cause else round.drain_began
 
@@ -223,8 +198,8 @@ def is_drain(round: Round) -> bool:
     return departure.reason is RoundReason.DRAINED
 
 
-def find_trouble_ms(round: Round) -> int | None:
-    """Return when the event came that ended the round: the loss itself, not when it was certain."""
+def find_disrupted_ms(round: Round) -> int | None:
+    """Return when the event that ended the round happened, even if it was certain only later."""
     departure = explaining_departure(round)
     if departure is None or round.stop_ms is None:
         return round.stop_ms

@@ -1,46 +1,49 @@
-"""Equal failures of many workers as one: 512 times the same traceback is one finding.
+"""Folds equal failures of many workers into one group: 512 equal tracebacks are one failure.
 
-Two failures are alike when their workers ended in the same way and their errors differ only in what
-differs between any two workers: numbers, addresses, times.
+Two failures are equal when their workers ended in the same way and their errors differ only in
+numbers, addresses and times.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
-from rallypoint.server.core.model import GROUPS_MAX, FailureGroup
+from msgspec.structs import replace
+
+from rallypoint.base.ranges import Range, add_to_ranges
+from rallypoint.server.core.model.verdict import GROUPS_MAX, FailureGroup
 
 RANGES_MAX = 64
-"""Ranges of ranks that a group keeps; a rank beyond them is only counted."""
+"""Ranges of ranks that a group keeps; it only counts the ranks beyond them."""
 ERROR_CHARS_MAX = 2_048
-"""A report of all groups goes to every node: sixteen of them have to stay small."""
+"""Characters of a group's error. Every node gets all GROUPS_MAX groups, so they stay small."""
 
-_HEX = re.compile(r"0x[0-9a-fA-F]+|\b(?=[a-f]*\d)[0-9a-f]{8,}\b")
-_NUMBER = re.compile(r"(, line \d+)|\d+")
-_RUN = re.compile(r"\*(?:[-:.,/T]+\*)+")
+# Text, not a compiled pattern: `re` compiles it when it is first used, not at import.
+_HEX = r"0x[0-9a-fA-F]+|\b(?=[a-f]*\d)[0-9a-f]{8,}\b"
+_NUMBER = r"(, line \d+)|\d+"
+_RUN = r"\*(?:[-:.,/T]+\*)+"
 
 
 def normalise(text: str) -> str:
-    """Return the text with a star for what differs between workers that fail alike.
+    """Return the text with a star for every number, address and time.
 
-    Line numbers of a traceback stay: they tell two errors apart.
+    Line numbers of a traceback stay: they distinguish errors.
     """
-    starred = _NUMBER.sub(lambda found: found[1] or "*", _HEX.sub("*", text))
-    return _RUN.sub("*", starred)
+    starred = re.sub(_NUMBER, lambda match: match[1] or "*", re.sub(_HEX, "*", text))
+    return re.sub(_RUN, "*", starred)
 
 
 def fold(
     groups: tuple[FailureGroup, ...], *, rank: int, ended: str, error: str, is_victim: bool
 ) -> tuple[FailureGroup, ...]:
-    """Return the groups with one more failure, in the group of its like or in one of its own.
+    """Return the groups with one more failure, in its group or in a new one.
 
     Args:
         groups: in order of their first failures.
-        rank: the worker's; it has failed once only.
+        rank: the worker's global rank; a worker fails once.
         ended: how it ended, such as "exit code 1".
-        error: its error, perhaps with its stack; of a longer one its last ERROR_CHARS_MAX count.
-        is_victim: whether the error is what another worker's failure looks like.
+        error: its error, with the stack if there is one; the last ERROR_CHARS_MAX count.
+        is_victim: whether the error is typical of a lost peer.
     """
     key = (ended, normalise(error)[-ERROR_CHARS_MAX:])
     for at, group in enumerate(groups):
@@ -53,17 +56,12 @@ def fold(
     return (*groups, first)
 
 
-def add_rank(ranges: tuple[tuple[int, int], ...], rank: int) -> tuple[tuple[int, int], ...]:
-    """Return the ranges with `rank`, as few as possible; as they are if there are too many."""
-    before = [span for span in ranges if span[1] < rank - 1]
-    after = [span for span in ranges if span[0] > rank + 1]
-    near = [span for span in ranges if span[1] >= rank - 1 and span[0] <= rank + 1]
-    first = min((span[0] for span in near), default=rank)
-    last = max((span[1] for span in near), default=rank)
-    joined = (*before, (min(first, rank), max(last, rank)), *after)
+def add_rank(ranges: tuple[Range, ...], rank: int) -> tuple[Range, ...]:
+    """Return the ranges with `rank`; unchanged when there would be more than RANGES_MAX."""
+    joined = add_to_ranges(ranges, rank)
     return joined if len(joined) <= RANGES_MAX else ranges
 
 
 def shared_error(group: FailureGroup) -> str:
-    """Return the error of a group: of one worker as it said it, of several what they share."""
+    """Return the error of a group: unchanged for one worker, the shared form for several."""
     return group.error if group.count == 1 else group.key[1]

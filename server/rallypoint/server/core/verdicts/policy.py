@@ -1,62 +1,53 @@
-"""What the end of a round means: what is charged, and whether the run goes on. The one policy.
+"""The restart policy: what the end of a round costs, and whether the run continues.
 
-One judgement per round, made when every member is clean, lost or overdue. Only the event that
-stopped the round can be charged: failures that arrive later are its consequences.
+A round is judged once, when every member is clean, lost or overdue. Only the event that stopped the
+round can be charged: later failures are its consequences.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from hashlib import blake2s
 
-from rallypoint.server.core.blame import error_text, find_verdict, is_drain
-from rallypoint.server.core.model import (
-    Consequence,
-    Job,
-    JobId,
-    JobSpec,
-    Round,
-    RoundReason,
-    Verdict,
-    VerdictCause,
-)
+from msgspec import Struct
+from msgspec.structs import replace
+
+from rallypoint.server.core.model.ids import JobId
+from rallypoint.server.core.model.job import Counts, Job
+from rallypoint.server.core.model.round import Round, RoundReason
+from rallypoint.server.core.model.spec import JobSpec
+from rallypoint.server.core.model.verdict import Consequence, Verdict, VerdictCause
+from rallypoint.server.core.verdicts.blame import error_text, find_verdict, is_drain
 
 FREE_RESTARTS = 2
 """Restarts in a row that are not delayed."""
 BACKOFF_MS_MAX = 60_000
 JITTER = 0.25
-"""A pause is longer or shorter by up to this share of it."""
+"""A pause is longer or shorter by up to this fraction."""
 CRASH_YOUNG_MS = 10_000
-"""A worker that ran no longer than this died young."""
+"""A worker that ran no longer than this died early."""
 
 
-@dataclass(frozen=True, slots=True)
-class Judgement:
+class Judgement(Struct, frozen=True):
     """What follows a round that was stopped."""
 
     verdict: Verdict | None
-    """None when nothing failed, as for growth."""
+    """None when nothing failed, as in a growth."""
     reason: RoundReason
     """Why the next round begins."""
     consequence: Consequence
-    """RESTARTED or REFORMED: the run goes on; everything else ends it."""
-    restart_count: int
-    streak: int
-    crash_signature: str
-    crash_repeats: int
-    reformations: int
-    growths: int
-    drains: int
+    """RESTARTED or REFORMED when the run continues; any other ends it."""
+    counts: Counts
     backoff_ms: int
     """Pause before the next round."""
 
     @property
     def goes_on(self) -> bool:
-        """True when a new round is to be formed."""
+        """True when the run forms a new round."""
         return self.consequence in (Consequence.RESTARTED, Consequence.REFORMED)
 
 
 def judge(job: Job, round: Round, now_ms: int) -> Judgement:
-    """Decide what the stopped `round` means for the run.
+    """Decide the consequence of the stopped `round` for the run.
 
     Args:
         job: the job with its counts as they were while the round ran.
@@ -65,68 +56,58 @@ def judge(job: Job, round: Round, now_ms: int) -> Judgement:
     """
     verdict = find_verdict(round)
     ended_ms = round.stop_ms if round.stop_ms is not None else now_ms
-    if ended_ms - round.sealed_ms >= job.spec.progress_ms:
-        streak = crash_repeats = reformations = growths = drains = 0
-        signature = ""
-    else:
-        streak, crash_repeats, reformations = job.streak, job.crash_repeats, job.reformations
-        growths, drains, signature = job.growths, job.drains, job.crash_signature
+    made_progress = ended_ms - round.sealed_ms >= job.spec.progress_ms
+    counts = job.counts.after_progress() if made_progress else job.counts
     kept = Judgement(
         verdict=verdict,
         reason=round.stop_reason or RoundReason.UNKNOWN,
         consequence=Consequence.REFORMED,
-        restart_count=job.restart_count,
-        streak=streak,
-        crash_signature=signature,
-        crash_repeats=crash_repeats,
-        reformations=reformations,
-        growths=growths,
-        drains=drains,
+        counts=counts,
         backoff_ms=0,
     )
     if round.stop_reason is RoundReason.GROWTH and verdict is None:
-        return replace(kept, growths=growths + 1)
+        return replace(kept, counts=replace(counts, growths=counts.growths + 1))
     if verdict is None or verdict.cause not in (
         VerdictCause.WORKER_FAILED,
-        VerdictCause.CANNOT_START,
+        VerdictCause.START_FAILED,
     ):
         return _reform(kept, job.spec, round)
     if round.stop_reason is RoundReason.GROWTH:
-        return replace(kept, verdict=None, growths=growths + 1)
+        grown = replace(counts, growths=counts.growths + 1)
+        return replace(kept, verdict=None, counts=grown)
     return _charge(kept, job, verdict)
 
 
 def _reform(kept: Judgement, spec: JobSpec, round: Round) -> Judgement:
-    """Go on without a charge, but not for ever."""
+    """Re-form without charging a restart, up to `max_reformations` times in a row."""
     verdict = kept.verdict
     if is_drain(round):
         return _drain(kept, spec, round)
-    count = kept.reformations + 1
-    if count > spec.max_reformations:
+    counts = replace(kept.counts, reformations=kept.counts.reformations + 1)
+    kept = replace(kept, counts=counts)
+    if counts.reformations > spec.max_reformations:
         text = f"{spec.max_reformations} re-formations in a row without progress"
-        return replace(_give_up(kept, round, text), reformations=count)
+        return _give_up(kept, round, text)
     reason = kept.reason
     if verdict is not None and verdict.cause is VerdictCause.NODE_LOST:
         reason = RoundReason.NODE_LOST
     elif verdict is not None and verdict.cause is VerdictCause.NODE_LEFT:
         reason = RoundReason.NODE_LEFT
-    return replace(
-        kept, verdict=_with(verdict, Consequence.REFORMED), reformations=count, reason=reason
-    )
+    return replace(kept, verdict=_with(verdict, Consequence.REFORMED), reason=reason)
 
 
 def _drain(kept: Judgement, spec: JobSpec, round: Round) -> Judgement:
-    """Go on after a drain; as often as a re-formation for every node, since each was asked for.
+    """Re-form after a drain, up to `max_reformations` times per node.
 
-    All nodes may be taken out for maintenance one after the other, a few times over.
+    Drains are deliberate, so the limit is high: maintenance may drain every node several times.
     """
-    count, most = kept.drains + 1, spec.max_reformations * spec.max_nodes
-    if count > most:
-        return replace(
-            _give_up(kept, round, f"{most} drains in a row without progress"), drains=count
-        )
+    counts = replace(kept.counts, drains=kept.counts.drains + 1)
+    kept = replace(kept, counts=counts)
+    drains_max = spec.max_reformations * spec.max_nodes
+    if counts.drains > drains_max:
+        return _give_up(kept, round, f"{drains_max} drains in a row without progress")
     again = _with(kept.verdict, Consequence.REFORMED)
-    return replace(kept, verdict=again, reason=RoundReason.DRAINED, drains=count)
+    return replace(kept, verdict=again, reason=RoundReason.DRAINED)
 
 
 def _give_up(kept: Judgement, round: Round, text: str) -> Judgement:
@@ -146,40 +127,43 @@ def _give_up(kept: Judgement, round: Round, text: str) -> Judgement:
 
 def _charge(kept: Judgement, job: Job, verdict: Verdict) -> Judgement:
     """Charge one restart, or end the run."""
-    streak = kept.streak + 1
+    before = kept.counts
     signature = crash_signature(verdict)
     if not signature:
         repeats = 0
-    elif signature == kept.crash_signature:
-        repeats = kept.crash_repeats + 1
+    elif signature == before.crash_signature:
+        repeats = before.crash_repeats + 1
     else:
         repeats = 1
     consequence = _consequence_of(job, verdict, repeats)
     goes_on = consequence is Consequence.RESTARTED
+    counts = replace(
+        before,
+        restart_count=before.restart_count + (1 if goes_on else 0),
+        streak=before.streak + 1,
+        crash_signature=signature,
+        crash_repeats=repeats,
+    )
+    backoff_ms = compute_backoff_ms(counts.streak, job.spec.restart_backoff_ms, job.job_id)
     return replace(
         kept,
         verdict=replace(verdict, consequence=consequence, repeats=repeats),
         consequence=consequence,
-        restart_count=job.restart_count + (1 if goes_on else 0),
-        streak=streak,
-        crash_signature=signature,
-        crash_repeats=repeats,
-        backoff_ms=compute_backoff_ms(streak, job.spec.restart_backoff_ms, job.job_id)
-        if goes_on
-        else 0,
+        counts=counts,
+        backoff_ms=backoff_ms if goes_on else 0,
         reason=RoundReason.WORKER_FAILED,
     )
 
 
 def _consequence_of(job: Job, verdict: Verdict, repeats: int) -> Consequence:
-    """Return what follows a failure that is charged: why the run ends, else a restart."""
+    """Return the consequence of a failure that can be charged."""
     spec, culprit = job.spec, verdict.culprit
     exit_code = None if culprit is None else culprit.exit.exit_code
     if exit_code in spec.no_requeue:
         return Consequence.NO_REQUEUE
     if exit_code in spec.no_retry:
         return Consequence.NOT_RETRYABLE
-    if job.restart_count >= spec.max_restarts:
+    if job.counts.restart_count >= spec.max_restarts:
         return Consequence.BUDGET_SPENT
     if 0 < spec.crash_loop <= repeats:
         return Consequence.CRASH_LOOP
@@ -189,41 +173,31 @@ def _consequence_of(job: Job, verdict: Verdict, repeats: int) -> Consequence:
 def compute_backoff_ms(streak: int, base_ms: int, job_id: JobId) -> int:
     """Return the pause before the restart after the `streak`-th failure in a row (1 or more).
 
-    Doubles from `base_ms` up to BACKOFF_MS_MAX, give or take a quarter, so that jobs which a
-    common cause took down do not come back as one. The jitter follows from its arguments: drawn at
-    random, a replay of the same inputs would decide differently.
+    The pause doubles from `base_ms` up to BACKOFF_MS_MAX. Jitter of a quarter keeps jobs that
+    failed together from restarting together. The jitter is a hash of the arguments, not a random
+    number, so that the same inputs always give the same decisions.
     """
     delayed = streak - FREE_RESTARTS
     if delayed <= 0 or base_ms == 0:
         return 0
     pause_ms = min(base_ms << min(delayed - 1, 16), BACKOFF_MS_MAX)
-    share = _spread(f"{job_id}:{streak}") / 0xFFFFFFFF  # 0 to 1
+    digest = blake2s(f"{job_id}:{streak}".encode(), digest_size=4).digest()
+    share = int.from_bytes(digest) / 0xFFFFFFFF  # 0 to 1
     return round(pause_ms * (1 - JITTER + 2 * JITTER * share))
 
 
-def _spread(text: str) -> int:
-    """Return a number of 32 bits that near texts do not share: FNV-1a (Fowler, Noll, Vo) with the
-    finalizer of MurmurHash3 (Appleby), since FNV alone hardly moves its high bits."""
-    value = 0x811C9DC5
-    for byte in text.encode():
-        value = (value ^ byte) * 0x01000193 & 0xFFFFFFFF
-    value = (value ^ value >> 16) * 0x85EBCA6B & 0xFFFFFFFF
-    value = (value ^ value >> 13) * 0xC2B2AE35 & 0xFFFFFFFF
-    return value ^ value >> 16
-
-
 def crash_signature(verdict: Verdict) -> str:
-    """Return what makes two early deaths the same, or "" for one that cannot be part of a loop.
+    """Return a signature that equal early deaths share, or "" for any other failure.
 
     Digits are left out of the error text: addresses, pids and times differ between equal errors.
     """
-    if verdict.cause is VerdictCause.CANNOT_START:
+    if verdict.cause is VerdictCause.START_FAILED:
         return verdict.text
     culprit = verdict.culprit
     if culprit is None or culprit.exit.signal is not None or culprit.exit.ran_ms > CRASH_YOUNG_MS:
         return ""
-    said = "".join(char for char in error_text(culprit.exit) if not char.isdigit())
-    return f"{culprit.exit.exit_code}:{said}"
+    error = "".join(char for char in error_text(culprit.exit) if not char.isdigit())
+    return f"{culprit.exit.exit_code}:{error}"
 
 
 def _with(verdict: Verdict | None, consequence: Consequence) -> Verdict | None:
@@ -231,15 +205,15 @@ def _with(verdict: Verdict | None, consequence: Consequence) -> Verdict | None:
 
 
 def describe_consequence(verdict: Verdict) -> str:
-    """Return what followed the failure in a few words, or "" while it is open."""
+    """Return the consequence in a few words, or "" while it is undecided."""
     return {
         Consequence.UNDECIDED: "",
         Consequence.RESTARTED: "restarted",
-        Consequence.REFORMED: "formed anew, nothing charged",
+        Consequence.REFORMED: "re-formed without charging a restart",
         Consequence.BUDGET_SPENT: "no restarts are left",
         Consequence.CRASH_LOOP: f"the same failure {verdict.repeats} times in a row, each "
         f"within {CRASH_YOUNG_MS // 1000} s of the start",
-        Consequence.NOT_RETRYABLE: "an exit code that is not to be retried",
-        Consequence.NO_REQUEUE: "an exit code after which the job is not to be started again",
+        Consequence.NOT_RETRYABLE: "its exit code is not retried (--no-retry-exit-codes)",
+        Consequence.NO_REQUEUE: "its exit code ends the job for good (--no-requeue-exit-codes)",
         Consequence.ENDED: "",
     }[verdict.consequence]

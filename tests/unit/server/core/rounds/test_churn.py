@@ -1,8 +1,8 @@
 """A hundred random failures of a large job: 32 nodes, four spares, and ranks that do not move.
 
 Workers fail, agents die (alone or two at once) and come back under their name, or are replaced
-under another. After every round the ranks are compared with those of the round before, by a few
-lines of their own that know nothing of how the core chooses.
+under another. After every round a few lines that know nothing of the core's rules compare the ranks
+with those of the round before.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from rallypoint.server.core.effects import DesiredRun, DesiredStop
-from rallypoint.server.core.model import Assignment, JobSpec, Phase
-from support.coordinator import Bench
-from support.fake_agents import FakeAgent
+from rallypoint.server.core.model.desired import DesiredRun, DesiredStop
+from rallypoint.server.core.model.phase import Phase
+from rallypoint.server.core.model.spec import JobSpec
+from support.core.coordinator import Bench
+from support.core.fake_agents import FakeAgent
 
 MEMBERS, SPARES, MIN_NODES = 32, 4, 26
 WORKERS_EACH = 2
@@ -39,7 +40,7 @@ Places = dict[str, int]
 
 @dataclass
 class Churn:
-    """The job, and what its nodes were told."""
+    """The job, and the orders that its nodes got."""
 
     bench: Bench
     chance: random.Random
@@ -59,12 +60,12 @@ class Churn:
         (self.agents[name],) = self.bench.join(name, workers=WORKERS_EACH)
 
     def replace(self) -> None:
-        """Add a node of a name that nobody has had."""
+        """Add a node with an unused name."""
         self.born += 1
         self.join(f"new{self.born}")
 
     def places(self) -> Places:
-        """Return the first rank of every node that was told to run, by name; check the rest."""
+        """Return the first rank of every node that has a Run, by name; check the rest."""
         runs = {
             name: agent.desired
             for name, agent in self.agents.items()
@@ -74,7 +75,6 @@ class Churn:
         ranks: list[int] = []
         for name, run in runs.items():
             assignment = run.assignment
-            assert isinstance(assignment, Assignment)
             places[name] = assignment.first_rank
             ranks += range(places[name], places[name] + assignment.local_world_size)
 
@@ -85,7 +85,7 @@ class Churn:
         return places
 
     def fail_worker(self) -> None:
-        """Let a worker of a member fail; peers that fail in consequence cost nothing."""
+        """Let a worker of a member fail; peers that fail because of it cost nothing."""
         members = [agent for agent in self.agents.values() if agent.group_rank is not None]
         for agent in self.chance.sample(members, self.chance.randint(1, 3)):
             agent.fail()
@@ -150,7 +150,7 @@ def test_ranks_stay_through_a_hundred_failures(seed: int) -> None:
         places = churn.settle(places)
     churn.bench.check_journal()
 
-    assert churn.bench.job().restart_count == churn.charged
+    assert churn.bench.job().counts.restart_count == churn.charged
     assert churn.charged > FAILURES // 4
     assert churn.kept > FAILURES // 2
     assert churn.moved > 0

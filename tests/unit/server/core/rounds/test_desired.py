@@ -1,28 +1,23 @@
-"""What nodes are told, many jobs side by side, and what the journal must give back."""
+"""The desired states of nodes, many jobs side by side, and the replay of the journal."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
-from rallypoint.server.core import inputs
-from rallypoint.server.core.effects import (
-    Acknowledge,
-    DesiredRun,
-    DesiredStandby,
-    DesiredStop,
-    JobChanged,
+from rallypoint.server.core.messages import inputs
+from rallypoint.server.core.messages.effects import Acknowledge, JobChanged, Notify, Send, Welcome
+from rallypoint.server.core.messages.records import (
     NodeHealthChanged,
-    Notify,
     RoundSealed,
     RoundSettled,
     RoundStopped,
-    Send,
-    Welcome,
 )
-from rallypoint.server.core.model import JobSpec, Outcome, Phase
-from rallypoint.server.core.replay import replay, snapshot
-from support.coordinator import Bench
-from support.fake_agents import finished
+from rallypoint.server.core.model.desired import DesiredRun, DesiredStandby, DesiredStop
+from rallypoint.server.core.model.phase import Outcome, Phase
+from rallypoint.server.core.model.spec import JobSpec
+from rallypoint.server.core.reads.replay import replay, snapshot
+from support.core.coordinator import Bench
+from support.core.fake_agents import finished
 
 PAIR = JobSpec(min_nodes=2, max_nodes=2, max_restarts=5)
 
@@ -65,8 +60,8 @@ def test_welcome_comes_before_what_is_told() -> None:
 
     again = a.hello()
 
-    told = [type(e) for e in again.effects if not isinstance(e, JobChanged)]
-    assert [Welcome, Send] == told
+    sent = [type(e) for e in again.effects if not isinstance(e, JobChanged)]
+    assert [Welcome, Send] == sent
     assert [1] == [e.revision for e in again.effects if isinstance(e, Send)]
 
 
@@ -78,7 +73,7 @@ def test_revision_goes_on_above_what_the_agent_applied() -> None:
 
     a.hello()
 
-    assert 42 == a.the_node.revision
+    assert 42 == a.known_node.revision
 
 
 def test_acknowledgement_is_the_first_effect() -> None:
@@ -107,7 +102,7 @@ def test_spares_are_told_what_they_are() -> None:
 
 
 def test_spares_of_the_seal_are_told_too() -> None:
-    """A node that was ready and found no place learns it when the round is sealed."""
+    """A ready node without a place gets its Standby when the round is sealed."""
     bench = Bench(PAIR, window_ms=2_500)
     agents = bench.join("a", "b", "z")
 
@@ -118,7 +113,7 @@ def test_spares_of_the_seal_are_told_too() -> None:
 
 
 def test_members_share_one_header() -> None:
-    """What all members are told of a round is one object, so its size does not grow."""
+    """All members share one round header object, so the memory of a round does not grow."""
     bench = Bench(PAIR)
     a, b = bench.join("a", "b")
 
@@ -140,7 +135,7 @@ def test_records_per_round_are_few() -> None:
 
 
 def test_jobs_do_not_affect_each_other() -> None:
-    """Failures, losses and ends of one job tell nothing to the nodes of another."""
+    """Failures, losses and ends of one job send nothing to the nodes of another."""
     bench = Bench(PAIR)
     jobs = [bench.run_round("a", "b", job_id=f"job{n}") for n in range(5)]
     watched = [(agent, agent.revision) for agents in jobs[3:] for agent in agents]
@@ -171,7 +166,7 @@ def test_one_name_in_two_jobs() -> None:
 
 
 def test_journal_gives_everything_back() -> None:
-    """A replay of all records, and of a snapshot of their memory, is what the state remembers."""
+    """The replay of all records, or of a snapshot, equals what is durable about the state."""
     bench = Bench(JobSpec(min_nodes=2, max_nodes=3, max_restarts=2))
     a, b = bench.run_round("a", "b")
     bench.advance(60_000)
@@ -197,7 +192,7 @@ def test_changes_are_announced_in_order() -> None:
     bench = Bench(PAIR)
     a, b = bench.run_round("a", "b")
     b.break_off()
-    b.hello(claim=b.claim())
+    b.hello(held=b.held_round())
     b.break_off()
     bench.advance(500)
     bench.obey()

@@ -1,74 +1,34 @@
-"""Nodes that leave with notice: who is told, when the round stops, what it costs."""
+"""Nodes that leave with notice: the notices, the end of the round, and its cost."""
 
 from __future__ import annotations
 
 import pytest
 
-from rallypoint.server.core import inputs
-from rallypoint.server.core.effects import (
+from rallypoint.server.core.messages import inputs
+from rallypoint.server.core.model.desired import (
     DesiredReleased,
-    DesiredRun,
-    DesiredStandby,
     DesiredStop,
-    DrainAsked,
-    DrainOver,
-    Notify,
-    RefusalKind,
 )
-from rallypoint.server.core.model import (
-    Consequence,
-    JobId,
-    JobSpec,
-    NodeName,
-    Outcome,
-    Phase,
-    RoundReason,
-    VerdictCause,
-    WaitKind,
-)
-from support.coordinator import Bench, consequence
-from support.fake_agents import JOB, FakeAgent, stop_reason, worker_exit
-
-DRAIN_MS = 20_000
-LEFT = worker_exit(0, prompted=True)
-"""The exit of a worker that had been told that its node drains."""
-
-
-def trio(low: int = 2, high: int = 3) -> tuple[Bench, FakeAgent, FakeAgent, FakeAgent]:
-    """Return a running round of three nodes that may go on with two."""
-    bench = Bench(JobSpec(min_nodes=low, max_nodes=high, max_restarts=2, grow=False))
-    a, b, c = bench.run_round("a", "b", "c")
-    return bench, a, b, c
-
-
-def ask(bench: Bench, name: str, time_ms: int = DRAIN_MS) -> RefusalKind | None:
-    """Ask a node to leave, as an operator; return why that was refused, or None."""
-    said = inputs.DrainNode(JobId(JOB), NodeName(name), time_ms, "maintenance")
-    refusal = bench.take(said).refusal
-    return None if refusal is None else refusal.kind
-
-
-def told(bench: Bench, agent: FakeAgent) -> list[tuple[str | None, int]]:
-    """Return what an agent was told last to expect: who leaves, and the ms left."""
-    found = [e for e in bench.effects if isinstance(e, Notify) and e.session == agent.session]
-    return [(notice.name, left_ms) for notice, left_ms in found[-1].notices] if found else []
-
-
-def go(agent: FakeAgent) -> None:
-    """Let a draining node's workers be done, and the node go."""
-    agent.exit(LEFT)
-    agent.refuse("done", leaving=True)
-    agent.goodbye("done")
+from rallypoint.server.core.model.ids import JobId, NodeName
+from rallypoint.server.core.model.job import WaitKind
+from rallypoint.server.core.model.phase import Outcome, Phase
+from rallypoint.server.core.model.round import RoundReason
+from rallypoint.server.core.model.spec import JobSpec
+from rallypoint.server.core.model.verdict import Consequence, VerdictCause
+from support.core.coordinator import Bench, consequence
+from support.core.drains import DRAIN_MS, LEFT, ask, go, notices
+from support.core.fake_agents import JOB, FakeAgent, stop_reason, worker_exit
+from support.core.rounds import trio
 
 
 def test_everybody_learns_that_a_node_drains() -> None:
-    """All members hear who leaves and when at the latest; the round goes on meanwhile."""
+    """All members learn which node leaves and when at the latest; the round continues meanwhile."""
     bench, a, b, c = trio()
 
     c.drain(DRAIN_MS)
     bench.advance(DRAIN_MS - 1)
 
-    assert [[("c", DRAIN_MS)]] * 3 == [told(bench, agent) for agent in (a, b, c)]
+    assert [[("c", DRAIN_MS)]] * 3 == [notices(bench, agent) for agent in (a, b, c)]
     assert (Phase.RUNNING, 1) == (bench.job().phase, len(bench.rounds()))
 
 
@@ -84,7 +44,7 @@ def test_round_goes_on_without_a_node_that_is_done() -> None:
     job = bench.job()
     assert (["a", "b"], 0, RoundReason.DRAINED) == (
         bench.order(),
-        job.restart_count,
+        job.counts.restart_count,
         bench.rounds()[-1].reason,
     )
     assert job.verdict is not None
@@ -96,7 +56,7 @@ def test_round_goes_on_without_a_node_that_is_done() -> None:
 
 
 def test_round_is_stopped_when_the_time_is_over() -> None:
-    """At the deadline the coordinator stops the round, whatever the node does; then it is out."""
+    """At the deadline the coordinator stops the round, and the next one is without the node."""
     bench, a, _, c = trio()
     c.drain(DRAIN_MS)
 
@@ -137,7 +97,7 @@ def test_drains_at_one_time_are_one() -> None:
 @pytest.mark.parametrize("first_ms", [5_000, 20_000])
 def test_too_few_would_stay(first_ms: int) -> None:
     """Where too few would stay, the round runs until the last draining node's time is over."""
-    bench, a, b, c = trio(low=2)
+    bench, a, b, c = trio()
     b.drain(first_ms)
     c.drain(12_000)
     assert WaitKind.DRAIN is bench.the_wait().kind
@@ -160,8 +120,8 @@ def test_long_reason_is_cut_in_a_wait() -> None:
 
 
 def test_too_few_would_stay_and_all_are_gone() -> None:
-    """When the last draining node is gone nobody has anything left to wait for."""
-    bench, a, b, c = trio(low=2)
+    """When the last draining node is gone, the round waits for nothing."""
+    bench, a, b, c = trio()
     b.drain(DRAIN_MS)
     c.drain(DRAIN_MS)
 
@@ -173,27 +133,27 @@ def test_too_few_would_stay_and_all_are_gone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "charged"),
+    ("error", "charged"),
     [
         ("ConnectionResetError: [Errno 104] Connection reset by peer", 0),
         ("", 0),
         ("ValueError: shard 17 is corrupt", 1),
     ],
 )
-def test_workers_that_left_explain_broken_connections(said: str, charged: int) -> None:
+def test_workers_that_left_explain_broken_connections(error: str, charged: int) -> None:
     """A peer that fails after the draining workers began to leave is collateral, however late,
-    unless it says a cause of its own."""
+    unless it reports its own cause."""
     bench, a, _, c = trio()
     c.drain(DRAIN_MS)
     c.exit(LEFT)
     bench.advance(5_000)
 
-    a.fail(worker_exit(1, said=said))
+    a.fail(worker_exit(1, said=error))
     bench.advance(1_000)
     bench.obey()
 
     began = RoundReason.WORKER_FAILED if charged else RoundReason.DRAINED
-    assert (charged, began) == (bench.job().restart_count, bench.rounds()[-1].reason)
+    assert (charged, began) == (bench.job().counts.restart_count, bench.rounds()[-1].reason)
 
 
 def test_failure_before_anybody_left_is_charged() -> None:
@@ -208,13 +168,13 @@ def test_failure_before_anybody_left_is_charged() -> None:
     c.goodbye()
     bench.obey()
 
-    assert (1, ["a", "b"]) == (bench.job().restart_count, bench.order())
+    assert (1, ["a", "b"]) == (bench.job().counts.restart_count, bench.order())
 
 
 @pytest.mark.parametrize("is_late", [False, True])
 def test_workers_that_the_stop_ended_explain_nothing(is_late: bool) -> None:
-    """A failure stops the round, and with it the draining node's workers: it stays the cause, also
-    when the node was asked to leave only then."""
+    """A failure stops the round, and with it the draining node's workers. It stays the cause, also
+    when the drain was requested only then."""
     bench, a, _, c = trio()
     if not is_late:
         c.drain(DRAIN_MS)
@@ -227,11 +187,14 @@ def test_workers_that_the_stop_ended_explain_nothing(is_late: bool) -> None:
     c.goodbye()
     bench.obey()
 
-    assert (1, RoundReason.WORKER_FAILED) == (bench.job().restart_count, bench.rounds()[-1].reason)
+    assert (1, RoundReason.WORKER_FAILED) == (
+        bench.job().counts.restart_count,
+        bench.rounds()[-1].reason,
+    )
 
 
 def test_node_that_goes_when_it_was_stopped_explains_nothing() -> None:
-    """A failure stops the round; that a node drains then, and goes, is not why it ended."""
+    """When a node drains and leaves after a failure, the failure stays why the round ended."""
     bench, a, _, c = trio()
     a.fail(worker_exit(1))
     ask(bench, "c", 0)
@@ -239,7 +202,7 @@ def test_node_that_goes_when_it_was_stopped_explains_nothing() -> None:
     bench.obey()
 
     job = bench.job()
-    assert (1, ["a", "b"]) == (job.restart_count, bench.order())
+    assert (1, ["a", "b"]) == (job.counts.restart_count, bench.order())
     assert [("c", "maintenance")] == [(lost.name, lost.text) for lost in job.lost]
 
 
@@ -260,8 +223,8 @@ def test_drains_are_no_reformations() -> None:
     drain_often(bench, agents, most)
     assert (Phase.RUNNING, 0, most) == (
         bench.job().phase,
-        bench.job().reformations,
-        bench.job().drains,
+        bench.job().counts.reformations,
+        bench.job().counts.drains,
     )
 
     bench.join("last")
@@ -283,11 +246,11 @@ def test_node_that_is_cut_off_while_it_drains() -> None:
     bench.advance(600)
     bench.obey()
 
-    assert (RoundReason.DRAINED, 0) == (bench.rounds()[-1].reason, bench.job().reformations)
+    assert (RoundReason.DRAINED, 0) == (bench.rounds()[-1].reason, bench.job().counts.reformations)
 
 
 def test_last_node_is_cut_off_while_it_drains() -> None:
-    """It has not said goodbye: the run waits for it, or for another one, as for any lost node."""
+    """A node that never sent Goodbye is awaited, or a replacement, like any lost node."""
     bench = Bench(JobSpec())
     (a,) = bench.run_round("a")
     a.drain(DRAIN_MS)
@@ -303,102 +266,26 @@ def test_node_drains_in_its_hello() -> None:
     """A node that resumes says again that it drains."""
     bench, a, _, c = trio()
     c.break_off()
-    c.hello(claim=c.claim(), draining=(DRAIN_MS, "SIGTERM"))
+    c.hello(held=c.held_round(), draining=(DRAIN_MS, "SIGTERM"))
 
-    assert [("c", DRAIN_MS)] == told(bench, a)
+    assert [("c", DRAIN_MS)] == notices(bench, a)
 
 
 def test_draining_again_keeps_the_first_end() -> None:
-    """Said again with a later end, the earlier one counts; an earlier one counts at once."""
+    """Of two announcements the earlier end counts, whichever comes first."""
     bench, a, _, c = trio()
     c.drain(DRAIN_MS)
     c.drain(2 * DRAIN_MS)
-    assert [("c", DRAIN_MS)] == told(bench, a)
+    assert [("c", DRAIN_MS)] == notices(bench, a)
 
     c.drain(5_000)
-    assert [("c", 5_000)] == told(bench, a)
+    assert [("c", 5_000)] == notices(bench, a)
     bench.advance(5_000)
     assert Phase.STOPPING is bench.job().phase
 
 
-def test_operator_asks_a_member() -> None:
-    """The node is told like everybody, and that it is meant; the wish is kept till it is gone."""
-    bench, a, _, c = trio()
-
-    assert ask(bench, "c") is None
-    assert [("c", DRAIN_MS)] == told(bench, c) == told(bench, a)
-    assert isinstance(bench.records[-1], DrainAsked)
-
-    go(c)
-    bench.obey()
-    assert any(isinstance(record, DrainOver) for record in bench.records)
-    assert () == bench.job().asked
-    bench.check_journal()
-
-
-def test_wish_outlives_the_run() -> None:
-    """An agent that is cut off before it hears of anything, and comes back when its run is over,
-    has no place in the next one either; another agent of its name has."""
-    bench = Bench(JobSpec())
-    (a,) = bench.run_round("a")
-    ask(bench, "a")
-    a.break_off()
-    bench.advance(600 + bench.spec.join_timeout_ms)
-    assert Outcome.ABANDONED is bench.job().outcome
-
-    a.run = 0  # no Welcome had reached it
-    a.hello()
-    assert (2, Phase.FORMING) == (bench.job().run, bench.job().phase)
-    assert isinstance(a.desired, DesiredReleased)
-    bench.check_journal()
-
-    a.goodbye()
-    (b,) = bench.join("a")
-    assert isinstance(b.desired, DesiredRun)
-
-
-def test_operator_asks_a_spare() -> None:
-    """A node without a place is released at once, and the round does not notice."""
-    bench, a, _, _ = trio()
-    (d,) = bench.join("d")
-    assert DesiredStandby(spare=True) == d.desired
-
-    ask(bench, "d")
-
-    assert isinstance(d.desired, DesiredReleased)
-    assert isinstance(a.desired, DesiredRun)
-
-
-@pytest.mark.parametrize(
-    ("job", "name", "expected"),
-    [
-        (JOB, "z", RefusalKind.UNKNOWN_NODE),
-        ("other", "a", RefusalKind.UNKNOWN_JOB),
-    ],
-)
-def test_operator_asks_nobody(job: str, name: str, expected: RefusalKind) -> None:
-    """A node or job that is not there is an error, and changes nothing."""
-    bench, *_ = trio()
-    refusal = bench.take(inputs.DrainNode(JobId(job), NodeName(name), 0, "")).refusal
-
-    assert refusal is not None
-    assert expected is refusal.kind
-
-
-def test_drained_node_is_not_placed_while_forming() -> None:
-    """A ready node that drains does not count for the round that forms."""
-    bench = Bench(JobSpec(min_nodes=2, max_nodes=2))
-    (a,) = bench.join("a")
-    ask(bench, "a")
-    bench.join("b")
-
-    assert Phase.FORMING is bench.job().phase
-    assert isinstance(a.desired, DesiredReleased)
-    assert [("a", "draining")] == [(node.name, node.state) for node in bench.the_wait().awaited]
-
-
 def test_all_succeed_while_a_drain_is_under_way() -> None:
-    """When every node succeeds although one was about to leave, the run has succeeded."""
+    """When every node succeeds although one drains, the run has succeeded."""
     bench, a, b, c = trio()
     for agent in (a, b, c):
         agent.succeed()
@@ -409,60 +296,15 @@ def test_all_succeed_while_a_drain_is_under_way() -> None:
 
 
 def test_notice_is_told_again_after_a_break() -> None:
-    """A member that comes back hears again what is about to happen, with the time that is left."""
+    """A member that comes back gets its notices again, with the time that is left."""
     bench, a, _, c = trio()
     c.drain(DRAIN_MS)
     bench.advance(1_000)
 
     a.break_off()
-    a.hello(claim=a.claim())
+    a.hello(held=a.held_round())
 
-    assert [("c", DRAIN_MS - 1_000)] == told(bench, a)
-
-
-def test_agent_that_was_asked_is_meant_in_the_next_run_too() -> None:
-    """An agent that was away when it was asked, and whose run ended meanwhile, gets no place."""
-    bench = Bench(JobSpec())
-    (a,) = bench.run_round("a")
-    a.break_off()
-    assert ask(bench, "a") is None
-    bench.advance(bench.spec.join_timeout_ms + 1_000)
-    assert Outcome.ABANDONED is bench.job().outcome
-
-    a.run = 0
-    a.hello()
-
-    assert (2, Phase.FORMING) == (bench.job().run, bench.job().phase)
-    assert isinstance(a.desired, DesiredReleased)
-
-
-def test_member_that_succeeded_before_it_was_asked() -> None:
-    """A success that was on its way counts: nobody waits for that member, nor stops for it."""
-    bench, a, b, c = trio()
-    b.drain(2 * DRAIN_MS)
-    ask(bench, "c")
-
-    c.succeed()
-    assert [("b", 2 * DRAIN_MS)] == told(bench, a)
-    c.goodbye("drained")
-    bench.advance(2 * DRAIN_MS - 1)
-    assert Phase.RUNNING is bench.job().phase
-
-    for agent in (a, b):
-        agent.succeed()
-    assert Outcome.SUCCEEDED is bench.job().outcome
-
-
-def test_success_that_comes_after_the_stop() -> None:
-    """A round that was stopped for a drain ends as drained also when that member succeeds then."""
-    bench, _, _, c = trio()
-    ask(bench, "c", 0)
-    assert Phase.STOPPING is bench.job().phase
-
-    c.succeed()
-    bench.obey()
-
-    assert (RoundReason.DRAINED, ["a", "b"]) == (bench.rounds()[-1].reason, bench.order())
+    assert [("c", DRAIN_MS - 1_000)] == notices(bench, a)
 
 
 def test_growth_leaves_a_draining_node_its_time() -> None:
@@ -481,7 +323,7 @@ def test_growth_leaves_a_draining_node_its_time() -> None:
 
 def test_cordoned_member_is_none_that_stays() -> None:
     """No later round has a place for a cordoned member, so it does not count as enough."""
-    bench, a, b, _ = trio(low=2)
+    bench, a, b, _ = trio()
     bench.join("d")
     bench.take(inputs.Cordon(JobId(JOB), NodeName("c"), "its disk is slow"))
     a.drain(DRAIN_MS)

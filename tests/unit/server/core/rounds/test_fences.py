@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
-from rallypoint.server.core.fences import FENCES_MAX, SLACK_MS
-from rallypoint.server.core.model import Activity, JobSpec, Phase, WaitKind
-from rallypoint.server.core.state import Timing
-from support.coordinator import Bench
-from support.fake_agents import FakeAgent, stopped_round
+from rallypoint.server.core.model.job import WaitKind
+from rallypoint.server.core.model.node import NodeState
+from rallypoint.server.core.model.phase import Phase
+from rallypoint.server.core.model.spec import JobSpec
+from rallypoint.server.core.model.timing import Timing
+from rallypoint.server.core.rounds.fences import FENCES_MAX, SLACK_MS
+from support.core.coordinator import Bench
+from support.core.fake_agents import FakeAgent, stopped_round
 
 GRACE_MS = 500
 LEASE_MS = 5_000
 FENCE_MS = 20_000
-SPEC = JobSpec(min_nodes=1, max_nodes=3, grow=False, grace_ms=2_000, fence_ms=FENCE_MS)
+SPEC = JobSpec(min_nodes=1, max_nodes=3, grow=False, shutdown_timeout_ms=2_000, fence_ms=FENCE_MS)
 
 
 def trio(spec: JobSpec = SPEC) -> tuple[Bench, FakeAgent, FakeAgent, FakeAgent]:
@@ -26,7 +28,7 @@ def trio(spec: JobSpec = SPEC) -> tuple[Bench, FakeAgent, FakeAgent, FakeAgent]:
 
 
 def test_no_round_without_a_lost_node_before_its_fence() -> None:
-    """It is sealed a fence and a second after the stream broke, and not 1 ms before."""
+    """The next round is sealed a fence and a second after the stream broke, not 1 ms before."""
     bench, a, b, c = trio()
     c.break_off()
     bench.advance(GRACE_MS)
@@ -45,7 +47,7 @@ def test_no_round_without_a_lost_node_before_its_fence() -> None:
 
 
 def test_silent_node_is_fenced_from_when_it_was_last_heard() -> None:
-    """The lease is part of the wait, not added to it."""
+    """A silent node's lease is part of the wait, not added to it."""
     bench, a, b, c = trio()
     bench.advance(1_000)
     heard_ms = bench.now_ms
@@ -61,7 +63,7 @@ def test_silent_node_is_fenced_from_when_it_was_last_heard() -> None:
 
 
 def test_without_a_fence_nobody_is_waited_for() -> None:
-    """The default is to go on at once."""
+    """Without a fence the job continues at once."""
     bench, a, b, c = trio(replace(SPEC, fence_ms=0))
     c.break_off()
     bench.advance(GRACE_MS)
@@ -71,7 +73,7 @@ def test_without_a_fence_nobody_is_waited_for() -> None:
 
 
 def test_node_that_comes_back_clean_lifts_its_fence() -> None:
-    """Its Hello with Ready is enough, and it takes part."""
+    """A Hello with Ready lifts the fence, and the node takes part."""
     bench, a, b, c = trio()
     c.break_off()
     bench.advance(GRACE_MS)
@@ -84,14 +86,14 @@ def test_node_that_comes_back_clean_lifts_its_fence() -> None:
 
 
 def test_node_that_comes_back_with_workers_is_waited_for() -> None:
-    """It is told to stop them; its Ready begins the round."""
+    """A node that comes back with workers has to stop them; its Ready begins the round."""
     bench, a, b, c = trio()
     c.break_off()
     bench.advance(GRACE_MS)
     bench.obey(a, b)
     bench.advance(FENCE_MS - 1_000)
 
-    c.hello(claim=c.claim())
+    c.hello(held=c.held_round())
     bench.advance(LEASE_MS)
     assert (Phase.FORMING, 1) == (bench.job().phase, stopped_round(c))
     bench.obey()
@@ -99,12 +101,12 @@ def test_node_that_comes_back_with_workers_is_waited_for() -> None:
 
 
 def test_goodbye_lifts_a_fence() -> None:
-    """A node that came back with workers and leaves, clean, is not waited for."""
+    """A node that came back with workers and then leaves clean delays no round."""
     bench, a, b, c = trio()
     c.break_off()
     bench.advance(GRACE_MS)
     bench.obey(a, b)
-    c.hello(claim=c.claim())
+    c.hello(held=c.held_round())
 
     c.goodbye()
 
@@ -112,7 +114,7 @@ def test_goodbye_lifts_a_fence() -> None:
 
 
 def test_other_agent_of_the_same_name_lifts_nothing() -> None:
-    """Workers of the agent before may run although another one has its name."""
+    """Workers of the earlier agent may run although another one has its name."""
     bench, a, b, c = trio()
     c.break_off()
     other = bench.agent("c")
@@ -125,18 +127,18 @@ def test_other_agent_of_the_same_name_lifts_nothing() -> None:
     assert (Phase.RUNNING, ["a", "b", "c"]) == (bench.job().phase, bench.order())
 
 
-@pytest.mark.parametrize("activity", [Activity.READY, Activity.SUCCEEDED])
-def test_node_without_workers_is_not_waited_for(activity: Activity) -> None:
+@pytest.mark.parametrize("state", [NodeState.READY, NodeState.SUCCEEDED])
+def test_node_without_workers_is_not_waited_for(state: NodeState) -> None:
     """A node that was clean, or whose workers had all ended, needs no fence."""
     bench, a, b, c = trio(replace(SPEC, max_restarts=1))
-    if activity is Activity.READY:
+    if state is NodeState.READY:
         a.fail()
         c.ready()
     else:
         c.succeed()
     c.break_off()
     bench.advance(GRACE_MS)
-    if activity is Activity.SUCCEEDED:
+    if state is NodeState.SUCCEEDED:
         a.fail()
     bench.obey(a, b)
 
@@ -144,11 +146,11 @@ def test_node_without_workers_is_not_waited_for(activity: Activity) -> None:
 
 
 def test_member_that_did_not_stop_in_time_is_waited_for() -> None:
-    """A member that is there and not clean, and that the stop no longer waits for, is fenced."""
+    """An attached member that is overdue and not clean is fenced."""
     bench, a, b, _ = trio(replace(SPEC, max_restarts=1))
     a.fail()
     bench.obey(a, b)
-    bench.advance(SPEC.grace_ms + Timing().stop_slack_ms)
+    bench.advance(SPEC.shutdown_timeout_ms + Timing().stop_slack_ms)
     assert WaitKind.FENCE is bench.the_wait().kind
 
     bench.advance(LEASE_MS + FENCE_MS)
@@ -156,7 +158,7 @@ def test_member_that_did_not_stop_in_time_is_waited_for() -> None:
 
 
 def test_fence_outlives_its_run() -> None:
-    """Workers of a run that has ended are waited for by the next run of the job."""
+    """The next run of a job waits for the workers of the run before."""
     bench, a, b, c = trio()
     c.break_off()
     bench.advance(GRACE_MS)
@@ -171,7 +173,7 @@ def test_fence_outlives_its_run() -> None:
 
 
 def test_blind_coordinator_waits_from_its_start() -> None:
-    """Without memory it begins no round for a fence and a second: somebody may still run one."""
+    """A coordinator without memory begins no round for a fence and a second."""
     bench = Bench(SPEC, window_ms=2_500)
     bench.join("a", "b", "c")
     bench.advance(2_500)
@@ -189,12 +191,12 @@ def test_blind_coordinator_waits_from_its_start() -> None:
 
 @pytest.mark.parametrize(("missing", "waits"), [(0, False), (1, True)])
 def test_round_adopted_whole_ends_the_blind_time(missing: int, waits: bool) -> None:
-    """Whoever sealed it had waited already; of an incomplete one nobody knows that."""
+    """An adopted round ends the wait, since its predecessor waited; an incomplete one does not."""
     spec = replace(SPEC, max_restarts=1)
     old, *agents = trio(spec)
     bench = Bench(spec, window_ms=2_500, coordinator_id="c2", epoch=2_000)
     for agent in agents[missing:]:
-        bench.adopt_agent(agent).hello(claim=agent.claim())
+        bench.adopt_agent(agent).hello(held=agent.held_round())
     bench.advance(2_500)
     bench.obey()
     if not missing:
@@ -202,12 +204,12 @@ def test_round_adopted_whole_ends_the_blind_time(missing: int, waits: bool) -> N
         bench.obey()
 
     assert (Phase.FORMING if waits else Phase.RUNNING) is bench.job().phase
-    assert waits == (bench.now_ms < bench.job().blind_until_ms)
+    assert waits == (bench.now_ms < bench.job().unknown_past_until_ms)
     assert 1 == len(old.rounds())
 
 
 def test_what_is_kept_of_fences_has_a_limit() -> None:
-    """Beyond it the oldest are only waited out, and none is forgotten."""
+    """Beyond the limit the oldest fences run to their end, and none is forgotten."""
     nodes = FENCES_MAX + 3
     bench = Bench(replace(SPEC, max_nodes=nodes, min_nodes=1))
     agents = bench.run_round(*(f"n{number}" for number in range(nodes)))
@@ -224,7 +226,7 @@ def test_what_is_kept_of_fences_has_a_limit() -> None:
 
 
 def test_round_does_not_stop_to_grow_while_a_fence_is_up() -> None:
-    """The next round could not begin before: the running one goes on until then."""
+    """A running round is not stopped for growth before a fence ends."""
     bench, a, b, c = trio(replace(SPEC, grow=True, grow_after_ms=0, settle_ms=1_000))
     c.break_off()
     bench.advance(GRACE_MS)
@@ -232,7 +234,7 @@ def test_round_does_not_stop_to_grow_while_a_fence_is_up() -> None:
     bench.advance(FENCE_MS + SLACK_MS)
     assert (Phase.RUNNING, ["a", "b"]) == (bench.job().phase, bench.order())
 
-    c.hello(claim=c.claim())  # with workers of round 1
+    c.hello(held=c.held_round())  # with workers of round 1
     fence_ms = LEASE_MS + FENCE_MS
     bench.join("d")
     bench.advance(fence_ms - 1)

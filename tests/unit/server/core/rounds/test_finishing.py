@@ -1,21 +1,20 @@
-"""How a run ends, who is told, and what comes after it."""
+"""How a run ends, how its nodes learn the outcome, and what comes after it."""
 
 from __future__ import annotations
 
 import pytest
 
-from rallypoint.server.core import inputs, sessions
-from rallypoint.server.core.deadlines import DeadlineKind
-from rallypoint.server.core.effects import DesiredRun, RefusalKind
-from rallypoint.server.core.model import (
-    JobSpec,
-    Outcome,
-    Phase,
-    RoundReason,
-    VerdictCause,
-)
-from support.coordinator import Bench
-from support.fake_agents import FakeAgent, finished, stop_reason, worker_exit
+from rallypoint.server.core.messages import inputs
+from rallypoint.server.core.messages.refusals import RefusalKind
+from rallypoint.server.core.model.desired import DesiredRun
+from rallypoint.server.core.model.phase import Outcome, Phase
+from rallypoint.server.core.model.round import RoundReason
+from rallypoint.server.core.model.spec import JobSpec
+from rallypoint.server.core.model.verdict import VerdictCause
+from rallypoint.server.core.sessions import admission
+from rallypoint.server.core.state.deadlines import DeadlineKind
+from support.core.coordinator import Bench
+from support.core.fake_agents import FakeAgent, finished, stop_reason, worker_exit
 
 SETTLE_MS = 5_000
 DAY_MS = 86_400_000
@@ -40,7 +39,7 @@ def growing() -> tuple[Bench, FakeAgent, FakeAgent, FakeAgent]:
 
 
 def test_run_succeeds_when_everybody_has() -> None:
-    """The last node's success ends the run; members and spares are told."""
+    """The last node's success ends the run; members and spares get the outcome."""
     bench, a, b = pair()
     (spare,) = bench.join("z")
     a.succeed()
@@ -53,7 +52,7 @@ def test_run_succeeds_when_everybody_has() -> None:
 
 
 def test_exits_with_0_are_not_yet_a_success() -> None:
-    """Only the agent knows the order of exits and signals: its Succeeded counts, not the exits."""
+    """Succeeded counts, not the exits: only the agent knows the order of exits and signals."""
     bench, a, b = pair()
 
     a.exit()
@@ -110,7 +109,7 @@ def test_failure_after_a_success_restarts_everybody() -> None:
 
 @pytest.mark.parametrize("order", ["aAbB", "abAB"])
 def test_success_during_a_growth_stop(order: str) -> None:
-    """When every member had succeeded before its stop the run has, in whatever order it is told.
+    """A run succeeds when every member succeeded before its stop, in any order of the reports.
 
     Small letters are a node's success, capital ones its Ready.
     """
@@ -135,7 +134,7 @@ def test_success_of_some_during_a_growth_stop() -> None:
 
 
 def test_node_lost_after_its_success_in_a_growth_stop() -> None:
-    """A success counts also when its node said Ready and was lost before the others succeeded."""
+    """A success counts although its node got Ready and was lost before the others succeeded."""
     bench, a, b, c = growing()
     a.succeed()
     a.ready()
@@ -156,24 +155,24 @@ def test_success_during_a_failure_stop_is_none() -> None:
     b.succeed()
     bench.obey()
 
-    assert (1, None) == (bench.job().restart_count, bench.job().outcome)
+    assert (1, None) == (bench.job().counts.restart_count, bench.job().outcome)
 
 
 def test_node_that_was_away_learns_the_outcome() -> None:
-    """A node that was away when the run ended is told when it comes back."""
+    """A node that was away when the run ended gets the outcome when it comes back."""
     _, a, b = pair()
     a.succeed()
-    claim = a.claim()
+    held = a.held_round()
     a.break_off()
     b.succeed()
 
-    a.hello(claim=claim)
+    a.hello(held=held)
 
     assert Outcome.SUCCEEDED is finished(a).outcome
 
 
 def test_node_of_the_ended_run_learns_the_outcome() -> None:
-    """A node that had been given up learns the outcome of its run when it comes back."""
+    """A node that was lost gets the outcome of its run when it comes back."""
     bench, a, b = pair(JobSpec(min_nodes=1, max_nodes=2))
     a.break_off()
     bench.advance(500)
@@ -181,13 +180,13 @@ def test_node_of_the_ended_run_learns_the_outcome() -> None:
     b.succeed()
     b.goodbye()
 
-    a.hello(claim=a.claim())
+    a.hello(held=a.held_round())
 
     assert Outcome.SUCCEEDED is finished(a).outcome
 
 
 def test_node_of_the_ended_run_is_no_stranger() -> None:
-    """A node of the ended run is told its outcome also while others have still to leave."""
+    """A node of the ended run gets the outcome also while others have yet to leave."""
     bench, a, b = pair(JobSpec(min_nodes=1, max_nodes=2))
     a.break_off()
     bench.advance(500)
@@ -195,7 +194,7 @@ def test_node_of_the_ended_run_is_no_stranger() -> None:
     b.succeed()
     assert b.node is not None
 
-    a.hello(claim=a.claim())
+    a.hello(held=a.held_round())
 
     assert Outcome.SUCCEEDED is finished(a).outcome
 
@@ -215,7 +214,12 @@ def test_next_run_opens_when_the_ended_one_was_told() -> None:
     assert fresh.hello().refusal is None
 
     job = bench.job()
-    assert (2, Phase.FORMING, None, 0) == (job.run, job.phase, job.outcome, job.restart_count)
+    assert (2, Phase.FORMING, None, 0) == (
+        job.run,
+        job.phase,
+        job.outcome,
+        job.counts.restart_count,
+    )
     assert 2 == fresh.run
 
 
@@ -229,7 +233,7 @@ def test_agent_of_an_earlier_run_is_refused() -> None:
     bench.join("c")
     assert 2 == bench.job().run
 
-    refused = a.hello(claim=a.claim())
+    refused = a.hello(held=a.held_round())
 
     assert refused.refusal is not None
     assert (RefusalKind.OLD_RUN, (("what", "run"), ("expected", 2), ("actual", 1))) == (
@@ -239,7 +243,7 @@ def test_agent_of_an_earlier_run_is_refused() -> None:
 
 
 def end_launch(launch_id: str) -> Bench:
-    """Return a bench with a run of that launch that succeeded and was told to everybody."""
+    """Return a bench whose run, of that launch, succeeded; every node got the outcome."""
     bench, a, b = pair(launch_id=launch_id)
     for agent in (a, b):
         agent.succeed()
@@ -280,7 +284,7 @@ def test_ended_run_is_forgotten_after_a_day() -> None:
 
 
 def test_ended_run_is_kept_while_a_node_is_there() -> None:
-    """A run with a node that has not left is not forgotten, and is a day after that."""
+    """A run is forgotten a day after its last node left, not before."""
     bench, a, b = pair()
     a.succeed()
     b.succeed()
@@ -322,7 +326,7 @@ def test_lost_nodes_are_waited_for() -> None:
 
 
 def test_deserted_run_goes_on_when_somebody_comes() -> None:
-    """A node that comes in time keeps a deserted run alive, with its counts."""
+    """A node that comes in time keeps an empty run alive, with its counts."""
     bench, a, b = pair(JobSpec(min_nodes=1, max_nodes=2, max_restarts=2))
     a.fail()
     bench.obey()
@@ -334,12 +338,12 @@ def test_deserted_run_goes_on_when_somebody_comes() -> None:
     bench.join("c")
     bench.advance(1)
 
-    assert (1, 1, None) == (bench.job().run, bench.job().restart_count, bench.job().outcome)
+    assert (1, 1, None) == (bench.job().run, bench.job().counts.restart_count, bench.job().outcome)
     assert ["c"] == bench.order()
 
 
 def test_broken_invariant_ends_only_its_job() -> None:
-    """A job whose state is found broken fails with a report; the others go on."""
+    """A job with a broken invariant fails with a report; the others continue."""
     bench, a, _ = pair()
     (other,) = bench.run_round("a", job_id="other", spec=JobSpec())
 
@@ -354,7 +358,7 @@ def test_broken_invariant_ends_only_its_job() -> None:
 
 def test_oldest_ended_job_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
     """At the limit of jobs the one that ended first is dropped, and a living one never."""
-    monkeypatch.setattr(sessions, "JOBS_MAX", 2)
+    monkeypatch.setattr(admission, "JOBS_MAX", 2)
     bench = Bench(JobSpec())
     for job_id in ("first", "second"):
         (agent,) = bench.join("a", job_id=job_id)

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
-from rallypoint.server.core.model import (
-    Activity,
-    Consequence,
-    Job,
-    JobSpec,
-    Outcome,
-    Phase,
-    RoundReason,
-    VerdictCause,
-    WaitKind,
-)
-from rallypoint.server.core.state import Tally
-from rallypoint.server.core.waits import GiveUp, Seal, Wait, decide_forming
-from support.coordinator import Bench
-from support.fake_agents import finished
+from rallypoint.server.core.model.job import Job, WaitKind
+from rallypoint.server.core.model.node import NodeState
+from rallypoint.server.core.model.phase import Outcome, Phase
+from rallypoint.server.core.model.round import RoundReason
+from rallypoint.server.core.model.spec import JobSpec
+from rallypoint.server.core.model.verdict import Consequence, VerdictCause
+from rallypoint.server.core.rounds.waits import GiveUp, Seal, Wait, decide_forming
+from rallypoint.server.core.state.tally import Tally
+from support.core.coordinator import Bench
+from support.core.fake_agents import finished
 
 SPEC = JobSpec(min_nodes=2, max_nodes=4, join_timeout_ms=60_000)
 FIRST = Job(
@@ -42,8 +36,15 @@ PAUSED = replace(AGAIN, backoff_until_ms=20_000)
         ("max_nodes seal at once", FIRST, 4, 0, 12_000, Seal()),
         ("more than max_nodes too", FIRST, 5, 0, 12_000, Seal()),
         ("one fewer waits", FIRST, 3, 0, 12_000, Wait(WaitKind.LAST_CALL, 17_000)),
-        ("max_nodes wait for nobody", FIRST, 4, 1, 12_000, Seal()),
-        ("fewer wait for who may return", FIRST, 3, 1, 30_000, Wait(WaitKind.RETURNING, None)),
+        ("max_nodes wait for no node", FIRST, 4, 1, 12_000, Seal()),
+        (
+            "fewer wait for nodes that may return",
+            FIRST,
+            3,
+            1,
+            30_000,
+            Wait(WaitKind.RETURNING, None),
+        ),
         ("too few wait for them too", FIRST, 1, 1, 99_000, Wait(WaitKind.RETURNING, None)),
         ("1 ms before the last call ends", FIRST, 2, 0, 16_999, Wait(WaitKind.LAST_CALL, 17_000)),
         ("the last call ends", FIRST, 2, 0, 17_000, Seal()),
@@ -114,7 +115,7 @@ def test_last_call_ends_after_thirty_seconds() -> None:
 
 
 def test_last_call_begins_anew_after_too_few() -> None:
-    """When nodes fall below min_nodes, the next sufficient set gets a whole last call again."""
+    """After a fall below min_nodes, the last call starts again with the next sufficient set."""
     bench = Bench(SPEC)
     _, leaver = bench.join("a", "b")
     bench.advance(4_000)
@@ -159,8 +160,8 @@ def test_unready_node_does_not_count() -> None:
     late, _ = Bench(SPEC).run_round("b", "c")
     bench = Bench(SPEC)
     bench.join("a")
-    bench.adopt_agent(late).hello(claim=late.claim())
-    assert (Phase.FORMING, Activity.UNREADY) == (bench.job().phase, late.the_node.activity)
+    bench.adopt_agent(late).hello(held=late.held_round())
+    assert (Phase.FORMING, NodeState.UNREADY) == (bench.job().phase, late.known_node.state)
 
     late.obey()
 
@@ -168,7 +169,7 @@ def test_unready_node_does_not_count() -> None:
 
 
 def test_join_timeout_fails_the_run() -> None:
-    """With too few nodes for the join timeout the run fails, and says who was lost."""
+    """With too few nodes for the join timeout the run fails, and names the lost nodes."""
     bench = Bench(SPEC)
     stayer, leaver = bench.join("a", "b")
     leaver.goodbye()
@@ -177,14 +178,14 @@ def test_join_timeout_fails_the_run() -> None:
     assert Phase.FORMING is bench.job().phase
 
     bench.advance(1)
-    told = finished(stayer)
-    assert told.verdict is not None
+    end = finished(stayer)
+    assert end.verdict is not None
     assert (
         Outcome.FAILED,
         VerdictCause.TOO_FEW_NODES,
         Consequence.ENDED,
-        "1 of at least 2 nodes were ready after 60 s; lost before: b",
-    ) == (told.outcome, told.verdict.cause, told.verdict.consequence, told.verdict.text)
+        "only 1 node was ready after 60 s; 2 are required (--nnodes); lost before: b",
+    ) == (end.outcome, end.verdict.cause, end.verdict.consequence, end.verdict.text)
 
 
 def test_join_timeout_counts_anew_after_a_round() -> None:

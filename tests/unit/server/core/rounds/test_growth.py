@@ -1,16 +1,19 @@
-"""Nodes that come while a round runs are taken in together, and not too often."""
+"""Newcomers of a running round join together, and not too often."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
-from rallypoint.server.core.effects import DesiredRun, DesiredStandby
-from rallypoint.server.core.model import JobSpec, Phase, RoundReason, VerdictCause, WaitKind
-from rallypoint.server.core.waits import LAST_CALL_FACTOR
-from support.coordinator import Bench
-from support.fake_agents import FakeAgent, stop_reason, worker_exit
+from rallypoint.server.core.model.desired import DesiredRun, DesiredStandby
+from rallypoint.server.core.model.job import WaitKind
+from rallypoint.server.core.model.phase import Phase
+from rallypoint.server.core.model.round import RoundReason
+from rallypoint.server.core.model.spec import JobSpec
+from rallypoint.server.core.model.verdict import VerdictCause
+from rallypoint.server.core.rounds.waits import LAST_CALL_FACTOR
+from support.core.coordinator import Bench
+from support.core.fake_agents import FakeAgent, stop_reason, worker_exit
 
 SPEC = JobSpec(min_nodes=2, max_nodes=4, max_restarts=3)
 SETTLE_MS = 5_000
@@ -56,11 +59,16 @@ def test_growth_is_no_restart() -> None:
     grow(bench, "c")
 
     job = bench.job()
-    assert (0, 0, 1, None) == (job.restart_count, job.reformations, job.growths, job.verdict)
+    assert (0, 0, 1, None) == (
+        job.counts.restart_count,
+        job.counts.reformations,
+        job.counts.growths,
+        job.verdict,
+    )
 
 
 def test_every_arrival_renews_the_settle_time() -> None:
-    """Newcomers that come one after the other are taken in with one stop."""
+    """Newcomers that arrive one after the other join with one stop."""
     bench, *_ = grown_up()
     bench.join("c")
     bench.advance(SETTLE_MS - 1)
@@ -121,7 +129,7 @@ def test_progress_resets_the_patience() -> None:
 
     grow(bench, "d")
 
-    assert 1 == bench.job().growths
+    assert 1 == bench.job().counts.growths
 
 
 def test_no_grow() -> None:
@@ -175,7 +183,7 @@ def test_no_growth_once_a_worker_has_finished(when: str) -> None:
 def test_members_get_one_notice() -> None:
     """Members hear once, and in time, until when their round will grow; newcomers do not.
 
-    Every newcomer moves the instant, so the latest that it can move to is told.
+    Every newcomer moves the instant, so the notice gives the latest one possible.
     """
     bench, a, b = grown_up()
     bench.join("c")
@@ -183,14 +191,14 @@ def test_members_get_one_notice() -> None:
     bench.join("d")
     bench.advance(SETTLE_MS)
 
-    told = [(notify.session, notify.notices) for notify in bench.notices()]
-    assert [(a.session, 1), (b.session, 1)] == [(session, len(found)) for session, found in told]
-    ((notice, left_ms),) = told[0][1]
+    sent = [(notify.session, notify.notices) for notify in bench.notices()]
+    assert [(a.session, 1), (b.session, 1)] == [(session, len(found)) for session, found in sent]
+    ((notice, left_ms),) = sent[0][1]
     assert (None, LAST_CALL_FACTOR * SETTLE_MS) == (notice.name, left_ms)
 
 
 def test_newcomer_that_leaves_stops_nothing() -> None:
-    """When the newcomers are gone before growth is due, the round goes on."""
+    """When the newcomers are gone before growth is due, the round continues."""
     bench, *_ = grown_up()
     (c,) = bench.join("c")
     bench.advance(SETTLE_MS - 1)
@@ -220,7 +228,7 @@ def test_unready_newcomer_is_no_newcomer() -> None:
     """A node on which an old round still runs does not make the round grow before it is Ready."""
     late, _ = Bench(SPEC).run_round("c", "x")
     bench, *_ = grown_up()
-    bench.adopt_agent(late).hello(claim=late.claim())
+    bench.adopt_agent(late).hello(held=late.held_round())
 
     bench.advance(10 * SETTLE_MS)
     assert Phase.RUNNING is bench.job().phase
@@ -240,7 +248,7 @@ def test_failure_during_a_growth_stop_is_not_charged() -> None:
     bench.obey()
 
     assert (0, 3, RoundReason.GROWTH) == (
-        bench.job().restart_count,
+        bench.job().counts.restart_count,
         len(bench.order()),
         bench.rounds()[-1].reason,
     )

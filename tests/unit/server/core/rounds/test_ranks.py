@@ -1,4 +1,4 @@
-"""Who has which rank."""
+"""Which node has which rank."""
 
 from __future__ import annotations
 
@@ -8,17 +8,19 @@ from collections.abc import Sequence
 
 import pytest
 
-from rallypoint.server.core.model import JobSpec, Member, NodeName
-from rallypoint.server.core.node import Node
-from rallypoint.server.core.ranks import (
+from rallypoint.server.core.model.ids import NodeName
+from rallypoint.server.core.model.node import Node
+from rallypoint.server.core.model.round import Member
+from rallypoint.server.core.model.spec import JobSpec
+from rallypoint.server.core.rounds.ranks import (
     assign_ranks,
     choose_members,
     is_gapless,
     natural_key,
     slots_of,
 )
-from support.coordinator import Bench
-from support.fake_agents import FakeAgent, identity
+from support.core.coordinator import Bench
+from support.core.fake_agents import FakeAgent, identity
 
 SEEDS = range(300)
 
@@ -26,8 +28,10 @@ SEEDS = range(300)
 def make_node(
     name: str, arrival: int, *, rank: int | None = None, workers: int = 1, role: str = "default"
 ) -> Node:
-    who = identity(name, JobSpec(), session=arrival + 1, node_rank=rank, workers=workers, role=role)
-    return Node(who, who.name, arrival, connection=1)
+    known = identity(
+        name, JobSpec(), session=arrival + 1, node_rank=rank, workers=workers, role=role
+    )
+    return Node(known, known.name, arrival, connection=1)
 
 
 def choose(candidates: Sequence[Node], slots: Sequence[str] = (), max_nodes: int = 99) -> list[str]:
@@ -79,11 +83,11 @@ def test_first_round_order(
         ("survivors keep their slots", "abc", "cba", 3, "abc"),
         ("a spare fills the hole", "abc", "caz", 3, "azc"),
         ("holes are closed up", "abcd", "db", 4, "bd"),
-        ("what is left over comes last", "ab", "bayz", 4, "abyz"),
+        ("the rest follows", "ab", "bayz", 4, "abyz"),
         ("the earliest spares are taken", "abc", "aczxy", 3, "azc"),
         ("chosen spares are ordered by name", "abc", "azy", 3, "ayz"),
         ("an adopted hole is filled", ["a", "", "c"], "cax", 3, "axc"),
-        ("nobody of the old round", "ab", "yx", 2, "xy"),
+        ("no node of the old round", "ab", "yx", 2, "xy"),
     ],
 )
 def test_later_round_order(
@@ -186,12 +190,12 @@ def dumb_ranks(nodes: Sequence[Node]) -> list[tuple[int, int, int]]:
     """Return (first rank, first role rank, role world size) per node by counting every worker."""
     workers = [node for node in nodes for _ in range(node.identity.local_world_size)]
     roles = [worker.identity.role for worker in workers]
-    found = []
+    places = []
     for node in nodes:
         first = workers.index(node)
         role = node.identity.role
-        found.append((first, roles[:first].count(role), roles.count(role)))
-    return found
+        places.append((first, roles[:first].count(role), roles.count(role)))
+    return places
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -243,7 +247,7 @@ def places(*agents: FakeAgent) -> list[int | None]:
 
 
 def test_survivors_keep_their_ranks_when_a_spare_fills_the_hole() -> None:
-    """After a loss the spare has the place of the lost node, and nobody else's place changes."""
+    """After a loss the spare has the place of the lost node, and no other place changes."""
     bench = Bench(JobSpec(min_nodes=3, max_nodes=3))
     a, b, c = bench.run_round("a", "b", "c")
     (spare,) = bench.join("z")

@@ -1,14 +1,16 @@
-"""When many streams break at once, or the coordinator was away, the path is suspected first."""
+"""Many breaks at once, or a stalled coordinator, make the network suspect, not the nodes."""
 
 from __future__ import annotations
 
 import pytest
 
-from rallypoint.server.core import inputs
-from rallypoint.server.core.model import JobSpec, Phase, WaitKind
-from rallypoint.server.core.path import SLOT_MS, WITHIN_MS, Path, note_break
-from support.coordinator import Bench
-from support.fake_agents import FakeAgent
+from rallypoint.server.core.messages import inputs
+from rallypoint.server.core.model.job import WaitKind
+from rallypoint.server.core.model.phase import Phase
+from rallypoint.server.core.model.spec import JobSpec
+from rallypoint.server.core.state.network import SLOT_MS, WITHIN_MS, NetworkSuspicion, note_break
+from support.core.coordinator import Bench
+from support.core.fake_agents import FakeAgent
 
 GRACE_MS = 500
 LEASE_MS = 5_000
@@ -29,7 +31,7 @@ def lost(bench: Bench) -> list[str]:
     [(4, 2, False), (4, 3, True), (12, 3, True), (13, 3, False), (13, 4, True)],
 )
 def test_three_sessions_and_a_quarter_of_all(size: int, breaking: int, suspected: bool) -> None:
-    """Three breaks and a quarter of all sessions make the path suspect; less does not."""
+    """Three breaks that are a quarter of all sessions make the network suspect; fewer do not."""
     bench, agents = crowd(size)
     for agent in agents[:breaking]:
         agent.break_off()
@@ -40,7 +42,7 @@ def test_three_sessions_and_a_quarter_of_all(size: int, breaking: int, suspected
 
 
 def test_suspected_break_ends_with_a_lease() -> None:
-    """The nodes are lost a lease after their break, and not 1 ms before."""
+    """The nodes are lost a lease after their break, not 1 ms earlier."""
     bench, agents = crowd(4)
     for agent in agents[:3]:
         agent.break_off()
@@ -50,11 +52,11 @@ def test_suspected_break_ends_with_a_lease() -> None:
 
     bench.advance(1)
     assert ["n0", "n1", "n2"] == lost(bench)
-    assert "did not come back within 5 s" in bench.job().lost[0].text
+    assert "was not restored within 5 s" in bench.job().lost[0].text
 
 
 def test_break_shortly_before_the_third_counts() -> None:
-    """A node whose grace is still running when the third breaks gets its lease too."""
+    """A node still in its grace period when the third stream breaks gets its lease too."""
     bench, (a, b, c, _) = crowd(4)
     a.break_off()
     bench.advance(GRACE_MS - 1)
@@ -69,16 +71,16 @@ def test_break_shortly_before_the_third_counts() -> None:
 
 
 def test_further_break_while_it_lasts() -> None:
-    """One that breaks alone while the path is suspected gets its lease; afterwards its grace."""
+    """A single break during the suspicion gets its lease; after it, only the grace period."""
     bench, (a, b, c, d) = crowd(4)
     for agent in (a, b, c):
         agent.break_off()
-        agent.hello(claim=agent.claim())
+        agent.hello(held=agent.held_round())
     bench.advance(LEASE_MS - 2 * GRACE_MS)
     d.break_off()
     bench.advance(GRACE_MS)
     assert [] == lost(bench)
-    d.hello(claim=d.claim())
+    d.hello(held=d.held_round())
 
     bench.advance(LEASE_MS)
     d.break_off()
@@ -87,24 +89,24 @@ def test_further_break_while_it_lasts() -> None:
 
 
 def test_all_that_come_back_keep_their_round() -> None:
-    """Nobody is stopped when everybody comes back within the lease."""
+    """No round stops when all nodes come back within the lease."""
     bench, agents = crowd(8)
     for agent in agents:
         agent.break_off()
     bench.advance(LEASE_MS - 1)
     for agent in agents:
-        agent.hello(claim=agent.claim())
+        agent.hello(held=agent.held_round())
     bench.advance(10 * LEASE_MS)
 
     assert (Phase.RUNNING, 1, 0) == (
         bench.job().phase,
         len(bench.rounds()),
-        bench.job().restart_count,
+        bench.job().counts.restart_count,
     )
 
 
 def test_breaks_that_are_spread_out_are_deaths() -> None:
-    """Three breaks in more than a second are what they seem."""
+    """Three breaks spread over more than a second are three lost nodes."""
     bench, agents = crowd(4)
     for agent in agents[:3]:
         agent.break_off()
@@ -115,7 +117,7 @@ def test_breaks_that_are_spread_out_are_deaths() -> None:
 
 @pytest.mark.parametrize(("late_ms", "suspected"), [(LEASE_MS // 2, True), (2_499, False)])
 def test_stream_that_breaks_after_a_stall_has_its_lease(late_ms: int, suspected: bool) -> None:
-    """A coordinator that was away for long expects that its agents have given it up."""
+    """After a long stall, a break gets its lease: the agents may have given up the stream."""
     bench, (a, _) = crowd(2)
     bench.take(inputs.Stalled(late_ms))
     a.break_off()
@@ -126,7 +128,7 @@ def test_stream_that_breaks_after_a_stall_has_its_lease(late_ms: int, suspected:
 
 
 def test_grace_that_runs_through_a_stall_becomes_a_lease() -> None:
-    """A node that had broken off just before the stall is not lost just after it."""
+    """A node that disconnected just before a stall is not lost just after it."""
     bench, (a, _) = crowd(2)
     a.break_off()
     bench.advance(GRACE_MS - 1)
@@ -140,8 +142,8 @@ def test_grace_that_runs_through_a_stall_becomes_a_lease() -> None:
 
 
 @pytest.mark.parametrize("min_nodes", [1, 5])
-def test_wait_says_that_the_path_is_suspected(min_nodes: int) -> None:
-    """It names the nodes, while a round runs and while one is formed."""
+def test_wait_says_that_the_network_is_suspected(min_nodes: int) -> None:
+    """The wait names the nodes, both while a round runs and while one forms."""
     bench = Bench(JobSpec(min_nodes=min_nodes, max_nodes=5))
     agents = bench.join("n0", "n1", "n2", "n3")
     bench.advance(bench.spec.last_call_ms)
@@ -153,24 +155,24 @@ def test_wait_says_that_the_path_is_suspected(min_nodes: int) -> None:
     waiting = bench.the_wait()
 
     assert before is None or before.kind is WaitKind.RETURNING
-    assert (WaitKind.PATH, ["n0", "n1", "n2"]) == (
+    assert (WaitKind.NETWORK_SUSPECTED, ["n0", "n1", "n2"]) == (
         waiting.kind,
         [awaited.name for awaited in waiting.awaited],
     )
     assert "many connections broke at once" in waiting.text
-    assert ["path_suspected"] == [event for event in bench.events() if "path" in event]
+    assert ["network_suspected"] == [event for event in bench.events() if "network" in event]
 
 
 def test_what_is_kept_of_breaks_has_a_limit() -> None:
-    """However many streams break, a second of slots is kept, and the count is right."""
-    path = Path()
+    """For any number of breaks, one second of slots is kept, and the count is right."""
+    suspicion = NetworkSuspicion()
     for at_ms in range(0, 10 * WITHIN_MS, 7):
-        path = note_break(path, 1_000_000, at_ms, LEASE_MS)
+        suspicion = note_break(suspicion, 1_000_000, at_ms, LEASE_MS)
         recent = sum(slot_ms > at_ms - WITHIN_MS for slot_ms in _slots(at_ms))
 
-        assert len(path.slots) <= WITHIN_MS // SLOT_MS
-        assert recent == path.breaks()
-    assert not path.is_suspected(10 * WITHIN_MS)
+        assert len(suspicion.slots) <= WITHIN_MS // SLOT_MS
+        assert recent == suspicion.breaks()
+    assert not suspicion.is_active(10 * WITHIN_MS)
 
 
 def _slots(until_ms: int) -> list[int]:

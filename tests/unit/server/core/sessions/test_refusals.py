@@ -1,25 +1,24 @@
-"""What is refused, with which facts; the bench checks that a refused input changes nothing."""
+"""Each refusal has its facts; the bench checks that a refused input changes nothing."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
-from rallypoint.server.core import inputs, sessions
-from rallypoint.server.core.effects import (
-    Acknowledge,
-    Refusal,
-    RefusalKind,
-    Refuse,
-    RoundStopped,
-    Welcome,
-)
-from rallypoint.server.core.model import Activity, JobSpec, NodeName, Phase, SessionId
-from rallypoint.server.core.sessions import compare_specs, is_loopback
+from rallypoint.base.addresses import is_loopback
+from rallypoint.server.core.messages import inputs
+from rallypoint.server.core.messages.effects import Acknowledge, Refuse, Welcome
+from rallypoint.server.core.messages.records import RoundStopped
+from rallypoint.server.core.messages.refusals import Refusal, RefusalKind
+from rallypoint.server.core.model.ids import NodeName, SessionId
+from rallypoint.server.core.model.node import NodeState
+from rallypoint.server.core.model.phase import Phase
+from rallypoint.server.core.model.spec import JobSpec
+from rallypoint.server.core.sessions import admission
+from rallypoint.server.core.sessions.admission import compare_specs
 from rallypoint.server.core.step import Transition
-from support.coordinator import EPOCH, Bench
-from support.fake_agents import FakeAgent
+from support.core.coordinator import EPOCH, Bench
+from support.core.fake_agents import FakeAgent
 
 TRIO = JobSpec(min_nodes=3, max_nodes=3)
 
@@ -33,7 +32,7 @@ def test_spec_mismatch_names_every_field() -> None:
     """A node with another spec is refused, with each flag that differs and both values."""
     bench = Bench(TRIO)
     bench.join("a")
-    spec = replace(TRIO, min_nodes=2, max_restarts=5, grace_ms=1_500, grow=False)
+    spec = replace(TRIO, min_nodes=2, max_restarts=5, shutdown_timeout_ms=1_500, grow=False)
     other = bench.agent("b", spec=spec)
 
     refused = other.hello()
@@ -60,7 +59,7 @@ def test_spec_mismatch_names_every_field() -> None:
         ({"settle_ms": 9}, "settle-time"),
         ({"grow_after_ms": 9}, "grow-after"),
         ({"grow": False}, "grow"),
-        ({"grace_ms": 9}, "shutdown-timeout"),
+        ({"shutdown_timeout_ms": 9}, "shutdown-timeout"),
         ({"restart_backoff_ms": 9}, "restart-backoff"),
         ({"heartbeat_interval_ms": 200}, "heartbeat-interval"),
         ({"lease_ms": 1_500}, "lease"),
@@ -68,21 +67,19 @@ def test_spec_mismatch_names_every_field() -> None:
     ],
 )
 def test_every_field_of_the_spec_is_compared(change: dict[str, int], flag: str | None) -> None:
-    """A difference in any field is found and named by its flag."""
-    spec = replace(JobSpec(), **change)  # type: ignore[arg-type]
+    """A difference in any field is named by its flag."""
+    spec = replace(JobSpec(), **change)
 
-    found = compare_specs(JobSpec(), spec)
+    differences = compare_specs(JobSpec(), spec)
 
-    assert ([flag] if flag else []) == [name for name, _, _ in found]
+    assert ([flag] if flag else []) == [name for name, _, _ in differences]
 
 
 @pytest.mark.parametrize(("lease_ms", "shown"), [(0, "not given"), (1_500, "1.5 s")])
-def test_lease_that_one_side_leaves_to_the_coordinator_is_said_so(
-    lease_ms: int, shown: str
-) -> None:
-    """Its 0 is no length of time; a grace of 0 is."""
-    spec = replace(JobSpec(), lease_ms=lease_ms, grace_ms=0)
-    other = replace(spec, lease_ms=9_000, grace_ms=1_000)
+def test_lease_that_is_not_given_is_shown_as_such(lease_ms: int, shown: str) -> None:
+    """A lease of 0 means that none was given; a shutdown timeout of 0 is a time."""
+    spec = replace(JobSpec(), lease_ms=lease_ms, shutdown_timeout_ms=0)
+    other = replace(spec, lease_ms=9_000, shutdown_timeout_ms=1_000)
 
     assert (("shutdown-timeout", "0 s", "1 s"), ("lease", shown, "9 s")) == compare_specs(
         spec, other
@@ -103,7 +100,7 @@ def test_explicit_name_in_use_is_refused() -> None:
 
 
 def test_explicit_name_of_a_broken_holder_is_taken_over() -> None:
-    """An explicit name whose holder's stream is broken is taken over at once, slot included."""
+    """An explicit name whose holder is disconnected is taken over at once, with its slot."""
     bench = Bench(TRIO)
     a, _, c = bench.run_round("a", "b", "c")
     a.break_off()
@@ -115,12 +112,12 @@ def test_explicit_name_of_a_broken_holder_is_taken_over() -> None:
 
 
 def test_default_names_are_made_unique() -> None:
-    """Agents on one host that chose no name get the host's name with a number."""
+    """Agents on one host without explicit names get the host's name with a number."""
     bench = Bench(TRIO)
 
     agents = bench.join("host", "host", "host", explicit=False)
 
-    assert ["host", "host-2", "host-3"] == [agent.the_node.name for agent in agents]
+    assert ["host", "host-2", "host-3"] == [agent.known_node.name for agent in agents]
     assert Welcome(agents[1].session, 1, NodeName("host-2"), 1) in bench.effects
 
 
@@ -141,7 +138,7 @@ def test_node_rank_in_use_is_refused() -> None:
 
 
 def test_node_ranks_that_differ_or_are_unset_are_taken() -> None:
-    """Only equal ranks conflict, and unset equals nothing."""
+    """Only equal ranks conflict; an unset rank equals none."""
     bench = Bench(TRIO)
 
     bench.join("a", node_rank=1)
@@ -184,8 +181,8 @@ def test_loopback(address: str, expected: bool) -> None:
 
 
 def test_too_many_nodes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A job has a limit of nodes; one that comes back is not counted twice."""
-    monkeypatch.setattr(sessions, "NODES_PER_JOB_MAX", 2)
+    """A job has a limit of nodes; a node that resumes is not counted twice."""
+    monkeypatch.setattr(admission, "NODES_PER_JOB_MAX", 2)
     bench = Bench(TRIO)
     a, _ = bench.join("a", "b")
 
@@ -214,31 +211,31 @@ def test_hello_of_an_old_connection_is_refused(connection: int) -> None:
 
 
 def test_old_connection_can_change_nothing() -> None:
-    """Reports, heartbeats and the break of an older connection are dropped without a word."""
+    """Reports, heartbeats and the break of an older connection are dropped without a reply."""
     bench, a = running()
-    old = a.sender()._replace(sequence=a.sequence + 1)
-    a.hello(claim=a.claim())
+    old = replace(a.sender(), sequence=a.sequence + 1)
+    a.hello(held=a.held_round())
     exited = inputs.Exited(old, 1, ())
 
-    for said in (exited, inputs.Heartbeat(old), inputs.Broken(old), inputs.Goodbye(old, "")):
-        dropped = bench.take(said)
+    for stale in (exited, inputs.Heartbeat(old), inputs.Broken(old), inputs.Goodbye(old, "")):
+        dropped = bench.take(stale)
         assert RefusalKind.STALE_CONNECTION is refusal_of(dropped).kind
         assert () == dropped.effects
 
 
 def test_unknown_session_can_change_nothing() -> None:
-    """What comes from a session that never said Hello, or was lost, is dropped."""
+    """Inputs from a session that never sent a Hello or was lost are dropped."""
     bench, a = running()
     stranger = inputs.Sender(SessionId("f" * 32), 1, EPOCH, 1)
 
     dropped = bench.take(inputs.Succeeded(stranger, 1))
 
     assert RefusalKind.UNKNOWN_SESSION is refusal_of(dropped).kind
-    assert Activity.STARTED is a.the_node.activity
+    assert NodeState.STARTED is a.known_node.state
 
 
 def test_report_under_an_earlier_epoch_is_refused() -> None:
-    """A report that was made for an earlier life of the coordinator ends the connection."""
+    """A report from an earlier epoch ends the connection."""
     _, a = running()
     a.epoch = EPOCH - 1
 
@@ -249,7 +246,7 @@ def test_report_under_an_earlier_epoch_is_refused() -> None:
 
 
 def test_report_after_a_gap_is_refused() -> None:
-    """A report from the future ends the connection, so that everything is sent again."""
+    """A report after a gap ends the connection, so the agent sends everything again."""
     _, a = running()
     a.sequence += 1
 
@@ -261,12 +258,12 @@ def test_report_after_a_gap_is_refused() -> None:
     )
 
 
-def test_report_that_was_taken_is_acknowledged_again() -> None:
-    """A report that comes twice is taken once and acknowledged twice."""
+def test_repeated_report_is_acknowledged_again() -> None:
+    """A report that comes twice is applied once and acknowledged twice."""
     bench, a = running()
     a.fail()
     bench.obey()
-    latest, a.sequence, a.held = a.sequence, 1, 1
+    latest, a.sequence, a.last_round = a.sequence, 1, 1
 
     again = a.fail()
 
@@ -276,9 +273,9 @@ def test_report_that_was_taken_is_acknowledged_again() -> None:
 
 
 def test_every_report_is_acknowledged() -> None:
-    """A report is acknowledged by its number, also one that is old news."""
+    """Every report is acknowledged by its number, even a stale one."""
     _, a = running()
-    a.held = 77
+    a.last_round = 77
 
     acknowledged = a.succeed()
 
@@ -286,9 +283,9 @@ def test_every_report_is_acknowledged() -> None:
 
 
 def test_epoch_outranks_every_other_coordinator() -> None:
-    """A Hello with a higher epoch raises ours above it, and with our own epoch does not."""
+    """A Hello with a higher epoch raises ours above it; one with our own epoch does not."""
     bench, a = running()
-    a.hello(claim=a.claim())
+    a.hello(held=a.held_round())
     assert EPOCH == bench.state.epoch
 
     other = bench.agent("b", spec=a.identity.spec)
@@ -296,24 +293,24 @@ def test_epoch_outranks_every_other_coordinator() -> None:
     other.hello()
 
     assert EPOCH + 6 == bench.state.epoch
-    assert a.fail().refusal is None, "a node that has not heard of the new epoch is no stranger"
+    assert a.fail().refusal is None, "a node that does not know the new epoch yet is not stale"
 
 
 def test_equal_epoch_of_another_coordinator_is_outranked() -> None:
-    """Two coordinators that began with one epoch do not keep it."""
+    """A coordinator that shares its epoch with another one raises it."""
     bench, a = running()
 
-    a.hello(claim=a.claim(), coordinator_id="another")
+    a.hello(held=a.held_round(), coordinator_id="another")
 
     assert EPOCH + 1 == bench.state.epoch
 
 
 def test_round_of_another_durable_coordinator_is_refused() -> None:
-    """A running round that belongs to another durable coordinator is not touched."""
+    """A running round of another durable coordinator is not touched."""
     a, _ = Bench(JobSpec(min_nodes=2, max_nodes=2), coordinator_id="owner").run_round("a", "b")
     bench = Bench(window_ms=2_500)
 
-    refused = bench.adopt_agent(a).hello(claim=a.claim(), durable=True)
+    refused = bench.adopt_agent(a).hello(held=a.held_round(), durable=True)
 
     assert (
         RefusalKind.FOREIGN_ROUND,
@@ -323,30 +320,32 @@ def test_round_of_another_durable_coordinator_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("claim", "durable"), [("a round of one without a memory", False), ("no round", True)]
+    ("claim", "durable"), [("a round of one without memory", False), ("no round", True)]
 )
-def test_nodes_of_another_coordinator_are_taken(claim: str, durable: bool) -> None:
-    """Nodes that hold no round, or one of a coordinator without a memory, are taken."""
+def test_nodes_of_another_coordinator_are_admitted(claim: str, durable: bool) -> None:
+    """Nodes that hold no round, or one of a coordinator without memory, are admitted."""
     (a,) = Bench(JobSpec(), coordinator_id="owner").run_round("a")
     bench = Bench(JobSpec(), window_ms=2_500)
 
-    transition = bench.adopt_agent(a).hello(claim=None if durable else a.claim(), durable=durable)
+    transition = bench.adopt_agent(a).hello(
+        held=None if durable else a.held_round(), durable=durable
+    )
 
     assert transition.refusal is None, claim
 
 
 def test_own_rounds_are_never_foreign() -> None:
-    """A node that holds a round of this very coordinator is taken, durable or not."""
+    """A node that holds a round of this coordinator is admitted, durable or not."""
     (a,) = Bench(JobSpec(), coordinator_id="c1").run_round("a")
     bench = Bench(JobSpec(), window_ms=2_500, coordinator_id="c1")
 
-    transition = bench.adopt_agent(a).hello(claim=a.claim(), durable=True)
+    transition = bench.adopt_agent(a).hello(held=a.held_round(), durable=True)
 
     assert transition.refusal is None
 
 
-def test_refused_hello_ousts_nobody() -> None:
-    """A Hello that is refused after it could take over a name has not taken it over."""
+def test_refused_hello_replaces_no_node() -> None:
+    """A Hello that is refused for its rank does not take over a name."""
     bench = Bench(TRIO)
     a, _ = bench.join("a", "b")
     bench.join("c", node_rank=2)
@@ -356,4 +355,4 @@ def test_refused_hello_ousts_nobody() -> None:
     refused = bench.agent("a", node_rank=2).hello()
 
     assert RefusalKind.NODE_RANK_IN_USE is refusal_of(refused).kind
-    assert (Phase.RUNNING, False) == (bench.job().phase, a.the_node.attached)
+    assert (Phase.RUNNING, False) == (bench.job().phase, a.known_node.attached)

@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-from rallypoint.server.core import inputs
-from rallypoint.server.core.effects import Acknowledge, Refuse
-from rallypoint.server.core.model import (
-    Activity,
-    JobId,
-    JobSpec,
-    Outcome,
-    Phase,
-    RoundReason,
-    VerdictCause,
-)
-from support.coordinator import Bench
-from support.fake_agents import FakeAgent, finished, stop_reason, worker_exit
+from rallypoint.server.core.messages import inputs
+from rallypoint.server.core.messages.effects import Acknowledge, Refuse
+from rallypoint.server.core.model.ids import JobId
+from rallypoint.server.core.model.node import NodeState
+from rallypoint.server.core.model.phase import Outcome, Phase
+from rallypoint.server.core.model.round import RoundReason
+from rallypoint.server.core.model.spec import JobSpec
+from rallypoint.server.core.model.verdict import VerdictCause
+from rallypoint.server.core.state.state import NO_CHANGES
+from support.core.coordinator import Bench
+from support.core.fake_agents import FakeAgent, finished, stop_reason, worker_exit
+from support.core.rounds import trio
 
 GRACE_MS = 500
-
-
-def trio(max_restarts: int = 3) -> tuple[Bench, FakeAgent, FakeAgent, FakeAgent]:
-    """Return a bench with a started round of three nodes, of which two suffice."""
-    bench = Bench(JobSpec(min_nodes=2, max_nodes=3, max_restarts=max_restarts, grow=False))
-    a, b, c = bench.run_round("a", "b", "c")
-    return bench, a, b, c
 
 
 def growing() -> tuple[Bench, FakeAgent, FakeAgent, FakeAgent]:
@@ -36,8 +28,8 @@ def growing() -> tuple[Bench, FakeAgent, FakeAgent, FakeAgent]:
     return bench, a, b, c
 
 
-def test_latest_report_is_not_taken_twice() -> None:
-    """The very last report, sent again, is acknowledged and changes no node."""
+def test_latest_report_is_not_applied_twice() -> None:
+    """The last report, sent again, is acknowledged and changes no node."""
     _, a, *_ = trio()
     a.fail()
     a.sequence -= 1
@@ -49,7 +41,7 @@ def test_latest_report_is_not_taken_twice() -> None:
 
 
 def test_gap_ends_the_connection() -> None:
-    """A gap in the reports is answered, so that the agent says Hello again."""
+    """A gap in the reports gets an answer, so the agent sends a new Hello."""
     _, a, *_ = trio()
     a.sequence += 1
 
@@ -64,39 +56,42 @@ def test_failed_node_is_failed() -> None:
     _, a, b, _ = trio()
 
     a.fail()
-    assert Activity.FAILED is a.the_node.activity
+    assert NodeState.FAILED is a.known_node.state
 
-    b.refuse()
-    assert Activity.FAILED is b.the_node.activity
+    b.fail_to_start()
+    assert NodeState.FAILED is b.known_node.state
 
 
-def test_pids_of_a_claim_are_known() -> None:
-    """What a Hello says of the workers' pids is kept."""
+def test_pids_of_a_held_round_are_known() -> None:
+    """The pids in the held round of a Hello are kept."""
     _, _, _, c = trio()
     c.break_off()
 
-    c.hello(claim=c.claim())
+    c.hello(held=c.held_round())
 
-    assert (4_000,) == c.the_node.pids
+    assert (4_000,) == c.known_node.pids
 
 
 def test_leaving_instead_of_starting_ends_the_round_at_once() -> None:
-    """A node that leaves instead of starting ends its round before it says Goodbye."""
+    """A node that leaves instead of starting ends its round before its Goodbye."""
     bench = Bench(JobSpec(min_nodes=2, max_nodes=2))
     a, b = bench.join("a", "b")
 
-    b.refuse("", leaving=True)
+    b.leave("")
 
     verdict = bench.job().verdict
     assert verdict is not None
-    assert (RoundReason.NODE_LEFT, "node b left: it is leaving") == (stop_reason(a), verdict.text)
+    assert (RoundReason.NODE_LEFT, "node b left: its agent is shutting down") == (
+        stop_reason(a),
+        verdict.text,
+    )
 
 
 def test_node_departs_once() -> None:
-    """A node that says twice that it leaves has one departure in its round."""
+    """A node that reports twice that it leaves has one departure in its round."""
     bench = Bench(JobSpec(min_nodes=2, max_nodes=2))
     _, b = bench.join("a", "b")
-    b.refuse("draining", leaving=True)
+    b.leave("draining")
     b.goodbye()
 
     round = bench.job().round
@@ -105,7 +100,7 @@ def test_node_departs_once() -> None:
 
 
 def test_two_nodes_depart_twice() -> None:
-    """Each member that is lost has its own departure."""
+    """Each lost member has its own departure."""
     bench, _, b, c = trio()
     b.break_off()
     c.break_off()
@@ -117,7 +112,7 @@ def test_two_nodes_depart_twice() -> None:
 
 
 def test_node_that_leaves_explains_a_failure_that_came_first() -> None:
-    """A node that leaves explains its peers' failures, also when it was clean already."""
+    """A node that leaves explains its peers' failures, even when it was already clean."""
     for is_clean in (False, True):
         bench, _, b, c = trio()
         b.fail(worker_exit(1, said="connection reset by peer"))
@@ -129,14 +124,14 @@ def test_node_that_leaves_explains_a_failure_that_came_first() -> None:
         verdict = bench.job().verdict
         assert verdict is not None
         assert (0, VerdictCause.NODE_LEFT, RoundReason.NODE_LEFT) == (
-            bench.job().restart_count,
+            bench.job().counts.restart_count,
             verdict.cause,
             bench.rounds()[-1].reason,
         )
 
 
 def test_node_that_is_lost_explains_the_next_round() -> None:
-    """The round after a failure that a lost node explains begins because of the node."""
+    """After a failure that a lost node explains, the next round's reason is the lost node."""
     bench, _, b, c = trio()
     b.fail()
     c.break_off()
@@ -147,19 +142,19 @@ def test_node_that_is_lost_explains_the_next_round() -> None:
 
 
 def test_return_during_a_stop_is_no_departure() -> None:
-    """A member that comes back stopping, as it was told to, explains nothing."""
+    """A member that resumes while it stops as ordered explains nothing."""
     bench, _, b, c = trio()
     b.fail()
     c.break_off()
 
-    c.hello(claim=c.claim(Activity.UNREADY))
+    c.hello(held=c.held_round(NodeState.UNREADY))
     bench.obey()
 
-    assert (1, ["a", "b", "c"]) == (bench.job().restart_count, bench.order())
+    assert (1, ["a", "b", "c"]) == (bench.job().counts.restart_count, bench.order())
 
 
 def test_success_outlives_blocked_processes() -> None:
-    """A member that succeeded and has processes that survive SIGKILL keeps its success."""
+    """A member that succeeded keeps its success when its processes survive SIGKILL."""
     bench, a, b, c = growing()
     a.succeed()
     a.block()
@@ -170,7 +165,7 @@ def test_success_outlives_blocked_processes() -> None:
 
 
 def test_success_outlives_a_goodbye() -> None:
-    """A member that succeeded, stopped and left has not left its round without success."""
+    """A member that succeeded and then left keeps its success."""
     _, a, b, c = growing()
     a.succeed()
     a.ready()
@@ -182,7 +177,7 @@ def test_success_outlives_a_goodbye() -> None:
 
 
 def test_success_alone_ends_growing() -> None:
-    """A node's Succeeded keeps its round from growing, even without the exits before it."""
+    """A round with a Succeeded member does not grow, even when its exits are missing."""
     bench = Bench(JobSpec(min_nodes=2, max_nodes=3))
     a, _ = bench.run_round("a", "b")
     a.succeed()
@@ -203,12 +198,12 @@ def test_growth_that_meets_a_failure_is_a_growth() -> None:
     lost.advance(GRACE_MS)
     lost.obey()
 
-    assert (1, 0) == (failed.job().growths, failed.job().reformations)
-    assert (0, 1) == (lost.job().growths, lost.job().reformations)
+    assert (1, 0) == (failed.job().counts.growths, failed.job().counts.reformations)
+    assert (0, 1) == (lost.job().counts.growths, lost.job().counts.reformations)
 
 
 def test_numbers_go_beyond_what_a_spare_was_given_elsewhere() -> None:
-    """A spare that was in a higher round elsewhere raises the number of the next round."""
+    """A spare that held a higher round elsewhere raises the number of the next round."""
     bench, _, b, _ = trio()
     (z,) = bench.join("z")
     z.ready(round=9)
@@ -223,18 +218,18 @@ def test_numbers_go_beyond_what_a_spare_was_given_elsewhere() -> None:
 def test_nothing_due_changes_nothing() -> None:
     """When nothing is due, the passing of time changes nothing."""
     bench = Bench()
-    assert bench.take(inputs.TimePassed()).delta.is_empty
+    assert NO_CHANGES == bench.take(inputs.TimePassed()).delta
 
     bench, *_ = trio()
-    assert bench.take(inputs.TimePassed()).delta.is_empty
+    assert NO_CHANGES == bench.take(inputs.TimePassed()).delta
 
 
 def test_report_about_a_job_that_is_over_changes_nothing() -> None:
-    """A broken invariant of a job that is unknown or has ended changes nothing."""
+    """A broken invariant of an unknown or ended job changes nothing."""
     bench, *agents = trio()
     for agent in agents:
         agent.succeed()
 
     for job_id in ("job", "unknown"):
-        assert bench.take(inputs.JobBroken(JobId(job_id), "report")).delta.is_empty
+        assert NO_CHANGES == bench.take(inputs.JobBroken(JobId(job_id), "report")).delta
     assert Outcome.SUCCEEDED is bench.job().outcome

@@ -1,4 +1,4 @@
-"""Equal failures are one, with the ranks that they came from."""
+"""Equal failures form one group, with the ranks that failed."""
 
 from __future__ import annotations
 
@@ -7,8 +7,14 @@ from itertools import pairwise
 
 import pytest
 
-from rallypoint.server.core.folding import RANGES_MAX, add_rank, fold, normalise, shared_error
-from rallypoint.server.core.model import GROUPS_MAX, FailureGroup
+from rallypoint.server.core.model.verdict import GROUPS_MAX, FailureGroup
+from rallypoint.server.core.verdicts.folding import (
+    RANGES_MAX,
+    add_rank,
+    fold,
+    normalise,
+    shared_error,
+)
 
 Groups = tuple[FailureGroup, ...]
 
@@ -47,12 +53,12 @@ def test_what_differs_between_equal_failures(one: str, other: str) -> None:
     ],
 )
 def test_what_tells_failures_apart(one: str, other: str) -> None:
-    """Words and line numbers do."""
+    """Words and line numbers tell two failures apart."""
     assert normalise(one) != normalise(other)
 
 
 def test_equal_failures_are_one_group() -> None:
-    """Alike by exit and error: one group in order of its first failure, with ranges of ranks."""
+    """Same exit and error: one group, ordered by its first failure, with ranges of ranks."""
     groups = fold_all(
         *((rank, "exit code 1", f"reset by 10.0.0.{rank}") for rank in (3, 1, 0, 2, 7)),
         (5, "signal 9 (SIGKILL)", ""),
@@ -67,7 +73,7 @@ def test_equal_failures_are_one_group() -> None:
 
 
 def test_groups_are_bounded() -> None:
-    """Beyond the limits failures are only counted elsewhere, whatever is there stays."""
+    """Beyond the limits nothing is added or removed."""
     kinds = fold_all(*((rank, f"exit code {rank}", "") for rank in range(3 * GROUPS_MAX)))
     holes = fold_all(*((2 * rank, "exit code 1", "") for rank in range(3 * RANGES_MAX)))
     (long,) = fold_all(*((rank, "exit code 1", f"{rank} x" * 9_999) for rank in (1, 222)))
@@ -78,7 +84,7 @@ def test_groups_are_bounded() -> None:
 
 
 def test_ranges_are_as_few_as_possible() -> None:
-    """In whatever order ranks come, their ranges are those of the set."""
+    """The ranges are those of the set of ranks, in any order of arrival."""
     chance = random.Random(7)
     for _ in range(50):
         ranks = chance.sample(range(40), chance.randint(1, 40))

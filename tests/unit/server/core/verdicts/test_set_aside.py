@@ -1,20 +1,25 @@
-"""What it means to be set aside: a quarantine leaves min_nodes alone, a cordon nothing."""
+"""A quarantine yields when min_nodes needs the node; a cordon never does."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
-from rallypoint.server.core import inputs
-from rallypoint.server.core.deadlines import DeadlineKind
-from rallypoint.server.core.effects import DesiredStandby, JobChanged, RefusalKind
-from rallypoint.server.core.health import choose_candidates
-from rallypoint.server.core.model import Bar, JobId, NodeHealth, NodeName, Outcome, Phase, WaitKind
-from rallypoint.server.core.state import Tally
-from support.coordinator import Bench
-from support.fake_agents import JOB, finished
-from support.health import (
+from rallypoint.server.core.messages import inputs
+from rallypoint.server.core.messages.effects import JobChanged
+from rallypoint.server.core.messages.refusals import RefusalKind
+from rallypoint.server.core.model.desired import DesiredStandby
+from rallypoint.server.core.model.ids import JobId, NodeName
+from rallypoint.server.core.model.job import NodeHealth, WaitKind
+from rallypoint.server.core.model.node import Eligibility
+from rallypoint.server.core.model.phase import Outcome, Phase
+from rallypoint.server.core.state.deadlines import DeadlineKind
+from rallypoint.server.core.state.state import NO_CHANGES
+from rallypoint.server.core.state.tally import Tally
+from rallypoint.server.core.verdicts.health import choose_candidates
+from support.core.coordinator import Bench
+from support.core.fake_agents import JOB, finished
+from support.core.health import (
     COOLDOWN_MS,
     SPEC,
     WIDE,
@@ -30,19 +35,19 @@ from support.health import (
 
 
 def test_quarantine_never_blocks_a_job_without_a_spare() -> None:
-    """Where fewer than min_nodes would be left, a quarantined node goes on, in its own slot."""
+    """A quarantined node stays in its slot when fewer than min_nodes would be left."""
     bench = Bench(SPEC)
     a, b = bench.run_round("a", "b")
 
     fail_again(bench, a, 3)
 
-    assert (Bar.QUARANTINED, ["a", "b"]) == (a.the_node.bar, bench.order())
+    assert (Eligibility.QUARANTINED, ["a", "b"]) == (a.known_node.eligibility, bench.order())
     assert Phase.RUNNING is bench.job().phase
     assert (0, 1) == (a.group_rank, b.group_rank)
 
 
 def test_a_node_that_is_used_in_quarantine_can_earn_another() -> None:
-    """Its failures count as any others, and a spare that comes takes its place."""
+    """Its failures count like any others, and a new spare takes its slot."""
     bench = Bench(SPEC)
     a, _ = bench.run_round("a", "b")
     fail_again(bench, a, 5)
@@ -55,18 +60,18 @@ def test_a_node_that_is_used_in_quarantine_can_earn_another() -> None:
 
 
 def test_those_whose_quarantine_ends_first_are_used_first() -> None:
-    """Of several quarantined nodes as many are used as are missing, by the end of quarantine."""
+    """The job uses as many quarantined nodes as it lacks, earliest end of quarantine first."""
     bench = Bench(replace(SPEC, min_nodes=3, max_nodes=3, quarantine_after=1))
     a, b, c = bench.run_round("a", "b", "c")
     fail_again(bench, b, 1)
     bench.advance(1_000)
     fail_again(bench, a, 1)
-    nodes = [agent.the_node for agent in (a, b, c)]
+    nodes = [agent.known_node for agent in (a, b, c)]
     job = bench.job()
 
     def chosen(min_nodes: int) -> list[str]:
         asked = replace(job, spec=replace(job.spec, min_nodes=min_nodes))
-        clean = [node._replace(activity=a.the_node.activity.READY) for node in nodes]
+        clean = [replace(node, state=a.known_node.state.READY) for node in nodes]
         return [str(node.name) for node in choose_candidates(asked, clean)]
 
     assert ["c"] == chosen(1)
@@ -75,7 +80,7 @@ def test_those_whose_quarantine_ends_first_are_used_first() -> None:
 
 
 def test_quarantine_is_not_used_where_there_are_enough() -> None:
-    """With min_nodes there without it, a round is sealed smaller rather than with a sick node."""
+    """With min_nodes without it, the round is smaller and leaves the quarantined node out."""
     bench = Bench(replace(WIDE, min_nodes=2))
     _, b, _ = bench.run_round("a", "b", "c")
 
@@ -97,7 +102,7 @@ def test_first_round_gives_others_time_to_come() -> None:
         agent.goodbye()
     again = bench.join("a", "b")
 
-    assert (2, Bar.QUARANTINED) == (bench.job().run, again[0].the_node.bar)
+    assert (2, Eligibility.QUARANTINED) == (bench.job().run, again[0].known_node.eligibility)
     assert WaitKind.LAST_CALL is bench.the_wait().kind
     assert bench.now_ms == bench.job().first_ready_ms
     (c,) = bench.join("c")
@@ -114,12 +119,12 @@ def test_first_round_gives_others_time_to_come() -> None:
 def test_reserve_fills_up_to_min_nodes(
     eligible: int, reserve: int, min_nodes: int, expected: int
 ) -> None:
-    """A round can have every eligible node, and of the quarantined ones as many as are missing."""
+    """A round can use every eligible node and as many quarantined ones as it lacks."""
     assert expected == Tally(eligible=eligible, reserve=reserve).placeable(min_nodes)
 
 
 def test_wait_for_nodes_names_the_quarantined() -> None:
-    """Quarantined nodes count towards min_nodes; the wait says who they are and for how long."""
+    """Quarantined nodes count towards min_nodes; the wait names them and their time left."""
     bench = Bench(replace(SPEC, min_nodes=3, max_nodes=3))
     a, b, _ = bench.run_round("a", "b", "c")
     fail_again(bench, a, 3)
@@ -130,20 +135,20 @@ def test_wait_for_nodes_names_the_quarantined() -> None:
     waiting = bench.the_wait()
     assert (WaitKind.NODES, 2, 3) == (waiting.kind, waiting.ready_nodes, waiting.needed_nodes)
     assert [("b", "left"), ("a", "quarantined, 18 s left")] == [
-        (node.name, node.state) for node in waiting.awaited
+        (node.name, node.text) for node in waiting.awaited
     ]
-    assert "2 of at least 3 nodes are ready; set aside: a (quarantined, 18 s left); waiting" in (
+    assert "2 of 3 required nodes are ready; set aside: a (quarantined, 18 s left); waiting" in (
         waiting.text
     )
     bench.advance(SPEC.join_timeout_ms)
     verdict = finished(a).verdict
     assert verdict is not None
-    assert verdict.text.startswith("2 of at least 3 nodes were ready")
+    assert verdict.text.startswith("only 2 nodes were ready after")
 
 
 @pytest.mark.parametrize(("is_there", "phase"), [(True, Phase.STOPPING), (False, Phase.RUNNING)])
 def test_a_quarantined_node_may_follow_one_that_drains(is_there: bool, phase: Phase) -> None:
-    """A round is not held up to the last of several drains where a quarantined node helps out."""
+    """A quarantined node can replace one that drains, so the round need not wait."""
     bench = Bench(replace(SPEC, max_nodes=3, quarantine_after=1))
     a, _, _ = bench.run_round("a", "b", "c")
     bench.join("d")
@@ -163,13 +168,13 @@ def test_a_quarantined_node_may_follow_one_that_drains(is_there: bool, phase: Ph
 
 
 def test_cordon_leaves_the_running_round_alone() -> None:
-    """What runs on a cordoned node goes on; the next round is without it."""
+    """Workers on a cordoned node keep running; the next round excludes the node."""
     bench, a, b, c = with_spare()
-    told = len(a.told)
+    messages = len(a.told)
 
     cordon(bench, "a")
     bench.advance(60_000)
-    assert (Phase.RUNNING, told, 0) == (bench.job().phase, len(a.told), a.group_rank)
+    assert (Phase.RUNNING, messages, 0) == (bench.job().phase, len(a.told), a.group_rank)
 
     b.fail()
     bench.obey()
@@ -179,7 +184,7 @@ def test_cordon_leaves_the_running_round_alone() -> None:
 
 @pytest.mark.parametrize(("newcomers", "expected"), [(("d", "e"), 1), (("d", "e", "f"), 2)])
 def test_growth_counts_without_cordoned_members(newcomers: tuple[str, ...], expected: int) -> None:
-    """A round is stopped to grow only if the next one is larger: cordoned members are not in it."""
+    """A round stops to grow only if the next one is larger without its cordoned members."""
     bench = Bench(replace(SPEC, max_nodes=4, grow=True))
     bench.run_round("a", "b")
     for name in ("a", "b"):
@@ -193,7 +198,7 @@ def test_growth_counts_without_cordoned_members(newcomers: tuple[str, ...], expe
 
 
 def test_cordon_holds_below_min_nodes_too() -> None:
-    """A job that has too few nodes without a cordoned one waits, says so, and gives up in time."""
+    """A job with too few nodes besides the cordoned one waits, says why, and gives up in time."""
     bench = Bench(SPEC)
     a, b = bench.run_round("a", "b")
     cordon(bench, "a", "bad disk")
@@ -202,24 +207,27 @@ def test_cordon_holds_below_min_nodes_too() -> None:
 
     waiting = bench.the_wait()
     assert (WaitKind.NODES, 1, 2) == (waiting.kind, waiting.ready_nodes, waiting.needed_nodes)
-    assert [("a", "cordoned: bad disk")] == [(node.name, node.state) for node in waiting.awaited]
-    assert "1 of at least 2 nodes are ready; set aside: a (cordoned: bad disk); at" in waiting.text
+    assert [("a", "cordoned: bad disk")] == [(node.name, node.text) for node in waiting.awaited]
+    assert "1 of 2 required nodes are ready; set aside: a (cordoned: bad disk); at" in waiting.text
     bench.advance(SPEC.join_timeout_ms)
     assert Outcome.FAILED is finished(a).outcome
     verdict = finished(b).verdict
     assert verdict is not None
-    assert verdict.text.endswith("nodes were ready after 600 s; cordoned: a")
+    assert verdict.text.endswith("ready after 600 s; 2 are required (--nnodes); cordoned: a")
 
 
 def test_cordon_is_for_a_name() -> None:
-    """A node that is not there is cordoned too, and an agent of that name finds it so."""
+    """An absent node can be cordoned; an agent that joins under the name is cordoned."""
     bench = Bench(WIDE)
     bench.run_round("a", "b")
     cordon(bench, "d")
 
     (d,) = bench.join("d")
     bench.advance(60_000)
-    assert (Bar.CORDONED, DesiredStandby(spare=True)) == (d.the_node.bar, d.desired)
+    assert (Eligibility.CORDONED, DesiredStandby(spare=True)) == (
+        d.known_node.eligibility,
+        d.desired,
+    )
     assert (["a", "b"], None) == (bench.order(), bench.wait())
 
     bench.join("e")
@@ -230,21 +238,24 @@ def test_cordon_is_for_a_name() -> None:
 
 
 def test_cordon_outlives_the_agent() -> None:
-    """The next agent of the name is set aside as well; one of another name is not."""
+    """The next agent of the name is cordoned too; one of another name is not."""
     bench, a, _, c = with_spare()
     cordon(bench, "a")
     lose(bench, a)
     bench.obey()
     again, other = bench.join("a", "e")
 
-    assert (Bar.CORDONED, Bar.NONE) == (again.the_node.bar, other.the_node.bar)
+    assert (Eligibility.CORDONED, Eligibility.NONE) == (
+        again.known_node.eligibility,
+        other.known_node.eligibility,
+    )
     lose(bench, c)
     bench.obey()
     assert ["e", "b"] == bench.order()
 
 
-def test_uncordon_takes_everything_back() -> None:
-    """Cordon, quarantine and failures are forgotten; the node counts as one that has just come."""
+def test_uncordon_forgets_everything() -> None:
+    """Cordon, quarantine and failures are forgotten; the node counts as a new arrival."""
     bench = Bench(WIDE)
     _, b, _ = bench.run_round("a", "b", "c")
     fail_again(bench, b, 3)
@@ -254,7 +265,10 @@ def test_uncordon_takes_everything_back() -> None:
 
     uncordon(bench, "b")
 
-    assert (NodeHealth(NodeName("b")), Bar.NONE) == (health(bench, "b"), b.the_node.bar)
+    assert (NodeHealth(NodeName("b")), Eligibility.NONE) == (
+        health(bench, "b"),
+        b.known_node.eligibility,
+    )
     assert bench.state.deadlines.get((DeadlineKind.HEALTH, JOB)) is None
     assert (WaitKind.GROWTH, 10_000 - 1_000) == (bench.the_wait().kind, bench.the_wait().left_ms)
     bench.advance(10_000)
@@ -262,8 +276,8 @@ def test_uncordon_takes_everything_back() -> None:
     assert ["a", "c", "b"] == bench.order()
 
 
-def test_a_node_that_is_taken_back_renews_the_settle_time() -> None:
-    """It is collected together with others that have just come."""
+def test_an_uncordoned_node_renews_the_settle_time() -> None:
+    """It is collected together with other new arrivals."""
     bench = Bench(WIDE)
     bench.run_round("a", "b")
     cordon(bench, "c")
@@ -282,31 +296,31 @@ def test_a_node_that_is_taken_back_renews_the_settle_time() -> None:
 
 
 def test_uncordon_of_a_sound_node_changes_nothing() -> None:
-    """Neither a name that nobody knows nor a healthy node has anything to be taken back."""
+    """An unknown name and a healthy node have nothing to forget."""
     bench, *_ = with_spare()
 
-    for name in ("a", "nobody"):
+    for name in ("a", "unknown"):
         transition = uncordon(bench, name)
         assert (None, True, ()) == (
             transition.refusal,
-            transition.delta.is_empty,
+            transition.delta == NO_CHANGES,
             transition.records,
         )
 
 
 def test_cooldown_does_not_lift_a_cordon() -> None:
-    """The end of a quarantine leaves a cordon where it is."""
+    """A cordon stays when a quarantine ends."""
     bench, a, _, _ = with_spare()
     fail_again(bench, a, 3)
     cordon(bench, "a")
 
     bench.advance(2 * COOLDOWN_MS)
 
-    assert Bar.CORDONED is a.the_node.bar
+    assert Eligibility.CORDONED is a.known_node.eligibility
 
 
-def test_an_operators_words_stay() -> None:
-    """While a node is cordoned the operator's reason is the one that is shown."""
+def test_an_operators_reason_stays() -> None:
+    """While a node is cordoned, the operator's reason is shown."""
     bench, a, _, _ = with_spare()
     cordon(bench, "a", "bad disk")
 
@@ -317,7 +331,7 @@ def test_an_operators_words_stay() -> None:
 
 @pytest.mark.parametrize("ask", [cordon, uncordon])
 def test_unknown_job_is_refused(ask: object) -> None:
-    """A request about a job that nobody knows changes nothing and says so."""
+    """A request about an unknown job changes nothing and is refused."""
     bench, *_ = with_spare()
 
     refusal = ask(bench, "a", job_id="other").refusal  # type: ignore[operator]
@@ -326,7 +340,7 @@ def test_unknown_job_is_refused(ask: object) -> None:
 
 
 def test_requests_are_events() -> None:
-    """The log says what was set aside or taken back, and why."""
+    """The log names every cordon, uncordon and quarantine with its reason."""
     bench, a, _, _ = with_spare()
     fail_again(bench, a, 3)
     cordon(bench, "c", "bad disk")

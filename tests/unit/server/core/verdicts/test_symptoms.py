@@ -1,11 +1,21 @@
-"""What the end of a worker says of its cause, in the words that torch and its libraries use."""
+"""Last words and exits tell a victim from a cause, for every text that the libraries print."""
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
-from rallypoint.server.core.model import ErrorRecord, Symptom, WorkerExit
-from rallypoint.server.core.symptoms import classify, find_error, find_stack
+from rallypoint.server.core.model.worker import ErrorRecord, Symptom, WorkerExit
+from rallypoint.server.core.verdicts.error_texts import (
+    BROKEN_CONNECTION,
+    CUDA_FRAME,
+    LOST_PEER,
+    OWN_CAUSE,
+    WATCHDOG_FRAME,
+    ErrorText,
+)
+from rallypoint.server.core.verdicts.symptoms import classify, find_error, find_stack
 
 PRIMARY, UNKNOWN, VICTIM = Symptom.PRIMARY, Symptom.UNKNOWN, Symptom.VICTIM
 GLOO = "[/__w/pytorch/pytorch/third_party/gloo/gloo/transport/tcp"
@@ -13,7 +23,7 @@ HINT = "Check the logs of the remote worker before reporting an error. GLHF! ðŸ
 
 
 def traceback(headline: str, *, rank: int | None = None, then: str = "") -> str:
-    """Return what Python prints of an uncaught error; with `rank` as torch's hook prints it."""
+    """Return what Python prints for an uncaught error; with `rank`, as torch's hook prints it."""
     lines = [
         "Traceback (most recent call last):",
         '  File "/src/train.py", line 32, in <module>',
@@ -28,7 +38,7 @@ def traceback(headline: str, *, rank: int | None = None, then: str = "") -> str:
 
 
 def cause_of(first: str, last: str, *, how: str) -> str:
-    """Return what Python prints of an error that came of another one."""
+    """Return what Python prints for an error that another one led to."""
     phrases = {
         "from": "The above exception was the direct cause of the following exception:",
         "during": "During handling of the above exception, another exception occurred:",
@@ -44,49 +54,27 @@ def ended(
     return WorkerExit(0, 4_000, code, signal, stderr_tail=text, **facts)  # type: ignore[arg-type]
 
 
-# The first ones are what torch 2.13 printed when a peer was killed, raised, or hung.
 OF_A_PEER = [
     f"RuntimeError: {GLOO}/pair.cc:537] Read error [127.0.0.1]:27022: Connection reset by peer. "
     f"This is typically caused by a remote worker hanging or bugs in the application. {HINT}",
     f"RuntimeError: {GLOO}/pair.cc:553] Connection closed by peer [127.0.0.1]:58604. "
     f"This is typically caused by a remote worker crashing. {HINT}",
-    f"RuntimeError: {GLOO}/unbound_buffer.cc:78] Timed out waiting 4000ms for recv operation to "
-    "complete",
-    "torch.distributed.DistNetworkError: Connection reset by peer",
     "RuntimeError: [Rank 0]: Rank 1 failed to pass monitoredBarrier in 5000 ms\n"
     f" Original exception: \n{GLOO}/unbound_buffer.cc:78] Timed out waiting 4998ms for recv",
-    "RuntimeError: Rank 2 successfully reached monitoredBarrier, but received errors while waiting "
-    "for send/recv from rank 0. Please check rank 0 logs for faulty rank.",
     "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:598] Connection closed by peer "
     "[18.25.6.30]:28048",
-    f"RuntimeError: {GLOO}/pair.cc:211] Application timeout caused pair closure",
     f"RuntimeError: Gloo connectFullMesh failed with {GLOO}/pair.cc:144] no error",
-    f"RuntimeError: {GLOO}/pair.cc:799] connect [127.0.0.1]:1: Connection refused",
     "torch.distributed.DistNetworkError: Failed to recv, got 0 bytes. Connection was likely "
     "closed. Did the remote server shutdown or crash?",
     "torch.distributed.DistNetworkError: failed to recv, got 0 bytes",
     "torch.distributed.DistNetworkError: The client socket has timed out after 60000ms while "
     "trying to connect to (node0, 29500).",
-    "torch.distributed.DistStoreError: wait timeout after 10000ms, keys: /step",
     "torch.distributed.DistStoreError: Timed out after 11 seconds waiting for clients. 1/2 clients "
     "joined.",
     "torch.distributed.DistBackendError: NCCL error in: /pytorch/torch/csrc/distributed/c10d/"
     "NCCLUtils.hpp:268, remote process exited or there was a network error, NCCL version 2.21.5\n"
     "ncclRemoteError: A call failed possibly due to a network error or a remote process exiting "
     "prematurely.\nLast error:\nsocketProgressOpt: Call to recv failed : Connection reset by peer",
-    "torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:1275, internal error, "
-    "NCCL version 2.14.3\nncclInternalError: Internal check failed.\nLast error:\n"
-    "Net : Connection closed by remote peer, remote process exited",
-    "torch.distributed.DistBackendError: [1] is setting up NCCL communicator and retrieving "
-    "ncclUniqueId from [0] via c10d key-value store by key '0', but store->get('0') got error: "
-    "Connection reset by peer",
-    "RuntimeError: Connection reset by peer",
-    "RuntimeError: Broken pipe",
-    "RuntimeError: Socket Timeout",
-    "ConnectionResetError: [Errno 104] Connection reset by peer",
-    "ConnectionResetError: Connection lost",
-    "BrokenPipeError: [Errno 32] Broken pipe",
-    "EOFError",
 ]
 
 OF_ITS_OWN = [
@@ -98,37 +86,69 @@ OF_ITS_OWN = [
     "ConnectionRefusedError: [Errno 111] Connection refused",
     "ConnectionResetError: Caught ConnectionResetError in DataLoader worker process 0.",
     "requests.exceptions.ConnectionError: ('Connection aborted.', RemoteDisconnected('gone'))",
-    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.",
     "torch.distributed.DistNetworkError: The server socket has failed to listen on any local "
     "network address. port: 29500, useIpv6: false, code: -98, name: EADDRINUSE",
-    "torch.distributed.DistBackendError: NCCL error in: NCCLUtils.hpp:268, unhandled cuda error, "
-    "NCCL version 2.21.5\nncclUnhandledCudaError: Call to CUDA function failed.\nLast error:\n"
-    "Cuda failure 'out of memory'",
-    "torch.distributed.DistBackendError: NCCL error in: NCCLUtils.hpp:268, invalid usage, "
-    "NCCL version 2.21.5\nncclInvalidUsage: This usually reflects invalid usage of NCCL library.\n"
-    "Last error:\nDuplicate GPU detected : rank 1 and rank 0 both on CUDA device 1000",
     f"RuntimeError: {GLOO}/device.cc:84] ifa != nullptr. Unable to find address for: eth7",
     f"RuntimeError: {GLOO}/pair.cc:446] op.preamble.length <= op.nbytes. 16 vs 8",
     "KeyError: 'DistNetworkError'",
 ]
 
 
+def name_of(row: ErrorText) -> str:
+    return f"{row.library} {row.version}: {row.pattern[-40:]}"
+
+
+@pytest.mark.parametrize(
+    "row",
+    [*LOST_PEER, *OWN_CAUSE, *BROKEN_CONNECTION, *WATCHDOG_FRAME, *CUDA_FRAME],
+    ids=name_of,
+)
+def test_pattern_finds_its_example(row: ErrorText) -> None:
+    """Each row of the tables finds the text that its library prints."""
+    assert re.search(row.pattern, row.example, re.MULTILINE)
+
+
 @pytest.mark.parametrize("rank", [None, 3])
-@pytest.mark.parametrize("headline", OF_A_PEER)
+@pytest.mark.parametrize(
+    "headline",
+    [*OF_A_PEER, *(row.example for row in (*LOST_PEER, *BROKEN_CONNECTION))],
+)
 def test_error_that_a_peer_has_caused(headline: str, rank: int | None) -> None:
-    """What the libraries say of a peer that is gone makes a victim, on any way it is told."""
+    """The text of a lost peer makes a victim, printed or recorded, whatever ended the worker."""
     assert VICTIM is classify(ended(traceback(headline, rank=rank)))
     assert VICTIM is classify(ended(exit_code=1, error=ErrorRecord(headline)))
     assert VICTIM is classify(ended(error=ErrorRecord(headline, traceback(headline))))
     assert VICTIM is classify(ended(traceback(headline), signal=6))
 
 
-@pytest.mark.parametrize("headline", OF_ITS_OWN)
+@pytest.mark.parametrize("headline", [*OF_ITS_OWN, *(row.example for row in OWN_CAUSE)])
 def test_error_of_its_own(headline: str) -> None:
     """Any other error is a cause, also one that speaks of connections and peers."""
     assert PRIMARY is classify(ended(traceback(headline)))
     assert PRIMARY is classify(ended(traceback(headline, rank=0)))
     assert PRIMARY is classify(ended(error=ErrorRecord(headline, traceback(headline))))
+
+
+@pytest.mark.parametrize("row", OWN_CAUSE, ids=name_of)
+def test_own_cause_outranks_a_lost_peer(row: ErrorText) -> None:
+    """An error with both texts is a cause."""
+    headline = f"torch.distributed.DistNetworkError: {row.example}"
+
+    assert PRIMARY is classify(ended(traceback(headline.replace("\n", " "))))
+
+
+@pytest.mark.parametrize("row", BROKEN_CONNECTION, ids=name_of)
+def test_broken_connection_with_more_words_is_a_cause(row: ErrorText) -> None:
+    """Only the bare error counts: more words come from code that names the connection."""
+    assert PRIMARY is classify(ended(traceback(f"{row.example.partition(':')[0]}: bad reply")))
+
+
+@pytest.mark.parametrize("row", WATCHDOG_FRAME, ids=name_of)
+def test_stack_of_the_watchdog(row: ErrorText) -> None:
+    """A stack below the watchdog makes a victim, unless a CUDA call failed."""
+    assert VICTIM is classify(ended(row.example, signal=6))
+    for cuda in CUDA_FRAME:
+        assert PRIMARY is classify(ended(f"{row.example}\n{cuda.example}", signal=6))
 
 
 RESET = "ConnectionResetError: [Errno 104] Connection reset by peer"
@@ -152,7 +172,11 @@ NOISE = f"Exception in thread Thread-2 (_pin_memory_loop):\n{traceback(RESET)}"
         ("a handler that failed too", cause_of(NETWORK, "KeyError: 'x'", how="during"), VICTIM),
         ("a cleanup that met the end", cause_of(NAN, NETWORK, how="during"), PRIMARY),
         ("a cleanup that met a reset", cause_of(NAN, RESET, how="during"), PRIMARY),
-        ("a reset by anybody", cause_of(RESET, "urllib3.ProtocolError: x", how="during"), PRIMARY),
+        (
+            "a reset by any process",
+            cause_of(RESET, "urllib3.ProtocolError: x", how="during"),
+            PRIMARY,
+        ),
         ("a reset, then the network", cause_of(RESET, NETWORK, how="during"), VICTIM),
         ("threads that end after it", traceback(NAN, then=NOISE), PRIMARY),
         (
@@ -179,12 +203,12 @@ NOISE = f"Exception in thread Thread-2 (_pin_memory_loop):\n{traceback(RESET)}"
         ("lines after it", traceback(RESET) + "wandb: synced\n" * 5, VICTIM),
         ("a head that was cut", traceback(NETWORK).partition("\n")[2], VICTIM),
         ("a cut stack", "frame #8: c10d::get (lib.so)\n\n" + traceback(NETWORK, rank=1), VICTIM),
-        ("a word of it", "the peer said: Connection reset by peer\n", UNKNOWN),
+        ("words of it", "the peer: Connection reset by peer\n", UNKNOWN),
         ("nothing", "", UNKNOWN),
     ],
 )
 def test_what_counts_of_a_text(claim: str, text: str, expected: Symptom) -> None:
-    """The error that ended the worker counts, at its root; nothing else that was printed."""
+    """Only the error that ended the worker counts, from its first cause on."""
     assert expected is classify(ended(text)), claim
 
 
@@ -195,7 +219,7 @@ WATCHDOG = (
 
 
 def frames(name: str) -> str:
-    """Return a stack as c10 prints it, of which the tail of standard error may be full."""
+    """Return a stack as c10 prints it; it can fill the tail of standard error."""
     return f"frame #1: c10d::ProcessGroupNCCL::{name} + 0x2b4 (0x7f5a in libtorch_cuda.so)\n" * 9
 
 
@@ -207,13 +231,13 @@ def frames(name: str) -> str:
         ("bus error", ended(signal=7), PRIMARY),
         ("killed below a shell", ended("", 137), PRIMARY),
         (
-            "out of memory, says the kernel",
+            "killed by the OOM killer",
             ended(traceback(RESET), signal=9, oom_killed=True),
             PRIMARY,
         ),
         ("crashed in the teardown of a victim", ended(traceback(NETWORK), signal=11), VICTIM),
-        ("aborted without a word", ended(signal=6), UNKNOWN),
-        ("aborted with its own", ended("free(): invalid pointer\n", signal=6), PRIMARY),
+        ("aborted without output", ended(signal=6), UNKNOWN),
+        ("aborted with a text", ended("free(): invalid pointer\n", signal=6), PRIMARY),
         (
             "watchdog, timeout",
             ended(
@@ -225,7 +249,7 @@ def frames(name: str) -> str:
             VICTIM,
         ),
         (
-            "watchdog, its words cut off",
+            "watchdog, its text cut off",
             ended(frames("WorkNCCL::checkTimeout()"), signal=6),
             VICTIM,
         ),
@@ -248,17 +272,17 @@ def frames(name: str) -> str:
             ),
             VICTIM,
         ),
-        ("a pipe that nobody reads", ended(signal=13), VICTIM),
-        ("told to end by somebody", ended(signal=15), UNKNOWN),
+        ("a pipe without a reader", ended(signal=13), VICTIM),
+        ("ended by a SIGTERM", ended(signal=15), UNKNOWN),
         ("the same below a shell", ended("", 143), UNKNOWN),
-        ("a code of its own", ended("", 17), UNKNOWN),
+        ("a chosen exit code", ended("", 17), UNKNOWN),
         ("a code that is no signal", ended("", 255), UNKNOWN),
         ("recorded, then stopped", ended(signal=15, error=ErrorRecord(NAN)), PRIMARY),
         ("a victim, then stopped", ended(signal=15, error=ErrorRecord(NETWORK)), VICTIM),
     ],
 )
 def test_what_counts_of_an_exit(claim: str, exit: WorkerExit, expected: Symptom) -> None:
-    """A fatal signal is a cause of its own unless the worker's last words say otherwise."""
+    """A fatal signal is the worker's own cause unless its last output shows otherwise."""
     assert expected is classify(exit), claim
 
 
@@ -272,13 +296,13 @@ def test_what_counts_of_an_exit(claim: str, exit: WorkerExit, expected: Symptom)
         (ended(""), ""),
     ],
 )
-def test_line_that_says_what_went_wrong(exit: WorkerExit, expected: str) -> None:
-    """The headline of the last error, whatever was printed after it, else the last line."""
+def test_line_with_the_error(exit: WorkerExit, expected: str) -> None:
+    """The headline of the last error counts, whatever follows it; without one, the last line."""
     assert expected == find_error(exit)
 
 
-def test_stack_is_free_of_ranks_and_of_noise() -> None:
-    """The last error with its stack, as if each rank had said it alone."""
+def test_stack_has_no_ranks_and_no_noise() -> None:
+    """The last error with its stack is the same text on every rank."""
     first = find_stack(ended("step 3\n" + traceback(NAN, rank=0) + "bye\n"))
 
     assert first == find_stack(ended(traceback(NAN, rank=511))) == traceback(NAN).rstrip()

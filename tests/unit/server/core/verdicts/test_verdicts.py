@@ -1,25 +1,18 @@
-"""The verdict names the culprit, also when its victims were reported before it."""
+"""The verdict names the culprit, even when its victims were reported first."""
 
 from __future__ import annotations
 
 import pytest
 
-from rallypoint.server.core.effects import DesiredRun, DesiredStop
-from rallypoint.server.core.model import (
-    FAILURES_MAX,
-    Consequence,
-    ErrorRecord,
-    JobSpec,
-    Outcome,
-    Phase,
-    Symptom,
-    Verdict,
-    VerdictCause,
-    WorkerExit,
-)
-from rallypoint.server.core.rounds import CULPRIT_DUE_MS
-from support.coordinator import Bench, consequence
-from support.fake_agents import FakeAgent, worker_exit
+from rallypoint.server.core.model.desired import DesiredRun, DesiredStop
+from rallypoint.server.core.model.phase import Outcome, Phase
+from rallypoint.server.core.model.round import FAILURES_MAX
+from rallypoint.server.core.model.spec import JobSpec
+from rallypoint.server.core.model.verdict import Consequence, VerdictCause
+from rallypoint.server.core.model.worker import ErrorRecord, Symptom, WorkerExit
+from rallypoint.server.core.rounds.rounds import CULPRIT_DUE_MS
+from support.core.coordinator import Bench, consequence
+from support.core.fake_agents import FakeAgent, worker_exit
 
 RESET = "ConnectionResetError: [Errno 104] Connection reset by peer"
 NAN = "ValueError: loss is nan"
@@ -37,20 +30,14 @@ def pair(**spec: object) -> tuple[Bench, FakeAgent, FakeAgent]:
     return bench, a, b
 
 
-def the_verdict(bench: Bench) -> Verdict:
-    verdict = bench.job().verdict
-    assert verdict is not None
-    return verdict
-
-
 def culprit(bench: Bench) -> tuple[str, int]:
-    found = the_verdict(bench).culprit
-    assert found is not None
-    return found.name, found.rank
+    failed = bench.the_verdict().culprit
+    assert failed is not None
+    return failed.name, failed.rank
 
 
-def test_round_goes_on_for_a_moment_when_only_victims_failed() -> None:
-    """A finding can be read at once; the stop waits for the culprit, and not longer than it may."""
+def test_stop_waits_a_moment_when_only_victims_failed() -> None:
+    """The verdict can be read at once; the stop waits for the culprit, up to a limit."""
     bench, a, b = pair()
 
     a.fail(victim())
@@ -65,7 +52,7 @@ def test_round_goes_on_for_a_moment_when_only_victims_failed() -> None:
 
 
 def test_further_victims_do_not_make_the_wait_longer() -> None:
-    """The moment counts from the first failure."""
+    """The wait counts from the first failure."""
     bench, a, b = pair()
     a.fail(victim())
     bench.advance(CULPRIT_DUE_MS - 1)
@@ -80,24 +67,23 @@ def test_further_victims_do_not_make_the_wait_longer() -> None:
     ("claim", "exit"),
     [
         ("killed", KILLED),
-        ("an error of its own", worker_exit(said=NAN)),
-        ("an exit without a word", worker_exit(17)),
+        ("its own error", worker_exit(said=NAN)),
+        ("an exit without output", worker_exit(17)),
     ],
 )
 def test_culprit_ends_the_wait(claim: str, exit: WorkerExit) -> None:
-    """A failure that is no victim's stops the round at once and is named, with why."""
+    """A failure with its own cause stops the round at once and is named, with the evidence."""
     bench, a, b = pair()
     a.fail(victim(3))
     bench.advance(20)
 
     b.fail(exit)
 
-    verdict = the_verdict(bench)
+    verdict = bench.the_verdict()
     assert (Phase.STOPPING, ("b", 20)) == (bench.job().phase, culprit(bench)), claim
     assert [3] == [failed.rank for failed in verdict.collateral]
     assert verdict.evidence == (
-        "rank 3 on node a was reported first, but with what the failure of another worker looks "
-        f"like: {RESET}"
+        "rank 3 on node a was reported first, but its error is typical of a lost peer: " + RESET
     )
 
 
@@ -109,15 +95,15 @@ def test_culprit_that_is_reported_first_stops_at_once() -> None:
     assert Phase.STOPPING is bench.job().phase
     a.fail(*(victim(rank) for rank in range(20)))
 
-    verdict = the_verdict(bench)
+    verdict = bench.the_verdict()
     assert (("b", 20), "", 20) == (culprit(bench), verdict.evidence, verdict.collateral_count)
     assert ["signal 9 (SIGKILL)", "exit code 1"] == [group.key[0] for group in verdict.groups]
     assert [((20, 20),), ((0, 19),)] == [group.ranks for group in verdict.groups]
     assert [False, True] == [group.is_victim for group in verdict.groups]
 
 
-def test_there_is_nobody_to_wait_for() -> None:
-    """A worker alone, or the last one to fail, is not waited for."""
+def test_no_wait_when_no_worker_is_left() -> None:
+    """The round stops at once when a worker is alone or when all have failed."""
     alone = Bench(JobSpec())
     (a,) = alone.run_round("a")
     a.fail(victim())
@@ -126,7 +112,7 @@ def test_there_is_nobody_to_wait_for() -> None:
     b.fail(*(victim(rank) for rank in range(20)))
 
     assert [Phase.STOPPING] * 2 == [alone.job().phase, bench.job().phase]
-    assert ("", False) == (the_verdict(alone).evidence, the_verdict(alone).groups[0].is_victim)
+    assert ("", False) == (alone.the_verdict().evidence, alone.the_verdict().groups[0].is_victim)
 
 
 def test_a_lost_node_ends_the_wait_and_explains_it() -> None:
@@ -137,14 +123,14 @@ def test_a_lost_node_ends_the_wait_and_explains_it() -> None:
     bench.obey()
 
     assert (VerdictCause.NODE_LEFT, "b", 0) == (
-        the_verdict(bench).cause,
-        the_verdict(bench).name,
-        bench.job().restart_count,
+        bench.the_verdict().cause,
+        bench.the_verdict().name,
+        bench.job().counts.restart_count,
     )
 
 
-def test_finding_follows_while_the_round_stops() -> None:
-    """A culprit that is reported after the stop corrects the finding at once, and is charged."""
+def test_verdict_is_corrected_while_the_round_stops() -> None:
+    """A culprit that is reported after the stop corrects the verdict at once, and is charged."""
     bench, a, b = pair(no_retry=(17,))
     a.fail(victim())
     bench.advance(CULPRIT_DUE_MS)
@@ -163,7 +149,7 @@ def test_finding_follows_while_the_round_stops() -> None:
 
 
 def test_culprit_is_found_behind_any_number_of_victims() -> None:
-    """What is kept whole is what may be the culprit; victims make room."""
+    """Victims make room for the failure that may be the culprit."""
     bench, a, b = pair()
     a.fail(*(victim(rank) for rank in range(20)))
     b.fail(*(victim(rank) for rank in range(19)))
@@ -172,15 +158,18 @@ def test_culprit_is_found_behind_any_number_of_victims() -> None:
     b.fail(worker_exit(signal=11, local_rank=19))
     bench.obey()
 
-    verdict = the_verdict(bench)
+    verdict = bench.the_verdict()
     assert (("b", 39), 39) == (culprit(bench), verdict.collateral_count)
     assert list(range(FAILURES_MAX - 1)) == [failed.rank for failed in verdict.collateral]
     assert [39, 1] == [group.count for group in verdict.groups]
-    assert (Consequence.RESTARTED, 1) == (consequence(bench.job()), bench.job().restart_count)
+    assert (Consequence.RESTARTED, 1) == (
+        consequence(bench.job()),
+        bench.job().counts.restart_count,
+    )
 
 
-def test_first_victim_is_named_when_there_is_nobody_else() -> None:
-    """With victims only the first to be reported is named, and the verdict says so."""
+def test_first_victim_is_named_when_only_victims_failed() -> None:
+    """Among victims only, the first one reported is named, and the verdict says so."""
     bench, a, b = pair()
 
     b.fail(victim(1))
@@ -188,11 +177,11 @@ def test_first_victim_is_named_when_there_is_nobody_else() -> None:
     bench.advance(CULPRIT_DUE_MS)
     bench.obey()
 
-    verdict = the_verdict(bench)
+    verdict = bench.the_verdict()
     assert ("b", 21) == culprit(bench)
     assert verdict.evidence == (
-        "it was reported first, but its error looks like the failure of another worker, and nobody "
-        "reported a cause"
+        "it was reported first; its error is typical of a lost peer, but no other worker reported "
+        "a cause"
     )
 
 
@@ -203,26 +192,31 @@ def test_first_victim_is_named_when_there_is_nobody_else() -> None:
         ("a silent end, then a cause", worker_exit(1), worker_exit(said=NAN), "b"),
         ("a silent end, then a crash", worker_exit(1), KILLED, "b"),
         ("a silent end, then another", worker_exit(1), worker_exit(3), "a"),
-        ("a code of its own, then a cause", worker_exit(17), worker_exit(said=NAN), "a"),
-        ("a stray TERM, then a cause", worker_exit(signal=15), worker_exit(said=NAN), "b"),
+        ("a chosen exit code, then a cause", worker_exit(17), worker_exit(said=NAN), "a"),
+        (
+            "a SIGTERM from outside, then a cause",
+            worker_exit(signal=15),
+            worker_exit(said=NAN),
+            "b",
+        ),
         ("a victim, then a silent end", victim(), worker_exit(1), "b"),
     ],
 )
-def test_who_is_named(claim: str, first: WorkerExit, second: WorkerExit, expected: str) -> None:
-    """The order of arrival decides between equals; a cause outranks an end that says nothing."""
+def test_named_node(claim: str, first: WorkerExit, second: WorkerExit, expected: str) -> None:
+    """A cause outranks an exit that says nothing; the order of arrival decides between equals."""
     bench, a, b = pair()
 
     a.fail(first)
     b.fail(second)
     bench.obey()
 
-    verdict = the_verdict(bench)
+    verdict = bench.the_verdict()
     assert expected == verdict.name, claim
     assert (expected == "a") == (verdict.evidence == "")
 
 
 def stopped(recorded_ms: int | None, signalled_ms: int | None, said: str = NAN) -> WorkerExit:
-    """Return the end of a worker that the agent had signalled, with an error that it wrote down."""
+    """Return the exit of a worker that the agent had signalled and that recorded an error."""
     return WorkerExit(
         0,
         4_000,
@@ -247,7 +241,7 @@ def stopped(recorded_ms: int | None, signalled_ms: int | None, said: str = NAN) 
     ],
 )
 def test_record_older_than_our_signal(claim: str, exit: WorkerExit, is_failure: bool) -> None:
-    """A worker that had failed before it was signalled is a failure, whatever ended it then."""
+    """A worker that recorded its error before the signal is a failure, whatever ended it."""
     bench, a, b = pair()
     a.fail(victim(1))
     bench.advance(CULPRIT_DUE_MS)
@@ -259,35 +253,33 @@ def test_record_older_than_our_signal(claim: str, exit: WorkerExit, is_failure: 
     assert (("b", 20) if is_failure else ("a", 1)) == culprit(bench)
 
 
-def test_recorded_error_is_told_with_its_age() -> None:
-    """The verdict says what was recorded and that it was before the stop."""
+def test_recorded_error_has_its_age_in_the_verdict() -> None:
+    """The verdict names the recorded error and how long before the stop it was written."""
     bench, a, b = pair()
     a.fail(victim(1))
     bench.advance(CULPRIT_DUE_MS)
 
     b.exit(stopped(480, 30))
 
-    verdict = the_verdict(bench)
+    verdict = bench.the_verdict()
     assert verdict.text.endswith(f"failed first: signal 15 (SIGTERM), 2.0 s after its start: {NAN}")
-    assert verdict.evidence.endswith(
-        "; it had written its error down 0.5 s before it was told to stop"
-    )
+    assert verdict.evidence.endswith("; it recorded its error 0.5 s before the stop signal")
 
 
 def test_recorded_error_of_a_victim_is_collateral() -> None:
-    """Having recorded it first does not make a broken connection a cause."""
+    """A broken connection is no cause, even when it was recorded first."""
     bench, a, b = pair()
     a.fail(worker_exit(said=NAN))
 
     b.exit(stopped(480, 30, said=RESET))
     bench.obey()
 
-    assert (("a", 0), 1) == (culprit(bench), the_verdict(bench).collateral_count)
-    assert Symptom.VICTIM is the_verdict(bench).collateral[0].symptom
+    assert (("a", 0), 1) == (culprit(bench), bench.the_verdict().collateral_count)
+    assert Symptom.VICTIM is bench.the_verdict().collateral[0].symptom
 
 
-def test_failure_during_a_growth_is_not_charged_and_not_told() -> None:
-    """What fails while newcomers are taken in did not end the round."""
+def test_failure_during_a_growth_is_not_charged() -> None:
+    """A failure while the round grows did not end it: no charge, no verdict."""
     bench = Bench(JobSpec(1, 2, max_restarts=1, settle_ms=0, grow_after_ms=0, last_call_ms=0))
     (a,) = bench.run_round("a")
     bench.join("b")
@@ -297,14 +289,18 @@ def test_failure_during_a_growth_is_not_charged_and_not_told() -> None:
     a.exit(stopped(480, 30))
     bench.obey()
 
-    assert (0, None, 2) == (bench.job().restart_count, bench.job().verdict, len(bench.rounds()))
+    assert (0, None, 2) == (
+        bench.job().counts.restart_count,
+        bench.job().verdict,
+        len(bench.rounds()),
+    )
 
 
-def test_kill_for_want_of_memory_has_a_name() -> None:
-    """Where the kernel says so, the verdict does."""
+def test_oom_kill_has_a_name() -> None:
+    """The verdict names the OOM killer when the kernel reports the kill."""
     bench, a, _ = pair()
 
     a.fail(WorkerExit(0, 4_000, None, 9, ran_ms=100, oom_killed=True))
 
-    assert "killed by the kernel for want of memory (OOM)" in the_verdict(bench).text
-    assert "killed by the kernel for want of memory (OOM)" == the_verdict(bench).groups[0].key[0]
+    assert "killed by the kernel's OOM killer" in bench.the_verdict().text
+    assert "killed by the kernel's OOM killer" == bench.the_verdict().groups[0].key[0]

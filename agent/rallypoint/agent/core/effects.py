@@ -1,0 +1,83 @@
+"""What an agent has to do after a step, in order."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from rallypoint.agent.core.desired import Notice, RunOrder
+
+
+class StartWorkers(Struct, frozen=True):
+    """Start the workers of this round, in rank order."""
+
+    order: RunOrder
+
+
+class SignalWorkers(Struct, frozen=True):
+    """Signal the process group of every live worker."""
+
+    signum: int
+
+
+class ForwardSignal(Struct, frozen=True):
+    """Signal the process of every live worker, not its group, because the worker keeps running."""
+
+    signum: int
+    round: int | None
+    """Round of the workers; None when there are none, so that the shell can log it."""
+
+
+class WriteNotices(Struct, frozen=True):
+    """Replace the content of this round's notice file by these notices."""
+
+    round: int
+    notices: tuple[Notice, ...]
+
+
+class Sweep(Struct, frozen=True):
+    """Kill everything that the workers started, until nothing is left."""
+
+    token: int
+
+
+class ArmFence(Struct, frozen=True):
+    """Make the helper kill everything at `at_ms` of the agent's clock, not at an earlier time."""
+
+    at_ms: int
+
+
+class LogFence(Struct, frozen=True):
+    """Log that the fence stops the workers because no heartbeat was confirmed for this long."""
+
+    round: int
+    unconfirmed_ms: int
+
+
+class ReservePort(Struct, frozen=True):
+    """Reserve a port that was not offered before."""
+
+
+class SendReports(Struct, frozen=True):
+    """Send the unsent reports."""
+
+
+class Exit(Struct, frozen=True):
+    """Send the last reports, then exit."""
+
+    code: int
+    text: str
+    """Why, as one line; may be empty."""
+
+
+Effect = (
+    StartWorkers
+    | SignalWorkers
+    | ForwardSignal
+    | WriteNotices
+    | Sweep
+    | ArmFence
+    | LogFence
+    | ReservePort
+    | SendReports
+    | Exit
+)

@@ -1,0 +1,191 @@
+"""The round that a node holds: its workers, their exits, and its stage.
+
+A node holds a round from the start of its workers until no process of them is left. `NEXT_STAGES`
+lists the stages that may follow each stage; any other change is a bug of ours.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TypedDict, Unpack
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from rallypoint.agent.core.desired import RunOrder
+
+
+class Stage(Enum):
+    """Progress of the held round on this node; `session/translate.py` maps it to a `NodeState`."""
+
+    STARTING = "starting"  # at least one worker has not been started
+    RUNNING = "running"  # every worker was started; some may have ended
+    SUCCEEDED = "succeeded"  # every worker exited with 0 before any stop
+    FAILED = "failed"  # a worker failed, or could not be started
+    STOPPING = "stopping"  # workers were signalled, and have until the shutdown timeout ends
+    SWEEPING = "sweeping"  # remaining processes of the workers are being killed
+    BLOCKED = "blocked"  # some of them survived SIGKILL
+    CLEAN = "clean"  # nothing is left; a port for the next round is being reserved
+
+
+NEXT_STAGES: dict[Stage, tuple[Stage, ...]] = {
+    Stage.STARTING: (Stage.RUNNING, Stage.FAILED, Stage.STOPPING),
+    Stage.RUNNING: (Stage.SUCCEEDED, Stage.FAILED, Stage.STOPPING),
+    Stage.SUCCEEDED: (Stage.STOPPING,),
+    Stage.FAILED: (Stage.STOPPING,),
+    Stage.STOPPING: (Stage.SWEEPING,),
+    Stage.SWEEPING: (Stage.BLOCKED, Stage.CLEAN),
+    Stage.BLOCKED: (Stage.CLEAN,),
+    Stage.CLEAN: (),  # the node holds no round next
+}
+"""The stages that may follow each stage. A round starts in STARTING and never goes back."""
+
+STOPPING_STAGES = frozenset({Stage.STOPPING, Stage.SWEEPING, Stage.BLOCKED, Stage.CLEAN})
+"""The stages from the stop signal on: an exit is now neither a failure nor a success."""
+
+
+class IllegalStage(AssertionError):
+    """A bug of ours: `NEXT_STAGES` does not allow this change."""
+
+    def __init__(self, round: int, before: Stage, after: Stage) -> None:
+        """Name the round and both stages."""
+        super().__init__(f"round {round}: {after.value} cannot follow {before.value}")
+        self.round = round
+        self.before = before
+        self.after = after
+
+
+class ErrorRecord(Struct, frozen=True):
+    """The error that a worker wrote into its error file."""
+
+    message: str
+    traceback: str
+    before_exit_ms: int | None
+    """How long before the end of the process it was written; None when the record has no time."""
+    time_s: int | None = None
+    """Time in the record, as Unix time; None when the record has no time."""
+
+
+class LocalExit(Struct, frozen=True):
+    """How a worker ended. Exactly one of `exit_code` and `signal` is set."""
+
+    exit_code: int | None
+    signal: int | None
+    at_ms: int
+    signalled_first: bool
+    """The agent had signalled the worker before it ended."""
+    error: ErrorRecord | None
+    stderr_tail: str
+    signalled_before_ms: int | None = None
+    """How long before its end the agent had signalled it; None when it had not."""
+    oom_killed: bool = False
+    """The kernel's OOM killer ended the process."""
+    failed_ms: int | None = None
+    """When it recorded its error, else when it ended: Unix time, for people to read."""
+    error_file: str = ""
+    """Its error file; empty when it wrote none."""
+
+    @property
+    def is_failure(self) -> bool:
+        """True when the worker did not succeed and its failure came before any signal of ours."""
+        return self.exit_code != 0 and (self.has_recorded_first or not self.signalled_first)
+
+    @property
+    def has_recorded_first(self) -> bool:
+        """True when the worker had recorded its error before the agent signalled it."""
+        if self.error is None or self.error.before_exit_ms is None:
+            return False
+        signalled_ms = self.signalled_before_ms
+        return signalled_ms is not None and self.error.before_exit_ms > signalled_ms
+
+
+class LocalWorker(Struct, frozen=True):
+    """One worker of the held round."""
+
+    local_rank: int
+    pid: int = 0
+    """0 until it is started."""
+    started_ms: int = 0
+    exit: LocalExit | None = None
+
+    def started(self, pid: int, now_ms: int) -> LocalWorker:
+        """Return the worker with its process."""
+        return LocalWorker(self.local_rank, pid, now_ms, self.exit)
+
+    def ended(self, exit: LocalExit) -> LocalWorker:
+        """Return the worker with its exit."""
+        return LocalWorker(self.local_rank, self.pid, self.started_ms, exit)
+
+
+class HeldRound(Struct, frozen=True):
+    """The round that the node holds. Its methods return a changed copy."""
+
+    order: RunOrder
+    """The coordinator's order."""
+    workers: tuple[LocalWorker, ...]
+    """By local rank."""
+    stage: Stage = Stage.STARTING
+    kill_ms: int | None = None
+    """When the shutdown timeout ends; set while STOPPING."""
+    signalled_ms: int | None = None
+    """When the workers were first signalled to stop or to drain; None before that."""
+    start_failure: str | None = None
+    """Why a worker could not be started; None when all could be."""
+
+    @property
+    def number(self) -> int:
+        """Number of the round."""
+        return self.order.header.number
+
+    @property
+    def is_stopping(self) -> bool:
+        """True from the stop signal on."""
+        return self.stage in STOPPING_STAGES
+
+    @property
+    def is_running(self) -> bool:
+        """True while a worker lives and the round is not being stopped."""
+        return not self.is_stopping and not self.all_ended
+
+    @property
+    def all_ended(self) -> bool:
+        """True when every worker has ended."""
+        return all(worker.exit is not None for worker in self.workers)
+
+    def moved(self, stage: Stage, *, kill_ms: int | None = None) -> HeldRound:
+        """Enter `stage`; the shutdown timeout, if it has one, ends at `kill_ms`.
+
+        Raises:
+            IllegalStage: `NEXT_STAGES` does not allow it.
+        """
+        if stage not in NEXT_STAGES[self.stage]:
+            raise IllegalStage(self.number, self.stage, stage)
+        return self._changed(stage=stage, kill_ms=kill_ms)
+
+    def with_worker(self, worker: LocalWorker) -> HeldRound:
+        """Replace the worker that has the same local rank."""
+        workers = tuple(
+            worker if other.local_rank == worker.local_rank else other for other in self.workers
+        )
+        return self._changed(workers=workers)
+
+    def signalled(self, now_ms: int) -> HeldRound:
+        """Note that the workers are signalled now, unless they were before."""
+        return self if self.signalled_ms is not None else self._changed(signalled_ms=now_ms)
+
+    def start_failed(self, text: str) -> HeldRound:
+        """Note that a worker could not be started, and why."""
+        return self._changed(start_failure=text).moved(Stage.FAILED)
+
+    def _changed(self, **changes: Unpack[_Changes]) -> HeldRound:
+        return replace(self, **changes)
+
+
+class _Changes(TypedDict, total=False):
+    """The fields of a held round that change, so that mypy checks them."""
+
+    workers: tuple[LocalWorker, ...]
+    stage: Stage
+    kill_ms: int | None
+    signalled_ms: int
+    start_failure: str

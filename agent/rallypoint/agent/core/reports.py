@@ -1,0 +1,96 @@
+"""The reports of an agent, named as in the protocol. The coordinator acknowledges every report."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from msgspec import Struct
+
+from rallypoint.agent.core.held_round import LocalWorker
+
+
+class ReadyReport(Struct, frozen=True):
+    """Nothing of `round` or an earlier one runs here."""
+
+    round: int
+    port: int
+
+
+class StartedReport(Struct, frozen=True):
+    """All local workers were started."""
+
+    round: int
+    pids: tuple[int, ...]
+
+
+class StartFailedReport(Struct, frozen=True):
+    """A worker could not be started."""
+
+    round: int
+    text: str
+    """Why."""
+
+
+class LeavingReport(Struct, frozen=True):
+    """The node leaves its round: the agent is exiting and stops the workers."""
+
+    round: int
+    text: str
+    """Why."""
+
+
+class ExitedReport(Struct, frozen=True):
+    """A worker ended."""
+
+    round: int
+    worker: LocalWorker
+
+
+class SucceededReport(Struct, frozen=True):
+    """Every local worker exited with 0."""
+
+    round: int
+
+
+class BlockedReport(Struct, frozen=True):
+    """Processes survived SIGKILL."""
+
+    round: int
+    pids: tuple[int, ...]
+
+
+class DrainingReport(Struct, frozen=True):
+    """The node is about to leave; its workers have been notified."""
+
+    until_ms: int
+    reason: str
+
+
+class GoodbyeKind(Enum):
+    """Why the agent leaves."""
+
+    FINISHED = "finished"
+    RELEASED = "released"
+    SIGNAL = "signal"
+    DRAINED = "drained"
+    ERROR = "error"
+
+
+class GoodbyeReport(Struct, frozen=True):
+    """The node leaves and is clean."""
+
+    kind: GoodbyeKind
+    text: str
+
+
+Report = (
+    DrainingReport
+    | ReadyReport
+    | StartedReport
+    | StartFailedReport
+    | LeavingReport
+    | ExitedReport
+    | SucceededReport
+    | BlockedReport
+    | GoodbyeReport
+)

@@ -1,0 +1,1 @@
+"""The session with the coordinator: the connection and the translation of its messages."""

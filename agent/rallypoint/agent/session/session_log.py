@@ -1,0 +1,130 @@
+"""Logs the agent's session and rounds: each change once, in order.
+
+The first log line has to import a library. So a Welcome is logged only after the start of the
+workers that it orders, and before everything else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rallypoint.agent.core.desired import Notice, RunOrder
+from rallypoint.base.log import get_logger
+from rallypoint.base.ranges import join_ranges
+
+log = get_logger()
+
+
+class SessionLog:
+    """Logs the changes that the coordinator's messages cause."""
+
+    def __init__(
+        self, coordinator: str, job_id: str, node_name: str, *, is_standalone: bool
+    ) -> None:
+        """Begin without a session.
+
+        Args:
+            coordinator: host:port.
+            job_id: the job's name.
+            node_name: the requested name of the node.
+            is_standalone: the coordinator is built in.
+        """
+        self.coordinator = coordinator
+        self.job_id = job_id
+        self.node_name = node_name
+        """As the coordinator knows it."""
+        self._is_standalone = is_standalone
+        self._is_first = True
+        """No coordinator was reached yet."""
+        self._is_reached = False
+        """A Welcome was not logged yet."""
+        self._is_away = False
+        """The loss of the session was logged."""
+        self._is_waiting = False
+        """The last logged change was a wait of the job."""
+        self._is_spare = False
+        self._notices: set[tuple[str, str]] = set()
+        """Kind and node of the notices that were logged and still hold."""
+
+    def on_welcome(self, node_name: str) -> None:
+        """Remember a Welcome, which `reached` logs."""
+        self.node_name = node_name
+        self._is_away = False
+        self._is_reached = True
+
+    def reached(self) -> None:
+        """Log the last Welcome, once."""
+        if not self._is_reached:
+            return
+        self._is_reached = False
+        if self._is_first and self._is_standalone:
+            log.info("coordinator_started", kind="built-in", address=self.coordinator)
+        event = "coordinator_reached" if self._is_first else "coordinator_reached_again"
+        self._is_first = False
+        log.info(event, coordinator=self.coordinator, node=self.node_name, job=self.job_id)
+
+    def on_disconnected(self) -> bool:
+        """Return whether this is the first loss of contact since the last Welcome."""
+        was_away, self._is_away = self._is_away, True
+        return not was_away
+
+    def waiting(self) -> None:
+        """Note that the job waits; the listener logs the reason."""
+        self._is_waiting = True
+
+    def round_began(self, order: RunOrder) -> None:
+        """Log that the workers of a round were started."""
+        self.reached()
+        self._is_waiting = False
+        header, assignment = order.header, order.assignment
+        first, count = assignment.first_rank, assignment.local_world_size
+        log.info(
+            "round_began",
+            round=header.number,
+            ranks=join_ranges([(first, first + count - 1)]),
+            world_size=header.world_size,
+            restarts=f"{header.restart_count} of {order.max_restarts}",
+        )
+
+    def round_continued(self, number: int) -> None:
+        """Log that the held round continues, if a wait of the job was logged last."""
+        if self._is_waiting:
+            self._is_waiting = False
+            self.reached()
+            log.info("round_continued", round=number, why="the coordinator adopted it")
+
+    def round_stopped(self, number: int, why: str) -> None:
+        """Log that the coordinator stopped the held round."""
+        self.reached()
+        log.info("round_stopped", round=number, why=why)
+
+    def standby(self, *, is_spare: bool) -> None:
+        """Log that this node became a spare."""
+        was_spare, self._is_spare = self._is_spare, is_spare
+        if is_spare and not was_spare:
+            self.reached()
+            log.info(
+                "became_spare",
+                why=f"the running round of job {self.job_id} has no slot for this node",
+                then="it can join the next round",
+            )
+
+    def notices(self, notices: Iterable[Notice], now_ms: int) -> None:
+        """Log notices that were not logged yet."""
+        current = {(notice.kind, notice.node): notice for notice in notices}
+        for key, notice in current.items():
+            if key not in self._notices:
+                self._log_notice(notice, now_ms)
+        self._notices = set(current)
+
+    def _log_notice(self, notice: Notice, now_ms: int) -> None:
+        about = {"node": notice.node, "why": notice.reason} if notice.node else {}
+        log.info(
+            "notice_received",
+            kind=notice.kind,
+            **about,
+            then="this node leaves once its workers are done"
+            if notice.is_here
+            else "the round stops and re-forms",
+            within_s=round((notice.until_ms - now_ms) / 1000, 1),
+        )

@@ -1,0 +1,1 @@
+"""Formats and protocols of TorchElastic: events, error files, timers, log plug-ins."""

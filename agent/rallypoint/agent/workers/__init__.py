@@ -1,0 +1,1 @@
+"""Starts, stops and reports the workers of this node."""

@@ -1,0 +1,171 @@
+"""Composes the report of a worker's exit: its error, the end of its standard error, and the cause.
+
+The error is the one in the worker's error file. Without such a file it is the uncaught error that
+the worker had printed before the agent signalled it. Then observers may add a cause: the watchdog
+an expired timer, the OOM watch a kill by the kernel.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from rallypoint.agent.core.held_round import ErrorRecord
+from rallypoint.agent.core.inputs import WorkerEnded
+from rallypoint.agent.helper.events import Exited
+from rallypoint.agent.output.outputs import WorkerOutput
+from rallypoint.agent.torchelastic.error_files import find_uncaught, read_error_file
+from rallypoint.agent.workers.observer import Explanation, Observer, WorkerEnd
+from rallypoint.agent.workers.oom import OomWatch
+from rallypoint.agent.workers.own_folder import OwnFolder
+from rallypoint.agent.workers.watchdog import Watchdog
+
+TAIL_WAIT_S = 0.05
+"""How long the report of an exit waits for the rest of standard error."""
+TEARDOWN_MS = 10_000
+"""If an error was printed longer ago, the worker survived it, or its process hangs."""
+
+
+class Worker(Struct):
+    """A live worker."""
+
+    round: int
+    local_rank: int
+    output: WorkerOutput
+    uncaught: ErrorRecord | None = None
+    """The error that was ending it when it was first signalled."""
+    uncaught_ns: int = 0
+    """Monotonic time when that error was printed."""
+    is_signalled: bool = False
+
+    def before_signal(self) -> None:
+        """Note, before the first signal, whether the worker's own error is ending it."""
+        silent_ms = self.output.silent_ms()
+        if not self.is_signalled and silent_ms < TEARDOWN_MS:
+            self.uncaught = find_uncaught(self.output.tail())
+            self.uncaught_ns = time.monotonic_ns() - silent_ms * 1_000_000
+        self.is_signalled = True
+
+    def uncaught_at(self, seen_ns: int) -> ErrorRecord | None:
+        """Return that error, with its age at this monotonic time; None when there is none."""
+        if self.uncaught is None:
+            return None
+        age_ms = (seen_ns - self.uncaught_ns) // 1_000_000
+        return replace(self.uncaught, before_exit_ms=max(0, age_ms))
+
+
+class ExitReports(Struct):
+    """Composes the report of each exit, with the help of the observers."""
+
+    post: Callable[[WorkerEnded], None]
+    is_sweeping: Callable[[], bool]
+    """Whether the helper is killing everything, so that a SIGKILL is ours."""
+    observers: tuple[Observer, ...]
+    """Observers in the order of their explanations: each sees those of earlier ones."""
+
+    def begin(self) -> None:
+        """Start the observers.
+
+        Raises:
+            TimerFileRefused: timers are enabled, but their FIFO cannot be made.
+        """
+        for observer in self.observers:
+            observer.begin()
+
+    def variables(self) -> dict[str, str]:
+        """Return the environment variables that workers need for the observers."""
+        variables: dict[str, str] = {}
+        for observer in self.observers:
+            variables.update(observer.variables())
+        return variables
+
+    def started(self, pid: int, local_rank: int) -> None:
+        """Make the observers watch a worker."""
+        for observer in self.observers:
+            observer.started(pid, local_rank)
+
+    def swept(self) -> None:
+        """Tell the observers that no process of the workers is left."""
+        for observer in self.observers:
+            observer.swept()
+
+    def close(self) -> None:
+        """End the observers."""
+        for observer in self.observers:
+            observer.close()
+
+    async def report(self, worker: Worker, event: Exited) -> None:
+        """Report how a worker ended, once the end of its standard error was read."""
+        ended_s = time.time()  # noqa: TID251  # compared with the time of the error file
+        seen_ns = time.monotonic_ns()
+        explanations = [observer.ended(event.pid) for observer in self.observers]
+        is_success = event.exit_code == 0
+        worker.output.hurry()
+        if not is_success:
+            await worker.output.wait_end(TAIL_WAIT_S)
+        path = "" if is_success else worker.output.error_file
+        recorded = read_error_file(Path(path), ended_s) if path else None
+        error = worker.uncaught_at(seen_ns) if recorded is None else recorded
+        end = self._explain(event, error, seen_ns, explanations)
+        recorded_s = None if end.error is None else end.error.time_s
+        failed_s = ended_s if recorded_s is None else recorded_s
+        self.post(
+            WorkerEnded(
+                round=worker.round,
+                local_rank=worker.local_rank,
+                exit_code=end.exit_code,
+                signal=end.signal,
+                error=end.error,
+                stderr_tail="" if is_success else worker.output.tail(),
+                ago_ms=(time.monotonic_ns() - seen_ns) // 1_000_000,
+                oom_killed=end.oom_killed,
+                failed_ms=int(failed_s * 1000),
+                error_file="" if recorded is None else _as_text(path),
+            )
+        )
+
+    def _explain(
+        self,
+        event: Exited,
+        error: ErrorRecord | None,
+        seen_ns: int,
+        explanations: Sequence[Explanation | None],
+    ) -> WorkerEnd:
+        # Without a status the helper has died, and the parent-death signal has killed its workers.
+        has_status = event.exit_code is not None or event.signal is not None
+        end = WorkerEnd(
+            exit_code=event.exit_code,
+            signal=event.signal if has_status else int(signal.SIGKILL),
+            seen_ns=seen_ns,
+            is_kill_ours=not has_status or self.is_sweeping(),
+            error=error,
+        )
+        for explanation in explanations:
+            if explanation is not None:
+                end = explanation.explain(end)
+        return end
+
+
+def _as_text(path: str) -> str:
+    """Return a path with undecodable bytes replaced: a message carries only text."""
+    return os.fsencode(path).decode(errors="replace")
+
+
+def new_observers(
+    environment: Mapping[str, str], own: OwnFolder, root: Callable[[], int]
+) -> tuple[Observer, ...]:
+    """Return everything that may explain the end of a worker.
+
+    Args:
+        environment: the agent's own.
+        own: the agent's own folder.
+        root: returns the pid of the process below which all workers are.
+    """
+    # The watchdog first: a SIGKILL that it sent is ours, not the kernel's.
+    return Watchdog(environment, own.path, root), OomWatch()

@@ -1,0 +1,215 @@
+"""Owns the workers of the round that the node holds: starts, signals and sweeps them.
+
+The supervisor decides nothing. The core sends it requests, and gets events of the helper as inputs.
+See launching.py for how workers start, and exits.py for how an exit is reported.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+
+from rallypoint.agent.core import inputs
+from rallypoint.agent.core.desired import Notice, RunOrder
+from rallypoint.agent.helper.events import (
+    ORPHANS,
+    Blocked,
+    Clean,
+    Exited,
+    HelperLost,
+    HostEvent,
+    Spawned,
+    SpawnFailed,
+    SpawnRequest,
+    Swept,
+)
+from rallypoint.agent.helper.host import WorkerHost, WorkerHostError
+from rallypoint.agent.output.outputs import WorkerOutput, WorkerOutputs
+from rallypoint.agent.torchelastic.logs_plugin import LogsPlugin
+from rallypoint.agent.workers.environ import Launch
+from rallypoint.agent.workers.exits import ExitReports, Worker, new_observers
+from rallypoint.agent.workers.launching import Launcher
+from rallypoint.agent.workers.notices import notice_file, write_notices
+from rallypoint.agent.workers.own_folder import OwnFolder
+from rallypoint.base.log import get_logger
+
+log = get_logger()
+
+SWEEP_LIMIT_MS = 5_000
+"""A process that survives SIGKILL this long is reported as blocked."""
+
+
+class Supervisor:
+    """The workers of one node."""
+
+    def __init__(
+        self,
+        *,
+        host: WorkerHost,
+        launch: Launch,
+        job_id: str,
+        environment: Mapping[str, str],
+        variables: Callable[[], tuple[tuple[str, str], ...]],
+        post: Callable[[inputs.Input], None],
+        tasks: asyncio.TaskGroup,
+        outputs: WorkerOutputs,
+        plugin: LogsPlugin | None = None,
+        is_wanted: Callable[[int], bool] = lambda number: True,
+    ) -> None:
+        """Begin without workers.
+
+        Args:
+            host: the helper process.
+            launch: the command line of a worker.
+            job_id: the job, for its workers.
+            environment: what workers inherit. Holds the mark by which a later agent finds
+                leftovers of this one.
+            variables: further variables of ours, as they are when a round starts.
+            post: takes inputs of the core, in the event loop.
+            tasks: runs what takes time.
+            outputs: where the workers' output goes.
+            plugin: assigns where the workers of a round write; None: `outputs` does.
+            is_wanted: tells whether a round still has to start or keep running.
+        """
+        self.host = host
+        self.post = post
+        self.outputs = outputs
+        self.tasks = tasks
+        self.plugin = plugin
+        self._workers: dict[int, Worker] = {}
+        """By worker id, until their exit."""
+        self._sweep_token = 0
+        """Token of the current sweep; 0 without one."""
+        self._fence_at_ms: int | None = None
+        """When the helper kills everything, by the monotonic clock; None: never."""
+        # The agent's own folder lies below the logs if no temporary folder can be made.
+        self._own = OwnFolder(lambda: outputs.folder.path)
+        self._exits = ExitReports(
+            post=post,
+            is_sweeping=lambda: bool(self._sweep_token),
+            observers=new_observers(environment, self._own, lambda: self.host.pid),
+        )
+        self._launcher = Launcher(
+            launch=launch,
+            job_id=job_id,
+            environment=environment,
+            variables=lambda: (*variables(), *self._exits.variables().items()),
+            tasks=tasks,
+            outputs=outputs,
+            own=self._own,
+            plugin=plugin,
+            is_wanted=is_wanted,
+            spawn=self._spawn,
+            refuse=self._refuse,
+        )
+
+    def attach(self) -> None:
+        """Begin to listen to the helper, and start the observers.
+
+        Raises:
+            TimerFileRefused: timers are enabled, but their FIFO cannot be made.
+        """
+        self.host.attach(self._on_event)
+        self._exits.begin()
+
+    # --- requests of the core ---
+
+    def start(self, order: RunOrder) -> None:
+        """Start the workers of a round, in rank order; with a plug-in, once it has answered."""
+        self._launcher.start(order)
+
+    def signal(self, signum: int) -> None:
+        """Signal the process group of every live worker."""
+        self._launcher.stop()
+        for worker in self._workers.values():
+            worker.before_signal()
+        self._request(lambda: self.host.signal(signum))
+
+    def forward(self, signum: int) -> None:
+        """Signal the process of every live worker, but not the processes that it started.
+
+        The children of a data loader would die of a signal that only their parent handles.
+        """
+        self._request(lambda: self.host.signal(signum, alone=True))
+
+    def tell(self, number: int, notices: Sequence[Notice], node_name: str) -> None:
+        """Write `notices` to the notice file of a round; an empty list removes the file."""
+        path = notice_file(self._own.path(), number)
+        try:
+            write_notices(path, notices, node_name)
+        except OSError as error:  # a full disk must not end the workers
+            log.warning("notices_not_written", path=str(path), error=str(error))
+
+    def sweep(self, token: int) -> None:
+        """Kill every process that the workers started; `Swept` answers."""
+        self._launcher.stop()
+        self._sweep_token = token
+        self._request(lambda: self.host.sweep(token, SWEEP_LIMIT_MS))
+
+    def arm_fence(self, at_ms: int) -> None:
+        """Let the helper kill everything at this monotonic time, even if the agent is dead by then.
+
+        A later call moves that time.
+        """
+        self._fence_at_ms = at_ms
+        self._request(lambda: self.host.arm_fence(at_ms))
+
+    async def close(self) -> None:
+        """End the helper and all processes below it, then drain the workers' output."""
+        self._exits.close()
+        await self.host.close()
+        await self.outputs.finish()
+        await asyncio.to_thread(self._own.remove)
+
+    # --- the helper ---
+
+    def _spawn(
+        self, order: RunOrder, local_rank: int, request: SpawnRequest, output: WorkerOutput
+    ) -> None:
+        self.host.spawn(request)
+        self._workers[request.worker_id] = Worker(order.number, local_rank, output)
+
+    def _refuse(self, order: RunOrder, local_rank: int, text: str) -> None:
+        self.post(inputs.WorkerNotStarted(order.number, local_rank, text))
+
+    def _request(self, request: Callable[[], None]) -> None:
+        """Send a request, or log that it failed: `_replace_host` then follows."""
+        try:
+            request()
+        except WorkerHostError as error:
+            log.warning("helper_request_failed", error=str(error))
+
+    def _replace_host(self) -> None:
+        """Start a new helper, once the old one and everything below it are gone."""
+        self.host = WorkerHost.launch()
+        self.host.attach(self._on_event)
+        if self._fence_at_ms is not None:
+            self.arm_fence(self._fence_at_ms)
+        if self._sweep_token:
+            self.post(inputs.Swept(self._sweep_token))
+
+    def _on_event(self, event: HostEvent) -> None:
+        match event:
+            case Spawned(worker_id=worker_id, pid=pid):
+                worker = self._workers[worker_id]
+                self._exits.started(pid, worker.local_rank)
+                self.post(inputs.WorkerStarted(worker.round, worker.local_rank, pid))
+            case SpawnFailed(worker_id=worker_id, message=message):
+                worker = self._workers.pop(worker_id)
+                self.post(inputs.WorkerNotStarted(worker.round, worker.local_rank, message))
+            case Exited(worker_id=worker_id):
+                worker = self._workers.pop(worker_id)
+                self.tasks.create_task(self._exits.report(worker, event))
+            case Clean(token=token) if token == ORPHANS:
+                self._exits.swept()
+                self._replace_host()
+            case Clean(token=token):
+                self._exits.swept()
+                self._sweep_token = 0
+                self.post(inputs.Swept(token))
+            case Blocked(token=token, pids=pids):
+                self.post(inputs.SweepBlocked(token, pids))
+            case Swept(pids=pids):
+                log.warning("leftovers_killed", pids=pids, why="their agent is dead")
+            case HelperLost(pid=pid):
+                log.error("helper_lost", pid=pid, then="its workers are dead; a new one starts")

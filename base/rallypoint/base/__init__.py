@@ -1,0 +1,1 @@
+"""Code that server, agent and command line share: limits, logging, the console."""

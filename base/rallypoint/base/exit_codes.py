@@ -1,0 +1,15 @@
+"""Exit codes of the commands. An agent that a signal ends exits with 128 plus its number."""
+
+from __future__ import annotations
+
+EXIT_FAILED = 1
+"""The job failed, or this node could not take part to the end."""
+EXIT_USAGE = 2
+"""The command line is wrong, or the coordinator refused the agent because of it."""
+EXIT_UNREACHABLE = 75
+"""No coordinator answered in time; EX_TEMPFAIL of sysexits.h, so a scheduler may try again."""
+EXIT_NO_REQUEUE = 93
+"""A worker's exit code forbids another start of the job. Shells, Slurm and sysexits.h do not use
+this number, so a scheduler can act on it."""
+EXIT_SIGNAL_BASE = 128
+"""Added to the number of the signal that ended the agent."""

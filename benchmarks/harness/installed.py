@@ -1,0 +1,64 @@
+"""Runs a benchmark against an installed wheel of this checkout.
+
+A wheel is what a user has: its modules are compiled when it is installed, and they lie in one
+folder. An editable install adds a search path for each root; where PYTHONDONTWRITEBYTECODE is set
+it also compiles every module at each start. A launch from it takes longer.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+def clean_environment() -> dict[str, str]:
+    """Return this process's environment, in which Python caches bytecode."""
+    return {key: text for key, text in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
+
+
+def run_installed(script: Path, arguments: Sequence[str]) -> int:
+    """Run a script with the Python of a fresh environment; return its exit code.
+
+    The environment holds a wheel of this checkout, and the pinned versions of what it needs, with
+    the torch that is installed here. It is removed afterwards.
+
+    Raises:
+        CalledProcessError: the wheel could not be built or installed.
+    """
+    with tempfile.TemporaryDirectory(prefix="installed-") as name:
+        folder = Path(name)
+        python = folder / "venv" / "bin" / "python"
+        pip = ["-m", "pip", "--quiet", "--disable-pip-version-check"]
+        _run(
+            [sys.executable, *pip, "wheel", "--no-deps", "--no-build-isolation"],
+            ["--wheel-dir", str(folder), str(REPOSITORY)],
+        )
+        (wheel,) = folder.glob("rallypoint-*.whl")
+        _run([sys.executable, "-m", "venv", str(folder / "venv")])
+        # Without the local part: 2.13.0+cpu is installed as 2.13.0.
+        torch = metadata.version("torch").partition("+")[0]
+        constraints = ["--constraint", str(REPOSITORY / "constraints.txt")]
+        _run([str(python), *pip, "install", *constraints, str(wheel), f"torch=={torch}"])
+        command = [str(python), str(script.relative_to(REPOSITORY)), *arguments]
+        return subprocess.run(command, env=clean_environment(), cwd=REPOSITORY).returncode
+
+
+def describe_installation() -> str:
+    """Return how the package is installed for this interpreter: `wheel` or `editable`."""
+    origin = metadata.distribution("rallypoint").read_text("direct_url.json")
+    is_editable = json.loads(origin or "{}").get("dir_info", {}).get("editable", False)
+    return "editable" if is_editable else "wheel"
+
+
+def _run(*parts: Sequence[str]) -> None:
+    command = [word for part in parts for word in part]
+    # Standard output is for the benchmark's table.
+    subprocess.run(command, check=True, env=clean_environment(), stdout=sys.stderr)

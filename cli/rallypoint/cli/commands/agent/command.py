@@ -1,0 +1,74 @@
+"""`node-agent`: read the flags, start the helper process, take part in the job."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Sequence
+from typing import NoReturn
+
+from rallypoint.cli.commands.agent.resolution import Unresolvable, resolve
+from rallypoint.cli.exit_codes import EXIT_CODES
+from rallypoint.cli.flags.agent import (
+    identity,
+    job,
+    output,
+    rendezvous,
+    reports,
+    signals,
+    workload,
+)
+from rallypoint.cli.flags.common import HELP_GROUP
+from rallypoint.cli.flags.parser import Parser, fail
+from rallypoint.cli.flags.variables import OTHER_VARIABLES
+
+SUBJECTS = (identity, job, workload, signals, output, reports, rendezvous)
+"""In the order of --help."""
+BASICS = ("--nproc-per-node", "--nnodes", "--coordinator", "--job-id", "--max-restarts")
+EXAMPLES = (
+    ("one node, two workers, three restarts", "--nproc-per-node 2 --max-restarts 3 train.py"),
+    ("one worker per GPU, script as a module", "--nproc-per-node gpu -m package.train"),
+    ("two nodes: run this on both", "--coordinator head --job-id run1 --nnodes 2 train.py"),
+    ("two to four nodes", "--coordinator head --job-id run2 --nnodes 2:4 train.py"),
+)
+
+
+def build_parser(prog: str = "node-agent") -> Parser:
+    """Return the parser of the command."""
+    return Parser(
+        prog=prog,
+        summary="Run this node's workers of an elastic PyTorch job. Accepts every flag of "
+        "torchrun, with the same short forms.",
+        groups=(*(group for subject in SUBJECTS for group in subject.GROUPS), HELP_GROUP),
+        takes_program=True,
+        basics=BASICS,
+        examples=EXAMPLES,
+        notes=(
+            "Variables: every flag has one: PET_ and its name in capitals, such as PET_NNODES=2:4, "
+            "PET_STANDALONE=1 or PET_LABEL=rack=7,row=2. These are read too: "
+            f"{', '.join(OTHER_VARIABLES.values())}. Flags win; an empty variable counts as not "
+            "set.",
+            f"Exit codes: {'; '.join(f'{code} {meaning}' for code, meaning in EXIT_CODES)}.",
+        ),
+    )
+
+
+def main(prog: str, argv: Sequence[str]) -> NoReturn:
+    """Parse `argv`, take part in the job, and exit."""
+    args = build_parser(prog).read(argv, os.environ)
+    for subject in SUBJECTS:
+        subject.check(args)
+    signals.ignore_notifications(args)
+    try:
+        fresh = f"job-{os.urandom(6).hex()}"
+        resolution = resolve(args, os.environ, fresh, socket.gethostname())
+    except Unresolvable as error:
+        fail(prog, str(error))
+    placement = workload.place(args)
+    # The helper process starts before gRPC is imported: after that this process must not fork.
+    from rallypoint.agent.helper.host import WorkerHost
+
+    host = WorkerHost.launch()
+    from rallypoint.cli.commands.agent.session import run_session
+
+    run_session(args, resolution, placement, host)

@@ -1,0 +1,75 @@
+"""torchrun's flags for the rendezvous, and their meaning here."""
+
+from __future__ import annotations
+
+from rallypoint.cli.flags.agent import rdzv_conf
+from rallypoint.cli.flags.flag import Flag, Group, Values
+from rallypoint.cli.flags.parser import fail
+from rallypoint.cli.flags.values import number, port_number, text
+
+OWN_BACKEND = "rallypoint"
+
+GROUPS = (
+    Group(
+        "Rendezvous flags of torchrun",
+        (
+            Flag(
+                names=("--rdzv-endpoint",),
+                parse=str,
+                metavar="HOST:PORT",
+                default="",
+                help="the same as --coordinator",
+            ),
+            Flag(names=("--rdzv-id",), parse=text, metavar="ID", help="the same as --job-id"),
+            Flag(
+                names=("--rdzv-backend",),
+                parse=str,
+                metavar="NAME",
+                default=OWN_BACKEND,
+                help="any name is accepted; the coordinator replaces the backend",
+                torchrun="static",
+            ),
+            Flag(
+                names=("--rdzv-conf",),
+                parse=rdzv_conf.parse,
+                metavar="KEY=VALUE,…",
+                default={},
+                help=f"{', '.join(rdzv_conf.USED)} set the flags of the same meaning; torch's "
+                "other keys have no effect",
+            ),
+            Flag(
+                names=("--master-addr",),
+                parse=text,
+                metavar="ADDR",
+                default="",
+                help="MASTER_ADDR, when this is --node-rank 0",
+                default_text="its --local-addr",
+                torchrun="127.0.0.1",
+            ),
+            Flag(
+                names=("--master-port",),
+                parse=port_number,
+                metavar="PORT",
+                default=0,
+                help="MASTER_PORT, when this is --node-rank 0",
+                default_text="a free port in every round",
+                torchrun="29500",
+            ),
+            Flag(
+                names=("--monitor-interval",),
+                parse=number,
+                metavar="SECONDS",
+                help="no effect: an exit is noticed at once",
+                torchrun="0.1",
+            ),
+        ),
+    ),
+)
+
+
+def check(args: Values) -> None:
+    """Reject bad keys of --rdzv-conf; set the flags that the good ones stand for."""
+    try:
+        rdzv_conf.apply(args)
+    except rdzv_conf.BadConf as bad:
+        fail(args.prog, f"{args.source('rdzv_conf')}: {bad}")

@@ -1,0 +1,100 @@
+"""Reads a command's flags and variables. An error is one clear line and exit code 2."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+from rallypoint.base.exit_codes import EXIT_USAGE
+from rallypoint.cli.flags.argv import BadArgument, Given, split_argv
+from rallypoint.cli.flags.flag import BadValue, Flag, Usage, Values
+from rallypoint.cli.flags.torchrun_names import TORCHRUN_FLAGS
+from rallypoint.cli.flags.variables import find_variable, parse_switch
+
+
+class Parser(Usage, frozen=True):
+    """The flags of a command, and how they are read."""
+
+    def read(self, argv: Sequence[str], environment: Mapping[str, str]) -> Values:
+        """Parse flags as torchrun does, then the variables of flags that were not given.
+
+        Prints and exits instead for --help and --version, and for an error.
+        """
+        known = {name: flag for flag in self.flags() for name in flag.names}
+        try:
+            line = split_argv(argv, known, TORCHRUN_FLAGS)
+        except BadArgument as bad:
+            self._fail_usage(str(bad))
+        for given in line.flags:
+            if given.flag.prints:
+                self._print(given.flag)
+        values = Values(prog=self.prog, given={}, script="", args=[])
+        for flag in self.flags():
+            setattr(values, flag.dest, flag.unset())
+        for given in line.flags:
+            self._set(given, values)
+        for flag in self.flags():
+            if flag.dest not in values.given:
+                self._set_from_variable(flag, environment, values)
+        self._set_program(line.program, values)
+        return values
+
+    def _set(self, given: Given, values: Values) -> None:
+        flag = given.flag
+        value: Any = True
+        if flag.parse is not None and given.value is not None:
+            try:
+                value = flag.parse(given.value)
+            except BadValue as bad:
+                self._fail_usage(f"{flag.name}: {bad}")
+        if flag.is_repeatable:
+            getattr(values, flag.dest).append(value)
+        else:
+            setattr(values, flag.dest, value)
+        values.given[flag.dest] = flag.name
+
+    def _set_from_variable(
+        self, flag: Flag, environment: Mapping[str, str], values: Values
+    ) -> None:
+        variable = find_variable(flag, environment, shared_only=not self.takes_program)
+        if variable is None:
+            return
+        name, text = variable
+        parse = flag.parse or parse_switch
+        try:
+            parts = [part for part in text.split(",") if part] if flag.is_repeatable else [text]
+            parsed = [parse(part) for part in parts]
+        except BadValue as bad:
+            fail(self.prog, f"{name}: {bad}")
+        setattr(values, flag.dest, parsed if flag.is_repeatable else parsed[0])
+        values.given[flag.dest] = name
+
+    def _set_program(self, words: Sequence[str], values: Values) -> None:
+        if self.takes_program and not words:
+            self._fail_usage("no script given")
+        if words and not self.takes_program:
+            self._fail_usage(f"unexpected argument {words[0]!r}")
+        if words:
+            values.script, values.args = words[0], list(words[1:])
+
+    def _fail_usage(self, message: str) -> NoReturn:
+        fail(self.prog, f"{message} (see {self.prog} --help)")
+
+    def _print(self, flag: Flag) -> NoReturn:
+        """Print the version or a help text, and exit. Its imports are slow, so they are local."""
+        if flag.name == "--version":
+            from importlib.metadata import version
+
+            print(f"{self.prog} (rallypoint) {version('rallypoint')}")
+        else:
+            from rallypoint.cli.flags.help import format_help, terminal_width
+
+            print(format_help(self, terminal_width(), is_whole=flag.name == "--help-all"))
+        sys.exit(0)
+
+
+def fail(prog: str, message: str) -> NoReturn:
+    """Print one line and exit with 2."""
+    print(f"{prog}: error: {message}", file=sys.stderr)
+    sys.exit(EXIT_USAGE)

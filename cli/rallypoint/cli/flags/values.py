@@ -1,0 +1,136 @@
+"""Parsers for the values of single flags. Each raises BadValue for a bad one."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Callable
+
+from rallypoint.base.limits import DURATION_MS_MAX
+from rallypoint.cli.flags.flag import BadValue
+
+# Text, not a compiled pattern: `re` compiles it when it is first used, not at import.
+_HOST = r"[\w.-]+|\[[0-9a-fA-F:.]+(%[\w.-]+)?\]"
+"""A name, an IPv4 address, or an IPv6 address in brackets, perhaps with a zone."""
+
+
+def text(value: str) -> str:
+    """Accept any text that is UTF-8: other nodes will read it."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise BadValue(f"{value!r} is not UTF-8") from None
+    return value
+
+
+def one_of(*choices: str) -> Callable[[str], str]:
+    """Return a parser that accepts these words only."""
+
+    def parse(value: str) -> str:
+        if value not in choices:
+            raise BadValue(f"{value!r} is not one of {', '.join(choices)}")
+        return value
+
+    return parse
+
+
+def positive_int(value: str) -> int:
+    """Parse a whole number of 1 or more."""
+    number = _whole(value)
+    if number < 1:
+        raise BadValue(f"{value!r} is not 1 or more")
+    return number
+
+
+def natural_int(value: str) -> int:
+    """Parse a whole number of 0 or more."""
+    number = _whole(value)
+    if number < 0:
+        raise BadValue(f"{value!r} is not 0 or more")
+    return number
+
+
+def _whole(value: str) -> int:
+    try:
+        return int(value)
+    except ValueError:
+        raise BadValue(f"{value!r} is not a whole number") from None
+
+
+def number(value: str) -> float:
+    """Parse any number."""
+    try:
+        return float(value)
+    except ValueError:
+        raise BadValue(f"{value!r} is not a number") from None
+
+
+def seconds_ms(value: str) -> int:
+    """Parse seconds, perhaps with a fraction; returns milliseconds, 0 to 30 days."""
+    try:
+        seconds = float(value)
+    except ValueError:
+        raise BadValue(f"{value!r} is not a number of seconds") from None
+    if not 0 <= seconds <= DURATION_MS_MAX / 1000:
+        raise BadValue(f"{value!r} is not between 0 s and 30 days")
+    return round(seconds * 1000)
+
+
+def exit_codes(value: str) -> tuple[int, ...]:
+    """Parse exit codes, separated by commas, each 1 to 255; returns each once, sorted."""
+    codes = [natural_int(part) for part in value.split(",") if part.strip()]
+    if not all(1 <= code <= 255 for code in codes):
+        raise BadValue(f"{value!r} is not a list of exit codes (1 to 255)")
+    return tuple(sorted(set(codes)))
+
+
+def signal_number(value: str) -> int:
+    """Parse the name or number of a signal that a program can catch."""
+    name = value.upper() if value.upper().startswith("SIG") else f"SIG{value.upper()}"
+    number = signal.Signals.__members__.get(name)
+    if number is None and value.isdecimal() and int(value) in set(signal.Signals):
+        number = signal.Signals(int(value))
+    if number is None or number in (signal.SIGKILL, signal.SIGSTOP):
+        raise BadValue(f"{value!r} is not a signal that a program can catch")
+    return int(number)
+
+
+def port_number(value: str) -> int:
+    """Parse a port; 0 means any free one."""
+    port = natural_int(value)
+    if port > 65_535:
+        raise BadValue(f"{value!r} is not a port (0 to 65535)")
+    return port
+
+
+def node_range(value: str) -> tuple[int, int]:
+    """Parse `N` or `MIN:MAX`."""
+    low, colon, high = value.partition(":")
+    try:
+        minimum = int(low)
+        maximum = int(high) if colon else minimum
+    except ValueError:
+        raise BadValue(f"{value!r} is not N or MIN:MAX") from None
+    if not 1 <= minimum <= maximum:
+        raise BadValue(f"{value!r} does not satisfy 1 <= MIN <= MAX")
+    return minimum, maximum
+
+
+def endpoint(value: str, default_port: int = 50_051) -> str:
+    """Parse `host[:port]`; an IPv6 address with a port needs brackets."""
+    host, colon, port = value.rpartition(":")
+    if not colon or "]" in port or (":" in host and not host.startswith("[")):
+        host, port = value, str(default_port)
+    if ":" in host and not host.startswith("["):
+        host = f"[{host}]"
+    if not re.fullmatch(_HOST, host) or not port.isdecimal() or not 0 < int(port) < 65_536:
+        raise BadValue(f"{value!r} is not HOST:PORT")
+    return f"{host}:{port}"
+
+
+def label(value: str) -> tuple[str, str]:
+    """Parse `key=value`."""
+    key, equals, word = text(value).partition("=")
+    if not key or not equals:
+        raise BadValue(f"{value!r} is not KEY=VALUE")
+    return key, word

@@ -1,0 +1,1 @@
+"""The reports of an agent about its job, besides its log."""

@@ -1,0 +1,73 @@
+"""What the shell has to do after a step.
+
+The shell appends all records of a turn, and then carries out its effects in their order. So no
+effect is visible before the decision behind it is in the journal.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from rallypoint.server.core.messages.refusals import Refusal
+from rallypoint.server.core.model.desired import Desired
+from rallypoint.server.core.model.ids import JobId, NodeName, SessionId
+from rallypoint.server.core.model.round import Notice
+
+
+class Welcome(Struct, frozen=True):
+    """Answer the Hello of this connection."""
+
+    session: SessionId
+    connection: int
+    name: NodeName
+    run: int
+
+
+class Send(Struct, frozen=True):
+    """Send the node its desired state; a newer one may replace it before it is sent."""
+
+    session: SessionId
+    revision: int
+    desired: Desired
+
+
+class Acknowledge(Struct, frozen=True):
+    """The consequences of the report with this sequence are in the journal."""
+
+    session: SessionId
+    sequence: int
+
+
+class Notify(Struct, frozen=True):
+    """Send the node its notices; they replace the ones before."""
+
+    session: SessionId
+    notices: tuple[tuple[Notice, int], ...]
+    """Each with the time left until it happens at the latest, in ms."""
+
+
+class Refuse(Struct, frozen=True):
+    """End this connection with the status of the refusal."""
+
+    session: SessionId
+    connection: int
+    refusal: Refusal
+
+
+class Disconnect(Struct, frozen=True):
+    """End the connection of this session, which was lost or superseded."""
+
+    session: SessionId
+
+
+class JobChanged(Struct, frozen=True):
+    """The job has changed for its readers."""
+
+    job_id: JobId
+    reason: str
+    """A constant past-tense event name for the log."""
+    facts: tuple[tuple[str, str | int], ...] = ()
+    """The facts that the log line carries."""
+
+
+Effect = Welcome | Send | Acknowledge | Notify | Refuse | Disconnect | JobChanged

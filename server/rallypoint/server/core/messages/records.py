@@ -1,0 +1,130 @@
+"""Records of the journal: the facts that a coordinator could not learn again from its agents."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from rallypoint.server.core.model.ids import JobId, NodeName
+from rallypoint.server.core.model.job import Counts, DrainRequest, Job, NodeHealth
+from rallypoint.server.core.model.phase import Outcome
+from rallypoint.server.core.model.round import Member, RoundHeader, RoundReason
+from rallypoint.server.core.model.spec import JobSpec
+from rallypoint.server.core.model.verdict import Consequence, Verdict
+
+
+class EpochRaised(Struct, frozen=True):
+    """The coordinator sends this epoch from now on."""
+
+    epoch: int
+
+
+class RunOpened(Struct, frozen=True):
+    """A run began, or was taken over with the facts that its agents reported."""
+
+    job_id: JobId
+    run: int
+    spec: JobSpec
+    launch_id: str
+    round_number: int
+    counts: Counts
+    drain_requests: tuple[DrainRequest, ...] = ()
+
+
+def run_opened(job: Job) -> RunOpened:
+    """Return the record of everything durable about a run that has no round yet."""
+    return RunOpened(
+        job.job_id,
+        job.run,
+        job.spec,
+        job.launch_id,
+        job.round_number,
+        job.counts,
+        job.drain_requests,
+    )
+
+
+class RoundSealed(Struct, frozen=True):
+    """A round was sealed or adopted."""
+
+    job_id: JobId
+    header: RoundHeader
+    members: tuple[Member, ...]
+
+
+class RoundStopped(Struct, frozen=True):
+    """The round was stopped everywhere; RoundSettled follows with the consequence."""
+
+    job_id: JobId
+    round: int
+    reason: RoundReason
+
+
+class NodeSucceeded(Struct, frozen=True):
+    """Every worker of the node ended with 0."""
+
+    job_id: JobId
+    round: int
+    name: NodeName
+
+
+class DrainRequested(Struct, frozen=True):
+    """An operator requested the drain of a node."""
+
+    job_id: JobId
+    request: DrainRequest
+
+
+class DrainRequestEnded(Struct, frozen=True):
+    """The drain request for this name is over: its agent left, or another agent took the name."""
+
+    job_id: JobId
+    name: NodeName
+
+
+class RoundSettled(Struct, frozen=True):
+    """The end of a round was judged, and the run continues."""
+
+    job_id: JobId
+    round: int
+    reason: RoundReason
+    consequence: Consequence
+    counts: Counts
+    backoff_until_ms: int
+
+
+class NodeHealthChanged(Struct, frozen=True):
+    """A node failed, was set aside or was released."""
+
+    job_id: JobId
+    health: NodeHealth
+    """Everything known about the node now; blank when nothing is."""
+
+
+class RunClosed(Struct, frozen=True):
+    """The run has its outcome."""
+
+    job_id: JobId
+    run: int
+    outcome: Outcome
+    verdict: Verdict | None
+
+
+class JobForgotten(Struct, frozen=True):
+    """An ended job was dropped from memory, to make room or because of its age."""
+
+    job_id: JobId
+
+
+Record = (
+    EpochRaised
+    | RunOpened
+    | RoundSealed
+    | RoundStopped
+    | NodeSucceeded
+    | DrainRequested
+    | DrainRequestEnded
+    | RoundSettled
+    | NodeHealthChanged
+    | RunClosed
+    | JobForgotten
+)

@@ -1,0 +1,36 @@
+"""Why the coordinator refuses an input, and the facts that the answer carries."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from msgspec import Struct
+
+
+class RefusalKind(Enum):
+    """Why a Hello, a report or a request was refused; `rpc/errors.py` maps each to a status."""
+
+    SPEC_MISMATCH = "spec mismatch"
+    NODE_NAME_IN_USE = "node name in use"
+    NODE_RANK_IN_USE = "node rank in use"
+    ADDRESS_MISMATCH = "address mismatch"
+    PREVIOUS_RUN_ENDING = "previous run ending"
+    OLD_RUN = "old run"
+    STALE_CONNECTION = "stale connection"
+    STALE_EPOCH = "stale epoch"
+    FOREIGN_ROUND = "foreign round"
+    UNKNOWN_SESSION = "unknown session"
+    SEQUENCE_GAP = "sequence gap"
+    LIMIT_REACHED = "limit reached"
+    UNKNOWN_JOB = "unknown job"
+    UNKNOWN_NODE = "unknown node"
+
+
+class Refusal(Struct, frozen=True):
+    """A refused input: the kind and the facts that its detail message carries, never prose."""
+
+    kind: RefusalKind
+    facts: tuple[tuple[str, str | int], ...] = ()
+    """Named values, in the order of the detail message's fields."""
+    differences: tuple[tuple[str, str, str], ...] = ()
+    """For SPEC_MISMATCH: (field, expected, actual)."""

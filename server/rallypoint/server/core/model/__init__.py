@@ -1,0 +1,1 @@
+"""The values of the coordinator's core: jobs, rounds, nodes, workers, verdicts. All are frozen."""

@@ -1,0 +1,142 @@
+"""A job and its latest run.
+
+Times are milliseconds of journal time unless a name says otherwise; journal time never runs
+backwards and means nothing outside one coordinator.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from msgspec import Struct
+
+from rallypoint.server.core.model.ids import JobId, NodeName, SessionId
+from rallypoint.server.core.model.node import Drain
+from rallypoint.server.core.model.phase import Outcome, Phase
+from rallypoint.server.core.model.round import Departure, Round, RoundReason, RoundSummary
+from rallypoint.server.core.model.spec import JobSpec
+from rallypoint.server.core.model.verdict import Verdict
+
+JOBS_MAX = 4_096
+"""Live and remembered jobs of one coordinator; beyond that the oldest ended jobs are dropped."""
+HISTORY_MAX = 64
+"""Ended rounds that a job remembers."""
+DRAIN_REQUESTS_MAX = 1_024
+
+
+class WaitKind(Enum):
+    """What a job waits for."""
+
+    REATTACH = "reattach"
+    NODES = "nodes"
+    LAST_CALL = "last call"
+    RETURNING = "returning"
+    BACKOFF = "backoff"
+    START = "start"
+    STOP = "stop"
+    GROWTH = "growth"
+    FAREWELL = "farewell"
+    DRAIN = "drain"
+    FENCE = "fence"
+    NETWORK_SUSPECTED = "network suspected"
+
+
+class DrainRequest(Struct, frozen=True):
+    """An operator's request that an agent leaves; open until it says Goodbye."""
+
+    name: NodeName
+    session: SessionId
+    drain: Drain
+
+
+class NodeHealth(Struct, frozen=True):
+    """Health of a node. It belongs to the node's name, so it outlives agents and runs."""
+
+    name: NodeName
+    failures_ms: tuple[int, ...] = ()
+    """Times of the failures that count towards the next quarantine, oldest first; fewer than
+    `quarantine_after`."""
+    quarantined_until_ms: int = 0
+    """End of the latest quarantine, which may be over; 0 when there was none."""
+    quarantines: int = 0
+    cordoned: bool = False
+    reason: str = ""
+    """The operator's words for a cordon, else the latest failure."""
+
+
+class Fence(Struct, frozen=True):
+    """A node whose workers may still run although no round waits for it."""
+
+    session: SessionId
+    name: NodeName
+    until_ms: int
+    """When they are certainly dead."""
+
+
+class Counts(Struct, frozen=True):
+    """What a run counts from round to round. All but `restart_count` start again after progress."""
+
+    restart_count: int = 0
+    """Charged restarts; at most the spec's `max_restarts`."""
+    streak: int = 0
+    """Charged failures in a row."""
+    crash_signature: str = ""
+    """Signature of the latest early death; empty when the latest failure was not one."""
+    crash_repeats: int = 0
+    """How many rounds in a row died early with the same `crash_signature`."""
+    reformations: int = 0
+    """Uncharged re-formations in a row."""
+    growths: int = 0
+    """Growths in a row; each doubles grow_after."""
+    drains: int = 0
+    """Rounds in a row that ended for a drain."""
+
+    def after_progress(self) -> Counts:
+        """Return the counts after a round that made progress."""
+        return Counts(restart_count=self.restart_count)
+
+
+class Job(Struct, frozen=True):
+    """One job and its latest run. Holds nothing whose size grows with every message."""
+
+    job_id: JobId
+    run: int
+    spec: JobSpec
+    opened_ms: int
+    phase: Phase = Phase.FORMING
+    forming_since_ms: int = 0
+    first_ready_ms: int | None = None
+    """When min_nodes were first ready in this phase; the last call's limit counts from here."""
+    last_arrival_ms: int = 0
+    """When a node last became ready in this phase, or joined while a round ran."""
+    first_newcomer_ms: int | None = None
+    """When the first node that a growth could add joined; the settle limit counts from here."""
+    next_reason: RoundReason = RoundReason.FIRST
+    """Why the round that is being formed begins."""
+    disrupted_ms: int | None = None
+    """When the event happened that ended the previous round."""
+    backoff_until_ms: int = 0
+    round_number: int = 0
+    """Highest round number so far; only grows."""
+    round: Round | None = None
+    """Set exactly while RUNNING or STOPPING."""
+    slots: tuple[NodeName, ...] = ()
+    """Names by group rank of the latest round that was sealed."""
+    counts: Counts = Counts()
+    verdict: Verdict | None = None
+    outcome: Outcome | None = None
+    closed_ms: int | None = None
+    history: tuple[RoundSummary, ...] = ()
+    lost: tuple[Departure, ...] = ()
+    drain_requests: tuple[DrainRequest, ...] = ()
+    """Open requests of operators, at most DRAIN_REQUESTS_MAX."""
+    launch_id: str = ""
+    health: tuple[NodeHealth, ...] = ()
+    """Nodes that have failed or were set aside, by name, at most `health.HEALTH_MAX`."""
+    next_arrival: int = 0
+    empty_since_ms: int | None = None
+    """When the last node was lost; None while there is one."""
+    fences: tuple[Fence, ...] = ()
+    """Fences of all runs of the job, oldest first; empty without `--fence-after`."""
+    unknown_past_until_ms: int = 0
+    """Until then, workers of nodes unknown to this coordinator may run; nothing ends it earlier."""

@@ -1,0 +1,147 @@
+"""A round: its members and their ranks, and everything that happens to it until it ends."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from msgspec import Struct
+
+from rallypoint.server.core.model.ids import NodeName
+from rallypoint.server.core.model.verdict import FailureGroup
+from rallypoint.server.core.model.worker import FailedWorker
+
+FAILURES_MAX = 16
+"""Failed workers of a round that are kept with their output; later ones are only counted."""
+LOST_MAX = 16
+"""Lost nodes that a job remembers for its explanations."""
+
+
+class RoundReason(Enum):
+    """Why a round began or ended."""
+
+    UNKNOWN = "unknown"
+    FIRST = "first"
+    WORKER_FAILED = "worker failed"
+    NODE_LOST = "node lost"
+    NODE_LEFT = "node left"
+    GROWTH = "growth"
+    START_OVERDUE = "start overdue"
+    SUCCEEDED = "succeeded"
+    CLOSED = "closed"
+    DRAINED = "drained"
+
+
+LEAVING = frozenset({RoundReason.NODE_LEFT, RoundReason.DRAINED})
+"""Reasons of departures that were on purpose."""
+
+
+class Assignment(Struct, frozen=True):
+    """A node's place in a round."""
+
+    group_rank: int
+    """0 to group_world_size - 1."""
+    first_rank: int
+    """Global rank of the node's first worker."""
+    local_world_size: int
+    role: str
+    first_role_rank: int
+    role_world_size: int
+
+
+class RoundHeader(Struct, frozen=True):
+    """What all members of a round share; one object per round, however many members."""
+
+    number: int
+    run: int
+    world_size: int
+    group_world_size: int
+    master_addr: str
+    master_port: int
+    restart_count: int
+    reason: RoundReason
+    epoch: int
+
+
+class Member(Struct, frozen=True):
+    """One member of a round."""
+
+    name: NodeName
+    assignment: Assignment
+
+
+class Departure(Struct, frozen=True):
+    """A node that left or was lost."""
+
+    name: NodeName
+    at_ms: int
+    """When its stream broke or, for a silent node, when it was last heard; else when it left."""
+    reason: RoundReason
+    """NODE_LOST, NODE_LEFT or DRAINED."""
+    text: str
+    """How, in words: "its stream broke", "it was silent for 5.0 s"."""
+
+
+class Notice(Struct, frozen=True):
+    """An event that is about to happen to a round; its workers are notified."""
+
+    name: NodeName | None
+    """The node that leaves; None for growth."""
+    until_ms: int
+    """When it happens at the latest."""
+    reason: str = ""
+
+
+class Round(Struct, frozen=True):
+    """The round that runs or is being stopped."""
+
+    header: RoundHeader
+    members: tuple[Member, ...]
+    """By group rank, 0 first."""
+    sealed_ms: int
+    disrupted_ms: int | None
+    """When the event happened that ended the previous round; None for a first round."""
+    started_ms: int | None = None
+    """When the last member had started."""
+    succeeded_gone: tuple[NodeName, ...] = ()
+    """Members that succeeded and then were stopped or lost; they keep their success."""
+    any_finished: bool = False
+    """A worker has exited with 0, so the round does not grow any more."""
+    failures: tuple[FailedWorker, ...] = ()
+    """In order of arrival, at most FAILURES_MAX; victims make room for others."""
+    failure_count: int = 0
+    failure_groups: tuple[FailureGroup, ...] = ()
+    """All failures, equal ones folded into one group, at most GROUPS_MAX."""
+    first_failure_ms: int | None = None
+    departures: tuple[Departure, ...] = ()
+    """Members lost before they succeeded, each once, in order of arrival, at most LOST_MAX."""
+    notices: tuple[Notice, ...] = ()
+    """Events about to happen, in the order of their announcement, at most LOST_MAX."""
+    notices_sent: tuple[Notice, ...] = ()
+    """The notices that were sent to the members last."""
+    drain_first_ms: int | None = None
+    """When the drain time of the first draining member ends; None while none drains."""
+    drain_last_ms: int = 0
+    """When the drain time of the last one ends."""
+    drain_began: Departure | None = None
+    """The first draining member whose worker has ended: it explains failures of its peers."""
+    overdue: tuple[NodeName, ...] = ()
+    """Members that did not start in time, at most LOST_MAX; set when that stops the round."""
+    start_failure: tuple[NodeName, str] | None = None
+    """The first member that could not start its workers, and why."""
+    stop_ms: int | None = None
+    stop_reason: RoundReason | None = None
+
+
+class RoundSummary(Struct, frozen=True):
+    """A round that has ended."""
+
+    number: int
+    began: RoundReason
+    ended: RoundReason
+    names: tuple[NodeName, ...]
+    group_world_size: int
+    world_size: int
+    restart_count: int
+    started_after_ms: int | None
+    lasted_ms: int
+    recovered_after_ms: int | None

@@ -1,0 +1,1 @@
+"""Views that readers and a restarted coordinator derive from the state and the journal."""

@@ -1,0 +1,1 @@
+"""The life of a round: forming, ranks, running, draining, stopping."""

@@ -1,0 +1,143 @@
+"""The end of a round and of a run: what a stopped round means, and the history kept of it."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from rallypoint.server.core.messages.records import (
+    RoundSettled,
+    RunClosed,
+)
+from rallypoint.server.core.model.job import HISTORY_MAX, Job
+from rallypoint.server.core.model.phase import Outcome
+from rallypoint.server.core.model.round import (
+    Round,
+    RoundReason,
+    RoundSummary,
+)
+from rallypoint.server.core.model.verdict import Verdict
+from rallypoint.server.core.rounds.fences import fence_unclean
+from rallypoint.server.core.rounds.phases import PhaseEvent, next_phase
+from rallypoint.server.core.state.deadlines import DeadlineKind
+from rallypoint.server.core.state.draft import Draft
+from rallypoint.server.core.verdicts.blame import find_disrupted_ms
+from rallypoint.server.core.verdicts.health import charge_node
+from rallypoint.server.core.verdicts.policy import judge
+
+REMEMBERED_MS = 86_400_000
+"""How long the outcome of an ended run is remembered: a day."""
+NAMES_MAX = 64
+"""Node names that the summary of an ended round keeps."""
+
+
+def settle(draft: Draft, job: Job) -> None:
+    """Decide what the stopped round means, now that every member is clean, lost or overdue."""
+    round, now_ms = job.round, draft.now_ms
+    assert round is not None and round.stop_reason is not None
+    judgement = judge(job, round, now_ms)
+    job = replace(
+        job,
+        history=_with_summary(job, round, judgement.reason),
+        verdict=judgement.verdict or job.verdict,
+        counts=judgement.counts,
+        backoff_until_ms=now_ms + judgement.backoff_ms,
+        next_reason=judgement.reason,
+    )
+    draft.records.append(
+        RoundSettled(
+            job_id=job.job_id,
+            round=round.header.number,
+            reason=judgement.reason,
+            consequence=judgement.consequence,
+            counts=job.counts,
+            backoff_until_ms=job.backoff_until_ms,
+        )
+    )
+    draft.set_deadline(DeadlineKind.STOP, job.job_id, None)
+    draft.put_job(job)
+    charge_node(draft, job, round, judgement.verdict)
+    job = draft.require_job(job.job_id)
+    if not judgement.goes_on:
+        close(draft, job, Outcome.FAILED, judgement.verdict)
+        return
+    members = [node for node in draft.nodes_of(job.job_id) if node.member]
+    for node in members:
+        draft.put_node(replace(node, member=False, assignment=None))
+    draft.put_job(
+        replace(
+            job,
+            phase=next_phase(job, PhaseEvent.SETTLE),
+            round=None,
+            forming_since_ms=now_ms,
+            first_ready_ms=None,
+            last_arrival_ms=now_ms,
+            disrupted_ms=find_disrupted_ms(round),
+        )
+    )
+    for node in members:
+        fence_unclean(draft, node)
+    draft.emit(
+        job.job_id,
+        "round_settled",
+        round=round.header.number,
+        restarts=job.counts.restart_count,
+        pause_ms=judgement.backoff_ms,
+    )
+
+
+def _with_summary(job: Job, round: Round, ended: RoundReason) -> tuple[RoundSummary, ...]:
+    """Return the job's history with a summary of `round`; at the limit the oldest is dropped."""
+    ended_ms = round.stop_ms if round.stop_ms is not None else round.sealed_ms
+    header, started_ms = round.header, round.started_ms
+    recovered_ms = None
+    if started_ms is not None and round.disrupted_ms is not None:
+        recovered_ms = started_ms - round.disrupted_ms
+    summary = RoundSummary(
+        number=header.number,
+        began=header.reason,
+        ended=ended,
+        names=tuple(member.name for member in round.members[:NAMES_MAX]),
+        group_world_size=header.group_world_size,
+        world_size=header.world_size,
+        restart_count=header.restart_count,
+        started_after_ms=None if started_ms is None else started_ms - round.sealed_ms,
+        lasted_ms=ended_ms - round.sealed_ms,
+        recovered_after_ms=recovered_ms,
+    )
+    return (*job.history, summary)[-HISTORY_MAX:]
+
+
+def close(draft: Draft, job: Job, outcome: Outcome, verdict: Verdict | None) -> None:
+    """Give the run its outcome, and send it to every node."""
+    job_id, now_ms, round = job.job_id, draft.now_ms, job.round
+    history = job.history
+    if round is not None and (not history or history[-1].number != round.header.number):
+        reason = RoundReason.SUCCEEDED if outcome is Outcome.SUCCEEDED else RoundReason.CLOSED
+        history = _with_summary(job, replace(round, stop_ms=round.stop_ms or now_ms), reason)
+    draft.put_job(
+        replace(
+            job,
+            phase=next_phase(job, PhaseEvent.CLOSE),
+            outcome=outcome,
+            verdict=verdict,
+            closed_ms=now_ms,
+            history=history,
+            round=None,
+        )
+    )
+    for node in draft.nodes_of(job_id):
+        draft.put_node(replace(node, member=False, assignment=None))
+    for kind in (
+        DeadlineKind.FORMING,
+        DeadlineKind.START,
+        DeadlineKind.STOP,
+        DeadlineKind.GROWTH,
+        DeadlineKind.DRAIN,
+        DeadlineKind.CULPRIT,
+        DeadlineKind.ABANDON,
+    ):
+        draft.set_deadline(kind, job_id, None)
+    draft.set_deadline(DeadlineKind.FORGET, job_id, now_ms + REMEMBERED_MS)
+    draft.records.append(RunClosed(job_id, job.run, outcome, verdict))
+    why = "" if verdict is None else verdict.text
+    draft.emit(job_id, "run_closed", run=job.run, outcome=outcome.value, why=why)

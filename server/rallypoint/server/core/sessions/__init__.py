@@ -1,0 +1,1 @@
+"""Nodes that attach, report, disconnect and return."""

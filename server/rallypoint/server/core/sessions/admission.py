@@ -1,0 +1,166 @@
+"""Decides which Hellos of unknown sessions are refused.
+
+An agent must not end another coordinator's round and must not join a run that is over. It must have
+the job's spec, and a name and node rank that no attached node has. Nothing changes here: `sessions`
+opens the run, replaces broken holders of a name or rank, and adds the node.
+"""
+
+from __future__ import annotations
+
+from rallypoint.base.addresses import is_loopback
+from rallypoint.base.limits import NODES_PER_JOB_MAX
+from rallypoint.server.core.messages import inputs
+from rallypoint.server.core.messages.refusals import Refusal, RefusalKind
+from rallypoint.server.core.model.job import JOBS_MAX, Job
+from rallypoint.server.core.model.node import Identity
+from rallypoint.server.core.model.phase import Phase
+from rallypoint.server.core.model.spec import JobSpec
+from rallypoint.server.core.sessions.reports import refuse_stale
+from rallypoint.server.core.state.draft import Draft
+
+
+def check_run(draft: Draft, hello: inputs.Hello) -> Refusal | None:
+    """Refuse an agent whose round or run this coordinator must not continue."""
+    return _check_owner(draft, hello) or _check_limits(draft, hello)
+
+
+def _check_owner(draft: Draft, hello: inputs.Hello) -> Refusal | None:
+    """Refuse the round of another coordinator with a durable journal."""
+    state = draft.state
+    is_foreign = hello.coordinator_durable and hello.coordinator_id != state.coordinator_id
+    if hello.held is None or not is_foreign:
+        return None
+    facts = (("coordinator_id", state.coordinator_id), ("owner_id", hello.coordinator_id))
+    return Refusal(RefusalKind.FOREIGN_ROUND, facts)
+
+
+def _check_limits(draft: Draft, hello: inputs.Hello) -> Refusal | None:
+    """Refuse an agent of an earlier run, between two runs, or beyond a limit."""
+    job = draft.job(hello.identity.job_id)
+    if job is None:
+        if is_full(draft) and find_oldest_ended(draft) is None:
+            return Refusal(RefusalKind.LIMIT_REACHED, (("limit", "jobs"), ("value", JOBS_MAX)))
+        return None
+    if hello.run and hello.run < job.run:
+        return refuse_stale(RefusalKind.OLD_RUN, job.run, hello.run)
+    tally = draft.tally(job.job_id)
+    if tally.nodes >= NODES_PER_JOB_MAX:
+        facts = (("limit", "nodes per job"), ("value", NODES_PER_JOB_MAX))
+        return Refusal(RefusalKind.LIMIT_REACHED, facts)
+    if job.phase is Phase.CLOSED and not belongs_to(job, hello) and tally.nodes > 0:
+        facts = (("job_id", job.job_id), ("run", job.run))
+        return Refusal(RefusalKind.PREVIOUS_RUN_ENDING, facts)
+    return None
+
+
+def belongs_to(job: Job, hello: inputs.Hello) -> bool:
+    """Return whether the agent is part of the job's latest run or of the launch of that run."""
+    launch_id = hello.identity.launch_id
+    return hello.run == job.run or bool(launch_id and launch_id == job.launch_id)
+
+
+def is_full(draft: Draft) -> bool:
+    """Return whether there is no room for another job."""
+    return len(draft.state.jobs) >= JOBS_MAX
+
+
+def find_oldest_ended(draft: Draft) -> Job | None:
+    """Return the job without nodes that closed first, or None."""
+    ended = [
+        job
+        for job in draft.state.jobs.values()
+        if job.phase is Phase.CLOSED and draft.tally(job.job_id).nodes == 0
+    ]
+    return min(ended, key=lambda job: (job.closed_ms or 0, job.job_id), default=None)
+
+
+def check_identity(draft: Draft, job: Job, identity: Identity) -> Refusal | None:
+    """Refuse a spec, address, name or node rank that does not fit the job."""
+    if job.phase is not Phase.CLOSED and identity.spec != job.spec:
+        return Refusal(
+            RefusalKind.SPEC_MISMATCH,
+            (("job_id", job.job_id),),
+            differences=compare_specs(job.spec, identity.spec),
+        )
+    return _check_address(draft, identity) or _check_holders(draft, identity)
+
+
+def _check_address(draft: Draft, identity: Identity) -> Refusal | None:
+    """Refuse an address that the job's other nodes cannot reach."""
+    other = next(iter(draft.nodes_of(identity.job_id)), None)
+    if other is None or is_loopback(other.identity.address) == is_loopback(identity.address):
+        return None
+    facts = (
+        ("node_name", identity.name),
+        ("address", identity.address),
+        ("other_node_name", other.name),
+        ("other_address", other.identity.address),
+    )
+    return Refusal(RefusalKind.ADDRESS_MISMATCH, facts)
+
+
+def _check_holders(draft: Draft, identity: Identity) -> Refusal | None:
+    """Refuse a name or node rank that an attached node holds."""
+    job_id = identity.job_id
+    if identity.name_explicit:
+        holder = draft.holder(job_id, identity.name)
+        if holder is not None and holder.attached:
+            facts = (("job_id", job_id), ("node_name", identity.name))
+            return Refusal(RefusalKind.NODE_NAME_IN_USE, facts)
+    if identity.node_rank is not None:
+        holder = draft.holder(job_id, identity.node_rank)
+        if holder is not None and holder.attached:
+            return Refusal(
+                RefusalKind.NODE_RANK_IN_USE,
+                (
+                    ("job_id", job_id),
+                    ("node_rank", identity.node_rank),
+                    ("node_name", holder.name),
+                ),
+            )
+    return None
+
+
+def compare_specs(expected: JobSpec, actual: JobSpec) -> tuple[tuple[str, str, str], ...]:
+    """Return (flag, expected, actual) for every field that differs, in order of declaration.
+
+    `min_nodes` and `max_nodes` are one flag, `nnodes`.
+    """
+    differences: list[tuple[str, str, str]] = []
+    if (expected.min_nodes, expected.max_nodes) != (actual.min_nodes, actual.max_nodes):
+        differences.append(("nnodes", _show_nnodes(expected), _show_nnodes(actual)))
+    for name in JobSpec.__struct_fields__:
+        ours, theirs = getattr(expected, name), getattr(actual, name)
+        if name not in ("min_nodes", "max_nodes") and ours != theirs:
+            differences.append((_flag_of(name), _show(name, ours), _show(name, theirs)))
+    return tuple(differences)
+
+
+_FLAGS = {
+    "settle": "settle-time",
+    "fence": "fence-after",
+    "no_retry": "no-retry-exit-codes",
+    "no_requeue": "no-requeue-exit-codes",
+    "progress": "progress-after",
+}
+"""Flags whose names differ from their fields."""
+_NOT_GIVEN = ("heartbeat_interval_ms", "lease_ms")
+"""Fields whose 0 means the coordinator's own value."""
+
+
+def _flag_of(name: str) -> str:
+    name = name.removesuffix("_ms")
+    return _FLAGS.get(name, name.replace("_", "-"))
+
+
+def _show(name: str, value: int | tuple[int, ...]) -> str:
+    """Return a field's value as a person would write it for the flag."""
+    if isinstance(value, tuple):
+        return ",".join(map(str, value)) or "none"
+    if not name.endswith("_ms"):
+        return str(value)
+    return "not given" if value == 0 and name in _NOT_GIVEN else f"{value / 1000:g} s"
+
+
+def _show_nnodes(spec: JobSpec) -> str:
+    return f"{spec.min_nodes}:{spec.max_nodes}"

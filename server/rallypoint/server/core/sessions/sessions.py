@@ -1,0 +1,292 @@
+"""Nodes connect, disconnect, resume and leave.
+
+Every input names its session and connection. An input from any connection but the newest is stale
+and changes nothing. A node with a broken stream is not lost yet: it has a grace period to
+reconnect. A silent node is lost when its lease ends.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from rallypoint.server.core.messages import inputs
+from rallypoint.server.core.messages.effects import Disconnect, Refuse, Welcome
+from rallypoint.server.core.messages.records import EpochRaised, JobForgotten, run_opened
+from rallypoint.server.core.messages.refusals import Refusal, RefusalKind
+from rallypoint.server.core.model.ids import NodeName
+from rallypoint.server.core.model.job import Job
+from rallypoint.server.core.model.node import Identity, Node, NodeState
+from rallypoint.server.core.model.phase import Phase
+from rallypoint.server.core.model.round import LOST_MAX, Departure, RoundReason
+from rallypoint.server.core.rounds.drains import (
+    begin_drain,
+    end_drain_request,
+    has_notices,
+    notify,
+    resume_drain_request,
+)
+from rallypoint.server.core.rounds.fences import SLACK_MS, fence_lost, fence_unclean, lift_fence
+from rallypoint.server.core.sessions.admission import (
+    belongs_to,
+    check_identity,
+    check_run,
+    find_oldest_ended,
+    is_full,
+)
+from rallypoint.server.core.sessions.reports import (
+    become_ready,
+    depart,
+    find_sender,
+    merge_held,
+    note_arrival,
+    refuse_stale,
+    renew_lease,
+)
+from rallypoint.server.core.state.deadlines import DeadlineKind
+from rallypoint.server.core.state.draft import Draft
+from rallypoint.server.core.state.network import note_break
+from rallypoint.server.core.verdicts.health import find_eligibility
+
+
+def receive_hello(draft: Draft, hello: inputs.Hello) -> Refusal | None:
+    """Attach a node: new, resuming, or known to a former coordinator."""
+    _raise_epoch(draft, hello)
+    known = draft.node(hello.identity.session)
+    if known is not None:
+        return _resume(draft, known, hello)
+    refusal = check_run(draft, hello)
+    if refusal is None:
+        job = _open_if_needed(draft, hello)
+        refusal = check_identity(draft, job, hello.identity)
+        if refusal is None:
+            _replace_holders(draft, hello.identity)
+            _join(draft, job, hello)
+    if refusal is not None:
+        draft.effects.append(Refuse(hello.identity.session, hello.connection, refusal))
+    return refusal
+
+
+def _raise_epoch(draft: Draft, hello: inputs.Hello) -> None:
+    """Raise the epoch above that of every coordinator that the agent knows."""
+    is_other = hello.coordinator_id not in ("", draft.state.coordinator_id)
+    if hello.epoch > draft.epoch or (hello.epoch == draft.epoch and is_other):
+        draft.raise_epoch(hello.epoch + 1)
+        draft.records.append(EpochRaised(hello.epoch + 1))
+
+
+def forget_job(draft: Draft, job: Job) -> None:
+    """Remove an ended job."""
+    draft.remove_job(job.job_id)
+    draft.records.append(JobForgotten(job.job_id))
+
+
+def _open_if_needed(draft: Draft, hello: inputs.Hello) -> Job:
+    """Return the job that the agent joins, with a new run if it needs one."""
+    job = draft.job(hello.identity.job_id)
+    if job is not None and (job.phase is not Phase.CLOSED or belongs_to(job, hello)):
+        return job
+    if job is None:
+        _make_room(draft)
+    run = max(hello.run, 1) if job is None else max(hello.run, job.run + 1)
+    fence_ms = hello.identity.spec.fence_ms
+    unknown_past_until_ms = fence_ms + SLACK_MS if draft.state.has_unknown_past and fence_ms else 0
+    opened = Job(
+        job_id=hello.identity.job_id,
+        run=run,
+        spec=hello.identity.spec,
+        opened_ms=draft.now_ms,
+        forming_since_ms=draft.now_ms,
+        launch_id=hello.identity.launch_id,
+        round_number=0 if job is None else job.round_number,  # grows across all runs of the job
+        drain_requests=() if job is None else job.drain_requests,  # requests outlive the run
+        health=() if job is None else job.health,
+        fences=() if job is None else job.fences,
+        unknown_past_until_ms=max(
+            unknown_past_until_ms, 0 if job is None else job.unknown_past_until_ms
+        ),
+    )
+    draft.records.append(run_opened(opened))
+    draft.put_job(opened)
+    draft.set_deadline(DeadlineKind.FORGET, opened.job_id, None)
+    draft.emit(opened.job_id, "run_opened", run=opened.run)
+    return opened
+
+
+def _make_room(draft: Draft) -> None:
+    """Forget the oldest ended job if there is no room for another job."""
+    oldest = find_oldest_ended(draft) if is_full(draft) else None
+    if oldest is not None:
+        forget_job(draft, oldest)
+
+
+def _replace_holders(draft: Draft, identity: Identity) -> None:
+    """Remove the disconnected nodes whose name or node rank the new node takes."""
+    if identity.name_explicit:
+        holder = draft.holder(identity.job_id, identity.name)
+        if holder is not None:
+            remove_node(draft, holder, RoundReason.NODE_LOST, "another agent took its name")
+    if identity.node_rank is not None:
+        holder = draft.holder(identity.job_id, identity.node_rank)
+        if holder is not None:
+            remove_node(draft, holder, RoundReason.NODE_LOST, "another agent took its node rank")
+
+
+def _join(draft: Draft, job: Job, hello: inputs.Hello) -> None:
+    """Add a node that this coordinator does not know."""
+    node = _create_node(draft, job, hello)
+    job = draft.require_job(job.job_id)
+    job = replace(job, next_arrival=job.next_arrival + 1, empty_since_ms=None)
+    if draft.window_is_open and hello.run > job.run:
+        job = _continue_run(draft, job, hello.run)
+    draft.put_job(job)
+    draft.set_deadline(DeadlineKind.ABANDON, job.job_id, None)
+    draft.put_node(node)
+    if hello.ready is not None:
+        lift_fence(draft, node)
+    elif node.held is None:
+        fence_unclean(draft, node)
+    note_arrival(draft, node)
+    resume_drain_request(draft, node)
+    if hello.draining is not None:
+        begin_drain(draft, draft.require_node(node.session), *hello.draining)
+    _welcome(draft, draft.require_node(node.session), job)
+    draft.emit(job.job_id, "node_joined", node=node.name)
+
+
+def _create_node(draft: Draft, job: Job, hello: inputs.Hello) -> Node:
+    """Return the new node with what its Hello says; a held round counts only in the window."""
+    name = _free_name(draft, hello.identity)
+    node = Node(
+        identity=hello.identity,
+        name=name,
+        arrival=job.next_arrival,
+        connection=hello.connection,
+        acknowledged=hello.acknowledged,
+        revision=hello.revision,
+        eligibility=find_eligibility(job.health, name, draft.now_ms),
+    )
+    if hello.ready is not None:
+        return replace(
+            node,
+            state=NodeState.READY,
+            port=hello.ready.port,
+            last_round=hello.ready.round,
+        )
+    if hello.held is not None:
+        held = hello.held if draft.window_is_open else None
+        return replace(node, last_round=hello.held.header.number, held=held)
+    return node
+
+
+def _continue_run(draft: Draft, job: Job, run: int) -> Job:
+    """Return the job in the later run of an agent, and inform the other agents."""
+    job = replace(job, run=run)
+    draft.records.append(run_opened(job))
+    for node in draft.nodes_of(job.job_id):
+        # The others take part in this run too. The next coordinator learns that from them.
+        draft.effects.append(Welcome(node.session, node.connection, node.name, job.run))
+    return job
+
+
+def _free_name(draft: Draft, identity: Identity) -> NodeName:
+    """Return the node's name, with the lowest free number from 2 added if it is taken."""
+    name, number = identity.name, 2
+    while draft.holder(identity.job_id, name) is not None:
+        assert not identity.name_explicit
+        name = NodeName(f"{identity.name}-{number}")
+        number += 1
+    return name
+
+
+def _welcome(draft: Draft, node: Node, job: Job) -> None:
+    draft.resend.add(node.session)
+    draft.touched[node.session] = None
+    draft.effects.append(Welcome(node.session, node.connection, node.name, job.run))
+    if has_notices(draft, node):
+        notify(draft, node)
+    renew_lease(draft, node)
+
+
+def _resume(draft: Draft, node: Node, hello: inputs.Hello) -> Refusal | None:
+    """Continue a session on a new connection."""
+    session = node.session
+    if hello.connection <= node.connection:
+        refusal = refuse_stale(RefusalKind.STALE_CONNECTION, node.connection, hello.connection)
+        draft.effects.append(Refuse(session, hello.connection, refusal))
+        return refusal
+    node = replace(
+        node,
+        connection=hello.connection,
+        attached=True,
+        broke_ms=None,
+        acknowledged=max(node.acknowledged, hello.acknowledged),
+        revision=max(node.revision, hello.revision),
+    )
+    if node.held is not None:
+        node = replace(node, held=hello.held)
+    draft.put_node(node)
+    draft.set_deadline(DeadlineKind.GRACE, session, None)
+    if hello.ready is not None:
+        become_ready(draft, node, hello.ready)
+    elif hello.held is not None and node.member:
+        if hello.held.header.number == node.last_round:
+            merge_held(draft, session, hello.held)
+    if hello.draining is not None:
+        begin_drain(draft, draft.require_node(session), *hello.draining)
+    _welcome(draft, draft.require_node(session), draft.require_job(node.job_id))
+    draft.emit(node.job_id, "node_resumed", node=node.name)
+    return None
+
+
+def note_broken_stream(draft: Draft, sender: inputs.Sender) -> Refusal | None:
+    """Begin the grace period of a node whose stream ended; the node is not lost yet."""
+    node = find_sender(draft, sender)
+    if isinstance(node, Refusal):
+        return node
+    if node.attached:
+        draft.put_node(replace(node, attached=False, broke_ms=draft.now_ms))
+        draft.set_deadline(DeadlineKind.LEASE, node.session, None)
+        grace_ms = draft.state.timing.reconnect_grace_ms
+        draft.set_deadline(DeadlineKind.GRACE, node.session, draft.now_ms + grace_ms)
+        draft.emit(node.job_id, "node_disconnected", node=node.name)
+        _note_break(draft, node)
+    return None
+
+
+def _note_break(draft: Draft, node: Node) -> None:
+    """Count the break; while the network is suspected, a grace period lasts a whole lease."""
+    state, was_suspected = draft.state, draft.network.is_active(draft.now_ms)
+    network = note_break(draft.network, len(state.nodes), draft.now_ms, state.own_lease_ms())
+    draft.put_network(network)
+    if network.is_active(draft.now_ms) and not was_suspected:
+        breaks, sessions = network.breaks(), len(state.nodes)
+        draft.emit(node.job_id, "network_suspected", breaks=breaks, sessions=sessions)
+
+
+def remove_node(draft: Draft, node: Node, reason: RoundReason, text: str) -> None:
+    """Remove a node; its round ends unless the node had succeeded."""
+    is_lost = reason is RoundReason.NODE_LOST
+    if not is_lost:
+        end_drain_request(draft, node)
+    if node.drain is not None:
+        why = node.drain.reason
+        reason, text = RoundReason.DRAINED, why if why in text else f"{why}; {text}"
+    is_stopped = draft.require_job(node.job_id).phase is Phase.STOPPING
+    is_drained = reason is RoundReason.DRAINED and not is_lost
+    if not (is_drained and is_stopped) or node.state is NodeState.SUCCEEDED:
+        # A drained node that leaves after the stop explains nothing. If its workers had ended by
+        # themselves, an earlier Leaving would have reported it.
+        depart(draft, node, reason, text)
+    if is_lost:
+        fence_lost(draft, node)
+    else:
+        lift_fence(draft, node)
+    draft.remove_node(node)
+    draft.effects.append(Disconnect(node.session))
+    job = draft.require_job(node.job_id)
+    at_ms = draft.now_ms if node.broke_ms is None else node.broke_ms
+    # The round records a drained node, the run a lost node that may return.
+    departure = Departure(node.name, at_ms, RoundReason.NODE_LOST if is_lost else reason, text)
+    draft.put_job(replace(job, lost=(*job.lost, departure)[-LOST_MAX:]))
+    event = "node_lost" if is_lost else "node_left"
+    draft.emit(job.job_id, event, node=node.name, why=text)

@@ -1,0 +1,1 @@
+"""The coordinator's state, and the changes of one step."""

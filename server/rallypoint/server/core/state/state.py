@@ -1,0 +1,134 @@
+"""The coordinator's state, and how the changes of a step are applied to it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from msgspec import Struct, field
+
+from rallypoint.server.core.model.ids import JobId, SessionId
+from rallypoint.server.core.model.job import Job
+from rallypoint.server.core.model.node import Node
+from rallypoint.server.core.model.spec import JobSpec
+from rallypoint.server.core.model.timing import NOTHING_ASKED, Timing
+from rallypoint.server.core.state.deadlines import DeadlineKey, Deadlines
+from rallypoint.server.core.state.network import NetworkSuspicion
+from rallypoint.server.core.state.tally import Tally
+
+IndexKey = tuple[JobId, str | int]
+"""A node name, or an explicit node rank, within a job."""
+
+
+class State(Struct):
+    """Everything that the coordinator knows. Only `apply` changes it."""
+
+    coordinator_id: str
+    epoch: int
+    durable: bool = False
+    timing: Timing = field(default_factory=Timing)
+    first_epoch: int = 0
+    """Epoch of this coordinator process at its start."""
+    window_until_ms: int = 0
+    """No round is sealed before this time."""
+    has_unknown_past: bool = False
+    """Workers of an earlier coordinator process may run. This process began at 0 ms."""
+    jobs: dict[JobId, Job] = field(default_factory=dict)
+    nodes: dict[SessionId, Node] = field(default_factory=dict)
+    sessions: dict[JobId, dict[SessionId, None]] = field(default_factory=dict)
+    """Sessions of each job in order of arrival."""
+    index: dict[IndexKey, SessionId] = field(default_factory=dict)
+    tallies: dict[JobId, Tally] = field(default_factory=dict)
+    deadlines: Deadlines = field(default_factory=Deadlines)
+    network: NetworkSuspicion = field(default_factory=NetworkSuspicion)
+
+    def heartbeat_ms(self, spec: JobSpec) -> int:
+        """Return the interval between heartbeats of agents with this specification."""
+        return self.timing.compute_heartbeat_ms(spec, len(self.nodes))
+
+    def lease_ms(self, spec: JobSpec) -> int:
+        """Return how long a silent session with this specification counts as alive."""
+        return self.timing.compute_lease_ms(spec, len(self.nodes))
+
+    def own_lease_ms(self) -> int:
+        """Return the coordinator's own lease, for waits that belong to no job."""
+        return self.lease_ms(NOTHING_ASKED)
+
+    def shortest_lease_ms(self) -> int:
+        """Return the shortest lease of any session; the coordinator's own without sessions."""
+        leases = (
+            self.lease_ms(self.jobs[job_id].spec)
+            for job_id, sessions in self.sessions.items()
+            if sessions
+        )
+        return min(leases, default=self.own_lease_ms())
+
+    def return_ms(self, spec: JobSpec) -> int:
+        """Return how long an agent may take to reconnect while the network is suspected.
+
+        The job's lease, but at least the coordinator's own: a job's may be shorter than the pauses
+        between an agent's attempts to connect.
+        """
+        return max(self.lease_ms(spec), self.own_lease_ms())
+
+    def next_deadline_ms(self) -> int | None:
+        """Return when the next deadline expires, or None."""
+        first = self.deadlines.first()
+        return None if first is None else first[0]
+
+
+class Delta(NamedTuple):
+    """The changes of one step; a value of None removes the entry."""
+
+    epoch: int | None
+    jobs: dict[JobId, Job | None]
+    nodes: dict[SessionId, Node | None]
+    entries: dict[IndexKey, SessionId | None]
+    tallies: dict[JobId, Tally]
+    deadlines: dict[DeadlineKey, int | None]
+    window_closed: bool
+    network: NetworkSuspicion | None = None
+
+
+NO_CHANGES = Delta(None, {}, {}, {}, {}, {}, window_closed=False)
+"""The changes of a refused input."""
+
+
+def apply(state: State, delta: Delta) -> None:
+    """Apply the changes of one step to the state."""
+    if delta.epoch is not None:
+        state.epoch = delta.epoch
+    if delta.window_closed:
+        state.window_until_ms = 0
+    if delta.network is not None:
+        state.network = delta.network
+    for session, node in delta.nodes.items():
+        _apply_node(state, session, node)
+    for index_key, holder in delta.entries.items():
+        if holder is None:
+            state.index.pop(index_key, None)
+        else:
+            state.index[index_key] = holder
+    state.tallies.update(delta.tallies)
+    for key, at_ms in delta.deadlines.items():
+        state.deadlines.set(key, at_ms)
+    for job_id, job in delta.jobs.items():
+        _apply_job(state, job_id, job)
+
+
+def _apply_job(state: State, job_id: JobId, job: Job | None) -> None:
+    if job is not None:
+        state.jobs[job_id] = job
+        return
+    for entries in (state.jobs, state.sessions, state.tallies):
+        entries.pop(job_id, None)
+
+
+def _apply_node(state: State, session: SessionId, node: Node | None) -> None:
+    if node is not None:
+        if session not in state.nodes:
+            state.sessions.setdefault(node.job_id, {})[session] = None
+        state.nodes[session] = node
+        return
+    gone = state.nodes.pop(session, None)
+    if gone is not None:
+        state.sessions[gone.job_id].pop(session, None)

@@ -1,0 +1,90 @@
+"""Maps the core's enums to those of the protocol."""
+
+from __future__ import annotations
+
+from rallypoint.server.core.model.job import WaitKind
+from rallypoint.server.core.model.node import NodeState
+from rallypoint.server.core.model.phase import Outcome, Phase
+from rallypoint.server.core.model.round import RoundReason
+from rallypoint.server.core.model.verdict import Consequence, VerdictCause
+from rallypoint.server.core.reads.explain import AwaitedState
+from rallypoint.v1 import job_pb2, node_pb2, round_pb2, verdict_pb2
+
+PHASES = {
+    Phase.FORMING: job_pb2.JOB_PHASE_FORMING,
+    Phase.RUNNING: job_pb2.JOB_PHASE_RUNNING,
+    Phase.STOPPING: job_pb2.JOB_PHASE_STOPPING,
+    Phase.CLOSED: job_pb2.JOB_PHASE_CLOSED,
+}
+OUTCOMES = {
+    Outcome.SUCCEEDED: job_pb2.OUTCOME_SUCCEEDED,
+    Outcome.FAILED: job_pb2.OUTCOME_FAILED,
+    Outcome.ABANDONED: job_pb2.OUTCOME_ABANDONED,
+}
+WAITS = {
+    WaitKind.REATTACH: job_pb2.WAIT_KIND_REATTACH,
+    WaitKind.NODES: job_pb2.WAIT_KIND_NODES,
+    WaitKind.LAST_CALL: job_pb2.WAIT_KIND_LAST_CALL,
+    WaitKind.RETURNING: job_pb2.WAIT_KIND_RETURNING,
+    WaitKind.BACKOFF: job_pb2.WAIT_KIND_BACKOFF,
+    WaitKind.START: job_pb2.WAIT_KIND_START,
+    WaitKind.STOP: job_pb2.WAIT_KIND_STOP,
+    WaitKind.GROWTH: job_pb2.WAIT_KIND_GROWTH,
+    WaitKind.FAREWELL: job_pb2.WAIT_KIND_FAREWELL,
+    WaitKind.DRAIN: job_pb2.WAIT_KIND_DRAIN,
+    WaitKind.FENCE: job_pb2.WAIT_KIND_FENCE,
+    WaitKind.NETWORK_SUSPECTED: job_pb2.WAIT_KIND_NETWORK_SUSPECTED,
+}
+REASONS = {
+    RoundReason.UNKNOWN: round_pb2.ROUND_REASON_UNSPECIFIED,
+    RoundReason.FIRST: round_pb2.ROUND_REASON_FIRST,
+    RoundReason.WORKER_FAILED: round_pb2.ROUND_REASON_WORKER_FAILED,
+    RoundReason.NODE_LOST: round_pb2.ROUND_REASON_NODE_LOST,
+    RoundReason.NODE_LEFT: round_pb2.ROUND_REASON_NODE_LEFT,
+    RoundReason.GROWTH: round_pb2.ROUND_REASON_GROWTH,
+    RoundReason.START_OVERDUE: round_pb2.ROUND_REASON_START_OVERDUE,
+    RoundReason.SUCCEEDED: round_pb2.ROUND_REASON_SUCCEEDED,
+    RoundReason.CLOSED: round_pb2.ROUND_REASON_CLOSED,
+    RoundReason.DRAINED: round_pb2.ROUND_REASON_DRAINED,
+}
+CAUSES = {
+    VerdictCause.WORKER_FAILED: verdict_pb2.VERDICT_CAUSE_WORKER_FAILED,
+    VerdictCause.NODE_LOST: verdict_pb2.VERDICT_CAUSE_NODE_LOST,
+    VerdictCause.NODE_LEFT: verdict_pb2.VERDICT_CAUSE_NODE_LEFT,
+    VerdictCause.START_OVERDUE: verdict_pb2.VERDICT_CAUSE_START_OVERDUE,
+    VerdictCause.START_FAILED: verdict_pb2.VERDICT_CAUSE_START_FAILED,
+    VerdictCause.TOO_FEW_NODES: verdict_pb2.VERDICT_CAUSE_TOO_FEW_NODES,
+    VerdictCause.NO_PROGRESS: verdict_pb2.VERDICT_CAUSE_NO_PROGRESS,
+    VerdictCause.INTERNAL: verdict_pb2.VERDICT_CAUSE_INTERNAL,
+}
+CONSEQUENCES = {
+    Consequence.UNDECIDED: verdict_pb2.VERDICT_CONSEQUENCE_UNSPECIFIED,
+    Consequence.RESTARTED: verdict_pb2.VERDICT_CONSEQUENCE_RESTARTED,
+    Consequence.REFORMED: verdict_pb2.VERDICT_CONSEQUENCE_REFORMED,
+    Consequence.BUDGET_SPENT: verdict_pb2.VERDICT_CONSEQUENCE_BUDGET_SPENT,
+    Consequence.CRASH_LOOP: verdict_pb2.VERDICT_CONSEQUENCE_CRASH_LOOP,
+    Consequence.NOT_RETRYABLE: verdict_pb2.VERDICT_CONSEQUENCE_NOT_RETRYABLE,
+    Consequence.NO_REQUEUE: verdict_pb2.VERDICT_CONSEQUENCE_NO_REQUEUE,
+    Consequence.ENDED: verdict_pb2.VERDICT_CONSEQUENCE_ENDED,
+}
+STATES = {
+    NodeState.UNREADY: node_pb2.NODE_STATE_UNREADY,
+    NodeState.READY: node_pb2.NODE_STATE_READY,
+    NodeState.ASSIGNED: node_pb2.NODE_STATE_ASSIGNED,
+    NodeState.STARTED: node_pb2.NODE_STATE_STARTED,
+    NodeState.SUCCEEDED: node_pb2.NODE_STATE_SUCCEEDED,
+    NodeState.FAILED: node_pb2.NODE_STATE_FAILED,
+    NodeState.BLOCKED: node_pb2.NODE_STATE_BLOCKED,
+}
+AWAITED = {
+    AwaitedState.LOST: job_pb2.AWAITED_STATE_LOST,
+    AwaitedState.LEFT: job_pb2.AWAITED_STATE_LEFT,
+    AwaitedState.DISCONNECTED: job_pb2.AWAITED_STATE_DISCONNECTED,
+    AwaitedState.NOT_STARTED: job_pb2.AWAITED_STATE_NOT_STARTED,
+    AwaitedState.STOPPING: job_pb2.AWAITED_STATE_STOPPING,
+    AwaitedState.BLOCKED: job_pb2.AWAITED_STATE_BLOCKED,
+    AwaitedState.DRAINING: job_pb2.AWAITED_STATE_DRAINING,
+    AwaitedState.FENCED: job_pb2.AWAITED_STATE_FENCED,
+    AwaitedState.QUARANTINED: job_pb2.AWAITED_STATE_QUARANTINED,
+    AwaitedState.CORDONED: job_pb2.AWAITED_STATE_CORDONED,
+}

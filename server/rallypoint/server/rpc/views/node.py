@@ -1,0 +1,111 @@
+"""Nodes, their workers and their health."""
+
+from __future__ import annotations
+
+from rallypoint.server.core.model.job import Job, NodeHealth
+from rallypoint.server.core.model.node import Node, NodeState
+from rallypoint.server.core.model.phase import Phase
+from rallypoint.server.core.model.round import Assignment
+from rallypoint.server.core.model.spec import JobSpec
+from rallypoint.server.core.model.worker import WorkerExit
+from rallypoint.server.core.state.deadlines import DeadlineKind
+from rallypoint.server.core.state.state import State
+from rallypoint.server.core.verdicts.health import find_health, is_notable, recent_failures
+from rallypoint.server.rpc.views.enums import STATES
+from rallypoint.server.rpc.views.round import assignment_message
+from rallypoint.v1 import node_pb2
+from rallypoint.wire.durations import to_duration, to_optional_duration, to_timestamp
+
+
+def node_message(state: State, job: Job, node: Node, now_ms: int) -> node_pb2.Node:
+    """Return a node of a job."""
+    ends_ms = state.deadlines.get((DeadlineKind.LEASE, node.session))
+    lease_ms = state.lease_ms(node.identity.spec)
+    silent_ms = 0 if ends_ms is None else max(0, now_ms - (ends_ms - lease_ms))
+    if node.broke_ms is not None:
+        silent_ms = now_ms - node.broke_ms
+    assignment = node.assignment
+    shown = STATES[node.state]
+    if node.member and job.phase is Phase.STOPPING and node.state is not NodeState.READY:
+        shown = node_pb2.NODE_STATE_STOPPING
+    message = node_pb2.Node(
+        name=node.name,
+        session_id=node.session,
+        state=shown,
+        attached=node.attached,
+        address=node.identity.address,
+        host_name=node.identity.host_name,
+        local_world_size=node.identity.local_world_size,
+        role=node.identity.role,
+        labels=dict(node.identity.labels),
+        assignment=None if assignment is None else assignment_message(assignment),
+        spare=job.phase is Phase.RUNNING and node.is_eligible and not node.member,
+        silent_for=to_duration(silent_ms),
+        drain_time_left=to_optional_duration(
+            None if node.drain is None else max(0, node.drain.until_ms - now_ms)
+        ),
+    )
+    health = find_health(job.health, node.name)
+    if is_notable(health, job.spec, now_ms):
+        message.health.CopyFrom(health_message(health, job.spec, now_ms))
+    if assignment is not None:
+        message.workers.extend(_worker_messages(node, assignment))
+    return message
+
+
+def _worker_messages(node: Node, assignment: Assignment) -> list[node_pb2.Worker]:
+    exits = {exit.local_rank: exit for exit in node.exits}
+    workers: list[node_pb2.Worker] = []
+    for local_rank in range(assignment.local_world_size):
+        worker = node_pb2.Worker(local_rank=local_rank, rank=assignment.first_rank + local_rank)
+        exit = exits.get(local_rank)
+        if local_rank < len(node.pids):
+            worker.pid = node.pids[local_rank]
+        if exit is not None:
+            worker.state = node_pb2.WORKER_STATE_EXITED
+            worker.exit.CopyFrom(exit_message(exit, whole=False))
+        elif worker.pid and node.state is not NodeState.READY:
+            worker.state = node_pb2.WORKER_STATE_RUNNING
+        else:
+            worker.state = node_pb2.WORKER_STATE_PENDING
+        workers.append(worker)
+    return workers
+
+
+def exit_message(exit: WorkerExit, *, whole: bool) -> node_pb2.WorkerExit:
+    """Return how a worker ended; with `whole` also its error and the end of its standard error."""
+    message = node_pb2.WorkerExit(
+        exit_code=exit.exit_code,
+        signal=exit.signal,
+        agent_signalled_first=exit.agent_signalled_first,
+        age=to_duration(exit.ago_ms),
+        run_time=to_duration(exit.ran_ms),
+        outlived_signal_for=to_optional_duration(exit.signalled_before_ms),
+        oom_killed=exit.oom_killed,
+        failed_at=None if exit.failed_ms is None else to_timestamp(exit.failed_ms),
+    )
+    if whole:
+        message.error_file = exit.error_file
+        message.stderr_tail = exit.stderr_tail
+    if whole and exit.error is not None:
+        message.error.CopyFrom(
+            node_pb2.ErrorRecord(
+                message=exit.error.message,
+                traceback=exit.error.traceback,
+                age_at_exit=to_optional_duration(exit.error.before_exit_ms),
+            )
+        )
+    return message
+
+
+def health_message(health: NodeHealth, spec: JobSpec, now_ms: int) -> node_pb2.NodeHealth:
+    """Return what a job knows about the health of a node."""
+    left_ms = health.quarantined_until_ms - now_ms
+    return node_pb2.NodeHealth(
+        node_name=health.name,
+        failure_count=len(recent_failures(health, spec, now_ms)),
+        quarantine_time_left=to_duration(left_ms) if left_ms > 0 else None,
+        quarantine_count=health.quarantines,
+        cordoned=health.cordoned,
+        reason=health.reason,
+    )

@@ -1,0 +1,75 @@
+"""Rounds: headers, assignments, the current round and earlier ones."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from rallypoint.server.core.model.round import Assignment, Round, RoundHeader, RoundSummary
+from rallypoint.server.rpc.views.enums import REASONS
+from rallypoint.v1 import round_pb2
+from rallypoint.wire.durations import to_duration, to_optional_duration
+
+SHARED_MAX = 64
+"""Rounds whose messages are kept: one message goes to every member."""
+
+
+@lru_cache(maxsize=SHARED_MAX)
+def header_message(header: RoundHeader) -> round_pb2.RoundHeader:
+    """Return what all members of a round share. Copy the message; it is shared."""
+    return round_pb2.RoundHeader(
+        number=header.number,
+        run=header.run,
+        world_size=header.world_size,
+        group_world_size=header.group_world_size,
+        master_addr=header.master_addr,
+        master_port=header.master_port,
+        restart_count=header.restart_count,
+        reason=REASONS[header.reason],
+        epoch=header.epoch,
+    )
+
+
+def assignment_message(assignment: Assignment) -> round_pb2.Assignment:
+    """Return the ranks of a node's workers."""
+    return round_pb2.Assignment(
+        group_rank=assignment.group_rank,
+        first_rank=assignment.first_rank,
+        local_world_size=assignment.local_world_size,
+        role=assignment.role,
+        first_role_rank=assignment.first_role_rank,
+        role_world_size=assignment.role_world_size,
+    )
+
+
+def round_message(round: Round, now_ms: int, *, whole: bool) -> round_pb2.Round:
+    """Return the current round; with `whole` also its members."""
+    started_ms = round.started_ms
+    message = round_pb2.Round(
+        header=header_message(round.header),
+        age=to_duration(now_ms - round.sealed_ms),
+        started_after=to_optional_duration(
+            None if started_ms is None else started_ms - round.sealed_ms
+        ),
+    )
+    if whole:
+        for member in round.members:
+            message.members.add(
+                node_name=member.name, assignment=assignment_message(member.assignment)
+            )
+    return message
+
+
+def summary_message(summary: RoundSummary) -> round_pb2.RoundSummary:
+    """Return an earlier round."""
+    return round_pb2.RoundSummary(
+        number=summary.number,
+        begin_reason=REASONS[summary.began],
+        end_reason=REASONS[summary.ended],
+        node_names=summary.names,
+        group_world_size=summary.group_world_size,
+        world_size=summary.world_size,
+        restart_count=summary.restart_count,
+        started_after=to_optional_duration(summary.started_after_ms),
+        lasted_for=to_duration(summary.lasted_ms),
+        recovered_after=to_optional_duration(summary.recovered_after_ms),
+    )

@@ -1,0 +1,52 @@
+"""Verdicts."""
+
+from __future__ import annotations
+
+from rallypoint.server.core.model.verdict import FailureGroup, Verdict
+from rallypoint.server.core.model.worker import FailedWorker
+from rallypoint.server.core.verdicts.folding import shared_error
+from rallypoint.server.core.verdicts.policy import describe_consequence
+from rallypoint.server.rpc.views.enums import CAUSES, CONSEQUENCES
+from rallypoint.server.rpc.views.node import exit_message
+from rallypoint.v1 import verdict_pb2
+
+
+def verdict_message(verdict: Verdict) -> verdict_pb2.Verdict:
+    """Return a verdict; only the culprit includes its output."""
+    then = describe_consequence(verdict)
+    return verdict_pb2.Verdict(
+        cause=CAUSES[verdict.cause],
+        round=verdict.round,
+        node_name=verdict.name or "",
+        culprit=None
+        if verdict.culprit is None
+        else _failed_worker_message(verdict.culprit, whole=True),
+        collateral=[_failed_worker_message(worker, whole=False) for worker in verdict.collateral],
+        collateral_count=verdict.collateral_count,
+        consequence=CONSEQUENCES[verdict.consequence],
+        text=f"{verdict.text}; {then}" if then else verdict.text,
+        consequence_text=then,
+        groups=[_group_message(group) for group in verdict.groups],
+        evidence=verdict.evidence,
+    )
+
+
+def _group_message(group: FailureGroup) -> verdict_pb2.FailureGroup:
+    return verdict_pb2.FailureGroup(
+        ranks=[verdict_pb2.RankRange(first=first, last=last) for first, last in group.ranks],
+        count=group.count,
+        exit=group.key[0],
+        error=shared_error(group),
+        victim=group.is_victim,
+    )
+
+
+def _failed_worker_message(worker: FailedWorker, *, whole: bool) -> verdict_pb2.FailedWorker:
+    return verdict_pb2.FailedWorker(
+        node_name=worker.name,
+        rank=worker.rank,
+        local_rank=worker.exit.local_rank,
+        pid=worker.exit.pid,
+        host_name=worker.host,
+        exit=exit_message(worker.exit, whole=whole),
+    )

@@ -1,0 +1,46 @@
+"""What a job waits for."""
+
+from __future__ import annotations
+
+from rallypoint.server.core.model.job import Job
+from rallypoint.server.core.model.node import Node
+from rallypoint.server.core.reads.explain import Waiting, state_aside
+from rallypoint.server.core.verdicts.health import describe, find_health
+from rallypoint.server.rpc.views.enums import AWAITED, WAITS
+from rallypoint.v1 import job_pb2
+from rallypoint.wire.durations import to_duration, to_optional_duration
+
+
+def waiting_message(waiting: Waiting) -> job_pb2.Waiting:
+    """Return what a job waits for."""
+    return job_pb2.Waiting(
+        kind=WAITS[waiting.kind],
+        ready_nodes=waiting.ready_nodes,
+        needed_nodes=waiting.needed_nodes,
+        nodes=[
+            job_pb2.AwaitedNode(
+                name=node.name,
+                state=AWAITED[node.state],
+                in_state_for=to_optional_duration(node.since_ms),
+                text=node.text,
+            )
+            for node in waiting.awaited
+        ],
+        time_left=to_optional_duration(waiting.left_ms),
+        text=waiting.text,
+    )
+
+
+def set_aside_message(job: Job, node: Node, now_ms: int) -> job_pb2.Waiting:
+    """Return why the running round does not include a quarantined or cordoned node."""
+    health = find_health(job.health, node.name)
+    why = describe(health, now_ms)
+    left_ms = health.quarantined_until_ms - now_ms
+    text = f"this node is set aside: {why}"
+    if not health.cordoned:
+        text += f"; {health.reason}"
+    return job_pb2.Waiting(
+        nodes=[job_pb2.AwaitedNode(name=node.name, state=AWAITED[state_aside(health)], text=why)],
+        time_left=None if health.cordoned else to_duration(max(0, left_ms)),
+        text=text,
+    )

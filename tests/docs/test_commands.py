@@ -1,0 +1,152 @@
+"""Every command in the README and in docs/ that can run here runs as it is printed.
+
+It is pasted with its line breaks. Only two words are replaced: the port 50051 by a free one, and
+the address of the repository by the checkout. CONTRIBUTING.md says how a page marks what runs
+elsewhere, later, or not at all.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rallypoint.cli.commands.agent.command import build_parser as build_agent_parser
+from rallypoint.cli.commands.coordinator import build_parser as build_coordinator_parser
+from support.docs.pages import (
+    PAGES,
+    REPOSITORY,
+    WORDS,
+    Block,
+    Session,
+    find_blocks,
+    find_sessions,
+    find_unrun,
+)
+from support.docs.shell import LIMIT_S, Shell
+from support.processes.commands import SCRIPTS, kill
+from support.processes.world import World
+
+URL = "https://github.com/rallypoint-dev/rallypoint"
+LONG_LIMIT_S = 400
+PARSERS = {"agent": build_agent_parser(), "coordinator": build_coordinator_parser()}
+COMMAND = re.compile(r"\brallypoint (agent|coordinator) ([^#&|>\n]*)")
+"""One of ours anywhere in a script, and its arguments."""
+WHOLE_FILES = ("bash", "ini")
+"""Languages of batch scripts and units, which need another machine."""
+
+
+def session_parameters() -> list[object]:
+    """Return a parameter for every session, the long ones marked."""
+    return [
+        pytest.param(
+            session,
+            id=session.blocks[0].name,
+            marks=[pytest.mark.long, pytest.mark.timeout(LONG_LIMIT_S)]
+            if "long" in session.options
+            else [],
+        )
+        for session in find_sessions()
+    ]
+
+
+def prepare_folder(session: Session, folder: Path) -> Path:
+    """Return the folder in which a session runs, with what it needs."""
+    if "in the repository" in session.options:
+        return REPOSITORY
+    if "in a clone" in session.options:
+        folder /= "clone"
+        subprocess.run(["git", "clone", "--quiet", REPOSITORY, folder], check=True)
+    elif "fresh environment" not in session.options:
+        (folder / "examples").symlink_to(REPOSITORY / "examples")
+    for name, text in session.files:
+        (folder / name).write_text(text)
+    return folder
+
+
+UNEXPECTED = ("RALLYPOINT_LOG_FORMAT", "MAKEFLAGS", "MAKEOVERRIDES", "MAKELEVEL", "MFLAGS", "ARGS")
+"""Variables of these tests, and of the make that runs them, which a reader does not have."""
+
+
+def prepare_env(session: Session, world: World) -> dict[str, str]:
+    """Return the environment of a session: ours, or one with nothing in it."""
+    scripts = SCRIPTS
+    if "fresh environment" in session.options:
+        scripts = world.folder / "venv" / "bin"
+        subprocess.run([sys.executable, "-m", "venv", scripts.parent], check=True)
+    env = {**world.env(), "PATH": f"{scripts}{os.pathsep}{os.environ['PATH']}"}
+    for name in UNEXPECTED:
+        env.pop(name, None)
+    return env
+
+
+def fit(command: str, port: int) -> str:
+    """Return a command with a free port, and with this checkout as the repository."""
+    return command.replace(URL, f"{REPOSITORY} rallypoint").replace("50051", str(port))
+
+
+@pytest.mark.parametrize("session", session_parameters())
+def test_commands_run_as_printed(session: Session, tmp_path: Path) -> None:
+    """Each command succeeds, and prints lines of the shape that the page shows."""
+    with World(tmp_path, "localhost:1") as world:
+        env, port = prepare_env(session, world), world.ports.reserve()
+        shell = Shell(env, prepare_folder(session, tmp_path))
+        limit_s = LONG_LIMIT_S if "long" in session.options else LIMIT_S
+        try:
+            expected: list[str] = []
+            for step in session.steps():
+                code = shell.run(fit(step.command, port), limit_s)
+                assert code == 0, f"{step.command}: {code}\n{shell.text()}"
+                expected += step.output
+                shell.await_shapes(expected)
+        finally:
+            for pid in world.marked():
+                kill(pid)  # which may have ended those after it
+            shell.close()
+
+
+@pytest.mark.parametrize("block", [pytest.param(block, id=block.name) for block in find_unrun()])
+def test_commands_that_are_not_run_exist(block: Block) -> None:
+    """A script is there, a command knows the flags that it is given, and a make target is there."""
+    text = re.sub(r"\$\w+", "1", block.text.replace("\\\n", ""))  # a variable is some value
+    for name, arguments in COMMAND.findall(text):
+        PARSERS[name].read(shlex.split(arguments), {})
+    if block.language in WHOLE_FILES:
+        if block.language == "bash":
+            subprocess.run(["bash", "-n"], input=block.text, text=True, check=True)
+        return
+    targets = re.findall(r"^([a-z-]+):", (REPOSITORY / "Makefile").read_text(), re.MULTILINE)
+    for step in block.steps():
+        program, *words = shlex.split(step.command.replace("\\\n", ""))
+        if program == "make":
+            assert words[0] in targets
+        elif program == "python":
+            script, *flags = words
+            known = subprocess.run(
+                [sys.executable, REPOSITORY / script, "--help"],
+                capture_output=True,
+                text=True,
+                check=True,
+            ).stdout
+            unknown = [flag for flag in flags if flag[:2] == "--" and flag not in known]
+
+            assert unknown == []
+        else:
+            assert program in ("grpcurl", "pip") or shutil.which(program, path=str(SCRIPTS))
+
+
+def test_every_block_says_how_it_is_checked() -> None:
+    """A block with commands is a console block; what comments say is known."""
+    for block in (block for path in PAGES for block in find_blocks(path)):
+        assert block.options <= set(WORDS), block.name
+        assert block.language not in WHOLE_FILES or block.kind == "not run", block.name
+        if block.language != "console":
+            assert not re.search(r"^\$ ", block.text, re.MULTILINE), block.name
+        else:
+            assert block.steps(), block.name

@@ -1,0 +1,52 @@
+"""The folders for the output of workers."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from rallypoint.agent.output.log_folder import LogFolder
+from support.core.orders import run_order
+
+ORDER = run_order()
+
+
+def test_no_folder_is_ever_used_twice(tmp_path: Path) -> None:
+    """A later round with the same restart count gets another folder."""
+    folder = LogFolder(str(tmp_path), "job")
+    names = [
+        Path(str(folder.begin(run_order(number=number, restart_count=count), "n7"))).name
+        for number, count in ((1, 0), (4, 0), (5, 1), (7, 0))
+    ]
+
+    assert names == ["attempt_0", "attempt_0_round_4", "attempt_1", "attempt_0_round_7"]
+    assert folder.path is not None and folder.path.parent == tmp_path
+    assert sorted(path.name for path in (folder.path / "attempt_1").iterdir()) == ["0", "1"]
+    folder.close()
+    assert folder.path.exists()
+
+
+def test_names_are_safe(tmp_path: Path) -> None:
+    """The name of a job may hold any character."""
+    folder = LogFolder(str(tmp_path), "../../etc/pass wd\0" + "ä" * 300)
+    folder.begin(ORDER, "node/7")
+    (name,) = os.listdir(tmp_path)
+
+    assert name.startswith(".._.._etc_pass_wd__") and "_node_7_" in name
+
+
+def test_what_was_written_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a log dir, empty folders are removed at the end, and nothing else."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    folder = LogFolder("", "job")
+    path = Path(str(folder.begin(ORDER, "n7")))
+    folder.begin(run_order(number=2, restart_count=1), "n7")
+    (path / "1" / "error.json").write_text("{}")
+    folder.close()
+    (left,) = [path for path in tmp_path.rglob("*") if not path.is_dir()]
+
+    assert left == path / "1" / "error.json"
+    assert os.listdir(path) == ["1"] and os.listdir(path.parent) == ["attempt_0"]

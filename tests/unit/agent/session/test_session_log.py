@@ -1,0 +1,97 @@
+"""What an agent logs of its session: each change once, in the order in which it happened."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, MutableMapping
+from typing import Any
+
+import pytest
+import structlog
+
+from rallypoint.agent.core.desired import Notice
+from rallypoint.agent.session.session_log import SessionLog
+from support.core.orders import run_order
+
+Lines = list[MutableMapping[str, Any]]
+
+
+@pytest.fixture
+def lines() -> Iterator[Lines]:
+    with structlog.testing.capture_logs() as captured:
+        yield captured
+
+
+def new_log(*, is_standalone: bool = False) -> SessionLog:
+    log = SessionLog("here:1", "job", "asked", is_standalone=is_standalone)
+    log.on_welcome("given")
+    return log
+
+
+def events(lines: Lines) -> list[str]:
+    return [line["event"] for line in lines]
+
+
+def test_welcome_is_logged_before_what_it_brings(lines: Lines) -> None:
+    """A spare first learns that it has reached the coordinator; then that it is a spare."""
+    log = new_log()
+    log.standby(is_spare=True)
+    log.reached()
+    log.standby(is_spare=True)
+
+    assert ["coordinator_reached", "became_spare"] == events(lines)
+    assert ("given", "job") == (lines[0]["node"], lines[0]["job"])
+
+
+def test_second_welcome_has_its_own_event(lines: Lines) -> None:
+    """Only the first Welcome is the first contact; a built-in coordinator is named before it."""
+    log = new_log(is_standalone=True)
+    log.reached()
+    log.on_welcome("given")
+    log.reached()
+
+    assert ["coordinator_started", "coordinator_reached", "coordinator_reached_again"] == events(
+        lines
+    )
+
+
+def test_round_that_goes_on_is_logged_after_a_wait(lines: Lines) -> None:
+    """The last line of a round that was adopted is not that the job waits."""
+    log = new_log()
+    log.round_began(run_order(number=3))
+    log.round_continued(3)
+    log.waiting()
+    log.round_continued(3)
+    log.round_continued(3)
+
+    assert ["coordinator_reached", "round_began", "round_continued"] == events(lines)
+
+
+@pytest.mark.parametrize(
+    ("first_rank", "workers", "ranks"), [(0, 1, "0"), (5, 1, "5"), (4, 4, "4-7")]
+)
+def test_ranks_are_a_range(lines: Lines, first_rank: int, workers: int, ranks: str) -> None:
+    """One worker has one rank, and not a range from it to itself."""
+    new_log().round_began(run_order(first_rank=first_rank, local_world_size=workers))
+
+    assert ranks == lines[-1]["ranks"]
+
+
+def test_notice_is_logged_once_while_it_holds(lines: Lines) -> None:
+    """A notice that comes again is not logged again, unless it was withdrawn in between."""
+    log = new_log()
+    log.reached()
+    notice = Notice("drain", "b", "maintenance", 5_000)
+    for notices in ((notice,), (notice,), (), (notice,)):
+        log.notices(notices, now_ms=1_000)
+
+    assert ["notice_received"] * 2 == events(lines)[1:]
+    assert ("drain", "b", 4.0) == tuple(lines[1][name] for name in ("kind", "node", "within_s"))
+
+
+def test_loss_of_contact_is_new_once() -> None:
+    """Failed attempts to reconnect are not news; the next loss after a Welcome is."""
+    log = new_log()
+
+    assert [True, False] == [log.on_disconnected(), log.on_disconnected()]
+    log.on_welcome("given")
+    assert log.on_disconnected()

@@ -1,0 +1,160 @@
+"""The report of a worker's exit: which facts it has, and who sent the SIGKILL."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from pathlib import Path
+from typing import cast
+
+import pytest
+from msgspec.structs import replace
+
+from rallypoint.agent.core.held_round import ErrorRecord
+from rallypoint.agent.core.inputs import WorkerEnded
+from rallypoint.agent.helper.events import Exited
+from rallypoint.agent.output.outputs import WorkerOutput
+from rallypoint.agent.workers.exits import ExitReports, Worker
+from rallypoint.agent.workers.observer import Observer, WorkerEnd
+
+KILL, TERM = int(signal.SIGKILL), int(signal.SIGTERM)
+UNCAUGHT = "Traceback (most recent call last):\n  File 'x'\nValueError: bad\n"
+
+
+class Output:
+    """A worker's output: the end of standard error, and when it was written."""
+
+    def __init__(self, tail: str = "", error_file: str = "", silent_ms: int = 0) -> None:
+        self.error_file = error_file
+        self._tail = tail
+        self._silent_ms = silent_ms
+
+    def tail(self) -> str:
+        return self._tail
+
+    def silent_ms(self) -> int:
+        return self._silent_ms
+
+    def hurry(self) -> None:
+        """There is nothing to wait for."""
+
+    async def wait_end(self, limit_s: float) -> None:
+        """There is nothing to wait for."""
+
+
+class Watcher:
+    """An observer that notes what it is shown, and may claim the kill."""
+
+    def __init__(self, *, claims: bool = False) -> None:
+        self.claims = claims
+        self.seen: list[WorkerEnd] = []
+
+    def begin(self) -> None: ...
+
+    def variables(self) -> dict[str, str]:
+        return {}
+
+    def started(self, pid: int, local_rank: int) -> None: ...
+
+    def ended(self, pid: int) -> Watcher:
+        return self
+
+    def explain(self, end: WorkerEnd) -> WorkerEnd:
+        self.seen.append(end)
+        return replace(end, is_kill_ours=True) if self.claims else end
+
+    def swept(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+async def report(
+    output: Output,
+    exit_code: int | None,
+    signum: int | None,
+    *observers: Observer,
+    is_sweeping: bool = False,
+    is_signalled: bool = False,
+) -> WorkerEnded:
+    """Return the report of a worker that ended so."""
+    posted: list[WorkerEnded] = []
+    worker = Worker(3, 1, cast(WorkerOutput, output))
+    if is_signalled:
+        worker.before_signal()
+    exits = ExitReports(posted.append, lambda: is_sweeping, observers)
+    await exits.report(worker, Exited(7, 100, exit_code, signum))
+    (ended,) = posted
+    return ended
+
+
+@pytest.mark.parametrize(
+    ("signum", "is_sweeping", "expected"),
+    [(KILL, False, False), (KILL, True, True), (TERM, False, False), (None, False, True)],
+)
+async def test_kill_is_ours_during_a_sweep_and_after_the_helpers_death(
+    signum: int | None, is_sweeping: bool, expected: bool
+) -> None:
+    """A sweep kills workers, and so does the death of the helper, which leaves no status."""
+    watcher = Watcher()
+    ended = await report(Output(), None, signum, watcher, is_sweeping=is_sweeping)
+
+    assert [end.is_kill_ours for end in watcher.seen] == [expected]
+    assert (ended.exit_code, ended.signal) == (None, signum or KILL)
+
+
+async def test_observers_see_what_earlier_ones_have_added() -> None:
+    """A kill that the first observer claims is ours for the second one."""
+    second = Watcher()
+    await report(Output(), None, KILL, Watcher(claims=True), second)
+
+    assert [end.is_kill_ours for end in second.seen] == [True]
+
+
+async def test_success_has_no_error_and_no_tail(tmp_path: Path) -> None:
+    """A worker that exits with 0 is reported without its error file and its standard error."""
+    path = tmp_path / "error.json"
+    path.write_text(json.dumps({"message": "survived"}))
+    ended = await report(Output("words", str(path)), 0, None)
+
+    assert (ended.error, ended.error_file, ended.stderr_tail) == (None, "", "")
+
+
+async def test_error_file_outranks_an_uncaught_error(tmp_path: Path) -> None:
+    """The error file is the error, with its path; the end of standard error is there too."""
+    path = tmp_path / "error.json"
+    path.write_text(json.dumps({"message": "recorded"}))
+    ended = await report(Output(UNCAUGHT, str(path)), 1, None, is_signalled=True)
+
+    assert ended.error is not None and ended.error.message == "recorded"
+    assert (ended.error_file, ended.stderr_tail) == (str(path), UNCAUGHT)
+
+
+@pytest.mark.parametrize(
+    ("is_signalled", "silent_ms", "message"),
+    [(True, 500, "ValueError: bad"), (True, 60_000, None), (False, 500, None)],
+)
+async def test_uncaught_error_before_the_signal(
+    is_signalled: bool, silent_ms: int, message: str | None
+) -> None:
+    """An error that was printed shortly before the agent's signal is the worker's own."""
+    output = Output(UNCAUGHT, silent_ms=silent_ms)
+    ended = await report(output, None, TERM, is_signalled=is_signalled)
+
+    assert (ended.error.message if ended.error else None) == message
+    if ended.error is not None:
+        assert ended.error.before_exit_ms is not None and ended.error.before_exit_ms >= silent_ms
+
+
+async def test_time_of_the_error_is_the_time_of_the_failure(tmp_path: Path) -> None:
+    """Without a time in the error, the worker failed when its end was seen."""
+
+    class Dated(Watcher):
+        def explain(self, end: WorkerEnd) -> WorkerEnd:
+            return replace(end, error=ErrorRecord("timer", "", 0, 1_700_000_000))
+
+    now_ms = time.time() * 1000  # noqa: TID251  # compared with the report's time
+    dated, undated = await report(Output(), 1, None, Dated()), await report(Output(), 1, None)
+
+    assert dated.failed_ms == 1_700_000_000_000
+    assert undated.failed_ms is not None and 0 <= undated.failed_ms - int(now_ms) < 60_000

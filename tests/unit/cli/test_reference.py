@@ -1,0 +1,20 @@
+"""The reference of flags in the documentation is what the parsers say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rallypoint.cli import exit_codes
+from rallypoint.cli.reference import render_reference
+
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "flags.md"
+
+
+def test_reference_is_fresh() -> None:
+    """If this fails: make flags."""
+    assert PAGE.read_text(encoding="utf-8") == render_reference() + "\n"
+
+
+def test_every_exit_code_is_explained() -> None:
+    """With its meaning, for --help and the documentation."""
+    assert [code for code, _ in exit_codes.EXIT_CODES] == ["0", "1", "2", "75", "93", "128+N"]

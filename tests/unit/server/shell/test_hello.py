@@ -1,0 +1,78 @@
+"""A Hello on its way from the agent's core to the coordinator's."""
+
+from __future__ import annotations
+
+import pytest
+
+from rallypoint.agent.core import inputs
+from rallypoint.agent.core.state import AgentState
+from rallypoint.agent.core.step import step
+from rallypoint.agent.session.translate import fill_snapshot
+from rallypoint.server.core.messages.inputs import Hello
+from rallypoint.server.core.model.node import NodeState
+from rallypoint.server.rpc.convert.checks import InvalidMessage
+from rallypoint.server.rpc.convert.hello import to_hello
+from rallypoint.v1 import agent_service_pb2 as agent_pb2
+from rallypoint.v1 import job_pb2, node_pb2
+from support.core.orders import run_order
+
+READY = agent_pb2.Ready(master_port=20_000)
+
+
+def to_input(hello: agent_pb2.Hello, address: str = "10.0.0.1") -> Hello:
+    """Return what the coordinator makes of a Hello with these facts."""
+    hello.protocol_version = 1
+    hello.job_id, hello.node_name, hello.address = "job", "a", address
+    hello.local_world_size = 2
+    hello.spec.CopyFrom(job_pb2.JobSpec(min_nodes=1, max_nodes=1))
+    return to_hello(agent_pb2.SessionRequest(session_id="0" * 32, connection=1, hello=hello))
+
+
+def test_failed_start_is_no_exit() -> None:
+    """A worker that could not be started is a start failure of the held round, not an exit."""
+    state = AgentState(
+        2, shutdown_timeout_ms=30_000, coordinator_timeout_ms=60_000, away_since_ms=None
+    )
+    said: list[inputs.Input] = [
+        inputs.PortReserved(30_000),
+        inputs.DesiredReceived(1, 1, run_order()),
+        inputs.WorkerStarted(1, 0, 4_000),
+        inputs.WorkerNotStarted(1, 1, "train: No such file or directory"),
+    ]
+    for one in said:
+        state, _ = step(state, one, 1_000)
+    hello = agent_pb2.Hello()
+    fill_snapshot(hello, state, 2_000)
+
+    held = to_input(hello).held
+    assert held is not None
+    assert [False, False] == [worker.HasField("exit") for worker in hello.held.workers]
+    assert (NodeState.FAILED, (), "train: No such file or directory") == (
+        held.state,
+        held.exits,
+        held.start_failure,
+    )
+
+
+@pytest.mark.parametrize(
+    ("address", "problem"),
+    [("", "must not be empty"), ("n" * 254, "must have at most 253 characters")],
+)
+def test_address_is_refused_with_its_problem(address: str, problem: str) -> None:
+    """One message for an address that is missing, another for one that is too long."""
+    with pytest.raises(InvalidMessage) as caught:
+        to_input(agent_pb2.Hello(ready=READY), address)
+
+    assert ("hello.address", problem) == (caught.value.path, caught.value.problem)
+
+
+def test_state_that_no_held_round_has_is_refused() -> None:
+    """A node that holds a round is not ready."""
+    held = agent_pb2.HeldRound(state=node_pb2.NODE_STATE_READY)
+    with pytest.raises(InvalidMessage) as caught:
+        to_input(agent_pb2.Hello(held=held))
+
+    assert ("hello.held.state", "is not a valid state for a held round") == (
+        caught.value.path,
+        caught.value.problem,
+    )
