@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
+import tempfile
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +16,58 @@ ORDER = ("sim", "e2e", "docs", "unit")
 TOGETHER = ("tests/unit/", "tests/e2e/launching/test_examples.py")
 """Files that stay whole: their tests take milliseconds, or share what is made once a module."""
 
+ALONE = (
+    "tests/docs/test_commands.py::test_commands_run_as_printed[README.md:",
+    "tests/e2e/failures/test_coordinator_death.py::test_coordinator_that_is_told_to_end",
+    "tests/e2e/failures/test_grandchildren.py",
+    "tests/e2e/failures/test_network.py::test_node_that_is_cut_off",
+    "tests/e2e/failures/test_silence.py::test_each_job_waits",
+    "tests/e2e/operations/test_output.py::test_console_that_stands_still",
+    "tests/e2e/operations/test_output.py::test_flood",
+)
+"""Tests of how soon something happens. They run last, with no other test beside them."""
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: ORDER.index(item.path.relative_to(HERE).parts[0]))
+    def place(item: pytest.Item) -> tuple[bool, int]:
+        folder = item.path.relative_to(HERE).parts[0]
+        return item.nodeid.startswith(ALONE), ORDER.index(folder)
+
+    items.sort(key=place)
+
+
+class Turns:
+    """Lets the tests in ALONE wait until every other process has done its part.
+
+    Each process holds a shared lock on one file until its session ends. The process that is
+    given the tests in ALONE, all of them at the end, takes the lock for itself.
+    """
+
+    def __init__(self, run_id: str) -> None:
+        path = Path(tempfile.gettempdir()) / f"rallypoint-tests-{run_id}.lock"
+        self._file = path.open("a")
+        self._path = path
+        self._is_alone = False
+        fcntl.flock(self._file, fcntl.LOCK_SH)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+        """Wait before the time limit of the test begins to count."""
+        if item.nodeid.startswith(ALONE) and not self._is_alone:
+            fcntl.flock(self._file, fcntl.LOCK_EX)
+            self._is_alone = True
+        return (yield)
+
+    def pytest_sessionfinish(self) -> None:
+        if self._is_alone:
+            self._path.unlink(missing_ok=True)
+        self._file.close()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    worker: dict[str, str] | None = getattr(config, "workerinput", None)
+    if worker is not None:
+        config.pluginmanager.register(Turns(worker["testrunuid"]))
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -33,5 +85,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
 
 
 def _find_scope(nodeid: str) -> str:
-    """Return what a test is handed out with: its file, or itself alone."""
+    """Return what a test is handed out with: its file, itself, or all that have to be alone."""
+    if nodeid.startswith(ALONE):
+        return "alone"
     return nodeid.partition("::")[0] if nodeid.startswith(TOGETHER) else nodeid

@@ -153,11 +153,11 @@ def test_coordinator_that_is_told_to_end_ends_with_0(
     workers = world.mailbox.workers(4)
     coordinator.signal(signal.SIGTERM)
 
-    assert coordinator.wait(limit_s=20) == 0
+    assert coordinator.wait(limit_s=5) == 0
     for agent in agents:
         agent.wait_event("coordinator_not_reached")
     assert {worker.pid for worker in workers} <= set(world.marked())
     for agent in agents:
         agent.signal(signal.SIGTERM)
-    assert [agent.wait(limit_s=20) for agent in agents] == [143, 143]
+    assert [agent.wait(limit_s=5) for agent in agents] == [143, 143]
     assert world.left() == []

@@ -3,7 +3,7 @@
 See workers/brood.py for who they are. They are looked for in three ways: by the mark of the test in
 their environment, by the pids that they reported, and by a lock that they share. Twenty agents are
 ended in each way, fifteen of them in the long tests; five live at a time, but each is ended by
-itself, and has 4.5 seconds beyond the grace until agent, helper, workers and brood are gone.
+itself, and has two seconds beyond the grace until agent, helper, workers and brood are gone.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from support.processes.world import WORKERS, World
 AT_ONCE = 5
 OUTPUTS = ("--tee=0", "--tee=3", "--redirects=3", "--redirects=1")
 """Where output goes: what holds it open must not keep an agent from ending."""
-GRACE_S, ALLOWED_S = 0.2, 4.5
+GRACE_S, ALLOWED_S = 0.2, 2.0
 BROOD = ("breeder", "closed", "comet", "daemon", "scrubbed", "session")
 SCRIPT = (str(WORKERS / "brood.py"),)
 
@@ -122,7 +122,7 @@ ENDS["SIGKILL"] = (kill, -9)
     ],
 )
 def test_nothing_outlives_the_end(world: World, witness: Witness, output: str, how: str) -> None:
-    """All are dead soon after the grace, and the agent has ended as it should."""
+    """All are dead within the grace and two seconds, and the agent has ended as it should."""
     end, exit_code = ENDS[how]
     agents: dict[str, Command] = {}
     for number in range(AT_ONCE):

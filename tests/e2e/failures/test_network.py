@@ -15,7 +15,7 @@ from support.processes.jobs import Jobs, is_started
 from support.processes.mailbox import Worker
 from support.processes.world import World
 
-LOST_S_MAX = 25.0
+LOST_S_MAX = 12.0
 """A lease is 5 s; the rest is for a busy machine."""
 
 

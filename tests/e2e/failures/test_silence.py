@@ -10,11 +10,12 @@ from rallypoint.wire.durations import to_ms
 from support.processes.jobs import is_started, node, pids
 from support.processes.world import World
 
-LEASE_S, INTERVAL_S = 3.0, 1.0
+LEASE_S, INTERVAL_S = 1.5, 0.5
 """What a job asks for, and the third of it by which an agent was heard before it was frozen."""
 SOONER_S = 0.1
 """What a heartbeat takes, and the clocks' steps."""
-PATIENT_LEASE_S = 20.0
+COMMON_LEASE_S, COMMON_INTERVAL_S = 5.0, 1.0
+"""The same of a job that asks for nothing."""
 
 
 @pytest.fixture
@@ -48,9 +49,9 @@ def test_frozen_agent_is_lost_and_comes_back(world: World) -> None:
 
 
 def test_each_job_waits_for_its_own_lease(world: World) -> None:
-    """One loses its frozen agent after 3 s, not before; one with a longer lease keeps its own."""
+    """One loses its frozen agent after 1.5 s, not before; one with a longer lease keeps its own."""
     patient_id = f"{world.job_id}-patient"
-    patience = (f"--job-id={patient_id}", f"--lease={PATIENT_LEASE_S}", "--heartbeat-interval=0.2")
+    patience = (f"--job-id={patient_id}", "--lease=15", "--heartbeat-interval=0.2")
     agents = [world.agent(name, f"--lease={LEASE_S}", nnodes="2") for name in ("a", "b")]
     agents += [world.agent(name, *patience, nnodes="2") for name in ("c", "d")]
     world.mailbox.workers(4)
@@ -63,8 +64,8 @@ def test_each_job_waits_for_its_own_lease(world: World) -> None:
     silent_s = time.monotonic() - since_s
     after = world.jobs.get(patient_id)
 
-    assert LEASE_S - INTERVAL_S - SOONER_S <= silent_s < PATIENT_LEASE_S
-    assert "silent for longer than its lease of 3 s" in job.verdict.text
+    assert LEASE_S - INTERVAL_S - SOONER_S <= silent_s < COMMON_LEASE_S - COMMON_INTERVAL_S
+    assert "silent for longer than its lease of 1.5 s" in job.verdict.text
     assert (after.round.header, pids(after)) == (before.round.header, pids(before))
     assert to_ms(node(after, "d").silent_for) > INTERVAL_S * 1000
     for frozen in agents[3], agents[1]:
