@@ -44,7 +44,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     shutdown_timeout_ms: int
     drain_ms: int
     """How long workers may run after a SIGTERM to the agent."""
-    drain_signal: int
+    drain_signal: int | None
+    """The signal that workers get when the node drains; None: none."""
     coordinator_timeout_ms: int
     fence_ms: int
     """How long workers may live without a confirmed heartbeat; 0: without a limit."""

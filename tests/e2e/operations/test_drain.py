@@ -74,6 +74,21 @@ def test_node_drains(world: World) -> None:
     assert stays.wait() == 0
 
 
+def test_drain_does_not_signal_a_script_without_handlers(world: World) -> None:
+    """With the default flags its workers run on, find the notice, and leave when they are done."""
+    _, leaves, (_, leaver) = pair(world, "--drain-timeout=60")
+
+    leaves.signal(signal.SIGTERM)
+    world.jobs.wait(world.job_id, drains)
+
+    assert [notice["here"] for notice in notices(leaver)] == [True]
+    assert leaver.pid in world.marked()
+    leaver.tell("exit", "0")
+    assert leaves.wait() == 128 + signal.SIGTERM
+    (last,) = world.mailbox.workers(1, round=3)
+    assert (last.node, last.restart_count) == ("a", 0)
+
+
 def test_time_of_a_drain_ends(world: World) -> None:
     """Workers that still run are stopped at the deadline as in every stop, not killed."""
     _, leaves, (_, leaver) = pair(world, "--drain-timeout=0.5", "--drain-signal=USR1")

@@ -1,8 +1,9 @@
 """How a node leaves: after a drain, or at once.
 
-During a drain the workers are notified and run until they are done or their time is up. The agent
-enforces that time itself, with or without a coordinator. An exit during a drain is neither success
-nor failure: the worker has left.
+During a drain the workers find a notice and run until they are done or their time is up. They get a
+signal only if the user chose one: a script without a handler would die of it. The agent enforces
+that time itself, with or without a coordinator. An exit during a drain is neither success nor
+failure: the worker has left.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def begin_drain(work: Work, time_ms: int, reason: str, ending: Ending) -> None:
     work.hold(held.signalled(work.now_ms))
     notify_workers(work)
     if time_ms:
-        work.do(SignalWorkers(state.drain_signal))
+        signal_drain(work)
 
 
 def apply_notices(work: Work, notices: tuple[Notice, ...]) -> None:
@@ -65,6 +66,12 @@ def notify_workers(work: Work) -> None:
         own = Notice("drain", "", drain.reason, drain.until_ms, is_here=True)
         notices = (own, *(notice for notice in notices if not notice.is_here))
     work.do(WriteNotices(held.number, notices))
+
+
+def signal_drain(work: Work) -> None:
+    """Send the workers the drain signal, if the user chose one."""
+    if work.state.drain_signal is not None:
+        work.do(SignalWorkers(work.state.drain_signal))
 
 
 def finish_drain(work: Work) -> None:

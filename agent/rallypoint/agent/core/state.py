@@ -44,8 +44,8 @@ class AgentState(Struct, frozen=True):
     """When the session was lost; None while there is one."""
     drain_ms: int = 0
     """How long workers may run after a SIGTERM to the agent; 0 stops them at once."""
-    drain_signal: int = 15
-    """The signal that workers get when the node drains."""
+    drain_signal: int | None = None
+    """The signal that workers get when the node drains; None: they only find the notice."""
     fence_ms: int = 0
     """How long after the last confirmed heartbeat workers may live; 0: without a limit."""
     confirmed_ms: int | None = None

@@ -11,7 +11,13 @@ from typing import assert_never
 
 from rallypoint.agent.core import effects, inputs
 from rallypoint.agent.core.desired import DesiredEnd, DesiredStandby, DesiredStop, RunOrder
-from rallypoint.agent.core.drain import apply_notices, begin_drain, finish_drain, leave
+from rallypoint.agent.core.drain import (
+    apply_notices,
+    begin_drain,
+    finish_drain,
+    leave,
+    signal_drain,
+)
 from rallypoint.agent.core.fence import fence_kill_ms, fence_stop_ms, may_start
 from rallypoint.agent.core.held_round import HeldRound, LocalExit, LocalWorker, Stage
 from rallypoint.agent.core.reports import (
@@ -167,7 +173,7 @@ def _on_worker_started(work: Work, started: inputs.WorkerStarted) -> None:
     if held.stage is Stage.STOPPING:
         work.do(effects.SignalWorkers(SIGTERM))  # the stop came before this worker was started
     elif work.state.drain is not None and held.stage is Stage.STARTING:
-        work.do(effects.SignalWorkers(work.state.drain_signal))
+        signal_drain(work)
     if held.stage is Stage.STARTING and all(worker.pid for worker in held.workers):
         held = held.moved(Stage.RUNNING)
         pids = tuple(worker.pid for worker in held.workers)

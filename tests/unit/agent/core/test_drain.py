@@ -77,14 +77,14 @@ class Bench:
         self.post(inputs.Swept(self.state.sweep_token), inputs.PortReserved(20_002))
 
 
-def running(drain_ms: int = DRAIN_MS) -> Bench:
+def running(drain_ms: int = DRAIN_MS, drain_signal: int | None = SIGUSR1) -> Bench:
     """Return an agent with two workers that run."""
     bench = Bench(
         AgentState(
             workers=2,
             shutdown_timeout_ms=SHUTDOWN_TIMEOUT_MS,
             drain_ms=drain_ms,
-            drain_signal=SIGUSR1,
+            drain_signal=drain_signal,
             coordinator_timeout_ms=60_000,
             away_since_ms=0,
         )
@@ -110,6 +110,33 @@ def test_workers_are_notified_and_go_on() -> None:
     (notice,) = written.notices
     assert ("drain", True, DRAIN_MS) == (notice.kind, notice.is_here, notice.until_ms)
     assert isinstance(bench.reports[-1], DrainingReport)
+
+
+def test_workers_get_no_signal_by_default() -> None:
+    """A script without a handler would die of it: all that the workers get is the notice."""
+    bench = running(drain_signal=AgentState(1, 0, 0, None).drain_signal)
+    bench.post(SIGTERMED)
+    bench.wait(DRAIN_MS - 1)
+
+    assert ([], 0, []) == (bench.signals(), bench.sweeps(), bench.exits())
+    assert 1 == sum(isinstance(one, effects.WriteNotices) for one in bench.done)
+    assert isinstance(bench.reports[-1], DrainingReport)
+
+    bench.wait(1)
+    assert [SIGTERM] == bench.signals()
+
+
+@pytest.mark.parametrize(("chosen", "expected"), [(SIGUSR1, [SIGUSR1]), (None, [])])
+def test_worker_that_starts_during_a_drain(chosen: int | None, expected: list[int]) -> None:
+    """It gets the chosen drain signal too, and no other."""
+    bench = Bench(AgentState(1, 0, 60_000, None, DRAIN_MS, chosen))
+    started = inputs.WorkerStarted(1, 0, 100)
+    bench.post(inputs.PortReserved(20_001), inputs.Welcomed(1))
+    bench.post(inputs.DesiredReceived(1, 1, ORDER), SIGTERMED)
+    before = len(bench.signals())
+    bench.post(started)
+
+    assert expected == bench.signals()[before:]
 
 
 def test_agent_leaves_when_the_workers_are_done() -> None:

@@ -42,6 +42,11 @@ def signal_list(value: str) -> tuple[signal.Signals, ...]:
     return tuple(signals)
 
 
+def drain_signal(value: str) -> int | None:
+    """Parse the name of a signal, or `none`."""
+    return None if value.strip().lower() == "none" else signal_number(value)
+
+
 GROUPS = (
     Group(
         "Signals and draining",
@@ -64,11 +69,11 @@ GROUPS = (
             ),
             Flag(
                 names=("--drain-signal",),
-                parse=signal_number,
+                parse=drain_signal,
                 metavar="NAME",
-                default=int(signal.SIGTERM),
-                default_text="SIGTERM",
-                help="signal to the workers of a node that drains",
+                default=None,
+                default_text="none",
+                help="signal to the workers of a draining node; without a handler they die of it",
             ),
         ),
     ),
