@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import signal
 import tempfile
 from collections.abc import Generator
 from pathlib import Path
@@ -65,6 +66,9 @@ class Turns:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # A shell that starts a command in the background may ignore these signals for it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGQUIT, signal.SIG_DFL)
     worker: dict[str, str] | None = getattr(config, "workerinput", None)
     if worker is not None:
         config.pluginmanager.register(Turns(worker["testrunuid"]))
