@@ -25,6 +25,7 @@ NOTICED = {
     "forget a drain": 223,
     "forget to fence": 133,
     "judge a node by a stale lease": 403,
+    "let newcomers outrank members": 143,
     "take a stall for deaths": 423,
 }
 """Seeds that have noticed a bug; the hunt begins there, where it would take long else."""

@@ -96,6 +96,8 @@ class _Watch:
 
     pids: frozenset[int]
     until_ms: int
+    may_grow: bool
+    """One more agent would be a reason to stop the round."""
 
 
 class WorkersDoNotNotice(Checker):
@@ -115,8 +117,17 @@ class WorkersDoNotNotice(Checker):
             job = server.state.jobs.get(job_id)
             pids = [] if job is None else self._undisturbed(server, job)
             if pids:
-                self._watches[job_id] = _Watch(frozenset(pids), until_ms)
+                assert job is not None
+                assert job.round is not None
+                has_room = job.round.header.group_world_size < job.spec.max_nodes
+                may_grow = job.spec.grow and has_room
+                self._watches[job_id] = _Watch(frozenset(pids), until_ms, may_grow)
                 self.world.coverage.counts["watched", "rounds"] += 1
+
+    def joined(self, job_id: JobId) -> None:
+        watch = self._watches.get(job_id)
+        if watch is not None and watch.may_grow:
+            del self._watches[job_id]
 
     def disturbed(self, job_id: JobId) -> None:
         self._watches.pop(job_id, None)

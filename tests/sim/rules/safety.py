@@ -86,6 +86,10 @@ class Safety:
         for checker in self._listeners["shaken"]:
             checker.shaken(server, until_ms, jobs)
 
+    def joined(self, job_id: JobId) -> None:
+        for checker in self._listeners["joined"]:
+            checker.joined(job_id)
+
     def disturbed(self, job_id: JobId) -> None:
         for checker in self._listeners["disturbed"]:
             checker.disturbed(job_id)

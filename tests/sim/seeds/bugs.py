@@ -282,6 +282,11 @@ def _take_a_stall_for_deaths() -> list[Patch]:
     return [(core, "note_stall", lambda path, *_: path)]
 
 
+def _let_newcomers_outrank() -> list[Patch]:
+    """Let an agent that came first keep out the members of the round that runs."""
+    return [(sessions, "displace_newcomers", lambda draft, hello: None)]
+
+
 BUGS: dict[str, tuple[Callable[[], list[Patch]], frozenset[str]]] = {
     "reuse a round number": (
         _reuse_a_number,
@@ -313,6 +318,7 @@ BUGS: dict[str, tuple[Callable[[], list[Patch]], frozenset[str]]] = {
     "forget to fence": (_forget_to_fence, frozenset({"FenceHolds"})),
     "judge a node by a stale lease": (_judge_by_a_stale_lease, frozenset({"FenceHolds"})),
     "take a stall for deaths": (_take_a_stall_for_deaths, frozenset({"WorkersDoNotNotice"})),
+    "let newcomers outrank members": (_let_newcomers_outrank, frozenset({"WorkersDoNotNotice"})),
     "forget a record": (_forget_a_record, frozenset({"ReplayIsMemory"})),
 }
 """By name: how a bug is planted, and the rules that may notice it."""

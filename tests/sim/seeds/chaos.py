@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 from functools import partial
+from random import Random
 from typing import TYPE_CHECKING
 
+from msgspec import structs
+
 from rallypoint.agent.core import inputs
-from sim.seeds.faults import Fault
-from sim.seeds.scenario import DRAIN_MS_MAX
+from sim.seeds.faults import Fault, Feature
+from sim.seeds.scenario import DRAIN_MS_MAX, OTHER_RESTARTS
+from sim.world.node import Host
 from sim.world.server import PULSE_MS
 
 if TYPE_CHECKING:
-    from sim.world.node import Agent, Host
+    from sim.world.node import Agent
     from sim.world.world import World
 
 FREEZE_MS_MAX = 9_000
@@ -33,6 +38,8 @@ class Chaos:
 
     def __init__(self, world: World) -> None:
         self.world = world
+        self._strangers = Random(world.faults.until_ms)
+        """Of their own, so that they leave the other choices of a seed as they are."""
         if world.faults.kinds:
             self._schedule()
 
@@ -76,7 +83,27 @@ class Chaos:
         else:
             world.safety.shaken(server, now_ms + down_ms + TAKEOVER_MS, jobs)
         world.stop_coordinator(resets=kind is Fault.CRASH)
-        world.clock.after(down_ms, world.start_coordinator)
+        world.clock.after(down_ms, self._begin_again)
+
+    def _begin_again(self) -> None:
+        """Start a coordinator; some agents with other flags may find it before the members do."""
+        world = self.world
+        world.start_coordinator()
+        if world.is_calm or Feature.OTHER_FLAGS not in world.faults.features:
+            return
+        for job in world.jobs:
+            if self._strangers.random() < 0.5:
+                plan = dataclasses.replace(job.nodes[0], name="stranger", node_rank=None)
+                spec = structs.replace(job.spec, max_restarts=OTHER_RESTARTS)
+                stranger = Host(f"{job.job_id}/stranger", plan, is_stranger=True)
+                world.start_agent(stranger, spec)
+                assert stranger.agent is not None
+                world.clock.after(TAKEOVER_MS, partial(self._dismiss, stranger.agent))
+
+    def _dismiss(self, stranger: Agent) -> None:
+        """End an agent with other flags that was not refused: all members had gone."""
+        if not stranger.is_gone:
+            self.world.kill_agent(stranger, resets=True)
 
     def _strike_host(self, kind: Fault, host: Host) -> None:
         agent = host.agent

@@ -13,6 +13,8 @@ from rallypoint.server.core.model.spec import JobSpec
 from rallypoint.server.core.model.timing import Timing
 from sim.seeds.faults import Faults, Feature
 
+OTHER_RESTARTS = 7
+"""The budget of nodes that were started with other flags; no job draws it."""
 DRAIN_MS_MAX = 8_000
 
 
@@ -118,7 +120,9 @@ def _draw_job(rng: Random, number: int, options: Faults) -> JobPlan:
             workers=rng.randint(1, options.workers_max) if is_unequal else workers,
             role="reader" if is_unequal and rng.random() < 0.5 else "default",
             node_rank=node if ranked else None,
-            spec=replace(spec, max_restarts=7) if uses(Feature.OTHER_FLAGS, 0.02) else spec,
+            spec=replace(spec, max_restarts=OTHER_RESTARTS)
+            if uses(Feature.OTHER_FLAGS, 0.02)
+            else spec,
             launch_id=launch_id,
             coordinator_timeout_ms=timeout_ms,
             drain_ms=rng.choice((0, rng.randint(100, DRAIN_MS_MAX))) if drains else 0,

@@ -20,6 +20,7 @@ from rallypoint.server.core.model.desired import Desired, DesiredFinished
 from rallypoint.server.core.model.ids import NodeName, SessionId
 from rallypoint.server.core.model.node import Identity
 from rallypoint.server.core.model.phase import Outcome
+from rallypoint.server.core.model.spec import JobSpec
 from sim.seeds.scenario import NodePlan
 from sim.world.clock import Timer
 from sim.world.link import Link
@@ -48,6 +49,8 @@ class Host:
     disturbed_ms: int = 0
     """When something last went wrong here."""
     next_port: int = FIRST_PORT
+    is_stranger: bool = False
+    """It is started by mistake, with flags that are not its job's."""
 
     @property
     def has_agent(self) -> bool:
@@ -58,20 +61,21 @@ class Host:
 class Agent:
     """One agent process."""
 
-    def __init__(self, world: World, host: Host, incarnation: int) -> None:
+    def __init__(self, world: World, host: Host, incarnation: int, spec: JobSpec) -> None:
         self.world = world
         self.host = host
+        self.spec = spec
         self.session = SessionId(f"{incarnation:032x}")
         self.name = NodeName(host.plan.name)
         self.run = 0
         self.coordinator_id = ""
         self.state = AgentState(
             workers=host.plan.workers,
-            shutdown_timeout_ms=host.plan.spec.shutdown_timeout_ms,
+            shutdown_timeout_ms=spec.shutdown_timeout_ms,
             drain_ms=host.plan.drain_ms,
             drain_signal=SIGUSR1,
             coordinator_timeout_ms=host.plan.coordinator_timeout_ms,
-            fence_ms=host.plan.spec.fence_ms,
+            fence_ms=spec.fence_ms,
             away_since_ms=world.clock.now_ms,
         )
         self.is_gone = False
@@ -214,7 +218,7 @@ class Agent:
             identity=Identity(
                 job_id=plan.job_id,
                 session=self.session,
-                spec=plan.spec,
+                spec=self.spec,
                 name=self.name,
                 name_explicit=plan.explicit,
                 address=plan.address,

@@ -14,6 +14,7 @@ from random import Random
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.model.ids import JobId, NodeName
 from rallypoint.server.core.model.round import RoundHeader
+from rallypoint.server.core.model.spec import JobSpec
 from rallypoint.server.core.model.timing import Timing
 from sim.rules.safety import Safety
 from sim.seeds.chaos import Chaos
@@ -27,6 +28,8 @@ from sim.world.processes import STRAGGLE_MS_MAX, Group, Process
 from sim.world.server import Server
 
 FIRST_EPOCH = 1_000_000
+REFUSED = 2
+"""Exit code of an agent that does not fit its job."""
 COLLATERAL_MS_MAX = 400
 CUT_OFF = """Traceback (most recent call last):
   File "train.py", line 7, in <module>
@@ -133,13 +136,15 @@ class World:
 
     # --- nodes ---
 
-    def start_agent(self, host: Host) -> None:
-        """Start an agent on a host that has none."""
+    def start_agent(self, host: Host, spec: JobSpec | None = None) -> None:
+        """Start an agent on a host that has none, with the flags of its plan or with others."""
         if host.has_agent or self.is_calm:
             return
         self._incarnations += 1
-        host.agent = Agent(self, host, self._incarnations)
-        self.disturb_host(host)
+        host.agent = Agent(self, host, self._incarnations, spec or host.plan.spec)
+        host.disturbed_ms = self.clock.now_ms
+        if not host.is_stranger:
+            self.safety.joined(host.plan.job_id)
         self.note("agent", host.name, host.agent.session)
         host.agent.begin()
 
@@ -155,9 +160,11 @@ class World:
     def agent_gone(self, agent: Agent) -> None:
         """Perhaps start another agent on the host of one that is gone."""
         self.note("gone", agent.host.name, agent.exit_code)
-        self.disturb_host(agent.host)
         self.coverage.counts["exit code", str(agent.exit_code)] += 1
-        if self.happens(self.faults.return_percent):
+        is_stranger = agent.host.is_stranger
+        if not is_stranger or agent.exit_code != REFUSED:
+            self.disturb_host(agent.host)
+        if not is_stranger and self.happens(self.faults.return_percent):
             delay_ms = self.rng.randint(50, RETURN_MS_MAX)
             self.clock.after(delay_ms, partial(self.start_agent, agent.host))
 

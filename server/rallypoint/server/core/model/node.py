@@ -105,6 +105,8 @@ class Node(Struct, frozen=True):
     """When its stream broke; None while attached."""
     drain: Drain | None = None
     """Set once it drains; no later round has a place for it."""
+    is_newcomer: bool = False
+    """Its first Hello named no run: no earlier coordinator knew it."""
     held: HeldRound | None = None
     """Kept only while the coordinator may still adopt rounds."""
     revision: int = 0

@@ -11,6 +11,7 @@ from rallypoint.base.addresses import is_loopback
 from rallypoint.base.limits import NODES_PER_JOB_MAX
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.refusals import Refusal, RefusalKind
+from rallypoint.server.core.model.ids import JobId, NodeName
 from rallypoint.server.core.model.job import JOBS_MAX, Job
 from rallypoint.server.core.model.node import Identity
 from rallypoint.server.core.model.phase import Phase
@@ -19,12 +20,7 @@ from rallypoint.server.core.sessions.reports import refuse_stale
 from rallypoint.server.core.state.draft import Draft
 
 
-def check_run(draft: Draft, hello: inputs.Hello) -> Refusal | None:
-    """Refuse an agent whose round or run this coordinator must not continue."""
-    return _check_owner(draft, hello) or _check_limits(draft, hello)
-
-
-def _check_owner(draft: Draft, hello: inputs.Hello) -> Refusal | None:
+def check_owner(draft: Draft, hello: inputs.Hello) -> Refusal | None:
     """Refuse the round of another coordinator with a durable journal."""
     state = draft.state
     is_foreign = hello.coordinator_durable and hello.coordinator_id != state.coordinator_id
@@ -34,7 +30,7 @@ def _check_owner(draft: Draft, hello: inputs.Hello) -> Refusal | None:
     return Refusal(RefusalKind.FOREIGN_ROUND, facts)
 
 
-def _check_limits(draft: Draft, hello: inputs.Hello) -> Refusal | None:
+def check_run(draft: Draft, hello: inputs.Hello) -> Refusal | None:
     """Refuse an agent of an earlier run, between two runs, or beyond a limit."""
     job = draft.job(hello.identity.job_id)
     if job is None:
@@ -77,11 +73,7 @@ def find_oldest_ended(draft: Draft) -> Job | None:
 def check_identity(draft: Draft, job: Job, identity: Identity) -> Refusal | None:
     """Refuse a spec, address, name or node rank that does not fit the job."""
     if job.phase is not Phase.CLOSED and identity.spec != job.spec:
-        return Refusal(
-            RefusalKind.SPEC_MISMATCH,
-            (("job_id", job.job_id),),
-            differences=compare_specs(job.spec, identity.spec),
-        )
+        return spec_mismatch(job.job_id, job.spec, identity.spec)
     return _check_address(draft, identity) or _check_holders(draft, identity)
 
 
@@ -90,13 +82,7 @@ def _check_address(draft: Draft, identity: Identity) -> Refusal | None:
     other = next(iter(draft.nodes_of(identity.job_id)), None)
     if other is None or is_loopback(other.identity.address) == is_loopback(identity.address):
         return None
-    facts = (
-        ("node_name", identity.name),
-        ("address", identity.address),
-        ("other_node_name", other.name),
-        ("other_address", other.identity.address),
-    )
-    return Refusal(RefusalKind.ADDRESS_MISMATCH, facts)
+    return address_mismatch(identity, other.name, other.identity.address)
 
 
 def _check_holders(draft: Draft, identity: Identity) -> Refusal | None:
@@ -105,20 +91,46 @@ def _check_holders(draft: Draft, identity: Identity) -> Refusal | None:
     if identity.name_explicit:
         holder = draft.holder(job_id, identity.name)
         if holder is not None and holder.attached:
-            facts = (("job_id", job_id), ("node_name", identity.name))
-            return Refusal(RefusalKind.NODE_NAME_IN_USE, facts)
+            return name_in_use(identity)
     if identity.node_rank is not None:
         holder = draft.holder(job_id, identity.node_rank)
         if holder is not None and holder.attached:
-            return Refusal(
-                RefusalKind.NODE_RANK_IN_USE,
-                (
-                    ("job_id", job_id),
-                    ("node_rank", identity.node_rank),
-                    ("node_name", holder.name),
-                ),
-            )
+            return node_rank_in_use(identity, holder.name)
     return None
+
+
+def spec_mismatch(job_id: JobId, expected: JobSpec, actual: JobSpec) -> Refusal:
+    """Return the refusal of an agent whose spec is not the job's."""
+    differences = compare_specs(expected, actual)
+    return Refusal(RefusalKind.SPEC_MISMATCH, (("job_id", job_id),), differences=differences)
+
+
+def address_mismatch(identity: Identity, other_name: NodeName, other_address: str) -> Refusal:
+    """Return the refusal of an agent whose address the other node cannot reach, or cannot be."""
+    facts = (
+        ("node_name", identity.name),
+        ("address", identity.address),
+        ("other_node_name", other_name),
+        ("other_address", other_address),
+    )
+    return Refusal(RefusalKind.ADDRESS_MISMATCH, facts)
+
+
+def name_in_use(identity: Identity) -> Refusal:
+    """Return the refusal of an agent whose explicit name another node has."""
+    facts = (("job_id", identity.job_id), ("node_name", identity.name))
+    return Refusal(RefusalKind.NODE_NAME_IN_USE, facts)
+
+
+def node_rank_in_use(identity: Identity, holder_name: NodeName) -> Refusal:
+    """Return the refusal of an agent whose node rank another node has."""
+    assert identity.node_rank is not None
+    facts = (
+        ("job_id", identity.job_id),
+        ("node_rank", identity.node_rank),
+        ("node_name", holder_name),
+    )
+    return Refusal(RefusalKind.NODE_RANK_IN_USE, facts)
 
 
 def compare_specs(expected: JobSpec, actual: JobSpec) -> tuple[tuple[str, str, str], ...]:

@@ -29,10 +29,12 @@ from rallypoint.server.core.rounds.fences import SLACK_MS, fence_lost, fence_unc
 from rallypoint.server.core.sessions.admission import (
     belongs_to,
     check_identity,
+    check_owner,
     check_run,
     find_oldest_ended,
     is_full,
 )
+from rallypoint.server.core.sessions.precedence import displace_newcomers, is_newcomer
 from rallypoint.server.core.sessions.reports import (
     become_ready,
     depart,
@@ -54,7 +56,10 @@ def receive_hello(draft: Draft, hello: inputs.Hello) -> Refusal | None:
     known = draft.node(hello.identity.session)
     if known is not None:
         return _resume(draft, known, hello)
-    refusal = check_run(draft, hello)
+    refusal = check_owner(draft, hello)
+    if refusal is None:
+        displace_newcomers(draft, hello)
+        refusal = check_run(draft, hello)
     if refusal is None:
         job = _open_if_needed(draft, hello)
         refusal = check_identity(draft, job, hello.identity)
@@ -164,6 +169,7 @@ def _create_node(draft: Draft, job: Job, hello: inputs.Hello) -> Node:
         acknowledged=hello.acknowledged,
         revision=hello.revision,
         eligibility=find_eligibility(job.health, name, draft.now_ms),
+        is_newcomer=is_newcomer(hello),
     )
     if hello.ready is not None:
         return replace(
