@@ -39,7 +39,7 @@ class Chaos:
     def __init__(self, world: World) -> None:
         self.world = world
         self._strangers = Random(world.faults.until_ms)
-        """Of their own, so that they leave the other choices of a seed as they are."""
+        """A separate generator: the other choices of a seed stay as they are."""
         if world.faults.kinds:
             self._schedule()
 
