@@ -49,6 +49,7 @@ class Agent:
             drain_ms=settings.drain_ms,
             drain_signal=settings.drain_signal,
             coordinator_timeout_ms=settings.coordinator_timeout_ms,
+            outcome_timeout_ms=settings.outcome_timeout_ms,
             fence_ms=settings.fence_ms,
             away_since_ms=now_ms,
         )
@@ -142,6 +143,12 @@ class Agent:
                 self.supervisor.arm_fence(at_ms)
             case effects.LogFence(round=number, unconfirmed_ms=unconfirmed_ms):
                 log.warning("fence_enforced", round=number, unconfirmed_ms=unconfirmed_ms)
+            case effects.LogOutcomeAwaited(within_ms=within_ms):
+                log.warning(
+                    "outcome_awaited",
+                    why="all workers here exited with 0, and no coordinator answers",
+                    within_s=round(within_ms / 1000, 1),
+                )
             case effects.ReservePort():
                 self.post(inputs.PortReserved(self.ports.reserve()))
             case effects.SendReports():

@@ -47,6 +47,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     drain_signal: int | None
     """The signal that workers get when the node drains; None: none."""
     coordinator_timeout_ms: int
+    outcome_timeout_ms: int
     fence_ms: int
     """How long workers may live without a confirmed heartbeat; 0: without a limit."""
     signals: tuple[signal.Signals, ...]

@@ -145,6 +145,32 @@ def test_agent_without_workers_gives_up(world: World, coordinator: Command) -> N
     ]
 
 
+@pytest.mark.parametrize(
+    ("nnodes", "code", "text"),
+    [
+        ("1", 0, "all workers exited with 0; no coordinator answered for 0.5 s"),
+        ("2", 75, "all workers here exited with 0, but the job's outcome is unknown: no coordin"),
+    ],
+)
+def test_work_that_ends_without_a_coordinator(
+    world: World, coordinator: Command, nnodes: str, code: int, text: str
+) -> None:
+    """The agents say that the work is done; for a single node that is the job's outcome."""
+    names = ("a", "b")[: int(nnodes)]
+    agents = [world.agent(name, "--outcome-timeout=0.5", nnodes=nnodes) for name in names]
+    workers = world.mailbox.workers(int(nnodes))
+    coordinator.kill()
+    for agent in agents:
+        agent.wait_event("coordinator_not_reached")
+    for worker in workers:
+        worker.tell("exit", "0")
+
+    assert [agent.wait() for agent in agents] == [code] * len(agents)
+    for agent in agents:
+        assert agent.wait_event("outcome_awaited")["why"].startswith("all workers here exited")
+        assert text in agent.stderr()
+
+
 def test_coordinator_that_is_told_to_end_ends_with_0(
     world: World, coordinator: Command, port: int
 ) -> None:

@@ -186,7 +186,7 @@ class AgentSide(ServerSide):
                 return [self._reserved(number)]
             case agent_effects.WriteNotices() | agent_effects.ForwardSignal():
                 pass  # no worker here reads notices, or handles a signal
-            case agent_effects.LogFence():
+            case agent_effects.LogFence() | agent_effects.LogOutcomeAwaited():
                 pass
             case agent_effects.ArmFence(at_ms=at_ms):
                 self._put(number, fence_at_ms=at_ms)

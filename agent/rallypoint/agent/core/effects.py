@@ -53,6 +53,13 @@ class LogFence(Struct, frozen=True):
     unconfirmed_ms: int
 
 
+class LogOutcomeAwaited(Struct, frozen=True):
+    """Log that all workers exited with 0 and only a coordinator's confirmation is missing."""
+
+    within_ms: int
+    """How long the agent waits for it."""
+
+
 class ReservePort(Struct, frozen=True):
     """Reserve a port that was not offered before."""
 
@@ -77,6 +84,7 @@ Effect = (
     | Sweep
     | ArmFence
     | LogFence
+    | LogOutcomeAwaited
     | ReservePort
     | SendReports
     | Exit

@@ -42,6 +42,8 @@ class AgentState(Struct, frozen=True):
     """How long an agent without running workers waits for a coordinator."""
     away_since_ms: int | None
     """When the session was lost; None while there is one."""
+    outcome_timeout_ms: int = 300_000
+    """How long an agent whose workers all exited with 0 waits for a coordinator to confirm that."""
     drain_ms: int = 0
     """How long workers may run after a SIGTERM to the agent; 0 stops them at once."""
     drain_signal: int | None = None

@@ -37,6 +37,8 @@ from rallypoint.base.exit_codes import EXIT_SIGNAL_BASE, EXIT_UNREACHABLE
 
 EXIT_CANNOT_START = 127
 """The exit code of a shell for a command that it cannot start."""
+ALONE_MS = 10_000
+"""How long a node that was alone in its round tries to report the success of the job."""
 
 
 def step(
@@ -81,7 +83,28 @@ def _give_up_ms(state: AgentState) -> int | None:
         return None
     workers = () if state.held is None else state.held.workers
     ended_ms = (worker.exit.at_ms for worker in workers if worker.exit is not None)
-    return max(state.away_since_ms, *ended_ms, 0) + state.coordinator_timeout_ms
+    return max(state.away_since_ms, *ended_ms, 0) + _timeout_ms(state)
+
+
+def _timeout_ms(state: AgentState) -> int:
+    """Return how long the agent waits for a coordinator, by what it waits for.
+
+    To begin: the coordinator timeout. For the outcome of the job: the outcome timeout. A node that
+    ran the whole round alone knows the outcome, and waits only to report it.
+    """
+    if not _has_succeeded(state.held):
+        return state.coordinator_timeout_ms
+    return (
+        min(state.outcome_timeout_ms, ALONE_MS) if _was_alone(state) else state.outcome_timeout_ms
+    )
+
+
+def _has_succeeded(held: HeldRound | None) -> bool:
+    return held is not None and held.stage is Stage.SUCCEEDED
+
+
+def _was_alone(state: AgentState) -> bool:
+    return state.held is not None and state.held.order.header.group_world_size == 1
 
 
 def _is_idle(state: AgentState) -> bool:
@@ -98,6 +121,7 @@ def _apply(work: Work, input: inputs.Input) -> None:  # noqa: C901  # one flat c
         case inputs.Disconnected():
             if work.state.away_since_ms is None:
                 work.change(away_since_ms=work.now_ms)
+                _log_awaited_outcome(work)
         case inputs.Dismissed(exit_code=code, text=text):
             end(work, Ending(code, GoodbyeKind.RELEASED, text))
         case inputs.Acknowledged(sequence=sequence):
@@ -209,6 +233,14 @@ def _on_worker_ended(work: Work, ended: inputs.WorkerEnded) -> None:
             held = held.moved(Stage.SUCCEEDED)
             work.report(SucceededReport(held.number))
     work.hold(held)
+    _log_awaited_outcome(work)
+
+
+def _log_awaited_outcome(work: Work) -> None:
+    """Tell the user what is missing if the workers succeed while there is no coordinator."""
+    state = work.state
+    if _has_succeeded(state.held) and state.away_since_ms is not None and state.ending is None:
+        work.do(effects.LogOutcomeAwaited(_timeout_ms(state)))
 
 
 def _local_exit(ended: inputs.WorkerEnded, at_ms: int, signalled_ms: int | None) -> LocalExit:
@@ -305,9 +337,16 @@ def _reconcile(work: Work) -> None:
 
 def _give_up_if_alone(work: Work) -> None:
     state, give_up_ms = work.state, _give_up_ms(work.state)
-    if give_up_ms is not None and work.now_ms >= give_up_ms:
-        seconds = state.coordinator_timeout_ms / 1000
-        text = f"no coordinator answered for {seconds:g} s"
+    if give_up_ms is None or work.now_ms < give_up_ms:
+        return
+    text = f"no coordinator answered for {_timeout_ms(state) / 1000:g} s"
+    if not _has_succeeded(state.held):
+        end(work, Ending(EXIT_UNREACHABLE, GoodbyeKind.ERROR, text))
+    elif _was_alone(state):
+        text = f"all workers exited with 0; {text}"
+        end(work, Ending(0, GoodbyeKind.FINISHED, text))
+    else:
+        text = f"all workers here exited with 0, but the job's outcome is unknown: {text}"
         end(work, Ending(EXIT_UNREACHABLE, GoodbyeKind.ERROR, text))
 
 

@@ -37,6 +37,10 @@ class Reports(Struct):
     error_file: str
     """File in which the scheduler expects the root cause; empty: none."""
     _report: str = ""
+    _succeeded: agent_pb2.Finished | None = None
+    """The end of the run, if it succeeded on this node too."""
+    _has_outcome: bool = False
+    """The coordinator told how the run ended."""
     _is_written: bool = False
     """Whether the error file was written."""
     _last_wait: tuple[object, ...] = ()
@@ -44,11 +48,14 @@ class Reports(Struct):
 
     def finished(self, message: agent_pb2.Finished, here: LastRound) -> None:
         """Keep the report on the end of the run; `ended` prints it after the workers' output."""
+        self._has_outcome = True
         self._report = render_finished(message, self.script, here)
         if message.round and here.number == 0:
             log.info(
                 "job_ended_without_this_node", why="the job had all its nodes, or had already ended"
             )
+        elif message.outcome == job_pb2.OUTCOME_SUCCEEDED:
+            self._succeeded = message
         if self.error_file and message.outcome != job_pb2.OUTCOME_SUCCEEDED:
             self._is_written = True
             report_finished(self.error_file, message, here, _unix_s())
@@ -77,11 +84,14 @@ class Reports(Struct):
             text: why it ends, one line.
             always_print: print the reason even after success.
         """
+        if exit_code == 0 and self._succeeded is not None:
+            ended = self._succeeded
+            log.info("job_succeeded", round=ended.round, restarts=ended.restart_count)
         lines = [self._report] if self._report else []
         if exit_code == EXIT_UNREACHABLE:
             port = self.coordinator.rpartition(":")[2]
             text += f" ({self.coordinator}); start one there: rallypoint coordinator --port {port}"
-        if exit_code or always_print:
+        if exit_code or always_print or (exit_code == 0 and not self._has_outcome):
             lines.append(f"{self.prog}: {text}")
         if lines:
             self.print_lines("\n".join(lines))

@@ -129,7 +129,7 @@ def test_workers_get_no_signal_by_default() -> None:
 @pytest.mark.parametrize(("chosen", "expected"), [(SIGUSR1, [SIGUSR1]), (None, [])])
 def test_worker_that_starts_during_a_drain(chosen: int | None, expected: list[int]) -> None:
     """It gets the chosen drain signal too, and no other."""
-    bench = Bench(AgentState(1, 0, 60_000, None, DRAIN_MS, chosen))
+    bench = Bench(AgentState(1, 0, 60_000, None, drain_ms=DRAIN_MS, drain_signal=chosen))
     started = inputs.WorkerStarted(1, 0, 100)
     bench.post(inputs.PortReserved(20_001), inputs.Welcomed(1))
     bench.post(inputs.DesiredReceived(1, 1, ORDER), SIGTERMED)

@@ -173,6 +173,7 @@ def _settings(
         drain_ms=args.drain_timeout,
         drain_signal=args.drain_signal,
         coordinator_timeout_ms=args.join_timeout if timeout_ms is None else timeout_ms,
+        outcome_timeout_ms=args.outcome_timeout,
         fence_ms=args.fence_after,
         signals=args.signals_to_handle,
         incarnation=incarnation,

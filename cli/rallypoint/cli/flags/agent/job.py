@@ -160,8 +160,14 @@ DETECTION = Group(
             "between nodes",
             default_text="--join-timeout",
         ),
+        _seconds(
+            "--outcome-timeout",
+            300_000,
+            "how long an agent whose workers all exited with 0 waits for a coordinator to confirm "
+            "the outcome; may differ between nodes",
+        ),
     ),
-    "These must be the same on every node, except --coordinator-timeout.",
+    "These must be the same on every node, except --coordinator-timeout and --outcome-timeout.",
 )
 GROUPS = (JOINING, RESTARTS, DETECTION)
 
