@@ -7,6 +7,7 @@ logger; the command configures it (`configure`), and that too happens at the fir
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from types import ModuleType
@@ -61,3 +62,8 @@ class Logger:
 def get_logger() -> Logger:
     """Return a logger for a module."""
     return Logger()
+
+
+def new_incident() -> str:
+    """Return an id that links an answer to the line in the log about an internal error."""
+    return os.urandom(4).hex()

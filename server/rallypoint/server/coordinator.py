@@ -20,16 +20,14 @@ from msgspec import Struct
 
 from rallypoint.base.log import get_logger
 from rallypoint.server.clock import JournalClock
-from rallypoint.server.core.invariants import check_job, check_touched
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.effects import Effect, JobChanged
 from rallypoint.server.core.messages.refusals import Refusal, RefusalKind
-from rallypoint.server.core.model.errors import BrokenInvariant
 from rallypoint.server.core.model.ids import JobId, SessionId
 from rallypoint.server.core.reads.replay import JournalRecord, memory_of, snapshot
-from rallypoint.server.core.state.state import State, apply
-from rallypoint.server.core.step import Transition, step
+from rallypoint.server.core.state.state import State
 from rallypoint.server.journal.interface import COMPACT_AFTER, Journal
+from rallypoint.server.stepper import Stepper, Turn
 
 log = get_logger()
 
@@ -97,6 +95,7 @@ class Coordinator:
             announces: whether to log what happens to jobs.
         """
         self._state = state
+        self._stepper = Stepper(state)
         self._journal = journal
         self._outlet = outlet
         self._clock = clock
@@ -184,31 +183,27 @@ class Coordinator:
             log.warning("coordinator_stalled", late_ms=late_ms)
 
     async def _turn(self, arrived: Sequence[inputs.Input | _Query]) -> None:
-        state, now_ms = self._state, self._clock.now_ms()
-        records: list[JournalRecord] = []
-        effects: list[Effect] = []
-        changed: dict[JobId, None] = {}
+        now_ms, turn = self._clock.now_ms(), Turn()
         queries: list[_Query] = []
         heard, self._heard = self._heard, {}
         for beat, heard_ms in heard.values():
             # A lease runs from the arrival of the heartbeat. After a stall that can be later than
             # `now_ms`, because the clock was held back.
-            self._step(beat, min(heard_ms, now_ms), records, effects, changed)
+            self._step(beat, min(heard_ms, now_ms), turn)
         for item in arrived:
             if isinstance(item, _Query):
                 queries.append(item)
                 if item.request is not None:
-                    item.refusal = self._step(item.request, now_ms, records, effects, changed)
+                    item.refusal = self._step(item.request, now_ms, turn)
             else:
-                self._step(item, now_ms, records, effects, changed)
-        while (due_ms := state.next_deadline_ms()) is not None and due_ms <= now_ms:
-            self._step(inputs.TimePassed(), now_ms, records, effects, changed)
-        if records:
-            await self._append(records, now_ms)
-        if effects or changed:
-            self._outlet.carry_out(effects, changed, state, now_ms)
+                self._step(item, now_ms, turn)
+        self._stepper.expire(now_ms, turn)
+        if turn.records:
+            await self._append(turn.records, now_ms)
+        if turn.effects or turn.changed:
+            self._outlet.carry_out(turn.effects, turn.changed, self._state, now_ms)
         if self._announces:
-            _announce(effects)
+            _announce(turn.effects)
         for query in queries:
             self._answer(query, now_ms)
 
@@ -222,35 +217,11 @@ class Coordinator:
             self._stalled_ms += waited_ms
             log.warning("journal_stalled", waited_ms=waited_ms)
 
-    def _step(
-        self,
-        input: inputs.Input,
-        now_ms: int,
-        records: list[JournalRecord],
-        effects: list[Effect],
-        changed: dict[JobId, None],
-    ) -> Refusal | None:
-        transition = step(self._state, input, now_ms)
-        apply(self._state, transition.delta)
-        records.extend(transition.records)
-        effects.extend(transition.effects)
-        changed.update(dict.fromkeys(transition.jobs))
-        if transition.refusal is not None:
-            _log_refusal(self._state, input, transition.refusal)
-            return transition.refusal
-        try:
-            self._check(transition)
-        except BrokenInvariant as broken:
-            log.error("invariant_broken", job_id=broken.job_id, report=broken.text)
-            broken_job = inputs.JobBroken(broken.job_id, broken.text)
-            self._step(broken_job, now_ms, records, effects, changed)
-        return None
-
-    def _check(self, transition: Transition) -> None:
-        check_touched(self._state, transition.delta)
-        for effect in transition.effects:
-            if isinstance(effect, JobChanged) and effect.reason in _CHECKED_WHOLE:
-                check_job(self._state, effect.job_id)
+    def _step(self, input: inputs.Input, now_ms: int, turn: Turn) -> Refusal | None:
+        refusal = self._stepper.step(input, now_ms, turn)
+        if refusal is not None and refusal.kind is not RefusalKind.INTERNAL:
+            _log_refusal(self._state, input, refusal)
+        return refusal
 
     def _answer(self, query: _Query, now_ms: int) -> None:
         if query.future.cancelled():
@@ -289,5 +260,3 @@ def _announce(effects: Sequence[Effect]) -> None:
 
 
 _LATE = frozenset({RefusalKind.STALE_CONNECTION, RefusalKind.UNKNOWN_SESSION})
-_CHECKED_WHOLE = frozenset({"round_sealed", "round_adopted", "round_stopped"})
-"""Events after which the whole job is checked, not only the parts that the step touched."""

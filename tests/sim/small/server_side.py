@@ -173,6 +173,8 @@ class ServerSide:
         state = self._own_state()
         state.deadlines.set(key, self._journal_ms())
         self._step(inputs.TimePassed())
+        while (first := state.deadlines.first()) and first[1][0] is DeadlineKind.ADOPT:
+            self._step(inputs.TimePassed())  # in the turn in which the window closes
 
     def _own_state(self) -> State:
         """Return the coordinator's state, which this move may change."""

@@ -242,6 +242,8 @@ class Bench:
             match kind:
                 case DeadlineKind.WINDOW:
                     assert state.window_until_ms > 0
+                case DeadlineKind.ADOPT:
+                    assert state.window_until_ms == 0 and job is not None
                 case DeadlineKind.LEASE | DeadlineKind.GRACE:
                     assert node is not None
                     assert node.attached == (kind is DeadlineKind.LEASE)

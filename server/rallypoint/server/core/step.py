@@ -6,6 +6,7 @@ from typing import NamedTuple, assert_never
 
 from msgspec.structs import replace
 
+from rallypoint.server.core.containment import internal_verdict
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.effects import Effect
 from rallypoint.server.core.messages.records import Record
@@ -14,7 +15,6 @@ from rallypoint.server.core.model.ids import JobId, NodeName, SessionId
 from rallypoint.server.core.model.node import NodeState
 from rallypoint.server.core.model.phase import Outcome, Phase
 from rallypoint.server.core.model.round import LOST_MAX, RoundReason
-from rallypoint.server.core.model.verdict import Consequence, Verdict, VerdictCause
 from rallypoint.server.core.rounds.desired import send_desired
 from rallypoint.server.core.rounds.drains import reason_of_leaving, request_drain
 from rallypoint.server.core.rounds.rounds import advance, stop
@@ -147,6 +147,11 @@ def _expire(draft: Draft) -> None:
     draft.set_deadline(key[0], key[1], None)
     if key[0] in (DeadlineKind.LEASE, DeadlineKind.GRACE):
         _expire_session(draft, key, first[0])
+    elif key[0] is DeadlineKind.WINDOW:
+        draft.close_window()
+        for job_id in draft.state.jobs:
+            # A step for each job: one that cannot be adopted must not hold up the others.
+            draft.set_deadline(DeadlineKind.ADOPT, job_id, first[0])
     elif key[0] is DeadlineKind.HEALTH:
         end_quarantines(draft, JobId(key[1]))
     else:
@@ -174,16 +179,13 @@ def _expire_session(draft: Draft, key: DeadlineKey, due_ms: int) -> None:
 
 def _expire_job(draft: Draft, key: DeadlineKey) -> None:
     kind, job_id = key[0], JobId(key[1])
-    if kind is DeadlineKind.WINDOW:
-        draft.close_window()
-        for known in list(draft.state.jobs):
-            adopt(draft, known)
-            draft.put_job(draft.require_job(known))  # every job may seal from now on
-        return
     job = draft.job(job_id)
     if job is None:
         return
     match kind:
+        case DeadlineKind.ADOPT:
+            adopt(draft, job_id)
+            draft.put_job(draft.require_job(job_id))  # it may seal from now on
         case DeadlineKind.FORMING | DeadlineKind.GROWTH | DeadlineKind.DRAIN | DeadlineKind.CULPRIT:
             draft.put_job(job)  # so that `advance` checks it
         case DeadlineKind.START if job.phase is Phase.RUNNING:
@@ -219,11 +221,4 @@ def _fail_broken(draft: Draft, job_id: JobId, text: str) -> None:
     job = draft.job(job_id)
     if job is None or job.phase is Phase.CLOSED:
         return
-    verdict = Verdict(
-        VerdictCause.INTERNAL,
-        job.round_number,
-        None,
-        f"internal error: the coordinator's state of this job is inconsistent: {text}",
-        consequence=Consequence.ENDED,
-    )
-    close(draft, job, Outcome.FAILED, verdict)
+    close(draft, job, Outcome.FAILED, internal_verdict(job.round_number, text))

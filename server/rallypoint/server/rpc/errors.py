@@ -88,6 +88,11 @@ _TABLE: dict[RefusalKind, _Row] = {
         details_pb2.UnknownNode,
         "no node {node_name!r} is attached to job {job_id}",
     ),
+    RefusalKind.INTERNAL: _Row(
+        grpc.StatusCode.INTERNAL,
+        None,
+        "internal error; the coordinator's log has the cause: incident {incident}",
+    ),
     RefusalKind.SEQUENCE_GAP: _Row(
         grpc.StatusCode.ABORTED,
         None,
@@ -147,6 +152,16 @@ def lost_status() -> Status:
     """Return the status for a session that counts as lost. The agent may open a new stream."""
     detail = details_pb2.StaleSender(kind=details_pb2.STALE_KIND_SESSION)
     return pack_status(_code(grpc.StatusCode.ABORTED), "this session counts as lost", detail)
+
+
+def internal_status(incident: str) -> Status:
+    """Return the status for a bug of the coordinator; `incident` names its line in the log."""
+    return refusal_status(Refusal(RefusalKind.INTERNAL, (("incident", incident),)))
+
+
+def ended_status() -> Status:
+    """Return the status for a coordinator whose loop has ended. Its agents look for another one."""
+    return pack_status(_code(grpc.StatusCode.UNAVAILABLE), "the coordinator has ended", None)
 
 
 def _code(code: grpc.StatusCode) -> int:

@@ -18,6 +18,7 @@ from collections.abc import Collection, Sequence
 from google.rpc.status_pb2 import Status
 from msgspec import Struct, field
 
+from rallypoint.base.log import get_logger, new_incident
 from rallypoint.server.core.messages.effects import (
     Acknowledge,
     Disconnect,
@@ -33,7 +34,9 @@ from rallypoint.server.core.model.ids import JobId, SessionId
 from rallypoint.server.core.model.spec import JobSpec
 from rallypoint.server.core.model.timing import NOTHING_ASKED
 from rallypoint.server.core.state.state import State
-from rallypoint.server.rpc.errors import lost_status, refusal_status
+from rallypoint.server.rpc.errors import internal_status, lost_status, refusal_status
+
+log = get_logger()
 
 
 class Outbox(Struct):
@@ -131,7 +134,13 @@ class Outboxes:
             outbox = self._by_session.get(effect.session)
             if outbox is None:
                 continue
-            _put(outbox, effect)
+            try:
+                _put(outbox, effect)
+            except Exception as error:  # it ends this stream, not the coordinator
+                incident = new_incident()
+                session_id = outbox.session
+                log.error("put_failed", incident=incident, session_id=session_id, exc_info=error)
+                outbox.finish(internal_status(incident))
 
 
 def _put(

@@ -24,6 +24,7 @@ class RefusalKind(Enum):
     LIMIT_REACHED = "limit reached"
     UNKNOWN_JOB = "unknown job"
     UNKNOWN_NODE = "unknown node"
+    INTERNAL = "internal error"
 
 
 class Refusal(Struct, frozen=True):

@@ -17,17 +17,18 @@ class DeadlineKind(IntEnum):
     """The kind of a deadline. The value breaks ties within one millisecond."""
 
     WINDOW = 0  # the coordinator has listened long enough for rounds to adopt
-    GRACE = 1  # a broken stream was not restored; subject: session
-    LEASE = 2  # a node was silent for too long; subject: session
-    START = 3  # members must have started; subject: job
-    STOP = 4  # members must be clean; subject: job
-    FORMING = 5  # a wait of a forming round ends; subject: job
-    GROWTH = 6  # newcomers join the next round; subject: job
-    ABANDON = 7  # no node returned in time; subject: job
-    FORGET = 8  # an ended job is dropped; subject: job
-    DRAIN = 9  # the time of draining members is up; subject: job
-    HEALTH = 10  # a quarantine ends; subject: job
-    CULPRIT = 11  # the wait for the culprit's own failure ends; subject: job
+    ADOPT = 1  # the startup window has closed; subject: job
+    GRACE = 2  # a broken stream was not restored; subject: session
+    LEASE = 3  # a node was silent for too long; subject: session
+    START = 4  # members must have started; subject: job
+    STOP = 5  # members must be clean; subject: job
+    FORMING = 6  # a wait of a forming round ends; subject: job
+    GROWTH = 7  # newcomers join the next round; subject: job
+    ABANDON = 8  # no node returned in time; subject: job
+    FORGET = 9  # an ended job is dropped; subject: job
+    DRAIN = 10  # the time of draining members is up; subject: job
+    HEALTH = 11  # a quarantine ends; subject: job
+    CULPRIT = 12  # the wait for the culprit's own failure ends; subject: job
 
     __hash__ = int.__hash__  # Enum's own is slow, and every key is hashed several times a step
 

@@ -1,0 +1,143 @@
+"""What a failed step costs: the job at fault, found and removed without reading its facts.
+
+A step decides about one job. When it raises, nothing has changed, and `JobBroken` ends the job in
+the usual way. When that is impossible, because the changes were half applied or `JobBroken` raises
+too, `evict` removes every entry of the job. What remains is a closed run with its numbers, so no
+run or round number comes twice and a returning agent receives the outcome.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from msgspec import Struct
+
+from rallypoint.server.core.messages import inputs
+from rallypoint.server.core.messages.effects import Disconnect, Effect, JobChanged
+from rallypoint.server.core.messages.records import JobForgotten, Record, RunClosed, run_opened
+from rallypoint.server.core.model.ids import JobId, SessionId
+from rallypoint.server.core.model.job import Job
+from rallypoint.server.core.model.phase import Outcome, Phase
+from rallypoint.server.core.model.verdict import Consequence, Verdict, VerdictCause
+from rallypoint.server.core.rounds.fences import SLACK_MS
+from rallypoint.server.core.rounds.settling import REMEMBERED_MS
+from rallypoint.server.core.state.deadlines import DeadlineKey, DeadlineKind
+from rallypoint.server.core.state.state import State
+
+
+class Eviction(Struct, frozen=True):
+    """The records and effects of a job's removal."""
+
+    records: tuple[Record, ...] = ()
+    effects: tuple[Effect, ...] = ()
+
+
+def find_subject(state: State, input: inputs.Input) -> JobId | None:
+    """Return the job that the step of `input` is about, or None.
+
+    Args:
+        state: the state before the step; after a failed one it is the same.
+        input: what was stepped. For a TimePassed the earliest deadline tells the job.
+    """
+    match input:
+        case inputs.Hello(identity=identity):
+            return identity.job_id
+        case inputs.TimePassed():
+            first = state.deadlines.first()
+            return None if first is None else find_deadline_subject(state, first[1])
+        case inputs.Stalled():
+            return None
+        case inputs.JobBroken() | inputs.DrainNode() | inputs.Cordon() | inputs.Uncordon():
+            return input.job_id
+        case _:
+            node = state.nodes.get(input.sender.session)
+            return None if node is None else node.job_id
+
+
+def find_deadline_subject(state: State, key: DeadlineKey) -> JobId | None:
+    """Return the job that a deadline belongs to, or None."""
+    kind, subject = key
+    if kind is DeadlineKind.WINDOW:
+        return None
+    if kind in _OF_SESSIONS:
+        node = state.nodes.get(SessionId(subject))
+        return None if node is None else node.job_id
+    return JobId(subject)
+
+
+_OF_SESSIONS = (DeadlineKind.LEASE, DeadlineKind.GRACE)
+
+
+def internal_verdict(round_number: int, text: str) -> Verdict:
+    """Return the verdict of a run that a bug of the coordinator ends."""
+    return Verdict(
+        VerdictCause.INTERNAL,
+        round_number,
+        None,
+        f"internal error of the coordinator: {text}",
+        consequence=Consequence.ENDED,
+    )
+
+
+def evict(
+    state: State, job_id: JobId, sessions: Collection[SessionId], now_ms: int, text: str
+) -> Eviction:
+    """Remove a job whose state cannot be trusted; keep a closed run in its place.
+
+    Args:
+        state: changed in place, because no step can be trusted with this job.
+        job_id: the job.
+        sessions: further sessions of the job, which the state may have lost.
+        now_ms: journal time.
+        text: why, for the verdict. A run that was closed keeps its outcome and verdict.
+
+    Returns: What to journal and carry out; every session of the job is disconnected.
+    """
+    job = state.jobs.pop(job_id, None)
+    gone = {session for session, node in state.nodes.items() if node.job_id == job_id}
+    gone.update(sessions, state.sessions.pop(job_id, ()))
+    state.tallies.pop(job_id, None)
+    for session in gone:
+        state.nodes.pop(session, None)
+    for index_key in [key for key in state.index if key[0] == job_id]:
+        del state.index[index_key]
+    for key in [key for key, _ in state.deadlines.items() if _is_of(key, job_id, gone)]:
+        state.deadlines.set(key, None)
+    effects: list[Effect] = [Disconnect(session) for session in sorted(gone)]
+    if job is None:
+        return Eviction((JobForgotten(job_id),), tuple(effects))
+    ended = _closed_run(job, now_ms, text)
+    assert ended.outcome is not None
+    state.jobs[job_id] = ended
+    state.deadlines.set((DeadlineKind.FORGET, job_id), now_ms + REMEMBERED_MS)
+    if job.phase is not Phase.CLOSED:
+        facts = (("run", ended.run), ("outcome", ended.outcome.value), ("why", text))
+        effects.append(JobChanged(job_id, "run_closed", facts))
+    closed = RunClosed(job_id, ended.run, ended.outcome, ended.verdict)
+    return Eviction((JobForgotten(job_id), run_opened(ended), closed), tuple(effects))
+
+
+def _is_of(key: DeadlineKey, job_id: JobId, sessions: Collection[SessionId]) -> bool:
+    kind, subject = key
+    return subject in sessions if kind in _OF_SESSIONS else subject == job_id
+
+
+def _closed_run(job: Job, now_ms: int, text: str) -> Job:
+    """Return a closed run with the job's numbers and none of its other facts."""
+    is_closed = job.outcome is not None
+    fence_ms = job.spec.fence_ms
+    return Job(
+        job_id=job.job_id,
+        run=job.run,
+        spec=job.spec,
+        opened_ms=job.opened_ms,
+        phase=Phase.CLOSED,
+        launch_id=job.launch_id,
+        round_number=job.round_number,
+        counts=job.counts,
+        verdict=job.verdict if is_closed else internal_verdict(job.round_number, text),
+        outcome=job.outcome if is_closed else Outcome.FAILED,
+        closed_ms=job.closed_ms if is_closed else now_ms,
+        # The workers of its former nodes may run until their agents learn the outcome.
+        unknown_past_until_ms=now_ms + fence_ms + SLACK_MS if fence_ms else 0,
+    )

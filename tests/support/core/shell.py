@@ -1,0 +1,136 @@
+"""A running shell with real outboxes, for tests of what one failing job does to the others."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+from rallypoint.server.clock import JournalClock
+from rallypoint.server.coordinator import Coordinator
+from rallypoint.server.core.messages import inputs
+from rallypoint.server.core.messages.effects import Send
+from rallypoint.server.core.messages.records import EpochRaised
+from rallypoint.server.core.model.desired import Desired
+from rallypoint.server.core.model.ids import JobId
+from rallypoint.server.core.model.job import Job
+from rallypoint.server.core.model.spec import JobSpec
+from rallypoint.server.core.reads.replay import JournalRecord
+from rallypoint.server.core.state.deadlines import DeadlineKind
+from rallypoint.server.core.state.state import State
+from rallypoint.server.journal.interface import JournalFailed
+from rallypoint.server.journal.memory import MemoryJournal
+from rallypoint.server.rpc.outbox import Outbox, Outboxes
+from support.core.fake_agents import identity
+
+SPEC = JobSpec(last_call_ms=0)
+
+
+class FullJournal(MemoryJournal):
+    """A journal whose disk can become full."""
+
+    is_full = False
+
+    async def append(self, records: Sequence[JournalRecord], now_ms: int) -> None:
+        if self.is_full:
+            raise JournalFailed("no space left on device")
+        await super().append(records, now_ms)
+
+
+class Peer:
+    """An agent's connection to the shell: it submits inputs, and keeps its outbox."""
+
+    def __init__(self, shell: Shell, job_id: str, number: int) -> None:
+        self.shell = shell
+        self.identity = identity(f"n{number}", SPEC, session=number, job_id=job_id)
+        self.connection = 0
+        self.sequence = 0
+        self.run = 0
+        """Run that it takes part in; 0 before its first round."""
+        self.outbox = Outbox(self.identity.session, 0)
+
+    @property
+    def desired(self) -> Desired | None:
+        """The desired state that waits to be sent."""
+        send: Send | None = self.outbox.desired
+        return None if send is None else send.desired
+
+    def sender(self, sequence: int = 0) -> inputs.Sender:
+        return inputs.Sender(self.identity.session, self.connection, 1, sequence)
+
+    def next_sender(self) -> inputs.Sender:
+        self.sequence += 1
+        return self.sender(self.sequence)
+
+    async def hello(self, ready: bool = True) -> None:
+        """Open a connection."""
+        self.connection += 1
+        self.outbox = self.shell.outboxes.open(self.identity.session, self.connection, SPEC)
+        await self.shell.coordinator.submit(
+            inputs.Hello(
+                identity=self.identity,
+                connection=self.connection,
+                epoch=0,
+                run=self.run,
+                coordinator_id="",
+                coordinator_durable=False,
+                acknowledged=self.sequence,
+                revision=0,
+                held=None,
+                ready=inputs.ReadyPort(0, 20_000) if ready else None,
+            )
+        )
+
+    async def start(self) -> None:
+        """Report that the workers of round 1 run."""
+        await self.shell.coordinator.submit(inputs.Started(self.next_sender(), 1, (4_000,)))
+
+
+class Shell:
+    """A running coordinator, its journal and its outboxes."""
+
+    def __init__(self) -> None:
+        self.journal = FullJournal("c")
+        self.state = State("c", 1, first_epoch=1)
+        self.outboxes = Outboxes()
+        self.coordinator = Coordinator(
+            self.state, self.journal, self.outboxes, JournalClock(), announces=False
+        )
+
+    def peer(self, job_id: str, number: int) -> Peer:
+        return Peer(self, job_id, number)
+
+    async def join(self, job_id: str, number: int) -> Peer:
+        """Return an agent whose round runs."""
+        peer = self.peer(job_id, number)
+        await peer.hello()
+        await peer.start()
+        await self.settle()
+        peer.run = 1
+        return peer
+
+    async def settle(self) -> None:
+        """Wait until everything submitted so far has taken effect."""
+        async with asyncio.timeout(5):
+            await self.coordinator.read(lambda state, now_ms: None)
+
+    async def expire(self, kind: DeadlineKind, subject: str) -> None:
+        """Make a deadline due, and wait for the turn that handles it."""
+        self.state.deadlines.set((kind, subject), 0)
+        await self.settle()
+
+    def job(self, job_id: str) -> Job | None:
+        return self.state.jobs.get(JobId(job_id))
+
+
+@asynccontextmanager
+async def running_shell() -> AsyncIterator[Shell]:
+    """Run a shell while the context is open."""
+    shell = Shell()
+    await shell.journal.append([EpochRaised(shell.state.epoch)], 0)
+    async with asyncio.TaskGroup() as tasks:
+        task = tasks.create_task(shell.coordinator.run())
+        try:
+            yield shell
+        finally:
+            task.cancel()
