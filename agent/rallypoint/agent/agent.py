@@ -210,6 +210,10 @@ class Agent:
         """Return the highest epoch seen so far."""
         return self.state.epoch
 
+    def holds_round(self) -> bool:
+        """Return whether the node holds a round."""
+        return self.state.held is not None
+
     def on_confirmed(self, sent_ms: int) -> None:
         """Note that the coordinator has received a message sent at this time."""
         self.post(inputs.Confirmed(sent_ms))

@@ -23,38 +23,79 @@ _sym_db = _symbol_database.Default()
 
 
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
+from rallypoint.v1 import limits_pb2 as rallypoint_dot_v1_dot_limits__pb2
 from rallypoint.v1 import node_pb2 as rallypoint_dot_v1_dot_node__pb2
 from rallypoint.v1 import round_pb2 as rallypoint_dot_v1_dot_round__pb2
 from rallypoint.v1 import verdict_pb2 as rallypoint_dot_v1_dot_verdict__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17rallypoint/v1/job.proto\x12\rrallypoint.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x18rallypoint/v1/node.proto\x1a\x19rallypoint/v1/round.proto\x1a\x1brallypoint/v1/verdict.proto\"\x86\x07\n\x07JobSpec\x12\x11\n\tmin_nodes\x18\x01 \x01(\r\x12\x11\n\tmax_nodes\x18\x02 \x01(\r\x12\x14\n\x0cmax_restarts\x18\x03 \x01(\r\x12/\n\x0cjoin_timeout\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12,\n\tlast_call\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12.\n\x0bsettle_time\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12-\n\ngrow_after\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x11\n\x04grow\x18\x08 \x01(\x08H\x00\x88\x01\x01\x12\x33\n\x10shutdown_timeout\x18\t \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x32\n\x0frestart_backoff\x18\n \x01(\x0b\x32\x19.google.protobuf.Duration\x12.\n\x0b\x66\x65nce_after\x18\x0b \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x1b\n\x13no_retry_exit_codes\x18\x0c \x03(\r\x12\x1d\n\x15no_requeue_exit_codes\x18\r \x03(\r\x12\x1d\n\x10quarantine_after\x18\x0e \x01(\rH\x01\x88\x01\x01\x12\x34\n\x11quarantine_window\x18\x0f \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x36\n\x13quarantine_cooldown\x18\x10 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x1d\n\x10max_reformations\x18\x11 \x01(\rH\x02\x88\x01\x01\x12\x17\n\ncrash_loop\x18\x12 \x01(\rH\x03\x88\x01\x01\x12\x31\n\x0eprogress_after\x18\x13 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x35\n\x12heartbeat_interval\x18\x14 \x01(\x0b\x32\x19.google.protobuf.Duration\x12(\n\x05lease\x18\x15 \x01(\x0b\x32\x19.google.protobuf.DurationB\x07\n\x05_growB\x13\n\x11_quarantine_afterB\x13\n\x11_max_reformationsB\r\n\x0b_crash_loop\"\x82\x01\n\x06Notice\x12\'\n\x04kind\x18\x01 \x01(\x0e\x32\x19.rallypoint.v1.NoticeKind\x12,\n\ttime_left\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x11\n\tnode_name\x18\x03 \x01(\t\x12\x0e\n\x06reason\x18\x04 \x01(\t\"\x86\x01\n\x0b\x41waitedNode\x12\x0c\n\x04name\x18\x01 \x01(\t\x12*\n\x05state\x18\x02 \x01(\x0e\x32\x1b.rallypoint.v1.AwaitedState\x12/\n\x0cin_state_for\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0c\n\x04text\x18\x04 \x01(\t\"\xc2\x01\n\x07Waiting\x12%\n\x04kind\x18\x01 \x01(\x0e\x32\x17.rallypoint.v1.WaitKind\x12\x13\n\x0bready_nodes\x18\x02 \x01(\r\x12\x14\n\x0cneeded_nodes\x18\x03 \x01(\r\x12)\n\x05nodes\x18\x04 \x03(\x0b\x32\x1a.rallypoint.v1.AwaitedNode\x12,\n\ttime_left\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0c\n\x04text\x18\x06 \x01(\t\"\x80\x01\n\tDeparture\x12\x11\n\tnode_name\x18\x01 \x01(\t\x12*\n\x06reason\x18\x02 \x01(\x0e\x32\x1a.rallypoint.v1.RoundReason\x12\x0c\n\x04text\x18\x03 \x01(\t\x12&\n\x03\x61ge\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\"\xa2\x04\n\x03Job\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x0b\n\x03run\x18\x02 \x01(\x04\x12$\n\x04spec\x18\x03 \x01(\x0b\x32\x16.rallypoint.v1.JobSpec\x12&\n\x05phase\x18\x04 \x01(\x0e\x32\x17.rallypoint.v1.JobPhase\x12\'\n\x07waiting\x18\x05 \x01(\x0b\x32\x16.rallypoint.v1.Waiting\x12#\n\x05round\x18\x06 \x01(\x0b\x32\x14.rallypoint.v1.Round\x12\x15\n\rrestart_count\x18\x07 \x01(\r\x12\"\n\x05nodes\x18\x08 \x03(\x0b\x32\x13.rallypoint.v1.Node\x12,\n\x07history\x18\t \x03(\x0b\x32\x1b.rallypoint.v1.RoundSummary\x12\'\n\x07outcome\x18\n \x01(\x0e\x32\x16.rallypoint.v1.Outcome\x12\'\n\x07verdict\x18\x0b \x01(\x0b\x32\x16.rallypoint.v1.Verdict\x12&\n\x03\x61ge\x18\x0c \x01(\x0b\x32\x19.google.protobuf.Duration\x12,\n\ndepartures\x18\r \x03(\x0b\x32\x18.rallypoint.v1.Departure\x12&\n\x07notices\x18\x0e \x03(\x0b\x32\x15.rallypoint.v1.Notice\x12)\n\x06health\x18\x0f \x03(\x0b\x32\x19.rallypoint.v1.NodeHealth*\x81\x01\n\x08JobPhase\x12\x19\n\x15JOB_PHASE_UNSPECIFIED\x10\x00\x12\x15\n\x11JOB_PHASE_FORMING\x10\x01\x12\x15\n\x11JOB_PHASE_RUNNING\x10\x02\x12\x16\n\x12JOB_PHASE_STOPPING\x10\x03\x12\x14\n\x10JOB_PHASE_CLOSED\x10\x04*d\n\x07Outcome\x12\x17\n\x13OUTCOME_UNSPECIFIED\x10\x00\x12\x15\n\x11OUTCOME_SUCCEEDED\x10\x01\x12\x12\n\x0eOUTCOME_FAILED\x10\x02\x12\x15\n\x11OUTCOME_ABANDONED\x10\x03*\xbd\x02\n\x08WaitKind\x12\x19\n\x15WAIT_KIND_UNSPECIFIED\x10\x00\x12\x16\n\x12WAIT_KIND_REATTACH\x10\x01\x12\x13\n\x0fWAIT_KIND_NODES\x10\x02\x12\x17\n\x13WAIT_KIND_LAST_CALL\x10\x03\x12\x17\n\x13WAIT_KIND_RETURNING\x10\x04\x12\x15\n\x11WAIT_KIND_BACKOFF\x10\x05\x12\x13\n\x0fWAIT_KIND_START\x10\x06\x12\x12\n\x0eWAIT_KIND_STOP\x10\x07\x12\x14\n\x10WAIT_KIND_GROWTH\x10\x08\x12\x16\n\x12WAIT_KIND_FAREWELL\x10\t\x12\x13\n\x0fWAIT_KIND_FENCE\x10\n\x12\x13\n\x0fWAIT_KIND_DRAIN\x10\x0b\x12\x1f\n\x1bWAIT_KIND_NETWORK_SUSPECTED\x10\x0c*X\n\nNoticeKind\x12\x1b\n\x17NOTICE_KIND_UNSPECIFIED\x10\x00\x12\x16\n\x12NOTICE_KIND_GROWTH\x10\x01\x12\x15\n\x11NOTICE_KIND_DRAIN\x10\x02*\xc4\x02\n\x0c\x41waitedState\x12\x1d\n\x19\x41WAITED_STATE_UNSPECIFIED\x10\x00\x12\x16\n\x12\x41WAITED_STATE_LOST\x10\x01\x12\x16\n\x12\x41WAITED_STATE_LEFT\x10\x02\x12\x1e\n\x1a\x41WAITED_STATE_DISCONNECTED\x10\x03\x12\x1d\n\x19\x41WAITED_STATE_NOT_STARTED\x10\x04\x12\x1a\n\x16\x41WAITED_STATE_STOPPING\x10\x05\x12\x19\n\x15\x41WAITED_STATE_BLOCKED\x10\x06\x12\x1a\n\x16\x41WAITED_STATE_DRAINING\x10\x07\x12\x18\n\x14\x41WAITED_STATE_FENCED\x10\x08\x12\x1d\n\x19\x41WAITED_STATE_QUARANTINED\x10\t\x12\x1a\n\x16\x41WAITED_STATE_CORDONED\x10\nb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17rallypoint/v1/job.proto\x12\rrallypoint.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1arallypoint/v1/limits.proto\x1a\x18rallypoint/v1/node.proto\x1a\x19rallypoint/v1/round.proto\x1a\x1brallypoint/v1/verdict.proto\"\xca\x08\n\x07JobSpec\x12\x1d\n\tmin_nodes\x18\x01 \x01(\rB\n\x8a\xce\x18\x06\x10\x01\x18\x80\x80\x01\x12\x1d\n\tmax_nodes\x18\x02 \x01(\rB\n\x8a\xce\x18\x06\x10\x01\x18\x80\x80\x01\x12 \n\x0cmax_restarts\x18\x03 \x01(\rB\n\x8a\xce\x18\x06\x18\xff\xff\xff\xff\x07\x12\x35\n\x0cjoin_timeout\x18\x04 \x01(\x0b\x32\x19.google.protobuf.DurationB\x04\x8a\xce\x18\x00\x12\x32\n\tlast_call\x18\x05 \x01(\x0b\x32\x19.google.protobuf.DurationB\x04\x8a\xce\x18\x00\x12\x34\n\x0bsettle_time\x18\x06 \x01(\x0b\x32\x19.google.protobuf.DurationB\x04\x8a\xce\x18\x00\x12\x33\n\ngrow_after\x18\x07 \x01(\x0b\x32\x19.google.protobuf.DurationB\x04\x8a\xce\x18\x00\x12\x11\n\x04grow\x18\x08 \x01(\x08H\x00\x88\x01\x01\x12\x39\n\x10shutdown_timeout\x18\t \x01(\x0b\x32\x19.google.protobuf.DurationB\x04\x8a\xce\x18\x00\x12\x38\n\x0frestart_backoff\x18\n \x01(\x0b\x32\x19.google.protobuf.DurationB\x04\x8a\xce\x18\x00\x12\x34\n\x0b\x66\x65nce_after\x18\x0b \x01(\x0b\x32\x19.google.protobuf.DurationB\x04\x8a\xce\x18\x00\x12)\n\x13no_retry_exit_codes\x18\x0c \x03(\rB\x0c\x8a\xce\x18\x08\x10\x01\x18\xff\x01`\xff\x01\x12+\n\x15no_requeue_exit_codes\x18\r \x03(\rB\x0c\x8a\xce\x18\x08\x10\x01\x18\xff\x01`\xff\x01\x12&\n\x10quarantine_after\x18\x0e \x01(\rB\x07\x8a\xce\x18\x03\x18\xe8\x07H\x01\x88\x01\x01\x12:\n\x11quarantine_window\x18\x0f \x01(\x0b\x32\x19.google.protobuf.DurationB\x04\x8a\xce\x18\x00\x12<\n\x13quarantine_cooldown\x18\x10 \x01(\x0b\x32\x19.google.protobuf.DurationB\x04\x8a\xce\x18\x00\x12)\n\x10max_reformations\x18\x11 \x01(\rB\n\x8a\xce\x18\x06\x18\xff\xff\xff\xff\x07H\x02\x88\x01\x01\x12#\n\ncrash_loop\x18\x12 \x01(\rB\n\x8a\xce\x18\x06\x18\xff\xff\xff\xff\x07H\x03\x88\x01\x01\x12\x37\n\x0eprogress_after\x18\x13 \x01(\x0b\x32\x19.google.protobuf.DurationB\x04\x8a\xce\x18\x00\x12G\n\x12heartbeat_interval\x18\x14 \x01(\x0b\x32\x19.google.protobuf.DurationB\x10\x8a\xce\x18\x0c\x32\x05\x10\x80\xc2\xd7/:\x03\x08\xac\x02\x12=\n\x05lease\x18\x15 \x01(\x0b\x32\x19.google.protobuf.DurationB\x13\x8a\xce\x18\x0f\x32\x08\x08\x01\x10\x80\xca\xb5\xee\x01:\x03\x08\x90\x1c\x42\x07\n\x05_growB\x13\n\x11_quarantine_afterB\x13\n\x11_max_reformationsB\r\n\x0b_crash_loop\"\x82\x01\n\x06Notice\x12\'\n\x04kind\x18\x01 \x01(\x0e\x32\x19.rallypoint.v1.NoticeKind\x12,\n\ttime_left\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x11\n\tnode_name\x18\x03 \x01(\t\x12\x0e\n\x06reason\x18\x04 \x01(\t\"\x86\x01\n\x0b\x41waitedNode\x12\x0c\n\x04name\x18\x01 \x01(\t\x12*\n\x05state\x18\x02 \x01(\x0e\x32\x1b.rallypoint.v1.AwaitedState\x12/\n\x0cin_state_for\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0c\n\x04text\x18\x04 \x01(\t\"\xc2\x01\n\x07Waiting\x12%\n\x04kind\x18\x01 \x01(\x0e\x32\x17.rallypoint.v1.WaitKind\x12\x13\n\x0bready_nodes\x18\x02 \x01(\r\x12\x14\n\x0cneeded_nodes\x18\x03 \x01(\r\x12)\n\x05nodes\x18\x04 \x03(\x0b\x32\x1a.rallypoint.v1.AwaitedNode\x12,\n\ttime_left\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0c\n\x04text\x18\x06 \x01(\t\"\x80\x01\n\tDeparture\x12\x11\n\tnode_name\x18\x01 \x01(\t\x12*\n\x06reason\x18\x02 \x01(\x0e\x32\x1a.rallypoint.v1.RoundReason\x12\x0c\n\x04text\x18\x03 \x01(\t\x12&\n\x03\x61ge\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\"\xa2\x04\n\x03Job\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x0b\n\x03run\x18\x02 \x01(\x04\x12$\n\x04spec\x18\x03 \x01(\x0b\x32\x16.rallypoint.v1.JobSpec\x12&\n\x05phase\x18\x04 \x01(\x0e\x32\x17.rallypoint.v1.JobPhase\x12\'\n\x07waiting\x18\x05 \x01(\x0b\x32\x16.rallypoint.v1.Waiting\x12#\n\x05round\x18\x06 \x01(\x0b\x32\x14.rallypoint.v1.Round\x12\x15\n\rrestart_count\x18\x07 \x01(\r\x12\"\n\x05nodes\x18\x08 \x03(\x0b\x32\x13.rallypoint.v1.Node\x12,\n\x07history\x18\t \x03(\x0b\x32\x1b.rallypoint.v1.RoundSummary\x12\'\n\x07outcome\x18\n \x01(\x0e\x32\x16.rallypoint.v1.Outcome\x12\'\n\x07verdict\x18\x0b \x01(\x0b\x32\x16.rallypoint.v1.Verdict\x12&\n\x03\x61ge\x18\x0c \x01(\x0b\x32\x19.google.protobuf.Duration\x12,\n\ndepartures\x18\r \x03(\x0b\x32\x18.rallypoint.v1.Departure\x12&\n\x07notices\x18\x0e \x03(\x0b\x32\x15.rallypoint.v1.Notice\x12)\n\x06health\x18\x0f \x03(\x0b\x32\x19.rallypoint.v1.NodeHealth*\x81\x01\n\x08JobPhase\x12\x19\n\x15JOB_PHASE_UNSPECIFIED\x10\x00\x12\x15\n\x11JOB_PHASE_FORMING\x10\x01\x12\x15\n\x11JOB_PHASE_RUNNING\x10\x02\x12\x16\n\x12JOB_PHASE_STOPPING\x10\x03\x12\x14\n\x10JOB_PHASE_CLOSED\x10\x04*d\n\x07Outcome\x12\x17\n\x13OUTCOME_UNSPECIFIED\x10\x00\x12\x15\n\x11OUTCOME_SUCCEEDED\x10\x01\x12\x12\n\x0eOUTCOME_FAILED\x10\x02\x12\x15\n\x11OUTCOME_ABANDONED\x10\x03*\xbd\x02\n\x08WaitKind\x12\x19\n\x15WAIT_KIND_UNSPECIFIED\x10\x00\x12\x16\n\x12WAIT_KIND_REATTACH\x10\x01\x12\x13\n\x0fWAIT_KIND_NODES\x10\x02\x12\x17\n\x13WAIT_KIND_LAST_CALL\x10\x03\x12\x17\n\x13WAIT_KIND_RETURNING\x10\x04\x12\x15\n\x11WAIT_KIND_BACKOFF\x10\x05\x12\x13\n\x0fWAIT_KIND_START\x10\x06\x12\x12\n\x0eWAIT_KIND_STOP\x10\x07\x12\x14\n\x10WAIT_KIND_GROWTH\x10\x08\x12\x16\n\x12WAIT_KIND_FAREWELL\x10\t\x12\x13\n\x0fWAIT_KIND_FENCE\x10\n\x12\x13\n\x0fWAIT_KIND_DRAIN\x10\x0b\x12\x1f\n\x1bWAIT_KIND_NETWORK_SUSPECTED\x10\x0c*X\n\nNoticeKind\x12\x1b\n\x17NOTICE_KIND_UNSPECIFIED\x10\x00\x12\x16\n\x12NOTICE_KIND_GROWTH\x10\x01\x12\x15\n\x11NOTICE_KIND_DRAIN\x10\x02*\xc4\x02\n\x0c\x41waitedState\x12\x1d\n\x19\x41WAITED_STATE_UNSPECIFIED\x10\x00\x12\x16\n\x12\x41WAITED_STATE_LOST\x10\x01\x12\x16\n\x12\x41WAITED_STATE_LEFT\x10\x02\x12\x1e\n\x1a\x41WAITED_STATE_DISCONNECTED\x10\x03\x12\x1d\n\x19\x41WAITED_STATE_NOT_STARTED\x10\x04\x12\x1a\n\x16\x41WAITED_STATE_STOPPING\x10\x05\x12\x19\n\x15\x41WAITED_STATE_BLOCKED\x10\x06\x12\x1a\n\x16\x41WAITED_STATE_DRAINING\x10\x07\x12\x18\n\x14\x41WAITED_STATE_FENCED\x10\x08\x12\x1d\n\x19\x41WAITED_STATE_QUARANTINED\x10\t\x12\x1a\n\x16\x41WAITED_STATE_CORDONED\x10\nb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'rallypoint.v1.job_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_JOBPHASE']._serialized_start=2209
-  _globals['_JOBPHASE']._serialized_end=2338
-  _globals['_OUTCOME']._serialized_start=2340
-  _globals['_OUTCOME']._serialized_end=2440
-  _globals['_WAITKIND']._serialized_start=2443
-  _globals['_WAITKIND']._serialized_end=2760
-  _globals['_NOTICEKIND']._serialized_start=2762
-  _globals['_NOTICEKIND']._serialized_end=2850
-  _globals['_AWAITEDSTATE']._serialized_start=2853
-  _globals['_AWAITEDSTATE']._serialized_end=3177
-  _globals['_JOBSPEC']._serialized_start=157
-  _globals['_JOBSPEC']._serialized_end=1059
-  _globals['_NOTICE']._serialized_start=1062
-  _globals['_NOTICE']._serialized_end=1192
-  _globals['_AWAITEDNODE']._serialized_start=1195
-  _globals['_AWAITEDNODE']._serialized_end=1329
-  _globals['_WAITING']._serialized_start=1332
-  _globals['_WAITING']._serialized_end=1526
-  _globals['_DEPARTURE']._serialized_start=1529
-  _globals['_DEPARTURE']._serialized_end=1657
-  _globals['_JOB']._serialized_start=1660
-  _globals['_JOB']._serialized_end=2206
+  _globals['_JOBSPEC'].fields_by_name['min_nodes']._loaded_options = None
+  _globals['_JOBSPEC'].fields_by_name['min_nodes']._serialized_options = b'\212\316\030\006\020\001\030\200\200\001'
+  _globals['_JOBSPEC'].fields_by_name['max_nodes']._loaded_options = None
+  _globals['_JOBSPEC'].fields_by_name['max_nodes']._serialized_options = b'\212\316\030\006\020\001\030\200\200\001'
+  _globals['_JOBSPEC'].fields_by_name['max_restarts']._loaded_options = None
+  _globals['_JOBSPEC'].fields_by_name['max_restarts']._serialized_options = b'\212\316\030\006\030\377\377\377\377\007'
+  _globals['_JOBSPEC'].fields_by_name['join_timeout']._loaded_options = None
+  _globals['_JOBSPEC'].fields_by_name['join_timeout']._serialized_options = b'\212\316\030\000'
+  _globals['_JOBSPEC'].fields_by_name['last_call']._loaded_options = None
+  _globals['_JOBSPEC'].fields_by_name['last_call']._serialized_options = b'\212\316\030\000'
+  _globals['_JOBSPEC'].fields_by_name['settle_time']._loaded_options = None
+  _globals['_JOBSPEC'].fields_by_name['settle_time']._serialized_options = b'\212\316\030\000'
+  _globals['_JOBSPEC'].fields_by_name['grow_after']._loaded_options = None
+  _globals['_JOBSPEC'].fields_by_name['grow_after']._serialized_options = b'\212\316\030\000'
+  _globals['_JOBSPEC'].fields_by_name['shutdown_timeout']._loaded_options = None
+  _globals['_JOBSPEC'].fields_by_name['shutdown_timeout']._serialized_options = b'\212\316\030\000'
+  _globals['_JOBSPEC'].fields_by_name['restart_backoff']._loaded_options = None
+  _globals['_JOBSPEC'].fields_by_name['restart_backoff']._serialized_options = b'\212\316\030\000'
+  _globals['_JOBSPEC'].fields_by_name['fence_after']._loaded_options = None
+  _globals['_JOBSPEC'].fields_by_name['fence_after']._serialized_options = b'\212\316\030\000'
+  _globals['_JOBSPEC'].fields_by_name['no_retry_exit_codes']._loaded_options = None
+  _globals['_JOBSPEC'].fields_by_name['no_retry_exit_codes']._serialized_options = b'\212\316\030\010\020\001\030\377\001`\377\001'
+  _globals['_JOBSPEC'].fields_by_name['no_requeue_exit_codes']._loaded_options = None
+  _globals['_JOBSPEC'].fields_by_name['no_requeue_exit_codes']._serialized_options = b'\212\316\030\010\020\001\030\377\001`\377\001'
+  _globals['_JOBSPEC'].fields_by_name['quarantine_after']._loaded_options = None
+  _globals['_JOBSPEC'].fields_by_name['quarantine_after']._serialized_options = b'\212\316\030\003\030\350\007'
+  _globals['_JOBSPEC'].fields_by_name['quarantine_window']._loaded_options = None
+  _globals['_JOBSPEC'].fields_by_name['quarantine_window']._serialized_options = b'\212\316\030\000'
+  _globals['_JOBSPEC'].fields_by_name['quarantine_cooldown']._loaded_options = None
+  _globals['_JOBSPEC'].fields_by_name['quarantine_cooldown']._serialized_options = b'\212\316\030\000'
+  _globals['_JOBSPEC'].fields_by_name['max_reformations']._loaded_options = None
+  _globals['_JOBSPEC'].fields_by_name['max_reformations']._serialized_options = b'\212\316\030\006\030\377\377\377\377\007'
+  _globals['_JOBSPEC'].fields_by_name['crash_loop']._loaded_options = None
+  _globals['_JOBSPEC'].fields_by_name['crash_loop']._serialized_options = b'\212\316\030\006\030\377\377\377\377\007'
+  _globals['_JOBSPEC'].fields_by_name['progress_after']._loaded_options = None
+  _globals['_JOBSPEC'].fields_by_name['progress_after']._serialized_options = b'\212\316\030\000'
+  _globals['_JOBSPEC'].fields_by_name['heartbeat_interval']._loaded_options = None
+  _globals['_JOBSPEC'].fields_by_name['heartbeat_interval']._serialized_options = b'\212\316\030\0142\005\020\200\302\327/:\003\010\254\002'
+  _globals['_JOBSPEC'].fields_by_name['lease']._loaded_options = None
+  _globals['_JOBSPEC'].fields_by_name['lease']._serialized_options = b'\212\316\030\0172\010\010\001\020\200\312\265\356\001:\003\010\220\034'
+  _globals['_JOBPHASE']._serialized_start=2433
+  _globals['_JOBPHASE']._serialized_end=2562
+  _globals['_OUTCOME']._serialized_start=2564
+  _globals['_OUTCOME']._serialized_end=2664
+  _globals['_WAITKIND']._serialized_start=2667
+  _globals['_WAITKIND']._serialized_end=2984
+  _globals['_NOTICEKIND']._serialized_start=2986
+  _globals['_NOTICEKIND']._serialized_end=3074
+  _globals['_AWAITEDSTATE']._serialized_start=3077
+  _globals['_AWAITEDSTATE']._serialized_end=3401
+  _globals['_JOBSPEC']._serialized_start=185
+  _globals['_JOBSPEC']._serialized_end=1283
+  _globals['_NOTICE']._serialized_start=1286
+  _globals['_NOTICE']._serialized_end=1416
+  _globals['_AWAITEDNODE']._serialized_start=1419
+  _globals['_AWAITEDNODE']._serialized_end=1553
+  _globals['_WAITING']._serialized_start=1556
+  _globals['_WAITING']._serialized_end=1750
+  _globals['_DEPARTURE']._serialized_start=1753
+  _globals['_DEPARTURE']._serialized_end=1881
+  _globals['_JOB']._serialized_start=1884
+  _globals['_JOB']._serialized_end=2430
 # @@protoc_insertion_point(module_scope)

@@ -23,25 +23,56 @@ _sym_db = _symbol_database.Default()
 
 
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
+from rallypoint.v1 import limits_pb2 as rallypoint_dot_v1_dot_limits__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19rallypoint/v1/round.proto\x12\rrallypoint.v1\x1a\x1egoogle/protobuf/duration.proto\"\xd4\x01\n\x0bRoundHeader\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\x0b\n\x03run\x18\x02 \x01(\x04\x12\x12\n\nworld_size\x18\x03 \x01(\r\x12\x18\n\x10group_world_size\x18\x04 \x01(\r\x12\x13\n\x0bmaster_addr\x18\x05 \x01(\t\x12\x13\n\x0bmaster_port\x18\x06 \x01(\r\x12\x15\n\rrestart_count\x18\x07 \x01(\r\x12*\n\x06reason\x18\x08 \x01(\x0e\x32\x1a.rallypoint.v1.RoundReason\x12\r\n\x05\x65poch\x18\t \x01(\x04\"\xcf\x01\n\nAssignment\x12\x17\n\ngroup_rank\x18\x01 \x01(\rH\x00\x88\x01\x01\x12\x17\n\nfirst_rank\x18\x02 \x01(\rH\x01\x88\x01\x01\x12\x18\n\x10local_world_size\x18\x03 \x01(\r\x12\x0c\n\x04role\x18\x04 \x01(\t\x12\x1c\n\x0f\x66irst_role_rank\x18\x05 \x01(\rH\x02\x88\x01\x01\x12\x17\n\x0frole_world_size\x18\x06 \x01(\rB\r\n\x0b_group_rankB\r\n\x0b_first_rankB\x12\n\x10_first_role_rank\"O\n\x0bRoundMember\x12\x11\n\tnode_name\x18\x01 \x01(\t\x12-\n\nassignment\x18\x02 \x01(\x0b\x32\x19.rallypoint.v1.Assignment\"\xba\x01\n\x05Round\x12*\n\x06header\x18\x01 \x01(\x0b\x32\x1a.rallypoint.v1.RoundHeader\x12+\n\x07members\x18\x02 \x03(\x0b\x32\x1a.rallypoint.v1.RoundMember\x12&\n\x03\x61ge\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x30\n\rstarted_after\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\"\xee\x02\n\x0cRoundSummary\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\x30\n\x0c\x62\x65gin_reason\x18\x02 \x01(\x0e\x32\x1a.rallypoint.v1.RoundReason\x12.\n\nend_reason\x18\x03 \x01(\x0e\x32\x1a.rallypoint.v1.RoundReason\x12\x12\n\nnode_names\x18\x04 \x03(\t\x12\x18\n\x10group_world_size\x18\x05 \x01(\r\x12\x12\n\nworld_size\x18\x06 \x01(\r\x12\x15\n\rrestart_count\x18\x07 \x01(\r\x12\x30\n\rstarted_after\x18\x08 \x01(\x0b\x32\x19.google.protobuf.Duration\x12-\n\nlasted_for\x18\t \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x32\n\x0frecovered_after\x18\n \x01(\x0b\x32\x19.google.protobuf.Duration*\xa3\x02\n\x0bRoundReason\x12\x1c\n\x18ROUND_REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12ROUND_REASON_FIRST\x10\x01\x12\x1e\n\x1aROUND_REASON_WORKER_FAILED\x10\x02\x12\x1a\n\x16ROUND_REASON_NODE_LOST\x10\x03\x12\x1a\n\x16ROUND_REASON_NODE_LEFT\x10\x04\x12\x17\n\x13ROUND_REASON_GROWTH\x10\x05\x12\x1e\n\x1aROUND_REASON_START_OVERDUE\x10\x06\x12\x1a\n\x16ROUND_REASON_SUCCEEDED\x10\x07\x12\x17\n\x13ROUND_REASON_CLOSED\x10\x08\x12\x18\n\x14ROUND_REASON_DRAINED\x10\tb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19rallypoint/v1/round.proto\x12\rrallypoint.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1arallypoint/v1/limits.proto\"\xc0\x02\n\x0bRoundHeader\x12\x1f\n\x06number\x18\x01 \x01(\x04\x42\x0f\x9a\xce\x18\x0b\x10\x01\x18\x80\x80\x80\x80\x80\x80\x80\x08\x12\x1c\n\x03run\x18\x02 \x01(\x04\x42\x0f\x9a\xce\x18\x0b\x10\x01\x18\x80\x80\x80\x80\x80\x80\x80\x08\x12\x1f\n\nworld_size\x18\x03 \x01(\rB\x0b\x9a\xce\x18\x07\x10\x01\x18\x80\x80\x80 \x12$\n\x10group_world_size\x18\x04 \x01(\rB\n\x9a\xce\x18\x06\x10\x01\x18\x80\x80\x01\x12 \n\x0bmaster_addr\x18\x05 \x01(\tB\x0b\x9a\xce\x18\x07\x08\x01@\x03H\xfd\x01\x12\x1f\n\x0bmaster_port\x18\x06 \x01(\rB\n\x9a\xce\x18\x06\x10\x01\x18\xff\xff\x03\x12\x1b\n\rrestart_count\x18\x07 \x01(\rB\x04\x9a\xce\x18\x00\x12\x30\n\x06reason\x18\x08 \x01(\x0e\x32\x1a.rallypoint.v1.RoundReasonB\x04\x9a\xce\x18\x00\x12\x19\n\x05\x65poch\x18\t \x01(\x04\x42\n\x9a\xce\x18\x06*\x04\x08\x80\xa3\x05\"\x93\x02\n\nAssignment\x12\"\n\ngroup_rank\x18\x01 \x01(\rB\t\x9a\xce\x18\x05\x08\x01\x18\xff\x7fH\x00\x88\x01\x01\x12$\n\nfirst_rank\x18\x02 \x01(\rB\x0b\x9a\xce\x18\x07\x08\x01\x18\xff\xff\xff\x1fH\x01\x88\x01\x01\x12#\n\x10local_world_size\x18\x03 \x01(\rB\t\x9a\xce\x18\x05\x10\x01\x18\x80 \x12\x15\n\x04role\x18\x04 \x01(\tB\x07\x9a\xce\x18\x03H\xfd\x01\x12)\n\x0f\x66irst_role_rank\x18\x05 \x01(\rB\x0b\x9a\xce\x18\x07\x08\x01\x18\xff\xff\xff\x1fH\x02\x88\x01\x01\x12\"\n\x0frole_world_size\x18\x06 \x01(\rB\t\x9a\xce\x18\x05\x18\x80\x80\x80 B\r\n\x0b_group_rankB\r\n\x0b_first_rankB\x12\n\x10_first_role_rank\"O\n\x0bRoundMember\x12\x11\n\tnode_name\x18\x01 \x01(\t\x12-\n\nassignment\x18\x02 \x01(\x0b\x32\x19.rallypoint.v1.Assignment\"\xba\x01\n\x05Round\x12*\n\x06header\x18\x01 \x01(\x0b\x32\x1a.rallypoint.v1.RoundHeader\x12+\n\x07members\x18\x02 \x03(\x0b\x32\x1a.rallypoint.v1.RoundMember\x12&\n\x03\x61ge\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x30\n\rstarted_after\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\"\xee\x02\n\x0cRoundSummary\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\x30\n\x0c\x62\x65gin_reason\x18\x02 \x01(\x0e\x32\x1a.rallypoint.v1.RoundReason\x12.\n\nend_reason\x18\x03 \x01(\x0e\x32\x1a.rallypoint.v1.RoundReason\x12\x12\n\nnode_names\x18\x04 \x03(\t\x12\x18\n\x10group_world_size\x18\x05 \x01(\r\x12\x12\n\nworld_size\x18\x06 \x01(\r\x12\x15\n\rrestart_count\x18\x07 \x01(\r\x12\x30\n\rstarted_after\x18\x08 \x01(\x0b\x32\x19.google.protobuf.Duration\x12-\n\nlasted_for\x18\t \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x32\n\x0frecovered_after\x18\n \x01(\x0b\x32\x19.google.protobuf.Duration*\xa3\x02\n\x0bRoundReason\x12\x1c\n\x18ROUND_REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12ROUND_REASON_FIRST\x10\x01\x12\x1e\n\x1aROUND_REASON_WORKER_FAILED\x10\x02\x12\x1a\n\x16ROUND_REASON_NODE_LOST\x10\x03\x12\x1a\n\x16ROUND_REASON_NODE_LEFT\x10\x04\x12\x17\n\x13ROUND_REASON_GROWTH\x10\x05\x12\x1e\n\x1aROUND_REASON_START_OVERDUE\x10\x06\x12\x1a\n\x16ROUND_REASON_SUCCEEDED\x10\x07\x12\x17\n\x13ROUND_REASON_CLOSED\x10\x08\x12\x18\n\x14ROUND_REASON_DRAINED\x10\tb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'rallypoint.v1.round_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_ROUNDREASON']._serialized_start=1141
-  _globals['_ROUNDREASON']._serialized_end=1432
-  _globals['_ROUNDHEADER']._serialized_start=77
-  _globals['_ROUNDHEADER']._serialized_end=289
-  _globals['_ASSIGNMENT']._serialized_start=292
-  _globals['_ASSIGNMENT']._serialized_end=499
-  _globals['_ROUNDMEMBER']._serialized_start=501
-  _globals['_ROUNDMEMBER']._serialized_end=580
-  _globals['_ROUND']._serialized_start=583
-  _globals['_ROUND']._serialized_end=769
-  _globals['_ROUNDSUMMARY']._serialized_start=772
-  _globals['_ROUNDSUMMARY']._serialized_end=1138
+  _globals['_ROUNDHEADER'].fields_by_name['number']._loaded_options = None
+  _globals['_ROUNDHEADER'].fields_by_name['number']._serialized_options = b'\232\316\030\013\020\001\030\200\200\200\200\200\200\200\010'
+  _globals['_ROUNDHEADER'].fields_by_name['run']._loaded_options = None
+  _globals['_ROUNDHEADER'].fields_by_name['run']._serialized_options = b'\232\316\030\013\020\001\030\200\200\200\200\200\200\200\010'
+  _globals['_ROUNDHEADER'].fields_by_name['world_size']._loaded_options = None
+  _globals['_ROUNDHEADER'].fields_by_name['world_size']._serialized_options = b'\232\316\030\007\020\001\030\200\200\200 '
+  _globals['_ROUNDHEADER'].fields_by_name['group_world_size']._loaded_options = None
+  _globals['_ROUNDHEADER'].fields_by_name['group_world_size']._serialized_options = b'\232\316\030\006\020\001\030\200\200\001'
+  _globals['_ROUNDHEADER'].fields_by_name['master_addr']._loaded_options = None
+  _globals['_ROUNDHEADER'].fields_by_name['master_addr']._serialized_options = b'\232\316\030\007\010\001@\003H\375\001'
+  _globals['_ROUNDHEADER'].fields_by_name['master_port']._loaded_options = None
+  _globals['_ROUNDHEADER'].fields_by_name['master_port']._serialized_options = b'\232\316\030\006\020\001\030\377\377\003'
+  _globals['_ROUNDHEADER'].fields_by_name['restart_count']._loaded_options = None
+  _globals['_ROUNDHEADER'].fields_by_name['restart_count']._serialized_options = b'\232\316\030\000'
+  _globals['_ROUNDHEADER'].fields_by_name['reason']._loaded_options = None
+  _globals['_ROUNDHEADER'].fields_by_name['reason']._serialized_options = b'\232\316\030\000'
+  _globals['_ROUNDHEADER'].fields_by_name['epoch']._loaded_options = None
+  _globals['_ROUNDHEADER'].fields_by_name['epoch']._serialized_options = b'\232\316\030\006*\004\010\200\243\005'
+  _globals['_ASSIGNMENT'].fields_by_name['group_rank']._loaded_options = None
+  _globals['_ASSIGNMENT'].fields_by_name['group_rank']._serialized_options = b'\232\316\030\005\010\001\030\377\177'
+  _globals['_ASSIGNMENT'].fields_by_name['first_rank']._loaded_options = None
+  _globals['_ASSIGNMENT'].fields_by_name['first_rank']._serialized_options = b'\232\316\030\007\010\001\030\377\377\377\037'
+  _globals['_ASSIGNMENT'].fields_by_name['local_world_size']._loaded_options = None
+  _globals['_ASSIGNMENT'].fields_by_name['local_world_size']._serialized_options = b'\232\316\030\005\020\001\030\200 '
+  _globals['_ASSIGNMENT'].fields_by_name['role']._loaded_options = None
+  _globals['_ASSIGNMENT'].fields_by_name['role']._serialized_options = b'\232\316\030\003H\375\001'
+  _globals['_ASSIGNMENT'].fields_by_name['first_role_rank']._loaded_options = None
+  _globals['_ASSIGNMENT'].fields_by_name['first_role_rank']._serialized_options = b'\232\316\030\007\010\001\030\377\377\377\037'
+  _globals['_ASSIGNMENT'].fields_by_name['role_world_size']._loaded_options = None
+  _globals['_ASSIGNMENT'].fields_by_name['role_world_size']._serialized_options = b'\232\316\030\005\030\200\200\200 '
+  _globals['_ROUNDREASON']._serialized_start=1345
+  _globals['_ROUNDREASON']._serialized_end=1636
+  _globals['_ROUNDHEADER']._serialized_start=105
+  _globals['_ROUNDHEADER']._serialized_end=425
+  _globals['_ASSIGNMENT']._serialized_start=428
+  _globals['_ASSIGNMENT']._serialized_end=703
+  _globals['_ROUNDMEMBER']._serialized_start=705
+  _globals['_ROUNDMEMBER']._serialized_end=784
+  _globals['_ROUND']._serialized_start=787
+  _globals['_ROUND']._serialized_end=973
+  _globals['_ROUNDSUMMARY']._serialized_start=976
+  _globals['_ROUNDSUMMARY']._serialized_end=1342
 # @@protoc_insertion_point(module_scope)

@@ -21,6 +21,11 @@ def to_ms(duration: Duration) -> int:
     return duration.seconds * 1000 + duration.nanos // 1_000_000
 
 
+def set_ms(duration: Duration, ms: int) -> None:
+    """Change a Duration to `ms` (0 or more)."""
+    duration.seconds, duration.nanos = ms // 1000, ms % 1000 * 1_000_000
+
+
 def to_timestamp(unix_ms: int) -> Timestamp:
     """Return a Unix time in ms (0 to the year 9999) as a Timestamp."""
     return Timestamp(seconds=unix_ms // 1000, nanos=unix_ms % 1000 * 1_000_000)

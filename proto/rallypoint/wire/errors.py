@@ -1,4 +1,7 @@
-"""Error details: one message of `error_details.proto` in a gRPC status.
+"""Error details: one message of `error_details.proto` in a gRPC status, and two of google.rpc.
+
+ErrorInfo carries the reason as a constant, and BadRequest the path of the field at fault, as tools
+of Google's APIs expect them.
 
 The status is a google.rpc.Status in the trailing metadata `grpc-status-details-bin`, as in other
 gRPC libraries.
@@ -17,11 +20,35 @@ from rallypoint.v1 import error_details_pb2 as details_pb2
 DETAILS_KEY = "grpc-status-details-bin"
 
 
-def pack_status(code: int, text: str, detail: Message | None) -> Status:
-    """Return a status with one detail message, or with none."""
+DESCRIPTION_CHARS_MAX = 256
+"""Details travel in metadata, which gRPC limits to 8 KiB; the status has the whole text."""
+DOMAIN = "rallypoint.v1"
+"""Of the reasons in ErrorInfo."""
+
+
+def pack_status(
+    code: int, text: str, detail: Message | None, *, reason: str, field: str = ""
+) -> Status:
+    """Return a status with its details.
+
+    Args:
+        code: number of the gRPC status.
+        text: message for people.
+        detail: message of `error_details.proto`, or None.
+        reason: constant in UPPER_SNAKE_CASE.
+        field: path of the field at fault in the request; empty when it is no single one.
+    """
+    # Imported here: most processes never refuse anything.
+    from google.rpc.error_details_pb2 import BadRequest, ErrorInfo
+
     status = Status(code=code, message=text)
     if detail is not None:
         status.details.add().Pack(detail)
+    status.details.add().Pack(ErrorInfo(reason=reason, domain=DOMAIN))
+    if field:
+        described = text[:DESCRIPTION_CHARS_MAX]
+        violation = BadRequest.FieldViolation(field=field, description=described, reason=reason)
+        status.details.add().Pack(BadRequest(field_violations=[violation]))
     return status
 
 

@@ -20,11 +20,14 @@ from google.protobuf.message import Message
 from rallypoint.agent.core.reports import Report
 from rallypoint.agent.session.translate import report_message
 from rallypoint.base.exit_codes import EXIT_FAILED, EXIT_USAGE
+from rallypoint.base.log import get_logger
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import agent_service_pb2_grpc as agent_grpc
 from rallypoint.v1 import error_details_pb2 as details_pb2
 from rallypoint.wire.channel import client_options
 from rallypoint.wire.durations import to_ms
+
+log = get_logger()
 
 CONNECT_S_MAX = 1.0
 BACKOFF_S_MIN = 0.05
@@ -58,6 +61,9 @@ class LinkUser(Protocol):
 
     def now_ms(self) -> int:
         """Return the agent's clock."""
+
+    def holds_round(self) -> bool:
+        """Return whether workers of a round run here, or have not been reported yet."""
 
     def on_confirmed(self, sent_ms: int) -> None:
         """Note that the coordinator has received a message sent at this time of `now_ms`."""
@@ -102,6 +108,8 @@ class Link:
         self._welcomed = False
         self._is_name_known = False
         """The coordinator was reached once, or its name was looked up: no further look-up."""
+        self._refused = ""
+        """The reason of the latest refused message that was logged."""
         self._beat_at = 0.0
         """When the next heartbeat is due, in the loop's time; 0 at the start of a connection."""
         self._hello_ms = 0
@@ -125,6 +133,13 @@ class Link:
                 why = "the coordinator closed the stream"
             except (Unreachable, BrokenStream) as error:
                 why = str(error)
+            except _Misunderstood as misunderstood:
+                why = misunderstood.text
+                if not self.user.holds_round():
+                    self.user.on_dismissed(misunderstood.exit_code, why)
+                    return
+                self._note_refusal(why)
+                self._welcomed = False  # for the back-off: the next attempt may end in the same way
             except _Dismissed as dismissed:
                 self.user.on_dismissed(dismissed.exit_code, dismissed.text)
                 return
@@ -135,6 +150,12 @@ class Link:
             # Equal jitter: half of the pause is random, so a thousand agents do not return at once.
             await asyncio.sleep(random.uniform(backoff_s / 2, backoff_s))
             backoff_s = min(backoff_s * 2, BACKOFF_S_MAX)
+
+    def _note_refusal(self, why: str) -> None:
+        """Log that the coordinator does not understand a message, once for each reason."""
+        if why != self._refused:
+            self._refused = why
+            log.error("message_refused", why=why, then="workers keep running; retrying")
 
     async def _look_up(self) -> str:
         """Return why the coordinator's name cannot be resolved, or ""; looks it up only once.
@@ -290,6 +311,10 @@ class _Dismissed(Exception):
         self.text = text
 
 
+class _Misunderstood(_Dismissed):
+    """The coordinator refuses a message as invalid: one of the two has a bug, or is too old."""
+
+
 _FINAL: dict[type[Message], int] = {
     details_pb2.SpecMismatch: EXIT_USAGE,
     details_pb2.NodeNameInUse: EXIT_USAGE,
@@ -315,7 +340,7 @@ def _translate(error: Exception) -> Exception:
     if not isinstance(error, grpc.aio.AioRpcError):
         return BrokenStream(str(error) or "the stream broke")
     if error.code() is grpc.StatusCode.INVALID_ARGUMENT:
-        return _Dismissed(EXIT_USAGE, f"the coordinator refused: {error.details()}")
+        return _Misunderstood(EXIT_USAGE, f"the coordinator refused: {error.details()}")
     if error.code() is grpc.StatusCode.UNIMPLEMENTED:
         return _Dismissed(EXIT_USAGE, "no rallypoint coordinator listens at this address")
     if error.trailing_metadata():

@@ -63,7 +63,7 @@ def step(state: State, input: inputs.Input, now_ms: int) -> Transition:
     draft = Draft(state, now_ms)
     if isinstance(input, inputs.Heartbeat):
         refusal = receive_heartbeat(draft, input)
-        return Transition(draft.delta(), (), (), refusal, ())
+        return Transition(draft.delta(), (), tuple(draft.effects), refusal, ())
     refusal = _dispatch(draft, input)
     if refusal is not None:
         return _refused(draft, refusal)
@@ -125,6 +125,7 @@ def _dispatch(draft: Draft, input: inputs.Input) -> Refusal | None:  # noqa: C90
             | inputs.Blocked()
             | inputs.Draining()
             | inputs.Goodbye()
+            | inputs.NewerReport()
         ):
             return receive_report(draft, input)
         case _:

@@ -8,6 +8,7 @@ A write that takes longer than the job's lease ends the stream.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 
 import grpc
@@ -28,7 +29,7 @@ from rallypoint.server.rpc.convert.reports import to_heartbeat, to_report
 from rallypoint.server.rpc.errors import lost_status, protocol_status
 from rallypoint.server.rpc.outbox import Outbox, Outboxes
 from rallypoint.server.rpc.stalls import Stalls
-from rallypoint.server.rpc.status import abort_with, invalid_status
+from rallypoint.server.rpc.status import abort_with, invalid_status, silent_status
 from rallypoint.server.rpc.views.desired import desired_message
 from rallypoint.server.rpc.views.notices import notices_message
 from rallypoint.server.rpc.views.waiting import set_aside_message, waiting_message
@@ -36,6 +37,7 @@ from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import agent_service_pb2_grpc as agent_grpc
 from rallypoint.v1 import job_pb2
 from rallypoint.wire.durations import to_duration
+from rallypoint.wire.limits import DAY_MS
 
 log = get_logger()
 
@@ -81,11 +83,9 @@ class AgentService(agent_grpc.AgentServiceServicer):
                 first = await context.read()
             if first is _EOF:
                 return
-            hello = to_hello(first)
+            hello = to_hello(first, self._clock_ms())
         except TimeoutError:
-            await abort_with(
-                context, invalid_status("message", f"no hello arrived within {HELLO_S_MAX:g} s")
-            )
+            await abort_with(context, silent_status(f"no hello arrived within {HELLO_S_MAX:g} s"))
         except InvalidMessage as invalid:
             log.warning("hello_rejected", path=invalid.path, problem=invalid.problem)
             await abort_with(context, invalid_status(invalid.path, invalid.problem))
@@ -101,6 +101,14 @@ class AgentService(agent_grpc.AgentServiceServicer):
         if end is not None:
             await abort_with(context, end)
 
+    def _clock_ms(self) -> int:
+        """Return the Unix time against which epochs are checked.
+
+        A Hello may have raised the coordinator's own epoch to a day ahead. What agents then repeat
+        is always plausible.
+        """
+        return max(time.time_ns() // 1_000_000, self._state.epoch - DAY_MS)
+
     async def _carry(self, hello: inputs.Hello, context: _Context, outbox: Outbox) -> Status | None:
         """Read and write until either side ends; return the status to end with, if any."""
         await self._coordinator.submit(hello)
@@ -114,14 +122,18 @@ class AgentService(agent_grpc.AgentServiceServicer):
         session, connection = hello.identity.session, hello.connection
         try:
             while (envelope := await context.read()) is not _EOF:
-                if envelope.session_id != session or envelope.connection != connection:
+                if envelope.session_id != session:
                     raise InvalidMessage("session_id", "must not change within a stream")
-                report = to_report(envelope, hello.identity.local_world_size)
+                if envelope.connection != connection:
+                    raise InvalidMessage("connection", "must not change within a stream")
+                workers = hello.identity.local_world_size
+                report = to_report(envelope, workers, self._clock_ms())
                 if report is not None:
                     await self._coordinator.submit(report)
                 else:
                     self._coordinator.hear(to_heartbeat(envelope))
-                    outbox.acknowledge_heartbeat(envelope.heartbeat.number)
+                    if envelope.epoch <= self._state.epoch:  # else the core ends the stream
+                        outbox.acknowledge_heartbeat(envelope.heartbeat.number)
         except InvalidMessage as invalid:
             log.warning("message_rejected", path=invalid.path, problem=invalid.problem)
             outbox.finish(invalid_status(invalid.path, invalid.problem))

@@ -19,6 +19,8 @@ class _Row(Struct, frozen=True):
     """None where the status alone is enough: the agent only has to open a new stream."""
     text: str
     """Message for people; `{name}` is replaced by a fact of the refusal."""
+    field: str
+    """Path of the field at fault in the message; empty when it is no single one."""
     stale: details_pb2.StaleKind.ValueType = details_pb2.STALE_KIND_UNSPECIFIED
     """Kind of a StaleSender."""
 
@@ -29,64 +31,85 @@ _TABLE: dict[RefusalKind, _Row] = {
         details_pb2.SpecMismatch,
         "this agent and job {job_id} disagree: {differences}; start every agent of a job with the "
         "same values",
+        "hello.spec",
     ),
     RefusalKind.NODE_NAME_IN_USE: _Row(
         grpc.StatusCode.ALREADY_EXISTS,
         details_pb2.NodeNameInUse,
         "another agent of job {job_id} is attached as node {node_name}; give this one another "
         "--node-name",
+        "hello.node_name",
     ),
     RefusalKind.NODE_RANK_IN_USE: _Row(
         grpc.StatusCode.ALREADY_EXISTS,
         details_pb2.NodeRankInUse,
         "node {node_name} of job {job_id} already has --node-rank {node_rank}; choose another one",
+        "hello.node_rank",
     ),
     RefusalKind.ADDRESS_MISMATCH: _Row(
         grpc.StatusCode.FAILED_PRECONDITION,
         details_pb2.AddressMismatch,
         "node {node_name} has the address {address}, but {other_node_name} has {other_address}: "
         "workers could not reach each other; set --local-addr",
+        "hello.address",
     ),
     RefusalKind.PREVIOUS_RUN_ENDING: _Row(
         grpc.StatusCode.UNAVAILABLE,
         details_pb2.PreviousRunEnding,
         "run {run} of job {job_id} is still ending",
+        "hello.job_id",
     ),
     RefusalKind.OLD_RUN: _Row(
         grpc.StatusCode.ABORTED,
         details_pb2.StaleSender,
         "the agent belongs to run {actual}, which is over; the latest is run {expected}",
+        "hello.run",
         details_pb2.STALE_KIND_RUN,
     ),
     RefusalKind.STALE_CONNECTION: _Row(
         grpc.StatusCode.ABORTED,
         details_pb2.StaleSender,
         "connection {actual} is older than connection {expected} of the same agent",
+        "connection",
         details_pb2.STALE_KIND_CONNECTION,
     ),
     RefusalKind.STALE_EPOCH: _Row(
         grpc.StatusCode.ABORTED,
         details_pb2.StaleSender,
         "the message is for epoch {actual}; this coordinator has epoch {expected}",
+        "epoch",
+        details_pb2.STALE_KIND_EPOCH,
+    ),
+    RefusalKind.NEWER_EPOCH: _Row(
+        grpc.StatusCode.ABORTED,
+        details_pb2.StaleSender,
+        "the message is for a later coordinator, of epoch {actual}; this one has epoch {expected}",
+        "epoch",
         details_pb2.STALE_KIND_EPOCH,
     ),
     RefusalKind.FOREIGN_ROUND: _Row(
         grpc.StatusCode.FAILED_PRECONDITION,
         details_pb2.ForeignRound,
         "the agent holds a round of coordinator {owner_id}; this is coordinator {coordinator_id}",
+        "hello.held",
     ),
     RefusalKind.LIMIT_REACHED: _Row(
         grpc.StatusCode.RESOURCE_EXHAUSTED,
         details_pb2.LimitReached,
         "the limit of {value} {limit} is reached",
+        "",
     ),
     RefusalKind.UNKNOWN_JOB: _Row(
-        grpc.StatusCode.NOT_FOUND, details_pb2.UnknownJob, "there is no job {job_id!r}"
+        grpc.StatusCode.NOT_FOUND,
+        details_pb2.UnknownJob,
+        "there is no job {job_id!r}",
+        "job_id",
     ),
     RefusalKind.UNKNOWN_NODE: _Row(
         grpc.StatusCode.NOT_FOUND,
         details_pb2.UnknownNode,
         "no node {node_name!r} is attached to job {job_id}",
+        "node_name",
     ),
     RefusalKind.INTERNAL: _Row(
         grpc.StatusCode.INTERNAL,
@@ -97,11 +120,13 @@ _TABLE: dict[RefusalKind, _Row] = {
         grpc.StatusCode.ABORTED,
         None,
         "expected report {expected}, got report {actual}",
+        "sequence",
     ),
     RefusalKind.UNKNOWN_SESSION: _Row(
         grpc.StatusCode.ABORTED,
         details_pb2.StaleSender,
         "the coordinator no longer knows this session",
+        "session_id",
         details_pb2.STALE_KIND_SESSION,
     ),
 }
@@ -116,7 +141,13 @@ def refusal_status(refusal: Refusal) -> Status:
         for field, expected, actual in refusal.differences
     )
     text = row.text.format(**facts, differences=words)
-    return pack_status(_code(row.code), text, _detail(row, refusal))
+    return pack_status(
+        _code(row.code),
+        text,
+        _detail(row, refusal),
+        reason=refusal.kind.name,
+        field=row.field,
+    )
 
 
 def _detail(row: _Row, refusal: Refusal) -> Message | None:
@@ -145,13 +176,31 @@ def protocol_status(version: int) -> Status:
         f"the agent speaks protocol version {version}, this coordinator {PROTOCOL_VERSION}; "
         "install matching versions of rallypoint"
     )
-    return pack_status(_code(grpc.StatusCode.FAILED_PRECONDITION), text, detail)
+    return pack_status(
+        _code(grpc.StatusCode.FAILED_PRECONDITION),
+        text,
+        detail,
+        reason="PROTOCOL_MISMATCH",
+        field="hello.protocol_version",
+    )
 
 
 def lost_status() -> Status:
     """Return the status for a session that counts as lost. The agent may open a new stream."""
     detail = details_pb2.StaleSender(kind=details_pb2.STALE_KIND_SESSION)
-    return pack_status(_code(grpc.StatusCode.ABORTED), "this session counts as lost", detail)
+    return pack_status(
+        _code(grpc.StatusCode.ABORTED),
+        "this session counts as lost",
+        detail,
+        reason="SESSION_LOST",
+        field="session_id",
+    )
+
+
+def replaced_status(newer: int, older: int) -> Status:
+    """Return the status for a connection of an agent that has a newer one."""
+    facts = (("expected", newer), ("actual", older))
+    return refusal_status(Refusal(RefusalKind.STALE_CONNECTION, facts))
 
 
 def internal_status(incident: str) -> Status:

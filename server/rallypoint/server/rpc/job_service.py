@@ -10,7 +10,8 @@ import grpc
 from rallypoint.server.coordinator import Coordinator
 from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.state.state import State
-from rallypoint.server.rpc.convert.checks import InvalidMessage, to_job_id
+from rallypoint.server.rpc.convert.checks import InvalidMessage
+from rallypoint.server.rpc.convert.requests import to_job_id, to_page
 from rallypoint.server.rpc.errors import unknown_job_status
 from rallypoint.server.rpc.outbox import Outboxes
 from rallypoint.server.rpc.status import abort_with, invalid_status
@@ -19,7 +20,6 @@ from rallypoint.v1 import job_pb2
 from rallypoint.v1 import job_service_pb2 as service_pb2
 from rallypoint.v1 import job_service_pb2_grpc as service_grpc
 
-PAGE_MAX = 1_000
 WATCH_INTERVAL_S = 0.05
 """Shortest time between two answers to one watcher. When a thousand nodes start at once, one answer
 can show their thousand changes."""
@@ -43,7 +43,7 @@ class JobService(service_grpc.JobServiceServicer):
     ) -> service_pb2.GetJobResponse:
         """Return one job."""
         try:
-            job_id = to_job_id(request.job_id, "job_id")
+            job_id = to_job_id(request)
             return service_pb2.GetJobResponse(job=await self._job(job_id))
         except InvalidMessage as invalid:
             await abort_with(context, invalid_status(invalid.path, invalid.problem))
@@ -58,12 +58,13 @@ class JobService(service_grpc.JobServiceServicer):
         ],
     ) -> service_pb2.ListJobsResponse:
         """Return a page of jobs."""
-        size = request.page_size or PAGE_MAX
-        if size > PAGE_MAX:
-            await abort_with(context, invalid_status("page_size", f"must be at most {PAGE_MAX}"))
+        try:
+            size, after = to_page(request)
+        except InvalidMessage as invalid:
+            await abort_with(context, invalid_status(invalid.path, invalid.problem))
 
         def answer(state: State, now_ms: int) -> service_pb2.ListJobsResponse:
-            job_ids = sorted(job_id for job_id in state.jobs if job_id > request.page_token)
+            job_ids = sorted(job_id for job_id in state.jobs if job_id > after)
             page = job_ids[:size]
             return service_pb2.ListJobsResponse(
                 jobs=[
@@ -83,7 +84,7 @@ class JobService(service_grpc.JobServiceServicer):
     ) -> AsyncIterator[service_pb2.WatchJobResponse]:
         """Send the job at once and after every change."""
         try:
-            job_id = to_job_id(request.job_id, "job_id")
+            job_id = to_job_id(request)
         except InvalidMessage as invalid:
             await abort_with(context, invalid_status(invalid.path, invalid.problem))
         changed = self._outboxes.watch(job_id)

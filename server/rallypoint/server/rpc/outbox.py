@@ -34,7 +34,12 @@ from rallypoint.server.core.model.ids import JobId, SessionId
 from rallypoint.server.core.model.spec import JobSpec
 from rallypoint.server.core.model.timing import NOTHING_ASKED
 from rallypoint.server.core.state.state import State
-from rallypoint.server.rpc.errors import internal_status, lost_status, refusal_status
+from rallypoint.server.rpc.errors import (
+    internal_status,
+    lost_status,
+    refusal_status,
+    replaced_status,
+)
 
 log = get_logger()
 
@@ -96,10 +101,10 @@ class Outboxes:
         outbox = Outbox(session, connection, spec)
         if older is None or older.connection < connection:
             if older is not None:
-                older.finish(lost_status())
+                older.finish(replaced_status(connection, older.connection))
             self._by_session[session] = outbox
         else:
-            outbox.finish(lost_status())
+            outbox.finish(replaced_status(older.connection, connection))
         return outbox
 
     def close(self, outbox: Outbox) -> None:

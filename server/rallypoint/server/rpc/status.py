@@ -8,11 +8,19 @@ import grpc
 from google.rpc.status_pb2 import Status
 from grpc_status import rpc_status
 
+from rallypoint.wire.errors import pack_status
+
 
 def invalid_status(path: str, problem: str) -> Status:
     """Return the status for a field that breaks the contract."""
     code: int = grpc.StatusCode.INVALID_ARGUMENT.value[0]
-    return Status(code=code, message=f"{path}: {problem}")
+    return pack_status(code, f"{path}: {problem}", None, reason="INVALID_FIELD", field=path)
+
+
+def silent_status(problem: str) -> Status:
+    """Return the status for a stream on which no message arrived in time. The agent may retry."""
+    code: int = grpc.StatusCode.DEADLINE_EXCEEDED.value[0]
+    return pack_status(code, problem, None, reason="NO_HELLO", field="message")
 
 
 async def abort_with(context: grpc.aio.ServicerContext[Any, Any], status: Status) -> NoReturn:

@@ -69,6 +69,9 @@ class FakeUser:
         self.clock_ms += 1_000
         return self.clock_ms
 
+    def holds_round(self) -> bool:
+        return False
+
     def on_confirmed(self, sent_ms: int) -> None:
         self.heard.append(sent_ms)
 

@@ -39,7 +39,7 @@ def sent(exit: LocalExit) -> agent_pb2.SessionRequest:
 
 
 def taken(message: agent_pb2.SessionRequest) -> WorkerExit:
-    report = to_report(message, 1)
+    report = to_report(message, 1, clock_ms=0)
     assert isinstance(report, inputs.Exited)
     return report.exits[0]
 

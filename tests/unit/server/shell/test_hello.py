@@ -13,10 +13,23 @@ from rallypoint.server.core.model.node import NodeState
 from rallypoint.server.rpc.convert.checks import InvalidMessage
 from rallypoint.server.rpc.convert.hello import to_hello
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
-from rallypoint.v1 import job_pb2, node_pb2
+from rallypoint.v1 import job_pb2, node_pb2, round_pb2
 from support.core.orders import run_order
 
 READY = agent_pb2.Ready(master_port=20_000)
+ORDER = agent_pb2.RunOrder(
+    header=round_pb2.RoundHeader(
+        number=1,
+        run=1,
+        world_size=2,
+        group_world_size=1,
+        master_addr="10.0.0.1",
+        master_port=20_000,
+    ),
+    assignment=round_pb2.Assignment(
+        group_rank=0, first_rank=0, local_world_size=2, first_role_rank=0, role_world_size=2
+    ),
+)
 
 
 def to_input(hello: agent_pb2.Hello, address: str = "10.0.0.1") -> Hello:
@@ -25,7 +38,9 @@ def to_input(hello: agent_pb2.Hello, address: str = "10.0.0.1") -> Hello:
     hello.job_id, hello.node_name, hello.address = "job", "a", address
     hello.local_world_size = 2
     hello.spec.CopyFrom(job_pb2.JobSpec(min_nodes=1, max_nodes=1))
-    return to_hello(agent_pb2.SessionRequest(session_id="0" * 32, connection=1, hello=hello))
+    return to_hello(
+        agent_pb2.SessionRequest(session_id="0" * 32, connection=1, hello=hello), clock_ms=0
+    )
 
 
 def test_failed_start_is_no_exit() -> None:
@@ -56,10 +71,19 @@ def test_failed_start_is_no_exit() -> None:
 
 @pytest.mark.parametrize(
     ("address", "problem"),
-    [("", "must not be empty"), ("n" * 254, "must have at most 253 characters")],
+    [
+        ("", "must not be empty"),
+        ("n" * 254, "is too long: at most 253 characters"),
+        ("\x0010.0.0.9", "must be an IP address or a host name"),
+        ("10.0.0.1\n", "must be an IP address or a host name"),
+        ("10.0.0.1 ", "must be an IP address or a host name"),
+        ("\x1b[31m", "must be an IP address or a host name"),
+        ("-x", "must be an IP address or a host name"),
+        ("::1%\n", "must be an IP address or a host name"),
+    ],
 )
 def test_address_is_refused_with_its_problem(address: str, problem: str) -> None:
-    """One message for an address that is missing, another for one that is too long."""
+    """It becomes MASTER_ADDR of other nodes. What is missing is not called too long."""
     with pytest.raises(InvalidMessage) as caught:
         to_input(agent_pb2.Hello(ready=READY), address)
 
@@ -68,7 +92,7 @@ def test_address_is_refused_with_its_problem(address: str, problem: str) -> None
 
 def test_state_that_no_held_round_has_is_refused() -> None:
     """A node that holds a round is not ready."""
-    held = agent_pb2.HeldRound(state=node_pb2.NODE_STATE_READY)
+    held = agent_pb2.HeldRound(state=node_pb2.NODE_STATE_READY, order=ORDER)
     with pytest.raises(InvalidMessage) as caught:
         to_input(agent_pb2.Hello(held=held))
 

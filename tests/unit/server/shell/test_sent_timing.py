@@ -37,7 +37,7 @@ def taken(**asked_ms: int) -> JobSpec:
         spec=spec,
     )
     envelope = agent_pb2.SessionRequest(session_id=SESSION, connection=1, hello=hello)
-    return to_hello(envelope).identity.spec
+    return to_hello(envelope, clock_ms=0).identity.spec
 
 
 @pytest.mark.parametrize(("interval_ms", "lease_ms"), [(100, 1_500), (300_000, 3_600_000)])

@@ -129,6 +129,12 @@ class Goodbye(Struct, frozen=True):
     text: str
 
 
+class NewerReport(Struct, frozen=True):
+    """A report of a kind that this version does not know: its agent is newer."""
+
+    sender: Sender
+
+
 class Broken(Struct, frozen=True):
     """The stream of this connection ended."""
 
@@ -177,6 +183,17 @@ class Uncordon(Struct, frozen=True):
     name: NodeName
 
 
-Report = Ready | Started | StartFailed | Exited | Succeeded | Blocked | Draining | Leaving | Goodbye
+Report = (
+    Ready
+    | Started
+    | StartFailed
+    | Exited
+    | Succeeded
+    | Blocked
+    | Draining
+    | Leaving
+    | Goodbye
+    | NewerReport
+)
 Request = DrainNode | Cordon | Uncordon
 Input = Hello | Heartbeat | Report | Broken | Request | TimePassed | Stalled | JobBroken

@@ -18,6 +18,7 @@ class RefusalKind(Enum):
     OLD_RUN = "old run"
     STALE_CONNECTION = "stale connection"
     STALE_EPOCH = "stale epoch"
+    NEWER_EPOCH = "newer epoch"
     FOREIGN_ROUND = "foreign round"
     UNKNOWN_SESSION = "unknown session"
     SEQUENCE_GAP = "sequence gap"

@@ -65,7 +65,9 @@ def _adopt_latest(
 
 def _adopt_counts(draft: Draft, job: Job, header: RoundHeader) -> Job:
     """Continue the counts of the latest round of the run, adopted or not."""
-    counts = replace(job.counts, restart_count=header.restart_count)
+    # A member may claim more restarts than its own specification allows.
+    restarts = min(header.restart_count, job.spec.max_restarts)
+    counts = replace(job.counts, restart_count=restarts)
     job = replace(job, counts=counts, round_number=header.number)
     draft.put_job(job)
     draft.records.append(run_opened(job))

@@ -61,6 +61,7 @@ def refuse_stale(kind: RefusalKind, expected: int, actual: int) -> Refusal:
 _STALE = {
     RefusalKind.STALE_CONNECTION: "connection",
     RefusalKind.STALE_EPOCH: "epoch",
+    RefusalKind.NEWER_EPOCH: "epoch",
     RefusalKind.OLD_RUN: "run",
 }
 
@@ -70,8 +71,23 @@ def receive_heartbeat(draft: Draft, heartbeat: inputs.Heartbeat) -> Refusal | No
     node = find_sender(draft, heartbeat.sender)
     if isinstance(node, Refusal):
         return node
-    renew_lease(draft, node)
-    return None
+    newer = _refuse_newer_epoch(draft, heartbeat.sender)
+    if newer is None:
+        renew_lease(draft, node)
+    return newer
+
+
+def _refuse_newer_epoch(draft: Draft, sender: inputs.Sender) -> Refusal | None:
+    """Refuse a message for a coordinator that came after this one: this one must not decide.
+
+    The agent says Hello again, which raises the epoch. A journal that several coordinators share
+    would tell whether this one was replaced; without one, a stranger's message must not end it.
+    """
+    if sender.epoch <= draft.epoch:
+        return None
+    refusal = refuse_stale(RefusalKind.NEWER_EPOCH, draft.epoch, sender.epoch)
+    draft.effects.append(Refuse(sender.session, sender.connection, refusal))
+    return refusal
 
 
 def receive_report(draft: Draft, report: inputs.Report) -> Refusal | None:
@@ -84,6 +100,9 @@ def receive_report(draft: Draft, report: inputs.Report) -> Refusal | None:
         refusal = refuse_stale(RefusalKind.STALE_EPOCH, draft.epoch, sender.epoch)
         draft.effects.append(Refuse(sender.session, sender.connection, refusal))
         return refusal
+    newer = _refuse_newer_epoch(draft, sender)
+    if newer is not None:
+        return newer
     renew_lease(draft, node)
     if sender.sequence > node.acknowledged + 1:
         facts = (("expected", node.acknowledged + 1), ("actual", sender.sequence))
@@ -104,11 +123,15 @@ def _apply_report(draft: Draft, node: Node, report: inputs.Report) -> None:
     """Apply a report, unless it is about a round other than the node's current one."""
     match report:
         case inputs.Ready(ready=ready):
-            become_ready(draft, node, ready)
+            # No node can have been ordered to run a round that does not exist yet.
+            known = max(node.last_round, draft.require_job(node.job_id).round_number)
+            become_ready(draft, node, replace(ready, round=min(ready.round, known)))
         case inputs.Draining(time_ms=time_ms, reason=reason):
             begin_drain(draft, node, time_ms, reason or "the node wants to leave")
         case inputs.Goodbye(text=text):
             draft.leaving.append((node.session, text or "its agent shut down"))
+        case inputs.NewerReport():
+            pass
         case inputs.Blocked(round=number):
             if number == node.last_round:
                 become_blocked(draft, node)

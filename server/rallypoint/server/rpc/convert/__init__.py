@@ -1,5 +1,7 @@
-"""Converts messages from peers into inputs of the core, and checks every field, once.
+"""Converts messages from clients into inputs of the core.
 
-A message that breaks the contract raises `InvalidMessage` with the path of the field. Nothing is
-guessed; values of an enum that this version does not know are refused like unspecified ones.
+Each message is checked once against the ranges in the .proto files (`bounds`); the converters add
+the rules about several fields. A message that breaks the contract raises `InvalidMessage` with the
+path of the field. Facts are brought into their range, and what a newer version adds is ignored or
+kept, so that no upgrade ends a running round.
 """

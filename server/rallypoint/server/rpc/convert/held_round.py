@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from rallypoint.base.limits import TEXT_CHARS_MAX, WORKERS_PER_NODE_MAX
+from collections.abc import Sequence
+
 from rallypoint.server.core.model.node import HeldRound, NodeState
 from rallypoint.server.core.model.round import Assignment, RoundHeader, RoundReason
-from rallypoint.server.rpc.convert.checks import limit_text, require
+from rallypoint.server.core.model.worker import WorkerExit
+from rallypoint.server.rpc.convert.checks import require
 from rallypoint.server.rpc.convert.exits import to_exits
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import node_pb2, round_pb2
@@ -19,7 +21,6 @@ _STATES = {
     node_pb2.NODE_STATE_BLOCKED: NodeState.BLOCKED,
 }
 _REASONS = {
-    round_pb2.ROUND_REASON_UNSPECIFIED: RoundReason.UNKNOWN,
     round_pb2.ROUND_REASON_FIRST: RoundReason.FIRST,
     round_pb2.ROUND_REASON_WORKER_FAILED: RoundReason.WORKER_FAILED,
     round_pb2.ROUND_REASON_NODE_LOST: RoundReason.NODE_LOST,
@@ -28,29 +29,56 @@ _REASONS = {
     round_pb2.ROUND_REASON_START_OVERDUE: RoundReason.START_OVERDUE,
     round_pb2.ROUND_REASON_DRAINED: RoundReason.DRAINED,
 }
-"""Reasons for which a round can begin."""
+"""Reasons for which a round can begin. Any other is kept as unknown: it is only echoed."""
 
 
-def to_held_round(held: agent_pb2.HeldRound) -> HeldRound:
+def to_held_round(hello: agent_pb2.Hello) -> HeldRound:
     """Return the round that an agent says it holds."""
-    path = "hello.held"
-    header, assignment = held.order.header, held.order.assignment
-    require(held.state in _STATES, f"{path}.state", "is not a valid state for a held round")
-    exited = (worker for worker in held.workers if worker.HasField("exit"))
+    path, held = "hello.held", hello.held
+    order = held.order
+    _require_fit(order, hello, f"{path}.order")
+    exited = [worker for worker in held.workers if worker.HasField("exit")]
+    exits = to_exits(exited, f"{path}.workers", order.assignment.local_world_size)
     return HeldRound(
-        header=_header(header, f"{path}.order.header"),
-        assignment=_assignment(assignment, header, f"{path}.order.assignment"),
-        state=_STATES[held.state],
+        header=_header(order.header),
+        assignment=_assignment(order.assignment),
+        state=_state(held, exits),
         pids=tuple(worker.pid for worker in held.workers),
-        exits=to_exits(exited, f"{path}.workers", assignment.local_world_size),
-        start_failure=limit_text(held.start_failure, TEXT_CHARS_MAX),
+        exits=exits,
+        start_failure=held.start_failure,
     )
 
 
-def _header(header: round_pb2.RoundHeader, path: str) -> RoundHeader:
-    require(header.number > 0, f"{path}.number", "must be 1 or more")
-    require(header.run > 0, f"{path}.run", "must be 1 or more")
-    require(header.reason in _REASONS, f"{path}.reason", "is not a reason for a round to begin")
+def _state(held: agent_pb2.HeldRound, exits: Sequence[WorkerExit]) -> NodeState:
+    """Return the state of a node; a state that is unknown here follows from the workers."""
+    known = _STATES.get(held.state)
+    if known is not None:
+        return known
+    is_newer = held.state not in node_pb2.NodeState.values()
+    require(is_newer, "hello.held.state", "is not a valid state for a held round")
+    if any(exit.is_failure for exit in exits) or held.HasField("start_failure"):
+        return NodeState.FAILED
+    are_started = bool(held.workers) and all(worker.pid for worker in held.workers)
+    return NodeState.STARTED if are_started else NodeState.ASSIGNED
+
+
+def _require_fit(order: agent_pb2.RunOrder, hello: agent_pb2.Hello, path: str) -> None:
+    """Refuse a round that the job cannot have had, or a place in it that the node cannot have."""
+    header, assignment = order.header, order.assignment
+    nodes, workers = header.group_world_size, assignment.local_world_size
+    require(
+        nodes <= min(hello.spec.max_nodes, header.world_size),
+        f"{path}.header.group_world_size",
+        "does not fit the specification and the world size",
+    )
+    problem = f"is not the agent's, {hello.local_world_size}"
+    fits = workers == hello.local_world_size
+    require(fits, f"{path}.assignment.local_world_size", problem)
+    fits = assignment.group_rank < nodes and assignment.first_rank + workers <= header.world_size
+    require(fits, f"{path}.assignment", "does not fit into the round")
+
+
+def _header(header: round_pb2.RoundHeader) -> RoundHeader:
     return RoundHeader(
         number=header.number,
         run=header.run,
@@ -59,23 +87,12 @@ def _header(header: round_pb2.RoundHeader, path: str) -> RoundHeader:
         master_addr=header.master_addr,
         master_port=header.master_port,
         restart_count=header.restart_count,
-        reason=_REASONS[header.reason],
+        reason=_REASONS.get(header.reason, RoundReason.UNKNOWN),
         epoch=header.epoch,
     )
 
 
-def _assignment(
-    assignment: round_pb2.Assignment, header: round_pb2.RoundHeader, path: str
-) -> Assignment:
-    for name in ("group_rank", "first_rank", "first_role_rank"):
-        require(assignment.HasField(name), f"{path}.{name}", "is missing")
-    require(
-        assignment.group_rank < header.group_world_size
-        and 1 <= assignment.local_world_size <= WORKERS_PER_NODE_MAX
-        and assignment.first_rank + assignment.local_world_size <= header.world_size,
-        path,
-        "does not fit into the round",
-    )
+def _assignment(assignment: round_pb2.Assignment) -> Assignment:
     return Assignment(
         group_rank=assignment.group_rank,
         first_rank=assignment.first_rank,

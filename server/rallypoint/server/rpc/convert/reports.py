@@ -2,54 +2,73 @@
 
 from __future__ import annotations
 
-from rallypoint.base.limits import TEXT_CHARS_MAX
+from google.protobuf.unknown_fields import UnknownFieldSet
+
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.model.ids import SessionId
-from rallypoint.server.rpc.convert.checks import (
-    InvalidMessage,
-    limit_text,
-    require,
-    to_limited_ms,
-)
+from rallypoint.server.rpc.convert.bounds import check
+from rallypoint.server.rpc.convert.checks import InvalidMessage, require
 from rallypoint.server.rpc.convert.exits import to_exits
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
+from rallypoint.wire.durations import to_ms
 
-BLOCKED_PIDS_MAX = 64
+_GOODBYES = {
+    agent_pb2.GOODBYE_REASON_FINISHED: "its run has ended",
+    agent_pb2.GOODBYE_REASON_RELEASED: "the coordinator released it",
+    agent_pb2.GOODBYE_REASON_SIGNAL: "its agent received a signal",
+    agent_pb2.GOODBYE_REASON_ERROR: "its agent could not continue",
+}
+"""What an agent that sends no text wants to say."""
 
 
 def to_heartbeat(envelope: agent_pb2.SessionRequest) -> inputs.Heartbeat:
-    """Return the input of a heartbeat."""
+    """Return the input of a heartbeat that `to_report` has checked."""
     sender = inputs.Sender(SessionId(envelope.session_id), envelope.connection, envelope.epoch)
     return inputs.Heartbeat(sender, envelope.heartbeat.number)
 
 
-def to_report(envelope: agent_pb2.SessionRequest, local_world_size: int) -> inputs.Report | None:
-    """Return the input of a numbered report, or None for a heartbeat.
+def to_report(
+    envelope: agent_pb2.SessionRequest, local_world_size: int, clock_ms: int
+) -> inputs.Report | None:
+    """Return the input of a numbered report, or None for what only shows that the agent is alive.
+
+    A report that this version does not know is acknowledged and ignored: its agent is newer.
 
     Args:
-        envelope: any message after the first.
+        envelope: any message after the first; its facts are brought into their range.
         local_world_size: number of workers of the node, which bounds local ranks.
+        clock_ms: the coordinator's clock, as Unix time; epochs are at most a day ahead of it.
+
+    Raises:
+        InvalidMessage: when it breaks the contract.
     """
+    check(envelope, clock_ms)
     kind = envelope.WhichOneof("message")
-    if kind == "heartbeat":
+    is_newer = kind is None and len(UnknownFieldSet(envelope)) > 0
+    if kind == "heartbeat" or (is_newer and envelope.sequence == 0):
         return None
+    require(kind is not None or is_newer, "message", "is missing")
+    require(kind != "hello", "message", "is a second hello: open a new stream for it")
+    require(envelope.sequence > 0, "sequence", "must be 1 or more for a report")
     sender = inputs.Sender(
         SessionId(envelope.session_id), envelope.connection, envelope.epoch, envelope.sequence
     )
-    require(envelope.sequence > 0, "sequence", "must be 1 or more for a report")
     match kind:
         case "ready":
-            return inputs.Ready(sender, to_ready(envelope.ready, "ready"))
+            return inputs.Ready(sender, to_ready(envelope.ready))
         case "draining":
-            return inputs.Draining(sender, *to_drain(envelope.draining, "draining"))
+            return inputs.Draining(sender, *to_drain(envelope.draining))
         case "goodbye":
-            return inputs.Goodbye(sender, limit_text(envelope.goodbye.text, TEXT_CHARS_MAX))
+            goodbye = envelope.goodbye
+            return inputs.Goodbye(sender, goodbye.text or _GOODBYES.get(goodbye.reason, ""))
+        case None:
+            return inputs.NewerReport(sender)
         case _:
             return _round_report(kind, envelope, sender, local_world_size)
 
 
 def _round_report(
-    kind: str | None,
+    kind: str,
     envelope: agent_pb2.SessionRequest,
     sender: inputs.Sender,
     local_world_size: int,
@@ -61,8 +80,8 @@ def _round_report(
             require(len(pids) == local_world_size, "started.pids", "must be one per worker")
             return inputs.Started(sender, envelope.started.round, pids)
         case "start_failed":
-            text = limit_text(envelope.start_failed.text, TEXT_CHARS_MAX)
-            return inputs.StartFailed(sender, envelope.start_failed.round, text)
+            failed = envelope.start_failed
+            return inputs.StartFailed(sender, failed.round, failed.text)
         case "exited":
             exits = to_exits(envelope.exited.workers, "exited.workers", local_world_size)
             require(bool(exits), "exited.workers", "must not be empty")
@@ -70,22 +89,18 @@ def _round_report(
         case "succeeded":
             return inputs.Succeeded(sender, envelope.succeeded.round)
         case "blocked":
-            pids = tuple(envelope.blocked.pids[:BLOCKED_PIDS_MAX])
-            return inputs.Blocked(sender, envelope.blocked.round, pids)
+            return inputs.Blocked(sender, envelope.blocked.round, tuple(envelope.blocked.pids))
         case "leaving":
-            text = limit_text(envelope.leaving.text, TEXT_CHARS_MAX)
-            return inputs.Leaving(sender, envelope.leaving.round, text)
+            return inputs.Leaving(sender, envelope.leaving.round, envelope.leaving.text)
         case _:
-            raise InvalidMessage("message", "is missing, unknown, or a second hello")
+            raise InvalidMessage("message", f"{kind} is not a report")
 
 
-def to_ready(ready: agent_pb2.Ready, path: str) -> inputs.ReadyPort:
+def to_ready(ready: agent_pb2.Ready) -> inputs.ReadyPort:
     """Return the report of a node that runs nothing."""
-    require(0 < ready.master_port < 65_536, f"{path}.master_port", "must be 1 to 65535")
     return inputs.ReadyPort(ready.round, ready.master_port)
 
 
-def to_drain(draining: agent_pb2.Draining, path: str) -> tuple[int, str]:
+def to_drain(draining: agent_pb2.Draining) -> tuple[int, str]:
     """Return the time that a node has left, in ms, and why it leaves."""
-    time_ms = to_limited_ms(draining.time_left, f"{path}.time_left")
-    return time_ms, limit_text(draining.reason, TEXT_CHARS_MAX)
+    return to_ms(draining.time_left), draining.reason

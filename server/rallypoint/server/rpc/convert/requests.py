@@ -1,39 +1,47 @@
-"""Requests of operators as inputs."""
+"""Requests of operators and readers."""
 
 from __future__ import annotations
 
-from rallypoint.base.limits import TEXT_CHARS_MAX
 from rallypoint.server.core.messages import inputs
-from rallypoint.server.rpc.convert.checks import (
-    limit_text,
-    to_job_id,
-    to_limited_ms,
-    to_node_name,
-)
-from rallypoint.v1 import node_service_pb2
+from rallypoint.server.core.model.ids import JobId, NodeName
+from rallypoint.server.rpc.convert.bounds import check
+from rallypoint.v1 import job_service_pb2, node_service_pb2
+from rallypoint.wire.durations import to_ms
+
+PAGE_MAX = 1_000
+"""Jobs of a page for which the client chose no size."""
+
+
+def to_job_id(request: job_service_pb2.GetJobRequest | job_service_pb2.WatchJobRequest) -> JobId:
+    """Return the job that a reader asks for."""
+    check(request)
+    return JobId(request.job_id)
+
+
+def to_page(request: job_service_pb2.ListJobsRequest) -> tuple[int, str]:
+    """Return the size of a page, 1 or more, and the job id that it follows."""
+    check(request)
+    return request.page_size or PAGE_MAX, request.page_token
 
 
 def to_drain_node(request: node_service_pb2.DrainNodeRequest) -> inputs.DrainNode:
     """Return the request to drain a node."""
+    check(request)
     return inputs.DrainNode(
-        to_job_id(request.job_id, "job_id"),
-        to_node_name(request.node_name, "node_name"),
-        to_limited_ms(request.drain_timeout, "drain_timeout"),
-        limit_text(request.reason, TEXT_CHARS_MAX),
+        JobId(request.job_id),
+        NodeName(request.node_name),
+        to_ms(request.drain_timeout),
+        request.reason,
     )
 
 
 def to_cordon(request: node_service_pb2.CordonNodeRequest) -> inputs.Cordon:
     """Return the request to cordon a node."""
-    return inputs.Cordon(
-        to_job_id(request.job_id, "job_id"),
-        to_node_name(request.node_name, "node_name"),
-        limit_text(request.reason, TEXT_CHARS_MAX),
-    )
+    check(request)
+    return inputs.Cordon(JobId(request.job_id), NodeName(request.node_name), request.reason)
 
 
 def to_uncordon(request: node_service_pb2.UncordonNodeRequest) -> inputs.Uncordon:
     """Return the request to uncordon a node."""
-    return inputs.Uncordon(
-        to_job_id(request.job_id, "job_id"), to_node_name(request.node_name, "node_name")
-    )
+    check(request)
+    return inputs.Uncordon(JobId(request.job_id), NodeName(request.node_name))

@@ -1,22 +1,13 @@
-"""The specification in a Hello: fills in defaults and refuses values out of range."""
+"""The specification in a Hello: fills in defaults, and refuses contradictions."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rallypoint.base.limits import (
-    BEATS_PER_LEASE,
-    FENCE_BEYOND_SHUTDOWN_MS,
-    HEARTBEAT_MS_MAX,
-    HEARTBEAT_MS_MIN,
-    LEASE_MS_MAX,
-    LEASE_MS_MIN,
-    NODES_PER_JOB_MAX,
-    QUARANTINE_AFTER_MAX,
-)
+from rallypoint.base.limits import BEATS_PER_LEASE, FENCE_BEYOND_SHUTDOWN_MS
 from rallypoint.server.core.model.spec import JobSpec
 from rallypoint.server.core.model.timing import Timing
-from rallypoint.server.rpc.convert.checks import require, to_limited_ms
+from rallypoint.server.rpc.convert.checks import require
 from rallypoint.v1 import job_pb2
 from rallypoint.wire.durations import to_ms
 
@@ -26,12 +17,11 @@ _TIMING = Timing()
 
 def to_spec(spec: job_pb2.JobSpec) -> JobSpec:
     """Return a specification with every default filled in."""
-    low, high = spec.min_nodes, spec.max_nodes
-    fits = 1 <= low <= high <= NODES_PER_JOB_MAX
-    require(fits, "hello.spec", f"needs 1 <= min_nodes <= max_nodes <= {NODES_PER_JOB_MAX}")
+    fits = spec.min_nodes <= spec.max_nodes
+    require(fits, "hello.spec.max_nodes", "must be at least min_nodes")
     taken = JobSpec(
-        min_nodes=low,
-        max_nodes=high,
+        min_nodes=spec.min_nodes,
+        max_nodes=spec.max_nodes,
         max_restarts=spec.max_restarts,
         join_timeout_ms=_ms(spec, "join_timeout", _DEFAULT.join_timeout_ms),
         last_call_ms=_ms(spec, "last_call", _DEFAULT.last_call_ms),
@@ -41,38 +31,22 @@ def to_spec(spec: job_pb2.JobSpec) -> JobSpec:
         shutdown_timeout_ms=_ms(spec, "shutdown_timeout", _DEFAULT.shutdown_timeout_ms),
         restart_backoff_ms=_ms(spec, "restart_backoff", _DEFAULT.restart_backoff_ms),
         fence_ms=_ms(spec, "fence_after", _DEFAULT.fence_ms),
-        no_retry=_exit_codes(spec.no_retry_exit_codes, "hello.spec.no_retry_exit_codes"),
-        no_requeue=_exit_codes(spec.no_requeue_exit_codes, "hello.spec.no_requeue_exit_codes"),
-        quarantine_after=_quarantine_after(spec),
+        no_retry=_exit_codes(spec.no_retry_exit_codes),
+        no_requeue=_exit_codes(spec.no_requeue_exit_codes),
+        quarantine_after=_count(spec, "quarantine_after", _DEFAULT.quarantine_after),
         quarantine_window_ms=_ms(spec, "quarantine_window", _DEFAULT.quarantine_window_ms),
         quarantine_cooldown_ms=_ms(spec, "quarantine_cooldown", _DEFAULT.quarantine_cooldown_ms),
         max_reformations=_count(spec, "max_reformations", _DEFAULT.max_reformations),
         crash_loop=_count(spec, "crash_loop", _DEFAULT.crash_loop),
         progress_ms=_ms(spec, "progress_after", _DEFAULT.progress_ms),
-        heartbeat_interval_ms=_chosen_ms(
-            spec, "heartbeat_interval", HEARTBEAT_MS_MIN, HEARTBEAT_MS_MAX
-        ),
-        lease_ms=_chosen_ms(spec, "lease", LEASE_MS_MIN, LEASE_MS_MAX),
+        heartbeat_interval_ms=_ms(spec, "heartbeat_interval", 0),
+        lease_ms=_ms(spec, "lease", 0),
     )
     _require_fence(taken)
+    both = set(taken.no_retry) & set(taken.no_requeue)
+    problem = f"{min(both, default=0)} is in no_retry_exit_codes too"
+    require(not both, "hello.spec.no_requeue_exit_codes", problem)
     return taken
-
-
-def _quarantine_after(spec: job_pb2.JobSpec) -> int:
-    count = _count(spec, "quarantine_after", _DEFAULT.quarantine_after)
-    problem = f"must be at most {QUARANTINE_AFTER_MAX}"
-    require(count <= QUARANTINE_AFTER_MAX, "hello.spec.quarantine_after", problem)
-    return count
-
-
-def _chosen_ms(spec: job_pb2.JobSpec, name: str, low_ms: int, high_ms: int) -> int:
-    """Return the job's choice, or 0 if it leaves the choice to the coordinator."""
-    if not spec.HasField(name):  # type: ignore[arg-type]  # only fields of JobSpec are passed
-        return 0
-    ms = to_ms(getattr(spec, name))
-    problem = f"must be between {low_ms / 1000:g} s and {high_ms / 1000:g} s"
-    require(low_ms <= ms <= high_ms, f"hello.spec.{name}", problem)
-    return ms
 
 
 def _require_fence(spec: JobSpec) -> None:
@@ -87,8 +61,7 @@ def _require_fence(spec: JobSpec) -> None:
     require(fits, "hello.spec.fence_after", problem)
 
 
-def _exit_codes(codes: Sequence[int], path: str) -> tuple[int, ...]:
-    require(all(1 <= code <= 255 for code in codes), path, "each must be 1 to 255")
+def _exit_codes(codes: Sequence[int]) -> tuple[int, ...]:
     return tuple(sorted(set(codes)))
 
 
@@ -99,4 +72,4 @@ def _count(spec: job_pb2.JobSpec, name: str, default: int) -> int:
 def _ms(spec: job_pb2.JobSpec, name: str, default_ms: int) -> int:
     if not spec.HasField(name):  # type: ignore[arg-type]  # only fields of JobSpec are passed
         return default_ms
-    return to_limited_ms(getattr(spec, name), f"hello.spec.{name}")
+    return to_ms(getattr(spec, name))

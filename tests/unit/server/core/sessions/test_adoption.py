@@ -39,6 +39,18 @@ def test_complete_round_is_adopted() -> None:
     assert "round_adopted" in bench.events()
 
 
+def test_claimed_restarts_beyond_the_budget_break_nothing() -> None:
+    """A claim above the limit of its specification counts as a spent budget."""
+    bench, agents = orphans()
+    for agent in agents:
+        held = agent.held_round()
+        agent.hello(held=replace(held, header=replace(held.header, restart_count=9)))
+
+    bench.advance(WINDOW_MS)
+
+    assert (Phase.RUNNING, 3) == (bench.job().phase, bench.job().counts.restart_count)
+
+
 def test_nobody_is_told_anything_in_the_window() -> None:
     """Before the window ends, no agent has to stop the round that it holds."""
     bench, agents = orphans()

@@ -356,3 +356,17 @@ def test_refused_hello_replaces_no_node() -> None:
 
     assert RefusalKind.NODE_RANK_IN_USE is refusal_of(refused).kind
     assert (Phase.RUNNING, False) == (bench.job().phase, a.known_node.attached)
+
+
+def test_message_for_a_later_coordinator_decides_nothing() -> None:
+    """Another coordinator may own the job now. A new Hello raises the epoch."""
+    bench, a = running()
+    a.epoch = EPOCH + 1
+
+    refusals = [refusal_of(a.succeed()), refusal_of(a.heartbeat())]
+
+    assert [RefusalKind.NEWER_EPOCH] * 2 == [refusal.kind for refusal in refusals]
+    assert {("expected", EPOCH), ("actual", EPOCH + 1)} <= set(refusals[0].facts)
+    assert NodeState.STARTED is a.known_node.state
+    a.hello(held=a.held_round())
+    assert EPOCH < bench.state.epoch

@@ -206,13 +206,40 @@ def test_numbers_go_beyond_what_a_spare_was_given_elsewhere() -> None:
     """A spare that held a higher round elsewhere raises the number of the next round."""
     bench, _, b, _ = trio()
     (z,) = bench.join("z")
-    z.ready(round=9)
+    z.break_off()
+    z.hello(ready_round=9)
     assert 1 == bench.job().round_number
 
     b.fail()
     bench.obey()
 
     assert 10 == bench.job().round_number
+
+
+def test_report_raises_no_round_number() -> None:
+    """A spare was never ordered to run a round that does not exist; it is ready anyway."""
+    bench, _, b, _ = trio()
+    (z,) = bench.join("z")
+    z.ready(round=99)
+    assert NodeState.READY is z.known_node.state
+
+    b.fail()
+    bench.obey()
+
+    assert 2 == bench.job().round_number
+
+
+def test_report_of_a_newer_kind_is_acknowledged_and_ignored() -> None:
+    """So a newer agent's next report is no gap."""
+    bench, a, *_ = trio()
+    before = bench.job()
+
+    newer = a.report(inputs.NewerReport)
+
+    assert (Acknowledge(a.session, a.sequence),) == newer.effects
+    assert before == bench.job()
+    a.succeed()
+    assert NodeState.SUCCEEDED is a.known_node.state
 
 
 def test_nothing_due_changes_nothing() -> None:

@@ -1,0 +1,177 @@
+"""One valid message of every kind that a client can send, with all of its fields set."""
+
+from __future__ import annotations
+
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.message import Message
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from rallypoint.v1 import agent_service_pb2 as agent_pb2
+from rallypoint.v1 import job_pb2, job_service_pb2, node_pb2, node_service_pb2, round_pb2
+
+JOB, OTHER_JOB = "job", "other"
+SECOND = Duration(seconds=1)
+WORKERS = 2
+
+
+def session_id(number: int) -> str:
+    return f"{number:032x}"
+
+
+def spec() -> job_pb2.JobSpec:
+    """Return a specification of two to three nodes, with every field set."""
+    brief, long = Duration(), Duration(seconds=600)
+    return job_pb2.JobSpec(
+        min_nodes=2,
+        max_nodes=3,
+        max_restarts=100,
+        join_timeout=long,
+        last_call=brief,
+        settle_time=brief,
+        grow_after=brief,
+        grow=False,
+        shutdown_timeout=SECOND,
+        restart_backoff=brief,
+        fence_after=brief,
+        no_retry_exit_codes=[40],
+        no_requeue_exit_codes=[41],
+        quarantine_after=100,
+        quarantine_window=long,
+        quarantine_cooldown=long,
+        max_reformations=100,
+        crash_loop=0,
+        progress_after=long,
+        heartbeat_interval=SECOND,
+        lease=Duration(seconds=30),
+    )
+
+
+def exits() -> list[node_pb2.Worker]:
+    """Return the exits of both workers of a node: one by a code, one by a signal."""
+    facts = node_pb2.WorkerExit(
+        agent_signalled_first=False,
+        age=SECOND,
+        error=node_pb2.ErrorRecord(message="boom", traceback="Trace", age_at_exit=SECOND),
+        stderr_tail="boom",
+        run_time=SECOND,
+        outlived_signal_for=SECOND,
+        oom_killed=False,
+        failed_at=Timestamp(seconds=1_700_000_000),
+        error_file="/tmp/error.json",
+    )
+    workers = []
+    for rank, end in enumerate((node_pb2.WorkerExit(exit_code=1), node_pb2.WorkerExit(signal=9))):
+        end.MergeFrom(facts)
+        exited = node_pb2.WORKER_STATE_EXITED
+        workers.append(
+            node_pb2.Worker(local_rank=rank, rank=rank, pid=4_000 + rank, state=exited, exit=end)
+        )
+    return workers
+
+
+def hello(number: int, job_id: str = JOB) -> agent_pb2.Hello:
+    """Return the Hello of a new agent; `held` or `ready` is missing."""
+    return agent_pb2.Hello(
+        protocol_version=1,
+        launch_id="launch",
+        job_id=job_id,
+        spec=spec(),
+        node_name=f"node{number}",
+        node_name_explicit=True,
+        address=f"10.0.0.{number}",
+        local_world_size=WORKERS,
+        role="trainer",
+        labels={"rack": "r1"},
+        node_rank=number,
+        host_name="host",
+    )
+
+
+def held(number: int, epoch: int) -> agent_pb2.HeldRound:
+    """Return round 5 of two nodes, as the node with this number (1 or 2) holds it."""
+    header = round_pb2.RoundHeader(
+        number=5,
+        run=2,
+        world_size=2 * WORKERS,
+        group_world_size=2,
+        master_addr="10.0.0.1",
+        master_port=20_000,
+        restart_count=1,
+        reason=round_pb2.ROUND_REASON_WORKER_FAILED,
+        epoch=epoch,
+    )
+    assignment = round_pb2.Assignment(
+        group_rank=number - 1,
+        first_rank=(number - 1) * WORKERS,
+        local_world_size=WORKERS,
+        role="trainer",
+        first_role_rank=(number - 1) * WORKERS,
+        role_world_size=2 * WORKERS,
+    )
+    return agent_pb2.HeldRound(
+        order=agent_pb2.RunOrder(header=header, assignment=assignment, max_restarts=100),
+        state=node_pb2.NODE_STATE_STARTED,
+        workers=[
+            node_pb2.Worker(local_rank=0, pid=4_000),
+            node_pb2.Worker(local_rank=1, pid=4_001),
+        ],
+    )
+
+
+def ready_hello(number: int, job_id: str = JOB) -> agent_pb2.Hello:
+    """Return the Hello of a new agent on whose node nothing runs."""
+    message = hello(number, job_id)
+    message.ready.CopyFrom(agent_pb2.Ready(round=0, master_port=20_000 + number))
+    return message
+
+
+def holding_hello(number: int, epoch: int) -> agent_pb2.Hello:
+    """Return the Hello of an agent (1 or 2) that a former coordinator ordered to run round 5."""
+    message = hello(number)
+    message.run, message.coordinator_id, message.coordinator_durable = 2, "former", False
+    message.reports_acknowledged, message.revision_applied = 7, 8
+    message.held.CopyFrom(held(number, epoch))
+    return message
+
+
+def full_hello(number: int, epoch: int) -> agent_pb2.Hello:
+    """Return a Hello as above in which everything that can be set is set."""
+    message = holding_hello(number, epoch)
+    message.held.start_failure = "no such file"
+    message.held.state = node_pb2.NODE_STATE_FAILED
+    del message.held.workers[:]
+    message.held.workers.extend(exits())
+    message.draining.CopyFrom(agent_pb2.Draining(time_left=SECOND, reason="SIGTERM"))
+    return message
+
+
+def reports(round: int) -> dict[str, Message]:
+    """Return every message after a Hello, by the name of its field in the envelope."""
+    return {
+        "heartbeat": agent_pb2.Heartbeat(number=1),
+        "ready": agent_pb2.Ready(round=round, master_port=20_009),
+        "started": agent_pb2.Started(round=round, pids=[4_000, 4_001]),
+        "start_failed": agent_pb2.StartFailed(round=round, text="no such file"),
+        "exited": agent_pb2.Exited(round=round, workers=exits()),
+        "succeeded": agent_pb2.Succeeded(round=round),
+        "blocked": agent_pb2.Blocked(round=round, pids=[4_000]),
+        "draining": agent_pb2.Draining(time_left=SECOND, reason="SIGTERM"),
+        "leaving": agent_pb2.Leaving(round=round, text="SIGTERM"),
+        "goodbye": agent_pb2.Goodbye(reason=agent_pb2.GOODBYE_REASON_SIGNAL, text="SIGTERM"),
+    }
+
+
+def requests(node_name: str) -> dict[str, Message]:
+    """Return every request of readers and operators, by the name of its RPC."""
+    return {
+        "GetJob": job_service_pb2.GetJobRequest(job_id=JOB),
+        "WatchJob": job_service_pb2.WatchJobRequest(job_id=JOB),
+        "ListJobs": job_service_pb2.ListJobsRequest(page_size=2, page_token="a"),
+        "DrainNode": node_service_pb2.DrainNodeRequest(
+            job_id=JOB, node_name=node_name, drain_timeout=SECOND, reason="repair"
+        ),
+        "CordonNode": node_service_pb2.CordonNodeRequest(
+            job_id=JOB, node_name=node_name, reason="bad disk"
+        ),
+        "UncordonNode": node_service_pb2.UncordonNodeRequest(job_id=JOB, node_name=node_name),
+    }

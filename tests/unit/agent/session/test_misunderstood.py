@@ -1,0 +1,100 @@
+"""A coordinator that calls a message invalid: an upgrade must not end a running round."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+
+from rallypoint.agent.core.reports import Report
+from rallypoint.agent.session import link as link_module
+from rallypoint.agent.session.link import Link
+from rallypoint.v1 import agent_service_pb2 as agent_pb2
+
+TEXT = "exited.workers[0].exit: must be shorter"
+INVALID = grpc.aio.AioRpcError(
+    grpc.StatusCode.INVALID_ARGUMENT, grpc.aio.Metadata(), grpc.aio.Metadata(), details=TEXT
+)
+ATTEMPTS = 5
+
+
+class Holder:
+    """An agent that holds a round until `held` attempts have ended."""
+
+    def __init__(self, held: int) -> None:
+        self.held = held
+        self.ends: list[str] = []
+        self.dismissals: list[tuple[int, str]] = []
+
+    def hello(self) -> agent_pb2.Hello:
+        return agent_pb2.Hello()
+
+    def unacknowledged(self) -> tuple[int, tuple[Report, ...]]:
+        return 1, ()
+
+    def epoch(self) -> int:
+        return 0
+
+    def now_ms(self) -> int:
+        return 0
+
+    def holds_round(self) -> bool:
+        return len(self.ends) < self.held
+
+    def on_confirmed(self, sent_ms: int) -> None: ...
+
+    def on_message(self, message: agent_pb2.SessionResponse) -> None: ...
+
+    def on_disconnected(self, why: str) -> None:
+        self.ends.append(why)
+
+    def on_dismissed(self, exit_code: int, text: str) -> None:
+        self.dismissals.append((exit_code, text))
+
+
+@pytest.fixture
+def pauses(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
+    """Every attempt is welcomed and then refused; the pauses are noted and cost nothing."""
+    noted: list[float] = []
+    sleep = asyncio.sleep
+
+    async def attempt(self: Link) -> None:
+        self._is_name_known = self._welcomed = True
+        raise link_module._translate(INVALID)
+
+    async def pause(seconds: float) -> None:
+        noted.append(seconds)
+        await sleep(0)
+
+    monkeypatch.setattr(Link, "_attempt", attempt)
+    monkeypatch.setattr(asyncio, "sleep", pause)
+    yield noted
+
+
+async def run(user: Holder) -> None:
+    async with asyncio.timeout(60):
+        await Link("nowhere:1", "0" * 32, user).run()
+
+
+async def test_agent_with_a_round_stays(pauses: list[float], capsys: Any) -> None:
+    """It keeps its workers, says so once, and pauses longer after every refusal."""
+    user = Holder(held=ATTEMPTS)
+    await run(user)
+
+    assert [f"the coordinator refused: {TEXT}"] * ATTEMPTS == user.ends
+    assert [(2, f"the coordinator refused: {TEXT}")] == user.dismissals  # once it holds no round
+    assert 1 == capsys.readouterr().out.count("message_refused")
+    assert pauses == sorted(pauses)
+    assert 8 * pauses[0] <= 2 * pauses[-1]
+
+
+async def test_agent_without_a_round_exits(pauses: list[float]) -> None:
+    """As for any mistake on its command line."""
+    user = Holder(held=0)
+    await run(user)
+
+    assert ([], [(2, f"the coordinator refused: {TEXT}")]) == (user.ends, user.dismissals)
