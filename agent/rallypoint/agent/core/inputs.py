@@ -111,6 +111,13 @@ class NoticesReceived(Struct, frozen=True):
     notices: tuple[Notice, ...]
 
 
+class AgentFailed(Struct, frozen=True):
+    """The agent found a bug in itself: it stops its workers and ends."""
+
+    text: str
+    """The exception, one line."""
+
+
 class TimePassed(Struct, frozen=True):
     """A deadline may have expired."""
 
@@ -130,5 +137,6 @@ Input = (
     | SweepBlocked
     | SignalReceived
     | NoticesReceived
+    | AgentFailed
     | TimePassed
 )

@@ -27,7 +27,7 @@ from rallypoint.agent.core.reports import (
 from rallypoint.agent.core.signals import FORWARDED_ONLY, describe_signal
 from rallypoint.agent.core.state import AgentState, Ending
 from rallypoint.agent.core.work import SIGTERM, Work, end, stop
-from rallypoint.base.exit_codes import EXIT_SIGNAL_BASE, EXIT_UNREACHABLE
+from rallypoint.base.exit_codes import EXIT_SIGNAL_BASE, EXIT_SOFTWARE, EXIT_UNREACHABLE
 
 EXIT_CANNOT_START = 127
 """The exit code of a shell for a command that it cannot start."""
@@ -117,6 +117,8 @@ def _apply(work: Work, input: inputs.Input) -> None:  # noqa: C901  # one flat c
             _on_signal(work, signum)
         case inputs.NoticesReceived(notices=notices):
             apply_notices(work, notices)
+        case inputs.AgentFailed(text=text):
+            leave(work, Ending(EXIT_SOFTWARE, GoodbyeKind.ERROR, f"internal error: {text}"))
         case inputs.TimePassed():
             pass
         case _:
