@@ -84,6 +84,8 @@ class Agent:
         self.exit_text = ""
         self.done = asyncio.Event()
         """Set when the core wants the agent to exit."""
+        self.has_port = asyncio.Event()
+        """Set once a port was reserved: no node can join without one."""
         self.reported = asyncio.Event()
         """Set while every report is acknowledged, or there is no session."""
         self._pending: deque[inputs.Input] = deque()
@@ -126,6 +128,8 @@ class Agent:
             self.reported.clear()
         else:
             self.reported.set()
+        if self.state.port:
+            self.has_port.set()
         self._guard(self._set_timer)
 
     def _step(self, input: inputs.Input) -> None:
@@ -232,12 +236,24 @@ class Agent:
             case effects.LogFence(round=number, unconfirmed_ms=unconfirmed_ms):
                 log.warning("fence_enforced", round=number, unconfirmed_ms=unconfirmed_ms)
             case effects.ReservePort():
-                self.post(inputs.PortReserved(self.ports.reserve()))
+                self.reserve_port()
             case effects.SendReports():
                 self.link.wake()
             case effects.Exit(code=code, text=text):
                 self.exit_code, self.exit_text = code, text
                 self.done.set()
+
+    def reserve_port(self) -> None:
+        """Reserve the port of the next round; log when that starts to fail, and why."""
+        try:
+            port = self.ports.reserve()
+        except OSError as error:
+            text = error.strerror or str(error)
+            if self.state.port_wait is None or self.state.port_wait.text != text:
+                log.warning("port_not_reserved", why=text, then="the node retries until it has one")
+            self.post(inputs.PortNotReserved(text))
+        else:
+            self.post(inputs.PortReserved(port))
 
     def _forward(self, name: str, signum: int, number: int | None) -> None:
         if number is None:

@@ -56,6 +56,7 @@ async def live(agent: Agent, host: WorkerHost, consoles: Consoles) -> int:
 
 async def _take_part(agent: Agent) -> None:
     await _begin(agent)
+    await agent.has_port.wait()
     await agent.link.run()
 
 
@@ -106,4 +107,4 @@ async def _begin(agent: Agent) -> None:
         supervisor.attach()
     except TimerFileRefused as error:
         agent.on_dismissed(EXIT_USAGE, str(error))
-    agent.post(inputs.PortReserved(agent.ports.reserve()))
+    agent.reserve_port()

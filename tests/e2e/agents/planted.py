@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import runpy
 import sys
 from collections.abc import Callable
@@ -12,6 +14,7 @@ from rallypoint.agent import agent, life
 from rallypoint.agent.core import inputs
 from rallypoint.agent.core.step import step
 from rallypoint.agent.helper.host import WorkerHost
+from rallypoint.agent.machine.ports import PortReserver
 from rallypoint.agent.output.outputs import WorkerOutputs
 from rallypoint.agent.workers.exits import ExitReports
 from rallypoint.agent.workers.oom import OomWatch
@@ -79,6 +82,20 @@ def fail_when_closing() -> None:
     plant(life, "CLOSE_S_MAX", 1.0)
 
 
+def lack_ports(failures: int) -> None:
+    """Let no port be reserved so many times, after the first one."""
+    real, calls = PortReserver.reserve, 0
+
+    def reserve(ports: PortReserver) -> int:
+        nonlocal calls
+        calls += 1
+        if 1 < calls <= 1 + failures:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return real(ports)
+
+    plant(PortReserver, "reserve", reserve)
+
+
 PLACES: dict[str, Callable[[], None]] = {
     "core": lambda: fail_on(inputs.WorkerStarted),
     "core for good": lambda: fail_from(inputs.WorkerStarted),
@@ -91,6 +108,8 @@ PLACES: dict[str, Callable[[], None]] = {
     "message": lambda: plant(agent, "parse_desired", fail),
     "begin": lambda: plant(life, "_begin", fail_later),
     "closing": fail_when_closing,
+    "port for a moment": lambda: lack_ports(3),
+    "port for good": lambda: lack_ports(1_000_000),
     "helper's end": lambda: plant(WorkerHost, "close", fail_later),
 }
 

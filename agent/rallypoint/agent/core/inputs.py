@@ -51,6 +51,13 @@ class PortReserved(Struct, frozen=True):
     port: int
 
 
+class PortNotReserved(Struct, frozen=True):
+    """No port for the next round could be reserved."""
+
+    text: str
+    """Why."""
+
+
 class WorkerStarted(Struct, frozen=True):
     """A worker was started."""
 
@@ -130,6 +137,7 @@ Input = (
     | Confirmed
     | DesiredReceived
     | PortReserved
+    | PortNotReserved
     | WorkerStarted
     | WorkerNotStarted
     | WorkerEnded
