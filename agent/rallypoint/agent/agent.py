@@ -2,32 +2,50 @@
 
 Everything happens in one event loop. Inputs are queued and applied one by one; the effects of one
 are carried out before the next is applied.
+
+An exception anywhere in the agent is a bug. `fail` logs it once, with its traceback, and lets the
+core end the agent: its workers are stopped, the session learns of it, and the exit code is 70. What
+else the failed input, effect or callback would have done is lost; everything queued behind it still
+happens. A core that cannot even end is left out (`has_lost_core`), and a timer bounds the whole.
 """
 
 from __future__ import annotations
 
 import asyncio
 import signal
+import sys
 import time
+import traceback
 from collections import deque
+from collections.abc import Callable
+from typing import TypeVarTuple
 
+from rallypoint.agent.containment import describe_error
 from rallypoint.agent.core import effects, inputs
 from rallypoint.agent.core.held_round import HeldRound
-from rallypoint.agent.core.reports import Report
+from rallypoint.agent.core.reports import GoodbyeKind, Report
 from rallypoint.agent.core.state import AgentState
 from rallypoint.agent.core.step import next_deadline_ms, step
 from rallypoint.agent.machine.ports import PortReserver
-from rallypoint.agent.session.link import Link
+from rallypoint.agent.session.link import FAREWELL_S_MAX, Link
 from rallypoint.agent.session.session_log import SessionLog
 from rallypoint.agent.session.translate import fill_snapshot, parse_desired, parse_notices
 from rallypoint.agent.settings import Listener, Settings
 from rallypoint.agent.torchelastic.last_round import last_round
-from rallypoint.agent.workers.supervisor import Supervisor
+from rallypoint.agent.workers.supervisor import SWEEP_LIMIT_MS, Supervisor
+from rallypoint.base.exit_codes import EXIT_SOFTWARE
 from rallypoint.base.limits import PROTOCOL_VERSION
 from rallypoint.base.log import get_logger
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 
 log = get_logger()
+
+_Args = TypeVarTuple("_Args")
+
+FAILURES_LOGGED_MAX = 10
+"""Exceptions after the first that are logged: a bug in a timer may repeat for as long as we end."""
+END_MARGIN_S = 5.0
+"""How much longer than shutdown timeout and sweep the end after a bug may take."""
 
 
 class Agent:
@@ -67,11 +85,21 @@ class Agent:
         self.exit_text = ""
         self.done = asyncio.Event()
         """Set when the core wants the agent to exit."""
+        self.has_port = asyncio.Event()
+        """Set once a port was reserved: no node can join without one."""
         self.reported = asyncio.Event()
         """Set while every report is acknowledged, or there is no session."""
         self._pending: deque[inputs.Input] = deque()
         self._is_stepping = False
         self._timer: asyncio.TimerHandle | None = None
+        self._failures = 0
+        """Exceptions so far."""
+        self._failure = ""
+        """The first of them, as one line."""
+        self._backstop: asyncio.TimerHandle | None = None
+        """Ends the agent when the end after a bug takes too long."""
+        self.has_lost_core = False
+        """The core raised when it was asked to end; the workers were not stopped yet."""
         self._last_held: HeldRound | None = None
         """The last round that was held, in its last state."""
 
@@ -92,22 +120,87 @@ class Agent:
         if self._is_stepping:
             return
         self._is_stepping = True
-        try:
-            while self._pending:
-                self.state, todo = step(self.state, self._pending.popleft(), self.now_ms())
-                for effect in todo:
-                    self._do(effect)
-                self._remember_held()
-        finally:
-            self._is_stepping = False
+        while self._pending:
+            input = self._pending.popleft()
+            if not self._guard(self._step, input) and isinstance(input, inputs.AgentFailed):
+                self._end_without_core()
+        self._is_stepping = False
         if self.state.reports and self.state.away_since_ms is None:
             self.reported.clear()
         else:
             self.reported.set()
-        self._set_timer()
+        if self.state.port:
+            self.has_port.set()
+        self._guard(self._set_timer)
 
-    def stop_timer(self) -> None:
-        """Cancel the timer of the next deadline."""
+    def _step(self, input: inputs.Input) -> None:
+        self.state, todo = step(self.state, input, self.now_ms())
+        for effect in todo:
+            self._guard(self._do, effect)
+        self._remember_held()
+
+    def _guard(self, call: Callable[[*_Args], None], *args: *_Args) -> bool:
+        """Call it; return whether that succeeds. An exception ends the agent, not the caller."""
+        try:
+            call(*args)
+        except Exception as error:  # noqa: BLE001  # the root of every input and message
+            self.fail(error)
+            return False
+        return True
+
+    async def say_goodbye(self) -> None:
+        """Record the end, and wait until the last report is acknowledged, if there is a session."""
+        events, ending = self.listener.events, self.state.ending
+        if events is not None and ending is not None:
+            is_orderly = ending.kind is GoodbyeKind.FINISHED or ending.exit_code == 0
+            events.ended(is_orderly=is_orderly, text=ending.text)
+        try:
+            async with asyncio.timeout(FAREWELL_S_MAX):
+                await self.reported.wait()
+        except TimeoutError:
+            log.info("farewell_not_acknowledged")
+
+    # --- bugs ---
+
+    def fail(self, error: BaseException) -> None:
+        """End the agent in an orderly way, because of a bug in it.
+
+        Safe to call at any time, and more than once; only the first call begins the end.
+        """
+        self._failures += 1
+        if self._failures > 1 + FAILURES_LOGGED_MAX:
+            return
+        text, is_first = describe_error(error), not self._failure
+        self._failure = self._failure or text
+        try:
+            if is_first:
+                then = f"the agent stops its workers and exits {EXIT_SOFTWARE}"
+                then = "the agent is ending" if self.done.is_set() else then
+                log.error("agent_failed", error=text, then=then, exc_info=error)
+            else:
+                log.error("agent_failed_again", error=text, exc_info=error)
+        except Exception:  # noqa: BLE001  # the log is what failed: the traceback must not be lost
+            traceback.print_exception(error, file=sys.stderr)
+        if is_first and not self.done.is_set():
+            grace_s = (self.settings.shutdown_timeout_ms + SWEEP_LIMIT_MS) / 1000
+            loop = asyncio.get_running_loop()
+            self._backstop = loop.call_later(grace_s + END_MARGIN_S, self._end_without_core)
+            self.post(inputs.AgentFailed(text))
+
+    def _end_without_core(self) -> None:
+        """End although the core does not: `live` stops the workers."""
+        if self.exit_code is None:
+            self.exit_code, self.exit_text = EXIT_SOFTWARE, f"internal error: {self._failure}"
+            self.has_lost_core = True
+        self.done.set()
+
+    def stop_timers(self) -> None:
+        """Cancel all timers."""
+        if self._backstop is not None:
+            self._backstop.cancel()
+        self._stop_timer()
+
+    def _stop_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -119,7 +212,7 @@ class Agent:
             self.listener.events.saw(self.state.held)
 
     def _set_timer(self) -> None:
-        self.stop_timer()
+        self._stop_timer()
         due_ms = next_deadline_ms(self.state)
         if due_ms is not None:
             delay_s = max(0.0, (due_ms - self.now_ms()) / 1000 + 0.001)
@@ -150,12 +243,24 @@ class Agent:
                     within_s=round(within_ms / 1000, 1),
                 )
             case effects.ReservePort():
-                self.post(inputs.PortReserved(self.ports.reserve()))
+                self.reserve_port()
             case effects.SendReports():
                 self.link.wake()
             case effects.Exit(code=code, text=text):
                 self.exit_code, self.exit_text = code, text
                 self.done.set()
+
+    def reserve_port(self) -> None:
+        """Reserve the port of the next round; log when that starts to fail, and why."""
+        try:
+            port = self.ports.reserve()
+        except OSError as error:
+            text = error.strerror or str(error)
+            if self.state.port_wait is None or self.state.port_wait.text != text:
+                log.warning("port_not_reserved", why=text, then="the node retries until it has one")
+            self.post(inputs.PortNotReserved(text))
+        else:
+            self.post(inputs.PortReserved(port))
 
     def _forward(self, name: str, signum: int, number: int | None) -> None:
         if number is None:
@@ -220,6 +325,9 @@ class Agent:
 
     def on_message(self, message: agent_pb2.SessionResponse) -> None:
         """Apply a message of the coordinator."""
+        self._guard(self._on_message, message)
+
+    def _on_message(self, message: agent_pb2.SessionResponse) -> None:
         kind = message.WhichOneof("message")
         if message.acknowledged:
             self.post(inputs.Acknowledged(message.acknowledged))
@@ -274,6 +382,9 @@ class Agent:
 
     def on_disconnected(self, why: str) -> None:
         """Note that there is no session; inform the listener once."""
+        self._guard(self._on_disconnected, why)
+
+    def _on_disconnected(self, why: str) -> None:
         self.post(inputs.Disconnected())
         if self.state.ending is None and self.log.on_disconnected():
             timeout_s = self.settings.coordinator_timeout_ms / 1000

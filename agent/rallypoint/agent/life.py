@@ -1,16 +1,22 @@
-"""The life of an agent from start to exit: opens its parts, and closes them in order."""
+"""The life of an agent from start to exit: opens its parts, and closes them in order.
+
+A bug that shows while the parts open or close is logged like any other. Each part is closed within
+a limit, whatever became of the others. What an agent leaves undone when it exits, its helper does:
+it kills everything that the workers started.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 from rallypoint.agent.agent import Agent
+from rallypoint.agent.containment import GuardedTasks, handle_errors
 from rallypoint.agent.core import inputs
-from rallypoint.agent.core.reports import GoodbyeKind
 from rallypoint.agent.helper.host import WorkerHost, become_subreaper
 from rallypoint.agent.output.log_folder import LogFolder
 from rallypoint.agent.output.outputs import WorkerOutputs
-from rallypoint.agent.session.link import FAREWELL_S_MAX, Link
+from rallypoint.agent.session.link import Link
 from rallypoint.agent.torchelastic.logs_plugin import LogsPlugin
 from rallypoint.agent.torchelastic.timers import TimerFileRefused
 from rallypoint.agent.workers.supervisor import Supervisor
@@ -20,26 +26,49 @@ from rallypoint.base.log import get_logger
 
 log = get_logger()
 
+CLOSE_S_MAX = 15.0
+"""How long one part may take to close; longer than any of them takes when nothing hangs."""
+
 
 async def live(agent: Agent, host: WorkerHost, consoles: Consoles) -> int:
     """Take part in the job until it ends; return the exit code."""
     become_subreaper()
-    async with asyncio.TaskGroup() as tasks:
+    handle_errors(asyncio.get_running_loop(), agent.fail)
+    async with GuardedTasks(agent.fail) as tasks:
         agent.link = Link(agent.settings.coordinator, agent.settings.incarnation, agent)
         agent.supervisor = _new_supervisor(agent, host, consoles, tasks)
-        await _begin(agent)
-        linked = tasks.create_task(agent.link.run())
+        linked = tasks.create_task(_take_part(agent))
         try:
             await agent.done.wait()
-            _record_end(agent)
-            await _send_last_reports(agent)
+            if agent.has_lost_core:
+                await agent.supervisor.end_workers(agent.settings.shutdown_timeout_ms / 1000)
+            else:
+                await _close(agent, agent.say_goodbye)
         finally:
             linked.cancel()
-            agent.stop_timer()
-            await agent.supervisor.close()
+            agent.stop_timers()
+            for part in agent.supervisor.parts():
+                await _close(agent, part)
             agent.ports.close()
     assert agent.exit_code is not None
     return agent.exit_code
+
+
+async def _take_part(agent: Agent) -> None:
+    await _begin(agent)
+    await agent.has_port.wait()
+    await agent.link.run()
+
+
+async def _close(agent: Agent, part: Callable[[], Awaitable[None]]) -> None:
+    """Close one part within the limit; log why that failed."""
+    try:
+        async with asyncio.timeout(CLOSE_S_MAX):
+            await part()
+    except TimeoutError:
+        log.warning("part_not_closed", part=part.__name__, within_s=CLOSE_S_MAX)
+    except Exception as error:  # noqa: BLE001  # whatever fails here, the other parts have to close
+        agent.fail(error)
 
 
 def _new_supervisor(
@@ -78,20 +107,4 @@ async def _begin(agent: Agent) -> None:
         supervisor.attach()
     except TimerFileRefused as error:
         agent.on_dismissed(EXIT_USAGE, str(error))
-    agent.post(inputs.PortReserved(agent.ports.reserve()))
-
-
-def _record_end(agent: Agent) -> None:
-    events, ending = agent.listener.events, agent.state.ending
-    if events is not None and ending is not None:
-        is_orderly = ending.kind is GoodbyeKind.FINISHED or ending.exit_code == 0
-        events.ended(is_orderly=is_orderly, text=ending.text)
-
-
-async def _send_last_reports(agent: Agent) -> None:
-    """Wait until the last report is acknowledged, if there is a session."""
-    try:
-        async with asyncio.timeout(FAREWELL_S_MAX):
-            await agent.reported.wait()
-    except TimeoutError:
-        log.info("farewell_not_acknowledged")
+    agent.reserve_port()

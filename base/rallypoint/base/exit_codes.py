@@ -6,6 +6,8 @@ EXIT_FAILED = 1
 """The job failed, or this node could not take part to the end."""
 EXIT_USAGE = 2
 """The command line is wrong, or the coordinator refused the agent because of it."""
+EXIT_SOFTWARE = 70
+"""A bug in the agent ended it; EX_SOFTWARE of sysexits.h. The log has the traceback."""
 EXIT_UNREACHABLE = 75
 """No coordinator answered in time; EX_TEMPFAIL of sysexits.h, so a scheduler may try again."""
 EXIT_NO_REQUEUE = 93

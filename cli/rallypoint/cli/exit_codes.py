@@ -6,6 +6,7 @@ from rallypoint.base.exit_codes import (
     EXIT_FAILED,
     EXIT_NO_REQUEUE,
     EXIT_SIGNAL_BASE,
+    EXIT_SOFTWARE,
     EXIT_UNREACHABLE,
     EXIT_USAGE,
 )
@@ -14,6 +15,10 @@ EXIT_CODES = (
     ("0", "the job succeeded, or an operator drained this node"),
     (str(EXIT_FAILED), "the job failed"),
     (str(EXIT_USAGE), "bad usage, or the coordinator rejected this node"),
+    (
+        str(EXIT_SOFTWARE),
+        "a bug ended the agent; the log has its traceback",
+    ),
     (str(EXIT_UNREACHABLE), "no coordinator answered in time"),
     (str(EXIT_NO_REQUEUE), "the job failed and must not be requeued"),
     (f"{EXIT_SIGNAL_BASE}+N", "ended by signal N"),

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from rallypoint.agent.core.signals import describe_signal
+from rallypoint.agent.core.leaving.signals import describe_signal
 from rallypoint.cli.commands.agent.session import REPORT_LIMIT_S
 from rallypoint.v1 import round_pb2
 from support.processes.commands import Command

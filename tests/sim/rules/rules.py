@@ -141,7 +141,7 @@ class AgentOnlyMovesOn(Checker):
 
 
 ALONE = "all workers exited with 0;"
-"""Why an agent ends that was alone in its round, and whose success nobody confirms."""
+"""Last words of an agent that was alone in its round, with a success that was not confirmed."""
 
 
 class ExitsClean(Checker):

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from rallypoint.agent.core import effects, inputs
 from rallypoint.agent.core import fence as agent_fence
 from rallypoint.agent.core import step as agent_core
+from rallypoint.agent.core import work as agent_work
 from rallypoint.agent.core.desired import RunOrder
 from rallypoint.agent.core.held_round import Stage
 from rallypoint.agent.core.reports import SucceededReport
@@ -88,8 +89,8 @@ def _start_beside() -> list[Patch]:
         work.hold(replace(work.state.held, stage=Stage.CLEAN))
         work.do(effects.ReservePort())
 
-    real = agent_core._sweep
-    return [(agent_core, "_sweep", sweep)]
+    real = agent_work.sweep
+    return [(agent_core, "sweep", sweep)]
 
 
 def _adopt_incomplete() -> list[Patch]:

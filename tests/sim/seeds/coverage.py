@@ -155,6 +155,11 @@ UNREACHABLE: dict[Row, str] = {
         if phase != PHASES[0]
     },
     **_never(
+        "no simulated machine lacks a port, and no agent has a planted bug",
+        " ".join(stage.replace(" ", "_") for stage in STAGES),
+        "PortNotReserved AgentFailed",
+    ),
+    **_never(
         "a port is asked for when a node is clean, and only then",
         "starting running succeeded failed stopping sweeping blocked",
         "PortReserved",

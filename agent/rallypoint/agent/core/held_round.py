@@ -25,7 +25,7 @@ class Stage(Enum):
     STOPPING = "stopping"  # workers were signalled, and have until the shutdown timeout ends
     SWEEPING = "sweeping"  # remaining processes of the workers are being killed
     BLOCKED = "blocked"  # some of them survived SIGKILL
-    CLEAN = "clean"  # nothing is left; a port for the next round is being reserved
+    CLEAN = "clean"  # nothing is left; a port for the next round is reserved next
 
 
 NEXT_STAGES: dict[Stage, tuple[Stage, ...]] = {

@@ -51,6 +51,13 @@ class PortReserved(Struct, frozen=True):
     port: int
 
 
+class PortNotReserved(Struct, frozen=True):
+    """No port for the next round could be reserved."""
+
+    text: str
+    """Why."""
+
+
 class WorkerStarted(Struct, frozen=True):
     """A worker was started."""
 
@@ -111,6 +118,13 @@ class NoticesReceived(Struct, frozen=True):
     notices: tuple[Notice, ...]
 
 
+class AgentFailed(Struct, frozen=True):
+    """The agent found a bug in itself: it stops its workers and ends."""
+
+    text: str
+    """The exception, one line."""
+
+
 class TimePassed(Struct, frozen=True):
     """A deadline may have expired."""
 
@@ -123,6 +137,7 @@ Input = (
     | Confirmed
     | DesiredReceived
     | PortReserved
+    | PortNotReserved
     | WorkerStarted
     | WorkerNotStarted
     | WorkerEnded
@@ -130,5 +145,6 @@ Input = (
     | SweepBlocked
     | SignalReceived
     | NoticesReceived
+    | AgentFailed
     | TimePassed
 )

@@ -31,6 +31,18 @@ class Drain(Struct, frozen=True):
     """How the agent ends after the drain."""
 
 
+class PortWait(Struct, frozen=True):
+    """The node tries again and again to reserve a port; without one it cannot be ready."""
+
+    since_ms: int
+    attempts: int
+    """Failed attempts."""
+    retry_ms: int | None
+    """When the next attempt is due; None while it is made."""
+    text: str
+    """Why the last attempt failed."""
+
+
 class AgentState(Struct, frozen=True):
     """Everything that an agent knows."""
 
@@ -57,6 +69,8 @@ class AgentState(Struct, frozen=True):
     """Highest round that was started here, or stopped before its start here."""
     port: int = 0
     """Reserved for the next round; 0 while the node is not clean."""
+    port_wait: PortWait | None = None
+    """Set while no port can be reserved."""
     desired: Desired | None = None
     """The newest desired state; None before the first."""
     revision: int = 0

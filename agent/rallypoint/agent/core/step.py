@@ -11,15 +11,16 @@ from typing import assert_never
 
 from rallypoint.agent.core import effects, inputs
 from rallypoint.agent.core.desired import DesiredEnd, DesiredStandby, DesiredStop, RunOrder
-from rallypoint.agent.core.drain import (
+from rallypoint.agent.core.fence import fence_kill_ms, fence_stop_ms, may_start
+from rallypoint.agent.core.held_round import HeldRound, LocalExit, LocalWorker, Stage
+from rallypoint.agent.core.leaving.away import give_up_if_alone, give_up_ms, log_awaited_outcome
+from rallypoint.agent.core.leaving.drain import (
     apply_notices,
-    begin_drain,
+    apply_signal,
     finish_drain,
     leave,
     signal_drain,
 )
-from rallypoint.agent.core.fence import fence_kill_ms, fence_stop_ms, may_start
-from rallypoint.agent.core.held_round import HeldRound, LocalExit, LocalWorker, Stage
 from rallypoint.agent.core.reports import (
     BlockedReport,
     ExitedReport,
@@ -30,15 +31,16 @@ from rallypoint.agent.core.reports import (
     StartFailedReport,
     SucceededReport,
 )
-from rallypoint.agent.core.signals import FORWARDED_ONLY, describe_signal
-from rallypoint.agent.core.state import AgentState, Ending
-from rallypoint.agent.core.work import SIGTERM, Work, end, stop
-from rallypoint.base.exit_codes import EXIT_SIGNAL_BASE, EXIT_UNREACHABLE
+from rallypoint.agent.core.state import AgentState, Ending, PortWait
+from rallypoint.agent.core.work import SIGTERM, Work, end, stop, sweep
+from rallypoint.base.exit_codes import EXIT_FAILED, EXIT_SOFTWARE
 
 EXIT_CANNOT_START = 127
 """The exit code of a shell for a command that it cannot start."""
-ALONE_MS = 10_000
-"""How long a node that was alone in its round tries to report the success of the job."""
+PORT_RETRY_MS_MIN = 100
+PORT_RETRY_MS_MAX = 5_000
+"""Pauses between attempts to reserve a port; each is twice as long as the one before. Without
+jitter: what is short belongs to this machine, or to this agent."""
 
 
 def step(
@@ -59,7 +61,8 @@ def next_deadline_ms(state: AgentState) -> int | None:
     """Return when the next step is due even without an input, or None."""
     due: list[int] = []
     drain_ms = state.drain.until_ms if state.drain is not None and state.ending is None else None
-    for due_ms in (_kill_ms(state), drain_ms, fence_stop_ms(state), _give_up_ms(state)):
+    times = (_kill_ms(state), drain_ms, fence_stop_ms(state), give_up_ms(state), _port_ms(state))
+    for due_ms in times:
         if due_ms is not None:
             due.append(due_ms)
     return min(due, default=None)
@@ -73,46 +76,6 @@ def _kill_ms(state: AgentState) -> int | None:
     return state.held.kill_ms if fence_ms is None else min(state.held.kill_ms, fence_ms)
 
 
-def _give_up_ms(state: AgentState) -> int | None:
-    """Return when the agent stops waiting for its coordinator, or None while it need not wait.
-
-    The time counts from the end of the last worker if it ended after the coordinator was lost. So a
-    node that finishes during a long outage still has time to report it.
-    """
-    if state.away_since_ms is None or state.ending is not None or not _is_idle(state):
-        return None
-    workers = () if state.held is None else state.held.workers
-    ended_ms = (worker.exit.at_ms for worker in workers if worker.exit is not None)
-    return max(state.away_since_ms, *ended_ms, 0) + _timeout_ms(state)
-
-
-def _timeout_ms(state: AgentState) -> int:
-    """Return how long the agent waits for a coordinator, by what it waits for.
-
-    To begin: the coordinator timeout. For the outcome of the job: the outcome timeout. A node that
-    ran the whole round alone knows the outcome, and waits only to report it.
-    """
-    if not _has_succeeded(state.held):
-        return state.coordinator_timeout_ms
-    return (
-        min(state.outcome_timeout_ms, ALONE_MS) if _was_alone(state) else state.outcome_timeout_ms
-    )
-
-
-def _has_succeeded(held: HeldRound | None) -> bool:
-    return held is not None and held.stage is Stage.SUCCEEDED
-
-
-def _was_alone(state: AgentState) -> bool:
-    return state.held is not None and state.held.order.header.group_world_size == 1
-
-
-def _is_idle(state: AgentState) -> bool:
-    """Return whether giving up loses nothing: no worker runs, or the round has failed."""
-    held = state.held
-    return held is None or not held.is_running or held.stage is Stage.FAILED
-
-
 def _apply(work: Work, input: inputs.Input) -> None:  # noqa: C901  # one flat case per input
     match input:
         case inputs.Welcomed(epoch=epoch):
@@ -121,7 +84,7 @@ def _apply(work: Work, input: inputs.Input) -> None:  # noqa: C901  # one flat c
         case inputs.Disconnected():
             if work.state.away_since_ms is None:
                 work.change(away_since_ms=work.now_ms)
-                _log_awaited_outcome(work)
+                log_awaited_outcome(work)
         case inputs.Dismissed(exit_code=code, text=text):
             end(work, Ending(code, GoodbyeKind.RELEASED, text))
         case inputs.Acknowledged(sequence=sequence):
@@ -133,6 +96,8 @@ def _apply(work: Work, input: inputs.Input) -> None:  # noqa: C901  # one flat c
                 work.change(epoch=epoch, revision=revision, desired=desired)
         case inputs.PortReserved(port=port):
             _on_port_reserved(work, port)
+        case inputs.PortNotReserved(text=text):
+            _on_port_not_reserved(work, text)
         case inputs.WorkerStarted():
             _on_worker_started(work, input)
         case inputs.WorkerNotStarted():
@@ -144,9 +109,11 @@ def _apply(work: Work, input: inputs.Input) -> None:  # noqa: C901  # one flat c
         case inputs.SweepBlocked(token=token, pids=pids):
             _on_sweep_blocked(work, token, pids)
         case inputs.SignalReceived(signum=signum):
-            _on_signal(work, signum)
+            apply_signal(work, signum)
         case inputs.NoticesReceived(notices=notices):
             apply_notices(work, notices)
+        case inputs.AgentFailed(text=text):
+            leave(work, Ending(EXIT_SOFTWARE, GoodbyeKind.ERROR, f"internal error: {text}"))
         case inputs.TimePassed():
             pass
         case _:
@@ -233,14 +200,7 @@ def _on_worker_ended(work: Work, ended: inputs.WorkerEnded) -> None:
             held = held.moved(Stage.SUCCEEDED)
             work.report(SucceededReport(held.number))
     work.hold(held)
-    _log_awaited_outcome(work)
-
-
-def _log_awaited_outcome(work: Work) -> None:
-    """Tell the user what is missing if the workers succeed while there is no coordinator."""
-    state = work.state
-    if _has_succeeded(state.held) and state.away_since_ms is not None and state.ending is None:
-        work.do(effects.LogOutcomeAwaited(_timeout_ms(state)))
+    log_awaited_outcome(work)
 
 
 def _local_exit(ended: inputs.WorkerEnded, at_ms: int, signalled_ms: int | None) -> LocalExit:
@@ -266,7 +226,8 @@ def _on_swept(work: Work, token: int) -> None:
         return
     if held.stage in (Stage.SWEEPING, Stage.BLOCKED):
         work.hold(held.moved(Stage.CLEAN))
-        work.do(effects.ReservePort())
+        if work.state.ending is None:
+            work.do(effects.ReservePort())
 
 
 def _on_sweep_blocked(work: Work, token: int, pids: tuple[int, ...]) -> None:
@@ -277,7 +238,7 @@ def _on_sweep_blocked(work: Work, token: int, pids: tuple[int, ...]) -> None:
 
 
 def _on_port_reserved(work: Work, port: int) -> None:
-    work.change(port=port)
+    work.change(port=port, port_wait=None)
     held = work.state.held
     if held is not None and held.stage is Stage.CLEAN:
         work.change(held=None)
@@ -285,35 +246,38 @@ def _on_port_reserved(work: Work, port: int) -> None:
             work.report(ReadyReport(work.state.last_round, port))
 
 
-# --- Signals to the agent -----------------------------------------------------------------------
+def _on_port_not_reserved(work: Work, text: str) -> None:
+    """Try again after a pause; meanwhile the node is not ready, and can only leave."""
+    wait, now_ms = work.state.port_wait, work.now_ms
+    since_ms, attempts = (now_ms, 1) if wait is None else (wait.since_ms, wait.attempts + 1)
+    pause_ms = min(PORT_RETRY_MS_MIN << min(attempts - 1, 16), PORT_RETRY_MS_MAX)
+    work.change(port_wait=PortWait(since_ms, attempts, now_ms + pause_ms, text))
 
 
-def _on_signal(work: Work, signum: int) -> None:
-    """Act on a signal, by its kind and the state of the agent.
-
-                         forwarded only           ends the agent
-    workers run          each worker gets it      forwarded, and the agent leaves or drains
-    nothing runs         logged only              the agent leaves
-    the agent ends       logged only              SIGKILL for the rest, at once
-    """
-    state, held = work.state, work.state.held
-    is_running = state.ending is None and held is not None and held.is_running
-    if signum in FORWARDED_ONLY:
-        number = held.number if held is not None and is_running else None
-        work.do(effects.ForwardSignal(signum, number))
-    elif state.ending is None:
-        _leave_on_signal(work, signum)
-    elif held is not None:
-        _sweep(work)
+def _port_ms(state: AgentState) -> int | None:
+    """Return when the next attempt to reserve a port is due, or the agent gives up; or None."""
+    wait = state.port_wait
+    if wait is None or wait.retry_ms is None or state.ending is not None:
+        return None
+    return min(wait.retry_ms, _give_up_port_ms(state, wait))
 
 
-def _leave_on_signal(work: Work, signum: int) -> None:
-    text = describe_signal(signum)
-    ending = Ending(EXIT_SIGNAL_BASE + signum, GoodbyeKind.SIGNAL, text)
-    if signum == SIGTERM and work.state.drain is None and work.state.drain_ms:
-        begin_drain(work, work.state.drain_ms, text, ending)
+def _give_up_port_ms(state: AgentState, wait: PortWait) -> int:
+    return wait.since_ms + state.coordinator_timeout_ms
+
+
+def _reserve_again(work: Work) -> None:
+    """Make the attempt to reserve a port that is due, or give up."""
+    state, wait, due_ms = work.state, work.state.port_wait, _port_ms(work.state)
+    if wait is None or due_ms is None or work.now_ms < due_ms:
+        return
+    if work.now_ms >= _give_up_port_ms(state, wait):
+        seconds = state.coordinator_timeout_ms / 1000
+        text = f"no port could be reserved for {seconds:g} s: {wait.text}"
+        end(work, Ending(EXIT_FAILED, GoodbyeKind.ERROR, text))
     else:
-        leave(work, ending, signum)
+        work.change(port_wait=PortWait(wait.since_ms, wait.attempts, None, wait.text))
+        work.do(effects.ReservePort())
 
 
 # --- Towards the desired state ------------------------------------------------------------------
@@ -321,10 +285,14 @@ def _leave_on_signal(work: Work, signum: int) -> None:
 
 def _reconcile(work: Work) -> None:
     """Do what brings the node closer to its desired state."""
-    _give_up_if_alone(work)
+    give_up_if_alone(work)
+    _reserve_again(work)
     _follow_desired(work)
     finish_drain(work)
     ending, held = work.state.ending, work.state.held
+    if ending is not None and held is not None and held.stage is Stage.CLEAN:
+        work.change(held=None)  # a node that leaves needs no port
+        held = None
     if held is not None:
         if ending is not None and not held.is_stopping:
             stop(work, work.state.shutdown_timeout_ms)
@@ -333,21 +301,6 @@ def _reconcile(work: Work) -> None:
         work.report(GoodbyeReport(ending.kind, ending.text))
         work.change(ending=Ending(ending.exit_code, ending.kind, ending.text, goodbye_sent=True))
         work.do(effects.Exit(ending.exit_code, ending.text))
-
-
-def _give_up_if_alone(work: Work) -> None:
-    state, give_up_ms = work.state, _give_up_ms(work.state)
-    if give_up_ms is None or work.now_ms < give_up_ms:
-        return
-    text = f"no coordinator answered for {_timeout_ms(state) / 1000:g} s"
-    if not _has_succeeded(state.held):
-        end(work, Ending(EXIT_UNREACHABLE, GoodbyeKind.ERROR, text))
-    elif _was_alone(state):
-        text = f"all workers exited with 0; {text}"
-        end(work, Ending(0, GoodbyeKind.FINISHED, text))
-    else:
-        text = f"all workers here exited with 0, but the job's outcome is unknown: {text}"
-        end(work, Ending(EXIT_UNREACHABLE, GoodbyeKind.ERROR, text))
 
 
 def _follow_desired(work: Work) -> None:
@@ -401,14 +354,4 @@ def _escalate_stop(work: Work) -> None:
     if held.stage is not Stage.STOPPING or kill_ms is None:
         return
     if held.all_ended or work.now_ms >= kill_ms:
-        _sweep(work)
-
-
-def _sweep(work: Work) -> None:
-    held = work.state.held
-    assert held is not None
-    if held.stage in (Stage.SWEEPING, Stage.BLOCKED, Stage.CLEAN):
-        return
-    token = work.state.sweep_token + 1
-    work.change(sweep_token=token, held=held.moved(Stage.SWEEPING))
-    work.do(effects.Sweep(token))
+        sweep(work)

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, TypedDict, Unpack
 
 from msgspec.structs import replace
 
-from rallypoint.agent.core.effects import Effect, SendReports, SignalWorkers
+from rallypoint.agent.core.effects import Effect, SendReports, SignalWorkers, Sweep
 from rallypoint.agent.core.held_round import HeldRound, Stage
 from rallypoint.agent.core.reports import Report
 from rallypoint.agent.core.state import AgentState, Ending
 
 if TYPE_CHECKING:
     from rallypoint.agent.core.desired import Desired, Notice
-    from rallypoint.agent.core.state import Drain
+    from rallypoint.agent.core.state import Drain, PortWait
 
 SIGTERM = 15
 
@@ -26,6 +26,7 @@ class Changes(TypedDict, total=False):
     held: HeldRound | None
     last_round: int
     port: int
+    port_wait: PortWait | None
     desired: Desired
     revision: int
     epoch: int
@@ -80,3 +81,14 @@ def stop(work: Work, shutdown_timeout_ms: int, signum: int = SIGTERM) -> None:
     work.hold(held.signalled(work.now_ms).moved(Stage.STOPPING, kill_ms=kill_ms))
     if not held.all_ended:
         work.do(SignalWorkers(signum))
+
+
+def sweep(work: Work) -> None:
+    """Kill every process of the held round, once."""
+    held = work.state.held
+    assert held is not None
+    if held.stage in (Stage.SWEEPING, Stage.BLOCKED, Stage.CLEAN):
+        return
+    token = work.state.sweep_token + 1
+    work.change(sweep_token=token, held=held.moved(Stage.SWEEPING))
+    work.do(Sweep(token))

@@ -312,8 +312,13 @@ class WorkerHost:
                 self._pids.pop(worker_id, None)
 
     def _emit(self, event: HostEvent) -> None:
-        if self._on_event is not None:
+        if self._on_event is None or self._loop is None:
+            return
+        try:
             self._on_event(event)
+        except Exception as error:  # noqa: BLE001  # the root of every event: the next ones must come
+            context = {"message": f"the handler of {event} failed", "exception": error}
+            self._loop.call_exception_handler(context)
 
     def _hang_up(self) -> None:
         if self._is_closed:

@@ -152,7 +152,6 @@ class WorkerOutputs(Struct):
         for console in (self.consoles.out, self.consoles.err):
             console.release()
         await self._drain()
-        self.folder.close()
 
     async def _drain(self) -> None:
         await asyncio.gather(*(stream.wait_end(DRAIN_LIMIT_S) for stream in self._streams))

@@ -203,17 +203,13 @@ class OomWatch(Struct):
         return {}
 
     def started(self, pid: int, local_rank: int) -> None:
-        """Remember which file counts the kills of a worker.
-
-        Raises:
-            UnicodeDecodeError: a mount point or a cgroup has a name that is not UTF-8.
-        """
+        """Remember which file counts the kills of a worker."""
         if self.log is not None:
             self.log.pop(pid)  # an earlier process may have had the same pid
         try:
             if not self._mounts:
-                self._mounts = parse_mounts((self.proc / "self/mountinfo").read_text())
-            cgroups = parse_cgroups((self.proc / str(pid) / "cgroup").read_text())
+                self._mounts = parse_mounts(_read(self.proc / "self/mountinfo"))
+            cgroups = parse_cgroups(_read(self.proc / str(pid) / "cgroup"))
         except OSError:
             return
         for path in find_counters(self._mounts, cgroups):
@@ -260,8 +256,17 @@ class OomWatch(Struct):
             self.log = None
 
 
+def _read(path: Path) -> str:
+    """Return the text of a file that names paths, which need not be UTF-8.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    return os.fsdecode(path.read_bytes())
+
+
 def _read_count(path: Path) -> int | None:
     try:
-        return parse_count(path.read_text())
+        return parse_count(_read(path))
     except OSError:
         return None

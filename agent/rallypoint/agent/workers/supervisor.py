@@ -7,7 +7,8 @@ See launching.py for how workers start, and exits.py for how an exit is reported
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+import signal
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from rallypoint.agent.core import inputs
 from rallypoint.agent.core.desired import Notice, RunOrder
@@ -78,6 +79,8 @@ class Supervisor:
         self.plugin = plugin
         self._workers: dict[int, Worker] = {}
         """By worker id, until their exit."""
+        self._changed = asyncio.Event()
+        """Set when a worker has ended."""
         self._sweep_token = 0
         """Token of the current sweep; 0 without one."""
         self._fence_at_ms: int | None = None
@@ -154,11 +157,40 @@ class Supervisor:
         self._fence_at_ms = at_ms
         self._request(lambda: self.host.arm_fence(at_ms))
 
-    async def close(self) -> None:
-        """End the helper and all processes below it, then drain the workers' output."""
+    async def end_workers(self, grace_s: float) -> None:
+        """Stop the workers without the core: SIGTERM, and `grace_s` seconds for their ends."""
+        self.signal(signal.SIGTERM)
+        try:
+            async with asyncio.timeout(grace_s):
+                while self._workers:
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError:
+            log.warning("workers_survived_stop", within_s=grace_s, then="SIGKILL")
+
+    def parts(self) -> tuple[Callable[[], Awaitable[None]], ...]:
+        """Return what closes each part, in order.
+
+        The helper ends all processes below it; then the workers' output is drained.
+        """
+        return (
+            self._close_observers,
+            self._close_host,
+            self.outputs.finish,
+            self._close_log_folder,
+            self._remove_folder,
+        )
+
+    async def _close_observers(self) -> None:
         self._exits.close()
+
+    async def _close_host(self) -> None:
         await self.host.close()
-        await self.outputs.finish()
+
+    async def _close_log_folder(self) -> None:
+        await asyncio.to_thread(self.outputs.folder.close)
+
+    async def _remove_folder(self) -> None:
         await asyncio.to_thread(self._own.remove)
 
     # --- the helper ---
@@ -189,11 +221,14 @@ class Supervisor:
             self.post(inputs.Swept(self._sweep_token))
 
     def _on_event(self, event: HostEvent) -> None:
+        self._changed.set()
         match event:
             case Spawned(worker_id=worker_id, pid=pid):
                 worker = self._workers[worker_id]
-                self._exits.started(pid, worker.local_rank)
-                self.post(inputs.WorkerStarted(worker.round, worker.local_rank, pid))
+                try:
+                    self._exits.started(pid, worker.local_rank)
+                finally:  # also with a bug in an observer, the core has to stop this worker
+                    self.post(inputs.WorkerStarted(worker.round, worker.local_rank, pid))
             case SpawnFailed(worker_id=worker_id, message=message):
                 worker = self._workers.pop(worker_id)
                 self.post(inputs.WorkerNotStarted(worker.round, worker.local_rank, message))
@@ -204,9 +239,11 @@ class Supervisor:
                 self._exits.swept()
                 self._replace_host()
             case Clean(token=token):
-                self._exits.swept()
-                self._sweep_token = 0
-                self.post(inputs.Swept(token))
+                try:
+                    self._exits.swept()
+                finally:
+                    self._sweep_token = 0
+                    self.post(inputs.Swept(token))
             case Blocked(token=token, pids=pids):
                 self.post(inputs.SweepBlocked(token, pids))
             case Swept(pids=pids):

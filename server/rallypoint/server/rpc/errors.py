@@ -115,6 +115,7 @@ _TABLE: dict[RefusalKind, _Row] = {
         grpc.StatusCode.INTERNAL,
         None,
         "internal error; the coordinator's log has the cause: incident {incident}",
+        "",
     ),
     RefusalKind.SEQUENCE_GAP: _Row(
         grpc.StatusCode.ABORTED,
@@ -210,7 +211,12 @@ def internal_status(incident: str) -> Status:
 
 def ended_status() -> Status:
     """Return the status for a coordinator whose loop has ended. Its agents look for another one."""
-    return pack_status(_code(grpc.StatusCode.UNAVAILABLE), "the coordinator has ended", None)
+    return pack_status(
+        _code(grpc.StatusCode.UNAVAILABLE),
+        "the coordinator has ended",
+        None,
+        reason="COORDINATOR_ENDED",
+    )
 
 
 def _code(code: grpc.StatusCode) -> int:

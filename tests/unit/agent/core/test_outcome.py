@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from rallypoint.agent.core import effects, inputs
+from rallypoint.agent.core.leaving.away import ALONE_MS
 from rallypoint.agent.core.reports import GoodbyeKind
 from rallypoint.agent.core.state import AgentState
-from rallypoint.agent.core.step import ALONE_MS, next_deadline_ms, step
+from rallypoint.agent.core.step import next_deadline_ms, step
 from support.core.orders import run_order
 
 JOIN_MS, OUTCOME_MS = 600_000, 300_000

@@ -6,7 +6,7 @@ import pytest
 
 from rallypoint.agent.core import effects, inputs
 from rallypoint.agent.core.desired import DesiredStop
-from rallypoint.agent.core.signals import describe_signal
+from rallypoint.agent.core.leaving.signals import describe_signal
 from rallypoint.agent.core.state import AgentState
 from rallypoint.agent.core.step import step
 from rallypoint.cli.flags.agent.signals import signal_list

@@ -199,6 +199,25 @@ def test_complete_log_is_final(tmp_path: Path) -> None:
         watch.close()
 
 
+def test_names_need_not_be_utf_8(tmp_path: Path) -> None:
+    """Any bytes in the name of a mount point or a cgroup are the name of that file."""
+    os.makedirs(os.fsencode(tmp_path) + b"/m\xe9/j\xe9")
+    count = os.path.join(os.fsencode(tmp_path), b"m\xe9/j\xe9/memory.events")
+    Path(os.fsdecode(count)).write_text("oom_kill 0\n")
+    for name, line in (
+        ("self/mountinfo", b"41 31 0:38 / %s/m\xe9 rw - cgroup2 cgroup2 rw\n"),
+        ("7/cgroup", b"0::/j\xe9\n"),
+    ):
+        file = tmp_path / name
+        file.parent.mkdir()
+        file.write_bytes(line.replace(b"%s", os.fsencode(tmp_path)))
+    watch = OomWatch(proc=tmp_path)
+    watch.started(7, 0)
+    Path(os.fsdecode(count)).write_text("oom_kill 1\n")
+
+    assert killed(watch, 7)
+
+
 def _memory_group() -> Path | None:
     """Return a new memory cgroup with 32 MB, or None where that is not allowed."""
     for mount in parse_mounts(Path("/proc/self/mountinfo").read_text()):

@@ -15,7 +15,8 @@ from typing import NoReturn
 from google.protobuf.duration_pb2 import Duration
 
 from rallypoint.agent.agent import Agent
-from rallypoint.agent.core.signals import FORWARDED_ONLY
+from rallypoint.agent.containment import describe_error
+from rallypoint.agent.core.leaving.signals import FORWARDED_ONLY
 from rallypoint.agent.helper.host import WorkerHost
 from rallypoint.agent.helper.leftovers import AGENT_MARK_ENV, compute_mark
 from rallypoint.agent.life import live
@@ -27,6 +28,7 @@ from rallypoint.agent.torchelastic.variables import SIGNALS_ENV
 from rallypoint.agent.workers.environ import Launch
 from rallypoint.agent.workers.placement import Placement
 from rallypoint.base.console import Consoles, open_text
+from rallypoint.base.exit_codes import EXIT_SOFTWARE
 from rallypoint.base.log import get_logger
 from rallypoint.cli.commands.agent.notes import Note
 from rallypoint.cli.commands.agent.resolution import Resolution, find_launch_id
@@ -64,6 +66,9 @@ def run_session(
         # A second signal means that the user does not want to wait for the report.
         for one in set(args.signals_to_handle) - FORWARDED_ONLY:
             signal.signal(one, lambda *_: os._exit(exit_code))
+    except Exception as error:  # the root of the process: the helper kills the workers
+        log.error("agent_failed", error=describe_error(error), then="it exits", exc_info=error)
+        exit_code = EXIT_SOFTWARE
     finally:
         consoles.err.flush(REPORT_LIMIT_S)
     os._exit(exit_code)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 
-from rallypoint.agent.core.signals import FORWARDED_ONLY
+from rallypoint.agent.core.leaving.signals import FORWARDED_ONLY
 from rallypoint.cli.flags.flag import BadValue, Flag, Group, Values
 from rallypoint.cli.flags.parser import fail
 from rallypoint.cli.flags.values import seconds_ms, signal_number

@@ -1,4 +1,4 @@
-"""How a node leaves: after a drain, or at once.
+"""How a node leaves: after a drain, or at once; and what a signal to the agent does.
 
 During a drain the workers find a notice and run until they are done or their time is up. They get a
 signal only if the user chose one: a script without a handler would die of it. The agent enforces
@@ -9,10 +9,12 @@ failure: the worker has left.
 from __future__ import annotations
 
 from rallypoint.agent.core.desired import Notice
-from rallypoint.agent.core.effects import SignalWorkers, WriteNotices
+from rallypoint.agent.core.effects import ForwardSignal, SignalWorkers, WriteNotices
+from rallypoint.agent.core.leaving.signals import FORWARDED_ONLY, describe_signal
 from rallypoint.agent.core.reports import DrainingReport, GoodbyeKind, LeavingReport
 from rallypoint.agent.core.state import Drain, Ending
-from rallypoint.agent.core.work import SIGTERM, Work, end, stop
+from rallypoint.agent.core.work import SIGTERM, Work, end, stop, sweep
+from rallypoint.base.exit_codes import EXIT_SIGNAL_BASE
 
 
 def leave(work: Work, ending: Ending, signum: int = SIGTERM) -> None:
@@ -82,3 +84,31 @@ def finish_drain(work: Work) -> None:
     is_done = held is None or (not held.is_stopping and held.all_ended)
     if is_done or work.now_ms >= drain.until_ms:
         leave(work, drain.ending)
+
+
+def apply_signal(work: Work, signum: int) -> None:
+    """Act on a signal, by its kind and the state of the agent.
+
+                         forwarded only           ends the agent
+    workers run          each worker gets it      forwarded, and the agent leaves or drains
+    nothing runs         logged only              the agent leaves
+    the agent ends       logged only              SIGKILL for the rest, at once
+    """
+    state, held = work.state, work.state.held
+    is_running = state.ending is None and held is not None and held.is_running
+    if signum in FORWARDED_ONLY:
+        number = held.number if held is not None and is_running else None
+        work.do(ForwardSignal(signum, number))
+    elif state.ending is None:
+        _leave_on_signal(work, signum)
+    elif held is not None:
+        sweep(work)
+
+
+def _leave_on_signal(work: Work, signum: int) -> None:
+    text = describe_signal(signum)
+    ending = Ending(EXIT_SIGNAL_BASE + signum, GoodbyeKind.SIGNAL, text)
+    if signum == SIGTERM and work.state.drain is None and work.state.drain_ms:
+        begin_drain(work, work.state.drain_ms, text, ending)
+    else:
+        leave(work, ending, signum)

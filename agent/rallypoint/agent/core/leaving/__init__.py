@@ -1,0 +1,1 @@
+"""How an agent leaves its job: after a signal or a drain, or because no coordinator answers."""

@@ -1,0 +1,83 @@
+"""What an agent does while no coordinator answers: how long it waits, and how it ends.
+
+An agent that waits to begin gives up after the coordinator timeout. One whose workers have all
+exited with 0 waits for the outcome of the job, and has a separate timeout for that. Running
+workers are never stopped because the coordinator is away, except by a fence.
+"""
+
+from __future__ import annotations
+
+from rallypoint.agent.core.effects import LogOutcomeAwaited
+from rallypoint.agent.core.held_round import HeldRound, Stage
+from rallypoint.agent.core.reports import GoodbyeKind
+from rallypoint.agent.core.state import AgentState, Ending
+from rallypoint.agent.core.work import Work, end
+from rallypoint.base.exit_codes import EXIT_UNREACHABLE
+
+ALONE_MS = 10_000
+"""How long a node that was alone in its round tries to report the success of the job."""
+
+
+def give_up_ms(state: AgentState) -> int | None:
+    """Return when the agent stops waiting for its coordinator, or None while it need not wait.
+
+    The time counts from the end of the last worker if it ended after the coordinator was lost. So a
+    node that finishes during a long outage still has time to report it.
+    """
+    if state.away_since_ms is None or state.ending is not None or not _is_idle(state):
+        return None
+    if state.port_wait is not None and state.held is None:
+        return None  # the port is missing, not the coordinator: see `step`
+    workers = () if state.held is None else state.held.workers
+    ended_ms = (worker.exit.at_ms for worker in workers if worker.exit is not None)
+    return max(state.away_since_ms, *ended_ms, 0) + _timeout_ms(state)
+
+
+def _timeout_ms(state: AgentState) -> int:
+    """Return how long the agent waits for a coordinator, by what it waits for.
+
+    To begin: the coordinator timeout. For the outcome of the job: the outcome timeout. A node that
+    ran the whole round alone knows the outcome, and waits only to report it.
+    """
+    if not _has_succeeded(state.held):
+        return state.coordinator_timeout_ms
+    return (
+        min(state.outcome_timeout_ms, ALONE_MS) if _was_alone(state) else state.outcome_timeout_ms
+    )
+
+
+def _has_succeeded(held: HeldRound | None) -> bool:
+    return held is not None and held.stage is Stage.SUCCEEDED
+
+
+def _was_alone(state: AgentState) -> bool:
+    return state.held is not None and state.held.order.header.group_world_size == 1
+
+
+def _is_idle(state: AgentState) -> bool:
+    """Return whether giving up loses nothing: no worker runs, or the round has failed."""
+    held = state.held
+    return held is None or not held.is_running or held.stage is Stage.FAILED
+
+
+def log_awaited_outcome(work: Work) -> None:
+    """Tell the user what is missing if the workers succeed while there is no coordinator."""
+    state = work.state
+    if _has_succeeded(state.held) and state.away_since_ms is not None and state.ending is None:
+        work.do(LogOutcomeAwaited(_timeout_ms(state)))
+
+
+def give_up_if_alone(work: Work) -> None:
+    """End the agent if no coordinator answered for too long."""
+    state, due_ms = work.state, give_up_ms(work.state)
+    if due_ms is None or work.now_ms < due_ms:
+        return
+    text = f"no coordinator answered for {_timeout_ms(state) / 1000:g} s"
+    if not _has_succeeded(state.held):
+        end(work, Ending(EXIT_UNREACHABLE, GoodbyeKind.ERROR, text))
+    elif _was_alone(state):
+        text = f"all workers exited with 0; {text}"
+        end(work, Ending(0, GoodbyeKind.FINISHED, text))
+    else:
+        text = f"all workers here exited with 0, but the job's outcome is unknown: {text}"
+        end(work, Ending(EXIT_UNREACHABLE, GoodbyeKind.ERROR, text))

@@ -1,0 +1,39 @@
+"""The agent's end of the socket to its helper."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from rallypoint.agent.helper.events import Exited, HostEvent, SpawnRequest
+from rallypoint.agent.helper.host import WorkerHost
+
+
+async def test_failing_handler_loses_no_event() -> None:
+    """Of events that arrive at once, those after one whose handler raises are delivered too."""
+    host = WorkerHost.launch()
+    for number in range(3):
+        host.spawn(
+            SpawnRequest(
+                worker_id=number, argv=("true",), env={}, cwd="/", stdout_fd=2, stderr_fd=2
+            )
+        )
+    events: list[HostEvent] = []
+    failed: list[dict[str, Any]] = []
+    ended = asyncio.Event()
+
+    def handle(event: HostEvent) -> None:
+        events.append(event)
+        if sum(isinstance(event, Exited) for event in events) == 3:
+            ended.set()
+        if len(events) == 1:
+            raise ValueError("planted")
+
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: failed.append(context))
+    host.attach(handle)
+    async with asyncio.timeout(30):
+        await ended.wait()
+    await host.close()
+
+    assert len(events) == 6
+    assert [str(context["exception"]) for context in failed] == ["planted"]
