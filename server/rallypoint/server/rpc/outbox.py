@@ -34,7 +34,7 @@ from rallypoint.server.core.model.ids import JobId, SessionId
 from rallypoint.server.core.model.spec import JobSpec
 from rallypoint.server.core.model.timing import NOTHING_ASKED
 from rallypoint.server.core.state.state import State
-from rallypoint.server.rpc.errors import internal_status, lost_status, refusal_status
+from rallypoint.server.rpc.errors import ended_status, internal_status, lost_status, refusal_status
 
 log = get_logger()
 
@@ -64,6 +64,8 @@ class Outbox(Struct):
     """Set when the stream has to end."""
     ended: bool = False
     """The peer's side of the stream has ended."""
+    has_left: bool = False
+    """The node's Goodbye is in the journal: the stream ends after its acknowledgement."""
 
     def acknowledge_heartbeat(self, number: int) -> None:
         """Note a heartbeat that has to be answered."""
@@ -86,6 +88,8 @@ class Outboxes:
         self._watchers: dict[JobId, set[asyncio.Event]] = {}
         self.epoch = 0
         """The coordinator's epoch as of the last turn in the journal."""
+        self._has_ended = False
+        """No turn will come; a new connection ends at once."""
 
     def open(self, session: SessionId, connection: int, spec: JobSpec = NOTHING_ASKED) -> Outbox:
         """Return the outbox of a new connection.
@@ -94,7 +98,9 @@ class Outboxes:
         """
         older = self._by_session.get(session)
         outbox = Outbox(session, connection, spec)
-        if older is None or older.connection < connection:
+        if self._has_ended:
+            outbox.finish(ended_status())
+        elif older is None or older.connection < connection:
             if older is not None:
                 older.finish(lost_status())
             self._by_session[session] = outbox
@@ -142,6 +148,15 @@ class Outboxes:
                 log.error("put_failed", incident=incident, session_id=session_id, exc_info=error)
                 outbox.finish(internal_status(incident))
 
+    def end(self) -> None:
+        """End every connection, and wake every watcher: no turn will come."""
+        self._has_ended = True
+        for outbox in self._by_session.values():
+            outbox.finish(ended_status())
+        for events in self._watchers.values():
+            for event in events:
+                event.set()
+
 
 def _put(
     outbox: Outbox, effect: Welcome | Send | Notify | Acknowledge | Refuse | Disconnect
@@ -161,6 +176,8 @@ def _put(
         case Refuse(connection=connection, refusal=refusal):
             if connection == outbox.connection:
                 outbox.finish(refusal_status(refusal))
+        case Disconnect(has_left=True):
+            outbox.has_left = True
         case Disconnect():
             outbox.finish(lost_status())
     outbox.wake.set()
