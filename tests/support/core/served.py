@@ -9,7 +9,7 @@ from typing import Any
 
 import grpc
 import grpc.aio
-from msgspec import Struct
+from msgspec import Struct, field
 
 from rallypoint.server.core.model.timing import Timing
 from rallypoint.server.serve import Running, Settings, serving
@@ -41,6 +41,8 @@ class Served(Struct):
 
     running: Running
     channel: grpc.aio.Channel
+    agents: list[Agent] = field(default_factory=list)
+    """All agents: a call that is no longer referred to is cancelled."""
 
     async def join(self, job_id: str, number: int) -> Agent:
         """Return an agent whose round it was ordered to run."""
@@ -52,7 +54,9 @@ class Served(Struct):
 
     def agent(self, job_id: str, number: int) -> Agent:
         call = agent_grpc.AgentServiceStub(self.channel).Session()
-        return Agent(call, job_id, f"{number:032x}")
+        agent = Agent(call, job_id, f"{number:032x}")
+        self.agents.append(agent)
+        return agent
 
 
 class Agent(Struct):

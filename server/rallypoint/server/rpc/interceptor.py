@@ -57,7 +57,7 @@ def _wrap(method: str, handler: _Handler) -> _Handler:
     if handler.unary_stream is not None:
         return grpc.unary_stream_rpc_method_handler(
             _wrap_streaming(method, handler.unary_stream, handler.request_deserializer),
-            response_serializer=handler.response_serializer,
+            response_serializer=_encode_unless_done(handler.response_serializer),
         )
     assert handler.stream_stream is not None, f"{method} has another kind of call"
     return grpc.stream_stream_rpc_method_handler(
@@ -114,6 +114,11 @@ def _wrap_streaming(
             await _fail(error, context)
 
     return call
+
+
+def _encode_unless_done(encode: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
+    """Let bytes pass: an answer that goes to many watchers is encoded once."""
+    return lambda answer: answer if isinstance(answer, bytes) else encode(answer)
 
 
 async def _write_all(answers: AsyncIterator[Any], context: _Context) -> None:

@@ -35,6 +35,7 @@ from rallypoint.server.core.model.spec import JobSpec
 from rallypoint.server.core.model.timing import NOTHING_ASKED
 from rallypoint.server.core.state.state import State
 from rallypoint.server.rpc.errors import ended_status, internal_status, lost_status, refusal_status
+from rallypoint.server.rpc.watchers import Watchers
 
 log = get_logger()
 
@@ -85,7 +86,7 @@ class Outboxes:
     def __init__(self) -> None:
         """Start without connections."""
         self._by_session: dict[SessionId, Outbox] = {}
-        self._watchers: dict[JobId, set[asyncio.Event]] = {}
+        self.watchers = Watchers()
         self.epoch = 0
         """The coordinator's epoch as of the last turn in the journal."""
         self._has_ended = False
@@ -113,27 +114,11 @@ class Outboxes:
         if self._by_session.get(outbox.session) is outbox:
             del self._by_session[outbox.session]
 
-    def watch(self, job_id: JobId) -> asyncio.Event:
-        """Return an event that is set when the job changes. Pass it to `unwatch` afterwards."""
-        event = asyncio.Event()
-        self._watchers.setdefault(job_id, set()).add(event)
-        return event
-
-    def unwatch(self, job_id: JobId, event: asyncio.Event) -> None:
-        """Stop setting `event`."""
-        watchers = self._watchers.get(job_id, set())
-        watchers.discard(event)
-        if not watchers:
-            self._watchers.pop(job_id, None)
-
     def carry_out(
         self, effects: Sequence[Effect], changed: Collection[JobId], state: State, now_ms: int
     ) -> None:
         """Put the effects of a journalled turn into the outboxes."""
         self.epoch = state.epoch
-        for job_id in changed:
-            for event in self._watchers.get(job_id, ()):
-                event.set()
         for effect in effects:
             if isinstance(effect, JobChanged):
                 continue  # for the log only; its job is among `changed`
@@ -147,15 +132,14 @@ class Outboxes:
                 session_id = outbox.session
                 log.error("put_failed", incident=incident, session_id=session_id, exc_info=error)
                 outbox.finish(internal_status(incident))
+        self.watchers.note_changes(changed)  # last: the messages of agents are more urgent
 
     def end(self) -> None:
         """End every connection, and wake every watcher: no turn will come."""
         self._has_ended = True
         for outbox in self._by_session.values():
             outbox.finish(ended_status())
-        for events in self._watchers.values():
-            for event in events:
-                event.set()
+        self.watchers.wake_all()
 
 
 def _put(
