@@ -9,12 +9,16 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
+from contextvars import ContextVar
 from types import ModuleType
 from typing import Any
 
 _UNUSED = ("rich", "better_exceptions")
 """Packages that structlog imports if they are installed, and that nothing here uses."""
+
+_context: ContextVar[dict[str, Any]] = ContextVar("log_context", default={})  # noqa: B039  # never changed in place
+"""Fields of every event of the current task."""
 
 _configure: Callable[[], None] | None = None
 _is_configured = False
@@ -67,3 +71,16 @@ def get_logger() -> Logger:
 def new_incident() -> str:
     """Return an id that links an answer to the line in the log about an internal error."""
     return os.urandom(4).hex()
+
+
+def bind_context(**fields: str) -> None:
+    """Add fields to all later events of the current task, and of tasks that it starts.
+
+    Stands for `structlog.contextvars`, which would import structlog at the first call.
+    """
+    _context.set(_context.get() | fields)
+
+
+def merge_context(logger: object, method: str, event: MutableMapping[str, Any]) -> dict[str, Any]:
+    """Add the bound fields to an event, after its own: a processor of structlog."""
+    return dict(event) | {k: v for k, v in _context.get().items() if k not in event}

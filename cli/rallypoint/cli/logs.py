@@ -58,7 +58,7 @@ def _configure(level: str, style: str, file: TextIO) -> None:
         stamp = structlog.processors.TimeStamper(fmt="%Y-%m-%d %H:%M:%S", utc=False)
     structlog.configure(
         processors=[
-            structlog.contextvars.merge_contextvars,
+            log.merge_context,
             structlog.processors.add_log_level,
             stamp,
             structlog.processors.format_exc_info,

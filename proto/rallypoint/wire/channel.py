@@ -31,6 +31,9 @@ def server_options() -> Options:
         ("grpc.so_reuseport", 0),
         ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
         ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+        # No compression: gRPC inflates a message before it checks its size, so a few bytes could
+        # fill the memory. A compressed message is refused as UNIMPLEMENTED. The one bit is "none".
+        ("grpc.compression_enabled_algorithms_bitset", 1),
         # The lease detects a dead host. Keepalive only frees the connections of idle streams.
         ("grpc.keepalive_time_ms", 30_000),
         ("grpc.keepalive_timeout_ms", 20_000),

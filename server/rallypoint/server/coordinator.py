@@ -52,6 +52,9 @@ class Outlet(Protocol):
     ) -> None:
         """Carry out the effects of a journalled turn, in order; wake watchers of `changed`."""
 
+    def end(self) -> None:
+        """End every stream and watcher: no turn will come."""
+
 
 class InputRefused(Exception):
     """The core refused a request."""
@@ -60,6 +63,10 @@ class InputRefused(Exception):
         """Keep the core's refusal."""
         super().__init__(refusal.kind.value)
         self.refusal = refusal
+
+
+class CoordinatorEnded(Exception):
+    """The loop has ended: nothing that is submitted has an effect any more."""
 
 
 class _Query(Struct):
@@ -105,13 +112,24 @@ class Coordinator:
         self._inbox: asyncio.Queue[inputs.Input | _Query] = asyncio.Queue(INBOX_MAX)
         self._stalled_ms = 0
         """Length of stalls that the core does not know about yet."""
+        self._has_ended = False
 
     async def submit(self, input: inputs.Input) -> None:
-        """Add an input for the next turn. Waits while the inbox is full."""
-        await self._inbox.put(input)
+        """Add an input for the next turn. Waits while the inbox is full.
+
+        Raises:
+            CoordinatorEnded: when no turn will come.
+        """
+        await self._put(input)
 
     def hear(self, beat: inputs.Heartbeat) -> None:
-        """Note a heartbeat. It starts no turn; the next turn applies it before it checks leases."""
+        """Note a heartbeat. It starts no turn; the next turn applies it before it checks leases.
+
+        Raises:
+            CoordinatorEnded: when no turn will come; the heartbeat must not be acknowledged.
+        """
+        if self._has_ended:
+            raise CoordinatorEnded
         self._heard[beat.sender.session] = beat, self._clock.now_ms()
 
     async def read(self, answer: Callable[[State, int], T]) -> T:
@@ -119,6 +137,7 @@ class Coordinator:
 
         Raises:
             LookupError: when `answer` does.
+            CoordinatorEnded: when no turn will come.
         """
         return await self._ask(None, answer)
 
@@ -128,26 +147,45 @@ class Coordinator:
         Raises:
             InputRefused: when the core refused the request. Nothing changed.
             LookupError: when `answer` does.
+            CoordinatorEnded: when no turn will come, or the change could not be journalled.
         """
         return await self._ask(request, answer)
 
     async def _ask(self, request: inputs.Request | None, answer: Callable[[State, int], T]) -> T:
         future: asyncio.Future[object] = asyncio.get_running_loop().create_future()
-        await self._inbox.put(_Query(request, answer, future))
+        await self._put(_Query(request, answer, future))
         return await future  # type: ignore[return-value]  # the future carries answer's result
 
+    async def _put(self, item: inputs.Input | _Query) -> None:
+        if not self._has_ended:
+            await self._inbox.put(item)
+        if self._has_ended:
+            self._empty_inbox()  # which lets the next one in, if others wait for room
+            raise CoordinatorEnded
+
     async def run(self) -> None:
-        """Take turns until cancelled.
+        """Take turns until cancelled. However it ends, everyone who waits learns it at once.
 
         Raises:
             JournalFailed: when a batch could not be appended.
         """
-        while True:
-            arrived = await self._wait()
-            began_ms = self._clock.now_ms()
-            await self._turn(arrived)
-            # The process may also have been stopped in the middle of the turn.
-            self._notice_stall(began_ms)
+        arrived: list[inputs.Input | _Query] = []
+        try:
+            while True:
+                arrived = await self._wait()
+                began_ms = self._clock.now_ms()
+                await self._turn(arrived)
+                # The process may also have been stopped in the middle of the turn.
+                self._notice_stall(began_ms)
+        finally:
+            self._has_ended = True
+            _dismiss(arrived)
+            self._empty_inbox()
+            self._outlet.end()
+
+    def _empty_inbox(self) -> None:
+        while not self._inbox.empty():
+            _dismiss((self._inbox.get_nowait(),))
 
     async def _wait(self) -> list[inputs.Input | _Query]:
         """Return what has arrived; nothing when a deadline is due."""
@@ -224,8 +262,8 @@ class Coordinator:
         return refusal
 
     def _answer(self, query: _Query, now_ms: int) -> None:
-        if query.future.cancelled():
-            return
+        if query.future.done():
+            return  # its caller has gone
         if query.refusal is not None:
             query.future.set_exception(InputRefused(query.refusal))
             return
@@ -233,6 +271,13 @@ class Coordinator:
             query.future.set_result(query.answer(self._state, now_ms))
         except Exception as error:  # noqa: BLE001  # the caller gets it
             query.future.set_exception(error)
+
+
+def _dismiss(items: Sequence[inputs.Input | _Query]) -> None:
+    """Let the callers of queries that no turn has answered know that none will."""
+    for item in items:
+        if isinstance(item, _Query) and not item.future.done():
+            item.future.set_exception(CoordinatorEnded())
 
 
 def _log_refusal(state: State, input: inputs.Input, refusal: Refusal) -> None:

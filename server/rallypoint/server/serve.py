@@ -18,9 +18,9 @@ from rallypoint.server.core.messages.records import EpochRaised
 from rallypoint.server.core.model.timing import Timing
 from rallypoint.server.core.state.deadlines import DeadlineKind
 from rallypoint.server.core.state.state import State
-from rallypoint.server.journal.interface import JournalFailed
 from rallypoint.server.journal.memory import MemoryJournal
 from rallypoint.server.rpc.agent_service import AgentService
+from rallypoint.server.rpc.interceptor import Interceptor
 from rallypoint.server.rpc.job_service import JobService
 from rallypoint.server.rpc.node_service import NodeService
 from rallypoint.server.rpc.outbox import Outboxes
@@ -95,7 +95,7 @@ async def serving(settings: Settings) -> AsyncIterator[Running]:
         announces=not settings.standalone,  # the agent in this process logs the same events
     )
     outboxes.epoch = epoch
-    server = grpc.aio.server(options=server_options())
+    server = grpc.aio.server(options=server_options(), interceptors=[Interceptor()])
     agent_grpc.add_AgentServiceServicer_to_server(
         AgentService(coordinator, outboxes, state), server
     )
@@ -108,8 +108,7 @@ async def serving(settings: Settings) -> AsyncIterator[Running]:
     await server.start()
     await health.set_serving(True)
     running = Running(port, asyncio.get_running_loop().create_future())
-    shell = asyncio.ensure_future(coordinator.run())  # noqa: TID251  # owned by this context
-    shell.add_done_callback(lambda done: _note_end(done, running))
+    shell = asyncio.ensure_future(_run(coordinator, health, running))  # noqa: TID251  # owned by this context
     try:
         yield running
     finally:
@@ -119,10 +118,14 @@ async def serving(settings: Settings) -> AsyncIterator[Running]:
         await asyncio.gather(shell, return_exceptions=True)
 
 
-def _note_end(done: asyncio.Future[None], running: Running) -> None:
-    if not done.cancelled() and not running.failed.done():
-        error = done.exception() or JournalFailed("the coordinator's loop ended")
-        running.failed.set_exception(error)
+async def _run(coordinator: Coordinator, health: Health, running: Running) -> None:
+    """Run the coordinator's loop; if it fails, report it at once."""
+    try:
+        await coordinator.run()
+    except Exception as error:  # noqa: BLE001  # the root of the loop; the owner gets it
+        if not running.failed.done():
+            running.failed.set_exception(error)
+        await health.set_serving(False)
 
 
 def _bind(server: grpc.aio.Server, settings: Settings) -> int:

@@ -231,7 +231,7 @@ class Server:
         outbox.wake.clear()
         for message in self._empty(outbox):
             self.world.network.send_down(stream, message)
-        if outbox.end is not None or outbox.ended:
+        if outbox.end is not None or outbox.ended or outbox.has_left:
             self._finish(stream, outbox)
 
     def _empty(self, outbox: Outbox) -> list[Down]:
@@ -265,7 +265,9 @@ class Server:
         if outbox.notify is not None:
             messages.append(Down(connection, epoch, acknowledged, notify=outbox.notify))
             outbox.notify = None
-        if outbox.heartbeat > outbox.answered:
+        if outbox.has_left:
+            messages.append(Down(connection, epoch, acknowledged, heartbeat=outbox.heartbeat))
+        elif outbox.heartbeat > outbox.answered:
             outbox.answered = outbox.heartbeat
             self._explain(outbox.session)
             messages.append(Down(connection, epoch, acknowledged, heartbeat=outbox.heartbeat))
@@ -285,7 +287,7 @@ class Server:
         """Close a stream, and send the peer the reason if it still listens."""
         stream.server_done = True
         del self._streams[id(outbox)]
-        if outbox.end is not None and not outbox.ended:
+        if not outbox.ended:
             kind = self._refusals.get((outbox.session, outbox.connection))
             code = DISMISSALS.get(kind) if kind is not None else None
             text = "this session counts as lost" if kind is None else kind.value

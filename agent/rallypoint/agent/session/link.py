@@ -106,6 +106,8 @@ class Link:
         self._interval_s = 1.0
         self._lease_s = DEFAULT_LEASE_S
         self._welcomed = False
+        self._has_left = False
+        """A Goodbye was sent on the current connection."""
         self._is_name_known = False
         """The coordinator was reached once, or its name was looked up: no further look-up."""
         self._refused = ""
@@ -122,15 +124,18 @@ class Link:
         self._wake.set()
 
     async def run(self) -> None:
-        """Stay connected until cancelled or dismissed."""
+        """Stay connected until cancelled, dismissed, or gone with a Goodbye."""
         backoff_s = BACKOFF_S_MIN
         task = asyncio.current_task()
         while True:
-            self._welcomed = False
+            self._welcomed = self._has_left = False
             self.connection += 1
             try:
                 await self._attempt()
                 why = "the coordinator closed the stream"
+                if self._has_left:
+                    self.user.on_disconnected(why)
+                    return  # the coordinator has accepted the Goodbye
             except (Unreachable, BrokenStream) as error:
                 why = str(error)
             except _Misunderstood as misunderstood:
@@ -292,6 +297,7 @@ class Link:
             if sequence > sent:
                 message = report_message(report, self.user.now_ms())
                 message.sequence = sequence
+                self._has_left = message.HasField("goodbye")
                 await self._write(call, message)
                 sent = sequence
         return sent

@@ -14,8 +14,8 @@ from collections.abc import AsyncIterator
 import grpc
 from google.rpc.status_pb2 import Status
 
-from rallypoint.base.log import get_logger
-from rallypoint.server.coordinator import Coordinator
+from rallypoint.base.log import bind_context, get_logger
+from rallypoint.server.coordinator import Coordinator, CoordinatorEnded
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.model.ids import JobId, SessionId
 from rallypoint.server.core.model.job import JOBS_MAX
@@ -43,6 +43,10 @@ log = get_logger()
 
 HELLO_S_MAX = 10.0
 """Longest wait for the Hello of a new stream."""
+BROKEN_S_MAX = 1.0
+"""Longest wait for room in the inbox at the end of a stream, so that a stop cannot hang."""
+FAREWELL_S_MAX = 5.0
+"""Longest wait for the answer to a Goodbye after the peer has ended its side of the stream."""
 INTERVAL_CHANGE_PART = 10
 """A new heartbeat interval is sent when it differs by more than one part in this many."""
 EXPLAINED_MS = 200
@@ -83,6 +87,7 @@ class AgentService(agent_grpc.AgentServiceServicer):
                 first = await context.read()
             if first is _EOF:
                 return
+            bind_context(job_id=first.hello.job_id, session_id=first.session_id)
             hello = to_hello(first, self._clock_ms())
         except TimeoutError:
             await abort_with(context, silent_status(f"no hello arrived within {HELLO_S_MAX:g} s"))
@@ -96,8 +101,7 @@ class AgentService(agent_grpc.AgentServiceServicer):
             end = await self._carry(hello, context, outbox)
         finally:
             self._outboxes.close(outbox)
-            sender = inputs.Sender(hello.identity.session, hello.connection, 0)
-            await self._coordinator.submit(inputs.Broken(sender))
+            await self._note_end(inputs.Sender(hello.identity.session, hello.connection, 0))
         if end is not None:
             await abort_with(context, end)
 
@@ -108,6 +112,16 @@ class AgentService(agent_grpc.AgentServiceServicer):
         is always plausible.
         """
         return max(time.time_ns() // 1_000_000, self._state.epoch - DAY_MS)
+
+    async def _note_end(self, sender: inputs.Sender) -> None:
+        """Inform the core that a stream has ended; give up if the inbox stays full."""
+        try:
+            async with asyncio.timeout(BROKEN_S_MAX):
+                await self._coordinator.submit(inputs.Broken(sender))
+        except TimeoutError:
+            log.warning("stream_end_dropped", why="the inbox is full; the lease ends the session")
+        except CoordinatorEnded:
+            pass
 
     async def _carry(self, hello: inputs.Hello, context: _Context, outbox: Outbox) -> Status | None:
         """Read and write until either side ends; return the status to end with, if any."""
@@ -120,6 +134,7 @@ class AgentService(agent_grpc.AgentServiceServicer):
 
     async def _read(self, hello: inputs.Hello, context: _Context, outbox: Outbox) -> None:
         session, connection = hello.identity.session, hello.connection
+        is_leaving = False
         try:
             while (envelope := await context.read()) is not _EOF:
                 if envelope.session_id != session:
@@ -129,6 +144,7 @@ class AgentService(agent_grpc.AgentServiceServicer):
                 workers = hello.identity.local_world_size
                 report = to_report(envelope, workers, self._clock_ms())
                 if report is not None:
+                    is_leaving = is_leaving or isinstance(report, inputs.Goodbye)
                     await self._coordinator.submit(report)
                 else:
                     self._coordinator.hear(to_heartbeat(envelope))
@@ -137,8 +153,12 @@ class AgentService(agent_grpc.AgentServiceServicer):
         except InvalidMessage as invalid:
             log.warning("message_rejected", path=invalid.path, problem=invalid.problem)
             outbox.finish(invalid_status(invalid.path, invalid.problem))
+            return
         except grpc.aio.UsageError:
-            pass  # the stream is gone, as after its end
+            is_leaving = False  # the stream is gone
+        if is_leaving:
+            # The peer may end its side after its Goodbye. The writer's end cancels this wait.
+            await asyncio.sleep(FAREWELL_S_MAX)
         outbox.ended = True
         outbox.wake.set()
 
@@ -152,11 +172,14 @@ class AgentService(agent_grpc.AgentServiceServicer):
                     self._stalls.begin(scope, self._state.lease_ms(outbox.spec) / 1000)
                     for message in self._take(outbox):
                         await context.write(message)
+                    if outbox.has_left and outbox.end is None:
+                        await context.write(self._acknowledge(outbox))
+                        return
                     if outbox.heartbeat > outbox.answered:
                         await context.write(await self._answer(outbox))
                     self._stalls.end(scope)
         except TimeoutError:
-            log.warning("write_timed_out", session_id=outbox.session)
+            log.warning("write_timed_out")
             outbox.finish(lost_status())
         finally:
             self._stalls.end(scope)
@@ -193,6 +216,11 @@ class AgentService(agent_grpc.AgentServiceServicer):
             outbox.interval_ms = interval_ms
             message.heartbeat_interval.CopyFrom(to_duration(interval_ms))
             message.lease.CopyFrom(to_duration(self._state.lease_ms(outbox.spec)))
+        return self._envelope(outbox, acknowledgement=message)
+
+    def _acknowledge(self, outbox: Outbox) -> agent_pb2.SessionResponse:
+        """Return the last message to a node that has left."""
+        message = agent_pb2.Acknowledgement(heartbeat=outbox.heartbeat)
         return self._envelope(outbox, acknowledgement=message)
 
     def _explain(self, state: State, session: SessionId, now_ms: int) -> job_pb2.Waiting | None:

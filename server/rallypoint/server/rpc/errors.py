@@ -219,6 +219,19 @@ def ended_status() -> Status:
     )
 
 
+def limit_status(limit: str, value: int) -> Status:
+    """Return the status for a limit that is reached; `limit` names it in words."""
+    facts = (("limit", limit), ("value", value))
+    return refusal_status(Refusal(RefusalKind.LIMIT_REACHED, facts))
+
+
+def stalled_status(limit_s: float) -> Status:
+    """Return the status for a reader that did not read for too long."""
+    text = f"an answer was not read within {limit_s:g} s"
+    code = _code(grpc.StatusCode.DEADLINE_EXCEEDED)
+    return pack_status(code, text, None, reason="WATCHER_STALLED")
+
+
 def _code(code: grpc.StatusCode) -> int:
     number: int = code.value[0]
     return number

@@ -35,11 +35,13 @@ from rallypoint.server.core.model.spec import JobSpec
 from rallypoint.server.core.model.timing import NOTHING_ASKED
 from rallypoint.server.core.state.state import State
 from rallypoint.server.rpc.errors import (
+    ended_status,
     internal_status,
     lost_status,
     refusal_status,
     replaced_status,
 )
+from rallypoint.server.rpc.watchers import Watchers
 
 log = get_logger()
 
@@ -69,6 +71,8 @@ class Outbox(Struct):
     """Set when the stream has to end."""
     ended: bool = False
     """The peer's side of the stream has ended."""
+    has_left: bool = False
+    """The node's Goodbye is in the journal: the stream ends after its acknowledgement."""
 
     def acknowledge_heartbeat(self, number: int) -> None:
         """Note a heartbeat that has to be answered."""
@@ -88,9 +92,11 @@ class Outboxes:
     def __init__(self) -> None:
         """Start without connections."""
         self._by_session: dict[SessionId, Outbox] = {}
-        self._watchers: dict[JobId, set[asyncio.Event]] = {}
+        self.watchers = Watchers()
         self.epoch = 0
         """The coordinator's epoch as of the last turn in the journal."""
+        self._has_ended = False
+        """No turn will come; a new connection ends at once."""
 
     def open(self, session: SessionId, connection: int, spec: JobSpec = NOTHING_ASKED) -> Outbox:
         """Return the outbox of a new connection.
@@ -99,7 +105,9 @@ class Outboxes:
         """
         older = self._by_session.get(session)
         outbox = Outbox(session, connection, spec)
-        if older is None or older.connection < connection:
+        if self._has_ended:
+            outbox.finish(ended_status())
+        elif older is None or older.connection < connection:
             if older is not None:
                 older.finish(replaced_status(connection, older.connection))
             self._by_session[session] = outbox
@@ -112,27 +120,11 @@ class Outboxes:
         if self._by_session.get(outbox.session) is outbox:
             del self._by_session[outbox.session]
 
-    def watch(self, job_id: JobId) -> asyncio.Event:
-        """Return an event that is set when the job changes. Pass it to `unwatch` afterwards."""
-        event = asyncio.Event()
-        self._watchers.setdefault(job_id, set()).add(event)
-        return event
-
-    def unwatch(self, job_id: JobId, event: asyncio.Event) -> None:
-        """Stop setting `event`."""
-        watchers = self._watchers.get(job_id, set())
-        watchers.discard(event)
-        if not watchers:
-            self._watchers.pop(job_id, None)
-
     def carry_out(
         self, effects: Sequence[Effect], changed: Collection[JobId], state: State, now_ms: int
     ) -> None:
         """Put the effects of a journalled turn into the outboxes."""
         self.epoch = state.epoch
-        for job_id in changed:
-            for event in self._watchers.get(job_id, ()):
-                event.set()
         for effect in effects:
             if isinstance(effect, JobChanged):
                 continue  # for the log only; its job is among `changed`
@@ -146,6 +138,14 @@ class Outboxes:
                 session_id = outbox.session
                 log.error("put_failed", incident=incident, session_id=session_id, exc_info=error)
                 outbox.finish(internal_status(incident))
+        self.watchers.note_changes(changed)  # last: the messages of agents are more urgent
+
+    def end(self) -> None:
+        """End every connection, and wake every watcher: no turn will come."""
+        self._has_ended = True
+        for outbox in self._by_session.values():
+            outbox.finish(ended_status())
+        self.watchers.wake_all()
 
 
 def _put(
@@ -166,6 +166,8 @@ def _put(
         case Refuse(connection=connection, refusal=refusal):
             if connection == outbox.connection:
                 outbox.finish(refusal_status(refusal))
+        case Disconnect(has_left=True):
+            outbox.has_left = True
         case Disconnect():
             outbox.finish(lost_status())
     outbox.wake.set()

@@ -9,7 +9,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from rallypoint.agent.core.reports import Report
+from rallypoint.agent.core.reports import GoodbyeKind, GoodbyeReport, Report
 from rallypoint.agent.session.link import BrokenStream, Link
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.wire.durations import to_duration
@@ -218,3 +218,71 @@ async def test_welcome_may_take_longer_than_a_short_lease() -> None:
         await link._converse(call)
 
     assert user.heard == ["welcome", 1_000]
+
+
+@dataclass
+class LeavingCall(AnsweringCall):
+    """A stream that ends with a status after the Goodbye."""
+
+    status: grpc.StatusCode = grpc.StatusCode.OK
+
+    async def write(self, message: agent_pb2.SessionRequest) -> None:
+        if message.HasField("goodbye"):
+            farewell: Any = grpc.aio.EOF
+            if self.status is grpc.StatusCode.OK:
+                self.answers.put_nowait(agent_pb2.SessionResponse(acknowledged=1))
+            self.answers.put_nowait(farewell)
+        else:
+            await super().write(message)
+
+    async def code(self) -> grpc.StatusCode:
+        return self.status
+
+    async def details(self) -> str:
+        return "this session counts as lost"
+
+    async def initial_metadata(self) -> grpc.aio.Metadata:
+        return grpc.aio.Metadata()
+
+    trailing_metadata = initial_metadata
+
+
+class LeavingUser(FakeUser):
+    """An agent whose only report is its Goodbye."""
+
+    def unacknowledged(self) -> tuple[int, tuple[Report, ...]]:
+        return 1, (GoodbyeReport(GoodbyeKind.SIGNAL, "SIGTERM"),)
+
+
+@pytest.mark.parametrize(
+    ("status", "attempts"),
+    [(grpc.StatusCode.OK, 1), (grpc.StatusCode.ABORTED, 2)],
+    ids=["accepted", "from an older coordinator"],
+)
+async def test_accepted_goodbye_ends_the_link(
+    monkeypatch: pytest.MonkeyPatch, status: grpc.StatusCode, attempts: int
+) -> None:
+    """A new connection would join again. After any other end the link reconnects, as ever."""
+    user, made = LeavingUser(), asyncio.Event()
+    link = Link("127.0.0.1:1", "0" * 32, user)
+    link.connection = -1  # the messages of these streams are for connection 0
+
+    async def attempt(self: Link) -> None:
+        if self.connection == 1:
+            made.set()
+            await asyncio.Event().wait()
+        call: Any = LeavingCall(status=status)
+        await self._converse(call)
+
+    monkeypatch.setattr(Link, "_attempt", attempt)
+    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(link.run())
+        reconnected = tasks.create_task(made.wait())
+        await asyncio.wait((running, reconnected), return_when=asyncio.FIRST_COMPLETED)
+        running.cancel()
+        reconnected.cancel()
+
+    assert attempts == link.connection + 1
+    assert 1 == len(user.ends)
+    if status is grpc.StatusCode.OK:
+        assert None in user.heard  # the acknowledgement

@@ -59,6 +59,8 @@ class StallingOutlet:
         self._clock.passed_ms += self._takes_ms
         self._takes_ms = 0
 
+    def end(self) -> None: ...
+
 
 @pytest.mark.parametrize(
     ("journal_ms", "turn_ms", "suspected"),

@@ -42,6 +42,8 @@ class Nowhere:
 
     def carry_out(self, effects: list[Effect], *_: object) -> None: ...
 
+    def end(self) -> None: ...
+
 
 class Shell:
     """A running coordinator with one agent, which sent its Hello at 0 ms."""

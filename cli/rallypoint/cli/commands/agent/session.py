@@ -28,7 +28,7 @@ from rallypoint.agent.torchelastic.variables import SIGNALS_ENV
 from rallypoint.agent.workers.environ import Launch
 from rallypoint.agent.workers.placement import Placement
 from rallypoint.base.console import Consoles, open_text
-from rallypoint.base.exit_codes import EXIT_SOFTWARE
+from rallypoint.base.exit_codes import EXIT_FAILED, EXIT_SOFTWARE
 from rallypoint.base.log import get_logger
 from rallypoint.cli.commands.agent.notes import Note
 from rallypoint.cli.commands.agent.resolution import Resolution, find_launch_id
@@ -88,7 +88,7 @@ async def _live(
     consoles: Consoles,
 ) -> int:
     ports = _ports(args, resolution.master_port)
-    async with _coordinator(resolution) as target:
+    async with _coordinator(resolution) as (target, failed):
         settings = _settings(args, resolution, target, placement, for_workers)
         reports = new_reports(args, settings, consoles.err)
         listener = new_listener(args, settings, reports)
@@ -97,7 +97,11 @@ async def _live(
         gc.freeze()
         gc.enable()
         try:
-            return await live(agent, host, consoles)
+            async with asyncio.TaskGroup() as tasks:
+                watcher = tasks.create_task(_end_with(failed, agent))
+                exit_code = await live(agent, host, consoles)
+                watcher.cancel()
+            return exit_code
         finally:
             always_print = agent.state.drain is not None
             reports.ended(agent.exit_code, agent.exit_text, always_print=always_print)
@@ -111,10 +115,15 @@ def _ports(args: Values, chosen: int) -> PortReserver:
 
 
 @asynccontextmanager
-async def _coordinator(resolution: Resolution) -> AsyncIterator[str]:
-    """Yield the coordinator's address: the given one, or that of a built-in one."""
+async def _coordinator(
+    resolution: Resolution,
+) -> AsyncIterator[tuple[str, asyncio.Future[None]]]:
+    """Yield the address of the given or a built-in coordinator, and the failure of a built-in one.
+
+    The future gets the exception when a built-in coordinator cannot continue.
+    """
     if resolution.coordinator is not None:
-        yield resolution.coordinator
+        yield resolution.coordinator, asyncio.get_running_loop().create_future()
         return
     from rallypoint.server.core.model.timing import Timing
     from rallypoint.server.serve import Settings as ServerSettings
@@ -122,7 +131,15 @@ async def _coordinator(resolution: Resolution) -> AsyncIterator[str]:
 
     server = ServerSettings("127.0.0.1", 0, Timing(), standalone=True)
     async with serving(server) as running:
-        yield f"127.0.0.1:{running.port}"
+        yield f"127.0.0.1:{running.port}", running.failed
+
+
+async def _end_with(failed: asyncio.Future[None], agent: Agent) -> None:
+    """End the agent when its built-in coordinator fails: no other one will ever serve it."""
+    await asyncio.wait((failed,))
+    error = failed.exception()
+    log.error("coordinator_failed", exc_info=error)
+    agent.on_dismissed(EXIT_FAILED, f"the built-in coordinator failed: {error!r}")
 
 
 def _log_launch(args: Values, count: WorkerCount) -> None:

@@ -55,9 +55,11 @@ class Refuse(Struct, frozen=True):
 
 
 class Disconnect(Struct, frozen=True):
-    """End the connection of this session, which was lost or superseded."""
+    """End the connection of this session, which is over."""
 
     session: SessionId
+    has_left: bool = False
+    """Whether the node left with a Goodbye; otherwise it counts as lost."""
 
 
 class JobChanged(Struct, frozen=True):

@@ -288,7 +288,7 @@ def remove_node(draft: Draft, node: Node, reason: RoundReason, text: str) -> Non
     else:
         lift_fence(draft, node)
     draft.remove_node(node)
-    draft.effects.append(Disconnect(node.session))
+    draft.effects.append(Disconnect(node.session, has_left=not is_lost))
     job = draft.require_job(node.job_id)
     at_ms = draft.now_ms if node.broke_ms is None else node.broke_ms
     # The round records a drained node, the run a lost node that may return.

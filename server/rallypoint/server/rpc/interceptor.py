@@ -1,0 +1,167 @@
+"""The one place where an unexpected exception of a call becomes a status.
+
+A bug becomes INTERNAL with the id of its line in the log, and without private text. A message that
+cannot be decoded is its sender's fault. When the coordinator has ended, every call is UNAVAILABLE.
+Refusals are no exceptions here: a handler aborts its call with their status.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import aclosing
+from typing import Any, NoReturn
+
+import grpc
+from google.protobuf.message import DecodeError, Message
+
+from rallypoint.base.log import bind_context, get_logger, new_incident
+from rallypoint.server.coordinator import CoordinatorEnded
+from rallypoint.server.rpc.errors import ended_status, internal_status
+from rallypoint.server.rpc.status import abort_with, invalid_status
+
+log = get_logger()
+
+_Context = grpc.aio.ServicerContext[Any, Any]
+_Handler = Any
+"""grpc.RpcMethodHandler: its annotations are those of handlers that are not asynchronous."""
+
+
+class Interceptor(grpc.aio.ServerInterceptor):
+    """Wraps every handler of the server, once."""
+
+    def __init__(self) -> None:
+        """Start without handlers."""
+        self._wrapped: dict[str, _Handler] = {}
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[_Handler | None]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> _Handler | None:
+        """Return the wrapped handler of a method, or None when there is no such method."""
+        method = handler_call_details.method
+        wrapped = self._wrapped.get(method)
+        if wrapped is None:
+            handler = await continuation(handler_call_details)
+            if handler is None:
+                return None
+            wrapped = self._wrapped[method] = _wrap(method, handler)
+        return wrapped
+
+
+def _wrap(method: str, handler: _Handler) -> _Handler:
+    if handler.unary_unary is not None:
+        # It gets and returns bytes, so that decoding and encoding count as parts of the call.
+        return grpc.unary_unary_rpc_method_handler(_wrap_unary(method, handler))
+    if handler.unary_stream is not None:
+        return grpc.unary_stream_rpc_method_handler(
+            _wrap_streaming(method, handler.unary_stream, handler.request_deserializer),
+            response_serializer=_encode_unless_done(handler.response_serializer),
+        )
+    assert handler.stream_stream is not None, f"{method} has another kind of call"
+    return grpc.stream_stream_rpc_method_handler(
+        _wrap_streaming(method, handler.stream_stream, None),
+        request_deserializer=handler.request_deserializer,
+        response_serializer=handler.response_serializer,
+    )
+
+
+def _wrap_unary(method: str, handler: _Handler) -> Callable[[bytes, _Context], Awaitable[bytes]]:
+    serve, decode, encode = (
+        handler.unary_unary,
+        handler.request_deserializer,
+        handler.response_serializer,
+    )
+    assert serve is not None and decode is not None and encode is not None
+
+    async def call(raw: bytes, context: _Context) -> bytes:
+        _bind_call(method, context)
+        try:
+            request = decode(raw)
+            _bind_request(request)
+            encoded: bytes = encode(await serve(request, context))
+            return encoded
+        except Exception as error:  # noqa: BLE001  # the root of the call
+            await _fail(error, context)
+
+    return call
+
+
+def _wrap_streaming(
+    method: str, serve: Callable[[Any, _Context], Any], decode: Callable[[bytes], Any] | None
+) -> Callable[[Any, _Context], Awaitable[None]]:
+    """Return the wrapped handler of a call with a stream of answers.
+
+    Args:
+        method: full name of the method.
+        serve: an asynchronous generator, or a coroutine function that writes its answers.
+        decode: for a call with one request; None for a stream of them, which gRPC decodes.
+    """
+
+    async def call(request: Any, context: _Context) -> None:
+        _bind_call(method, context)
+        try:
+            if decode is not None:
+                request = decode(request)
+                _bind_request(request)
+            answers = serve(request, context)
+            if inspect.isasyncgen(answers):
+                await _write_all(answers, context)
+            else:
+                await answers
+        except Exception as error:  # noqa: BLE001  # the root of the call
+            await _fail(error, context)
+
+    return call
+
+
+def _encode_unless_done(encode: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
+    """Let bytes pass: an answer that goes to many watchers is encoded once."""
+    return lambda answer: answer if isinstance(answer, bytes) else encode(answer)
+
+
+async def _write_all(answers: AsyncIterator[Any], context: _Context) -> None:
+    async with aclosing(answers):  # type: ignore[type-var]  # an asynchronous generator
+        async for answer in answers:
+            await context.write(answer)
+
+
+def _bind_call(method: str, context: _Context) -> None:
+    bind_context(method=method.rpartition("/")[2], peer=context.peer())
+
+
+def _bind_request(request: Message) -> None:
+    job_id = getattr(request, "job_id", "")
+    if job_id:
+        bind_context(job_id=job_id)
+
+
+async def _fail(error: Exception, context: _Context) -> NoReturn:
+    """End a call with the status that an exception means."""
+    if isinstance(error, grpc.aio.AbortError):
+        raise error
+    causes = tuple(_leaves(error))
+    if any(isinstance(cause, CoordinatorEnded) for cause in causes):
+        await abort_with(context, ended_status())
+    if any(isinstance(cause, DecodeError) for cause in causes):
+        log.warning("message_rejected", path="message", problem="cannot be decoded")
+        await abort_with(context, invalid_status("message", "cannot be decoded"))
+    if context.done() and all(isinstance(cause, _AFTER_THE_END) for cause in causes):
+        raise error  # the peer has gone; gRPC expects this and sends nothing
+    incident = new_incident()
+    log.error("call_failed", incident=incident, exc_info=error)
+    await abort_with(context, internal_status(incident))
+
+
+_AFTER_THE_END = (grpc.aio.UsageError, grpc.aio.InternalError)
+"""Raised by reads and writes on a call that has ended."""
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    """Yield an exception, or every exception of a group, however nested."""
+    if isinstance(error, BaseExceptionGroup):
+        for one in error.exceptions:
+            yield from _leaves(one)
+    else:
+        yield error

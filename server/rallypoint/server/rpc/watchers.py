@@ -1,0 +1,156 @@
+"""The watchers of jobs. All watchers of a job share one rendering of it.
+
+A job is rendered at most once per change and interval, however many watch it: rendering and
+encoding a large job takes milliseconds of the one event loop, which agents need too. Watchers that
+do not read, and those beyond a limit, are refused or ended by the service.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable
+
+from msgspec import Struct, field
+
+from rallypoint.server.core.model.ids import JobId
+
+PER_JOB_MAX = 256
+"""Watchers of one job. Each may hold one encoded answer."""
+PER_PEER_MAX = 64
+"""Watchers on one host, so that one faulty client leaves room for the others."""
+INTERVAL_S = 0.05
+"""Shortest time between two renderings of a job for its watchers. When a thousand nodes start at
+once, one rendering can show their thousand changes."""
+NODES_PER_S_MAX = 2_000
+"""Nodes in the renderings of one job per second. A job of a thousand nodes is rendered twice a
+second, which takes a few percent of a core."""
+
+
+class Rendering(Struct, frozen=True):
+    """A job as its watchers get it."""
+
+    version: int
+    """Version of the job that it shows."""
+    answer: bytes
+    """An encoded WatchJobResponse."""
+    nodes: int
+    is_final: bool
+    """The run is over and every node knows; no rendering will follow."""
+
+
+class TooManyWatchers(Exception):
+    """A limit of watchers is reached."""
+
+    def __init__(self, limit: str, value: int) -> None:
+        """Keep the name of the limit, in words, and its value."""
+        super().__init__(f"{value} {limit}")
+        self.limit = limit
+        self.value = value
+
+
+Render = Callable[["Watched"], Awaitable[Rendering]]
+"""Renders a job as of its current version; raises what the service ends the watch with."""
+
+
+class Watched(Struct):
+    """A job that is watched."""
+
+    job_id: JobId
+    version: int = 0
+    """Counts the changes of the job while it is watched."""
+    watchers: int = 0
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set and replaced at every change."""
+    rendering: Rendering | None = None
+    """The latest one."""
+    rendered_s: float = 0.0
+    """When it began, in the loop's time."""
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held by the watcher that renders for all."""
+
+    def note_change(self) -> None:
+        """Wake the watchers."""
+        self.version += 1
+        self.changed.set()
+        self.changed = asyncio.Event()
+
+    async def next(self, seen: Rendering | None, render: Render) -> Rendering:
+        """Return a rendering that the watcher has not seen, when there is one.
+
+        Args:
+            seen: the one that it got last; None for its first, which shows the current version.
+            render: renders the job.
+        """
+        while seen is not None and seen.version == self.version:
+            await self.changed.wait()
+        if seen is not None:
+            # Not under the lock: a new watcher need not wait.
+            await asyncio.sleep(self._pause_s())
+        async with self.lock:
+            if self.rendering is None or not self._is_shareable(self.rendering, seen):
+                self.rendered_s = asyncio.get_running_loop().time()
+                self.rendering = await render(self)
+            return self.rendering
+
+    def _is_shareable(self, latest: Rendering, seen: Rendering | None) -> bool:
+        """Return whether a watcher gets the latest rendering instead of a new one."""
+        if latest.version == self.version:
+            return True
+        is_news = seen is not None and seen.version < latest.version
+        return is_news and self._pause_s() > 0
+
+    def _pause_s(self) -> float:
+        """Return how long the job may not be rendered again, in seconds."""
+        nodes = 0 if self.rendering is None else self.rendering.nodes
+        interval_s = max(INTERVAL_S, nodes / NODES_PER_S_MAX)
+        return max(0.0, self.rendered_s + interval_s - asyncio.get_running_loop().time())
+
+
+class Watchers:
+    """The watchers of all jobs."""
+
+    def __init__(self) -> None:
+        """Start without watchers."""
+        self._watched: dict[JobId, Watched] = {}
+        self._by_peer: Counter[str] = Counter()
+
+    def enter(self, job_id: JobId, host: str) -> Watched:
+        """Add a watcher of a job; call `leave` afterwards.
+
+        Args:
+            job_id: the job, which need not exist.
+            host: the watcher's host.
+
+        Raises:
+            TooManyWatchers: when the job or the host has as many as it may have.
+        """
+        watched = self._watched.get(job_id) or Watched(job_id)
+        if watched.watchers >= PER_JOB_MAX:
+            raise TooManyWatchers("watchers of one job", PER_JOB_MAX)
+        if self._by_peer[host] >= PER_PEER_MAX:
+            raise TooManyWatchers("watchers on one host", PER_PEER_MAX)
+        watched.watchers += 1
+        self._by_peer[host] += 1
+        self._watched[job_id] = watched
+        return watched
+
+    def leave(self, watched: Watched, host: str) -> None:
+        """Remove a watcher."""
+        watched.watchers -= 1
+        if not watched.watchers:
+            del self._watched[watched.job_id]
+        self._by_peer[host] -= 1
+        if not self._by_peer[host]:
+            del self._by_peer[host]
+
+    def note_changes(self, jobs: Iterable[JobId]) -> None:
+        """Wake the watchers of these jobs."""
+        for job_id in jobs:
+            watched = self._watched.get(job_id)
+            if watched is not None:
+                watched.note_change()
+
+    def wake_all(self) -> None:
+        """Wake every watcher."""
+        self.note_changes(tuple(self._watched))

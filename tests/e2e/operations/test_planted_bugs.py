@@ -1,0 +1,82 @@
+"""A bug in the coordinator: who else suffers, and how soon everyone involved knows."""
+
+from __future__ import annotations
+
+import sys
+
+from support.processes.commands import Command
+from support.processes.world import NEW, World
+
+RUN = "from rallypoint.cli.main import {command}; {command}()"
+FULL_DISK = """
+from rallypoint.server.core.messages.records import RoundStopped
+from rallypoint.server.journal.interface import JournalFailed
+from rallypoint.server.journal.memory import MemoryJournal
+append = MemoryJournal.append
+async def fail(self, records, now_ms):
+    if any(isinstance(record, RoundStopped) for record in records):
+        raise JournalFailed("no space left on device")
+    await append(self, records, now_ms)
+MemoryJournal.append = fail
+"""
+BAD_EXITS = """
+from rallypoint.server.core.sessions import reports
+register_exits = reports.register_exits
+def fail(draft, session, exits):
+    assert not draft.require_node(session).job_id.startswith("bad"), "private text"
+    register_exits(draft, session, exits)
+reports.register_exits = fail
+"""
+
+
+def start(world: World, name: str, bug: str, command: str, *argv: str) -> Command:
+    """Start a command with a planted bug."""
+    return world.start(name, [sys.executable, "-c", bug + RUN.format(command=command), *argv])
+
+
+def test_standalone_agent_ends_with_its_coordinator(world: World) -> None:
+    """At once, with its workers and a line that says why: no other coordinator will come."""
+    argv = world.standalone("--nproc-per-node=2", "--max-restarts=1")[1:]
+    agent = start(world, "agent", FULL_DISK, "node_agent", *argv)
+    first, _ = world.mailbox.workers(2)
+    first.tell("exit", "3")
+
+    assert agent.wait(limit_s=30) == 1
+    assert "no space left on device" in agent.wait_event("coordinator_failed")["exception"]
+    assert "the built-in coordinator failed" in agent.stderr()
+    assert world.left() == []
+
+
+def test_standalone_job_ends_by_a_bug_in_its_step(world: World) -> None:
+    """The agent gets the outcome and prints which incident to look for."""
+    argv = world.standalone("--job-id=bad", "--nproc-per-node=2", "--max-restarts=1")[1:]
+    agent = start(world, "agent", BAD_EXITS, "node_agent", *argv)
+    first, _ = world.mailbox.workers(2)
+    first.tell("exit", "3")
+
+    assert agent.wait(limit_s=30) == 1
+    incident = agent.wait_event("step_failed")["incident"]
+    assert f"incident {incident}" in agent.stderr()
+    assert world.left() == []
+
+
+def test_bug_in_one_job_leaves_the_others_alone(world: World) -> None:
+    """The coordinator serves on: another job's agent fails, restarts and succeeds."""
+    port = world.ports.reserve()
+    argv = ("--host=127.0.0.1", f"--port={port}", *NEW)
+    coordinator = start(world, "coordinator", BAD_EXITS, "coordinator", *argv)
+    world.target = f"127.0.0.1:{port}"
+    bad = world.agent("a", "--max-restarts=1", "--job-id=bad")
+    (victim,) = world.mailbox.workers(1)
+    victim.tell("exit", "3")
+    assert bad.wait(limit_s=30) == 1
+
+    good = world.agent("b", "--max-restarts=1")
+    (worker,) = [one for one in world.mailbox.workers(2) if one.pid != victim.pid]
+    worker.tell("exit", "3")
+    (again,) = world.mailbox.workers(1, round=2)
+    again.tell("exit", "0")
+
+    assert good.wait(limit_s=30) == 0
+    assert 1 == len(coordinator.events("step_failed"))
+    assert "private text" not in bad.stderr()

@@ -1,0 +1,106 @@
+"""How a session's stream ends: after a Goodbye, with the coordinator, and with a full inbox."""
+
+from __future__ import annotations
+
+import asyncio
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from rallypoint.server.coordinator import Coordinator
+from rallypoint.server.core.messages import inputs
+from rallypoint.server.journal.interface import JournalFailed
+from rallypoint.server.journal.memory import MemoryJournal
+from rallypoint.server.rpc import agent_service
+from rallypoint.v1 import agent_service_pb2 as agent_pb2
+from rallypoint.v1 import job_service_pb2 as service_pb2
+from rallypoint.v1 import job_service_pb2_grpc as service_grpc
+from support.core.served import LIMIT_S, served
+
+GOODBYE = agent_pb2.Goodbye(reason=agent_pb2.GOODBYE_REASON_SIGNAL, text="SIGTERM")
+
+
+@pytest.mark.parametrize("half_closes", [False, True])
+async def test_goodbye_is_acknowledged_and_the_stream_ends_well(half_closes: bool) -> None:
+    """Also when the agent ends its side of the stream at once."""
+    async with served() as server:
+        agent = await server.join("job", 1)
+        await agent.report(goodbye=GOODBYE)
+        if half_closes:
+            await agent.call.done_writing()
+        while (await agent.read()).acknowledged < 1:
+            pass
+        with pytest.raises(EOFError):
+            await agent.read()
+
+        assert grpc.StatusCode.OK is await agent.call.code()
+
+
+async def test_stream_that_ends_without_goodbye_is_not_acknowledged() -> None:
+    """It ends too when the agent has nothing more to say, and the session is not over."""
+    async with served() as server:
+        agent = await server.join("job", 1)
+        await agent.call.done_writing()
+        with pytest.raises(EOFError):
+            await agent.read()
+        job = service_pb2.GetJobRequest(job_id="job")
+        answer = await service_grpc.JobServiceStub(server.channel).GetJob(job)
+
+        assert [agent.session_id] == [node.session_id for node in answer.job.nodes]
+
+
+async def test_everyone_learns_that_the_loop_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Agents, watchers and probes, at once."""
+
+    async def fail(*_: object) -> None:
+        raise JournalFailed("no space left on device")
+
+    async with served() as server:
+        agents = [await server.join("job", 1), await server.join("other", 2)]
+        jobs = service_grpc.JobServiceStub(server.channel)
+        watch = jobs.WatchJob(service_pb2.WatchJobRequest(job_id="job"))
+        await watch.read()
+        probe = health_pb2_grpc.HealthStub(server.channel)
+        health = probe.Watch(health_pb2.HealthCheckRequest())
+        states = [(await health.read()).status]
+        monkeypatch.setattr(MemoryJournal, "append", fail)
+        await agents[0].report(succeeded=agent_pb2.Succeeded(round=1))
+        async with asyncio.timeout(LIMIT_S):
+            endings = [await agent.ending() for agent in agents]
+            states.append((await health.read()).status)
+            watched = await watch.code()
+        late = server.agent("late", 3)
+        await late.hello()
+        endings.append(await late.ending())
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await jobs.GetJob(service_pb2.GetJobRequest(job_id="job"))
+
+        ended = (grpc.StatusCode.UNAVAILABLE, "the coordinator has ended")
+        assert [ended] * 3 == endings
+        assert [grpc.StatusCode.UNAVAILABLE] * 2 == [watched, caught.value.code()]
+        assert [1, 2] == states  # SERVING, NOT_SERVING
+        assert isinstance(server.running.failed.exception(), JournalFailed)
+
+
+async def test_full_inbox_does_not_hold_up_the_end_of_a_stream(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The wait for room has a limit, so the server can stop."""
+    genuine, is_waiting = Coordinator.submit, asyncio.Event()
+
+    async def submit(self: Coordinator, input: inputs.Input) -> None:
+        if isinstance(input, inputs.Broken):
+            is_waiting.set()
+            await asyncio.Event().wait()
+        await genuine(self, input)
+
+    monkeypatch.setattr(agent_service, "BROKEN_S_MAX", 0.01)
+    monkeypatch.setattr(Coordinator, "submit", submit)
+    async with asyncio.timeout(LIMIT_S), served() as server:
+        agent = await server.join("job", 1)
+        await agent.call.done_writing()
+        code, _ = await agent.ending()
+        await is_waiting.wait()
+
+        assert grpc.StatusCode.OK is code

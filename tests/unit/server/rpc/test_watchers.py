@@ -1,0 +1,202 @@
+"""Readers of jobs: what they share, what they may cost, and what one bad job hides from them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import grpc
+import pytest
+from structlog.testing import capture_logs
+
+from rallypoint.server.rpc import job_service, watchers
+from rallypoint.server.rpc.views import job as views
+from rallypoint.server.rpc.watchers import TooManyWatchers, Watchers
+from rallypoint.v1 import error_details_pb2 as details_pb2
+from rallypoint.v1 import job_service_pb2 as service_pb2
+from rallypoint.v1 import job_service_pb2_grpc as service_grpc
+from rallypoint.v1 import node_service_pb2 as node_service
+from rallypoint.v1 import node_service_pb2_grpc as node_grpc
+from rallypoint.wire.errors import unpack_detail
+from support.core.served import LIMIT_S, Served, served
+
+COUNT = 20
+
+
+@asynccontextmanager
+async def watching(server: Served, job_id: str, count: int) -> AsyncIterator[list[Any]]:
+    """Watch a job with so many streams."""
+    stub = service_grpc.JobServiceStub(server.channel)
+    async with AsyncExitStack() as stack, asyncio.timeout(LIMIT_S):
+        calls = [stub.WatchJob(service_pb2.WatchJobRequest(job_id=job_id)) for _ in range(count)]
+        for call in calls:
+            stack.callback(call.cancel)
+        yield calls
+
+
+async def read_all(calls: list[Any]) -> list[bytes]:
+    """Read one answer from each; return them encoded."""
+    return [answer.SerializeToString() for answer in await asyncio.gather(*map(_read, calls))]
+
+
+async def _read(call: Any) -> Any:
+    return await call.read()
+
+
+async def cordon(server: Served, job_id: str, node_name: str) -> None:
+    """Change a job once."""
+    request = node_service.CordonNodeRequest(job_id=job_id, node_name=node_name, reason="test")
+    await node_grpc.NodeServiceStub(server.channel).CordonNode(request)
+
+
+def count_renderings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the ids of the jobs that are rendered, as it happens."""
+    rendered: list[str] = []
+
+    def job_message(state: Any, job: Any, now_ms: int, *, whole: bool) -> Any:
+        rendered.append(job.job_id)
+        return views.job_message(state, job, now_ms, whole=whole)
+
+    monkeypatch.setattr(job_service, "job_message", job_message)
+    return rendered
+
+
+async def test_watchers_share_one_rendering(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of each version, so all get the same bytes; another job's change renders nothing."""
+    rendered = count_renderings(monkeypatch)
+    async with served() as server:
+        await server.join("job", 1)
+        await server.join("other", 2)
+        async with watching(server, "job", COUNT) as calls:
+            first = await read_all(calls)
+            await cordon(server, "other", "n2")
+            await cordon(server, "job", "n1")
+            second = await read_all(calls)
+
+    assert ["job", "job"] == rendered
+    assert (1, 1) == (len(set(first)), len(set(second)))
+    assert first[0] != second[0]
+
+
+async def test_new_watcher_sees_the_present(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its first answer waits for no interval and shows what was changed before."""
+    monkeypatch.setattr(watchers, "INTERVAL_S", LIMIT_S * 10)
+    async with served() as server:
+        await server.join("job", 1)
+        async with watching(server, "job", 1) as calls:
+            await read_all(calls)
+            await cordon(server, "job", "n1")
+            async with watching(server, "job", 1) as others:
+                answer = await others[0].read()
+
+    assert [True] == [node.health.cordoned for node in answer.job.nodes]
+
+
+class DeafContext:
+    """A call whose peer reads nothing."""
+
+    def __init__(self) -> None:
+        self.code: grpc.StatusCode | None = None
+
+    def peer(self) -> str:
+        return "ipv4:10.0.0.1:4711"
+
+    async def write(self, answer: bytes) -> None:
+        await asyncio.Event().wait()
+
+    async def abort(self, code: grpc.StatusCode, *_: object) -> None:
+        self.code = code
+        raise grpc.aio.AbortError
+
+
+async def test_watcher_that_does_not_read_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And it no longer counts as a watcher; one that waits for a change is not ended."""
+    monkeypatch.setattr(job_service, "STALL_S_MAX", 0.02)
+    services: list[Any] = []
+    genuine = job_service.JobService.__init__
+
+    def note(self: Any, *args: Any) -> None:
+        services.append(self)
+        genuine(self, *args)
+
+    monkeypatch.setattr(job_service.JobService, "__init__", note)
+    async with served() as server:
+        await server.join("job", 1)
+        async with watching(server, "job", 1) as calls:
+            await read_all(calls)
+            deaf: Any = DeafContext()
+            with pytest.raises(grpc.aio.AbortError):
+                await services[0].WatchJob(service_pb2.WatchJobRequest(job_id="job"), deaf)
+            await cordon(server, "job", "n1")
+            await read_all(calls)
+
+            assert grpc.StatusCode.DEADLINE_EXCEEDED is deaf.code
+            (watched,) = services[0]._watchers._watched.values()
+            assert 1 == watched.watchers
+
+
+@pytest.mark.parametrize("limit", ["PER_JOB_MAX", "PER_PEER_MAX"])
+def test_limits_of_watchers(monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
+    """One too many is refused; one that leaves makes room; the limits of others are separate."""
+    monkeypatch.setattr(watchers, limit, 2)
+    rooms = Watchers()
+    first = rooms.enter("job", "host")  # type: ignore[arg-type]  # a name
+    rooms.enter("job", "host")  # type: ignore[arg-type]
+    with pytest.raises(TooManyWatchers):
+        rooms.enter("job", "host")  # type: ignore[arg-type]
+    other = ("other", "host") if limit == "PER_JOB_MAX" else ("job", "elsewhere")
+    rooms.enter(*other)  # type: ignore[arg-type]
+    rooms.leave(first, "host")
+
+    assert rooms.enter("job", "host") is first  # type: ignore[arg-type]
+
+
+async def test_refused_watcher_learns_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """RESOURCE_EXHAUSTED, with LimitReached."""
+    monkeypatch.setattr(watchers, "PER_PEER_MAX", 1)
+    async with served() as server:
+        await server.join("job", 1)
+        async with watching(server, "job", 1) as calls:
+            await read_all(calls)
+            async with watching(server, "job", 1) as refused:
+                with pytest.raises(grpc.aio.AioRpcError) as caught:
+                    await refused[0].read()
+
+    assert grpc.StatusCode.RESOURCE_EXHAUSTED is caught.value.code()
+    detail = unpack_detail(tuple(caught.value.trailing_metadata()))
+    assert details_pb2.LimitReached(limit="watchers on one host", value=1) == detail
+
+
+async def test_unknown_job_leaves_no_watcher() -> None:
+    """It is refused as NOT_FOUND, and costs nothing afterwards."""
+    async with served() as server, watching(server, "nothing", 1) as calls:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await calls[0].read()
+
+        assert grpc.StatusCode.NOT_FOUND is caught.value.code()
+
+
+async def test_job_that_cannot_be_shown_hides_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its place in the list has only its id. By itself it is an internal error, not NOT_FOUND."""
+
+    def job_message(state: Any, job: Any, now_ms: int, *, whole: bool) -> Any:
+        if job.job_id == "bad":
+            raise KeyError("private text")
+        return views.job_message(state, job, now_ms, whole=whole)
+
+    async with served() as server:
+        for number, job_id in enumerate(("a", "bad", "c"), 1):
+            await server.join(job_id, number)
+        monkeypatch.setattr(job_service, "job_message", job_message)
+        stub = service_grpc.JobServiceStub(server.channel)
+        with capture_logs() as lines:
+            listed = await stub.ListJobs(service_pb2.ListJobsRequest())
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await stub.GetJob(service_pb2.GetJobRequest(job_id="bad"))
+
+    assert [("a", 1), ("bad", 0), ("c", 1)] == [(job.job_id, job.run) for job in listed.jobs]
+    assert grpc.StatusCode.INTERNAL is caught.value.code()
+    events = [line["event"] for line in lines if line.get("exc_info")]
+    assert ["rendering_failed", "call_failed"] == events
