@@ -22,6 +22,7 @@ from typing import TypeVarTuple
 
 from rallypoint.agent.containment import describe_error
 from rallypoint.agent.core import effects, inputs
+from rallypoint.agent.core.desired import Notice
 from rallypoint.agent.core.held_round import HeldRound
 from rallypoint.agent.core.reports import GoodbyeKind, Report
 from rallypoint.agent.core.state import AgentState
@@ -223,7 +224,6 @@ class Agent:
         match effect:
             case effects.StartWorkers(order=order):
                 self.supervisor.start(order)
-                self.log.round_began(order)
             case effects.SignalWorkers(signum=signum):
                 self.supervisor.signal(signum)
             case effects.ForwardSignal(signum=signum, round=number):
@@ -350,15 +350,18 @@ class Agent:
         self.post(inputs.Welcomed(message.epoch))
         if welcome.HasField("desired"):
             self._on_desired(message.epoch, welcome.desired)
-        self.log.reached()
+        if not self.supervisor.is_starting:  # else it is logged with the start
+            self.log.reached()
         if welcome.HasField("notices") or self.state.notices:
             self._on_notices(welcome.notices)
 
     def _on_notices(self, message: agent_pb2.Notices) -> None:
         notices = parse_notices(message, self.node_name, self.now_ms())
-        self.post(
-            inputs.NoticesReceived(notices)
-        )  # before the log line, so that its reader finds the file
+        self.post(inputs.NoticesReceived(notices))
+        self.supervisor.tasks.create_task(self._log_notices(notices))
+
+    async def _log_notices(self, notices: tuple[Notice, ...]) -> None:
+        await self.supervisor.notices_written()  # a reader of the log finds the file
         self.log.notices(notices, self.now_ms())
 
     def _on_desired(self, epoch: int, message: agent_pb2.DesiredState) -> None:

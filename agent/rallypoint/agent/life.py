@@ -92,6 +92,7 @@ def _new_supervisor(
         ),
         plugin=None if plugin is None else LogsPlugin(plugin, settings.environment),
         is_wanted=agent.is_wanted,
+        began=agent.log.round_began,
     )
 
 

@@ -96,6 +96,32 @@ def lack_ports(failures: int) -> None:
     plant(PortReserver, "reserve", reserve)
 
 
+def slow_files() -> None:
+    """Let every operation below $E2E_FROZEN/logs block while $E2E_FROZEN/frozen exists."""
+    folder = os.environ["E2E_FROZEN"]
+    flag, gate, logs = (os.path.join(folder, name) for name in ("frozen", "gate", "logs"))
+    real_stat, real_open = os.stat, os.open
+
+    def is_frozen() -> bool:
+        try:
+            return bool(real_stat(flag))
+        except FileNotFoundError:
+            return False
+
+    def slow(real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(path: Any = ".", *args: Any, **options: Any) -> Any:
+            text = os.fsdecode(path) if isinstance(path, (str, bytes, os.PathLike)) else ""
+            if text.startswith(logs) and is_frozen():
+                os.write(2, f"blocked in {real.__name__}\n".encode())
+                os.close(real_open(gate, os.O_RDONLY))  # until there is a writer
+            return real(path, *args, **options)
+
+        return call
+
+    for name in ("open", "mkdir", "stat", "lstat", "scandir", "listdir", "rmdir", "unlink"):
+        plant(os, name, slow(getattr(os, name)))
+
+
 PLACES: dict[str, Callable[[], None]] = {
     "core": lambda: fail_on(inputs.WorkerStarted),
     "core for good": lambda: fail_from(inputs.WorkerStarted),
@@ -110,6 +136,7 @@ PLACES: dict[str, Callable[[], None]] = {
     "closing": fail_when_closing,
     "port for a moment": lambda: lack_ports(3),
     "port for good": lambda: lack_ports(1_000_000),
+    "files": slow_files,
     "helper's end": lambda: plant(WorkerHost, "close", fail_later),
 }
 

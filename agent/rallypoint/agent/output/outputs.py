@@ -69,6 +69,11 @@ class WorkerOutput(Struct):
             if fd >= 0:
                 os.close(fd)
 
+    @property
+    def is_file(self) -> bool:
+        """True when `tail` and `silent_ms` ask a file system, which may block."""
+        return self.streams[-1].is_file
+
     def tail(self) -> str:
         """Return the end of standard error, from the beginning of a line if possible."""
         return self.streams[-1].tail()
@@ -88,7 +93,10 @@ class WorkerOutput(Struct):
 
 
 class WorkerOutputs(Struct):
-    """The output of this node's workers."""
+    """The output of this node's workers.
+
+    `begin` and `open` ask file systems, which may block: call them in a thread, the same each time.
+    """
 
     spec: OutputSpec
     consoles: Consoles
@@ -100,6 +108,7 @@ class WorkerOutputs(Struct):
     _destinations: Destinations = field(default_factory=Destinations)
     _streams: list[Stream] = field(default_factory=list)
     """Streams that had not ended when the last round began."""
+    _is_folder_logged: bool = False
 
     def begin(self, order: RunOrder) -> None:
         """Assign the destinations of a round's workers, and make the folders.
@@ -111,14 +120,26 @@ class WorkerOutputs(Struct):
         if self.reify is not None:
             self._destinations = self.reify(order)
             return
-        is_first = self.folder.path is None
         folder = self.folder.begin(order, self.node_name())
         self._destinations = assign_destinations(self.spec, order, folder)
-        if is_first and folder and (self.spec.redirects or self.spec.tee):
+
+    def log_folder(self) -> None:
+        """Log where the files are, once there are any."""
+        if self._is_folder_logged or self.folder.path is None:
+            return
+        self._is_folder_logged = True
+        if self.spec.redirects or self.spec.tee:
             log.info("log_folder_created", folder=str(self.folder.path))
 
-    def open(self, order: RunOrder, local_rank: int) -> WorkerOutput:
+    def open(
+        self, order: RunOrder, local_rank: int, loop: asyncio.AbstractEventLoop | None = None
+    ) -> WorkerOutput:
         """Open the streams of one worker.
+
+        Args:
+            order: the round.
+            local_rank: the worker's number on the node.
+            loop: the agent's event loop; None: the running one.
 
         Raises:
             OSError: a file or a pipe cannot be opened.
@@ -126,6 +147,7 @@ class WorkerOutputs(Struct):
         out, err = compute_routes(
             self._destinations, self.spec, order, local_rank, self.node_name()
         )
+        loop = loop or asyncio.get_running_loop()
         error_file = self._destinations.error_files.get(local_rank, os.devnull)
         output = WorkerOutput("" if error_file == os.devnull else error_file)
         try:
@@ -134,8 +156,8 @@ class WorkerOutputs(Struct):
             elif out == Route(is_shown=False):
                 output.stdout_fd = os.open(os.devnull, os.O_WRONLY)
             else:
-                output.stdout_fd = output.add(*_open_stream(out, self.consoles.out))
-            output.stderr_fd = output.add(*_open_stream(err, self.consoles.err))
+                output.stdout_fd = output.add(*_open_stream(out, self.consoles.out, loop))
+            output.stderr_fd = output.add(*_open_stream(err, self.consoles.err, loop))
         except OSError:
             output.close()
             raise
@@ -162,7 +184,9 @@ class WorkerOutputs(Struct):
             console.flush(end_s - time.monotonic())
 
 
-def _open_stream(route: Route, console: Console) -> tuple[int, Stream]:
+def _open_stream(
+    route: Route, console: Console, loop: asyncio.AbstractEventLoop
+) -> tuple[int, Stream]:
     """Return the worker's descriptor of a stream, and the agent's view of the stream."""
     if route.file and not route.is_shown:
         return open_file(route.file), FileStream(route.file)
@@ -177,7 +201,7 @@ def _open_stream(route: Route, console: Console) -> tuple[int, Stream]:
         read_fd, write_fd = _open_ends(console.fd if route == Route() else -1)
         opened.callback(os.close, read_fd)
         opened.callback(os.close, write_fd)
-        pump = Pump(read_fd, file, shown)
+        pump = Pump(read_fd, file, shown, loop)
         opened.pop_all()
     return write_fd, pump
 

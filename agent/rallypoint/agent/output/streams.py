@@ -42,6 +42,9 @@ UNFINISHED_MS = 50
 class Stream(Protocol):
     """The agent's view of one stream."""
 
+    is_file: bool
+    """`tail` and `silent_ms` ask a file system, which may block."""
+
     def tail(self) -> str:
         """Return the end of the stream, from the beginning of a line if possible."""
 
@@ -145,6 +148,8 @@ class Shown:
 class FileStream:
     """A stream that the worker writes to a file itself."""
 
+    is_file = True
+
     def __init__(self, path: str) -> None:
         """Take the path of the file."""
         self._path = Path(path)
@@ -185,8 +190,16 @@ class FileStream:
 class Pump:
     """A stream whose bytes a thread copies; keeps the end of it."""
 
-    def __init__(self, source_fd: int, file: File | None, shown: Shown | None) -> None:
-        """Start to copy from `source_fd`. The pump owns all three arguments from here on.
+    is_file = False
+
+    def __init__(
+        self,
+        source_fd: int,
+        file: File | None,
+        shown: Shown | None,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        """Start to copy from `source_fd`. The pump owns the first three arguments from here on.
 
         Raises:
             OSError: no thread can be started; the caller keeps all three.
@@ -196,7 +209,7 @@ class Pump:
         self._shown = shown
         self._tail = b""
         self._written_ns = time.monotonic_ns()
-        self._loop = asyncio.get_running_loop()
+        self._loop = loop
         self._ended = asyncio.Event()
         try:
             threading.Thread(target=self._pump, name="output", daemon=True).start()

@@ -7,6 +7,7 @@ an expired timer, the OOM watch a kill by the kernel.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import time
@@ -25,9 +26,17 @@ from rallypoint.agent.workers.observer import Explanation, Observer, WorkerEnd
 from rallypoint.agent.workers.oom import OomWatch
 from rallypoint.agent.workers.own_folder import OwnFolder
 from rallypoint.agent.workers.watchdog import Watchdog
+from rallypoint.base.file_thread import FileThread
+from rallypoint.base.log import get_logger
+
+log = get_logger()
 
 TAIL_WAIT_S = 0.05
 """How long the report of an exit waits for the rest of standard error."""
+FILES_WAIT_S = 2.0
+"""How long the report of an exit waits for the worker's files; it is sent without them then."""
+LOOK_WAIT_S = 0.1
+"""How long a signal waits until the end of standard error was read from a file."""
 TEARDOWN_MS = 10_000
 """If an error was printed longer ago, the worker survived it, or its process hangs."""
 
@@ -44,13 +53,15 @@ class Worker(Struct):
     """Monotonic time when that error was printed."""
     is_signalled: bool = False
 
-    def before_signal(self) -> None:
-        """Note, before the first signal, whether the worker's own error is ending it."""
+    def look(self) -> None:
+        """Note, before the first signal, whether the worker's own error is ending it.
+
+        May block if standard error is a file.
+        """
         silent_ms = self.output.silent_ms()
-        if not self.is_signalled and silent_ms < TEARDOWN_MS:
-            self.uncaught = find_uncaught(self.output.tail())
+        if silent_ms < TEARDOWN_MS:
             self.uncaught_ns = time.monotonic_ns() - silent_ms * 1_000_000
-        self.is_signalled = True
+            self.uncaught = find_uncaught(self.output.tail())
 
     def uncaught_at(self, seen_ns: int) -> ErrorRecord | None:
         """Return that error, with its age at this monotonic time; None when there is none."""
@@ -66,6 +77,8 @@ class ExitReports(Struct):
     post: Callable[[WorkerEnded], None]
     is_sweeping: Callable[[], bool]
     """Whether the helper is killing everything, so that a SIGKILL is ours."""
+    files: FileThread
+    """Reads the workers' files."""
     observers: tuple[Observer, ...]
     """Observers in the order of their explanations: each sees those of earlier ones."""
 
@@ -110,7 +123,7 @@ class ExitReports(Struct):
         if not is_success:
             await worker.output.wait_end(TAIL_WAIT_S)
         path = "" if is_success else worker.output.error_file
-        recorded = read_error_file(Path(path), ended_s) if path else None
+        recorded, tail = (None, "") if is_success else await self._read(worker, ended_s)
         error = worker.uncaught_at(seen_ns) if recorded is None else recorded
         end = self._explain(event, error, seen_ns, explanations)
         recorded_s = None if end.error is None else end.error.time_s
@@ -122,13 +135,52 @@ class ExitReports(Struct):
                 exit_code=end.exit_code,
                 signal=end.signal,
                 error=end.error,
-                stderr_tail="" if is_success else worker.output.tail(),
+                stderr_tail=tail,
                 ago_ms=(time.monotonic_ns() - seen_ns) // 1_000_000,
                 oom_killed=end.oom_killed,
                 failed_ms=int(failed_s * 1000),
                 error_file="" if recorded is None else _as_text(path),
             )
         )
+
+    async def look(self, workers: Sequence[Worker]) -> None:
+        """Look at workers before their first signal, and wait for their files for a moment."""
+        in_files = [worker for worker in workers if worker.output.is_file]
+        for worker in workers:
+            if not worker.output.is_file:
+                worker.look()
+        if not in_files:
+            return
+
+        def look() -> None:
+            for worker in in_files:
+                worker.look()
+
+        try:
+            async with asyncio.timeout(LOOK_WAIT_S):
+                await self.files.run("reading standard error", look)
+        except (TimeoutError, OSError):
+            pass  # the signal cannot wait: an error that is ending a worker stays unknown
+
+    async def _read(self, worker: Worker, ended_s: float) -> tuple[ErrorRecord | None, str]:
+        """Return the error that a failed worker recorded, and the end of its standard error."""
+        output = worker.output
+        tail = "" if output.is_file else output.tail()
+        if not output.error_file and not output.is_file:
+            return None, tail
+
+        def read() -> tuple[ErrorRecord | None, str]:
+            path = output.error_file
+            recorded = read_error_file(Path(path), ended_s) if path else None
+            return recorded, output.tail() if output.is_file else tail
+
+        try:
+            async with asyncio.timeout(FILES_WAIT_S):
+                return await self.files.run("reading the files of a failed worker", read)
+        except (TimeoutError, OSError):
+            why = f"its file system does not answer within {FILES_WAIT_S:g} s"
+            log.warning("worker_files_skipped", local_rank=worker.local_rank, why=why)
+            return None, tail
 
     def _explain(
         self,

@@ -1,6 +1,8 @@
 """Starts the workers of a round: their destinations, environments and commands.
 
-A plug-in for logs, if there is one, first assigns where each worker of the round writes.
+A plug-in for logs, if there is one, first assigns where each worker of the round writes. Then a
+thread makes the folders and opens the files: their file system may stand still. Last, the event
+loop asks the helper for all workers.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ import asyncio
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 
 from msgspec import Struct
 
@@ -20,8 +23,20 @@ from rallypoint.agent.torchelastic.logs_plugin import LogsPlugin, LogsPluginErro
 from rallypoint.agent.workers.environ import Launch, WorkerFiles, worker_command, worker_environment
 from rallypoint.agent.workers.notices import notice_file
 from rallypoint.agent.workers.own_folder import OwnFolder
+from rallypoint.base.file_thread import FileThread
 
 _WORKERS_MAX = 1 << 16
+
+
+Variables = tuple[tuple[str, str], ...]
+
+
+class Prepared(Struct):
+    """A worker whose files are open, or why it cannot be started."""
+
+    request: SpawnRequest | None = None
+    output: WorkerOutput | None = None
+    refusal: str = ""
 
 
 class Launcher(Struct):
@@ -44,79 +59,141 @@ class Launcher(Struct):
     """Asks the helper for the worker with this local rank."""
     refuse: Callable[[RunOrder, int, str], None]
     """Reports that the worker with this local rank cannot be started, and why."""
-    _asking: tuple[RunOrder, asyncio.Task[None]] | None = None
-    """The round for which the plug-in was asked last."""
+    files: FileThread
+    """Makes the folders and opens the files of a round."""
+    began: Callable[[RunOrder], None]
+    """Learns that the workers of a round were requested."""
+    _starting: tuple[RunOrder, asyncio.Task[None]] | None = None
+    """The round whose files are being prepared."""
+
+    @property
+    def is_starting(self) -> bool:
+        """True while the files of a round are prepared."""
+        return self._starting is not None
 
     def start(self, order: RunOrder) -> None:
-        """Start the workers of a round, in rank order; with a plug-in, once it has answered."""
-        if self.plugin is None:
-            self._start(order, None)
-        else:
-            self._asking = order, self.tasks.create_task(self._ask_and_start(self.plugin, order))
+        """Start the workers of a round, in rank order, once their files are prepared."""
+        self._starting = order, self.tasks.create_task(self._prepare_and_start(order))
 
     def stop(self) -> None:
-        """Start no worker of a round that was stopped before the plug-in answered."""
-        if self._asking is None or self._asking[1].done():
+        """Start no worker of a round that was stopped before its files were prepared."""
+        if self._starting is None:
             return
-        order, task = self._asking
+        order, task = self._starting
         if not self.is_wanted(order.number):
-            self._asking = None
+            self._starting = None
             task.cancel()
             self._refuse_all(order, "the round was stopped before its workers started")
 
-    async def _ask_and_start(self, plugin: LogsPlugin, order: RunOrder) -> None:
-        ranks = range(order.assignment.local_world_size)
+    async def _prepare_and_start(self, order: RunOrder) -> None:
+        ours, loop = tuple(self.variables()), asyncio.get_running_loop()
+        doing = "making the folders and files of a round"
         try:
-            envs = {rank: self._added_environment(order, rank) for rank in ranks}
-            answer = await plugin.ask(envs)
-        except (LogsPluginError, OSError) as error:
+            answer = None
+            if self.plugin is not None:
+                added = partial(self._added_environments, order, ours)
+                answer = await self.plugin.ask(await self.files.run(doing, added))
+            prepare = partial(self._prepare, order, ours, answer, loop)
+            workers = await self.files.run(doing, prepare, _close_all)
+        except LogsPluginError as error:
             self._refuse_all(order, str(error))
-        else:
-            self._start(order, answer)
-
-    def _start(self, order: RunOrder, answer: PluginAnswer | None) -> None:
-        changed: dict[int, dict[str, str]] = {}
-        if answer is not None:
-            changed, destinations = answer.environments, answer.destinations
-            self.outputs.reify = lambda _: destinations
-        try:
-            self.outputs.begin(order)
         except OSError as error:
             self._refuse_all(order, f"cannot start a worker: {error}")
-            return
-        for local_rank in range(order.assignment.local_world_size):
-            try:
-                self._start_worker(order, local_rank, changed.get(local_rank, {}))
-            except (OSError, WorkerHostError, ValueError) as error:
-                # ValueError: a plug-in returned text that this system cannot encode, or the text
-                # exceeds a frame.
-                self.refuse(order, local_rank, f"cannot start a worker: {error}")
+        else:
+            # No stop after this cancels the task, which does not wait any more.
+            self._starting = None
+            self._start(order, workers)
+        finally:
+            if self._starting is not None and self._starting[0] is order:
+                self._starting = None
+
+    def _start(self, order: RunOrder, workers: list[Prepared]) -> None:
+        for local_rank, worker in enumerate(workers):
+            if worker.request is None or worker.output is None:
+                self.refuse(order, local_rank, worker.refusal)
+                continue
+            with worker.output as output:
+                try:
+                    self.spawn(order, local_rank, worker.request, output)
+                except (OSError, WorkerHostError, ValueError) as error:  # ValueError: see _prepare
+                    self.refuse(order, local_rank, f"cannot start a worker: {error}")
+        self.outputs.log_folder()
+        self.began(order)
 
     def _refuse_all(self, order: RunOrder, text: str) -> None:
         for local_rank in range(order.assignment.local_world_size):
             self.refuse(order, local_rank, text)
 
-    def _start_worker(self, order: RunOrder, local_rank: int, changed: Mapping[str, str]) -> None:
-        python = self.environment.get("PYTHON_EXEC") or sys.executable
-        with self.outputs.open(order, local_rank) as output:
-            files = self._files(order, local_rank, output.error_file)
-            environment = self._environment(order, local_rank, files, self.environment)
-            request = SpawnRequest(
-                worker_id=worker_id(order.number, local_rank),
-                argv=worker_command(self.launch, python=python, local_rank=local_rank),
-                env={**environment, **changed},
-                cwd=os.getcwd(),
-                stdout_fd=output.stdout_fd,
-                stderr_fd=output.stderr_fd,
-                cpus=self.launch.cpus_of(local_rank),
-            )
-            self.spawn(order, local_rank, request, output)
+    # --- in the thread for files ---
 
-    def _added_environment(self, order: RunOrder, local_rank: int) -> dict[str, str]:
+    def _prepare(
+        self,
+        order: RunOrder,
+        ours: Variables,
+        answer: PluginAnswer | None,
+        loop: asyncio.AbstractEventLoop,
+    ) -> list[Prepared]:
+        """Return the workers of a round, by local rank, with their files.
+
+        Raises:
+            OSError: the folders cannot be made.
+        """
+        changed: dict[int, dict[str, str]] = {}
+        if answer is not None:
+            changed, destinations = answer.environments, answer.destinations
+            self.outputs.reify = lambda _: destinations
+        self.outputs.begin(order)
+        workers: list[Prepared] = []
+        for local_rank in range(order.assignment.local_world_size):
+            try:
+                output = self.outputs.open(order, local_rank, loop)
+            except OSError as error:
+                workers.append(Prepared(refusal=f"cannot start a worker: {error}"))
+                continue
+            try:
+                more = changed.get(local_rank, {})
+                request = self._request(order, local_rank, output, ours, more)
+                workers.append(Prepared(request, output))
+            except (OSError, ValueError) as error:
+                # ValueError: a plug-in returned text that this system cannot encode, or the text
+                # exceeds a frame.
+                output.close()
+                workers.append(Prepared(refusal=f"cannot start a worker: {error}"))
+        return workers
+
+    def _request(
+        self,
+        order: RunOrder,
+        local_rank: int,
+        output: WorkerOutput,
+        ours: Variables,
+        changed: Mapping[str, str],
+    ) -> SpawnRequest:
+        python = self.environment.get("PYTHON_EXEC") or sys.executable
+        files = self._files(order, local_rank, output.error_file)
+        environment = self._environment(order, local_rank, files, self.environment, ours)
+        return SpawnRequest(
+            worker_id=worker_id(order.number, local_rank),
+            argv=worker_command(self.launch, python=python, local_rank=local_rank),
+            env={**environment, **changed},
+            cwd=os.getcwd(),
+            stdout_fd=output.stdout_fd,
+            stderr_fd=output.stderr_fd,
+            cpus=self.launch.cpus_of(local_rank),
+        )
+
+    def _added_environments(self, order: RunOrder, ours: Variables) -> dict[int, dict[str, str]]:
+        ranks = range(order.assignment.local_world_size)
+        return {rank: self._added_environment(order, rank, ours) for rank in ranks}
+
+    def _added_environment(
+        self, order: RunOrder, local_rank: int, ours: Variables
+    ) -> dict[str, str]:
         """Return the variables that a worker does not inherit, without the plug-in's own."""
         files = self._files(order, local_rank, error_file="")
-        names = self._environment(order, local_rank, files, {}).keys() - {"TORCHELASTIC_ERROR_FILE"}
-        environment = self._environment(order, local_rank, files, self.environment)
+        added = self._environment(order, local_rank, files, {}, ours)
+        names = added.keys() - {"TORCHELASTIC_ERROR_FILE"}
+        environment = self._environment(order, local_rank, files, self.environment, ours)
         return {name: environment[name] for name in sorted(names)}
 
     def _files(self, order: RunOrder, local_rank: int, error_file: str) -> WorkerFiles:
@@ -127,7 +204,12 @@ class Launcher(Struct):
         )
 
     def _environment(
-        self, order: RunOrder, local_rank: int, files: WorkerFiles, parent: Mapping[str, str]
+        self,
+        order: RunOrder,
+        local_rank: int,
+        files: WorkerFiles,
+        parent: Mapping[str, str],
+        ours: Variables,
     ) -> dict[str, str]:
         return worker_environment(
             parent,
@@ -136,8 +218,14 @@ class Launcher(Struct):
             job_id=self.job_id,
             files=files,
             virtual_local_rank=self.launch.virtual_local_rank,
-            ours=self.variables(),
+            ours=ours,
         )
+
+
+def _close_all(workers: list[Prepared]) -> None:
+    for worker in workers:
+        if worker.output is not None:
+            worker.output.close()
 
 
 def worker_id(round: int, local_rank: int) -> int:

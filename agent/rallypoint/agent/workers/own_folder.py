@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,7 +20,7 @@ _SOCKET_BELOW = len("/1000000/1000/server")
 
 
 class OwnFolder:
-    """A temporary folder, made when it is first needed."""
+    """A temporary folder, made when it is first needed. Two threads may ask for it."""
 
     def __init__(self, spare: Callable[[], Path | None]) -> None:
         """Set an alternative location.
@@ -29,6 +30,7 @@ class OwnFolder:
         """
         self._spare = spare
         self._path: Path | None = None
+        self._lock = threading.Lock()
 
     def path(self) -> Path:
         """Return the folder.
@@ -36,18 +38,23 @@ class OwnFolder:
         Raises:
             OSError: it cannot be made.
         """
-        if self._path is None:
-            try:
-                self._path = Path(tempfile.mkdtemp(prefix="rallypoint_"))
-            except OSError:  # full, or read-only; logs may be elsewhere
-                spare = self._spare()
-                if spare is None:
-                    raise
-                self._path = Path(tempfile.mkdtemp(prefix="own_", dir=spare))
-            if not self._has_sockets(self._path):
-                why = "too long for a socket: set a shorter TMPDIR"
-                log.warning("worker_server_disabled", folder=str(self._path), why=why)
-        return self._path
+        with self._lock:
+            if self._path is None:
+                self._path = self._make()
+            return self._path
+
+    def _make(self) -> Path:
+        try:
+            path = Path(tempfile.mkdtemp(prefix="rallypoint_"))
+        except OSError:  # full, or read-only; logs may be elsewhere
+            spare = self._spare()
+            if spare is None:
+                raise
+            path = Path(tempfile.mkdtemp(prefix="own_", dir=spare))
+        if not self._has_sockets(path):
+            why = "too long for a socket: set a shorter TMPDIR"
+            log.warning("worker_server_disabled", folder=str(path), why=why)
+        return path
 
     def socket_path(self, number: int, local_rank: int) -> str:
         """Return the path for the socket of a worker of round `number`; "" if there can be none.

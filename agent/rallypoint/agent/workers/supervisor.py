@@ -32,12 +32,17 @@ from rallypoint.agent.workers.exits import ExitReports, Worker, new_observers
 from rallypoint.agent.workers.launching import Launcher
 from rallypoint.agent.workers.notices import notice_file, write_notices
 from rallypoint.agent.workers.own_folder import OwnFolder
+from rallypoint.base.file_thread import FileThread
 from rallypoint.base.log import get_logger
 
 log = get_logger()
 
 SWEEP_LIMIT_MS = 5_000
 """A process that survives SIGKILL this long is reported as blocked."""
+NOTICES_WAIT_S = 1.0
+"""How long the log line about notices waits for their file."""
+FOLDERS_WAIT_S = 2.0
+"""How long the end of the agent waits for the removal of its folders."""
 
 
 class Supervisor:
@@ -56,6 +61,7 @@ class Supervisor:
         outputs: WorkerOutputs,
         plugin: LogsPlugin | None = None,
         is_wanted: Callable[[int], bool] = lambda number: True,
+        began: Callable[[RunOrder], None] = lambda order: None,
     ) -> None:
         """Begin without workers.
 
@@ -71,6 +77,7 @@ class Supervisor:
             outputs: where the workers' output goes.
             plugin: assigns where the workers of a round write; None: `outputs` does.
             is_wanted: tells whether a round still has to start or keep running.
+            began: learns that the workers of a round were requested.
         """
         self.host = host
         self.post = post
@@ -79,17 +86,25 @@ class Supervisor:
         self.plugin = plugin
         self._workers: dict[int, Worker] = {}
         """By worker id, until their exit."""
+        self._notices: asyncio.Task[None] | None = None
+        """Writes the last notices."""
         self._changed = asyncio.Event()
         """Set when a worker has ended."""
+        self._round = 0
+        """Number of the last round."""
         self._sweep_token = 0
         """Token of the current sweep; 0 without one."""
         self._fence_at_ms: int | None = None
         """When the helper kills everything, by the monotonic clock; None: never."""
+        # Two threads, because the logs may lie on a file system that stands still.
+        self._files = FileThread("files")
+        self._own_files = FileThread("own files")
         # The agent's own folder lies below the logs if no temporary folder can be made.
         self._own = OwnFolder(lambda: outputs.folder.path)
         self._exits = ExitReports(
             post=post,
             is_sweeping=lambda: bool(self._sweep_token),
+            files=self._files,
             observers=new_observers(environment, self._own, lambda: self.host.pid),
         )
         self._launcher = Launcher(
@@ -104,6 +119,8 @@ class Supervisor:
             is_wanted=is_wanted,
             spawn=self._spawn,
             refuse=self._refuse,
+            files=self._files,
+            began=began,
         )
 
     def attach(self) -> None:
@@ -115,18 +132,35 @@ class Supervisor:
         self.host.attach(self._on_event)
         self._exits.begin()
 
+    @property
+    def is_starting(self) -> bool:
+        """True while the files of a round are prepared; its workers start then."""
+        return self._launcher.is_starting
+
     # --- requests of the core ---
 
     def start(self, order: RunOrder) -> None:
-        """Start the workers of a round, in rank order; with a plug-in, once it has answered."""
+        """Start the workers of a round, in rank order, once their files are prepared."""
+        self._round = order.number
         self._launcher.start(order)
 
     def signal(self, signum: int) -> None:
         """Signal the process group of every live worker."""
         self._launcher.stop()
-        for worker in self._workers.values():
-            worker.before_signal()
+        fresh = [worker for worker in self._workers.values() if not worker.is_signalled]
+        for worker in fresh:
+            worker.is_signalled = True
+        if any(worker.output.is_file for worker in fresh):
+            self.tasks.create_task(self._look_and_signal(signum, fresh, self._round))
+            return
+        for worker in fresh:
+            worker.look()
         self._request(lambda: self.host.signal(signum))
+
+    async def _look_and_signal(self, signum: int, fresh: Sequence[Worker], number: int) -> None:
+        await self._exits.look(fresh)
+        if number == self._round:  # else no process is left of the workers that it was meant for
+            self._request(lambda: self.host.signal(signum))
 
     def forward(self, signum: int) -> None:
         """Signal the process of every live worker, but not the processes that it started.
@@ -137,11 +171,21 @@ class Supervisor:
 
     def tell(self, number: int, notices: Sequence[Notice], node_name: str) -> None:
         """Write `notices` to the notice file of a round; an empty list removes the file."""
-        path = notice_file(self._own.path(), number)
+        self._notices = self.tasks.create_task(self._write_notices(number, notices, node_name))
+
+    async def notices_written(self) -> None:
+        """Wait until the last notices are written, for a moment at most."""
+        if self._notices is not None:
+            await asyncio.wait([self._notices], timeout=NOTICES_WAIT_S)
+
+    async def _write_notices(self, number: int, notices: Sequence[Notice], node_name: str) -> None:
+        def write() -> None:
+            write_notices(notice_file(self._own.path(), number), notices, node_name)
+
         try:
-            write_notices(path, notices, node_name)
+            await self._own_files.run("writing notices", write)
         except OSError as error:  # a full disk must not end the workers
-            log.warning("notices_not_written", path=str(path), error=str(error))
+            log.warning("notices_not_written", round=number, error=str(error))
 
     def sweep(self, token: int) -> None:
         """Kill every process that the workers started; `Swept` answers."""
@@ -188,10 +232,18 @@ class Supervisor:
         await self.host.close()
 
     async def _close_log_folder(self) -> None:
-        await asyncio.to_thread(self.outputs.folder.close)
+        await self._close_folder(self._files, "removing empty folders", self.outputs.folder.close)
 
     async def _remove_folder(self) -> None:
-        await asyncio.to_thread(self._own.remove)
+        await self._close_folder(self._own_files, "removing a folder", self._own.remove)
+
+    async def _close_folder(self, files: FileThread, doing: str, close: Callable[[], None]) -> None:
+        try:
+            async with asyncio.timeout(FOLDERS_WAIT_S):
+                await files.run(doing, close)
+        except (TimeoutError, OSError):
+            why = f"the file system does not answer within {FOLDERS_WAIT_S:g} s"
+            log.warning("folder_not_removed", why=why)
 
     # --- the helper ---
 

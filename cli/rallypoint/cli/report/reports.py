@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from functools import partial
 
 from msgspec import Struct
 
@@ -14,6 +15,7 @@ from rallypoint.agent.torchelastic.last_round import LastRound
 from rallypoint.agent.torchelastic.root_cause import ERROR_FILE_ENV, report_exit, report_finished
 from rallypoint.base.console import Console
 from rallypoint.base.exit_codes import EXIT_UNREACHABLE
+from rallypoint.base.file_thread import FileThread
 from rallypoint.base.log import get_logger
 from rallypoint.cli.flags.flag import Values
 from rallypoint.cli.report.render import render_finished
@@ -21,6 +23,9 @@ from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import job_pb2
 
 log = get_logger()
+
+FILE_LIMIT_S = 2.0
+"""How long the end of the agent waits for the scheduler's error file."""
 
 
 class Reports(Struct):
@@ -36,6 +41,8 @@ class Reports(Struct):
     """host:port."""
     error_file: str
     """File in which the scheduler expects the root cause; empty: none."""
+    files: FileThread
+    """Writes that file."""
     _report: str = ""
     _succeeded: agent_pb2.Finished | None = None
     """The end of the run, if it succeeded on this node too."""
@@ -58,7 +65,8 @@ class Reports(Struct):
             self._succeeded = message
         if self.error_file and message.outcome != job_pb2.OUTCOME_SUCCEEDED:
             self._is_written = True
-            report_finished(self.error_file, message, here, _unix_s())
+            write = partial(report_finished, self.error_file, message, here, _unix_s())
+            self.files.submit(write)
 
     def waiting(self, message: job_pb2.Waiting) -> None:
         """Log a wait when its reason changes, not every second."""
@@ -96,7 +104,10 @@ class Reports(Struct):
         if lines:
             self.print_lines("\n".join(lines))
         if self.error_file and exit_code and not self._is_written:
-            report_exit(self.error_file, text, exit_code, _unix_s())
+            self.files.submit(partial(report_exit, self.error_file, text, exit_code, _unix_s()))
+        if not self.files.flush(FILE_LIMIT_S):
+            why = f"its file system does not answer within {FILE_LIMIT_S:g} s"
+            log.warning("error_file_not_written", path=self.error_file, why=why)
 
 
 def new_reports(args: Values, settings: Settings, console: Console) -> Reports:
@@ -106,7 +117,8 @@ def new_reports(args: Values, settings: Settings, console: Console) -> Reports:
         console.say(f"{text}\n".encode(errors="backslashreplace"))
 
     error_file = settings.environment.get(ERROR_FILE_ENV, "")
-    return Reports(print_lines, args.prog, args.script, settings.coordinator, error_file)
+    files = FileThread("report")
+    return Reports(print_lines, args.prog, args.script, settings.coordinator, error_file, files)
 
 
 def new_listener(args: Values, settings: Settings, reports: Reports) -> Listener:

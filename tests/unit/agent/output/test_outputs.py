@@ -175,6 +175,7 @@ async def test_default(screen: Screen) -> None:
     assert is_one(output.stdout_fd, screen.consoles.out.fd)
     write(output, b"\rout", b"\rerr")
     await found.finish()
+    found.folder.close()
 
     assert output.tail() == "\rerr"
     assert not path.exists()

@@ -17,6 +17,7 @@ from rallypoint.agent.helper.events import Exited
 from rallypoint.agent.output.outputs import WorkerOutput
 from rallypoint.agent.workers.exits import ExitReports, Worker
 from rallypoint.agent.workers.observer import Observer, WorkerEnd
+from rallypoint.base.file_thread import FileThread
 
 KILL, TERM = int(signal.SIGKILL), int(signal.SIGTERM)
 UNCAUGHT = "Traceback (most recent call last):\n  File 'x'\nValueError: bad\n"
@@ -24,6 +25,8 @@ UNCAUGHT = "Traceback (most recent call last):\n  File 'x'\nValueError: bad\n"
 
 class Output:
     """A worker's output: the end of standard error, and when it was written."""
+
+    is_file = False
 
     def __init__(self, tail: str = "", error_file: str = "", silent_ms: int = 0) -> None:
         self.error_file = error_file
@@ -81,8 +84,8 @@ async def report(
     posted: list[WorkerEnded] = []
     worker = Worker(3, 1, cast(WorkerOutput, output))
     if is_signalled:
-        worker.before_signal()
-    exits = ExitReports(posted.append, lambda: is_sweeping, observers)
+        worker.look()
+    exits = ExitReports(posted.append, lambda: is_sweeping, FileThread("files"), observers)
     await exits.report(worker, Exited(7, 100, exit_code, signum))
     (ended,) = posted
     return ended

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+from glob import glob
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,7 +20,7 @@ from rallypoint.agent.workers.supervisor import Supervisor
 NOTICES = (Notice("drain", "b", "maintenance", 1_000),)
 
 
-def supervise(outputs: WorkerOutputs | None = None) -> Supervisor:
+def supervise(tasks: asyncio.TaskGroup, outputs: WorkerOutputs | None = None) -> Supervisor:
     """Return a supervisor that can only write notices."""
     unused = cast(Any, None)
     return Supervisor(
@@ -27,37 +30,53 @@ def supervise(outputs: WorkerOutputs | None = None) -> Supervisor:
         environment={},
         variables=tuple,
         post=unused,
-        tasks=unused,
+        tasks=tasks,
         outputs=outputs or unused,
     )
 
 
-def test_agents_own_folder_may_lie_below_the_logs(
+async def test_agents_own_folder_may_lie_below_the_logs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The agent's folder is made below the logs when no temporary folder can be made."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "nowhere"))
     logs = LogFolder(str(tmp_path), "job")
     logs.path = tmp_path
-    supervisor = supervise(WorkerOutputs(OutputSpec(), cast(Any, None), logs, node_name=str))
-    supervisor.tell(1, NOTICES, "a")
+    outputs = WorkerOutputs(OutputSpec(), cast(Any, None), logs, node_name=str)
+    async with asyncio.TaskGroup() as tasks:
+        supervise(tasks, outputs).tell(1, NOTICES, "a")
 
-    assert len(list(tmp_path.glob("own_*/1/notices.json"))) == 1
+    assert len(glob(f"{tmp_path}/own_*/1/notices.json")) == 1
 
 
-def test_notices_that_cannot_be_written_end_nothing(
+async def test_notices_that_cannot_be_written_end_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An agent whose folder is full or gone keeps running; its workers get no notice."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    supervisor = supervise()
-    supervisor.tell(1, NOTICES, "a")
-    (folder,) = tmp_path.iterdir()
-    assert (folder / "1" / "notices.json").exists()
+    async with asyncio.TaskGroup() as tasks:
+        supervisor = supervise(tasks)
+        supervisor.tell(1, NOTICES, "a")
+        await supervisor.notices_written()
+        folder = tmp_path / os.listdir(tmp_path)[0]
+        assert (folder / "1" / "notices.json").exists()
 
-    folder.rename(tmp_path / "gone")
-    folder.touch()  # a file where the folder was: nothing can be made below it
-    supervisor.tell(1, NOTICES, "a")
-    supervisor.tell(1, (), "a")
+        folder.rename(tmp_path / "gone")
+        folder.touch()  # a file where the folder was: nothing can be made below it
+        supervisor.tell(1, NOTICES, "a")
+        supervisor.tell(1, (), "a")
 
     assert folder.is_file()
+
+
+async def test_last_notices_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Notices are written in the order in which they arrive."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    async with asyncio.TaskGroup() as tasks:
+        supervisor = supervise(tasks)
+        for _ in range(20):
+            supervisor.tell(1, NOTICES, "a")
+            supervisor.tell(1, (), "a")
+        await supervisor.notices_written()
+
+        assert glob(f"{tmp_path}/*/1/notices*") == []
