@@ -67,6 +67,8 @@ class Agent(Struct):
     session_id: str
     sequence: int = 0
     beats: int = 0
+    epoch: int = 0
+    """The coordinator's, as of the last message that was read."""
 
     async def hello(self, **fields: Any) -> None:
         """Send a Hello of a clean node; `fields` replace its own."""
@@ -81,7 +83,7 @@ class Agent(Struct):
 
     async def write(self, request: agent_pb2.SessionRequest) -> None:
         request.session_id, request.connection = self.session_id, 1
-        request.epoch = (1 << 63) - 1 if request.sequence else 0
+        request.epoch = self.epoch
         await self.call.write(request)
 
     async def read(self) -> agent_pb2.SessionResponse:
@@ -95,6 +97,7 @@ class Agent(Struct):
         if message is grpc.aio.EOF:
             raise EOFError
         assert isinstance(message, agent_pb2.SessionResponse)
+        self.epoch = max(self.epoch, message.epoch)
         return message
 
     async def check_alive(self) -> None:

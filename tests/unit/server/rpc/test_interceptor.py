@@ -127,7 +127,7 @@ async def test_bug_in_a_session(
         good = await server.join("good", 1)
         if name == "to_report":
             bad = await server.join("bad", 2)
-            plant(monkeypatch, agent_service, name, lambda m, _: m.session_id == bad_id)
+            plant(monkeypatch, agent_service, name, lambda m, *_: m.session_id == bad_id)
             await bad.report(succeeded=agent_pb2.Succeeded(round=1))
         else:
             plant(monkeypatch, agent_service, name, lambda _: True)
