@@ -33,7 +33,7 @@ def check_rest(rig: Rig) -> None:
 
 
 def go_on(rig: Rig) -> None:
-    """Let the job go through another failure, whatever it was told before."""
+    """Let the job go through another failure, whatever arrived before."""
     rig.obey()
     rig.restart()
     check_rest(rig)
@@ -41,7 +41,7 @@ def go_on(rig: Rig) -> None:
 
 @pytest.mark.parametrize("kind", reports(1))
 def test_report(kind: str) -> None:
-    """No value of a report ends more than its own stream, and the job goes on."""
+    """No value of a report ends more than its own stream, and the job continues."""
     sample = Rig().envelope(1, **{kind: reports(1)[kind]})
     stream: Stream = {"session_id": session_id(1), "connection": 1}
     taken = 0
