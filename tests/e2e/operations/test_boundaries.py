@@ -41,7 +41,7 @@ OUR_FAULT = {"UNKNOWN", "INTERNAL", "DATA_LOSS", "DEADLINE_EXCEEDED"}
 
 
 class Sender:
-    """Sends each variant on a stream of its own, and counts how the streams ended."""
+    """Sends each variant on a separate stream, and counts how the streams ended."""
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
         self.agents: Any = agent_grpc.AgentServiceStub(channel)
