@@ -107,6 +107,11 @@ flags: $(STAMP) ## write docs/reference/flags.md from the parsers
 	@mkdir -p docs/reference
 	$(BIN)/python -m rallypoint.cli.reference > docs/reference/flags.md
 
+.PHONY: limits
+limits: $(STAMP) ## write docs/reference/limits.md from the .proto files
+	@mkdir -p docs/reference
+	$(BIN)/python -m rallypoint.cli.limits_reference > docs/reference/limits.md
+
 .PHONY: docs
 docs: $(STAMP) ## build the documentation site into site/
 	$(BIN)/python -m pip install --quiet -c constraints.txt --group docs

@@ -1,7 +1,8 @@
 """Limits that both sides of the protocol enforce. Only constants, so the cores may import them.
 
-The coordinator checks every message against them; the command line checks its flags, so that a
-mistake is reported before anything starts.
+The ranges of messages stand in the .proto files. What the cores and the command line need of them
+is repeated here, and a test compares the two. The command line checks its flags, so that a mistake
+is reported before anything starts.
 """
 
 from __future__ import annotations
@@ -11,19 +12,13 @@ PROTOCOL_VERSION = 1
 # --- Names ---
 
 JOB_ID_BYTES_MAX = 255
-NAME_BYTES_MAX = 253
-"""Names of nodes and roles, and addresses: the longest DNS name."""
-LABELS_MAX = 32
-LABEL_CHARS_MAX = 256
-"""Characters of a label's key, and of its value."""
 
 # --- Sizes ---
 
 NODES_PER_JOB_MAX = 16_384
 """Sixteen times the largest job that was measured. Larger jobs would need a relay per rack."""
-WORKERS_PER_NODE_MAX = 4_096
-QUARANTINE_AFTER_MAX = 1_000
-"""The coordinator remembers this many failures of each node that fails."""
+COUNT_MAX = 2**31 - 1
+"""Restarts, re-formations and other counts of a specification."""
 
 # --- Texts: what is longer is cut ---
 
@@ -33,8 +28,6 @@ MESSAGE_CHARS_MAX = 4_096
 """Message of a worker's error."""
 TRACEBACK_CHARS_MAX = 16_384
 """Traceback of a worker's error; its end counts."""
-STDERR_CHARS_MAX = 4_096
-"""End of a worker's standard error."""
 
 # --- Times ---
 

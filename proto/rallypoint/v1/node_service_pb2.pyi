@@ -117,6 +117,11 @@ class CordonNodeResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     HEALTH_FIELD_NUMBER: _builtins.int
+    CONNECTED_FIELD_NUMBER: _builtins.int
+    connected: _builtins.bool
+    """True when a node with this name is connected. Otherwise the cordon waits for one; the name may be
+    misspelled.
+    """
     @_builtins.property
     def health(self) -> _node_pb2.NodeHealth:
         """Health of the node after the change."""
@@ -125,10 +130,11 @@ class CordonNodeResponse(_message.Message):
         self,
         *,
         health: _node_pb2.NodeHealth | None = ...,
+        connected: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["health", b"health"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["health", b"health"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["connected", b"connected", "health", b"health"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -67,8 +67,8 @@ class NodeServiceServicer(object):
 
     def CordonNode(self, request, context):
         """Excludes a node from later rounds of the job until it is uncordoned. Workers that run there keep
-        running. The cordon belongs to the name, so the node need not be connected. NOT_FOUND with
-        UnknownJob.
+        running. The cordon belongs to the name, so the node need not be connected; the answer says
+        whether it is. NOT_FOUND with UnknownJob. RESOURCE_EXHAUSTED with LimitReached.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -40,8 +40,8 @@ class NodeServiceStub:
     """
     CordonNode: _grpc.UnaryUnaryMultiCallable[_node_service_pb2.CordonNodeRequest, _node_service_pb2.CordonNodeResponse]
     """Excludes a node from later rounds of the job until it is uncordoned. Workers that run there keep
-    running. The cordon belongs to the name, so the node need not be connected. NOT_FOUND with
-    UnknownJob.
+    running. The cordon belongs to the name, so the node need not be connected; the answer says
+    whether it is. NOT_FOUND with UnknownJob. RESOURCE_EXHAUSTED with LimitReached.
     """
     UncordonNode: _grpc.UnaryUnaryMultiCallable[_node_service_pb2.UncordonNodeRequest, _node_service_pb2.UncordonNodeResponse]
     """Removes a cordon, a quarantine, and the failures that led to it. NOT_FOUND with UnknownJob."""
@@ -58,8 +58,8 @@ class NodeServiceAsyncStub(NodeServiceStub):
     """
     CordonNode: _aio.UnaryUnaryMultiCallable[_node_service_pb2.CordonNodeRequest, _node_service_pb2.CordonNodeResponse]  # type: ignore[assignment]
     """Excludes a node from later rounds of the job until it is uncordoned. Workers that run there keep
-    running. The cordon belongs to the name, so the node need not be connected. NOT_FOUND with
-    UnknownJob.
+    running. The cordon belongs to the name, so the node need not be connected; the answer says
+    whether it is. NOT_FOUND with UnknownJob. RESOURCE_EXHAUSTED with LimitReached.
     """
     UncordonNode: _aio.UnaryUnaryMultiCallable[_node_service_pb2.UncordonNodeRequest, _node_service_pb2.UncordonNodeResponse]  # type: ignore[assignment]
     """Removes a cordon, a quarantine, and the failures that led to it. NOT_FOUND with UnknownJob."""
@@ -85,8 +85,8 @@ class NodeServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_node_service_pb2.CordonNodeResponse, _abc.Awaitable[_node_service_pb2.CordonNodeResponse]]:
         """Excludes a node from later rounds of the job until it is uncordoned. Workers that run there keep
-        running. The cordon belongs to the name, so the node need not be connected. NOT_FOUND with
-        UnknownJob.
+        running. The cordon belongs to the name, so the node need not be connected; the answer says
+        whether it is. NOT_FOUND with UnknownJob. RESOURCE_EXHAUSTED with LimitReached.
         """
 
     @_abc_1.abstractmethod

@@ -141,6 +141,7 @@ UNREACHABLE: dict[Row, str] = {
     ("consequence", "undecided"): "a provisional verdict, never journalled",
     ("verdict", "internal"): "needs a broken invariant: that fails the seed",
     ("refusal", "stale epoch"): "an agent reports only after a Welcome, with its epoch",
+    ("refusal", "newer epoch"): "an agent has no session but with the coordinator that it follows",
     ("refusal", "foreign round"): "needs a coordinator with a durable journal",
     ("refusal", "sequence gap"): "an agent skips no report: streams keep their order",
     ("refusal", "limit reached"): "thousands of jobs or nodes",
@@ -149,6 +150,7 @@ UNREACHABLE: dict[Row, str] = {
         ("job", f"{phase} x JobBroken"): "needs a broken invariant: that fails the seed"
         for phase in PHASES
     },
+    **{("job", f"{phase} x NewerReport"): "all agents are of this version" for phase in PHASES},
     **{
         ("job", f"{phase} x Stalled"): "it is about no job"
         for phase in PHASES

@@ -6,7 +6,7 @@ import re
 import signal
 from collections.abc import Callable
 
-from rallypoint.base.limits import DURATION_MS_MAX
+from rallypoint.base.limits import COUNT_MAX, DURATION_MS_MAX
 from rallypoint.cli.flags.flag import BadValue
 
 # Text, not a compiled pattern: `re` compiles it when it is first used, not at import.
@@ -47,6 +47,8 @@ def natural_int(value: str) -> int:
     number = _whole(value)
     if number < 0:
         raise BadValue(f"{value!r} is not 0 or more")
+    if number > COUNT_MAX:
+        raise BadValue(f"{value!r} is more than {COUNT_MAX}")
     return number
 
 

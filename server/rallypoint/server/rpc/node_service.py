@@ -7,7 +7,6 @@ from typing import Any, NoReturn
 import grpc
 
 from rallypoint.server.coordinator import Coordinator, InputRefused
-from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.state.state import State
 from rallypoint.server.core.verdicts.health import find_health
 from rallypoint.server.rpc.convert.checks import InvalidMessage
@@ -15,7 +14,6 @@ from rallypoint.server.rpc.convert.requests import to_cordon, to_drain_node, to_
 from rallypoint.server.rpc.errors import refusal_status
 from rallypoint.server.rpc.status import abort_with, invalid_status
 from rallypoint.server.rpc.views.node import health_message
-from rallypoint.v1 import node_pb2
 from rallypoint.v1 import node_service_pb2 as service_pb2
 from rallypoint.v1 import node_service_pb2_grpc as service_grpc
 from rallypoint.wire.durations import to_duration
@@ -58,11 +56,19 @@ class NodeService(service_grpc.NodeServiceServicer):
         ],
     ) -> service_pb2.CordonNodeResponse:
         """Cordon a node."""
+
+        def answer(state: State, now_ms: int) -> service_pb2.CordonNodeResponse:
+            job, name = state.jobs[change.job_id], change.name
+            health = health_message(find_health(job.health, name), job.spec, now_ms)
+            session = state.index.get((job.job_id, name))
+            is_connected = session is not None and state.nodes[session].attached
+            return service_pb2.CordonNodeResponse(health=health, connected=is_connected)
+
         try:
-            health = await self._change(to_cordon(request))
+            change = to_cordon(request)
+            return await self._coordinator.ask(change, answer)
         except (InvalidMessage, InputRefused) as error:
             await _abort(context, error)
-        return service_pb2.CordonNodeResponse(health=health)
 
     async def UncordonNode(
         self,
@@ -72,24 +78,17 @@ class NodeService(service_grpc.NodeServiceServicer):
         ],
     ) -> service_pb2.UncordonNodeResponse:
         """Uncordon a node."""
+
+        def answer(state: State, now_ms: int) -> service_pb2.UncordonNodeResponse:
+            job = state.jobs[change.job_id]
+            health = health_message(find_health(job.health, change.name), job.spec, now_ms)
+            return service_pb2.UncordonNodeResponse(health=health)
+
         try:
-            health = await self._change(to_uncordon(request))
+            change = to_uncordon(request)
+            return await self._coordinator.ask(change, answer)
         except (InvalidMessage, InputRefused) as error:
             await _abort(context, error)
-        return service_pb2.UncordonNodeResponse(health=health)
-
-    async def _change(self, change: inputs.Cordon | inputs.Uncordon) -> node_pb2.NodeHealth:
-        """Make a change; return the health of the node after it.
-
-        Raises:
-            InputRefused: when there is no such job, or too many nodes with a health record.
-        """
-
-        def answer(state: State, now_ms: int) -> node_pb2.NodeHealth:
-            job = state.jobs[change.job_id]
-            return health_message(find_health(job.health, change.name), job.spec, now_ms)
-
-        return await self._coordinator.ask(change, answer)
 
 
 async def _abort(

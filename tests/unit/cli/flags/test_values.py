@@ -6,7 +6,7 @@ import pytest
 
 from rallypoint.cli.commands.agent.command import build_parser
 from rallypoint.cli.flags.flag import BadValue
-from rallypoint.cli.flags.values import endpoint
+from rallypoint.cli.flags.values import endpoint, natural_int
 
 
 @pytest.mark.parametrize(
@@ -53,3 +53,10 @@ def test_name_must_be_utf_8(flag: str, capsys: pytest.CaptureFixture[str]) -> No
         build_parser().read([f"{flag}=rack=\udcff", "a.py"], {})
 
     assert f"{flag}: 'rack=\\udcff' is not " in capsys.readouterr().err
+
+
+def test_count_fits_into_the_contract() -> None:
+    """A larger one would end the agent with a traceback when it says Hello."""
+    assert natural_int("2147483647") == 2**31 - 1
+    with pytest.raises(BadValue, match="is more than 2147483647"):
+        natural_int("2147483648")

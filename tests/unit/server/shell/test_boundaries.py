@@ -33,7 +33,7 @@ def check_rest(rig: Rig) -> None:
 
 
 def go_on(rig: Rig) -> None:
-    """Let the job go through another failure, whatever was reported before."""
+    """Let the job go through another failure, whatever arrived before."""
     rig.obey()
     rig.restart()
     check_rest(rig)

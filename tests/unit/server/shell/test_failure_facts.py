@@ -97,3 +97,24 @@ def test_long_path_is_cut_on_both_sides() -> None:
     assert message.exited.workers[0].exit.error_file == path[:1_024]
     message.exited.workers[0].exit.error_file = path
     assert taken(message).error_file == path[:1_024]
+
+
+def test_worker_of_31_days_can_be_reported() -> None:
+    """A job that ran for longer than any time-out may last can still fail, and succeed."""
+    days_ms = 31 * 86_400_000
+    worker = LocalWorker(0, 4_000, 1_000, replace(EXIT, at_ms=1_000 + days_ms))
+    message = report_message(ExitedReport(1, worker), 1_000 + 2 * days_ms)
+    message.session_id, message.connection, message.sequence = "a" * 32, 1, 1
+
+    assert (days_ms, days_ms) == (taken(message).ran_ms, taken(message).ago_ms)
+
+
+def test_error_in_colours_is_read_in_plain_text() -> None:
+    """Its own console shows the colours; a verdict reaches the consoles of others."""
+    coloured = "\x1b[1;31mRuntimeError\x1b[0m: \x1b]0;title\x07boom\r\n\a"
+    error = ErrorRecord(coloured, coloured, 250, 1_763_730_154)
+    exit = taken(sent(replace(EXIT, error=error, stderr_tail=coloured)))
+
+    assert exit.error is not None
+    plain = "RuntimeError: boom\n\N{REPLACEMENT CHARACTER}"
+    assert (plain, plain, plain) == (exit.error.message, exit.error.traceback, exit.stderr_tail)

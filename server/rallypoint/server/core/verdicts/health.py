@@ -31,6 +31,8 @@ from rallypoint.server.core.state.draft import Draft
 
 HEALTH_MAX = 1_024
 """Names whose health a job keeps: as many as the nodes of the largest job that was measured."""
+ABSENT_CORDONS_MAX = 256
+"""Cordoned names without a connected node: the rest of the names is for nodes that exist."""
 COOLDOWN_MS_MAX = 86_400_000
 """The longest quarantine, unless the first one is longer: a day."""
 NAMED_MAX = 16
@@ -216,11 +218,23 @@ def cordon(draft: Draft, request: inputs.Cordon) -> Refusal | None:
     if job is None:
         return unknown_job(request.job_id)
     known = find_health(job.health, request.name)
+    if not known.cordoned and _is_absent(draft, job, request.name):
+        absent = sum(
+            health.cordoned and _is_absent(draft, job, health.name) for health in job.health
+        )
+        if absent >= ABSENT_CORDONS_MAX:
+            limit = "cordons of nodes that are not connected"
+            facts = (("limit", limit), ("value", ABSENT_CORDONS_MAX))
+            return Refusal(RefusalKind.LIMIT_REACHED, facts)
     if not _put(draft, request.job_id, replace(known, cordoned=True, reason=request.reason)):
         facts = (("limit", "nodes set aside"), ("value", HEALTH_MAX))
         return Refusal(RefusalKind.LIMIT_REACHED, facts)
     draft.emit(request.job_id, "node_cordoned", node=request.name, why=request.reason)
     return None
+
+
+def _is_absent(draft: Draft, job: Job, name: NodeName) -> bool:
+    return draft.holder(job.job_id, name) is None
 
 
 def uncordon(draft: Draft, request: inputs.Uncordon) -> Refusal | None:

@@ -12,7 +12,9 @@ from rallypoint.server.core.model.node import Eligibility
 from rallypoint.server.core.model.phase import Phase
 from rallypoint.server.core.model.round import RoundReason
 from rallypoint.server.core.reads.replay import memory_of, replay, snapshot
+from rallypoint.server.core.verdicts import health as health_module
 from rallypoint.server.core.verdicts.health import (
+    ABSENT_CORDONS_MAX,
     HEALTH_MAX,
     describe,
     is_notable,
@@ -29,6 +31,7 @@ from support.core.health import (
     fail_again,
     health,
     lose,
+    uncordon,
     with_spare,
 )
 
@@ -230,8 +233,27 @@ def test_health_is_durable() -> None:
     assert memory == replay(snapshot(memory))
 
 
-def test_names_are_bounded() -> None:
+def test_cordons_of_absent_nodes_leave_room() -> None:
+    """Misspelled names cannot keep an operator from cordoning a node that exists."""
+    bench, *_ = with_spare()
+    for number in range(ABSENT_CORDONS_MAX):
+        assert cordon(bench, f"n{number:04}").refusal is None
+
+    refusal = cordon(bench, "one-more").refusal
+    assert refusal is not None
+    assert (RefusalKind.LIMIT_REACHED, ABSENT_CORDONS_MAX) == (
+        refusal.kind,
+        dict(refusal.facts)["value"],
+    )
+    assert cordon(bench, "n0000", "another reason").refusal is None
+    assert cordon(bench, "a").refusal is None
+    uncordon(bench, "n0000")
+    assert cordon(bench, "one-more").refusal is None
+
+
+def test_names_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """The oldest usable name makes room; without one, another cordon is refused."""
+    monkeypatch.setattr(health_module, "ABSENT_CORDONS_MAX", HEALTH_MAX)
     bench, a, b, _ = with_spare(replace(SPEC, quarantine_after=9))
     fail_again(bench, b, 1)
     bench.advance(1)
