@@ -74,6 +74,7 @@ class GuardedTasks(asyncio.TaskGroup):
         """Set the function that learns of each exception."""
         super().__init__()
         self._fail = fail
+        self._unfinished: set[asyncio.Task[Any]] = set()
 
     def create_task(
         self,
@@ -87,7 +88,14 @@ class GuardedTasks(asyncio.TaskGroup):
         task = super().create_task(self._guard(coro), name=name, context=context)
         # Cancelled before its first step, the task has not begun to await it.
         task.add_done_callback(lambda _: coro.close())
+        self._unfinished.add(task)
+        task.add_done_callback(self._unfinished.discard)
         return task
+
+    def cancel(self) -> None:
+        """Cancel all tasks, some of which may wait for a file system that stands still."""
+        for task in self._unfinished:
+            task.cancel()
 
     async def _guard(self, coro: Coroutine[Any, Any, _T]) -> _T:
         try:

@@ -50,6 +50,7 @@ async def live(agent: Agent, host: WorkerHost, consoles: Consoles) -> int:
             for part in agent.supervisor.parts():
                 await _close(agent, part)
             agent.ports.close()
+            tasks.cancel()
     assert agent.exit_code is not None
     return agent.exit_code
 

@@ -90,9 +90,13 @@ def test_sigterm_ends_an_agent_whose_round_cannot_start(world: World, storage: S
     assert world.left() == []
 
 
-def test_stop_does_not_wait_for_the_output_of_workers(world: World, storage: Storage) -> None:
+@pytest.mark.parametrize("has_temporary_files", [False, True])
+def test_stop_does_not_wait_for_files(
+    world: World, storage: Storage, has_temporary_files: bool
+) -> None:
     """Workers that write to files get their signal, and the agent ends."""
-    agent = storage.agent(world, "-r3", "--shutdown-timeout=60")
+    env = {"TMPDIR": str(storage.logs)} if has_temporary_files else {}
+    agent = storage.agent(world, "-r3", "--shutdown-timeout=60", **env)
     (worker,) = world.mailbox.workers(1)
     worker.tell("TERM", "obey")
     world.mailbox.wait("ready")

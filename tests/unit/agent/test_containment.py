@@ -46,6 +46,17 @@ async def test_cancelled_task_has_not_failed() -> None:
     assert failed == []
 
 
+async def test_all_tasks_can_be_cancelled() -> None:
+    """The group ends although a task waits for something that never comes."""
+    failed: FailedWith = []
+    async with asyncio.timeout(10), GuardedTasks(failed.append) as tasks:
+        tasks.create_task(asyncio.Event().wait())
+        await asyncio.sleep(0)
+        tasks.cancel()
+
+    assert failed == []
+
+
 async def fail_in_callback(callback: Callable[[], None]) -> FailedWith:
     loop = asyncio.get_running_loop()
     failed: FailedWith = []

@@ -35,6 +35,11 @@ class LogFolder:
         self._job_id = job_id
         self.path: Path | None = None
 
+    @property
+    def is_temporary(self) -> bool:
+        """True if the folder lies among the temporary files."""
+        return not self._log_dir
+
     def begin(self, order: RunOrder, node: str) -> str | None:
         """Make the folders of a round and its workers; return the round's, or None for no files.
 
@@ -56,13 +61,17 @@ class LogFolder:
 
     def close(self) -> None:
         """Remove the empty folders, if the folder is a temporary one."""
-        if self._log_dir or self.path is None:
-            return
-        for folder, _, _ in os.walk(self.path, topdown=False):
-            try:
-                os.rmdir(folder)
-            except OSError:
-                pass  # it is not empty
+        if self.is_temporary and self.path is not None:
+            remove_empty_folders(self.path)
+
+
+def remove_empty_folders(path: Path) -> None:
+    """Remove a folder, and each one below it, unless it holds a file."""
+    for folder, _, _ in os.walk(path, topdown=False):
+        try:
+            os.rmdir(folder)
+        except OSError:
+            pass  # it is not empty
 
 
 def _as_name(text: str) -> str:

@@ -143,6 +143,8 @@ class Launcher(Struct):
             changed, destinations = answer.environments, answer.destinations
             self.outputs.reify = lambda _: destinations
         self.outputs.begin(order)
+        if self.outputs.folder.is_temporary and self.outputs.folder.path is not None:
+            self.own.note_logs(self.outputs.folder.path)
         workers: list[Prepared] = []
         for local_rank in range(order.assignment.local_world_size):
             try:

@@ -7,8 +7,10 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
+from rallypoint.agent.workers.dead_folders import PREFIX, lock_folder, note_logs
 from rallypoint.base.log import get_logger
 
 log = get_logger()
@@ -30,6 +32,8 @@ class OwnFolder:
         """
         self._spare = spare
         self._path: Path | None = None
+        self._held_fd = -1
+        """Holds the lock by which other agents know that this one lives."""
         self._lock = threading.Lock()
 
     def path(self) -> Path:
@@ -45,12 +49,15 @@ class OwnFolder:
 
     def _make(self) -> Path:
         try:
-            path = Path(tempfile.mkdtemp(prefix="rallypoint_"))
+            path = Path(tempfile.mkdtemp(prefix=PREFIX))
         except OSError:  # full, or read-only; logs may be elsewhere
             spare = self._spare()
             if spare is None:
                 raise
             path = Path(tempfile.mkdtemp(prefix="own_", dir=spare))
+        else:
+            with suppress(OSError):  # no locks here: nothing but this agent removes the folder
+                self._held_fd = lock_folder(path)
         if not self._has_sockets(path):
             why = "too long for a socket: set a shorter TMPDIR"
             log.warning("worker_server_disabled", folder=str(path), why=why)
@@ -74,10 +81,18 @@ class OwnFolder:
             return ""
         return str(folder / "server")
 
+    def note_logs(self, logs: Path) -> None:
+        """Note which temporary folder the logs have, for an agent that finds this one dead."""
+        with suppress(OSError):  # a full disk must not keep workers from starting
+            note_logs(self.path(), logs)
+
     def remove(self) -> None:
         """Remove the folder with its content, as far as possible."""
         if self._path is not None:
             shutil.rmtree(self._path, ignore_errors=True)
+        if self._held_fd >= 0:
+            os.close(self._held_fd)
+            self._held_fd = -1
 
     @staticmethod
     def _has_sockets(folder: Path) -> bool:

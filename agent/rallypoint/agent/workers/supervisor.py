@@ -8,7 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import tempfile
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
 
 from rallypoint.agent.core import inputs
 from rallypoint.agent.core.desired import Notice, RunOrder
@@ -27,6 +31,7 @@ from rallypoint.agent.helper.events import (
 from rallypoint.agent.helper.host import WorkerHost, WorkerHostError
 from rallypoint.agent.output.outputs import WorkerOutput, WorkerOutputs
 from rallypoint.agent.torchelastic.logs_plugin import LogsPlugin
+from rallypoint.agent.workers.dead_folders import remove_dead_folders
 from rallypoint.agent.workers.environ import Launch
 from rallypoint.agent.workers.exits import ExitReports, Worker, new_observers
 from rallypoint.agent.workers.launching import Launcher
@@ -97,6 +102,8 @@ class Supervisor:
         self._fence_at_ms: int | None = None
         """When the helper kills everything, by the monotonic clock; None: never."""
         # Two threads, because the logs may lie on a file system that stands still.
+        self._began = began
+        self._has_swept_folders = False
         self._files = FileThread("files")
         self._own_files = FileThread("own files")
         # The agent's own folder lies below the logs if no temporary folder can be made.
@@ -120,7 +127,7 @@ class Supervisor:
             spawn=self._spawn,
             refuse=self._refuse,
             files=self._files,
-            began=began,
+            began=self._on_began,
         )
 
     def attach(self) -> None:
@@ -252,6 +259,20 @@ class Supervisor:
     ) -> None:
         self.host.spawn(request)
         self._workers[request.worker_id] = Worker(order.number, local_rank, output)
+
+    def _on_began(self, order: RunOrder) -> None:
+        self._began(order)
+        if not self._has_swept_folders:  # after the first start, because no worker has to wait
+            self._has_swept_folders = True
+            self.tasks.create_task(self._remove_dead_folders())
+
+    async def _remove_dead_folders(self) -> None:
+        temporary = Path(tempfile.gettempdir())
+        sweep = partial(remove_dead_folders, temporary)
+        with suppress(OSError):  # there is no such folder: no agent has left one there
+            folders = await self._own_files.run("removing folders of dead agents", sweep)
+            if folders:
+                log.info("dead_folders_removed", folders=folders, why="their agent is dead")
 
     def _refuse(self, order: RunOrder, local_rank: int, text: str) -> None:
         self.post(inputs.WorkerNotStarted(order.number, local_rank, text))
