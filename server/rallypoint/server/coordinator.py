@@ -283,6 +283,7 @@ def _dismiss(items: Sequence[inputs.Input | _Query]) -> None:
 def _log_refusal(state: State, input: inputs.Input, refusal: Refusal) -> None:
     """Log a refused input with its node and the fields that it disagrees about."""
     facts = dict(refusal.facts)
+    facts.pop("session", None)  # only its agent may know the id of a session
     if isinstance(input, inputs.Hello):
         facts["node"] = input.identity.name
     elif not isinstance(

@@ -65,6 +65,7 @@ class Agent(Struct):
     call: Any
     job_id: str
     session_id: str
+    connection: int = 1
     sequence: int = 0
     beats: int = 0
 
@@ -80,7 +81,7 @@ class Agent(Struct):
         await self.write(agent_pb2.SessionRequest(sequence=self.sequence, **message))
 
     async def write(self, request: agent_pb2.SessionRequest) -> None:
-        request.session_id, request.connection = self.session_id, 1
+        request.session_id, request.connection = self.session_id, self.connection
         request.epoch = (1 << 63) - 1 if request.sequence else 0
         await self.call.write(request)
 

@@ -35,6 +35,7 @@ from rallypoint.server.core.model.spec import JobSpec
 from rallypoint.server.core.model.timing import NOTHING_ASKED
 from rallypoint.server.core.state.state import State
 from rallypoint.server.rpc.errors import ended_status, internal_status, lost_status, refusal_status
+from rallypoint.server.rpc.views.node import show_session
 from rallypoint.server.rpc.watchers import Watchers
 
 log = get_logger()
@@ -129,7 +130,7 @@ class Outboxes:
                 _put(outbox, effect)
             except Exception as error:  # it ends this stream, not the coordinator
                 incident = new_incident()
-                session_id = outbox.session
+                session_id = show_session(outbox.session)
                 log.error("put_failed", incident=incident, session_id=session_id, exc_info=error)
                 outbox.finish(internal_status(incident))
         self.watchers.note_changes(changed)  # last: the messages of agents are more urgent
