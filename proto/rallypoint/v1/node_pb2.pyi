@@ -306,7 +306,9 @@ class Node(_message.Message):
     name: _builtins.str
     """Name of the node, unique within the job."""
     session_id: _builtins.str
-    """Random id of its agent process: 32 lower-case hexadecimal digits."""
+    """Id of its agent process for readers and logs: 32 lower-case hexadecimal digits. It is derived
+    from SessionRequest.session_id, which only the agent and the coordinator know.
+    """
     state: Global___NodeState.ValueType
     """What runs there."""
     attached: _builtins.bool

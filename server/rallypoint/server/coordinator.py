@@ -18,7 +18,7 @@ from typing import Protocol, TypeVar
 
 from msgspec import Struct
 
-from rallypoint.base.log import get_logger
+from rallypoint.base.log import get_logger, new_incident
 from rallypoint.server.clock import JournalClock
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.effects import Effect, JobChanged
@@ -112,6 +112,8 @@ class Coordinator:
         self._inbox: asyncio.Queue[inputs.Input | _Query] = asyncio.Queue(INBOX_MAX)
         self._stalled_ms = 0
         """Length of stalls that the core does not know about yet."""
+        self._compact_after = COMPACT_AFTER
+        """Records after which the journal is compacted."""
         self._has_ended = False
 
     async def submit(self, input: inputs.Input) -> None:
@@ -247,13 +249,24 @@ class Coordinator:
 
     async def _append(self, records: Sequence[JournalRecord], now_ms: int) -> None:
         await self._journal.append(records, now_ms)
-        if self._journal.length > COMPACT_AFTER:
-            await self._journal.compact(snapshot(memory_of(self._state)), now_ms)
+        if self._journal.length > self._compact_after:
+            await self._compact(now_ms)
         waited_ms = self._clock.now_ms() - now_ms
         if waited_ms > LATE_MS:
             self._clock.hold_back(waited_ms)
             self._stalled_ms += waited_ms
             log.warning("journal_stalled", waited_ms=waited_ms)
+
+    async def _compact(self, now_ms: int) -> None:
+        """Replace the journal by a snapshot; if a bug prevents one, let it grow for a while."""
+        self._compact_after = COMPACT_AFTER
+        try:
+            records = snapshot(memory_of(self._state))
+        except Exception as error:  # a bug in one job must not end the others
+            self._compact_after = 2 * self._journal.length
+            log.error("snapshot_failed", incident=new_incident(), exc_info=error)
+            return
+        await self._journal.compact(records, now_ms)
 
     def _step(self, input: inputs.Input, now_ms: int, turn: Turn) -> Refusal | None:
         refusal = self._stepper.step(input, now_ms, turn)
@@ -283,6 +296,7 @@ def _dismiss(items: Sequence[inputs.Input | _Query]) -> None:
 def _log_refusal(state: State, input: inputs.Input, refusal: Refusal) -> None:
     """Log a refused input with its node and the fields that it disagrees about."""
     facts = dict(refusal.facts)
+    facts.pop("session", None)  # only its agent may know the id of a session
     if isinstance(input, inputs.Hello):
         facts["node"] = input.identity.name
     elif not isinstance(

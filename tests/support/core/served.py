@@ -65,6 +65,7 @@ class Agent(Struct):
     call: Any
     job_id: str
     session_id: str
+    connection: int = 1
     sequence: int = 0
     beats: int = 0
     epoch: int = 0
@@ -82,7 +83,7 @@ class Agent(Struct):
         await self.write(agent_pb2.SessionRequest(sequence=self.sequence, **message))
 
     async def write(self, request: agent_pb2.SessionRequest) -> None:
-        request.session_id, request.connection = self.session_id, 1
+        request.session_id, request.connection = self.session_id, self.connection
         request.epoch = self.epoch
         await self.call.write(request)
 

@@ -31,6 +31,7 @@ from rallypoint.server.rpc.outbox import Outbox, Outboxes
 from rallypoint.server.rpc.stalls import Stalls
 from rallypoint.server.rpc.status import abort_with, invalid_status, silent_status
 from rallypoint.server.rpc.views.desired import desired_message
+from rallypoint.server.rpc.views.node import show_session
 from rallypoint.server.rpc.views.notices import notices_message
 from rallypoint.server.rpc.views.waiting import set_aside_message, waiting_message
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
@@ -87,7 +88,7 @@ class AgentService(agent_grpc.AgentServiceServicer):
                 first = await context.read()
             if first is _EOF:
                 return
-            bind_context(job_id=first.hello.job_id, session_id=first.session_id)
+            bind_context(job_id=first.hello.job_id, session_id=show_session(first.session_id))
             hello = to_hello(first, self._clock_ms())
         except TimeoutError:
             await abort_with(context, silent_status(f"no hello arrived within {HELLO_S_MAX:g} s"))

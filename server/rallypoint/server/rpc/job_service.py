@@ -22,6 +22,12 @@ from rallypoint.server.rpc.watchers import Rendering, TooManyWatchers, Watched
 from rallypoint.v1 import job_pb2
 from rallypoint.v1 import job_service_pb2 as service_pb2
 from rallypoint.v1 import job_service_pb2_grpc as service_grpc
+from rallypoint.wire.channel import MESSAGE_BYTES_MAX
+
+FRAME_BYTES_MAX = 8
+"""Bytes that an answer adds to each job."""
+PAGE_BYTES_MAX = MESSAGE_BYTES_MAX - 1_024
+"""Longest page, without its token. A job with a long traceback takes 16 KB."""
 
 _WatchContext = grpc.aio.ServicerContext[service_pb2.WatchJobRequest, bytes]
 """The interceptor lets answers pass that are encoded already."""
@@ -74,12 +80,7 @@ class JobService(service_grpc.JobServiceServicer):
             await abort_with(context, invalid_status(invalid.path, invalid.problem))
 
         def answer(state: State, now_ms: int) -> service_pb2.ListJobsResponse:
-            job_ids = sorted(job_id for job_id in state.jobs if job_id > after)
-            page = job_ids[:size]
-            return service_pb2.ListJobsResponse(
-                jobs=[_show_part(state, job_id, now_ms) for job_id in page],
-                next_page_token=page[-1] if len(job_ids) > len(page) else "",
-            )
+            return _show_page(state, after, size, now_ms)
 
         return await self._coordinator.read(answer)
 
@@ -159,6 +160,22 @@ def _find(state: State, job_id: JobId) -> Job:
     if job is None:
         raise _UnknownJob
     return job
+
+
+def _show_page(state: State, after: str, size: int, now_ms: int) -> service_pb2.ListJobsResponse:
+    """Return up to `size` jobs with ids after `after`, fewer if they would exceed a message."""
+    page, page_bytes = service_pb2.ListJobsResponse(), 0
+    for job_id in sorted(job_id for job_id in state.jobs if job_id > after):
+        if len(page.jobs) == size:
+            page.next_page_token = page.jobs[-1].job_id
+            break
+        job = _show_part(state, job_id, now_ms)
+        page_bytes += job.ByteSize() + FRAME_BYTES_MAX
+        if page_bytes > PAGE_BYTES_MAX and page.jobs:
+            page.next_page_token = page.jobs[-1].job_id
+            break
+        page.jobs.append(job)
+    return page
 
 
 def _show_part(state: State, job_id: JobId, now_ms: int) -> job_pb2.Job:

@@ -41,6 +41,7 @@ from rallypoint.server.rpc.errors import (
     refusal_status,
     replaced_status,
 )
+from rallypoint.server.rpc.views.node import show_session
 from rallypoint.server.rpc.watchers import Watchers
 
 log = get_logger()
@@ -135,7 +136,7 @@ class Outboxes:
                 _put(outbox, effect)
             except Exception as error:  # it ends this stream, not the coordinator
                 incident = new_incident()
-                session_id = outbox.session
+                session_id = show_session(outbox.session)
                 log.error("put_failed", incident=incident, session_id=session_id, exc_info=error)
                 outbox.finish(internal_status(incident))
         self.watchers.note_changes(changed)  # last: the messages of agents are more urgent

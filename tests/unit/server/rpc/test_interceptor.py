@@ -13,6 +13,7 @@ from structlog.testing import capture_logs
 from rallypoint.base.log import merge_context
 from rallypoint.server.rpc import agent_service, job_service
 from rallypoint.server.rpc.views import job as job_views
+from rallypoint.server.rpc.views.node import show_session
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import job_service_pb2 as service_pb2
 from rallypoint.v1 import job_service_pb2_grpc as service_grpc
@@ -135,7 +136,11 @@ async def test_bug_in_a_session(
             await bad.hello()
         line = check_incident(lines, *await bad.ending())
 
-        assert ("Session", "bad", bad_id) == (line["method"], line["job_id"], line["session_id"])
+        assert ("Session", "bad", show_session(bad_id)) == (
+            line["method"],
+            line["job_id"],
+            line["session_id"],
+        )
         await good.check_alive()
 
 
@@ -201,7 +206,8 @@ async def test_refused_hello_is_logged_with_its_context(lines: list[Any]) -> Non
 
     assert grpc.StatusCode.INVALID_ARGUMENT is code
     (line,) = [line for line in lines if line["event"] == "hello_rejected"]
-    assert ("bad", f"{2:032x}", "Session") == (line["job_id"], line["session_id"], line["method"])
+    shown = show_session(f"{2:032x}")
+    assert ("bad", shown, "Session") == (line["job_id"], line["session_id"], line["method"])
     assert "127.0.0.1" in line["peer"]
 
 

@@ -47,7 +47,29 @@ async def test_stream_that_ends_without_goodbye_is_not_acknowledged() -> None:
         job = service_pb2.GetJobRequest(job_id="job")
         answer = await service_grpc.JobServiceStub(server.channel).GetJob(job)
 
-        assert [agent.session_id] == [node.session_id for node in answer.job.nodes]
+        assert ["n1"] == [node.name for node in answer.job.nodes]
+
+
+async def test_what_readers_see_resumes_no_session() -> None:
+    """A Hello with it is a newcomer's; with the id that the agent knows, it resumes the session."""
+    async with served() as server:
+        agent = await server.join("job", 1)
+        jobs = service_grpc.JobServiceStub(server.channel)
+        (shown,) = (await jobs.GetJob(service_pb2.GetJobRequest(job_id="job"))).job.nodes
+        thief = server.agent("job", 1)
+        thief.session_id = shown.session_id
+        await thief.hello(node_name=shown.name, node_name_explicit=True)
+        assert grpc.StatusCode.ALREADY_EXISTS is (await thief.ending())[0]
+        await agent.check_alive()
+        (after,) = (await jobs.GetJob(service_pb2.GetJobRequest(job_id="job"))).job.nodes
+        again = server.agent("job", 1)
+        again.connection = 2
+        await again.hello()
+        await again.read()
+        await again.check_alive()
+
+        assert agent.session_id != shown.session_id == after.session_id
+        assert grpc.StatusCode.ABORTED is (await agent.ending())[0]
 
 
 async def test_everyone_learns_that_the_loop_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -200,3 +200,31 @@ async def test_job_that_cannot_be_shown_hides_no_other(monkeypatch: pytest.Monke
     assert grpc.StatusCode.INTERNAL is caught.value.code()
     events = [line["event"] for line in lines if line.get("exc_info")]
     assert ["rendering_failed", "call_failed"] == events
+
+
+async def test_page_is_cut_before_it_exceeds_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pages together show every job once; with room for all there is one page."""
+    names = [f"job-{number}" for number in range(1, 6)]
+
+    async def pages(server: Served) -> list[list[str]]:
+        stub, token = service_grpc.JobServiceStub(server.channel), ""
+        shown: list[list[str]] = []
+        while not shown or token:
+            page = await stub.ListJobs(service_pb2.ListJobsRequest(page_token=token))
+            shown.append([job.job_id for job in page.jobs])
+            token = page.next_page_token
+            sizes.append(page.ByteSize())
+        return shown
+
+    async with served() as server:
+        sizes: list[int] = []
+        for number, name in enumerate(names, 1):
+            await server.join(name, number)
+        whole = await pages(server)
+        limit = sizes[0] // 2
+        monkeypatch.setattr(job_service, "PAGE_BYTES_MAX", limit)
+        cut = await pages(server)
+
+    assert [names] == whole
+    assert len(cut) > 1 and names == [name for page in cut for name in page]
+    assert all(size <= limit + 1_024 for size in sizes[1:])

@@ -10,7 +10,7 @@ import grpc
 import pytest
 from structlog.testing import capture_logs
 
-from rallypoint.server import stepper
+from rallypoint.server import coordinator, stepper
 from rallypoint.server.coordinator import InputRefused
 from rallypoint.server.core import step as core
 from rallypoint.server.core.messages import inputs
@@ -276,4 +276,25 @@ async def test_outbox_that_fails_ends_its_session(
         assert bad.outbox.end is not None
         assert CODE_INTERNAL == bad.outbox.end.code
         assert incidents(lines)[0] in bad.outbox.end.message
+        await check_others(shell, good)
+
+
+async def test_snapshot_that_fails_is_postponed(
+    monkeypatch: pytest.MonkeyPatch, lines: list[Any]
+) -> None:
+    """The journal grows, and its compaction is tried again later, not in every turn."""
+    monkeypatch.setattr(coordinator, "COMPACT_AFTER", 2)
+    async with running_shell() as shell:
+        with monkeypatch.context() as patch:
+            plant(patch, coordinator, "memory_of", lambda _: True)
+            good = await shell.join(GOOD, 1)
+            await check_others(shell, good)
+            await shell.join(BAD, 2)
+            failed = len(incidents(lines))
+        length = shell.journal.length
+        for number in range(3, 9):
+            await shell.join(f"job{number}", number)
+
+        assert 1 <= failed < length
+        assert shell.journal.length < length + 6 * 2
         await check_others(shell, good)

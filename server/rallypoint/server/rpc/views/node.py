@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+from functools import lru_cache
+
 from rallypoint.server.core.model.job import Job, NodeHealth
 from rallypoint.server.core.model.node import Node, NodeState
 from rallypoint.server.core.model.phase import Phase
@@ -15,6 +18,18 @@ from rallypoint.server.rpc.views.enums import STATES
 from rallypoint.server.rpc.views.round import assignment_message
 from rallypoint.v1 import node_pb2
 from rallypoint.wire.durations import to_duration, to_optional_duration, to_timestamp
+
+SHOWN_MAX = 16_384
+"""Sessions whose shown id is kept: it takes a microsecond to compute, for every node shown."""
+
+
+@lru_cache(maxsize=SHOWN_MAX)
+def show_session(session: str) -> str:
+    """Return the id that readers and the log get for a session.
+
+    The session's own id is all that a connection needs to resume it, so only its agent may know it.
+    """
+    return hashlib.blake2s(session.encode(), digest_size=16).hexdigest()
 
 
 def node_message(state: State, job: Job, node: Node, now_ms: int) -> node_pb2.Node:
@@ -30,7 +45,7 @@ def node_message(state: State, job: Job, node: Node, now_ms: int) -> node_pb2.No
         shown = node_pb2.NODE_STATE_STOPPING
     message = node_pb2.Node(
         name=node.name,
-        session_id=node.session,
+        session_id=show_session(node.session),
         state=shown,
         attached=node.attached,
         address=node.identity.address,
