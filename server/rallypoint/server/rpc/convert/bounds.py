@@ -150,7 +150,9 @@ def _fix_number(rule: Rule) -> Callable[[int, str, int], int]:
 
     def fix(value: int, path: str, clock_ms: int) -> int:
         if ahead_ms and value > clock_ms + ahead_ms:
-            raise InvalidMessage(path, f"is more than {_show_ms(ahead_ms)} ahead of our clock")
+            raise InvalidMessage(
+                path, f"is more than {_show_ms(ahead_ms)} ahead of our clock: check both"
+            )
         if low <= value <= high:
             return value
         if not is_fact:
