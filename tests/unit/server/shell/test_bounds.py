@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from google.protobuf import descriptor_pool, message_factory
 from google.protobuf.descriptor import Descriptor
+from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -13,7 +15,14 @@ from rallypoint.server.rpc.convert.bounds import check
 from rallypoint.server.rpc.convert.checks import InvalidMessage
 from rallypoint.server.rpc.convert.requests import PAGE_MAX
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
-from rallypoint.v1 import job_pb2, job_service_pb2, node_pb2, node_service_pb2, round_pb2
+from rallypoint.v1 import (
+    job_pb2,
+    job_service_pb2,
+    limits_pb2,
+    node_pb2,
+    node_service_pb2,
+    round_pb2,
+)
 from rallypoint.wire.limits import DAY_MS, NUMBER_MAX, client_messages, find_rule
 
 NOW_MS = 1_800_000_000_000
@@ -264,3 +273,26 @@ def test_addresses_are_taken(address: str) -> None:
     check(header)
 
     assert address == header.master_addr
+
+
+def test_enum_of_a_wish_has_to_be_known() -> None:
+    """No message has such a field yet: this one is made up."""
+    file = FileDescriptorProto(
+        name="made_up.proto", package="made.up", dependency=["rallypoint/v1/node.proto"]
+    )
+    file.dependency.append("rallypoint/v1/limits.proto")
+    field = file.message_type.add(name="Made").field.add(
+        name="state",
+        number=1,
+        type=FieldDescriptorProto.TYPE_ENUM,
+        label=FieldDescriptorProto.LABEL_OPTIONAL,
+        type_name=".rallypoint.v1.NodeState",
+    )
+    field.options.Extensions[limits_pb2.wish].SetInParent()
+    pool = descriptor_pool.Default()
+    pool.AddSerializedFile(file.SerializeToString())
+    made = message_factory.GetMessageClass(pool.FindMessageTypeByName("made.up.Made"))
+    check(made(state=node_pb2.NODE_STATE_READY))
+
+    with pytest.raises(InvalidMessage, match="state: has the value 999, which is unknown here"):
+        check(made(state=999))

@@ -28,8 +28,8 @@ from rallypoint.v1 import limits_pb2
 from rallypoint.wire.durations import set_ms, to_ms, to_unix_ms
 from rallypoint.wire.limits import DAY_MS, Kind, Rule, find_rule, is_map, is_of
 
-_FieldCheck = Callable[[Any, Any, str, int], None]
-"""Checks one field that is set: its message, its value, its path, and the clock in ms."""
+_FieldCheck = Callable[[Any, Any, int], None]
+"""Checks one field that is set: its message, its value, and the clock in ms."""
 
 _INTEGERS = frozenset(
     {
@@ -52,19 +52,23 @@ def check(message: Message, clock_ms: int = 0) -> None:
     Raises:
         InvalidMessage: with the path of the first field that is out of range.
     """
-    _check_message(message, "", clock_ms)
-
-
-def _check_message(message: Message, path: str, clock_ms: int) -> None:
     checks, required = _compile(message.DESCRIPTOR)
     for field, value in message.ListFields():
         check_field = checks.get(field.number)
         if check_field is not None:
-            check_field(message, value, path + field.name, clock_ms)
+            try:
+                check_field(message, value, clock_ms)
+            except InvalidMessage as invalid:  # a path is put together only when it is needed
+                raise InvalidMessage(_join(field.name, invalid.path), invalid.problem) from None
     for name, has_presence, problem in required:
         is_missing = not message.HasField(name) if has_presence else not getattr(message, name)
         if is_missing:
-            raise InvalidMessage(path + name, problem)
+            raise InvalidMessage(name, problem)
+
+
+def _join(name: str, inner: str) -> str:
+    """Return the path of a field in a message or list with this name."""
+    return f"{name}.{inner}" if inner and inner[0] != "[" else name + inner
 
 
 @cache
@@ -111,27 +115,28 @@ def _compile_field(field: FieldDescriptor, rule: Rule | None) -> _FieldCheck | N
         assert rule is not None
         return _check_duration(rule)
     if is_of(field, Timestamp.DESCRIPTOR):
-        return _check_timestamp
+        return _check_timestamp(field.name)
     if field.message_type is not None:
-        return lambda _, value, path, clock_ms: _check_message(value, f"{path}.", clock_ms)
+        return lambda _, value, clock_ms: check(value, clock_ms)
     if rule is None:
         return None
     name, fix = field.name, _compile_value(field, rule)
     if fix is None:
         return None
 
-    def check_field(message: Message, value: Any, path: str, clock_ms: int) -> None:
-        fixed = fix(value, path, clock_ms)
+    def check_field(message: Message, value: Any, clock_ms: int) -> None:
+        fixed = fix(value, clock_ms)
         if fixed != value:
             setattr(message, name, fixed)
 
     return check_field
 
 
-def _compile_value(
-    field: FieldDescriptor, rule: Rule
-) -> Callable[[Any, str, int], int | str] | None:
-    """Return what checks a single value, and returns the value in range; None: nothing to check."""
+def _compile_value(field: FieldDescriptor, rule: Rule) -> Callable[[Any, int], int | str] | None:
+    """Return what checks a single value, and returns the value in range; None: nothing to check.
+
+    It refuses with an empty path, for the caller to complete.
+    """
     if field.cpp_type in _INTEGERS:
         return _fix_number(rule)
     if field.cpp_type == FieldDescriptor.CPPTYPE_STRING:
@@ -144,17 +149,18 @@ def _compile_value(
 # --- Numbers and enums ----------------------------------------------------------------------------
 
 
-def _fix_number(rule: Rule) -> Callable[[int, str, int], int]:
+def _fix_number(rule: Rule) -> Callable[[int, int], int]:
     low, high, ahead_ms = rule.low, rule.high, rule.ahead_ms
     is_fact, instead = rule.kind is Kind.FACT, rule.instead
 
-    def fix(value: int, path: str, clock_ms: int) -> int:
+    def fix(value: int, clock_ms: int) -> int:
         if ahead_ms and value > clock_ms + ahead_ms:
-            raise InvalidMessage(path, f"is more than {_show_ms(ahead_ms)} ahead of our clock")
+            how_far = _show_ms(ahead_ms)
+            raise InvalidMessage("", f"is more than {how_far} ahead of our clock: check both")
         if low <= value <= high:
             return value
         if not is_fact:
-            raise InvalidMessage(path, _problem_of_number(rule))
+            raise InvalidMessage("", _problem_of_number(rule))
         return min(max(value, low), high) if instead is None else instead
 
     return fix
@@ -164,13 +170,13 @@ def _problem_of_number(rule: Rule) -> str:
     return f"must be {rule.low} to {rule.high}"
 
 
-def _fix_enum(field: FieldDescriptor) -> Callable[[int, str, int], int]:
+def _fix_enum(field: FieldDescriptor) -> Callable[[int, int], int]:
     assert field.enum_type is not None
     known = frozenset(value.number for value in field.enum_type.values)
 
-    def fix(value: int, path: str, clock_ms: int) -> int:
+    def fix(value: int, clock_ms: int) -> int:
         if value not in known:
-            raise InvalidMessage(path, f"has the value {value}, which is unknown here")
+            raise InvalidMessage("", f"has the value {value}, which is unknown here")
         return value
 
     return fix
@@ -179,16 +185,16 @@ def _fix_enum(field: FieldDescriptor) -> Callable[[int, str, int], int]:
 # --- Texts ----------------------------------------------------------------------------------------
 
 
-def _fix_text(rule: Rule) -> Callable[[str, str, int], str]:
+def _fix_text(rule: Rule) -> Callable[[str, int], str]:
     chars_max, bytes_max = rule.chars_max, rule.bytes_max
     unit = f"{chars_max} characters" if chars_max else f"{bytes_max} bytes"
 
-    def fix(value: str, path: str, clock_ms: int) -> str:
+    def fix(value: str, clock_ms: int) -> str:
         length = len(value) if chars_max else len(value.encode())
         if length > (chars_max or bytes_max):
-            raise InvalidMessage(path, f"is too long: at most {unit}")
+            raise InvalidMessage("", f"is too long: at most {unit}")
         if length < rule.chars_min or not _has_form(value, rule.form):
-            raise InvalidMessage(path, _problem_of_form(rule))
+            raise InvalidMessage("", _problem_of_form(rule))
         return value
 
     return fix
@@ -220,7 +226,7 @@ def _problem_of_form(rule: Rule) -> str:
             return "must be printable"
 
 
-def _fix_fact_text(rule: Rule) -> Callable[[str, str, int], str]:
+def _fix_fact_text(rule: Rule) -> Callable[[str, int], str]:
     clean = to_printable_line
     if rule.form == limits_pb2.TEXT_FORM_LINES:
         clean = to_printable_lines
@@ -228,7 +234,9 @@ def _fix_fact_text(rule: Rule) -> Callable[[str, str, int], str]:
     cut = slice(-most, None) if rule.keep_end else slice(most)
     first_cut = slice(-2 * most, None) if rule.keep_end else slice(2 * most)
 
-    def fix(value: str, path: str, clock_ms: int) -> str:
+    def fix(value: str, clock_ms: int) -> str:
+        if len(value) <= most and value.isprintable():
+            return value
         # Cut twice: cleaning a long text would take long, and it may make a text shorter.
         return clean(value[first_cut])[cut]
 
@@ -242,11 +250,11 @@ def _check_duration(rule: Rule) -> _FieldCheck:
     low_ms, high_ms, is_fact = rule.low, rule.high, rule.kind is Kind.FACT
     problem = f"must be between {_show_ms(low_ms)} and {_show_ms(high_ms)}"
 
-    def check_field(message: Message, value: Duration, path: str, clock_ms: int) -> None:
+    def check_field(message: Message, value: Duration, clock_ms: int) -> None:
         if low_ms <= to_ms(value) <= high_ms and 0 <= value.nanos < 1_000_000_000:
             return
         if not is_fact:
-            raise InvalidMessage(path, problem)
+            raise InvalidMessage("", problem)
         set_ms(value, min(max(to_ms(value), low_ms), high_ms))
 
     return check_field
@@ -259,10 +267,14 @@ def _show_ms(ms: int) -> str:
     return "1 day" if days == 1 else f"{days} days"
 
 
-def _check_timestamp(message: Message, value: Timestamp, path: str, clock_ms: int) -> None:
+def _check_timestamp(name: str) -> _FieldCheck:
     """Drop a time that cannot be; times are for people only."""
-    if not 0 <= to_unix_ms(value) <= UNIX_MS_MAX:
-        message.ClearField(path.rpartition(".")[2])
+
+    def check_field(message: Message, value: Timestamp, clock_ms: int) -> None:
+        if not 0 <= to_unix_ms(value) <= UNIX_MS_MAX:
+            message.ClearField(name)
+
+    return check_field
 
 
 # --- Lists and maps -------------------------------------------------------------------------------
@@ -272,18 +284,19 @@ def _check_list(field: FieldDescriptor, rule: Rule) -> _FieldCheck:
     items_max, is_fact = rule.items_max, rule.kind is Kind.FACT
     fix = None if field.message_type is not None else _compile_value(field, rule)
 
-    def check_field(message: Message, values: Any, path: str, clock_ms: int) -> None:
+    def check_field(message: Message, values: Any, clock_ms: int) -> None:
         if len(values) > items_max:
             if not is_fact:
-                raise InvalidMessage(path, f"has too many entries: at most {items_max}")
+                raise InvalidMessage("", f"has too many entries: at most {items_max}")
             del values[items_max:]
         for index, value in enumerate(values):
-            if fix is None:
-                _check_message(value, f"{path}[{index}].", clock_ms)
-                continue
-            fixed = fix(value, f"{path}[{index}]", clock_ms)
-            if fixed != value:
-                values[index] = fixed
+            try:
+                if fix is None:
+                    check(value, clock_ms)
+                elif (fixed := fix(value, clock_ms)) != value:
+                    values[index] = fixed
+            except InvalidMessage as invalid:
+                raise InvalidMessage(_join(f"[{index}]", invalid.path), invalid.problem) from None
 
     return check_field
 
@@ -291,15 +304,15 @@ def _check_list(field: FieldDescriptor, rule: Rule) -> _FieldCheck:
 def _check_map(rule: Rule) -> _FieldCheck:
     items_max, chars_max = rule.items_max, rule.chars_max
 
-    def check_field(message: Message, values: Any, path: str, clock_ms: int) -> None:
+    def check_field(message: Message, values: Any, clock_ms: int) -> None:
         if len(values) > items_max:
-            raise InvalidMessage(path, f"has too many entries: at most {items_max}")
+            raise InvalidMessage("", f"has too many entries: at most {items_max}")
         for key, value in values.items():
             if not key:
-                raise InvalidMessage(path, "has an empty key")
+                raise InvalidMessage("", "has an empty key")
             if len(key) > chars_max or len(value) > chars_max:
-                raise InvalidMessage(path, f"has too long an entry: at most {chars_max} characters")
+                raise InvalidMessage("", f"has too long an entry: at most {chars_max} characters")
             if not key.isprintable() or not value.isprintable():
-                raise InvalidMessage(path, "must be printable")
+                raise InvalidMessage("", "must be printable")
 
     return check_field
