@@ -291,6 +291,7 @@ def _dismiss(items: Sequence[inputs.Input | _Query]) -> None:
     for item in items:
         if isinstance(item, _Query) and not item.future.done():
             item.future.set_exception(CoordinatorEnded())
+            item.future.exception()  # asyncio would report it if the caller has gone
 
 
 def _log_refusal(state: State, input: inputs.Input, refusal: Refusal) -> None:

@@ -125,6 +125,7 @@ async def _run(coordinator: Coordinator, health: Health, running: Running) -> No
     except Exception as error:  # noqa: BLE001  # the root of the loop; the owner gets it
         if not running.failed.done():
             running.failed.set_exception(error)
+            running.failed.exception()  # asyncio would report one that its owner does not ask for
         await health.set_serving(False)
 
 
