@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from demo_processes import DemoFailed
-from rallypoint.v1 import round_pb2
+from rallypoint.v1 import job_pb2, round_pb2
 from rallypoint.wire.durations import to_ms
 
 
@@ -45,9 +45,7 @@ def reason_words(reason: round_pb2.RoundReason.ValueType) -> str:
     return name.lower().replace("_", " ")
 
 
-def check_rounds(
-    rounds: Sequence[round_pb2.RoundSummary], expected: Sequence[ExpectedRound]
-) -> None:
+def check_rounds(rounds: Sequence[job_pb2.RoundSummary], expected: Sequence[ExpectedRound]) -> None:
     """Compare the history of a job with the expected rounds.
 
     Raises:
@@ -80,7 +78,7 @@ def _describe(round: ExpectedRound) -> str:
 
 
 def check_stints(
-    stints: Sequence[Stint], rounds: Sequence[round_pb2.RoundSummary], steps_per_checkpoint: int
+    stints: Sequence[Stint], rounds: Sequence[job_pb2.RoundSummary], steps_per_checkpoint: int
 ) -> None:
     """Check that every round trained and resumed from the last checkpoint of the round before.
 
@@ -110,7 +108,7 @@ NUMBERS = frozenset({0, 3, 4, 5, 6, 7})
 
 
 def render_table(
-    rounds: Sequence[round_pb2.RoundSummary],
+    rounds: Sequence[job_pb2.RoundSummary],
     stints: Sequence[Stint],
     trouble_s: Sequence[float | None],
 ) -> str:

@@ -180,7 +180,7 @@ class Stage:
             self._tell_line("coordinator", f"waiting: {job.waiting.text}")
         self._changed.set()
 
-    def _tell_end(self, summary: round_pb2.RoundSummary) -> None:
+    def _tell_end(self, summary: job_pb2.RoundSummary) -> None:
         self.tell(f"round {summary.number} has ended: {reason_words(summary.end_reason)}")
         verdict = self.job.verdict
         if verdict.round == summary.number and verdict.text:

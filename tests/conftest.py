@@ -23,6 +23,7 @@ ALONE = (
     "tests/e2e/failures/test_grandchildren.py",
     "tests/e2e/failures/test_network.py::test_node_that_is_cut_off",
     "tests/e2e/failures/test_silence.py::test_each_job_waits",
+    "tests/e2e/launching/test_logs_specs.py::test_real_plugin",
     "tests/e2e/operations/test_output.py::test_console_that_stands_still",
     "tests/e2e/operations/test_output.py::test_flood",
 )

@@ -562,6 +562,80 @@ class Departure(_message.Message):
 Global___Departure: _TypeAlias = Departure  # noqa: Y015
 
 @_typing.final
+class RoundSummary(_message.Message):
+    """A round that has ended. Set by the coordinator."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUMBER_FIELD_NUMBER: _builtins.int
+    BEGIN_REASON_FIELD_NUMBER: _builtins.int
+    END_REASON_FIELD_NUMBER: _builtins.int
+    NODE_NAMES_FIELD_NUMBER: _builtins.int
+    GROUP_WORLD_SIZE_FIELD_NUMBER: _builtins.int
+    WORLD_SIZE_FIELD_NUMBER: _builtins.int
+    RESTART_COUNT_FIELD_NUMBER: _builtins.int
+    STARTED_AFTER_FIELD_NUMBER: _builtins.int
+    LASTED_FOR_FIELD_NUMBER: _builtins.int
+    RECOVERED_AFTER_FIELD_NUMBER: _builtins.int
+    VERDICT_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    """Number of the round."""
+    begin_reason: _round_pb2.RoundReason.ValueType
+    """Why it began."""
+    end_reason: _round_pb2.RoundReason.ValueType
+    """Why it ended."""
+    group_world_size: _builtins.int
+    """Nodes in the round."""
+    world_size: _builtins.int
+    """Workers in the round."""
+    restart_count: _builtins.int
+    """Restarts charged when it was sealed."""
+    @_builtins.property
+    def node_names(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Names of its nodes by group rank, 0 first; at most 64. group_world_size counts them all."""
+
+    @_builtins.property
+    def started_after(self) -> _duration_pb2.Duration:
+        """From sealing until every member had started its workers. Absent when that never happened."""
+
+    @_builtins.property
+    def lasted_for(self) -> _duration_pb2.Duration:
+        """From sealing until it was stopped or succeeded."""
+
+    @_builtins.property
+    def recovered_after(self) -> _duration_pb2.Duration:
+        """From the event that ended the round before until every member of this one had started its
+        workers. Absent for a first round.
+        """
+
+    @_builtins.property
+    def verdict(self) -> _verdict_pb2.Verdict:
+        """What failed in it, without the output of its workers. Absent when nothing did."""
+
+    def __init__(
+        self,
+        *,
+        number: _builtins.int = ...,
+        begin_reason: _round_pb2.RoundReason.ValueType = ...,
+        end_reason: _round_pb2.RoundReason.ValueType = ...,
+        node_names: _abc.Iterable[_builtins.str] | None = ...,
+        group_world_size: _builtins.int = ...,
+        world_size: _builtins.int = ...,
+        restart_count: _builtins.int = ...,
+        started_after: _duration_pb2.Duration | None = ...,
+        lasted_for: _duration_pb2.Duration | None = ...,
+        recovered_after: _duration_pb2.Duration | None = ...,
+        verdict: _verdict_pb2.Verdict | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["lasted_for", b"lasted_for", "recovered_after", b"recovered_after", "started_after", b"started_after", "verdict", b"verdict"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["begin_reason", b"begin_reason", "end_reason", b"end_reason", "group_world_size", b"group_world_size", "lasted_for", b"lasted_for", "node_names", b"node_names", "number", b"number", "recovered_after", b"recovered_after", "restart_count", b"restart_count", "started_after", b"started_after", "verdict", b"verdict", "world_size", b"world_size"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RoundSummary: _TypeAlias = RoundSummary  # noqa: Y015
+
+@_typing.final
 class Job(_message.Message):
     """One job and its latest run. Set by the coordinator."""
 
@@ -609,7 +683,7 @@ class Job(_message.Message):
         """Nodes, connected or briefly disconnected, in order of arrival."""
 
     @_builtins.property
-    def history(self) -> _containers.RepeatedCompositeFieldContainer[_round_pb2.RoundSummary]:
+    def history(self) -> _containers.RepeatedCompositeFieldContainer[Global___RoundSummary]:
         """Earlier rounds, oldest first; at most the last 64."""
 
     @_builtins.property
@@ -645,7 +719,7 @@ class Job(_message.Message):
         round: _round_pb2.Round | None = ...,
         restart_count: _builtins.int = ...,
         nodes: _abc.Iterable[_node_pb2.Node] | None = ...,
-        history: _abc.Iterable[_round_pb2.RoundSummary] | None = ...,
+        history: _abc.Iterable[Global___RoundSummary] | None = ...,
         outcome: Global___Outcome.ValueType = ...,
         verdict: _verdict_pb2.Verdict | None = ...,
         age: _duration_pb2.Duration | None = ...,

@@ -92,6 +92,8 @@ class _VerdictConsequenceEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Ve
     """The run failed: the exit code is one of no_requeue_exit_codes, so a scheduler must not start the
     run again.
     """
+    VERDICT_CONSEQUENCE_ABANDONED: _VerdictConsequence.ValueType  # 8
+    """The run was abandoned: no node was left to form a new round."""
 
 class VerdictConsequence(_VerdictConsequence, metaclass=_VerdictConsequenceEnumTypeWrapper):
     """What the coordinator did about a failure."""
@@ -114,6 +116,8 @@ VERDICT_CONSEQUENCE_NO_REQUEUE: VerdictConsequence.ValueType  # 7
 """The run failed: the exit code is one of no_requeue_exit_codes, so a scheduler must not start the
 run again.
 """
+VERDICT_CONSEQUENCE_ABANDONED: VerdictConsequence.ValueType  # 8
+"""The run was abandoned: no node was left to form a new round."""
 Global___VerdictConsequence: _TypeAlias = VerdictConsequence  # noqa: Y015
 
 @_typing.final

@@ -18,7 +18,7 @@ from rallypoint.server.core.model.round import LOST_MAX, RoundReason
 from rallypoint.server.core.rounds.desired import send_desired
 from rallypoint.server.core.rounds.drains import reason_of_leaving, request_drain
 from rallypoint.server.core.rounds.rounds import advance, stop
-from rallypoint.server.core.rounds.settling import REMEMBERED_MS, close
+from rallypoint.server.core.rounds.settling import REMEMBERED_MS, abandoned, close
 from rallypoint.server.core.sessions.adoption import adopt
 from rallypoint.server.core.sessions.reports import receive_heartbeat, receive_report
 from rallypoint.server.core.sessions.sessions import (
@@ -198,7 +198,7 @@ def _expire_job(draft: Draft, key: DeadlineKey) -> None:
             _set_overdue_aside(draft, job_id, only=None)
             draft.put_job(job)
         case DeadlineKind.ABANDON if draft.tally(job_id).nodes == 0:
-            close(draft, job, Outcome.ABANDONED, job.verdict)
+            close(draft, job, Outcome.ABANDONED, abandoned(job))
         case DeadlineKind.FORGET if job.phase is Phase.CLOSED:
             if draft.tally(job_id).nodes == 0:
                 forget_job(draft, job)

@@ -57,7 +57,7 @@ def test_facts_arrive() -> None:
         (replace(culprit, rank=1),),
         consequence=Consequence.BUDGET_SPENT,
     )
-    message = verdict_message(verdict)
+    message = verdict_message(verdict, None)
 
     assert (exit.failed_ms, exit.error_file) == (FAILED_MS, "/logs/error.json")
     assert message.culprit.host_name == message.collateral[0].host_name == "host-a"

@@ -7,7 +7,7 @@ from enum import Enum
 from msgspec import Struct
 
 from rallypoint.server.core.model.ids import NodeName
-from rallypoint.server.core.model.verdict import FailureGroup
+from rallypoint.server.core.model.verdict import FailureGroup, Verdict
 from rallypoint.server.core.model.worker import FailedWorker
 
 FAILURES_MAX = 16
@@ -145,3 +145,5 @@ class RoundSummary(Struct, frozen=True):
     started_after_ms: int | None
     lasted_ms: int
     recovered_after_ms: int | None
+    verdict: Verdict | None = None
+    """What failed in it, without the output of its workers; None when nothing did."""

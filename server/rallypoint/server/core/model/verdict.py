@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import Enum
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from rallypoint.server.core.model.ids import NodeName
 from rallypoint.server.core.model.worker import FailedWorker
@@ -37,6 +38,7 @@ class Consequence(Enum):
     NOT_RETRYABLE = "not retryable"
     NO_REQUEUE = "no requeue"
     ENDED = "ended"
+    ABANDONED = "abandoned"
 
 
 class FailureGroup(Struct, frozen=True):
@@ -71,3 +73,10 @@ class Verdict(Struct, frozen=True):
     """All failures, equal ones folded into one group; at most GROUPS_MAX."""
     evidence: str = ""
     """Why this worker is the culprit when the order of arrival does not decide."""
+
+    def without_output(self) -> Verdict:
+        """Return the verdict as the history of a job keeps it: small."""
+        culprit = self.culprit
+        if culprit is not None:
+            culprit = replace(culprit, exit=culprit.exit.without_output())
+        return replace(self, culprit=culprit, collateral=(), groups=())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import Enum
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from rallypoint.server.core.model.ids import NodeName
 
@@ -37,6 +38,8 @@ class WorkerExit(Struct, frozen=True):
     """The agent signalled it before it ended: the exit is a consequence, whatever its code."""
     ago_ms: int = 0
     """Age of the exit when it was reported."""
+    at_ms: int | None = None
+    """When it ended, in journal time; None before the core has seen it."""
     ran_ms: int = 0
     error: ErrorRecord | None = None
     stderr_tail: str = ""
@@ -48,6 +51,16 @@ class WorkerExit(Struct, frozen=True):
     """When it failed, as Unix time by its node's clock. For people; it decides nothing."""
     error_file: str = ""
     """Path of its error file on its node; empty without one."""
+
+    def without_output(self) -> WorkerExit:
+        """Return the exit without its traceback and the end of its standard error."""
+        error = None if self.error is None else replace(self.error, traceback="")
+        return replace(self, error=error, stderr_tail="")
+
+    def without_words(self) -> WorkerExit:
+        """Return the exit without anything that the worker wrote."""
+        error = None if self.error is None else replace(self.error, message="", traceback="")
+        return replace(self, error=error, stderr_tail="", error_file="")
 
     @property
     def has_recorded_first(self) -> bool:

@@ -20,7 +20,7 @@ from rallypoint.server.core.model.desired import (
 from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.model.job import Job
 from rallypoint.server.core.model.node import Node, NodeState
-from rallypoint.server.core.model.phase import Phase
+from rallypoint.server.core.model.phase import Outcome, Phase
 from rallypoint.server.core.model.round import RoundReason
 from rallypoint.server.core.state.draft import Draft
 
@@ -36,7 +36,8 @@ def desired_state(job: Job, node: Node, orders: dict[JobId, DesiredStop] | None 
     if job.phase is Phase.CLOSED:
         assert job.outcome is not None
         restart_count = job.counts.restart_count
-        return DesiredFinished(job.outcome, job.verdict, restart_count, job.round_number)
+        verdict = None if job.outcome is Outcome.SUCCEEDED else job.verdict
+        return DesiredFinished(job.outcome, verdict, restart_count, job.round_number)
     round = job.round
     if node.member and round is not None:
         if job.phase is Phase.RUNNING:
@@ -77,7 +78,9 @@ def stop_text(job: Job, reason: RoundReason) -> str:
     """Return why the round is stopped, as one line."""
     if reason is RoundReason.GROWTH:
         return "new nodes join"
-    return job.verdict.text if job.verdict is not None else reason.value
+    verdict, round = job.verdict, job.round
+    is_current = verdict is not None and round is not None and verdict.round == round.header.number
+    return verdict.text if verdict is not None and is_current else reason.value
 
 
 def send_desired(draft: Draft) -> None:

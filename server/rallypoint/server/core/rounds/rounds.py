@@ -30,7 +30,7 @@ from rallypoint.server.core.model.worker import Symptom
 from rallypoint.server.core.rounds.drains import drain_due_ms, is_held, notify
 from rallypoint.server.core.rounds.phases import PhaseEvent, next_phase
 from rallypoint.server.core.rounds.ranks import assign_ranks, choose_members, slots_of
-from rallypoint.server.core.rounds.settling import close, settle
+from rallypoint.server.core.rounds.settling import abandoned, close, settle
 from rallypoint.server.core.rounds.waits import (
     LAST_CALL_FACTOR,
     GiveUp,
@@ -101,7 +101,7 @@ def _advance_forming(draft: Draft, job: Job) -> bool:
 def _abandon_later(draft: Draft, job: Job) -> None:
     """Abandon a run without nodes: at once after a goodbye, else after the join timeout."""
     if job.lost and job.lost[-1].reason in LEAVING:
-        close(draft, job, Outcome.ABANDONED, job.verdict)
+        close(draft, job, Outcome.ABANDONED, abandoned(job))
     elif job.empty_since_ms is None:
         draft.put_job(replace(job, empty_since_ms=draft.now_ms))
         due_ms = draft.now_ms + job.spec.join_timeout_ms
@@ -304,7 +304,8 @@ def stop(draft: Draft, job: Job, reason: RoundReason) -> None:
     phase = next_phase(job, PhaseEvent.STOP)
     stopped = replace(round, stop_ms=now_ms, stop_reason=reason)
     verdict = find_verdict(stopped)
-    draft.put_job(replace(job, phase=phase, round=stopped, verdict=verdict))
+    # Readers see the verdict of the latest round that failed, also when this one did not.
+    draft.put_job(replace(job, phase=phase, round=stopped, verdict=verdict or job.verdict))
     draft.touch_all(job_id)
     timing = draft.state.timing
     draft.set_deadline(DeadlineKind.START, job_id, None)

@@ -15,7 +15,7 @@ from rallypoint.server.core.model.round import (
     RoundReason,
     RoundSummary,
 )
-from rallypoint.server.core.model.verdict import Verdict
+from rallypoint.server.core.model.verdict import Consequence, Verdict
 from rallypoint.server.core.rounds.fences import fence_unclean
 from rallypoint.server.core.rounds.phases import PhaseEvent, next_phase
 from rallypoint.server.core.state.deadlines import DeadlineKind
@@ -37,7 +37,7 @@ def settle(draft: Draft, job: Job) -> None:
     judgement = judge(job, round, now_ms)
     job = replace(
         job,
-        history=_with_summary(job, round, judgement.reason),
+        history=_with_summary(job, round, judgement.reason, judgement.verdict),
         verdict=judgement.verdict or job.verdict,
         counts=judgement.counts,
         backoff_until_ms=now_ms + judgement.backoff_ms,
@@ -85,7 +85,9 @@ def settle(draft: Draft, job: Job) -> None:
     )
 
 
-def _with_summary(job: Job, round: Round, ended: RoundReason) -> tuple[RoundSummary, ...]:
+def _with_summary(
+    job: Job, round: Round, ended: RoundReason, verdict: Verdict | None
+) -> tuple[RoundSummary, ...]:
     """Return the job's history with a summary of `round`; at the limit the oldest is dropped."""
     ended_ms = round.stop_ms if round.stop_ms is not None else round.sealed_ms
     header, started_ms = round.header, round.started_ms
@@ -103,17 +105,38 @@ def _with_summary(job: Job, round: Round, ended: RoundReason) -> tuple[RoundSumm
         started_after_ms=None if started_ms is None else started_ms - round.sealed_ms,
         lasted_ms=ended_ms - round.sealed_ms,
         recovered_after_ms=recovered_ms,
+        verdict=None if verdict is None else verdict.without_output(),
     )
     return (*job.history, summary)[-HISTORY_MAX:]
 
 
+def abandoned(job: Job) -> Verdict | None:
+    """Return the verdict of a run that ends because no node is left to re-form with."""
+    verdict = job.verdict
+    if verdict is None or verdict.round != job.round_number:
+        return verdict
+    if verdict.consequence is not Consequence.REFORMED:
+        return verdict
+    return replace(verdict, consequence=Consequence.ABANDONED)
+
+
 def close(draft: Draft, job: Job, outcome: Outcome, verdict: Verdict | None) -> None:
-    """Give the run its outcome, and send it to every node."""
+    """Give the run its outcome, and send it to every node.
+
+    Args:
+        draft: the step.
+        job: the job, whose run ends.
+        outcome: how it ends.
+        verdict: why; None keeps the verdict of the latest round that failed.
+    """
     job_id, now_ms, round = job.job_id, draft.now_ms, job.round
+    verdict = verdict or job.verdict
     history = job.history
     if round is not None and (not history or history[-1].number != round.header.number):
         reason = RoundReason.SUCCEEDED if outcome is Outcome.SUCCEEDED else RoundReason.CLOSED
-        history = _with_summary(job, replace(round, stop_ms=round.stop_ms or now_ms), reason)
+        failed = verdict if outcome is Outcome.FAILED else None
+        ended = replace(round, stop_ms=round.stop_ms or now_ms)
+        history = _with_summary(job, ended, reason, failed)
     draft.put_job(
         replace(
             job,
@@ -139,5 +162,5 @@ def close(draft: Draft, job: Job, outcome: Outcome, verdict: Verdict | None) -> 
         draft.set_deadline(kind, job_id, None)
     draft.set_deadline(DeadlineKind.FORGET, job_id, now_ms + REMEMBERED_MS)
     draft.records.append(RunClosed(job_id, job.run, outcome, verdict))
-    why = "" if verdict is None else verdict.text
+    why = "" if verdict is None or outcome is Outcome.SUCCEEDED else verdict.text
     draft.emit(job_id, "run_closed", run=job.run, outcome=outcome.value, why=why)

@@ -215,10 +215,13 @@ def register_exits(draft: Draft, session: SessionId, exits: tuple[WorkerExit, ..
     fresh = tuple(exit for exit in exits if exit.local_rank not in known)
     if not fresh or round is None or node.assignment is None:
         return
+    fresh = tuple(replace(exit, at_ms=draft.now_ms - exit.ago_ms) for exit in fresh)
     failed = [exit for exit in fresh if exit.is_failure]
     state = NodeState.FAILED if failed else node.state
     round = note_first_exit(round, node, draft.now_ms)
-    draft.put_node(replace(node, exits=node.exits + fresh, state=state))
+    # The round keeps the failures that matter whole; a node keeps only how its workers ended.
+    kept = tuple(exit.without_words() for exit in fresh)
+    draft.put_node(replace(node, exits=node.exits + kept, state=state))
     any_finished = round.any_finished or any(exit.exit_code == 0 for exit in fresh)
     round = replace(round, any_finished=any_finished)
     for exit in failed:
@@ -233,7 +236,7 @@ def _put_round(draft: Draft, job: Job, round: Round) -> None:
     # The growth ended the round, not a failure during its stop.
     has_verdict = round.stop_reason is not RoundReason.GROWTH or round.departures
     is_open = job.phase is Phase.STOPPING and has_verdict
-    verdict = find_verdict(round) if is_open else job.verdict
+    verdict = (find_verdict(round) if is_open else None) or job.verdict
     draft.put_job(replace(job, round=round, verdict=verdict))
     if verdict is not None and (job.verdict is None or verdict.text != job.verdict.text):
         draft.emit(job.job_id, "verdict_corrected", round=round.header.number, why=verdict.text)

@@ -216,4 +216,5 @@ def describe_consequence(verdict: Verdict) -> str:
         Consequence.NOT_RETRYABLE: "its exit code is not retried (--no-retry-exit-codes)",
         Consequence.NO_REQUEUE: "its exit code ends the job for good (--no-requeue-exit-codes)",
         Consequence.ENDED: "",
+        Consequence.ABANDONED: "no node was left to re-form with",
     }[verdict.consequence]

@@ -45,7 +45,7 @@ def _fill_desired(message: agent_pb2.DesiredState, desired: Desired) -> None:
             message.finished.CopyFrom(
                 agent_pb2.Finished(
                     outcome=OUTCOMES[outcome],
-                    verdict=None if verdict is None else verdict_message(verdict),
+                    verdict=None if verdict is None else verdict_message(verdict, None),
                     restart_count=desired.restart_count,
                     round=desired.round,
                     no_requeue=verdict is not None

@@ -64,11 +64,11 @@ def node_message(state: State, job: Job, node: Node, now_ms: int) -> node_pb2.No
     if is_notable(health, job.spec, now_ms):
         message.health.CopyFrom(health_message(health, job.spec, now_ms))
     if assignment is not None:
-        message.workers.extend(_worker_messages(node, assignment))
+        message.workers.extend(_worker_messages(node, assignment, now_ms))
     return message
 
 
-def _worker_messages(node: Node, assignment: Assignment) -> list[node_pb2.Worker]:
+def _worker_messages(node: Node, assignment: Assignment, now_ms: int) -> list[node_pb2.Worker]:
     exits = {exit.local_rank: exit for exit in node.exits}
     workers: list[node_pb2.Worker] = []
     for local_rank in range(assignment.local_world_size):
@@ -78,7 +78,7 @@ def _worker_messages(node: Node, assignment: Assignment) -> list[node_pb2.Worker
             worker.pid = node.pids[local_rank]
         if exit is not None:
             worker.state = node_pb2.WORKER_STATE_EXITED
-            worker.exit.CopyFrom(exit_message(exit, whole=False))
+            worker.exit.CopyFrom(exit_message(exit, now_ms, whole=False))
         elif worker.pid and node.state is not NodeState.READY:
             worker.state = node_pb2.WORKER_STATE_RUNNING
         else:
@@ -87,13 +87,17 @@ def _worker_messages(node: Node, assignment: Assignment) -> list[node_pb2.Worker
     return workers
 
 
-def exit_message(exit: WorkerExit, *, whole: bool) -> node_pb2.WorkerExit:
-    """Return how a worker ended; with `whole` also its error and the end of its standard error."""
+def exit_message(exit: WorkerExit, now_ms: int | None, *, whole: bool) -> node_pb2.WorkerExit:
+    """Return how a worker ended; with `whole` also its error and the end of its standard error.
+
+    Its age is that at `now_ms`; None: that at its report.
+    """
+    age_ms = exit.ago_ms if now_ms is None or exit.at_ms is None else now_ms - exit.at_ms
     message = node_pb2.WorkerExit(
         exit_code=exit.exit_code,
         signal=exit.signal,
         agent_signalled_first=exit.agent_signalled_first,
-        age=to_duration(exit.ago_ms),
+        age=to_duration(age_ms),
         run_time=to_duration(exit.ran_ms),
         outlived_signal_for=to_optional_duration(exit.signalled_before_ms),
         oom_killed=exit.oom_killed,

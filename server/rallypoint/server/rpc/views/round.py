@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from rallypoint.server.core.model.round import Assignment, Round, RoundHeader, RoundSummary
+from rallypoint.server.core.model.round import Assignment, Round, RoundHeader
 from rallypoint.server.rpc.views.enums import REASONS
 from rallypoint.v1 import round_pb2
 from rallypoint.wire.durations import to_duration, to_optional_duration
@@ -57,19 +57,3 @@ def round_message(round: Round, now_ms: int, *, whole: bool) -> round_pb2.Round:
                 node_name=member.name, assignment=assignment_message(member.assignment)
             )
     return message
-
-
-def summary_message(summary: RoundSummary) -> round_pb2.RoundSummary:
-    """Return an earlier round."""
-    return round_pb2.RoundSummary(
-        number=summary.number,
-        begin_reason=REASONS[summary.began],
-        end_reason=REASONS[summary.ended],
-        node_names=summary.names,
-        group_world_size=summary.group_world_size,
-        world_size=summary.world_size,
-        restart_count=summary.restart_count,
-        started_after=to_optional_duration(summary.started_after_ms),
-        lasted_for=to_duration(summary.lasted_ms),
-        recovered_after=to_optional_duration(summary.recovered_after_ms),
-    )

@@ -11,8 +11,8 @@ from rallypoint.server.rpc.views.node import exit_message
 from rallypoint.v1 import verdict_pb2
 
 
-def verdict_message(verdict: Verdict) -> verdict_pb2.Verdict:
-    """Return a verdict; only the culprit includes its output."""
+def verdict_message(verdict: Verdict, now_ms: int | None) -> verdict_pb2.Verdict:
+    """Return a verdict; only the culprit includes its output. Ages are those at `now_ms`."""
     then = describe_consequence(verdict)
     return verdict_pb2.Verdict(
         cause=CAUSES[verdict.cause],
@@ -20,8 +20,10 @@ def verdict_message(verdict: Verdict) -> verdict_pb2.Verdict:
         node_name=verdict.name or "",
         culprit=None
         if verdict.culprit is None
-        else _failed_worker_message(verdict.culprit, whole=True),
-        collateral=[_failed_worker_message(worker, whole=False) for worker in verdict.collateral],
+        else _failed_worker_message(verdict.culprit, now_ms, whole=True),
+        collateral=[
+            _failed_worker_message(worker, now_ms, whole=False) for worker in verdict.collateral
+        ],
         collateral_count=verdict.collateral_count,
         consequence=CONSEQUENCES[verdict.consequence],
         text=f"{verdict.text}; {then}" if then else verdict.text,
@@ -41,12 +43,14 @@ def _group_message(group: FailureGroup) -> verdict_pb2.FailureGroup:
     )
 
 
-def _failed_worker_message(worker: FailedWorker, *, whole: bool) -> verdict_pb2.FailedWorker:
+def _failed_worker_message(
+    worker: FailedWorker, now_ms: int | None, *, whole: bool
+) -> verdict_pb2.FailedWorker:
     return verdict_pb2.FailedWorker(
         node_name=worker.name,
         rank=worker.rank,
         local_rank=worker.exit.local_rank,
         pid=worker.exit.pid,
         host_name=worker.host,
-        exit=exit_message(worker.exit, whole=whole),
+        exit=exit_message(worker.exit, now_ms, whole=whole),
     )
