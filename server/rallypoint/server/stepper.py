@@ -17,9 +17,9 @@ from rallypoint.server.core.containment import evict, find_deadline_subject, fin
 from rallypoint.server.core.invariants import check_job, check_touched
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.effects import Effect, JobChanged, Refuse
+from rallypoint.server.core.messages.errors import BrokenInvariant
 from rallypoint.server.core.messages.records import EpochRaised
 from rallypoint.server.core.messages.refusals import Refusal, RefusalKind
-from rallypoint.server.core.model.errors import BrokenInvariant
 from rallypoint.server.core.model.ids import JobId, SessionId
 from rallypoint.server.core.model.phase import Phase
 from rallypoint.server.core.reads.replay import JournalRecord

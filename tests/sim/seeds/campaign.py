@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing import get_context
 
-from rallypoint.server.core.model.errors import BrokenInvariant
+from rallypoint.server.core.messages.errors import BrokenInvariant
 from sim.rules import liveness
 from sim.rules.rules import Violation
 from sim.seeds.coverage import Coverage

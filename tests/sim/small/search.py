@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
-from rallypoint.server.core.model.errors import BrokenInvariant
+from rallypoint.server.core.messages.errors import BrokenInvariant
 from sim.rules.rules import Violation
 from sim.small.choices import Kind, Move, moves_of
 from sim.small.ghosts import Arena, Ghosts

@@ -6,7 +6,7 @@ whole job and is for rounds that were just sealed or stopped, for loads, and for
 
 from __future__ import annotations
 
-from rallypoint.server.core.model.errors import BrokenInvariant
+from rallypoint.server.core.messages.errors import BrokenInvariant
 from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.model.job import Job
 from rallypoint.server.core.model.node import Eligibility, Node, NodeState

@@ -12,6 +12,7 @@ from rallypoint.server.core.messages.effects import Effect
 from rallypoint.server.core.messages.records import Record
 from rallypoint.server.core.messages.refusals import Refusal
 from rallypoint.server.core.model.ids import JobId, NodeName, SessionId
+from rallypoint.server.core.model.network import note_stall
 from rallypoint.server.core.model.node import NodeState
 from rallypoint.server.core.model.phase import Outcome, Phase
 from rallypoint.server.core.model.round import LOST_MAX, RoundReason
@@ -29,7 +30,6 @@ from rallypoint.server.core.sessions.sessions import (
 )
 from rallypoint.server.core.state.deadlines import DeadlineKey, DeadlineKind
 from rallypoint.server.core.state.draft import Draft
-from rallypoint.server.core.state.network import note_stall
 from rallypoint.server.core.state.state import NO_CHANGES, Delta, State
 from rallypoint.server.core.verdicts.health import cordon, end_quarantines, uncordon
 
@@ -166,7 +166,8 @@ def _expire_session(draft: Draft, key: DeadlineKey, due_ms: int) -> None:
     if key[0] is DeadlineKind.GRACE:
         assert node.broke_ms is not None
         return_by_ms = node.broke_ms + draft.state.return_ms(node.identity.spec)
-        if draft.network.is_active(draft.now_ms) and draft.now_ms < return_by_ms:
+        is_suspected = draft.is_network_suspected(draft.require_job(node.job_id))
+        if is_suspected and draft.now_ms < return_by_ms:
             draft.set_deadline(DeadlineKind.GRACE, node.session, return_by_ms)
             return
         seconds = (due_ms - node.broke_ms) / 1000

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from rallypoint.server.core.invariants import check_job, check_touched
-from rallypoint.server.core.model.errors import BrokenInvariant
+from rallypoint.server.core.messages.errors import BrokenInvariant
 from rallypoint.server.core.model.job import Counts, Job
 from rallypoint.server.core.model.node import Eligibility, Node, NodeState
 from rallypoint.server.core.model.phase import Outcome, Phase

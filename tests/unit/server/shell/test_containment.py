@@ -14,9 +14,9 @@ from rallypoint.server import coordinator, stepper
 from rallypoint.server.coordinator import InputRefused
 from rallypoint.server.core import step as core
 from rallypoint.server.core.messages import inputs
+from rallypoint.server.core.messages.errors import BrokenInvariant
 from rallypoint.server.core.messages.refusals import RefusalKind
 from rallypoint.server.core.model.desired import DesiredFinished, DesiredRun
-from rallypoint.server.core.model.errors import BrokenInvariant
 from rallypoint.server.core.model.ids import JobId, NodeName
 from rallypoint.server.core.model.phase import Outcome, Phase
 from rallypoint.server.core.model.verdict import VerdictCause

@@ -11,6 +11,7 @@ from enum import Enum
 from msgspec import Struct
 
 from rallypoint.server.core.model.ids import JobId, NodeName, SessionId
+from rallypoint.server.core.model.network import NetworkSuspicion
 from rallypoint.server.core.model.node import Drain
 from rallypoint.server.core.model.phase import Outcome, Phase
 from rallypoint.server.core.model.round import Departure, Round, RoundReason, RoundSummary
@@ -136,6 +137,8 @@ class Job(Struct, frozen=True):
     next_arrival: int = 0
     empty_since_ms: int | None = None
     """When the last node was lost; None while there is one."""
+    breaks: NetworkSuspicion = NetworkSuspicion()
+    """The recent breaks of its streams, and whether the network is suspected for this job."""
     fences: tuple[Fence, ...] = ()
     """Fences of all runs of the job, oldest first; empty without `--fence-after`."""
     unknown_past_until_ms: int = 0

@@ -100,7 +100,7 @@ def _forming(state: State, job: Job, tally: Tally, now_ms: int) -> Waiting | Non
         case WaitKind.BACKOFF:
             text = f"a pause before restart {job.counts.restart_count} of {spec.max_restarts}"
             needed = spec.min_nodes
-        case WaitKind.RETURNING if state.network.is_active(now_ms):
+        case WaitKind.RETURNING if _is_network_suspected(state, job, now_ms):
             return _on_network(state, job, tally, now_ms)
         case WaitKind.RETURNING:
             awaited = _name(_nodes(state, job), lambda node: not node.attached, now_ms)
@@ -129,6 +129,10 @@ def _forming(state: State, job: Job, tally: Tally, now_ms: int) -> Waiting | Non
     return Waiting(wait.kind, ready, needed, (awaited + aside)[:NAMED_MAX], left_ms, text)
 
 
+def _is_network_suspected(state: State, job: Job, now_ms: int) -> bool:
+    return state.network.is_active(now_ms) or job.breaks.is_active(now_ms)
+
+
 def _on_network(state: State, job: Job, tally: Tally, now_ms: int) -> Waiting:
     """Explain that broken streams have a lease to reconnect because the network is suspected."""
     awaited = _name(_nodes(state, job), lambda node: not node.attached, now_ms)
@@ -146,7 +150,7 @@ def _on_network(state: State, job: Job, tally: Tally, now_ms: int) -> Waiting:
 
 
 def _running(state: State, job: Job, tally: Tally, now_ms: int) -> Waiting | None:
-    if tally.away > 0 and state.network.is_active(now_ms):
+    if tally.away > 0 and _is_network_suspected(state, job, now_ms):
         return _on_network(state, job, tally, now_ms)
     due_ms = state.deadlines.get((DeadlineKind.GROWTH, job.job_id))
     drain_ms = state.deadlines.get((DeadlineKind.DRAIN, job.job_id))

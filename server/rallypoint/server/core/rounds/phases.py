@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from enum import Enum
 from types import MappingProxyType
 
-from rallypoint.server.core.model.errors import BrokenInvariant
+from rallypoint.server.core.messages.errors import BrokenInvariant
 from rallypoint.server.core.model.job import Job
 from rallypoint.server.core.model.phase import Phase
 

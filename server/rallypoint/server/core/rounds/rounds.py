@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from rallypoint.server.core.messages.errors import BrokenInvariant
 from rallypoint.server.core.messages.records import (
     RoundSealed,
     RoundStopped,
 )
-from rallypoint.server.core.model.errors import BrokenInvariant
 from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.model.job import Job
 from rallypoint.server.core.model.node import NodeState

@@ -15,6 +15,7 @@ from rallypoint.server.core.messages.records import EpochRaised, JobForgotten, r
 from rallypoint.server.core.messages.refusals import Refusal, RefusalKind
 from rallypoint.server.core.model.ids import NodeName
 from rallypoint.server.core.model.job import Job
+from rallypoint.server.core.model.network import note_break
 from rallypoint.server.core.model.node import Identity, Node, NodeState
 from rallypoint.server.core.model.phase import Phase
 from rallypoint.server.core.model.round import LOST_MAX, Departure, RoundReason
@@ -46,7 +47,6 @@ from rallypoint.server.core.sessions.reports import (
 )
 from rallypoint.server.core.state.deadlines import DeadlineKind
 from rallypoint.server.core.state.draft import Draft
-from rallypoint.server.core.state.network import note_break
 from rallypoint.server.core.verdicts.health import find_eligibility
 
 
@@ -261,12 +261,21 @@ def note_broken_stream(draft: Draft, sender: inputs.Sender) -> Refusal | None:
 
 def _note_break(draft: Draft, node: Node) -> None:
     """Count the break; while the network is suspected, a grace period lasts a whole lease."""
-    state, was_suspected = draft.state, draft.network.is_active(draft.now_ms)
-    network = note_break(draft.network, len(state.nodes), draft.now_ms, state.own_lease_ms())
-    draft.put_network(network)
-    if network.is_active(draft.now_ms) and not was_suspected:
-        breaks, sessions = network.breaks(), len(state.nodes)
+    now_ms, lease_ms = draft.now_ms, draft.state.own_lease_ms()
+    job, sessions = draft.require_job(node.job_id), draft.tally(node.job_id).nodes
+    was_suspected = draft.is_network_suspected(job)
+    if job.breaks.is_quiet(now_ms):  # a job counts once, however many of its streams break
+        draft.put_network(note_break(draft.network, _count_jobs(draft), now_ms, lease_ms))
+    job = replace(job, breaks=note_break(job.breaks, sessions, now_ms, lease_ms))
+    draft.put_job(job)
+    if draft.is_network_suspected(job) and not was_suspected:
+        breaks = job.breaks.breaks()
         draft.emit(node.job_id, "network_suspected", breaks=breaks, sessions=sessions)
+
+
+def _count_jobs(draft: Draft) -> int:
+    """Return the number of jobs with sessions."""
+    return sum(1 for sessions in draft.state.sessions.values() if sessions)
 
 
 def remove_node(draft: Draft, node: Node, reason: RoundReason, text: str) -> None:

@@ -13,9 +13,9 @@ from rallypoint.server.core.messages.effects import Effect, JobChanged
 from rallypoint.server.core.messages.records import Record
 from rallypoint.server.core.model.ids import JobId, NodeName, SessionId
 from rallypoint.server.core.model.job import Job
+from rallypoint.server.core.model.network import NetworkSuspicion
 from rallypoint.server.core.model.node import Node
 from rallypoint.server.core.state.deadlines import DeadlineKey, DeadlineKind
-from rallypoint.server.core.state.network import NetworkSuspicion
 from rallypoint.server.core.state.state import Delta, IndexKey, State
 from rallypoint.server.core.state.tally import Tally, difference, tally_of
 
@@ -65,6 +65,10 @@ class Draft:
     def network(self) -> NetworkSuspicion:
         """Whether the network between the coordinator and its agents is suspected."""
         return self.state.network if self._network is None else self._network
+
+    def is_network_suspected(self, job: Job) -> bool:
+        """Return whether a broken stream of the job counts as a fault of the network."""
+        return self.network.is_active(self.now_ms) or job.breaks.is_active(self.now_ms)
 
     def put_network(self, network: NetworkSuspicion) -> None:
         """Replace the suspicion of the network."""

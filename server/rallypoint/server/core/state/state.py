@@ -8,11 +8,11 @@ from msgspec import Struct, field
 
 from rallypoint.server.core.model.ids import JobId, SessionId
 from rallypoint.server.core.model.job import Job
+from rallypoint.server.core.model.network import NetworkSuspicion
 from rallypoint.server.core.model.node import Node
 from rallypoint.server.core.model.spec import JobSpec
 from rallypoint.server.core.model.timing import NOTHING_ASKED, Timing
 from rallypoint.server.core.state.deadlines import DeadlineKey, Deadlines
-from rallypoint.server.core.state.network import NetworkSuspicion
 from rallypoint.server.core.state.tally import Tally
 
 IndexKey = tuple[JobId, str | int]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rallypoint.server.core.model.errors import BrokenInvariant
+from rallypoint.server.core.messages.errors import BrokenInvariant
 from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.model.job import Job
 from rallypoint.server.core.model.phase import Phase

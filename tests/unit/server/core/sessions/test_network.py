@@ -6,9 +6,9 @@ import pytest
 
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.model.job import WaitKind
+from rallypoint.server.core.model.network import SLOT_MS, WITHIN_MS, NetworkSuspicion, note_break
 from rallypoint.server.core.model.phase import Phase
 from rallypoint.server.core.model.spec import JobSpec
-from rallypoint.server.core.state.network import SLOT_MS, WITHIN_MS, NetworkSuspicion, note_break
 from support.core.coordinator import Bench
 from support.core.fake_agents import FakeAgent
 
@@ -39,6 +39,46 @@ def test_three_sessions_and_a_quarter_of_all(size: int, breaking: int, suspected
     bench.advance(GRACE_MS)
 
     assert ([] if suspected else [f"n{number}" for number in range(breaking)]) == lost(bench)
+
+
+def jobs(count: int, size: int) -> tuple[Bench, list[tuple[FakeAgent, ...]]]:
+    """Return a bench with so many jobs, each with a started round of so many nodes."""
+    bench = Bench(JobSpec(min_nodes=1, max_nodes=size, grow=False))
+    names = [f"n{number}" for number in range(size)]
+    return bench, [bench.run_round(*names, job_id=f"job{number}") for number in range(count)]
+
+
+def is_harmed(bench: Bench, job: int) -> bool:
+    return bool(bench.job(f"job{job}").lost)
+
+
+@pytest.mark.parametrize(
+    ("count", "breaking", "suspected"), [(4, 2, False), (4, 3, True), (13, 3, False), (12, 3, True)]
+)
+def test_three_jobs_and_a_quarter_of_all(count: int, breaking: int, suspected: bool) -> None:
+    """Small jobs that break together make the network suspect for all jobs; fewer do not."""
+    bench, all_agents = jobs(count, size=2)
+    for agents in all_agents[:breaking]:
+        agents[0].break_off()
+
+    bench.advance(GRACE_MS)
+
+    assert [not suspected] * breaking == [is_harmed(bench, job) for job in range(breaking)]
+
+
+def test_churn_of_one_job_harms_no_other() -> None:
+    """However often a job's sessions come and go, another job's failure is noticed at once."""
+    bench, ((a, _),) = jobs(1, size=2)
+    for _ in range(10):
+        strangers = bench.join("s1", "s2", "s3", "s4", job_id="stranger", explicit=False)
+        for stranger in strangers:
+            stranger.break_off()
+        bench.advance(WITHIN_MS // 4)
+    a.break_off()
+
+    bench.advance(GRACE_MS)
+
+    assert is_harmed(bench, 0)
 
 
 def test_suspected_break_ends_with_a_lease() -> None:

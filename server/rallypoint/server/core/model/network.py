@@ -1,9 +1,13 @@
 """Suspects the network when streams break because of it, not because of their nodes.
 
-There are two signs: many streams broke at once, or the coordinator itself stalled, so agents gave
-up their streams. Either way most nodes are alive and about to reconnect; if they counted as lost,
-every round would stop for nothing. While the network is suspected, a broken stream has a whole
-lease to reconnect: its job's or the coordinator's, whichever is longer.
+There are three signs: many streams of one job broke at once; streams of many jobs did; or the
+coordinator itself stalled, so agents gave up their streams. In each case most nodes are alive and
+about to reconnect; if they counted as lost, every round would stop for nothing. While the network
+is suspected, a broken stream has a whole lease to reconnect: its job's or the coordinator's,
+whichever is longer.
+
+Many breaks in one job make the network suspect for that job alone. However many sessions a job
+opens and drops, it slows the detection of failures in no other one.
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ from msgspec.structs import replace
 BREAKS_MIN = 3
 """Fewer breaks prove nothing: two nodes may die together."""
 BROKEN_FRACTION_MIN = 0.25
-"""Smallest fraction of all sessions whose streams must have broken."""
+"""Smallest fraction of a job's sessions whose streams must have broken, or of all jobs."""
 WITHIN_MS = 1_000
 """The breaks count together when they come within this time."""
 SLOT_MS = 100
@@ -33,17 +37,22 @@ class NetworkSuspicion(Struct, frozen=True):
         return now_ms < self.suspected_until_ms
 
     def breaks(self) -> int:
-        """Return how many streams broke within the second before the latest break."""
+        """Return how many streams, or jobs, broke within the second before the latest break."""
         return sum(count for _, count in self.slots)
+
+    def is_quiet(self, now_ms: int) -> bool:
+        """Return whether nothing broke within the last second."""
+        return all(start_ms <= now_ms - WITHIN_MS for start_ms, _ in self.slots)
 
 
 def note_break(
-    suspicion: NetworkSuspicion, sessions: int, now_ms: int, lease_ms: int
+    suspicion: NetworkSuspicion, all: int, now_ms: int, lease_ms: int
 ) -> NetworkSuspicion:
-    """Return the suspicion after one more stream broke.
+    """Return the suspicion after one more break.
 
     Args:
-        suspicion: the suspicion so far. sessions: all sessions, the broken ones included.
+        suspicion: the suspicion so far, of a job or of the coordinator.
+        all: all sessions of the job, or all jobs with sessions; the broken ones included.
         now_ms: when the stream broke, not before any earlier break.
         lease_ms: how long the suspicion lasts.
     """
@@ -55,7 +64,7 @@ def note_break(
         kept = (*kept, (slot_ms, 1))
     suspicion = replace(suspicion, slots=kept)
     breaks = suspicion.breaks()
-    if breaks >= BREAKS_MIN and breaks >= BROKEN_FRACTION_MIN * sessions:
+    if breaks >= BREAKS_MIN and breaks >= BROKEN_FRACTION_MIN * all:
         return _suspect(suspicion, now_ms, lease_ms)
     return suspicion
 
