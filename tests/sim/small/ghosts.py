@@ -82,6 +82,7 @@ class Arena:
             was_terminated=site.was_terminated,
             exit_code=site.exit_due,
             is_gone=site.agent is None,
+            state=SimpleNamespace(ending=None if site.agent is None else site.agent.ending),
             link=SimpleNamespace(stream=stream),
         )
         living = [worker for worker in site.workers if worker.is_alive]

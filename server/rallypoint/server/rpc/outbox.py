@@ -169,6 +169,7 @@ def _put(
                 outbox.finish(refusal_status(refusal))
         case Disconnect(has_left=True):
             outbox.has_left = True
+            outbox.welcome = outbox.desired = outbox.notify = None  # it has nothing more to do
         case Disconnect():
             outbox.finish(lost_status())
     outbox.wake.set()

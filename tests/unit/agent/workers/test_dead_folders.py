@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,9 +30,10 @@ LIVES = textwrap.dedent("""
 
 
 @pytest.fixture
-def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    return tmp_path
+def temporary(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    with tempfile.TemporaryDirectory() as folder:  # short: the folders hold sockets
+        monkeypatch.setattr("tempfile.tempdir", folder)
+        yield Path(folder)
 
 
 def start(temporary: Path) -> tuple[subprocess.Popen[str], Path]:
