@@ -88,3 +88,11 @@ def test_bug_while_the_agent_closes(world: World, place: str) -> None:
         for worker in world.mailbox.workers(2):
             worker.tell("exit", "0")
     assert_orderly(world, agent, code=EXIT_SOFTWARE if place == "closing" else 0)
+
+
+def test_bug_with_a_built_in_coordinator(world: World) -> None:
+    """The loop that both share ends in the same way."""
+    argv = world.standalone("--shutdown-timeout=2", "--nproc-per-node=2")
+    agent = world.start("agent", [sys.executable, PLANTED, "event", *argv])
+
+    assert_orderly(world, agent)

@@ -115,7 +115,8 @@ class Launcher(Struct):
             with worker.output as output:
                 try:
                     self.spawn(order, local_rank, worker.request, output)
-                except (OSError, WorkerHostError, ValueError) as error:  # ValueError: see _prepare
+                except (OSError, WorkerHostError, ValueError) as error:
+                    # ValueError: the text of a plug-in cannot be encoded, or exceeds a frame.
                     self.refuse(order, local_rank, f"cannot start a worker: {error}")
         self.outputs.log_folder()
         self.began(order)
@@ -145,23 +146,29 @@ class Launcher(Struct):
         self.outputs.begin(order)
         if self.outputs.folder.is_temporary and self.outputs.folder.path is not None:
             self.own.note_logs(self.outputs.folder.path)
-        workers: list[Prepared] = []
-        for local_rank in range(order.assignment.local_world_size):
-            try:
-                output = self.outputs.open(order, local_rank, loop)
-            except OSError as error:
-                workers.append(Prepared(refusal=f"cannot start a worker: {error}"))
-                continue
-            try:
-                more = changed.get(local_rank, {})
-                request = self._request(order, local_rank, output, ours, more)
-                workers.append(Prepared(request, output))
-            except (OSError, ValueError) as error:
-                # ValueError: a plug-in returned text that this system cannot encode, or the text
-                # exceeds a frame.
+        return [
+            self._prepare_worker(order, local_rank, ours, changed.get(local_rank, {}), loop)
+            for local_rank in range(order.assignment.local_world_size)
+        ]
+
+    def _prepare_worker(
+        self,
+        order: RunOrder,
+        local_rank: int,
+        ours: Variables,
+        changed: Mapping[str, str],
+        loop: asyncio.AbstractEventLoop,
+    ) -> Prepared:
+        # ValueError: a plug-in returned text that this system cannot encode.
+        output: WorkerOutput | None = None
+        try:
+            output = self.outputs.open(order, local_rank, loop)
+            request = self._request(order, local_rank, output, ours, changed)
+        except (OSError, ValueError) as error:
+            if output is not None:
                 output.close()
-                workers.append(Prepared(refusal=f"cannot start a worker: {error}"))
-        return workers
+            return Prepared(refusal=f"cannot start a worker: {error}")
+        return Prepared(request, output)
 
     def _request(
         self,
