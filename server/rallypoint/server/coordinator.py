@@ -35,6 +35,9 @@ INBOX_MAX = 4_096
 """Inputs that may wait. When the inbox is full, streams are not read until there is room."""
 TURN_MAX = 1_024
 """Inputs of one turn. Bounds how long readers and deadlines wait."""
+TURN_MS_MAX = 20
+"""After this a turn takes effect, and the rest of its inputs begins the next one. So a Stop does not
+wait for a thousand failures to be classified, at half a millisecond each."""
 LATE_MS = 200
 """A turn that starts later than planned by more than this counts as a stall."""
 PULSE_S = 0.25
@@ -110,6 +113,10 @@ class Coordinator:
         self._heard: dict[SessionId, tuple[inputs.Heartbeat, int]] = {}
         """Heartbeats since the last turn: the newest of each session, and when it arrived."""
         self._inbox: asyncio.Queue[inputs.Input | _Query] = asyncio.Queue(INBOX_MAX)
+        self._rest: list[inputs.Input | _Query] = []
+        """Inputs that the last turn had no time for, oldest first."""
+        self._rest_since_ms = 0
+        """When the first turn ended that left a rest, since the last one that left none."""
         self._stalled_ms = 0
         """Length of stalls that the core does not know about yet."""
         self._compact_after = COMPACT_AFTER
@@ -191,6 +198,9 @@ class Coordinator:
 
     async def _wait(self) -> list[inputs.Input | _Query]:
         """Return what has arrived; nothing when a deadline is due."""
+        if self._rest:
+            await asyncio.sleep(0)  # so that the effects of the last turn are sent
+            return self._with_inbox(self._rest)
         is_watching = bool(self._state.nodes) or self._state.window_until_ms > 0
         sleep_s = PULSE_S if is_watching else None
         due_ms = self._state.next_deadline_ms()
@@ -204,8 +214,7 @@ class Coordinator:
                 arrived.append(await self._inbox.get())
         except TimeoutError:
             pass
-        while len(arrived) < TURN_MAX and not self._inbox.empty():
-            arrived.append(self._inbox.get_nowait())
+        self._with_inbox(arrived)
         if planned_ms is not None:
             self._notice_stall(planned_ms)
         if self._stalled_ms:
@@ -213,6 +222,12 @@ class Coordinator:
             # stall.
             arrived.insert(0, inputs.Stalled(self._stalled_ms))
             self._stalled_ms = 0
+        return arrived
+
+    def _with_inbox(self, arrived: list[inputs.Input | _Query]) -> list[inputs.Input | _Query]:
+        """Add to `arrived` what waits in the inbox, up to the limit of a turn."""
+        while len(arrived) < TURN_MAX and not self._inbox.empty():
+            arrived.append(self._inbox.get_nowait())
         return arrived
 
     def _notice_stall(self, planned_ms: int) -> None:
@@ -224,20 +239,15 @@ class Coordinator:
 
     async def _turn(self, arrived: Sequence[inputs.Input | _Query]) -> None:
         now_ms, turn = self._clock.now_ms(), Turn()
-        queries: list[_Query] = []
         heard, self._heard = self._heard, {}
         for beat, heard_ms in heard.values():
             # A lease runs from the arrival of the heartbeat. After a stall that can be later than
             # `now_ms`, because the clock was held back.
             self._step(beat, min(heard_ms, now_ms), turn)
-        for item in arrived:
-            if isinstance(item, _Query):
-                queries.append(item)
-                if item.request is not None:
-                    item.refusal = self._step(item.request, now_ms, turn)
-            else:
-                self._step(item, now_ms, turn)
-        self._stepper.expire(now_ms, turn)
+        handled = self._step_in_time(arrived, now_ms, turn)
+        queries = [item for item in arrived[:handled] if isinstance(item, _Query)]
+        if self._keep_rest(arrived[handled:], now_ms):
+            self._stepper.expire(now_ms, turn)
         if turn.records:
             await self._append(turn.records, now_ms)
         if turn.effects or turn.changed:
@@ -246,6 +256,31 @@ class Coordinator:
             _announce(turn.effects)
         for query in queries:
             self._answer(query, now_ms)
+
+    def _step_in_time(
+        self, arrived: Sequence[inputs.Input | _Query], now_ms: int, turn: Turn
+    ) -> int:
+        """Step inputs until the time of a turn is over; return how many."""
+        handled = 0
+        for item in arrived:
+            handled += 1
+            if not isinstance(item, _Query):
+                self._step(item, now_ms, turn)
+            elif item.request is not None:
+                item.refusal = self._step(item.request, now_ms, turn)
+            if self._clock.now_ms() - now_ms >= TURN_MS_MAX:
+                break
+        return handled
+
+    def _keep_rest(self, rest: Sequence[inputs.Input | _Query], now_ms: int) -> bool:
+        """Keep what this turn had no time for; return whether deadlines may expire.
+
+        What has arrived counts before a deadline. But a rest that never ends stops no clock.
+        """
+        if not self._rest:
+            self._rest_since_ms = now_ms
+        self._rest = list(rest)
+        return not self._rest or now_ms - self._rest_since_ms >= LATE_MS
 
     async def _append(self, records: Sequence[JournalRecord], now_ms: int) -> None:
         await self._journal.append(records, now_ms)

@@ -1,0 +1,71 @@
+"""A turn that has much to do takes effect in parts."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from rallypoint.server.coordinator import TURN_MS_MAX
+from rallypoint.server.core.messages import inputs
+from rallypoint.server.core.model.phase import Phase
+from rallypoint.server.stepper import Stepper
+from support.core.shell import Shell, running_shell
+
+SLOW_MS = TURN_MS_MAX // 2
+
+
+def watch(monkeypatch: pytest.MonkeyPatch, shell: Shell, kinds: Sequence[type]) -> list[str]:
+    """Make inputs of these kinds slow; return the order of their steps and of what is sent."""
+    order: list[str] = []
+    real_step: Callable[..., Any] = Stepper.step
+    real_expire: Callable[..., None] = Stepper.expire
+    real_send = shell.outboxes.carry_out
+
+    def slow_step(self: Stepper, input: inputs.Input, *rest: Any) -> Any:
+        if isinstance(input, tuple(kinds)):
+            order.append("step")
+            time.sleep(SLOW_MS / 1000)  # the core is busy: nothing is awaited
+        return real_step(self, input, *rest)
+
+    def expire(self: Stepper, *args: Any) -> None:
+        order.append("time")
+        real_expire(self, *args)
+
+    def send(*args: Any) -> None:
+        order.append("send")
+        real_send(*args)
+
+    monkeypatch.setattr(Stepper, "step", slow_step)
+    monkeypatch.setattr(Stepper, "expire", expire)
+    monkeypatch.setattr(shell.outboxes, "carry_out", send)
+    return order
+
+
+async def test_effects_do_not_wait_for_all_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the first inputs decided is sent while the last ones still wait; none is lost."""
+    async with running_shell() as shell:
+        peers = [await shell.join(f"job{number}", number) for number in range(1, 9)]
+        order = watch(monkeypatch, shell, [inputs.Succeeded])
+        for peer in peers:
+            await shell.coordinator.submit(inputs.Succeeded(peer.next_sender(), 1))
+        await shell.settle()
+
+        assert len(peers) == order.count("step")
+        assert order.index("send") < len(order) - 1 - order[::-1].index("step")
+        jobs = [shell.job(f"job{number}") for number in range(1, 9)]
+        assert [Phase.CLOSED] * 8 == [job.phase for job in jobs if job is not None]
+
+
+async def test_what_has_arrived_counts_before_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Deadlines wait for the inputs that a turn has no time for."""
+    async with running_shell() as shell:
+        peers = [await shell.join(f"job{number}", number) for number in range(1, 7)]
+        order = watch(monkeypatch, shell, [inputs.Succeeded])
+        for peer in peers:
+            await shell.coordinator.submit(inputs.Succeeded(peer.next_sender(), 1))
+        await shell.settle()
+
+        assert order.index("time") > len(order) - 1 - order[::-1].index("step")
