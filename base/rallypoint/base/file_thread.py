@@ -55,20 +55,42 @@ class FileThread:
             OSError: too many calls wait, or no thread can be started.
             Exception: whatever `call` raises.
         """
-        loop = asyncio.get_running_loop()
-        wanted = _Call(loop, call)
-        self.submit(wanted.serve)
-        stalled = loop.call_later(STALLED_S, _log_stalled, doing)
+        pending = self.begin(call)
         try:
-            return await wanted.future
+            return await self.wait(doing, pending)
         except asyncio.CancelledError:
             if undo is not None:
-                # In the same thread, so the call has returned by then, if it was made.
-                with suppress(OSError):  # too many calls wait: the thread stands still
-                    self.submit(partial(wanted.undo, undo))
+                self.drop(pending, undo)
             raise
+
+    def begin(self, call: Callable[[], _T]) -> Pending[_T]:
+        """Let the thread call this; `wait` returns the result, or `Pending.result` without waiting.
+
+        Raises:
+            OSError: too many calls wait, or no thread can be started.
+        """
+        pending = Pending(asyncio.get_running_loop(), call)
+        self.submit(pending.serve)
+        return pending
+
+    async def wait(self, doing: str, pending: Pending[_T]) -> _T:
+        """Return what a call returns that has begun; see `run`.
+
+        Raises:
+            Exception: whatever the call raises.
+        """
+        stalled = asyncio.get_running_loop().call_later(STALLED_S, _log_stalled, doing)
+        try:
+            return await pending.future
         finally:
             stalled.cancel()
+
+    def drop(self, pending: Pending[_T], undo: Callable[[_T], None]) -> None:
+        """Let the thread leave out a call that has not begun, and undo one that was made."""
+        pending.future.cancel()
+        # In the same thread, so the call has returned by then, if it was made.
+        with suppress(OSError):  # too many calls wait: the thread stands still
+            self.submit(partial(pending.undo, undo))
 
     def submit(self, call: Callable[[], None]) -> None:
         """Let the thread call this; do not wait.
@@ -110,42 +132,60 @@ class FileThread:
                 log.error("file_operation_failed", error=str(error), exc_info=error)
 
 
-class _Call(Generic[_T]):
-    """A call whose result the event loop waits for."""
+class Pending(Generic[_T]):
+    """A call of a thread whose result the event loop wants."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, call: Callable[[], _T]) -> None:
+        """Take the loop, and a call that the thread makes by `serve`."""
         self.future: asyncio.Future[_T] = loop.create_future()
         self._loop = loop
         self._call = call
         self._results: list[_T] = []
         """Empty until the call has returned."""
+        self._error: Exception | None = None
+        self._returned = threading.Event()
+
+    def has_returned(self, patience_s: float) -> bool:
+        """Return whether the call returns or raises within so many seconds; blocks until then."""
+        return self._returned.wait(patience_s)
+
+    def result(self) -> _T:
+        """Return what the call has returned.
+
+        Raises:
+            Exception: whatever the call has raised.
+        """
+        if self._error is not None:
+            raise self._error
+        return self._results[0]
 
     def serve(self) -> None:
         """Make the call, unless nothing waits for it any more."""
         if self.future.cancelled():
             return
-        error: Exception | None = None
         try:
             self._results.append(self._call())
-        except Exception as caught:  # noqa: BLE001  # the caller gets it, in its own thread
-            error = caught
+        except Exception as error:  # noqa: BLE001  # the caller gets it, in its own thread
+            self._error = error
+        self._returned.set()
         try:
-            self._loop.call_soon_threadsafe(self._finish, error)
+            self._loop.call_soon_threadsafe(self._finish)
         except RuntimeError:
             pass  # the loop has ended, and every wait with it
 
-    def _finish(self, error: Exception | None) -> None:
+    def _finish(self) -> None:
         if self.future.done():
             return
-        if error is None:
+        if self._error is None:
             self.future.set_result(self._results[0])
         else:
-            self.future.set_exception(error)
+            self.future.set_exception(self._error)
+            self.future.exception()  # counts as retrieved: `result` may have raised it
 
     def undo(self, undo: Callable[[_T], None]) -> None:
         """Undo the call, if it was made and has not failed."""
-        for result in self._results:
-            undo(result)
+        while self._results:
+            undo(self._results.pop())
 
 
 def _log_stalled(doing: str) -> None:

@@ -156,3 +156,34 @@ def test_process_ends_although_a_call_blocks() -> None:
     )
 
     assert (done.returncode, done.stdout) == (0, "ended\n"), done.stderr
+
+
+async def test_call_that_returns_at_once_needs_no_turn_of_the_loop() -> None:
+    """Its result, or its exception, is there without an await; that of a slow call is not."""
+    files = FileThread("files")
+    quick = files.begin(lambda: 7)
+    assert quick.has_returned(LIMIT_S)
+    assert quick.result() == 7
+    failing = files.begin(lambda: open("/no/such/file"))
+    assert failing.has_returned(LIMIT_S)
+    with pytest.raises(FileNotFoundError):
+        failing.result()
+
+    gate = threading.Event()
+    slow = files.begin(lambda: gate.wait(LIMIT_S))
+    assert not slow.has_returned(0.01)
+    gate.set()
+    assert await files.wait("x", slow) is True
+
+
+async def test_result_that_nothing_has_taken_is_undone() -> None:
+    """A call that is dropped after its return is undone, once."""
+    files = FileThread("files")
+    undone: list[int] = []
+    pending = files.begin(lambda: 7)
+    assert pending.has_returned(LIMIT_S)
+    files.drop(pending, undone.append)
+    files.drop(pending, undone.append)
+
+    assert files.flush(LIMIT_S)
+    assert undone == [7]

@@ -23,9 +23,13 @@ from rallypoint.agent.torchelastic.logs_plugin import LogsPlugin, LogsPluginErro
 from rallypoint.agent.workers.environ import Launch, WorkerFiles, worker_command, worker_environment
 from rallypoint.agent.workers.notices import notice_file
 from rallypoint.agent.workers.own_folder import OwnFolder
-from rallypoint.base.file_thread import FileThread
+from rallypoint.base.file_thread import FileThread, Pending
 
 _WORKERS_MAX = 1 << 16
+DOING = "making the folders and files of a round"
+PATIENCE_S = 0.01
+"""How long a start blocks the event loop, at most: a file system that answers at once costs no turn
+of the loop, in which a built-in coordinator or the log may have much to do."""
 
 
 Variables = tuple[tuple[str, str], ...]
@@ -65,6 +69,8 @@ class Launcher(Struct):
     """Learns that the workers of a round were requested."""
     _starting: tuple[RunOrder, asyncio.Task[None]] | None = None
     """The round whose files are being prepared."""
+    _pending: Pending[list[Prepared]] | None = None
+    """The preparation, once it has begun."""
 
     @property
     def is_starting(self) -> bool:
@@ -73,7 +79,23 @@ class Launcher(Struct):
 
     def start(self, order: RunOrder) -> None:
         """Start the workers of a round, in rank order, once their files are prepared."""
-        self._starting = order, self.tasks.create_task(self._prepare_and_start(order))
+        ours, loop = tuple(self.variables()), asyncio.get_running_loop()
+        self._pending = None
+        if self.plugin is not None:
+            asked = self._ask_and_start(self.plugin, order, ours)
+            self._starting = order, self.tasks.create_task(asked)
+            return
+        try:
+            pending = self.files.begin(partial(self._prepare, order, ours, None, loop))
+            workers = pending.result() if pending.has_returned(PATIENCE_S) else None
+        except OSError as error:
+            self._refuse_all(order, f"cannot start a worker: {error}")
+            return
+        if workers is not None:
+            self._start(order, workers)
+        else:
+            self._pending = pending
+            self._starting = order, self.tasks.create_task(self._await_and_start(order, pending))
 
     def stop(self) -> None:
         """Start no worker of a round that was stopped before its files were prepared."""
@@ -83,29 +105,35 @@ class Launcher(Struct):
         if not self.is_wanted(order.number):
             self._starting = None
             task.cancel()
+            if self._pending is not None:
+                self.files.drop(self._pending, _close_all)
             self._refuse_all(order, "the round was stopped before its workers started")
 
-    async def _prepare_and_start(self, order: RunOrder) -> None:
-        ours, loop = tuple(self.variables()), asyncio.get_running_loop()
-        doing = "making the folders and files of a round"
+    async def _ask_and_start(self, plugin: LogsPlugin, order: RunOrder, ours: Variables) -> None:
         try:
-            answer = None
-            if self.plugin is not None:
-                added = partial(self._added_environments, order, ours)
-                answer = await self.plugin.ask(await self.files.run(doing, added))
-            prepare = partial(self._prepare, order, ours, answer, loop)
-            workers = await self.files.run(doing, prepare, _close_all)
-        except LogsPluginError as error:
-            self._refuse_all(order, str(error))
-        except OSError as error:
-            self._refuse_all(order, f"cannot start a worker: {error}")
-        else:
-            # No stop after this cancels the task, which does not wait any more.
+            added = partial(self._added_environments, order, ours)
+            answer = await plugin.ask(await self.files.run(DOING, added))
+            loop = asyncio.get_running_loop()
+            pending = self.files.begin(partial(self._prepare, order, ours, answer, loop))
+        except (LogsPluginError, OSError) as error:
             self._starting = None
+            self._refuse_all(order, str(error))
+            return
+        self._pending = pending
+        await self._await_and_start(order, pending)
+
+    async def _await_and_start(self, order: RunOrder, pending: Pending[list[Prepared]]) -> None:
+        refusal, workers = "", None
+        try:
+            workers = await self.files.wait(DOING, pending)
+        except OSError as error:
+            refusal = f"cannot start a worker: {error}"
+        # No stop after this cancels the task, which does not wait any more.
+        self._starting = self._pending = None
+        if workers is None:
+            self._refuse_all(order, refusal)
+        else:
             self._start(order, workers)
-        finally:
-            if self._starting is not None and self._starting[0] is order:
-                self._starting = None
 
     def _start(self, order: RunOrder, workers: list[Prepared]) -> None:
         for local_rank, worker in enumerate(workers):
