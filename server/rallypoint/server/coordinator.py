@@ -36,8 +36,8 @@ INBOX_MAX = 4_096
 TURN_MAX = 1_024
 """Inputs of one turn. Bounds how long readers and deadlines wait."""
 TURN_MS_MAX = 20
-"""After this a turn takes effect, and the rest of its inputs begins the next one. So a Stop does not
-wait for a thousand failures to be classified, at half a millisecond each."""
+"""After this a turn takes effect, and the rest of its inputs begins the next one. So a Stop need
+not wait for a thousand failures to be classified, at half a millisecond each."""
 LATE_MS = 200
 """A turn that starts later than planned by more than this counts as a stall."""
 PULSE_S = 0.25
