@@ -24,7 +24,7 @@ HUNT = range(600)
 NOTICED = {
     "forget a drain": 223,
     "forget to fence": 133,
-    "judge a node by a stale lease": 403,
+    "judge a node by a stale lease": 697,
     "let newcomers outrank members": 143,
     "take a stall for deaths": 423,
 }
