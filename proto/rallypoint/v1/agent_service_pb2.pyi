@@ -400,7 +400,9 @@ class Program(_message.Message):
     at most 255 characters. Empty for what has no name, such as standard input: it is not compared.
     """
     arguments_digest: _builtins.str
-    """Digest of all arguments: lower-case hexadecimal digits. Nodes are warned if it differs. Empty: none."""
+    """Digest of all arguments, in hexadecimal digits. A node that joins is warned if it differs. Empty:
+    there are no arguments.
+    """
     command_line: _builtins.str
     """Script and arguments, quoted for a shell, for readers of the job; at most 4,096 characters. The
     agent cuts what is longer.
