@@ -303,6 +303,7 @@ class Agent:
             run=self.run_number,
             coordinator_id=self.coordinator_id,
             coordinator_durable=self.coordinator_durable,
+            program=settings.program,
         )
         fill_snapshot(hello, self.state, self.now_ms())
         return hello
@@ -346,7 +347,7 @@ class Agent:
         self.coordinator_id = welcome.coordinator_id
         self.coordinator_durable = welcome.coordinator_durable
         self.run_number = welcome.run
-        self.log.on_welcome(welcome.node_name)
+        self.log.on_welcome(welcome.node_name, welcome.arguments_differ_from)
         self.post(inputs.Welcomed(message.epoch))
         if welcome.HasField("desired"):
             self._on_desired(message.epoch, welcome.desired)

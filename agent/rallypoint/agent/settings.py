@@ -38,6 +38,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     labels: dict[str, str]
     launch_id: str
     launch: Launch
+    program: agent_pb2.Program
+    """What the coordinator and the readers of the job learn about the launch."""
     output: OutputSpec
     logs_plugin: PluginSpec | None
     """Assigns the destinations of output; None: `output` does."""

@@ -24,6 +24,10 @@ COUNT_MAX = 2**31 - 1
 
 TEXT_CHARS_MAX = 1_024
 """Reasons and other texts for people, and paths."""
+PROGRAM_CHARS_MAX = 255
+"""Name of the program that workers run: the longest name of a file."""
+COMMAND_LINE_CHARS_MAX = 4_096
+"""Command line of the workers, for readers of the job. It is compared by its digest."""
 MESSAGE_CHARS_MAX = 4_096
 """Message of a worker's error."""
 TRACEBACK_CHARS_MAX = 16_384

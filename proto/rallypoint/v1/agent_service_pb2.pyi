@@ -288,6 +288,7 @@ class Hello(_message.Message):
     READY_FIELD_NUMBER: _builtins.int
     DRAINING_FIELD_NUMBER: _builtins.int
     HOST_NAME_FIELD_NUMBER: _builtins.int
+    PROGRAM_FIELD_NUMBER: _builtins.int
     protocol_version: _builtins.int
     """Protocol version that the agent speaks; 1."""
     launch_id: _builtins.str
@@ -342,6 +343,10 @@ class Hello(_message.Message):
     def draining(self) -> Global___Draining:
         """Set when the node wants to leave."""
 
+    @_builtins.property
+    def program(self) -> Global___Program:
+        """What its workers run. Absent: unknown; then it is compared with nothing."""
+
     def __init__(
         self,
         *,
@@ -365,16 +370,65 @@ class Hello(_message.Message):
         ready: Global___Ready | None = ...,
         draining: Global___Draining | None = ...,
         host_name: _builtins.str = ...,
+        program: Global___Program | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_node_rank", b"_node_rank", "draining", b"draining", "held", b"held", "node_rank", b"node_rank", "ready", b"ready", "spec", b"spec"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_node_rank", b"_node_rank", "draining", b"draining", "held", b"held", "node_rank", b"node_rank", "program", b"program", "ready", b"ready", "spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_node_rank", b"_node_rank", "address", b"address", "coordinator_durable", b"coordinator_durable", "coordinator_id", b"coordinator_id", "draining", b"draining", "held", b"held", "host_name", b"host_name", "job_id", b"job_id", "labels", b"labels", "launch_id", b"launch_id", "local_world_size", b"local_world_size", "node_name", b"node_name", "node_name_explicit", b"node_name_explicit", "node_rank", b"node_rank", "protocol_version", b"protocol_version", "ready", b"ready", "reports_acknowledged", b"reports_acknowledged", "revision_applied", b"revision_applied", "role", b"role", "run", b"run", "spec", b"spec"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_node_rank", b"_node_rank", "address", b"address", "coordinator_durable", b"coordinator_durable", "coordinator_id", b"coordinator_id", "draining", b"draining", "held", b"held", "host_name", b"host_name", "job_id", b"job_id", "labels", b"labels", "launch_id", b"launch_id", "local_world_size", b"local_world_size", "node_name", b"node_name", "node_name_explicit", b"node_name_explicit", "node_rank", b"node_rank", "program", b"program", "protocol_version", b"protocol_version", "ready", b"ready", "reports_acknowledged", b"reports_acknowledged", "revision_applied", b"revision_applied", "role", b"role", "run", b"run", "spec", b"spec"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__node_rank: _TypeAlias = _typing.Literal["node_rank"]  # noqa: Y015
     _WhichOneofArgType__node_rank: _TypeAlias = _typing.Literal["_node_rank", b"_node_rank"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType__node_rank) -> _WhichOneofReturnType__node_rank | None: ...
 
 Global___Hello: _TypeAlias = Hello  # noqa: Y015
+
+@_typing.final
+class Program(_message.Message):
+    """What the workers of a node run. Nodes of one role run the same program, unless one of them has
+    may_differ.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    ARGUMENTS_DIGEST_FIELD_NUMBER: _builtins.int
+    COMMAND_LINE_FIELD_NUMBER: _builtins.int
+    USER_FIELD_NUMBER: _builtins.int
+    MAY_DIFFER_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """What is compared: the base name of the script or program, or "-m" and the full name of the module;
+    at most 255 characters. Empty for what has no name, such as standard input: it is not compared.
+    """
+    arguments_digest: _builtins.str
+    """Digest of all arguments, in hexadecimal digits. A node that joins is warned if it differs. Empty:
+    there are no arguments.
+    """
+    command_line: _builtins.str
+    """Script and arguments, quoted for a shell, for readers of the job; at most 4,096 characters. The
+    agent cuts what is longer.
+    """
+    user: _builtins.str
+    """User who started the agent, for readers of the job, as the agent's environment names it. It proves
+    nothing. Empty: unknown.
+    """
+    may_differ: _builtins.bool
+    """True when the node may run another program than the other nodes of its role."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        arguments_digest: _builtins.str = ...,
+        command_line: _builtins.str = ...,
+        user: _builtins.str = ...,
+        may_differ: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arguments_digest", b"arguments_digest", "command_line", b"command_line", "may_differ", b"may_differ", "name", b"name", "user", b"user"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Program: _TypeAlias = Program  # noqa: Y015
 
 @_typing.final
 class HeldRound(_message.Message):
@@ -692,6 +746,7 @@ class Welcome(_message.Message):
     LEASE_FIELD_NUMBER: _builtins.int
     DESIRED_FIELD_NUMBER: _builtins.int
     NOTICES_FIELD_NUMBER: _builtins.int
+    ARGUMENTS_DIFFER_FROM_FIELD_NUMBER: _builtins.int
     coordinator_id: _builtins.str
     """Id of the coordinator."""
     coordinator_durable: _builtins.bool
@@ -700,6 +755,8 @@ class Welcome(_message.Message):
     """Name of the node from now on."""
     run: _builtins.int
     """Run that the node takes part in."""
+    arguments_differ_from: _builtins.str
+    """Earlier node of the same role that runs the same program with other arguments. Empty: none."""
     @_builtins.property
     def heartbeat_interval(self) -> _duration_pb2.Duration:
         """Time between heartbeats."""
@@ -731,10 +788,11 @@ class Welcome(_message.Message):
         lease: _duration_pb2.Duration | None = ...,
         desired: Global___DesiredState | None = ...,
         notices: Global___Notices | None = ...,
+        arguments_differ_from: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["desired", b"desired", "heartbeat_interval", b"heartbeat_interval", "lease", b"lease", "notices", b"notices"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["coordinator_durable", b"coordinator_durable", "coordinator_id", b"coordinator_id", "desired", b"desired", "heartbeat_interval", b"heartbeat_interval", "lease", b"lease", "node_name", b"node_name", "notices", b"notices", "run", b"run"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arguments_differ_from", b"arguments_differ_from", "coordinator_durable", b"coordinator_durable", "coordinator_id", b"coordinator_id", "desired", b"desired", "heartbeat_interval", b"heartbeat_interval", "lease", b"lease", "node_name", b"node_name", "notices", b"notices", "run", b"run"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

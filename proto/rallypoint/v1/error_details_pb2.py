@@ -24,15 +24,15 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!rallypoint/v1/error_details.proto\x12\rrallypoint.v1\"A\n\x0eSpecDifference\x12\r\n\x05\x66ield\x18\x01 \x01(\t\x12\x10\n\x08\x65xpected\x18\x02 \x01(\t\x12\x0e\n\x06\x61\x63tual\x18\x03 \x01(\t\"R\n\x0cSpecMismatch\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x32\n\x0b\x64ifferences\x18\x02 \x03(\x0b\x32\x1d.rallypoint.v1.SpecDifference\"2\n\rNodeNameInUse\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x11\n\tnode_name\x18\x02 \x01(\t\"E\n\rNodeRankInUse\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x11\n\tnode_rank\x18\x02 \x01(\r\x12\x11\n\tnode_name\x18\x03 \x01(\t\"e\n\x0f\x41\x64\x64ressMismatch\x12\x11\n\tnode_name\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x17\n\x0fother_node_name\x18\x03 \x01(\t\x12\x15\n\rother_address\x18\x04 \x01(\t\"0\n\x11PreviousRunEnding\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x0b\n\x03run\x18\x02 \x01(\x04\"W\n\x0bStaleSender\x12&\n\x04kind\x18\x01 \x01(\x0e\x32\x18.rallypoint.v1.StaleKind\x12\x10\n\x08\x65xpected\x18\x02 \x01(\x04\x12\x0e\n\x06\x61\x63tual\x18\x03 \x01(\x04\"8\n\x0c\x46oreignRound\x12\x16\n\x0e\x63oordinator_id\x18\x01 \x01(\t\x12\x10\n\x08owner_id\x18\x02 \x01(\t\"4\n\x10ProtocolMismatch\x12\x10\n\x08\x65xpected\x18\x01 \x01(\r\x12\x0e\n\x06\x61\x63tual\x18\x02 \x01(\r\",\n\x0cLimitReached\x12\r\n\x05limit\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04\"\x1c\n\nUnknownJob\x12\x0e\n\x06job_id\x18\x01 \x01(\t\"0\n\x0bUnknownNode\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x11\n\tnode_name\x18\x02 \x01(\t*\x84\x01\n\tStaleKind\x12\x1a\n\x16STALE_KIND_UNSPECIFIED\x10\x00\x12\x19\n\x15STALE_KIND_CONNECTION\x10\x01\x12\x14\n\x10STALE_KIND_EPOCH\x10\x02\x12\x12\n\x0eSTALE_KIND_RUN\x10\x03\x12\x16\n\x12STALE_KIND_SESSION\x10\x04\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!rallypoint/v1/error_details.proto\x12\rrallypoint.v1\"A\n\x0eSpecDifference\x12\r\n\x05\x66ield\x18\x01 \x01(\t\x12\x10\n\x08\x65xpected\x18\x02 \x01(\t\x12\x0e\n\x06\x61\x63tual\x18\x03 \x01(\t\"R\n\x0cSpecMismatch\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x32\n\x0b\x64ifferences\x18\x02 \x03(\x0b\x32\x1d.rallypoint.v1.SpecDifference\"2\n\rNodeNameInUse\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x11\n\tnode_name\x18\x02 \x01(\t\"E\n\rNodeRankInUse\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x11\n\tnode_rank\x18\x02 \x01(\r\x12\x11\n\tnode_name\x18\x03 \x01(\t\"e\n\x0f\x41\x64\x64ressMismatch\x12\x11\n\tnode_name\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x17\n\x0fother_node_name\x18\x03 \x01(\t\x12\x15\n\rother_address\x18\x04 \x01(\t\"u\n\x0fProgramMismatch\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x11\n\tnode_name\x18\x02 \x01(\t\x12\x0f\n\x07program\x18\x03 \x01(\t\x12\x17\n\x0fother_node_name\x18\x04 \x01(\t\x12\x15\n\rother_program\x18\x05 \x01(\t\"0\n\x11PreviousRunEnding\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x0b\n\x03run\x18\x02 \x01(\x04\"W\n\x0bStaleSender\x12&\n\x04kind\x18\x01 \x01(\x0e\x32\x18.rallypoint.v1.StaleKind\x12\x10\n\x08\x65xpected\x18\x02 \x01(\x04\x12\x0e\n\x06\x61\x63tual\x18\x03 \x01(\x04\"8\n\x0c\x46oreignRound\x12\x16\n\x0e\x63oordinator_id\x18\x01 \x01(\t\x12\x10\n\x08owner_id\x18\x02 \x01(\t\"4\n\x10ProtocolMismatch\x12\x10\n\x08\x65xpected\x18\x01 \x01(\r\x12\x0e\n\x06\x61\x63tual\x18\x02 \x01(\r\",\n\x0cLimitReached\x12\r\n\x05limit\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04\"\x1c\n\nUnknownJob\x12\x0e\n\x06job_id\x18\x01 \x01(\t\"0\n\x0bUnknownNode\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x11\n\tnode_name\x18\x02 \x01(\t*\x84\x01\n\tStaleKind\x12\x1a\n\x16STALE_KIND_UNSPECIFIED\x10\x00\x12\x19\n\x15STALE_KIND_CONNECTION\x10\x01\x12\x14\n\x10STALE_KIND_EPOCH\x10\x02\x12\x12\n\x0eSTALE_KIND_RUN\x10\x03\x12\x16\n\x12STALE_KIND_SESSION\x10\x04\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'rallypoint.v1.error_details_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_STALEKIND']._serialized_start=807
-  _globals['_STALEKIND']._serialized_end=939
+  _globals['_STALEKIND']._serialized_start=926
+  _globals['_STALEKIND']._serialized_end=1058
   _globals['_SPECDIFFERENCE']._serialized_start=52
   _globals['_SPECDIFFERENCE']._serialized_end=117
   _globals['_SPECMISMATCH']._serialized_start=119
@@ -43,18 +43,20 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_NODERANKINUSE']._serialized_end=324
   _globals['_ADDRESSMISMATCH']._serialized_start=326
   _globals['_ADDRESSMISMATCH']._serialized_end=427
-  _globals['_PREVIOUSRUNENDING']._serialized_start=429
-  _globals['_PREVIOUSRUNENDING']._serialized_end=477
-  _globals['_STALESENDER']._serialized_start=479
-  _globals['_STALESENDER']._serialized_end=566
-  _globals['_FOREIGNROUND']._serialized_start=568
-  _globals['_FOREIGNROUND']._serialized_end=624
-  _globals['_PROTOCOLMISMATCH']._serialized_start=626
-  _globals['_PROTOCOLMISMATCH']._serialized_end=678
-  _globals['_LIMITREACHED']._serialized_start=680
-  _globals['_LIMITREACHED']._serialized_end=724
-  _globals['_UNKNOWNJOB']._serialized_start=726
-  _globals['_UNKNOWNJOB']._serialized_end=754
-  _globals['_UNKNOWNNODE']._serialized_start=756
-  _globals['_UNKNOWNNODE']._serialized_end=804
+  _globals['_PROGRAMMISMATCH']._serialized_start=429
+  _globals['_PROGRAMMISMATCH']._serialized_end=546
+  _globals['_PREVIOUSRUNENDING']._serialized_start=548
+  _globals['_PREVIOUSRUNENDING']._serialized_end=596
+  _globals['_STALESENDER']._serialized_start=598
+  _globals['_STALESENDER']._serialized_end=685
+  _globals['_FOREIGNROUND']._serialized_start=687
+  _globals['_FOREIGNROUND']._serialized_end=743
+  _globals['_PROTOCOLMISMATCH']._serialized_start=745
+  _globals['_PROTOCOLMISMATCH']._serialized_end=797
+  _globals['_LIMITREACHED']._serialized_start=799
+  _globals['_LIMITREACHED']._serialized_end=843
+  _globals['_UNKNOWNJOB']._serialized_start=845
+  _globals['_UNKNOWNJOB']._serialized_end=873
+  _globals['_UNKNOWNNODE']._serialized_start=875
+  _globals['_UNKNOWNNODE']._serialized_end=923
 # @@protoc_insertion_point(module_scope)

@@ -202,6 +202,46 @@ class AddressMismatch(_message.Message):
 Global___AddressMismatch: _TypeAlias = AddressMismatch  # noqa: Y015
 
 @_typing.final
+class ProgramMismatch(_message.Message):
+    """Detail of FAILED_PRECONDITION: the node runs another program than a node of the same role. Do not
+    retry.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    NODE_NAME_FIELD_NUMBER: _builtins.int
+    PROGRAM_FIELD_NUMBER: _builtins.int
+    OTHER_NODE_NAME_FIELD_NUMBER: _builtins.int
+    OTHER_PROGRAM_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.str
+    """Name of the job."""
+    node_name: _builtins.str
+    """Node that was refused."""
+    program: _builtins.str
+    """Its program: a base name, or "-m" and the full name of a module."""
+    other_node_name: _builtins.str
+    """Node of the job with the other program."""
+    other_program: _builtins.str
+    """That node's program."""
+    def __init__(
+        self,
+        *,
+        job_id: _builtins.str = ...,
+        node_name: _builtins.str = ...,
+        program: _builtins.str = ...,
+        other_node_name: _builtins.str = ...,
+        other_program: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id", "node_name", b"node_name", "other_node_name", b"other_node_name", "other_program", b"other_program", "program", b"program"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ProgramMismatch: _TypeAlias = ProgramMismatch  # noqa: Y015
+
+@_typing.final
 class PreviousRunEnding(_message.Message):
     """Detail of UNAVAILABLE: not all nodes of the job's previous run know its outcome yet. Retry."""
 

@@ -636,6 +636,48 @@ class RoundSummary(_message.Message):
 Global___RoundSummary: _TypeAlias = RoundSummary  # noqa: Y015
 
 @_typing.final
+class Command(_message.Message):
+    """What nodes of one role run, and who started it. Set by the coordinator."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ROLE_FIELD_NUMBER: _builtins.int
+    USER_FIELD_NUMBER: _builtins.int
+    COMMAND_LINE_FIELD_NUMBER: _builtins.int
+    NODE_NAMES_FIELD_NUMBER: _builtins.int
+    NODE_COUNT_FIELD_NUMBER: _builtins.int
+    role: _builtins.str
+    """Role of the nodes."""
+    user: _builtins.str
+    """User who started their agents, as the agents' environment names it. It proves nothing. Empty:
+    unknown.
+    """
+    command_line: _builtins.str
+    """Script and arguments, quoted for a shell; cut after 4,096 characters."""
+    node_count: _builtins.int
+    """Nodes that run it."""
+    @_builtins.property
+    def node_names(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Names of nodes that run it, in order of arrival; at most 16. node_count counts them all."""
+
+    def __init__(
+        self,
+        *,
+        role: _builtins.str = ...,
+        user: _builtins.str = ...,
+        command_line: _builtins.str = ...,
+        node_names: _abc.Iterable[_builtins.str] | None = ...,
+        node_count: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["command_line", b"command_line", "node_count", b"node_count", "node_names", b"node_names", "role", b"role", "user", b"user"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Command: _TypeAlias = Command  # noqa: Y015
+
+@_typing.final
 class Job(_message.Message):
     """One job and its latest run. Set by the coordinator."""
 
@@ -656,6 +698,8 @@ class Job(_message.Message):
     DEPARTURES_FIELD_NUMBER: _builtins.int
     NOTICES_FIELD_NUMBER: _builtins.int
     HEALTH_FIELD_NUMBER: _builtins.int
+    COMMANDS_FIELD_NUMBER: _builtins.int
+    COMMAND_COUNT_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     """Name of the job."""
     run: _builtins.int
@@ -666,6 +710,8 @@ class Job(_message.Message):
     """Restarts charged so far; at most spec.max_restarts."""
     outcome: Global___Outcome.ValueType
     """How the run ended. Unspecified until then."""
+    command_count: _builtins.int
+    """Different commands."""
     @_builtins.property
     def spec(self) -> Global___JobSpec:
         """Specification of the run, with all defaults filled in."""
@@ -708,6 +754,12 @@ class Job(_message.Message):
         connected.
         """
 
+    @_builtins.property
+    def commands(self) -> _containers.RepeatedCompositeFieldContainer[Global___Command]:
+        """What the nodes run, in order of arrival; at most 16. command_count counts them all. Several for one
+        role: their arguments, programs or users differ.
+        """
+
     def __init__(
         self,
         *,
@@ -726,10 +778,12 @@ class Job(_message.Message):
         departures: _abc.Iterable[Global___Departure] | None = ...,
         notices: _abc.Iterable[Global___Notice] | None = ...,
         health: _abc.Iterable[_node_pb2.NodeHealth] | None = ...,
+        commands: _abc.Iterable[Global___Command] | None = ...,
+        command_count: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "round", b"round", "spec", b"spec", "verdict", b"verdict", "waiting", b"waiting"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "departures", b"departures", "health", b"health", "history", b"history", "job_id", b"job_id", "nodes", b"nodes", "notices", b"notices", "outcome", b"outcome", "phase", b"phase", "restart_count", b"restart_count", "round", b"round", "run", b"run", "spec", b"spec", "verdict", b"verdict", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "command_count", b"command_count", "commands", b"commands", "departures", b"departures", "health", b"health", "history", b"history", "job_id", b"job_id", "nodes", b"nodes", "notices", b"notices", "outcome", b"outcome", "phase", b"phase", "restart_count", b"restart_count", "round", b"round", "run", b"run", "spec", b"spec", "verdict", b"verdict", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -103,7 +103,7 @@ class ListJobsResponse(_message.Message):
     """Token of the next page. Empty when this is the last."""
     @_builtins.property
     def jobs(self) -> _containers.RepeatedCompositeFieldContainer[_job_pb2.Job]:
-        """Jobs by job id, without nodes, history and members of the round."""
+        """Jobs by job id, without nodes, their commands, history and members of the round."""
 
     def __init__(
         self,

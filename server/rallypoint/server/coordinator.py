@@ -351,7 +351,11 @@ def _log_refusal(state: State, input: inputs.Input, refusal: Refusal) -> None:
 def _announce(effects: Sequence[Effect]) -> None:
     for effect in effects:
         if isinstance(effect, JobChanged):
-            log.info(effect.reason, job_id=effect.job_id, **dict(effect.facts))
+            (log.warning if effect.reason in _WARNINGS else log.info)(
+                effect.reason, job_id=effect.job_id, **dict(effect.facts)
+            )
 
 
+_WARNINGS = frozenset({"other_arguments_found"})
+"""Events that are probably a mistake of a person."""
 _LATE = frozenset({RefusalKind.STALE_CONNECTION, RefusalKind.UNKNOWN_SESSION})

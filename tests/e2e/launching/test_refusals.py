@@ -304,7 +304,8 @@ def test_program_that_cannot_be_executed_ends_the_job(world: World) -> None:
     program.write_text("#!/no/such/interpreter\n")
     program.chmod(0o755)
     agents = [world.agent("a", nnodes="2")]
-    agents.append(world.agent("b", "--no-python", nnodes="2", script=[str(program)]))
+    flags = ("--no-python", "--allow-different-programs")
+    agents.append(world.agent("b", *flags, nnodes="2", script=[str(program)]))
 
     assert [agent.wait() for agent in agents] == [1, 1]
     for agent in agents:

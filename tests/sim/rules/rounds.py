@@ -64,6 +64,22 @@ class RanksOnce(Checker):
         self._taken.add(key)
 
 
+class OneProgram(Checker):
+    """Members of one role run one program, unless the operator of one of them allows another."""
+
+    def recorded(self, server: Server, record: Record) -> None:
+        if not isinstance(record, RoundSealed):
+            return
+        names: dict[str, set[str]] = {}
+        for member in record.members:
+            session = server.state.index.get((record.job_id, member.name))
+            program = None if session is None else server.state.nodes[session].identity.program
+            if program is not None and not program.may_differ:
+                names.setdefault(member.assignment.role, set()).add(program.name)
+        for role, programs in names.items():
+            self.require(len(programs) == 1, f"programs of {role}: {sorted(programs)}")
+
+
 class NumberMeansOneRound(Checker):
     """All who hold a round of the same number, run and epoch agree on its header.
 
@@ -316,6 +332,7 @@ class DrainedStaysOut(Checker):
 
 ROUND_RULES: tuple[type[Checker], ...] = (
     RanksOnce,
+    OneProgram,
     NumberMeansOneRound,
     NumbersOnlyGrow,
     OneCurrentRound,

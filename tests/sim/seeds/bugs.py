@@ -28,7 +28,7 @@ from rallypoint.server.core.model.phase import Outcome
 from rallypoint.server.core.model.round import Departure, Member, Round, RoundReason
 from rallypoint.server.core.model.verdict import Consequence, Verdict
 from rallypoint.server.core.rounds import desired, fences, ranks, rounds, settling
-from rallypoint.server.core.sessions import adoption, reports, sessions
+from rallypoint.server.core.sessions import admission, adoption, reports, sessions
 from rallypoint.server.core.state.deadlines import DeadlineKind
 from rallypoint.server.core.state.draft import Draft
 from rallypoint.server.core.state.tally import Tally
@@ -91,6 +91,11 @@ def _start_beside() -> list[Patch]:
 
     real = agent_work.sweep
     return [(agent_core, "sweep", sweep)]
+
+
+def _forget_programs() -> list[Patch]:
+    """Accept a node whatever it runs."""
+    return [(admission, "check_program", lambda *_: None)]
 
 
 def _adopt_incomplete() -> list[Patch]:
@@ -299,6 +304,7 @@ BUGS: dict[str, tuple[Callable[[], list[Patch]], frozenset[str]]] = {
         _start_beside,
         frozenset({"StartsOnce", "ExitsClean", "OneRoundLives"}),
     ),
+    "forget to compare programs": (_forget_programs, frozenset({"OneProgram"})),
     "adopt an incomplete round": (_adopt_incomplete, frozenset({"invariant"})),
     "adopt nothing": (_adopt_nothing, frozenset({"WorkersDoNotNotice"})),
     "give ranks twice": (_overlap_ranks, frozenset({"RanksOnce", "invariant"})),

@@ -42,7 +42,7 @@ class Feature(Enum):
     GIVEN_NAMES = "given names"  # nodes are named, and two may have one name
     NODE_RANKS = "node ranks"
     UNEQUAL_NODES = "unequal nodes"  # other numbers of workers, other roles
-    OTHER_FLAGS = "other flags"  # a node is started with another specification
+    OTHER_FLAGS = "other flags"  # a node is started with another specification or program
     OTHER_ADDRESS = "other address"  # a node's address is a loopback, and its peers' are not
     LAUNCH_ID = "launch id"
     NO_GROWTH = "no growth"

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from dataclasses import replace as changed
 from random import Random
 
 from msgspec.structs import replace
 
 from rallypoint.base.limits import BEATS_PER_LEASE, LEASE_MS_MIN
 from rallypoint.server.core.model.ids import JobId
+from rallypoint.server.core.model.node import Program
 from rallypoint.server.core.model.spec import JobSpec
 from rallypoint.server.core.model.timing import Timing
 from sim.seeds.faults import Faults, Feature
@@ -38,6 +40,8 @@ class NodePlan:
     """How long its workers run after a SIGTERM to the agent."""
     starts_ms: int
     """When its first agent starts; after the end of the faults: only if a fault starts it."""
+    program: Program | None = None
+    """What its workers run; None: its agents do not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,5 +134,25 @@ def _draw_job(rng: Random, number: int, options: Faults) -> JobPlan:
         )
         for node in range(nodes)
     )
+    plans = _draw_programs(plans, 0.01 if Feature.OTHER_FLAGS in options.features else 0.0)
     work_ms = rng.randint(500, 30_000) if uses(Feature.WORK_ENDS, 0.6) else None
     return JobPlan(job_id, spec, work_ms, uses(Feature.DOOMED, 0.1), plans)
+
+
+def _draw_programs(plans: tuple[NodePlan, ...], share: float) -> tuple[NodePlan, ...]:
+    """Return the same nodes with their programs; this share runs another one, or may do so.
+
+    Drawn from the plans, not from the seed's generator: everything else in a seed stays as it is.
+    """
+    rng = Random(repr(plans))
+    return tuple(
+        changed(
+            plan,
+            program=Program(
+                "other.py" if rng.random() < share else "train.py",
+                arguments_digest=rng.choice(("", "", "0a")),
+                may_differ=rng.random() < share,
+            ),
+        )
+        for plan in plans
+    )

@@ -81,6 +81,7 @@ class AgentSide(ServerSide):
                 role=plan.role,
                 node_rank=plan.node_rank,
                 launch_id=plan.launch_id,
+                program=plan.program,
             ),
             connection=site.connection,
             epoch=state.epoch,

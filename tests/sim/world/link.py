@@ -94,6 +94,8 @@ class Link:
             return
         if message.acknowledged:
             agent.post(agent_inputs.Acknowledged(message.acknowledged))
+            if agent.is_gone:
+                return  # that was its Goodbye; the message may hold an outcome too
         if message.welcome is not None:
             self.is_welcome = True
             self._backoff_ms = BACKOFF_MS_MIN

@@ -228,6 +228,7 @@ class Agent:
                 role=plan.role,
                 node_rank=plan.node_rank,
                 launch_id=plan.launch_id,
+                program=plan.program,
             ),
             connection=connection,
             epoch=state.epoch,

@@ -40,6 +40,7 @@ DISMISSALS = {
     RefusalKind.NODE_NAME_IN_USE: 2,
     RefusalKind.NODE_RANK_IN_USE: 2,
     RefusalKind.ADDRESS_MISMATCH: 2,
+    RefusalKind.PROGRAM_MISMATCH: 2,
     RefusalKind.FOREIGN_ROUND: 1,
     RefusalKind.LIMIT_REACHED: 1,
     RefusalKind.OLD_RUN: 1,

@@ -84,6 +84,13 @@ def hello(number: int, job_id: str = JOB) -> agent_pb2.Hello:
         labels={"rack": "r1"},
         node_rank=number,
         host_name="host",
+        program=agent_pb2.Program(
+            name="train.py",
+            arguments_digest="0a1b",
+            command_line="train.py --lr 1",
+            user="alice",
+            may_differ=True,
+        ),
     )
 
 

@@ -10,7 +10,7 @@ from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.effects import Send, Welcome
 from rallypoint.server.core.model.desired import Desired, DesiredFinished, DesiredRun, DesiredStop
 from rallypoint.server.core.model.ids import JobId, NodeName, SessionId
-from rallypoint.server.core.model.node import HeldRound, Identity, Node, NodeState
+from rallypoint.server.core.model.node import HeldRound, Identity, Node, NodeState, Program
 from rallypoint.server.core.model.round import RoundReason
 from rallypoint.server.core.model.spec import JobSpec
 from rallypoint.server.core.model.worker import ErrorRecord, WorkerExit
@@ -34,6 +34,7 @@ def identity(
     role: str = "default",
     node_rank: int | None = None,
     launch_id: str = "",
+    program: Program | None = None,
 ) -> Identity:
     """Return the identity of a node."""
     return Identity(
@@ -47,6 +48,7 @@ def identity(
         role=role,
         node_rank=node_rank,
         launch_id=launch_id,
+        program=program,
     )
 
 

@@ -326,6 +326,7 @@ _FINAL: dict[type[Message], int] = {
     details_pb2.NodeNameInUse: EXIT_USAGE,
     details_pb2.NodeRankInUse: EXIT_USAGE,
     details_pb2.AddressMismatch: EXIT_USAGE,
+    details_pb2.ProgramMismatch: EXIT_USAGE,
     details_pb2.ProtocolMismatch: EXIT_USAGE,
     details_pb2.ForeignRound: EXIT_FAILED,
     details_pb2.LimitReached: EXIT_FAILED,

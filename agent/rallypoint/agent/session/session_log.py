@@ -43,12 +43,21 @@ class SessionLog:
         self._is_waiting = False
         """The last logged change was a wait of the job."""
         self._is_spare = False
+        self._arguments_differ_from = ""
+        self._is_warned = False
+        """The warning about arguments was logged; arguments do not change."""
         self._notices: set[tuple[str, str]] = set()
         """Kind and node of the notices that were logged and still hold."""
 
-    def on_welcome(self, node_name: str) -> None:
-        """Remember a Welcome, which `reached` logs."""
+    def on_welcome(self, node_name: str, arguments_differ_from: str = "") -> None:
+        """Remember a Welcome, which `reached` logs.
+
+        Args:
+            node_name: the name that it gives.
+            arguments_differ_from: a node with the same program and other arguments, or "".
+        """
         self.node_name = node_name
+        self._arguments_differ_from = arguments_differ_from
         self._is_away = False
         self._is_reached = True
 
@@ -62,6 +71,13 @@ class SessionLog:
         event = "coordinator_reached" if self._is_first else "coordinator_reached_again"
         self._is_first = False
         log.info(event, coordinator=self.coordinator, node=self.node_name, job=self.job_id)
+        if self._arguments_differ_from and not self._is_warned:
+            self._is_warned = True
+            log.warning(
+                "other_arguments_found",
+                other_node=self._arguments_differ_from,
+                why="both run the same program; GetJob shows their arguments",
+            )
 
     def on_disconnected(self) -> bool:
         """Return whether this is the first loss of contact since the last Welcome."""

@@ -258,6 +258,7 @@ class AgentService(agent_grpc.AgentServiceServicer):
             lease=to_duration(state.lease_ms(outbox.spec)),
             desired=None if outbox.desired is None else desired_message(outbox.desired),
             notices=None if outbox.notify is None else notices_message(outbox.notify),
+            arguments_differ_from=outbox.welcome.arguments_differ_from or "",
         )
 
     def _envelope(

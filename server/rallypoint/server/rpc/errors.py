@@ -53,6 +53,13 @@ _TABLE: dict[RefusalKind, _Row] = {
         "workers could not reach each other; set --local-addr",
         "hello.address",
     ),
+    RefusalKind.PROGRAM_MISMATCH: _Row(
+        grpc.StatusCode.FAILED_PRECONDITION,
+        details_pb2.ProgramMismatch,
+        "node {node_name} runs {program}, but {other_node_name} of job {job_id} runs "
+        "{other_program}: use another --job-id, or --allow-different-programs",
+        "hello.program",
+    ),
     RefusalKind.PREVIOUS_RUN_ENDING: _Row(
         grpc.StatusCode.UNAVAILABLE,
         details_pb2.PreviousRunEnding,

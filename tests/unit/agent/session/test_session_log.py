@@ -95,3 +95,17 @@ def test_loss_of_contact_is_new_once() -> None:
     assert [True, False] == [log.on_disconnected(), log.on_disconnected()]
     log.on_welcome("given")
     assert log.on_disconnected()
+
+
+def test_other_arguments_are_a_warning_once(lines: Lines) -> None:
+    """It follows the first contact; a second Welcome brings nothing new."""
+    log = new_log()
+    log.on_welcome("given", "other")
+    log.reached()
+    log.on_welcome("given", "other")
+    log.reached()
+
+    assert ["coordinator_reached", "other_arguments_found", "coordinator_reached_again"] == events(
+        lines
+    )
+    assert ("warning", "other") == (lines[1]["log_level"], lines[1]["other_node"])

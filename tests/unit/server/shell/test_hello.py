@@ -9,7 +9,7 @@ from rallypoint.agent.core.state import AgentState
 from rallypoint.agent.core.step import step
 from rallypoint.agent.session.translate import fill_snapshot
 from rallypoint.server.core.messages.inputs import Hello
-from rallypoint.server.core.model.node import NodeState
+from rallypoint.server.core.model.node import NodeState, Program
 from rallypoint.server.rpc.convert.checks import InvalidMessage
 from rallypoint.server.rpc.convert.hello import to_hello
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
@@ -100,3 +100,21 @@ def test_state_that_no_held_round_has_is_refused() -> None:
         caught.value.path,
         caught.value.problem,
     )
+
+
+def test_program_is_bounded_and_shared() -> None:
+    """Whatever an agent sends becomes a short line; nodes with equal programs share one."""
+    sent = agent_pb2.Program(
+        name="train.py", arguments_digest="0a", command_line="\x1b[2J" + "x" * 9_999, user="a\n"
+    )
+    first, second = (
+        to_input(agent_pb2.Hello(ready=READY, program=sent)).identity.program for _ in range(2)
+    )
+
+    assert first is second
+    assert Program("train.py", "0a", "x" * 4_096, "a ") == first
+
+
+def test_agent_that_says_nothing_about_its_program_has_none() -> None:
+    """An agent of an earlier version is not one whose program has no name."""
+    assert to_input(agent_pb2.Hello(ready=READY)).identity.program is None

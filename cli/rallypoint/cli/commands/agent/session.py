@@ -23,6 +23,7 @@ from rallypoint.agent.life import live
 from rallypoint.agent.machine.address import find_local_address, is_of_this_host
 from rallypoint.agent.machine.devices import WorkerCount
 from rallypoint.agent.machine.ports import PortReserver
+from rallypoint.agent.session.program import describe_program, find_user
 from rallypoint.agent.settings import Settings
 from rallypoint.agent.torchelastic.variables import SIGNALS_ENV
 from rallypoint.agent.workers.environ import Launch
@@ -180,14 +181,13 @@ def _settings(
         host_name=socket.gethostname(),
         labels=dict(args.label),
         launch_id=args.launch_id or find_launch_id(os.environ, os.getpid()),
-        launch=Launch(
-            script=args.script,
-            args=tuple(args.args),
+        launch=_launch(args, placement),
+        program=describe_program(
+            args.script,
+            args.args,
             is_module=args.module,
-            no_python=args.no_python,
-            run_path=args.run_path,
-            virtual_local_rank=args.virtual_local_rank,
-            cpus=placement.cpus,
+            user=find_user(os.environ, os.getuid()),
+            may_differ=args.allow_different_programs,
         ),
         output=output.parse_spec(args),
         logs_plugin=output.parse_plugin(args, placement.count.number),
@@ -204,6 +204,18 @@ def _settings(
             AGENT_MARK_ENV: compute_mark(incarnation),
             SIGNALS_ENV: ",".join(one.name for one in args.signals_to_handle),
         },
+    )
+
+
+def _launch(args: Values, placement: Placement) -> Launch:
+    return Launch(
+        script=args.script,
+        args=tuple(args.args),
+        is_module=args.module,
+        no_python=args.no_python,
+        run_path=args.run_path,
+        virtual_local_rank=args.virtual_local_rank,
+        cpus=placement.cpus,
     )
 
 

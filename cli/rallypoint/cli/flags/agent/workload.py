@@ -50,6 +50,11 @@ GROUPS = (
                 help="run the script with runpy in a new interpreter that records its exception",
             ),
             Flag(
+                names=("--allow-different-programs",),
+                help="let this node join although other nodes of its role run another script or "
+                "module",
+            ),
+            Flag(
                 names=("--virtual-local-rank",),
                 help="give every worker LOCAL_RANK=0 and a single visible GPU, its own",
             ),

@@ -21,6 +21,8 @@ class Welcome(Struct, frozen=True):
     connection: int
     name: NodeName
     run: int
+    arguments_differ_from: NodeName | None = None
+    """Node of the same role and program with other arguments."""
 
 
 class Send(Struct, frozen=True):

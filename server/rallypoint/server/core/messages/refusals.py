@@ -14,6 +14,7 @@ class RefusalKind(Enum):
     NODE_NAME_IN_USE = "node name in use"
     NODE_RANK_IN_USE = "node rank in use"
     ADDRESS_MISMATCH = "address mismatch"
+    PROGRAM_MISMATCH = "program mismatch"
     PREVIOUS_RUN_ENDING = "previous run ending"
     OLD_RUN = "old run"
     STALE_CONNECTION = "stale connection"

@@ -56,6 +56,19 @@ class HeldRound(Struct, frozen=True):
     """Why a worker could not be started; empty when all could be."""
 
 
+class Program(Struct, frozen=True):
+    """What the workers of a node run, and who started it."""
+
+    name: str
+    """Base name of the script or program, or `-m` and the name of the module; may be empty."""
+    arguments_digest: str = ""
+    command_line: str = ""
+    """Cut, for readers. Like the user, it decides nothing."""
+    user: str = ""
+    may_differ: bool = False
+    """Its operator allows other programs beside it."""
+
+
 class Identity(Struct, frozen=True):
     """What a node's Hello says about itself; fixed for the life of its agent."""
 
@@ -73,6 +86,8 @@ class Identity(Struct, frozen=True):
     launch_id: str = ""
     host_name: str = ""
     """The host's own name. For people; it decides nothing."""
+    program: Program | None = None
+    """None: the agent did not say."""
 
 
 class Node(Struct, frozen=True):

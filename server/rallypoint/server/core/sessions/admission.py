@@ -1,8 +1,8 @@
 """Decides which Hellos of unknown sessions are refused.
 
 An agent must not end another coordinator's round and must not join a run that is over. It must have
-the job's spec, and a name and node rank that no attached node has. Nothing changes here: `sessions`
-opens the run, replaces broken holders of a name or rank, and adds the node.
+the job's spec and program, and a name and node rank that no attached node has. Nothing changes
+here: `sessions` opens the run, replaces broken holders of a name or rank, and adds the node.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from rallypoint.server.core.model.job import JOBS_MAX, Job
 from rallypoint.server.core.model.node import Identity
 from rallypoint.server.core.model.phase import Phase
 from rallypoint.server.core.model.spec import JobSpec
+from rallypoint.server.core.sessions.programs import check_program
 from rallypoint.server.core.sessions.reports import refuse_stale
 from rallypoint.server.core.state.draft import Draft
 
@@ -71,10 +72,14 @@ def find_oldest_ended(draft: Draft) -> Job | None:
 
 
 def check_identity(draft: Draft, job: Job, identity: Identity) -> Refusal | None:
-    """Refuse a spec, address, name or node rank that does not fit the job."""
+    """Refuse a spec, program, address, name or node rank that does not fit the job."""
     if job.phase is not Phase.CLOSED and identity.spec != job.spec:
         return spec_mismatch(job.job_id, job.spec, identity.spec)
-    return _check_address(draft, identity) or _check_holders(draft, identity)
+    return (
+        check_program(draft, identity)
+        or _check_address(draft, identity)
+        or _check_holders(draft, identity)
+    )
 
 
 def _check_address(draft: Draft, identity: Identity) -> Refusal | None:

@@ -26,6 +26,7 @@ from rallypoint.server.core.sessions.admission import (
     node_rank_in_use,
     spec_mismatch,
 )
+from rallypoint.server.core.sessions.programs import compare_programs
 from rallypoint.server.core.sessions.reports import renew_lease
 from rallypoint.server.core.state.draft import Draft
 
@@ -56,6 +57,9 @@ def _find_contradiction(node: Node, member: Identity) -> Refusal | None:
     own = node.identity
     if own.spec != member.spec:
         return spec_mismatch(member.job_id, member.spec, own.spec)
+    other_program = compare_programs(own, member.name, member)
+    if other_program is not None:
+        return other_program
     if is_loopback(own.address) != is_loopback(member.address):
         return address_mismatch(own, member.name, member.address)
     if own.name_explicit and member.name_explicit and own.name == member.name:

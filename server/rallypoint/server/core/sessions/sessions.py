@@ -36,6 +36,7 @@ from rallypoint.server.core.sessions.admission import (
     is_full,
 )
 from rallypoint.server.core.sessions.precedence import displace_newcomers, is_newcomer
+from rallypoint.server.core.sessions.programs import find_other_arguments
 from rallypoint.server.core.sessions.reports import (
     become_ready,
     depart,
@@ -156,6 +157,9 @@ def _join(draft: Draft, job: Job, hello: inputs.Hello) -> None:
         begin_drain(draft, draft.require_node(node.session), *hello.draining)
     _welcome(draft, draft.require_node(node.session), job)
     draft.emit(job.job_id, "node_joined", node=node.name)
+    other_name = find_other_arguments(draft, node)
+    if other_name is not None:
+        draft.emit(job.job_id, "other_arguments_found", node=node.name, other_node=other_name)
 
 
 def _create_node(draft: Draft, job: Job, hello: inputs.Hello) -> Node:
@@ -207,7 +211,8 @@ def _free_name(draft: Draft, identity: Identity) -> NodeName:
 def _welcome(draft: Draft, node: Node, job: Job) -> None:
     draft.resend.add(node.session)
     draft.touched[node.session] = None
-    draft.effects.append(Welcome(node.session, node.connection, node.name, job.run))
+    other_name = find_other_arguments(draft, node)
+    draft.effects.append(Welcome(node.session, node.connection, node.name, job.run, other_name))
     if has_notices(draft, node):
         notify(draft, node)
     renew_lease(draft, node)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from rallypoint.base.limits import PROTOCOL_VERSION
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.model.ids import JobId, NodeName, SessionId
-from rallypoint.server.core.model.node import Identity
+from rallypoint.server.core.model.node import Identity, Program
 from rallypoint.server.rpc.convert.bounds import check
 from rallypoint.server.rpc.convert.checks import require
 from rallypoint.server.rpc.convert.held_round import to_held_round
@@ -16,6 +18,9 @@ from rallypoint.v1 import agent_service_pb2 as agent_pb2
 ROUND_MAX = 2**52
 """Highest round that a Hello may report. Later rounds have higher numbers, which have to stay
 exact in JSON and JavaScript."""
+PROGRAMS_SHARED_MAX = 1_024
+"""Programs that nodes share in memory: thousands of nodes have the same command line of up to 4,096
+characters."""
 
 
 class UnsupportedProtocol(Exception):
@@ -77,4 +82,23 @@ def _identity(session: SessionId, hello: agent_pb2.Hello) -> Identity:
         node_rank=hello.node_rank if hello.HasField("node_rank") else None,
         launch_id=hello.launch_id,
         host_name=hello.host_name,
+        program=_to_program(hello.program) if hello.HasField("program") else None,
     )
+
+
+def _to_program(message: agent_pb2.Program) -> Program:
+    return _share(
+        Program(
+            name=message.name,
+            arguments_digest=message.arguments_digest,
+            command_line=message.command_line,
+            user=message.user,
+            may_differ=message.may_differ,
+        )
+    )
+
+
+@lru_cache(maxsize=PROGRAMS_SHARED_MAX)
+def _share(program: Program) -> Program:
+    """Return one value for equal programs."""
+    return program

@@ -8,6 +8,7 @@ from rallypoint.server.core.model.round import Departure, RoundSummary
 from rallypoint.server.core.reads.explain import explain
 from rallypoint.server.core.state.state import State
 from rallypoint.server.core.verdicts.health import is_notable
+from rallypoint.server.rpc.views.commands import add_commands
 from rallypoint.server.rpc.views.enums import OUTCOMES, PHASES, REASONS
 from rallypoint.server.rpc.views.node import health_message, node_message
 from rallypoint.server.rpc.views.notices import notice_message
@@ -47,6 +48,7 @@ def job_message(state: State, job: Job, now_ms: int, *, whole: bool) -> job_pb2.
         )
         for session in state.sessions.get(job.job_id, ()):
             message.nodes.append(node_message(state, job, state.nodes[session], now_ms))
+        add_commands(message, state, job.job_id)
         message.history.extend(_summary_message(summary, now_ms) for summary in job.history)
     return message
 

@@ -1,0 +1,66 @@
+"""Describes what the workers run, for the coordinator, which compares it, and for readers."""
+
+from __future__ import annotations
+
+import hashlib
+import os.path
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+
+from rallypoint.base.limits import COMMAND_LINE_CHARS_MAX, PROGRAM_CHARS_MAX
+from rallypoint.base.printable import to_printable_line
+from rallypoint.v1 import agent_service_pb2 as agent_pb2
+
+_NAMELESS = r"-|\.|\.\.|/dev/stdin|/(dev|proc/[^/]+)/fd/[0-9]+"
+"""Standard input, other open files, and folders that are named by where one stands."""
+
+
+def describe_program(
+    script: str, args: Sequence[str], *, is_module: bool, user: str, may_differ: bool
+) -> agent_pb2.Program:
+    """Return the description of a program.
+
+    Args:
+        script: a path, a module name, or a program.
+        args: its arguments, of any length.
+        is_module: `script` is a module name.
+        user: who started the agent; empty if unknown.
+        may_differ: the operator allows other programs beside it.
+    """
+    words = ("-m", script, *args) if is_module else (script, *args)
+    # Cut twice: cleaning a long text would take long, and it may make a text shorter.
+    command_line = shlex.join(words)[: 2 * COMMAND_LINE_CHARS_MAX]
+    return agent_pb2.Program(
+        name=find_name(script, is_module=is_module),
+        arguments_digest=_digest(args),
+        command_line=to_printable_line(command_line)[:COMMAND_LINE_CHARS_MAX],
+        user=to_printable_line(user)[:PROGRAM_CHARS_MAX],
+        may_differ=may_differ,
+    )
+
+
+def find_name(script: str, *, is_module: bool) -> str:
+    """Return the name that is compared between nodes, or "" for a program without one.
+
+    The folder of a script may differ from node to node, and so may the descriptor of an open file.
+    """
+    if is_module:
+        name = f"-m {script}"
+    else:
+        path = os.path.normpath(script)
+        name = "" if re.fullmatch(_NAMELESS, path) else os.path.basename(path)
+    return to_printable_line(name)[:PROGRAM_CHARS_MAX]
+
+
+def find_user(environment: Mapping[str, str], uid: int) -> str:
+    """Return the user's name from the environment, else the number.
+
+    A look-up could wait for a directory server, so there is none.
+    """
+    return environment.get("LOGNAME") or environment.get("USER") or f"uid {uid}"
+
+
+def _digest(args: Sequence[str]) -> str:
+    joined = b"\0".join(arg.encode(errors="surrogatepass") for arg in args)
+    return hashlib.blake2s(joined, digest_size=16).hexdigest() if args else ""
