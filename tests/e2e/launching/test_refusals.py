@@ -44,6 +44,7 @@ BAD_USAGE: list[tuple[tuple[str, ...], str]] = [
     ),
     ((HERE,), "no script given ("),
     ((HERE, "missing.py"), "missing.py: no such script in /"),
+    ((HERE, "env", "train.py"), "env: no such script in "),
     ((HERE, "--no-python", "no-such-program"), "no-such-program: no such program"),
     ((HERE, "--no-python", "-m", OBEDIENT), "--module and --no-python exclude each other"),
     (

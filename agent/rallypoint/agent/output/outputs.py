@@ -18,6 +18,7 @@ from rallypoint.agent.output.destinations import (
     Route,
     assign_destinations,
     compute_routes,
+    filtered_files,
 )
 from rallypoint.agent.output.log_folder import LogFolder
 from rallypoint.agent.output.streams import (
@@ -119,9 +120,12 @@ class WorkerOutputs(Struct):
         self._streams = [stream for stream in self._streams if not stream.has_ended()]
         if self.reify is not None:
             self._destinations = self.reify(order)
-            return
-        folder = self.folder.begin(order, self.node_name())
-        self._destinations = assign_destinations(self.spec, order, folder)
+        else:
+            folder = self.folder.begin(order, self.node_name())
+            self._destinations = assign_destinations(self.spec, order, folder)
+        if not self.folder.is_temporary:  # where an empty file would only keep its folder
+            for path in filtered_files(self._destinations, self.spec):
+                os.close(open_file(path))  # as torchrun does, even if no stream is tee'd
 
     def log_folder(self) -> None:
         """Log where the files are, once there are any."""

@@ -19,7 +19,13 @@ class SessionLog:
     """Logs the changes that the coordinator's messages cause."""
 
     def __init__(
-        self, coordinator: str, job_id: str, node_name: str, *, is_standalone: bool
+        self,
+        coordinator: str,
+        job_id: str,
+        node_name: str,
+        *,
+        is_standalone: bool,
+        limits_threads: bool = False,
     ) -> None:
         """Begin without a session.
 
@@ -28,12 +34,15 @@ class SessionLog:
             job_id: the job's name.
             node_name: the requested name of the node.
             is_standalone: the coordinator is built in.
+            limits_threads: several workers on a node get OMP_NUM_THREADS=1, because it is not set.
         """
         self.coordinator = coordinator
         self.job_id = job_id
         self.node_name = node_name
         """As the coordinator knows it."""
         self._is_standalone = is_standalone
+        self._limits_threads = limits_threads
+        """A round that limits the threads of its workers was not logged yet."""
         self._is_first = True
         """No coordinator was reached yet."""
         self._is_reached = False
@@ -85,6 +94,13 @@ class SessionLog:
             world_size=header.world_size,
             restarts=f"{header.restart_count} of {order.max_restarts}",
         )
+        if self._limits_threads and count > 1:
+            self._limits_threads = False
+            log.info(
+                "threads_limited",
+                OMP_NUM_THREADS=1,
+                why="it was not set, and several workers share this node",
+            )
 
     def round_continued(self, number: int) -> None:
         """Log that the held round continues, if a wait of the job was logged last."""
@@ -123,8 +139,15 @@ class SessionLog:
             "notice_received",
             kind=notice.kind,
             **about,
-            then="this node leaves once its workers are done"
-            if notice.is_here
-            else "the round stops and re-forms",
+            then=_describe_effect(notice),
             within_s=round((notice.until_ms - now_ms) / 1000, 1),
         )
+
+
+def _describe_effect(notice: Notice) -> str:
+    """Return what the event of a notice causes, and whether its time is more than a limit."""
+    if notice.is_here:
+        return "this node leaves once its workers are done"
+    if notice.kind == "growth":
+        return "the round stops and re-forms with new nodes, usually before the time is up"
+    return "the round stops and re-forms"

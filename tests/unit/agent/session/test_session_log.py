@@ -88,6 +88,37 @@ def test_notice_is_logged_once_while_it_holds(lines: Lines) -> None:
     assert ("drain", "b", 4.0) == tuple(lines[1][name] for name in ("kind", "node", "within_s"))
 
 
+@pytest.mark.parametrize(
+    ("notice", "words"),
+    [
+        (Notice("growth", "", "", 31_000), "usually before the time is up"),
+        (Notice("drain", "b", "maintenance", 31_000), "the round stops and re-forms"),
+        (Notice("drain", "", "maintenance", 31_000, True), "this node leaves"),
+    ],
+)
+def test_notice_says_what_its_time_means(lines: Lines, notice: Notice, words: str) -> None:
+    """A round that grows stops as soon as no more nodes arrive: its time is an upper limit."""
+    new_log().notices((notice,), now_ms=1_000)
+
+    assert words in lines[-1]["then"]
+    assert (notice.kind == "growth") == ("usually" in lines[-1]["then"])
+    assert lines[-1]["within_s"] == 30.0
+
+
+@pytest.mark.parametrize(
+    ("limits_threads", "workers", "logged"), [(True, 2, 1), (True, 1, 0), (False, 2, 0)]
+)
+def test_limit_of_threads_is_logged_once(
+    lines: Lines, limits_threads: bool, workers: int, logged: int
+) -> None:
+    """Only if several workers share the node and the user has not chosen; not in every round."""
+    log = SessionLog("here:1", "job", "asked", is_standalone=False, limits_threads=limits_threads)
+    for number in (1, 2):
+        log.round_began(run_order(number=number, local_world_size=workers))
+
+    assert events(lines).count("threads_limited") == logged
+
+
 def test_loss_of_contact_is_new_once() -> None:
     """Failed attempts to reconnect are not news; the next loss after a Welcome is."""
     log = new_log()
