@@ -1,4 +1,4 @@
-"""Logs the agent's session and rounds: each change once, in order.
+"""Logs the agent's session and rounds: each change once, in order; a wait again now and then.
 
 The first log line has to import a library. So a Welcome is logged only after the start of the
 workers that it orders, and before everything else.
@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from rallypoint.agent.core.desired import Notice, RunOrder
+from rallypoint.agent.session.reminders import News, Reminder
 from rallypoint.base.log import get_logger
 from rallypoint.base.ranges import join_ranges
+from rallypoint.v1 import job_pb2
 
 log = get_logger()
 
@@ -47,8 +49,12 @@ class SessionLog:
         """No coordinator was reached yet."""
         self._is_reached = False
         """A Welcome was not logged yet."""
-        self._is_away = False
-        """The loss of the session was logged."""
+        self.was_reached = False
+        """A coordinator has welcomed this agent."""
+        self._absence = Reminder()
+        """Whether the loss of the session was logged."""
+        self._wait = Reminder()
+        """Whether the job's wait was logged."""
         self._is_waiting = False
         """The last logged change was a wait of the job."""
         self._is_spare = False
@@ -58,8 +64,8 @@ class SessionLog:
     def on_welcome(self, node_name: str) -> None:
         """Remember a Welcome, which `reached` logs."""
         self.node_name = node_name
-        self._is_away = False
-        self._is_reached = True
+        self._absence.forget()
+        self._is_reached = self.was_reached = True
 
     def reached(self) -> None:
         """Log the last Welcome, once."""
@@ -72,19 +78,27 @@ class SessionLog:
         self._is_first = False
         log.info(event, coordinator=self.coordinator, node=self.node_name, job=self.job_id)
 
-    def on_disconnected(self) -> bool:
-        """Return whether this is the first loss of contact since the last Welcome."""
-        was_away, self._is_away = self._is_away, True
-        return not was_away
+    def on_disconnected(self, now_ms: int) -> bool:
+        """Return whether to log that there is no session: at its loss, and again now and then."""
+        return self._absence.judge("away", now_ms) is not News.KNOWN
 
-    def waiting(self) -> None:
-        """Note that the job waits; the listener logs the reason."""
+    def waiting(self, message: job_pb2.Waiting, now_ms: int) -> None:
+        """Log what the job waits for: when the reason changes, and again now and then."""
         self._is_waiting = True
+        key = (message.kind, message.ready_nodes, *(node.name for node in message.nodes))
+        match self._wait.judge(key, now_ms):
+            case News.NEW:
+                log.info("wait_began", why=message.text)
+            case News.AGAIN:
+                log.info("wait_continued", why=message.text)
+            case News.KNOWN:
+                pass
 
     def round_began(self, order: RunOrder) -> None:
         """Log that the workers of a round were started."""
         self.reached()
         self._is_waiting = False
+        self._wait.forget()
         header, assignment = order.header, order.assignment
         first, count = assignment.first_rank, assignment.local_world_size
         log.info(
@@ -106,6 +120,7 @@ class SessionLog:
         """Log that the held round continues, if a wait of the job was logged last."""
         if self._is_waiting:
             self._is_waiting = False
+            self._wait.forget()
             self.reached()
             log.info("round_continued", round=number, why="the coordinator adopted it")
 

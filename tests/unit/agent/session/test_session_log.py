@@ -9,9 +9,12 @@ import pytest
 import structlog
 
 from rallypoint.agent.core.desired import Notice
+from rallypoint.agent.session.reminders import News, Reminder
 from rallypoint.agent.session.session_log import SessionLog
+from rallypoint.v1 import job_pb2
 from support.core.orders import run_order
 
+WAITING = job_pb2.Waiting(kind=job_pb2.WAIT_KIND_NODES, ready_nodes=1, text="1 of 3")
 Lines = list[MutableMapping[str, Any]]
 
 
@@ -59,11 +62,11 @@ def test_round_that_goes_on_is_logged_after_a_wait(lines: Lines) -> None:
     log = new_log()
     log.round_began(run_order(number=3))
     log.round_continued(3)
-    log.waiting()
+    log.waiting(WAITING, now_ms=0)
     log.round_continued(3)
     log.round_continued(3)
 
-    assert ["coordinator_reached", "round_began", "round_continued"] == events(lines)
+    assert ["round_began", "wait_began", "round_continued"] == events(lines)[1:]
 
 
 @pytest.mark.parametrize(
@@ -119,10 +122,46 @@ def test_limit_of_threads_is_logged_once(
     assert events(lines).count("threads_limited") == logged
 
 
-def test_loss_of_contact_is_new_once() -> None:
-    """Failed attempts to reconnect are not news; the next loss after a Welcome is."""
+def test_loss_of_contact_is_logged_again_now_and_then() -> None:
+    """Failed attempts to reconnect are not news for 30 s; the next loss after a Welcome is."""
     log = new_log()
+    found = [log.on_disconnected(ms) for ms in (0, 2_000, 29_999, 30_000, 32_000, 60_000)]
 
-    assert [True, False] == [log.on_disconnected(), log.on_disconnected()]
+    assert found == [True, False, False, True, False, True]
     log.on_welcome("given")
-    assert log.on_disconnected()
+    assert log.on_disconnected(61_000)
+
+
+def test_wait_is_logged_again_now_and_then(lines: Lines) -> None:
+    """A heartbeat tells the wait each second: a change is logged at once, the same after 30 s."""
+    log = new_log()
+    for now_ms in range(0, 60_001, 1_000):
+        log.waiting(WAITING, now_ms)
+    log.waiting(job_pb2.Waiting(kind=WAITING.kind, ready_nodes=2, text="2 of 3"), 60_500)
+
+    assert [(line["event"], line["why"]) for line in lines] == [
+        ("wait_began", "1 of 3"),
+        ("wait_continued", "1 of 3"),
+        ("wait_continued", "1 of 3"),
+        ("wait_began", "2 of 3"),
+    ]
+
+
+def test_wait_after_a_round_is_logged(lines: Lines) -> None:
+    """The same wait begins again when the round in between has ended."""
+    log = new_log()
+    log.waiting(WAITING, 0)
+    log.round_began(run_order(number=1))
+    log.waiting(WAITING, 1_000)
+
+    assert events(lines) == ["wait_began", "coordinator_reached", "round_began", "wait_began"]
+
+
+def test_lasting_wait_fills_no_log() -> None:
+    """After 5 minutes a reminder comes every 5 minutes: 21 lines in the first hour."""
+    reminder = Reminder()
+    found = [reminder.judge("spare", now_ms) for now_ms in range(0, 3_600_000, 1_000)]
+
+    assert found.count(News.NEW) == 1
+    assert found.count(News.AGAIN) == 10 + 10
+    assert found[330:600] == [News.KNOWN] * 270
