@@ -137,6 +137,7 @@ def test_recorded_error_is_told_whole() -> None:
     assert lines[at + 1 : at + 3] == ["    File x", "  ValueError: x"]
     assert "  error_file: /logs/error.json" in lines
     assert "  time      : <N/A>" in lines
+    assert not [line for line in lines if line.startswith("  log ")]
     assert "  exitcode  : 1 (pid: 7)" in lines
     lines = render(exit=node_pb2.WorkerExit(exit_code=1))
     (line,) = [line for line in lines if line.startswith("  traceback : <N/A>")]
@@ -167,6 +168,13 @@ def test_printed_traceback_is_that_of_the_report() -> None:
             "    File x",
             "  ValueError: x",
         ]
+
+
+def test_file_of_standard_error_is_named() -> None:
+    """The rest of the output is in that file, on the node that is named."""
+    lines = render(exit=node_pb2.WorkerExit(exit_code=1, stderr_file="/logs/1/stderr.log"))
+
+    assert lines[lines.index("  error_file: <N/A>") + 1] == "  log       : /logs/1/stderr.log"
 
 
 def test_lines_above_a_printed_traceback_are_kept() -> None:

@@ -46,6 +46,8 @@ class WorkerOutput(Struct):
 
     error_file: str
     """Empty: none."""
+    stderr_file: str = ""
+    """File that gets standard error; empty: none."""
     stdout_fd: int = -1
     stderr_fd: int = -1
     streams: list[Stream] = field(default_factory=list)
@@ -153,7 +155,7 @@ class WorkerOutputs(Struct):
         )
         loop = loop or asyncio.get_running_loop()
         error_file = self._destinations.error_files.get(local_rank, os.devnull)
-        output = WorkerOutput("" if error_file == os.devnull else error_file)
+        output = WorkerOutput("" if error_file == os.devnull else error_file, err.file)
         try:
             if out == Route():
                 output.stdout_fd = os.dup(self.consoles.out.fd)

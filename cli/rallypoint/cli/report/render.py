@@ -176,6 +176,7 @@ def _place_lines(
         f"  rank      : {rank} (local_rank: {local_rank})",
         f"  exitcode  : {describe_exit(exit, pid)}",
         f"  error_file: {exit.error_file or NOT_AVAILABLE}",
+        *([f"  log       : {exit.stderr_file}"] if exit.stderr_file else []),
     ]
 
 
