@@ -136,7 +136,7 @@ class SessionLog:
             self.reached()
             log.info(
                 "became_spare",
-                why=f"the running round of job {self.job_id} has no slot for this node",
+                why=f"a round of job {self.job_id} already runs without this node",
                 then="it can join the next round",
             )
 

@@ -43,6 +43,7 @@ def test_welcome_is_logged_before_what_it_brings(lines: Lines) -> None:
 
     assert ["coordinator_reached", "became_spare"] == events(lines)
     assert ("given", "job") == (lines[0]["node"], lines[0]["job"])
+    assert lines[1]["why"] == "a round of job job already runs without this node"
 
 
 def test_second_welcome_has_its_own_event(lines: Lines) -> None:
