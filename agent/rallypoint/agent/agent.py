@@ -24,6 +24,7 @@ from rallypoint.agent.containment import describe_error
 from rallypoint.agent.core import effects, inputs
 from rallypoint.agent.core.desired import Notice
 from rallypoint.agent.core.held_round import HeldRound
+from rallypoint.agent.core.leaving.away import find_absence
 from rallypoint.agent.core.reports import GoodbyeKind, Report
 from rallypoint.agent.core.state import AgentState
 from rallypoint.agent.core.step import next_deadline_ms, step
@@ -77,6 +78,7 @@ class Agent:
             settings.job_id,
             settings.node_name,
             is_standalone=settings.is_standalone,
+            limits_threads="OMP_NUM_THREADS" not in settings.environment,
         )
         self.run_number = 0
         self.coordinator_id = ""
@@ -94,9 +96,8 @@ class Agent:
         self._is_stepping = False
         self._timer: asyncio.TimerHandle | None = None
         self._failures = 0
-        """Exceptions so far."""
         self._failure = ""
-        """The first of them, as one line."""
+        """The first exception, as one line."""
         self._backstop: asyncio.TimerHandle | None = None
         """Ends the agent when the end after a bug takes too long."""
         self.has_lost_core = False
@@ -337,8 +338,7 @@ class Agent:
         elif kind == "desired":
             self._on_desired(message.epoch, message.desired)
         elif kind == "acknowledgement" and message.acknowledgement.HasField("waiting"):
-            self.log.waiting()
-            self.listener.waiting(message.acknowledgement.waiting)
+            self.log.waiting(message.acknowledgement.waiting, self.now_ms())
         elif kind == "notices":
             self._on_notices(message.notices)
 
@@ -385,14 +385,15 @@ class Agent:
         self.log.standby(is_spare=which == "standby" and message.standby.spare)
 
     def on_disconnected(self, why: str) -> None:
-        """Note that there is no session; inform the listener once."""
+        """Note that there is no session; inform the listener now and then."""
         self._guard(self._on_disconnected, why)
 
     def _on_disconnected(self, why: str) -> None:
         self.post(inputs.Disconnected())
-        if self.state.ending is None and self.log.on_disconnected():
-            timeout_s = self.settings.coordinator_timeout_ms / 1000
-            self.listener.disconnected(why, timeout_s, self.state.last_round > 0)
+        state, now_ms = self.state, self.now_ms()
+        if state.ending is None and self.log.on_disconnected(now_ms):
+            was_reached = self.log.was_reached
+            self.listener.disconnected(find_absence(state, why, now_ms, was_reached=was_reached))
 
     def on_dismissed(self, exit_code: int, text: str) -> None:
         """Note that the coordinator refuses this agent for good."""

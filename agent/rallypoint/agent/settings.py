@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
+from rallypoint.agent.core.leaving.away import Absence
 from rallypoint.agent.output.destinations import OutputSpec
 from rallypoint.agent.torchelastic.events import EventLog
 from rallypoint.agent.torchelastic.last_round import LastRound
@@ -65,8 +66,7 @@ class Listener(Struct, frozen=True):
 
     finished: Callable[[agent_pb2.Finished, LastRound], None]
     """Receives the outcome of the run, and how the last round's workers ended on this node."""
-    waiting: Callable[[job_pb2.Waiting], None]
-    disconnected: Callable[[str, float, bool], None]
-    """Receives the reason, the seconds of retrying, and whether the agent has held a round."""
+    disconnected: Callable[[Absence], None]
+    """Called when the session is lost, and again now and then until there is one."""
     events: EventLog | None = None
     """Records the events of torch's own agent; None without a request for them."""

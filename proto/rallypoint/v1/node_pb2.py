@@ -28,7 +28,7 @@ from rallypoint.v1 import limits_pb2 as rallypoint_dot_v1_dot_limits__pb2
 from rallypoint.v1 import round_pb2 as rallypoint_dot_v1_dot_round__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18rallypoint/v1/node.proto\x12\rrallypoint.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1arallypoint/v1/limits.proto\x1a\x19rallypoint/v1/round.proto\"\x80\x01\n\x0b\x45rrorRecord\x12\x1a\n\x07message\x18\x01 \x01(\tB\t\x92\xce\x18\x05@\x02H\x80 \x12\x1f\n\ttraceback\x18\x02 \x01(\tB\x0c\x92\xce\x18\x08@\x02H\x80\x80\x01X\x01\x12\x34\n\x0b\x61ge_at_exit\x18\x03 \x01(\x0b\x32\x19.google.protobuf.DurationB\x04\x92\xce\x18\x00\"\xdb\x03\n\nWorkerExit\x12\"\n\texit_code\x18\x01 \x01(\x05\x42\n\x92\xce\x18\x06\x18\xff\x01 \xff\x01H\x00\x88\x01\x01\x12\x1f\n\x06signal\x18\x02 \x01(\rB\n\x92\xce\x18\x06\x10\x01\x18\x7f \x7fH\x01\x88\x01\x01\x12\x1d\n\x15\x61gent_signalled_first\x18\x03 \x01(\x08\x12,\n\x03\x61ge\x18\x04 \x01(\x0b\x32\x19.google.protobuf.DurationB\x04\x92\xce\x18\x00\x12)\n\x05\x65rror\x18\x05 \x01(\x0b\x32\x1a.rallypoint.v1.ErrorRecord\x12 \n\x0bstderr_tail\x18\x06 \x01(\tB\x0b\x92\xce\x18\x07@\x02H\x80 X\x01\x12\x31\n\x08run_time\x18\x07 \x01(\x0b\x32\x19.google.protobuf.DurationB\x04\x92\xce\x18\x00\x12<\n\x13outlived_signal_for\x18\x08 \x01(\x0b\x32\x19.google.protobuf.DurationB\x04\x92\xce\x18\x00\x12\x12\n\noom_killed\x18\t \x01(\x08\x12\x33\n\tfailed_at\x18\n \x01(\x0b\x32\x1a.google.protobuf.TimestampB\x04\x92\xce\x18\x00\x12\x1b\n\nerror_file\x18\x0b \x01(\tB\x07\x92\xce\x18\x03H\x80\x08\x42\x0c\n\n_exit_codeB\t\n\x07_signal\"\xcf\x01\n\x06Worker\x12\"\n\nlocal_rank\x18\x01 \x01(\rB\t\x9a\xce\x18\x05\x08\x01\x18\xff\x1fH\x00\x88\x01\x01\x12\x17\n\x04rank\x18\x02 \x01(\rB\x04\x92\xce\x18\x00H\x01\x88\x01\x01\x12\x16\n\x03pid\x18\x03 \x01(\x05\x42\t\x92\xce\x18\x05\x18\x80\x80\x80\x02\x12/\n\x05state\x18\x04 \x01(\x0e\x32\x1a.rallypoint.v1.WorkerStateB\x04\x92\xce\x18\x00\x12\'\n\x04\x65xit\x18\x05 \x01(\x0b\x32\x19.rallypoint.v1.WorkerExitB\r\n\x0b_local_rankB\x07\n\x05_rank\"\x83\x04\n\x04Node\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\nsession_id\x18\x02 \x01(\t\x12\'\n\x05state\x18\x03 \x01(\x0e\x32\x18.rallypoint.v1.NodeState\x12\x10\n\x08\x61ttached\x18\x04 \x01(\x08\x12\x0f\n\x07\x61\x64\x64ress\x18\x05 \x01(\t\x12\x18\n\x10local_world_size\x18\x06 \x01(\r\x12\x0c\n\x04role\x18\x07 \x01(\t\x12/\n\x06labels\x18\x08 \x03(\x0b\x32\x1f.rallypoint.v1.Node.LabelsEntry\x12-\n\nassignment\x18\t \x01(\x0b\x32\x19.rallypoint.v1.Assignment\x12&\n\x07workers\x18\n \x03(\x0b\x32\x15.rallypoint.v1.Worker\x12\r\n\x05spare\x18\x0b \x01(\x08\x12-\n\nsilent_for\x18\x0c \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x32\n\x0f\x64rain_time_left\x18\r \x01(\x0b\x32\x19.google.protobuf.Duration\x12)\n\x06health\x18\x0e \x01(\x0b\x32\x19.rallypoint.v1.NodeHealth\x12\x11\n\thost_name\x18\x0f \x01(\t\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xab\x01\n\nNodeHealth\x12\x11\n\tnode_name\x18\x01 \x01(\t\x12\x15\n\rfailure_count\x18\x02 \x01(\r\x12\x37\n\x14quarantine_time_left\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x18\n\x10quarantine_count\x18\x04 \x01(\r\x12\x10\n\x08\x63ordoned\x18\x05 \x01(\x08\x12\x0e\n\x06reason\x18\x06 \x01(\t*\xe8\x01\n\tNodeState\x12\x1a\n\x16NODE_STATE_UNSPECIFIED\x10\x00\x12\x16\n\x12NODE_STATE_UNREADY\x10\x01\x12\x14\n\x10NODE_STATE_READY\x10\x02\x12\x17\n\x13NODE_STATE_ASSIGNED\x10\x03\x12\x16\n\x12NODE_STATE_STARTED\x10\x04\x12\x18\n\x14NODE_STATE_SUCCEEDED\x10\x05\x12\x15\n\x11NODE_STATE_FAILED\x10\x06\x12\x17\n\x13NODE_STATE_STOPPING\x10\x07\x12\x16\n\x12NODE_STATE_BLOCKED\x10\x08*x\n\x0bWorkerState\x12\x1c\n\x18WORKER_STATE_UNSPECIFIED\x10\x00\x12\x18\n\x14WORKER_STATE_PENDING\x10\x01\x12\x18\n\x14WORKER_STATE_RUNNING\x10\x02\x12\x17\n\x13WORKER_STATE_EXITED\x10\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18rallypoint/v1/node.proto\x12\rrallypoint.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1arallypoint/v1/limits.proto\x1a\x19rallypoint/v1/round.proto\"\x80\x01\n\x0b\x45rrorRecord\x12\x1a\n\x07message\x18\x01 \x01(\tB\t\x92\xce\x18\x05@\x02H\x80 \x12\x1f\n\ttraceback\x18\x02 \x01(\tB\x0c\x92\xce\x18\x08@\x02H\x80\x80\x01X\x01\x12\x34\n\x0b\x61ge_at_exit\x18\x03 \x01(\x0b\x32\x19.google.protobuf.DurationB\x04\x92\xce\x18\x00\"\xf9\x03\n\nWorkerExit\x12\"\n\texit_code\x18\x01 \x01(\x05\x42\n\x92\xce\x18\x06\x18\xff\x01 \xff\x01H\x00\x88\x01\x01\x12\x1f\n\x06signal\x18\x02 \x01(\rB\n\x92\xce\x18\x06\x10\x01\x18\x7f \x7fH\x01\x88\x01\x01\x12\x1d\n\x15\x61gent_signalled_first\x18\x03 \x01(\x08\x12,\n\x03\x61ge\x18\x04 \x01(\x0b\x32\x19.google.protobuf.DurationB\x04\x92\xce\x18\x00\x12)\n\x05\x65rror\x18\x05 \x01(\x0b\x32\x1a.rallypoint.v1.ErrorRecord\x12 \n\x0bstderr_tail\x18\x06 \x01(\tB\x0b\x92\xce\x18\x07@\x02H\x80 X\x01\x12\x31\n\x08run_time\x18\x07 \x01(\x0b\x32\x19.google.protobuf.DurationB\x04\x92\xce\x18\x00\x12<\n\x13outlived_signal_for\x18\x08 \x01(\x0b\x32\x19.google.protobuf.DurationB\x04\x92\xce\x18\x00\x12\x12\n\noom_killed\x18\t \x01(\x08\x12\x33\n\tfailed_at\x18\n \x01(\x0b\x32\x1a.google.protobuf.TimestampB\x04\x92\xce\x18\x00\x12\x1b\n\nerror_file\x18\x0b \x01(\tB\x07\x92\xce\x18\x03H\x80\x08\x12\x1c\n\x0bstderr_file\x18\x0c \x01(\tB\x07\x92\xce\x18\x03H\x80\x08\x42\x0c\n\n_exit_codeB\t\n\x07_signal\"\xcf\x01\n\x06Worker\x12\"\n\nlocal_rank\x18\x01 \x01(\rB\t\x9a\xce\x18\x05\x08\x01\x18\xff\x1fH\x00\x88\x01\x01\x12\x17\n\x04rank\x18\x02 \x01(\rB\x04\x92\xce\x18\x00H\x01\x88\x01\x01\x12\x16\n\x03pid\x18\x03 \x01(\x05\x42\t\x92\xce\x18\x05\x18\x80\x80\x80\x02\x12/\n\x05state\x18\x04 \x01(\x0e\x32\x1a.rallypoint.v1.WorkerStateB\x04\x92\xce\x18\x00\x12\'\n\x04\x65xit\x18\x05 \x01(\x0b\x32\x19.rallypoint.v1.WorkerExitB\r\n\x0b_local_rankB\x07\n\x05_rank\"\x83\x04\n\x04Node\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\nsession_id\x18\x02 \x01(\t\x12\'\n\x05state\x18\x03 \x01(\x0e\x32\x18.rallypoint.v1.NodeState\x12\x10\n\x08\x61ttached\x18\x04 \x01(\x08\x12\x0f\n\x07\x61\x64\x64ress\x18\x05 \x01(\t\x12\x18\n\x10local_world_size\x18\x06 \x01(\r\x12\x0c\n\x04role\x18\x07 \x01(\t\x12/\n\x06labels\x18\x08 \x03(\x0b\x32\x1f.rallypoint.v1.Node.LabelsEntry\x12-\n\nassignment\x18\t \x01(\x0b\x32\x19.rallypoint.v1.Assignment\x12&\n\x07workers\x18\n \x03(\x0b\x32\x15.rallypoint.v1.Worker\x12\r\n\x05spare\x18\x0b \x01(\x08\x12-\n\nsilent_for\x18\x0c \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x32\n\x0f\x64rain_time_left\x18\r \x01(\x0b\x32\x19.google.protobuf.Duration\x12)\n\x06health\x18\x0e \x01(\x0b\x32\x19.rallypoint.v1.NodeHealth\x12\x11\n\thost_name\x18\x0f \x01(\t\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xab\x01\n\nNodeHealth\x12\x11\n\tnode_name\x18\x01 \x01(\t\x12\x15\n\rfailure_count\x18\x02 \x01(\r\x12\x37\n\x14quarantine_time_left\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x18\n\x10quarantine_count\x18\x04 \x01(\r\x12\x10\n\x08\x63ordoned\x18\x05 \x01(\x08\x12\x0e\n\x06reason\x18\x06 \x01(\t*\xe8\x01\n\tNodeState\x12\x1a\n\x16NODE_STATE_UNSPECIFIED\x10\x00\x12\x16\n\x12NODE_STATE_UNREADY\x10\x01\x12\x14\n\x10NODE_STATE_READY\x10\x02\x12\x17\n\x13NODE_STATE_ASSIGNED\x10\x03\x12\x16\n\x12NODE_STATE_STARTED\x10\x04\x12\x18\n\x14NODE_STATE_SUCCEEDED\x10\x05\x12\x15\n\x11NODE_STATE_FAILED\x10\x06\x12\x17\n\x13NODE_STATE_STOPPING\x10\x07\x12\x16\n\x12NODE_STATE_BLOCKED\x10\x08*x\n\x0bWorkerState\x12\x1c\n\x18WORKER_STATE_UNSPECIFIED\x10\x00\x12\x18\n\x14WORKER_STATE_PENDING\x10\x01\x12\x18\n\x14WORKER_STATE_RUNNING\x10\x02\x12\x17\n\x13WORKER_STATE_EXITED\x10\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -57,6 +57,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_WORKEREXIT'].fields_by_name['failed_at']._serialized_options = b'\222\316\030\000'
   _globals['_WORKEREXIT'].fields_by_name['error_file']._loaded_options = None
   _globals['_WORKEREXIT'].fields_by_name['error_file']._serialized_options = b'\222\316\030\003H\200\010'
+  _globals['_WORKEREXIT'].fields_by_name['stderr_file']._loaded_options = None
+  _globals['_WORKEREXIT'].fields_by_name['stderr_file']._serialized_options = b'\222\316\030\003H\200\010'
   _globals['_WORKER'].fields_by_name['local_rank']._loaded_options = None
   _globals['_WORKER'].fields_by_name['local_rank']._serialized_options = b'\232\316\030\005\010\001\030\377\037'
   _globals['_WORKER'].fields_by_name['rank']._loaded_options = None
@@ -67,20 +69,20 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_WORKER'].fields_by_name['state']._serialized_options = b'\222\316\030\000'
   _globals['_NODE_LABELSENTRY']._loaded_options = None
   _globals['_NODE_LABELSENTRY']._serialized_options = b'8\001'
-  _globals['_NODESTATE']._serialized_start=1675
-  _globals['_NODESTATE']._serialized_end=1907
-  _globals['_WORKERSTATE']._serialized_start=1909
-  _globals['_WORKERSTATE']._serialized_end=2029
+  _globals['_NODESTATE']._serialized_start=1705
+  _globals['_NODESTATE']._serialized_end=1937
+  _globals['_WORKERSTATE']._serialized_start=1939
+  _globals['_WORKERSTATE']._serialized_end=2059
   _globals['_ERRORRECORD']._serialized_start=164
   _globals['_ERRORRECORD']._serialized_end=292
   _globals['_WORKEREXIT']._serialized_start=295
-  _globals['_WORKEREXIT']._serialized_end=770
-  _globals['_WORKER']._serialized_start=773
-  _globals['_WORKER']._serialized_end=980
-  _globals['_NODE']._serialized_start=983
-  _globals['_NODE']._serialized_end=1498
-  _globals['_NODE_LABELSENTRY']._serialized_start=1453
-  _globals['_NODE_LABELSENTRY']._serialized_end=1498
-  _globals['_NODEHEALTH']._serialized_start=1501
-  _globals['_NODEHEALTH']._serialized_end=1672
+  _globals['_WORKEREXIT']._serialized_end=800
+  _globals['_WORKER']._serialized_start=803
+  _globals['_WORKER']._serialized_end=1010
+  _globals['_NODE']._serialized_start=1013
+  _globals['_NODE']._serialized_end=1528
+  _globals['_NODE_LABELSENTRY']._serialized_start=1483
+  _globals['_NODE_LABELSENTRY']._serialized_end=1528
+  _globals['_NODEHEALTH']._serialized_start=1531
+  _globals['_NODEHEALTH']._serialized_end=1702
 # @@protoc_insertion_point(module_scope)

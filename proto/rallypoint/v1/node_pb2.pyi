@@ -149,6 +149,7 @@ class WorkerExit(_message.Message):
     OOM_KILLED_FIELD_NUMBER: _builtins.int
     FAILED_AT_FIELD_NUMBER: _builtins.int
     ERROR_FILE_FIELD_NUMBER: _builtins.int
+    STDERR_FILE_FIELD_NUMBER: _builtins.int
     exit_code: _builtins.int
     """Exit code of the process."""
     signal: _builtins.int
@@ -163,6 +164,10 @@ class WorkerExit(_message.Message):
     """True when the kernel's OOM killer killed it."""
     error_file: _builtins.str
     """Path of its error file on its node; at most 1,024 characters. Empty when it wrote none."""
+    stderr_file: _builtins.str
+    """Path of the file with its standard error on its node; at most 1,024 characters. Empty when its
+    standard error goes to no file.
+    """
     @_builtins.property
     def age(self) -> _duration_pb2.Duration:
         """Time between the exit and the sending of this message."""
@@ -199,10 +204,11 @@ class WorkerExit(_message.Message):
         oom_killed: _builtins.bool = ...,
         failed_at: _timestamp_pb2.Timestamp | None = ...,
         error_file: _builtins.str = ...,
+        stderr_file: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_exit_code", b"_exit_code", "_signal", b"_signal", "age", b"age", "error", b"error", "exit_code", b"exit_code", "failed_at", b"failed_at", "outlived_signal_for", b"outlived_signal_for", "run_time", b"run_time", "signal", b"signal"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_exit_code", b"_exit_code", "_signal", b"_signal", "age", b"age", "agent_signalled_first", b"agent_signalled_first", "error", b"error", "error_file", b"error_file", "exit_code", b"exit_code", "failed_at", b"failed_at", "oom_killed", b"oom_killed", "outlived_signal_for", b"outlived_signal_for", "run_time", b"run_time", "signal", b"signal", "stderr_tail", b"stderr_tail"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_exit_code", b"_exit_code", "_signal", b"_signal", "age", b"age", "agent_signalled_first", b"agent_signalled_first", "error", b"error", "error_file", b"error_file", "exit_code", b"exit_code", "failed_at", b"failed_at", "oom_killed", b"oom_killed", "outlived_signal_for", b"outlived_signal_for", "run_time", b"run_time", "signal", b"signal", "stderr_file", b"stderr_file", "stderr_tail", b"stderr_tail"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__exit_code: _TypeAlias = _typing.Literal["exit_code"]  # noqa: Y015
     _WhichOneofArgType__exit_code: _TypeAlias = _typing.Literal["_exit_code", b"_exit_code"]  # noqa: Y015

@@ -44,6 +44,7 @@ BAD_USAGE: list[tuple[tuple[str, ...], str]] = [
     ),
     ((HERE,), "no script given ("),
     ((HERE, "missing.py"), "missing.py: no such script in /"),
+    ((HERE, "env", "train.py"), "env: no such script in "),
     ((HERE, "--no-python", "no-such-program"), "no-such-program: no such program"),
     ((HERE, "--no-python", "-m", OBEDIENT), "--module and --no-python exclude each other"),
     (
@@ -225,13 +226,12 @@ def test_agent_without_a_coordinator_gives_up_with_75(world: World) -> None:
     agent = world.agent("a", "--coordinator-timeout=1")
 
     assert agent.wait() == 75
-    then = agent.events("coordinator_not_reached")[0]["then"]
-    assert then == "no workers run yet; retrying for 1 s (--coordinator-timeout)"
+    (first,) = agent.events("coordinator_not_reached")
+    assert first["then"] == "no workers run yet; retrying for 1 s (--coordinator-timeout)"
     why = f"no coordinator answered for 1 s ({world.target})"
-    port = world.target.rpartition(":")[2]
-    assert agent.said() == [
-        f"node-agent: {why}; start one there: rallypoint coordinator --port {port}"
-    ]
+    hint = f"start one there: rallypoint coordinator --port {world.target.rpartition(':')[2]}"
+    assert first["hint"] == hint
+    assert agent.said() == [f"node-agent: {why}; {hint}"]
     assert world.left() == []
 
 

@@ -54,6 +54,26 @@ def test_root_cause_of_torchs_record(world: World) -> None:
     assert report[at + 1 : at + len(stack)] == [f"  {line}" for line in stack[1:]]
 
 
+@pytest.mark.parametrize("choice", ["-t3", "-r2"])
+def test_report_names_the_file_of_standard_error(world: World, choice: str) -> None:
+    """Every node finds the rest of the output there; without a file there is no such line."""
+    logs = world.folder / "logs"
+    agents = [
+        world.agent("a", nnodes="2"),
+        world.agent("b", choice, f"--log-dir={logs}", nnodes="2"),
+    ]
+    workers = world.mailbox.workers(2)
+    on_b = next(worker for worker in workers if worker.node == "b")
+    on_b.tell("say", "loss is nan")
+    on_b.tell("exit", "3")
+
+    assert [agent.wait() for agent in agents] == [1, 1]
+    (path,) = logs.glob("*/attempt_0/0/stderr.log")
+    assert path.read_text() == "loss is nan\n"
+    for agent in agents:
+        assert f"  log       : {path}" in agent.said()
+
+
 def test_every_agent_tells_its_scheduler_the_same(world: World) -> None:
     """The root cause goes to the scheduler of every node; workers have their own error files."""
     files = [world.folder / f"{name}.json" for name in "ab"]

@@ -58,6 +58,7 @@ def exits() -> list[node_pb2.Worker]:
         oom_killed=False,
         failed_at=Timestamp(seconds=1_700_000_000),
         error_file="/tmp/error.json",
+        stderr_file="/tmp/stderr.log",
     )
     workers = []
     for rank, end in enumerate((node_pb2.WorkerExit(exit_code=1), node_pb2.WorkerExit(signal=9))):

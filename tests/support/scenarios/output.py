@@ -236,6 +236,17 @@ def duplicated_errors(ran: Ran) -> None:
     assert ran.out == ["[default0]:apple", "[default0]:the end"]
 
 
+@scenario("-r 3 --log-dir logs --duplicate-stdout-filters=apple tell.py out=apple err=apple")
+def filter_without_tee(ran: Ran) -> None:
+    """Lines that only go to a file are not filtered; the file for filtered lines is empty."""
+    assert ran.codes == [0]
+    assert ran.files("logs") == {
+        "attempt_0/filtered_stdout.log": "",
+        "attempt_0/0/stderr.log": "apple\n",
+        "attempt_0/0/stdout.log": "apple\n",
+    }
+
+
 @scenario("-r 1 -t 2 --log-dir logs --max-restarts 1 tell.py out=first@0 out=second@1 exit=3@0")
 def logs_of_attempts(ran: Ran) -> None:
     """Every attempt has a separate folder; those of earlier attempts stay."""

@@ -102,6 +102,7 @@ def test_report_names_the_culprit_and_the_others() -> None:
         "  <NO_OTHER_FAILURES>",
         "-" * 60,
         "Root Cause (first observed failure):",
+        "[0]:",
         "  time      : 2025-11-21_13:02:34",
         "  node      : b",
         "  host      : host-b",
@@ -136,6 +137,7 @@ def test_recorded_error_is_told_whole() -> None:
     assert lines[at + 1 : at + 3] == ["    File x", "  ValueError: x"]
     assert "  error_file: /logs/error.json" in lines
     assert "  time      : <N/A>" in lines
+    assert not [line for line in lines if line.startswith("  log ")]
     assert "  exitcode  : 1 (pid: 7)" in lines
     lines = render(exit=node_pb2.WorkerExit(exit_code=1))
     (line,) = [line for line in lines if line.startswith("  traceback : <N/A>")]
@@ -144,6 +146,62 @@ def test_recorded_error_is_told_whole() -> None:
     lines = render(exit=node_pb2.WorkerExit(exit_code=1, stderr_tail="last words"))
     at = lines.index("  traceback : see the end of standard error below")
     assert lines[at + 1 : at + 3] == ["  end of standard error:", "    last words"]
+
+
+STACK = "Traceback (most recent call last):\n  File x\n"
+
+
+def told(stderr_tail: str) -> list[str]:
+    """Return the report's lines from that of the traceback to that of the consequence."""
+    lines = render(exit=node_pb2.WorkerExit(exit_code=1, stderr_tail=stderr_tail))
+    at = next(n for n, line in enumerate(lines) if line.startswith("  traceback : "))
+    return lines[at : lines.index("  then      : no restarts are left")]
+
+
+def test_printed_traceback_is_that_of_the_report() -> None:
+    """An uncaught error stands where torchrun has `<N/A>`, without torch's prefix on each line."""
+    prefixed = f"[rank0]: {STACK}ValueError: x\n".replace("\n  ", "\n[rank0]:   ")
+
+    for tail in (f"{STACK}ValueError: x\n", prefixed):
+        assert told(tail) == [
+            "  traceback : Traceback (most recent call last):",
+            "    File x",
+            "  ValueError: x",
+        ]
+
+
+def test_file_of_standard_error_is_named() -> None:
+    """The rest of the output is in that file, on the node that is named."""
+    lines = render(exit=node_pb2.WorkerExit(exit_code=1, stderr_file="/logs/1/stderr.log"))
+
+    assert lines[lines.index("  error_file: <N/A>") + 1] == "  log       : /logs/1/stderr.log"
+
+
+def test_lines_above_a_printed_traceback_are_kept() -> None:
+    """A chain of errors begins with its first; CUDA's own lines stand above it."""
+    chain = f"{STACK}KeyError: 1\n\nDuring handling of the above exception, another\n\n"
+    lines = told(f"step 1\nCUDA assert\n{chain}{STACK}ValueError: x\n")
+
+    assert lines[0] == "  traceback : Traceback (most recent call last):"
+    assert (lines[2], lines[-4]) == ("  KeyError: 1", "  ValueError: x")
+    assert lines[-3:] == ["  standard error above it:", "    step 1", "    CUDA assert"]
+
+
+@pytest.mark.parametrize(
+    "tail",
+    [
+        "last words\n",
+        "  File cut off\nValueError: x\n",
+        f"Exception in thread T:\n{STACK}ValueError: x\n",
+        f"{STACK}ValueError: caught\n" + "a line after it\n" * 20,
+    ],
+)
+def test_other_output_is_no_traceback(tail: str) -> None:
+    """Without an uncaught error at its end, standard error stays what it is."""
+    assert told(tail)[:2] == [
+        "  traceback : see the end of standard error below",
+        "  end of standard error:",
+    ]
 
 
 def test_other_failures_of_the_node_are_listed() -> None:
@@ -192,7 +250,9 @@ def test_root_cause_is_not_told_twice() -> None:
 
     assert text.count("ImportError: nothing") == 1
     assert text.count("[0]:") == 1
-    assert text.count("[1]:") == 0
+    lines = text.splitlines()
+    root = lines.index("Root Cause (first observed failure):")
+    assert (lines[root + 1], lines.index("[1]:") < root) == ("[0]:", True)
     assert "  traceback : the same as that of the root cause" in text.splitlines()
 
 

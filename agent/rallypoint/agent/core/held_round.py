@@ -84,6 +84,8 @@ class LocalExit(Struct, frozen=True):
     """When it recorded its error, else when it ended: Unix time, for people to read."""
     error_file: str = ""
     """Its error file; empty when it wrote none."""
+    stderr_file: str = ""
+    """File with its standard error; empty when there is none."""
 
     @property
     def is_failure(self) -> bool:

@@ -91,6 +91,8 @@ class WorkerEnded(Struct, frozen=True):
     """When it recorded its error, else when it ended: Unix time, for people to read."""
     error_file: str = ""
     """Its error file; empty when it wrote none."""
+    stderr_file: str = ""
+    """File with its standard error; empty when there is none."""
 
 
 class Swept(Struct, frozen=True):

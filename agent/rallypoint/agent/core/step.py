@@ -217,6 +217,7 @@ def _local_exit(ended: inputs.WorkerEnded, at_ms: int, signalled_ms: int | None)
         oom_killed=ended.oom_killed,
         failed_ms=ended.failed_ms,
         error_file=ended.error_file,
+        stderr_file=ended.stderr_file,
     )
 
 

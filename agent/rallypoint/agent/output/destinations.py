@@ -185,6 +185,15 @@ def _assign_route(
     return Route(file, True, prefix, filtered if has_filter else "", needles if has_filter else ())
 
 
+def filtered_files(destinations: Destinations, spec: OutputSpec) -> tuple[str, ...]:
+    """Return the files for filtered lines that the flags ask for."""
+    pairs = (
+        (destinations.filtered_stdout, spec.stdout_needles),
+        (destinations.filtered_stderr, spec.stderr_needles),
+    )
+    return tuple(path for path, needles in pairs if needles and path not in (CONSOLE, os.devnull))
+
+
 def compute_prefix(template: str, order: RunOrder, local_rank: int, node: str) -> str:
     """Return the prefix of a worker's lines on the console.
 

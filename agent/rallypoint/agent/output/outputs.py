@@ -18,6 +18,7 @@ from rallypoint.agent.output.destinations import (
     Route,
     assign_destinations,
     compute_routes,
+    filtered_files,
 )
 from rallypoint.agent.output.log_folder import LogFolder
 from rallypoint.agent.output.streams import (
@@ -45,6 +46,8 @@ class WorkerOutput(Struct):
 
     error_file: str
     """Empty: none."""
+    stderr_file: str = ""
+    """File that gets standard error; empty: none."""
     stdout_fd: int = -1
     stderr_fd: int = -1
     streams: list[Stream] = field(default_factory=list)
@@ -119,9 +122,12 @@ class WorkerOutputs(Struct):
         self._streams = [stream for stream in self._streams if not stream.has_ended()]
         if self.reify is not None:
             self._destinations = self.reify(order)
-            return
-        folder = self.folder.begin(order, self.node_name())
-        self._destinations = assign_destinations(self.spec, order, folder)
+        else:
+            folder = self.folder.begin(order, self.node_name())
+            self._destinations = assign_destinations(self.spec, order, folder)
+        if not self.folder.is_temporary:  # where an empty file would only keep its folder
+            for path in filtered_files(self._destinations, self.spec):
+                os.close(open_file(path))  # as torchrun does, even if no stream is tee'd
 
     def log_folder(self) -> None:
         """Log where the files are, once there are any."""
@@ -149,7 +155,7 @@ class WorkerOutputs(Struct):
         )
         loop = loop or asyncio.get_running_loop()
         error_file = self._destinations.error_files.get(local_rank, os.devnull)
-        output = WorkerOutput("" if error_file == os.devnull else error_file)
+        output = WorkerOutput("" if error_file == os.devnull else error_file, err.file)
         try:
             if out == Route():
                 output.stdout_fd = os.dup(self.consoles.out.fd)

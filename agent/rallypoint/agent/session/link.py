@@ -18,6 +18,7 @@ import grpc.aio
 from google.protobuf.message import Message
 
 from rallypoint.agent.core.reports import Report
+from rallypoint.agent.session.reasons import plain_reason
 from rallypoint.agent.session.translate import report_message
 from rallypoint.base.exit_codes import EXIT_FAILED, EXIT_USAGE
 from rallypoint.base.log import get_logger
@@ -363,22 +364,7 @@ def _translate(error: Exception) -> Exception:
             exit_code = EXIT_FAILED
         if exit_code is not None:
             return _Dismissed(exit_code, error.details() or "refused")
-    return BrokenStream(_plain(error.details() or str(error.code())))
-
-
-def _plain(details: str) -> str:
-    """Return the reason for the end of a stream, with gRPC's own words replaced."""
-    return next((text for words, text in _PLAIN.items() if words in details), details)
-
-
-_PLAIN = {
-    "Cancelling all calls": "the coordinator shut down",
-    "GOAWAY": "the coordinator shut down",
-    "Socket closed": "the connection broke",
-    "Stream removed": "the connection broke",
-    "Connection reset": "the connection broke",
-}
-"""gRPC's texts at the end of a stream, and their meanings."""
+    return BrokenStream(plain_reason(error.details() or "", error.code()))
 
 
 def _first(group: BaseExceptionGroup[Any]) -> Any:

@@ -14,6 +14,8 @@ from rallypoint.v1 import agent_service_pb2 as agent_pb2
 
 _NAMELESS = r"-|\.|\.\.|/dev/stdin|/(dev|proc/[^/]+)/fd/[0-9]+"
 """Standard input, other open files, and folders that are named by where one stands."""
+_INTERPRETER = r"python[0-9.]*|bash|sh|env"
+"""Programs whose name says nothing about the work; it may differ between installations."""
 
 
 def describe_program(
@@ -50,6 +52,7 @@ def find_name(script: str, *, is_module: bool) -> str:
     else:
         path = os.path.normpath(script)
         name = "" if re.fullmatch(_NAMELESS, path) else os.path.basename(path)
+        name = "" if re.fullmatch(_INTERPRETER, name) else name
     return to_printable_line(name)[:PROGRAM_CHARS_MAX]
 
 

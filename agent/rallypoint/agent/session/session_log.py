@@ -1,4 +1,4 @@
-"""Logs the agent's session and rounds: each change once, in order.
+"""Logs the agent's session and rounds: each change once, in order; a wait again now and then.
 
 The first log line has to import a library. So a Welcome is logged only after the start of the
 workers that it orders, and before everything else.
@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from rallypoint.agent.core.desired import Notice, RunOrder
+from rallypoint.agent.session.reminders import News, Reminder
 from rallypoint.base.log import get_logger
 from rallypoint.base.ranges import join_ranges
+from rallypoint.v1 import job_pb2
 
 log = get_logger()
 
@@ -19,7 +21,13 @@ class SessionLog:
     """Logs the changes that the coordinator's messages cause."""
 
     def __init__(
-        self, coordinator: str, job_id: str, node_name: str, *, is_standalone: bool
+        self,
+        coordinator: str,
+        job_id: str,
+        node_name: str,
+        *,
+        is_standalone: bool,
+        limits_threads: bool = False,
     ) -> None:
         """Begin without a session.
 
@@ -28,18 +36,25 @@ class SessionLog:
             job_id: the job's name.
             node_name: the requested name of the node.
             is_standalone: the coordinator is built in.
+            limits_threads: several workers on a node get OMP_NUM_THREADS=1, because it is not set.
         """
         self.coordinator = coordinator
         self.job_id = job_id
         self.node_name = node_name
         """As the coordinator knows it."""
         self._is_standalone = is_standalone
+        self._limits_threads = limits_threads
+        """A round that limits the threads of its workers was not logged yet."""
         self._is_first = True
         """No coordinator was reached yet."""
         self._is_reached = False
         """A Welcome was not logged yet."""
-        self._is_away = False
-        """The loss of the session was logged."""
+        self.was_reached = False
+        """A coordinator has welcomed this agent."""
+        self._absence = Reminder()
+        """Whether the loss of the session was logged."""
+        self._wait = Reminder()
+        """Whether the job's wait was logged."""
         self._is_waiting = False
         """The last logged change was a wait of the job."""
         self._is_spare = False
@@ -58,8 +73,8 @@ class SessionLog:
         """
         self.node_name = node_name
         self._arguments_differ_from = arguments_differ_from
-        self._is_away = False
-        self._is_reached = True
+        self._absence.forget()
+        self._is_reached = self.was_reached = True
 
     def reached(self) -> None:
         """Log the last Welcome, once."""
@@ -79,19 +94,27 @@ class SessionLog:
                 why="both run the same program; GetJob shows their arguments",
             )
 
-    def on_disconnected(self) -> bool:
-        """Return whether this is the first loss of contact since the last Welcome."""
-        was_away, self._is_away = self._is_away, True
-        return not was_away
+    def on_disconnected(self, now_ms: int) -> bool:
+        """Return whether to log that there is no session: at its loss, and again now and then."""
+        return self._absence.judge("away", now_ms) is not News.KNOWN
 
-    def waiting(self) -> None:
-        """Note that the job waits; the listener logs the reason."""
+    def waiting(self, message: job_pb2.Waiting, now_ms: int) -> None:
+        """Log what the job waits for: when the reason changes, and again now and then."""
         self._is_waiting = True
+        key = (message.kind, message.ready_nodes, *(node.name for node in message.nodes))
+        match self._wait.judge(key, now_ms):
+            case News.NEW:
+                log.info("wait_began", why=message.text)
+            case News.AGAIN:
+                log.info("wait_continued", why=message.text)
+            case News.KNOWN:
+                pass
 
     def round_began(self, order: RunOrder) -> None:
         """Log that the workers of a round were started."""
         self.reached()
         self._is_waiting = False
+        self._wait.forget()
         header, assignment = order.header, order.assignment
         first, count = assignment.first_rank, assignment.local_world_size
         log.info(
@@ -101,11 +124,19 @@ class SessionLog:
             world_size=header.world_size,
             restarts=f"{header.restart_count} of {order.max_restarts}",
         )
+        if self._limits_threads and count > 1:
+            self._limits_threads = False
+            log.info(
+                "threads_limited",
+                OMP_NUM_THREADS=1,
+                why="it was not set, and several workers share this node",
+            )
 
     def round_continued(self, number: int) -> None:
         """Log that the held round continues, if a wait of the job was logged last."""
         if self._is_waiting:
             self._is_waiting = False
+            self._wait.forget()
             self.reached()
             log.info("round_continued", round=number, why="the coordinator adopted it")
 
@@ -121,7 +152,7 @@ class SessionLog:
             self.reached()
             log.info(
                 "became_spare",
-                why=f"the running round of job {self.job_id} has no slot for this node",
+                why=f"a round of job {self.job_id} already runs without this node",
                 then="it can join the next round",
             )
 
@@ -139,8 +170,15 @@ class SessionLog:
             "notice_received",
             kind=notice.kind,
             **about,
-            then="this node leaves once its workers are done"
-            if notice.is_here
-            else "the round stops and re-forms",
+            then=_describe_effect(notice),
             within_s=round((notice.until_ms - now_ms) / 1000, 1),
         )
+
+
+def _describe_effect(notice: Notice) -> str:
+    """Return what the event of a notice causes, and whether its time is more than a limit."""
+    if notice.is_here:
+        return "this node leaves once its workers are done"
+    if notice.kind == "growth":
+        return "the round stops and re-forms with new nodes, usually before the time is up"
+    return "the round stops and re-forms"

@@ -138,6 +138,7 @@ def worker_message(worker: LocalWorker, now_ms: int) -> node_pb2.Worker:
             oom_killed=exit.oom_killed,
             failed_at=None if exit.failed_ms is None else to_timestamp(exit.failed_ms),
             error_file=_limited(exit.error_file),
+            stderr_file=_limited(exit.stderr_file),
         )
     )
     if exit.signalled_before_ms is not None:

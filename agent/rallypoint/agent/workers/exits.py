@@ -140,6 +140,7 @@ class ExitReports(Struct):
                 oom_killed=end.oom_killed,
                 failed_ms=int(failed_s * 1000),
                 error_file="" if recorded is None else _as_text(path),
+                stderr_file="" if is_success else _as_text(worker.output.stderr_file),
             )
         )
 

@@ -11,6 +11,7 @@ import textwrap
 from collections.abc import Sequence
 from datetime import datetime, tzinfo
 
+from rallypoint.agent.torchelastic.error_files import find_uncaught
 from rallypoint.agent.torchelastic.last_round import LastRound
 from rallypoint.base.ranges import (
     Range,
@@ -20,11 +21,14 @@ from rallypoint.base.ranges import (
     to_ranges,
 )
 from rallypoint.base.signal_names import find_signal_name
+from rallypoint.base.tracebacks import HEADER, find_last_chain, split_lines
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import job_pb2, node_pb2, verdict_pb2
 
 WIDTH = 60
 TRACEBACK_LINES_MAX = 60
+BEFORE_LINES_MAX = 10
+"""Lines above a traceback: CUDA and NCCL print their own reason there."""
 RANGES_MAX = 12
 """Ranges of ranks on one line."""
 LINE_CHARS_MAX = 100
@@ -52,7 +56,8 @@ def render_finished(
     lines = ["=" * WIDTH, f"{script} {word}", "-" * WIDTH]
     lines += _local_lines(verdict, here, zone)
     lines += ["-" * WIDTH, "Root Cause (first observed failure):"]
-    lines += _verdict_lines(verdict, zone) if finished.HasField("verdict") else []
+    if finished.HasField("verdict"):
+        lines += _verdict_lines(verdict, _number(verdict, here), zone)
     rounds = f"round {finished.round}" if finished.round else "no round was formed"
     lines += [f"  restarts  : {finished.restart_count}, {rounds}", "=" * WIDTH]
     return "\n".join(lines)
@@ -64,12 +69,15 @@ def render_finished(
 def _local_lines(verdict: verdict_pb2.Verdict, here: LastRound, zone: tzinfo | None) -> list[str]:
     """Return the failures on this node besides the root cause, and the workers stopped here."""
     is_same_round = here.number == verdict.round
-    failed = [
-        worker for worker in here.failed if is_same_round and not _is_culprit(verdict, worker, here)
+    numbered = [
+        (number, worker)
+        for number, worker in enumerate(here.failed)
+        if is_same_round and not _is_culprit(verdict, worker, here)
     ]
+    failed = [worker for _, worker in numbered]
     lines = [f"Failures (other workers on this node, {here.node_name}):"]
-    for index, worker in enumerate(failed[:FAILURES_MAX]):
-        lines += [f"[{index}]:", *_failed_lines(worker, verdict, here, zone)]
+    for number, worker in numbered[:FAILURES_MAX]:
+        lines += [f"[{number}]:", *_failed_lines(worker, verdict, here, zone)]
     if not failed:
         lines.append(f"  {NO_OTHER_FAILURES}")
     if len(failed) > FAILURES_MAX:
@@ -78,6 +86,15 @@ def _local_lines(verdict: verdict_pb2.Verdict, here: LastRound, zone: tzinfo | N
     if here.stopped and is_same_round:
         lines.append(f"  stopped by the agent, not failed: {_join_ranks(here.stopped)}")
     return lines
+
+
+def _number(verdict: verdict_pb2.Verdict, here: LastRound) -> int:
+    """Return the number of the root cause among the failures of this node, or the next one."""
+    if here.number != verdict.round:
+        return 0
+    numbers = range(len(here.failed))
+    own = (number for number in numbers if _is_culprit(verdict, here.failed[number], here))
+    return next(own, len(numbers))
 
 
 def _is_culprit(verdict: verdict_pb2.Verdict, worker: node_pb2.Worker, here: LastRound) -> bool:
@@ -113,9 +130,9 @@ def _join_ranks(workers: Sequence[node_pb2.Worker]) -> str:
 # --- The whole job ------------------------------------------------------------------------------
 
 
-def _verdict_lines(verdict: verdict_pb2.Verdict, zone: tzinfo | None) -> list[str]:
+def _verdict_lines(verdict: verdict_pb2.Verdict, number: int, zone: tzinfo | None) -> list[str]:
     if verdict.HasField("culprit"):
-        lines = _culprit_lines(verdict, zone)
+        lines = [f"[{number}]:", *_culprit_lines(verdict, zone)]
     else:
         lines = _wrapped("cause", verdict.text.splitlines())
     if verdict.consequence_text:
@@ -159,6 +176,7 @@ def _place_lines(
         f"  rank      : {rank} (local_rank: {local_rank})",
         f"  exitcode  : {describe_exit(exit, pid)}",
         f"  error_file: {exit.error_file or NOT_AVAILABLE}",
+        *([f"  log       : {exit.stderr_file}"] if exit.stderr_file else []),
     ]
 
 
@@ -229,10 +247,29 @@ def _error_lines(exit: node_pb2.WorkerExit, pid: int) -> list[str]:
         return [f"  traceback : {kept[0]}", *(f"  {line}" for line in kept[1:])]
     if not kept:
         return [f"  traceback : {_missing_traceback(exit, pid)}"]
+    printed = [] if exit.HasField("signal") else _printed_lines(exit.stderr_tail)
+    if printed:
+        return printed
     is_killed = exit.HasField("signal")
     missing = _missing_traceback(exit, pid) if is_killed else "see the end of standard error below"
     tail = (f"    {line}" for line in kept)
     return [f"  traceback : {missing}", "  end of standard error:", *tail]
+
+
+def _printed_lines(tail: str) -> list[str]:
+    """Return the traceback with which a standard error ends, and the lines above it, or nothing."""
+    if find_uncaught(tail) is None:
+        return []
+    lines = split_lines(tail.rstrip())
+    begin = next(error.begin for error in find_last_chain(lines) if not error.is_cut)
+    stack = lines[begin:][-TRACEBACK_LINES_MAX:]
+    # A progress bar may share the line of the header.
+    first = HEADER if stack[0].endswith(HEADER) else stack[0]
+    traceback = [f"  traceback : {first}", *(f"  {line}" for line in stack[1:])]
+    before = lines[max(0, begin - BEFORE_LINES_MAX) : begin]
+    if not any(before):
+        return traceback
+    return [*traceback, "  standard error above it:", *(f"    {line}" for line in before)]
 
 
 def _missing_traceback(exit: node_pb2.WorkerExit, pid: int) -> str:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable
 from functools import partial
 
 from msgspec import Struct
 
+from rallypoint.agent.core.leaving.away import Absence
 from rallypoint.agent.settings import Listener, Settings
 from rallypoint.agent.torchelastic.events import About, Event, EventLog, Moment
 from rallypoint.agent.torchelastic.last_round import LastRound
@@ -50,8 +52,6 @@ class Reports(Struct):
     """The coordinator told how the run ended."""
     _is_written: bool = False
     """Whether the error file was written."""
-    _last_wait: tuple[object, ...] = ()
-    """Key of the last logged wait."""
 
     def finished(self, message: agent_pb2.Finished, here: LastRound) -> None:
         """Keep the report on the end of the run; `ended` prints it after the workers' output."""
@@ -68,21 +68,15 @@ class Reports(Struct):
             write = partial(report_finished, self.error_file, message, here, _unix_s())
             self.files.submit(write)
 
-    def waiting(self, message: job_pb2.Waiting) -> None:
-        """Log a wait when its reason changes, not every second."""
-        key = (message.kind, message.ready_nodes, *(node.name for node in message.nodes))
-        if self._last_wait != key:
-            self._last_wait = key
-            log.info("wait_began", why=message.text)
-
-    def disconnected(self, why: str, timeout_s: float, had_workers: bool) -> None:
+    def disconnected(self, absence: Absence) -> None:
         """Log that no coordinator answers."""
-        then = (
-            f"workers keep running; an agent without workers gives up after {timeout_s:g} s"
-            if had_workers
-            else f"no workers run yet; retrying for {timeout_s:g} s"
-        )
-        log.warning("coordinator_not_reached", why=why, then=f"{then} (--coordinator-timeout)")
+        start = {} if absence.was_reached else {"hint": self._start_hint()}
+        then = describe_absence(absence)
+        log.warning("coordinator_not_reached", why=absence.why, then=then, **start)
+
+    def _start_hint(self) -> str:
+        port = self.coordinator.rpartition(":")[2]
+        return f"start one there: rallypoint coordinator --port {port}"
 
     def ended(self, exit_code: int | None, text: str, *, always_print: bool) -> None:
         """Print the report, and the reason why the agent ends unless it succeeded.
@@ -97,8 +91,7 @@ class Reports(Struct):
             log.info("job_succeeded", round=ended.round, restarts=ended.restart_count)
         lines = [self._report] if self._report else []
         if exit_code == EXIT_UNREACHABLE:
-            port = self.coordinator.rpartition(":")[2]
-            text += f" ({self.coordinator}); start one there: rallypoint coordinator --port {port}"
+            text += f" ({self.coordinator}); {self._start_hint()}"
         if exit_code or always_print or (exit_code == 0 and not self._has_outcome):
             lines.append(f"{self.prog}: {text}")
         if lines:
@@ -108,6 +101,21 @@ class Reports(Struct):
         if not self.files.flush(FILE_LIMIT_S):
             why = f"its file system does not answer within {FILE_LIMIT_S:g} s"
             log.warning("error_file_not_written", path=self.error_file, why=why)
+
+
+def describe_absence(absence: Absence) -> str:
+    """Return what the agent does while no coordinator answers, and for how long."""
+    if absence.left_ms is None:
+        timeout_s = absence.timeout_ms / 1000
+        what = "workers keep running" if absence.has_begun else "retrying"
+        return f"{what}; an agent without workers gives up after {timeout_s:g} s{_FLAG}"
+    left_s = math.ceil(absence.left_ms / 1000)
+    if not absence.has_begun:
+        return f"no workers run yet; retrying for {left_s} s{_FLAG}"
+    return f"no workers run any more; retrying for {left_s} s"
+
+
+_FLAG = " (--coordinator-timeout)"
 
 
 def new_reports(args: Values, settings: Settings, console: Console) -> Reports:
@@ -128,7 +136,7 @@ def new_listener(args: Values, settings: Settings, reports: Reports) -> Listener
         if args.event_log_handler == "console"
         else None
     )
-    return Listener(reports.finished, reports.waiting, reports.disconnected, events)
+    return Listener(reports.finished, reports.disconnected, events)
 
 
 def _console_events(settings: Settings, print_lines: Callable[[str], None]) -> EventLog:

@@ -154,6 +154,7 @@ async def test_redirect_uses_no_pipe(screen: Screen, tmp_path: Path) -> None:
         os.write(output.stderr_fd, b"x" * 10_000 + b"\nlast words\n")
 
     assert [Path(path).name for path in paths] == ["stdout.log", "stderr.log"]
+    assert output.stderr_file == paths[1]
     assert output.tail() == "last words\n"
     assert 0 <= output.silent_ms() < LIMIT_S * 1000
     past_s = time.time() - 60  # noqa: TID251

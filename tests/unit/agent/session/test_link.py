@@ -11,6 +11,7 @@ import pytest
 
 from rallypoint.agent.core.reports import GoodbyeKind, GoodbyeReport, Report
 from rallypoint.agent.session.link import BrokenStream, Link
+from rallypoint.agent.session.reasons import plain_reason
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.wire.durations import to_duration
 
@@ -99,6 +100,26 @@ async def test_end_seen_by_reader_and_writer_is_one_broken_stream(
 
     if BROKEN in (on_read, on_write):
         assert str(caught.value) == "the connection broke"
+
+
+@pytest.mark.parametrize(
+    ("details", "reason"),
+    [
+        ("Cancelling all calls", "the coordinator shut down"),
+        ("Stream removed (Socket closed)", "the connection broke"),
+        ("recvmsg:Connection reset by peer", "the connection broke"),
+        ("Received RST_STREAM with error code 2", "the connection broke"),
+        ("sendmsg: Broken pipe (32)", "the connection broke"),
+        ("ipv4:10.0.0.1:7: connect: Connection refused (111)", "connection refused: "),
+        ("keepalive watchdog timeout", "the coordinator did not answer in time"),
+        ("connect: Network is unreachable (101)", "the network does not reach the coordinator"),
+        ("", "the connection broke"),
+        ("this job is full", "this job is full"),
+    ],
+)
+def test_words_of_grpc_are_replaced(details: str, reason: str) -> None:
+    """A person reads what happened to the connection; the coordinator's own words are kept."""
+    assert plain_reason(details, grpc.StatusCode.UNAVAILABLE).startswith(reason)
 
 
 async def test_our_own_error_is_no_broken_stream() -> None:

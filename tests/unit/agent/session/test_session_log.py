@@ -9,9 +9,12 @@ import pytest
 import structlog
 
 from rallypoint.agent.core.desired import Notice
+from rallypoint.agent.session.reminders import News, Reminder
 from rallypoint.agent.session.session_log import SessionLog
+from rallypoint.v1 import job_pb2
 from support.core.orders import run_order
 
+WAITING = job_pb2.Waiting(kind=job_pb2.WAIT_KIND_NODES, ready_nodes=1, text="1 of 3")
 Lines = list[MutableMapping[str, Any]]
 
 
@@ -40,6 +43,7 @@ def test_welcome_is_logged_before_what_it_brings(lines: Lines) -> None:
 
     assert ["coordinator_reached", "became_spare"] == events(lines)
     assert ("given", "job") == (lines[0]["node"], lines[0]["job"])
+    assert lines[1]["why"] == "a round of job job already runs without this node"
 
 
 def test_second_welcome_has_its_own_event(lines: Lines) -> None:
@@ -59,11 +63,11 @@ def test_round_that_goes_on_is_logged_after_a_wait(lines: Lines) -> None:
     log = new_log()
     log.round_began(run_order(number=3))
     log.round_continued(3)
-    log.waiting()
+    log.waiting(WAITING, now_ms=0)
     log.round_continued(3)
     log.round_continued(3)
 
-    assert ["coordinator_reached", "round_began", "round_continued"] == events(lines)
+    assert ["round_began", "wait_began", "round_continued"] == events(lines)[1:]
 
 
 @pytest.mark.parametrize(
@@ -88,13 +92,80 @@ def test_notice_is_logged_once_while_it_holds(lines: Lines) -> None:
     assert ("drain", "b", 4.0) == tuple(lines[1][name] for name in ("kind", "node", "within_s"))
 
 
-def test_loss_of_contact_is_new_once() -> None:
-    """Failed attempts to reconnect are not news; the next loss after a Welcome is."""
-    log = new_log()
+@pytest.mark.parametrize(
+    ("notice", "words"),
+    [
+        (Notice("growth", "", "", 31_000), "usually before the time is up"),
+        (Notice("drain", "b", "maintenance", 31_000), "the round stops and re-forms"),
+        (Notice("drain", "", "maintenance", 31_000, True), "this node leaves"),
+    ],
+)
+def test_notice_says_what_its_time_means(lines: Lines, notice: Notice, words: str) -> None:
+    """A round that grows stops as soon as no more nodes arrive: its time is an upper limit."""
+    new_log().notices((notice,), now_ms=1_000)
 
-    assert [True, False] == [log.on_disconnected(), log.on_disconnected()]
+    assert words in lines[-1]["then"]
+    assert (notice.kind == "growth") == ("usually" in lines[-1]["then"])
+    assert lines[-1]["within_s"] == 30.0
+
+
+@pytest.mark.parametrize(
+    ("limits_threads", "workers", "logged"), [(True, 2, 1), (True, 1, 0), (False, 2, 0)]
+)
+def test_limit_of_threads_is_logged_once(
+    lines: Lines, limits_threads: bool, workers: int, logged: int
+) -> None:
+    """Only if several workers share the node and the user has not chosen; not in every round."""
+    log = SessionLog("here:1", "job", "asked", is_standalone=False, limits_threads=limits_threads)
+    for number in (1, 2):
+        log.round_began(run_order(number=number, local_world_size=workers))
+
+    assert events(lines).count("threads_limited") == logged
+
+
+def test_loss_of_contact_is_logged_again_now_and_then() -> None:
+    """Failed attempts to reconnect are not news for 30 s; the next loss after a Welcome is."""
+    log = new_log()
+    found = [log.on_disconnected(ms) for ms in (0, 2_000, 29_999, 30_000, 32_000, 60_000)]
+
+    assert found == [True, False, False, True, False, True]
     log.on_welcome("given")
-    assert log.on_disconnected()
+    assert log.on_disconnected(61_000)
+
+
+def test_wait_is_logged_again_now_and_then(lines: Lines) -> None:
+    """A heartbeat tells the wait each second: a change is logged at once, the same after 30 s."""
+    log = new_log()
+    for now_ms in range(0, 60_001, 1_000):
+        log.waiting(WAITING, now_ms)
+    log.waiting(job_pb2.Waiting(kind=WAITING.kind, ready_nodes=2, text="2 of 3"), 60_500)
+
+    assert [(line["event"], line["why"]) for line in lines] == [
+        ("wait_began", "1 of 3"),
+        ("wait_continued", "1 of 3"),
+        ("wait_continued", "1 of 3"),
+        ("wait_began", "2 of 3"),
+    ]
+
+
+def test_wait_after_a_round_is_logged(lines: Lines) -> None:
+    """The same wait begins again when the round in between has ended."""
+    log = new_log()
+    log.waiting(WAITING, 0)
+    log.round_began(run_order(number=1))
+    log.waiting(WAITING, 1_000)
+
+    assert events(lines) == ["wait_began", "coordinator_reached", "round_began", "wait_began"]
+
+
+def test_lasting_wait_fills_no_log() -> None:
+    """After 5 minutes a reminder comes every 5 minutes: 21 lines in the first hour."""
+    reminder = Reminder()
+    found = [reminder.judge("spare", now_ms) for now_ms in range(0, 3_600_000, 1_000)]
+
+    assert found.count(News.NEW) == 1
+    assert found.count(News.AGAIN) == 10 + 10
+    assert found[330:600] == [News.KNOWN] * 270
 
 
 def test_other_arguments_are_a_warning_once(lines: Lines) -> None:

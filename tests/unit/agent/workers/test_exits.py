@@ -30,6 +30,7 @@ class Output:
 
     def __init__(self, tail: str = "", error_file: str = "", silent_ms: int = 0) -> None:
         self.error_file = error_file
+        self.stderr_file = "/logs/stderr.log"
         self._tail = tail
         self._silent_ms = silent_ms
 
@@ -121,6 +122,7 @@ async def test_success_has_no_error_and_no_tail(tmp_path: Path) -> None:
     ended = await report(Output("words", str(path)), 0, None)
 
     assert (ended.error, ended.error_file, ended.stderr_tail) == (None, "", "")
+    assert ended.stderr_file == ""
 
 
 async def test_error_file_outranks_an_uncaught_error(tmp_path: Path) -> None:
@@ -131,6 +133,7 @@ async def test_error_file_outranks_an_uncaught_error(tmp_path: Path) -> None:
 
     assert ended.error is not None and ended.error.message == "recorded"
     assert (ended.error_file, ended.stderr_tail) == (str(path), UNCAUGHT)
+    assert ended.stderr_file == "/logs/stderr.log"
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,26 @@ def test_streams_of_workers(flag: str, text: str, chosen: list[tuple[Ranks, int]
     assert (spec.tee if flag in ("-t", "--tee") else spec.redirects) == expected
 
 
+@pytest.mark.parametrize(
+    ("argv", "idle"),
+    [
+        ((), ()),
+        (("-r3", "--duplicate-stdout-filters=x"), ("--duplicate-stdout-filters",)),
+        (
+            ("-t2", "--duplicate-stdout-filters=x", "--duplicate-stderr-filters=x"),
+            ("--duplicate-stdout-filters",),
+        ),
+        (("-t1:1", "--duplicate-stdout-filters=x"), ()),
+        (("--logs-specs=other", "--duplicate-stdout-filters=x"), ()),
+    ],
+)
+def test_filter_without_tee_is_idle(argv: tuple[str, ...], idle: tuple[str, ...]) -> None:
+    """A filter selects lines of tee'd streams, as under torchrun; of others it finds none."""
+    args = Parser("p", "", output.GROUPS).read(argv, {})
+
+    assert output.idle_filters(args) == idle
+
+
 def test_filters_and_needles() -> None:
     """Local ranks, global ranks; two commas are one, and an empty needle is none."""
     spec = parse(

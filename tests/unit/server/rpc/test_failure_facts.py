@@ -27,6 +27,7 @@ EXIT = LocalExit(
     "",
     failed_ms=FAILED_MS,
     error_file="/logs/error.json",
+    stderr_file="/logs/stderr.log",
 )
 
 
@@ -63,8 +64,9 @@ def test_facts_arrive() -> None:
     assert message.culprit.host_name == message.collateral[0].host_name == "host-a"
     for failed in (message.culprit, message.collateral[0]):
         assert failed.exit.failed_at.ToMilliseconds() == FAILED_MS
-    assert message.culprit.exit.error_file == "/logs/error.json"
-    assert message.collateral[0].exit.error_file == ""
+    first, other = message.culprit.exit, message.collateral[0].exit
+    assert (first.error_file, first.stderr_file) == ("/logs/error.json", "/logs/stderr.log")
+    assert (other.error_file, other.stderr_file) == ("", "")
 
 
 @pytest.mark.parametrize(
@@ -92,11 +94,12 @@ def test_clock_that_is_wrong_spoils_no_report(
 def test_long_path_is_cut_on_both_sides() -> None:
     """A path has at most 1,024 characters, from any agent."""
     path = "/" + "x" * 5_000
-    message = sent(replace(EXIT, error_file=path))
+    message = sent(replace(EXIT, error_file=path, stderr_file=path))
+    exit = message.exited.workers[0].exit
 
-    assert message.exited.workers[0].exit.error_file == path[:1_024]
-    message.exited.workers[0].exit.error_file = path
-    assert taken(message).error_file == path[:1_024]
+    assert exit.error_file == exit.stderr_file == path[:1_024]
+    exit.error_file = exit.stderr_file = path
+    assert taken(message).error_file == taken(message).stderr_file == path[:1_024]
 
 
 def test_worker_of_31_days_can_be_reported() -> None:

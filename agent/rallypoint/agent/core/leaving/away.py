@@ -7,6 +7,8 @@ workers are never stopped because the coordinator is away, except by a fence.
 
 from __future__ import annotations
 
+from msgspec import Struct
+
 from rallypoint.agent.core.effects import LogOutcomeAwaited
 from rallypoint.agent.core.held_round import HeldRound, Stage
 from rallypoint.agent.core.reports import GoodbyeKind
@@ -16,6 +18,33 @@ from rallypoint.base.exit_codes import EXIT_UNREACHABLE
 
 ALONE_MS = 10_000
 """How long a node that was alone in its round tries to report the success of the job."""
+
+
+class Absence(Struct, frozen=True, kw_only=True):
+    """No coordinator answers, and what the agent does about it."""
+
+    why: str
+    """Of the latest attempt."""
+    left_ms: int | None
+    """Until the agent gives up; None while workers run, or another reason keeps it from that."""
+    timeout_ms: int
+    """The coordinator timeout."""
+    has_begun: bool
+    """The agent has held a round."""
+    was_reached: bool
+    """A coordinator has answered before."""
+
+
+def find_absence(state: AgentState, why: str, now_ms: int, *, was_reached: bool) -> Absence:
+    """Return what the agent does while no coordinator answers, for reports."""
+    due_ms = give_up_ms(state)
+    return Absence(
+        why=why,
+        left_ms=None if due_ms is None else max(0, due_ms - now_ms),
+        timeout_ms=state.coordinator_timeout_ms,
+        has_begun=state.last_round > 0,
+        was_reached=was_reached,
+    )
 
 
 def give_up_ms(state: AgentState) -> int | None:

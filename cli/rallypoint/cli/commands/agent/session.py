@@ -151,6 +151,8 @@ def _log_launch(args: Values, count: WorkerCount) -> None:
         log.info("workers_counted", asked=asked, workers=count.number, of=count.of, **why)
     if args.start_method != "spawn":
         log.info("start_method_ignored", why="only workers that are Python functions have one")
+    for flag in output.idle_filters(args):
+        log.warning("filter_ignored", flag=flag, why="it selects lines of tee'd streams (--tee)")
 
 
 def _settings(

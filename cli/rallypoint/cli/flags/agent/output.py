@@ -95,6 +95,19 @@ def parse_spec(args: Values) -> OutputSpec:
     )
 
 
+def idle_filters(args: Values) -> tuple[str, ...]:
+    """Return the flags that filter lines of a stream that no worker has tee'd."""
+    if args.logs_specs not in (None, OURS):
+        return ()  # the plug-in decides what is tee'd
+    pairs = (("stdout", Streams.OUT), ("stderr", Streams.ERR))
+    return tuple(
+        f"--duplicate-{name}-filters"
+        for name, stream in pairs
+        if getattr(args, f"duplicate_{name}_filters")
+        and not any(stream in choice.streams for choice in args.tee)
+    )
+
+
 def stream_choices(text: str) -> tuple[Choice, ...]:
     """Parse STREAMS: which streams of which workers."""
     if re.fullmatch("[0-3]", text):

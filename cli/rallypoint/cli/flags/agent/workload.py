@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 BINDINGS = ("node", "socket", "exclusive", "core-complex")
 START_METHODS = ("spawn", "fork", "forkserver")
+_LAUNCHERS = ("torchrun", "deepspeed", "tune", "node-agent")
+"""Programs that start workers, as this one does."""
 
 
 def worker_count(value: str) -> int | str:
@@ -86,7 +88,18 @@ def check(args: Values) -> None:
     if args.no_python and shutil.which(args.script) is None:
         fail(args.prog, f"{args.script}: no such program; give a path or a name on PATH")
     if not args.module and not args.no_python and not _is_script(args.script):
-        fail(args.prog, f"{args.script}: no such script in {os.getcwd()}")
+        fail(args.prog, f"{args.script}: no such script in {os.getcwd()}{_advice(args)}")
+
+
+def _advice(args: Values) -> str:
+    """Return how to start a program that was given as a script, such as `accelerate launch`."""
+    if os.sep in args.script or shutil.which(args.script) is None:
+        return ""
+    if args.script == "accelerate" and args.args[:1] == ["launch"]:
+        return "; to keep its configuration: --no-python accelerate launch --num_processes 1 …"
+    if args.script in _LAUNCHERS:
+        return f"; {args.script} starts workers itself: give the script that it would start"
+    return f"; to run the program {args.script}, add --no-python"
 
 
 def _is_script(path: str) -> bool:

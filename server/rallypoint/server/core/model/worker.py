@@ -51,6 +51,8 @@ class WorkerExit(Struct, frozen=True):
     """When it failed, as Unix time by its node's clock. For people; it decides nothing."""
     error_file: str = ""
     """Path of its error file on its node; empty without one."""
+    stderr_file: str = ""
+    """Path of the file with its standard error on its node; empty without one."""
 
     def without_output(self) -> WorkerExit:
         """Return the exit without its traceback and the end of its standard error."""
@@ -60,7 +62,7 @@ class WorkerExit(Struct, frozen=True):
     def without_words(self) -> WorkerExit:
         """Return the exit without anything that the worker wrote."""
         error = None if self.error is None else replace(self.error, message="", traceback="")
-        return replace(self, error=error, stderr_tail="", error_file="")
+        return replace(self, error=error, stderr_tail="", error_file="", stderr_file="")
 
     @property
     def has_recorded_first(self) -> bool:

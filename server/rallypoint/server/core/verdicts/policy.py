@@ -212,7 +212,7 @@ def describe_consequence(verdict: Verdict) -> str:
         Consequence.REFORMED: "re-formed without charging a restart",
         Consequence.BUDGET_SPENT: "no restarts are left",
         Consequence.CRASH_LOOP: f"the same failure {verdict.repeats} times in a row, each "
-        f"within {CRASH_YOUNG_MS // 1000} s of the start",
+        f"within {CRASH_YOUNG_MS // 1000} s of the start (--crash-loop)",
         Consequence.NOT_RETRYABLE: "its exit code is not retried (--no-retry-exit-codes)",
         Consequence.NO_REQUEUE: "its exit code ends the job for good (--no-requeue-exit-codes)",
         Consequence.ENDED: "",

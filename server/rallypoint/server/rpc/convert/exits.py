@@ -51,6 +51,7 @@ def _exit(worker: node_pb2.Worker, path: str) -> WorkerExit:
         oom_killed=exit.oom_killed,
         failed_ms=to_unix_ms(exit.failed_at) if exit.HasField("failed_at") else None,
         error_file=exit.error_file,
+        stderr_file=exit.stderr_file,
     )
 
 

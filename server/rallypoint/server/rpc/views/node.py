@@ -105,6 +105,7 @@ def exit_message(exit: WorkerExit, now_ms: int | None, *, whole: bool) -> node_p
     )
     if whole:
         message.error_file = exit.error_file
+        message.stderr_file = exit.stderr_file
         message.stderr_tail = exit.stderr_tail
     if whole and exit.error is not None:
         message.error.CopyFrom(

@@ -14,6 +14,7 @@ from rallypoint.server.core.verdicts.policy import (
     CRASH_YOUNG_MS,
     JITTER,
     compute_backoff_ms,
+    describe_consequence,
 )
 from support.core.coordinator import Bench, consequence
 from support.core.fake_agents import worker_exit
@@ -117,7 +118,9 @@ def test_crash_loop(claim: str, exits: tuple[WorkerExit, ...], outcome: Outcome 
 
     assert outcome is bench.job().outcome, claim
     if outcome is not None:
-        assert Consequence.CRASH_LOOP is consequence(bench.job())
+        verdict = bench.job().verdict
+        assert verdict is not None and Consequence.CRASH_LOOP is verdict.consequence
+        assert "(--crash-loop)" in describe_consequence(verdict)
 
 
 def test_four_equal_deaths_are_no_loop() -> None:
