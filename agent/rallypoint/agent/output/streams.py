@@ -292,10 +292,13 @@ def open_file(path: str) -> int:
     """Open a file for appending, and return its descriptor.
 
     Raises:
-        OSError: it cannot be opened, or is a pipe without a reader.
+        OSError: it cannot be opened, is a pipe without a reader, or no system has such a path.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK
-    fd = os.open(path, flags, 0o666)
+    try:
+        fd = os.open(path, flags, 0o666)
+    except ValueError as error:  # a plug-in's path has a zero byte, or half a surrogate pair
+        raise OSError(errno.EINVAL, str(error)) from error
     os.set_blocking(fd, True)
     return fd
 
