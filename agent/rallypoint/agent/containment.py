@@ -56,7 +56,8 @@ def handle_errors(loop: asyncio.AbstractEventLoop, fail: Callable[[BaseException
     def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
         if isinstance(error, Exception) and is_ours(error):
-            fail(error)
+            # A collection of garbage may report it in any thread.
+            loop.call_soon_threadsafe(fail, error)
         else:
             what = str(context.get("message", ""))
             log.warning("library_failed", what=what, exc_info=error, then="the agent continues")

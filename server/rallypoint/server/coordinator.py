@@ -198,9 +198,24 @@ class Coordinator:
 
     async def _wait(self) -> list[inputs.Input | _Query]:
         """Return what has arrived; nothing when a deadline is due."""
+        planned_ms: int | None = self._clock.now_ms()
         if self._rest:
             await asyncio.sleep(0)  # so that the effects of the last turn are sent
-            return self._with_inbox(self._rest)
+            arrived = list(self._rest)
+        else:
+            planned_ms, arrived = await self._sleep()
+        self._with_inbox(arrived)
+        if planned_ms is not None:
+            self._notice_stall(planned_ms)
+        if self._stalled_ms:
+            # It goes first, because some inputs may be streams that agents gave up during the
+            # stall.
+            arrived.insert(0, inputs.Stalled(self._stalled_ms))
+            self._stalled_ms = 0
+        return arrived
+
+    async def _sleep(self) -> tuple[int | None, list[inputs.Input | _Query]]:
+        """Wait for an input or a deadline; return when it was due, if at all, and the input."""
         is_watching = bool(self._state.nodes) or self._state.window_until_ms > 0
         sleep_s = PULSE_S if is_watching else None
         due_ms = self._state.next_deadline_ms()
@@ -214,21 +229,12 @@ class Coordinator:
                 arrived.append(await self._inbox.get())
         except TimeoutError:
             pass
-        self._with_inbox(arrived)
-        if planned_ms is not None:
-            self._notice_stall(planned_ms)
-        if self._stalled_ms:
-            # It goes first, because some inputs may be streams that agents gave up during the
-            # stall.
-            arrived.insert(0, inputs.Stalled(self._stalled_ms))
-            self._stalled_ms = 0
-        return arrived
+        return planned_ms, arrived
 
-    def _with_inbox(self, arrived: list[inputs.Input | _Query]) -> list[inputs.Input | _Query]:
+    def _with_inbox(self, arrived: list[inputs.Input | _Query]) -> None:
         """Add to `arrived` what waits in the inbox, up to the limit of a turn."""
         while len(arrived) < TURN_MAX and not self._inbox.empty():
             arrived.append(self._inbox.get_nowait())
-        return arrived
 
     def _notice_stall(self, planned_ms: int) -> None:
         late_ms = self._clock.now_ms() - planned_ms
@@ -254,8 +260,16 @@ class Coordinator:
             self._outlet.carry_out(turn.effects, turn.changed, self._state, now_ms)
         if self._announces:
             _announce(turn.effects)
+        await self._answer_all(queries, now_ms)
+
+    async def _answer_all(self, queries: Sequence[_Query], now_ms: int) -> None:
+        """Answer readers; let others run in between, because each answer may be large."""
+        began_ms = self._clock.now_ms()
         for query in queries:
             self._answer(query, now_ms)
+            if self._clock.now_ms() - began_ms >= TURN_MS_MAX:
+                await asyncio.sleep(0)
+                began_ms = self._clock.now_ms()
 
     def _step_in_time(
         self, arrived: Sequence[inputs.Input | _Query], now_ms: int, turn: Turn

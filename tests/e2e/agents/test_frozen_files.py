@@ -90,7 +90,7 @@ def test_sigterm_ends_an_agent_whose_round_cannot_start(world: World, storage: S
     assert world.left() == []
 
 
-@pytest.mark.parametrize("has_temporary_files", [False, True])
+@pytest.mark.parametrize("has_temporary_files", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_stop_does_not_wait_for_files(
     world: World, storage: Storage, has_temporary_files: bool
 ) -> None:

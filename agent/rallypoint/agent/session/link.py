@@ -350,7 +350,8 @@ def _translate(error: Exception) -> Exception:
     if error.code() is grpc.StatusCode.INVALID_ARGUMENT:
         return _Misunderstood(EXIT_USAGE, f"the coordinator refused: {error.details()}")
     if error.code() is grpc.StatusCode.UNIMPLEMENTED:
-        return _Dismissed(EXIT_USAGE, "no rallypoint coordinator listens at this address")
+        # Another server or a proxy may answer while the coordinator is away.
+        return _Misunderstood(EXIT_USAGE, "no rallypoint coordinator listens at this address")
     if error.trailing_metadata():
         # Imported here: most agents never see a refusal.
         from rallypoint.wire.errors import unpack_detail

@@ -267,9 +267,10 @@ class Supervisor:
             self.tasks.create_task(self._remove_dead_folders())
 
     async def _remove_dead_folders(self) -> None:
-        temporary = Path(tempfile.gettempdir())
-        sweep = partial(remove_dead_folders, temporary)
-        with suppress(OSError):  # there is no such folder: no agent has left one there
+        # OSError: there is no such folder, so no agent has left one there. ValueError: a name that
+        # no system can take. What is only tidied up must not end an agent.
+        with suppress(OSError, ValueError):
+            sweep = partial(remove_dead_folders, Path(tempfile.gettempdir()))
             folders = await self._own_files.run("removing folders of dead agents", sweep)
             if folders:
                 log.info("dead_folders_removed", folders=folders, why="their agent is dead")

@@ -66,7 +66,14 @@ class Reports(Struct):
         if self.error_file and message.outcome != job_pb2.OUTCOME_SUCCEEDED:
             self._is_written = True
             write = partial(report_finished, self.error_file, message, here, _unix_s())
+            self._write_later(write)
+
+    def _write_later(self, write: Callable[[], None]) -> None:
+        """Write the scheduler's file in a thread; without one the exit code still counts."""
+        try:
             self.files.submit(write)
+        except (OSError, RuntimeError) as error:  # no thread can be started
+            log.warning("error_file_not_written", path=self.error_file, why=str(error))
 
     def disconnected(self, absence: Absence) -> None:
         """Log that no coordinator answers."""
@@ -97,7 +104,7 @@ class Reports(Struct):
         if lines:
             self.print_lines("\n".join(lines))
         if self.error_file and exit_code and not self._is_written:
-            self.files.submit(partial(report_exit, self.error_file, text, exit_code, _unix_s()))
+            self._write_later(partial(report_exit, self.error_file, text, exit_code, _unix_s()))
         if not self.files.flush(FILE_LIMIT_S):
             why = f"its file system does not answer within {FILE_LIMIT_S:g} s"
             log.warning("error_file_not_written", path=self.error_file, why=why)

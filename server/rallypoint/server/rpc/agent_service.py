@@ -176,9 +176,12 @@ class AgentService(agent_grpc.AgentServiceServicer):
                     if outbox.has_left and outbox.end is None:
                         await context.write(self._acknowledge(outbox))
                         return
-                    if outbox.heartbeat > outbox.answered:
-                        await context.write(await self._answer(outbox))
                     self._stalls.end(scope)
+                    if outbox.heartbeat > outbox.answered:
+                        answer = await self._answer(outbox)  # which may wait for this coordinator
+                        self._stalls.begin(scope, self._state.lease_ms(outbox.spec) / 1000)
+                        await context.write(answer)
+                        self._stalls.end(scope)
         except TimeoutError:
             log.warning("write_timed_out")
             outbox.finish(lost_status())

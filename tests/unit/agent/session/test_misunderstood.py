@@ -98,3 +98,11 @@ async def test_agent_without_a_round_exits(pauses: list[float]) -> None:
     await run(user)
 
     assert ([], [(2, f"the coordinator refused: {TEXT}")]) == (user.ends, user.dismissals)
+
+
+def test_other_server_at_the_address_ends_no_round() -> None:
+    """While the coordinator is away a proxy may answer in its place; that is no verdict."""
+    metadata = grpc.aio.Metadata()
+    error = grpc.aio.AioRpcError(grpc.StatusCode.UNIMPLEMENTED, metadata, metadata)
+
+    assert isinstance(link_module._translate(error), link_module._Misunderstood)

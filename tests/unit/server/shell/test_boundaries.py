@@ -57,7 +57,7 @@ def test_report(kind: str) -> None:
     assert taken > 2
 
 
-@pytest.mark.parametrize("session", [1, STRANGER])
+@pytest.mark.parametrize("session", [pytest.param(1, marks=pytest.mark.long), STRANGER])
 def test_hello(session: int) -> None:
     """Of a new agent, and of one that reconnects: no value stops the job, or another job."""
     taken = 0
@@ -73,7 +73,7 @@ def test_hello(session: int) -> None:
     assert taken > 20
 
 
-@pytest.mark.parametrize("is_full", [False, True])
+@pytest.mark.parametrize("is_full", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_held_round(is_full: bool) -> None:
     """A claim is taken as it is, refused, or found incomplete; no claim breaks an invariant."""
     make = full_hello if is_full else holding_hello

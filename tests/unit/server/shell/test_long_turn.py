@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,6 +27,8 @@ def watch(monkeypatch: pytest.MonkeyPatch, shell: Shell, kinds: Sequence[type]) 
     real_send = shell.outboxes.carry_out
 
     def slow_step(self: Stepper, input: inputs.Input, *rest: Any) -> Any:
+        if isinstance(input, inputs.Stalled):
+            order.append("stalled")
         if isinstance(input, tuple(kinds)):
             order.append("step")
             time.sleep(SLOW_MS / 1000)  # the core is busy: nothing is awaited
@@ -69,3 +73,32 @@ async def test_what_has_arrived_counts_before_a_deadline(monkeypatch: pytest.Mon
         await shell.settle()
 
         assert order.index("time") > len(order) - 1 - order[::-1].index("step")
+
+
+async def test_stall_between_two_parts_of_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that was stopped before the rest of its inputs calls no node lost."""
+    async with running_shell() as shell:
+        peers = [await shell.join(f"job{number}", number) for number in range(1, 7)]
+        order = watch(monkeypatch, shell, [inputs.Succeeded])
+        real_ns, jumps = time.monotonic_ns, [0]  # the clock jumps while nothing runs
+
+        def jump() -> None:
+            jumps[0] = 9_000_000_000
+
+        def send(*args: Any) -> None:
+            order.append("send")
+            asyncio.get_running_loop().call_soon(jump)
+
+        monkeypatch.setattr(shell.outboxes, "carry_out", send)
+        monkeypatch.setattr(
+            "rallypoint.server.clock.time",
+            SimpleNamespace(monotonic_ns=lambda: real_ns() + jumps[0]),
+        )
+        for peer in peers[1:]:
+            await shell.coordinator.submit(inputs.Succeeded(peer.next_sender(), 1))
+        await shell.settle()
+
+        assert jumps != [0]
+        assert "stalled" in order
+        lost = [shell.job(f"job{number}") for number in range(1, 7)]
+        assert [()] * 6 == [job.lost for job in lost if job is not None]

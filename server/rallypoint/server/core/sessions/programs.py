@@ -23,9 +23,20 @@ def check_program(draft: Draft, identity: Identity) -> Refusal | None:
     if _compared_name(identity) == "":
         return None
     for other in draft.nodes_of(identity.job_id):
+        if _is_replaced(other, identity):
+            continue
         if other.identity.role == identity.role and _compared_name(other.identity):
             return compare_programs(identity, other.name, other.identity)
     return None
+
+
+def _is_replaced(other: Node, identity: Identity) -> bool:
+    """Return whether a node whose stream broke makes way for the new one."""
+    if other.attached:
+        return False
+    has_name = identity.name_explicit and other.name == identity.name
+    has_rank = identity.node_rank is not None and other.identity.node_rank == identity.node_rank
+    return has_name or has_rank
 
 
 def compare_programs(identity: Identity, other_name: NodeName, other: Identity) -> Refusal | None:

@@ -190,3 +190,13 @@ def test_newcomer_with_another_program_waits_for_no_member() -> None:
         assert agent.hello(held=agent.held_round()).refusal is None
 
     assert newcomer.node is not None
+
+
+def test_replacement_of_a_broken_node_may_run_another_program() -> None:
+    """A corrected and renamed script may follow at once under the same name, not beside it."""
+    bench = Bench(TRIO)
+    (first,) = bench.join("a", program=ALICE)
+    first.break_off()
+
+    assert bench.agent("b", program=BOB).hello().refusal is not None
+    assert bench.agent("a", program=BOB).hello().refusal is None
