@@ -75,7 +75,12 @@ def hosts(tmp_path: Path) -> Iterator[Hosts]:
         yield Hosts(network, world)
 
 
-@pytest.mark.parametrize("direction", ["up", "down", "both"])
+LONG = pytest.mark.long
+
+
+@pytest.mark.parametrize(
+    "direction", [pytest.param("up", marks=LONG), pytest.param("down", marks=LONG), "both"]
+)
 def test_node_that_is_cut_off_is_lost_and_comes_back(hosts: Hosts, direction: str) -> None:
     """A round without it begins; back, it stops its old workers and joins again."""
     world = hosts.world

@@ -345,7 +345,7 @@ async def test_flood(
     assert screen.size == megabytes * 10_000 * len(f"[default0]:{0:099d}\n")
 
 
-@pytest.mark.parametrize("flags", [(), ("--tee=3",)])
+@pytest.mark.parametrize("flags", [(), pytest.param(("--tee=3",), marks=pytest.mark.long)])
 async def test_console_that_stands_still_holds_up_nobody_else(
     world: World, screen: Screen, monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...]
 ) -> None:
