@@ -289,6 +289,7 @@ class Hello(_message.Message):
     DRAINING_FIELD_NUMBER: _builtins.int
     HOST_NAME_FIELD_NUMBER: _builtins.int
     PROGRAM_FIELD_NUMBER: _builtins.int
+    RESUME_TOKEN_FIELD_NUMBER: _builtins.int
     protocol_version: _builtins.int
     """Protocol version that the agent speaks; 1."""
     launch_id: _builtins.str
@@ -323,6 +324,11 @@ class Hello(_message.Message):
     """Highest revision of the desired state that the agent has applied."""
     host_name: _builtins.str
     """Host name of the machine, for reports; at most 253 bytes. May be empty."""
+    resume_token: _builtins.str
+    """Token of the last Welcome. Empty before the first. Once a coordinator has received anything on a
+    session that it welcomed, it resumes the session only with this token, else it refuses the Hello
+    as PERMISSION_DENIED and leaves the session alone. A session that it does not know needs none.
+    """
     @_builtins.property
     def spec(self) -> _job_pb2.JobSpec:
         """Specification of the run."""
@@ -371,10 +377,11 @@ class Hello(_message.Message):
         draining: Global___Draining | None = ...,
         host_name: _builtins.str = ...,
         program: Global___Program | None = ...,
+        resume_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_node_rank", b"_node_rank", "draining", b"draining", "held", b"held", "node_rank", b"node_rank", "program", b"program", "ready", b"ready", "spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_node_rank", b"_node_rank", "address", b"address", "coordinator_durable", b"coordinator_durable", "coordinator_id", b"coordinator_id", "draining", b"draining", "held", b"held", "host_name", b"host_name", "job_id", b"job_id", "labels", b"labels", "launch_id", b"launch_id", "local_world_size", b"local_world_size", "node_name", b"node_name", "node_name_explicit", b"node_name_explicit", "node_rank", b"node_rank", "program", b"program", "protocol_version", b"protocol_version", "ready", b"ready", "reports_acknowledged", b"reports_acknowledged", "revision_applied", b"revision_applied", "role", b"role", "run", b"run", "spec", b"spec"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_node_rank", b"_node_rank", "address", b"address", "coordinator_durable", b"coordinator_durable", "coordinator_id", b"coordinator_id", "draining", b"draining", "held", b"held", "host_name", b"host_name", "job_id", b"job_id", "labels", b"labels", "launch_id", b"launch_id", "local_world_size", b"local_world_size", "node_name", b"node_name", "node_name_explicit", b"node_name_explicit", "node_rank", b"node_rank", "program", b"program", "protocol_version", b"protocol_version", "ready", b"ready", "reports_acknowledged", b"reports_acknowledged", "resume_token", b"resume_token", "revision_applied", b"revision_applied", "role", b"role", "run", b"run", "spec", b"spec"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__node_rank: _TypeAlias = _typing.Literal["node_rank"]  # noqa: Y015
     _WhichOneofArgType__node_rank: _TypeAlias = _typing.Literal["_node_rank", b"_node_rank"]  # noqa: Y015
@@ -747,6 +754,7 @@ class Welcome(_message.Message):
     DESIRED_FIELD_NUMBER: _builtins.int
     NOTICES_FIELD_NUMBER: _builtins.int
     ARGUMENTS_DIFFER_FROM_FIELD_NUMBER: _builtins.int
+    RESUME_TOKEN_FIELD_NUMBER: _builtins.int
     coordinator_id: _builtins.str
     """Id of the coordinator."""
     coordinator_durable: _builtins.bool
@@ -757,6 +765,8 @@ class Welcome(_message.Message):
     """Run that the node takes part in."""
     arguments_differ_from: _builtins.str
     """Earlier node of the same role that runs the same program with other arguments. Empty: none."""
+    resume_token: _builtins.str
+    """Proves in a later Hello that the session is the agent's own. Only its agent ever gets it."""
     @_builtins.property
     def heartbeat_interval(self) -> _duration_pb2.Duration:
         """Time between heartbeats."""
@@ -789,10 +799,11 @@ class Welcome(_message.Message):
         desired: Global___DesiredState | None = ...,
         notices: Global___Notices | None = ...,
         arguments_differ_from: _builtins.str = ...,
+        resume_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["desired", b"desired", "heartbeat_interval", b"heartbeat_interval", "lease", b"lease", "notices", b"notices"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["arguments_differ_from", b"arguments_differ_from", "coordinator_durable", b"coordinator_durable", "coordinator_id", b"coordinator_id", "desired", b"desired", "heartbeat_interval", b"heartbeat_interval", "lease", b"lease", "node_name", b"node_name", "notices", b"notices", "run", b"run"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arguments_differ_from", b"arguments_differ_from", "coordinator_durable", b"coordinator_durable", "coordinator_id", b"coordinator_id", "desired", b"desired", "heartbeat_interval", b"heartbeat_interval", "lease", b"lease", "node_name", b"node_name", "notices", b"notices", "resume_token", b"resume_token", "run", b"run"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

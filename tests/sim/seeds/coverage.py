@@ -143,6 +143,7 @@ UNREACHABLE: dict[Row, str] = {
     ("refusal", "stale epoch"): "an agent reports only after a Welcome, with its epoch",
     ("refusal", "newer epoch"): "an agent has no session but with the coordinator that it follows",
     ("refusal", "foreign round"): "needs a coordinator with a durable journal",
+    ("refusal", "not proven"): "an agent has the token of every coordinator that welcomed it",
     ("refusal", "sequence gap"): "an agent skips no report: streams keep their order",
     ("refusal", "limit reached"): "thousands of jobs or nodes",
     ("expired", "forget"): "a day later",

@@ -164,7 +164,9 @@ class ServerSide:
                 self._set(other, server_done=True)
                 sender = inputs.Sender(stream.session, stream.connection, 0)
                 replaced.append(inputs.Broken(sender))
-        self._step(hello)
+        # An agent gets the token of a coordinator together with its id.
+        own_id = self._own_state().coordinator_id
+        self._step(replace(hello, is_proven=hello.coordinator_id == own_id))
         for input in replaced:
             self._step(input)
 

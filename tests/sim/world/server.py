@@ -10,6 +10,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from rallypoint.server.core import step as core
 from rallypoint.server.core.invariants import check_job, check_touched
 from rallypoint.server.core.messages import inputs
@@ -120,6 +122,8 @@ class Server:
 
     def _open(self, stream: Stream, hello: inputs.Hello) -> None:
         session = hello.identity.session
+        # An agent gets the token of a coordinator together with its id.
+        hello = replace(hello, is_proven=hello.coordinator_id == self.state.coordinator_id)
         stream.outbox = self.outboxes.open(session, hello.connection, hello.identity.spec)
         self._streams[id(stream.outbox)] = stream
         self._newest[session] = max(self._newest.get(session, 0), hello.connection)

@@ -35,7 +35,7 @@ from rallypoint.server.rpc.views.job import job_message
 from rallypoint.server.rpc.views.notices import notices_message
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import job_service_pb2, node_pb2, node_service_pb2
-from support.contract.samples import JOB, OTHER_JOB, WORKERS, ready_hello, session_id
+from support.contract.samples import JOB, OTHER_JOB, TOKEN, WORKERS, ready_hello, session_id
 
 NOW_MS = 1_800_000_000_000
 """The wall clock, which stands still, and the coordinator's first epoch."""
@@ -88,7 +88,7 @@ class Rig:
         clock_ms = max(NOW_MS, self.state.epoch - 86_400_000)
         try:
             if not stream:
-                return self.take(to_hello(envelope, clock_ms))
+                return self.take(to_hello(envelope, clock_ms, lambda _, token: token == TOKEN))
             if any(getattr(envelope, name) != value for name, value in stream.items()):
                 return "not of this stream"
             report = to_report(envelope, WORKERS, clock_ms)

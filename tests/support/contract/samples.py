@@ -12,6 +12,8 @@ from rallypoint.v1 import job_pb2, job_service_pb2, node_pb2, node_service_pb2, 
 JOB, OTHER_JOB = "job", "other"
 SECOND = Duration(seconds=1)
 WORKERS = 2
+TOKEN = "0a1b" * 16
+"""The resume token of every session."""
 
 
 def session_id(number: int) -> str:
@@ -85,6 +87,7 @@ def hello(number: int, job_id: str = JOB) -> agent_pb2.Hello:
         labels={"rack": "r1"},
         node_rank=number,
         host_name="host",
+        resume_token=TOKEN,
         program=agent_pb2.Program(
             name="train.py",
             arguments_digest="0a1b",

@@ -133,6 +133,7 @@ class FakeAgent:
         coordinator_id: str | None = None,
         durable: bool = False,
         draining: tuple[int, str] | None = None,
+        is_proven: bool | None = None,
     ) -> Transition:
         """Send a Hello on a new connection: ready, unless it holds a round."""
         self.connection += 1
@@ -153,8 +154,13 @@ class FakeAgent:
                 held=held,
                 ready=ready,
                 draining=draining,
+                is_proven=self._is_proven() if is_proven is None else is_proven,
             )
         )
+
+    def _is_proven(self) -> bool:
+        """Return whether its last Welcome, and so its token, is of this coordinator."""
+        return self.coordinator_id == self.bench.state.coordinator_id
 
     def held_round(
         self,

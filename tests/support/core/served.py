@@ -70,10 +70,20 @@ class Agent(Struct):
     beats: int = 0
     epoch: int = 0
     """The coordinator's, as of the last message that was read."""
+    token: str = ""
+    """Of the last Welcome that was read."""
+
+    def again(self, server: Served, *, token: str | None = None) -> Agent:
+        """Return its next connection; `token` replaces its own."""
+        agent = server.agent(self.job_id, int(self.session_id, 16))
+        agent.connection, agent.epoch = self.connection + 1, self.epoch
+        agent.token = self.token if token is None else token
+        return agent
 
     async def hello(self, **fields: Any) -> None:
         """Send a Hello of a clean node; `fields` replace its own."""
         hello = hello_of(self.job_id, int(self.session_id, 16))
+        hello.resume_token = self.token
         hello.MergeFrom(agent_pb2.Hello(**fields))
         await self.write(agent_pb2.SessionRequest(hello=hello))
 
@@ -99,6 +109,7 @@ class Agent(Struct):
             raise EOFError
         assert isinstance(message, agent_pb2.SessionResponse)
         self.epoch = max(self.epoch, message.epoch)
+        self.token = message.welcome.resume_token or self.token
         return message
 
     async def check_alive(self) -> None:

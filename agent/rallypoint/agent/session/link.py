@@ -103,6 +103,8 @@ class Link:
         self.user = user
         self.connection = 0
         """Number of the latest attempt."""
+        self._resume_token = ""
+        """Of the last Welcome."""
         self._wake = asyncio.Event()
         self._interval_s = 1.0
         self._lease_s = DEFAULT_LEASE_S
@@ -210,7 +212,9 @@ class Link:
         self._beat_at = 0.0
         self._hello_ms = self.user.now_ms()
         try:
-            await self._write(call, agent_pb2.SessionRequest(hello=self.user.hello()))
+            hello = self.user.hello()
+            hello.resume_token = self._resume_token
+            await self._write(call, agent_pb2.SessionRequest(hello=hello))
             async with asyncio.TaskGroup() as tasks:
                 writer = tasks.create_task(self._report(call))
                 await self._read(call)
@@ -246,6 +250,7 @@ class Link:
                 continue  # for an older connection, or from a coordinator that was replaced
             if message.HasField("welcome"):
                 self._welcomed = self._is_name_known = True
+                self._resume_token = message.welcome.resume_token
                 self._set_timing(message.welcome)
             elif message.acknowledgement.HasField("heartbeat_interval"):
                 self._set_timing(message.acknowledgement)

@@ -27,6 +27,7 @@ from rallypoint.server.rpc.convert.checks import InvalidMessage
 from rallypoint.server.rpc.convert.hello import UnsupportedProtocol, to_hello
 from rallypoint.server.rpc.convert.reports import to_heartbeat, to_report
 from rallypoint.server.rpc.errors import lost_status, protocol_status
+from rallypoint.server.rpc.guards.resume import ResumeTokens
 from rallypoint.server.rpc.outbox import Outbox, Outboxes
 from rallypoint.server.rpc.stalls import Stalls
 from rallypoint.server.rpc.status import abort_with, invalid_status, silent_status
@@ -76,6 +77,7 @@ class AgentService(agent_grpc.AgentServiceServicer):
         self._explained: dict[JobId, tuple[int, job_pb2.Waiting | None]] = {}
         """What each job waits for, and when it was computed."""
         self._stalls = Stalls()
+        self._tokens = ResumeTokens()
 
     async def Session(  # type: ignore[override]  # a handler may write instead of yield
         self,
@@ -89,7 +91,7 @@ class AgentService(agent_grpc.AgentServiceServicer):
             if first is _EOF:
                 return
             bind_context(job_id=first.hello.job_id, session_id=show_session(first.session_id))
-            hello = to_hello(first, self._clock_ms())
+            hello = to_hello(first, self._clock_ms(), self._tokens.is_proof)
         except TimeoutError:
             await abort_with(context, silent_status(f"no hello arrived within {HELLO_S_MAX:g} s"))
         except InvalidMessage as invalid:
@@ -98,11 +100,14 @@ class AgentService(agent_grpc.AgentServiceServicer):
         except UnsupportedProtocol as unsupported:
             await abort_with(context, protocol_status(unsupported.version))
         outbox = self._outboxes.open(hello.identity.session, hello.connection, hello.identity.spec)
+        if outbox.end is not None:
+            await abort_with(context, outbox.end)
         try:
             end = await self._carry(hello, context, outbox)
         finally:
             self._outboxes.close(outbox)
-            await self._note_end(inputs.Sender(hello.identity.session, hello.connection, 0))
+            if not outbox.was_refused:
+                await self._note_end(inputs.Sender(hello.identity.session, hello.connection, 0))
         if end is not None:
             await abort_with(context, end)
 
@@ -126,7 +131,11 @@ class AgentService(agent_grpc.AgentServiceServicer):
 
     async def _carry(self, hello: inputs.Hello, context: _Context, outbox: Outbox) -> Status | None:
         """Read and write until either side ends; return the status to end with, if any."""
-        await self._coordinator.submit(hello)
+        try:
+            await self._coordinator.submit(hello)
+        except BaseException:
+            self._outboxes.withdraw(outbox)
+            raise
         async with asyncio.TaskGroup() as tasks:
             reader = tasks.create_task(self._read(hello, context, outbox))
             await self._write(context, outbox)
@@ -262,6 +271,7 @@ class AgentService(agent_grpc.AgentServiceServicer):
             desired=None if outbox.desired is None else desired_message(outbox.desired),
             notices=None if outbox.notify is None else notices_message(outbox.notify),
             arguments_differ_from=outbox.welcome.arguments_differ_from or "",
+            resume_token=self._tokens.make(outbox.session),
         )
 
     def _envelope(

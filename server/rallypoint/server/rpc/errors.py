@@ -130,6 +130,12 @@ _TABLE: dict[RefusalKind, _Row] = {
         "expected report {expected}, got report {actual}",
         "sequence",
     ),
+    RefusalKind.NOT_PROVEN: _Row(
+        grpc.StatusCode.PERMISSION_DENIED,
+        None,
+        "only the token of its Welcome resumes this session",
+        "hello.resume_token",
+    ),
     RefusalKind.UNKNOWN_SESSION: _Row(
         grpc.StatusCode.ABORTED,
         details_pb2.StaleSender,

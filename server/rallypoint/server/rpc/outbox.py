@@ -46,6 +46,8 @@ from rallypoint.server.rpc.watchers import Watchers
 
 log = get_logger()
 
+_AgentEffect = Welcome | Send | Notify | Acknowledge | Refuse | Disconnect
+
 
 class Outbox(Struct):
     """The messages to send on one connection."""
@@ -72,6 +74,10 @@ class Outbox(Struct):
     """Set when the stream has to end."""
     ended: bool = False
     """The peer's side of the stream has ended."""
+    is_closed: bool = False
+    """The stream has ended on both sides."""
+    was_refused: bool = False
+    """The core has refused its Hello, so its end means nothing to the session."""
     has_left: bool = False
     """The node's Goodbye is in the journal: the stream ends after its acknowledgement."""
 
@@ -88,11 +94,18 @@ class Outbox(Struct):
 
 
 class Outboxes:
-    """The outboxes of all sessions' newest connections, and the watchers of all jobs."""
+    """The outboxes of all connections, and the watchers of all jobs.
+
+    The core decides which connection a session has. A new one gets nothing but its refusal until
+    the core welcomes it; only then the older one ends. So a Hello that is refused disturbs nobody.
+    """
 
     def __init__(self) -> None:
         """Start without connections."""
         self._by_session: dict[SessionId, Outbox] = {}
+        """The connection that each session has."""
+        self._opened: dict[tuple[SessionId, int], Outbox] = {}
+        """Connections whose Hello the core has not answered yet, by session and number."""
         self.watchers = Watchers()
         self.epoch = 0
         """The coordinator's epoch as of the last turn in the journal."""
@@ -100,24 +113,27 @@ class Outboxes:
         """No turn will come; a new connection ends at once."""
 
     def open(self, session: SessionId, connection: int, spec: JobSpec = NOTHING_ASKED) -> Outbox:
-        """Return the outbox of a new connection.
+        """Return the outbox of a new connection, whose Hello is submitted next.
 
-        Of two connections of one session the one with the lower number is ended.
+        It may have an end already: then its Hello must not be submitted. `close` it afterwards.
         """
-        older = self._by_session.get(session)
         outbox = Outbox(session, connection, spec)
+        key = (session, connection)
         if self._has_ended:
             outbox.finish(ended_status())
-        elif older is None or older.connection < connection:
-            if older is not None:
-                older.finish(replaced_status(connection, older.connection))
-            self._by_session[session] = outbox
+        elif key in self._opened:
+            outbox.finish(replaced_status(connection, connection))
         else:
-            outbox.finish(replaced_status(older.connection, connection))
+            self._opened[key] = outbox
         return outbox
 
+    def withdraw(self, outbox: Outbox) -> None:
+        """Forget a new connection whose Hello could not be submitted."""
+        self._opened.pop((outbox.session, outbox.connection), None)
+
     def close(self, outbox: Outbox) -> None:
-        """Forget a connection that has ended."""
+        """Forget a connection that has ended; one whose Hello was not answered, with the answer."""
+        outbox.is_closed = True
         if self._by_session.get(outbox.session) is outbox:
             del self._by_session[outbox.session]
 
@@ -129,7 +145,7 @@ class Outboxes:
         for effect in effects:
             if isinstance(effect, JobChanged):
                 continue  # for the log only; its job is among `changed`
-            outbox = self._by_session.get(effect.session)
+            outbox = self._find(effect)
             if outbox is None:
                 continue
             try:
@@ -141,17 +157,34 @@ class Outboxes:
                 outbox.finish(internal_status(incident))
         self.watchers.note_changes(changed)  # last: the messages of agents are more urgent
 
+    def _find(self, effect: _AgentEffect) -> Outbox | None:
+        """Return the outbox of an effect; a Welcome gives its connection to the session."""
+        current = self._by_session.get(effect.session)
+        if not isinstance(effect, Welcome | Refuse):
+            return current
+        opened = self._opened.pop((effect.session, effect.connection), None)
+        if opened is None:
+            return current if current and current.connection == effect.connection else None
+        if isinstance(effect, Refuse):
+            opened.was_refused = True
+            return opened
+        if current is not None:
+            current.finish(replaced_status(effect.connection, current.connection))
+        if opened.is_closed:
+            self._by_session.pop(effect.session, None)
+        else:
+            self._by_session[effect.session] = opened
+        return opened
+
     def end(self) -> None:
         """End every connection, and wake every watcher: no turn will come."""
         self._has_ended = True
-        for outbox in self._by_session.values():
+        for outbox in (*self._by_session.values(), *self._opened.values()):
             outbox.finish(ended_status())
         self.watchers.wake_all()
 
 
-def _put(
-    outbox: Outbox, effect: Welcome | Send | Notify | Acknowledge | Refuse | Disconnect
-) -> None:
+def _put(outbox: Outbox, effect: _AgentEffect) -> None:
     match effect:
         case Send(desired=desired):
             outbox.desired = effect
@@ -160,13 +193,11 @@ def _put(
             outbox.acknowledged = max(outbox.acknowledged, sequence)
             return
         case Welcome():
-            if effect.connection == outbox.connection:
-                outbox.welcome = effect
+            outbox.welcome = effect
         case Notify():
             outbox.notify = effect
-        case Refuse(connection=connection, refusal=refusal):
-            if connection == outbox.connection:
-                outbox.finish(refusal_status(refusal))
+        case Refuse(refusal=refusal):
+            outbox.finish(refusal_status(refusal))
         case Disconnect(has_left=True):
             outbox.has_left = True
             outbox.welcome = outbox.desired = outbox.notify = None  # it has nothing more to do

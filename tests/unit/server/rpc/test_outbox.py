@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
-from rallypoint.server.core.messages.effects import Acknowledge, Disconnect, Effect, Send
+import pytest
+
+from rallypoint.server.core.messages.effects import (
+    Acknowledge,
+    Disconnect,
+    Effect,
+    Refuse,
+    Send,
+    Welcome,
+)
+from rallypoint.server.core.messages.refusals import Refusal, RefusalKind
 from rallypoint.server.core.model.desired import DesiredStandby
-from rallypoint.server.core.model.ids import SessionId
+from rallypoint.server.core.model.ids import NodeName, SessionId
 from rallypoint.server.core.state.state import State
 from rallypoint.server.rpc.outbox import Outbox, Outboxes
 
@@ -12,11 +22,30 @@ SESSION = SessionId("0" * 32)
 
 
 def carried(*effects: Effect) -> Outbox:
-    """Return an agent's outbox after one turn with these effects."""
-    outboxes = Outboxes()
-    outbox = outboxes.open(SESSION, 1)
+    """Return a welcomed agent's outbox after one turn with these effects."""
+    outboxes, outbox = welcomed()
     outboxes.carry_out(effects, (), State("c", 1), 0)
     return outbox
+
+
+def welcomed() -> tuple[Outboxes, Outbox]:
+    """Return the outboxes, and that of an agent whose Hello the core has answered."""
+    outboxes = Outboxes()
+    outbox = outboxes.open(SESSION, 1)
+    welcome(outboxes, 1)
+    return outboxes, outbox
+
+
+def welcome(outboxes: Outboxes, connection: int) -> None:
+    carry_out(outboxes, Welcome(SESSION, connection, NodeName("n1"), 1))
+
+
+def refuse(outboxes: Outboxes, connection: int) -> None:
+    carry_out(outboxes, Refuse(SESSION, connection, Refusal(RefusalKind.NOT_PROVEN)))
+
+
+def carry_out(outboxes: Outboxes, effect: Effect) -> None:
+    outboxes.carry_out((effect,), (), State("c", 1), 0)
 
 
 def test_agent_that_has_left_gets_only_its_acknowledgement() -> None:
@@ -35,3 +64,53 @@ def test_lost_session_ends_with_a_status() -> None:
     lost = carried(Disconnect(SESSION))
 
     assert lost.end is not None and not lost.has_left
+
+
+def test_connection_that_is_not_welcomed_replaces_none() -> None:
+    """Until then the session's messages go to the connection that it has."""
+    outboxes, first = welcomed()
+    second = outboxes.open(SESSION, 2)
+    send = Send(SESSION, 2, DesiredStandby(spare=False))
+    carry_out(outboxes, send)
+
+    assert (send, None, None) == (first.desired, second.desired, first.end)
+
+    welcome(outboxes, 2)
+    carry_out(outboxes, send)
+
+    assert first.end is not None and second.desired is send
+
+
+@pytest.mark.parametrize("connection", [1, 2])
+@pytest.mark.parametrize("is_closed", [False, True])
+def test_refused_hello_leaves_the_session_alone(connection: int, is_closed: bool) -> None:
+    """With the number of the session's own connection too, and when its stream has gone already."""
+    outboxes, own = welcomed()
+    thief = outboxes.open(SESSION, connection)
+    if is_closed:
+        outboxes.close(thief)
+    refuse(outboxes, connection)
+
+    assert own.end is None and not own.was_refused
+    assert thief.end is not None and thief.was_refused
+
+
+def test_second_connection_with_a_number_waits_for_no_answer() -> None:
+    """The answer of the core could be meant for either."""
+    outboxes, own = welcomed()
+    first, second = outboxes.open(SESSION, 2), outboxes.open(SESSION, 2)
+
+    assert (None, None) == (own.end, first.end)
+    assert second.end is not None
+
+
+def test_connection_that_ended_before_its_welcome_replaces_the_older_one() -> None:
+    """The core counts it as the session's; its end follows."""
+    outboxes, older = welcomed()
+    outboxes.close(outboxes.open(SESSION, 2))
+    welcome(outboxes, 2)
+    again = outboxes.open(SESSION, 3)
+    welcome(outboxes, 3)
+
+    assert older.end is not None
+    assert (None, True) == (again.end, again.welcome is not None)

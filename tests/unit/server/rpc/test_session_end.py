@@ -62,8 +62,7 @@ async def test_what_readers_see_resumes_no_session() -> None:
         assert grpc.StatusCode.ALREADY_EXISTS is (await thief.ending())[0]
         await agent.check_alive()
         (after,) = (await jobs.GetJob(service_pb2.GetJobRequest(job_id="job"))).job.nodes
-        again = server.agent("job", 1)
-        again.connection = 2
+        again = agent.again(server)
         await again.hello()
         await again.read()
         await again.check_alive()

@@ -32,6 +32,8 @@ class Hello(Struct, frozen=True):
     ready: ReadyPort | None
     draining: tuple[int, str] | None = None
     """Set when the node drains: the time left, in ms, and the reason."""
+    is_proven: bool = False
+    """It carries the token of a Welcome that this coordinator sent to the session."""
 
 
 class ReadyPort(Struct, frozen=True):

@@ -22,6 +22,7 @@ class RefusalKind(Enum):
     NEWER_EPOCH = "newer epoch"
     FOREIGN_ROUND = "foreign round"
     UNKNOWN_SESSION = "unknown session"
+    NOT_PROVEN = "not proven"
     SEQUENCE_GAP = "sequence gap"
     LIMIT_REACHED = "limit reached"
     UNKNOWN_JOB = "unknown job"

@@ -118,6 +118,8 @@ class Node(Struct, frozen=True):
     exits: tuple[WorkerExit, ...] = ()
     broke_ms: int | None = None
     """When its stream broke; None while attached."""
+    is_heard: bool = False
+    """Something has arrived after its Welcome, so its agent has the token to resume the session."""
     drain: Drain | None = None
     """Set once it drains; no later round has a place for it."""
     is_newcomer: bool = False

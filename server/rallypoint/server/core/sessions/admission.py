@@ -13,7 +13,7 @@ from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.refusals import Refusal, RefusalKind
 from rallypoint.server.core.model.ids import JobId, NodeName
 from rallypoint.server.core.model.job import JOBS_MAX, Job
-from rallypoint.server.core.model.node import Identity
+from rallypoint.server.core.model.node import Identity, Node
 from rallypoint.server.core.model.phase import Phase
 from rallypoint.server.core.model.spec import JobSpec
 from rallypoint.server.core.sessions.programs import check_program
@@ -29,6 +29,19 @@ def check_owner(draft: Draft, hello: inputs.Hello) -> Refusal | None:
         return None
     facts = (("coordinator_id", state.coordinator_id), ("owner_id", hello.coordinator_id))
     return Refusal(RefusalKind.FOREIGN_ROUND, facts)
+
+
+def check_resume(node: Node, hello: inputs.Hello) -> Refusal | None:
+    """Refuse a Hello that must not continue the session of a known node.
+
+    Until something arrives after the first Welcome, that Welcome may have been lost with its token.
+    So the session id is proof enough until then: nobody but the agent has ever seen it.
+    """
+    if node.is_heard and not hello.is_proven:
+        return Refusal(RefusalKind.NOT_PROVEN)
+    if hello.connection <= node.connection:
+        return refuse_stale(RefusalKind.STALE_CONNECTION, node.connection, hello.connection)
+    return None
 
 
 def check_run(draft: Draft, hello: inputs.Hello) -> Refusal | None:

@@ -67,13 +67,15 @@ _STALE = {
 
 
 def receive_heartbeat(draft: Draft, heartbeat: inputs.Heartbeat) -> Refusal | None:
-    """Renew the sender's lease and nothing else."""
+    """Renew the sender's lease; note the first sign that its Welcome has arrived."""
     node = find_sender(draft, heartbeat.sender)
     if isinstance(node, Refusal):
         return node
     newer = _refuse_newer_epoch(draft, heartbeat.sender)
     if newer is None:
         renew_lease(draft, node)
+        if not node.is_heard:
+            draft.put_node(replace(node, is_heard=True))
     return newer
 
 
@@ -112,7 +114,7 @@ def receive_report(draft: Draft, report: inputs.Report) -> Refusal | None:
     if sender.sequence <= node.acknowledged:
         draft.effects.append(Acknowledge(sender.session, node.acknowledged))
         return None
-    node = replace(node, acknowledged=sender.sequence)
+    node = replace(node, acknowledged=sender.sequence, is_heard=True)
     draft.put_node(node)
     draft.effects.append(Acknowledge(sender.session, sender.sequence))
     _apply_report(draft, node, report)

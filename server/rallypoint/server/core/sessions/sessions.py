@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.effects import Disconnect, Refuse, Welcome
 from rallypoint.server.core.messages.records import EpochRaised, JobForgotten, run_opened
-from rallypoint.server.core.messages.refusals import Refusal, RefusalKind
+from rallypoint.server.core.messages.refusals import Refusal
 from rallypoint.server.core.model.ids import NodeName
 from rallypoint.server.core.model.job import Job
 from rallypoint.server.core.model.network import note_break
@@ -31,6 +31,7 @@ from rallypoint.server.core.sessions.admission import (
     belongs_to,
     check_identity,
     check_owner,
+    check_resume,
     check_run,
     find_oldest_ended,
     is_full,
@@ -43,7 +44,6 @@ from rallypoint.server.core.sessions.reports import (
     find_sender,
     merge_held,
     note_arrival,
-    refuse_stale,
     renew_lease,
 )
 from rallypoint.server.core.state.deadlines import DeadlineKind
@@ -221,8 +221,8 @@ def _welcome(draft: Draft, node: Node, job: Job) -> None:
 def _resume(draft: Draft, node: Node, hello: inputs.Hello) -> Refusal | None:
     """Continue a session on a new connection."""
     session = node.session
-    if hello.connection <= node.connection:
-        refusal = refuse_stale(RefusalKind.STALE_CONNECTION, node.connection, hello.connection)
+    refusal = check_resume(node, hello)
+    if refusal is not None:
         draft.effects.append(Refuse(session, hello.connection, refusal))
         return refusal
     node = replace(
@@ -230,6 +230,7 @@ def _resume(draft: Draft, node: Node, hello: inputs.Hello) -> Refusal | None:
         connection=hello.connection,
         attached=True,
         broke_ms=None,
+        is_heard=node.is_heard or hello.is_proven,
         acknowledged=max(node.acknowledged, hello.acknowledged),
         revision=max(node.revision, hello.revision),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 
 from rallypoint.base.limits import PROTOCOL_VERSION
@@ -32,12 +33,17 @@ class UnsupportedProtocol(Exception):
         self.version = version
 
 
-def to_hello(envelope: agent_pb2.SessionRequest, clock_ms: int) -> inputs.Hello:
+def to_hello(
+    envelope: agent_pb2.SessionRequest,
+    clock_ms: int,
+    is_proof: Callable[[str, str], bool] = lambda session_id, token: False,
+) -> inputs.Hello:
     """Return the input of the first message of a stream.
 
     Args:
         envelope: the message; its facts are brought into their range.
         clock_ms: the coordinator's clock, as Unix time; epochs are at most a day ahead of it.
+        is_proof: whether a session's token is the one that this coordinator gave to it.
 
     Raises:
         InvalidMessage: when it is no Hello, or breaks the contract.
@@ -65,6 +71,7 @@ def to_hello(envelope: agent_pb2.SessionRequest, clock_ms: int) -> inputs.Hello:
         held=to_held_round(hello) if has_held else None,
         ready=to_ready(hello.ready) if has_ready else None,
         draining=to_drain(hello.draining) if has_drain else None,
+        is_proven=is_proof(envelope.session_id, hello.resume_token),
     )
 
 

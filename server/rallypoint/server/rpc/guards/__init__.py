@@ -1,0 +1,1 @@
+"""Who may open, resume or read what, before the core decides anything."""

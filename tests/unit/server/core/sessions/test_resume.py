@@ -1,0 +1,70 @@
+"""Who may continue the session of a node that the coordinator knows."""
+
+from __future__ import annotations
+
+import pytest
+
+from rallypoint.server.core.messages.effects import Refuse
+from rallypoint.server.core.messages.refusals import RefusalKind
+from support.core.coordinator import Bench
+from support.core.fake_agents import FakeAgent
+
+NUMBER_MAX = 2**53 - 1
+
+
+def resume(agent: FakeAgent) -> None:
+    """Send a second Hello, with the token."""
+    assert agent.hello().refusal is None
+
+
+@pytest.mark.parametrize("shows_its_welcome", [FakeAgent.heartbeat, FakeAgent.ready, resume])
+@pytest.mark.parametrize("is_broken", [False, True])
+@pytest.mark.parametrize("connection", [1, 2, NUMBER_MAX])
+def test_hello_without_the_token_is_refused(
+    shows_its_welcome: object, is_broken: bool, connection: int
+) -> None:
+    """Once the agent has shown that it has the token, also while its stream is broken."""
+    bench = Bench()
+    (agent,) = bench.join("a")
+    shows_its_welcome(agent)  # type: ignore[operator]
+    if is_broken:
+        agent.break_off()
+    agent.connection = connection - 1
+    refused = agent.hello(is_proven=False)
+
+    assert refused.refusal is not None
+    assert RefusalKind.NOT_PROVEN is refused.refusal.kind
+    assert (Refuse(agent.session, connection, refused.refusal),) == refused.effects
+
+
+def test_hello_before_any_other_message_needs_no_token() -> None:
+    """The Welcome with the token may have been lost, more than once."""
+    bench = Bench()
+    (agent,) = bench.join("a")
+    refusals = [agent.hello(is_proven=False).refusal for _ in range(3)]
+    agent.heartbeat()
+
+    assert [None] * 3 == refusals
+    assert agent.hello(is_proven=False).refusal is not None
+
+
+def test_message_of_an_older_connection_shows_nothing() -> None:
+    """It may have been sent before the newest Hello, by whoever had that connection."""
+    bench = Bench()
+    (agent,) = bench.join("a")
+    before = agent.sender()
+    agent.hello(is_proven=False)
+    agent.connection = before.connection
+    agent.heartbeat()
+    agent.connection += 1
+
+    assert agent.hello(is_proven=False).refusal is None
+
+
+def test_new_coordinator_needs_no_token() -> None:
+    """It knows no session, so there is nothing to take over."""
+    (agent,) = Bench().join("a")
+    agent.heartbeat()
+    after = Bench(coordinator_id="c2")
+
+    assert after.adopt_agent(agent).hello(is_proven=False).refusal is None
