@@ -97,7 +97,7 @@ class Outboxes:
     """The outboxes of all connections, and the watchers of all jobs.
 
     The core decides which connection a session has. A new one gets nothing but its refusal until
-    the core welcomes it; only then the older one ends. So a Hello that is refused disturbs nobody.
+    the core welcomes it; only then the older one ends. So a refused Hello has no effect.
     """
 
     def __init__(self) -> None:

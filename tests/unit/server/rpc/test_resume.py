@@ -30,7 +30,7 @@ async def steal(server: Served, agent: Agent, token: str, connection: int) -> tu
 @pytest.mark.parametrize("connection", [1, 2, NUMBER_MAX])
 @pytest.mark.parametrize("token", ["", OTHERS.make(f"{1:032x}"), "0" * 64])
 async def test_session_cannot_be_taken_over(token: str, connection: int) -> None:
-    """Its id is not enough, whatever the number of the connection: its stream goes on."""
+    """Its id is not enough, whatever the number of the connection: its stream stays open."""
     async with served() as server:
         agent = await server.join("job", 1)
         await agent.check_alive()
@@ -60,7 +60,7 @@ async def test_token_resumes_a_session() -> None:
 
 
 async def test_lost_welcome_locks_nobody_out() -> None:
-    """An agent that never got one has no token; it has said nothing but Hello."""
+    """An agent that never got one has no token; it has only sent Hello."""
     async with served() as server:
         agent = await server.join("job", 1)
         again = agent.again(server, token="")
@@ -96,7 +96,7 @@ async def test_token_is_never_logged() -> None:
 
 
 def test_tokens_belong_to_one_session_and_one_coordinator() -> None:
-    """Nobody can compute one."""
+    """They cannot be guessed."""
     tokens = ResumeTokens()
     token = tokens.make("a")
 

@@ -35,7 +35,7 @@ def check_resume(node: Node, hello: inputs.Hello) -> Refusal | None:
     """Refuse a Hello that must not continue the session of a known node.
 
     Until something arrives after the first Welcome, that Welcome may have been lost with its token.
-    So the session id is proof enough until then: nobody but the agent has ever seen it.
+    So the session id is proof enough until then: only the agent knows it.
     """
     if node.is_heard and not hello.is_proven:
         return Refusal(RefusalKind.NOT_PROVEN)

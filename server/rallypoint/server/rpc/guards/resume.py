@@ -1,7 +1,7 @@
 """The tokens that resume sessions.
 
 A token is a keyed digest of the session's id. The key is random and lives as long as the
-coordinator's process, so nobody can compute a token, and none has to be stored. A coordinator that
+coordinator's process, so tokens cannot be guessed, and none has to be stored. A coordinator that
 starts again knows no sessions; its agents resume none and need no token.
 """
 

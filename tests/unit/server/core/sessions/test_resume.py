@@ -49,7 +49,7 @@ def test_hello_before_any_other_message_needs_no_token() -> None:
 
 
 def test_message_of_an_older_connection_shows_nothing() -> None:
-    """It may have been sent before the newest Hello, by whoever had that connection."""
+    """It may have been sent before the newest Hello."""
     bench = Bench()
     (agent,) = bench.join("a")
     before = agent.sender()
