@@ -231,6 +231,34 @@ AWAITED_STATE_CORDONED: AwaitedState.ValueType  # 10
 """An operator cordoned it."""
 Global___AwaitedState: _TypeAlias = AwaitedState  # noqa: Y015
 
+class _JobView:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _JobViewEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_JobView.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    JOB_VIEW_UNSPECIFIED: _JobView.ValueType  # 0
+    """The same as JOB_VIEW_FULL."""
+    JOB_VIEW_SUMMARY: _JobView.ValueType  # 1
+    """A JobSummary."""
+    JOB_VIEW_BASIC: _JobView.ValueType  # 2
+    """A Job without its nodes and the members of its round."""
+    JOB_VIEW_FULL: _JobView.ValueType  # 3
+    """A Job with its nodes, as many as fit into a message."""
+
+class JobView(_JobView, metaclass=_JobViewEnumTypeWrapper):
+    """How much of a job an answer shows."""
+
+JOB_VIEW_UNSPECIFIED: JobView.ValueType  # 0
+"""The same as JOB_VIEW_FULL."""
+JOB_VIEW_SUMMARY: JobView.ValueType  # 1
+"""A JobSummary."""
+JOB_VIEW_BASIC: JobView.ValueType  # 2
+"""A Job without its nodes and the members of its round."""
+JOB_VIEW_FULL: JobView.ValueType  # 3
+"""A Job with its nodes, as many as fit into a message."""
+Global___JobView: _TypeAlias = JobView  # noqa: Y015
+
 @_typing.final
 class JobSpec(_message.Message):
     """Specification of a run. The first agent of a run sets it. The coordinator refuses every other agent
@@ -678,8 +706,80 @@ class Command(_message.Message):
 Global___Command: _TypeAlias = Command  # noqa: Y015
 
 @_typing.final
+class JobSummary(_message.Message):
+    """The main facts of one job and its latest run. Set by the coordinator."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    RUN_FIELD_NUMBER: _builtins.int
+    PHASE_FIELD_NUMBER: _builtins.int
+    OUTCOME_FIELD_NUMBER: _builtins.int
+    NODE_COUNT_FIELD_NUMBER: _builtins.int
+    WORLD_SIZE_FIELD_NUMBER: _builtins.int
+    ROUND_FIELD_NUMBER: _builtins.int
+    RESTART_COUNT_FIELD_NUMBER: _builtins.int
+    MAX_RESTARTS_FIELD_NUMBER: _builtins.int
+    AGE_FIELD_NUMBER: _builtins.int
+    WAITING_FIELD_NUMBER: _builtins.int
+    VERDICT_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.str
+    """Name of the job."""
+    run: _builtins.int
+    """Number of the run; the first run of a job is 1. 0 when the coordinator could not show the job."""
+    phase: Global___JobPhase.ValueType
+    """Phase of the run."""
+    outcome: Global___Outcome.ValueType
+    """How the run ended. Unspecified until then."""
+    node_count: _builtins.int
+    """Nodes, connected or briefly disconnected."""
+    world_size: _builtins.int
+    """Workers of the round. 0 between rounds."""
+    round: _builtins.int
+    """Number of the latest round. 0: none was formed."""
+    restart_count: _builtins.int
+    """Restarts charged so far."""
+    max_restarts: _builtins.int
+    """Restarts that the run allows."""
+    waiting: _builtins.str
+    """What it waits for, as one line for a person; at most 256 characters. Empty: nothing."""
+    verdict: _builtins.str
+    """What failed in the latest round that failed, as one line for a person; at most 256 characters.
+    Empty: nothing did.
+    """
+    @_builtins.property
+    def age(self) -> _duration_pb2.Duration:
+        """Time since the run was opened."""
+
+    def __init__(
+        self,
+        *,
+        job_id: _builtins.str = ...,
+        run: _builtins.int = ...,
+        phase: Global___JobPhase.ValueType = ...,
+        outcome: Global___Outcome.ValueType = ...,
+        node_count: _builtins.int = ...,
+        world_size: _builtins.int = ...,
+        round: _builtins.int = ...,
+        restart_count: _builtins.int = ...,
+        max_restarts: _builtins.int = ...,
+        age: _duration_pb2.Duration | None = ...,
+        waiting: _builtins.str = ...,
+        verdict: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["age", b"age"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "job_id", b"job_id", "max_restarts", b"max_restarts", "node_count", b"node_count", "outcome", b"outcome", "phase", b"phase", "restart_count", b"restart_count", "round", b"round", "run", b"run", "verdict", b"verdict", "waiting", b"waiting", "world_size", b"world_size"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___JobSummary: _TypeAlias = JobSummary  # noqa: Y015
+
+@_typing.final
 class Job(_message.Message):
-    """One job and its latest run. Set by the coordinator."""
+    """One job and its latest run. Set by the coordinator. Lists end before the message would be too long
+    to send.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -700,6 +800,8 @@ class Job(_message.Message):
     HEALTH_FIELD_NUMBER: _builtins.int
     COMMANDS_FIELD_NUMBER: _builtins.int
     COMMAND_COUNT_FIELD_NUMBER: _builtins.int
+    NODE_COUNT_FIELD_NUMBER: _builtins.int
+    HEALTH_COUNT_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     """Name of the job."""
     run: _builtins.int
@@ -712,6 +814,10 @@ class Job(_message.Message):
     """How the run ended. Unspecified until then."""
     command_count: _builtins.int
     """Different commands."""
+    node_count: _builtins.int
+    """Nodes, connected or briefly disconnected."""
+    health_count: _builtins.int
+    """Nodes that are quarantined or cordoned, or have failed lately."""
     @_builtins.property
     def spec(self) -> Global___JobSpec:
         """Specification of the run, with all defaults filled in."""
@@ -726,11 +832,13 @@ class Job(_message.Message):
 
     @_builtins.property
     def nodes(self) -> _containers.RepeatedCompositeFieldContainer[_node_pb2.Node]:
-        """Nodes, connected or briefly disconnected, in order of arrival."""
+        """Nodes, connected or briefly disconnected, in order of arrival. node_count counts them all;
+        NodeService.ListNodes shows them all.
+        """
 
     @_builtins.property
     def history(self) -> _containers.RepeatedCompositeFieldContainer[Global___RoundSummary]:
-        """Earlier rounds, oldest first; at most the last 64."""
+        """Earlier rounds, oldest first; at most the last 64, fewer if they are long."""
 
     @_builtins.property
     def verdict(self) -> _verdict_pb2.Verdict:
@@ -751,7 +859,7 @@ class Job(_message.Message):
     @_builtins.property
     def health(self) -> _containers.RepeatedCompositeFieldContainer[_node_pb2.NodeHealth]:
         """Health of nodes that are quarantined or cordoned, or have failed lately, by name. They need not be
-        connected.
+        connected. health_count counts them all.
         """
 
     @_builtins.property
@@ -780,10 +888,12 @@ class Job(_message.Message):
         health: _abc.Iterable[_node_pb2.NodeHealth] | None = ...,
         commands: _abc.Iterable[Global___Command] | None = ...,
         command_count: _builtins.int = ...,
+        node_count: _builtins.int = ...,
+        health_count: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "round", b"round", "spec", b"spec", "verdict", b"verdict", "waiting", b"waiting"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "command_count", b"command_count", "commands", b"commands", "departures", b"departures", "health", b"health", "history", b"history", "job_id", b"job_id", "nodes", b"nodes", "notices", b"notices", "outcome", b"outcome", "phase", b"phase", "restart_count", b"restart_count", "round", b"round", "run", b"run", "spec", b"spec", "verdict", b"verdict", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "command_count", b"command_count", "commands", b"commands", "departures", b"departures", "health", b"health", "health_count", b"health_count", "history", b"history", "job_id", b"job_id", "node_count", b"node_count", "nodes", b"nodes", "notices", b"notices", "outcome", b"outcome", "phase", b"phase", "restart_count", b"restart_count", "round", b"round", "run", b"run", "spec", b"spec", "verdict", b"verdict", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -26,7 +26,7 @@ from rallypoint.v1 import job_pb2 as rallypoint_dot_v1_dot_job__pb2
 from rallypoint.v1 import limits_pb2 as rallypoint_dot_v1_dot_limits__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1frallypoint/v1/job_service.proto\x12\rrallypoint.v1\x1a\x17rallypoint/v1/job.proto\x1a\x1arallypoint/v1/limits.proto\"*\n\rGetJobRequest\x12\x19\n\x06job_id\x18\x01 \x01(\tB\t\x8a\xce\x18\x05\x08\x01P\xff\x01\"1\n\x0eGetJobResponse\x12\x1f\n\x03job\x18\x01 \x01(\x0b\x32\x12.rallypoint.v1.Job\"J\n\x0fListJobsRequest\x12\x1a\n\tpage_size\x18\x01 \x01(\rB\x07\x8a\xce\x18\x03\x18\xe8\x07\x12\x1b\n\npage_token\x18\x02 \x01(\tB\x07\x8a\xce\x18\x03P\xff\x01\"M\n\x10ListJobsResponse\x12 \n\x04jobs\x18\x01 \x03(\x0b\x32\x12.rallypoint.v1.Job\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\",\n\x0fWatchJobRequest\x12\x19\n\x06job_id\x18\x01 \x01(\tB\t\x8a\xce\x18\x05\x08\x01P\xff\x01\"3\n\x10WatchJobResponse\x12\x1f\n\x03job\x18\x01 \x01(\x0b\x32\x12.rallypoint.v1.Job2\xef\x01\n\nJobService\x12\x45\n\x06GetJob\x12\x1c.rallypoint.v1.GetJobRequest\x1a\x1d.rallypoint.v1.GetJobResponse\x12K\n\x08ListJobs\x12\x1e.rallypoint.v1.ListJobsRequest\x1a\x1f.rallypoint.v1.ListJobsResponse\x12M\n\x08WatchJob\x12\x1e.rallypoint.v1.WatchJobRequest\x1a\x1f.rallypoint.v1.WatchJobResponse0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1frallypoint/v1/job_service.proto\x12\rrallypoint.v1\x1a\x17rallypoint/v1/job.proto\x1a\x1arallypoint/v1/limits.proto\"V\n\rGetJobRequest\x12\x19\n\x06job_id\x18\x01 \x01(\tB\t\x8a\xce\x18\x05\x08\x01P\xff\x01\x12*\n\x04view\x18\x02 \x01(\x0e\x32\x16.rallypoint.v1.JobViewB\x04\x8a\xce\x18\x00\"]\n\x0eGetJobResponse\x12\x1f\n\x03job\x18\x01 \x01(\x0b\x32\x12.rallypoint.v1.Job\x12*\n\x07summary\x18\x02 \x01(\x0b\x32\x19.rallypoint.v1.JobSummary\"J\n\x0fListJobsRequest\x12\x1a\n\tpage_size\x18\x01 \x01(\rB\x07\x8a\xce\x18\x03\x18\xe8\x07\x12\x1b\n\npage_token\x18\x02 \x01(\tB\x07\x8a\xce\x18\x03P\xff\x01\"T\n\x10ListJobsResponse\x12\'\n\x04jobs\x18\x01 \x03(\x0b\x32\x19.rallypoint.v1.JobSummary\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"X\n\x0fWatchJobRequest\x12\x19\n\x06job_id\x18\x01 \x01(\tB\t\x8a\xce\x18\x05\x08\x01P\xff\x01\x12*\n\x04view\x18\x02 \x01(\x0e\x32\x16.rallypoint.v1.JobViewB\x04\x8a\xce\x18\x00\"_\n\x10WatchJobResponse\x12\x1f\n\x03job\x18\x01 \x01(\x0b\x32\x12.rallypoint.v1.Job\x12*\n\x07summary\x18\x02 \x01(\x0b\x32\x19.rallypoint.v1.JobSummary2\xef\x01\n\nJobService\x12\x45\n\x06GetJob\x12\x1c.rallypoint.v1.GetJobRequest\x1a\x1d.rallypoint.v1.GetJobResponse\x12K\n\x08ListJobs\x12\x1e.rallypoint.v1.ListJobsRequest\x1a\x1f.rallypoint.v1.ListJobsResponse\x12M\n\x08WatchJob\x12\x1e.rallypoint.v1.WatchJobRequest\x1a\x1f.rallypoint.v1.WatchJobResponse0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,24 +35,28 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_GETJOBREQUEST'].fields_by_name['job_id']._loaded_options = None
   _globals['_GETJOBREQUEST'].fields_by_name['job_id']._serialized_options = b'\212\316\030\005\010\001P\377\001'
+  _globals['_GETJOBREQUEST'].fields_by_name['view']._loaded_options = None
+  _globals['_GETJOBREQUEST'].fields_by_name['view']._serialized_options = b'\212\316\030\000'
   _globals['_LISTJOBSREQUEST'].fields_by_name['page_size']._loaded_options = None
   _globals['_LISTJOBSREQUEST'].fields_by_name['page_size']._serialized_options = b'\212\316\030\003\030\350\007'
   _globals['_LISTJOBSREQUEST'].fields_by_name['page_token']._loaded_options = None
   _globals['_LISTJOBSREQUEST'].fields_by_name['page_token']._serialized_options = b'\212\316\030\003P\377\001'
   _globals['_WATCHJOBREQUEST'].fields_by_name['job_id']._loaded_options = None
   _globals['_WATCHJOBREQUEST'].fields_by_name['job_id']._serialized_options = b'\212\316\030\005\010\001P\377\001'
+  _globals['_WATCHJOBREQUEST'].fields_by_name['view']._loaded_options = None
+  _globals['_WATCHJOBREQUEST'].fields_by_name['view']._serialized_options = b'\212\316\030\000'
   _globals['_GETJOBREQUEST']._serialized_start=103
-  _globals['_GETJOBREQUEST']._serialized_end=145
-  _globals['_GETJOBRESPONSE']._serialized_start=147
-  _globals['_GETJOBRESPONSE']._serialized_end=196
-  _globals['_LISTJOBSREQUEST']._serialized_start=198
-  _globals['_LISTJOBSREQUEST']._serialized_end=272
-  _globals['_LISTJOBSRESPONSE']._serialized_start=274
-  _globals['_LISTJOBSRESPONSE']._serialized_end=351
-  _globals['_WATCHJOBREQUEST']._serialized_start=353
-  _globals['_WATCHJOBREQUEST']._serialized_end=397
-  _globals['_WATCHJOBRESPONSE']._serialized_start=399
-  _globals['_WATCHJOBRESPONSE']._serialized_end=450
-  _globals['_JOBSERVICE']._serialized_start=453
-  _globals['_JOBSERVICE']._serialized_end=692
+  _globals['_GETJOBREQUEST']._serialized_end=189
+  _globals['_GETJOBRESPONSE']._serialized_start=191
+  _globals['_GETJOBRESPONSE']._serialized_end=284
+  _globals['_LISTJOBSREQUEST']._serialized_start=286
+  _globals['_LISTJOBSREQUEST']._serialized_end=360
+  _globals['_LISTJOBSRESPONSE']._serialized_start=362
+  _globals['_LISTJOBSRESPONSE']._serialized_end=446
+  _globals['_WATCHJOBREQUEST']._serialized_start=448
+  _globals['_WATCHJOBREQUEST']._serialized_end=536
+  _globals['_WATCHJOBRESPONSE']._serialized_start=538
+  _globals['_WATCHJOBRESPONSE']._serialized_end=633
+  _globals['_JOBSERVICE']._serialized_start=636
+  _globals['_JOBSERVICE']._serialized_end=875
 # @@protoc_insertion_point(module_scope)

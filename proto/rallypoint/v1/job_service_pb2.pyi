@@ -26,16 +26,20 @@ class GetJobRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     JOB_ID_FIELD_NUMBER: _builtins.int
+    VIEW_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     """Name of the job. Empty is refused."""
+    view: _job_pb2.JobView.ValueType
+    """How much of it to return. Absent means JOB_VIEW_FULL."""
     def __init__(
         self,
         *,
         job_id: _builtins.str = ...,
+        view: _job_pb2.JobView.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id", "view", b"view"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -48,18 +52,24 @@ class GetJobResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     JOB_FIELD_NUMBER: _builtins.int
+    SUMMARY_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def job(self) -> _job_pb2.Job:
-        """The job."""
+        """The job. Absent for JOB_VIEW_SUMMARY."""
+
+    @_builtins.property
+    def summary(self) -> _job_pb2.JobSummary:
+        """Its main facts. Set for JOB_VIEW_SUMMARY."""
 
     def __init__(
         self,
         *,
         job: _job_pb2.Job | None = ...,
+        summary: _job_pb2.JobSummary | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["job", b"job", "summary", b"summary"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job", "summary", b"summary"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -102,13 +112,13 @@ class ListJobsResponse(_message.Message):
     next_page_token: _builtins.str
     """Token of the next page. Empty when this is the last."""
     @_builtins.property
-    def jobs(self) -> _containers.RepeatedCompositeFieldContainer[_job_pb2.Job]:
-        """Jobs by job id, without nodes, their commands, history and members of the round."""
+    def jobs(self) -> _containers.RepeatedCompositeFieldContainer[_job_pb2.JobSummary]:
+        """Jobs by job id; together at most 1 MiB."""
 
     def __init__(
         self,
         *,
-        jobs: _abc.Iterable[_job_pb2.Job] | None = ...,
+        jobs: _abc.Iterable[_job_pb2.JobSummary] | None = ...,
         next_page_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
@@ -126,16 +136,20 @@ class WatchJobRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     JOB_ID_FIELD_NUMBER: _builtins.int
+    VIEW_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     """Name of the job. Empty is refused."""
+    view: _job_pb2.JobView.ValueType
+    """How much of it to send. Absent means JOB_VIEW_FULL."""
     def __init__(
         self,
         *,
         job_id: _builtins.str = ...,
+        view: _job_pb2.JobView.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id", "view", b"view"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -148,18 +162,24 @@ class WatchJobResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     JOB_FIELD_NUMBER: _builtins.int
+    SUMMARY_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def job(self) -> _job_pb2.Job:
-        """The whole job."""
+        """The job. Absent for JOB_VIEW_SUMMARY."""
+
+    @_builtins.property
+    def summary(self) -> _job_pb2.JobSummary:
+        """Its main facts. Set for JOB_VIEW_SUMMARY."""
 
     def __init__(
         self,
         *,
         job: _job_pb2.Job | None = ...,
+        summary: _job_pb2.JobSummary | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["job", b"job", "summary", b"summary"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job", "summary", b"summary"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

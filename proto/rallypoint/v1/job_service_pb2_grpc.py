@@ -27,7 +27,8 @@ if _version_not_supported:
 
 class JobServiceStub(object):
     """Read access to jobs. Answers show only what is in the journal, so a crash of the coordinator never
-    takes an answer back, as far as the journal is durable.
+    takes an answer back, as far as the journal is durable. No answer is longer than gRPC's default
+    limit of 4 MiB.
     """
 
     def __init__(self, channel):
@@ -55,7 +56,8 @@ class JobServiceStub(object):
 
 class JobServiceServicer(object):
     """Read access to jobs. Answers show only what is in the journal, so a crash of the coordinator never
-    takes an answer back, as far as the journal is durable.
+    takes an answer back, as far as the journal is durable. No answer is longer than gRPC's default
+    limit of 4 MiB.
     """
 
     def GetJob(self, request, context):
@@ -66,7 +68,7 @@ class JobServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ListJobs(self, request, context):
-        """Returns all jobs, by job id, without nodes and history.
+        """Returns all jobs in pages, by job id. Jobs that come or go between two pages move no other job.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -74,8 +76,9 @@ class JobServiceServicer(object):
 
     def WatchJob(self, request, context):
         """Sends the job at once and after every change. When the client reads slowly, several changes are
-        merged into one message. The stream ends when the run has its outcome and every node knows it.
-        NOT_FOUND with UnknownJob when there is no such job.
+        merged into one message. The stream ends when the run has its outcome and every node knows it, or
+        when the coordinator forgets the job. NOT_FOUND with UnknownJob when there is no such job.
+        RESOURCE_EXHAUSTED with LimitReached.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -109,7 +112,8 @@ def add_JobServiceServicer_to_server(servicer, server):
  # This class is part of an EXPERIMENTAL API.
 class JobService(object):
     """Read access to jobs. Answers show only what is in the journal, so a crash of the coordinator never
-    takes an answer back, as far as the journal is durable.
+    takes an answer back, as far as the journal is durable. No answer is longer than gRPC's default
+    limit of 4 MiB.
     """
 
     @staticmethod

@@ -28,7 +28,8 @@ GRPC_VERSION: str
 
 class JobServiceStub:
     """Read access to jobs. Answers show only what is in the journal, so a crash of the coordinator never
-    takes an answer back, as far as the journal is durable.
+    takes an answer back, as far as the journal is durable. No answer is longer than gRPC's default
+    limit of 4 MiB.
     """
 
     @_typing.overload
@@ -38,33 +39,37 @@ class JobServiceStub:
     GetJob: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.GetJobRequest, _job_service_pb2.GetJobResponse]
     """Returns one job. NOT_FOUND with UnknownJob when there is none."""
     ListJobs: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.ListJobsRequest, _job_service_pb2.ListJobsResponse]
-    """Returns all jobs, by job id, without nodes and history."""
+    """Returns all jobs in pages, by job id. Jobs that come or go between two pages move no other job."""
     WatchJob: _grpc.UnaryStreamMultiCallable[_job_service_pb2.WatchJobRequest, _job_service_pb2.WatchJobResponse]
     """Sends the job at once and after every change. When the client reads slowly, several changes are
-    merged into one message. The stream ends when the run has its outcome and every node knows it.
-    NOT_FOUND with UnknownJob when there is no such job.
+    merged into one message. The stream ends when the run has its outcome and every node knows it, or
+    when the coordinator forgets the job. NOT_FOUND with UnknownJob when there is no such job.
+    RESOURCE_EXHAUSTED with LimitReached.
     """
 
 @_typing.type_check_only
 class JobServiceAsyncStub(JobServiceStub):
     """Read access to jobs. Answers show only what is in the journal, so a crash of the coordinator never
-    takes an answer back, as far as the journal is durable.
+    takes an answer back, as far as the journal is durable. No answer is longer than gRPC's default
+    limit of 4 MiB.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     GetJob: _aio.UnaryUnaryMultiCallable[_job_service_pb2.GetJobRequest, _job_service_pb2.GetJobResponse]  # type: ignore[assignment]
     """Returns one job. NOT_FOUND with UnknownJob when there is none."""
     ListJobs: _aio.UnaryUnaryMultiCallable[_job_service_pb2.ListJobsRequest, _job_service_pb2.ListJobsResponse]  # type: ignore[assignment]
-    """Returns all jobs, by job id, without nodes and history."""
+    """Returns all jobs in pages, by job id. Jobs that come or go between two pages move no other job."""
     WatchJob: _aio.UnaryStreamMultiCallable[_job_service_pb2.WatchJobRequest, _job_service_pb2.WatchJobResponse]  # type: ignore[assignment]
     """Sends the job at once and after every change. When the client reads slowly, several changes are
-    merged into one message. The stream ends when the run has its outcome and every node knows it.
-    NOT_FOUND with UnknownJob when there is no such job.
+    merged into one message. The stream ends when the run has its outcome and every node knows it, or
+    when the coordinator forgets the job. NOT_FOUND with UnknownJob when there is no such job.
+    RESOURCE_EXHAUSTED with LimitReached.
     """
 
 class JobServiceServicer(metaclass=_abc_1.ABCMeta):
     """Read access to jobs. Answers show only what is in the journal, so a crash of the coordinator never
-    takes an answer back, as far as the journal is durable.
+    takes an answer back, as far as the journal is durable. No answer is longer than gRPC's default
+    limit of 4 MiB.
     """
 
     @_abc_1.abstractmethod
@@ -81,7 +86,7 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _job_service_pb2.ListJobsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_job_service_pb2.ListJobsResponse, _abc.Awaitable[_job_service_pb2.ListJobsResponse]]:
-        """Returns all jobs, by job id, without nodes and history."""
+        """Returns all jobs in pages, by job id. Jobs that come or go between two pages move no other job."""
 
     @_abc_1.abstractmethod
     def WatchJob(
@@ -90,8 +95,9 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_job_service_pb2.WatchJobResponse], _abc.AsyncIterator[_job_service_pb2.WatchJobResponse]]:
         """Sends the job at once and after every change. When the client reads slowly, several changes are
-        merged into one message. The stream ends when the run has its outcome and every node knows it.
-        NOT_FOUND with UnknownJob when there is no such job.
+        merged into one message. The stream ends when the run has its outcome and every node knows it, or
+        when the coordinator forgets the job. NOT_FOUND with UnknownJob when there is no such job.
+        RESOURCE_EXHAUSTED with LimitReached.
         """
 
 def add_JobServiceServicer_to_server(servicer: JobServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -35,6 +35,11 @@ class NodeServiceStub(object):
         Args:
             channel: A grpc.Channel.
         """
+        self.ListNodes = channel.unary_unary(
+                '/rallypoint.v1.NodeService/ListNodes',
+                request_serializer=rallypoint_dot_v1_dot_node__service__pb2.ListNodesRequest.SerializeToString,
+                response_deserializer=rallypoint_dot_v1_dot_node__service__pb2.ListNodesResponse.FromString,
+                _registered_method=True)
         self.DrainNode = channel.unary_unary(
                 '/rallypoint.v1.NodeService/DrainNode',
                 request_serializer=rallypoint_dot_v1_dot_node__service__pb2.DrainNodeRequest.SerializeToString,
@@ -55,6 +60,14 @@ class NodeServiceStub(object):
 class NodeServiceServicer(object):
     """Operations on the nodes of a job. The coordinator answers after it has journalled the change.
     """
+
+    def ListNodes(self, request, context):
+        """Returns the nodes of a job in pages, in order of arrival. Nodes that come or go between two pages
+        move no other node. NOT_FOUND with UnknownJob.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
 
     def DrainNode(self, request, context):
         """Asks a node to leave. Its workers are notified and run until they are done or the timeout ends;
@@ -84,6 +97,11 @@ class NodeServiceServicer(object):
 
 def add_NodeServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
+            'ListNodes': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListNodes,
+                    request_deserializer=rallypoint_dot_v1_dot_node__service__pb2.ListNodesRequest.FromString,
+                    response_serializer=rallypoint_dot_v1_dot_node__service__pb2.ListNodesResponse.SerializeToString,
+            ),
             'DrainNode': grpc.unary_unary_rpc_method_handler(
                     servicer.DrainNode,
                     request_deserializer=rallypoint_dot_v1_dot_node__service__pb2.DrainNodeRequest.FromString,
@@ -110,6 +128,33 @@ def add_NodeServiceServicer_to_server(servicer, server):
 class NodeService(object):
     """Operations on the nodes of a job. The coordinator answers after it has journalled the change.
     """
+
+    @staticmethod
+    def ListNodes(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rallypoint.v1.NodeService/ListNodes',
+            rallypoint_dot_v1_dot_node__service__pb2.ListNodesRequest.SerializeToString,
+            rallypoint_dot_v1_dot_node__service__pb2.ListNodesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
 
     @staticmethod
     def DrainNode(request,

@@ -33,6 +33,10 @@ class NodeServiceStub:
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> NodeServiceAsyncStub: ...
+    ListNodes: _grpc.UnaryUnaryMultiCallable[_node_service_pb2.ListNodesRequest, _node_service_pb2.ListNodesResponse]
+    """Returns the nodes of a job in pages, in order of arrival. Nodes that come or go between two pages
+    move no other node. NOT_FOUND with UnknownJob.
+    """
     DrainNode: _grpc.UnaryUnaryMultiCallable[_node_service_pb2.DrainNodeRequest, _node_service_pb2.DrainNodeResponse]
     """Asks a node to leave. Its workers are notified and run until they are done or the timeout ends;
     then the job continues without the node. After several requests the earliest end counts.
@@ -51,6 +55,10 @@ class NodeServiceAsyncStub(NodeServiceStub):
     """Operations on the nodes of a job. The coordinator answers after it has journalled the change."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
+    ListNodes: _aio.UnaryUnaryMultiCallable[_node_service_pb2.ListNodesRequest, _node_service_pb2.ListNodesResponse]  # type: ignore[assignment]
+    """Returns the nodes of a job in pages, in order of arrival. Nodes that come or go between two pages
+    move no other node. NOT_FOUND with UnknownJob.
+    """
     DrainNode: _aio.UnaryUnaryMultiCallable[_node_service_pb2.DrainNodeRequest, _node_service_pb2.DrainNodeResponse]  # type: ignore[assignment]
     """Asks a node to leave. Its workers are notified and run until they are done or the timeout ends;
     then the job continues without the node. After several requests the earliest end counts.
@@ -66,6 +74,16 @@ class NodeServiceAsyncStub(NodeServiceStub):
 
 class NodeServiceServicer(metaclass=_abc_1.ABCMeta):
     """Operations on the nodes of a job. The coordinator answers after it has journalled the change."""
+
+    @_abc_1.abstractmethod
+    def ListNodes(
+        self,
+        request: _node_service_pb2.ListNodesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_node_service_pb2.ListNodesResponse, _abc.Awaitable[_node_service_pb2.ListNodesResponse]]:
+        """Returns the nodes of a job in pages, in order of arrival. Nodes that come or go between two pages
+        move no other node. NOT_FOUND with UnknownJob.
+        """
 
     @_abc_1.abstractmethod
     def DrainNode(

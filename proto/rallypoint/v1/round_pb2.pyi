@@ -223,7 +223,9 @@ class Round(_message.Message):
 
     @_builtins.property
     def members(self) -> _containers.RepeatedCompositeFieldContainer[Global___RoundMember]:
-        """Members by group rank, 0 first."""
+        """Members by group rank, 0 first; as many as fit into the message. header.group_world_size counts
+        them all.
+        """
 
     @_builtins.property
     def age(self) -> _duration_pb2.Duration:

@@ -24,6 +24,7 @@ from rallypoint.server.rpc.interceptor import Interceptor
 from rallypoint.server.rpc.job_service import JobService
 from rallypoint.server.rpc.node_service import NodeService
 from rallypoint.server.rpc.outbox import Outboxes
+from rallypoint.server.rpc.reading.pace import Pace
 from rallypoint.server.rpc.standard import Health, add_reflection
 from rallypoint.v1 import agent_service_pb2_grpc as agent_grpc
 from rallypoint.v1 import job_service_pb2_grpc as job_grpc
@@ -99,8 +100,9 @@ async def serving(settings: Settings) -> AsyncIterator[Running]:
     agent_grpc.add_AgentServiceServicer_to_server(
         AgentService(coordinator, outboxes, state), server
     )
-    job_grpc.add_JobServiceServicer_to_server(JobService(coordinator, outboxes), server)
-    node_service = NodeService(coordinator)
+    pace = Pace()
+    job_grpc.add_JobServiceServicer_to_server(JobService(coordinator, outboxes, pace), server)
+    node_service = NodeService(coordinator, pace)
     node_grpc.add_NodeServiceServicer_to_server(node_service, server)
     health = Health(server, SERVICES)
     add_reflection(server, SERVICES)

@@ -29,10 +29,12 @@ from rallypoint.server.rpc.convert.requests import (
     to_uncordon,
 )
 from rallypoint.server.rpc.errors import protocol_status, refusal_status
+from rallypoint.server.rpc.reading.pages import take_nodes
 from rallypoint.server.rpc.status import invalid_status
 from rallypoint.server.rpc.views.desired import desired_message
-from rallypoint.server.rpc.views.job import job_message
+from rallypoint.server.rpc.views.job import summary_message
 from rallypoint.server.rpc.views.notices import notices_message
+from rallypoint.server.rpc.views.whole import job_message
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import job_service_pb2, node_pb2, node_service_pb2
 from support.contract.samples import JOB, OTHER_JOB, TOKEN, WORKERS, ready_hello, session_id
@@ -108,6 +110,9 @@ class Rig:
                     to_page(request)
                 case job_service_pb2.GetJobRequest() | job_service_pb2.WatchJobRequest():
                     to_job_id(request)
+                case node_service_pb2.ListNodesRequest():
+                    _, token = to_page(request)
+                    take_nodes(self.state, self.state.jobs[JobId(JOB)], token, self.now_ms)
                 case node_service_pb2.DrainNodeRequest():
                     return self.take(to_drain_node(request))
                 case node_service_pb2.CordonNodeRequest():
@@ -144,12 +149,11 @@ class Rig:
 
     def show(self) -> bytes:
         """Return all jobs as readers see them."""
-        jobs = [
-            job_message(self.state, job, self.now_ms, whole=whole)
-            for job in self.state.jobs.values()
-            for whole in (True, False)
-        ]
-        return job_service_pb2.ListJobsResponse(jobs=jobs).SerializeToString()
+        jobs = self.state.jobs.values()
+        wholes = [job_message(self.state, job, self.now_ms) for job in jobs]
+        lines = [summary_message(self.state, job, self.now_ms) for job in jobs]
+        page = job_service_pb2.ListJobsResponse(jobs=lines).SerializeToString()
+        return page + b"".join(whole.SerializeToString() for whole in wholes)
 
     def advance(self, ms: int) -> None:
         """Let time pass."""

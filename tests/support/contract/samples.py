@@ -175,9 +175,10 @@ def reports(round: int) -> dict[str, Message]:
 def requests(node_name: str) -> dict[str, Message]:
     """Return every request of readers and operators, by the name of its RPC."""
     return {
-        "GetJob": job_service_pb2.GetJobRequest(job_id=JOB),
-        "WatchJob": job_service_pb2.WatchJobRequest(job_id=JOB),
+        "GetJob": job_service_pb2.GetJobRequest(job_id=JOB, view=job_pb2.JOB_VIEW_BASIC),
+        "WatchJob": job_service_pb2.WatchJobRequest(job_id=JOB, view=job_pb2.JOB_VIEW_FULL),
         "ListJobs": job_service_pb2.ListJobsRequest(page_size=2, page_token="a"),
+        "ListNodes": node_service_pb2.ListNodesRequest(job_id=JOB, page_size=2, page_token="1:0"),
         "DrainNode": node_service_pb2.DrainNodeRequest(
             job_id=JOB, node_name=node_name, drain_timeout=SECOND, reason="repair"
         ),

@@ -3,31 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 import grpc
+from msgspec import Struct
 
-from rallypoint.base.log import get_logger, new_incident
+from rallypoint.base.log import get_logger
 from rallypoint.server.coordinator import Coordinator
 from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.model.job import Job
+from rallypoint.server.core.model.phase import Phase
 from rallypoint.server.core.state.state import State
 from rallypoint.server.rpc.convert.checks import InvalidMessage
-from rallypoint.server.rpc.convert.requests import to_job_id, to_page
+from rallypoint.server.rpc.convert.requests import to_job_id, to_page, to_view
 from rallypoint.server.rpc.errors import limit_status, stalled_status, unknown_job_status
 from rallypoint.server.rpc.outbox import Outboxes
+from rallypoint.server.rpc.reading.pace import Pace
+from rallypoint.server.rpc.reading.pages import read_jobs
 from rallypoint.server.rpc.stalls import Stalls
 from rallypoint.server.rpc.status import abort_with, invalid_status
-from rallypoint.server.rpc.views.job import job_message
+from rallypoint.server.rpc.views.job import summary_message
+from rallypoint.server.rpc.views.whole import JobPicture, fill, take_picture
 from rallypoint.server.rpc.watchers import Rendering, TooManyWatchers, Watched
 from rallypoint.v1 import job_pb2
 from rallypoint.v1 import job_service_pb2 as service_pb2
 from rallypoint.v1 import job_service_pb2_grpc as service_grpc
-from rallypoint.wire.channel import MESSAGE_BYTES_MAX
-
-FRAME_BYTES_MAX = 8
-"""Bytes that an answer adds to each job."""
-PAGE_BYTES_MAX = MESSAGE_BYTES_MAX - 1_024
-"""Longest page, without its token. A job with a long traceback takes 16 KB."""
 
 _WatchContext = grpc.aio.ServicerContext[service_pb2.WatchJobRequest, bytes]
 """The interceptor lets answers pass that are encoded already."""
@@ -46,9 +46,10 @@ class _UnknownJob(Exception):
 class JobService(service_grpc.JobServiceServicer):
     """Serves people and programs that read jobs."""
 
-    def __init__(self, coordinator: Coordinator, outboxes: Outboxes) -> None:
-        """Read from `coordinator`; `outboxes` wakes watchers when a job changes."""
+    def __init__(self, coordinator: Coordinator, outboxes: Outboxes, pace: Pace) -> None:
+        """Read from `coordinator`; `outboxes` wakes watchers; all readers share `pace`."""
         self._coordinator = coordinator
+        self._pace = pace
         self._watchers = outboxes.watchers
         self._stalls = Stalls()
 
@@ -60,11 +61,12 @@ class JobService(service_grpc.JobServiceServicer):
         """Return one job."""
         try:
             job_id = to_job_id(request)
-            return service_pb2.GetJobResponse(job=await self._job(job_id))
+            shown = await self._show(job_id, to_view(request))
         except InvalidMessage as invalid:
             await abort_with(context, invalid_status(invalid.path, invalid.problem))
         except _UnknownJob:
             await abort_with(context, unknown_job_status(request.job_id))
+        return service_pb2.GetJobResponse(job=shown.job, summary=shown.summary)
 
     async def ListJobs(
         self,
@@ -78,11 +80,7 @@ class JobService(service_grpc.JobServiceServicer):
             size, after = to_page(request)
         except InvalidMessage as invalid:
             await abort_with(context, invalid_status(invalid.path, invalid.problem))
-
-        def answer(state: State, now_ms: int) -> service_pb2.ListJobsResponse:
-            return _show_page(state, after, size, now_ms)
-
-        return await self._coordinator.read(answer)
+        return await read_jobs(self._coordinator, self._pace, size, after)
 
     async def WatchJob(  # type: ignore[override]  # a handler may write instead of yield
         self,
@@ -96,7 +94,7 @@ class JobService(service_grpc.JobServiceServicer):
             await abort_with(context, invalid_status(invalid.path, invalid.problem))
         host = host_of(context.peer())
         try:
-            watched = self._watchers.enter(job_id, host)
+            watched = self._watchers.enter(job_id, host, to_view(request))
         except TooManyWatchers as full:
             await abort_with(context, limit_status(full.limit, full.value))
         try:
@@ -130,29 +128,47 @@ class JobService(service_grpc.JobServiceServicer):
         Raises:
             _UnknownJob: when there is none.
         """
+        version = watched.version
+        shown = await self._show(watched.job_id, watched.view)
+        answer = service_pb2.WatchJobResponse(job=shown.job, summary=shown.summary)
+        return Rendering(
+            version=version,
+            answer=answer.SerializeToString(),
+            nodes=0 if shown.job is None else len(shown.job.nodes),
+            is_final=shown.is_final,
+        )
 
-        def answer(state: State, now_ms: int) -> Rendering:
-            job = job_message(state, _find(state, watched.job_id), now_ms, whole=True)
-            return Rendering(
-                version=watched.version,
-                answer=service_pb2.WatchJobResponse(job=job).SerializeToString(),
-                nodes=len(job.nodes),
-                is_final=job.phase == job_pb2.JOB_PHASE_CLOSED and not job.nodes,
-            )
-
-        return await self._coordinator.read(answer)
-
-    async def _job(self, job_id: JobId) -> job_pb2.Job:
-        """Return one whole job.
+    async def _show(self, job_id: JobId, view: job_pb2.JobView.ValueType) -> _Shown:
+        """Return a job as it is shown with a view.
 
         Raises:
             _UnknownJob: when there is none.
         """
+        if view == job_pb2.JOB_VIEW_SUMMARY:
+            return await self._coordinator.read(partial(_summarize, job_id))
+        picture = await self._coordinator.read(partial(_picture, job_id))
+        await self._pace.drive(fill(picture, with_nodes=view == job_pb2.JOB_VIEW_FULL))
+        is_final = picture.job.phase is Phase.CLOSED and not picture.nodes
+        return _Shown(picture.message, None, is_final)
 
-        def answer(state: State, now_ms: int) -> job_pb2.Job:
-            return job_message(state, _find(state, job_id), now_ms, whole=True)
 
-        return await self._coordinator.read(answer)
+class _Shown(Struct):
+    """A job in one of its two forms."""
+
+    job: job_pb2.Job | None
+    summary: job_pb2.JobSummary | None
+    is_final: bool
+    """The run is over and every node knows."""
+
+
+def _summarize(job_id: JobId, state: State, now_ms: int) -> _Shown:
+    summary = summary_message(state, _find(state, job_id), now_ms)
+    is_final = summary.phase == job_pb2.JOB_PHASE_CLOSED and not summary.node_count
+    return _Shown(None, summary, is_final)
+
+
+def _picture(job_id: JobId, state: State, now_ms: int) -> JobPicture:
+    return take_picture(state, _find(state, job_id), now_ms)
 
 
 def _find(state: State, job_id: JobId) -> Job:
@@ -160,32 +176,6 @@ def _find(state: State, job_id: JobId) -> Job:
     if job is None:
         raise _UnknownJob
     return job
-
-
-def _show_page(state: State, after: str, size: int, now_ms: int) -> service_pb2.ListJobsResponse:
-    """Return up to `size` jobs with ids after `after`, fewer if they would exceed a message."""
-    page, page_bytes = service_pb2.ListJobsResponse(), 0
-    for job_id in sorted(job_id for job_id in state.jobs if job_id > after):
-        if len(page.jobs) == size:
-            page.next_page_token = page.jobs[-1].job_id
-            break
-        job = _show_part(state, job_id, now_ms)
-        page_bytes += job.ByteSize() + FRAME_BYTES_MAX
-        if page_bytes > PAGE_BYTES_MAX and page.jobs:
-            page.next_page_token = page.jobs[-1].job_id
-            break
-        page.jobs.append(job)
-    return page
-
-
-def _show_part(state: State, job_id: JobId, now_ms: int) -> job_pb2.Job:
-    """Return a job for a list; only its id if a bug prevents more, so that the others are shown."""
-    try:
-        return job_message(state, state.jobs[job_id], now_ms, whole=False)
-    except Exception as error:  # one job must not hide the others
-        incident = new_incident()
-        log.error("rendering_failed", job_id=job_id, incident=incident, exc_info=error)
-        return job_pb2.Job(job_id=job_id)
 
 
 def host_of(peer: str) -> str:

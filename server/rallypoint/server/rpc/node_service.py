@@ -7,11 +7,19 @@ from typing import Any, NoReturn
 import grpc
 
 from rallypoint.server.coordinator import Coordinator, InputRefused
+from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.state.state import State
 from rallypoint.server.core.verdicts.health import find_health
 from rallypoint.server.rpc.convert.checks import InvalidMessage
-from rallypoint.server.rpc.convert.requests import to_cordon, to_drain_node, to_uncordon
-from rallypoint.server.rpc.errors import refusal_status
+from rallypoint.server.rpc.convert.requests import (
+    to_cordon,
+    to_drain_node,
+    to_page,
+    to_uncordon,
+)
+from rallypoint.server.rpc.errors import refusal_status, unknown_job_status
+from rallypoint.server.rpc.reading.pace import Pace
+from rallypoint.server.rpc.reading.pages import NodePicture, show_nodes, take_nodes
 from rallypoint.server.rpc.status import abort_with, invalid_status
 from rallypoint.server.rpc.views.node import health_message
 from rallypoint.v1 import node_service_pb2 as service_pb2
@@ -22,9 +30,32 @@ from rallypoint.wire.durations import to_duration
 class NodeService(service_grpc.NodeServiceServicer):
     """Serves operators."""
 
-    def __init__(self, coordinator: Coordinator) -> None:
-        """Pass requests to `coordinator`."""
+    def __init__(self, coordinator: Coordinator, pace: Pace) -> None:
+        """Pass requests to `coordinator`; all readers share `pace`."""
         self._coordinator = coordinator
+        self._pace = pace
+
+    async def ListNodes(
+        self,
+        request: service_pb2.ListNodesRequest,
+        context: grpc.aio.ServicerContext[
+            service_pb2.ListNodesRequest, service_pb2.ListNodesResponse
+        ],
+    ) -> service_pb2.ListNodesResponse:
+        """Return a page of nodes."""
+
+        def answer(state: State, now_ms: int) -> NodePicture | None:
+            job = state.jobs.get(job_id)
+            return None if job is None else take_nodes(state, job, token, now_ms)
+
+        try:
+            (size, token), job_id = to_page(request), JobId(request.job_id)
+            picture = await self._coordinator.read(answer)
+        except InvalidMessage as error:
+            await _abort(context, error)
+        if picture is None:
+            await abort_with(context, unknown_job_status(request.job_id))
+        return await show_nodes(picture, self._pace, size)
 
     async def DrainNode(
         self,

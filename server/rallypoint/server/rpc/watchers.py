@@ -1,6 +1,6 @@
-"""The watchers of jobs. All watchers of a job share one rendering of it.
+"""The watchers of jobs. All watchers of a job with the same view share one rendering of it.
 
-A job is rendered at most once per change and interval, however many watch it: rendering and
+A view is rendered at most once per change and interval, however many watch it: rendering and
 encoding a large job takes milliseconds of the one event loop, which agents need too. Watchers that
 do not read, and those beyond a limit, are refused or ended by the service.
 """
@@ -14,6 +14,9 @@ from collections.abc import Awaitable, Callable, Iterable
 from msgspec import Struct, field
 
 from rallypoint.server.core.model.ids import JobId
+from rallypoint.v1 import job_pb2
+
+FULL = job_pb2.JOB_VIEW_FULL
 
 PER_JOB_MAX = 256
 """Watchers of one job. Each may hold one encoded answer."""
@@ -54,9 +57,10 @@ Render = Callable[["Watched"], Awaitable[Rendering]]
 
 
 class Watched(Struct):
-    """A job that is watched."""
+    """A job that is watched with one view."""
 
     job_id: JobId
+    view: job_pb2.JobView.ValueType
     version: int = 0
     """Counts the changes of the job while it is watched."""
     watchers: int = 0
@@ -112,34 +116,39 @@ class Watchers:
 
     def __init__(self) -> None:
         """Start without watchers."""
-        self._watched: dict[JobId, Watched] = {}
+        self._watched: dict[JobId, dict[job_pb2.JobView.ValueType, Watched]] = {}
         self._by_peer: Counter[str] = Counter()
 
-    def enter(self, job_id: JobId, host: str) -> Watched:
+    def enter(self, job_id: JobId, host: str, view: job_pb2.JobView.ValueType = FULL) -> Watched:
         """Add a watcher of a job; call `leave` afterwards.
 
         Args:
             job_id: the job, which need not exist.
             host: the watcher's host.
+            view: how much of the job it gets.
 
         Raises:
             TooManyWatchers: when the job or the host has as many as it may have.
         """
-        watched = self._watched.get(job_id) or Watched(job_id)
-        if watched.watchers >= PER_JOB_MAX:
+        views = self._watched.get(job_id, {})
+        if sum(watched.watchers for watched in views.values()) >= PER_JOB_MAX:
             raise TooManyWatchers("watchers of one job", PER_JOB_MAX)
         if self._by_peer[host] >= PER_PEER_MAX:
             raise TooManyWatchers("watchers on one host", PER_PEER_MAX)
+        watched = views.get(view) or Watched(job_id, view)
         watched.watchers += 1
         self._by_peer[host] += 1
-        self._watched[job_id] = watched
+        self._watched.setdefault(job_id, {})[view] = watched
         return watched
 
     def leave(self, watched: Watched, host: str) -> None:
         """Remove a watcher."""
         watched.watchers -= 1
         if not watched.watchers:
-            del self._watched[watched.job_id]
+            views = self._watched[watched.job_id]
+            del views[watched.view]
+            if not views:
+                del self._watched[watched.job_id]
         self._by_peer[host] -= 1
         if not self._by_peer[host]:
             del self._by_peer[host]
@@ -147,8 +156,7 @@ class Watchers:
     def note_changes(self, jobs: Iterable[JobId]) -> None:
         """Wake the watchers of these jobs."""
         for job_id in jobs:
-            watched = self._watched.get(job_id)
-            if watched is not None:
+            for watched in self._watched.get(job_id, {}).values():
                 watched.note_change()
 
     def wake_all(self) -> None:

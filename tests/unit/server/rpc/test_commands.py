@@ -5,7 +5,7 @@ from __future__ import annotations
 from rallypoint.server.core.model.node import Program
 from rallypoint.server.core.model.spec import JobSpec
 from rallypoint.server.rpc.errors import refusal_status
-from rallypoint.server.rpc.views.job import job_message
+from rallypoint.server.rpc.views.whole import job_message
 from rallypoint.v1 import error_details_pb2 as details_pb2
 from rallypoint.v1 import job_pb2
 from support.core.coordinator import Bench
@@ -13,9 +13,9 @@ from support.core.coordinator import Bench
 MANY = JobSpec(min_nodes=64, max_nodes=64)
 
 
-def show(bench: Bench, *, whole: bool = True) -> job_pb2.Job:
-    """Return the job as GetJob (`whole`) or ListJobs shows it."""
-    return job_message(bench.state, bench.job(), bench.now_ms, whole=whole)
+def show(bench: Bench) -> job_pb2.Job:
+    """Return the job as GetJob shows it."""
+    return job_message(bench.state, bench.job(), bench.now_ms)
 
 
 def program(arguments: str, user: str = "alice") -> Program:
@@ -58,17 +58,6 @@ def test_commands_are_bounded() -> None:
     assert [f"train.py {number}" for number in range(16)] == [
         command.command_line for command in job.commands
     ]
-
-
-def test_lists_of_jobs_show_no_commands() -> None:
-    """A page of a thousand jobs stays small."""
-    bench = Bench(MANY)
-    bench.join("a", program=program("1"))
-
-    assert (0, 0) == (
-        len(show(bench, whole=False).commands),
-        show(bench, whole=False).command_count,
-    )
 
 
 def test_refusal_names_programs_nodes_and_the_flag() -> None:

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from rallypoint.base.log import merge_context
 from rallypoint.server.rpc import agent_service, job_service
-from rallypoint.server.rpc.views import job as job_views
+from rallypoint.server.rpc.views import whole
 from rallypoint.server.rpc.views.node import show_session
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import job_service_pb2 as service_pb2
@@ -71,7 +71,7 @@ async def call(server: Served, method: str, raw: bytes) -> tuple[grpc.StatusCode
 
 async def test_bug_in_a_unary_call(monkeypatch: pytest.MonkeyPatch, lines: list[Any]) -> None:
     """The line in the log names the call, its peer and its job."""
-    plant(monkeypatch, job_service, "job_message", lambda *_, **__: True)
+    plant(monkeypatch, job_service, "take_picture", lambda *_, **__: True)
     async with served() as server:
         good = await server.join("good", 1)
         request = service_pb2.GetJobRequest(job_id="good")
@@ -84,7 +84,7 @@ async def test_bug_in_a_unary_call(monkeypatch: pytest.MonkeyPatch, lines: list[
 
 async def test_bug_in_a_streaming_call(monkeypatch: pytest.MonkeyPatch, lines: list[Any]) -> None:
     """The stream ends with the same status."""
-    plant(monkeypatch, job_service, "job_message", lambda *_, **__: True)
+    plant(monkeypatch, job_service, "take_picture", lambda *_, **__: True)
     async with served() as server:
         good = await server.join("good", 1)
         request = service_pb2.WatchJobRequest(job_id="good")
@@ -101,21 +101,19 @@ async def test_answer_that_cannot_be_encoded(
     monkeypatch: pytest.MonkeyPatch, lines: list[Any]
 ) -> None:
     """A number that fits no field is a bug like any other."""
-    genuine = job_views.job_message
-    monkeypatch.setattr(
-        job_service, "job_message", lambda *args, **kwargs: object() and _overflow(genuine, args)
-    )
+    genuine = whole.take_picture
+
+    def overflow(*args: Any) -> whole.JobPicture:
+        picture = genuine(*args)
+        picture.message.run = 1 << 64
+        return picture
+
+    monkeypatch.setattr(job_service, "take_picture", overflow)
     async with served() as server:
         await server.join("good", 1)
         request = service_pb2.GetJobRequest(job_id="good")
 
         check_incident(lines, *await call(server, GET, request.SerializeToString()))
-
-
-def _overflow(genuine: Any, args: Any) -> Any:
-    message = genuine(*args, whole=True)
-    message.run = 1 << 64
-    return message
 
 
 @pytest.mark.parametrize("name", ["to_report", "desired_message"])

@@ -12,9 +12,12 @@ import pytest
 from structlog.testing import capture_logs
 
 from rallypoint.server.rpc import job_service, watchers
-from rallypoint.server.rpc.views import job as views
-from rallypoint.server.rpc.watchers import TooManyWatchers, Watchers
+from rallypoint.server.rpc.reading import pages
+from rallypoint.server.rpc.views import whole
+from rallypoint.server.rpc.views.job import summary_message
+from rallypoint.server.rpc.watchers import FULL, TooManyWatchers, Watchers
 from rallypoint.v1 import error_details_pb2 as details_pb2
+from rallypoint.v1 import job_pb2
 from rallypoint.v1 import job_service_pb2 as service_pb2
 from rallypoint.v1 import job_service_pb2_grpc as service_grpc
 from rallypoint.v1 import node_service_pb2 as node_service
@@ -26,11 +29,14 @@ COUNT = 20
 
 
 @asynccontextmanager
-async def watching(server: Served, job_id: str, count: int) -> AsyncIterator[list[Any]]:
+async def watching(
+    server: Served, job_id: str, count: int, view: job_pb2.JobView.ValueType = FULL
+) -> AsyncIterator[list[Any]]:
     """Watch a job with so many streams."""
     stub = service_grpc.JobServiceStub(server.channel)
     async with AsyncExitStack() as stack, asyncio.timeout(LIMIT_S):
-        calls = [stub.WatchJob(service_pb2.WatchJobRequest(job_id=job_id)) for _ in range(count)]
+        request = service_pb2.WatchJobRequest(job_id=job_id, view=view)
+        calls = [stub.WatchJob(request) for _ in range(count)]
         for call in calls:
             stack.callback(call.cancel)
         yield calls
@@ -55,11 +61,11 @@ def count_renderings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return the ids of the jobs that are rendered, as it happens."""
     rendered: list[str] = []
 
-    def job_message(state: Any, job: Any, now_ms: int, *, whole: bool) -> Any:
+    def take_picture(state: Any, job: Any, now_ms: int) -> Any:
         rendered.append(job.job_id)
-        return views.job_message(state, job, now_ms, whole=whole)
+        return whole.take_picture(state, job, now_ms)
 
-    monkeypatch.setattr(job_service, "job_message", job_message)
+    monkeypatch.setattr(job_service, "take_picture", take_picture)
     return rendered
 
 
@@ -78,6 +84,25 @@ async def test_watchers_share_one_rendering(monkeypatch: pytest.MonkeyPatch) -> 
     assert ["job", "job"] == rendered
     assert (1, 1) == (len(set(first)), len(set(second)))
     assert first[0] != second[0]
+
+
+async def test_each_view_is_rendered_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Watchers of the same view share it; the watchers of other views do not disturb them."""
+    rendered = count_renderings(monkeypatch)
+    async with served() as server:
+        await server.join("job", 1)
+        async with (
+            watching(server, "job", COUNT) as whole_calls,
+            watching(server, "job", COUNT, job_pb2.JOB_VIEW_BASIC) as basic_calls,
+            watching(server, "job", COUNT, job_pb2.JOB_VIEW_SUMMARY) as brief_calls,
+        ):
+            kinds = [await read_all(calls) for calls in (whole_calls, basic_calls, brief_calls)]
+            await cordon(server, "job", "n1")
+            after = [await read_all(calls) for calls in (whole_calls, basic_calls, brief_calls)]
+
+    assert ["job"] * 4 == rendered  # two views, before and after
+    assert [1] * 6 == [len(set(answers)) for answers in (*kinds, *after)]
+    assert len(kinds[0][0]) > len(kinds[1][0]) > len(kinds[2][0])
 
 
 async def test_new_watcher_sees_the_present(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,7 +158,7 @@ async def test_watcher_that_does_not_read_is_ended(monkeypatch: pytest.MonkeyPat
             await read_all(calls)
 
             assert grpc.StatusCode.DEADLINE_EXCEEDED is deaf.code
-            (watched,) = services[0]._watchers._watched.values()
+            (watched,) = services[0]._watchers._watched["job"].values()
             assert 1 == watched.watchers
 
 
@@ -181,15 +206,19 @@ async def test_unknown_job_leaves_no_watcher() -> None:
 async def test_job_that_cannot_be_shown_hides_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its place in the list has only its id. By itself it is an internal error, not NOT_FOUND."""
 
-    def job_message(state: Any, job: Any, now_ms: int, *, whole: bool) -> Any:
-        if job.job_id == "bad":
-            raise KeyError("private text")
-        return views.job_message(state, job, now_ms, whole=whole)
+    def fail_for_bad(genuine: Any) -> Any:
+        def show(state: Any, job: Any, now_ms: int) -> Any:
+            if job.job_id == "bad":
+                raise KeyError("private text")
+            return genuine(state, job, now_ms)
+
+        return show
 
     async with served() as server:
         for number, job_id in enumerate(("a", "bad", "c"), 1):
             await server.join(job_id, number)
-        monkeypatch.setattr(job_service, "job_message", job_message)
+        monkeypatch.setattr(job_service, "take_picture", fail_for_bad(whole.take_picture))
+        monkeypatch.setattr(pages, "summary_message", fail_for_bad(summary_message))
         stub = service_grpc.JobServiceStub(server.channel)
         with capture_logs() as lines:
             listed = await stub.ListJobs(service_pb2.ListJobsRequest())
@@ -200,31 +229,3 @@ async def test_job_that_cannot_be_shown_hides_no_other(monkeypatch: pytest.Monke
     assert grpc.StatusCode.INTERNAL is caught.value.code()
     events = [line["event"] for line in lines if line.get("exc_info")]
     assert ["rendering_failed", "call_failed"] == events
-
-
-async def test_page_is_cut_before_it_exceeds_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The pages together show every job once; with room for all there is one page."""
-    names = [f"job-{number}" for number in range(1, 6)]
-
-    async def pages(server: Served) -> list[list[str]]:
-        stub, token = service_grpc.JobServiceStub(server.channel), ""
-        shown: list[list[str]] = []
-        while not shown or token:
-            page = await stub.ListJobs(service_pb2.ListJobsRequest(page_token=token))
-            shown.append([job.job_id for job in page.jobs])
-            token = page.next_page_token
-            sizes.append(page.ByteSize())
-        return shown
-
-    async with served() as server:
-        sizes: list[int] = []
-        for number, name in enumerate(names, 1):
-            await server.join(name, number)
-        whole = await pages(server)
-        limit = sizes[0] // 2
-        monkeypatch.setattr(job_service, "PAGE_BYTES_MAX", limit)
-        cut = await pages(server)
-
-    assert [names] == whole
-    assert len(cut) > 1 and names == [name for page in cut for name in page]
-    assert all(size <= limit + 1_024 for size in sizes[1:])

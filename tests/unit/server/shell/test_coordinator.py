@@ -20,6 +20,7 @@ from rallypoint.server.core.state.state import State
 from rallypoint.server.journal.interface import JournalFailed
 from rallypoint.server.journal.memory import MemoryJournal
 from rallypoint.server.rpc.node_service import NodeService
+from rallypoint.server.rpc.reading.pace import Pace
 from rallypoint.v1 import node_service_pb2 as service_pb2
 from support.core.coordinator import Bench
 from support.core.fake_agents import JOB
@@ -152,7 +153,7 @@ def test_node_that_is_asked_to_leave_is_just_leaving() -> None:
         coordinator = Coordinator(
             bench.state, MemoryJournal("m"), Nobody(), JournalClock(), announces=False
         )
-        service = NodeService(coordinator)
+        service = NodeService(coordinator, Pace())
         async with asyncio.TaskGroup() as tasks:
             request = service_pb2.DrainNodeRequest(job_id=JOB, node_name="a")
             request.drain_timeout.FromSeconds(60)

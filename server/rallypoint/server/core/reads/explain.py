@@ -235,6 +235,9 @@ def _name(
 
 def _name_missing(state: State, job: Job, tally: Tally, needed: int) -> str:
     """Name the explicit node ranks that are missing, if every node has one."""
+    first = next(iter(_nodes(state, job)), None)
+    if first is None or first.identity.node_rank is None:
+        return ""  # before anything is computed for every possible node
     taken = [rank for rank in range(job.spec.max_nodes) if (job.job_id, rank) in state.index]
     missing = sorted(set(range(needed)).difference(taken))
     if not missing or not taken or len(taken) < tally.nodes:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.model.ids import JobId, NodeName
 from rallypoint.server.rpc.convert.bounds import check
-from rallypoint.v1 import job_service_pb2, node_service_pb2
+from rallypoint.v1 import job_pb2, job_service_pb2, node_service_pb2
 from rallypoint.wire.durations import to_ms
 
 PAGE_MAX = 1_000
-"""Jobs of a page for which the client chose no size."""
+"""Entries of a page for which the client chose no size."""
 
 
 def to_job_id(request: job_service_pb2.GetJobRequest | job_service_pb2.WatchJobRequest) -> JobId:
@@ -18,8 +18,17 @@ def to_job_id(request: job_service_pb2.GetJobRequest | job_service_pb2.WatchJobR
     return JobId(request.job_id)
 
 
-def to_page(request: job_service_pb2.ListJobsRequest) -> tuple[int, str]:
-    """Return the size of a page, 1 or more, and the job id that it follows."""
+def to_view(
+    request: job_service_pb2.GetJobRequest | job_service_pb2.WatchJobRequest,
+) -> job_pb2.JobView.ValueType:
+    """Return how much of a job a reader asks for."""
+    return request.view or job_pb2.JOB_VIEW_FULL
+
+
+def to_page(
+    request: job_service_pb2.ListJobsRequest | node_service_pb2.ListNodesRequest,
+) -> tuple[int, str]:
+    """Return the size of a page, 1 or more, and the token of the page before, or ""."""
     check(request)
     return request.page_size or PAGE_MAX, request.page_token
 

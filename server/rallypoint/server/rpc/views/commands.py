@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from rallypoint.server.core.model.ids import JobId, NodeName
-from rallypoint.server.core.model.node import Program
-from rallypoint.server.core.state.state import State
+from collections.abc import Iterable, Iterator
+from itertools import islice
+
+from rallypoint.server.core.model.ids import NodeName
+from rallypoint.server.core.model.node import Node, Program
 from rallypoint.v1 import job_pb2
 
 COMMANDS_MAX = 16
@@ -14,16 +16,16 @@ NAMES_MAX = 16
 """Names of nodes that are shown with a command."""
 
 
-def add_commands(message: job_pb2.Job, state: State, job_id: JobId) -> None:
-    """Add the commands of a job's nodes, in order of arrival."""
+def add_commands(message: job_pb2.Job, nodes: Iterable[Node]) -> Iterator[None]:
+    """Add the commands of a job's nodes, in order of arrival; stop after each node."""
     nodes_by_command: dict[tuple[str, Program], list[NodeName]] = {}
-    for session in state.sessions.get(job_id, ()):
-        node = state.nodes[session]
+    for node in nodes:
         if node.identity.program is not None:
             command = (node.identity.role, node.identity.program)
             nodes_by_command.setdefault(command, []).append(node.name)
+        yield
     message.command_count = len(nodes_by_command)
-    for (role, program), names in list(nodes_by_command.items())[:COMMANDS_MAX]:
+    for (role, program), names in islice(nodes_by_command.items(), COMMANDS_MAX):
         message.commands.add(
             role=role,
             user=program.user,

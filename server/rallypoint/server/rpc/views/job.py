@@ -7,31 +7,51 @@ from rallypoint.server.core.model.phase import Phase
 from rallypoint.server.core.model.round import Departure, RoundSummary
 from rallypoint.server.core.reads.explain import explain
 from rallypoint.server.core.state.state import State
-from rallypoint.server.core.verdicts.health import is_notable
-from rallypoint.server.rpc.views.commands import add_commands
+from rallypoint.server.core.state.tally import Tally
 from rallypoint.server.rpc.views.enums import OUTCOMES, PHASES, REASONS
-from rallypoint.server.rpc.views.node import health_message, node_message
 from rallypoint.server.rpc.views.notices import notice_message
 from rallypoint.server.rpc.views.round import round_message
 from rallypoint.server.rpc.views.spec import spec_message
-from rallypoint.server.rpc.views.verdict import verdict_message
+from rallypoint.server.rpc.views.verdict import describe_verdict, verdict_message
 from rallypoint.server.rpc.views.waiting import waiting_message
 from rallypoint.v1 import job_pb2
 from rallypoint.wire.durations import to_duration, to_optional_duration
 
+LINE_CHARS_MAX = 256
+"""Longest text of a summary."""
 
-def job_message(state: State, job: Job, now_ms: int, *, whole: bool) -> job_pb2.Job:
-    """Return a job; with `whole` also its nodes, health, history and its round's members."""
+
+def summary_message(state: State, job: Job, now_ms: int) -> job_pb2.JobSummary:
+    """Return the main facts of a job."""
     waiting = explain(state, job, now_ms)
-    message = job_pb2.Job(
+    return job_pb2.JobSummary(
+        job_id=job.job_id,
+        run=job.run,
+        phase=PHASES[job.phase],
+        outcome=_outcome(job),
+        node_count=state.tallies.get(job.job_id, Tally()).nodes,
+        world_size=0 if job.round is None else job.round.header.world_size,
+        round=job.round_number,
+        restart_count=job.counts.restart_count,
+        max_restarts=job.spec.max_restarts,
+        age=to_duration(now_ms - job.opened_ms),
+        waiting="" if waiting is None else _to_line(waiting.text),
+        verdict="" if job.verdict is None else _to_line(describe_verdict(job.verdict)),
+    )
+
+
+def basic_message(state: State, job: Job, now_ms: int) -> job_pb2.Job:
+    """Return a job without the parts that grow with its nodes and rounds."""
+    waiting = explain(state, job, now_ms)
+    return job_pb2.Job(
         job_id=job.job_id,
         run=job.run,
         spec=spec_message(job.spec),
         phase=PHASES[job.phase],
         waiting=None if waiting is None else waiting_message(waiting),
-        round=None if job.round is None else round_message(job.round, now_ms, whole=whole),
+        round=None if job.round is None else round_message(job.round, now_ms),
         restart_count=job.counts.restart_count,
-        outcome=job_pb2.OUTCOME_UNSPECIFIED if job.outcome is None else OUTCOMES[job.outcome],
+        outcome=_outcome(job),
         verdict=None if job.verdict is None else verdict_message(job.verdict, now_ms),
         age=to_duration(now_ms - job.opened_ms),
         departures=[_departure_message(departure, now_ms) for departure in job.lost],
@@ -39,18 +59,21 @@ def job_message(state: State, job: Job, now_ms: int, *, whole: bool) -> job_pb2.
             notice_message(notice, max(0, notice.until_ms - now_ms))
             for notice in (job.round.notices if job.phase is Phase.RUNNING and job.round else ())
         ],
+        node_count=state.tallies.get(job.job_id, Tally()).nodes,
     )
-    if whole:
-        message.health.extend(
-            health_message(health, job.spec, now_ms)
-            for health in job.health
-            if is_notable(health, job.spec, now_ms)
-        )
-        for session in state.sessions.get(job.job_id, ()):
-            message.nodes.append(node_message(state, job, state.nodes[session], now_ms))
-        add_commands(message, state, job.job_id)
-        message.history.extend(_summary_message(summary, now_ms) for summary in job.history)
-    return message
+
+
+def _outcome(job: Job) -> job_pb2.Outcome.ValueType:
+    return job_pb2.OUTCOME_UNSPECIFIED if job.outcome is None else OUTCOMES[job.outcome]
+
+
+def _to_line(text: str) -> str:
+    line = " ".join(text.split())
+    return (
+        line
+        if len(line) <= LINE_CHARS_MAX
+        else f"{line[: LINE_CHARS_MAX - 1]}\N{HORIZONTAL ELLIPSIS}"
+    )
 
 
 def _departure_message(departure: Departure, now_ms: int) -> job_pb2.Departure:
@@ -62,7 +85,8 @@ def _departure_message(departure: Departure, now_ms: int) -> job_pb2.Departure:
     )
 
 
-def _summary_message(summary: RoundSummary, now_ms: int) -> job_pb2.RoundSummary:
+def past_round_message(summary: RoundSummary, now_ms: int) -> job_pb2.RoundSummary:
+    """Return a round that has ended."""
     return job_pb2.RoundSummary(
         number=summary.number,
         begin_reason=REASONS[summary.began],

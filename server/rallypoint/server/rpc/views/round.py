@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from rallypoint.server.core.model.round import Assignment, Round, RoundHeader
+from rallypoint.server.core.model.round import Assignment, Member, Round, RoundHeader
 from rallypoint.server.rpc.views.enums import REASONS
 from rallypoint.v1 import round_pb2
 from rallypoint.wire.durations import to_duration, to_optional_duration
@@ -41,19 +41,20 @@ def assignment_message(assignment: Assignment) -> round_pb2.Assignment:
     )
 
 
-def round_message(round: Round, now_ms: int, *, whole: bool) -> round_pb2.Round:
-    """Return the current round; with `whole` also its members."""
+def round_message(round: Round, now_ms: int) -> round_pb2.Round:
+    """Return the current round without its members."""
     started_ms = round.started_ms
-    message = round_pb2.Round(
+    return round_pb2.Round(
         header=header_message(round.header),
         age=to_duration(now_ms - round.sealed_ms),
         started_after=to_optional_duration(
             None if started_ms is None else started_ms - round.sealed_ms
         ),
     )
-    if whole:
-        for member in round.members:
-            message.members.add(
-                node_name=member.name, assignment=assignment_message(member.assignment)
-            )
-    return message
+
+
+def member_message(member: Member) -> round_pb2.RoundMember:
+    """Return a member of a round."""
+    return round_pb2.RoundMember(
+        node_name=member.name, assignment=assignment_message(member.assignment)
+    )

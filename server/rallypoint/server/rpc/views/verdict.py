@@ -11,6 +11,12 @@ from rallypoint.server.rpc.views.node import exit_message
 from rallypoint.v1 import verdict_pb2
 
 
+def describe_verdict(verdict: Verdict) -> str:
+    """Return a verdict as one line for a person."""
+    then = describe_consequence(verdict)
+    return f"{verdict.text}; {then}" if then else verdict.text
+
+
 def verdict_message(verdict: Verdict, now_ms: int | None) -> verdict_pb2.Verdict:
     """Return a verdict; only the culprit includes its output. Ages are those at `now_ms`."""
     then = describe_consequence(verdict)
@@ -26,7 +32,7 @@ def verdict_message(verdict: Verdict, now_ms: int | None) -> verdict_pb2.Verdict
         ],
         collateral_count=verdict.collateral_count,
         consequence=CONSEQUENCES[verdict.consequence],
-        text=f"{verdict.text}; {then}" if then else verdict.text,
+        text=describe_verdict(verdict),
         consequence_text=then,
         groups=[_group_message(group) for group in verdict.groups],
         evidence=verdict.evidence,

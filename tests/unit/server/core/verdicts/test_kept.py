@@ -8,7 +8,7 @@ from rallypoint.server.core.model.desired import DesiredFinished
 from rallypoint.server.core.model.phase import Outcome, Phase
 from rallypoint.server.core.model.spec import JobSpec
 from rallypoint.server.core.model.verdict import Consequence
-from rallypoint.server.rpc.views.job import job_message
+from rallypoint.server.rpc.views.whole import job_message
 from rallypoint.wire.durations import to_ms
 from support.core.coordinator import Bench
 from support.core.fake_agents import stop_reason, worker_exit
@@ -108,7 +108,7 @@ def test_age_of_an_exit_grows() -> None:
     bench = failed_once()
     bench.advance(60_000)
 
-    message = job_message(bench.state, bench.job(), bench.now_ms, whole=True)
+    message = job_message(bench.state, bench.job(), bench.now_ms)
     assert 60_500 == to_ms(message.verdict.culprit.exit.age)
     assert 60_500 == to_ms(message.history[0].verdict.culprit.exit.age)
 

@@ -1,0 +1,1 @@
+"""What readers get: answers of bounded size, built without holding up agents."""
