@@ -22,41 +22,42 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!rallypoint/v1/error_details.proto\x12\rrallypoint.v1\"A\n\x0eSpecDifference\x12\r\n\x05\x66ield\x18\x01 \x01(\t\x12\x10\n\x08\x65xpected\x18\x02 \x01(\t\x12\x0e\n\x06\x61\x63tual\x18\x03 \x01(\t\"R\n\x0cSpecMismatch\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x32\n\x0b\x64ifferences\x18\x02 \x03(\x0b\x32\x1d.rallypoint.v1.SpecDifference\"2\n\rNodeNameInUse\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x11\n\tnode_name\x18\x02 \x01(\t\"E\n\rNodeRankInUse\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x11\n\tnode_rank\x18\x02 \x01(\r\x12\x11\n\tnode_name\x18\x03 \x01(\t\"e\n\x0f\x41\x64\x64ressMismatch\x12\x11\n\tnode_name\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x17\n\x0fother_node_name\x18\x03 \x01(\t\x12\x15\n\rother_address\x18\x04 \x01(\t\"u\n\x0fProgramMismatch\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x11\n\tnode_name\x18\x02 \x01(\t\x12\x0f\n\x07program\x18\x03 \x01(\t\x12\x17\n\x0fother_node_name\x18\x04 \x01(\t\x12\x15\n\rother_program\x18\x05 \x01(\t\"0\n\x11PreviousRunEnding\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x0b\n\x03run\x18\x02 \x01(\x04\"W\n\x0bStaleSender\x12&\n\x04kind\x18\x01 \x01(\x0e\x32\x18.rallypoint.v1.StaleKind\x12\x10\n\x08\x65xpected\x18\x02 \x01(\x04\x12\x0e\n\x06\x61\x63tual\x18\x03 \x01(\x04\"8\n\x0c\x46oreignRound\x12\x16\n\x0e\x63oordinator_id\x18\x01 \x01(\t\x12\x10\n\x08owner_id\x18\x02 \x01(\t\"4\n\x10ProtocolMismatch\x12\x10\n\x08\x65xpected\x18\x01 \x01(\r\x12\x0e\n\x06\x61\x63tual\x18\x02 \x01(\r\",\n\x0cLimitReached\x12\r\n\x05limit\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04\"\x1c\n\nUnknownJob\x12\x0e\n\x06job_id\x18\x01 \x01(\t\"0\n\x0bUnknownNode\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x11\n\tnode_name\x18\x02 \x01(\t*\x84\x01\n\tStaleKind\x12\x1a\n\x16STALE_KIND_UNSPECIFIED\x10\x00\x12\x19\n\x15STALE_KIND_CONNECTION\x10\x01\x12\x14\n\x10STALE_KIND_EPOCH\x10\x02\x12\x12\n\x0eSTALE_KIND_RUN\x10\x03\x12\x16\n\x12STALE_KIND_SESSION\x10\x04\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!rallypoint/v1/error_details.proto\x12\rrallypoint.v1\x1a\x1egoogle/protobuf/duration.proto\"A\n\x0eSpecDifference\x12\r\n\x05\x66ield\x18\x01 \x01(\t\x12\x10\n\x08\x65xpected\x18\x02 \x01(\t\x12\x0e\n\x06\x61\x63tual\x18\x03 \x01(\t\"R\n\x0cSpecMismatch\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x32\n\x0b\x64ifferences\x18\x02 \x03(\x0b\x32\x1d.rallypoint.v1.SpecDifference\"2\n\rNodeNameInUse\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x11\n\tnode_name\x18\x02 \x01(\t\"E\n\rNodeRankInUse\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x11\n\tnode_rank\x18\x02 \x01(\r\x12\x11\n\tnode_name\x18\x03 \x01(\t\"e\n\x0f\x41\x64\x64ressMismatch\x12\x11\n\tnode_name\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x17\n\x0fother_node_name\x18\x03 \x01(\t\x12\x15\n\rother_address\x18\x04 \x01(\t\"u\n\x0fProgramMismatch\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x11\n\tnode_name\x18\x02 \x01(\t\x12\x0f\n\x07program\x18\x03 \x01(\t\x12\x17\n\x0fother_node_name\x18\x04 \x01(\t\x12\x15\n\rother_program\x18\x05 \x01(\t\"0\n\x11PreviousRunEnding\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x0b\n\x03run\x18\x02 \x01(\x04\"W\n\x0bStaleSender\x12&\n\x04kind\x18\x01 \x01(\x0e\x32\x18.rallypoint.v1.StaleKind\x12\x10\n\x08\x65xpected\x18\x02 \x01(\x04\x12\x0e\n\x06\x61\x63tual\x18\x03 \x01(\x04\"8\n\x0c\x46oreignRound\x12\x16\n\x0e\x63oordinator_id\x18\x01 \x01(\t\x12\x10\n\x08owner_id\x18\x02 \x01(\t\"4\n\x10ProtocolMismatch\x12\x10\n\x08\x65xpected\x18\x01 \x01(\r\x12\x0e\n\x06\x61\x63tual\x18\x02 \x01(\r\"\\\n\x0cLimitReached\x12\r\n\x05limit\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04\x12.\n\x0bretry_after\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\"\x1c\n\nUnknownJob\x12\x0e\n\x06job_id\x18\x01 \x01(\t\"0\n\x0bUnknownNode\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x11\n\tnode_name\x18\x02 \x01(\t*\x84\x01\n\tStaleKind\x12\x1a\n\x16STALE_KIND_UNSPECIFIED\x10\x00\x12\x19\n\x15STALE_KIND_CONNECTION\x10\x01\x12\x14\n\x10STALE_KIND_EPOCH\x10\x02\x12\x12\n\x0eSTALE_KIND_RUN\x10\x03\x12\x16\n\x12STALE_KIND_SESSION\x10\x04\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'rallypoint.v1.error_details_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_STALEKIND']._serialized_start=926
-  _globals['_STALEKIND']._serialized_end=1058
-  _globals['_SPECDIFFERENCE']._serialized_start=52
-  _globals['_SPECDIFFERENCE']._serialized_end=117
-  _globals['_SPECMISMATCH']._serialized_start=119
-  _globals['_SPECMISMATCH']._serialized_end=201
-  _globals['_NODENAMEINUSE']._serialized_start=203
-  _globals['_NODENAMEINUSE']._serialized_end=253
-  _globals['_NODERANKINUSE']._serialized_start=255
-  _globals['_NODERANKINUSE']._serialized_end=324
-  _globals['_ADDRESSMISMATCH']._serialized_start=326
-  _globals['_ADDRESSMISMATCH']._serialized_end=427
-  _globals['_PROGRAMMISMATCH']._serialized_start=429
-  _globals['_PROGRAMMISMATCH']._serialized_end=546
-  _globals['_PREVIOUSRUNENDING']._serialized_start=548
-  _globals['_PREVIOUSRUNENDING']._serialized_end=596
-  _globals['_STALESENDER']._serialized_start=598
-  _globals['_STALESENDER']._serialized_end=685
-  _globals['_FOREIGNROUND']._serialized_start=687
-  _globals['_FOREIGNROUND']._serialized_end=743
-  _globals['_PROTOCOLMISMATCH']._serialized_start=745
-  _globals['_PROTOCOLMISMATCH']._serialized_end=797
-  _globals['_LIMITREACHED']._serialized_start=799
-  _globals['_LIMITREACHED']._serialized_end=843
-  _globals['_UNKNOWNJOB']._serialized_start=845
-  _globals['_UNKNOWNJOB']._serialized_end=873
-  _globals['_UNKNOWNNODE']._serialized_start=875
-  _globals['_UNKNOWNNODE']._serialized_end=923
+  _globals['_STALEKIND']._serialized_start=1006
+  _globals['_STALEKIND']._serialized_end=1138
+  _globals['_SPECDIFFERENCE']._serialized_start=84
+  _globals['_SPECDIFFERENCE']._serialized_end=149
+  _globals['_SPECMISMATCH']._serialized_start=151
+  _globals['_SPECMISMATCH']._serialized_end=233
+  _globals['_NODENAMEINUSE']._serialized_start=235
+  _globals['_NODENAMEINUSE']._serialized_end=285
+  _globals['_NODERANKINUSE']._serialized_start=287
+  _globals['_NODERANKINUSE']._serialized_end=356
+  _globals['_ADDRESSMISMATCH']._serialized_start=358
+  _globals['_ADDRESSMISMATCH']._serialized_end=459
+  _globals['_PROGRAMMISMATCH']._serialized_start=461
+  _globals['_PROGRAMMISMATCH']._serialized_end=578
+  _globals['_PREVIOUSRUNENDING']._serialized_start=580
+  _globals['_PREVIOUSRUNENDING']._serialized_end=628
+  _globals['_STALESENDER']._serialized_start=630
+  _globals['_STALESENDER']._serialized_end=717
+  _globals['_FOREIGNROUND']._serialized_start=719
+  _globals['_FOREIGNROUND']._serialized_end=775
+  _globals['_PROTOCOLMISMATCH']._serialized_start=777
+  _globals['_PROTOCOLMISMATCH']._serialized_end=829
+  _globals['_LIMITREACHED']._serialized_start=831
+  _globals['_LIMITREACHED']._serialized_end=923
+  _globals['_UNKNOWNJOB']._serialized_start=925
+  _globals['_UNKNOWNJOB']._serialized_end=953
+  _globals['_UNKNOWNNODE']._serialized_start=955
+  _globals['_UNKNOWNNODE']._serialized_end=1003
 # @@protoc_insertion_point(module_scope)

@@ -224,6 +224,7 @@ def copied(state: State) -> State:
         has_unknown_past=state.has_unknown_past,
         jobs=dict(state.jobs),
         nodes=dict(state.nodes),
+        heard=state.heard,
         sessions={job_id: dict(sessions) for job_id, sessions in state.sessions.items()},
         index=dict(state.index),
         tallies=dict(state.tallies),

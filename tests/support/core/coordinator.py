@@ -195,6 +195,7 @@ class Bench:
             assert all(isinstance(effect, Refuse) for effect in transition.effects)
         apply(self.state, transition.delta)
         check_touched(self.state, transition.delta)
+        assert self.state.heard == sum(node.is_heard for node in self.state.nodes.values())
         if isinstance(said, inputs.Heartbeat):
             return transition
         for job_id in self.state.jobs:

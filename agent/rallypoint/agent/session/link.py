@@ -363,6 +363,8 @@ def _translate(error: Exception) -> Exception:
 
         detail = unpack_detail(tuple(error.trailing_metadata()))
         exit_code = _FINAL.get(type(detail)) if detail is not None else None
+        if isinstance(detail, details_pb2.LimitReached) and detail.HasField("retry_after"):
+            exit_code = None
         if (
             isinstance(detail, details_pb2.StaleSender)
             and detail.kind == details_pb2.STALE_KIND_RUN

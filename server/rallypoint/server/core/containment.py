@@ -99,6 +99,7 @@ def evict(
     state.tallies.pop(job_id, None)
     for session in gone:
         state.nodes.pop(session, None)
+    state.heard = sum(node.is_heard for node in state.nodes.values())
     for index_key in [key for key in state.index if key[0] == job_id]:
         del state.index[index_key]
     for key in [key for key, _ in state.deadlines.items() if _is_of(key, job_id, gone)]:

@@ -26,7 +26,8 @@ from rallypoint.server.core.state.state import State
 from rallypoint.server.rpc.convert.checks import InvalidMessage
 from rallypoint.server.rpc.convert.hello import UnsupportedProtocol, to_hello
 from rallypoint.server.rpc.convert.reports import to_heartbeat, to_report
-from rallypoint.server.rpc.errors import lost_status, protocol_status
+from rallypoint.server.rpc.errors import limit_status, lost_status, protocol_status
+from rallypoint.server.rpc.guards.peers import LimitExceeded, Peers, Stream, host_of
 from rallypoint.server.rpc.guards.resume import ResumeTokens
 from rallypoint.server.rpc.outbox import Outbox, Outboxes
 from rallypoint.server.rpc.stalls import Stalls
@@ -78,6 +79,7 @@ class AgentService(agent_grpc.AgentServiceServicer):
         """What each job waits for, and when it was computed."""
         self._stalls = Stalls()
         self._tokens = ResumeTokens()
+        self._peers = Peers()
 
     async def Session(  # type: ignore[override]  # a handler may write instead of yield
         self,
@@ -86,30 +88,45 @@ class AgentService(agent_grpc.AgentServiceServicer):
     ) -> None:
         """Serve one connection of one agent until it breaks or is refused."""
         try:
+            with self._peers.stream(host_of(context.peer()), time.monotonic()) as stream:
+                end = await self._serve(context, stream)
+        except LimitExceeded as exceeded:
+            end = limit_status(exceeded)
+        if end is not None:
+            await abort_with(context, end)
+
+    async def _serve(self, context: _Context, stream: Stream) -> Status | None:
+        """Serve a connection; return the status to end with, if any.
+
+        Raises:
+            LimitExceeded: when the Hello is too much for its host.
+        """
+        try:
             async with asyncio.timeout(HELLO_S_MAX):
                 first = await context.read()
             if first is _EOF:
-                return
+                return None
             bind_context(job_id=first.hello.job_id, session_id=show_session(first.session_id))
             hello = to_hello(first, self._clock_ms(), self._tokens.is_proof)
         except TimeoutError:
-            await abort_with(context, silent_status(f"no hello arrived within {HELLO_S_MAX:g} s"))
+            return silent_status(f"no hello arrived within {HELLO_S_MAX:g} s")
         except InvalidMessage as invalid:
             log.warning("hello_rejected", path=invalid.path, problem=invalid.problem)
-            await abort_with(context, invalid_status(invalid.path, invalid.problem))
+            return invalid_status(invalid.path, invalid.problem)
         except UnsupportedProtocol as unsupported:
-            await abort_with(context, protocol_status(unsupported.version))
-        outbox = self._outboxes.open(hello.identity.session, hello.connection, hello.identity.spec)
+            return protocol_status(unsupported.version)
+        identity = hello.identity
+        is_new = identity.session not in self._state.nodes
+        self._peers.admit(stream, identity.job_id, time.monotonic(), is_new=is_new)
+        outbox = self._outboxes.open(identity.session, hello.connection, identity.spec)
         if outbox.end is not None:
-            await abort_with(context, outbox.end)
+            return outbox.end
         try:
-            end = await self._carry(hello, context, outbox)
+            return await self._carry(hello, context, outbox)
         finally:
             self._outboxes.close(outbox)
             if not outbox.was_refused:
-                await self._note_end(inputs.Sender(hello.identity.session, hello.connection, 0))
-        if end is not None:
-            await abort_with(context, end)
+                await self._note_end(inputs.Sender(identity.session, hello.connection, 0))
 
     def _clock_ms(self) -> int:
         """Return the Unix time against which epochs are checked.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import grpc
 from google.protobuf.message import Message
 from google.rpc.status_pb2 import Status
@@ -9,7 +11,9 @@ from msgspec import Struct
 
 from rallypoint.base.limits import PROTOCOL_VERSION
 from rallypoint.server.core.messages.refusals import Refusal, RefusalKind
+from rallypoint.server.rpc.guards.peers import LimitExceeded
 from rallypoint.v1 import error_details_pb2 as details_pb2
+from rallypoint.wire.durations import to_duration
 from rallypoint.wire.errors import pack_status
 
 
@@ -232,10 +236,15 @@ def ended_status() -> Status:
     )
 
 
-def limit_status(limit: str, value: int) -> Status:
-    """Return the status for a limit that is reached; `limit` names it in words."""
-    facts = (("limit", limit), ("value", value))
-    return refusal_status(Refusal(RefusalKind.LIMIT_REACHED, facts))
+def limit_status(exceeded: LimitExceeded) -> Status:
+    """Return the status for a limit that is reached."""
+    text = f"the limit of {exceeded.value} {exceeded.limit} is reached"
+    detail = details_pb2.LimitReached(limit=exceeded.limit, value=exceeded.value)
+    if exceeded.retry_s is not None:
+        detail.retry_after.CopyFrom(to_duration(math.ceil(exceeded.retry_s * 1000)))
+        text += f"; try again in {exceeded.retry_s:.1f} s"
+    code = _code(grpc.StatusCode.RESOURCE_EXHAUSTED)
+    return pack_status(code, text, detail, reason=RefusalKind.LIMIT_REACHED.name)
 
 
 def stalled_status(limit_s: float) -> Status:

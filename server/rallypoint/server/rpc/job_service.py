@@ -17,6 +17,7 @@ from rallypoint.server.core.state.state import State
 from rallypoint.server.rpc.convert.checks import InvalidMessage
 from rallypoint.server.rpc.convert.requests import to_job_id, to_page, to_view
 from rallypoint.server.rpc.errors import limit_status, stalled_status, unknown_job_status
+from rallypoint.server.rpc.guards.peers import LimitExceeded, host_of
 from rallypoint.server.rpc.outbox import Outboxes
 from rallypoint.server.rpc.reading.pace import Pace
 from rallypoint.server.rpc.reading.pages import read_jobs
@@ -24,7 +25,7 @@ from rallypoint.server.rpc.stalls import Stalls
 from rallypoint.server.rpc.status import abort_with, invalid_status
 from rallypoint.server.rpc.views.job import summary_message
 from rallypoint.server.rpc.views.whole import JobPicture, fill, take_picture
-from rallypoint.server.rpc.watchers import Rendering, TooManyWatchers, Watched
+from rallypoint.server.rpc.watchers import Rendering, Watched
 from rallypoint.v1 import job_pb2
 from rallypoint.v1 import job_service_pb2 as service_pb2
 from rallypoint.v1 import job_service_pb2_grpc as service_grpc
@@ -95,8 +96,8 @@ class JobService(service_grpc.JobServiceServicer):
         host = host_of(context.peer())
         try:
             watched = self._watchers.enter(job_id, host, to_view(request))
-        except TooManyWatchers as full:
-            await abort_with(context, limit_status(full.limit, full.value))
+        except LimitExceeded as full:
+            await abort_with(context, limit_status(full))
         try:
             await self._show_all(watched, context)
         finally:
@@ -176,8 +177,3 @@ def _find(state: State, job_id: JobId) -> Job:
     if job is None:
         raise _UnknownJob
     return job
-
-
-def host_of(peer: str) -> str:
-    """Return the host of a gRPC peer such as ipv4:10.0.0.1:4711."""
-    return peer.rpartition(":")[0]

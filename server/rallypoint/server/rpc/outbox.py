@@ -142,9 +142,11 @@ class Outboxes:
     ) -> None:
         """Put the effects of a journalled turn into the outboxes."""
         self.epoch = state.epoch
+        noted = dict.fromkeys(changed)
         for effect in effects:
             if isinstance(effect, JobChanged):
-                continue  # for the log only; its job is among `changed`
+                noted[effect.job_id] = None  # a job that was forgotten is not among `changed`
+                continue
             outbox = self._find(effect)
             if outbox is None:
                 continue
@@ -155,7 +157,7 @@ class Outboxes:
                 session_id = show_session(outbox.session)
                 log.error("put_failed", incident=incident, session_id=session_id, exc_info=error)
                 outbox.finish(internal_status(incident))
-        self.watchers.note_changes(changed)  # last: the messages of agents are more urgent
+        self.watchers.note_changes(noted)  # last: the messages of agents are more urgent
 
     def _find(self, effect: _AgentEffect) -> Outbox | None:
         """Return the outbox of an effect; a Welcome gives its connection to the session."""

@@ -14,14 +14,12 @@ from collections.abc import Awaitable, Callable, Iterable
 from msgspec import Struct, field
 
 from rallypoint.server.core.model.ids import JobId
+from rallypoint.server.rpc.guards import limits
+from rallypoint.server.rpc.guards.peers import LimitExceeded
 from rallypoint.v1 import job_pb2
 
 FULL = job_pb2.JOB_VIEW_FULL
 
-PER_JOB_MAX = 256
-"""Watchers of one job. Each may hold one encoded answer."""
-PER_PEER_MAX = 64
-"""Watchers on one host, so that one faulty client leaves room for the others."""
 INTERVAL_S = 0.05
 """Shortest time between two renderings of a job for its watchers. When a thousand nodes start at
 once, one rendering can show their thousand changes."""
@@ -40,16 +38,6 @@ class Rendering(Struct, frozen=True):
     nodes: int
     is_final: bool
     """The run is over and every node knows; no rendering will follow."""
-
-
-class TooManyWatchers(Exception):
-    """A limit of watchers is reached."""
-
-    def __init__(self, limit: str, value: int) -> None:
-        """Keep the name of the limit, in words, and its value."""
-        super().__init__(f"{value} {limit}")
-        self.limit = limit
-        self.value = value
 
 
 Render = Callable[["Watched"], Awaitable[Rendering]]
@@ -117,7 +105,7 @@ class Watchers:
     def __init__(self) -> None:
         """Start without watchers."""
         self._watched: dict[JobId, dict[job_pb2.JobView.ValueType, Watched]] = {}
-        self._by_peer: Counter[str] = Counter()
+        self._by_host: Counter[str] = Counter()
 
     def enter(self, job_id: JobId, host: str, view: job_pb2.JobView.ValueType = FULL) -> Watched:
         """Add a watcher of a job; call `leave` afterwards.
@@ -128,16 +116,16 @@ class Watchers:
             view: how much of the job it gets.
 
         Raises:
-            TooManyWatchers: when the job or the host has as many as it may have.
+            LimitExceeded: when the job or the host has as many as it may have.
         """
-        views = self._watched.get(job_id, {})
-        if sum(watched.watchers for watched in views.values()) >= PER_JOB_MAX:
-            raise TooManyWatchers("watchers of one job", PER_JOB_MAX)
-        if self._by_peer[host] >= PER_PEER_MAX:
-            raise TooManyWatchers("watchers on one host", PER_PEER_MAX)
+        views, most = self._watched.get(job_id, {}), limits.WATCHERS_PER_JOB_MAX
+        if sum(watched.watchers for watched in views.values()) >= most:
+            raise LimitExceeded("watchers of one job", most)
+        if self._by_host[host] >= limits.WATCHERS_PER_HOST_MAX:
+            raise LimitExceeded("watchers on one host", limits.WATCHERS_PER_HOST_MAX)
         watched = views.get(view) or Watched(job_id, view)
         watched.watchers += 1
-        self._by_peer[host] += 1
+        self._by_host[host] += 1
         self._watched.setdefault(job_id, {})[view] = watched
         return watched
 
@@ -149,9 +137,9 @@ class Watchers:
             del views[watched.view]
             if not views:
                 del self._watched[watched.job_id]
-        self._by_peer[host] -= 1
-        if not self._by_peer[host]:
-            del self._by_peer[host]
+        self._by_host[host] -= 1
+        if not self._by_host[host]:
+            del self._by_host[host]
 
     def note_changes(self, jobs: Iterable[JobId]) -> None:
         """Wake the watchers of these jobs."""

@@ -11,11 +11,15 @@ import grpc
 import pytest
 from structlog.testing import capture_logs
 
+from rallypoint.server.core.model.timing import Timing
+from rallypoint.server.core.sessions import admission
 from rallypoint.server.rpc import job_service, watchers
+from rallypoint.server.rpc.guards import limits
+from rallypoint.server.rpc.guards.peers import LimitExceeded
 from rallypoint.server.rpc.reading import pages
 from rallypoint.server.rpc.views import whole
 from rallypoint.server.rpc.views.job import summary_message
-from rallypoint.server.rpc.watchers import FULL, TooManyWatchers, Watchers
+from rallypoint.server.rpc.watchers import FULL, Watchers
 from rallypoint.v1 import error_details_pb2 as details_pb2
 from rallypoint.v1 import job_pb2
 from rallypoint.v1 import job_service_pb2 as service_pb2
@@ -162,16 +166,16 @@ async def test_watcher_that_does_not_read_is_ended(monkeypatch: pytest.MonkeyPat
             assert 1 == watched.watchers
 
 
-@pytest.mark.parametrize("limit", ["PER_JOB_MAX", "PER_PEER_MAX"])
+@pytest.mark.parametrize("limit", ["WATCHERS_PER_JOB_MAX", "WATCHERS_PER_HOST_MAX"])
 def test_limits_of_watchers(monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
     """One too many is refused; one that leaves makes room; the limits of others are separate."""
-    monkeypatch.setattr(watchers, limit, 2)
+    monkeypatch.setattr(limits, limit, 2)
     rooms = Watchers()
     first = rooms.enter("job", "host")  # type: ignore[arg-type]  # a name
     rooms.enter("job", "host")  # type: ignore[arg-type]
-    with pytest.raises(TooManyWatchers):
+    with pytest.raises(LimitExceeded):
         rooms.enter("job", "host")  # type: ignore[arg-type]
-    other = ("other", "host") if limit == "PER_JOB_MAX" else ("job", "elsewhere")
+    other = ("other", "host") if limit == "WATCHERS_PER_JOB_MAX" else ("job", "elsewhere")
     rooms.enter(*other)  # type: ignore[arg-type]
     rooms.leave(first, "host")
 
@@ -180,7 +184,7 @@ def test_limits_of_watchers(monkeypatch: pytest.MonkeyPatch, limit: str) -> None
 
 async def test_refused_watcher_learns_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """RESOURCE_EXHAUSTED, with LimitReached."""
-    monkeypatch.setattr(watchers, "PER_PEER_MAX", 1)
+    monkeypatch.setattr(limits, "WATCHERS_PER_HOST_MAX", 1)
     async with served() as server:
         await server.join("job", 1)
         async with watching(server, "job", 1) as calls:
@@ -201,6 +205,23 @@ async def test_unknown_job_leaves_no_watcher() -> None:
             await calls[0].read()
 
         assert grpc.StatusCode.NOT_FOUND is caught.value.code()
+
+
+async def test_watch_of_a_forgotten_job_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job without nodes makes room for another one; its watchers do not wait for ever."""
+    monkeypatch.setattr(admission, "JOBS_MAX", 1)
+    async with served(Timing(window_ms=0, reconnect_grace_ms=1)) as server:
+        agent = server.agent("alone", 1)
+        await agent.hello(spec=job_pb2.JobSpec(min_nodes=2, max_nodes=2))
+        await agent.read()
+        async with watching(server, "alone", 1) as (call,):
+            agent.call.cancel()
+            while (await call.read()).job.nodes:
+                pass
+            await server.join("other", 2)
+
+            assert await call.read() is grpc.aio.EOF
+            assert grpc.StatusCode.OK is await call.code()
 
 
 async def test_job_that_cannot_be_shown_hides_no_other(monkeypatch: pytest.MonkeyPatch) -> None:

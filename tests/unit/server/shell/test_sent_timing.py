@@ -132,4 +132,5 @@ def fill(state: State, sessions: int) -> None:
     """Let there be so many sessions."""
     for number in range(sessions):
         who = identity(f"n{number}", JobSpec(), session=number)
-        state.nodes[who.session] = Node(who, who.name, arrival=number, connection=1)
+        state.nodes[who.session] = Node(who, who.name, arrival=number, connection=1, is_heard=True)
+    state.heard = sessions

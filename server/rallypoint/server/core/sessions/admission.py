@@ -20,6 +20,9 @@ from rallypoint.server.core.sessions.programs import check_program
 from rallypoint.server.core.sessions.reports import refuse_stale
 from rallypoint.server.core.state.draft import Draft
 
+FORGOTTEN_AT_ONCE_MAX = 256
+"""Jobs without a round that are forgotten in one step: a few milliseconds."""
+
 
 def check_owner(draft: Draft, hello: inputs.Hello) -> Refusal | None:
     """Refuse the round of another coordinator with a durable journal."""
@@ -37,10 +40,10 @@ def check_resume(node: Node, hello: inputs.Hello) -> Refusal | None:
     Until something arrives after the first Welcome, that Welcome may have been lost with its token.
     So the session id is proof enough until then: only the agent knows it.
     """
-    if node.is_heard and not hello.is_proven:
-        return Refusal(RefusalKind.NOT_PROVEN)
     if hello.connection <= node.connection:
         return refuse_stale(RefusalKind.STALE_CONNECTION, node.connection, hello.connection)
+    if node.is_heard and not hello.is_proven:
+        return Refusal(RefusalKind.NOT_PROVEN)
     return None
 
 
@@ -48,7 +51,7 @@ def check_run(draft: Draft, hello: inputs.Hello) -> Refusal | None:
     """Refuse an agent of an earlier run, between two runs, or beyond a limit."""
     job = draft.job(hello.identity.job_id)
     if job is None:
-        if is_full(draft) and find_oldest_ended(draft) is None:
+        if is_full(draft) and not has_idle(draft):
             return Refusal(RefusalKind.LIMIT_REACHED, (("limit", "jobs"), ("value", JOBS_MAX)))
         return None
     if hello.run and hello.run < job.run:
@@ -74,14 +77,46 @@ def is_full(draft: Draft) -> bool:
     return len(draft.state.jobs) >= JOBS_MAX
 
 
-def find_oldest_ended(draft: Draft) -> Job | None:
-    """Return the job without nodes that closed first, or None."""
-    ended = [
-        job
-        for job in draft.state.jobs.values()
-        if job.phase is Phase.CLOSED and draft.tally(job.job_id).nodes == 0
-    ]
-    return min(ended, key=lambda job: (job.closed_ms or 0, job.job_id), default=None)
+def has_idle(draft: Draft) -> bool:
+    """Return whether a job can be forgotten to make room for another one."""
+    return any(_is_idle(draft, job) for job in draft.state.jobs.values())
+
+
+def find_idle(draft: Draft) -> tuple[Job, ...]:
+    """Return the jobs to forget so that there is room for another one; none have sessions.
+
+    First come jobs that never had a round, which have nothing to remember, many at once: otherwise
+    each new job would have to look at all jobs. Then the run that ended first, then the job that
+    has been without a session for longest.
+    """
+    idle = [job for job in draft.state.jobs.values() if _is_idle(draft, job)]
+    fruitless = [job for job in idle if _is_open(job) and not job.round_number]
+    if fruitless:
+        return tuple(sorted(fruitless, key=_idle_since)[:FORGOTTEN_AT_ONCE_MAX])
+    return tuple(sorted(idle, key=lambda job: (_is_open(job), _idle_since(job)))[:1])
+
+
+def _is_open(job: Job) -> bool:
+    return job.phase is not Phase.CLOSED
+
+
+def _is_idle(draft: Draft, job: Job) -> bool:
+    """Return whether a job can be forgotten: without sessions, and not because of a fence.
+
+    A fenced node may still run workers of an open job; its next round has to know.
+    """
+    if draft.tally(job.job_id).nodes > 0:
+        return False
+    if job.phase is Phase.CLOSED:
+        return True
+    fenced_until_ms = max((fence.until_ms for fence in job.fences), default=0)
+    is_fenced = max(fenced_until_ms, job.unknown_past_until_ms) > draft.now_ms
+    return job.phase is Phase.FORMING and not is_fenced
+
+
+def _idle_since(job: Job) -> tuple[int, str]:
+    since_ms = job.closed_ms if job.phase is Phase.CLOSED else job.empty_since_ms
+    return since_ms or 0, job.job_id
 
 
 def check_identity(draft: Draft, job: Job, identity: Identity) -> Refusal | None:

@@ -33,7 +33,7 @@ from rallypoint.server.core.sessions.admission import (
     check_owner,
     check_resume,
     check_run,
-    find_oldest_ended,
+    find_idle,
     is_full,
 )
 from rallypoint.server.core.sessions.precedence import displace_newcomers, is_newcomer
@@ -81,9 +81,12 @@ def _raise_epoch(draft: Draft, hello: inputs.Hello) -> None:
 
 
 def forget_job(draft: Draft, job: Job) -> None:
-    """Remove an ended job."""
+    """Remove a job without nodes."""
     draft.remove_job(job.job_id)
     draft.records.append(JobForgotten(job.job_id))
+    if job.phase is not Phase.CLOSED:
+        why = "no node is connected, and another job needs the room"
+        draft.emit(job.job_id, "job_forgotten", run=job.run, why=why)
 
 
 def _open_if_needed(draft: Draft, hello: inputs.Hello) -> Job:
@@ -119,10 +122,9 @@ def _open_if_needed(draft: Draft, hello: inputs.Hello) -> Job:
 
 
 def _make_room(draft: Draft) -> None:
-    """Forget the oldest ended job if there is no room for another job."""
-    oldest = find_oldest_ended(draft) if is_full(draft) else None
-    if oldest is not None:
-        forget_job(draft, oldest)
+    """Forget jobs without sessions if there is no room for another job."""
+    for job in find_idle(draft) if is_full(draft) else ():
+        forget_job(draft, job)
 
 
 def _replace_holders(draft: Draft, identity: Identity) -> None:
@@ -270,7 +272,8 @@ def _note_break(draft: Draft, node: Node) -> None:
     now_ms, lease_ms = draft.now_ms, draft.state.own_lease_ms()
     job, sessions = draft.require_job(node.job_id), draft.tally(node.job_id).nodes
     was_suspected = draft.is_network_suspected(job)
-    if job.breaks.is_quiet(now_ms):  # a job counts once, however many of its streams break
+    is_one = node.is_heard and job.breaks.is_quiet(now_ms)
+    if is_one:  # a job counts once, however many of its streams break
         draft.put_network(note_break(draft.network, _count_jobs(draft), now_ms, lease_ms))
     job = replace(job, breaks=note_break(job.breaks, sessions, now_ms, lease_ms))
     draft.put_job(job)

@@ -33,6 +33,12 @@ class DeadlineKind(IntEnum):
     __hash__ = int.__hash__  # Enum's own is slow, and every key is hashed several times a step
 
 
+OF_JOBS = tuple(
+    kind
+    for kind in DeadlineKind
+    if kind not in (DeadlineKind.WINDOW, DeadlineKind.GRACE, DeadlineKind.LEASE)
+)
+"""Deadlines whose subject is a job."""
 DeadlineKey = tuple[DeadlineKind, str]
 
 

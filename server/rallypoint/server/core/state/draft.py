@@ -15,7 +15,7 @@ from rallypoint.server.core.model.ids import JobId, NodeName, SessionId
 from rallypoint.server.core.model.job import Job
 from rallypoint.server.core.model.network import NetworkSuspicion
 from rallypoint.server.core.model.node import Node
-from rallypoint.server.core.state.deadlines import DeadlineKey, DeadlineKind
+from rallypoint.server.core.state.deadlines import OF_JOBS, DeadlineKey, DeadlineKind
 from rallypoint.server.core.state.state import Delta, IndexKey, State
 from rallypoint.server.core.state.tally import Tally, difference, tally_of
 
@@ -98,12 +98,7 @@ class Draft:
         """Forget a job without nodes."""
         self._jobs[job_id] = None
         self._tallies[job_id] = Tally()
-        for kind in (
-            DeadlineKind.FORGET,
-            DeadlineKind.ABANDON,
-            DeadlineKind.FORMING,
-            DeadlineKind.HEALTH,
-        ):
+        for kind in OF_JOBS:
             self.set_deadline(kind, job_id, None)
 
     def changed_jobs(self) -> list[JobId]:

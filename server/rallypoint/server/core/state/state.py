@@ -34,6 +34,8 @@ class State(Struct):
     """Workers of an earlier coordinator process may run. This process began at 0 ms."""
     jobs: dict[JobId, Job] = field(default_factory=dict)
     nodes: dict[SessionId, Node] = field(default_factory=dict)
+    heard: int = 0
+    """Nodes from which anything arrived after their Welcome. Only they send heartbeats."""
     sessions: dict[JobId, dict[SessionId, None]] = field(default_factory=dict)
     """Sessions of each job in order of arrival."""
     index: dict[IndexKey, SessionId] = field(default_factory=dict)
@@ -43,11 +45,11 @@ class State(Struct):
 
     def heartbeat_ms(self, spec: JobSpec) -> int:
         """Return the interval between heartbeats of agents with this specification."""
-        return self.timing.compute_heartbeat_ms(spec, len(self.nodes))
+        return self.timing.compute_heartbeat_ms(spec, self.heard)
 
     def lease_ms(self, spec: JobSpec) -> int:
         """Return how long a silent session with this specification counts as alive."""
-        return self.timing.compute_lease_ms(spec, len(self.nodes))
+        return self.timing.compute_lease_ms(spec, self.heard)
 
     def own_lease_ms(self) -> int:
         """Return the coordinator's own lease, for waits that belong to no job."""
@@ -124,8 +126,11 @@ def _apply_job(state: State, job_id: JobId, job: Job | None) -> None:
 
 
 def _apply_node(state: State, session: SessionId, node: Node | None) -> None:
+    before = state.nodes.get(session)
+    was_heard = before is not None and before.is_heard
+    state.heard += (node is not None and node.is_heard) - was_heard
     if node is not None:
-        if session not in state.nodes:
+        if before is None:
             state.sessions.setdefault(node.job_id, {})[session] = None
         state.nodes[session] = node
         return

@@ -19,7 +19,7 @@ def resume(agent: FakeAgent) -> None:
 
 @pytest.mark.parametrize("shows_its_welcome", [FakeAgent.heartbeat, FakeAgent.ready, resume])
 @pytest.mark.parametrize("is_broken", [False, True])
-@pytest.mark.parametrize("connection", [1, 2, NUMBER_MAX])
+@pytest.mark.parametrize("connection", [3, NUMBER_MAX])
 def test_hello_without_the_token_is_refused(
     shows_its_welcome: object, is_broken: bool, connection: int
 ) -> None:

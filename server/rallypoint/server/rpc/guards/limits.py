@@ -1,0 +1,32 @@
+"""How much one host may use of the coordinator.
+
+A host is an IPv4 address, or the first 64 bits of an IPv6 address: that is one customer or one
+machine, who may choose the rest. Behind one address there can be a whole cluster, so every limit
+leaves room for the largest job (16,384 nodes) twice. The limits stop programs that are broken or
+that want to keep others out. They do not replace authentication.
+"""
+
+from __future__ import annotations
+
+from rallypoint.base.limits import NODES_PER_JOB_MAX
+from rallypoint.server.core.model.job import JOBS_MAX
+
+STREAMS_PER_HOST_MAX = 2 * NODES_PER_JOB_MAX
+"""Open streams of agents. When the network fails, every agent of the largest job may open its next
+stream before its last one has ended. A stream takes about 45 KB."""
+SESSIONS_AT_ONCE_MAX = 2 * NODES_PER_JOB_MAX
+"""New sessions that a host may open in one instant: the largest job starts, fails and starts again,
+or finds a new coordinator, which knows none of its sessions."""
+SESSIONS_PER_MINUTE_MAX = NODES_PER_JOB_MAX
+"""New sessions per minute after that: the largest job starts once a minute. So opening sessions
+takes at most a tenth of the coordinator's time."""
+JOBS_PER_HOST_MAX = JOBS_MAX * 3 // 4
+"""Jobs in which agents of a host take part. The rest of the coordinator's jobs is for others."""
+WATCHERS_PER_JOB_MAX = 256
+"""Watchers of one job. Each may hold one encoded answer."""
+WATCHERS_PER_HOST_MAX = 64
+"""Watchers on one host, so that one faulty client leaves room for the others."""
+HOSTS_MAX = 4_096
+"""Hosts without streams whose new sessions are still counted."""
+WARNED_S_MIN = 60.0
+"""Shortest time between two warnings in the log about one host."""

@@ -1,0 +1,212 @@
+"""What one host may use, and that the agents of others do not notice one that wants everything."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import ExitStack
+
+import grpc
+import pytest
+from google.protobuf.duration_pb2 import Duration
+from structlog.testing import capture_logs
+
+from rallypoint.agent.session.link import BrokenStream, _Dismissed, _translate
+from rallypoint.base.limits import NODES_PER_JOB_MAX
+from rallypoint.server.core.model.ids import JobId
+from rallypoint.server.core.model.timing import Timing
+from rallypoint.server.core.sessions import admission
+from rallypoint.server.rpc import errors
+from rallypoint.server.rpc.guards import limits
+from rallypoint.server.rpc.guards.peers import LimitExceeded, Peers, host_of
+from rallypoint.v1 import error_details_pb2 as details_pb2
+from rallypoint.v1 import job_pb2
+from rallypoint.v1 import job_service_pb2 as service_pb2
+from rallypoint.v1 import job_service_pb2_grpc as service_grpc
+from rallypoint.wire.errors import unpack_detail
+from support.core.served import Served, served
+
+JOB = JobId("job")
+MONTH = Duration(seconds=30 * 86_400)
+SQUATTER = job_pb2.JobSpec(min_nodes=2, max_nodes=2, join_timeout=MONTH)
+
+
+@pytest.mark.parametrize(
+    ("peer", "host"),
+    [
+        ("ipv4:10.0.0.1:4711", "10.0.0.1"),
+        ("ipv6:%5B::1%5D:4711", "::/64"),
+        ("ipv6:[2001:db8:1:2:3:4:5:6]:1", "2001:db8:1:2::/64"),
+        ("ipv6:[2001:db8:1:2:ffff::]:2", "2001:db8:1:2::/64"),
+        ("ipv6:%5Bfe80::1%25eth0%5D:2", "fe80::/64"),
+        ("ipv6:[::ffff:10.0.0.1]:4711", "10.0.0.1"),
+        ("unix:/run/socket", "unix:/run/socket"),
+        ("unknown", "unknown"),
+    ],
+)
+def test_host_of_a_peer(peer: str, host: str) -> None:
+    """An IPv4 address, or what an IPv6 host may not choose by itself."""
+    assert host == host_of(peer)
+
+
+def admit(peers: Peers, host: str, job_id: str, now_s: float, *, is_new: bool = True) -> None:
+    """Let a session of a host come and go."""
+    with peers.stream(host, now_s) as stream:
+        peers.admit(stream, JobId(job_id), now_s, is_new=is_new)
+
+
+def test_largest_job_behind_one_address_is_admitted_twice() -> None:
+    """At once: its agents start, and find a new coordinator; and again a minute later."""
+    peers = Peers()
+    with ExitStack() as stack:
+        for number in range(2 * NODES_PER_JOB_MAX):
+            stream = stack.enter_context(peers.stream("nat", 0.0))
+            peers.admit(stream, JOB, number / 1_000_000, is_new=True)
+    with ExitStack() as stack:
+        for _ in range(NODES_PER_JOB_MAX):
+            stream = stack.enter_context(peers.stream("nat", 60.0))
+            peers.admit(stream, JOB, 60.1, is_new=True)
+
+
+def test_new_sessions_are_limited_per_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A burst, then a rate; sessions that reconnect, and other hosts, are not limited."""
+    monkeypatch.setattr(limits, "SESSIONS_AT_ONCE_MAX", 3)
+    monkeypatch.setattr(limits, "SESSIONS_PER_MINUTE_MAX", 6)
+    peers = Peers()
+    for _ in range(3):
+        admit(peers, "a", "job", 100.0)
+    with pytest.raises(LimitExceeded) as caught:
+        admit(peers, "a", "job", 105.0)
+    admit(peers, "a", "job", 105.0, is_new=False)
+    admit(peers, "b", "job", 105.0)
+    admit(peers, "a", "job", 110.1)
+    with pytest.raises(LimitExceeded):
+        admit(peers, "a", "job", 110.2)
+
+    full = caught.value
+    assert ("new sessions a minute from one host", 6, 5.0) == (full.limit, full.value, full.retry_s)
+
+
+def test_streams_are_limited_while_they_are_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The end of one makes room; the log names the host once a minute."""
+    monkeypatch.setattr(limits, "STREAMS_PER_HOST_MAX", 2)
+    peers = Peers()
+    with capture_logs() as lines, ExitStack() as stack:
+        stack.enter_context(peers.stream("a", 0.0))
+        with peers.stream("a", 0.0):
+            for _ in range(3):
+                with pytest.raises(LimitExceeded), peers.stream("a", 1.0):
+                    pass
+            stack.enter_context(peers.stream("b", 0.0))
+        with peers.stream("a", 0.0):
+            with pytest.raises(LimitExceeded), peers.stream("a", 61.0):
+                pass
+
+    assert [("host_limited", "a")] * 2 == [(line["event"], line["host"]) for line in lines]
+
+
+def test_host_takes_part_in_so_many_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More nodes of these jobs, and other hosts, are admitted; an ended stream makes room."""
+    monkeypatch.setattr(limits, "JOBS_PER_HOST_MAX", 2)
+    peers = Peers()
+    with ExitStack() as stack:
+        for job_id in ("1", "2", "2"):
+            stream = stack.enter_context(peers.stream("a", 0.0))
+            peers.admit(stream, JobId(job_id), 0.0, is_new=True)
+        with pytest.raises(LimitExceeded, match="2 jobs from one host"):
+            admit(peers, "a", "3", 0.0)
+        admit(peers, "b", "3", 0.0)
+    admit(peers, "a", "3", 0.0)
+
+
+def test_hosts_that_use_nothing_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The memory of past hosts is bounded; hosts with streams are never forgotten."""
+    monkeypatch.setattr(limits, "HOSTS_MAX", 10)
+    peers = Peers()
+    with peers.stream("busy", 0.0):
+        for number in range(100):
+            admit(peers, f"host-{number}", "job", 0.0)
+
+        assert (1, 10) == (len(peers._hosts), len(peers._idle))
+
+
+def refusal_of(exceeded: LimitExceeded) -> Exception:
+    """Return what a refusal means to an agent."""
+    status = errors.limit_status(exceeded)
+    error = grpc.aio.AioRpcError(
+        grpc.StatusCode.RESOURCE_EXHAUSTED,
+        grpc.aio.Metadata(),
+        grpc.aio.Metadata(("grpc-status-details-bin", status.SerializeToString())),
+        details=status.message,
+    )
+    return _translate(error)
+
+
+def test_agent_tries_again_when_there_may_be_room() -> None:
+    """A limit that holds for a moment does not end it; one that stays does."""
+    brief = refusal_of(LimitExceeded("streams from one host", 7, 1.25))
+    lasting = refusal_of(LimitExceeded("jobs", 7))
+
+    assert isinstance(brief, BrokenStream)
+    assert "the limit of 7 streams from one host is reached; try again in 1.2 s" == str(brief)
+    assert isinstance(lasting, _Dismissed)
+
+
+async def test_refused_stream_learns_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """RESOURCE_EXHAUSTED, with LimitReached and the time to wait."""
+    monkeypatch.setattr(limits, "SESSIONS_AT_ONCE_MAX", 1)
+    monkeypatch.setattr(limits, "SESSIONS_PER_MINUTE_MAX", 1)
+    async with served() as server:
+        agent = await server.join("job", 1)
+        refused = server.agent("job", 2)
+        await refused.hello()
+        code, text = await refused.ending()
+        trailing = await refused.call.trailing_metadata()
+        await agent.check_alive()
+        again = agent.again(server)  # a known session needs no room
+        await again.hello()
+        await again.read()
+
+    detail = unpack_detail(tuple(trailing))
+    assert isinstance(detail, details_pb2.LimitReached)
+    assert ("new sessions a minute from one host", 1) == (detail.limit, detail.value)
+    assert 0 < detail.retry_after.ToSeconds() <= 60
+    assert grpc.StatusCode.RESOURCE_EXHAUSTED is code
+    assert "the limit of 1 new sessions a minute from one host is reached" in text
+
+
+async def squat(server: Served, number: int) -> str:
+    """Open a job of two nodes, and vanish after the Welcome; return how that went."""
+    agent = server.agent(f"squat-{number}", 1_000 + number)
+    await agent.hello(spec=SQUATTER)
+    try:
+        await agent.read()
+    except grpc.aio.AioRpcError as error:
+        return str(error.details())
+    agent.call.cancel()
+    return "welcome"
+
+
+async def test_squatters_keep_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They fill the coordinator with jobs without nodes, and new jobs start all the same.
+
+    Meanwhile a job that runs keeps its interval, its lease and its round.
+    """
+    monkeypatch.setattr(admission, "JOBS_MAX", 20)
+    async with served(Timing(window_ms=0, reconnect_grace_ms=20)) as server:
+        victim = await server.join("victim", 1)
+        await victim.check_alive()
+        ends = [await squat(server, number) for number in range(60)]
+        await victim.check_alive()
+        await asyncio.sleep(0.1)  # the grace of the last squatters
+        newcomers = [await server.join(f"new-{number}", 10 + number) for number in range(5)]
+        for agent in (victim, *newcomers):
+            await agent.check_alive()
+        stub = service_grpc.JobServiceStub(server.channel)
+        jobs = (await stub.ListJobs(service_pb2.ListJobsRequest())).jobs
+
+    assert {"welcome"} >= {end for end in ends if "20 jobs" not in end}
+    assert len(jobs) <= 20
+    shown = {job.job_id: job for job in jobs}
+    assert job_pb2.JOB_PHASE_RUNNING == shown["victim"].phase
+    assert {f"new-{number}" for number in range(5)} <= set(shown)
+    assert (1, 1) == (shown["victim"].round, shown["victim"].node_count)
