@@ -83,7 +83,7 @@ class Stepper:
     def expire(self, now_ms: int, turn: Turn, is_over: Callable[[], bool]) -> None:
         """Step expired deadlines, the earliest first, until none is left or `is_over()`.
 
-        At least one is stepped. What is left is due in the next turn.
+        It takes at least one step. The next turn handles the rest.
         """
         while (due_ms := self._state.next_deadline_ms()) is not None and due_ms <= now_ms:
             self.step(inputs.TimePassed(), now_ms, turn)
