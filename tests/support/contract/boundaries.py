@@ -46,13 +46,13 @@ Change = Callable[[Any], None]
 
 def variants(message: Message) -> Iterator[tuple[str, Any]]:
     """Yield every variant of a message, with a name: one field has one other value."""
-    for name, change in _changes(message):
+    for name, change in changes(message):
         variant = copy.deepcopy(message)
         change(variant)
         yield name, variant
 
 
-def _changes(message: Message) -> Iterator[tuple[str, Change]]:
+def changes(message: Message) -> Iterator[tuple[str, Change]]:
     yield "an unknown field", _add_unknown
     for field in message.DESCRIPTOR.fields:
         yield from _field_changes(message, field)
@@ -123,7 +123,7 @@ def _list_changes(message: Message, field: Any) -> Iterator[tuple[str, Change]]:
             yield f"{name}[] = {_brief(value)}", _appender(name, value)
         return
     for index, entry in enumerate(entries):
-        for inner, change in _changes(entry):
+        for inner, change in changes(entry):
             yield f"{name}[{index}].{inner}", _nested(_entry_finder(name, index), change)
 
 
@@ -148,7 +148,7 @@ def _message_changes(message: Message, field: Any) -> Iterator[tuple[str, Change
 
     yield f"{name} empty", empty
     if message.HasField(name):
-        for inner, change in _changes(getattr(message, name)):
+        for inner, change in changes(getattr(message, name)):
             yield f"{name}.{inner}", _nested(lambda one: getattr(one, name), change)
 
 

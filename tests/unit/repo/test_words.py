@@ -30,7 +30,7 @@ DRAFT_METHODS = frozenset({"changed", "emit"})
 EVENT = re.compile(r"[a-z]+(_[a-z]+)+")
 IRREGULAR = frozenset(
     {"became", "began", "begun", "broken", "came", "fell", "found", "gone", "kept", "left", "lost"}
-    | {"ran", "sent", "told", "written"}
+    | {"forgotten", "ran", "sent", "told", "written"}
 )
 """Words of events that are in the past tense although they do not end in -ed."""
 

@@ -28,7 +28,9 @@ async def steal(server: Served, agent: Agent, token: str, connection: int) -> tu
 
 
 @pytest.mark.parametrize("connection", [1, 2, NUMBER_MAX])
-@pytest.mark.parametrize("token", ["", OTHERS.make(f"{1:032x}"), "0" * 64])
+@pytest.mark.parametrize(
+    "token", ["", OTHERS.make(f"{1:032x}"), "0" * 64], ids=["none", "of another", "wrong"]
+)
 async def test_session_cannot_be_taken_over(token: str, connection: int) -> None:
     """Its id is not enough, whatever the number of the connection: its stream stays open."""
     async with served() as server:

@@ -1,0 +1,180 @@
+"""Random, almost valid envelopes in a row, sent to a coordinator while a real job runs.
+
+MUTATIONS=100000 python -m pytest -q -n 0 -s tests/e2e/operations/test_mutations.py
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections import Counter
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+
+from rallypoint.v1 import agent_service_pb2 as agent_pb2
+from rallypoint.wire.channel import client_options
+from support.contract.mutations import Mutator
+from support.contract.samples import (
+    JOB,
+    full_hello,
+    holding_hello,
+    ready_hello,
+    reports,
+    session_id,
+)
+from support.processes.jobs import is_started, pids
+from support.processes.world import NEW, World
+
+COUNT = int(os.environ.get("MUTATIONS", "5000"))
+SEED = int(os.environ.get("SEED", "1"))
+STREAMS = 16
+"""Streams that are open at once."""
+JOBS = 10_000
+"""Names of jobs, more than the coordinator remembers."""
+HELLO_PERCENT = 30
+"""Share of the streams that begin with a mutated Hello."""
+LIMIT_S = 60
+"""Longest wait for one answer."""
+RSS_MB_MAX = 256
+"""How much more memory the coordinator may have afterwards. It remembers 4,096 jobs."""
+METHOD = "/rallypoint.v1.AgentService/Session"
+OUR_FAULT = {"UNKNOWN", "INTERNAL", "DATA_LOSS", "DEADLINE_EXCEEDED", "UNAVAILABLE"}
+
+
+class Storm:
+    """Sends envelopes on many streams, and counts how the streams ended."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self._open: Any = channel.stream_stream(
+            METHOD, response_deserializer=agent_pb2.SessionResponse.FromString
+        )
+        hellos = (ready_hello(1), holding_hello(1, 1), full_hello(1, 1))
+        self._hellos = [agent_pb2.SessionRequest(connection=1, hello=hello) for hello in hellos]
+        self._reports = [
+            agent_pb2.SessionRequest(
+                connection=1,
+                sequence=0 if kind == "heartbeat" else 1,
+                **{kind: message},  # type: ignore[arg-type]  # one arm of the envelope
+            )
+            for kind, message in reports(1).items()
+        ]
+        samples = (*self._hellos, *self._reports)
+        self._mutators = {id(sample): Mutator(sample) for sample in samples}
+        self.sent = 0
+        self.ends: Counter[str] = Counter()
+        self.faults: list[str] = []
+
+    async def rage(self, count: int) -> None:
+        """Send so many mutated envelopes."""
+        async with asyncio.TaskGroup() as tasks:
+            for number in range(STREAMS):
+                tasks.create_task(self._send(Random(f"{SEED}-{number}"), count))
+
+    async def _send(self, rng: Random, count: int) -> None:
+        while self.sent < count:
+            call = self._open()
+            name = f"envelope {self.sent}"
+            try:
+                async with asyncio.timeout(LIMIT_S):
+                    if rng.randrange(100) < HELLO_PERCENT:
+                        await self._begin_badly(rng, call)
+                    else:
+                        await self._go_bad(rng, call)
+            except grpc.aio.AioRpcError:
+                pass  # its code says why
+            except TimeoutError:
+                self.faults.append(f"{name}: no end within {LIMIT_S} s")
+            await self._note_end(name, call)
+            call.cancel()
+
+    async def _begin_badly(self, rng: Random, call: Any) -> None:
+        """Send a mutated Hello, and wait for the answer or the end."""
+        sample = rng.choice(self._hellos)
+        envelope = agent_pb2.SessionRequest()
+        envelope.CopyFrom(sample)
+        envelope.session_id = session_id(rng.getrandbits(128))
+        envelope.hello.job_id = f"{JOB}-{rng.randrange(JOBS)}"
+        await self._write(call, self._mutators[id(sample)].mutate(rng, envelope))
+        await call.read()
+
+    async def _go_bad(self, rng: Random, call: Any) -> None:
+        """Send an honest Hello, then a mutated message, and wait for the end."""
+        session = session_id(rng.getrandbits(128))
+        hello = ready_hello(1, f"{JOB}-{rng.randrange(JOBS)}")
+        hello.spec.min_nodes = hello.spec.max_nodes = 1
+        first = agent_pb2.SessionRequest(session_id=session, connection=1, hello=hello)
+        await call.write(first.SerializeToString())
+        answer = await call.read()
+        if answer is grpc.aio.EOF:
+            return
+        sample = rng.choice(self._reports)
+        envelope = agent_pb2.SessionRequest()
+        envelope.CopyFrom(sample)
+        envelope.session_id, envelope.epoch = session, answer.epoch
+        await self._write(call, self._mutators[id(sample)].mutate(rng, envelope))
+        while await call.read() is not grpc.aio.EOF:
+            pass
+
+    async def _write(self, call: Any, raw: bytes) -> None:
+        """Write the last message of a stream."""
+        self.sent += 1
+        await call.write(raw)
+        await call.done_writing()
+
+    async def _note_end(self, name: str, call: Any) -> None:
+        if not call.done():
+            self.ends["WELCOME"] += 1
+            return
+        code, details = await call.code(), await call.details()
+        self.ends[code.name] += 1
+        if code.name in OUR_FAULT:
+            self.faults.append(f"{name}: {code.name}: {details}")
+        if code is grpc.StatusCode.RESOURCE_EXHAUSTED and "new sessions" in details:
+            self.sent -= 1  # the coordinator has not looked at it
+            await asyncio.sleep(1)
+
+
+def rss_mb(pid: int) -> float:
+    """Return the resident memory of a process, in MiB."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    (line,) = [line for line in status.splitlines() if line.startswith("VmRSS:")]
+    return int(line.split()[1]) / 1024
+
+
+async def send(target: str) -> Storm:
+    async with grpc.aio.insecure_channel(target, options=client_options()) as channel:
+        storm = Storm(channel)
+        await storm.rage(COUNT)
+    return storm
+
+
+@pytest.mark.long
+@pytest.mark.timeout(7_200)
+async def test_no_mutation_disturbs_a_job(world: World) -> None:
+    """No UNKNOWN, no INTERNAL; the job keeps its round; the coordinator's memory is bounded."""
+    coordinator = world.coordinator(0, *NEW, "--log-level=error")
+    agents = [world.agent(name, nnodes="2") for name in ("a", "b")]
+    workers = world.mailbox.workers(2)
+    before = world.jobs.wait(world.job_id, lambda job: is_started(job, 1))
+    rss_before_mb, began_s = rss_mb(coordinator.pid), time.monotonic()
+
+    storm = await send(world.target)
+
+    grown_mb, took_s = rss_mb(coordinator.pid) - rss_before_mb, time.monotonic() - began_s
+    print(f"{storm.sent} envelopes in {took_s:.0f} s: {dict(storm.ends)}")
+    print(f"memory of the coordinator: {rss_before_mb:.0f} MiB, afterwards {grown_mb:.0f} more")
+    assert [] == storm.faults
+    after = world.jobs.get(world.job_id)
+    assert (before.round.header, pids(before)) == (after.round.header, pids(after))
+    assert not [agent for agent in agents if agent.events("coordinator_reached_again")]
+    assert "" == coordinator.stderr()
+    assert grown_mb < RSS_MB_MAX
+    for worker in workers:
+        worker.tell("exit", "0")
+    assert [0, 0] == [agent.wait() for agent in agents]
