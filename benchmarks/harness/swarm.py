@@ -56,6 +56,9 @@ class SimulatedAgent:
     """Called when a Run has arrived."""
     marked: bool
     """Put a mark before each message, for a server that parses nothing."""
+    workers: int = 1
+    """Workers that it pretends to start."""
+    job_id: str = "rounds"
     session_id: str = field(default_factory=lambda: secrets.token_hex(16))
     sequence: int = 0
     epoch: int = 0
@@ -77,12 +80,12 @@ class SimulatedAgent:
         )
         hello = agent_pb2.Hello(
             protocol_version=1,
-            job_id="rounds",
+            job_id=self.job_id,
             spec=spec,
             node_name=f"node{self.number}",
             node_name_explicit=True,
             address="127.0.0.1",
-            local_world_size=1,
+            local_world_size=self.workers,
             role="default",
             ready=agent_pb2.Ready(round=0, master_port=self.port),
         )
@@ -127,7 +130,7 @@ class SimulatedAgent:
         if desired.HasField("run") and desired.run.header.number > self.round:
             self.round = desired.run.header.number
             self.on_run()
-            started = agent_pb2.Started(round=self.round, pids=[1])
+            started = agent_pb2.Started(round=self.round, pids=[1] * self.workers)
             await self.say(agent_pb2.SessionRequest(started=started))
         elif desired.HasField("stop"):
             self.port += 1

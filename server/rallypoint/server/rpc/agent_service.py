@@ -154,10 +154,24 @@ class AgentService(agent_grpc.AgentServiceServicer):
             self._outboxes.withdraw(outbox)
             raise
         async with asyncio.TaskGroup() as tasks:
-            reader = tasks.create_task(self._read(hello, context, outbox))
+            reader = tasks.create_task(self._read_all(hello, context, outbox))
             await self._write(context, outbox)
             reader.cancel()
+        if outbox.failure is not None:
+            raise outbox.failure
         return outbox.end
+
+    async def _read_all(self, hello: inputs.Hello, context: _Context, outbox: Outbox) -> None:
+        """Read until the stream ends; leave an exception to the writer.
+
+        Raised here, it would cancel a write in progress. Then gRPC does not know whether the
+        initial metadata was sent, cannot send a status, and the stream stays open for ever.
+        """
+        try:
+            await self._read(hello, context, outbox)
+        except Exception as error:  # noqa: BLE001  # `_carry` raises it
+            outbox.failure = error
+            outbox.wake.set()
 
     async def _read(self, hello: inputs.Hello, context: _Context, outbox: Outbox) -> None:
         session, connection = hello.identity.session, hello.connection
@@ -193,7 +207,7 @@ class AgentService(agent_grpc.AgentServiceServicer):
         """Send what the outbox holds until the stream ends."""
         try:
             async with asyncio.timeout(None) as scope:
-                while outbox.end is None and not outbox.ended:
+                while outbox.end is None and not outbox.ended and outbox.failure is None:
                     await outbox.wake.wait()
                     outbox.wake.clear()
                     self._stalls.begin(scope, self._state.lease_ms(outbox.spec) / 1000)

@@ -72,6 +72,8 @@ class Outbox(Struct):
     """The latest desired state runs workers, so the agent needs no explanation of a wait."""
     end: Status | None = None
     """Set when the stream has to end."""
+    failure: Exception | None = None
+    """Set when its stream cannot be read any more."""
     ended: bool = False
     """The peer's side of the stream has ended."""
     is_closed: bool = False

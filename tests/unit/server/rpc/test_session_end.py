@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import grpc
 import pytest
+from google.protobuf.message import DecodeError
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from rallypoint.server.coordinator import Coordinator
@@ -13,10 +15,12 @@ from rallypoint.server.core.messages import inputs
 from rallypoint.server.journal.interface import JournalFailed
 from rallypoint.server.journal.memory import MemoryJournal
 from rallypoint.server.rpc import agent_service
+from rallypoint.server.rpc.agent_service import AgentService
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import job_service_pb2 as service_pb2
 from rallypoint.v1 import job_service_pb2_grpc as service_grpc
-from support.core.served import LIMIT_S, served
+from support.core.served import LIMIT_S, hello_of, served
+from support.core.shell import running_shell
 
 GOODBYE = agent_pb2.Goodbye(reason=agent_pb2.GOODBYE_REASON_SIGNAL, text="SIGTERM")
 
@@ -125,3 +129,51 @@ async def test_full_inbox_does_not_hold_up_the_end_of_a_stream(
         await is_waiting.wait()
 
         assert grpc.StatusCode.OK is code
+
+
+class SlowContext:
+    """A call whose first write takes as long as the test wants; the next message is garbage."""
+
+    def __init__(self) -> None:
+        self.hello = asyncio.Event()
+        """Set when the Hello was read."""
+        self.writes = asyncio.Event()
+        """Set when the first write has begun."""
+        self.may_end = asyncio.Event()
+        self.ended_well = False
+
+    def peer(self) -> str:
+        return "ipv4:10.0.0.1:4711"
+
+    async def read(self) -> agent_pb2.SessionRequest:
+        if not self.hello.is_set():
+            self.hello.set()
+            hello = hello_of("job", 1)
+            return agent_pb2.SessionRequest(session_id=f"{1:032x}", connection=1, hello=hello)
+        await self.writes.wait()
+        raise DecodeError
+
+    async def end_late(self) -> None:
+        """Let the first write end when the garbage has been read."""
+        await self.writes.wait()
+        for _ in range(10):
+            await asyncio.sleep(0)
+        self.may_end.set()
+
+    async def write(self, message: agent_pb2.SessionResponse) -> None:
+        self.writes.set()
+        await self.may_end.wait()
+        self.ended_well = True
+
+
+async def test_garbage_cancels_no_write() -> None:
+    """A cancelled first write would leave the stream open for ever: gRPC could send no status."""
+    async with running_shell() as shell, asyncio.timeout(LIMIT_S):
+        service = AgentService(shell.coordinator, shell.outboxes, shell.state)
+        context: Any = SlowContext()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(context.end_late())
+            with pytest.raises(DecodeError):
+                await service.Session(None, context)  # type: ignore[arg-type]
+
+    assert context.ended_well
