@@ -1,4 +1,4 @@
-"""The readers of a job, in a process of their own: python audience.py ADDRESS JOB COUNT reads|deaf.
+"""The readers of a job, as a separate process: python audience.py ADDRESS JOB COUNT reads|deaf.
 
 Prints "ready" when every watcher has its first answer, or with `deaf` when the first answer is on
 its way to all. Deaf watchers never read. Ends when its standard input is closed.

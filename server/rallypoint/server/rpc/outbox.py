@@ -120,9 +120,11 @@ class Outboxes:
         It may have an end already: then its Hello must not be submitted. `close` it afterwards.
         """
         outbox = Outbox(session, connection, spec)
-        key = (session, connection)
+        key, current = (session, connection), self._by_session.get(session)
         if self._has_ended:
             outbox.finish(ended_status())
+        elif current is not None and connection <= current.connection:
+            outbox.finish(replaced_status(current.connection, connection))
         elif key in self._opened:
             outbox.finish(replaced_status(connection, connection))
         else:

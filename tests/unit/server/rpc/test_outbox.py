@@ -81,18 +81,25 @@ def test_connection_that_is_not_welcomed_replaces_none() -> None:
     assert first.end is not None and second.desired is send
 
 
-@pytest.mark.parametrize("connection", [1, 2])
 @pytest.mark.parametrize("is_closed", [False, True])
-def test_refused_hello_leaves_the_session_alone(connection: int, is_closed: bool) -> None:
-    """With the number of the session's own connection too, and when its stream has gone already."""
+def test_refused_hello_leaves_the_session_alone(is_closed: bool) -> None:
+    """Also when its stream has gone already."""
     outboxes, own = welcomed()
-    thief = outboxes.open(SESSION, connection)
+    thief = outboxes.open(SESSION, 2)
     if is_closed:
         outboxes.close(thief)
-    refuse(outboxes, connection)
+    refuse(outboxes, 2)
 
     assert own.end is None and not own.was_refused
     assert thief.end is not None and thief.was_refused
+
+
+def test_connection_with_the_number_of_the_present_one_reaches_no_core() -> None:
+    """An answer of the core to it could be meant for the present one."""
+    outboxes, own = welcomed()
+    thief = outboxes.open(SESSION, 1)
+
+    assert own.end is None and thief.end is not None
 
 
 def test_second_connection_with_a_number_waits_for_no_answer() -> None:

@@ -7,6 +7,8 @@ here: `sessions` opens the run, replaces broken holders of a name or rank, and a
 
 from __future__ import annotations
 
+from heapq import nsmallest
+
 from rallypoint.base.addresses import is_loopback
 from rallypoint.base.limits import NODES_PER_JOB_MAX
 from rallypoint.server.core.messages import inputs
@@ -20,8 +22,8 @@ from rallypoint.server.core.sessions.programs import check_program
 from rallypoint.server.core.sessions.reports import refuse_stale
 from rallypoint.server.core.state.draft import Draft
 
-FORGOTTEN_AT_ONCE_MAX = 256
-"""Jobs without a round that are forgotten in one step: a few milliseconds."""
+FORGOTTEN_PART = 64
+"""When there is room for no other job, one in this many is forgotten, if so many are idle."""
 
 
 def check_owner(draft: Draft, hello: inputs.Hello) -> Refusal | None:
@@ -85,19 +87,18 @@ def has_idle(draft: Draft) -> bool:
 def find_idle(draft: Draft) -> tuple[Job, ...]:
     """Return the jobs to forget so that there is room for another one; none have sessions.
 
-    First come jobs that never had a round, which have nothing to remember, many at once: otherwise
-    each new job would have to look at all jobs. Then the run that ended first, then the job that
-    has been without a session for longest.
+    First come jobs that never had a round, which have nothing to remember. Then the runs that ended
+    first, then the jobs that have been without a session for longest. To find them takes a look at
+    every job, so there are several, and not every new job has to look.
     """
     idle = [job for job in draft.state.jobs.values() if _is_idle(draft, job)]
-    fruitless = [job for job in idle if _is_open(job) and not job.round_number]
-    if fruitless:
-        return tuple(sorted(fruitless, key=_idle_since)[:FORGOTTEN_AT_ONCE_MAX])
-    return tuple(sorted(idle, key=lambda job: (_is_open(job), _idle_since(job)))[:1])
+    return tuple(nsmallest(max(1, JOBS_MAX // FORGOTTEN_PART), idle, key=_order_of_forgetting))
 
 
-def _is_open(job: Job) -> bool:
-    return job.phase is not Phase.CLOSED
+def _order_of_forgetting(job: Job) -> tuple[int, int, str]:
+    if job.phase is Phase.CLOSED:
+        return 1, job.closed_ms or 0, job.job_id
+    return 2 if job.round_number else 0, job.empty_since_ms or 0, job.job_id
 
 
 def _is_idle(draft: Draft, job: Job) -> bool:
@@ -109,14 +110,9 @@ def _is_idle(draft: Draft, job: Job) -> bool:
         return False
     if job.phase is Phase.CLOSED:
         return True
-    fenced_until_ms = max((fence.until_ms for fence in job.fences), default=0)
-    is_fenced = max(fenced_until_ms, job.unknown_past_until_ms) > draft.now_ms
-    return job.phase is Phase.FORMING and not is_fenced
-
-
-def _idle_since(job: Job) -> tuple[int, str]:
-    since_ms = job.closed_ms if job.phase is Phase.CLOSED else job.empty_since_ms
-    return since_ms or 0, job.job_id
+    is_fenced = any(fence.until_ms > draft.now_ms for fence in job.fences)
+    is_known = job.unknown_past_until_ms <= draft.now_ms
+    return job.phase is Phase.FORMING and is_known and not is_fenced
 
 
 def check_identity(draft: Draft, job: Job, identity: Identity) -> Refusal | None:
