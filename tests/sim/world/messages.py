@@ -24,7 +24,7 @@ from rallypoint.server.core.model.ids import NodeName
 from rallypoint.server.core.model.node import HeldRound, NodeState
 from rallypoint.server.core.model.phase import Outcome
 from rallypoint.server.core.model.round import Assignment, RoundHeader, RoundReason
-from rallypoint.server.core.model.worker import WorkerExit
+from rallypoint.server.core.model.worker import ErrorRecord, WorkerExit
 
 _NODE_STATES = {
     Stage.STARTING: NodeState.ASSIGNED,
@@ -89,7 +89,7 @@ def held_of(held: held_round.HeldRound, now_ms: int) -> HeldRound:
         exits=tuple(
             exit_of(worker, now_ms)
             for worker in held.workers
-            if worker.pid and worker.exit is not None
+            if worker.pid and worker.outcome is not None
         ),
         start_failure=held.start_failure or "",
     )
@@ -112,9 +112,11 @@ def header_of(order: desired.RunOrder) -> RoundHeader:
 
 
 def exit_of(worker: LocalWorker, now_ms: int) -> WorkerExit:
-    """Return how a worker ended."""
-    exit = worker.exit
-    assert exit is not None and (exit.exit_code is None) != (exit.signal is None)
+    """Return how a worker ended, or how it failed while it still runs."""
+    exit = worker.outcome
+    assert exit is not None
+    has_ended = (exit.exit_code is None) != (exit.signal is None)
+    assert has_ended == (worker.exit is not None) and (has_ended or exit.error is not None)
     return WorkerExit(
         local_rank=worker.local_rank,
         pid=worker.pid,
@@ -123,10 +125,15 @@ def exit_of(worker: LocalWorker, now_ms: int) -> WorkerExit:
         agent_signalled_first=exit.signalled_first,
         ago_ms=max(0, now_ms - exit.at_ms),
         ran_ms=max(0, exit.at_ms - worker.started_ms) if worker.pid else 0,
+        error=None if exit.error is None else _error_of(exit.error),
         stderr_tail=exit.stderr_tail,
         signalled_before_ms=exit.signalled_before_ms,
         oom_killed=exit.oom_killed,
     )
+
+
+def _error_of(error: held_round.ErrorRecord) -> ErrorRecord:
+    return ErrorRecord(error.message, error.traceback, error.before_exit_ms)
 
 
 def ready_of(round: int, port: int) -> inputs.ReadyPort:
@@ -135,7 +142,9 @@ def ready_of(round: int, port: int) -> inputs.ReadyPort:
     return inputs.ReadyPort(round, port)
 
 
-def report_of(report: reports.Report, sender: inputs.Sender, now_ms: int) -> inputs.Report:
+def report_of(  # noqa: C901  # one flat case per report
+    report: reports.Report, sender: inputs.Sender, now_ms: int
+) -> inputs.Report:
     """Return an agent's report as the coordinator receives it."""
     match report:
         case reports.ReadyReport(round=number, port=port):
@@ -147,6 +156,8 @@ def report_of(report: reports.Report, sender: inputs.Sender, now_ms: int) -> inp
             return inputs.StartFailed(sender, number, text)
         case reports.LeavingReport(round=number, text=text):
             return inputs.Leaving(sender, number, text)
+        case reports.RecordedReport(round=number, worker=worker):
+            return inputs.Recorded(sender, number, (exit_of(worker, now_ms),))
         case reports.ExitedReport(round=number, worker=worker):
             return inputs.Exited(sender, number, (exit_of(worker, now_ms),))
         case reports.SucceededReport(round=number):

@@ -74,6 +74,23 @@ class WorkerNotStarted(Struct, frozen=True):
     text: str
 
 
+class WorkerRecorded(Struct, frozen=True):
+    """A running worker has recorded an error."""
+
+    round: int
+    local_rank: int
+    error: ErrorRecord
+    """With its age when it was found."""
+    stderr_tail: str
+    ago_ms: int = 0
+    """How long ago it was found."""
+    failed_ms: int | None = None
+    """When it was recorded: Unix time, for people to read."""
+    error_file: str = ""
+    stderr_file: str = ""
+    """File with its standard error; empty when there is none."""
+
+
 class WorkerEnded(Struct, frozen=True):
     """A worker has ended."""
 
@@ -142,6 +159,7 @@ Input = (
     | PortNotReserved
     | WorkerStarted
     | WorkerNotStarted
+    | WorkerRecorded
     | WorkerEnded
     | Swept
     | SweepBlocked

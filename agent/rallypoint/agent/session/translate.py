@@ -21,6 +21,7 @@ from rallypoint.agent.core.reports import (
     GoodbyeReport,
     LeavingReport,
     ReadyReport,
+    RecordedReport,
     Report,
     StartedReport,
     StartFailedReport,
@@ -119,14 +120,16 @@ def _order_message(order: RunOrder) -> agent_pb2.RunOrder:
 
 
 def worker_message(worker: LocalWorker, now_ms: int) -> node_pb2.Worker:
-    """Return a worker, with its exit if it has ended; without its global rank."""
+    """Return a worker, with its exit if it has ended or failed; without its global rank."""
     message = node_pb2.Worker(local_rank=worker.local_rank, pid=worker.pid)
-    exit = worker.exit
-    if exit is None:
+    if worker.exit is not None:
+        message.state = node_pb2.WORKER_STATE_EXITED
+    else:
         running = node_pb2.WORKER_STATE_RUNNING
         message.state = running if worker.pid else node_pb2.WORKER_STATE_PENDING
+    exit = worker.outcome
+    if exit is None:
         return message
-    message.state = node_pb2.WORKER_STATE_EXITED
     message.exit.CopyFrom(
         node_pb2.WorkerExit(
             exit_code=exit.exit_code,
@@ -155,7 +158,9 @@ def worker_message(worker: LocalWorker, now_ms: int) -> node_pb2.Worker:
     return message
 
 
-def report_message(report: Report, now_ms: int) -> agent_pb2.SessionRequest:
+def report_message(  # noqa: C901  # one flat case per report
+    report: Report, now_ms: int
+) -> agent_pb2.SessionRequest:
     """Return a report; the link adds session, connection, sequence and epoch."""
     match report:
         case DrainingReport(until_ms=until_ms, reason=reason):
@@ -171,6 +176,9 @@ def report_message(report: Report, now_ms: int) -> agent_pb2.SessionRequest:
         case LeavingReport(round=number, text=text):
             leaving = agent_pb2.Leaving(round=number, text=_limited(text))
             return agent_pb2.SessionRequest(leaving=leaving)
+        case RecordedReport(round=number, worker=worker):
+            recorded = agent_pb2.Recorded(round=number, workers=[worker_message(worker, now_ms)])
+            return agent_pb2.SessionRequest(recorded=recorded)
         case ExitedReport(round=number, worker=worker):
             exited = agent_pb2.Exited(round=number, workers=[worker_message(worker, now_ms)])
             return agent_pb2.SessionRequest(exited=exited)
