@@ -4,7 +4,7 @@ A job of real agents and real worker processes, without torch. In each round one
 of several ways and takes the others with it. They fail 20 to 500 ms after it. In every other
 cascade they fail before it has ended, because its connections break first: by 20 to 100 ms, or by 3
 s in the slow teardown of an interpreter. Some workers record their error and hang for a minute:
-with broken connections, or with open ones while another worker fails by an error of its own. The
+with broken connections, or with open ones while another worker fails with another error. The
 next round is the next cascade.
 
     python benchmarks/verdicts.py --cascades 120 --json verdicts.json
@@ -152,7 +152,7 @@ def draw_plan(
 ) -> dict[str, Any]:
     """Return how the `number`-th cascade goes: kinds in turn, late and early in turn.
 
-    While the first one hangs with open connections, a second one fails by an error of its own: 3 s
+    While the first one hangs with open connections, a second one fails with another error: 3 s
     later anywhere, or 20 to 200 ms later on another node, whose report may arrive first.
     """
     kinds = [kind for kind in arguments.kinds if group or kind != "oom"]

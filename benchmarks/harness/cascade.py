@@ -123,8 +123,8 @@ def follow(plan: dict[str, Any], peers: dict[int, socket.socket]) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
         ready = select.select(list(peers.values()), [], [])[0]
-        said = ready[0].recv(1)
-        if not said:
+        answer = ready[0].recv(1)
+        if not answer:
             raise EOFError
     except (OSError, EOFError) as error:
         report("failing", at_ns=time.monotonic_ns())
@@ -137,7 +137,7 @@ def follow(plan: dict[str, Any], peers: dict[int, socket.socket]) -> None:
     if manner["says"] == "recorded":
         sys.excepthook = write_record
     time.sleep(plan["second_after_s"])
-    raise ValueError(f"no answer: {said!r}")
+    raise ValueError(f"no answer: {answer!r}")
 
 
 def main() -> None:

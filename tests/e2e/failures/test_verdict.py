@@ -96,7 +96,7 @@ def test_collateral_failures_are_named_but_not_blamed(world: World) -> None:
 
 
 def test_worker_that_records_its_error_and_hangs_is_the_root_cause(world: World) -> None:
-    """It failed when it said so: the round stops at once, not when its clean-up ends or another
+    """It fails when it records its error: the round stops at once, not when its clean-up ends or another
     worker fails."""
     agents = [
         world.agent(name, "--max-restarts=1", "--shutdown-timeout=10", nnodes="2", nproc=2)

@@ -171,7 +171,7 @@ async def test_time_of_the_error_is_the_time_of_the_failure(tmp_path: Path) -> N
 
 
 def test_error_that_was_found_is_reported_while_the_worker_runs() -> None:
-    """The report has the error, its age, its time for people, and what was said so far."""
+    """The report has the error, its age, its time for people, and the output so far."""
     posted: list[WorkerEnded | WorkerRecorded] = []
     exits = ExitReports(posted.append, lambda: False, FileThread("files"), ())
     output = Output("words\n", "/logs/error.json")
