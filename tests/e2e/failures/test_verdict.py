@@ -96,8 +96,7 @@ def test_collateral_failures_are_named_but_not_blamed(world: World) -> None:
 
 
 def test_worker_that_records_its_error_and_hangs_is_the_root_cause(world: World) -> None:
-    """It fails when it records its error: the round stops at once, not when its clean-up ends or another
-    worker fails."""
+    """It fails when it records its error: the round stops long before its clean-up has ended."""
     agents = [
         world.agent(name, "--max-restarts=1", "--shutdown-timeout=10", nnodes="2", nproc=2)
         for name in ("a", "b")
