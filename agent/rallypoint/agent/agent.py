@@ -31,7 +31,12 @@ from rallypoint.agent.core.step import next_deadline_ms, step
 from rallypoint.agent.machine.ports import PortReserver
 from rallypoint.agent.session.link import FAREWELL_S_MAX, Link
 from rallypoint.agent.session.session_log import SessionLog
-from rallypoint.agent.session.translate import fill_snapshot, parse_desired, parse_notices
+from rallypoint.agent.session.translate import (
+    fill_snapshot,
+    parse_desired,
+    parse_drain,
+    parse_notices,
+)
 from rallypoint.agent.settings import Listener, Settings
 from rallypoint.agent.torchelastic.last_round import last_round
 from rallypoint.agent.workers.supervisor import SWEEP_LIMIT_MS, Supervisor
@@ -357,7 +362,7 @@ class Agent:
             self._on_notices(welcome.notices)
 
     def _on_notices(self, message: agent_pb2.Notices) -> None:
-        notices = parse_notices(message, self.node_name, self.now_ms())
+        notices = parse_notices(message, self.now_ms())
         self.post(inputs.NoticesReceived(notices))
         self.supervisor.tasks.create_task(self._log_notices(notices))
 
@@ -376,7 +381,10 @@ class Agent:
             here = last_round(self.node_name, host_name, self._last_held, self.now_ms())
             self.listener.finished(message.finished, here)
         # Before the log line, which takes longer: the workers of all nodes wait for this.
-        self.post(inputs.DesiredReceived(epoch, message.revision, desired))
+        drain = parse_drain(message, self.now_ms())
+        self.post(inputs.DesiredReceived(epoch, message.revision, desired, drain))
+        if before.drain is None and drain is not None:
+            self.log.drain(drain, self.now_ms())
         held = before.held
         if which == "stop" and held is not None:
             self.log.round_stopped(message.stop.round, message.stop.text)

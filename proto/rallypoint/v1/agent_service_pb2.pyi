@@ -879,7 +879,9 @@ Global___Acknowledgement: _TypeAlias = Acknowledgement  # noqa: Y015
 
 @_typing.final
 class Notices(_message.Message):
-    """All events that are about to happen. Replaces earlier notices, including those in a Welcome."""
+    """All events that are about to happen, but for the drain of the receiving node: that is part of its
+    DesiredState. Replaces earlier notices, including those in a Welcome.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -910,6 +912,7 @@ class DesiredState(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     REVISION_FIELD_NUMBER: _builtins.int
+    DRAIN_FIELD_NUMBER: _builtins.int
     RUN_FIELD_NUMBER: _builtins.int
     STOP_FIELD_NUMBER: _builtins.int
     STANDBY_FIELD_NUMBER: _builtins.int
@@ -917,6 +920,13 @@ class DesiredState(_message.Message):
     FINISHED_FIELD_NUMBER: _builtins.int
     revision: _builtins.int
     """Grows with every change for this node."""
+    @_builtins.property
+    def drain(self) -> Global___Drain:
+        """Set with `run` and `stop` while the node has to leave the job: an operator requested it, or the
+        agent announced it with Draining. The agent tells the workers, starts no further round, and exits
+        when they are done or the time is over. A drain is never taken back; the shortest time counts.
+        """
+
     @_builtins.property
     def run(self) -> Global___RunOrder:
         """Run these workers."""
@@ -941,21 +951,50 @@ class DesiredState(_message.Message):
         self,
         *,
         revision: _builtins.int = ...,
+        drain: Global___Drain | None = ...,
         run: Global___RunOrder | None = ...,
         stop: Global___Stop | None = ...,
         standby: Global___Standby | None = ...,
         released: Global___Released | None = ...,
         finished: Global___Finished | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["finished", b"finished", "released", b"released", "run", b"run", "standby", b"standby", "state", b"state", "stop", b"stop"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["drain", b"drain", "finished", b"finished", "released", b"released", "run", b"run", "standby", b"standby", "state", b"state", "stop", b"stop"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["finished", b"finished", "released", b"released", "revision", b"revision", "run", b"run", "standby", b"standby", "state", b"state", "stop", b"stop"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["drain", b"drain", "finished", b"finished", "released", b"released", "revision", b"revision", "run", b"run", "standby", b"standby", "state", b"state", "stop", b"stop"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_state: _TypeAlias = _typing.Literal["run", "stop", "standby", "released", "finished"]  # noqa: Y015
     _WhichOneofArgType_state: _TypeAlias = _typing.Literal["state", b"state"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_state) -> _WhichOneofReturnType_state | None: ...
 
 Global___DesiredState: _TypeAlias = DesiredState  # noqa: Y015
+
+@_typing.final
+class Drain(_message.Message):
+    """The node has to leave the job."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TIME_LEFT_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    reason: _builtins.str
+    """Why, such as "maintenance"; at most 1,024 characters."""
+    @_builtins.property
+    def time_left(self) -> _duration_pb2.Duration:
+        """Time until the agent stops workers that still run, when this message was sent."""
+
+    def __init__(
+        self,
+        *,
+        time_left: _duration_pb2.Duration | None = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["time_left", b"time_left"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["reason", b"reason", "time_left", b"time_left"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Drain: _TypeAlias = Drain  # noqa: Y015
 
 @_typing.final
 class RunOrder(_message.Message):

@@ -20,7 +20,6 @@ from rallypoint.server.core.model.desired import (
     DesiredStandby,
     DesiredStop,
 )
-from rallypoint.server.core.model.ids import NodeName
 from rallypoint.server.core.model.node import HeldRound, NodeState
 from rallypoint.server.core.model.phase import Outcome
 from rallypoint.server.core.model.round import Assignment, RoundHeader, RoundReason
@@ -190,9 +189,15 @@ def desired_of(wanted: Desired) -> desired.Desired:
             assert_never(wanted)
 
 
-def notices_of(
-    notify: effects.Notify | None, name: NodeName, now_ms: int
-) -> tuple[desired.Notice, ...]:
+def drain_of(send: effects.Send, now_ms: int) -> desired.DesiredDrain | None:
+    """Return the drain in a desired state as the agent receives it."""
+    drain = send.desired.drain if isinstance(send.desired, DesiredRun | DesiredStop) else None
+    return (
+        None if drain is None else desired.DesiredDrain(now_ms + send.drain_left_ms, drain.reason)
+    )
+
+
+def notices_of(notify: effects.Notify | None, now_ms: int) -> tuple[desired.Notice, ...]:
     """Return a node's notices as its agent receives them."""
     return tuple(
         desired.Notice(
@@ -200,7 +205,6 @@ def notices_of(
             notice.name or "",
             notice.reason,
             now_ms + left_ms,
-            is_here=notice.name == name,
         )
         for notice, left_ms in (notify.notices if notify is not None else ())
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from rallypoint.agent.core.desired import Desired, Notice
+from rallypoint.agent.core.desired import Desired, DesiredDrain, Notice
 from rallypoint.agent.core.held_round import ErrorRecord
 
 
@@ -43,6 +43,8 @@ class DesiredReceived(Struct, frozen=True):
     epoch: int
     revision: int
     desired: Desired
+    drain: DesiredDrain | None = None
+    """Set when the node has to leave the job."""
 
 
 class PortReserved(Struct, frozen=True):

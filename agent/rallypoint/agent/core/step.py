@@ -18,6 +18,7 @@ from rallypoint.agent.core.leaving.drain import (
     apply_notices,
     apply_signal,
     finish_drain,
+    follow_drain,
     leave,
     signal_drain,
 )
@@ -92,9 +93,9 @@ def _apply(work: Work, input: inputs.Input) -> None:  # noqa: C901  # one flat c
             _forget_reports(work, sequence)
         case inputs.Confirmed(sent_ms=sent_ms):
             _on_confirmed(work, sent_ms)
-        case inputs.DesiredReceived(epoch=epoch, revision=revision, desired=desired):
+        case inputs.DesiredReceived(epoch=epoch, revision=revision, desired=desired, drain=drain):
             if epoch >= work.state.epoch and revision >= work.state.revision:
-                work.change(epoch=epoch, revision=revision, desired=desired)
+                work.change(epoch=epoch, revision=revision, desired=desired, desired_drain=drain)
         case inputs.PortReserved(port=port):
             _on_port_reserved(work, port)
         case inputs.PortNotReserved(text=text):
@@ -313,6 +314,7 @@ def _reconcile(work: Work) -> None:
     """Do what brings the node closer to its desired state."""
     give_up_if_alone(work)
     _reserve_again(work)
+    follow_drain(work)
     _follow_desired(work)
     finish_drain(work)
     ending, held = work.state.ending, work.state.held

@@ -5,6 +5,7 @@ from __future__ import annotations
 from rallypoint.agent.core.desired import (
     Assignment,
     Desired,
+    DesiredDrain,
     DesiredEnd,
     DesiredStandby,
     DesiredStop,
@@ -214,6 +215,13 @@ def parse_desired(message: agent_pb2.DesiredState) -> Desired | None:
             return None
 
 
+def parse_drain(message: agent_pb2.DesiredState, now_ms: int) -> DesiredDrain | None:
+    """Return the drain of a desired state that was received at `now_ms`, or None."""
+    if not message.HasField("drain"):
+        return None
+    return DesiredDrain(now_ms + to_ms(message.drain.time_left), message.drain.reason)
+
+
 def _parse_order(order: agent_pb2.RunOrder) -> RunOrder:
     header, assignment = order.header, order.assignment
     return RunOrder(
@@ -244,7 +252,7 @@ def _limited(text: str) -> str:
     return text[:TEXT_CHARS_MAX]
 
 
-def parse_notices(message: agent_pb2.Notices, node_name: str, now_ms: int) -> tuple[Notice, ...]:
+def parse_notices(message: agent_pb2.Notices, now_ms: int) -> tuple[Notice, ...]:
     """Return the notices, without kinds that this version does not know."""
     kinds = {job_pb2.NOTICE_KIND_GROWTH: "growth", job_pb2.NOTICE_KIND_DRAIN: "drain"}
     return tuple(
@@ -253,7 +261,6 @@ def parse_notices(message: agent_pb2.Notices, node_name: str, now_ms: int) -> tu
             notice.node_name,
             notice.reason,
             now_ms + to_ms(notice.time_left),
-            is_here=notice.kind == job_pb2.NOTICE_KIND_DRAIN and notice.node_name == node_name,
         )
         for notice in message.notices
         if notice.kind in kinds
