@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rallypoint.agent.core import inputs
 from rallypoint.agent.core.desired import (
     Assignment,
     Desired,
@@ -192,8 +193,22 @@ def report_message(  # noqa: C901  # one flat case per report
             return agent_pb2.SessionRequest(goodbye=message)
 
 
-def parse_desired(message: agent_pb2.DesiredState) -> Desired | None:
-    """Return the desired state, or None for one that this version does not know."""
+def parse_desired(
+    epoch: int, message: agent_pb2.DesiredState, now_ms: int
+) -> inputs.DesiredReceived | None:
+    """Return the desired state that was received now, or None for one that this version does not
+    know.
+    """
+    desired = _parse_state(message)
+    if desired is None:
+        return None
+    drain = None
+    if message.HasField("drain"):
+        drain = DesiredDrain(now_ms + to_ms(message.drain.time_left), message.drain.reason)
+    return inputs.DesiredReceived(epoch, message.revision, desired, drain)
+
+
+def _parse_state(message: agent_pb2.DesiredState) -> Desired | None:
     match message.WhichOneof("state"):
         case "run":
             return _parse_order(message.run)
@@ -213,13 +228,6 @@ def parse_desired(message: agent_pb2.DesiredState) -> Desired | None:
             return DesiredEnd(0 if succeeded else failed, text)
         case _:
             return None
-
-
-def parse_drain(message: agent_pb2.DesiredState, now_ms: int) -> DesiredDrain | None:
-    """Return the drain of a desired state that was received at `now_ms`, or None."""
-    if not message.HasField("drain"):
-        return None
-    return DesiredDrain(now_ms + to_ms(message.drain.time_left), message.drain.reason)
 
 
 def _parse_order(order: agent_pb2.RunOrder) -> RunOrder:

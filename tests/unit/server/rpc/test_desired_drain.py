@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rallypoint.agent.core.desired import DesiredDrain
-from rallypoint.agent.session.translate import parse_desired, parse_drain
+from rallypoint.agent.session.translate import parse_desired
 from rallypoint.server.core.messages.effects import Send
 from rallypoint.server.core.model.desired import Desired, DesiredStandby, DesiredStop, Drain
 from rallypoint.server.core.model.ids import SessionId
@@ -17,8 +17,9 @@ STOP = DesiredStop(1, RoundReason.DRAINED, 30_000, "b was drained")
 def received(desired: Desired, left_ms: int = 0) -> DesiredDrain | None:
     """Return the drain that an agent reads from a desired state at 7 s of its clock."""
     message = desired_message(Send(SESSION, 3, desired, left_ms))
-    assert parse_desired(message) is not None
-    return parse_drain(message, 7_000)
+    found = parse_desired(1, message, 7_000)
+    assert found is not None and (found.epoch, found.revision) == (1, 3)
+    return found.drain
 
 
 def test_drain_arrives_with_the_time_that_is_left() -> None:
