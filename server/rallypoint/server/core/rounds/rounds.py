@@ -46,10 +46,13 @@ from rallypoint.server.core.verdicts.blame import find_verdict
 from rallypoint.server.core.verdicts.health import choose_candidates, describe_cordoned
 
 CULPRIT_DUE_MS = 400
-"""How long a round waits for the culprit when only victims have failed so far, and for the exit
-code of a worker that has recorded its error and is still ending. Most processes end sooner after
-their connections close. It is shorter than the 0.5 s after which a broken stream is a lost node, so
-it delays no recovery from a loss."""
+"""How long a round waits for the culprit when only victims have failed so far. Most processes end
+sooner after their connections close. It is shorter than the 0.5 s after which a broken stream is a
+lost node, so it delays no recovery from a loss."""
+EXIT_DUE_MS = 2_000
+"""How long a round waits for the exit code of a culprit that has recorded its error and still runs.
+An interpreter with torch takes up to that long to end. A departure ends the wait, so it delays no
+recovery from a loss either."""
 PLANNED = frozenset({RoundReason.GROWTH, RoundReason.DRAINED})
 """A round that is stopped for these may still succeed."""
 
@@ -284,7 +287,9 @@ def culprit_due_ms(round: Round) -> int | None:
     suspects = [failed for failed in round.failures if failed.symptom is not Symptom.VICTIM]
     if any(failed.exit.has_ended for failed in suspects):
         return None
-    if not suspects and round.failure_count == round.header.world_size:
+    if suspects:
+        return round.first_failure_ms + EXIT_DUE_MS
+    if round.failure_count == round.header.world_size:
         return None  # no worker is left that could be the culprit
     return round.first_failure_ms + CULPRIT_DUE_MS
 

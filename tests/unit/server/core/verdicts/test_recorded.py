@@ -12,7 +12,7 @@ from rallypoint.server.core.model.round import FAILURES_MAX
 from rallypoint.server.core.model.spec import JobSpec
 from rallypoint.server.core.model.verdict import Consequence, VerdictCause
 from rallypoint.server.core.model.worker import ErrorRecord, WorkerExit
-from rallypoint.server.core.rounds.rounds import CULPRIT_DUE_MS
+from rallypoint.server.core.rounds.rounds import EXIT_DUE_MS
 from support.core.adoption import WINDOW_MS, orphans
 from support.core.coordinator import Bench, consequence
 from support.core.fake_agents import FakeAgent, worker_exit
@@ -62,7 +62,7 @@ def test_verdict_is_there_at_once_and_the_stop_follows() -> None:
     assert (("a", 0), VerdictCause.WORKER_FAILED) == (culprit(bench), bench.the_verdict().cause)
     assert "failed first: error recorded, still running, 60.0 s" in bench.the_verdict().text
     assert NodeState.FAILED is a.known_node.state
-    bench.advance(CULPRIT_DUE_MS - 1)
+    bench.advance(EXIT_DUE_MS - 1)
     assert isinstance(b.desired, DesiredRun)
     bench.advance(1)
     assert isinstance(b.desired, DesiredStop) and isinstance(a.desired, DesiredStop)
@@ -89,15 +89,15 @@ def test_its_end_is_the_same_failure() -> None:
     """The end is not a second failure: one restart, one failed worker, one group."""
     bench, a, _ = pair()
     a.record(recorded(250))
-    bench.advance(CULPRIT_DUE_MS)
+    bench.advance(EXIT_DUE_MS)
     bench.advance(3_000)
 
-    a.exit(stopped(3_650, 3_000))
+    a.exit(stopped(5_250, 3_000))
 
     verdict = bench.the_verdict()
-    failed = "failed first: error recorded, then signal 15 (SIGTERM), 56.4 s after its start"
+    failed = "failed first: error recorded, then signal 15 (SIGTERM), 54.8 s after its start"
     assert failed in verdict.text
-    assert "it recorded its error 0.7 s before the stop signal" == verdict.evidence
+    assert "it recorded its error 2.2 s before the stop signal" == verdict.evidence
     assert (0, 1) == (verdict.collateral_count, len(verdict.groups))
     assert "error recorded, then signal 15 (SIGTERM)" == verdict.groups[0].key[0]
     bench.obey()
@@ -245,7 +245,7 @@ def test_crash_loop_sees_one_signature(signalled: bool) -> None:
     bench = Bench(JobSpec(2, 2, max_restarts=9, crash_loop=2, restart_backoff_ms=0))
     a, _ = bench.run_round("a", "b")
     a.record(replace(recorded(), ran_ms=2_000))
-    bench.advance(CULPRIT_DUE_MS)
+    bench.advance(EXIT_DUE_MS)
     a.exit(replace(stopped(400, 0), ran_ms=2_400, signalled_before_ms=10))
     bench.obey()
 
