@@ -8,7 +8,6 @@ from pathlib import Path
 
 from support.processes.world import World
 
-
 PLANTED = str(Path(__file__).with_name("planted.py"))
 
 
