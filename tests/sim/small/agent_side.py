@@ -20,7 +20,16 @@ from rallypoint.server.core.model.node import Identity
 from sim.small.ghosts import process_view
 from sim.small.server_side import ServerSide
 from sim.small.small import Site, Stream, Worker
-from sim.world.messages import Down, Hangup, desired_of, held_of, notices_of, ready_of, report_of
+from sim.world.messages import (
+    Down,
+    Hangup,
+    desired_of,
+    drain_of,
+    held_of,
+    notices_of,
+    ready_of,
+    report_of,
+)
 
 FIRST_PORT = 20_000
 FAREWELL_MS = 1_000
@@ -120,8 +129,9 @@ class AgentSide(ServerSide):
         if message.desired is not None and self.sites[number].agent is not None:
             self._tell(number, stream.life, message.desired.desired)
             desired = desired_of(message.desired.desired)
-            revision = message.desired.revision
-            self._post(number, agent_inputs.DesiredReceived(message.epoch, revision, desired))
+            drain, revision = drain_of(message.desired, self.now_ms), message.desired.revision
+            received = agent_inputs.DesiredReceived(message.epoch, revision, desired, drain)
+            self._post(number, received)
         self._take_notices(number, message)
         # Only now: before, an outdated desired state could still start workers.
         agent = self.sites[number].agent
@@ -133,7 +143,7 @@ class AgentSide(ServerSide):
         if agent is None:
             return
         if message.notify is not None or (message.welcome is not None and agent.notices):
-            notices = notices_of(message.notify, self.sites[number].name, self.now_ms)
+            notices = notices_of(message.notify, self.now_ms)
             self._post(number, agent_inputs.NoticesReceived(notices))
 
     def _tell(self, number: int, life: int, desired: Desired) -> None:

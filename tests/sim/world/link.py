@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rallypoint.agent.core import inputs as agent_inputs
 from rallypoint.server.core.messages import inputs
 from sim.world.clock import Timer
-from sim.world.messages import Down, Hangup, desired_of, notices_of, report_of
+from sim.world.messages import Down, Hangup, desired_of, drain_of, notices_of, report_of
 from sim.world.network import Stream
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ class Link:
             self._schedule_beat(0)
         self._take_desired(message)
         if message.notify is not None or (message.welcome and agent.state.notices):
-            notices = notices_of(message.notify, agent.name, self.world.clock.now_ms)
+            notices = notices_of(message.notify, self.world.clock.now_ms)
             agent.post(agent_inputs.NoticesReceived(notices))
 
     def _take_desired(self, message: Down) -> None:
@@ -116,7 +116,10 @@ class Link:
             agent.note_told(desired.desired)
             agent.post(
                 agent_inputs.DesiredReceived(
-                    message.epoch, desired.revision, desired_of(desired.desired)
+                    message.epoch,
+                    desired.revision,
+                    desired_of(desired.desired),
+                    drain_of(desired, self.world.clock.now_ms),
                 )
             )
         # Only now: before, an outdated desired state could still start workers.

@@ -20,11 +20,10 @@ from rallypoint.server.core.model.desired import (
     DesiredStandby,
     DesiredStop,
 )
-from rallypoint.server.core.model.ids import NodeName
 from rallypoint.server.core.model.node import HeldRound, NodeState
 from rallypoint.server.core.model.phase import Outcome
 from rallypoint.server.core.model.round import Assignment, RoundHeader, RoundReason
-from rallypoint.server.core.model.worker import WorkerExit
+from rallypoint.server.core.model.worker import ErrorRecord, WorkerExit
 
 _NODE_STATES = {
     Stage.STARTING: NodeState.ASSIGNED,
@@ -89,7 +88,7 @@ def held_of(held: held_round.HeldRound, now_ms: int) -> HeldRound:
         exits=tuple(
             exit_of(worker, now_ms)
             for worker in held.workers
-            if worker.pid and worker.exit is not None
+            if worker.pid and worker.outcome is not None
         ),
         start_failure=held.start_failure or "",
     )
@@ -112,9 +111,11 @@ def header_of(order: desired.RunOrder) -> RoundHeader:
 
 
 def exit_of(worker: LocalWorker, now_ms: int) -> WorkerExit:
-    """Return how a worker ended."""
-    exit = worker.exit
-    assert exit is not None and (exit.exit_code is None) != (exit.signal is None)
+    """Return how a worker ended, or how it failed while it still runs."""
+    exit = worker.outcome
+    assert exit is not None
+    has_ended = (exit.exit_code is None) != (exit.signal is None)
+    assert has_ended == (worker.exit is not None) and (has_ended or exit.error is not None)
     return WorkerExit(
         local_rank=worker.local_rank,
         pid=worker.pid,
@@ -123,10 +124,15 @@ def exit_of(worker: LocalWorker, now_ms: int) -> WorkerExit:
         agent_signalled_first=exit.signalled_first,
         ago_ms=max(0, now_ms - exit.at_ms),
         ran_ms=max(0, exit.at_ms - worker.started_ms) if worker.pid else 0,
+        error=None if exit.error is None else _error_of(exit.error),
         stderr_tail=exit.stderr_tail,
         signalled_before_ms=exit.signalled_before_ms,
         oom_killed=exit.oom_killed,
     )
+
+
+def _error_of(error: held_round.ErrorRecord) -> ErrorRecord:
+    return ErrorRecord(error.message, error.traceback, error.before_exit_ms)
 
 
 def ready_of(round: int, port: int) -> inputs.ReadyPort:
@@ -135,7 +141,9 @@ def ready_of(round: int, port: int) -> inputs.ReadyPort:
     return inputs.ReadyPort(round, port)
 
 
-def report_of(report: reports.Report, sender: inputs.Sender, now_ms: int) -> inputs.Report:
+def report_of(  # noqa: C901  # one flat case per report
+    report: reports.Report, sender: inputs.Sender, now_ms: int
+) -> inputs.Report:
     """Return an agent's report as the coordinator receives it."""
     match report:
         case reports.ReadyReport(round=number, port=port):
@@ -147,6 +155,8 @@ def report_of(report: reports.Report, sender: inputs.Sender, now_ms: int) -> inp
             return inputs.StartFailed(sender, number, text)
         case reports.LeavingReport(round=number, text=text):
             return inputs.Leaving(sender, number, text)
+        case reports.RecordedReport(round=number, worker=worker):
+            return inputs.Recorded(sender, number, (exit_of(worker, now_ms),))
         case reports.ExitedReport(round=number, worker=worker):
             return inputs.Exited(sender, number, (exit_of(worker, now_ms),))
         case reports.SucceededReport(round=number):
@@ -179,9 +189,15 @@ def desired_of(wanted: Desired) -> desired.Desired:
             assert_never(wanted)
 
 
-def notices_of(
-    notify: effects.Notify | None, name: NodeName, now_ms: int
-) -> tuple[desired.Notice, ...]:
+def drain_of(send: effects.Send, now_ms: int) -> desired.DesiredDrain | None:
+    """Return the drain in a desired state as the agent receives it."""
+    drain = send.desired.drain if isinstance(send.desired, DesiredRun | DesiredStop) else None
+    return (
+        None if drain is None else desired.DesiredDrain(now_ms + send.drain_left_ms, drain.reason)
+    )
+
+
+def notices_of(notify: effects.Notify | None, now_ms: int) -> tuple[desired.Notice, ...]:
     """Return a node's notices as its agent receives them."""
     return tuple(
         desired.Notice(
@@ -189,7 +205,6 @@ def notices_of(
             notice.name or "",
             notice.reason,
             now_ms + left_ms,
-            is_here=notice.name == name,
         )
         for notice, left_ms in (notify.notices if notify is not None else ())
     )

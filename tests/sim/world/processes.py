@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from rallypoint.agent.core import inputs
 from rallypoint.agent.core.desired import RunOrder
+from rallypoint.agent.core.held_round import ErrorRecord
 from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.model.round import RoundHeader
 from sim.world.clock import Timer
@@ -30,6 +31,10 @@ HELPER_MS_MAX = 5
 """How long a request to the helper takes, and its answer."""
 EXIT_MS_MAX = 50
 """How long the report of an exit waits for the rest of standard error."""
+LOOK_MS_MAX = 250
+"""How long an agent takes to find the error that a running worker recorded."""
+TEARDOWN_MS_MAX = 60_000
+"""How long a worker lives after it has recorded its error; the agent stops it sooner."""
 SWEEP_MS_MAX = 5_000
 """What survives SIGKILL this long is reported as blocked."""
 UNBLOCKED_MS_MAX = 12_000
@@ -181,9 +186,23 @@ class Workers:
         world.join(group)
 
     def _fail(self, process: Process, code: int | None, signum: int | None) -> None:
-        if process.is_alive and not self.world.is_calm:
-            self.world.disturb_host(process.host)
+        world = self.world
+        if not process.is_alive or world.is_calm:
+            return
+        world.disturb_host(process.host)
+        if code == 1 and world.rng.random() < 0.5:
+            self._record(process)
+            ended = partial(self.end, process, code, signum)
+            world.clock.after(world.rng.randint(0, TEARDOWN_MS_MAX), ended)
+        else:
             self.end(process, code, signum)
+
+    def _record(self, process: Process) -> None:
+        """Let a worker record its error; the agent finds it while the worker runs."""
+        late_ms = self.world.rng.randint(0, LOOK_MS_MAX)
+        error = ErrorRecord("ValueError: bad", "", late_ms)
+        number, rank = process.order.number, process.local_rank
+        self._answer(inputs.WorkerRecorded(number, rank, error, ""), late_ms)
 
     def _signal(self, signum: int) -> None:
         world, faults = self.world, self.world.faults
