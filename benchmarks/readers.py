@@ -17,15 +17,16 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
 import grpc.aio
 
-from harness.swarm import SimulatedAgent, Traffic, open_channel
+from harness.swarm import METHOD, SimulatedAgent, Traffic, open_channel
+from harness.witness import BEAT_S, Witness
 from launch import describe_machine
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import job_pb2, node_pb2
@@ -39,8 +40,6 @@ from rounds import PAUSE_S, WINDOW_S, Gathering, read_cpu_s, read_rss_mb, server
 HARNESS = Path(__file__).with_name("harness")
 STEP_S_MAX = 300.0
 """Longest wait for one step."""
-BEAT_S = 0.1
-"""Pause of the witness between two heartbeats."""
 TRACEBACK = "\N{FIRE}" * 16_384
 """64 KiB: the longest that an agent may report."""
 ENDING_AT_ONCE = 32
@@ -52,44 +51,6 @@ AUDIENCES = {
     "50 watchers that read": (50, "reads"),
     "500 watchers that never read": (500, "deaf"),
 }
-
-
-class Witness:
-    """A node of another job: it beats, and notes how late each answer is."""
-
-    def __init__(self, port: int) -> None:
-        self._channel = open_channel(port)
-        self._agent = SimulatedAgent(0, 1, Traffic(), lambda: None, marked=False, job_id="witness")
-        self.late_ms: list[float] = []
-
-    async def beat(self) -> None:
-        """Beat until cancelled."""
-        agent = self._agent
-        call: Any = self._channel.stream_stream(
-            "/rallypoint.v1.AgentService/Session",
-            request_serializer=agent_pb2.SessionRequest.SerializeToString,
-            response_deserializer=agent_pb2.SessionResponse.FromString,
-        )()
-        agent.call = call
-        await agent.say(agent.hello(), numbered=False)
-        agent.epoch = (await call.read()).epoch
-        number = 0
-        while True:
-            number += 1
-            began = time.perf_counter()
-            beat = agent_pb2.Heartbeat(number=number)
-            await agent.say(agent_pb2.SessionRequest(heartbeat=beat), numbered=False)
-            while (await call.read()).acknowledgement.heartbeat < number:
-                pass
-            self.late_ms.append((time.perf_counter() - began) * 1000)
-            await asyncio.sleep(BEAT_S)
-
-    @contextmanager
-    def watch(self) -> Iterator[list[float]]:
-        """Yield the lateness of the answers while the context is open, complete at its end."""
-        first, found = len(self.late_ms), [0.0]
-        yield found
-        found += self.late_ms[first:]
 
 
 @asynccontextmanager
@@ -192,7 +153,7 @@ async def fail_job(channel: grpc.aio.Channel, number: int) -> None:
         number, 1, Traffic(), lambda: None, marked=False, job_id=f"failed-{number:05}"
     )
     call: Any = channel.stream_stream(
-        "/rallypoint.v1.AgentService/Session",
+        METHOD,
         request_serializer=agent_pb2.SessionRequest.SerializeToString,
         response_deserializer=agent_pb2.SessionResponse.FromString,
     )()
