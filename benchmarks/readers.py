@@ -44,6 +44,8 @@ TRACEBACK = "\N{FIRE}" * 16_384
 """64 KiB: the longest that an agent may report."""
 ENDING_AT_ONCE = 32
 """Jobs that fail at the same time."""
+LEASE_MS = 1_800_000
+"""Thousands of simulated nodes in one process cannot keep a short lease."""
 STREAMS_PER_CHANNEL = 256
 """Streams of simulated nodes that share a connection, so that 16,384 fit into one process."""
 AUDIENCES = {
@@ -221,19 +223,24 @@ async def measure_nodes(nodes: int, workers: int) -> list[Reading]:
         for name in ("ListNodes", "GetJob", "GetJob, basic", "GetJob, summary")
     ]
     async with coordinator() as (port, pid, witness), asyncio.TaskGroup() as lives:
-        gathering = Gathering(nodes)
-        channels = [open_channel(port) for _ in range(0, nodes, STREAMS_PER_CHANNEL)]
+        gathering = Gathering(nodes, STEP_S_MAX)
         tasks = []
-        for number in range(nodes):
-            agent = SimulatedAgent(
-                *(number, nodes, Traffic(), gathering.one), marked=False, workers=workers
-            )
-            channel = channels[number // STREAMS_PER_CHANNEL]
-            tasks.append(lives.create_task(agent.live(channel)))
-            if number % STREAMS_PER_CHANNEL == 0:
-                await asyncio.sleep(PAUSE_S)
-        async with asyncio.timeout(STEP_S_MAX):
-            await gathering.all()
+        for begin in range(0, nodes, STREAMS_PER_CHANNEL):
+            channel = open_channel(port)
+            await channel.channel_ready()
+            numbers = range(begin, min(begin + STREAMS_PER_CHANNEL, nodes))
+            welcomed = Gathering(len(numbers), STEP_S_MAX)
+            for number in numbers:
+                agent = SimulatedAgent(
+                    *(number, nodes, Traffic(), gathering.one),
+                    marked=False,
+                    on_welcome=welcomed.one,
+                    lease_ms=LEASE_MS,
+                    workers=workers,
+                )
+                tasks.append(lives.create_task(agent.live(channel)))
+            await welcomed.all()
+        await gathering.all()
         await asyncio.sleep(PAUSE_S)
         target = f"127.0.0.1:{port}"
         async with grpc.aio.insecure_channel(target, options=client_options()) as channel:

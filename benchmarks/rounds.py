@@ -67,8 +67,9 @@ class Figures:
 class Gathering:
     """Waits until every client has received the same thing."""
 
-    def __init__(self, nodes: int) -> None:
+    def __init__(self, nodes: int, limit_s: float = STEP_S_MAX) -> None:
         self._nodes = nodes
+        self._limit_s = limit_s
         self._count = 0
         self._done = asyncio.Event()
 
@@ -81,7 +82,7 @@ class Gathering:
 
     async def all(self) -> None:
         """Return when the last one has."""
-        async with asyncio.timeout(STEP_S_MAX):
+        async with asyncio.timeout(self._limit_s):
             await self._done.wait()
         self._done.clear()
 

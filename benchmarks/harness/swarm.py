@@ -56,9 +56,13 @@ class SimulatedAgent:
     """Called when a Run has arrived."""
     marked: bool
     """Put a mark before each message, for a server that parses nothing."""
+    on_welcome: Callable[[], None] = lambda: None
+    """Called when a Welcome has arrived."""
     workers: int = 1
     """Workers that it pretends to start."""
     job_id: str = "rounds"
+    lease_ms: int = 0
+    """The lease that its job requests; 0: none."""
     session_id: str = field(default_factory=lambda: secrets.token_hex(16))
     sequence: int = 0
     epoch: int = 0
@@ -78,6 +82,8 @@ class SimulatedAgent:
             shutdown_timeout=to_duration(10_000),
             restart_backoff=to_duration(0),
         )
+        if self.lease_ms:
+            spec.lease.CopyFrom(to_duration(self.lease_ms))
         hello = agent_pb2.Hello(
             protocol_version=1,
             job_id=self.job_id,
@@ -122,6 +128,7 @@ class SimulatedAgent:
         elif message.HasField("welcome"):
             self.interval_s = to_ms(message.welcome.heartbeat_interval) / 1000
             desired = message.welcome.desired
+            self.on_welcome()
         elif message.acknowledgement.HasField("heartbeat_interval"):
             self.interval_s = to_ms(message.acknowledgement.heartbeat_interval) / 1000
             return
