@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 from rallypoint.agent.core.desired import RunOrder
 from rallypoint.agent.core.held_round import Stage
 from rallypoint.server.core.messages.records import Record, RoundSealed, RunClosed
-from rallypoint.server.core.model.desired import DesiredFinished
 from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.model.job import Job
 from rallypoint.server.core.model.phase import Outcome, Phase
 from rallypoint.server.core.model.round import RoundHeader
+from rallypoint.v1.agent_service_pb2 import Finished
 from sim.rules.rules import Checker
 from sim.world.processes import Process
 
@@ -80,14 +80,14 @@ class OutcomeIsOne(Checker):
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
-        self._told: dict[tuple[int, JobId, int], DesiredFinished] = {}
+        self._told: dict[tuple[int, JobId, int], tuple[int, int]] = {}
 
-    def outcome_received(self, agent: Agent, finished: DesiredFinished) -> None:
+    def outcome_received(self, agent: Agent, finished: Finished) -> None:
         assert agent.link.stream is not None
         key = (agent.link.stream.life, agent.host.plan.job_id, agent.run)
-        first = self._told.setdefault(key, finished)
-        is_same = (first.outcome, first.restart_count) == (finished.outcome, finished.restart_count)
-        self.require(is_same, f"{first} and {finished}")
+        outcome = (finished.outcome, finished.restart_count)
+        first = self._told.setdefault(key, outcome)
+        self.require(first == outcome, f"outcome and restarts {first}, then {outcome}")
 
 
 @dataclass(slots=True)

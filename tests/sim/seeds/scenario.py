@@ -42,6 +42,8 @@ class NodePlan:
     """When its first agent starts; after the end of the faults: only if a fault starts it."""
     program: Program | None = None
     """What its workers run; None: its agents do not say."""
+    labels: tuple[tuple[str, str], ...] = ()
+    """Of its operator, by name."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from sim.rules.runs import RUN_RULES, WorkersDoNotNotice
 from sim.seeds.coverage import Coverage
 from sim.seeds.scenario import NodePlan
 from sim.small.small import JOB_ID, Coordinator, Site, Worker
-from sim.world.messages import header_of
+from sim.world.wire import header_of
 
 KINDS = tuple(
     kind

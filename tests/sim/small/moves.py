@@ -12,8 +12,9 @@ from sim.seeds.scenario import NodePlan
 from sim.small.agent_side import AgentSide
 from sim.small.choices import Kind, Move, due, fence_due_ms
 from sim.small.ghosts import Arena, Ghosts
+from sim.small.messages import Down
 from sim.small.small import JOB_ID, Bounds, Mishap, Site, Small
-from sim.world.messages import Down, Hangup
+from sim.world.wire import Hangup
 
 COORDINATOR_TIMEOUT_MS = 10_000
 SIGTERM, SIGKILL = 15, 9

@@ -22,11 +22,12 @@ from rallypoint.server.core.model.timing import Timing
 from rallypoint.server.core.reads.replay import memory_of, replay, snapshot
 from rallypoint.server.core.state.deadlines import DeadlineKey, DeadlineKind
 from rallypoint.server.core.state.state import State, apply
+from rallypoint.server.rpc.errors import lost_status, refusal_status
 from sim.small.choices import is_ended
 from sim.small.ghosts import Arena, Ghosts, server_view
+from sim.small.messages import Down
 from sim.small.small import NEVER_MS, Coordinator, Small, Stream, copied, is_heard, state_key
-from sim.world.messages import Down, Hangup
-from sim.world.server import DISMISSALS
+from sim.world.wire import Hangup
 
 FIRST_EPOCH = 1_000_000
 TIMING = Timing()
@@ -224,10 +225,9 @@ class ServerSide:
             return None
         match effect:
             case fx.Refuse(refusal=refusal):
-                hangup = Hangup(DISMISSALS.get(refusal.kind), refusal.kind.value)
-                return self._hang_up(place, hangup)
+                return self._hang_up(place, Hangup(refusal_status(refusal).SerializeToString()))
             case fx.Disconnect():
-                return self._hang_up(place, Hangup(text="this session counts as lost"))
+                return self._hang_up(place, Hangup(lost_status().SerializeToString()))
             case fx.Acknowledge(sequence=sequence):
                 self._acknowledge(place, sequence)
             case fx.Welcome():

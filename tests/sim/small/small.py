@@ -20,7 +20,8 @@ from rallypoint.server.core.model.spec import JobSpec
 from rallypoint.server.core.reads.replay import Memory
 from rallypoint.server.core.state.deadlines import Deadlines
 from rallypoint.server.core.state.state import State
-from sim.world.messages import Down, Hangup, Up
+from sim.small.messages import Down, Up
+from sim.world.wire import Hangup
 
 JOB_ID = JobId("job0")
 
@@ -131,6 +132,8 @@ class Site(NamedTuple):
     exit_by_ms: int | None = None
     """When it exits even if they are not."""
     outcome: Outcome | None = None
+    dismissed: int | None = None
+    """The exit code with which a coordinator refused the agent for good."""
     was_terminated: bool = False
     was_asked: bool = False
     """An operator has drained a node here."""

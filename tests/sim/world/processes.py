@@ -16,7 +16,7 @@ from rallypoint.agent.core.desired import RunOrder
 from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.model.round import RoundHeader
 from sim.world.clock import Timer
-from sim.world.messages import header_of
+from sim.world.wire import header_of
 
 if TYPE_CHECKING:
     from sim.world.node import Agent, Host

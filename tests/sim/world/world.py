@@ -102,6 +102,10 @@ class World:
         if self.trace is not None:
             self.trace.append(line)
 
+    def unix_ms(self) -> int:
+        """Return the Unix time by every clock of the world that was not set back."""
+        return FIRST_EPOCH + self.clock.now_ms
+
     def happens(self, percent: int) -> bool:
         """Return whether something with this probability happens now."""
         return percent > 0 and self.rng.random() * 100 < percent

@@ -1,7 +1,7 @@
 """What an agent sends on its connections, and which answers count: the link without its IO.
 
-Connections are numbered, and every message carries the number of its own. Reports go out once per
-connection, in order; what was not acknowledged goes out again on the next one.
+Connections are numbered, and every message carries the number of its connection. A connection sends
+each report once, in order; the next one repeats what was not acknowledged.
 """
 
 from __future__ import annotations
