@@ -14,6 +14,7 @@ from rallypoint.server.core.reads.replay import Memory
 from rallypoint.server.core.step import Transition
 from rallypoint.v1.agent_service_pb2 import Finished
 from sim.rules.health import HEALTH_RULES
+from sim.rules.news import NEWS_RULES
 from sim.rules.rounds import ROUND_RULES
 from sim.rules.rules import STEP_RULES, Checker, News
 from sim.rules.runs import RUN_RULES
@@ -29,7 +30,7 @@ class Safety:
     """All checkers, by the events that they handle."""
 
     def __init__(self, world: World) -> None:
-        kinds = (*STEP_RULES, *ROUND_RULES, *RUN_RULES, *HEALTH_RULES)
+        kinds = (*STEP_RULES, *ROUND_RULES, *RUN_RULES, *HEALTH_RULES, *NEWS_RULES)
         self.checkers = tuple(kind(world) for kind in kinds)
         self._listeners = {
             name: tuple(

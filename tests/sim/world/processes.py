@@ -7,6 +7,7 @@ takes requests in order, answers in order, except that word of an exit may be la
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
@@ -16,13 +17,13 @@ from rallypoint.agent.core.desired import RunOrder
 from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.model.round import RoundHeader
 from sim.world.clock import Timer
+from sim.world.last_words import SIGKILL, LastWords
 from sim.world.wire import header_of
 
 if TYPE_CHECKING:
     from sim.world.node import Agent, Host
     from sim.world.world import World
 
-SIGKILL = 9
 SIGUSR1 = 10
 LEAVES_MS_MAX = 4_000
 """How long a worker takes to finish when its node drains."""
@@ -39,6 +40,7 @@ REPLACED_MS = 100
 STRAGGLE_MS_MAX = 400
 """How far apart the workers of a round end."""
 
+NOTHING_LEFT = LastWords()
 RoundKey = tuple[JobId, RoundHeader]
 
 
@@ -59,6 +61,15 @@ class Process:
     """It has survived SIGKILL."""
     exit_code: int | None = None
     signal: int | None = None
+    left: LastWords = NOTHING_LEFT
+    started_ms: int | None = None
+    """When its agent learned of its start."""
+    asked_ms: int | None = None
+    """When its agent first asked to signal it."""
+    ended_ms: int = 0
+    """When it ended; 0 while it lives."""
+    told_ms: int | None = None
+    """When its agent learned of its end."""
 
     @property
     def rank(self) -> int:
@@ -94,6 +105,8 @@ class Workers:
         self.agent = agent
         self.world: World = agent.world
         self.living: list[Process] = []
+        self.started: list[Process] = []
+        """All that were ever started, oldest first."""
         self.down_until_ms = 0
         """Until then there is no helper."""
         self._ask_clear_ms = 0
@@ -115,14 +128,21 @@ class Workers:
 
     def signal(self, signum: int) -> None:
         """Signal every worker that lives when the helper gets to it."""
+        self._note_signal()
         if self._has_helper():
             self._ask(partial(self._signal, signum))
 
     def sweep(self, token: int) -> None:
         """Kill everything that the workers started."""
         self._open_sweep = token
+        self._note_signal()
         if self._has_helper():
             self._ask(partial(self._sweep, token))
+
+    def _note_signal(self) -> None:
+        for process in self.living:
+            if process.asked_ms is None:
+                process.asked_ms = self.world.clock.now_ms
 
     def arm_fence(self, at_ms: int) -> None:
         """Kill everything at this time, unless a later call moves it."""
@@ -151,11 +171,37 @@ class Workers:
         if not self.agent.is_gone and self._has_helper():
             request()
 
-    def _answer(self, input: inputs.Input, late_ms: int = 0) -> None:
+    def _answer(self, input: inputs.Input) -> None:
+        self._tell(partial(self.agent.post, input))
+
+    def _tell(self, call: Callable[[], None], late_ms: int = 0) -> None:
         at_ms = self.world.clock.now_ms + self.world.rng.randint(0, HELPER_MS_MAX)
         self._tell_clear_ms = max(self._tell_clear_ms, at_ms)
-        posted = partial(self.agent.take, partial(self.agent.post, input))
-        self.world.clock.at(self._tell_clear_ms + late_ms, posted)
+        taken = partial(self.agent.take, call)
+        self.world.clock.at(self._tell_clear_ms + late_ms, taken)
+
+    def _tell_start(self, process: Process) -> None:
+        process.started_ms = self.world.clock.now_ms
+        number, rank = process.order.number, process.local_rank
+        self.agent.post(inputs.WorkerStarted(number, rank, process.pid))
+
+    def _tell_end(self, process: Process) -> None:
+        process.told_ms, left = self.world.clock.now_ms, process.left
+        self.agent.post(
+            inputs.WorkerEnded(
+                round=process.order.number,
+                local_rank=process.local_rank,
+                exit_code=process.exit_code,
+                signal=process.signal,
+                error=left.error,
+                stderr_tail=left.stderr_tail,
+                ago_ms=process.told_ms - process.ended_ms,
+                oom_killed=left.oom_killed,
+                failed_ms=left.failed_ms,
+                error_file=left.error_file,
+                stderr_file=left.stderr_file,
+            )
+        )
 
     # --- what the helper does ---
 
@@ -171,7 +217,9 @@ class Workers:
         self.living.append(process)
         self.agent.host.processes.append(process)
         group.processes.append(process)
-        self._answer(inputs.WorkerStarted(order.number, local_rank, process.pid))
+        self.started.append(process)
+        world.processes[process.pid] = process
+        self._tell(partial(self._tell_start, process))
         if group.is_doomed:
             world.clock.after(world.rng.randint(0, 900), partial(self._fail, process, 1, None))
         elif world.happens(faults.worker_fails_percent):
@@ -251,14 +299,15 @@ class Workers:
             return
         process.is_alive = False
         process.exit_code, process.signal = exit_code, signum
+        process.ended_ms = self.world.clock.now_ms
+        if exit_code != 0 and not (signum == SIGKILL and process.signalled):
+            process.left = self.world.draw_last_words(signum, words)
         self.living.remove(process)
         process.host.processes.remove(process)
         world = self.world
-        world.note("exit", process.host.name, process.pid, exit_code, signum)
+        world.note("exit", process.host.name, process.pid, exit_code, signum, process.left)
         if not self.agent.is_gone:
-            number, rank = process.order.number, process.local_rank
-            late_ms = world.rng.randint(0, EXIT_MS_MAX)
-            self._answer(inputs.WorkerEnded(number, rank, exit_code, signum, None, words), late_ms)
+            self._tell(partial(self._tell_end, process), world.rng.randint(0, EXIT_MS_MAX))
         if exit_code != 0 or process.signalled:
             world.break_group(process)
 

@@ -22,6 +22,7 @@ from sim.seeds.coverage import Coverage
 from sim.seeds.faults import Faults, calm, changed, draw_faults
 from sim.seeds.scenario import JobPlan, draw_jobs
 from sim.world.clock import Clock
+from sim.world.last_words import CUT_OFF, LastWords, draw_last_words
 from sim.world.network import Network
 from sim.world.node import Agent, Host
 from sim.world.processes import STRAGGLE_MS_MAX, Group, Process
@@ -31,11 +32,6 @@ FIRST_EPOCH = 1_000_000
 REFUSED = 2
 """Exit code of an agent that does not fit its job."""
 COLLATERAL_MS_MAX = 400
-CUT_OFF = """Traceback (most recent call last):
-  File "train.py", line 7, in <module>
-ConnectionResetError: [Errno 104] Connection reset by peer
-"""
-"""The last words of a worker that was cut off from one that died."""
 RETURN_MS_MAX = 8_000
 """How long a node is without an agent before the next one starts."""
 
@@ -77,6 +73,10 @@ class World:
         """Jobs in which an operator has drained a node."""
         self._set_aside: dict[tuple[JobId, NodeName], None] = {}
         """Nodes that an operator has cordoned, by their names at the time."""
+        self.processes: dict[int, Process] = {}
+        """Every worker process that was ever started, by its id."""
+        self._words = Random(f"{seed} words")
+        """A separate generator: the other choices of a seed stay as they are."""
         self.groups: dict[tuple[JobId, RoundHeader], Group] = {}
         self.trace: list[str] | None = [] if is_traced else None
         self._digest = hashlib.blake2b(digest_size=8)
@@ -222,6 +222,11 @@ class World:
         """Return a process id that was not used before."""
         self._pids += 1
         return self._pids
+
+    def draw_last_words(self, signal: int | None, words: str) -> LastWords:
+        """Return what a process leaves that fails now."""
+        percent = 0 if self.is_calm else self.faults.record_percent
+        return draw_last_words(self._words, percent, signal, words, self.unix_ms())
 
     def group(self, job_id: JobId, header: RoundHeader) -> Group:
         """Return the group of a round."""
