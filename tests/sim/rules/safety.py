@@ -13,6 +13,7 @@ from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.reads.replay import Memory
 from rallypoint.server.core.step import Transition
 from rallypoint.v1.agent_service_pb2 import Finished
+from sim.rules.exits import EXIT_RULES
 from sim.rules.health import HEALTH_RULES
 from sim.rules.news import NEWS_RULES
 from sim.rules.rounds import ROUND_RULES
@@ -30,7 +31,7 @@ class Safety:
     """All checkers, by the events that they handle."""
 
     def __init__(self, world: World) -> None:
-        kinds = (*STEP_RULES, *ROUND_RULES, *RUN_RULES, *HEALTH_RULES, *NEWS_RULES)
+        kinds = (*STEP_RULES, *EXIT_RULES, *ROUND_RULES, *RUN_RULES, *HEALTH_RULES, *NEWS_RULES)
         self.checkers = tuple(kind(world) for kind in kinds)
         self._listeners = {
             name: tuple(

@@ -13,6 +13,7 @@ from typing import Any, cast
 
 from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.model.round import RoundHeader
+from sim.rules.exits import EXIT_RULES
 from sim.rules.health import HEALTH_RULES
 from sim.rules.rounds import ROUND_RULES
 from sim.rules.rules import STEP_RULES, Checker
@@ -24,7 +25,7 @@ from sim.world.wire import header_of
 
 KINDS = tuple(
     kind
-    for kind in (*STEP_RULES, *ROUND_RULES, *RUN_RULES, *HEALTH_RULES)
+    for kind in (*STEP_RULES, *EXIT_RULES, *ROUND_RULES, *RUN_RULES, *HEALTH_RULES)
     if kind is not WorkersDoNotNotice  # it is about how long nothing went wrong: here no time is
 )
 
@@ -41,17 +42,14 @@ class Arena:
         self.was_set_back = False
         self.now_ms = 0
         """Journal time of the coordinator's latest step."""
+        self.agents_ms = 0
+        """The clock of the agents."""
         self.coverage = Coverage()
 
     @property
     def server(self) -> Any:
         """The coordinator, or None."""
         return None if self.coordinator is None else server_view(self.coordinator, self.now_ms)
-
-    @property
-    def drained_jobs(self) -> frozenset[JobId]:
-        """Jobs in which an operator has drained a node."""
-        return frozenset({JOB_ID} if any(site.was_asked for site in self.sites) else ())
 
     @property
     def hosts(self) -> list[Any]:
@@ -74,15 +72,20 @@ class Arena:
         site = self.sites[number]
         host = SimpleNamespace(name=self.plans[number].name, plan=self.plans[number])
         stream = SimpleNamespace(life=self.speaking_life)
+        dismissal = None if site.dismissed is None else SimpleNamespace(exit_code=site.dismissed)
         host.agent = SimpleNamespace(
             host=host,
             session=site.session,
             run=site.run,
             outcome=site.outcome,
+            name=site.name,
             was_terminated=site.was_terminated,
+            was_asked=site.was_asked,
+            dismissal=dismissal,
+            now_ms=lambda: self.agents_ms,
             exit_code=site.exit_due,
             is_gone=site.agent is None,
-            state=SimpleNamespace(ending=None if site.agent is None else site.agent.ending),
+            state=site.agent,
             link=SimpleNamespace(stream=stream),
         )
         living = [worker for worker in site.workers if worker.is_alive]

@@ -147,7 +147,7 @@ class Play(AgentSide):
         assert first is not None
         at_ms, number, key = first
         fenced = number >= 0 and fence_due_ms(self._small(), number) == at_ms
-        self.now_ms = max(self.now_ms, at_ms)
+        self.now_ms = self.arena.agents_ms = max(self.now_ms, at_ms)
         self._confirm_heartbeats()
         if fenced:
             self._kill_workers(number)

@@ -50,6 +50,7 @@ class ServerSide:
         self._state: State | None = None
         """The coordinator's, copied; set once it has taken a step."""
         arena.sites = self.sites
+        arena.agents_ms = small.now_ms
         arena.coordinator = small.coordinator
 
     def end(self) -> Small:

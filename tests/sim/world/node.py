@@ -89,6 +89,7 @@ class Agent:
         self.outcome: Outcome | None = None
         """The first outcome that it received, unless it was leaving already."""
         self.was_terminated = False
+        """It got SIGTERM."""
         self.dismissal: Dismissed | None = None
         """How a coordinator refused it for good, if one did."""
         self.frozen_until_ms = 0
@@ -98,6 +99,15 @@ class Agent:
         self._is_stepping = False
         self._backlog: deque[Callable[[], None]] = deque()
         self._timer: Timer | None = None
+
+    @property
+    def was_asked(self) -> bool:
+        """True once an operator has drained a node of this name."""
+        return (self.host.plan.job_id, self.name) in self.world.drained
+
+    def now_ms(self) -> int:
+        """Return the agent's clock."""
+        return self.world.clock.now_ms
 
     # --- events of the process ---
 

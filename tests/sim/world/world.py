@@ -29,8 +29,6 @@ from sim.world.processes import STRAGGLE_MS_MAX, Group, Process
 from sim.world.server import Server
 
 FIRST_EPOCH = 1_000_000
-REFUSED = 2
-"""Exit code of an agent that does not fit its job."""
 COLLATERAL_MS_MAX = 400
 RETURN_MS_MAX = 8_000
 """How long a node is without an agent before the next one starts."""
@@ -69,8 +67,8 @@ class World:
         """A coordinator has started with a clock behind its predecessor's."""
         self.steps = 0
         """Steps of the coordinator's core."""
-        self.drained_jobs: set[JobId] = set()
-        """Jobs in which an operator has drained a node."""
+        self.drained: set[tuple[JobId, NodeName]] = set()
+        """Nodes that an operator has drained, by their names at the time."""
         self._set_aside: dict[tuple[JobId, NodeName], None] = {}
         """Nodes that an operator has cordoned, by their names at the time."""
         self.processes: dict[int, Process] = {}
@@ -166,8 +164,7 @@ class World:
         self.note("gone", agent.host.name, agent.exit_code)
         self.coverage.counts["exit code", str(agent.exit_code)] += 1
         is_stranger = agent.host.is_stranger
-        if not is_stranger or agent.exit_code != REFUSED:
-            self.disturb_host(agent.host)
+        agent.host.disturbed_ms = self.clock.now_ms
         if not is_stranger and self.happens(self.faults.return_percent):
             delay_ms = self.rng.randint(50, RETURN_MS_MAX)
             self.clock.after(delay_ms, partial(self.start_agent, agent.host))
@@ -175,7 +172,7 @@ class World:
     def drain(self, agent: Agent, time_ms: int) -> None:
         """Let an operator drain a node, if a coordinator runs."""
         if self.server is not None:
-            self.drained_jobs.add(agent.host.plan.job_id)
+            self.drained.add((agent.host.plan.job_id, agent.name))
             request = inputs.DrainNode(agent.host.plan.job_id, agent.name, time_ms, "maintenance")
             self.server.request(request)
 
