@@ -14,7 +14,7 @@ from rallypoint.server.core import step as core
 from rallypoint.server.core.invariants import check_job, check_touched
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.effects import Effect
-from rallypoint.server.core.messages.records import EpochRaised
+from rallypoint.server.core.messages.records import EpochRaised, RoundSealed
 from rallypoint.server.core.model.ids import JobId, SessionId
 from rallypoint.server.core.model.timing import Timing
 from rallypoint.server.core.reads.replay import memory_of, replay, snapshot
@@ -30,6 +30,7 @@ from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.wire.limits import DAY_MS
 from sim.rules.rules import Violation
 from sim.world.clock import Timer
+from sim.world.contacts import Contacts
 from sim.world.network import Stream
 from sim.world.wire import Hangup
 
@@ -59,6 +60,7 @@ class Server:
         self.outboxes = Outboxes()
         self.outboxes.epoch = epoch
         self.envelopes = Envelopes(self.outboxes, self.state)
+        self._contacts = Contacts(timing)
         self.is_dead = False
         self.stalled_until_ms = 0
         self._began_ms = world.clock.now_ms
@@ -78,6 +80,10 @@ class Server:
         """Return journal time."""
         return self.world.clock.now_ms - self._began_ms - self._held_back_ms
 
+    def is_missed(self, session: SessionId) -> bool:
+        """Return whether it may have lost an agent, by what its host has heard of the agent."""
+        return self._contacts.is_missed(session, self.now_ms())
+
     def stall(self, duration_ms: int, noticed_ms: int) -> None:
         """Suspend the process; afterwards it notices for how long, roughly."""
         self.stalled_until_ms = self.world.clock.now_ms + duration_ms
@@ -85,6 +91,7 @@ class Server:
 
     def _resume(self, noticed_ms: int) -> None:
         self._held_back_ms += noticed_ms
+        self._contacts.held_back(self.now_ms())
         if noticed_ms:
             self._inbox.insert(0, inputs.Stalled(noticed_ms))
         self._schedule(0)
@@ -96,6 +103,7 @@ class Server:
         if isinstance(message, bytes):
             self._hear(stream, agent_pb2.SessionRequest.FromString(message), sent_ms)
         elif stream.outbox is not None:  # else it ended before its Hello arrived
+            self._contacts.ended(stream.outbox.session, stream.connection, self.now_ms())
             stream.outbox.ended = True
             stream.outbox.wake.set()
             self._flush_soon(stream)
@@ -115,6 +123,7 @@ class Server:
             raise Violation("Contract", f"{stream.agent.host.name}: {invalid}") from invalid
         input = input or to_heartbeat(envelope)
         self.world.safety.heard(self, stream.agent, input, sent_ms)
+        self._contacts.heard(input, self.now_ms())
         self._accept(stream, input)
 
     def _accept(
@@ -218,6 +227,9 @@ class Server:
         for record in transition.records:
             world.note("record", record)
             world.safety.recorded(self, record)
+            if isinstance(record, RoundSealed):
+                names = [member.name for member in record.members]
+                self._contacts.sealed(state.index[(record.job_id, name)] for name in names)
         effects.extend(transition.effects)
         changed.update(dict.fromkeys(transition.jobs))
 
@@ -268,6 +280,7 @@ class Server:
     def _finish(self, stream: Stream, outbox: Outbox) -> None:
         """Close a stream, and send the peer the reason if it still listens."""
         stream.server_done = True
+        self._contacts.ended(outbox.session, outbox.connection, self.now_ms())
         del self._streams[id(outbox)]
         if not outbox.ended:
             end = outbox.end
