@@ -109,6 +109,7 @@ class Play(AgentSide):
             case Mishap.SILENCE if self.arena.plans[number].spec.fence_ms:
                 self._fall_silent(number)
             case Mishap.SILENCE:
+                self._put(number, was_missed=True)
                 self._expire((DeadlineKind.LEASE, self.sites[number].session))
             case Mishap.EARLY:
                 self._pass_time()
@@ -141,6 +142,7 @@ class Play(AgentSide):
         assert place is not None
         until_ms = self.now_ms + lease_ms
         self._set(place, up=(Hangup(),), down=(Hangup(),), held_until_ms=until_ms)
+        self._put(number, was_missed=True)
 
     def _pass_time(self) -> None:
         first = due(self._small())

@@ -17,6 +17,7 @@ from rallypoint.agent.core.state import AgentState
 from rallypoint.server.core.model.ids import JobId, NodeName, SessionId
 from rallypoint.server.core.model.phase import Outcome
 from rallypoint.server.core.model.spec import JobSpec
+from rallypoint.server.core.model.timing import Timing
 from rallypoint.server.core.reads.replay import Memory
 from rallypoint.server.core.state.deadlines import Deadlines
 from rallypoint.server.core.state.state import State
@@ -24,6 +25,8 @@ from sim.small.messages import Down, Up
 from sim.world.wire import Hangup
 
 JOB_ID = JobId("job0")
+TIMING = Timing()
+GRACE_MS = TIMING.reconnect_grace_ms
 
 
 class Mishap(Enum):
@@ -137,6 +140,12 @@ class Site(NamedTuple):
     was_terminated: bool = False
     was_asked: bool = False
     """An operator has drained a node here."""
+    heard: tuple[int, int] = (0, 0)
+    """Life of the coordinator that has got a Hello last, and the connection of the Hello."""
+    ended_ms: int | None = None
+    """When the stream of that Hello ended on the coordinator's side; None while it is open."""
+    was_missed: bool = False
+    """That coordinator may have lost it since its latest round was sealed."""
     may_start: bool = False
     """An agent may be started here."""
     answers: tuple[agent_inputs.Input, ...] = ()
@@ -206,6 +215,12 @@ def is_heard(small: Small, number: int) -> bool:
         and not any(isinstance(one, Hangup) for one in (*stream.up[-1:], *stream.down[-1:]))
         for stream in small.streams
     )
+
+
+def is_missed(site: Site, life: int, now_ms: int) -> bool:
+    """Return whether a life of the coordinator may have lost a site's agent, as `Contacts` does."""
+    is_broken = site.ended_ms is not None and now_ms - site.ended_ms >= GRACE_MS
+    return site.heard[0] != life or site.was_missed or is_broken
 
 
 NEVER_MS = 1 << 50

@@ -78,6 +78,13 @@ class Contacts:
         known = self._contacts.get(session)
         return known is None or self._is_missed(known, now_ms)
 
+    def awaits_return(self, session: SessionId, now_ms: int) -> bool:
+        """Return whether an agent's stream has ended, within the last lease."""
+        known = self._contacts.get(session)
+        if known is None or known.ended_ms is None:
+            return False
+        return now_ms - known.ended_ms < known.lease_ms
+
     def _is_missed(self, known: _Contact, now_ms: int) -> bool:
         ended_ms, grace_ms = known.ended_ms, self._timing.reconnect_grace_ms
         is_broken = ended_ms is not None and now_ms - ended_ms >= grace_ms

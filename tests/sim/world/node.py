@@ -101,6 +101,16 @@ class Agent:
         self._timer: Timer | None = None
 
     @property
+    def is_attached(self) -> bool:
+        """True while messages pass both ways between it and the present coordinator."""
+        stream, server, now_ms = self.link.stream, self.world.server, self.world.clock.now_ms
+        if self.is_gone or stream is None or server is None or not self.link.is_welcome:
+            return False
+        is_still = max(self.frozen_until_ms, self.host.unreachable_until_ms) > now_ms
+        is_open = stream.life == server.life and not stream.is_cut and not stream.server_done
+        return is_open and not is_still
+
+    @property
     def was_asked(self) -> bool:
         """True once an operator has drained a node of this name."""
         return (self.host.plan.job_id, self.name) in self.world.drained

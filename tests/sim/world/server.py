@@ -84,6 +84,10 @@ class Server:
         """Return whether it may have lost an agent, by what its host has heard of the agent."""
         return self._contacts.is_missed(session, self.now_ms())
 
+    def awaits_return(self, session: SessionId) -> bool:
+        """Return whether the stream of an agent has ended so recently that it may return."""
+        return self._contacts.awaits_return(session, self.now_ms())
+
     def stall(self, duration_ms: int, noticed_ms: int) -> None:
         """Suspend the process; afterwards it notices for how long, roughly."""
         self.stalled_until_ms = self.world.clock.now_ms + duration_ms

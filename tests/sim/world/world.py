@@ -71,6 +71,8 @@ class World:
         """Nodes that an operator has drained, by their names at the time."""
         self._set_aside: dict[tuple[JobId, NodeName], None] = {}
         """Nodes that an operator has cordoned, by their names at the time."""
+        self.agents: list[Agent] = []
+        """Every agent that was ever started, oldest first."""
         self.processes: dict[int, Process] = {}
         """Every worker process that was ever started, by its id."""
         self._words = Random(f"{seed} words")
@@ -144,6 +146,7 @@ class World:
             return
         self._incarnations += 1
         host.agent = Agent(self, host, self._incarnations, spec or host.plan.spec)
+        self.agents.append(host.agent)
         host.disturbed_ms = self.clock.now_ms
         if not host.is_stranger:
             self.safety.joined(host.plan.job_id)
