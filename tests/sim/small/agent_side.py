@@ -14,6 +14,7 @@ from rallypoint.agent.core import inputs as agent_inputs
 from rallypoint.agent.core import step as agent_core
 from rallypoint.agent.core.state import AgentState
 from rallypoint.agent.session.endings import Dismissed
+from rallypoint.agent.session.link import FAREWELL_S_MAX
 from rallypoint.agent.session.translate import fill_snapshot, report_message
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.effects import Send
@@ -25,7 +26,7 @@ from sim.small.small import Site, Stream, Worker
 from sim.world.wire import Hangup, ending_of, outcome_of, settings_of
 
 FIRST_PORT = 20_000
-FAREWELL_MS = 1_000
+FAREWELL_MS = int(FAREWELL_S_MAX * 1000)
 RETRY_MS = 1_000
 """Pause between attempts to connect; after a Welcome there is none."""
 SIGKILL, SIGUSR1 = 9, 10

@@ -79,11 +79,11 @@ class Contacts:
         return known is None or self._is_missed(known, now_ms)
 
     def awaits_return(self, session: SessionId, now_ms: int) -> bool:
-        """Return whether an agent's stream has ended, within the last lease."""
+        """Return whether an agent's stream has ended so recently that the agent may return."""
         known = self._contacts.get(session)
         if known is None or known.ended_ms is None:
             return False
-        return now_ms - known.ended_ms < known.lease_ms
+        return now_ms - known.ended_ms < max(known.lease_ms, self._timing.lease_ms)
 
     def _is_missed(self, known: _Contact, now_ms: int) -> bool:
         ended_ms, grace_ms = known.ended_ms, self._timing.reconnect_grace_ms

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 
 from rallypoint.agent.core import inputs
 from rallypoint.agent.core.desired import RunOrder
+from rallypoint.agent.workers.exits import TAIL_WAIT_S
+from rallypoint.agent.workers.supervisor import SWEEP_LIMIT_MS
 from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.model.round import RoundHeader
 from sim.world.clock import Timer
@@ -29,9 +31,9 @@ LEAVES_MS_MAX = 4_000
 """How long a worker takes to finish when its node drains."""
 HELPER_MS_MAX = 5
 """How long a request to the helper takes, and its answer."""
-EXIT_MS_MAX = 50
+EXIT_MS_MAX = int(TAIL_WAIT_S * 1000)
 """How long the report of an exit waits for the rest of standard error."""
-SWEEP_MS_MAX = 5_000
+SWEEP_MS_MAX = SWEEP_LIMIT_MS
 """What survives SIGKILL this long is reported as blocked."""
 UNBLOCKED_MS_MAX = 12_000
 """Processes that survive SIGKILL are gone after this."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from rallypoint.server.coordinator import PULSE_S
 from rallypoint.server.core import step as core
 from rallypoint.server.core.invariants import check_job, check_touched
 from rallypoint.server.core.messages import inputs
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 
 TURN_MS_MAX = 2
 """Longest wait of an input for a turn."""
-PULSE_MS = 250
+PULSE_MS = int(PULSE_S * 1000)
 """Longest time without a turn while there are nodes."""
 _WAITS = {number: kind for kind, number in WAITS.items()}
 
