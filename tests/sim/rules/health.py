@@ -43,12 +43,16 @@ class _SetAside(Checker):
         self._cordoned: set[tuple[int, JobId, NodeName]] = set()
         self._quarantined: dict[tuple[int, JobId, NodeName], int] = {}
         """When the quarantine ends, in journal time."""
+        self._specs: dict[tuple[int, JobId], JobSpec] = {}
+        """Of the runs, by the journal of each life."""
 
     def coordinator_stepped(
         self, server: Server, input: inputs.Input, transition: Transition
     ) -> None:
         for record in transition.records:
-            if isinstance(record, NodeHealthChanged):
+            if isinstance(record, RunOpened):
+                self._specs[(server.life, record.job_id)] = record.spec
+            elif isinstance(record, NodeHealthChanged):
                 key = (server.life, record.job_id, record.health.name)
                 self._quarantined[key] = record.health.quarantined_until_ms
             elif isinstance(record, JobForgotten):
@@ -75,6 +79,21 @@ class _SetAside(Checker):
         """Return whether a node is quarantined now."""
         return self._quarantined.get((server.life, job_id, name), 0) > server.now_ms()
 
+    def ready(self, server: Server, job_id: JobId) -> list[NodeName]:
+        """Return the nodes that could be members of a round now."""
+        agents = [
+            host.agent
+            for host in self.world.hosts
+            if host.plan.job_id == job_id and host.agent is not None and host.agent.is_attached
+        ]
+        return [
+            agent.name
+            for agent in agents
+            if not agent.was_asked
+            and _is_idle(agent.state)
+            and not self.is_cordoned(server, job_id, agent.name)
+        ]
+
 
 class SetAsideHolds(_SetAside):
     """No round begins with a cordoned node, nor with a quarantined one that it does not need."""
@@ -94,16 +113,12 @@ class SetAsideHolds(_SetAside):
         self.require(not cordoned, f"round {record.header.number} has {cordoned}, cordoned")
         sick = [name for name in names if self.is_quarantined(server, job_id, name)]
         if sick:
-            least = server.state.jobs[job_id].spec.min_nodes
+            least = self._specs[(server.life, job_id)].min_nodes
             self.require(len(names) <= least, f"{sick} are quarantined among {names}")
             spare = [
-                node.name
-                for node in server.state.nodes.values()
-                if node.job_id == job_id
-                and node.is_clean
-                and node.drain is None
-                and not self.is_cordoned(server, job_id, node.name)
-                and not self.is_quarantined(server, job_id, node.name)
+                name
+                for name in self.ready(server, job_id)
+                if name not in names and not self.is_quarantined(server, job_id, name)
             ]
             self.require(not spare, f"{sick} are quarantined while {spare} are to spare")
 
@@ -121,14 +136,12 @@ class QuarantineYields(_SetAside):
         super().__init__(world)
         self._forming: dict[tuple[int, JobId], JobSpec] = {}
         """Open runs without a round, by the journal of each life."""
-        self._specs: dict[tuple[int, JobId], JobSpec] = {}
         self._since: dict[tuple[int, JobId], int] = {}
         """Since when a round could have begun, in journal time."""
 
     def recorded(self, server: Server, record: Record) -> None:
         match record:
             case RunOpened(job_id=job_id, spec=spec):
-                self._specs[(server.life, job_id)] = spec
                 self._forming[(server.life, job_id)] = spec
             case RoundSettled(job_id=job_id):
                 self._forming[(server.life, job_id)] = self._specs[(server.life, job_id)]
@@ -142,7 +155,7 @@ class QuarantineYields(_SetAside):
             life, job_id = key
             if life != server.life:
                 continue
-            ready = self._ready(server, job_id)
+            ready = self.ready(server, job_id)
             if len(ready) < spec.min_nodes or self._awaits_return(server, job_id):
                 self._since.pop(key, None)
                 continue
@@ -151,26 +164,11 @@ class QuarantineYields(_SetAside):
             is_right = waited_ms <= _pauses_ms(spec, self.world.timing)
             self.require(is_right, f"{job_id} waits for {waited_ms} ms although {ready} are ready")
 
-    def _ready(self, server: Server, job_id: JobId) -> list[str]:
-        """Return the nodes that could be members of a round now."""
-        agents = [
-            host.agent
-            for host in self.world.hosts
-            if host.plan.job_id == job_id and host.agent is not None and host.agent.is_attached
-        ]
-        return [
-            agent.name
-            for agent in agents
-            if not agent.was_asked
-            and _is_idle(agent.state)
-            and not self.is_cordoned(server, job_id, agent.name)
-        ]
-
     def _awaits_return(self, server: Server, job_id: JobId) -> bool:
         """Return whether the stream of an agent of the job has just ended."""
         return any(
             server.awaits_return(agent.session)
-            for agent in self.world.agents
+            for agent in self.world.agents.values()
             if agent.host.plan.job_id == job_id
         )
 

@@ -78,7 +78,7 @@ class OneProgram(Checker):
         names: dict[str, set[str]] = {}
         for member in record.members:
             session = server.state.index.get((record.job_id, member.name))
-            program = None if session is None else server.state.nodes[session].identity.program
+            program = None if session is None else self.world.plan_of(session).program
             if program is not None and not program.may_differ:
                 names.setdefault(member.assignment.role, set()).add(program.name)
         for role, programs in names.items():

@@ -60,6 +60,14 @@ class Arena:
         """All hosts."""
         return [self.host(number) for number in range(len(self.sites))]
 
+    def plan_of(self, session: SessionId) -> NodePlan:
+        """Return how the agent of a session was started."""
+        return next(
+            plan
+            for plan, site in zip(self.plans, self.sites, strict=True)
+            if site.session == session
+        )
+
     def group(self, job_id: JobId, header: RoundHeader) -> Any:
         """Return the workers of a round."""
         assert job_id == JOB_ID

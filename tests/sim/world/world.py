@@ -12,7 +12,7 @@ from functools import partial
 from random import Random
 
 from rallypoint.server.core.messages import inputs
-from rallypoint.server.core.model.ids import JobId, NodeName
+from rallypoint.server.core.model.ids import JobId, NodeName, SessionId
 from rallypoint.server.core.model.round import RoundHeader
 from rallypoint.server.core.model.spec import JobSpec
 from rallypoint.server.core.model.timing import Timing
@@ -20,7 +20,7 @@ from sim.rules.safety import Safety
 from sim.seeds.chaos import Chaos
 from sim.seeds.coverage import Coverage
 from sim.seeds.faults import Faults, calm, changed, draw_faults
-from sim.seeds.scenario import JobPlan, draw_jobs
+from sim.seeds.scenario import JobPlan, NodePlan, draw_jobs
 from sim.world.clock import Clock
 from sim.world.last_words import CUT_OFF, LastWords, draw_last_words
 from sim.world.network import Network
@@ -71,8 +71,8 @@ class World:
         """Nodes that an operator has drained, by their names at the time."""
         self._set_aside: dict[tuple[JobId, NodeName], None] = {}
         """Nodes that an operator has cordoned, by their names at the time."""
-        self.agents: list[Agent] = []
-        """Every agent that was ever started, oldest first."""
+        self.agents: dict[SessionId, Agent] = {}
+        """Every agent that was ever started, by its session, oldest first."""
         self.processes: dict[int, Process] = {}
         """Every worker process that was ever started, by its id."""
         self._words = Random(f"{seed} words")
@@ -105,6 +105,10 @@ class World:
     def unix_ms(self) -> int:
         """Return the Unix time by every clock of the world that was not set back."""
         return FIRST_EPOCH + self.clock.now_ms
+
+    def plan_of(self, session: SessionId) -> NodePlan:
+        """Return how the agent of a session was started."""
+        return self.agents[session].host.plan
 
     def happens(self, percent: int) -> bool:
         """Return whether something with this probability happens now."""
@@ -146,7 +150,7 @@ class World:
             return
         self._incarnations += 1
         host.agent = Agent(self, host, self._incarnations, spec or host.plan.spec)
-        self.agents.append(host.agent)
+        self.agents[host.agent.session] = host.agent
         host.disturbed_ms = self.clock.now_ms
         if not host.is_stranger:
             self.safety.joined(host.plan.job_id)
