@@ -34,7 +34,7 @@ OPTIONS = {
         "features": "fence",
         "every_ms": "1200",
     },
-    "dismiss nobody for good": {"features": "other_flags"},
+    "dismiss no agent for good": {"features": "other_flags"},
     "forget connection numbers": {"kinds": "sever"},
     "judge a node by a stale lease": {"kinds": "partition", "features": "fence"},
     "take a stall for deaths": {"kinds": "stall"},

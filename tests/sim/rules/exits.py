@@ -13,8 +13,8 @@ from rallypoint.base.exit_codes import (
     EXIT_SIGNAL_BASE,
     EXIT_UNREACHABLE,
 )
-from rallypoint.server.core.messages.records import Record, RunClosed
-from rallypoint.server.core.model.ids import JobId
+from rallypoint.server.core.messages.records import DrainRequested, Record, RunClosed
+from rallypoint.server.core.model.ids import JobId, SessionId
 from rallypoint.server.core.model.phase import Outcome
 from rallypoint.server.core.model.verdict import Consequence
 from rallypoint.v1.agent_service_pb2 import Finished
@@ -51,7 +51,12 @@ class ExitsClean(Checker):
         self._told: dict[str, int] = {}
         """The exit code of the first outcome that each agent received."""
 
+        self._drained: set[SessionId] = set()
+        """Agents that operators have drained, by the journal of any life."""
+
     def recorded(self, server: Server, record: Record) -> None:
+        if isinstance(record, DrainRequested):
+            self._drained.add(record.request.session)
         if not isinstance(record, RunClosed):
             return
         code = EXIT_FAILED
@@ -80,7 +85,7 @@ class ExitsClean(Checker):
             case GoodbyeKind.SIGNAL:
                 return agent.was_terminated and code == EXIT_SIGNAL_BASE + SIGTERM
             case GoodbyeKind.DRAINED:
-                return agent.was_asked and code == 0
+                return agent.session in self._drained and code == 0
             case GoodbyeKind.RELEASED:
                 return agent.dismissal is not None and code == agent.dismissal.exit_code
             case GoodbyeKind.ERROR:
@@ -89,7 +94,7 @@ class ExitsClean(Checker):
             case GoodbyeKind.FINISHED if agent.session in self._told:
                 return code == self._told[agent.session]
             case GoodbyeKind.FINISHED:
-                was_drained = agent.was_asked or agent.was_terminated
+                was_drained = agent.session in self._drained or agent.was_terminated
                 return code == 0 and (was_drained or self._is_alone(agent, before))
 
     def _is_away(self, agent: Agent, state: AgentState, least_ms: int) -> bool:

@@ -45,6 +45,8 @@ class _SetAside(Checker):
         """When the quarantine ends, in journal time."""
         self._specs: dict[tuple[int, JobId], JobSpec] = {}
         """Of the runs, by the journal of each life."""
+        self._placed: dict[tuple[int, JobId, NodeName], int] = {}
+        """The latest round with a place for each node, by the same."""
 
     def coordinator_stepped(
         self, server: Server, input: inputs.Input, transition: Transition
@@ -52,6 +54,10 @@ class _SetAside(Checker):
         for record in transition.records:
             if isinstance(record, RunOpened):
                 self._specs[(server.life, record.job_id)] = record.spec
+            elif isinstance(record, RoundSealed):
+                for member in record.members:
+                    key = (server.life, record.job_id, member.name)
+                    self._placed[key] = record.header.number
             elif isinstance(record, NodeHealthChanged):
                 key = (server.life, record.job_id, record.health.name)
                 self._quarantined[key] = record.health.quarantined_until_ms
@@ -91,6 +97,7 @@ class _SetAside(Checker):
             for agent in agents
             if not agent.was_asked
             and _is_idle(agent.state)
+            and agent.state.last_round >= self._placed.get((server.life, job_id, agent.name), 0)
             and not self.is_cordoned(server, job_id, agent.name)
         ]
 
@@ -127,9 +134,9 @@ class QuarantineYields(_SetAside):
     """No quarantine keeps a job from a round that it could have.
 
     That is so if the job has an open run, but no round, although min_nodes agents are ready: they
-    are connected, hold nothing, have nothing left to report, do not drain and are not cordoned. It
-    may last as long as the pauses of the specification, and while a stream has just ended, for its
-    agent may return.
+    are connected, hold nothing, await no order, have nothing left to report, do not drain and are
+    not cordoned. It may last as long as the pauses of the specification, and while a stream has
+    just ended, for its agent may return.
     """
 
     def __init__(self, world: World) -> None:

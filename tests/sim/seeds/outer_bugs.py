@@ -155,7 +155,7 @@ def _confirm_too_much() -> list[Patch]:
     return [(Exchange, "confirmed", confirmed)]
 
 
-def _dismiss_nobody_for_good() -> list[Patch]:
+def _dismiss_none_for_good() -> list[Patch]:
     """Let an agent try again whatever the refusal."""
     return [(endings, "_FINAL", {})]
 
@@ -176,6 +176,6 @@ OUTER_BUGS: dict[str, Bug] = {
     ),
     "drop unsent reports": (_drop_unsent_reports, frozenset({"Liveness"})),
     "confirm too much": (_confirm_too_much, frozenset({"FenceHolds"})),
-    "dismiss nobody for good": (_dismiss_nobody_for_good, frozenset({"Liveness"})),
+    "dismiss no agent for good": (_dismiss_none_for_good, frozenset({"Liveness"})),
 }
 """By name: how a bug is planted, and the rules that may notice it."""

@@ -53,7 +53,6 @@ class AgentSide(ServerSide):
                 away_since_ms=self.now_ms,
             ),
             incarnation=incarnation,
-            was_asked=site.was_asked,
             session=SessionId(f"{number + 1:016x}{incarnation:016x}"),
             ports=site.ports,
             pids=site.pids,

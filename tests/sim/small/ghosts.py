@@ -92,7 +92,6 @@ class Arena:
             outcome=site.outcome,
             name=site.name,
             was_terminated=site.was_terminated,
-            was_asked=site.was_asked,
             dismissal=dismissal,
             now_ms=lambda: self.agents_ms,
             exit_code=site.exit_due,

@@ -120,7 +120,6 @@ class Play(AgentSide):
             case Mishap.NO_START:
                 self._do_not_start(number)
             case Mishap.DRAIN:
-                self._put(number, was_asked=True)
                 self._step(inputs.DrainNode(JOB_ID, self.sites[number].name, DRAIN_MS, "repair"))
             case Mishap.TERMINATE:
                 self._put(number, was_terminated=True)

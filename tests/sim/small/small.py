@@ -138,8 +138,6 @@ class Site(NamedTuple):
     dismissed: int | None = None
     """The exit code with which a coordinator refused the agent for good."""
     was_terminated: bool = False
-    was_asked: bool = False
-    """An operator has drained a node here."""
     heard: tuple[int, int] = (0, 0)
     """Life of the coordinator that has got a Hello last, and the connection of the Hello."""
     ended_ms: int | None = None

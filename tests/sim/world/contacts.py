@@ -54,7 +54,7 @@ class Contacts:
             known.heard_ms = now_ms
 
     def ended(self, session: SessionId, connection: int, now_ms: int) -> None:
-        """Note that a stream has ended, whoever ended it."""
+        """Note that a stream has ended, on either side."""
         known = self._contacts.get(session)
         if known is not None and known.connection == connection and known.ended_ms is None:
             known.ended_ms = now_ms
