@@ -37,7 +37,9 @@ class NewsIsTrue(Checker):
         match input:
             case inputs.Hello():
                 self._check_hello(agent, input, sent_ms)
-            case inputs.Exited(exits=exits):
+            case inputs.Exited(exits=exits) | inputs.Recorded(exits=exits):
+                have_ended = isinstance(input, inputs.Exited)
+                self.require(all(exit.has_ended == have_ended for exit in exits), f"{input}")
                 for exit in exits:
                     self._check_exit(agent, exit, sent_ms)
             case inputs.Started(round=number, pids=pids):
@@ -106,11 +108,12 @@ class NewsIsTrue(Checker):
                 self.require(workers[rank].pid == pid, f"worker {rank} is {pid} in {held}")
         for exit in held.exits:
             self._check_exit(agent, exit, sent_ms)
-        ranks = {exit.local_rank for exit in held.exits}
+        ended = {exit.local_rank: exit.has_ended for exit in held.exits}
         for process in workers.values():
-            is_known = process.told_ms is not None and process.told_ms < sent_ms
-            is_listed = process.local_rank in ranks
-            self.require(is_listed or not is_known, f"pid {process.pid} ended: {held}")
+            if process.told_ms is not None and process.told_ms < sent_ms:
+                self.require(ended.get(process.local_rank, False), f"{process.pid} ended: {held}")
+            elif process.found_ms is not None and process.found_ms < sent_ms:
+                self.require(process.local_rank in ended, f"{process.pid} failed: {held}")
         if held.state is NodeState.SUCCEEDED:
             self._check_success(agent, held.header.number)
 
@@ -123,16 +126,22 @@ class NewsIsTrue(Checker):
         process = self.world.processes.get(exit.pid)
         self.require(process is not None and process.agent is agent, f"no process for {exit}")
         assert process is not None
-        left, started_ms = process.left, process.started_ms
-        assert started_ms is not None and not process.is_alive
+        left, at_ms, started_ms = process.left, process.ended_ms, process.started_ms
+        if not exit.has_ended:
+            self.require(process.found_ms is not None, f"recorded nothing: {exit}")
+            assert process.record is not None and process.found_ms is not None
+            left, at_ms = process.record, process.found_ms
+        else:
+            self.require(process.told_ms is not None, f"not ended: {exit}")
+        assert started_ms is not None
         expected = WorkerExit(
             local_rank=process.local_rank,
             pid=process.pid,
-            exit_code=process.exit_code,
-            signal=process.signal,
+            exit_code=process.exit_code if exit.has_ended else None,
+            signal=process.signal if exit.has_ended else None,
             agent_signalled_first=exit.agent_signalled_first,
-            ago_ms=sent_ms - process.ended_ms,
-            ran_ms=max(0, process.ended_ms - started_ms),
+            ago_ms=sent_ms - at_ms,
+            ran_ms=max(0, at_ms - started_ms),
             error=_record_of(left.error),
             stderr_tail=left.stderr_tail,
             signalled_before_ms=exit.signalled_before_ms,
@@ -142,9 +151,9 @@ class NewsIsTrue(Checker):
             stderr_file=left.stderr_file,
         )
         self.require(exit == expected, f"\n  {exit}, not\n  {expected}")
-        if process.asked_ms is not None and process.asked_ms <= process.ended_ms:
+        if process.asked_ms is not None and process.asked_ms <= at_ms:
             self.require(exit.agent_signalled_first, f"pid {exit.pid} was signalled: {exit}")
-            since_ms = process.ended_ms - process.asked_ms
+            since_ms = at_ms - process.asked_ms
             is_since = (exit.signalled_before_ms or 0) >= since_ms
             self.require(is_since, f"pid {exit.pid} was signalled {since_ms} ms before: {exit}")
 
@@ -158,7 +167,8 @@ class NewsIsTrue(Checker):
         process, exit = self.world.processes[culprit.exit.pid], culprit.exit
         self.require(culprit.rank == process.rank, f"rank {process.rank} is to blame: {culprit}")
         is_end = (exit.exit_code, exit.signal) == (process.exit_code, process.signal)
-        self.require(is_end and exit.is_failure, f"pid {process.pid} did not end as in {culprit}")
+        is_true = is_end if exit.has_ended else process.found_ms is not None
+        self.require(is_true and exit.is_failure, f"pid {process.pid} did not end as in {culprit}")
 
 
 def _record_of(error: LocalError | None) -> ErrorRecord | None:
@@ -200,13 +210,16 @@ class OrdersAreTrue(Checker):
     def _check_culprit(self, culprit: FailedMessage) -> None:
         process = self.world.processes[culprit.pid]
         exit, left = culprit.exit, process.left
+        has_ended = exit.HasField("exit_code") or exit.HasField("signal")
+        if not has_ended and process.record is not None:
+            left = process.record
         error = left.error
         expected = (
             process.rank,
             process.local_rank,
             host_name_of(process.host.plan),
-            process.exit_code,
-            process.signal,
+            process.exit_code if has_ended else None,
+            process.signal if has_ended else None,
             None if error is None else (error.message, error.traceback),
             left.stderr_tail,
             left.error_file,

@@ -177,7 +177,10 @@ UNREACHABLE: dict[Row, str] = {
         "running succeeded",
         "WorkerStarted WorkerNotStarted",
     ),
-    **_never("every worker has ended", "succeeded", "WorkerEnded"),
+    **_never("every worker has ended", "succeeded", "WorkerEnded WorkerRecorded"),
+    **_never(
+        "an error is found soon, and a sweep is blocked after seconds", "blocked", "WorkerRecorded"
+    ),
     **_never(
         "the helper answers in order, and a sweep is blocked after seconds",
         "blocked",

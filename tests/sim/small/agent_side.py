@@ -105,9 +105,7 @@ class AgentSide(ServerSide):
             self._post(number, agent_inputs.Welcomed(message.epoch))
         if message.desired is not None and self.sites[number].agent is not None:
             self._tell(number, stream.life, message.desired)
-            desired = desired_of(message.desired)
-            revision = message.desired.revision
-            self._post(number, agent_inputs.DesiredReceived(message.epoch, revision, desired))
+            self._post(number, desired_of(message.desired, message.epoch, self.now_ms))
         self._take_notices(number, message)
         # Only now: before, an outdated desired state could still start workers.
         agent = self.sites[number].agent
@@ -119,7 +117,7 @@ class AgentSide(ServerSide):
         if agent is None:
             return
         if message.notify is not None or (message.welcome is not None and agent.notices):
-            notices = notices_of(message.notify, self.sites[number].name, self.now_ms)
+            notices = notices_of(message.notify, self.now_ms)
             self._post(number, agent_inputs.NoticesReceived(notices))
 
     def _tell(self, number: int, life: int, send: Send) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from rallypoint.agent.core import desired
+from rallypoint.agent.core import inputs as agent_inputs
 from rallypoint.agent.session.translate import parse_desired, parse_notices
 from rallypoint.server.core.messages import effects, inputs
 from rallypoint.server.rpc.convert.hello import to_hello
@@ -59,11 +60,11 @@ def report_of(
 
 
 @lru_cache(maxsize=CACHED_MAX)
-def desired_of(send: effects.Send) -> desired.Desired:
-    """Return a desired state as the agent receives it."""
-    parsed = parse_desired(carried(desired_message(send)))
-    assert parsed is not None
-    return parsed
+def desired_of(send: effects.Send, epoch: int, now_ms: int) -> agent_inputs.DesiredReceived:
+    """Return a desired state as the agent receives it now."""
+    received = parse_desired(epoch, carried(desired_message(send)), now_ms)
+    assert received is not None
+    return received
 
 
 def finished_of(send: effects.Send) -> agent_pb2.Finished | None:
@@ -72,7 +73,7 @@ def finished_of(send: effects.Send) -> agent_pb2.Finished | None:
     return message.finished if message.HasField("finished") else None
 
 
-def notices_of(notify: effects.Notify | None, name: str, now_ms: int) -> tuple[desired.Notice, ...]:
+def notices_of(notify: effects.Notify | None, now_ms: int) -> tuple[desired.Notice, ...]:
     """Return a node's notices as its agent receives them."""
     message = agent_pb2.Notices() if notify is None else carried(notices_message(notify))
-    return parse_notices(message, name, now_ms)
+    return parse_notices(message, now_ms)

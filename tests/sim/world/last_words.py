@@ -36,6 +36,14 @@ class LastWords:
     oom_killed: bool = False
 
 
+def draw_record(rng: Random, unix_ms: int) -> LastWords:
+    """Return the error that a process records now and lives on."""
+    message, traceback = rng.choice(_ERRORS)
+    error = ErrorRecord(message, traceback, 0)
+    stderr_file = rng.choice(("", "/logs/0/stderr.log"))
+    return LastWords("", error, unix_ms, "/logs/0/error.json", stderr_file)
+
+
 def draw_last_words(
     rng: Random, percent: int, signal: int | None, words: str, unix_ms: int
 ) -> LastWords:

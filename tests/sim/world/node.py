@@ -274,17 +274,17 @@ class Agent:
     def _on_desired(self, epoch: int, message: agent_pb2.DesiredState) -> None:
         if self.is_gone:
             return
-        wanted = parse_desired(message)
-        assert wanted is not None
-        self.world.safety.desired_received(self, wanted)
+        received = parse_desired(epoch, message, self.now_ms())
+        assert received is not None
+        self.world.safety.desired_received(self, received.desired)
         if message.HasField("finished"):
             self.world.safety.outcome_received(self, message.finished)
             if self.outcome is None and self.state.ending is None:
                 self.outcome = outcome_of(message.finished)
-        self.post(inputs.DesiredReceived(epoch, message.revision, wanted))
+        self.post(received)
 
     def _on_notices(self, message: agent_pb2.Notices) -> None:
-        notices = parse_notices(message, self.name, self.world.clock.now_ms)
+        notices = parse_notices(message, self.now_ms())
         self.post(inputs.NoticesReceived(notices))
 
     def on_dismissed(self, dismissed: Dismissed) -> None:

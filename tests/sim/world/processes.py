@@ -7,10 +7,13 @@ takes requests in order, answers in order, except that word of an exit may be la
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from rallypoint.agent.core import inputs
 from rallypoint.agent.core.desired import RunOrder
@@ -31,6 +34,10 @@ LEAVES_MS_MAX = 4_000
 """How long a worker takes to finish when its node drains."""
 HELPER_MS_MAX = 5
 """How long a request to the helper takes, and its answer."""
+LOOK_MS_MAX = 250
+"""How long an agent takes to find the error that a running worker recorded."""
+TEARDOWN_MS_MAX = 60_000
+"""How long a worker lives after it has recorded its error; the agent stops it sooner."""
 EXIT_MS_MAX = int(TAIL_WAIT_S * 1000)
 """How long the report of an exit waits for the rest of standard error."""
 SWEEP_MS_MAX = SWEEP_LIMIT_MS
@@ -64,6 +71,12 @@ class Process:
     exit_code: int | None = None
     signal: int | None = None
     left: LastWords = NOTHING_LEFT
+    """Complete once its agent learns of its end."""
+    record: LastWords | None = None
+    """The error that it recorded while it ran; its age is that when the agent found it."""
+    recorded_ms: int = 0
+    found_ms: int | None = None
+    """When the agent took that for the worker's failure; None if something else came first."""
     started_ms: int | None = None
     """When its agent learned of its start."""
     asked_ms: int | None = None
@@ -187,8 +200,46 @@ class Workers:
         number, rank = process.order.number, process.local_rank
         self.agent.post(inputs.WorkerStarted(number, rank, process.pid))
 
+    def _tell_record(self, process: Process, record: LastWords) -> None:
+        """Let the agent find the error that a worker has recorded."""
+        now_ms, error = self.world.clock.now_ms, record.error
+        assert error is not None
+        error = replace(error, before_exit_ms=now_ms - process.recorded_ms)
+        process.record = dataclasses.replace(record, error=error)
+        self.agent.post(
+            inputs.WorkerRecorded(
+                round=process.order.number,
+                local_rank=process.local_rank,
+                error=error,
+                stderr_tail=record.stderr_tail,
+                failed_ms=record.failed_ms,
+                error_file=record.error_file,
+                stderr_file=record.stderr_file,
+            )
+        )
+        held = self.agent.state.held
+        if held is not None and held.order is process.order:
+            is_found = held.workers[process.local_rank].recorded is not None
+            process.found_ms = now_ms if is_found else None
+
+    def _last_words_of(self, process: Process) -> LastWords:
+        """Return what a process has left, with the error that it had recorded before."""
+        left, record = process.left, process.record
+        if record is None or (process.exit_code == 0 and process.found_ms is None):
+            return left
+        assert record.error is not None
+        age_ms = process.ended_ms - process.recorded_ms
+        return dataclasses.replace(
+            left,
+            error=replace(record.error, before_exit_ms=age_ms),
+            failed_ms=record.failed_ms,
+            error_file=record.error_file,
+            stderr_file=record.stderr_file,
+        )
+
     def _tell_end(self, process: Process) -> None:
-        process.told_ms, left = self.world.clock.now_ms, process.left
+        process.told_ms = self.world.clock.now_ms
+        process.left = left = self._last_words_of(process)
         self.agent.post(
             inputs.WorkerEnded(
                 round=process.order.number,
@@ -231,8 +282,17 @@ class Workers:
         world.join(group)
 
     def _fail(self, process: Process, code: int | None, signum: int | None) -> None:
-        if process.is_alive and not self.world.is_calm:
-            self.world.disturb_host(process.host)
+        world = self.world
+        if not process.is_alive or world.is_calm:
+            return
+        world.disturb_host(process.host)
+        if code == 1 and world.rng.random() < 0.5:
+            process.recorded_ms = world.clock.now_ms
+            late_ms = world.rng.randint(0, LOOK_MS_MAX)
+            self._tell(partial(self._tell_record, process, world.draw_record()), late_ms)
+            ended = partial(self.end, process, code, signum)
+            world.clock.after(world.rng.randint(0, TEARDOWN_MS_MAX), ended)
+        else:
             self.end(process, code, signum)
 
     def _signal(self, signum: int) -> None:

@@ -22,7 +22,7 @@ from sim.seeds.coverage import Coverage
 from sim.seeds.faults import Faults, calm, changed, draw_faults
 from sim.seeds.scenario import JobPlan, NodePlan, draw_jobs
 from sim.world.clock import Clock
-from sim.world.last_words import CUT_OFF, LastWords, draw_last_words
+from sim.world.last_words import CUT_OFF, LastWords, draw_last_words, draw_record
 from sim.world.network import Network
 from sim.world.node import Agent, Host
 from sim.world.processes import STRAGGLE_MS_MAX, Group, Process
@@ -231,6 +231,10 @@ class World:
         """Return what a process leaves that fails now."""
         percent = 0 if self.is_calm else self.faults.record_percent
         return draw_last_words(self._words, percent, signal, words, self.unix_ms())
+
+    def draw_record(self) -> LastWords:
+        """Return the error that a process records now, while it runs."""
+        return draw_record(self._words, self.unix_ms())
 
     def group(self, job_id: JobId, header: RoundHeader) -> Group:
         """Return the group of a round."""

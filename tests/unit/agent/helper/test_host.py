@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from rallypoint.agent.helper.events import Exited, HostEvent, SpawnRequest
+from rallypoint.agent.helper.events import Exited, HostEvent, SpawnRequest, Swept
 from rallypoint.agent.helper.host import WorkerHost
 
 
@@ -35,5 +35,6 @@ async def test_failing_handler_loses_no_event() -> None:
         await ended.wait()
     await host.close()
 
-    assert len(events) == 6
+    # A helper that starts may also find what the dead agents of other tests have left behind.
+    assert len([event for event in events if not isinstance(event, Swept)]) == 6
     assert [str(context["exception"]) for context in failed] == ["planted"]
