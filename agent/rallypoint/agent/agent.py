@@ -36,7 +36,6 @@ from rallypoint.agent.settings import Listener, Settings
 from rallypoint.agent.torchelastic.last_round import last_round
 from rallypoint.agent.workers.supervisor import SWEEP_LIMIT_MS, Supervisor
 from rallypoint.base.exit_codes import EXIT_SOFTWARE
-from rallypoint.base.limits import PROTOCOL_VERSION
 from rallypoint.base.log import get_logger
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 
@@ -287,24 +286,11 @@ class Agent:
 
     def hello(self) -> agent_pb2.Hello:
         """Return a Hello with everything that the node holds now."""
-        settings = self.settings
-        hello = agent_pb2.Hello(
-            protocol_version=PROTOCOL_VERSION,
-            launch_id=settings.launch_id,
-            job_id=settings.job_id,
-            spec=settings.spec,
+        hello = self.settings.hello(
             node_name=self.node_name,
-            node_name_explicit=settings.node_name_explicit,
-            address=settings.address,
-            host_name=settings.host_name,
-            local_world_size=settings.workers,
-            role=settings.role,
-            labels=settings.labels,
-            node_rank=settings.node_rank,
             run=self.run_number,
             coordinator_id=self.coordinator_id,
             coordinator_durable=self.coordinator_durable,
-            program=settings.program,
         )
         fill_snapshot(hello, self.state, self.now_ms())
         return hello

@@ -112,7 +112,7 @@ EVERY: tuple[Row, ...] = (
     *_rows("wait", WaitKind),
     *_rows("outcome", Outcome),
     *_rows("refusal", RefusalKind),
-    *(("exit code", code) for code in ("0", "1", "2", "75", "143")),
+    *(("exit code", code) for code in ("0", "1", "2", "75", "93", "143")),
 )
 """Every row of every table."""
 

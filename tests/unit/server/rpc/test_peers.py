@@ -10,7 +10,7 @@ import pytest
 from google.protobuf.duration_pb2 import Duration
 from structlog.testing import capture_logs
 
-from rallypoint.agent.session.link import BrokenStream, _Dismissed, _translate
+from rallypoint.agent.session.endings import BrokenStream, Dismissed, read_ending
 from rallypoint.base.limits import NODES_PER_JOB_MAX
 from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.model.timing import Timing
@@ -132,13 +132,8 @@ def test_hosts_that_use_nothing_are_forgotten(monkeypatch: pytest.MonkeyPatch) -
 def refusal_of(exceeded: LimitExceeded) -> Exception:
     """Return what a refusal means to an agent."""
     status = errors.limit_status(exceeded)
-    error = grpc.aio.AioRpcError(
-        grpc.StatusCode.RESOURCE_EXHAUSTED,
-        grpc.aio.Metadata(),
-        grpc.aio.Metadata(("grpc-status-details-bin", status.SerializeToString())),
-        details=status.message,
-    )
-    return _translate(error)
+    metadata = (("grpc-status-details-bin", status.SerializeToString()),)
+    return read_ending(grpc.StatusCode.RESOURCE_EXHAUSTED, status.message, metadata)
 
 
 def test_agent_tries_again_when_there_may_be_room() -> None:
@@ -148,7 +143,7 @@ def test_agent_tries_again_when_there_may_be_room() -> None:
 
     assert isinstance(brief, BrokenStream)
     assert "the limit of 7 streams from one host is reached; try again in 1.2 s" == str(brief)
-    assert isinstance(lasting, _Dismissed)
+    assert isinstance(lasting, Dismissed)
 
 
 async def test_refused_stream_learns_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:

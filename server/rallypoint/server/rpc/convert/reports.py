@@ -21,6 +21,17 @@ _GOODBYES = {
 """What an agent that sends no text wants to say."""
 
 
+def require_sender(envelope: agent_pb2.SessionRequest, session: SessionId, connection: int) -> None:
+    """Refuse a message that is not of the session and the connection of its stream.
+
+    Raises:
+        InvalidMessage: with the field that has changed.
+    """
+    problem = "must not change within a stream"
+    require(envelope.session_id == session, "session_id", problem)
+    require(envelope.connection == connection, "connection", problem)
+
+
 def to_heartbeat(envelope: agent_pb2.SessionRequest) -> inputs.Heartbeat:
     """Return the input of a heartbeat that `to_report` has checked."""
     sender = inputs.Sender(SessionId(envelope.session_id), envelope.connection, envelope.epoch)
