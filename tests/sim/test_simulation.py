@@ -26,9 +26,11 @@ PROCESSORS = 2
 HUNT = range(600)
 """Seeds within which a planted bug has to be noticed."""
 NOTICED = {
+    "fail after a drain": 9,
     "forget to fence": 19,
     "judge a node by a stale lease": 19,
     "prefer the run to the stop": 7,
+    "set nodes aside at once": 11,  # from seed 1 on: the rule that is about it notices it first
 }
 """Seeds that have noticed a bug; the hunt begins there, where it would take long else."""
 OPTIONS = {
