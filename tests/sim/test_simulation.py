@@ -26,6 +26,8 @@ PROCESSORS = 2
 HUNT = range(600)
 """Seeds within which a planted bug has to be noticed."""
 NOTICED = {
+    "confirm too much": 20,
+    "dismiss no agent for good": 60,
     "fail after a drain": 9,
     "forget to fence": 19,
     "judge a node by a stale lease": 19,
