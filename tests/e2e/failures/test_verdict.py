@@ -5,6 +5,8 @@ import time
 from rallypoint.v1 import job_pb2, verdict_pb2
 from support.processes.world import OBEDIENT, WORKERS, World
 
+LINGERING = (str(WORKERS / "lingering.py"),)
+
 
 def test_every_agent_prints_what_failed_first(world: World) -> None:
     """Every node prints the first failure, its place and its last lines."""
@@ -97,16 +99,15 @@ def test_collateral_failures_are_named_but_not_blamed(world: World) -> None:
 
 def test_worker_that_records_its_error_and_hangs_is_the_root_cause(world: World) -> None:
     """It fails when it records its error: the round stops long before its clean-up has ended."""
+    flags = ("--max-restarts=1", "--shutdown-timeout=10")
     agents = [
-        world.agent(name, "--max-restarts=1", "--shutdown-timeout=10", nnodes="2", nproc=2)
-        for name in ("a", "b")
+        world.agent(name, *flags, nnodes="2", nproc=2, script=LINGERING) for name in ("a", "b")
     ]
     workers = world.mailbox.workers(4)
     for worker in workers[:2]:
         worker.tell("TERM", "ignore")
         world.mailbox.wait("ready", pid=worker.pid)
     hung = workers[3]
-    hung.tell("linger", "60")
     hung.tell("record", "loss is nan")
     hung.tell("exit", "1")
     began_s = time.monotonic()
@@ -132,9 +133,8 @@ def test_worker_that_records_its_error_and_hangs_is_the_root_cause(world: World)
 def test_report_names_the_worker_that_recorded_first(world: World) -> None:
     """Every node's report has torchrun's numbered line above the first recorded failure, although a
     worker on the other node ended first."""
-    agents = [world.agent(name, nnodes="2") for name in ("a", "b")]
+    agents = [world.agent(name, nnodes="2", script=LINGERING) for name in ("a", "b")]
     first, second = world.mailbox.workers(2)
-    first.tell("linger", "60")
     first.tell("record", "loss is nan")
     first.tell("exit", "1")
     world.jobs.wait(world.job_id, lambda job: job.verdict.HasField("culprit"))
@@ -152,10 +152,9 @@ def test_report_names_the_worker_that_recorded_first(world: World) -> None:
 
 def test_recorded_error_of_an_earlier_round_does_not_count(world: World) -> None:
     """Each round has its own error files: what one worker recorded stops only its own round."""
-    agent = world.agent("a", "--max-restarts=2", nproc=2)
+    agent = world.agent("a", "--max-restarts=2", nproc=2, script=LINGERING)
     for round in (1, 2):
         worker, _ = world.mailbox.workers(2, round=round)
-        worker.tell("linger", "60")
         worker.tell("record", f"of round {round}")
         worker.tell("exit", "1")
     third = world.mailbox.workers(2, round=3)

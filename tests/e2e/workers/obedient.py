@@ -4,7 +4,6 @@ It reports `started` with its environment, then waits for commands:
 
     exit CODE          end with this code
     raise TEXT         die of an uncaught exception
-    linger SECONDS     when it ends, take so long in its clean-up
     say TEXT           write a line to standard error
     print TEXT         write a line to standard output
     record TEXT        write TEXT as a message into the error file, as a worker without torch may
@@ -19,7 +18,6 @@ It reports `started` with its environment, then waits for commands:
 Each command about a signal is answered by `ready`. Arguments: any; they are reported.
 """
 
-import atexit
 import json
 import os
 import signal
@@ -92,8 +90,6 @@ def obey(words: list[str]) -> None:
             sys.exit(int(code))
         case ["raise", text]:
             raise RuntimeError(text)
-        case ["linger", seconds]:
-            atexit.register(time.sleep, float(seconds))
         case ["say", text]:
             os.write(2, f"{text}\n".encode())
         case ["print", text]:

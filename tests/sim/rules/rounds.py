@@ -379,6 +379,27 @@ class DrainedStaysOut(Checker):
             self.require(not is_leaving, f"{member.name} drains and is in {record.header}")
 
 
+class WorkersFailOnce(Checker):
+    """A worker that records an error and then ends has failed once."""
+
+    def coordinator_stepped(
+        self, server: Server, input: inputs.Input, transition: Transition
+    ) -> None:
+        if not isinstance(input, inputs.Recorded | inputs.Exited | inputs.Hello):
+            return
+        for job in server.state.jobs.values():
+            round = job.round
+            if round is None or round.departures:  # an adopted round may hold a place twice
+                continue
+            ranks = [failed.rank for failed in round.failures]
+            self.require(len(set(ranks)) == len(ranks), f"ranks {ranks} failed in {round.header}")
+            failed = sum(group.count for group in round.failure_groups)
+            self.require(
+                round.failure_count <= round.header.world_size and failed <= round.failure_count,
+                f"{round.failure_count} failures in {round.header}, {failed} in groups",
+            )
+
+
 ROUND_RULES: tuple[type[Checker], ...] = (
     RanksOnce,
     OneProgram,
@@ -390,4 +411,5 @@ ROUND_RULES: tuple[type[Checker], ...] = (
     FenceHolds,
     SurvivorsKeepRanks,
     DrainedStaysOut,
+    WorkersFailOnce,
 )

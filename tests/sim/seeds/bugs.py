@@ -29,11 +29,13 @@ from rallypoint.server.core.model.node import Node
 from rallypoint.server.core.model.phase import Outcome
 from rallypoint.server.core.model.round import Departure, Member, Round, RoundReason
 from rallypoint.server.core.model.verdict import Consequence, Verdict
+from rallypoint.server.core.model.worker import FailedWorker, WorkerExit
 from rallypoint.server.core.rounds import desired, fences, ranks, rounds, settling
 from rallypoint.server.core.sessions import admission, adoption, reports, sessions
 from rallypoint.server.core.state.deadlines import DeadlineKind
 from rallypoint.server.core.state.draft import Draft
 from rallypoint.server.core.state.tally import Tally
+from rallypoint.server.core.verdicts import blame
 from rallypoint.server.core.verdicts import policy as failures
 from sim.seeds.outer_bugs import OUTER_BUGS
 from sim.seeds.planting import Bug, Patch
@@ -318,6 +320,16 @@ def _fail_after_a_drain() -> list[Patch]:
     return [(agent_drain, "begin_drain", begin_drain)]
 
 
+def _fail_twice() -> list[Patch]:
+    """Count the end of a worker that has failed already as one more failure."""
+
+    def with_end(round: Round, rank: int, exit: WorkerExit) -> Round:
+        failed = FailedWorker(round.failures[0].name, rank, exit)
+        return blame.with_failure(round, failed, round.first_failure_ms or 0)
+
+    return [(reports, "with_end", with_end)]
+
+
 BUGS: dict[str, Bug] = {
     "reuse a round number": (
         _reuse_a_number,
@@ -353,6 +365,7 @@ BUGS: dict[str, Bug] = {
     "judge a node by a stale lease": (_judge_by_a_stale_lease, frozenset({"FenceHolds"})),
     "take a stall for deaths": (_take_a_stall_for_deaths, frozenset({"WorkersDoNotNotice"})),
     "let newcomers outrank members": (_let_newcomers_outrank, frozenset({"WorkersDoNotNotice"})),
+    "count a failure twice": (_fail_twice, frozenset({"WorkersFailOnce"})),
     "forget a record": (_forget_a_record, frozenset({"ReplayIsMemory"})),
     **OUTER_BUGS,
 }
