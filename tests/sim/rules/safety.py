@@ -105,9 +105,9 @@ class Safety:
         for checker in self._listeners["shaken"]:
             checker.shaken(server, until_ms, jobs)
 
-    def joined(self, job_id: JobId) -> None:
+    def joined(self, agent: Agent) -> None:
         for checker in self._listeners["joined"]:
-            checker.joined(job_id)
+            checker.joined(agent)
 
     def disturbed(self, job_id: JobId) -> None:
         for checker in self._listeners["disturbed"]:
