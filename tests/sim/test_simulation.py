@@ -26,10 +26,13 @@ PROCESSORS = 2
 HUNT = range(600)
 """Seeds within which a planted bug has to be noticed."""
 NOTICED = {
-    "forget a drain": 9,
+    "confirm too much": 20,
+    "dismiss no agent for good": 60,
+    "fail after a drain": 9,
     "forget to fence": 19,
     "judge a node by a stale lease": 19,
-    "prefer the run to the stop": 23,
+    "prefer the run to the stop": 7,
+    "set nodes aside at once": 11,  # from seed 1 on: the rule that is about it notices it first
 }
 """Seeds that have noticed a bug; the hunt begins there, where it would take long else."""
 OPTIONS = {
@@ -38,7 +41,9 @@ OPTIONS = {
         "features": "fence",
         "every_ms": "1200",
     },
+    "count a prompted exit as success": {"features": "late_nodes", "graceful_percent": "60"},
     "dismiss no agent for good": {"features": "other_flags"},
+    "forget a drain": {"kinds": "drain"},
     "forget connection numbers": {"kinds": "sever"},
     "judge a node by a stale lease": {"kinds": "partition", "features": "fence"},
     "take a stall for deaths": {"kinds": "stall"},

@@ -151,7 +151,9 @@ class NewsIsTrue(Checker):
             stderr_file=left.stderr_file,
         )
         self.require(exit == expected, f"\n  {exit}, not\n  {expected}")
-        if process.asked_ms is not None and process.asked_ms <= at_ms:
+        # A signal in the instant in which an error is found comes after it; an exit is seen later.
+        latest_ms = at_ms if exit.has_ended else at_ms - 1
+        if process.asked_ms is not None and process.asked_ms <= latest_ms:
             self.require(exit.agent_signalled_first, f"pid {exit.pid} was signalled: {exit}")
             since_ms = at_ms - process.asked_ms
             is_since = (exit.signalled_before_ms or 0) >= since_ms

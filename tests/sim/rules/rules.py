@@ -91,8 +91,8 @@ class Checker:
     def shaken(self, server: Server, until_ms: int, jobs: Collection[JobId]) -> None:
         """Something is about to go wrong that no worker of these jobs should notice."""
 
-    def joined(self, job_id: JobId) -> None:
-        """An agent that fits a job was started on a host that had none."""
+    def joined(self, agent: Agent) -> None:
+        """An agent was started on a host that had none."""
 
     def disturbed(self, job_id: JobId) -> None:
         """Something else went wrong that concerns a job."""

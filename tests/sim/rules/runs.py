@@ -102,9 +102,12 @@ class _Watch:
 
     pids: frozenset[int]
     until_ms: int
+    specs: frozenset[JobSpec]
+    """Of their agents; a newcomer with another one does not fit."""
     may_grow: bool
-    """The round has room, so agents that start meanwhile are a reason to stop it."""
+    """The round has room, so agents that fit and start meanwhile are a reason to stop it."""
     has_newcomer: bool = False
+    """Such an agent has started."""
     stopped_for: RoundReason | None = None
     """Why the round was stopped, by the journal; None while it is not."""
 
@@ -146,13 +149,14 @@ class WorkersDoNotNotice(Checker):
                 assert header is not None
                 spec = self._spec_of(job_id)
                 may_grow = spec.grow and header.group_world_size < spec.max_nodes
-                self._watches[job_id] = _Watch(frozenset(pids), until_ms, may_grow)
+                specs = frozenset(self.world.processes[pid].agent.spec for pid in pids)
+                self._watches[job_id] = _Watch(frozenset(pids), until_ms, specs, may_grow)
                 self.world.coverage.counts["watched", "rounds"] += 1
 
-    def joined(self, job_id: JobId) -> None:
-        watch = self._watches.get(job_id)
+    def joined(self, agent: Agent) -> None:
+        watch = self._watches.get(agent.host.plan.job_id)
         if watch is not None and self.world.clock.now_ms <= watch.until_ms:
-            watch.has_newcomer = True
+            watch.has_newcomer = watch.has_newcomer or agent.spec in watch.specs
             self.world.coverage.counts["watched", "newcomers"] += 1
 
     def disturbed(self, job_id: JobId) -> None:

@@ -16,6 +16,7 @@ from rallypoint.v1.agent_service_pb2 import Finished
 from sim.rules.exits import EXIT_RULES
 from sim.rules.health import HEALTH_RULES
 from sim.rules.news import NEWS_RULES
+from sim.rules.overlap import OVERLAP_RULES
 from sim.rules.rounds import ROUND_RULES
 from sim.rules.rules import STEP_RULES, Checker, News
 from sim.rules.runs import RUN_RULES
@@ -31,7 +32,15 @@ class Safety:
     """All checkers, by the events that they handle."""
 
     def __init__(self, world: World) -> None:
-        kinds = (*STEP_RULES, *EXIT_RULES, *ROUND_RULES, *RUN_RULES, *HEALTH_RULES, *NEWS_RULES)
+        kinds = (
+            *STEP_RULES,
+            *EXIT_RULES,
+            *ROUND_RULES,
+            *OVERLAP_RULES,
+            *RUN_RULES,
+            *HEALTH_RULES,
+            *NEWS_RULES,
+        )
         self.checkers = tuple(kind(world) for kind in kinds)
         self._listeners = {
             name: tuple(
@@ -96,9 +105,9 @@ class Safety:
         for checker in self._listeners["shaken"]:
             checker.shaken(server, until_ms, jobs)
 
-    def joined(self, job_id: JobId) -> None:
+    def joined(self, agent: Agent) -> None:
         for checker in self._listeners["joined"]:
-            checker.joined(job_id)
+            checker.joined(agent)
 
     def disturbed(self, job_id: JobId) -> None:
         for checker in self._listeners["disturbed"]:

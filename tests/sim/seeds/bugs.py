@@ -19,6 +19,7 @@ from rallypoint.agent.core import step as agent_core
 from rallypoint.agent.core import work as agent_work
 from rallypoint.agent.core.desired import RunOrder
 from rallypoint.agent.core.held_round import Stage
+from rallypoint.agent.core.leaving import drain as agent_drain
 from rallypoint.agent.core.reports import SucceededReport
 from rallypoint.server.core import step as core
 from rallypoint.server.core.model.desired import Desired, DesiredFinished
@@ -295,6 +296,30 @@ def _let_newcomers_outrank() -> list[Patch]:
     return [(sessions, "displace_newcomers", lambda draft, hello: None)]
 
 
+def _set_aside_at_once() -> list[Patch]:
+    """Set every member of a stopped round aside, as if its stop were overdue."""
+    real = rounds._advance_stopping
+
+    def stopping(draft: Draft, job: Job) -> bool:
+        for node in list(draft.nodes_of(job.job_id)):
+            if node.member and not node.is_clean:
+                draft.put_node(replace(node, set_aside=True))
+        return real(draft, draft.require_job(job.job_id))
+
+    return [(rounds, "_advance_stopping", stopping)]
+
+
+def _fail_after_a_drain() -> list[Patch]:
+    """Let an agent that an operator has drained exit with 1."""
+    real = agent_drain.begin_drain
+
+    def begin_drain(work: Any, time_ms: int, reason: str, ending: Any) -> None:
+        code = ending.exit_code or 1
+        real(work, time_ms, reason, replace(ending, exit_code=code))
+
+    return [(agent_drain, "begin_drain", begin_drain)]
+
+
 def _fail_twice() -> list[Patch]:
     """Count the end of a worker that has failed already as one more failure."""
 
@@ -333,6 +358,8 @@ BUGS: dict[str, Bug] = {
     "place a cordoned node": (_place_the_cordoned, frozenset({"SetAsideHolds"})),
     "wait for a quarantine": (_wait_for_quarantine, frozenset({"QuarantineYields"})),
     "go back to an older epoch": (_go_back, frozenset({"AgentOnlyMovesOn"})),
+    "set nodes aside at once": (_set_aside_at_once, frozenset({"OneRoundLives"})),
+    "fail after a drain": (_fail_after_a_drain, frozenset({"ExitsClean"})),
     "forget a drain": (_forget_a_drain, frozenset({"DrainedStaysOut"})),
     "forget to fence": (_forget_to_fence, frozenset({"FenceHolds"})),
     "judge a node by a stale lease": (_judge_by_a_stale_lease, frozenset({"FenceHolds"})),

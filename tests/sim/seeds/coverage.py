@@ -6,8 +6,8 @@ What else a new feature has to add:
 
 * a fault: a member of `Fault`, a case in `chaos.py`, and, if it has rates, fields in `Faults`;
 * a feature of jobs or nodes: a member of `Feature`, and its use in `scenario.py`;
-* a rule: a `Checker` in one of the lists `STEP_RULES`, `ROUND_RULES`, `RUN_RULES`, and a bug in
-  `bugs.py` that shows that it bites;
+* a rule: a `Checker` in one of the lists that `Safety` collects, and a bug in `bugs.py` or
+  `outer_bugs.py` that shows that it bites;
 * a row that cannot be taken: an entry in `UNREACHABLE`, with its reason.
 """
 

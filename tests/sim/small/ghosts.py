@@ -15,6 +15,7 @@ from rallypoint.server.core.model.ids import JobId, SessionId
 from rallypoint.server.core.model.round import RoundHeader
 from sim.rules.exits import EXIT_RULES
 from sim.rules.health import HEALTH_RULES, QuarantineYields
+from sim.rules.overlap import OVERLAP_RULES
 from sim.rules.rounds import ROUND_RULES
 from sim.rules.rules import STEP_RULES, Checker
 from sim.rules.runs import RUN_RULES, WorkersDoNotNotice
@@ -25,7 +26,7 @@ from sim.world.wire import header_of
 
 KINDS = tuple(
     kind
-    for kind in (*STEP_RULES, *EXIT_RULES, *ROUND_RULES, *RUN_RULES, *HEALTH_RULES)
+    for kind in (*STEP_RULES, *EXIT_RULES, *ROUND_RULES, *OVERLAP_RULES, *RUN_RULES, *HEALTH_RULES)
     # These are about how long something lasts: here no time passes while anything can happen.
     if kind not in (WorkersDoNotNotice, QuarantineYields)
 )

@@ -152,8 +152,7 @@ class World:
         host.agent = Agent(self, host, self._incarnations, spec or host.plan.spec)
         self.agents[host.agent.session] = host.agent
         host.disturbed_ms = self.clock.now_ms
-        if not host.is_stranger:
-            self.safety.joined(host.plan.job_id)
+        self.safety.joined(host.agent)
         self.note("agent", host.name, host.agent.session)
         host.agent.begin()
 
