@@ -5,7 +5,6 @@ No rule asks the coordinator or an agent what it believes. A rule that is broken
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any
 
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
@@ -19,9 +18,11 @@ if TYPE_CHECKING:
 
 QUIET_NS = 3 * NS
 """A job counts as undisturbed after this long without a fault around it."""
-PUSH_S = 0.6
-"""How long news take at most in an undisturbed job: less than a heartbeat interval, in which a
-message whose own wake-up was forgotten would leave with the next answer."""
+PUSH_S = 0.25
+"""How long news take at most in an undisturbed job. Longer than messages take; less than the time
+between heartbeats or pulses of the coordinator, which would hide that a wake-up was forgotten."""
+SLOW_PUSH_S = 0.8
+"""The same while the coordinator takes long for each step."""
 EXPECTED_ERRORS = frozenset({"helper_lost"})
 """Events of level error that a fault causes."""
 FORBIDDEN = frozenset({"library_failed", "stream_end_dropped"})
@@ -42,6 +43,8 @@ class Rules:
         """Until when a job is disturbed."""
         self._disturbances: dict[str, int] = {}
         """How often it was."""
+        self._start_failed: set[str] = set()
+        """Jobs in which a worker could not be started."""
         self._failed: dict[Group, int] = {}
         """Rounds that a worker's own failure ended, and the disturbances of the job by then."""
         self._ranks: set[tuple[Group, int]] = set()
@@ -69,7 +72,7 @@ class Rules:
     def _count(self, name: str) -> None:
         self.counts[name] = self.counts.get(name, 0) + 1
 
-    def _soon(self, rule: str, group: Group, holds: Any, delay_s: float = PUSH_S) -> None:
+    def _soon(self, rule: str, group: Group, holds: Any, times: int = 1) -> None:
         """Require `holds()` soon, if the job is undisturbed from before until then."""
         if not self._is_quiet(group.job_id):
             return
@@ -82,7 +85,8 @@ class Rules:
             missing = holds()
             self._require(rule, not missing, f"round {group.key}: {missing}")
 
-        self.world.schedule.after(delay_s, look)
+        delay_s = SLOW_PUSH_S if self.world.rates.step_ms else PUSH_S
+        self.world.schedule.after(times * delay_s, look)
 
     # --- workers ---
 
@@ -149,13 +153,18 @@ class Rules:
             if (one.job_id, one.key[1]) == key and before.round <= one.round < group.round
         ]
         has_failed = any(one.is_broken or one.has_died for one in between)
-        has_failed = has_failed or self.world.rates.cannot_start > 0
-        self._require("ChargedOnce", rise <= 1, text)
+        has_failed = has_failed or group.job_id in self._start_failed
+        # A round in which no worker started at all is not among the groups.
+        self._require("ChargedOnce", rise <= group.round - before.round, text)
         if rise > 0:
             self._require("ChargedForFailures", has_failed, text)
         if self._failed.get(before) == self._disturbances.get(group.job_id, 0):
             self._count("FailuresAreCharged")
             self._require("FailuresAreCharged", rise == 1, text)
+
+    def start_failed(self, process: AgentProcess) -> None:
+        """A worker could not be started, which is charged like a failure of it."""
+        self._start_failed.add(process.host.job.job_id)
 
     def failed(self, worker: Worker) -> None:
         """A worker failed by itself: all others of its round must soon hear SIGTERM."""
@@ -175,7 +184,7 @@ class Rules:
         done = {one.rank for one in group.workers if one.is_success}
         if len(done) == group.world_size:
             agents = {one.owner: None for one in group.workers}
-            self._soon("OutcomeIsPushed", group, lambda: self._attached(list(agents)), 2 * PUSH_S)
+            self._soon("OutcomeIsPushed", group, lambda: self._attached(list(agents)), 2)
 
     def _attached(self, agents: list[AgentProcess]) -> str:
         left = [agent.loop.name for agent in agents if not agent.is_gone]
@@ -217,10 +226,14 @@ class Rules:
         text = f"{process.loop.name} exits {code}: {process.agent.exit_text}"
         self._require("ExitCode", code in allowed, text)
 
-    def ended(self, loop: Loop, main: asyncio.Task[Any] | None) -> None:
+    def ended(self, loop: Loop) -> None:
         """A process ends in order: nothing of it may be left or lost."""
         left = [str(task.get_coro()) for task in loop.pending()]
         self._require("NoTaskLeft", not left, f"{loop.name}: {left}")
+        self.killed(loop)
+
+    def killed(self, loop: Loop) -> None:
+        """A process ends by force: until then, no exception of it may be lost."""
         lost = loop.unhandled()
         self._require("NothingIsLost", not lost, f"{loop.name}: {lost}")
 
@@ -232,3 +245,5 @@ class Rules:
         is_bad = is_bad or "incident" in fields or event in FORBIDDEN
         error = fields.get("exc_info")
         self._require("CleanLog", not is_bad, f"{name} logs {event} {fields} {error!r}")
+        if self.world.rates.is_patient:
+            self._require("NobodyIsLost", event != "node_lost", f"{name} logs {event} {fields}")

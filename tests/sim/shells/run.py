@@ -62,12 +62,11 @@ def run_seed(seed: int, *, is_traced: bool = False) -> Result:
                 traceback.print_exc()
         rule, failure = world.violation or ("", "")
         digest, virtual_ms = world.digest, world.schedule.now_ms
+        trace, world.trace = world.trace or [], None
         world.bury()
     events = Counter(world.events)
     events.update({f"rule {name}": count for name, count in world.rules.counts.items()})
-    return Result(
-        seed, rule, failure, virtual_ms, world.schedule.turns, digest, events, world.trace or []
-    )
+    return Result(seed, rule, failure, virtual_ms, world.schedule.turns, digest, events, trace)
 
 
 def _live(world: World) -> None:

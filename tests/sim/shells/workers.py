@@ -40,8 +40,11 @@ RECOVERY_S = 0.05
 UNBLOCKED_S = 6.0
 """What survives SIGKILL is gone after this."""
 
-GroupKey = tuple[str, str, str, str, str]
-"""Job, run, round, and the address and port of the store: no two rounds have the same."""
+GroupKey = tuple[str, str, str, str, str, int]
+"""Job, run, round, address and port of the store, and epoch: no two rounds have the same.
+
+A coordinator without memory may give a number again that no agent remembers, in a later epoch.
+"""
 
 
 @dataclass(slots=True, eq=False)
@@ -127,7 +130,11 @@ class Helper:
     # --- requests ---
 
     def spawn(self, request: SpawnRequest) -> None:
-        self._ask(lambda: self._spawn(request))
+        if self.is_closed:
+            self.world.rules.start_failed(self.owner)
+        held = self.owner.agent.state.held
+        epoch = 0 if held is None else held.order.header.epoch
+        self._ask(lambda: self._spawn(request, epoch))
         self._requested.add(request.worker_id)
 
     def signal(self, signum: int, worker_ids: None = None, *, alone: bool = False) -> None:
@@ -185,15 +192,17 @@ class Helper:
 
     # --- what the helper does ---
 
-    def _spawn(self, request: SpawnRequest) -> None:
+    def _spawn(self, request: SpawnRequest, epoch: int) -> None:
         if self._sweeps is not None or self._is_fenced:
+            self.world.rules.start_failed(self.owner)
             why = "a sweep is running"
             self._tell(SpawnFailed(request.worker_id, errno.EBUSY, why))
             return
         if self.world.cannot_start():
+            self.world.rules.start_failed(self.owner)
             self._tell(SpawnFailed(request.worker_id, errno.ENOENT, "no such file"))
             return
-        worker = self.world.spawn(self.owner, request)
+        worker = self.world.spawn(self.owner, request, epoch)
         self.living.append(worker)
         self._tell(Spawned(worker.worker_id, worker.pid))
         self.world.join(worker.group)
@@ -213,6 +222,9 @@ class Helper:
 
     def _sweep(self, token: int, limit_ms: int) -> None:
         self._sweeps = token
+        if self.world.loses_helper():
+            self.lose()
+            return
         for worker in list(self.living):
             worker.is_signalled = True
             worker.is_blocked = worker.is_blocked or self.world.survives_kill()
@@ -281,6 +293,7 @@ class Helper:
     def _note_loss(self) -> None:
         self._emit(HelperLost(self.pid))
         for worker_id in sorted(self._requested):
+            self.world.rules.start_failed(self.owner)
             self._emit(SpawnFailed(worker_id, errno.EPIPE, "the helper process died"))
         self._tell_next(self._recover, RECOVERY_S)
 

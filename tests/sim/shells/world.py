@@ -20,13 +20,15 @@ from sim.shells.chaos import Chaos
 from sim.shells.loop import NS, Loop, Schedule
 from sim.shells.network import Network
 from sim.shells.node import DEFAULT_TIMING, FIRST_PORT, AgentProcess, CoordinatorProcess
-from sim.shells.plan import JobPlan, NodePlan, draw_jobs, draw_rates
+from sim.shells.plan import Fault, JobPlan, NodePlan, draw_jobs, draw_rates
 from sim.shells.rules import Rules
 from sim.shells.workers import Group, GroupKey, Helper, Worker
 
 COLLATERAL_S_MAX = 0.2
 STRAGGLE_S_MAX = 0.1
 RETURN_S_MAX = 3.0
+LOST_SHARE = 0.1
+"""Share of the sweeps in which the helper dies, in seeds where helpers die at all."""
 BURIALS_MAX = 20
 """How often the tasks of killed processes are cancelled: some begin their end with a wait."""
 QUIET_WORK_S = 0.3
@@ -118,6 +120,10 @@ class World:
     def ignores_term(self) -> bool:
         return self._happens(self.rates.ignores_term)
 
+    def loses_helper(self) -> bool:
+        """Return whether the helper dies in the middle of a sweep."""
+        return Fault.LOSE_HELPER in self.rates.kinds and self._happens(LOST_SHARE)
+
     def survives_kill(self) -> bool:
         return self._happens(self.rates.survives_kill)
 
@@ -173,6 +179,7 @@ class World:
         life, self.coordinator = self.coordinator, None
         if life is not None:
             self.is_dark = not resets
+            self.rules.killed(life.loop)
             life.is_gone = life.was_killed = life.loop.is_dead = True
             self.network.reset(life, resets=resets)
 
@@ -183,7 +190,9 @@ class World:
         life.is_gone = life.loop.is_dead = True
         self.coordinator = None
         self.note("coordinator ended", life.number)
-        self.rules.ended(life.loop, life.main)
+        self.rules.ended(life.loop)
+        if life.server is not None and life.server.bugs:
+            self.violate("NothingIsLost", f"{life.loop.name}: {life.server.bugs}")
         self.network.reset(life, resets=True)
         if self.is_calm and not self.is_over:
             self.start_coordinator()  # it was ending when faults stopped
@@ -205,6 +214,7 @@ class World:
 
     def kill_agent(self, process: AgentProcess, *, resets: bool) -> None:
         """Kill an agent with everything that it started."""
+        self.rules.killed(process.loop)
         process.is_gone = process.was_killed = process.loop.is_dead = True
         process.helper.is_closed = True
         process.helper.kill_all()
@@ -220,7 +230,7 @@ class World:
         process.exit_code = None if process.main.cancelled() else process.agent.exit_code
         self.note("exit", process.loop.name, process.exit_code)
         self.rules.exited(process)
-        self.rules.ended(process.loop, process.main)
+        self.rules.ended(process.loop)
         self.network.reset(process, resets=True)
         self._replace(process.host)
 
@@ -255,7 +265,7 @@ class World:
 
     # --- workers ---
 
-    def spawn(self, owner: AgentProcess, request: SpawnRequest) -> Worker:
+    def spawn(self, owner: AgentProcess, request: SpawnRequest, epoch: int) -> Worker:
         """Start a worker."""
         env = dict(request.env)
         key = (
@@ -264,6 +274,7 @@ class World:
             env["RALLYPOINT_ROUND"],
             env["MASTER_ADDR"],
             env["MASTER_PORT"],
+            epoch,
         )
         group = self.groups.get(key)
         if group is None:
@@ -350,7 +361,7 @@ class World:
 
     def bury(self) -> None:
         """Let the tasks of killed processes end where nothing sees it: Python wants them ended."""
-        self.schedule.is_halted = False
+        self.schedule.is_halted, self.is_calm, self.is_over = False, True, True
         for _ in range(BURIALS_MAX):
             left = [one.loop for one in self.processes if one.loop.pending()]
             if not left:
