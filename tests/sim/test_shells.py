@@ -11,6 +11,7 @@ from collections.abc import Iterable
 import pytest
 
 from sim.run import commit
+from sim.shells.bugs import BUGS, planted
 from sim.shells.run import run_seed, run_seeds
 
 FEW = range(40)
@@ -18,6 +19,24 @@ MANY = range(1_000)
 PROCESSORS = 2
 TIMELY = ("FailuresAreCharged", "FailuresArePushed", "OutcomeIsPushed", "StartsTogether")
 """Rules that hold only while nothing else goes wrong."""
+NOTICED = {
+    "forget to wake the writer": (3, "OutcomeIsPushed"),
+    "forget to wake the link": (2, "OutcomeIsPushed"),
+    "act before hearing": (1, "Liveness"),
+    "ignore stalls": (127, "NobodyIsLost"),
+    "forget the connection": (127, "NobodyIsLost"),
+    "send reports twice": (9, "NobodyIsLost"),
+    "forget reports of a broken stream": (22, "Liveness"),
+    "answer without hearing": (3, "NobodyIsLost"),
+    "drop the rest": (133, "Liveness"),
+    "close the newer outbox": (6, "Liveness"),
+    "keep the broken stream secret": (129, "NobodyIsLost"),
+    "lose nested inputs": (3, "Liveness"),
+    "forget the sweep of a lost helper": (4, "Liveness"),
+    "start a stopped round": (141, "OneRoundPerNode"),
+}
+"""A seed that notices each planted bug, and the rule that the bug breaks there. To find another one
+after a change of what seeds draw, plant the bug and run seeds until one fails."""
 
 
 def check_seeds(seeds: Iterable[int], processors: int = 1) -> Counter[str]:
@@ -63,3 +82,15 @@ def test_seed_is_a_history(seed: int) -> None:
 def test_seeds_differ() -> None:
     """Different seeds give different histories."""
     assert len({run_seed(seed).digest for seed in range(5)}) == 5
+
+
+@pytest.mark.parametrize("name", BUGS)
+def test_planted_bug_is_noticed(name: str) -> None:
+    """A seed that passes without the bug fails with it."""
+    seed, rule = NOTICED[name]
+    sound = run_seed(seed)
+    with planted(name):
+        found = run_seed(seed)
+
+    assert sound.rule == "", sound.failure
+    assert found.rule == rule, found.failure
