@@ -151,7 +151,7 @@ $(BIN)/python:
 
 .PHONY: clean
 clean: ## remove caches and build results
-	rm -rf build dist site .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .grimp_cache
+	rm -rf build dist site .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .grimp_cache .hypothesis
 	find . -path ./$(VENV) -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .PHONY: distclean
