@@ -35,13 +35,16 @@ demo: $(STAMP) ## run the demonstration: a job that loses a node and goes on
 
 # Most end-to-end tests wait for processes and for leases: more tests at once than processors.
 JOBS ?= 6
-PYTEST := $(BIN)/python -m pytest -n $(JOBS)
+PYTEST = $(BIN)/python -m pytest -n $(JOBS)
+# The tests start hundreds of processes. Each would compile the package anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: test
 test: $(STAMP) ## run the tests, but for the long ones
 	$(PYTEST) -m "not long" $(ARGS)
 
 .PHONY: test-fast
+test-fast: JOBS = 3  # unit tests do not wait
 test-fast: $(STAMP) ## run the unit tests and a few simulation seeds
 	$(PYTEST) -m "not long" tests/unit "tests/sim/test_simulation.py::test_every_seed_is_safe_and_comes_to_rest[0]" $(ARGS)
 

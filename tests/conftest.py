@@ -14,7 +14,11 @@ import pytest
 HERE = Path(__file__).parent
 ORDER = ("sim", "e2e", "docs", "unit")
 """Folders: what takes longest begins first, and the small change fills up the end."""
-TOGETHER = ("tests/unit/", "tests/e2e/launching/test_examples.py")
+TOGETHER = (
+    "tests/unit/",
+    "tests/e2e/launching/test_examples.py",
+    "tests/e2e/launching/test_torchrun_names.py",
+)
 """Files that stay whole: their tests take milliseconds, or share what is made once a module."""
 
 ALONE = (

@@ -50,7 +50,10 @@ def check_seeds(seeds: Iterable[int], processors: int = 1) -> Summary:
     return summary
 
 
-@pytest.mark.parametrize("first", SEEDS)
+@pytest.mark.parametrize(
+    "first",
+    [pytest.param(first, marks=pytest.mark.long if first > BLOCK else ()) for first in SEEDS],
+)
 def test_every_seed_is_safe_and_comes_to_rest(first: int) -> None:
     """Whatever goes wrong, no rule is broken, and when it stops every job runs or ends."""
     assert check_seeds(range(first, first + BLOCK)).seeds == BLOCK

@@ -253,7 +253,10 @@ class Coordinator:
         handled = self._step_in_time(arrived, now_ms, turn)
         queries = [item for item in arrived[:handled] if isinstance(item, _Query)]
         if self._keep_rest(arrived[handled:], now_ms):
-            self._stepper.expire(now_ms, turn)
+            began_ms = self._clock.now_ms()
+            self._stepper.expire(
+                now_ms, turn, lambda: self._clock.now_ms() - began_ms >= TURN_MS_MAX
+            )
         if turn.records:
             await self._append(turn.records, now_ms)
         if turn.effects or turn.changed:

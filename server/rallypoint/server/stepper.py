@@ -8,7 +8,7 @@ can come for ever. Only a failed journal ends the coordinator.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from msgspec import Struct, field
 
@@ -80,10 +80,15 @@ class Stepper:
             self._contain_unsound(error, input, transition, now_ms, turn)
         return None
 
-    def expire(self, now_ms: int, turn: Turn) -> None:
-        """Step every deadline that has expired."""
+    def expire(self, now_ms: int, turn: Turn, is_over: Callable[[], bool]) -> None:
+        """Step expired deadlines, the earliest first, until none is left or `is_over()`.
+
+        It takes at least one step. The next turn handles the rest.
+        """
         while (due_ms := self._state.next_deadline_ms()) is not None and due_ms <= now_ms:
             self.step(inputs.TimePassed(), now_ms, turn)
+            if is_over():
+                break
 
     def _check(self, transition: Transition) -> None:
         check_touched(self._state, transition.delta)

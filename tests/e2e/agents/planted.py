@@ -16,6 +16,7 @@ from rallypoint.agent.core.step import step
 from rallypoint.agent.helper.host import WorkerHost
 from rallypoint.agent.machine.ports import PortReserver
 from rallypoint.agent.output.outputs import WorkerOutputs
+from rallypoint.agent.output.streams import Pump
 from rallypoint.agent.workers.exits import ExitReports
 from rallypoint.agent.workers.oom import OomWatch
 from rallypoint.agent.workers.supervisor import Supervisor
@@ -137,6 +138,7 @@ PLACES: dict[str, Callable[[], None]] = {
     "port for a moment": lambda: lack_ports(3),
     "port for good": lambda: lack_ports(1_000_000),
     "files": slow_files,
+    "output": lambda: plant(Pump, "_copy", fail),
     "helper's end": lambda: plant(WorkerHost, "close", fail_later),
 }
 

@@ -80,6 +80,15 @@ def test_bug_in_a_task(world: World) -> None:
     assert LINE in job.verdict.text
 
 
+def test_bug_in_the_thread_of_an_output(world: World) -> None:
+    """The worker could write no more: the agent ends, rather than let it die of a closed pipe."""
+    agent = start(world, "output", "--tee=3", f"--log-dir={world.folder}/logs")
+    world.mailbox.workers(2)[0].tell("print", "a line")
+    assert_orderly(world, agent)
+
+    assert agent.said()[-1] == f"node-agent: {LINE}"
+
+
 @pytest.mark.parametrize("place", ["closing", "helper's end"])
 def test_bug_while_the_agent_closes(world: World, place: str) -> None:
     """Each part closes although another fails or hangs; the outcome stays what it was."""

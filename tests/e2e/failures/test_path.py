@@ -47,7 +47,14 @@ def check_unharmed(
     assert len(world.mailbox.started()) == len(agents)
 
 
-@pytest.mark.parametrize(("count", "flags"), [(2, ()), (4, ()), (2, ("--lease=2.5",))])
+@pytest.mark.parametrize(
+    ("count", "flags"),
+    [
+        pytest.param(2, (), marks=pytest.mark.long),
+        (4, ()),
+        pytest.param(2, ("--lease=2.5",), marks=pytest.mark.long),
+    ],
+)
 def test_coordinator_that_stood_still_loses_nobody(
     world: World, count: int, flags: tuple[str, ...]
 ) -> None:

@@ -7,7 +7,8 @@ digit, also between an interrupted run and an uninterrupted one.
 from __future__ import annotations
 
 import sysconfig
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -33,17 +34,17 @@ def lines_of(command: Command) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def under_torchrun(shared_world: World) -> dict[str, list[str]]:
-    """The output of each script under torchrun."""
+def under_torchrun(shared_world: World) -> Callable[[str], list[str]]:
+    """The output of a script under torchrun, which runs it once."""
     # torchrun makes a folder for logs that it does not remove.
     env = {"TMPDIR": str(shared_world.folder), **WATCHED}
-    commands = {
-        script: shared_world.start(
-            f"torchrun {script}", [TORCHRUN, "--standalone", *TWO, str(EXAMPLES / script)], env
-        )
-        for script in (DDP, ELASTIC)
-    }
-    return {script: lines_of(command) for script, command in commands.items()}
+
+    @cache
+    def run(script: str) -> list[str]:
+        words = [TORCHRUN, "--standalone", *TWO, str(EXAMPLES / script)]
+        return lines_of(shared_world.start(f"torchrun {script}", words, env))
+
+    return run
 
 
 def start(world: World, script: Sequence[str], *flags: str, watched: bool = False) -> Command:
@@ -56,13 +57,15 @@ def start(world: World, script: Sequence[str], *flags: str, watched: bool = Fals
     ("flags", "script"),
     [
         pytest.param(("--standalone",), DDP, marks=pytest.mark.long, id=f"standalone-{DDP}"),
-        pytest.param(("--standalone",), ELASTIC, id=f"standalone-{ELASTIC}"),
+        pytest.param(
+            ("--standalone",), ELASTIC, marks=pytest.mark.long, id=f"standalone-{ELASTIC}"
+        ),
         pytest.param((), DDP, id=f"coordinator-{DDP}"),
         pytest.param((), ELASTIC, marks=pytest.mark.long, id=f"coordinator-{ELASTIC}"),
     ],
 )
 def test_script_does_the_same_under_both_launchers(
-    world: World, under_torchrun: dict[str, list[str]], flags: Sequence[str], script: str
+    world: World, under_torchrun: Callable[[str], list[str]], flags: Sequence[str], script: str
 ) -> None:
     """It exits with 0, with the losses and the accuracy of torchrun's workers."""
     agent = start(world, [str(EXAMPLES / script)], *flags)
@@ -70,7 +73,7 @@ def test_script_does_the_same_under_both_launchers(
 
     assert lines[-1].startswith("test accuracy 0.9")
     assert [line for line in lines if not line.startswith("restart")] == [
-        line for line in under_torchrun[script] if not line.startswith("restart")
+        line for line in under_torchrun(script) if not line.startswith("restart")
     ]
     assert world.left() == []
 
@@ -84,13 +87,14 @@ def test_script_does_the_same_under_both_launchers(
         ),
         pytest.param(
             *(ELASTIC, "raise", 40, "restart 1: 2 workers resume after epoch 2"),
+            marks=pytest.mark.long,
             id="elastic raises",
         ),
     ],
 )
 def test_script_resumes_after_a_crash(
     world: World,
-    under_torchrun: dict[str, list[str]],
+    under_torchrun: Callable[[str], list[str]],
     script: str,
     kind: str,
     step: int,
@@ -103,13 +107,14 @@ def test_script_resumes_after_a_crash(
 
     assert [line for line in lines if "resum" in line] == [resumed]
     assert [line for line in lines if line.startswith(("epoch", "test"))] == [
-        line for line in under_torchrun[script] if line.startswith(("epoch", "test"))
+        line for line in under_torchrun(script) if line.startswith(("epoch", "test"))
     ]
     assert world.left() == []
 
 
+@pytest.mark.long
 def test_timers_are_served_as_torchruns_are(
-    world: World, under_torchrun: dict[str, list[str]]
+    world: World, under_torchrun: Callable[[str], list[str]]
 ) -> None:
     """A worker that outlives its timer is ended, and the job resumes; torchrun's would end.
 
@@ -120,8 +125,8 @@ def test_timers_are_served_as_torchruns_are(
     agent = start(world, [*hanging, "--step-limit=4"], *flags, watched=True)
     lines = lines_of(agent)
 
-    assert under_torchrun[ELASTIC][0] == "restart 0: 2 workers begin, each step is bounded"
-    assert lines[0] == under_torchrun[ELASTIC][0]
+    assert under_torchrun(ELASTIC)[0] == "restart 0: 2 workers begin, each step is bounded"
+    assert lines[0] == under_torchrun(ELASTIC)[0]
     assert "restart 1: 2 workers resume after epoch 2, each step is bounded" in lines
-    assert lines[-1] == under_torchrun[ELASTIC][-1]
+    assert lines[-1] == under_torchrun(ELASTIC)[-1]
     assert world.left() == []

@@ -94,6 +94,7 @@ def test_workers_by_devices(world: World, asked: str, number: int, of: str) -> N
     assert (event["asked"], event["workers"], event["of"]) == (asked, number, of)
 
 
+@pytest.mark.long  # imports torch twice; the scenario `workers_auto` stays with the other tests
 def test_workers_by_real_torch(world: World) -> None:
     """With the installed torch, `auto` means the same as under torchrun."""
     from torch.distributed.run import determine_local_world_size

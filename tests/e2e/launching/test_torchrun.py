@@ -19,12 +19,18 @@ from support.torchrun import records
 from support.torchrun.launchers import Launcher, Scenario, run_scenario
 
 NAMES = [scenario.name for scenario in SCENARIOS]
+LONG = ("binding_without_gpus", "workers_gpu_where_there_is_none", "workers_unknown")
+"""The agent imports torch to count GPUs. `workers_auto` stays with the other tests."""
 
 
 @pytest.mark.parametrize(
     ("scenario", "launcher"),
     [
-        pytest.param(scenario, launcher, id=f"{scenario.name}-{launcher.value}")
+        pytest.param(
+            *(scenario, launcher),
+            marks=pytest.mark.long if scenario.name in LONG else (),
+            id=f"{scenario.name}-{launcher.value}",
+        )
         for scenario in SCENARIOS
         for launcher in Launcher
     ],

@@ -115,9 +115,12 @@ class Shell:
             await self.coordinator.read(lambda state, now_ms: None)
 
     async def expire(self, kind: DeadlineKind, subject: str) -> None:
-        """Make a deadline due, and wait for the turn that handles it."""
+        """Make a deadline due, and wait for the turns that handle it."""
         self.state.deadlines.set((kind, subject), 0)
         await self.settle()
+        async with asyncio.timeout(5):
+            while self.state.deadlines.get((kind, subject)) == 0:
+                await self.settle()
 
     def job(self, job_id: str) -> Job | None:
         return self.state.jobs.get(JobId(job_id))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import queue
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -74,6 +75,29 @@ async def test_exception_in_a_callback_of_the_agent() -> None:
     (error,) = await fail_in_callback(watchdog.begin)
 
     assert isinstance(error, queue.Empty)
+
+
+async def test_exception_that_another_thread_reports() -> None:
+    """As a collection of garbage may do. The agent ends in the thread of its loop."""
+    loop, threads = asyncio.get_running_loop(), list[int]()
+    loop.set_debug(True)  # it checks who calls
+    reported = asyncio.Event()
+
+    def fail(_: BaseException) -> None:
+        threads.append(threading.get_ident())
+        reported.set()
+
+    handle_errors(loop, fail)
+    folders: queue.Queue[Path] = queue.Queue()
+    watchdog = Watchdog({"TORCHELASTIC_ENABLE_FILE_TIMER": "1"}, folders.get_nowait, int)
+    try:
+        watchdog.begin()
+    except queue.Empty as error:
+        await asyncio.to_thread(loop.call_exception_handler, {"exception": error})
+    async with asyncio.timeout(10):
+        await reported.wait()
+
+    assert threads == [threading.get_ident()]
 
 
 async def test_exception_in_a_callback_of_a_library(capsys: pytest.CaptureFixture[str]) -> None:

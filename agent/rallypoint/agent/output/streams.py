@@ -17,7 +17,9 @@ import termios
 import threading
 import time
 import tty
+from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -247,16 +249,21 @@ class Pump:
                 self._copy(data)
             if self._shown:
                 self._shown.flush()
+        except Exception as error:  # noqa: BLE001  # the thread's root: no one else hears of it
+            self._call_soon(partial(_raise, error))  # ends the agent: the worker cannot write
         finally:
             os.close(self._source_fd)
             if self._file:
                 self._file.close()
             if self._shown:
                 self._shown.close()
-            try:
-                self._loop.call_soon_threadsafe(self._ended.set)
-            except RuntimeError:
-                pass  # the agent's loop has ended, and every wait with it
+            self._call_soon(self._ended.set)
+
+    def _call_soon(self, call: Callable[[], None]) -> None:
+        try:
+            self._loop.call_soon_threadsafe(call)
+        except RuntimeError:
+            pass  # the agent's loop has ended, and every wait with it
 
     def _read(self) -> bytes:
         if self._shown and not self._shown.is_patient:
@@ -278,6 +285,10 @@ class Pump:
             self._file.write(data)
         if self._shown:
             self._shown.write(data)
+
+
+def _raise(error: Exception) -> None:
+    raise error
 
 
 def _end_of(data: bytes) -> str:

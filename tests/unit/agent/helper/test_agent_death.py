@@ -177,9 +177,11 @@ async def test_leftover_of_a_dead_agent_is_swept(dead_mark: str) -> None:
 
             assert worker.wait(DEADLINE_S) == -signal.SIGKILL
         with contextlib.suppress(TimeoutError):
-            assert await talk.next(deadline_s=1, with_swept=True) == Swept((worker.pid,))
-            await talk.host.close()
-            return
+            swept = await talk.next(deadline_s=1, with_swept=True)
+            assert isinstance(swept, Swept)
+            if worker.pid in swept.pids:  # and maybe what other tests have left behind
+                await talk.host.close()
+                return
         await talk.host.close()
     pytest.fail("killed, but never reported")
 

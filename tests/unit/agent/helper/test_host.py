@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rallypoint.agent.helper.events import Exited, HostEvent, SpawnRequest
+from rallypoint.agent.helper.events import Exited, HostEvent, SpawnRequest, Swept
 from rallypoint.agent.helper.host import HostClosed, WorkerHost
 
 
@@ -37,12 +37,13 @@ async def test_failing_handler_loses_no_event() -> None:
         await ended.wait()
     await host.close()
 
-    assert len(events) == 6
+    # A helper that starts may also find what the dead agents of other tests have left behind.
+    assert len([event for event in events if not isinstance(event, Swept)]) == 6
     assert [str(context["exception"]) for context in failed] == ["planted"]
 
 
 async def test_refused_request_says_why() -> None:
-    """A worker that cannot be started because its helper is gone has a reason that people can read."""
+    """A worker that cannot be started after its helper has died has a reason that people can read."""
     host = WorkerHost.launch()
     host.attach(lambda event: None)
     await host.close()

@@ -100,6 +100,7 @@ def test_script_runs_as_under_python(tmp_path: Path, name: str) -> None:
         assert error_file.exists() == (name == "cannot be parsed")
 
 
+@pytest.mark.long  # imports torch
 def test_record_is_torchs(tmp_path: Path) -> None:
     """Message and stack are those of torch's `record`, without the frame of its wrapper."""
     (tmp_path / "train.py").write_text("def f():\n    raise ValueError('bad')\nf()")

@@ -56,6 +56,7 @@ def test_other_processes_cannot_bind_a_reserved_port(reserver: PortReserver) -> 
         assert heir.getsockname()[1] == port
 
 
+@pytest.mark.long  # imports torch
 @pytest.mark.parametrize("use_libuv", [0, 1])
 def test_store_of_rank_0_listens_on_a_reserved_port(reserver: PortReserver, use_libuv: int) -> None:
     """Both back ends of torch's TCPStore can listen on the port while it is reserved."""

@@ -13,6 +13,7 @@ import pytest
 from rallypoint.server.coordinator import TURN_MS_MAX
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.model.phase import Phase
+from rallypoint.server.core.state.deadlines import DeadlineKind
 from rallypoint.server.stepper import Stepper
 from support.core.shell import Shell, running_shell
 
@@ -73,6 +74,20 @@ async def test_what_has_arrived_counts_before_a_deadline(monkeypatch: pytest.Mon
         await shell.settle()
 
         assert order.index("time") > len(order) - 1 - order[::-1].index("step")
+
+
+async def test_many_deadlines_take_several_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When many leases end at once, agents are heard and answered before the last one is judged."""
+    async with running_shell() as shell:
+        peers = [await shell.join(f"job{number}", number) for number in range(1, 9)]
+        order = watch(monkeypatch, shell, [inputs.TimePassed])
+        for peer in peers:
+            shell.state.deadlines.set((DeadlineKind.LEASE, peer.identity.session), 0)
+        while order.count("step") < len(peers):
+            await shell.settle()
+
+        first, second, *_ = [at for at, what in enumerate(order) if what == "time"]
+        assert first < second < len(order) - 1 - order[::-1].index("step")
 
 
 async def test_stall_between_two_parts_of_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:

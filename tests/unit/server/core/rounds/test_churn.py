@@ -132,7 +132,7 @@ class Churn:
         return after
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.long)])
 def test_ranks_stay_through_a_hundred_failures(seed: int) -> None:
     """While spares last no survivor's rank changes; ranks are whole and restarts equal always."""
     churn = Churn(Bench(SPEC), random.Random(seed))
