@@ -1,4 +1,4 @@
-"""The processes of a seed: the real agent and the real coordinator, each with a loop of its own.
+"""The processes of a seed: the real agent and the real coordinator, each with its own loop.
 
 `life.live` runs the agent with its real link and its real supervisor, `serving` the coordinator
 with its real loop, services and outboxes. `stand_ins` replaces what would reach the machine: gRPC,

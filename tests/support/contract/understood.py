@@ -1,4 +1,4 @@
-"""What the other side understands of a value that crosses the wire, from the .proto files' comments.
+"""What the other side understands of a value that crosses the wire, as the .proto files say it.
 
 Texts are cleaned and cut, codes and pids brought into their ranges; everything else stays.
 """

@@ -43,7 +43,7 @@ async def test_failing_handler_loses_no_event() -> None:
 
 
 async def test_refused_request_says_why() -> None:
-    """A worker that cannot be started after its helper has died has a reason that people can read."""
+    """A worker that cannot start after its helper has died has a reason that people can read."""
     host = WorkerHost.launch()
     host.attach(lambda event: None)
     await host.close()
