@@ -17,23 +17,29 @@ from sim.shells.run import run_seed, run_seeds
 FEW = range(40)
 MANY = range(1_000)
 PROCESSORS = 2
-TIMELY = ("FailuresAreCharged", "FailuresArePushed", "OutcomeIsPushed", "StartsTogether")
+TIMELY = (
+    "FailuresAreCharged",
+    "FailuresArePushed",
+    "LossesArePushed",
+    "OutcomeIsPushed",
+    "StartsTogether",
+)
 """Rules that hold only while nothing else goes wrong."""
 NOTICED = {
-    "forget to wake the writer": (3, "OutcomeIsPushed"),
-    "forget to wake the link": (2, "OutcomeIsPushed"),
+    "forget to wake the writer": (4, "StartsTogether"),
+    "forget to wake the link": (18, "FailuresArePushed"),
     "act before hearing": (1, "Liveness"),
-    "ignore stalls": (127, "NobodyIsLost"),
-    "forget the connection": (127, "NobodyIsLost"),
-    "send reports twice": (9, "NobodyIsLost"),
-    "forget reports of a broken stream": (22, "Liveness"),
-    "answer without hearing": (3, "NobodyIsLost"),
-    "drop the rest": (133, "Liveness"),
-    "close the newer outbox": (6, "Liveness"),
-    "keep the broken stream secret": (129, "NobodyIsLost"),
-    "lose nested inputs": (3, "Liveness"),
-    "forget the sweep of a lost helper": (4, "Liveness"),
-    "start a stopped round": (141, "OneRoundPerNode"),
+    "ignore stalls": (8, "NobodyIsLost"),
+    "forget the connection": (8, "NobodyIsLost"),
+    "send reports twice": (17, "Liveness"),
+    "forget reports of a broken stream": (109, "Liveness"),
+    "answer without hearing": (5, "NobodyIsLost"),
+    "drop the rest": (18, "OutcomeIsPushed"),
+    "close the newer outbox": (3, "Liveness"),
+    "keep the broken stream secret": (31, "LossesArePushed"),
+    "lose nested inputs": (15, "Liveness"),
+    "forget the sweep of a lost helper": (17, "Liveness"),
+    "start a stopped round": (182, "OneRoundPerNode"),
 }
 """A seed that notices each planted bug, and the rule that the bug breaks there. To find another one
 after a change of what seeds draw, plant the bug and run seeds until one fails."""

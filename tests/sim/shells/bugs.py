@@ -78,17 +78,17 @@ def _forget_the_connection() -> Patch:
 
 
 def _send_reports_twice() -> Patch:
-    """Send every report twice, the second time under the next number."""
+    """After a reconnection, send reports again under new numbers."""
+    numbers: WeakKeyDictionary[Link, int] = WeakKeyDictionary()
 
     async def send_reports(self: Link, call: Any, sent: int) -> int:
         first, reports = self.user.unacknowledged()
         for sequence, report in enumerate(reports, first):
             if sequence > sent:
-                for number in (sequence, sequence + 1):
-                    message = report_message(report, self.user.now_ms())
-                    message.sequence = number
-                    self._has_left = message.HasField("goodbye")
-                    await self._write(call, message)
+                message = report_message(report, self.user.now_ms())
+                message.sequence = numbers[self] = numbers.get(self, 0) + 1
+                self._has_left = message.HasField("goodbye")
+                await self._write(call, message)
                 sent = sequence
         return sent
 

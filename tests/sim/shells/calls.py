@@ -21,6 +21,7 @@ from sim.shells.loop import Loop
 from sim.shells.stream import CANCELLED, OK, Status, Stream
 
 SESSION = "/rallypoint.v1.AgentService/Session"
+GET_JOB = "/rallypoint.v1.JobService/GetJob"
 DRAIN = "/rallypoint.v1.NodeService/DrainNode"
 READY = grpc.ChannelConnectivity.READY
 CONNECTING = grpc.ChannelConnectivity.CONNECTING

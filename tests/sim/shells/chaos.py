@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
-from rallypoint.v1 import node_service_pb2
+from rallypoint.v1 import job_service_pb2, node_service_pb2
 from rallypoint.wire.durations import to_duration
-from sim.shells.calls import DRAIN
+from sim.shells.calls import DRAIN, GET_JOB
 from sim.shells.loop import NS
 from sim.shells.node import AgentProcess
 from sim.shells.plan import ALL_JOBS, LASTS_S, Fault
@@ -37,6 +38,8 @@ class Chaos:
             for job in self.world.jobs:
                 self.world.rules.disturbed(job.job_id, LASTS_S[fault])
             self._strike_coordinator(fault)
+        elif fault is Fault.READ:
+            self._read(host)
         elif fault is Fault.START_AGENT:
             self.world.start_agent(host)
         elif host.living is not None:
@@ -98,6 +101,13 @@ class Chaos:
         if host.workers:
             code, signum = self._rng.choice(((1, None), (17, None), (None, 11)))
             self.world.end(self._rng.choice(host.workers), code, signum)
+
+    def _read(self, host: Host) -> None:
+        life, job_id = self.world.coordinator, host.job.job_id
+        if life is not None and life.server is not None:
+            self.world.note("fault", Fault.READ.value, job_id)
+            request = job_service_pb2.GetJobRequest(job_id=job_id).SerializeToString()
+            life.server.ask(GET_JOB, request, partial(self.world.rules.answered, job_id))
 
     def _drain(self, process: AgentProcess) -> None:
         life = self.world.coordinator

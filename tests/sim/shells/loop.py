@@ -69,6 +69,8 @@ class Loop(asyncio.AbstractEventLoop):
         self.is_dead = False
         self.threads_busy_s: Callable[[], float] = lambda: 0.0
         """Draws how long the next call of a thread takes."""
+        self.journal_s = 0.0
+        """How long the journal of the process takes, at most."""
         self._busy_ns = 0
         self._handler: Callable[[asyncio.AbstractEventLoop, dict[str, Any]], object] | None = None
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
@@ -33,6 +33,8 @@ from rallypoint.base.file_thread import FileThread
 from rallypoint.base.log import Logger
 from rallypoint.server import clock, serve, stepper
 from rallypoint.server.core.model.timing import Timing
+from rallypoint.server.core.reads.replay import JournalRecord
+from rallypoint.server.journal.memory import MemoryJournal
 from rallypoint.server.rpc import agent_service
 from rallypoint.server.serve import Settings as ServerSettings
 from rallypoint.server.serve import serving
@@ -101,6 +103,7 @@ class CoordinatorProcess:
         self.world = world
         self.number = number
         self.loop = new_loop(world.schedule, f"coordinator/{number}", Random(world.draw()))
+        self.loop.journal_s = world.rates.journal_s
         self.server: Server | None = None
         self.is_gone = False
         self.was_killed = False
@@ -186,6 +189,16 @@ class Outputs:
 
     async def finish(self) -> None:
         """Nothing to drain."""
+
+
+class SlowJournal(MemoryJournal):
+    """A journal that takes its time, as one on a disk does."""
+
+    async def append(self, records: Sequence[JournalRecord], now_ms: int) -> None:
+        loop = _running()
+        if loop.journal_s:
+            await asyncio.sleep(loop.rng.choice((0.0, loop.rng.uniform(0, loop.journal_s))))
+        await super().append(records, now_ms)
 
 
 class Silence:
@@ -292,6 +305,7 @@ def stand_ins(world: World) -> Iterator[None]:
     changes: tuple[tuple[Any, str, Any], ...] = (
         *((module, "time", virtual) for module in (clock, serve, agent_service, agent_shell)),
         (exits, "time", virtual),
+        (serve, "MemoryJournal", SlowJournal),
         (serve, "os", SimpleNamespace(urandom=random_bytes)),
         (link, "random", SimpleNamespace(uniform=lambda *ends: _running().rng.uniform(*ends))),
         (grpc.aio, "insecure_channel", lambda target, options: Channel(world.network)),

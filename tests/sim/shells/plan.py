@@ -25,6 +25,7 @@ class Fault(Enum):
     DRAIN = "drain"  # an operator drains a node
     LOSE_HELPER = "lose helper"
     START_AGENT = "start agent"
+    READ = "read"  # someone asks for a job
     CRASH = "crash"  # kill -9 of the coordinator; another one starts, without memory
     BLACKOUT = "blackout"  # its host dies: no stream is reset
     STOP = "stop"  # SIGTERM to the coordinator
@@ -45,13 +46,21 @@ LASTS_S = {
     Fault.DRAIN: 3.0,
     Fault.LOSE_HELPER: 1.0,
     Fault.START_AGENT: 0.0,
+    Fault.READ: 0.0,
     Fault.CRASH: 10.0,
     Fault.BLACKOUT: 10.0,
     Fault.STOP: 10.0,
     Fault.STALL: 10.0,
 }
 """How long the job may notice a fault, at most: its time, a lease and the longest back-off."""
-MILD_SHARE = 0.2
+PUSH_S = 0.25
+"""How long news take at most in an undisturbed job. Longer than messages take; less than the time
+between heartbeats or pulses of the coordinator, which would hide that a wake-up was forgotten."""
+SLOW_S = 0.55
+"""How much longer that is while the coordinator takes long for each step."""
+LONELY_SHARE = 0.25
+"""Share of the seeds with one kind of fault, which happens seldom: its effects are seen alone."""
+MILD_SHARE = 0.25
 """Share of the seeds in which only workers fail, and perhaps the coordinator stands still."""
 
 
@@ -89,12 +98,16 @@ class Rates:
     """Average time between two faults."""
     until_s: float
     """When faults stop."""
+    is_lonely: bool
+    """One kind of fault strikes now and then, and no work ends before faults stop."""
     delay_s: float
     """Longest time that a message takes."""
     window: int
     """Messages that a direction of a stream holds."""
     step_ms: int
     """How long a step of the coordinator's core computes, at most."""
+    journal_s: float
+    """How long the journal takes to append, at most."""
     files_s: float
     """How long a file operation takes, at most."""
     cannot_start: float
@@ -111,23 +124,35 @@ class Rates:
     @property
     def is_patient(self) -> bool:
         """True when no fault may cost a node its place."""
-        return not set(self.kinds) - {Fault.FAIL_WORKER, Fault.STALL}
+        return not set(self.kinds) - {Fault.FAIL_WORKER, Fault.STALL, Fault.READ}
+
+    @property
+    def push_s(self) -> float:
+        """Return how long news take at most in an undisturbed job."""
+        return PUSH_S + 4 * self.journal_s + (SLOW_S if self.step_ms else 0)
 
 
 def draw_rates(rng: Random) -> Rates:
     """Return the faults of one seed."""
     kinds = tuple(fault for fault in Fault if rng.random() < 0.45)
     if rng.random() < MILD_SHARE:
-        kinds = rng.choice(((Fault.FAIL_WORKER,), (Fault.FAIL_WORKER, Fault.STALL)))
+        kinds = (Fault.FAIL_WORKER, *rng.choice(((), (Fault.STALL,), (Fault.STALL, Fault.READ))))
     is_slow = rng.random() < 0.25
+    pause_s, until_s = rng.uniform(0.4, 3.0), rng.uniform(3.0, 10.0)
+    is_lonely = rng.random() < LONELY_SHARE
+    if is_lonely:
+        kinds = (rng.choice((rng.choice(tuple(Fault)), Fault.KILL_AGENT)),)
+        pause_s, until_s = 5.0, rng.uniform(9.0, 15.0)
     return Rates(
         kinds=kinds,
-        pause_s=rng.uniform(0.4, 3.0),
-        until_s=rng.uniform(3.0, 10.0),
+        pause_s=pause_s,
+        until_s=until_s,
+        is_lonely=is_lonely,
         delay_s=rng.choice((0.001, 0.02, 0.05)),
         window=rng.choice((1, 2, 4)),
         step_ms=rng.choice((5, 15)) if is_slow else 0,
-        files_s=rng.choice((0.0, 0.0, 0.3)),
+        journal_s=rng.choice((0.0, 0.0, 0.02, 0.4)),
+        files_s=rng.choice((0.0, 0.0, 0.3, 1.5)),
         cannot_start=rng.choice((0, 0, 0, 0.05)),
         ignores_term=rng.choice((0, 0, 0.2)),
         survives_kill=rng.choice((0, 0, 0, 0.1)),
@@ -177,5 +202,5 @@ def _draw_job(rng: Random, rates: Rates, number: int) -> JobPlan:
         )
         for node in range(rng.randint(least, most + 1))
     )
-    work_s = rng.uniform(0.5, 6.0) if rng.random() < 0.5 else None
+    work_s = rng.uniform(0.5, 6.0) if rng.random() < 0.5 and not rates.is_lonely else None
     return JobPlan(job_id, spec, shutdown_ms, fence_ms, work_s, nodes)

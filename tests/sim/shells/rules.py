@@ -5,10 +5,11 @@ No rule asks the coordinator or an agent what it believes. A rule that is broken
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
-from rallypoint.v1 import job_pb2
+from rallypoint.v1 import job_pb2, job_service_pb2
 from sim.shells.loop import NS, Loop
 from sim.shells.workers import Group, Worker
 
@@ -18,11 +19,8 @@ if TYPE_CHECKING:
 
 QUIET_NS = 3 * NS
 """A job counts as undisturbed after this long without a fault around it."""
-PUSH_S = 0.25
-"""How long news take at most in an undisturbed job. Longer than messages take; less than the time
-between heartbeats or pulses of the coordinator, which would hide that a wake-up was forgotten."""
-SLOW_PUSH_S = 0.8
-"""The same while the coordinator takes long for each step."""
+FILED = frozenset({"StartsTogether", "OutcomeIsPushed"})
+"""Rules about what may wait for files."""
 EXPECTED_ERRORS = frozenset({"helper_lost"})
 """Events of level error that a fault causes."""
 FORBIDDEN = frozenset({"library_failed", "stream_end_dropped"})
@@ -41,6 +39,8 @@ class Rules:
         """How often a rule about time was applied."""
         self._disturbed_ns: dict[str, int] = {}
         """Until when a job is disturbed."""
+        self._was_quiet: dict[str, bool] = {}
+        """Whether the job was undisturbed until the last disturbance."""
         self._disturbances: dict[str, int] = {}
         """How often it was."""
         self._start_failed: set[str] = set()
@@ -61,21 +61,26 @@ class Rules:
 
     def disturbed(self, job_id: str, for_s: float) -> None:
         """Note that something goes wrong for so long that concerns a job."""
+        self._was_quiet[job_id] = self._is_quiet(job_id)
         until_ns = self.world.schedule.now_ns + int(for_s * NS)
         self._disturbed_ns[job_id] = max(self._disturbed_ns.get(job_id, 0), until_ns)
         self._disturbances[job_id] = self._disturbances.get(job_id, 0) + 1
 
     def _is_quiet(self, job_id: str) -> bool:
         since_ns = self._disturbed_ns.get(job_id, 0)
-        return self.world.schedule.now_ns - since_ns >= QUIET_NS and not self.world.rates.files_s
+        return self.world.schedule.now_ns - since_ns >= QUIET_NS
 
     def _count(self, name: str) -> None:
         self.counts[name] = self.counts.get(name, 0) + 1
 
-    def _soon(self, rule: str, group: Group, holds: Any, times: int = 1) -> None:
-        """Require `holds()` soon, if the job is undisturbed from before until then."""
-        if not self._is_quiet(group.job_id):
-            return
+    def _soon(self, rule: str, group: Group, holds: Callable[[], str], times: int = 1) -> None:
+        """Require that `holds()` soon has no problem, in a job that is undisturbed until then."""
+        waits_for_files = self.world.rates.files_s and rule in FILED
+        if self._is_quiet(group.job_id) and not waits_for_files:
+            self._within(rule, group, holds, times * self.world.rates.push_s)
+
+    def _within(self, rule: str, group: Group, holds: Callable[[], str], delay_s: float) -> None:
+        """Require it after a delay, unless something disturbs the job meanwhile."""
         seen = self._disturbances.get(group.job_id, 0)
 
         def look() -> None:
@@ -85,8 +90,7 @@ class Rules:
             missing = holds()
             self._require(rule, not missing, f"round {group.key}: {missing}")
 
-        delay_s = SLOW_PUSH_S if self.world.rates.step_ms else PUSH_S
-        self.world.schedule.after(times * delay_s, look)
+        self.world.schedule.after(delay_s, look)
 
     # --- workers ---
 
@@ -174,6 +178,16 @@ class Rules:
                 self._failed.setdefault(group, self._disturbances.get(group.job_id, 0))
             self._soon("FailuresArePushed", group, lambda: self._unstopped(group))
 
+    def lost(self, process: AgentProcess) -> None:
+        """An agent was killed, and its streams were reset: its peers must soon stop."""
+        job_id = process.host.job.job_id
+        if not self._was_quiet.get(job_id) or not process.agent_groups:
+            return
+        group = list(process.agent_groups)[-1]
+        if group.has_joined and group.living:
+            delay_s = self.world.timing.reconnect_grace_ms / 1000 + self.world.rates.push_s
+            self._within("LossesArePushed", group, lambda: self._unstopped(group), delay_s)
+
     def _unstopped(self, group: Group) -> str:
         left = [worker.pid for worker in group.living if not worker.is_signalled]
         return f"pids {left} were not stopped" if left else ""
@@ -236,6 +250,14 @@ class Rules:
         """A process ends by force: until then, no exception of it may be lost."""
         lost = loop.unhandled()
         self._require("NothingIsLost", not lost, f"{loop.name}: {lost}")
+
+    def answered(self, job_id: str, raw: bytes | None) -> None:
+        """A reader got the answer to GetJob, or a refusal."""
+        if raw is None:
+            return
+        job = job_service_pb2.GetJobResponse.FromString(raw).job
+        self._count("AnswersAreWhole")
+        self._require("AnswersAreWhole", job.job_id == job_id and job.run > 0, f"{job}")
 
     # --- the log ---
 

@@ -202,7 +202,6 @@ class World:
         if host.living is None:
             self._incarnations += 1
             self.note("agent", host.name, self._incarnations)
-            self.rules.disturbed(host.job.job_id, 0.0)
             host.process = AgentProcess(self, host, host.job, self._incarnations)
             self.processes.append(host.process)
             host.process.begin()
@@ -219,6 +218,8 @@ class World:
         process.helper.is_closed = True
         process.helper.kill_all()
         self.network.reset(process, resets=resets)
+        if resets:
+            self.rules.lost(process)
         self._replace(process.host)
 
     def agent_ended(self, process: AgentProcess) -> None:
