@@ -31,7 +31,7 @@ NOTICED = {
     "act before hearing": (1, "Liveness"),
     "ignore stalls": (8, "NobodyIsLost"),
     "forget the connection": (8, "NobodyIsLost"),
-    "send reports twice": (17, "Liveness"),
+    "send reports twice": (17, "ConnectionsSettle"),
     "forget reports of a broken stream": (109, "Liveness"),
     "answer without hearing": (5, "NobodyIsLost"),
     "drop the rest": (18, "OutcomeIsPushed"),

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from sim.shells.world import World
 
 CONNECTS_S_MAX = 0.01
+CONNECTIONS_MAX = 200
+"""More connections than any agent needs while faults last, and while it comes to rest."""
 
 
 class Network:
@@ -55,6 +57,8 @@ class Network:
         """Return the stream of a new call."""
         world = self.world
         process, life = self._agent_of(channel.loop), world.coordinator
+        if process.agent.link.connection > CONNECTIONS_MAX:
+            world.violate("ConnectionsSettle", f"{process.loop.name} connects for ever")
         rng, most_s, host = Random(world.draw()), world.rates.delay_s, process.host
         stream = Stream(world.schedule, rng, world.rates.window, lambda: rng.uniform(0, most_s))
         stream.up.held_until = lambda: host.unreachable_ns
