@@ -101,9 +101,7 @@ class Pipe:
         if not self._arrived:
             return None
         raw = self._arrived.popleft()
-        while self._writers and self._has_room():
-            _wake(self._writers.popleft())
-            break
+        self._wake_writer()
         return raw
 
     def cut(self) -> None:
@@ -121,6 +119,13 @@ class Pipe:
         """Let writes fail."""
         self.is_broken = True
         while self._writers:
+            _wake(self._writers.popleft())
+
+    def _wake_writer(self) -> None:
+        """Let the next writer that still waits look for room."""
+        while self._writers and self._writers[0].done():
+            self._writers.popleft()
+        if self._writers and self._has_room():
             _wake(self._writers.popleft())
 
     def _wake_reader(self) -> None:

@@ -11,15 +11,17 @@ from functools import cache
 
 import pytest
 from google.protobuf.message import DecodeError
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from rallypoint.server.core.invariants import check_job
 from rallypoint.server.core.messages import inputs
+from rallypoint.server.core.messages.errors import BrokenInvariant
 from rallypoint.server.core.model.ids import SessionId
 from rallypoint.server.core.reads.replay import memory_of
 from rallypoint.server.core.state.state import State, apply
 from rallypoint.server.core.step import step
+from rallypoint.server.rpc.convert import hello, reports
 from rallypoint.server.rpc.convert.checks import InvalidMessage
 from rallypoint.server.rpc.convert.hello import UnsupportedProtocol, to_hello
 from rallypoint.server.rpc.convert.reports import to_heartbeat, to_report
@@ -34,6 +36,7 @@ FEW = settings(
     max_examples=60,
     derandomize=True,
     database=None,
+    phases=(Phase.generate, Phase.shrink),
     deadline=None,
     suppress_health_check=list(HealthCheck),
 )
@@ -66,12 +69,12 @@ def envelopes(kind: str) -> tuple[bytes, ...]:
     """Return a valid envelope of this kind, and all of its variants of reasonable size."""
     valid = agent_pb2.SessionRequest(session_id=samples.session_id(1), connection=1, epoch=EPOCH)
     if kind.startswith("hello"):
-        hello = {
+        sample = {
             "hello ready": samples.ready_hello(1),
             "hello held": samples.holding_hello(1, EPOCH),
             "hello full": samples.full_hello(1, EPOCH),
         }[kind]
-        valid.hello.CopyFrom(hello)
+        valid.hello.CopyFrom(sample)
     else:
         valid.sequence = 1
         getattr(valid, kind).CopyFrom(samples.reports(1)[kind])
@@ -178,3 +181,14 @@ def test_no_envelope_breaks_the_core(history: list[Step]) -> None:
 def test_no_envelope_of_many_breaks_the_core(history: list[Step]) -> None:
     """The same for more of them."""
     check_history(history)
+
+
+@pytest.mark.long
+def test_unchecked_messages_break_the_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the ranges of the contract, the same histories break an invariant."""
+    for module in (hello, reports):
+        monkeypatch.setattr(module, "check", lambda *args: None)
+    unchecked = settings(MANY, phases=(Phase.generate,))(given(histories)(check_history))
+
+    with pytest.raises(BrokenInvariant):
+        unchecked()

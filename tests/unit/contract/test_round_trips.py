@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from rallypoint.agent.agent import Agent
@@ -40,6 +40,7 @@ FEW = settings(
     max_examples=30,
     derandomize=True,
     database=None,
+    phases=(Phase.generate, Phase.shrink),
     deadline=None,
     suppress_health_check=list(HealthCheck),
 )
