@@ -3,7 +3,9 @@
 A job of real agents and real worker processes, without torch. In each round one worker fails in one
 of several ways and takes the others with it. They fail 20 to 500 ms after it. In every other
 cascade they fail before it has ended, because its connections break first: by 20 to 100 ms, or by 3
-s in the slow teardown of an interpreter. The next round is the next cascade.
+s in the slow teardown of an interpreter. Some workers record their error and hang for a minute:
+with broken connections, or with open ones while another worker fails with another error. The
+next round is the next cascade.
 
     python benchmarks/verdicts.py --cascades 120 --json verdicts.json
 """
@@ -38,7 +40,9 @@ from rallypoint.v1 import job_service_pb2_grpc as service_grpc
 from rallypoint.v1 import verdict_pb2
 from rallypoint.wire.channel import client_options
 
-KINDS = ("exception", "recorded", "segv", "kill", "exit", "teardown", "oom")
+HANGS = ("hung", "hung elsewhere", "recorded teardown")
+KINDS = ("exception", "recorded", "segv", "kill", "exit", "teardown", *HANGS, "oom")
+"""What the first worker does; `draw_plan` says more of those that hang."""
 SAYS = ("reset", "gloo", "recorded")
 RIGHT_MIN = 0.99
 """Required share of verdicts that name the right worker."""
@@ -53,6 +57,7 @@ ENDS = {
     "kill": (None, int(signal.SIGKILL)),
     "exit": (17, None),
     "teardown": (None, int(signal.SIGTERM)),
+    **dict.fromkeys(HANGS, (None, int(signal.SIGTERM))),
     "oom": (None, int(signal.SIGKILL)),
 }
 """Exit code and signal of each kind; in a long teardown the stop comes first."""
@@ -142,15 +147,29 @@ def memory_group() -> Iterator[str]:
         group.rmdir()
 
 
-def draw_plan(chance: random.Random, number: int, world_size: int, group: str) -> dict[str, Any]:
-    """Return how the `number`-th cascade goes: kinds in turn, late and early in turn."""
-    kinds = KINDS if group else KINDS[:-1]
+def draw_plan(
+    chance: random.Random, number: int, arguments: argparse.Namespace, group: str
+) -> dict[str, Any]:
+    """Return how the `number`-th cascade goes: kinds in turn, late and early in turn.
+
+    While the first one hangs with open connections, a second one fails with another error: 3 s
+    later anywhere, or 20 to 200 ms later on another node, whose report may arrive first.
+    """
+    kinds = [kind for kind in arguments.kinds if group or kind != "oom"]
     kind = kinds[number % len(kinds)]
-    early = kind == "teardown" or (number % len(kinds) + number // len(kinds)) % 2 == 1
+    early = kind.endswith("teardown") or (number % len(kinds) + number // len(kinds)) % 2 == 1
+    early = early and not kind.startswith("hung")
+    workers, world_size = arguments.workers, arguments.workers * arguments.nodes
+    culprit = chance.randrange(world_size)
+    others = [rank for rank in range(world_size) if rank != culprit]
+    if kind == "hung elsewhere":
+        others = [rank for rank in others if rank // workers != culprit // workers]
     return {
         "kind": kind,
         "early": early,
-        "culprit": chance.randrange(world_size),
+        "culprit": culprit,
+        "second": chance.choice(others),
+        "second_after_s": chance.uniform(0.02, 0.2) if kind == "hung elsewhere" else 3.0,
         "linger_s": chance.uniform(0.02, 0.1),
         "group": group,
         "manners": [
@@ -218,14 +237,14 @@ def run_cascades(arguments: argparse.Namespace) -> list[Cascade]:
         flags = ["--coordinator", target, "--job-id", "verdicts", "--local-addr", "127.0.0.1"]
         flags += ["--nnodes", str(arguments.nodes), "--nproc-per-node", str(arguments.workers)]
         flags += ["--max-restarts", "100000", "--restart-backoff", "0", "--crash-loop", "0"]
-        flags += ["--quarantine-after", "0"]
+        flags += ["--quarantine-after", "0", "--shutdown-timeout", "5"]
         script = [str(Path(__file__).with_name("harness") / "cascade.py"), str(inbox.path)]
         for number in range(arguments.nodes):
             trial.start(["node-agent", *flags, "--node-name", f"node{number}", *script])
         with grpc.insecure_channel(target, options=client_options()) as channel:
             jobs = service_grpc.JobServiceStub(channel)
             for number in range(arguments.cascades):
-                plan = draw_plan(chance, number, world, group)
+                plan = draw_plan(chance, number, arguments, group)
                 cascade = run_cascade(inbox, jobs, plan, number + 1, world)
                 found.append(cascade)
                 print_cascade(cascade)
@@ -275,10 +294,13 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--nodes", type=int, default=3)
     parser.add_argument("--workers", type=int, default=2, help="on each node")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS, metavar="KIND")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write every cascade here")
     arguments = parser.parse_args()
     if arguments.cascades < 1 or not 2 <= arguments.nodes * arguments.workers <= 250:
         parser.error("needs a cascade and 2 to 250 workers")
+    if arguments.nodes < 2 and "hung elsewhere" in arguments.kinds:
+        parser.error("hung elsewhere needs 2 nodes")
     return arguments
 
 

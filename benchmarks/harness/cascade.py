@@ -26,6 +26,7 @@ RANK, WORLD_SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 LINE = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
 RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 TEARDOWN_S = 3
+HANG_S = 60
 GLOO = (
     "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:537] Read error [127.0.0.1]:{}: "
     "Connection reset by peer. This is typically caused by a remote worker hanging or bugs in the "
@@ -66,37 +67,45 @@ def write_record(
     sys.__excepthook__(kind, error, trace)
 
 
-def hold_on(peers: dict[int, socket.socket]) -> None:
+def hold_on(peers: dict[int, socket.socket], seconds: int) -> None:
     """Take as long to exit as a process that releases a GPU."""
     for peer in peers.values():
         peer.close()
-    time.sleep(TEARDOWN_S)
+    time.sleep(seconds)
+
+
+def hang(second: socket.socket) -> None:
+    """Hang in the clean-up with all connections open; one peer knows and fails a moment later."""
+    second.sendall(b"?")
+    time.sleep(HANG_S)
 
 
 def die_first(plan: dict[str, Any], peers: dict[int, socket.socket]) -> None:
     """Fail first; with `early` the others notice before the process has ended."""
     kind = plan["kind"]
-    if kind == "teardown":
-        atexit.register(hold_on, peers)
+    if kind in ("teardown", "recorded teardown"):
+        atexit.register(hold_on, peers, TEARDOWN_S if kind == "teardown" else HANG_S)
+    elif kind in ("hung", "hung elsewhere"):
+        atexit.register(hang, peers[plan["second"]])
     elif plan["early"]:
         for peer in peers.values():
             peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)
             peer.close()
         time.sleep(plan["linger_s"])
-    if kind == "recorded":
+    if kind in ("recorded", "recorded teardown", "hung", "hung elsewhere"):
         sys.excepthook = write_record
     if kind == "oom":  # that takes its time: when it is over the others say
         use_all_memory(plan["group"])
     report("failing", at_ns=time.monotonic_ns())
     match kind:
-        case "exception" | "recorded" | "teardown":
-            raise ValueError("loss is nan")
         case "exit":
             os._exit(17)
         case "segv":
             os.kill(os.getpid(), signal.SIGSEGV)
         case "kill":
             os.kill(os.getpid(), signal.SIGKILL)
+        case _:
+            raise ValueError("loss is nan")
 
 
 def use_all_memory(group: str) -> None:
@@ -114,7 +123,8 @@ def follow(plan: dict[str, Any], peers: dict[int, socket.socket]) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
         ready = select.select(list(peers.values()), [], [])[0]
-        if not ready[0].recv(1):
+        answer = ready[0].recv(1)
+        if not answer:
             raise EOFError
     except (OSError, EOFError) as error:
         report("failing", at_ns=time.monotonic_ns())
@@ -124,6 +134,10 @@ def follow(plan: dict[str, Any], peers: dict[int, socket.socket]) -> None:
         if manner["says"] == "gloo":
             raise RuntimeError(GLOO.format(20_000 + RANK)) from error
         raise
+    if manner["says"] == "recorded":
+        sys.excepthook = write_record
+    time.sleep(plan["second_after_s"])
+    raise ValueError(f"no answer: {answer!r}")
 
 
 def main() -> None:

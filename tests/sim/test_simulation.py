@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 import pytest
 
+from rallypoint.server.core.model.worker import WorkerExit
 from rallypoint.server.core.state.state import State
+from sim.rules.news import NewsIsTrue
 from sim.run import commit
 from sim.seeds.bugs import BUGS, planted
 from sim.seeds.campaign import Summary, run_seed, run_seeds
 from sim.seeds.coverage import EVERY, EXPECTED, UNREACHABLE
 from sim.seeds.faults import Fault, Feature, draw_faults
+from sim.seeds.scenario import OTHER_RESTARTS, NodePlan, draw_jobs
 
 BLOCK = 75
 SEEDS = range(0, 300, BLOCK)
@@ -22,13 +26,24 @@ PROCESSORS = 2
 HUNT = range(600)
 """Seeds within which a planted bug has to be noticed."""
 NOTICED = {
-    "forget a drain": 223,
-    "forget to fence": 133,
-    "judge a node by a stale lease": 697,
-    "let newcomers outrank members": 143,
-    "take a stall for deaths": 423,
+    "forget a drain": 9,
+    "forget to fence": 19,
+    "judge a node by a stale lease": 19,
+    "prefer the run to the stop": 23,
 }
 """Seeds that have noticed a bug; the hunt begins there, where it would take long else."""
+OPTIONS = {
+    "confirm too much": {
+        "kinds": "partition,freeze_agent",
+        "features": "fence",
+        "every_ms": "1200",
+    },
+    "dismiss no agent for good": {"features": "other_flags"},
+    "forget connection numbers": {"kinds": "sever"},
+    "judge a node by a stale lease": {"kinds": "partition", "features": "fence"},
+    "take a stall for deaths": {"kinds": "stall"},
+}
+"""What the seeds of a hunt do, for bugs that few of the others notice."""
 NEAR = 10
 MOST_TRANSITIONS = 262
 """Of those in `coverage.EXPECTED`; the rare ones take more seeds than there is time for here."""
@@ -88,10 +103,11 @@ def test_seeds_differ() -> None:
 @pytest.mark.parametrize("name", BUGS)
 def test_planted_bug_is_noticed(name: str) -> None:
     """The rule that a bug breaks notices it within a few seeds."""
-    known = NOTICED.get(name, 0)
-    near = range(max(0, known - NEAR), known + NEAR)
+    known, options = NOTICED.get(name, 0), OPTIONS.get(name)
+    seeds = (*range(max(0, known - NEAR), known + NEAR), *HUNT)
     with planted(name):
-        caught = next((found for seed in (*near, *HUNT) if (found := run_seed(seed)).failure), None)
+        results = (run_seed(seed, options) for seed in seeds)
+        caught = next((found for found in results if found.failure), None)
 
     assert caught is not None, f"no rule noticed it within {len(HUNT)} seeds"
     assert caught.rule in BUGS[name][1], caught.failure
@@ -131,6 +147,37 @@ def test_seeds_are_a_swarm() -> None:
         assert 20 < sum(kind in options.kinds for options in drawn) < 80, kind
     for feature in Feature:
         assert 20 < sum(feature in options.features for options in drawn) < 80, feature
+
+
+def test_some_nodes_have_other_flags() -> None:
+    """Often enough that a job meets one: more than one in fifty."""
+    nodes: list[NodePlan] = []
+    for seed in range(300):
+        rng = Random(seed)
+        nodes += (node for job in draw_jobs(rng, draw_faults(rng)) for node in job.nodes)
+    others = sum(node.spec.max_restarts == OTHER_RESTARTS for node in nodes)
+
+    assert others > 0.02 * len(nodes)
+
+
+def test_failing_workers_leave_facts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The coordinator hears of error records, of their times and of files."""
+    heard: list[WorkerExit] = []
+    real = NewsIsTrue.heard
+
+    def hear(rule: NewsIsTrue, server: Any, agent: Any, news: Any, sent_ms: int) -> None:
+        real(rule, server, agent, news, sent_ms)
+        heard.extend(getattr(news, "exits", ()))
+
+    monkeypatch.setattr(NewsIsTrue, "heard", hear)
+    for seed in range(6):
+        run_seed(seed, {"record_percent": "100", "worker_fails_percent": "20"})
+
+    errors = [exit.error for exit in heard if exit.error is not None]
+    assert any(error.before_exit_ms for error in errors)
+    assert any(error.before_exit_ms is None for error in errors)
+    for name in ("failed_ms", "error_file", "stderr_file", "oom_killed", "stderr_tail"):
+        assert any(getattr(exit, name) for exit in heard), name
 
 
 def test_every_exempt_row_is_a_row() -> None:

@@ -36,7 +36,6 @@ from rallypoint.agent.settings import Listener, Settings
 from rallypoint.agent.torchelastic.last_round import last_round
 from rallypoint.agent.workers.supervisor import SWEEP_LIMIT_MS, Supervisor
 from rallypoint.base.exit_codes import EXIT_SOFTWARE
-from rallypoint.base.limits import PROTOCOL_VERSION
 from rallypoint.base.log import get_logger
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 
@@ -287,24 +286,11 @@ class Agent:
 
     def hello(self) -> agent_pb2.Hello:
         """Return a Hello with everything that the node holds now."""
-        settings = self.settings
-        hello = agent_pb2.Hello(
-            protocol_version=PROTOCOL_VERSION,
-            launch_id=settings.launch_id,
-            job_id=settings.job_id,
-            spec=settings.spec,
+        hello = self.settings.hello(
             node_name=self.node_name,
-            node_name_explicit=settings.node_name_explicit,
-            address=settings.address,
-            host_name=settings.host_name,
-            local_world_size=settings.workers,
-            role=settings.role,
-            labels=settings.labels,
-            node_rank=settings.node_rank,
             run=self.run_number,
             coordinator_id=self.coordinator_id,
             coordinator_durable=self.coordinator_durable,
-            program=settings.program,
         )
         fill_snapshot(hello, self.state, self.now_ms())
         return hello
@@ -357,8 +343,7 @@ class Agent:
             self._on_notices(welcome.notices)
 
     def _on_notices(self, message: agent_pb2.Notices) -> None:
-        notices = parse_notices(message, self.node_name, self.now_ms())
-        self.post(inputs.NoticesReceived(notices))
+        self.post(inputs.NoticesReceived(notices := parse_notices(message, self.now_ms())))
         self.supervisor.tasks.create_task(self._log_notices(notices))
 
     async def _log_notices(self, notices: tuple[Notice, ...]) -> None:
@@ -366,22 +351,23 @@ class Agent:
         self.log.notices(notices, self.now_ms())
 
     def _on_desired(self, epoch: int, message: agent_pb2.DesiredState) -> None:
-        desired = parse_desired(message)
-        if desired is None:
+        now_ms = self.now_ms()
+        received = parse_desired(epoch, message, now_ms)
+        if received is None:
             log.error("desired_state_ignored", then="install matching versions of rallypoint")
             return
         which, before = message.WhichOneof("state"), self.state
         if which == "finished" and before.ending is None:
-            host_name = self.settings.host_name
-            here = last_round(self.node_name, host_name, self._last_held, self.now_ms())
+            here = last_round(self.node_name, self.settings.host_name, self._last_held, now_ms)
             self.listener.finished(message.finished, here)
         # Before the log line, which takes longer: the workers of all nodes wait for this.
-        self.post(inputs.DesiredReceived(epoch, message.revision, desired))
-        held = before.held
-        if which == "stop" and held is not None:
+        self.post(received)
+        if before.drain is None and received.drain is not None:
+            self.log.drain(received.drain, now_ms)
+        if which == "stop" and before.held is not None:
             self.log.round_stopped(message.stop.round, message.stop.text)
-        elif which == "run" and held is not None and self.is_wanted(message.run.header.number):
-            self.log.round_continued(held.number)
+        elif which == "run" and before.held and self.is_wanted(message.run.header.number):
+            self.log.round_continued(before.held.number)
         self.log.standby(is_spare=which == "standby" and message.standby.spare)
 
     def on_disconnected(self, why: str) -> None:

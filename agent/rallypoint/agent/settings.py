@@ -13,6 +13,7 @@ from rallypoint.agent.torchelastic.events import EventLog
 from rallypoint.agent.torchelastic.last_round import LastRound
 from rallypoint.agent.torchelastic.logs_plugin import PluginSpec
 from rallypoint.agent.workers.environ import Launch
+from rallypoint.base.limits import PROTOCOL_VERSION
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import job_pb2
 
@@ -59,6 +60,36 @@ class Settings(Struct, frozen=True, kw_only=True):
     """32 hexadecimal digits, drawn once per process."""
     environment: dict[str, str]
     """The workers' inherited environment: the agent's own at its start, with its mark."""
+
+    def hello(
+        self, *, node_name: str, run: int, coordinator_id: str, coordinator_durable: bool
+    ) -> agent_pb2.Hello:
+        """Return a Hello without what the node holds.
+
+        Args:
+            node_name: the name that the last Welcome gave; before the first, the requested one.
+            run: of the last Welcome; 0 before the first.
+            coordinator_id: of the last Welcome; empty before the first.
+            coordinator_durable: of the last Welcome.
+        """
+        return agent_pb2.Hello(
+            protocol_version=PROTOCOL_VERSION,
+            launch_id=self.launch_id,
+            job_id=self.job_id,
+            spec=self.spec,
+            node_name=node_name,
+            node_name_explicit=self.node_name_explicit,
+            address=self.address,
+            host_name=self.host_name,
+            local_world_size=self.workers,
+            role=self.role,
+            labels=self.labels,
+            node_rank=self.node_rank,
+            run=run,
+            coordinator_id=coordinator_id,
+            coordinator_durable=coordinator_durable,
+            program=self.program,
+        )
 
 
 class Listener(Struct, frozen=True):

@@ -91,6 +91,7 @@ class SessionRequest(_message.Message):
     READY_FIELD_NUMBER: _builtins.int
     STARTED_FIELD_NUMBER: _builtins.int
     START_FAILED_FIELD_NUMBER: _builtins.int
+    RECORDED_FIELD_NUMBER: _builtins.int
     EXITED_FIELD_NUMBER: _builtins.int
     SUCCEEDED_FIELD_NUMBER: _builtins.int
     BLOCKED_FIELD_NUMBER: _builtins.int
@@ -130,6 +131,10 @@ class SessionRequest(_message.Message):
         """Report: a worker could not be started."""
 
     @_builtins.property
+    def recorded(self) -> Global___Recorded:
+        """Report: workers have recorded an error and still run."""
+
+    @_builtins.property
     def exited(self) -> Global___Exited:
         """Report: workers ended."""
 
@@ -165,6 +170,7 @@ class SessionRequest(_message.Message):
         ready: Global___Ready | None = ...,
         started: Global___Started | None = ...,
         start_failed: Global___StartFailed | None = ...,
+        recorded: Global___Recorded | None = ...,
         exited: Global___Exited | None = ...,
         succeeded: Global___Succeeded | None = ...,
         blocked: Global___Blocked | None = ...,
@@ -172,11 +178,11 @@ class SessionRequest(_message.Message):
         leaving: Global___Leaving | None = ...,
         goodbye: Global___Goodbye | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["blocked", b"blocked", "draining", b"draining", "exited", b"exited", "goodbye", b"goodbye", "heartbeat", b"heartbeat", "hello", b"hello", "leaving", b"leaving", "message", b"message", "ready", b"ready", "start_failed", b"start_failed", "started", b"started", "succeeded", b"succeeded"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["blocked", b"blocked", "draining", b"draining", "exited", b"exited", "goodbye", b"goodbye", "heartbeat", b"heartbeat", "hello", b"hello", "leaving", b"leaving", "message", b"message", "ready", b"ready", "recorded", b"recorded", "start_failed", b"start_failed", "started", b"started", "succeeded", b"succeeded"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocked", b"blocked", "connection", b"connection", "draining", b"draining", "epoch", b"epoch", "exited", b"exited", "goodbye", b"goodbye", "heartbeat", b"heartbeat", "hello", b"hello", "leaving", b"leaving", "message", b"message", "ready", b"ready", "sequence", b"sequence", "session_id", b"session_id", "start_failed", b"start_failed", "started", b"started", "succeeded", b"succeeded"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocked", b"blocked", "connection", b"connection", "draining", b"draining", "epoch", b"epoch", "exited", b"exited", "goodbye", b"goodbye", "heartbeat", b"heartbeat", "hello", b"hello", "leaving", b"leaving", "message", b"message", "ready", b"ready", "recorded", b"recorded", "sequence", b"sequence", "session_id", b"session_id", "start_failed", b"start_failed", "started", b"started", "succeeded", b"succeeded"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["hello", "heartbeat", "ready", "started", "start_failed", "exited", "succeeded", "blocked", "draining", "leaving", "goodbye"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["hello", "heartbeat", "ready", "started", "start_failed", "recorded", "exited", "succeeded", "blocked", "draining", "leaving", "goodbye"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
@@ -450,7 +456,7 @@ class HeldRound(_message.Message):
 
     @_builtins.property
     def workers(self) -> _containers.RepeatedCompositeFieldContainer[_node_pb2.Worker]:
-        """Every worker by local rank, with the exits of those that have ended."""
+        """Every worker by local rank, with the exits of those that have ended or have recorded an error."""
 
     def __init__(
         self,
@@ -571,6 +577,37 @@ class StartFailed(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___StartFailed: _TypeAlias = StartFailed  # noqa: Y015
+
+@_typing.final
+class Recorded(_message.Message):
+    """Workers have recorded an error and still run, for example because their clean-up hangs. They count as
+    failed from now on, whatever their exit codes will be. Only errors that are older than the agent's
+    first signal are reported. An Exited follows when such a worker ends; it is the same failure.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ROUND_FIELD_NUMBER: _builtins.int
+    WORKERS_FIELD_NUMBER: _builtins.int
+    round: _builtins.int
+    """Number of the round."""
+    @_builtins.property
+    def workers(self) -> _containers.RepeatedCompositeFieldContainer[_node_pb2.Worker]:
+        """Those workers, each reported once, with `exit` set but neither its exit_code nor its signal."""
+
+    def __init__(
+        self,
+        *,
+        round: _builtins.int = ...,
+        workers: _abc.Iterable[_node_pb2.Worker] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["round", b"round", "workers", b"workers"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Recorded: _TypeAlias = Recorded  # noqa: Y015
 
 @_typing.final
 class Exited(_message.Message):
@@ -842,7 +879,9 @@ Global___Acknowledgement: _TypeAlias = Acknowledgement  # noqa: Y015
 
 @_typing.final
 class Notices(_message.Message):
-    """All events that are about to happen. Replaces earlier notices, including those in a Welcome."""
+    """All events that are about to happen, but for the drain of the receiving node: that is part of its
+    DesiredState. Replaces earlier notices, including those in a Welcome.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -873,6 +912,7 @@ class DesiredState(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     REVISION_FIELD_NUMBER: _builtins.int
+    DRAIN_FIELD_NUMBER: _builtins.int
     RUN_FIELD_NUMBER: _builtins.int
     STOP_FIELD_NUMBER: _builtins.int
     STANDBY_FIELD_NUMBER: _builtins.int
@@ -880,6 +920,13 @@ class DesiredState(_message.Message):
     FINISHED_FIELD_NUMBER: _builtins.int
     revision: _builtins.int
     """Grows with every change for this node."""
+    @_builtins.property
+    def drain(self) -> Global___Drain:
+        """Set with `run` and `stop` while the node has to leave the job: an operator requested it, or the
+        agent announced it with Draining. The agent tells the workers, starts no further round, and exits
+        when they are done or the time is over. A drain is never taken back; the shortest time counts.
+        """
+
     @_builtins.property
     def run(self) -> Global___RunOrder:
         """Run these workers."""
@@ -904,21 +951,50 @@ class DesiredState(_message.Message):
         self,
         *,
         revision: _builtins.int = ...,
+        drain: Global___Drain | None = ...,
         run: Global___RunOrder | None = ...,
         stop: Global___Stop | None = ...,
         standby: Global___Standby | None = ...,
         released: Global___Released | None = ...,
         finished: Global___Finished | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["finished", b"finished", "released", b"released", "run", b"run", "standby", b"standby", "state", b"state", "stop", b"stop"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["drain", b"drain", "finished", b"finished", "released", b"released", "run", b"run", "standby", b"standby", "state", b"state", "stop", b"stop"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["finished", b"finished", "released", b"released", "revision", b"revision", "run", b"run", "standby", b"standby", "state", b"state", "stop", b"stop"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["drain", b"drain", "finished", b"finished", "released", b"released", "revision", b"revision", "run", b"run", "standby", b"standby", "state", b"state", "stop", b"stop"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_state: _TypeAlias = _typing.Literal["run", "stop", "standby", "released", "finished"]  # noqa: Y015
     _WhichOneofArgType_state: _TypeAlias = _typing.Literal["state", b"state"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_state) -> _WhichOneofReturnType_state | None: ...
 
 Global___DesiredState: _TypeAlias = DesiredState  # noqa: Y015
+
+@_typing.final
+class Drain(_message.Message):
+    """The node has to leave the job."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TIME_LEFT_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    reason: _builtins.str
+    """Why, such as "maintenance"; at most 1,024 characters."""
+    @_builtins.property
+    def time_left(self) -> _duration_pb2.Duration:
+        """Time until the agent stops workers that still run, when this message was sent."""
+
+    def __init__(
+        self,
+        *,
+        time_left: _duration_pb2.Duration | None = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["time_left", b"time_left"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["reason", b"reason", "time_left", b"time_left"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Drain: _TypeAlias = Drain  # noqa: Y015
 
 @_typing.final
 class RunOrder(_message.Message):

@@ -115,7 +115,9 @@ class ErrorRecord(_message.Message):
     """The traceback; at most 16,384 characters. Empty when the worker recorded none."""
     @_builtins.property
     def age_at_exit(self) -> _duration_pb2.Duration:
-        """Age of the record when the process ended. Absent when the record has no time."""
+        """Age of the record when the process ended; while it runs, when the agent found the record. By the
+        agent's clock. Absent when the record has no time.
+        """
 
     def __init__(
         self,
@@ -134,7 +136,9 @@ Global___ErrorRecord: _TypeAlias = ErrorRecord  # noqa: Y015
 
 @_typing.final
 class WorkerExit(_message.Message):
-    """How a worker ended. Exactly one of `exit_code` and `signal` is set. Set by the agent."""
+    """How a worker ended: exactly one of `exit_code` and `signal` is set. Or how it failed while it still
+    runs: then neither is set, and `error` is. Set by the agent.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -170,15 +174,19 @@ class WorkerExit(_message.Message):
     """
     @_builtins.property
     def age(self) -> _duration_pb2.Duration:
-        """Time between the exit and the sending of this message."""
+        """Time between the exit and the sending of this message. For a worker that still runs: since the
+        agent found its error.
+        """
 
     @_builtins.property
     def error(self) -> Global___ErrorRecord:
-        """The error that the worker recorded. Absent when it recorded none."""
+        """The error that the worker recorded. Absent when it recorded none, and after exit code 0 unless the
+        agent reported the error while the worker ran: the worker has failed then.
+        """
 
     @_builtins.property
     def run_time(self) -> _duration_pb2.Duration:
-        """How long the process ran."""
+        """How long the process ran. For a worker that still runs: until the agent found its error."""
 
     @_builtins.property
     def outlived_signal_for(self) -> _duration_pb2.Duration:
@@ -242,7 +250,7 @@ class Worker(_message.Message):
     """State of the process."""
     @_builtins.property
     def exit(self) -> Global___WorkerExit:
-        """How it ended. Absent until then."""
+        """How it ended. Absent until then, unless it has recorded an error and still runs."""
 
     def __init__(
         self,

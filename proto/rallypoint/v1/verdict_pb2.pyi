@@ -217,7 +217,7 @@ class FailedWorker(_message.Message):
     """Host name of its machine. Empty when its agent did not send one."""
     @_builtins.property
     def exit(self) -> _node_pb2.WorkerExit:
-        """How it ended."""
+        """How it ended, or its error while it still runs."""
 
     def __init__(
         self,

@@ -14,13 +14,14 @@ VERDICTS = Path(__file__).parents[3] / "benchmarks" / "verdicts.py"
 def test_small_run_of_the_benchmark(world: World) -> None:
     """The culprit is found whether its victims fail after it or before it."""
     path = world.folder / "verdicts.json"
-    done = world.run(sys.executable, str(VERDICTS), "--cascades=7", f"--json={path}")
+    done = world.run(sys.executable, str(VERDICTS), "--cascades=10", f"--json={path}")
 
     assert done.returncode == 0, done.stderr
     cascades = json.loads(path.read_text())["cascades"]
     kinds = [cascade["kind"] for cascade in cascades]
     assert kinds[:6] == ["exception", "recorded", "segv", "kill", "exit", "teardown"]
-    assert kinds[6] in ("oom", "exception")  # as far as this machine lets us run out of memory
+    assert kinds[6:9] == ["hung", "hung elsewhere", "recorded teardown"]
+    assert kinds[9] in ("oom", "exception")  # as far as this machine lets us run out of memory
     assert [cascade["early"] for cascade in cascades][:6] == [False, True] * 3
     assert all(cascade["named"] == cascade["culprit"] for cascade in cascades), done.stderr
 
@@ -39,10 +40,11 @@ def test_recorded_error_outranks_our_signal(world: World) -> None:
     verdict = world.jobs.get(world.job_id).verdict
     assert (verdict.culprit.rank, verdict.culprit.exit.signal) == (3, 15)
     assert verdict.culprit.exit.agent_signalled_first
+    # The record may be found before the others end.
     assert re.fullmatch(
-        r"rank [01] on node a was reported first, but its error is typical of a lost peer: "
-        r"RuntimeError: Connection reset by peer; it recorded its error \d+\.\d s before the stop "
-        r"signal",
+        r"(rank [01] on node a was reported first, but its error is typical of a lost peer: "
+        r"RuntimeError: Connection reset by peer; )?"
+        r"it recorded its error \d+\.\d s before the stop signal",
         verdict.evidence,
     )
     report = agents[0].stderr()
@@ -60,7 +62,7 @@ def test_recorded_error_outranks_our_signal(world: World) -> None:
 
 
 def test_what_gloo_says_of_a_peer_is_not_the_cause(world: World) -> None:
-    """With real torch, a worker that lost its peer is blamed only until the peer is reported."""
+    """With real torch, a worker that lost its peer is not blamed, whichever is reported first."""
     script = [str(WORKERS / "closing.py")]
     agents = [world.agent(name, nnodes="2", script=script) for name in ("a", "b")]
 
@@ -71,9 +73,11 @@ def test_what_gloo_says_of_a_peer_is_not_the_cause(world: World) -> None:
         1,
         "ValueError: loss is nan",
     )
-    assert (victim.rank, verdict.groups[0].victim, verdict.groups[1].victim) == (0, True, False)
-    assert "gloo/transport/tcp/pair.cc" in verdict.groups[0].error
-    assert verdict.evidence.startswith("rank 0 on node a was reported first, but its error ")
+    assert (victim.rank, verdict.groups[0].victim ^ verdict.groups[1].victim) == (0, True)
+    (group,) = [group for group in verdict.groups if group.victim]
+    assert "gloo/transport/tcp/pair.cc" in group.error
+    if verdict.groups[0].victim:
+        assert verdict.evidence.startswith("rank 0 on node a was reported first, but its error ")
 
 
 def test_worker_that_is_stopped_with_the_others_is_no_failure(world: World) -> None:

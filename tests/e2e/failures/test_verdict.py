@@ -1,7 +1,11 @@
 """After a failure every agent knows what failed first, where and how."""
 
+import time
+
 from rallypoint.v1 import job_pb2, verdict_pb2
 from support.processes.world import OBEDIENT, WORKERS, World
+
+LINGERING = (str(WORKERS / "lingering.py"),)
 
 
 def test_every_agent_prints_what_failed_first(world: World) -> None:
@@ -91,3 +95,76 @@ def test_collateral_failures_are_named_but_not_blamed(world: World) -> None:
     for worker in second:
         worker.tell("exit", "0")
     assert agent.wait() == 0
+
+
+def test_worker_that_records_its_error_and_hangs_is_the_root_cause(world: World) -> None:
+    """It fails when it records its error: the round stops long before its clean-up has ended."""
+    flags = ("--max-restarts=1", "--shutdown-timeout=10")
+    agents = [
+        world.agent(name, *flags, nnodes="2", nproc=2, script=LINGERING) for name in ("a", "b")
+    ]
+    workers = world.mailbox.workers(4)
+    for worker in workers[:2]:
+        worker.tell("TERM", "ignore")
+        world.mailbox.wait("ready", pid=worker.pid)
+    hung = workers[3]
+    hung.tell("record", "loss is nan")
+    hung.tell("exit", "1")
+    began_s = time.monotonic()
+    job = world.jobs.wait(world.job_id, lambda job: job.verdict.HasField("culprit"))
+    assert (job.verdict.culprit.rank, job.verdict.culprit.exit.error.message) == (3, "loss is nan")
+    assert not job.verdict.culprit.exit.HasField("exit_code")
+    assert "error recorded, still running" in job.verdict.text
+    world.mailbox.wait("signalled", 2)
+    workers[0].tell("raise", "no answer")
+    workers[1].tell("exit", "0")
+    second = world.mailbox.workers(4, round=2)
+
+    assert time.monotonic() - began_s < 60
+    assert [worker.restart_count for worker in second] == [1] * 4
+    verdict = world.jobs.get(world.job_id).verdict
+    assert (verdict.culprit.rank, verdict.culprit.exit.error.message) == (3, "loss is nan")
+    assert verdict.consequence == verdict_pb2.VERDICT_CONSEQUENCE_RESTARTED
+    for worker in second:
+        worker.tell("exit", "0")
+    assert [agent.wait() for agent in agents] == [0, 0]
+
+
+def test_report_names_the_worker_that_recorded_first(world: World) -> None:
+    """Every node's report has torchrun's numbered line above the first recorded failure, although a
+    worker on the other node ended first."""
+    agents = [world.agent(name, nnodes="2", script=LINGERING) for name in ("a", "b")]
+    first, second = world.mailbox.workers(2)
+    first.tell("record", "loss is nan")
+    first.tell("exit", "1")
+    world.jobs.wait(world.job_id, lambda job: job.verdict.HasField("culprit"))
+    second.tell("exit", "7")
+
+    assert [agent.wait() for agent in agents] == [1, 1]
+    for agent in agents:
+        lines = agent.stderr().splitlines()
+        root = lines[lines.index("Root Cause (first observed failure):") :]
+        assert root[1].startswith("[") and root[1].endswith("]:")
+        assert "  rank      : 0 (local_rank: 0)" in root
+        assert "  traceback : loss is nan" in root
+        assert f"  exitcode  : -15 (pid: {first.pid}) (SIGTERM)" in root
+
+
+def test_recorded_error_of_an_earlier_round_does_not_count(world: World) -> None:
+    """Each round has its own error files: what one worker recorded stops only its own round."""
+    agent = world.agent("a", "--max-restarts=2", nproc=2, script=LINGERING)
+    for round in (1, 2):
+        worker, _ = world.mailbox.workers(2, round=round)
+        worker.tell("record", f"of round {round}")
+        worker.tell("exit", "1")
+    third = world.mailbox.workers(2, round=3)
+    for worker in third:
+        worker.tell("exit", "0")
+
+    assert agent.wait() == 0
+    rounds = world.jobs.get(world.job_id).history
+    assert [round.verdict.culprit.exit.error.message for round in rounds[:2]] == [
+        "of round 1",
+        "of round 2",
+    ]
+    assert not rounds[2].HasField("verdict")

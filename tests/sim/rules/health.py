@@ -4,20 +4,33 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rallypoint.agent.core.state import AgentState
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.effects import JobChanged
-from rallypoint.server.core.messages.records import JobForgotten, NodeHealthChanged, RoundSealed
+from rallypoint.server.core.messages.records import (
+    JobForgotten,
+    NodeHealthChanged,
+    Record,
+    RoundSealed,
+    RoundSettled,
+    RunClosed,
+    RunOpened,
+)
 from rallypoint.server.core.model.ids import JobId, NodeName
-from rallypoint.server.core.model.job import WaitKind
-from rallypoint.server.core.model.phase import Phase
-from rallypoint.server.core.reads.explain import explain
+from rallypoint.server.core.model.spec import JobSpec
+from rallypoint.server.core.model.timing import Timing
+from rallypoint.server.core.rounds.fences import SLACK_MS as FENCE_SLACK_MS
+from rallypoint.server.core.rounds.waits import LAST_CALL_FACTOR
 from rallypoint.server.core.step import Transition
+from rallypoint.server.core.verdicts.policy import BACKOFF_MS_MAX
 from sim.rules.rules import Checker
 
 if TYPE_CHECKING:
     from sim.world.server import Server
     from sim.world.world import World
 
+SLACK_MS = 1_000
+"""How long a coordinator may take to seal a round, besides all pauses."""
 _TAKEN_OVER = frozenset({"round_adopted", "round_found_incomplete"})
 """Reasons of rounds that were running already when a node was set aside."""
 
@@ -30,12 +43,22 @@ class _SetAside(Checker):
         self._cordoned: set[tuple[int, JobId, NodeName]] = set()
         self._quarantined: dict[tuple[int, JobId, NodeName], int] = {}
         """When the quarantine ends, in journal time."""
+        self._specs: dict[tuple[int, JobId], JobSpec] = {}
+        """Of the runs, by the journal of each life."""
+        self._placed: dict[tuple[int, JobId, NodeName], int] = {}
+        """The latest round with a place for each node, by the same."""
 
     def coordinator_stepped(
         self, server: Server, input: inputs.Input, transition: Transition
     ) -> None:
         for record in transition.records:
-            if isinstance(record, NodeHealthChanged):
+            if isinstance(record, RunOpened):
+                self._specs[(server.life, record.job_id)] = record.spec
+            elif isinstance(record, RoundSealed):
+                for member in record.members:
+                    key = (server.life, record.job_id, member.name)
+                    self._placed[key] = record.header.number
+            elif isinstance(record, NodeHealthChanged):
                 key = (server.life, record.job_id, record.health.name)
                 self._quarantined[key] = record.health.quarantined_until_ms
             elif isinstance(record, JobForgotten):
@@ -62,6 +85,22 @@ class _SetAside(Checker):
         """Return whether a node is quarantined now."""
         return self._quarantined.get((server.life, job_id, name), 0) > server.now_ms()
 
+    def ready(self, server: Server, job_id: JobId) -> list[NodeName]:
+        """Return the nodes that could be members of a round now."""
+        agents = [
+            host.agent
+            for host in self.world.hosts
+            if host.plan.job_id == job_id and host.agent is not None and host.agent.is_attached
+        ]
+        return [
+            agent.name
+            for agent in agents
+            if not agent.was_asked
+            and _is_idle(agent.state)
+            and agent.state.last_round >= self._placed.get((server.life, job_id, agent.name), 0)
+            and not self.is_cordoned(server, job_id, agent.name)
+        ]
+
 
 class SetAsideHolds(_SetAside):
     """No round begins with a cordoned node, nor with a quarantined one that it does not need."""
@@ -81,40 +120,80 @@ class SetAsideHolds(_SetAside):
         self.require(not cordoned, f"round {record.header.number} has {cordoned}, cordoned")
         sick = [name for name in names if self.is_quarantined(server, job_id, name)]
         if sick:
-            least = server.state.jobs[job_id].spec.min_nodes
+            least = self._specs[(server.life, job_id)].min_nodes
             self.require(len(names) <= least, f"{sick} are quarantined among {names}")
             spare = [
-                node.name
-                for node in server.state.nodes.values()
-                if node.job_id == job_id
-                and node.is_clean
-                and node.drain is None
-                and not self.is_cordoned(server, job_id, node.name)
-                and not self.is_quarantined(server, job_id, node.name)
+                name
+                for name in self.ready(server, job_id)
+                if name not in names and not self.is_quarantined(server, job_id, name)
             ]
             self.require(not spare, f"{sick} are quarantined while {spare} are to spare")
 
 
 class QuarantineYields(_SetAside):
-    """No job waits for nodes while min_nodes are clean that neither drain nor are cordoned."""
+    """No quarantine keeps a job from a round that it could have.
+
+    That is so if the job has an open run, but no round, although min_nodes agents are ready: they
+    are connected, hold nothing, await no order, have nothing left to report, do not drain and are
+    not cordoned. It may last as long as the pauses of the specification, and while a stream has
+    just ended, for its agent may return.
+    """
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._forming: dict[tuple[int, JobId], JobSpec] = {}
+        """Open runs without a round, by the journal of each life."""
+        self._since: dict[tuple[int, JobId], int] = {}
+        """Since when a round could have begun, in journal time."""
+
+    def recorded(self, server: Server, record: Record) -> None:
+        match record:
+            case RunOpened(job_id=job_id, spec=spec):
+                self._forming[(server.life, job_id)] = spec
+            case RoundSettled(job_id=job_id):
+                self._forming[(server.life, job_id)] = self._specs[(server.life, job_id)]
+            case RoundSealed(job_id=job_id) | RunClosed(job_id=job_id):
+                self._forming.pop((server.life, job_id), None)
+                self._since.pop((server.life, job_id), None)
 
     def look(self, server: Server, transition: Transition) -> None:
-        for job_id in transition.jobs:
-            job = server.state.jobs.get(job_id)
-            if job is None or job.phase is not Phase.FORMING:
+        now_ms = server.now_ms()  # of the journal: a stall is no wait
+        for key, spec in self._forming.items():
+            life, job_id = key
+            if life != server.life:
                 continue
-            clean = [
-                node.name
-                for node in server.state.nodes.values()
-                if node.job_id == job_id
-                and node.is_clean
-                and node.drain is None
-                and not self.is_cordoned(server, job_id, node.name)
-            ]
-            waiting = explain(server.state, job, server.now_ms())
-            is_short = waiting is not None and waiting.kind is WaitKind.NODES
-            is_right = not is_short or len(clean) < job.spec.min_nodes
-            self.require(is_right, f"{job_id} waits for nodes and has {clean}")
+            ready = self.ready(server, job_id)
+            if len(ready) < spec.min_nodes or self._awaits_return(server, job_id):
+                self._since.pop(key, None)
+                continue
+            since_ms = self._since.setdefault(key, now_ms)
+            waited_ms = now_ms - max(since_ms, self.world.timing.window_ms)
+            is_right = waited_ms <= _pauses_ms(spec, self.world.timing)
+            self.require(is_right, f"{job_id} waits for {waited_ms} ms although {ready} are ready")
+
+    def _awaits_return(self, server: Server, job_id: JobId) -> bool:
+        """Return whether the stream of an agent of the job has just ended."""
+        return any(
+            server.awaits_return(agent.session)
+            for agent in self.world.agents.values()
+            if agent.host.plan.job_id == job_id
+        )
+
+
+def _is_idle(state: AgentState) -> bool:
+    """Return whether an agent could run a round, and its coordinator knows."""
+    is_leaving = state.drain is not None or state.ending is not None
+    return state.held is None and state.port > 0 and not state.reports and not is_leaving
+
+
+def _pauses_ms(spec: JobSpec, timing: Timing) -> int:
+    """Return how long a job may pause before a round that could begin."""
+    pauses_ms = SLACK_MS + LAST_CALL_FACTOR * spec.last_call_ms
+    if spec.restart_backoff_ms:
+        pauses_ms += BACKOFF_MS_MAX
+    if spec.fence_ms:
+        pauses_ms += spec.fence_ms + FENCE_SLACK_MS + timing.compute_lease_ms(spec, sessions=0)
+    return pauses_ms
 
 
 HEALTH_RULES: tuple[type[Checker], ...] = (SetAsideHolds, QuarantineYields)

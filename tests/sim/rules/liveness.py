@@ -114,7 +114,12 @@ def _unrest(world: World, job: JobPlan) -> list[str]:
         if agent.state.held is not None
     ]
     problems += [f"{agent.host.name} drains" for agent in agents if _drains(agent)]
-    problems += [f"{agent.host.name} is away" for agent in agents if not _is_attached(agent)]
+    problems += [
+        f"{agent.host.name} has {len(agent.state.reports)} unacknowledged reports"
+        for agent in agents
+        if agent.state.reports
+    ]
+    problems += [f"{agent.host.name} is away" for agent in agents if not agent.is_attached]
     if len(runners) + len(known.round.succeeded_gone) != header.group_world_size:
         problems.append(f"{job.job_id}: {len(runners)} run round {header.number} of {header}")
     may_grow = spec.grow and not known.round.any_finished
@@ -131,14 +136,6 @@ def _drains(agent: Agent) -> bool:
     assert agent.world.server is not None
     node = agent.world.server.state.nodes.get(agent.session)
     return agent.state.drain is not None or (node is not None and node.drain is not None)
-
-
-def _is_attached(agent: Agent) -> bool:
-    """Return whether messages pass both ways between the agent and the present coordinator."""
-    stream, server = agent.link.stream, agent.world.server
-    if stream is None or server is None or stream.is_cut or not agent.link.is_welcome:
-        return False
-    return stream.life == server.life and not stream.server_done
 
 
 def _stage(agent: Agent) -> str:

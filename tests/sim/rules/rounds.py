@@ -5,27 +5,32 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rallypoint.agent.core.desired import RunOrder
+from rallypoint.agent.core.held_round import Stage
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.records import (
     DrainRequestEnded,
     Record,
     RoundSealed,
     RoundSettled,
+    RoundStopped,
     RunClosed,
     RunOpened,
 )
-from rallypoint.server.core.model.desired import DesiredFinished, DesiredStop
 from rallypoint.server.core.model.ids import JobId, NodeName, SessionId
 from rallypoint.server.core.model.round import Member, RoundHeader
+from rallypoint.server.core.model.timing import Timing
 from rallypoint.server.core.step import Transition
-from sim.rules.rules import Checker
-from sim.world.messages import header_of
+from sim.rules.rules import Checker, News
 from sim.world.processes import Process
+from sim.world.wire import header_of
 
 if TYPE_CHECKING:
     from sim.world.node import Agent
     from sim.world.server import Server
     from sim.world.world import World
+
+
+STOP_SLACK_MS = Timing().stop_slack_ms
 
 
 def is_whole(record: RoundSealed) -> bool:
@@ -73,7 +78,7 @@ class OneProgram(Checker):
         names: dict[str, set[str]] = {}
         for member in record.members:
             session = server.state.index.get((record.job_id, member.name))
-            program = None if session is None else server.state.nodes[session].identity.program
+            program = None if session is None else self.world.plan_of(session).program
             if program is not None and not program.may_differ:
                 names.setdefault(member.assignment.role, set()).add(program.name)
         for role, programs in names.items():
@@ -184,55 +189,99 @@ class OneRoundLives(Checker):
     """Workers of two rounds of a job live at once only where the coordinator cannot prevent it.
 
     Whenever a round is sealed, and whenever a worker starts, every worker of another round than the
-    coordinator's current one is on a node
+    current one of the journal
 
-    * that the coordinator has lost, or has not heard of in its life: without fencing, the workers
-      of a partitioned node run on until it hears that they must stop; or
-    * whose held round it has still to decide on; or
-    * that it has told to stop, and that was overdue (set aside or blocked); or
-    * that it has told to stop, and that joined after its round was sealed, or holds a round of an
-      earlier life: it was lost and came back, or came too late to be adopted.
+    * is on a node that the coordinator's host has not heard in its life, or not for so long since
+      the round was sealed that the node counts as lost: without fencing, the workers of a
+      partitioned node run on until it hears that they must stop; or
+    * is of a round that the coordinator never sealed or adopted with this node: the node came too
+      late with a round of an earlier life; or
+    * is overdue: the time that a stop may take has passed since the journal has the stop, or the
+      time that a start may take has passed without word of it, which sets the node aside; or
+    * has survived SIGKILL, and its agent knows that.
 
-    So while no node is lost, overdue or late, no two rounds of a job overlap.
+    So while no node is lost, overdue or late, no two rounds of a job overlap. What the coordinator
+    thinks of the node does not count.
     """
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
-        self._arrivals: dict[tuple[int, JobId, RoundHeader], int] = {}
-        """The nodes that had joined when a coordinator sealed a round."""
+        self._current: dict[tuple[int, JobId], RoundHeader] = {}
+        self._members: dict[tuple[int, JobId, RoundHeader], frozenset[NodeName]] = {}
+        self._stopped: dict[tuple[int, JobId], tuple[int, int]] = {}
+        """Number of the round that was stopped last, and when, in journal time."""
+        self._sealed: dict[tuple[int, JobId], tuple[int, int]] = {}
+        """The same of the round that was sealed last."""
+        self._slow: set[tuple[int, SessionId, int]] = set()
+        """Agents whose start of a round was overdue when it was stopped."""
+        self._started: set[tuple[int, SessionId, int]] = set()
+        """Rounds of which the coordinator's host has heard that they have started."""
+
+    def heard(self, server: Server, agent: Agent, input: News, sent_ms: int) -> None:
+        if isinstance(input, inputs.Started):
+            self._started.add((server.life, input.sender.session, input.round))
 
     def spawned(self, process: Process) -> None:
-        server = self.world.server
-        known = None if server is None else server.state.jobs.get(process.host.plan.job_id)
-        if server is None or known is None:
+        server, job_id = self.world.server, process.host.plan.job_id
+        if server is None:
             return
-        if known.round is None or known.round.header != header_of(process.order):
-            self._require_given_up(server, process)
+        current = self._current.get((server.life, job_id))
+        if header_of(process.order) != current:
+            self._require_excuse(server, process)
 
     def recorded(self, server: Server, record: Record) -> None:
-        if not isinstance(record, RoundSealed):
-            return
-        job = server.state.jobs[record.job_id]
-        self._arrivals[(server.life, record.job_id, record.header)] = job.next_arrival
-        for host in self.world.hosts:
-            for process in host.processes:
-                is_other = header_of(process.order) != record.header
-                if host.plan.job_id == record.job_id and is_other:
-                    self._require_given_up(server, process)
+        match record:
+            case RoundSealed(job_id=job_id, header=header):
+                names = frozenset(member.name for member in record.members)
+                self._members[(server.life, job_id, header)] = names
+                self._current[(server.life, job_id)] = header
+                self._sealed[(server.life, job_id)] = (header.number, server.now_ms())
+                for host in self.world.hosts:
+                    for process in host.processes:
+                        is_other = header_of(process.order) != header
+                        if host.plan.job_id == job_id and is_other:
+                            self._require_excuse(server, process)
+            case RoundStopped(job_id=job_id, round=number):
+                self._stopped[(server.life, job_id)] = (number, server.now_ms())
+                self._note_slow(server, job_id, number)
+            case RoundSettled(job_id=job_id) | RunClosed(job_id=job_id):
+                self._current.pop((server.life, job_id), None)
 
-    def _require_given_up(self, server: Server, process: Process) -> None:
-        node = server.state.nodes.get(process.agent.session)
-        if node is None or node.held is not None:
-            self.world.coverage.counts["overlap", "lost" if node is None else "undecided"] += 1
+    def _note_slow(self, server: Server, job_id: JobId, number: int) -> None:
+        """Note which agents the coordinator may set aside because they have not started."""
+        sealed, sealed_ms = self._sealed.get((server.life, job_id), (0, 0))
+        if sealed != number or server.now_ms() < sealed_ms + self.world.timing.start_due_ms:
             return
-        key = (server.life, node.job_id, header_of(process.order))
-        is_late = node.arrival >= self._arrivals.get(key, 0)
-        self.world.coverage.counts["overlap", "late" if is_late else "overdue"] += 1
-        is_stopped = isinstance(node.desired, DesiredStop | DesiredFinished) and not node.member
-        self.require(
-            is_stopped and (is_late or node.set_aside),
-            f"{process.host.name} runs {process.order} and should {node.desired}",
-        )
+        for host in self.world.hosts:
+            if host.plan.job_id == job_id and host.agent is not None:
+                key = (server.life, host.agent.session, number)
+                if key not in self._started:
+                    self._slow.add(key)
+
+    def _require_excuse(self, server: Server, process: Process) -> None:
+        excuse = self._excuse(server, process)
+        self.world.coverage.counts["overlap", excuse or "none"] += 1
+        what = f"{process.host.name} runs {process.order}"
+        self.require(bool(excuse), f"{what} beside {self._current}")
+
+    def _excuse(self, server: Server, process: Process) -> str:
+        """Return why a worker of another round may live; empty if nothing excuses it."""
+        agent, plan = process.agent, process.host.plan
+        key = (server.life, plan.job_id)
+        if server.is_missed(agent.session):
+            return "lost"
+        if agent.name not in self._members.get((*key, header_of(process.order)), ()):
+            return "late"
+        if (server.life, agent.session, process.order.number) in self._slow:
+            return "slow"
+        number, stopped_ms = self._stopped.get(key, (0, 0))
+        is_late = number > process.order.number  # a later round was stopped already
+        due_ms = stopped_ms + plan.spec.shutdown_timeout_ms + STOP_SLACK_MS
+        if is_late or (number == process.order.number and server.now_ms() >= due_ms):
+            return "overdue"
+        held = agent.state.held
+        knows = held is not None and held.stage is Stage.BLOCKED
+        return "blocked" if process.is_blocked and knows else ""
 
 
 class FenceHolds(Checker):
@@ -330,6 +379,27 @@ class DrainedStaysOut(Checker):
             self.require(not is_leaving, f"{member.name} drains and is in {record.header}")
 
 
+class WorkersFailOnce(Checker):
+    """A worker that records an error and then ends has failed once."""
+
+    def coordinator_stepped(
+        self, server: Server, input: inputs.Input, transition: Transition
+    ) -> None:
+        if not isinstance(input, inputs.Recorded | inputs.Exited | inputs.Hello):
+            return
+        for job in server.state.jobs.values():
+            round = job.round
+            if round is None or round.departures:  # an adopted round may hold a place twice
+                continue
+            ranks = [failed.rank for failed in round.failures]
+            self.require(len(set(ranks)) == len(ranks), f"ranks {ranks} failed in {round.header}")
+            failed = sum(group.count for group in round.failure_groups)
+            self.require(
+                round.failure_count <= round.header.world_size and failed <= round.failure_count,
+                f"{round.failure_count} failures in {round.header}, {failed} in groups",
+            )
+
+
 ROUND_RULES: tuple[type[Checker], ...] = (
     RanksOnce,
     OneProgram,
@@ -341,4 +411,5 @@ ROUND_RULES: tuple[type[Checker], ...] = (
     FenceHolds,
     SurvivorsKeepRanks,
     DrainedStaysOut,
+    WorkersFailOnce,
 )

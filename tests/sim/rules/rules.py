@@ -10,21 +10,25 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from rallypoint.agent.core.desired import RunOrder
+from rallypoint.agent.core.desired import Desired, RunOrder
 from rallypoint.agent.core.state import AgentState
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.records import Record
-from rallypoint.server.core.model.desired import DesiredFinished
 from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.reads.replay import Memory
 from rallypoint.server.core.state.state import NO_CHANGES
 from rallypoint.server.core.step import Transition
+from rallypoint.v1.agent_service_pb2 import Finished
 
 if TYPE_CHECKING:
     from sim.world.node import Agent
     from sim.world.processes import Process
     from sim.world.server import Server
     from sim.world.world import World
+
+
+News = inputs.Hello | inputs.Report | inputs.Heartbeat
+"""What agents say."""
 
 
 class Violation(Exception):
@@ -58,7 +62,13 @@ class Checker:
     def agent_stepped(self, agent: Agent, before: AgentState, after: AgentState) -> None:
         """An agent's core took a step."""
 
-    def outcome_received(self, agent: Agent, finished: DesiredFinished) -> None:
+    def desired_received(self, agent: Agent, wanted: Desired) -> None:
+        """An agent received a desired state."""
+
+    def heard(self, server: Server, agent: Agent, input: News, sent_ms: int) -> None:
+        """A message of an agent, sent at `sent_ms`, has arrived at the coordinator's host."""
+
+    def outcome_received(self, agent: Agent, finished: Finished) -> None:
         """An agent received the outcome of its run."""
 
     def exited(self, agent: Agent) -> None:
@@ -140,34 +150,8 @@ class AgentOnlyMovesOn(Checker):
             self.require(is_new, f"{agent.host.name}: an older desired state")
 
 
-ALONE = "all workers exited with 0;"
-"""Last words of an agent that was alone in its round, with a success that was not confirmed."""
-
-
-class ExitsClean(Checker):
-    """An agent that exits leaves no process behind, and its exit code says why."""
-
-    def exited(self, agent: Agent) -> None:
-        left = [process.pid for process in agent.host.processes]
-        self.require(not left, f"{agent.host.name} exits, and {left} live on")
-        allowed = {2, 1, 75}
-        if agent.host.plan.job_id in self.world.drained_jobs:
-            allowed = {0, 1, 2, 75, 128 + 15}
-        elif agent.was_terminated:
-            allowed = {128 + 15, 0, 1, 2, 75}
-        elif agent.outcome is not None:
-            allowed = {0 if agent.outcome.value == "succeeded" else 1}
-        elif agent.state.ending is not None and agent.state.ending.text.startswith(ALONE):
-            allowed = {0}
-        self.require(
-            agent.exit_code in allowed,
-            f"{agent.host.name} exits {agent.exit_code} after {agent.outcome}",
-        )
-
-
 STEP_RULES: tuple[type[Checker], ...] = (
     ReplayIsMemory,
     OldNewsIsRefused,
     AgentOnlyMovesOn,
-    ExitsClean,
 )

@@ -8,12 +8,18 @@ from typing import TYPE_CHECKING
 
 from rallypoint.agent.core.desired import RunOrder
 from rallypoint.agent.core.held_round import Stage
-from rallypoint.server.core.messages.records import Record, RoundSealed, RunClosed
-from rallypoint.server.core.model.desired import DesiredFinished
+from rallypoint.server.core.messages.records import (
+    Record,
+    RoundSealed,
+    RoundSettled,
+    RoundStopped,
+    RunClosed,
+)
 from rallypoint.server.core.model.ids import JobId
-from rallypoint.server.core.model.job import Job
-from rallypoint.server.core.model.phase import Outcome, Phase
-from rallypoint.server.core.model.round import RoundHeader
+from rallypoint.server.core.model.phase import Outcome
+from rallypoint.server.core.model.round import RoundHeader, RoundReason
+from rallypoint.server.core.model.spec import JobSpec
+from rallypoint.v1.agent_service_pb2 import Finished
 from sim.rules.rules import Checker
 from sim.world.processes import Process
 
@@ -80,14 +86,14 @@ class OutcomeIsOne(Checker):
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
-        self._told: dict[tuple[int, JobId, int], DesiredFinished] = {}
+        self._told: dict[tuple[int, JobId, int], tuple[int, int]] = {}
 
-    def outcome_received(self, agent: Agent, finished: DesiredFinished) -> None:
+    def outcome_received(self, agent: Agent, finished: Finished) -> None:
         assert agent.link.stream is not None
         key = (agent.link.stream.life, agent.host.plan.job_id, agent.run)
-        first = self._told.setdefault(key, finished)
-        is_same = (first.outcome, first.restart_count) == (finished.outcome, finished.restart_count)
-        self.require(is_same, f"{first} and {finished}")
+        outcome = (finished.outcome, finished.restart_count)
+        first = self._told.setdefault(key, outcome)
+        self.require(first == outcome, f"outcome and restarts {first}, then {outcome}")
 
 
 @dataclass(slots=True)
@@ -97,16 +103,36 @@ class _Watch:
     pids: frozenset[int]
     until_ms: int
     may_grow: bool
-    """One more agent would be a reason to stop the round."""
+    """The round has room, so agents that start meanwhile are a reason to stop it."""
+    has_newcomer: bool = False
+    stopped_for: RoundReason | None = None
+    """Why the round was stopped, by the journal; None while it is not."""
 
 
 class WorkersDoNotNotice(Checker):
     """No worker of a complete running round is stopped while all that goes wrong is a crash of the
-    coordinator, a stall, or a stream that breaks and comes back at once."""
+    coordinator, a stall, or a stream that breaks and comes back at once.
+
+    An agent that starts meanwhile is no excuse, whatever its flags. But a round with room may be
+    stopped to include it: then the journal has to say so.
+    """
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
         self._watches: dict[JobId, _Watch] = {}
+        self._running: dict[tuple[int, JobId], RoundHeader] = {}
+        """By the journal of each life."""
+
+    def recorded(self, server: Server, record: Record) -> None:
+        match record:
+            case RoundSealed(job_id=job_id, header=header):
+                self._running[(server.life, job_id)] = header
+            case RoundStopped(job_id=job_id, reason=reason):
+                self._running.pop((server.life, job_id), None)
+                if job_id in self._watches:
+                    self._watches[job_id].stopped_for = reason
+            case RoundSettled(job_id=job_id) | RunClosed(job_id=job_id):
+                self._running.pop((server.life, job_id), None)
 
     def shaken(self, server: Server, until_ms: int, jobs: Collection[JobId]) -> None:
         for job_id in jobs:
@@ -114,44 +140,50 @@ class WorkersDoNotNotice(Checker):
             if watch is not None and watch.until_ms >= self.world.clock.now_ms:
                 # Not all agents have reconnected since the last fault: no promise covers that.
                 continue
-            job = server.state.jobs.get(job_id)
-            pids = [] if job is None else self._undisturbed(server, job)
+            header = self._running.get((server.life, job_id))
+            pids = [] if header is None else self._undisturbed(job_id, header)
             if pids:
-                assert job is not None
-                assert job.round is not None
-                has_room = job.round.header.group_world_size < job.spec.max_nodes
-                may_grow = job.spec.grow and has_room
+                assert header is not None
+                spec = self._spec_of(job_id)
+                may_grow = spec.grow and header.group_world_size < spec.max_nodes
                 self._watches[job_id] = _Watch(frozenset(pids), until_ms, may_grow)
                 self.world.coverage.counts["watched", "rounds"] += 1
 
     def joined(self, job_id: JobId) -> None:
         watch = self._watches.get(job_id)
-        if watch is not None and watch.may_grow:
-            del self._watches[job_id]
+        if watch is not None and self.world.clock.now_ms <= watch.until_ms:
+            watch.has_newcomer = True
+            self.world.coverage.counts["watched", "newcomers"] += 1
 
     def disturbed(self, job_id: JobId) -> None:
         self._watches.pop(job_id, None)
 
     def signalled(self, process: Process) -> None:
         watch = self._watches.get(process.host.plan.job_id)
-        if watch is not None and self.world.clock.now_ms <= watch.until_ms:
-            is_watched = process.pid in watch.pids
-            self.require(not is_watched, f"pid {process.pid} is stopped")
+        if watch is None or self.world.clock.now_ms > watch.until_ms:
+            return
+        is_watched = process.pid in watch.pids
+        grows = watch.may_grow and watch.has_newcomer
+        is_growth = grows and watch.stopped_for is RoundReason.GROWTH
+        why = watch.stopped_for and watch.stopped_for.value
+        self.require(is_growth or not is_watched, f"pid {process.pid} is stopped: {why}")
 
-    def _undisturbed(self, server: Server, job: Job) -> list[int]:
-        """Return the workers of the job if they all run undisturbed, or none."""
-        now_ms, job_id = self.world.clock.now_ms, job.job_id
-        if job.round is None or job.phase is not Phase.RUNNING or now_ms < QUIET_MS:
+    def _spec_of(self, job_id: JobId) -> JobSpec:
+        return next(job.spec for job in self.world.jobs if job.job_id == job_id)
+
+    def _undisturbed(self, job_id: JobId, header: RoundHeader) -> list[int]:
+        """Return the workers of the round if they all run undisturbed, or none."""
+        now_ms, spec = self.world.clock.now_ms, self._spec_of(job_id)
+        if now_ms < QUIET_MS:
             return []
         hosts = [host for host in self.world.hosts if host.plan.job_id == job_id]
         if any(now_ms - host.disturbed_ms < QUIET_MS for host in hosts):
             return []
-        header = job.round.header
         holders = [host.agent for host in hosts if host.agent and _runs(host.agent, header)]
         attached = [host for host in hosts if host.has_agent]
         if any(_is_of_later_number(host.agent, header) for host in hosts if host.agent):
             return []  # without an epoch: the round may be older than the last one here
-        could_grow = job.spec.grow and len(holders) < min(job.spec.max_nodes, len(attached))
+        could_grow = spec.grow and len(holders) < min(spec.max_nodes, len(attached))
         if len(holders) != header.group_world_size or could_grow:
             return []
         living = self.world.group(job_id, header).living

@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from rallypoint.agent.core.desired import RunOrder
+from rallypoint.agent.core.desired import Desired, RunOrder
 from rallypoint.agent.core.state import AgentState
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.records import Record
-from rallypoint.server.core.model.desired import DesiredFinished
 from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.reads.replay import Memory
 from rallypoint.server.core.step import Transition
+from rallypoint.v1.agent_service_pb2 import Finished
+from sim.rules.exits import EXIT_RULES
 from sim.rules.health import HEALTH_RULES
+from sim.rules.news import NEWS_RULES
 from sim.rules.rounds import ROUND_RULES
-from sim.rules.rules import STEP_RULES, Checker
+from sim.rules.rules import STEP_RULES, Checker, News
 from sim.rules.runs import RUN_RULES
 
 if TYPE_CHECKING:
@@ -29,7 +31,7 @@ class Safety:
     """All checkers, by the events that they handle."""
 
     def __init__(self, world: World) -> None:
-        kinds = (*STEP_RULES, *ROUND_RULES, *RUN_RULES, *HEALTH_RULES)
+        kinds = (*STEP_RULES, *EXIT_RULES, *ROUND_RULES, *RUN_RULES, *HEALTH_RULES, *NEWS_RULES)
         self.checkers = tuple(kind(world) for kind in kinds)
         self._listeners = {
             name: tuple(
@@ -56,7 +58,15 @@ class Safety:
         for checker in self._listeners["agent_stepped"]:
             checker.agent_stepped(agent, before, after)
 
-    def outcome_received(self, agent: Agent, finished: DesiredFinished) -> None:
+    def desired_received(self, agent: Agent, wanted: Desired) -> None:
+        for checker in self._listeners["desired_received"]:
+            checker.desired_received(agent, wanted)
+
+    def heard(self, server: Server, agent: Agent, input: News, sent_ms: int) -> None:
+        for checker in self._listeners["heard"]:
+            checker.heard(server, agent, input, sent_ms)
+
+    def outcome_received(self, agent: Agent, finished: Finished) -> None:
         for checker in self._listeners["outcome_received"]:
             checker.outcome_received(agent, finished)
 

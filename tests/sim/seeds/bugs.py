@@ -1,12 +1,13 @@
 """Planted bugs: each breaks a rule, and the checkers must notice it.
 
-A bug replaces one function of a core for as long as its context is open. The functions are the
-cores' own, so a bug that no longer fits them fails to apply instead of proving nothing.
+A bug replaces one function of the product for as long as its context is open. The functions are
+the product's own, so a bug that no longer fits them fails to apply instead of proving nothing. The
+bugs here are in the cores; `outer_bugs.py` has those around the cores.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -27,15 +28,16 @@ from rallypoint.server.core.model.node import Node
 from rallypoint.server.core.model.phase import Outcome
 from rallypoint.server.core.model.round import Departure, Member, Round, RoundReason
 from rallypoint.server.core.model.verdict import Consequence, Verdict
+from rallypoint.server.core.model.worker import FailedWorker, WorkerExit
 from rallypoint.server.core.rounds import desired, fences, ranks, rounds, settling
 from rallypoint.server.core.sessions import admission, adoption, reports, sessions
 from rallypoint.server.core.state.deadlines import DeadlineKind
 from rallypoint.server.core.state.draft import Draft
 from rallypoint.server.core.state.tally import Tally
+from rallypoint.server.core.verdicts import blame
 from rallypoint.server.core.verdicts import policy as failures
-
-Patch = tuple[Any, str, Callable[..., Any]]
-"""Module or class, name, and replacement."""
+from sim.seeds.outer_bugs import OUTER_BUGS
+from sim.seeds.planting import Bug, Patch
 
 
 def _reuse_a_number() -> list[Patch]:
@@ -293,7 +295,17 @@ def _let_newcomers_outrank() -> list[Patch]:
     return [(sessions, "displace_newcomers", lambda draft, hello: None)]
 
 
-BUGS: dict[str, tuple[Callable[[], list[Patch]], frozenset[str]]] = {
+def _fail_twice() -> list[Patch]:
+    """Count the end of a worker that has failed already as one more failure."""
+
+    def with_end(round: Round, rank: int, exit: WorkerExit) -> Round:
+        failed = FailedWorker(round.failures[0].name, rank, exit)
+        return blame.with_failure(round, failed, round.first_failure_ms or 0)
+
+    return [(reports, "with_end", with_end)]
+
+
+BUGS: dict[str, Bug] = {
     "reuse a round number": (
         _reuse_a_number,
         frozenset({"NumbersOnlyGrow", "NumberMeansOneRound"}),
@@ -312,12 +324,12 @@ BUGS: dict[str, tuple[Callable[[], list[Patch]], frozenset[str]]] = {
     "overdraw the budget": (_restart_for_free, frozenset({"BudgetHolds"})),
     "succeed early": (_succeed_early, frozenset({"SuccessIsEarned"})),
     "count a prompted exit as success": (_count_prompted_success, frozenset({"SuccessIsEarned"})),
-    "settle a round that still runs": (_settle_early, frozenset({"OneRoundLives"})),
+    "settle a round that still runs": (_settle_early, frozenset({"OneRoundLives", "Liveness"})),
     "wait for ever for a node": (
         _wait_for_ever,
         frozenset({"Liveness", "NobodyWaitsForEver"}),
     ),
-    "tell two outcomes": (_tell_two_outcomes, frozenset({"OutcomeIsOne"})),
+    "tell two outcomes": (_tell_two_outcomes, frozenset({"OutcomeIsOne", "ExitsClean"})),
     "place a cordoned node": (_place_the_cordoned, frozenset({"SetAsideHolds"})),
     "wait for a quarantine": (_wait_for_quarantine, frozenset({"QuarantineYields"})),
     "go back to an older epoch": (_go_back, frozenset({"AgentOnlyMovesOn"})),
@@ -326,7 +338,9 @@ BUGS: dict[str, tuple[Callable[[], list[Patch]], frozenset[str]]] = {
     "judge a node by a stale lease": (_judge_by_a_stale_lease, frozenset({"FenceHolds"})),
     "take a stall for deaths": (_take_a_stall_for_deaths, frozenset({"WorkersDoNotNotice"})),
     "let newcomers outrank members": (_let_newcomers_outrank, frozenset({"WorkersDoNotNotice"})),
+    "count a failure twice": (_fail_twice, frozenset({"WorkersFailOnce"})),
     "forget a record": (_forget_a_record, frozenset({"ReplayIsMemory"})),
+    **OUTER_BUGS,
 }
 """By name: how a bug is planted, and the rules that may notice it."""
 

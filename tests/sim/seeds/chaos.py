@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from rallypoint.agent.core import inputs
+from rallypoint.server.coordinator import LATE_MS
 from sim.seeds.faults import Fault, Feature
 from sim.seeds.scenario import DRAIN_MS_MAX, OTHER_RESTARTS
 from sim.world.node import Host
@@ -76,7 +77,7 @@ class Chaos:
             world.safety.shaken(server, now_ms + stalled_ms + TAKEOVER_MS, jobs)
             # Up to a pulse may pass before lateness counts.
             noticed_ms = max(0, stalled_ms - world.rng.randint(0, PULSE_MS))
-            server.stall(stalled_ms, noticed_ms if noticed_ms > 200 else 0)
+            server.stall(stalled_ms, noticed_ms if noticed_ms > LATE_MS else 0)
             return
         if kind is Fault.BLACKOUT:
             world.disturb_all()

@@ -112,7 +112,7 @@ EVERY: tuple[Row, ...] = (
     *_rows("wait", WaitKind),
     *_rows("outcome", Outcome),
     *_rows("refusal", RefusalKind),
-    *(("exit code", code) for code in ("0", "1", "2", "75", "143")),
+    *(("exit code", code) for code in ("0", "1", "2", "75", "93", "143")),
 )
 """Every row of every table."""
 
@@ -177,7 +177,10 @@ UNREACHABLE: dict[Row, str] = {
         "running succeeded",
         "WorkerStarted WorkerNotStarted",
     ),
-    **_never("every worker has ended", "succeeded", "WorkerEnded"),
+    **_never("every worker has ended", "succeeded", "WorkerEnded WorkerRecorded"),
+    **_never(
+        "an error is found soon, and a sweep is blocked after seconds", "blocked", "WorkerRecorded"
+    ),
     **_never(
         "the helper answers in order, and a sweep is blocked after seconds",
         "blocked",

@@ -90,6 +90,8 @@ class Faults:
     """Agents that are started again after their end, with a new incarnation."""
     clock_back_percent: int
     """Coordinators that start with a clock behind their predecessor's."""
+    record_percent: int = 0
+    """Failing workers that leave an error record, or another fact about their end."""
     features: tuple[Feature, ...] = ()
     """What jobs and nodes may use."""
     jobs_max: int = 3
@@ -108,7 +110,7 @@ def draw_faults(rng: Random) -> Faults:
     def maybe(low: int, high: int) -> int:
         return rng.randint(low, high) if rng.random() < 0.5 else 0
 
-    return Faults(
+    drawn = Faults(
         kinds=tuple(kind for kind in Fault if rng.random() < 0.5),
         every_ms=rng.choice((400, 1_200, 3_500, 9_000)),
         until_ms=rng.randint(8_000, 60_000),
@@ -128,6 +130,8 @@ def draw_faults(rng: Random) -> Faults:
         clock_back_percent=maybe(20, 60),
         features=features,
     )
+    # Drawn from the others, not from the seed's generator: everything else stays as it is.
+    return replace(drawn, record_percent=Random(repr(drawn)).choice((0, 40, 100)))
 
 
 def changed(faults: Faults, options: Mapping[str, str]) -> Faults:

@@ -17,6 +17,8 @@ from sim.seeds.faults import Faults, Feature
 
 OTHER_RESTARTS = 7
 """The budget of nodes that were started with other flags; no job draws it."""
+OTHER_FLAGS_SHARE = 0.06
+"""Of the nodes of a seed with that feature: those with another specification, or program."""
 DRAIN_MS_MAX = 8_000
 
 
@@ -42,6 +44,8 @@ class NodePlan:
     """When its first agent starts; after the end of the faults: only if a fault starts it."""
     program: Program | None = None
     """What its workers run; None: its agents do not say."""
+    labels: tuple[tuple[str, str], ...] = ()
+    """Of its operator, by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +129,7 @@ def _draw_job(rng: Random, number: int, options: Faults) -> JobPlan:
             role="reader" if is_unequal and rng.random() < 0.5 else "default",
             node_rank=node if ranked else None,
             spec=replace(spec, max_restarts=OTHER_RESTARTS)
-            if uses(Feature.OTHER_FLAGS, 0.02)
+            if uses(Feature.OTHER_FLAGS, OTHER_FLAGS_SHARE)
             else spec,
             launch_id=launch_id,
             coordinator_timeout_ms=timeout_ms,
@@ -134,7 +138,8 @@ def _draw_job(rng: Random, number: int, options: Faults) -> JobPlan:
         )
         for node in range(nodes)
     )
-    plans = _draw_programs(plans, 0.01 if Feature.OTHER_FLAGS in options.features else 0.0)
+    share = OTHER_FLAGS_SHARE if Feature.OTHER_FLAGS in options.features else 0.0
+    plans = _draw_programs(plans, share)
     work_ms = rng.randint(500, 30_000) if uses(Feature.WORK_ENDS, 0.6) else None
     return JobPlan(job_id, spec, work_ms, uses(Feature.DOOMED, 0.1), plans)
 
@@ -152,7 +157,10 @@ def _draw_programs(plans: tuple[NodePlan, ...], share: float) -> tuple[NodePlan,
                 "other.py" if rng.random() < share else "train.py",
                 arguments_digest=rng.choice(("", "", "0a")),
                 may_differ=rng.random() < share,
+                command_line=rng.choice(("", "train.py --lr 0.1", "train.py 'größe'")),
+                user=rng.choice(("", "ada")),
             ),
+            labels=rng.choice(((), (("rack", "r1"), ("zone", "b")))),
         )
         for plan in plans
     )

@@ -13,17 +13,20 @@ from rallypoint.agent.core import effects as agent_effects
 from rallypoint.agent.core import inputs as agent_inputs
 from rallypoint.agent.core import step as agent_core
 from rallypoint.agent.core.state import AgentState
+from rallypoint.agent.session.endings import Dismissed
+from rallypoint.agent.session.link import FAREWELL_S_MAX
+from rallypoint.agent.session.translate import fill_snapshot, report_message
 from rallypoint.server.core.messages import inputs
-from rallypoint.server.core.model.desired import Desired, DesiredFinished
+from rallypoint.server.core.messages.effects import Send
 from rallypoint.server.core.model.ids import NodeName, SessionId
-from rallypoint.server.core.model.node import Identity
 from sim.small.ghosts import process_view
+from sim.small.messages import Down, desired_of, finished_of, hello_of, notices_of, report_of
 from sim.small.server_side import ServerSide
 from sim.small.small import Site, Stream, Worker
-from sim.world.messages import Down, Hangup, desired_of, held_of, notices_of, ready_of, report_of
+from sim.world.wire import Hangup, ending_of, outcome_of, settings_of
 
 FIRST_PORT = 20_000
-FAREWELL_MS = 1_000
+FAREWELL_MS = int(FAREWELL_S_MAX * 1000)
 RETRY_MS = 1_000
 """Pause between attempts to connect; after a Welcome there is none."""
 SIGKILL, SIGUSR1 = 9, 10
@@ -50,7 +53,6 @@ class AgentSide(ServerSide):
                 away_since_ms=self.now_ms,
             ),
             incarnation=incarnation,
-            was_asked=site.was_asked,
             session=SessionId(f"{number + 1:016x}{incarnation:016x}"),
             ports=site.ports,
             pids=site.pids,
@@ -67,46 +69,30 @@ class AgentSide(ServerSide):
         self.streams.append(stream)
 
     def _hello(self, number: int) -> inputs.Hello:
-        site, plan, state = self.sites[number], self.arena.plans[number], self._agent(number)
-        held = state.held
-        return inputs.Hello(
-            identity=Identity(
-                job_id=plan.job_id,
-                session=site.session,
-                spec=plan.spec,
-                name=site.name,
-                name_explicit=plan.explicit,
-                address=plan.address,
-                local_world_size=plan.workers,
-                role=plan.role,
-                node_rank=plan.node_rank,
-                launch_id=plan.launch_id,
-                program=plan.program,
-            ),
-            connection=site.connection,
-            epoch=state.epoch,
+        site, state = self.sites[number], self._agent(number)
+        settings = settings_of(
+            self.arena.plans[number], self.arena.plans[number].spec, site.session
+        )
+        hello = settings.hello(
+            node_name=site.name,
             run=site.run,
             coordinator_id=site.coordinator_id,
             coordinator_durable=False,
-            acknowledged=state.acknowledged,
-            revision=state.revision,
-            draining=None
-            if state.drain is None
-            else (max(0, state.drain.until_ms - self.now_ms), state.drain.reason),
-            held=None if held is None else held_of(held, self.now_ms),
-            ready=None if held is not None else ready_of(state.last_round, state.port),
         )
+        fill_snapshot(hello, state, self.now_ms)
+        return hello_of(hello, site.session, site.connection, state.epoch)
 
     def _arrive_down(self, place: int, message: Down | Hangup) -> None:
         stream = self.streams[place]
         number, state = stream.site, self._agent(stream.site)
         if isinstance(message, Hangup):
             self._let_go(place)
-            if message.dismissal is None:
-                self._post(number, agent_inputs.Disconnected())
+            ending = ending_of(message)
+            if isinstance(ending, Dismissed):
+                self._put(number, is_closed=True, dismissed=ending.exit_code)
+                self._post(number, agent_inputs.Dismissed(ending.exit_code, ending.text))
             else:
-                self._put(number, is_closed=True)
-                self._post(number, agent_inputs.Dismissed(message.dismissal, message.text))
+                self._post(number, agent_inputs.Disconnected())
             return
         if message.connection != self.sites[number].connection or message.epoch < state.epoch:
             return
@@ -118,10 +104,8 @@ class AgentSide(ServerSide):
             self._put(number, is_welcome=True, name=name, run=run, coordinator_id=coordinator_id)
             self._post(number, agent_inputs.Welcomed(message.epoch))
         if message.desired is not None and self.sites[number].agent is not None:
-            self._tell(number, stream.life, message.desired.desired)
-            desired = desired_of(message.desired.desired)
-            revision = message.desired.revision
-            self._post(number, agent_inputs.DesiredReceived(message.epoch, revision, desired))
+            self._tell(number, stream.life, message.desired)
+            self._post(number, desired_of(message.desired, message.epoch, self.now_ms))
         self._take_notices(number, message)
         # Only now: before, an outdated desired state could still start workers.
         agent = self.sites[number].agent
@@ -133,15 +117,16 @@ class AgentSide(ServerSide):
         if agent is None:
             return
         if message.notify is not None or (message.welcome is not None and agent.notices):
-            notices = notices_of(message.notify, self.sites[number].name, self.now_ms)
+            notices = notices_of(message.notify, self.now_ms)
             self._post(number, agent_inputs.NoticesReceived(notices))
 
-    def _tell(self, number: int, life: int, desired: Desired) -> None:
-        if isinstance(desired, DesiredFinished):
+    def _tell(self, number: int, life: int, send: Send) -> None:
+        finished = finished_of(send)
+        if finished is not None:
             self.arena.speaking_life = life
-            self.ghosts.hear("outcome_received", self.arena.host(number).agent, desired)
+            self.ghosts.hear("outcome_received", self.arena.host(number).agent, finished)
             if self.sites[number].outcome is None and self._agent(number).ending is None:
-                self._put(number, outcome=desired.outcome)
+                self._put(number, outcome=outcome_of(finished))
 
     def _let_go(self, place: int) -> None:
         """Let an agent give up its stream; what it has sent arrives, then the end."""
@@ -215,7 +200,8 @@ class AgentSide(ServerSide):
         for sequence, report in enumerate(state.reports, state.acknowledged + 1):
             if sequence > site.sent:
                 sender = inputs.Sender(site.session, site.connection, state.epoch, sequence)
-                self._send_up(place, report_of(report, sender, self.now_ms))
+                message = report_message(report, self.now_ms)
+                self._send_up(place, report_of(message, sender, state.workers))
                 self._put(number, sent=sequence)
 
     def _held(self, number: int) -> int | None:

@@ -19,8 +19,9 @@ from msgspec.structs import replace
 from rallypoint.agent.core import inputs as agent_inputs
 from rallypoint.agent.core import step as agent_core
 from rallypoint.server.core.state.deadlines import DeadlineKey, DeadlineKind
+from sim.small.messages import Down
 from sim.small.small import NEVER_MS, Bounds, Mishap, Small, is_heard
-from sim.world.messages import Down, Hangup
+from sim.world.wire import Hangup
 
 
 class Kind(Enum):

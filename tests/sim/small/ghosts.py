@@ -11,21 +11,23 @@ from copy import copy
 from types import SimpleNamespace
 from typing import Any, cast
 
-from rallypoint.server.core.model.ids import JobId
+from rallypoint.server.core.model.ids import JobId, SessionId
 from rallypoint.server.core.model.round import RoundHeader
-from sim.rules.health import HEALTH_RULES
+from sim.rules.exits import EXIT_RULES
+from sim.rules.health import HEALTH_RULES, QuarantineYields
 from sim.rules.rounds import ROUND_RULES
 from sim.rules.rules import STEP_RULES, Checker
 from sim.rules.runs import RUN_RULES, WorkersDoNotNotice
 from sim.seeds.coverage import Coverage
 from sim.seeds.scenario import NodePlan
-from sim.small.small import JOB_ID, Coordinator, Site, Worker
-from sim.world.messages import header_of
+from sim.small.small import JOB_ID, TIMING, Coordinator, Site, Worker, is_missed
+from sim.world.wire import header_of
 
 KINDS = tuple(
     kind
-    for kind in (*STEP_RULES, *ROUND_RULES, *RUN_RULES, *HEALTH_RULES)
-    if kind is not WorkersDoNotNotice  # it is about how long nothing went wrong: here no time is
+    for kind in (*STEP_RULES, *EXIT_RULES, *ROUND_RULES, *RUN_RULES, *HEALTH_RULES)
+    # These are about how long something lasts: here no time passes while anything can happen.
+    if kind not in (WorkersDoNotNotice, QuarantineYields)
 )
 
 
@@ -38,25 +40,33 @@ class Arena:
         self.coordinator: Coordinator | None = None
         self.speaking_life = 0
         """The coordinator whose message is being applied."""
+        self.timing = TIMING
         self.was_set_back = False
         self.now_ms = 0
         """Journal time of the coordinator's latest step."""
+        self.agents_ms = 0
+        """The clock of the agents."""
         self.coverage = Coverage()
 
     @property
     def server(self) -> Any:
         """The coordinator, or None."""
-        return None if self.coordinator is None else server_view(self.coordinator, self.now_ms)
-
-    @property
-    def drained_jobs(self) -> frozenset[JobId]:
-        """Jobs in which an operator has drained a node."""
-        return frozenset({JOB_ID} if any(site.was_asked for site in self.sites) else ())
+        if self.coordinator is None:
+            return None
+        return server_view(self.coordinator, self.now_ms, self)
 
     @property
     def hosts(self) -> list[Any]:
         """All hosts."""
         return [self.host(number) for number in range(len(self.sites))]
+
+    def plan_of(self, session: SessionId) -> NodePlan:
+        """Return how the agent of a session was started."""
+        return next(
+            plan
+            for plan, site in zip(self.plans, self.sites, strict=True)
+            if site.session == session
+        )
 
     def group(self, job_id: JobId, header: RoundHeader) -> Any:
         """Return the workers of a round."""
@@ -74,15 +84,19 @@ class Arena:
         site = self.sites[number]
         host = SimpleNamespace(name=self.plans[number].name, plan=self.plans[number])
         stream = SimpleNamespace(life=self.speaking_life)
+        dismissal = None if site.dismissed is None else SimpleNamespace(exit_code=site.dismissed)
         host.agent = SimpleNamespace(
             host=host,
             session=site.session,
             run=site.run,
             outcome=site.outcome,
+            name=site.name,
             was_terminated=site.was_terminated,
+            dismissal=dismissal,
+            now_ms=lambda: self.agents_ms,
             exit_code=site.exit_due,
             is_gone=site.agent is None,
-            state=SimpleNamespace(ending=None if site.agent is None else site.agent.ending),
+            state=site.agent,
             link=SimpleNamespace(stream=stream),
         )
         living = [worker for worker in site.workers if worker.is_alive]
@@ -90,9 +104,20 @@ class Arena:
         return host
 
 
-def server_view(coordinator: Coordinator, now_ms: int) -> Any:
+def server_view(coordinator: Coordinator, now_ms: int, arena: Arena) -> Any:
     """Return a coordinator as rules see it."""
-    return SimpleNamespace(life=coordinator.life, state=coordinator.state, now_ms=lambda: now_ms)
+
+    def is_gone(session: SessionId) -> bool:
+        """Return whether the coordinator may have lost an agent."""
+        return all(
+            is_missed(site, coordinator.life, arena.agents_ms)
+            for site in arena.sites
+            if site.session == session
+        )
+
+    return SimpleNamespace(
+        life=coordinator.life, state=coordinator.state, now_ms=lambda: now_ms, is_missed=is_gone
+    )
 
 
 def process_view(host: Any, worker: Worker) -> Any:

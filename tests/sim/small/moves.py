@@ -12,8 +12,9 @@ from sim.seeds.scenario import NodePlan
 from sim.small.agent_side import AgentSide
 from sim.small.choices import Kind, Move, due, fence_due_ms
 from sim.small.ghosts import Arena, Ghosts
+from sim.small.messages import Down
 from sim.small.small import JOB_ID, Bounds, Mishap, Site, Small
-from sim.world.messages import Down, Hangup
+from sim.world.wire import Hangup
 
 COORDINATOR_TIMEOUT_MS = 10_000
 SIGTERM, SIGKILL = 15, 9
@@ -108,6 +109,7 @@ class Play(AgentSide):
             case Mishap.SILENCE if self.arena.plans[number].spec.fence_ms:
                 self._fall_silent(number)
             case Mishap.SILENCE:
+                self._put(number, was_missed=True)
                 self._expire((DeadlineKind.LEASE, self.sites[number].session))
             case Mishap.EARLY:
                 self._pass_time()
@@ -118,7 +120,6 @@ class Play(AgentSide):
             case Mishap.NO_START:
                 self._do_not_start(number)
             case Mishap.DRAIN:
-                self._put(number, was_asked=True)
                 self._step(inputs.DrainNode(JOB_ID, self.sites[number].name, DRAIN_MS, "repair"))
             case Mishap.TERMINATE:
                 self._put(number, was_terminated=True)
@@ -140,13 +141,14 @@ class Play(AgentSide):
         assert place is not None
         until_ms = self.now_ms + lease_ms
         self._set(place, up=(Hangup(),), down=(Hangup(),), held_until_ms=until_ms)
+        self._put(number, was_missed=True)
 
     def _pass_time(self) -> None:
         first = due(self._small())
         assert first is not None
         at_ms, number, key = first
         fenced = number >= 0 and fence_due_ms(self._small(), number) == at_ms
-        self.now_ms = max(self.now_ms, at_ms)
+        self.now_ms = self.arena.agents_ms = max(self.now_ms, at_ms)
         self._confirm_heartbeats()
         if fenced:
             self._kill_workers(number)

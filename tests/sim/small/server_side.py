@@ -16,20 +16,29 @@ from rallypoint.server.core import step as core
 from rallypoint.server.core.invariants import check_job, check_touched
 from rallypoint.server.core.messages import effects as fx
 from rallypoint.server.core.messages import inputs
-from rallypoint.server.core.messages.records import EpochRaised
+from rallypoint.server.core.messages.records import EpochRaised, RoundSealed
 from rallypoint.server.core.model.ids import SessionId
-from rallypoint.server.core.model.timing import Timing
 from rallypoint.server.core.reads.replay import memory_of, replay, snapshot
 from rallypoint.server.core.state.deadlines import DeadlineKey, DeadlineKind
 from rallypoint.server.core.state.state import State, apply
+from rallypoint.server.rpc.errors import lost_status, refusal_status
 from sim.small.choices import is_ended
 from sim.small.ghosts import Arena, Ghosts, server_view
-from sim.small.small import NEVER_MS, Coordinator, Small, Stream, copied, is_heard, state_key
-from sim.world.messages import Down, Hangup
-from sim.world.server import DISMISSALS
+from sim.small.messages import Down
+from sim.small.small import (
+    NEVER_MS,
+    TIMING,
+    Coordinator,
+    Small,
+    Stream,
+    copied,
+    is_heard,
+    is_missed,
+    state_key,
+)
+from sim.world.wire import Hangup
 
 FIRST_EPOCH = 1_000_000
-TIMING = Timing()
 
 
 class ServerSide:
@@ -49,6 +58,7 @@ class ServerSide:
         self._state: State | None = None
         """The coordinator's, copied; set once it has taken a step."""
         arena.sites = self.sites
+        arena.agents_ms = small.now_ms
         arena.coordinator = small.coordinator
 
     def end(self) -> Small:
@@ -150,12 +160,35 @@ class ServerSide:
         elif isinstance(message, Hangup):
             if not stream.server_done:
                 self._set(place, server_done=True)
+                self._note_end(stream)
                 self._step(inputs.Broken(inputs.Sender(stream.session, stream.connection, 0)))
         else:
+            agent = self.arena.host(stream.site).agent
+            view = server_view(server, self._journal_ms(), self.arena)
+            self.ghosts.hear("heard", view, agent, message, self.now_ms)
             self._step(message)
+
+    def _note_end(self, stream: Stream) -> None:
+        """Note that a stream has ended on the coordinator's side."""
+        if self.sites[stream.site].heard == (stream.life, stream.connection):
+            self._put(stream.site, ended_ms=self.now_ms)
+
+    def _note_hello(self, stream: Stream) -> None:
+        site, heard = self.sites[stream.site], (stream.life, stream.connection)
+        if site.session != stream.session or site.heard >= heard:
+            return
+        was_missed = site.heard[0] == stream.life and is_missed(site, stream.life, self.now_ms)
+        self._put(stream.site, heard=heard, ended_ms=None, was_missed=was_missed)
+
+    def _note_seal(self, record: RoundSealed) -> None:
+        names = {member.name for member in record.members}
+        for number, site in enumerate(self.sites):
+            if site.name in names:
+                self._put(number, was_missed=False)
 
     def _open(self, place: int, hello: inputs.Hello) -> None:
         self._set(place, server_holds=True)
+        self._note_hello(self.streams[place])
         replaced: list[inputs.Input] = []
         for other, stream in enumerate(self.streams):
             is_older = stream.session == hello.identity.session and other != place
@@ -189,7 +222,7 @@ class ServerSide:
         state = self._own_state()
         assert self.coordinator is not None
         now_ms = self.arena.now_ms = self._journal_ms()
-        server = server_view(self.coordinator, now_ms)
+        server = server_view(self.coordinator, now_ms, self.arena)
         self.ghosts.hear("coordinator_hears", server, input)
         transition = core.step(state, input, now_ms)
         apply(state, transition.delta)
@@ -208,6 +241,8 @@ class ServerSide:
         for record in transition.records:
             self.notes.append(f"records {record}")
             self.ghosts.hear("recorded", server, record)
+            if isinstance(record, RoundSealed):
+                self._note_seal(record)
         ended = [end for effect in transition.effects if (end := self._carry_out(effect))]
         for sender in ended:
             self._step(inputs.Broken(sender))
@@ -224,10 +259,9 @@ class ServerSide:
             return None
         match effect:
             case fx.Refuse(refusal=refusal):
-                hangup = Hangup(DISMISSALS.get(refusal.kind), refusal.kind.value)
-                return self._hang_up(place, hangup)
+                return self._hang_up(place, Hangup(refusal_status(refusal).SerializeToString()))
             case fx.Disconnect():
-                return self._hang_up(place, Hangup(text="this session counts as lost"))
+                return self._hang_up(place, Hangup(lost_status().SerializeToString()))
             case fx.Acknowledge(sequence=sequence):
                 self._acknowledge(place, sequence)
             case fx.Welcome():
@@ -294,4 +328,5 @@ class ServerSide:
         self._send_down(place, hangup)
         self._set(place, server_done=True)
         stream = self.streams[place]
+        self._note_end(stream)
         return inputs.Sender(stream.session, stream.connection, 0)

@@ -17,12 +17,16 @@ from rallypoint.agent.core.state import AgentState
 from rallypoint.server.core.model.ids import JobId, NodeName, SessionId
 from rallypoint.server.core.model.phase import Outcome
 from rallypoint.server.core.model.spec import JobSpec
+from rallypoint.server.core.model.timing import Timing
 from rallypoint.server.core.reads.replay import Memory
 from rallypoint.server.core.state.deadlines import Deadlines
 from rallypoint.server.core.state.state import State
-from sim.world.messages import Down, Hangup, Up
+from sim.small.messages import Down, Up
+from sim.world.wire import Hangup
 
 JOB_ID = JobId("job0")
+TIMING = Timing()
+GRACE_MS = TIMING.reconnect_grace_ms
 
 
 class Mishap(Enum):
@@ -131,9 +135,15 @@ class Site(NamedTuple):
     exit_by_ms: int | None = None
     """When it exits even if they are not."""
     outcome: Outcome | None = None
+    dismissed: int | None = None
+    """The exit code with which a coordinator refused the agent for good."""
     was_terminated: bool = False
-    was_asked: bool = False
-    """An operator has drained a node here."""
+    heard: tuple[int, int] = (0, 0)
+    """Life of the coordinator that has got a Hello last, and the connection of the Hello."""
+    ended_ms: int | None = None
+    """When the stream of that Hello ended on the coordinator's side; None while it is open."""
+    was_missed: bool = False
+    """That coordinator may have lost it since its latest round was sealed."""
     may_start: bool = False
     """An agent may be started here."""
     answers: tuple[agent_inputs.Input, ...] = ()
@@ -203,6 +213,12 @@ def is_heard(small: Small, number: int) -> bool:
         and not any(isinstance(one, Hangup) for one in (*stream.up[-1:], *stream.down[-1:]))
         for stream in small.streams
     )
+
+
+def is_missed(site: Site, life: int, now_ms: int) -> bool:
+    """Return whether a life of the coordinator may have lost a site's agent, as `Contacts` does."""
+    is_broken = site.ended_ms is not None and now_ms - site.ended_ms >= GRACE_MS
+    return site.heard[0] != life or site.was_missed or is_broken
 
 
 NEVER_MS = 1 << 50

@@ -1,23 +1,28 @@
-"""The agent's link to the coordinator: `session/link.py` on virtual time."""
+"""The agent's link to the coordinator: `session/link.py` on virtual time.
+
+What it says, and which answers count, is decided by the real `Exchange`.
+"""
 
 from __future__ import annotations
 
-from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING
 
 from rallypoint.agent.core import inputs as agent_inputs
-from rallypoint.server.core.messages import inputs
+from rallypoint.agent.session.endings import Dismissed, Misunderstood
+from rallypoint.agent.session.exchange import Exchange
+from rallypoint.agent.session.link import BACKOFF_S_MAX, BACKOFF_S_MIN
+from rallypoint.v1 import agent_service_pb2 as agent_pb2
+from sim.rules.rules import Violation
 from sim.world.clock import Timer
-from sim.world.messages import Down, Hangup, desired_of, notices_of, report_of
 from sim.world.network import Stream
+from sim.world.wire import Hangup, ending_of
 
 if TYPE_CHECKING:
     from sim.world.node import Agent
 
-BACKOFF_MS_MIN = 50
-BACKOFF_MS_MAX = 2_000
-LEASE_MS = 5_000
+BACKOFF_MS_MIN = int(BACKOFF_S_MIN * 1000)
+BACKOFF_MS_MAX = int(BACKOFF_S_MAX * 1000)
 
 
 class Link:
@@ -26,121 +31,97 @@ class Link:
     def __init__(self, agent: Agent) -> None:
         self.agent = agent
         self.world = agent.world
-        self.connection = 0
+        self.exchange = Exchange(agent.session)
         self.stream: Stream | None = None
-        self.is_welcome = False
         self.is_closed = False
-        self._sent = 0
-        self._heartbeats = 0
-        self._hello_ms = 0
-        self._beats: deque[tuple[int, int]] = deque()
-        """Number and sending time of each unanswered heartbeat."""
         self._backoff_ms = BACKOFF_MS_MIN
-        self._interval_ms = 1_000
-        self._lease_ms = LEASE_MS
         self._beat: Timer | None = None
+        self._beat_at_ms = 0
         self._silence: Timer | None = None
         self._is_waking = False
+
+    @property
+    def is_welcome(self) -> bool:
+        """True while there is a session."""
+        return self.stream is not None and self.exchange.is_welcome
 
     def attempt(self) -> None:
         """Open a new connection."""
         if self.is_closed:
             return
-        self.connection += 1
-        self.is_welcome = False
-        self.world.network.connect(self.agent, self.connection)
+        self.exchange.begin()
+        self.world.network.connect(self.agent, self.exchange.connection)
 
     def unreachable(self, connection: int) -> None:
         """Note that an attempt failed."""
-        if connection == self.connection and self.stream is None:
+        if connection == self.exchange.connection and self.stream is None:
             self._again()
 
     def connected(self, stream: Stream) -> None:
         """Send Hello on a new stream."""
-        if self.is_closed or stream.connection != self.connection:
+        if self.is_closed or stream.connection != self.exchange.connection:
             self.world.network.let_go(stream)
             return
         self.stream = stream
-        self._sent = 0
-        self._beats.clear()
-        self._hello_ms = self.world.clock.now_ms
-        self.world.network.send_up(stream, self.agent.hello(self.connection))
+        agent, now_ms = self.agent, self.world.clock.now_ms
+        self._send(stream, self.exchange.hello(agent.hello(), agent.state.epoch, now_ms))
         self._listen()
 
+    def _send(self, stream: Stream, message: agent_pb2.SessionRequest) -> None:
+        self.world.network.send_up(stream, message.SerializeToString())
+
     def _listen(self) -> None:
-        """Wait a lease for the next message; for a Welcome at least the default lease."""
+        """Wait for the next message, as long as the link does."""
         if self._silence is not None:
             self._silence.cancel()
         stream = self.stream
         expired = partial(self.agent.take, partial(self._silent, stream))
-        lease_ms = self._lease_ms if self.is_welcome else max(self._lease_ms, LEASE_MS)
-        self._silence = self.world.clock.after(lease_ms, expired)
+        self._silence = self.world.clock.after(self.exchange.silence_ms_max, expired)
 
     def _silent(self, stream: Stream | None) -> None:
         if stream is not None and stream is self.stream:
             self._drop()
             self._again()
 
-    def receive(self, stream: Stream, message: Down) -> None:
-        """Apply a message, unless it is for another connection or of a former coordinator."""
+    def receive(self, stream: Stream, message: bytes) -> None:
+        """Apply a message of the stream, unless it is an old one."""
         if stream is not self.stream:
             return
-        self._hear(message)
+        self._hear(stream, agent_pb2.SessionResponse.FromString(message))
         self._listen()
 
-    def _hear(self, message: Down) -> None:
-        agent = self.agent
-        if message.connection != self.connection or message.epoch < agent.state.epoch:
+    def _hear(self, stream: Stream, message: agent_pb2.SessionResponse) -> None:
+        agent, exchange = self.agent, self.exchange
+        if not exchange.accept(message, agent.state.epoch):
             return
-        if message.acknowledged:
-            agent.post(agent_inputs.Acknowledged(message.acknowledged))
-            if agent.is_gone:
-                return  # that was its Goodbye; the message may hold an outcome too
-        if message.welcome is not None:
-            self.is_welcome = True
+        if message.HasField("welcome"):
             self._backoff_ms = BACKOFF_MS_MIN
-            self._interval_ms, self._lease_ms = message.interval_ms, message.lease_ms
-            agent.name, agent.run = message.welcome.name, message.welcome.run
-            agent.coordinator_id = message.coordinator_id
-            agent.post(agent_inputs.Welcomed(message.epoch))
-            self._schedule_beat(0)
-        self._take_desired(message)
-        if message.notify is not None or (message.welcome and agent.state.notices):
-            notices = notices_of(message.notify, agent.name, self.world.clock.now_ms)
-            agent.post(agent_inputs.NoticesReceived(notices))
-
-    def _take_desired(self, message: Down) -> None:
-        agent = self.agent
-        if message.desired is not None:
-            desired = message.desired
-            agent.note_told(desired.desired)
-            agent.post(
-                agent_inputs.DesiredReceived(
-                    message.epoch, desired.revision, desired_of(desired.desired)
-                )
-            )
-        # Only now: before, an outdated desired state could still start workers.
-        if message.welcome is not None:
-            agent.post(agent_inputs.Confirmed(self._hello_ms))
-        self._take_answer(message.heartbeat)
-
-    def _take_answer(self, number: int) -> None:
-        sent_ms: int | None = None
-        while self._beats and self._beats[0][0] <= number:
-            _, sent_ms = self._beats.popleft()
-        if sent_ms is not None:
-            self.agent.post(agent_inputs.Confirmed(sent_ms))
+        sets_timing = exchange.take_timing(message)
+        agent.on_message(message)
+        for sent_ms in exchange.confirmed(message):
+            agent.post(agent_inputs.Confirmed(sent_ms))
+        if sets_timing and stream is self.stream:
+            next_ms = self.world.clock.now_ms + exchange.interval_ms
+            is_first = message.HasField("welcome")
+            self._schedule_beat(0 if is_first else min(self._beat_at_ms, next_ms))
 
     def ended(self, stream: Stream, hangup: Hangup) -> None:
         """Note that the stream broke, or that the coordinator ended it."""
         if stream is not self.stream:
             return
         self._drop()
-        if hangup.dismissal is None:
+        if hangup.is_orderly and self.exchange.has_left:
+            self.is_closed = True
+            self.agent.post(agent_inputs.Disconnected())
+            return
+        ending = ending_of(hangup)
+        if isinstance(ending, Misunderstood):
+            raise Violation("Contract", f"{self.agent.host.name}: {ending}")
+        if not isinstance(ending, Dismissed):
             self._again()
             return
         self.is_closed = True
-        self.agent.post(agent_inputs.Dismissed(hangup.dismissal, hangup.text))
+        self.agent.on_dismissed(ending)
 
     def close(self) -> None:
         """Disconnect for good."""
@@ -156,7 +137,6 @@ class Link:
 
     def _drop(self) -> None:
         stream, self.stream = self.stream, None
-        self.is_welcome = False
         for timer in (self._beat, self._silence):
             if timer is not None:
                 timer.cancel()
@@ -169,32 +149,26 @@ class Link:
         self._backoff_ms = min(self._backoff_ms * 2, BACKOFF_MS_MAX)
         self.world.clock.after(pause_ms, partial(self.agent.take, self.attempt))
 
-    def _sender(self, sequence: int) -> inputs.Sender:
-        agent = self.agent
-        return inputs.Sender(agent.session, self.connection, agent.state.epoch, sequence)
-
     def _send_reports(self) -> None:
         self._is_waking = False
-        stream, state = self.stream, self.agent.state
-        if stream is None or not self.is_welcome:
+        stream, state, exchange = self.stream, self.agent.state, self.exchange
+        if stream is None or not exchange.is_welcome:
             return
-        for sequence, report in enumerate(state.reports, state.acknowledged + 1):
-            if sequence > self._sent:
-                message = report_of(report, self._sender(sequence), self.world.clock.now_ms)
-                self.world.network.send_up(stream, message)
-                self._sent = sequence
+        now_ms = self.world.clock.now_ms
+        for sequence, report in exchange.unsent(state.acknowledged + 1, state.reports):
+            self._send(stream, exchange.report(sequence, report, state.epoch, now_ms))
+            exchange.sent(sequence)
 
-    def _schedule_beat(self, delay_ms: int) -> None:
+    def _schedule_beat(self, at_ms: int) -> None:
         if self._beat is not None:
             self._beat.cancel()
         beat = partial(self.agent.take, partial(self._send_beat, self.stream))
-        self._beat = self.world.clock.after(delay_ms, beat)
+        self._beat_at_ms = max(at_ms, self.world.clock.now_ms)
+        self._beat = self.world.clock.at(self._beat_at_ms, beat)
 
     def _send_beat(self, stream: Stream | None) -> None:
-        if stream is None or stream is not self.stream or not self.is_welcome:
+        if stream is None or stream is not self.stream or not self.exchange.is_welcome:
             return
-        self._heartbeats += 1
-        self._beats.append((self._heartbeats, self.world.clock.now_ms))
-        beat = inputs.Heartbeat(self._sender(0), self._heartbeats)
-        self.world.network.send_up(stream, beat)
-        self._schedule_beat(self._interval_ms)
+        now_ms = self.world.clock.now_ms
+        self._send(stream, self.exchange.heartbeat(self.agent.state.epoch, now_ms))
+        self._schedule_beat(now_ms + self.exchange.interval_ms)

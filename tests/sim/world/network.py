@@ -13,15 +13,22 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
+from rallypoint.agent.session.link import CONNECT_S_MAX
+from rallypoint.server.core.messages import inputs
 from rallypoint.server.rpc.outbox import Outbox
-from sim.world.messages import Down, Hangup, Up
+from sim.world.wire import Hangup
 
 if TYPE_CHECKING:
     from sim.world.node import Agent
     from sim.world.world import World
 
-CONNECT_MS_MAX = 1_000
+CONNECT_MS_MAX = int(CONNECT_S_MAX * 1000)
 """How long an agent waits for a connection."""
+
+Up = tuple[bytes | Hangup, int]
+"""Towards the coordinator: a SessionRequest, or the end; and when it was sent."""
+Down = bytes | Hangup
+"""Towards the agent: a SessionResponse, or the end."""
 
 
 @dataclass(slots=True, eq=False)
@@ -32,10 +39,11 @@ class Stream:
     connection: int
     life: int
     """Life of the coordinator that accepted it."""
+    hello: inputs.Hello | None = None
+    """Set when the Hello has arrived, and the outbox with it."""
     outbox: Outbox | None = None
-    """Set when the Hello has arrived."""
     up: deque[Up] = field(default_factory=deque)
-    down: deque[Down | Hangup] = field(default_factory=deque)
+    down: deque[Down] = field(default_factory=deque)
     up_clear_ms: int = 0
     """When the last message to the coordinator arrives: none overtakes it."""
     down_clear_ms: int = 0
@@ -87,11 +95,11 @@ class Network:
         self.streams.append(stream)
         agent.take(partial(agent.link.connected, stream))
 
-    def send_up(self, stream: Stream, message: Up) -> None:
+    def send_up(self, stream: Stream, message: bytes | Hangup) -> None:
         """Send towards the coordinator."""
         if stream.is_cut:
             return
-        stream.up.append(message)
+        stream.up.append((message, self.world.clock.now_ms))
         at_ms = self.world.clock.now_ms + self.latency_ms(stream.agent)
         stream.up_clear_ms = max(stream.up_clear_ms, at_ms)
         self.world.clock.at(stream.up_clear_ms, partial(self._deliver_up, stream))
@@ -99,7 +107,7 @@ class Network:
     def _deliver_up(self, stream: Stream) -> None:
         if not stream.up or self._is_held_back(stream, partial(self._deliver_up, stream)):
             return
-        message = stream.up.popleft()
+        message, sent_ms = stream.up.popleft()
         server = self.world.server
         if server is None or server.life != stream.life:
             # The process that had this stream is gone. Its host, if there is one, answers with a
@@ -107,9 +115,9 @@ class Network:
             if not self.world.is_dark:
                 self.cut(stream, server_ms=None, agent_ms=self.latency_ms(stream.agent))
             return
-        server.receive(stream, message)
+        server.receive(stream, message, sent_ms)
 
-    def send_down(self, stream: Stream, message: Down | Hangup) -> None:
+    def send_down(self, stream: Stream, message: Down) -> None:
         """Send towards the agent."""
         if stream.is_cut:
             return
@@ -154,7 +162,7 @@ class Network:
     def _tell_server(self, stream: Stream) -> None:
         server = self.world.server
         if server is not None and server.life == stream.life:
-            server.receive(stream, Hangup())
+            server.receive(stream, Hangup(), self.world.clock.now_ms)
 
     def let_go(self, stream: Stream) -> None:
         """Cancel a stream on the agent's side; that follows what was sent, or overtakes it."""

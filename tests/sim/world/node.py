@@ -15,22 +15,23 @@ from typing import TYPE_CHECKING, assert_never
 from rallypoint.agent.core import effects, inputs
 from rallypoint.agent.core import step as core
 from rallypoint.agent.core.state import AgentState
-from rallypoint.server.core.messages import inputs as server_inputs
-from rallypoint.server.core.model.desired import Desired, DesiredFinished
+from rallypoint.agent.session.endings import Dismissed
+from rallypoint.agent.session.link import FAREWELL_S_MAX
+from rallypoint.agent.session.translate import fill_snapshot, parse_desired, parse_notices
 from rallypoint.server.core.model.ids import NodeName, SessionId
-from rallypoint.server.core.model.node import Identity
 from rallypoint.server.core.model.phase import Outcome
 from rallypoint.server.core.model.spec import JobSpec
+from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from sim.seeds.scenario import NodePlan
 from sim.world.clock import Timer
 from sim.world.link import Link
-from sim.world.messages import held_of, ready_of
 from sim.world.processes import SIGUSR1, Process, Workers
+from sim.world.wire import outcome_of, settings_of
 
 if TYPE_CHECKING:
     from sim.world.world import World
 
-FAREWELL_MS_MAX = 1_000
+FAREWELL_MS_MAX = int(FAREWELL_S_MAX * 1000)
 FIRST_PORT = 20_000
 
 
@@ -66,6 +67,7 @@ class Agent:
         self.host = host
         self.spec = spec
         self.session = SessionId(f"{incarnation:032x}")
+        self.settings = settings_of(host.plan, spec, self.session)
         self.name = NodeName(host.plan.name)
         self.run = 0
         self.coordinator_id = ""
@@ -87,6 +89,9 @@ class Agent:
         self.outcome: Outcome | None = None
         """The first outcome that it received, unless it was leaving already."""
         self.was_terminated = False
+        """It got SIGTERM."""
+        self.dismissal: Dismissed | None = None
+        """How a coordinator refused it for good, if one did."""
         self.frozen_until_ms = 0
         self.link = Link(self)
         self.workers = Workers(self)
@@ -94,6 +99,25 @@ class Agent:
         self._is_stepping = False
         self._backlog: deque[Callable[[], None]] = deque()
         self._timer: Timer | None = None
+
+    @property
+    def is_attached(self) -> bool:
+        """True while messages pass both ways between it and the present coordinator."""
+        stream, server, now_ms = self.link.stream, self.world.server, self.world.clock.now_ms
+        if self.is_gone or stream is None or server is None or not self.link.is_welcome:
+            return False
+        is_still = max(self.frozen_until_ms, self.host.unreachable_until_ms) > now_ms
+        is_open = stream.life == server.life and not stream.is_cut and not stream.server_done
+        return is_open and not is_still
+
+    @property
+    def was_asked(self) -> bool:
+        """True once an operator has drained a node of this name."""
+        return (self.host.plan.job_id, self.name) in self.world.drained
+
+    def now_ms(self) -> int:
+        """Return the agent's clock."""
+        return self.world.clock.now_ms
 
     # --- events of the process ---
 
@@ -210,43 +234,60 @@ class Agent:
         self.workers.kill_all()
         self.world.agent_gone(self)
 
-    # --- the link's user ---
+    # --- the link's user, as in `agent.py` ---
 
-    def hello(self, connection: int) -> server_inputs.Hello:
+    def hello(self) -> agent_pb2.Hello:
         """Return a Hello with everything that the node holds now."""
-        state, plan = self.state, self.host.plan
-        held = state.held
-        return server_inputs.Hello(
-            identity=Identity(
-                job_id=plan.job_id,
-                session=self.session,
-                spec=self.spec,
-                name=self.name,
-                name_explicit=plan.explicit,
-                address=plan.address,
-                local_world_size=plan.workers,
-                role=plan.role,
-                node_rank=plan.node_rank,
-                launch_id=plan.launch_id,
-                program=plan.program,
-            ),
-            connection=connection,
-            epoch=state.epoch,
+        hello = self.settings.hello(
+            node_name=self.name,
             run=self.run,
             coordinator_id=self.coordinator_id,
             coordinator_durable=False,
-            acknowledged=state.acknowledged,
-            revision=state.revision,
-            draining=None
-            if state.drain is None
-            else (max(0, state.drain.until_ms - self.world.clock.now_ms), state.drain.reason),
-            held=None if held is None else held_of(held, self.world.clock.now_ms),
-            ready=None if held is not None else ready_of(state.last_round, state.port),
         )
+        fill_snapshot(hello, self.state, self.world.clock.now_ms)
+        return hello
 
-    def note_told(self, desired: Desired) -> None:
-        """Remember the outcome that the agent received."""
-        if isinstance(desired, DesiredFinished):
-            self.world.safety.outcome_received(self, desired)
+    def on_message(self, message: agent_pb2.SessionResponse) -> None:
+        """Apply a message of the coordinator."""
+        if message.acknowledged:
+            self.post(inputs.Acknowledged(message.acknowledged))
+        match message.WhichOneof("message"):
+            case _ if self.is_gone:
+                pass  # that was its Goodbye; the message may hold an outcome too
+            case "welcome":
+                self._on_welcome(message)
+            case "desired":
+                self._on_desired(message.epoch, message.desired)
+            case "notices":
+                self._on_notices(message.notices)
+
+    def _on_welcome(self, message: agent_pb2.SessionResponse) -> None:
+        welcome = message.welcome
+        self.coordinator_id = welcome.coordinator_id
+        self.name, self.run = NodeName(welcome.node_name), welcome.run
+        self.post(inputs.Welcomed(message.epoch))
+        if welcome.HasField("desired"):
+            self._on_desired(message.epoch, welcome.desired)
+        if welcome.HasField("notices") or self.state.notices:
+            self._on_notices(welcome.notices)
+
+    def _on_desired(self, epoch: int, message: agent_pb2.DesiredState) -> None:
+        if self.is_gone:
+            return
+        received = parse_desired(epoch, message, self.now_ms())
+        assert received is not None
+        self.world.safety.desired_received(self, received.desired)
+        if message.HasField("finished"):
+            self.world.safety.outcome_received(self, message.finished)
             if self.outcome is None and self.state.ending is None:
-                self.outcome = desired.outcome
+                self.outcome = outcome_of(message.finished)
+        self.post(received)
+
+    def _on_notices(self, message: agent_pb2.Notices) -> None:
+        notices = parse_notices(message, self.now_ms())
+        self.post(inputs.NoticesReceived(notices))
+
+    def on_dismissed(self, dismissed: Dismissed) -> None:
+        """Note that the coordinator refuses this agent for good."""
+        self.dismissal = dismissed
+        self.post(inputs.Dismissed(dismissed.exit_code, dismissed.text))

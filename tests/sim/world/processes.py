@@ -7,30 +7,40 @@ takes requests in order, answers in order, except that word of an exit may be la
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from rallypoint.agent.core import inputs
 from rallypoint.agent.core.desired import RunOrder
+from rallypoint.agent.workers.exits import TAIL_WAIT_S
+from rallypoint.agent.workers.supervisor import SWEEP_LIMIT_MS
 from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.model.round import RoundHeader
 from sim.world.clock import Timer
-from sim.world.messages import header_of
+from sim.world.last_words import SIGKILL, LastWords
+from sim.world.wire import header_of
 
 if TYPE_CHECKING:
     from sim.world.node import Agent, Host
     from sim.world.world import World
 
-SIGKILL = 9
 SIGUSR1 = 10
 LEAVES_MS_MAX = 4_000
 """How long a worker takes to finish when its node drains."""
 HELPER_MS_MAX = 5
 """How long a request to the helper takes, and its answer."""
-EXIT_MS_MAX = 50
+LOOK_MS_MAX = 250
+"""How long an agent takes to find the error that a running worker recorded."""
+TEARDOWN_MS_MAX = 60_000
+"""How long a worker lives after it has recorded its error; the agent stops it sooner."""
+EXIT_MS_MAX = int(TAIL_WAIT_S * 1000)
 """How long the report of an exit waits for the rest of standard error."""
-SWEEP_MS_MAX = 5_000
+SWEEP_MS_MAX = SWEEP_LIMIT_MS
 """What survives SIGKILL this long is reported as blocked."""
 UNBLOCKED_MS_MAX = 12_000
 """Processes that survive SIGKILL are gone after this."""
@@ -39,6 +49,7 @@ REPLACED_MS = 100
 STRAGGLE_MS_MAX = 400
 """How far apart the workers of a round end."""
 
+NOTHING_LEFT = LastWords()
 RoundKey = tuple[JobId, RoundHeader]
 
 
@@ -59,6 +70,21 @@ class Process:
     """It has survived SIGKILL."""
     exit_code: int | None = None
     signal: int | None = None
+    left: LastWords = NOTHING_LEFT
+    """Complete once its agent learns of its end."""
+    record: LastWords | None = None
+    """The error that it recorded while it ran; its age is that when the agent found it."""
+    recorded_ms: int = 0
+    found_ms: int | None = None
+    """When the agent took that for the worker's failure; None if something else came first."""
+    started_ms: int | None = None
+    """When its agent learned of its start."""
+    asked_ms: int | None = None
+    """When its agent first asked to signal it."""
+    ended_ms: int = 0
+    """When it ended; 0 while it lives."""
+    told_ms: int | None = None
+    """When its agent learned of its end."""
 
     @property
     def rank(self) -> int:
@@ -94,6 +120,8 @@ class Workers:
         self.agent = agent
         self.world: World = agent.world
         self.living: list[Process] = []
+        self.started: list[Process] = []
+        """All that were ever started, oldest first."""
         self.down_until_ms = 0
         """Until then there is no helper."""
         self._ask_clear_ms = 0
@@ -115,14 +143,21 @@ class Workers:
 
     def signal(self, signum: int) -> None:
         """Signal every worker that lives when the helper gets to it."""
+        self._note_signal()
         if self._has_helper():
             self._ask(partial(self._signal, signum))
 
     def sweep(self, token: int) -> None:
         """Kill everything that the workers started."""
         self._open_sweep = token
+        self._note_signal()
         if self._has_helper():
             self._ask(partial(self._sweep, token))
+
+    def _note_signal(self) -> None:
+        for process in self.living:
+            if process.asked_ms is None:
+                process.asked_ms = self.world.clock.now_ms
 
     def arm_fence(self, at_ms: int) -> None:
         """Kill everything at this time, unless a later call moves it."""
@@ -151,11 +186,75 @@ class Workers:
         if not self.agent.is_gone and self._has_helper():
             request()
 
-    def _answer(self, input: inputs.Input, late_ms: int = 0) -> None:
+    def _answer(self, input: inputs.Input) -> None:
+        self._tell(partial(self.agent.post, input))
+
+    def _tell(self, call: Callable[[], None], late_ms: int = 0) -> None:
         at_ms = self.world.clock.now_ms + self.world.rng.randint(0, HELPER_MS_MAX)
         self._tell_clear_ms = max(self._tell_clear_ms, at_ms)
-        posted = partial(self.agent.take, partial(self.agent.post, input))
-        self.world.clock.at(self._tell_clear_ms + late_ms, posted)
+        taken = partial(self.agent.take, call)
+        self.world.clock.at(self._tell_clear_ms + late_ms, taken)
+
+    def _tell_start(self, process: Process) -> None:
+        process.started_ms = self.world.clock.now_ms
+        number, rank = process.order.number, process.local_rank
+        self.agent.post(inputs.WorkerStarted(number, rank, process.pid))
+
+    def _tell_record(self, process: Process, record: LastWords) -> None:
+        """Let the agent find the error that a worker has recorded."""
+        now_ms, error = self.world.clock.now_ms, record.error
+        assert error is not None
+        error = replace(error, before_exit_ms=now_ms - process.recorded_ms)
+        process.record = dataclasses.replace(record, error=error)
+        self.agent.post(
+            inputs.WorkerRecorded(
+                round=process.order.number,
+                local_rank=process.local_rank,
+                error=error,
+                stderr_tail=record.stderr_tail,
+                failed_ms=record.failed_ms,
+                error_file=record.error_file,
+                stderr_file=record.stderr_file,
+            )
+        )
+        held = self.agent.state.held
+        if held is not None and held.order is process.order:
+            is_found = held.workers[process.local_rank].recorded is not None
+            process.found_ms = now_ms if is_found else None
+
+    def _last_words_of(self, process: Process) -> LastWords:
+        """Return what a process has left, with the error that it had recorded before."""
+        left, record = process.left, process.record
+        if record is None or (process.exit_code == 0 and process.found_ms is None):
+            return left
+        assert record.error is not None
+        age_ms = process.ended_ms - process.recorded_ms
+        return dataclasses.replace(
+            left,
+            error=replace(record.error, before_exit_ms=age_ms),
+            failed_ms=record.failed_ms,
+            error_file=record.error_file,
+            stderr_file=record.stderr_file,
+        )
+
+    def _tell_end(self, process: Process) -> None:
+        process.told_ms = self.world.clock.now_ms
+        process.left = left = self._last_words_of(process)
+        self.agent.post(
+            inputs.WorkerEnded(
+                round=process.order.number,
+                local_rank=process.local_rank,
+                exit_code=process.exit_code,
+                signal=process.signal,
+                error=left.error,
+                stderr_tail=left.stderr_tail,
+                ago_ms=process.told_ms - process.ended_ms,
+                oom_killed=left.oom_killed,
+                failed_ms=left.failed_ms,
+                error_file=left.error_file,
+                stderr_file=left.stderr_file,
+            )
+        )
 
     # --- what the helper does ---
 
@@ -171,7 +270,9 @@ class Workers:
         self.living.append(process)
         self.agent.host.processes.append(process)
         group.processes.append(process)
-        self._answer(inputs.WorkerStarted(order.number, local_rank, process.pid))
+        self.started.append(process)
+        world.processes[process.pid] = process
+        self._tell(partial(self._tell_start, process))
         if group.is_doomed:
             world.clock.after(world.rng.randint(0, 900), partial(self._fail, process, 1, None))
         elif world.happens(faults.worker_fails_percent):
@@ -181,8 +282,17 @@ class Workers:
         world.join(group)
 
     def _fail(self, process: Process, code: int | None, signum: int | None) -> None:
-        if process.is_alive and not self.world.is_calm:
-            self.world.disturb_host(process.host)
+        world = self.world
+        if not process.is_alive or world.is_calm:
+            return
+        world.disturb_host(process.host)
+        if code == 1 and world.rng.random() < 0.5:
+            process.recorded_ms = world.clock.now_ms
+            late_ms = world.rng.randint(0, LOOK_MS_MAX)
+            self._tell(partial(self._tell_record, process, world.draw_record()), late_ms)
+            ended = partial(self.end, process, code, signum)
+            world.clock.after(world.rng.randint(0, TEARDOWN_MS_MAX), ended)
+        else:
             self.end(process, code, signum)
 
     def _signal(self, signum: int) -> None:
@@ -251,14 +361,15 @@ class Workers:
             return
         process.is_alive = False
         process.exit_code, process.signal = exit_code, signum
+        process.ended_ms = self.world.clock.now_ms
+        if exit_code != 0 and not (signum == SIGKILL and process.signalled):
+            process.left = self.world.draw_last_words(signum, words)
         self.living.remove(process)
         process.host.processes.remove(process)
         world = self.world
-        world.note("exit", process.host.name, process.pid, exit_code, signum)
+        world.note("exit", process.host.name, process.pid, exit_code, signum, process.left)
         if not self.agent.is_gone:
-            number, rank = process.order.number, process.local_rank
-            late_ms = world.rng.randint(0, EXIT_MS_MAX)
-            self._answer(inputs.WorkerEnded(number, rank, exit_code, signum, None, words), late_ms)
+            self._tell(partial(self._tell_end, process), world.rng.randint(0, EXIT_MS_MAX))
         if exit_code != 0 or process.signalled:
             world.break_group(process)
 

@@ -10,42 +10,39 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from rallypoint.server.coordinator import PULSE_S
 from rallypoint.server.core import step as core
 from rallypoint.server.core.invariants import check_job, check_touched
 from rallypoint.server.core.messages import inputs
-from rallypoint.server.core.messages.effects import Effect, Refuse
-from rallypoint.server.core.messages.records import EpochRaised
-from rallypoint.server.core.messages.refusals import RefusalKind
+from rallypoint.server.core.messages.effects import Effect
+from rallypoint.server.core.messages.records import EpochRaised, RoundSealed
 from rallypoint.server.core.model.ids import JobId, SessionId
-from rallypoint.server.core.model.phase import Phase
 from rallypoint.server.core.model.timing import Timing
-from rallypoint.server.core.reads.explain import explain
 from rallypoint.server.core.reads.replay import memory_of, replay, snapshot
 from rallypoint.server.core.state.deadlines import DeadlineKind
 from rallypoint.server.core.state.state import State, apply
+from rallypoint.server.rpc.convert.checks import InvalidMessage
+from rallypoint.server.rpc.convert.hello import to_hello
+from rallypoint.server.rpc.convert.reports import require_sender, to_heartbeat, to_report
+from rallypoint.server.rpc.envelopes import Envelopes
 from rallypoint.server.rpc.outbox import Outbox, Outboxes
+from rallypoint.server.rpc.views.enums import WAITS
+from rallypoint.v1 import agent_service_pb2 as agent_pb2
+from rallypoint.wire.limits import DAY_MS
+from sim.rules.rules import Violation
 from sim.world.clock import Timer
-from sim.world.messages import Down, Hangup, Up
+from sim.world.contacts import Contacts
 from sim.world.network import Stream
+from sim.world.wire import Hangup
 
 if TYPE_CHECKING:
     from sim.world.world import World
 
 TURN_MS_MAX = 2
 """Longest wait of an input for a turn."""
-PULSE_MS = 250
+PULSE_MS = int(PULSE_S * 1000)
 """Longest time without a turn while there are nodes."""
-DISMISSALS = {
-    RefusalKind.SPEC_MISMATCH: 2,
-    RefusalKind.NODE_NAME_IN_USE: 2,
-    RefusalKind.NODE_RANK_IN_USE: 2,
-    RefusalKind.ADDRESS_MISMATCH: 2,
-    RefusalKind.PROGRAM_MISMATCH: 2,
-    RefusalKind.FOREIGN_ROUND: 1,
-    RefusalKind.LIMIT_REACHED: 1,
-    RefusalKind.OLD_RUN: 1,
-}
-"""Refusals that a further attempt cannot change, and the agent's exit code for each."""
+_WAITS = {number: kind for kind, number in WAITS.items()}
 
 
 class Server:
@@ -63,6 +60,8 @@ class Server:
         self.memory = replay((EpochRaised(epoch),))
         self.outboxes = Outboxes()
         self.outboxes.epoch = epoch
+        self.envelopes = Envelopes(self.outboxes, self.state)
+        self._contacts = Contacts(timing)
         self.is_dead = False
         self.stalled_until_ms = 0
         self._began_ms = world.clock.now_ms
@@ -74,7 +73,6 @@ class Server:
         self._streams: dict[int, Stream] = {}
         """Streams that are open on this side, by the identity of their outbox."""
         self._last_report: dict[SessionId, inputs.Report] = {}
-        self._refusals: dict[tuple[SessionId, int], RefusalKind] = {}
         self._turn: Timer | None = None
         self._turn_at_ms = 0
         self._schedule(timing.window_ms)
@@ -83,6 +81,14 @@ class Server:
         """Return journal time."""
         return self.world.clock.now_ms - self._began_ms - self._held_back_ms
 
+    def is_missed(self, session: SessionId) -> bool:
+        """Return whether it may have lost an agent, by what its host has heard of the agent."""
+        return self._contacts.is_missed(session, self.now_ms())
+
+    def awaits_return(self, session: SessionId) -> bool:
+        """Return whether the stream of an agent has ended so recently that it may return."""
+        return self._contacts.awaits_return(session, self.now_ms())
+
     def stall(self, duration_ms: int, noticed_ms: int) -> None:
         """Suspend the process; afterwards it notices for how long, roughly."""
         self.stalled_until_ms = self.world.clock.now_ms + duration_ms
@@ -90,33 +96,58 @@ class Server:
 
     def _resume(self, noticed_ms: int) -> None:
         self._held_back_ms += noticed_ms
+        self._contacts.held_back(self.now_ms())
         if noticed_ms:
             self._inbox.insert(0, inputs.Stalled(noticed_ms))
         self._schedule(0)
 
     # --- streams ---
 
-    def receive(self, stream: Stream, message: Up) -> None:
-        """Handle a message from a stream."""
-        if stream.outbox is None and isinstance(message, inputs.Hello):
-            self._open(stream, message)
-        elif stream.outbox is None:
-            return  # it ended before its Hello arrived
-        elif isinstance(message, Hangup):
+    def receive(self, stream: Stream, message: bytes | Hangup, sent_ms: int) -> None:
+        """Handle a message that was sent on a stream at this time."""
+        if isinstance(message, bytes):
+            self._hear(stream, agent_pb2.SessionRequest.FromString(message), sent_ms)
+        elif stream.outbox is not None:  # else it ended before its Hello arrived
+            self._contacts.ended(stream.outbox.session, stream.connection, self.now_ms())
             stream.outbox.ended = True
             stream.outbox.wake.set()
             self._flush_soon(stream)
+
+    def _hear(self, stream: Stream, envelope: agent_pb2.SessionRequest, sent_ms: int) -> None:
+        """Convert a message as `AgentService` does; what is invalid there breaks a rule here."""
+        clock_ms = max(self.world.unix_ms(), self.state.epoch - DAY_MS)
+        input: inputs.Hello | inputs.Report | inputs.Heartbeat | None
+        try:
+            if stream.hello is None:
+                input = stream.hello = to_hello(envelope, clock_ms)
+            else:
+                identity = stream.hello.identity
+                require_sender(envelope, identity.session, stream.hello.connection)
+                input = to_report(envelope, identity.local_world_size, clock_ms)
+        except InvalidMessage as invalid:
+            raise Violation("Contract", f"{stream.agent.host.name}: {invalid}") from invalid
+        input = input or to_heartbeat(envelope)
+        self.world.safety.heard(self, stream.agent, input, sent_ms)
+        self._contacts.heard(input, self.now_ms())
+        self._accept(stream, input)
+
+    def _accept(
+        self, stream: Stream, input: inputs.Hello | inputs.Report | inputs.Heartbeat
+    ) -> None:
+        if isinstance(input, inputs.Hello):
+            self._open(stream, input)
         elif stream.server_done:
             # Nothing follows the end of the newest connection; old messages of older ones may.
             if self._newest[stream.agent.session] > stream.connection:
-                self._submit(message)
-        elif isinstance(message, inputs.Heartbeat):
-            self._heard[stream.agent.session] = message
-            stream.outbox.acknowledge_heartbeat(message.number)
-            self._flush_soon(stream)
+                self._submit(input)
+        elif isinstance(input, inputs.Heartbeat):
+            self._heard[stream.agent.session] = input
+            assert stream.outbox is not None
+            if input.sender.epoch <= self.state.epoch:  # else the core ends the stream
+                stream.outbox.acknowledge_heartbeat(input.number)
+                self._flush_soon(stream)
         else:
-            assert not isinstance(message, inputs.Hello)
-            self._submit(message)
+            self._submit(input)
 
     def _open(self, stream: Stream, hello: inputs.Hello) -> None:
         session = hello.identity.session
@@ -174,9 +205,6 @@ class Server:
         while (due_ms := state.next_deadline_ms()) is not None and due_ms <= now_ms:
             self._step(inputs.TimePassed(), now_ms, effects, changed)
         self.outboxes.carry_out(effects, changed, state, now_ms)
-        for effect in effects:
-            if isinstance(effect, Refuse):
-                self._refusals[(effect.session, effect.connection)] = effect.refusal.kind
         self._flush_all()
         if due_ms is not None:
             self._schedule(due_ms - now_ms)
@@ -204,6 +232,9 @@ class Server:
         for record in transition.records:
             world.note("record", record)
             world.safety.recorded(self, record)
+            if isinstance(record, RoundSealed):
+                names = [member.name for member in record.members]
+                self._contacts.sealed(state.index[(record.job_id, name)] for name in names)
         effects.extend(transition.effects)
         changed.update(dict.fromkeys(transition.jobs))
 
@@ -230,68 +261,35 @@ class Server:
             self.world.clock.at(self.stalled_until_ms, partial(self._write, stream))
             return
         outbox.wake.clear()
-        for message in self._empty(outbox):
-            self.world.network.send_down(stream, message)
+        for message in self._take(outbox):
+            self.world.network.send_down(stream, message.SerializeToString())
         if outbox.end is not None or outbox.ended or outbox.has_left:
             self._finish(stream, outbox)
 
-    def _empty(self, outbox: Outbox) -> list[Down]:
-        """Empty an outbox into messages, as `AgentService` does."""
-        messages: list[Down] = []
+    def _take(self, outbox: Outbox) -> list[agent_pb2.SessionResponse]:
+        """Empty an outbox into messages, in the order of `AgentService`."""
+        messages = self.envelopes.take(outbox)
         if outbox.end is not None:
             return messages
-        connection, acknowledged, epoch = (
-            outbox.connection,
-            outbox.acknowledged,
-            self.outboxes.epoch,
-        )
-        if outbox.welcome is not None:
-            messages.append(
-                Down(
-                    connection,
-                    epoch,
-                    acknowledged,
-                    welcome=outbox.welcome,
-                    coordinator_id=self.state.coordinator_id,
-                    interval_ms=self.state.heartbeat_ms(outbox.spec),
-                    lease_ms=self.state.lease_ms(outbox.spec),
-                    desired=outbox.desired,
-                    notify=outbox.notify,
-                )
-            )
-            outbox.welcome = outbox.desired = outbox.notify = None
-        if outbox.desired is not None:
-            messages.append(Down(connection, epoch, acknowledged, desired=outbox.desired))
-            outbox.desired = None
-        if outbox.notify is not None:
-            messages.append(Down(connection, epoch, acknowledged, notify=outbox.notify))
-            outbox.notify = None
         if outbox.has_left:
-            messages.append(Down(connection, epoch, acknowledged, heartbeat=outbox.heartbeat))
+            messages.append(self.envelopes.acknowledge(outbox))
         elif outbox.heartbeat > outbox.answered:
-            outbox.answered = outbox.heartbeat
-            self._explain(outbox.session)
-            messages.append(Down(connection, epoch, acknowledged, heartbeat=outbox.heartbeat))
+            waiting = None
+            if not outbox.runs_workers:
+                waiting = self.envelopes.explain(outbox.session, self.now_ms())
+            if waiting is not None and waiting.kind:
+                self.world.coverage.waited(_WAITS[waiting.kind])
+            messages.append(self.envelopes.answer(outbox, waiting))
         return messages
-
-    def _explain(self, session: SessionId) -> None:
-        """Ask what the node's job waits for: every state of a job can be explained."""
-        node = self.state.nodes.get(session)
-        if node is not None:
-            job = self.state.jobs[node.job_id]
-            if not node.member or job.phase is not Phase.RUNNING:
-                waiting = explain(self.state, job, self.now_ms())
-                if waiting is not None:
-                    self.world.coverage.waited(waiting.kind)
 
     def _finish(self, stream: Stream, outbox: Outbox) -> None:
         """Close a stream, and send the peer the reason if it still listens."""
         stream.server_done = True
+        self._contacts.ended(outbox.session, outbox.connection, self.now_ms())
         del self._streams[id(outbox)]
         if not outbox.ended:
-            kind = self._refusals.get((outbox.session, outbox.connection))
-            code = DISMISSALS.get(kind) if kind is not None else None
-            text = "this session counts as lost" if kind is None else kind.value
-            self.world.network.send_down(stream, Hangup(code, text))
+            end = outbox.end
+            hangup = Hangup(is_orderly=True) if end is None else Hangup(end.SerializeToString())
+            self.world.network.send_down(stream, hangup)
         self.outboxes.close(outbox)
         self._submit(inputs.Broken(inputs.Sender(outbox.session, outbox.connection, 0)))

@@ -12,7 +12,7 @@ from functools import partial
 from random import Random
 
 from rallypoint.server.core.messages import inputs
-from rallypoint.server.core.model.ids import JobId, NodeName
+from rallypoint.server.core.model.ids import JobId, NodeName, SessionId
 from rallypoint.server.core.model.round import RoundHeader
 from rallypoint.server.core.model.spec import JobSpec
 from rallypoint.server.core.model.timing import Timing
@@ -20,22 +20,16 @@ from sim.rules.safety import Safety
 from sim.seeds.chaos import Chaos
 from sim.seeds.coverage import Coverage
 from sim.seeds.faults import Faults, calm, changed, draw_faults
-from sim.seeds.scenario import JobPlan, draw_jobs
+from sim.seeds.scenario import JobPlan, NodePlan, draw_jobs
 from sim.world.clock import Clock
+from sim.world.last_words import CUT_OFF, LastWords, draw_last_words, draw_record
 from sim.world.network import Network
 from sim.world.node import Agent, Host
 from sim.world.processes import STRAGGLE_MS_MAX, Group, Process
 from sim.world.server import Server
 
 FIRST_EPOCH = 1_000_000
-REFUSED = 2
-"""Exit code of an agent that does not fit its job."""
 COLLATERAL_MS_MAX = 400
-CUT_OFF = """Traceback (most recent call last):
-  File "train.py", line 7, in <module>
-ConnectionResetError: [Errno 104] Connection reset by peer
-"""
-"""The last words of a worker that was cut off from one that died."""
 RETURN_MS_MAX = 8_000
 """How long a node is without an agent before the next one starts."""
 
@@ -73,10 +67,16 @@ class World:
         """A coordinator has started with a clock behind its predecessor's."""
         self.steps = 0
         """Steps of the coordinator's core."""
-        self.drained_jobs: set[JobId] = set()
-        """Jobs in which an operator has drained a node."""
+        self.drained: set[tuple[JobId, NodeName]] = set()
+        """Nodes that an operator has drained, by their names at the time."""
         self._set_aside: dict[tuple[JobId, NodeName], None] = {}
         """Nodes that an operator has cordoned, by their names at the time."""
+        self.agents: dict[SessionId, Agent] = {}
+        """Every agent that was ever started, by its session, oldest first."""
+        self.processes: dict[int, Process] = {}
+        """Every worker process that was ever started, by its id."""
+        self._words = Random(f"{seed} words")
+        """A separate generator: the other choices of a seed stay as they are."""
         self.groups: dict[tuple[JobId, RoundHeader], Group] = {}
         self.trace: list[str] | None = [] if is_traced else None
         self._digest = hashlib.blake2b(digest_size=8)
@@ -101,6 +101,14 @@ class World:
         self._digest.update(line.encode())
         if self.trace is not None:
             self.trace.append(line)
+
+    def unix_ms(self) -> int:
+        """Return the Unix time by every clock of the world that was not set back."""
+        return FIRST_EPOCH + self.clock.now_ms
+
+    def plan_of(self, session: SessionId) -> NodePlan:
+        """Return how the agent of a session was started."""
+        return self.agents[session].host.plan
 
     def happens(self, percent: int) -> bool:
         """Return whether something with this probability happens now."""
@@ -142,6 +150,7 @@ class World:
             return
         self._incarnations += 1
         host.agent = Agent(self, host, self._incarnations, spec or host.plan.spec)
+        self.agents[host.agent.session] = host.agent
         host.disturbed_ms = self.clock.now_ms
         if not host.is_stranger:
             self.safety.joined(host.plan.job_id)
@@ -162,8 +171,7 @@ class World:
         self.note("gone", agent.host.name, agent.exit_code)
         self.coverage.counts["exit code", str(agent.exit_code)] += 1
         is_stranger = agent.host.is_stranger
-        if not is_stranger or agent.exit_code != REFUSED:
-            self.disturb_host(agent.host)
+        agent.host.disturbed_ms = self.clock.now_ms
         if not is_stranger and self.happens(self.faults.return_percent):
             delay_ms = self.rng.randint(50, RETURN_MS_MAX)
             self.clock.after(delay_ms, partial(self.start_agent, agent.host))
@@ -171,7 +179,7 @@ class World:
     def drain(self, agent: Agent, time_ms: int) -> None:
         """Let an operator drain a node, if a coordinator runs."""
         if self.server is not None:
-            self.drained_jobs.add(agent.host.plan.job_id)
+            self.drained.add((agent.host.plan.job_id, agent.name))
             request = inputs.DrainNode(agent.host.plan.job_id, agent.name, time_ms, "maintenance")
             self.server.request(request)
 
@@ -218,6 +226,15 @@ class World:
         """Return a process id that was not used before."""
         self._pids += 1
         return self._pids
+
+    def draw_last_words(self, signal: int | None, words: str) -> LastWords:
+        """Return what a process leaves that fails now."""
+        percent = 0 if self.is_calm else self.faults.record_percent
+        return draw_last_words(self._words, percent, signal, words, self.unix_ms())
+
+    def draw_record(self) -> LastWords:
+        """Return the error that a process records now, while it runs."""
+        return draw_record(self._words, self.unix_ms())
 
     def group(self, job_id: JobId, header: RoundHeader) -> Group:
         """Return the group of a round."""

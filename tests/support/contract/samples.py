@@ -70,6 +70,16 @@ def exits() -> list[node_pb2.Worker]:
     return workers
 
 
+def running() -> list[node_pb2.Worker]:
+    """Return both workers of a node, which have recorded their errors and still run."""
+    workers = exits()
+    for worker in workers:
+        worker.state = node_pb2.WORKER_STATE_RUNNING
+        worker.exit.ClearField("exit_code")
+        worker.exit.ClearField("signal")
+    return workers
+
+
 def hello(number: int, job_id: str = JOB) -> agent_pb2.Hello:
     """Return the Hello of a new agent; `held` or `ready` is missing."""
     return agent_pb2.Hello(
@@ -160,6 +170,7 @@ def reports(round: int) -> dict[str, Message]:
         "ready": agent_pb2.Ready(round=round, master_port=20_009),
         "started": agent_pb2.Started(round=round, pids=[4_000, 4_001]),
         "start_failed": agent_pb2.StartFailed(round=round, text="no such file"),
+        "recorded": agent_pb2.Recorded(round=round, workers=running()),
         "exited": agent_pb2.Exited(round=round, workers=exits()),
         "succeeded": agent_pb2.Succeeded(round=round),
         "blocked": agent_pb2.Blocked(round=round, pids=[4_000]),

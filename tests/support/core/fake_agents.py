@@ -193,6 +193,10 @@ class FakeAgent:
             lambda sender: inputs.Exited(sender, self.last_round, exits or (worker_exit(),))
         )
 
+    def record(self, *exits: WorkerExit) -> Transition:
+        """Report running workers that have recorded an error."""
+        return self.report(lambda sender: inputs.Recorded(sender, self.last_round, exits))
+
     def exit(self, *exits: WorkerExit) -> Transition:
         """Report workers that ended; by default local rank 0 with 0."""
         return self.fail(*(exits or (worker_exit(0),)))

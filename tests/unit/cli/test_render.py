@@ -139,6 +139,8 @@ def test_recorded_error_is_told_whole() -> None:
     assert "  time      : <N/A>" in lines
     assert not [line for line in lines if line.startswith("  log ")]
     assert "  exitcode  : 1 (pid: 7)" in lines
+    lines = render(exit=node_pb2.WorkerExit(error=error))
+    assert "  exitcode  : <N/A> (pid: 7), it recorded its error and had not ended yet" in lines
     lines = render(exit=node_pb2.WorkerExit(exit_code=1))
     (line,) = [line for line in lines if line.startswith("  traceback : <N/A>")]
     assert line.endswith("torch.distributed.elastic.multiprocessing.errors.record records it")

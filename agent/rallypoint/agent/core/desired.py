@@ -74,6 +74,14 @@ class DesiredEnd(Struct, frozen=True):
     """The run continues without this node."""
 
 
+class DesiredDrain(Struct, frozen=True):
+    """The node has to leave the job; part of a desired state."""
+
+    until_ms: int
+    """When workers that still run are stopped."""
+    reason: str
+
+
 Desired = RunOrder | DesiredStop | DesiredStandby | DesiredEnd
 
 

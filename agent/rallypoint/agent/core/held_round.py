@@ -56,22 +56,27 @@ class IllegalStage(AssertionError):
 
 
 class ErrorRecord(Struct, frozen=True):
-    """The error that a worker wrote into its error file."""
+    """The error that a worker recorded: in its error file, or last on standard error."""
 
     message: str
     traceback: str
     before_exit_ms: int | None
-    """How long before the end of the process it was written; None when the record has no time."""
+    """How long before the end of the process it was written, or before its discovery while the
+    process runs; None when the record has no time."""
     time_s: int | None = None
     """Time in the record, as Unix time; None when the record has no time."""
 
 
 class LocalExit(Struct, frozen=True):
-    """How a worker ended. Exactly one of `exit_code` and `signal` is set."""
+    """How a worker ended: exactly one of `exit_code` and `signal` is set.
+
+    Or how it failed while it still runs: then neither is set, and `error` is.
+    """
 
     exit_code: int | None
     signal: int | None
     at_ms: int
+    """When it ended, or when its error was found."""
     signalled_first: bool
     """The agent had signalled the worker before it ended."""
     error: ErrorRecord | None
@@ -89,8 +94,12 @@ class LocalExit(Struct, frozen=True):
 
     @property
     def is_failure(self) -> bool:
-        """True when the worker did not succeed and its failure came before any signal of ours."""
-        return self.exit_code != 0 and (self.has_recorded_first or not self.signalled_first)
+        """True when the worker did not succeed and its failure came before any signal of ours.
+
+        After exit code 0 it has an error only if it was found while the worker ran.
+        """
+        is_success = self.exit_code == 0 and self.error is None
+        return not is_success and (self.has_recorded_first or not self.signalled_first)
 
     @property
     def has_recorded_first(self) -> bool:
@@ -109,14 +118,35 @@ class LocalWorker(Struct, frozen=True):
     """0 until it is started."""
     started_ms: int = 0
     exit: LocalExit | None = None
+    """Set once it has ended."""
+    recorded: LocalExit | None = None
+    """Its failure, if it recorded an error before any signal of ours and did not end at once."""
+
+    @property
+    def outcome(self) -> LocalExit | None:
+        """How it ended, else how it failed while it still runs; None while it just runs."""
+        return self.recorded if self.exit is None else self.exit
 
     def started(self, pid: int, now_ms: int) -> LocalWorker:
         """Return the worker with its process."""
-        return LocalWorker(self.local_rank, pid, now_ms, self.exit)
+        return replace(self, pid=pid, started_ms=now_ms)
+
+    def failed(self, recorded: LocalExit) -> LocalWorker:
+        """Return the running worker with its failure."""
+        return replace(self, recorded=recorded)
 
     def ended(self, exit: LocalExit) -> LocalWorker:
-        """Return the worker with its exit."""
-        return LocalWorker(self.local_rank, self.pid, self.started_ms, exit)
+        """Return the worker with its exit, which is part of an earlier failure if there is one.
+
+        A clean-up may fail too and overwrite the error file: the first error counts.
+        """
+        first = self.recorded
+        if first is not None and first.error is not None:
+            age_ms = (first.error.before_exit_ms or 0) + exit.at_ms - first.at_ms
+            error = replace(first.error, before_exit_ms=age_ms)
+            exit = replace(exit, error=error, failed_ms=first.failed_ms)
+            exit = replace(exit, error_file=first.error_file, stderr_file=first.stderr_file)
+        return replace(self, exit=exit)
 
 
 class HeldRound(Struct, frozen=True):

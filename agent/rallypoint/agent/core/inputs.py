@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from rallypoint.agent.core.desired import Desired, Notice
+from rallypoint.agent.core.desired import Desired, DesiredDrain, Notice
 from rallypoint.agent.core.held_round import ErrorRecord
 
 
@@ -43,6 +43,8 @@ class DesiredReceived(Struct, frozen=True):
     epoch: int
     revision: int
     desired: Desired
+    drain: DesiredDrain | None = None
+    """Set when the node has to leave the job."""
 
 
 class PortReserved(Struct, frozen=True):
@@ -72,6 +74,23 @@ class WorkerNotStarted(Struct, frozen=True):
     round: int
     local_rank: int
     text: str
+
+
+class WorkerRecorded(Struct, frozen=True):
+    """A running worker has recorded an error."""
+
+    round: int
+    local_rank: int
+    error: ErrorRecord
+    """With its age when it was found."""
+    stderr_tail: str
+    ago_ms: int = 0
+    """How long ago it was found."""
+    failed_ms: int | None = None
+    """When it was recorded: Unix time, for people to read."""
+    error_file: str = ""
+    stderr_file: str = ""
+    """File with its standard error; empty when there is none."""
 
 
 class WorkerEnded(Struct, frozen=True):
@@ -142,6 +161,7 @@ Input = (
     | PortNotReserved
     | WorkerStarted
     | WorkerNotStarted
+    | WorkerRecorded
     | WorkerEnded
     | Swept
     | SweepBlocked

@@ -39,6 +39,13 @@ class LeavingReport(Struct, frozen=True):
     """Why."""
 
 
+class RecordedReport(Struct, frozen=True):
+    """A running worker has recorded an error, so it has failed."""
+
+    round: int
+    worker: LocalWorker
+
+
 class ExitedReport(Struct, frozen=True):
     """A worker ended."""
 
@@ -89,6 +96,7 @@ Report = (
     | StartedReport
     | StartFailedReport
     | LeavingReport
+    | RecordedReport
     | ExitedReport
     | SucceededReport
     | BlockedReport

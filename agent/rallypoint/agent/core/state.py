@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from rallypoint.agent.core.desired import Desired, Notice
+from rallypoint.agent.core.desired import Desired, DesiredDrain, Notice
 from rallypoint.agent.core.held_round import HeldRound
 from rallypoint.agent.core.reports import GoodbyeKind, Report
 
@@ -73,6 +73,8 @@ class AgentState(Struct, frozen=True):
     """Set while no port can be reserved."""
     desired: Desired | None = None
     """The newest desired state; None before the first."""
+    desired_drain: DesiredDrain | None = None
+    """Set when the newest desired state says that the node has to leave the job."""
     revision: int = 0
     """Revision of `desired`."""
     epoch: int = 0

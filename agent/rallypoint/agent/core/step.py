@@ -18,6 +18,7 @@ from rallypoint.agent.core.leaving.drain import (
     apply_notices,
     apply_signal,
     finish_drain,
+    follow_drain,
     leave,
     signal_drain,
 )
@@ -27,6 +28,7 @@ from rallypoint.agent.core.reports import (
     GoodbyeKind,
     GoodbyeReport,
     ReadyReport,
+    RecordedReport,
     StartedReport,
     StartFailedReport,
     SucceededReport,
@@ -91,9 +93,9 @@ def _apply(work: Work, input: inputs.Input) -> None:  # noqa: C901  # one flat c
             _forget_reports(work, sequence)
         case inputs.Confirmed(sent_ms=sent_ms):
             _on_confirmed(work, sent_ms)
-        case inputs.DesiredReceived(epoch=epoch, revision=revision, desired=desired):
+        case inputs.DesiredReceived(epoch=epoch, revision=revision, desired=desired, drain=drain):
             if epoch >= work.state.epoch and revision >= work.state.revision:
-                work.change(epoch=epoch, revision=revision, desired=desired)
+                work.change(epoch=epoch, revision=revision, desired=desired, desired_drain=drain)
         case inputs.PortReserved(port=port):
             _on_port_reserved(work, port)
         case inputs.PortNotReserved(text=text):
@@ -102,6 +104,8 @@ def _apply(work: Work, input: inputs.Input) -> None:  # noqa: C901  # one flat c
             _on_worker_started(work, input)
         case inputs.WorkerNotStarted():
             _on_worker_not_started(work, input)
+        case inputs.WorkerRecorded():
+            _on_worker_recorded(work, input)
         case inputs.WorkerEnded():
             _on_worker_ended(work, input)
         case inputs.Swept(token=token):
@@ -185,6 +189,23 @@ def _on_worker_not_started(work: Work, refused: inputs.WorkerNotStarted) -> None
     work.hold(held)
 
 
+def _on_worker_recorded(work: Work, recorded: inputs.WorkerRecorded) -> None:
+    """Count a worker as failed although it still runs, unless a signal of ours came first."""
+    match = _held_worker(work, recorded.round, recorded.local_rank)
+    if match is None or match[1].outcome is not None:
+        return
+    held, worker = match
+    exit = _local_exit(recorded, work.now_ms - recorded.ago_ms, held.signalled_ms)
+    if not exit.is_failure:
+        return
+    worker = worker.failed(exit)
+    held = held.with_worker(worker)
+    work.report(RecordedReport(held.number, worker))
+    if not held.is_stopping and work.state.drain is None and held.stage is not Stage.FAILED:
+        held = held.moved(Stage.FAILED)
+    work.hold(held)
+
+
 def _on_worker_ended(work: Work, ended: inputs.WorkerEnded) -> None:
     match = _held_worker(work, ended.round, ended.local_rank)
     if match is None or match[1].exit is not None:
@@ -203,18 +224,23 @@ def _on_worker_ended(work: Work, ended: inputs.WorkerEnded) -> None:
     log_awaited_outcome(work)
 
 
-def _local_exit(ended: inputs.WorkerEnded, at_ms: int, signalled_ms: int | None) -> LocalExit:
+def _local_exit(
+    ended: inputs.WorkerEnded | inputs.WorkerRecorded, at_ms: int, signalled_ms: int | None
+) -> LocalExit:
     # An exit counts as first even if the agent was still reading the last output at the stop.
     is_first = signalled_ms is None or at_ms < signalled_ms
+    exit_code, signum, oom_killed = None, None, False
+    if isinstance(ended, inputs.WorkerEnded):
+        exit_code, signum, oom_killed = ended.exit_code, ended.signal, ended.oom_killed
     return LocalExit(
-        ended.exit_code,
-        ended.signal,
+        exit_code,
+        signum,
         at_ms,
         not is_first,
         ended.error,
         ended.stderr_tail,
         signalled_before_ms=None if is_first else at_ms - (signalled_ms or 0),
-        oom_killed=ended.oom_killed,
+        oom_killed=oom_killed,
         failed_ms=ended.failed_ms,
         error_file=ended.error_file,
         stderr_file=ended.stderr_file,
@@ -288,6 +314,7 @@ def _reconcile(work: Work) -> None:
     """Do what brings the node closer to its desired state."""
     give_up_if_alone(work)
     _reserve_again(work)
+    follow_drain(work)
     _follow_desired(work)
     finish_drain(work)
     ending, held = work.state.ending, work.state.held

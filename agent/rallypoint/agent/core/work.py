@@ -12,7 +12,7 @@ from rallypoint.agent.core.reports import Report
 from rallypoint.agent.core.state import AgentState, Ending
 
 if TYPE_CHECKING:
-    from rallypoint.agent.core.desired import Desired, Notice
+    from rallypoint.agent.core.desired import Desired, DesiredDrain, Notice
     from rallypoint.agent.core.state import Drain, PortWait
 
 SIGTERM = 15
@@ -28,6 +28,7 @@ class Changes(TypedDict, total=False):
     port: int
     port_wait: PortWait | None
     desired: Desired
+    desired_drain: DesiredDrain | None
     revision: int
     epoch: int
     reports: tuple[Report, ...]

@@ -46,6 +46,8 @@ class WorkerOutput(Struct):
 
     error_file: str
     """Empty: none."""
+    stale_error: tuple[int, int, int] | None = None
+    """Stamp of the error file that an earlier worker left there; None: there is none."""
     stderr_file: str = ""
     """File that gets standard error; empty: none."""
     stdout_fd: int = -1
@@ -155,7 +157,8 @@ class WorkerOutputs(Struct):
         )
         loop = loop or asyncio.get_running_loop()
         error_file = self._destinations.error_files.get(local_rank, os.devnull)
-        output = WorkerOutput("" if error_file == os.devnull else error_file, err.file)
+        error_file = "" if error_file == os.devnull else error_file
+        output = WorkerOutput(error_file, stderr_file=err.file)
         try:
             if out == Route():
                 output.stdout_fd = os.dup(self.consoles.out.fd)

@@ -10,23 +10,18 @@ from __future__ import annotations
 import asyncio
 import random
 import socket
-from collections import deque
 from typing import Any, Protocol
 
 import grpc
 import grpc.aio
-from google.protobuf.message import Message
 
 from rallypoint.agent.core.reports import Report
-from rallypoint.agent.session.reasons import plain_reason
-from rallypoint.agent.session.translate import report_message
-from rallypoint.base.exit_codes import EXIT_FAILED, EXIT_USAGE
+from rallypoint.agent.session.endings import BrokenStream, Dismissed, Misunderstood, read_ending
+from rallypoint.agent.session.exchange import Exchange
 from rallypoint.base.log import get_logger
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import agent_service_pb2_grpc as agent_grpc
-from rallypoint.v1 import error_details_pb2 as details_pb2
 from rallypoint.wire.channel import client_options
-from rallypoint.wire.durations import to_ms
 
 log = get_logger()
 
@@ -38,11 +33,6 @@ LOOK_UP_S_MAX = 1.0
 """Longest look-up of a coordinator's name, which shows whether the name is the problem."""
 FAREWELL_S_MAX = 1.0
 """How long the last reports may take to be acknowledged when the agent ends."""
-BEATS_MAX = 64
-"""Unanswered heartbeats whose time is kept; older ones count as not confirmed."""
-DEFAULT_LEASE_S = 5.0
-"""The lease until a Welcome sets one, and the shortest wait for a Welcome: a coordinator to which a
-whole fleet reconnects may need longer than the lease of one job."""
 
 _Call = Any
 """grpc.aio.StreamStreamCall: its annotations do not cover read and write."""
@@ -83,10 +73,6 @@ class Unreachable(Exception):
     """An attempt to connect failed."""
 
 
-class BrokenStream(Exception):
-    """The stream ended."""
-
-
 class Link:
     """One agent's link to the coordinator."""
 
@@ -99,26 +85,15 @@ class Link:
             user: provides messages to send and receives messages.
         """
         self.target = target
-        self.session_id = session_id
         self.user = user
-        self.connection = 0
-        """Number of the latest attempt."""
+        self.exchange = Exchange(session_id)
         self._wake = asyncio.Event()
-        self._interval_s = 1.0
-        self._lease_s = DEFAULT_LEASE_S
-        self._welcomed = False
-        self._has_left = False
-        """A Goodbye was sent on the current connection."""
         self._is_name_known = False
         """The coordinator was reached once, or its name was looked up: no further look-up."""
         self._refused = ""
         """The reason of the latest refused message that was logged."""
         self._beat_at = 0.0
         """When the next heartbeat is due, in the loop's time; 0 at the start of a connection."""
-        self._hello_ms = 0
-        """When the Hello of the latest connection was sent."""
-        self._beats: deque[tuple[int, int]] = deque(maxlen=BEATS_MAX)
-        """Number and sending time of each unanswered heartbeat, oldest first."""
 
     def wake(self) -> None:
         """Send the unsent reports."""
@@ -129,27 +104,28 @@ class Link:
         backoff_s = BACKOFF_S_MIN
         task = asyncio.current_task()
         while True:
-            self._welcomed = self._has_left = False
-            self.connection += 1
+            self.exchange.begin()
+            is_understood = True
             try:
                 await self._attempt()
                 why = "the coordinator closed the stream"
-                if self._has_left:
+                if self.exchange.has_left:
                     self.user.on_disconnected(why)
                     return  # the coordinator has accepted the Goodbye
             except (Unreachable, BrokenStream) as error:
                 why = str(error)
-            except _Misunderstood as misunderstood:
+            except Misunderstood as misunderstood:
                 why = misunderstood.text
                 if not self.user.holds_round():
                     self.user.on_dismissed(misunderstood.exit_code, why)
                     return
                 self._note_refusal(why)
-                self._welcomed = False  # for the back-off: the next attempt may end in the same way
-            except _Dismissed as dismissed:
+                is_understood = False  # the next attempt may end in the same way
+            except Dismissed as dismissed:
                 self.user.on_dismissed(dismissed.exit_code, dismissed.text)
                 return
-            backoff_s = BACKOFF_S_MIN if self._welcomed else backoff_s
+            if is_understood and self.exchange.is_welcome:
+                backoff_s = BACKOFF_S_MIN
             if task is not None and task.cancelling():
                 return  # a stream that breaks while it is cancelled would hide the cancellation
             self.user.on_disconnected(why + await self._look_up())
@@ -206,11 +182,12 @@ class Link:
 
     async def _converse(self, call: _Call) -> None:
         """Send Hello, then read and write until the stream ends."""
-        self._beats.clear()
         self._beat_at = 0.0
-        self._hello_ms = self.user.now_ms()
+        now_ms = self.user.now_ms()
         try:
-            await self._write(call, agent_pb2.SessionRequest(hello=self.user.hello()))
+            await self._write(
+                call, self.exchange.hello(self.user.hello(), self.user.epoch(), now_ms)
+            )
             async with asyncio.TaskGroup() as tasks:
                 writer = tasks.create_task(self._report(call))
                 await self._read(call)
@@ -227,7 +204,7 @@ class Link:
 
     async def _read(self, call: _Call) -> None:
         while True:
-            lease_s = self._lease_s if self._welcomed else max(self._lease_s, DEFAULT_LEASE_S)
+            lease_s = self.exchange.silence_ms_max / 1000
             try:
                 async with asyncio.timeout(lease_s):
                     message = await call.read()
@@ -242,97 +219,49 @@ class Link:
                         code, await call.initial_metadata(), trailing, details
                     )
                 return
-            if message.connection != self.connection or message.epoch < self.user.epoch():
-                continue  # for an older connection, or from a coordinator that was replaced
+            if not self.exchange.accept(message, self.user.epoch()):
+                continue
             if message.HasField("welcome"):
-                self._welcomed = self._is_name_known = True
-                self._set_timing(message.welcome)
-            elif message.acknowledgement.HasField("heartbeat_interval"):
-                self._set_timing(message.acknowledgement)
+                self._is_name_known = True
+            if self.exchange.take_timing(message):
+                self._beat_sooner()
             self.user.on_message(message)
-            # Only after the message: before it, an outdated desired state could still start
-            # workers.
-            if message.HasField("welcome"):
-                self.user.on_confirmed(self._hello_ms)
-            self._confirm_heartbeats(message.acknowledgement.heartbeat)
+            for sent_ms in self.exchange.confirmed(message):
+                self.user.on_confirmed(sent_ms)
 
-    def _confirm_heartbeats(self, number: int) -> None:
-        """Confirm the latest heartbeat with at most this number."""
-        sent_ms: int | None = None
-        while self._beats and self._beats[0][0] <= number:
-            _, sent_ms = self._beats.popleft()
-        if sent_ms is not None:
-            self.user.on_confirmed(sent_ms)
-
-    def _set_timing(self, timing: agent_pb2.Welcome | agent_pb2.Acknowledgement) -> None:
-        self._interval_s = max(0.05, to_ms(timing.heartbeat_interval) / 1000)
-        self._lease_s = max(0.2, to_ms(timing.lease) / 1000)
-        # A shorter lease counts at once: the next heartbeat must arrive within it.
-        self._beat_at = min(self._beat_at, asyncio.get_running_loop().time() + self._interval_s)
+    def _beat_sooner(self) -> None:
+        """Let a shorter lease count at once: the next heartbeat must arrive within it."""
+        interval_s = self.exchange.interval_ms / 1000
+        self._beat_at = min(self._beat_at, asyncio.get_running_loop().time() + interval_s)
         self._wake.set()
 
     async def _report(self, call: _Call) -> None:
         """Send reports as they arise, and heartbeats in between."""
-        sent, heartbeat = 0, 0
-        loop = asyncio.get_running_loop()
+        loop, exchange = asyncio.get_running_loop(), self.exchange
         while True:
-            if self._welcomed:
-                sent = await self._send_reports(call, sent)
+            if exchange.is_welcome:
+                await self._send_reports(call)
                 if loop.time() >= self._beat_at:
-                    heartbeat += 1
-                    self._beats.append((heartbeat, self.user.now_ms()))
-                    beat = agent_pb2.Heartbeat(number=heartbeat)
-                    await self._write(call, agent_pb2.SessionRequest(heartbeat=beat))
-                    self._beat_at = loop.time() + self._interval_s
+                    beat = exchange.heartbeat(self.user.epoch(), self.user.now_ms())
+                    await self._write(call, beat)
+                    self._beat_at = loop.time() + exchange.interval_ms / 1000
             try:
-                async with asyncio.timeout_at(self._beat_at if self._welcomed else None):
+                async with asyncio.timeout_at(self._beat_at if exchange.is_welcome else None):
                     await self._wake.wait()
             except TimeoutError:
                 continue
             self._wake.clear()
 
-    async def _send_reports(self, call: _Call, sent: int) -> int:
-        """Send every report after number `sent`; return the number of the last one."""
-        first, reports = self.user.unacknowledged()
-        for sequence, report in enumerate(reports, first):
-            if sequence > sent:
-                message = report_message(report, self.user.now_ms())
-                message.sequence = sequence
-                self._has_left = message.HasField("goodbye")
-                await self._write(call, message)
-                sent = sequence
-        return sent
+    async def _send_reports(self, call: _Call) -> None:
+        """Send every report that was not sent on this connection."""
+        exchange, user = self.exchange, self.user
+        for sequence, report in exchange.unsent(*user.unacknowledged()):
+            await self._write(call, exchange.report(sequence, report, user.epoch(), user.now_ms()))
+            exchange.sent(sequence)
 
     async def _write(self, call: _Call, message: agent_pb2.SessionRequest) -> None:
-        message.session_id = self.session_id
-        message.connection = self.connection
-        message.epoch = self.user.epoch()
-        async with asyncio.timeout(self._lease_s):
+        async with asyncio.timeout(self.exchange.lease_ms / 1000):
             await call.write(message)
-
-
-class _Dismissed(Exception):
-    def __init__(self, exit_code: int, text: str) -> None:
-        super().__init__(text)
-        self.exit_code = exit_code
-        self.text = text
-
-
-class _Misunderstood(_Dismissed):
-    """The coordinator refuses a message as invalid: one of the two has a bug, or is too old."""
-
-
-_FINAL: dict[type[Message], int] = {
-    details_pb2.SpecMismatch: EXIT_USAGE,
-    details_pb2.NodeNameInUse: EXIT_USAGE,
-    details_pb2.NodeRankInUse: EXIT_USAGE,
-    details_pb2.AddressMismatch: EXIT_USAGE,
-    details_pb2.ProgramMismatch: EXIT_USAGE,
-    details_pb2.ProtocolMismatch: EXIT_USAGE,
-    details_pb2.ForeignRound: EXIT_FAILED,
-    details_pb2.LimitReached: EXIT_FAILED,
-}
-"""Refusals that another attempt cannot change, and the agent's exit code for each."""
 
 
 _STREAM_ERRORS = (
@@ -347,25 +276,7 @@ def _translate(error: Exception) -> Exception:
     """Return the exception that the end of the stream means for the agent."""
     if not isinstance(error, grpc.aio.AioRpcError):
         return BrokenStream(str(error) or "the stream broke")
-    if error.code() is grpc.StatusCode.INVALID_ARGUMENT:
-        return _Misunderstood(EXIT_USAGE, f"the coordinator refused: {error.details()}")
-    if error.code() is grpc.StatusCode.UNIMPLEMENTED:
-        # Another server or a proxy may answer while the coordinator is away.
-        return _Misunderstood(EXIT_USAGE, "no rallypoint coordinator listens at this address")
-    if error.trailing_metadata():
-        # Imported here: most agents never see a refusal.
-        from rallypoint.wire.errors import unpack_detail
-
-        detail = unpack_detail(tuple(error.trailing_metadata()))
-        exit_code = _FINAL.get(type(detail)) if detail is not None else None
-        if (
-            isinstance(detail, details_pb2.StaleSender)
-            and detail.kind == details_pb2.STALE_KIND_RUN
-        ):
-            exit_code = EXIT_FAILED
-        if exit_code is not None:
-            return _Dismissed(exit_code, error.details() or "refused")
-    return BrokenStream(plain_reason(error.details() or "", error.code()))
+    return read_ending(error.code(), error.details() or "", error.trailing_metadata())
 
 
 def _first(group: BaseExceptionGroup[Any]) -> Any:

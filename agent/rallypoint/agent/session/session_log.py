@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from rallypoint.agent.core.desired import Notice, RunOrder
+from rallypoint.agent.core.desired import DesiredDrain, Notice, RunOrder
 from rallypoint.agent.session.reminders import News, Reminder
 from rallypoint.base.log import get_logger
 from rallypoint.base.ranges import join_ranges
@@ -164,6 +164,16 @@ class SessionLog:
                 self._log_notice(notice, now_ms)
         self._notices = set(current)
 
+    def drain(self, drain: DesiredDrain, now_ms: int) -> None:
+        """Log that the coordinator makes this node leave the job."""
+        self.reached()
+        log.info(
+            "drain_requested",
+            why=drain.reason,
+            then="this node leaves once its workers are done",
+            within_s=round((drain.until_ms - now_ms) / 1000, 1),
+        )
+
     def _log_notice(self, notice: Notice, now_ms: int) -> None:
         about = {"node": notice.node, "why": notice.reason} if notice.node else {}
         log.info(
@@ -177,8 +187,6 @@ class SessionLog:
 
 def _describe_effect(notice: Notice) -> str:
     """Return what the event of a notice causes, and whether its time is more than a limit."""
-    if notice.is_here:
-        return "this node leaves once its workers are done"
     if notice.kind == "growth":
         return "the round stops and re-forms with new nodes, usually before the time is up"
     return "the round stops and re-forms"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from rallypoint.agent.core import inputs
 from rallypoint.agent.core.desired import (
     Assignment,
     Desired,
+    DesiredDrain,
     DesiredEnd,
     DesiredStandby,
     DesiredStop,
@@ -21,6 +23,7 @@ from rallypoint.agent.core.reports import (
     GoodbyeReport,
     LeavingReport,
     ReadyReport,
+    RecordedReport,
     Report,
     StartedReport,
     StartFailedReport,
@@ -119,14 +122,16 @@ def _order_message(order: RunOrder) -> agent_pb2.RunOrder:
 
 
 def worker_message(worker: LocalWorker, now_ms: int) -> node_pb2.Worker:
-    """Return a worker, with its exit if it has ended; without its global rank."""
+    """Return a worker, with its exit if it has ended or failed; without its global rank."""
     message = node_pb2.Worker(local_rank=worker.local_rank, pid=worker.pid)
-    exit = worker.exit
-    if exit is None:
+    if worker.exit is not None:
+        message.state = node_pb2.WORKER_STATE_EXITED
+    else:
         running = node_pb2.WORKER_STATE_RUNNING
         message.state = running if worker.pid else node_pb2.WORKER_STATE_PENDING
+    exit = worker.outcome
+    if exit is None:
         return message
-    message.state = node_pb2.WORKER_STATE_EXITED
     message.exit.CopyFrom(
         node_pb2.WorkerExit(
             exit_code=exit.exit_code,
@@ -155,7 +160,9 @@ def worker_message(worker: LocalWorker, now_ms: int) -> node_pb2.Worker:
     return message
 
 
-def report_message(report: Report, now_ms: int) -> agent_pb2.SessionRequest:
+def report_message(  # noqa: C901  # one flat case per report
+    report: Report, now_ms: int
+) -> agent_pb2.SessionRequest:
     """Return a report; the link adds session, connection, sequence and epoch."""
     match report:
         case DrainingReport(until_ms=until_ms, reason=reason):
@@ -171,6 +178,9 @@ def report_message(report: Report, now_ms: int) -> agent_pb2.SessionRequest:
         case LeavingReport(round=number, text=text):
             leaving = agent_pb2.Leaving(round=number, text=_limited(text))
             return agent_pb2.SessionRequest(leaving=leaving)
+        case RecordedReport(round=number, worker=worker):
+            recorded = agent_pb2.Recorded(round=number, workers=[worker_message(worker, now_ms)])
+            return agent_pb2.SessionRequest(recorded=recorded)
         case ExitedReport(round=number, worker=worker):
             exited = agent_pb2.Exited(round=number, workers=[worker_message(worker, now_ms)])
             return agent_pb2.SessionRequest(exited=exited)
@@ -183,8 +193,22 @@ def report_message(report: Report, now_ms: int) -> agent_pb2.SessionRequest:
             return agent_pb2.SessionRequest(goodbye=message)
 
 
-def parse_desired(message: agent_pb2.DesiredState) -> Desired | None:
-    """Return the desired state, or None for one that this version does not know."""
+def parse_desired(
+    epoch: int, message: agent_pb2.DesiredState, now_ms: int
+) -> inputs.DesiredReceived | None:
+    """Return the desired state that was received now, or None for one that this version does not
+    know.
+    """
+    desired = _parse_state(message)
+    if desired is None:
+        return None
+    drain = None
+    if message.HasField("drain"):
+        drain = DesiredDrain(now_ms + to_ms(message.drain.time_left), message.drain.reason)
+    return inputs.DesiredReceived(epoch, message.revision, desired, drain)
+
+
+def _parse_state(message: agent_pb2.DesiredState) -> Desired | None:
     match message.WhichOneof("state"):
         case "run":
             return _parse_order(message.run)
@@ -236,7 +260,7 @@ def _limited(text: str) -> str:
     return text[:TEXT_CHARS_MAX]
 
 
-def parse_notices(message: agent_pb2.Notices, node_name: str, now_ms: int) -> tuple[Notice, ...]:
+def parse_notices(message: agent_pb2.Notices, now_ms: int) -> tuple[Notice, ...]:
     """Return the notices, without kinds that this version does not know."""
     kinds = {job_pb2.NOTICE_KIND_GROWTH: "growth", job_pb2.NOTICE_KIND_DRAIN: "drain"}
     return tuple(
@@ -245,7 +269,6 @@ def parse_notices(message: agent_pb2.Notices, node_name: str, now_ms: int) -> tu
             notice.node_name,
             notice.reason,
             now_ms + to_ms(notice.time_left),
-            is_here=notice.kind == job_pb2.NOTICE_KIND_DRAIN and notice.node_name == node_name,
         )
         for notice in message.notices
         if notice.kind in kinds

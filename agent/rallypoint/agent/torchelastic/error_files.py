@@ -46,22 +46,46 @@ def find_uncaught(tail: str) -> ErrorRecord | None:
     return ErrorRecord("\n".join(message).rstrip()[:MESSAGE_CHARS_MAX], stack, None)
 
 
-def read_error_file(path: Path, ended_s: float) -> ErrorRecord | None:
+FileStamp = tuple[int, int, int]
+"""The inode of a file, when it was last written, in ns, and its size in bytes."""
+
+
+def read_stamp(path: Path) -> FileStamp | None:
+    """Return the stamp of a file, which changes with its content; None when it cannot be read."""
+    try:
+        return _to_stamp(os.stat(path))
+    except OSError:
+        return None
+
+
+def _to_stamp(facts: os.stat_result) -> FileStamp:
+    return facts.st_ino, facts.st_mtime_ns, facts.st_size
+
+
+def read_error_file(
+    path: Path, seen_s: float, *, age_ms_max: int | None = None, stale: FileStamp | None = None
+) -> ErrorRecord | None:
     """Return the error that a worker recorded with `@record`, in any form that torch accepts.
 
     Args:
         path: the worker's TORCHELASTIC_ERROR_FILE.
-        ended_s: Unix time when the worker's end was seen, in seconds.
+        seen_s: Unix time when the worker's end was seen, or now while it runs, in seconds.
+        age_ms_max: the file's age at that time is at most this; None: the file's own time counts.
+        stale: the file that an earlier worker left there; None: there was none.
 
-    Returns: The record; None when it is missing or incomplete, because standard error is more
-        useful then.
+    Returns: The record; None when it is missing, incomplete or stale, because standard error is
+        more useful then.
     """
     try:
-        data, written_s = _read(path)
+        data, facts = _read(path)
     except OSError:
         return None
+    if _to_stamp(facts) == stale:
+        return None
+    written_s = facts.st_mtime
     # The record's time stamp has whole seconds: too coarse to compare with a stop.
-    age_ms = max(0, int((ended_s - written_s) * 1000))
+    age_ms = max(0, int((seen_s - written_s) * 1000))
+    age_ms = age_ms if age_ms_max is None else min(age_ms, age_ms_max)
     if len(data) > ERROR_FILE_BYTES_MAX:
         text = f"the error file is larger than {ERROR_FILE_BYTES_MAX} bytes"
         return ErrorRecord(text, "", age_ms, int(written_s))
@@ -85,8 +109,8 @@ def _parse(data: bytes) -> object | None:
     return content
 
 
-def _read(path: Path) -> tuple[bytes, float]:
-    """Return the beginning of a file, and the Unix time in seconds when it was last written.
+def _read(path: Path) -> tuple[bytes, os.stat_result]:
+    """Return the beginning of a file, and the facts about it.
 
     Raises:
         OSError: there is no such file, or it is no regular one; a pipe would block the agent.
@@ -96,7 +120,7 @@ def _read(path: Path) -> tuple[bytes, float]:
         facts = os.fstat(fd)
         if not stat.S_ISREG(facts.st_mode):
             raise OSError(f"{path} is no regular file")
-        return file.read(ERROR_FILE_BYTES_MAX + 1), facts.st_mtime
+        return file.read(ERROR_FILE_BYTES_MAX + 1), facts
 
 
 def _to_record(content: object, age_ms: int) -> ErrorRecord | None:

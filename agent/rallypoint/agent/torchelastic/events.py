@@ -109,7 +109,7 @@ def worker_state(worker: LocalWorker) -> str:
 
 def raw_error(worker: LocalWorker) -> str | None:
     """Return the error of a failed worker in torch's JSON; None if it did not fail."""
-    exit = worker.exit
+    exit = worker.outcome
     if exit is None or not has_failed(worker):
         return None
     if exit.error is None:

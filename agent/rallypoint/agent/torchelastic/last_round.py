@@ -39,14 +39,15 @@ def last_round(node_name: str, host_name: str, held: HeldRound | None, now_ms: i
 
 def has_failed(worker: LocalWorker) -> bool:
     """Return whether a worker failed or could not be started."""
-    return worker.exit is not None and (worker.exit.is_failure or worker.pid == 0)
+    outcome = worker.outcome
+    return outcome is not None and (outcome.is_failure or worker.pid == 0)
 
 
 def has_been_stopped(worker: LocalWorker) -> bool:
     """Return whether the agent's signal ended a worker, or will end one that lives."""
-    if worker.exit is None:
+    if worker.outcome is None:
         return True
-    return worker.exit.signalled_first and not has_failed(worker)
+    return worker.outcome.signalled_first and not has_failed(worker)
 
 
 def _with_rank(worker: LocalWorker, held: HeldRound, now_ms: int) -> node_pb2.Worker:

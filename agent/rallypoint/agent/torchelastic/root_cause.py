@@ -100,8 +100,10 @@ def _of_worker(verdict: verdict_pb2.Verdict, now_s: float) -> dict[str, object]:
 
 
 def exit_number(exit: node_pb2.WorkerExit) -> int:
-    """Return the exit code of a worker, or minus the signal that ended it."""
-    return exit.exit_code if exit.HasField("exit_code") else -exit.signal
+    """Return the exit code of a worker, or minus the signal that ended it; 1 while it runs."""
+    if not exit.HasField("signal"):
+        return exit.exit_code if exit.HasField("exit_code") else 1
+    return -exit.signal
 
 
 def find_error_file(finished: agent_pb2.Finished, last: LastRound) -> str:

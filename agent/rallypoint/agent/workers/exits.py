@@ -1,4 +1,4 @@
-"""Composes the report of a worker's exit: its error, the end of its standard error, and the cause.
+"""Composes the report of a worker's failure or exit: its error, its last words, and the cause.
 
 The error is the one in the worker's error file. Without such a file it is the uncaught error that
 the worker had printed before the agent signalled it. Then observers may add a cause: the watchdog
@@ -12,16 +12,16 @@ import os
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from rallypoint.agent.core.held_round import ErrorRecord
-from rallypoint.agent.core.inputs import WorkerEnded
+from rallypoint.agent.core.inputs import WorkerEnded, WorkerRecorded
 from rallypoint.agent.helper.events import Exited
 from rallypoint.agent.output.outputs import WorkerOutput
-from rallypoint.agent.torchelastic.error_files import find_uncaught, read_error_file
+from rallypoint.agent.torchelastic.error_files import find_uncaught
+from rallypoint.agent.torchelastic.error_watch import ErrorFile, Found
 from rallypoint.agent.workers.observer import Explanation, Observer, WorkerEnd
 from rallypoint.agent.workers.oom import OomWatch
 from rallypoint.agent.workers.own_folder import OwnFolder
@@ -47,6 +47,8 @@ class Worker(Struct):
     round: int
     local_rank: int
     output: WorkerOutput
+    error_file: ErrorFile | None = None
+    """None: it has none."""
     uncaught: ErrorRecord | None = None
     """The error that was ending it when it was first signalled."""
     uncaught_ns: int = 0
@@ -72,9 +74,9 @@ class Worker(Struct):
 
 
 class ExitReports(Struct):
-    """Composes the report of each exit, with the help of the observers."""
+    """Composes the report of each failure and exit, with the help of the observers."""
 
-    post: Callable[[WorkerEnded], None]
+    post: Callable[[WorkerEnded | WorkerRecorded], None]
     is_sweeping: Callable[[], bool]
     """Whether the helper is killing everything, so that a SIGKILL is ours."""
     files: FileThread
@@ -113,6 +115,25 @@ class ExitReports(Struct):
         for observer in self.observers:
             observer.close()
 
+    def report_found(self, worker: Worker, found: Found) -> None:
+        """Report the error that a running worker recorded; its exit follows."""
+        now_ns, error = time.monotonic_ns(), found.error
+        now_s = time.time()  # noqa: TID251  # for people to read
+        recorded_s = now_s - (error.before_exit_ms or 0) / 1000
+        output = worker.output
+        self.post(
+            WorkerRecorded(
+                round=worker.round,
+                local_rank=worker.local_rank,
+                error=error,
+                stderr_tail="" if output.is_file else output.tail(),  # a file may block
+                ago_ms=(now_ns - found.seen_ns) // 1_000_000,
+                failed_ms=int((recorded_s if error.time_s is None else error.time_s) * 1000),
+                error_file=_as_text(output.error_file),
+                stderr_file=_as_text(output.stderr_file),
+            )
+        )
+
     async def report(self, worker: Worker, event: Exited) -> None:
         """Report how a worker ended, once the end of its standard error was read."""
         ended_s = time.time()  # noqa: TID251  # compared with the time of the error file
@@ -123,8 +144,10 @@ class ExitReports(Struct):
         if not is_success:
             await worker.output.wait_end(TAIL_WAIT_S)
         path = "" if is_success else worker.output.error_file
-        recorded, tail = (None, "") if is_success else await self._read(worker, ended_s)
-        error = worker.uncaught_at(seen_ns) if recorded is None else recorded
+        recorded, tail, error = None, "", None
+        if not is_success:
+            recorded, tail = await self._read(worker, ended_s, seen_ns)
+            error = worker.uncaught_at(seen_ns) if recorded is None else recorded
         end = self._explain(event, error, seen_ns, explanations)
         recorded_s = None if end.error is None else end.error.time_s
         failed_s = ended_s if recorded_s is None else recorded_s
@@ -163,16 +186,17 @@ class ExitReports(Struct):
         except (TimeoutError, OSError):
             pass  # the signal cannot wait: an error that is ending a worker stays unknown
 
-    async def _read(self, worker: Worker, ended_s: float) -> tuple[ErrorRecord | None, str]:
+    async def _read(
+        self, worker: Worker, ended_s: float, ended_ns: int
+    ) -> tuple[ErrorRecord | None, str]:
         """Return the error that a failed worker recorded, and the end of its standard error."""
-        output = worker.output
+        output, file = worker.output, worker.error_file
         tail = "" if output.is_file else output.tail()
-        if not output.error_file and not output.is_file:
+        if file is None and not output.is_file:
             return None, tail
 
         def read() -> tuple[ErrorRecord | None, str]:
-            path = output.error_file
-            recorded = read_error_file(Path(path), ended_s) if path else None
+            recorded = None if file is None else file.read(ended_s, ended_ns)
             return recorded, output.tail() if output.is_file else tail
 
         try:

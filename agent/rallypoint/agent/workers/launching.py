@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from pathlib import Path
 
 from msgspec import Struct
 
@@ -19,6 +20,7 @@ from rallypoint.agent.core.desired import RunOrder
 from rallypoint.agent.helper.events import SpawnRequest
 from rallypoint.agent.helper.host import WorkerHostError
 from rallypoint.agent.output.outputs import WorkerOutput, WorkerOutputs
+from rallypoint.agent.torchelastic.error_files import read_stamp
 from rallypoint.agent.torchelastic.logs_plugin import LogsPlugin, LogsPluginError, PluginAnswer
 from rallypoint.agent.workers.environ import Launch, WorkerFiles, worker_command, worker_environment
 from rallypoint.agent.workers.notices import notice_file
@@ -191,6 +193,8 @@ class Launcher(Struct):
         output: WorkerOutput | None = None
         try:
             output = self.outputs.open(order, local_rank, loop)
+            if self.plugin is not None and output.error_file:  # it may name one file in each round
+                output.stale_error = read_stamp(Path(output.error_file))
             request = self._request(order, local_rank, output, ours, changed)
         except (OSError, ValueError) as error:
             if output is not None:

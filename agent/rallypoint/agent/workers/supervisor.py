@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import tempfile
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -30,6 +31,7 @@ from rallypoint.agent.helper.events import (
 )
 from rallypoint.agent.helper.host import WorkerHost, WorkerHostError
 from rallypoint.agent.output.outputs import WorkerOutput, WorkerOutputs
+from rallypoint.agent.torchelastic.error_watch import ErrorFile, ErrorWatch, Found
 from rallypoint.agent.torchelastic.logs_plugin import LogsPlugin
 from rallypoint.agent.workers.dead_folders import remove_dead_folders
 from rallypoint.agent.workers.environ import Launch
@@ -114,6 +116,7 @@ class Supervisor:
             files=self._files,
             observers=new_observers(environment, self._own, lambda: self.host.pid),
         )
+        self._errors = ErrorWatch(self._files, tasks, self._on_error_found)
         self._launcher = Launcher(
             launch=launch,
             job_id=job_id,
@@ -233,6 +236,7 @@ class Supervisor:
         )
 
     async def _close_observers(self) -> None:
+        self._errors.close()
         self._exits.close()
 
     async def _close_host(self) -> None:
@@ -258,7 +262,14 @@ class Supervisor:
         self, order: RunOrder, local_rank: int, request: SpawnRequest, output: WorkerOutput
     ) -> None:
         self.host.spawn(request)
-        self._workers[request.worker_id] = Worker(order.number, local_rank, output)
+        file = None
+        if output.error_file:
+            file = ErrorFile(output.error_file, output.stale_error, time.monotonic_ns())
+            self._errors.watch(request.worker_id, file)
+        self._workers[request.worker_id] = Worker(order.number, local_rank, output, file)
+
+    def _on_error_found(self, found: Found) -> None:
+        self._exits.report_found(self._workers[found.key], found)
 
     def _on_began(self, order: RunOrder) -> None:
         self._began(order)
@@ -294,6 +305,10 @@ class Supervisor:
         if self._sweep_token:
             self.post(inputs.Swept(self._sweep_token))
 
+    def _forget(self, worker_id: int) -> Worker:
+        self._errors.forget(worker_id)
+        return self._workers.pop(worker_id)
+
     def _on_event(self, event: HostEvent) -> None:
         self._changed.set()
         match event:
@@ -304,10 +319,10 @@ class Supervisor:
                 finally:  # also with a bug in an observer, the core has to stop this worker
                     self.post(inputs.WorkerStarted(worker.round, worker.local_rank, pid))
             case SpawnFailed(worker_id=worker_id, message=message):
-                worker = self._workers.pop(worker_id)
+                worker = self._forget(worker_id)
                 self.post(inputs.WorkerNotStarted(worker.round, worker.local_rank, message))
             case Exited(worker_id=worker_id):
-                worker = self._workers.pop(worker_id)
+                worker = self._forget(worker_id)
                 self.tasks.create_task(self._exits.report(worker, event))
             case Clean(token=token) if token == ORPHANS:
                 self._exits.swept()

@@ -222,6 +222,8 @@ def describe_exit(exit: node_pb2.WorkerExit, pid: int) -> str:
     """Return how a worker ended, as torchrun does: "1 (pid: 7)" or "-9 (pid: 7) (SIGKILL)"."""
     if exit.HasField("exit_code"):
         return f"{exit.exit_code} (pid: {pid})"
+    if not exit.HasField("signal"):
+        return f"{NOT_AVAILABLE} (pid: {pid}), it recorded its error and had not ended yet"
     text = f"-{exit.signal} (pid: {pid}) ({_signal_name(exit.signal)})"
     return f"{text}, killed by the kernel's OOM killer" if exit.oom_killed else text
 

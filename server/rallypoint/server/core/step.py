@@ -120,6 +120,7 @@ def _dispatch(draft: Draft, input: inputs.Input) -> Refusal | None:  # noqa: C90
             | inputs.Started()
             | inputs.StartFailed()
             | inputs.Leaving()
+            | inputs.Recorded()
             | inputs.Exited()
             | inputs.Succeeded()
             | inputs.Blocked()

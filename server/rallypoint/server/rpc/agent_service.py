@@ -17,27 +17,18 @@ from google.rpc.status_pb2 import Status
 from rallypoint.base.log import bind_context, get_logger
 from rallypoint.server.coordinator import Coordinator, CoordinatorEnded
 from rallypoint.server.core.messages import inputs
-from rallypoint.server.core.model.ids import JobId, SessionId
-from rallypoint.server.core.model.job import JOBS_MAX
-from rallypoint.server.core.model.node import Eligibility
-from rallypoint.server.core.model.phase import Phase
-from rallypoint.server.core.reads.explain import explain
 from rallypoint.server.core.state.state import State
 from rallypoint.server.rpc.convert.checks import InvalidMessage
 from rallypoint.server.rpc.convert.hello import UnsupportedProtocol, to_hello
-from rallypoint.server.rpc.convert.reports import to_heartbeat, to_report
+from rallypoint.server.rpc.convert.reports import require_sender, to_heartbeat, to_report
+from rallypoint.server.rpc.envelopes import Envelopes
 from rallypoint.server.rpc.errors import lost_status, protocol_status
 from rallypoint.server.rpc.outbox import Outbox, Outboxes
 from rallypoint.server.rpc.stalls import Stalls
 from rallypoint.server.rpc.status import abort_with, invalid_status, silent_status
-from rallypoint.server.rpc.views.desired import desired_message
 from rallypoint.server.rpc.views.node import show_session
-from rallypoint.server.rpc.views.notices import notices_message
-from rallypoint.server.rpc.views.waiting import set_aside_message, waiting_message
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import agent_service_pb2_grpc as agent_grpc
-from rallypoint.v1 import job_pb2
-from rallypoint.wire.durations import to_duration
 from rallypoint.wire.limits import DAY_MS
 
 log = get_logger()
@@ -48,10 +39,6 @@ BROKEN_S_MAX = 1.0
 """Longest wait for room in the inbox at the end of a stream, so that a stop cannot hang."""
 FAREWELL_S_MAX = 5.0
 """Longest wait for the answer to a Goodbye after the peer has ended its side of the stream."""
-INTERVAL_CHANGE_PART = 10
-"""A new heartbeat interval is sent when it differs by more than one part in this many."""
-EXPLAINED_MS = 200
-"""How long an explanation is reused for the other nodes of the same job."""
 
 _EOF: object = grpc.aio.EOF
 """`read` returns it when the peer has ended its side; the annotation of `read` omits it."""
@@ -73,8 +60,7 @@ class AgentService(agent_grpc.AgentServiceServicer):
         self._coordinator = coordinator
         self._outboxes = outboxes
         self._state = state
-        self._explained: dict[JobId, tuple[int, job_pb2.Waiting | None]] = {}
-        """What each job waits for, and when it was computed."""
+        self._envelopes = Envelopes(outboxes, state)
         self._stalls = Stalls()
 
     async def Session(  # type: ignore[override]  # a handler may write instead of yield
@@ -138,10 +124,7 @@ class AgentService(agent_grpc.AgentServiceServicer):
         is_leaving = False
         try:
             while (envelope := await context.read()) is not _EOF:
-                if envelope.session_id != session:
-                    raise InvalidMessage("session_id", "must not change within a stream")
-                if envelope.connection != connection:
-                    raise InvalidMessage("connection", "must not change within a stream")
+                require_sender(envelope, session, connection)
                 workers = hello.identity.local_world_size
                 report = to_report(envelope, workers, self._clock_ms())
                 if report is not None:
@@ -171,10 +154,10 @@ class AgentService(agent_grpc.AgentServiceServicer):
                     await outbox.wake.wait()
                     outbox.wake.clear()
                     self._stalls.begin(scope, self._state.lease_ms(outbox.spec) / 1000)
-                    for message in self._take(outbox):
+                    for message in self._envelopes.take(outbox):
                         await context.write(message)
                     if outbox.has_left and outbox.end is None:
-                        await context.write(self._acknowledge(outbox))
+                        await context.write(self._envelopes.acknowledge(outbox))
                         return
                     self._stalls.end(scope)
                     if outbox.heartbeat > outbox.answered:
@@ -188,98 +171,12 @@ class AgentService(agent_grpc.AgentServiceServicer):
         finally:
             self._stalls.end(scope)
 
-    def _take(self, outbox: Outbox) -> list[agent_pb2.SessionResponse]:
-        """Empty the outbox; return its messages in the order of sending."""
-        messages: list[agent_pb2.SessionResponse] = []
-        if outbox.end is not None:
-            return messages
-        if outbox.welcome is not None:
-            messages.append(self._envelope(outbox, welcome=self._welcome(outbox)))
-            outbox.welcome = outbox.desired = outbox.notify = None
-        if outbox.desired is not None:
-            messages.append(self._envelope(outbox, desired=desired_message(outbox.desired)))
-            outbox.desired = None
-        if outbox.notify is not None:
-            messages.append(self._envelope(outbox, notices=notices_message(outbox.notify)))
-            outbox.notify = None
-        return messages
-
     async def _answer(self, outbox: Outbox) -> agent_pb2.SessionResponse:
         """Answer the latest heartbeat; tell a node without workers what its job waits for."""
-        outbox.answered = outbox.heartbeat
-        message = agent_pb2.Acknowledgement(heartbeat=outbox.heartbeat)
+        waiting = None
         if not outbox.runs_workers:
-            session = outbox.session
+            session, envelopes = outbox.session, self._envelopes
             waiting = await self._coordinator.read(
-                lambda state, now_ms: self._explain(state, session, now_ms)
+                lambda state, now_ms: envelopes.explain(session, now_ms)
             )
-            if waiting is not None:
-                message.waiting.CopyFrom(waiting)
-        interval_ms = self._state.heartbeat_ms(outbox.spec)
-        if abs(interval_ms - outbox.interval_ms) * INTERVAL_CHANGE_PART > outbox.interval_ms:
-            outbox.interval_ms = interval_ms
-            message.heartbeat_interval.CopyFrom(to_duration(interval_ms))
-            message.lease.CopyFrom(to_duration(self._state.lease_ms(outbox.spec)))
-        return self._envelope(outbox, acknowledgement=message)
-
-    def _acknowledge(self, outbox: Outbox) -> agent_pb2.SessionResponse:
-        """Return the last message to a node that has left."""
-        message = agent_pb2.Acknowledgement(heartbeat=outbox.heartbeat)
-        return self._envelope(outbox, acknowledgement=message)
-
-    def _explain(self, state: State, session: SessionId, now_ms: int) -> job_pb2.Waiting | None:
-        """Return what the session's job waits for; computed once for all its nodes."""
-        node = state.nodes.get(session)
-        if node is None:
-            return None
-        job = state.jobs[node.job_id]
-        if (
-            node.eligibility is not Eligibility.NONE
-            and job.phase is Phase.RUNNING
-            and not node.member
-        ):
-            return set_aside_message(job, node, now_ms)
-        known = self._explained.get(node.job_id)
-        if known is None or not 0 <= now_ms - known[0] < EXPLAINED_MS:
-            waiting = explain(state, job, now_ms)
-            known = (now_ms, None if waiting is None else waiting_message(waiting))
-            self._explained[node.job_id] = known
-            if len(self._explained) > JOBS_MAX:
-                self._explained.clear()
-        return known[1]
-
-    def _welcome(self, outbox: Outbox) -> agent_pb2.Welcome:
-        assert outbox.welcome is not None
-        state = self._state
-        outbox.interval_ms = state.heartbeat_ms(outbox.spec)
-        return agent_pb2.Welcome(
-            coordinator_id=state.coordinator_id,
-            coordinator_durable=state.durable,
-            node_name=outbox.welcome.name,
-            run=outbox.welcome.run,
-            heartbeat_interval=to_duration(outbox.interval_ms),
-            lease=to_duration(state.lease_ms(outbox.spec)),
-            desired=None if outbox.desired is None else desired_message(outbox.desired),
-            notices=None if outbox.notify is None else notices_message(outbox.notify),
-            arguments_differ_from=outbox.welcome.arguments_differ_from or "",
-        )
-
-    def _envelope(
-        self,
-        outbox: Outbox,
-        *,
-        welcome: agent_pb2.Welcome | None = None,
-        desired: agent_pb2.DesiredState | None = None,
-        notices: agent_pb2.Notices | None = None,
-        acknowledgement: agent_pb2.Acknowledgement | None = None,
-    ) -> agent_pb2.SessionResponse:
-        return agent_pb2.SessionResponse(
-            session_id=SessionId(outbox.session),
-            connection=outbox.connection,
-            acknowledged=outbox.acknowledged,
-            epoch=self._outboxes.epoch,
-            welcome=welcome,
-            desired=desired,
-            notices=notices,
-            acknowledgement=acknowledgement,
-        )
+        return self._envelopes.answer(outbox, waiting)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from rallypoint.agent.core import effects, inputs
-from rallypoint.agent.core.desired import DesiredEnd, DesiredStop, Notice
+from rallypoint.agent.core.desired import DesiredDrain, DesiredEnd, DesiredStop, Notice
 from rallypoint.agent.core.reports import (
     DrainingReport,
     ExitedReport,
@@ -203,16 +203,62 @@ def test_deadline_holds_without_a_coordinator() -> None:
 
 
 def test_operator_drains() -> None:
-    """A notice that names this node begins a drain; after it the agent exits with 0."""
+    """A desired state with a drain begins it, once; after it the agent exits with 0."""
     bench = running()
-    notice = Notice("drain", "a", "maintenance", DRAIN_MS, is_here=True)
-    bench.post(inputs.NoticesReceived((notice,)), inputs.NoticesReceived((notice,)))
+    drain = DesiredDrain(DRAIN_MS, "maintenance")
+    wanted = inputs.DesiredReceived(1, 2, ORDER, drain)
+    bench.post(wanted, wanted)
     assert [SIGUSR1] == bench.signals()
+    (report,) = [one for one in bench.reports if isinstance(one, DrainingReport)]
+    assert DrainingReport(DRAIN_MS, "maintenance") == report
 
     bench.end_worker(0)
     bench.end_worker(1)
     bench.clean()
     assert [0] == bench.exits()
+
+
+def test_drain_that_ends_sooner() -> None:
+    """A later desired state can bring the end closer, and not further away; the reason stays."""
+    bench = running()
+    for revision, until_ms in ((2, DRAIN_MS), (3, DRAIN_MS // 2), (4, 2 * DRAIN_MS)):
+        drain = DesiredDrain(until_ms, f"revision {revision}")
+        bench.post(inputs.DesiredReceived(1, revision, ORDER, drain))
+
+    assert bench.state.drain is not None
+    assert (DRAIN_MS // 2, "revision 2") == (bench.state.drain.until_ms, bench.state.drain.reason)
+
+
+def test_drain_of_an_outdated_desired_state_is_ignored() -> None:
+    """Only the newest desired state counts."""
+    bench = running()
+    bench.post(inputs.DesiredReceived(1, 3, ORDER))
+    bench.post(inputs.DesiredReceived(1, 2, ORDER, DesiredDrain(DRAIN_MS, "maintenance")))
+
+    assert bench.state.drain is None
+
+
+def test_drain_that_comes_with_the_order_starts_nothing() -> None:
+    """A node that has to leave before it starts the round leaves at once."""
+    bench = Bench(
+        AgentState(2, SHUTDOWN_TIMEOUT_MS, coordinator_timeout_ms=60_000, away_since_ms=None)
+    )
+    bench.post(inputs.PortReserved(30_000))
+    bench.post(inputs.DesiredReceived(1, 1, ORDER, DesiredDrain(DRAIN_MS, "maintenance")))
+
+    assert [0] == bench.exits()
+    assert not any(isinstance(one, effects.StartWorkers) for one in bench.done)
+
+
+def test_echo_of_an_own_drain_changes_nothing() -> None:
+    """A drain that the agent began itself keeps its time, its reason and its exit code."""
+    bench = running()
+    bench.post(SIGTERMED)
+    before = bench.state.drain
+    bench.post(inputs.DesiredReceived(1, 2, ORDER, DesiredDrain(DRAIN_MS + 30, "received SIGTERM")))
+
+    assert before == bench.state.drain
+    assert [SIGUSR1] == bench.signals()
 
 
 def test_notice_of_another_node_only_reaches_the_file() -> None:

@@ -10,7 +10,8 @@ import grpc.aio
 import pytest
 
 from rallypoint.agent.core.reports import GoodbyeKind, GoodbyeReport, Report
-from rallypoint.agent.session.link import BrokenStream, Link
+from rallypoint.agent.session.endings import BrokenStream
+from rallypoint.agent.session.link import Link
 from rallypoint.agent.session.reasons import plain_reason
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.wire.durations import to_duration
@@ -19,7 +20,7 @@ BROKEN = grpc.aio.AioRpcError(
     grpc.StatusCode.UNAVAILABLE, grpc.aio.Metadata(), grpc.aio.Metadata(), details="Socket closed"
 )
 FINISHED = asyncio.InvalidStateError("RPC already finished.")
-BRIEF_LEASE_S = 0.1
+BRIEF_LEASE_MS = 100
 MISUSED = grpc.aio.UsageError("RPC is closed")
 
 
@@ -225,7 +226,7 @@ class SlowCall(AnsweringCall):
         answer: Any = agent_pb2.SessionResponse(welcome=welcome)
         if not message.HasField("hello"):
             answer = grpc.aio.EOF
-        delay_s = 2 * BRIEF_LEASE_S if message.HasField("hello") else 0
+        delay_s = 2 * BRIEF_LEASE_MS / 1000 if message.HasField("hello") else 0
         asyncio.get_running_loop().call_later(delay_s, self.answers.put_nowait, answer)
 
 
@@ -233,7 +234,7 @@ async def test_welcome_may_take_longer_than_a_short_lease() -> None:
     """A coordinator to which a whole fleet reconnects gets at least the default lease."""
     user = FakeUser()
     link = Link("nowhere:1", "0" * 32, user)
-    link._lease_s = BRIEF_LEASE_S
+    link.exchange.lease_ms = BRIEF_LEASE_MS
     call: Any = SlowCall()
     async with asyncio.timeout(60):
         await link._converse(call)
@@ -286,10 +287,10 @@ async def test_accepted_goodbye_ends_the_link(
     """A new connection would join again. After any other end the link reconnects, as ever."""
     user, made = LeavingUser(), asyncio.Event()
     link = Link("127.0.0.1:1", "0" * 32, user)
-    link.connection = -1  # the messages of these streams are for connection 0
+    link.exchange.connection = -1  # the messages of these streams are for connection 0
 
     async def attempt(self: Link) -> None:
-        if self.connection == 1:
+        if self.exchange.connection == 1:
             made.set()
             await asyncio.Event().wait()
         call: Any = LeavingCall(status=status)
@@ -303,7 +304,7 @@ async def test_accepted_goodbye_ends_the_link(
         running.cancel()
         reconnected.cancel()
 
-    assert attempts == link.connection + 1
+    assert attempts == link.exchange.connection + 1
     assert 1 == len(user.ends)
     if status is grpc.StatusCode.OK:
         assert None in user.heard  # the acknowledgement

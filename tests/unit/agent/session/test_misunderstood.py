@@ -12,6 +12,7 @@ import pytest
 
 from rallypoint.agent.core.reports import Report
 from rallypoint.agent.session import link as link_module
+from rallypoint.agent.session.endings import Misunderstood
 from rallypoint.agent.session.link import Link
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 
@@ -63,7 +64,7 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
     sleep = asyncio.sleep
 
     async def attempt(self: Link) -> None:
-        self._is_name_known = self._welcomed = True
+        self._is_name_known = self.exchange.is_welcome = True
         raise link_module._translate(INVALID)
 
     async def pause(seconds: float) -> None:
@@ -105,4 +106,4 @@ def test_other_server_at_the_address_ends_no_round() -> None:
     metadata = grpc.aio.Metadata()
     error = grpc.aio.AioRpcError(grpc.StatusCode.UNIMPLEMENTED, metadata, metadata)
 
-    assert isinstance(link_module._translate(error), link_module._Misunderstood)
+    assert isinstance(link_module._translate(error), Misunderstood)

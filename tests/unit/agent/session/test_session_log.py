@@ -97,7 +97,6 @@ def test_notice_is_logged_once_while_it_holds(lines: Lines) -> None:
     [
         (Notice("growth", "", "", 31_000), "usually before the time is up"),
         (Notice("drain", "b", "maintenance", 31_000), "the round stops and re-forms"),
-        (Notice("drain", "", "maintenance", 31_000, True), "this node leaves"),
     ],
 )
 def test_notice_says_what_its_time_means(lines: Lines, notice: Notice, words: str) -> None:

@@ -121,6 +121,12 @@ def message(text: str, stack: str, code: int, time_s: int = 1_763_730_154) -> di
             None,
             {"message": message("the whole finding", "the whole finding", -9)},
         ),
+        (
+            "a worker that still runs",
+            node_pb2.WorkerExit(),
+            None,
+            {"message": message("the whole finding", "the whole finding", 1)},
+        ),
     ],
 )
 def test_forms(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import time
 from pathlib import Path
@@ -12,9 +13,10 @@ import pytest
 from msgspec.structs import replace
 
 from rallypoint.agent.core.held_round import ErrorRecord
-from rallypoint.agent.core.inputs import WorkerEnded
+from rallypoint.agent.core.inputs import WorkerEnded, WorkerRecorded
 from rallypoint.agent.helper.events import Exited
 from rallypoint.agent.output.outputs import WorkerOutput
+from rallypoint.agent.torchelastic.error_watch import ErrorFile, Found
 from rallypoint.agent.workers.exits import ExitReports, Worker
 from rallypoint.agent.workers.observer import Observer, WorkerEnd
 from rallypoint.base.file_thread import FileThread
@@ -82,13 +84,15 @@ async def report(
     is_signalled: bool = False,
 ) -> WorkerEnded:
     """Return the report of a worker that ended so."""
-    posted: list[WorkerEnded] = []
-    worker = Worker(3, 1, cast(WorkerOutput, output))
+    posted: list[WorkerEnded | WorkerRecorded] = []
+    file = ErrorFile(output.error_file, None, 0) if output.error_file else None
+    worker = Worker(3, 1, cast(WorkerOutput, output), file)
     if is_signalled:
         worker.look()
     exits = ExitReports(posted.append, lambda: is_sweeping, FileThread("files"), observers)
     await exits.report(worker, Exited(7, 100, exit_code, signum))
     (ended,) = posted
+    assert isinstance(ended, WorkerEnded)
     return ended
 
 
@@ -164,3 +168,39 @@ async def test_time_of_the_error_is_the_time_of_the_failure(tmp_path: Path) -> N
 
     assert dated.failed_ms == 1_700_000_000_000
     assert undated.failed_ms is not None and 0 <= undated.failed_ms - int(now_ms) < 60_000
+
+
+def test_error_that_was_found_is_reported_while_the_worker_runs() -> None:
+    """The report has the error, its age, its time for people, and the output so far."""
+    posted: list[WorkerEnded | WorkerRecorded] = []
+    exits = ExitReports(posted.append, lambda: False, FileThread("files"), ())
+    output = Output("words\n", "/logs/error.json")
+    error = ErrorRecord("ValueError: bad", "at", 120, 1_700_000_000)
+
+    exits.report_found(
+        Worker(3, 1, cast(WorkerOutput, output)), Found(1, error, time.monotonic_ns())
+    )
+
+    (found,) = posted
+    assert isinstance(found, WorkerRecorded)
+    assert (found.round, found.local_rank, found.error) == (3, 1, error)
+    assert (found.stderr_tail, found.error_file) == ("words\n", "/logs/error.json")
+    assert found.failed_ms == 1_700_000_000_000
+
+
+async def test_age_of_a_record_is_bounded_by_the_last_look(tmp_path: Path) -> None:
+    """A file whose server's clock is late by an hour is no older than the last look without it."""
+    path = tmp_path / "error.json"
+    path.write_text(json.dumps({"message": "recorded"}))
+    now_s = time.time()  # noqa: TID251  # the time of the file
+    os.utime(path, (now_s - 3_600, now_s - 3_600))
+    output = Output("", str(path))
+    file = ErrorFile(str(path), None, time.monotonic_ns() - 200_000_000)
+    posted: list[WorkerEnded | WorkerRecorded] = []
+    exits = ExitReports(posted.append, lambda: False, FileThread("files"), ())
+
+    await exits.report(Worker(3, 1, cast(WorkerOutput, output), file), Exited(7, 100, 1, None))
+
+    error = posted[0].error
+    assert error is not None and error.before_exit_ms is not None
+    assert 200 <= error.before_exit_ms < 60_000

@@ -7,15 +7,18 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from msgspec.structs import replace
 
 from rallypoint.agent.core.held_round import ErrorRecord, LocalExit, LocalWorker
-from rallypoint.agent.core.reports import ExitedReport
+from rallypoint.agent.core.reports import ExitedReport, RecordedReport
 from rallypoint.agent.session.translate import report_message
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.model.ids import NodeName
 from rallypoint.server.core.model.verdict import Consequence, Verdict, VerdictCause
 from rallypoint.server.core.model.worker import FailedWorker, WorkerExit
+from rallypoint.server.rpc.convert.checks import InvalidMessage
 from rallypoint.server.rpc.convert.reports import to_report
+from rallypoint.server.rpc.views.node import exit_message
 from rallypoint.server.rpc.views.verdict import verdict_message
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
+from rallypoint.v1 import node_pb2
 
 FAILED_MS = 1_763_730_154_250
 EXIT = LocalExit(
@@ -121,3 +124,44 @@ def test_error_in_colours_is_read_in_plain_text() -> None:
     assert exit.error is not None
     plain = "RuntimeError: boom\n\N{REPLACEMENT CHARACTER}"
     assert (plain, plain, plain) == (exit.error.message, exit.error.traceback, exit.stderr_tail)
+
+
+FOUND = replace(EXIT, exit_code=None, signal=None)
+
+
+def test_error_of_a_running_worker_arrives() -> None:
+    """It has neither an exit code nor a signal; readers see a worker that runs and has failed."""
+    worker = LocalWorker(0, 4_000, 1_000).failed(replace(FOUND, at_ms=5_000))
+    message = report_message(RecordedReport(1, worker), 6_000)
+    message.session_id, message.connection, message.sequence = "a" * 32, 1, 1
+    report = to_report(message, 1, clock_ms=0)
+
+    assert isinstance(report, inputs.Recorded)
+    (exit,) = report.exits
+    assert (exit.has_ended, exit.is_failure) == (False, True)
+    assert (exit.ago_ms, exit.ran_ms) == (1_000, 4_000)
+    shown = exit_message(exit, None, whole=True)
+    assert not shown.HasField("exit_code") and not shown.HasField("signal")
+    assert shown.error.message == "m"
+
+
+@pytest.mark.parametrize(
+    ("kind", "end"),
+    [
+        ("recorded", node_pb2.WorkerExit(exit_code=1, error=node_pb2.ErrorRecord(message="m"))),
+        ("recorded", node_pb2.WorkerExit(signal=9, error=node_pb2.ErrorRecord(message="m"))),
+        ("recorded", node_pb2.WorkerExit()),
+        ("exited", node_pb2.WorkerExit(error=node_pb2.ErrorRecord(message="m"))),
+        ("exited", node_pb2.WorkerExit(exit_code=1, signal=9)),
+    ],
+)
+def test_end_has_to_fit_the_report(kind: str, end: node_pb2.WorkerExit) -> None:
+    """A worker that has ended has a code or a signal; one that runs has neither, but an error."""
+    envelope = agent_pb2.SessionRequest(session_id="a" * 32, connection=1, sequence=1)
+    report = getattr(envelope, kind)
+    report.round = 1
+    report.workers.append(node_pb2.Worker(local_rank=0, pid=4_000, exit=end))
+
+    with pytest.raises(InvalidMessage) as refused:
+        to_report(envelope, 1, clock_ms=0)
+    assert refused.value.path == f"{kind}.workers[0].exit"

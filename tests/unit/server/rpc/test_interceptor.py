@@ -11,7 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from rallypoint.base.log import merge_context
-from rallypoint.server.rpc import agent_service, job_service
+from rallypoint.server.rpc import agent_service, envelopes, job_service
 from rallypoint.server.rpc.views import job as job_views
 from rallypoint.server.rpc.views.node import show_session
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
@@ -131,7 +131,7 @@ async def test_bug_in_a_session(
             plant(monkeypatch, agent_service, name, lambda m, *_: m.session_id == bad_id)
             await bad.report(succeeded=agent_pb2.Succeeded(round=1))
         else:
-            plant(monkeypatch, agent_service, name, lambda _: True)
+            plant(monkeypatch, envelopes, name, lambda _: True)
             bad = server.agent("bad", 2)
             await bad.hello()
         line = check_incident(lines, *await bad.ending())

@@ -110,7 +110,7 @@ async def test_agent_is_told_what_its_job_asked_for() -> None:
     asked.runs_workers = True
     for outbox, expected in ((asked, (200, 9_000)), (common, (1_000, 5_000))):
         outbox.welcome = Welcome(outbox.session, 1, NodeName("n"), 1)
-        (message,) = service._take(outbox)
+        (message,) = service._envelopes.take(outbox)
         assert expected == timing_of(message.welcome)
 
     fill(state, 300)  # 600 ms each, and that is 500 heartbeats a second

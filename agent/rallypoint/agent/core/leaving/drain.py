@@ -48,13 +48,18 @@ def begin_drain(work: Work, time_ms: int, reason: str, ending: Ending) -> None:
         signal_drain(work)
 
 
+def follow_drain(work: Work) -> None:
+    """Drain because the desired state says so; its end may come closer while the node drains."""
+    wanted, drain = work.state.desired_drain, work.state.drain
+    if wanted is None or (drain is not None and drain.until_ms <= wanted.until_ms):
+        return
+    ending = Ending(0, GoodbyeKind.DRAINED, f"drained: {wanted.reason}")
+    begin_drain(work, max(0, wanted.until_ms - work.now_ms), wanted.reason, ending)
+
+
 def apply_notices(work: Work, notices: tuple[Notice, ...]) -> None:
-    """Keep the coordinator's notices; one that names this node begins a drain."""
+    """Keep the coordinator's notices about the round and other nodes."""
     work.change(notices=notices)
-    own = next((notice for notice in notices if notice.is_here), None)
-    if own is not None:
-        ending = Ending(0, GoodbyeKind.DRAINED, f"drained: {own.reason}")
-        begin_drain(work, max(0, own.until_ms - work.now_ms), own.reason, ending)
     notify_workers(work)
 
 
@@ -66,7 +71,7 @@ def notify_workers(work: Work) -> None:
     notices = work.state.notices
     if drain is not None:
         own = Notice("drain", "", drain.reason, drain.until_ms, is_here=True)
-        notices = (own, *(notice for notice in notices if not notice.is_here))
+        notices = (own, *notices)
     work.do(WriteNotices(held.number, notices))
 
 

@@ -31,6 +31,8 @@ class Send(Struct, frozen=True):
     session: SessionId
     revision: int
     desired: Desired
+    drain_left_ms: int = 0
+    """Time until the end of the drain in `desired`; 0 without one."""
 
 
 class Acknowledge(Struct, frozen=True):

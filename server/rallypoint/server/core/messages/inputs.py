@@ -91,6 +91,15 @@ class Leaving(Struct, frozen=True):
     """Why."""
 
 
+class Recorded(Struct, frozen=True):
+    """Workers have recorded an error and still run."""
+
+    sender: Sender
+    round: int
+    exits: tuple[WorkerExit, ...]
+    """Without exit codes and signals."""
+
+
 class Exited(Struct, frozen=True):
     """Workers ended."""
 
@@ -187,6 +196,7 @@ Report = (
     Ready
     | Started
     | StartFailed
+    | Recorded
     | Exited
     | Succeeded
     | Blocked

@@ -9,12 +9,21 @@ from rallypoint.server.core.model.round import Assignment, RoundHeader, RoundRea
 from rallypoint.server.core.model.verdict import Verdict
 
 
+class Drain(Struct, frozen=True):
+    """A node leaves with notice: its workers run until they are done or the time is up."""
+
+    until_ms: int
+    reason: str
+
+
 class DesiredRun(Struct, frozen=True):
     """Exactly these workers run."""
 
     header: RoundHeader
     assignment: Assignment
     max_restarts: int
+    drain: Drain | None = None
+    """Set while the node drains."""
 
 
 class DesiredStop(Struct, frozen=True):
@@ -24,6 +33,8 @@ class DesiredStop(Struct, frozen=True):
     reason: RoundReason
     shutdown_timeout_ms: int
     text: str
+    drain: Drain | None = None
+    """Set while the node drains."""
 
 
 class DesiredStandby(Struct, frozen=True):

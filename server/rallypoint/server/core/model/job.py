@@ -10,9 +10,9 @@ from enum import Enum
 
 from msgspec import Struct
 
+from rallypoint.server.core.model.desired import Drain
 from rallypoint.server.core.model.ids import JobId, NodeName, SessionId
 from rallypoint.server.core.model.network import NetworkSuspicion
-from rallypoint.server.core.model.node import Drain
 from rallypoint.server.core.model.phase import Outcome, Phase
 from rallypoint.server.core.model.round import Departure, Round, RoundReason, RoundSummary
 from rallypoint.server.core.model.spec import JobSpec

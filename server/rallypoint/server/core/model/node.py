@@ -9,7 +9,7 @@ from enum import Enum
 
 from msgspec import Struct
 
-from rallypoint.server.core.model.desired import Desired
+from rallypoint.server.core.model.desired import Desired, Drain
 from rallypoint.server.core.model.ids import JobId, NodeName, SessionId
 from rallypoint.server.core.model.round import Assignment, RoundHeader
 from rallypoint.server.core.model.spec import JobSpec
@@ -34,13 +34,6 @@ class Eligibility(Enum):
     NONE = "none"
     QUARANTINED = "quarantined"  # only when fewer than min_nodes are left without it
     CORDONED = "cordoned"  # never
-
-
-class Drain(Struct, frozen=True):
-    """A node leaves with notice: its workers run until they are done or the time is up."""
-
-    until_ms: int
-    reason: str
 
 
 class HeldRound(Struct, frozen=True):

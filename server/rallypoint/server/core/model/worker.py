@@ -1,4 +1,4 @@
-"""A worker process: how it ended, and what that shows about the cause."""
+"""A worker process: how it failed or ended, and what that shows about the cause."""
 
 from __future__ import annotations
 
@@ -24,11 +24,15 @@ class ErrorRecord(Struct, frozen=True):
     message: str
     traceback: str = ""
     before_exit_ms: int | None = None
-    """Time from the record to the end of the process; None when the record has no time."""
+    """Time from the record to the end of the process, or to its discovery while the process runs;
+    None when the record has no time."""
 
 
 class WorkerExit(Struct, frozen=True):
-    """How a worker ended. Exactly one of `exit_code` and `signal` is set."""
+    """How a worker ended: exactly one of `exit_code` and `signal` is set.
+
+    Or how it failed while it still runs: then neither is set, and `error` is.
+    """
 
     local_rank: int
     pid: int
@@ -39,7 +43,7 @@ class WorkerExit(Struct, frozen=True):
     ago_ms: int = 0
     """Age of the exit when it was reported."""
     at_ms: int | None = None
-    """When it ended, in journal time; None before the core has seen it."""
+    """When it ended, or its error was found, in journal time; None before the core has seen it."""
     ran_ms: int = 0
     error: ErrorRecord | None = None
     stderr_tail: str = ""
@@ -73,10 +77,43 @@ class WorkerExit(Struct, frozen=True):
         return signalled_ms is not None and self.error.before_exit_ms > signalled_ms
 
     @property
+    def has_ended(self) -> bool:
+        """False for a worker that has recorded an error and still runs."""
+        return self.exit_code is not None or self.signal is not None
+
+    @property
     def is_failure(self) -> bool:
-        """True for an end that is neither a success nor the effect of the agent's signal."""
+        """True for an end that is neither a success nor the effect of the agent's signal.
+
+        A worker that had failed while it ran does not succeed by ending with 0.
+        """
         is_prompted = self.agent_signalled_first and not self.has_recorded_first
-        return not is_prompted and self.exit_code != 0
+        return not is_prompted and (self.exit_code != 0 or self.error is not None)
+
+    @property
+    def error_age_ms(self) -> int:
+        """Time from its error to its end; 0 when the error has no time, at most its running time.
+
+        The age was measured by one clock. Records of different nodes are compared by their ages.
+        """
+        before_ms = None if self.error is None else self.error.before_exit_ms
+        return min(before_ms or 0, self.ran_ms)
+
+    @property
+    def occurred_ms(self) -> int:
+        """When it failed, in journal time: when it recorded its error, else when it ended."""
+        return (self.at_ms or 0) - self.error_age_ms
+
+    def after_record(self, recorded: WorkerExit) -> WorkerExit:
+        """Return the exit with the error that the worker had recorded while it still ran.
+
+        A clean-up may fail too and overwrite the file: the first error counts.
+        """
+        error = recorded.error
+        if error is not None and error.before_exit_ms is not None:
+            passed_ms = max(0, (self.at_ms or 0) - (recorded.at_ms or 0))
+            error = replace(error, before_exit_ms=error.before_exit_ms + passed_ms)
+        return replace(self, error=error)
 
 
 class FailedWorker(Struct, frozen=True):

@@ -33,6 +33,14 @@ def desired_state(job: Job, node: Node, orders: dict[JobId, DesiredStop] | None 
         node: the node, with the desired state that was sent to it last.
         orders: stops that this step has derived already, by job; all members share one.
     """
+    desired = _desired_work(job, node, orders)
+    if isinstance(desired, DesiredRun | DesiredStop) and desired.drain != node.drain:
+        return replace(desired, drain=node.drain)
+    return desired
+
+
+def _desired_work(job: Job, node: Node, orders: dict[JobId, DesiredStop] | None) -> Desired:
+    """Return the desired state of a node, but for its drain."""
     if job.phase is Phase.CLOSED:
         assert job.outcome is not None
         restart_count = job.counts.restart_count
@@ -99,4 +107,5 @@ def send_desired(draft: Draft) -> None:
             draft.put_node(node)
         elif session not in draft.resend:
             continue
-        draft.effects.append(Send(session, node.revision, wanted))
+        left_ms = 0 if node.drain is None else max(0, node.drain.until_ms - draft.now_ms)
+        draft.effects.append(Send(session, node.revision, wanted, left_ms))

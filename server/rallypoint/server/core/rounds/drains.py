@@ -1,9 +1,10 @@
 """Nodes that leave with notice: their workers are notified, then the next round excludes them.
 
-A node announces a drain itself, or an operator requests it. From then on no later round includes
-the node. The running round continues until a draining member is done or its time is up, and stops
-once for all of them. If too few nodes would stay, it continues until the last drain time ends,
-because no new round could form earlier.
+A node announces a drain itself, or an operator requests it. The node's desired state then says so,
+and the other members get a notice. From then on no later round includes the node. The running round
+continues until a draining member is done or its time is up, and stops once for all of them. If too
+few nodes would stay, it continues until the last drain time ends, because no new round could form
+earlier.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.effects import Notify
 from rallypoint.server.core.messages.records import DrainRequested, DrainRequestEnded
 from rallypoint.server.core.messages.refusals import Refusal, RefusalKind
+from rallypoint.server.core.model.desired import Drain
 from rallypoint.server.core.model.ids import NodeName
 from rallypoint.server.core.model.job import DRAIN_REQUESTS_MAX, DrainRequest, Job
-from rallypoint.server.core.model.node import Drain, Node, NodeState
+from rallypoint.server.core.model.node import Node, NodeState
 from rallypoint.server.core.model.phase import Phase
 from rallypoint.server.core.model.round import LOST_MAX, Departure, Notice, Round, RoundReason
 from rallypoint.server.core.state.draft import Draft
@@ -40,7 +42,6 @@ def request_drain(draft: Draft, operation: inputs.DrainNode) -> Refusal | None:
     request = DrainRequest(node.name, node.session, drain)
     draft.put_job(replace(job, drain_requests=with_request(job.drain_requests, request)))
     draft.records.append(DrainRequested(job_id, request))
-    notify(draft, draft.require_node(node.session))
     return None
 
 
@@ -172,7 +173,7 @@ def without_request(known: tuple[DrainRequest, ...], name: NodeName) -> tuple[Dr
 
 
 def notify(draft: Draft, node: Node) -> None:
-    """Send one node the notices of its round and its drain."""
+    """Send one node the notices of its round."""
     timed = tuple(
         (notice, max(0, notice.until_ms - draft.now_ms))
         for notice in _notices_for(draft.require_job(node.job_id), node)
@@ -186,11 +187,9 @@ def has_notices(draft: Draft, node: Node) -> bool:
 
 
 def _notices_for(job: Job, node: Node) -> tuple[Notice, ...]:
+    """Return the notices of the node's round; its own drain is part of its desired state."""
     notices = () if job.round is None or not node.member else job.round.notices
-    drain = node.drain
-    if drain is None or any(notice.name == node.name for notice in notices):
-        return notices
-    return (*notices, Notice(node.name, drain.until_ms, drain.reason))
+    return tuple(notice for notice in notices if notice.name != node.name)
 
 
 def announce_drain(draft: Draft, node: Node) -> None:

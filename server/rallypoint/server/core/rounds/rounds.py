@@ -49,6 +49,10 @@ CULPRIT_DUE_MS = 400
 """How long a round waits for the culprit when only victims have failed so far. Most processes end
 sooner after their connections close. It is shorter than the 0.5 s after which a broken stream is a
 lost node, so it delays no recovery from a loss."""
+EXIT_DUE_MS = 2_000
+"""How long a round waits for the exit code of a culprit that has recorded its error and still runs.
+An interpreter with torch takes up to that long to end. A departure ends the wait, so it delays no
+recovery from a loss either."""
 PLANNED = frozenset({RoundReason.GROWTH, RoundReason.DRAINED})
 """A round that is stopped for these may still succeed."""
 
@@ -273,28 +277,36 @@ def culprit_due_ms(round: Round) -> int | None:
     """Return until when a failed round waits for its culprit, or None when it does not wait.
 
     When every failed worker is a victim, the culprit is dying and has not been reported yet. A stop
-    would kill it before it ends by its own cause, and the verdict would name a victim.
+    would kill it before it ends by its own cause, and the verdict would name a victim. A culprit
+    that has recorded its error and still runs is known, but a stop now would hide its exit code.
     """
     if round.start_failure is not None or round.departures or round.first_failure_ms is None:
         return None
     if round.drain_began is not None:
         return None  # the drain explains the failures
+    suspects = [failed for failed in round.failures if failed.symptom is not Symptom.VICTIM]
+    if any(failed.exit.has_ended for failed in suspects):
+        return None
+    if suspects:
+        return round.first_failure_ms + EXIT_DUE_MS
     if round.failure_count == round.header.world_size:
         return None  # no worker is left that could be the culprit
-    if any(failed.symptom is not Symptom.VICTIM for failed in round.failures):
-        return None
     return round.first_failure_ms + CULPRIT_DUE_MS
 
 
 def _await_culprit(draft: Draft, job: Job, round: Round, due_ms: int) -> None:
     """Let the workers run for a moment, and publish the provisional verdict."""
-    if draft.deadline(DeadlineKind.CULPRIT, job.job_id) == due_ms:
+    verdict = find_verdict(round)
+    is_first = draft.deadline(DeadlineKind.CULPRIT, job.job_id) != due_ms
+    if not is_first and verdict == job.verdict:
         return
     draft.set_deadline(DeadlineKind.CULPRIT, job.job_id, due_ms)
-    verdict = find_verdict(round)
     draft.put_job(replace(job, verdict=verdict))
     why = "" if verdict is None else verdict.text
-    draft.emit(job.job_id, "culprit_awaited", round=round.header.number, why=why)
+    if is_first:
+        draft.emit(job.job_id, "culprit_awaited", round=round.header.number, why=why)
+    elif job.verdict is None or why != job.verdict.text:
+        draft.emit(job.job_id, "verdict_corrected", round=round.header.number, why=why)
 
 
 def stop(draft: Draft, job: Job, reason: RoundReason) -> None:

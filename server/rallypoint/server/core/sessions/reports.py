@@ -28,11 +28,16 @@ from rallypoint.server.core.rounds.drains import (
 from rallypoint.server.core.rounds.fences import lift_fence
 from rallypoint.server.core.state.deadlines import DeadlineKind
 from rallypoint.server.core.state.draft import Draft
-from rallypoint.server.core.verdicts.blame import find_verdict, with_failure
+from rallypoint.server.core.verdicts.blame import find_verdict, with_end, with_failure
 from rallypoint.server.core.verdicts.health import note_failure
 
 RoundReport = (
-    inputs.Started | inputs.StartFailed | inputs.Exited | inputs.Succeeded | inputs.Leaving
+    inputs.Started
+    | inputs.StartFailed
+    | inputs.Recorded
+    | inputs.Exited
+    | inputs.Succeeded
+    | inputs.Leaving
 )
 """The reports about one round that a member or another holder of it sends."""
 
@@ -140,7 +145,7 @@ def _apply_report(draft: Draft, node: Node, report: inputs.Report) -> None:
         case _ if node.member:
             _apply_member_report(draft, node, report)
         case _ if node.held is not None:
-            draft.put_node(replace(node, held=update_held(node.held, report)))
+            draft.put_node(replace(node, held=update_held(draft, node.held, report)))
 
 
 def _apply_member_report(draft: Draft, node: Node, report: RoundReport) -> None:
@@ -150,7 +155,7 @@ def _apply_member_report(draft: Draft, node: Node, report: RoundReport) -> None:
             is_news = node.state is NodeState.ASSIGNED
             state = NodeState.STARTED if is_news else node.state
             draft.put_node(replace(node, state=state, pids=pids))
-        case inputs.Exited(exits=exits):
+        case inputs.Recorded(exits=exits) | inputs.Exited(exits=exits):
             register_exits(draft, node.session, exits)
         case inputs.Succeeded():
             mark_succeeded(draft, node)
@@ -163,7 +168,7 @@ def _apply_member_report(draft: Draft, node: Node, report: RoundReport) -> None:
             mark_start_failed(draft, node, text)
 
 
-def update_held(held: HeldRound, report: RoundReport) -> HeldRound:
+def update_held(draft: Draft, held: HeldRound, report: RoundReport) -> HeldRound:
     """Return the held round after a report that came before the round could be adopted.
 
     Reports after a Hello can be older than the held round in it: they add to it and undo nothing.
@@ -173,12 +178,11 @@ def update_held(held: HeldRound, report: RoundReport) -> HeldRound:
             is_news = held.state is NodeState.ASSIGNED
             state = NodeState.STARTED if is_news else held.state
             return replace(held, state=state, pids=pids)
-        case inputs.Exited(exits=exits):
-            known = {exit.local_rank for exit in held.exits}
-            fresh = tuple(exit for exit in exits if exit.local_rank not in known)
+        case inputs.Recorded(exits=exits) | inputs.Exited(exits=exits):
+            fresh = date_exits(draft, _find_fresh(held.exits, exits))
             failed = any(exit.is_failure for exit in fresh)
             state = NodeState.FAILED if failed else held.state
-            return replace(held, state=state, exits=held.exits + fresh)
+            return replace(held, state=state, exits=_merge_exits(held.exits, fresh))
         case inputs.Succeeded():
             return replace(held, state=NodeState.SUCCEEDED)
         case inputs.StartFailed() | inputs.Leaving():
@@ -206,28 +210,64 @@ def merge_held(draft: Draft, session: SessionId, held: HeldRound) -> None:
             depart(draft, node, RoundReason.NODE_LEFT, "it stopped its workers by itself")
 
 
+def _find_fresh(
+    known: tuple[WorkerExit, ...], exits: tuple[WorkerExit, ...]
+) -> tuple[WorkerExit, ...]:
+    """Return the exits that add something: of each worker an error while it runs, then its end."""
+    has_ended = {exit.local_rank: exit.has_ended for exit in known}
+    return tuple(
+        exit
+        for exit in exits
+        if not has_ended.get(exit.local_rank, False)
+        and (exit.has_ended or exit.local_rank not in has_ended)
+    )
+
+
+def _merge_exits(
+    known: tuple[WorkerExit, ...], fresh: tuple[WorkerExit, ...]
+) -> tuple[WorkerExit, ...]:
+    """Return one exit per worker, the latest."""
+    latest = {exit.local_rank: exit for exit in (*known, *fresh)}
+    return tuple(latest.values())
+
+
+def date_exits(draft: Draft, exits: tuple[WorkerExit, ...]) -> tuple[WorkerExit, ...]:
+    """Return the exits with their times: what they say of their ages is true now."""
+    return tuple(
+        exit if exit.at_ms is not None else replace(exit, at_ms=draft.now_ms - exit.ago_ms)
+        for exit in exits
+    )
+
+
 def register_exits(draft: Draft, session: SessionId, exits: tuple[WorkerExit, ...]) -> None:
-    """Note the exits of a member's workers, each once."""
+    """Note how a member's workers failed or ended, each once.
+
+    The end of a worker that has already failed belongs to the same failure.
+    """
     node = draft.require_node(session)
     job = draft.require_job(node.job_id)
     round = job.round
-    known = {exit.local_rank for exit in node.exits}
-    fresh = tuple(exit for exit in exits if exit.local_rank not in known)
+    fresh = _find_fresh(node.exits, exits)
     if not fresh or round is None or node.assignment is None:
         return
-    fresh = tuple(replace(exit, at_ms=draft.now_ms - exit.ago_ms) for exit in fresh)
-    failed = [exit for exit in fresh if exit.is_failure]
+    fresh = date_exits(draft, fresh)
+    has_failed = {exit.local_rank for exit in node.exits}  # those that still run
+    failed = [exit for exit in fresh if exit.local_rank in has_failed or exit.is_failure]
     state = NodeState.FAILED if failed else node.state
-    round = note_first_exit(round, node, draft.now_ms)
+    if any(exit.has_ended for exit in fresh):
+        round = note_first_exit(round, node, draft.now_ms)
     # The round keeps the failures that matter whole; a node keeps only how its workers ended.
     kept = tuple(exit.without_words() for exit in fresh)
-    draft.put_node(replace(node, exits=node.exits + kept, state=state))
+    draft.put_node(replace(node, exits=_merge_exits(node.exits, kept), state=state))
     any_finished = round.any_finished or any(exit.exit_code == 0 for exit in fresh)
     round = replace(round, any_finished=any_finished)
     for exit in failed:
         rank = node.assignment.first_rank + exit.local_rank
-        failed_worker = FailedWorker(node.name, rank, exit, host=node.identity.host_name)
-        round = with_failure(round, failed_worker, draft.now_ms)
+        if exit.local_rank in has_failed:
+            round = with_end(round, rank, exit)
+        else:
+            failed_worker = FailedWorker(node.name, rank, exit, host=node.identity.host_name)
+            round = with_failure(round, failed_worker, draft.now_ms)
     _put_round(draft, job, round)
 
 

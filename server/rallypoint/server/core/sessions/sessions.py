@@ -39,6 +39,7 @@ from rallypoint.server.core.sessions.precedence import displace_newcomers, is_ne
 from rallypoint.server.core.sessions.programs import find_other_arguments
 from rallypoint.server.core.sessions.reports import (
     become_ready,
+    date_exits,
     depart,
     find_sender,
     merge_held,
@@ -54,6 +55,9 @@ from rallypoint.server.core.verdicts.health import find_eligibility
 def receive_hello(draft: Draft, hello: inputs.Hello) -> Refusal | None:
     """Attach a node: new, resuming, or known to a former coordinator."""
     _raise_epoch(draft, hello)
+    if hello.held is not None:  # its ages are those of now, also when it is adopted later
+        exits = date_exits(draft, hello.held.exits)
+        hello = replace(hello, held=replace(hello.held, exits=exits))
     known = draft.node(hello.identity.session)
     if known is not None:
         return _resume(draft, known, hello)

@@ -1,8 +1,9 @@
 """Finds what failed first in a round, where and why.
 
-The verdict follows from causes and from the order of arrival, never from wall clocks. A lost node
-explains the failures of its peers, even when a peer's broken connection was reported first. So does
-a worker with its own cause. Among equals, the first one reported is the culprit.
+The verdict follows from causes and from the order of failures. A worker fails when it records its
+error, else when it ends; between nodes the ages of failures are compared, never wall clocks. A lost
+node explains the failures of its peers, even when a peer's broken connection was reported first. So
+does a worker with its own cause. Among equals, the first one to fail is the culprit.
 """
 
 from __future__ import annotations
@@ -15,12 +16,15 @@ from rallypoint.base.signal_names import find_signal_name
 from rallypoint.server.core.model.round import FAILURES_MAX, Departure, Round, RoundReason
 from rallypoint.server.core.model.verdict import Verdict, VerdictCause
 from rallypoint.server.core.model.worker import FailedWorker, Symptom, WorkerExit
-from rallypoint.server.core.verdicts.folding import fold
+from rallypoint.server.core.verdicts.folding import fold, refold
 from rallypoint.server.core.verdicts.symptoms import classify, find_error, find_stack
 
 EXPLAINS_MS = 1_000
 """A departure explains failures of peers that were reported up to this long before it: a peer can
 notice a broken connection before the coordinator does."""
+
+SLOW_END_MS = 1_000
+"""A worker that ends so long after its error had a slow clean-up, which is worth a word."""
 
 ERROR_CHARS_MAX = 300
 """Characters of an error in a sentence; the full error is kept."""
@@ -30,9 +34,17 @@ SUSPICION = {Symptom.PRIMARY: 0, Symptom.UNKNOWN: 1, Symptom.VICTIM: 2}
 
 
 def describe_exit(exit: WorkerExit) -> str:
-    """Return how a worker ended, in a few words: "exit code 1", "signal 9 (SIGKILL)"."""
+    """Return how a worker failed, in a few words: "exit code 1", "signal 9 (SIGKILL)"."""
+    if not exit.has_ended:
+        return "error recorded, still running"
     if exit.oom_killed:
         return "killed by the kernel's OOM killer"
+    if exit.has_recorded_first or exit.exit_code == 0:
+        return f"error recorded, then {_describe_status(exit)}"
+    return _describe_status(exit)
+
+
+def _describe_status(exit: WorkerExit) -> str:
     if exit.signal is not None:
         name = find_signal_name(exit.signal)
         return f"signal {exit.signal} ({name})" if name else f"signal {exit.signal}"
@@ -48,7 +60,8 @@ def with_failure(round: Round, failed: FailedWorker, now_ms: int) -> Round:
     """Return the round with one more failed worker.
 
     The round keeps FAILURES_MAX failures whole. Beyond that, the latest of the least suspect
-    failures is dropped, so any number of victims can be reported before the culprit.
+    failures is dropped, so any number of victims can be reported before the culprit, and the first
+    failure is kept even when its report comes late.
     """
     is_alone = round.header.world_size == 1  # a worker without peers cannot be a victim
     exit = failed.exit
@@ -56,7 +69,7 @@ def with_failure(round: Round, failed: FailedWorker, now_ms: int) -> Round:
     kept = (*round.failures, failed)
     if len(kept) > FAILURES_MAX:
         # The first report is part of the evidence and stays.
-        out = max(range(1, len(kept)), key=lambda at: (SUSPICION[kept[at].symptom], at))
+        out = max(range(1, len(kept)), key=lambda at: (*_rank_suspect(kept[at]), at))
         kept = (*kept[:out], *kept[out + 1 :])
     return replace(
         round,
@@ -66,11 +79,36 @@ def with_failure(round: Round, failed: FailedWorker, now_ms: int) -> Round:
             round.failure_groups,
             rank=failed.rank,
             ended=describe_exit(exit),
-            error=find_stack(exit) or error_text(exit),
+            error=_fold_text(exit),
             is_victim=failed.symptom is Symptom.VICTIM,
         ),
         first_failure_ms=now_ms if round.first_failure_ms is None else round.first_failure_ms,
     )
+
+
+def with_end(round: Round, rank: int, exit: WorkerExit) -> Round:
+    """Return the round once a worker has ended that had failed while it ran.
+
+    Its failure stays what it was: the first error that it recorded, and what that showed.
+    """
+    failures = tuple(
+        replace(failed, exit=exit.after_record(failed.exit)) if failed.rank == rank else failed
+        for failed in round.failures
+    )
+    whole = next((failed.exit for failed in failures if failed.rank == rank), exit)
+    groups = refold(
+        round.failure_groups, rank=rank, ended=describe_exit(whole), error=_fold_text(whole)
+    )
+    return replace(round, failures=failures, failure_groups=groups)
+
+
+def _rank_suspect(failed: FailedWorker) -> tuple[int, int]:
+    """Return a key that sorts the most suspect failure first, then the earliest."""
+    return SUSPICION[failed.symptom], failed.exit.occurred_ms
+
+
+def _fold_text(exit: WorkerExit) -> str:
+    return find_stack(exit) or error_text(exit)
 
 
 _VERBS = {
@@ -124,9 +162,10 @@ def _judge_drain(round: Round) -> Verdict:
 def _judge_workers(round: Round) -> Verdict:
     culprit = _find_culprit(round.failures)
     exit, error = culprit.exit, error_text(culprit.exit)
+    after_ms = exit.ran_ms - exit.error_age_ms
     text = (
         f"rank {culprit.rank} (local rank {exit.local_rank}, pid {exit.pid}) on node "
-        f"{culprit.name} failed first: {describe_exit(exit)}, {exit.ran_ms / 1000:.1f} s "
+        f"{culprit.name} failed first: {describe_exit(exit)}, {after_ms / 1000:.1f} s "
         f"after its start"
     )
     return Verdict(
@@ -143,11 +182,13 @@ def _judge_workers(round: Round) -> Verdict:
 
 
 def _find_culprit(failures: Sequence[FailedWorker]) -> FailedWorker:
-    """Return the first reported worker that is not a victim, else the first reported worker.
+    """Return the first worker to fail that is not a victim, else the first one to fail.
 
     A worker that shows a cause takes precedence over one that shows none, unless the latter chose
     its exit code: every uncaught error ends with 1.
     """
+    # Of failures at the same time, the one that was reported first.
+    failures = sorted(failures, key=lambda failed: failed.exit.occurred_ms)
     candidates = [failed for failed in failures if failed.symptom is not Symptom.VICTIM]
     first = (candidates or failures)[0]
     if first.symptom is Symptom.UNKNOWN and first.exit.exit_code in (1, None):
@@ -161,19 +202,24 @@ def _find_evidence(round: Round, culprit: FailedWorker) -> list[str]:
     evidence: list[str] = []
     first, exit = round.failures[0], culprit.exit
     first_report = f"rank {first.rank} on node {first.name} was reported first"
-    if first is not culprit and first.symptom is Symptom.VICTIM:
+    later_ms = first.exit.occurred_ms - exit.occurred_ms
+    if culprit.symptom is Symptom.VICTIM:
+        evidence.append(
+            "it failed first; its error is typical of a lost peer, but no other worker reported a "
+            "cause"
+        )
+    elif first is not culprit and first.symptom is Symptom.VICTIM:
         error = error_text(first.exit) or "a broken pipe"
         evidence.append(f"{first_report}, but its error is typical of a lost peer: {error}")
+    elif first is not culprit and later_ms > 0:
+        evidence.append(f"{first_report}, but it failed {later_ms / 1000:.3g} s later")
     elif first is not culprit:
         evidence.append(f"{first_report}, but it gave no cause ({describe_exit(first.exit)})")
-    elif culprit.symptom is Symptom.VICTIM:
-        evidence.append(
-            "it was reported first; its error is typical of a lost peer, but no other worker "
-            "reported a cause"
-        )
     if exit.has_recorded_first and exit.error is not None:
         early_ms = (exit.error.before_exit_ms or 0) - (exit.signalled_before_ms or 0)
         evidence.append(f"it recorded its error {early_ms / 1000:.1f} s before the stop signal")
+    elif exit.has_ended and exit.error_age_ms >= SLOW_END_MS:
+        evidence.append(f"it recorded its error {exit.error_age_ms / 1000:.1f} s before its end")
     return evidence
 
 

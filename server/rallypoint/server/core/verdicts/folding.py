@@ -10,7 +10,7 @@ import re
 
 from msgspec.structs import replace
 
-from rallypoint.base.ranges import Range, add_to_ranges
+from rallypoint.base.ranges import Range, add_to_ranges, is_in_ranges, remove_from_ranges
 from rallypoint.server.core.model.verdict import GROUPS_MAX, FailureGroup
 
 RANGES_MAX = 64
@@ -45,7 +45,7 @@ def fold(
         error: its error, with the stack if there is one; the last ERROR_CHARS_MAX count.
         is_victim: whether the error is typical of a lost peer.
     """
-    key = (ended, normalise(error)[-ERROR_CHARS_MAX:])
+    key = _key(ended, error)
     for at, group in enumerate(groups):
         if group.key == key:
             grown = replace(group, ranks=add_rank(group.ranks, rank), count=group.count + 1)
@@ -54,6 +54,35 @@ def fold(
         return groups
     first = FailureGroup(key, error[-ERROR_CHARS_MAX:], ((rank, rank),), 1, is_victim)
     return (*groups, first)
+
+
+def refold(
+    groups: tuple[FailureGroup, ...], *, rank: int, ended: str, error: str
+) -> tuple[FailureGroup, ...]:
+    """Return the groups once a worker has ended that had failed while it ran; see `fold`.
+
+    It moves to the group of those that ended alike. A rank that no group shows stays counted where
+    it is.
+    """
+    key = _key(ended, error)
+    own = (at for at, group in enumerate(groups) if is_in_ranges(group.ranks, rank))
+    at = next(own, None)
+    if at is None or groups[at].key == key:
+        return groups
+    group, others = groups[at], {group.key for group in groups}
+    if group.count == 1 and key not in others:
+        renamed = replace(group, key=key, error=error[-ERROR_CHARS_MAX:])
+        return (*groups[:at], renamed, *groups[at + 1 :])
+    ranks = remove_from_ranges(group.ranks, rank)
+    if len(ranks) > RANGES_MAX or (group.count > 1 and len(groups) >= GROUPS_MAX):
+        return groups
+    left = replace(group, ranks=ranks, count=group.count - 1)
+    rest = (*groups[:at], *((left,) if left.count else ()), *groups[at + 1 :])
+    return fold(rest, rank=rank, ended=ended, error=error, is_victim=group.is_victim)
+
+
+def _key(ended: str, error: str) -> tuple[str, str]:
+    return ended, normalise(error)[-ERROR_CHARS_MAX:]
 
 
 def add_rank(ranges: tuple[Range, ...], rank: int) -> tuple[Range, ...]:

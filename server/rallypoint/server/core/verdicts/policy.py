@@ -23,6 +23,8 @@ FREE_RESTARTS = 2
 BACKOFF_MS_MAX = 60_000
 JITTER = 0.25
 """A pause is longer or shorter by up to this fraction."""
+UNCAUGHT_CODE = 1
+"""Python's exit code after an uncaught error."""
 CRASH_YOUNG_MS = 10_000
 """A worker that ran no longer than this died early."""
 
@@ -193,11 +195,16 @@ def crash_signature(verdict: Verdict) -> str:
     """
     if verdict.cause is VerdictCause.START_FAILED:
         return verdict.text
-    culprit = verdict.culprit
-    if culprit is None or culprit.exit.signal is not None or culprit.exit.ran_ms > CRASH_YOUNG_MS:
+    exit = None if verdict.culprit is None else verdict.culprit.exit
+    if exit is None or exit.ran_ms - exit.error_age_ms > CRASH_YOUNG_MS:
         return ""
-    error = "".join(char for char in error_text(culprit.exit) if not char.isdigit())
-    return f"{culprit.exit.exit_code}:{error}"
+    code = exit.exit_code
+    if exit.has_recorded_first:
+        code = UNCAUGHT_CODE  # what it would have ended with; the agent's signal came first
+    elif exit.signal is not None:
+        return ""
+    error = "".join(char for char in error_text(exit) if not char.isdigit())
+    return f"{code}:{error}"
 
 
 def _with(verdict: Verdict | None, consequence: Consequence) -> Verdict | None:

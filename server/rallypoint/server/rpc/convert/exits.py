@@ -1,8 +1,9 @@
-"""Exits of workers."""
+"""How workers failed or ended."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from enum import Enum
 
 from rallypoint.server.core.model.worker import ErrorRecord, WorkerExit
 from rallypoint.server.rpc.convert.checks import require
@@ -10,15 +11,24 @@ from rallypoint.v1 import node_pb2
 from rallypoint.wire.durations import to_ms, to_unix_ms
 
 
+class Ends(Enum):
+    """What exits a message may carry."""
+
+    ENDED = "ended"  # all have ended
+    RUNNING = "running"  # all have recorded an error and still run
+    ANY = "any"
+
+
 def to_exits(
-    workers: Iterable[node_pb2.Worker], path: str, local_world_size: int
+    workers: Iterable[node_pb2.Worker], path: str, local_world_size: int, ends: Ends
 ) -> tuple[WorkerExit, ...]:
-    """Return how workers ended, each at most once.
+    """Return how workers failed or ended, each at most once.
 
     Args:
         workers: workers with their exits set.
         path: path of their field.
         local_world_size: number of workers of the node, which bounds local ranks.
+        ends: whether they have ended.
     """
     exits: dict[int, WorkerExit] = {}
     for index, worker in enumerate(workers):
@@ -26,14 +36,20 @@ def to_exits(
         fits = rank < local_world_size
         require(fits, f"{at}.local_rank", f"{rank} is not below {local_world_size}")
         require(rank not in exits, f"{at}.local_rank", f"{rank} is listed twice")
-        exits[rank] = _exit(worker, f"{at}.exit")
+        exits[rank] = _exit(worker, f"{at}.exit", ends)
     return tuple(exits.values())
 
 
-def _exit(worker: node_pb2.Worker, path: str) -> WorkerExit:
+def _exit(worker: node_pb2.Worker, path: str, ends: Ends) -> WorkerExit:
     exit = worker.exit
     has_code, has_signal = exit.HasField("exit_code"), exit.HasField("signal")
-    require(has_code != has_signal, path, "needs exactly one of exit_code and signal")
+    if ends is Ends.ENDED or (ends is Ends.ANY and not exit.HasField("error")):
+        require(has_code != has_signal, path, "needs exactly one of exit_code and signal")
+    elif ends is Ends.ANY:
+        require(not (has_code and has_signal), path, "has both exit_code and signal")
+    else:
+        fits = exit.HasField("error") and not has_code and not has_signal
+        require(fits, path, "needs an error, and neither exit_code nor signal")
     outlived_ms = None
     if exit.HasField("outlived_signal_for"):
         outlived_ms = to_ms(exit.outlived_signal_for)

@@ -8,7 +8,7 @@ from rallypoint.server.core.model.node import HeldRound, NodeState
 from rallypoint.server.core.model.round import Assignment, RoundHeader, RoundReason
 from rallypoint.server.core.model.worker import WorkerExit
 from rallypoint.server.rpc.convert.checks import require
-from rallypoint.server.rpc.convert.exits import to_exits
+from rallypoint.server.rpc.convert.exits import Ends, to_exits
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import node_pb2, round_pb2
 
@@ -38,7 +38,7 @@ def to_held_round(hello: agent_pb2.Hello) -> HeldRound:
     order = held.order
     _require_fit(order, hello, f"{path}.order")
     exited = [worker for worker in held.workers if worker.HasField("exit")]
-    exits = to_exits(exited, f"{path}.workers", order.assignment.local_world_size)
+    exits = to_exits(exited, f"{path}.workers", order.assignment.local_world_size, Ends.ANY)
     return HeldRound(
         header=_header(order.header),
         assignment=_assignment(order.assignment),

@@ -8,7 +8,7 @@ from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.model.ids import SessionId
 from rallypoint.server.rpc.convert.bounds import check
 from rallypoint.server.rpc.convert.checks import InvalidMessage, require
-from rallypoint.server.rpc.convert.exits import to_exits
+from rallypoint.server.rpc.convert.exits import Ends, to_exits
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.wire.durations import to_ms
 
@@ -19,6 +19,17 @@ _GOODBYES = {
     agent_pb2.GOODBYE_REASON_ERROR: "its agent could not continue",
 }
 """What an agent that sends no text wants to say."""
+
+
+def require_sender(envelope: agent_pb2.SessionRequest, session: SessionId, connection: int) -> None:
+    """Refuse a message that is not of the session and the connection of its stream.
+
+    Raises:
+        InvalidMessage: with the field that has changed.
+    """
+    problem = "must not change within a stream"
+    require(envelope.session_id == session, "session_id", problem)
+    require(envelope.connection == connection, "connection", problem)
 
 
 def to_heartbeat(envelope: agent_pb2.SessionRequest) -> inputs.Heartbeat:
@@ -83,9 +94,15 @@ def _round_report(
             failed = envelope.start_failed
             return inputs.StartFailed(sender, failed.round, failed.text)
         case "exited":
-            exits = to_exits(envelope.exited.workers, "exited.workers", local_world_size)
-            require(bool(exits), "exited.workers", "must not be empty")
+            ended, path = envelope.exited.workers, "exited.workers"
+            exits = to_exits(ended, path, local_world_size, Ends.ENDED)
+            require(bool(exits), path, "must not be empty")
             return inputs.Exited(sender, envelope.exited.round, exits)
+        case "recorded":
+            running, path = envelope.recorded.workers, "recorded.workers"
+            exits = to_exits(running, path, local_world_size, Ends.RUNNING)
+            require(bool(exits), path, "must not be empty")
+            return inputs.Recorded(sender, envelope.recorded.round, exits)
         case "succeeded":
             return inputs.Succeeded(sender, envelope.succeeded.round)
         case "blocked":

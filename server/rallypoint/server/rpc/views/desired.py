@@ -25,6 +25,10 @@ def desired_message(send: Send) -> agent_pb2.DesiredState:
     """Return the desired state of a node."""
     message = agent_pb2.DesiredState(revision=send.revision)
     _fill_desired(message, send.desired)
+    drain = send.desired.drain if isinstance(send.desired, DesiredRun | DesiredStop) else None
+    if drain is not None:
+        left = to_duration(send.drain_left_ms)
+        message.drain.CopyFrom(agent_pb2.Drain(time_left=left, reason=drain.reason))
     return message
 
 

@@ -77,7 +77,8 @@ def _worker_messages(node: Node, assignment: Assignment, now_ms: int) -> list[no
         if local_rank < len(node.pids):
             worker.pid = node.pids[local_rank]
         if exit is not None:
-            worker.state = node_pb2.WORKER_STATE_EXITED
+            ended, running = node_pb2.WORKER_STATE_EXITED, node_pb2.WORKER_STATE_RUNNING
+            worker.state = ended if exit.has_ended else running
             worker.exit.CopyFrom(exit_message(exit, now_ms, whole=False))
         elif worker.pid and node.state is not NodeState.READY:
             worker.state = node_pb2.WORKER_STATE_RUNNING
@@ -88,7 +89,7 @@ def _worker_messages(node: Node, assignment: Assignment, now_ms: int) -> list[no
 
 
 def exit_message(exit: WorkerExit, now_ms: int | None, *, whole: bool) -> node_pb2.WorkerExit:
-    """Return how a worker ended; with `whole` also its error and the end of its standard error.
+    """Return how a worker failed or ended; with `whole` also its error and its last words.
 
     Its age is that at `now_ms`; None: that at its report.
     """

@@ -17,17 +17,20 @@ from rallypoint.server.core.model.phase import Outcome, Phase
 from rallypoint.server.core.model.round import RoundReason
 from rallypoint.server.core.model.spec import JobSpec
 from support.core.coordinator import Bench
-from support.core.drains import DRAIN_MS, ask, go, notices
+from support.core.drains import DRAIN_MS, ask, go, notices, wanted
 from support.core.fake_agents import JOB
 from support.core.rounds import trio
 
 
 def test_operator_asks_a_member() -> None:
-    """The node gets the notice like every member; the request stays open until it is gone."""
-    bench, a, _, c = trio()
+    """The node's desired state says so, and the others get a notice; the request stays open until
+    the node is gone."""
+    bench, a, b, c = trio()
 
     assert ask(bench, "c") is None
-    assert [("c", DRAIN_MS)] == notices(bench, c) == notices(bench, a)
+    assert [("c", DRAIN_MS)] == notices(bench, a)
+    assert [] == notices(bench, c)
+    assert [None, ("maintenance", DRAIN_MS)] == [wanted(bench, agent) for agent in (b, c)]
     assert isinstance(bench.records[-1], DrainRequested)
 
     go(c)

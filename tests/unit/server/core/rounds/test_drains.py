@@ -16,7 +16,7 @@ from rallypoint.server.core.model.round import RoundReason
 from rallypoint.server.core.model.spec import JobSpec
 from rallypoint.server.core.model.verdict import Consequence, VerdictCause
 from support.core.coordinator import Bench, consequence
-from support.core.drains import DRAIN_MS, LEFT, ask, go, notices
+from support.core.drains import DRAIN_MS, LEFT, ask, go, notices, wanted
 from support.core.fake_agents import JOB, FakeAgent, stop_reason, worker_exit
 from support.core.rounds import trio
 
@@ -28,7 +28,8 @@ def test_everybody_learns_that_a_node_drains() -> None:
     c.drain(DRAIN_MS)
     bench.advance(DRAIN_MS - 1)
 
-    assert [[("c", DRAIN_MS)]] * 3 == [notices(bench, agent) for agent in (a, b, c)]
+    assert [[("c", DRAIN_MS)]] * 2 == [notices(bench, agent) for agent in (a, b)]
+    assert ([], ("SIGTERM", DRAIN_MS)) == (notices(bench, c), wanted(bench, c))
     assert (Phase.RUNNING, 1) == (bench.job().phase, len(bench.rounds()))
 
 

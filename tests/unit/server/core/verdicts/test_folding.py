@@ -13,6 +13,7 @@ from rallypoint.server.core.verdicts.folding import (
     add_rank,
     fold,
     normalise,
+    refold,
     shared_error,
 )
 
@@ -94,3 +95,30 @@ def test_ranges_are_as_few_as_possible() -> None:
 
         assert sorted(ranks) == [n for first, last in ranges for n in range(first, last + 1)]
         assert all(left[1] + 1 < right[0] for left, right in pairwise(ranges))
+
+
+RUNS, DIED = "error recorded, still running", "exit code 1"
+
+
+def test_worker_that_ends_moves_to_those_that_ended_alike() -> None:
+    """The counts stay right, and the group of the first failure stays the first one."""
+    groups = fold_all((0, RUNS, "x"), (1, RUNS, "x"), (2, DIED, "x"), (3, DIED, "y"))
+
+    groups = refold(groups, rank=1, ended=DIED, error="x")
+    assert [(RUNS, ((0, 0),)), (DIED, ((1, 2),)), (DIED, ((3, 3),))] == [
+        (group.key[0], group.ranks) for group in groups
+    ]
+    groups = refold(groups, rank=0, ended=DIED, error="x")
+    assert [(((0, 2),), 3), (((3, 3),), 1)] == [(group.ranks, group.count) for group in groups]
+    groups = refold(groups, rank=3, ended="exit code 7", error="z 1")
+    assert [(DIED, "x"), ("exit code 7", "z 1")] == [(one.key[0], one.error) for one in groups]
+    assert groups == refold(groups, rank=3, ended="exit code 7", error="z 2")
+    assert groups == refold(groups, rank=9, ended=DIED, error="x")
+
+
+def test_worker_that_ends_is_counted_when_there_is_no_room_for_its_group() -> None:
+    """At the limit of groups, it stays in the group where it was."""
+    others = [(rank, DIED, chr(97 + rank)) for rank in range(GROUPS_MAX - 1)]
+    groups = fold_all(*others, (30, RUNS, "x"), (31, RUNS, "x"))
+
+    assert groups == refold(groups, rank=31, ended=DIED, error="x")

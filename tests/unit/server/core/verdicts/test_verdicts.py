@@ -180,8 +180,7 @@ def test_first_victim_is_named_when_only_victims_failed() -> None:
     verdict = bench.the_verdict()
     assert ("b", 21) == culprit(bench)
     assert verdict.evidence == (
-        "it was reported first; its error is typical of a lost peer, but no other worker reported "
-        "a cause"
+        "it failed first; its error is typical of a lost peer, but no other worker reported a cause"
     )
 
 
@@ -262,7 +261,8 @@ def test_recorded_error_has_its_age_in_the_verdict() -> None:
     b.exit(stopped(480, 30))
 
     verdict = bench.the_verdict()
-    assert verdict.text.endswith(f"failed first: signal 15 (SIGTERM), 2.0 s after its start: {NAN}")
+    failed = "failed first: error recorded, then signal 15 (SIGTERM), 1.5 s after its start"
+    assert verdict.text.endswith(f"{failed}: {NAN}")
     assert verdict.evidence.endswith("; it recorded its error 0.5 s before the stop signal")
 
 

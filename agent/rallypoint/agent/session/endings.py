@@ -1,0 +1,76 @@
+"""What the end of a stream means for the agent: it connects again, or ends for good."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import grpc
+from google.protobuf.message import Message
+
+from rallypoint.agent.session.reasons import plain_reason
+from rallypoint.base.exit_codes import EXIT_FAILED, EXIT_USAGE
+from rallypoint.v1 import error_details_pb2 as details_pb2
+
+
+class BrokenStream(Exception):
+    """The stream ended."""
+
+
+class Dismissed(Exception):
+    """The coordinator refuses this agent for good."""
+
+    def __init__(self, exit_code: int, text: str) -> None:
+        """Keep the agent's exit code, and the coordinator's words."""
+        super().__init__(text)
+        self.exit_code = exit_code
+        self.text = text
+
+
+class Misunderstood(Dismissed):
+    """The coordinator refuses a message as invalid: one of the two has a bug, or is too old."""
+
+
+_FINAL: dict[type[Message], int] = {
+    details_pb2.SpecMismatch: EXIT_USAGE,
+    details_pb2.NodeNameInUse: EXIT_USAGE,
+    details_pb2.NodeRankInUse: EXIT_USAGE,
+    details_pb2.AddressMismatch: EXIT_USAGE,
+    details_pb2.ProgramMismatch: EXIT_USAGE,
+    details_pb2.ProtocolMismatch: EXIT_USAGE,
+    details_pb2.ForeignRound: EXIT_FAILED,
+    details_pb2.LimitReached: EXIT_FAILED,
+}
+"""Refusals that another attempt cannot change, and the agent's exit code for each."""
+
+
+def read_ending(
+    code: grpc.StatusCode, text: str, metadata: Iterable[tuple[str, str | bytes]] | None
+) -> Exception:
+    """Return the exception that the status of a stream means for the agent.
+
+    Args:
+        code: of the status.
+        text: of the status, for people.
+        metadata: the call's trailing metadata, which carries the details.
+
+    Returns: `Dismissed`, `Misunderstood` or `BrokenStream`.
+    """
+    if code is grpc.StatusCode.INVALID_ARGUMENT:
+        return Misunderstood(EXIT_USAGE, f"the coordinator refused: {text}")
+    if code is grpc.StatusCode.UNIMPLEMENTED:
+        # Another server or a proxy may answer while the coordinator is away.
+        return Misunderstood(EXIT_USAGE, "no rallypoint coordinator listens at this address")
+    if metadata:
+        # Imported here: most agents never see a refusal.
+        from rallypoint.wire.errors import unpack_detail
+
+        detail = unpack_detail(tuple(metadata))
+        exit_code = _FINAL.get(type(detail)) if detail is not None else None
+        if (
+            isinstance(detail, details_pb2.StaleSender)
+            and detail.kind == details_pb2.STALE_KIND_RUN
+        ):
+            exit_code = EXIT_FAILED
+        if exit_code is not None:
+            return Dismissed(exit_code, text or "refused")
+    return BrokenStream(plain_reason(text, code))

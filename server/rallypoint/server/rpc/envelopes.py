@@ -1,0 +1,132 @@
+"""The messages to agents, made of what their outboxes hold."""
+
+from __future__ import annotations
+
+from rallypoint.server.core.model.ids import JobId, SessionId
+from rallypoint.server.core.model.job import JOBS_MAX
+from rallypoint.server.core.model.node import Eligibility
+from rallypoint.server.core.model.phase import Phase
+from rallypoint.server.core.reads.explain import explain
+from rallypoint.server.core.state.state import State
+from rallypoint.server.rpc.outbox import Outbox, Outboxes
+from rallypoint.server.rpc.views.desired import desired_message
+from rallypoint.server.rpc.views.notices import notices_message
+from rallypoint.server.rpc.views.waiting import set_aside_message, waiting_message
+from rallypoint.v1 import agent_service_pb2 as agent_pb2
+from rallypoint.v1 import job_pb2
+from rallypoint.wire.durations import to_duration
+
+INTERVAL_CHANGE_PART = 10
+"""A new heartbeat interval is sent when it differs by more than one part in this many."""
+EXPLAINED_MS = 200
+"""How long an explanation is reused for the other nodes of the same job."""
+
+
+class Envelopes:
+    """Makes messages; sends nothing."""
+
+    def __init__(self, outboxes: Outboxes, state: State) -> None:
+        """Begin without explanations.
+
+        Args:
+            outboxes: know the epoch as of the last turn in the journal.
+            state: the live state. Read without a turn for the coordinator's id and for heartbeat
+                intervals and leases, which follow the number of sessions.
+        """
+        self._outboxes = outboxes
+        self._state = state
+        self._explained: dict[JobId, tuple[int, job_pb2.Waiting | None]] = {}
+        """What each job waits for, and when it was computed."""
+
+    def take(self, outbox: Outbox) -> list[agent_pb2.SessionResponse]:
+        """Empty the outbox; return its messages in the order of sending."""
+        messages: list[agent_pb2.SessionResponse] = []
+        if outbox.end is not None:
+            return messages
+        if outbox.welcome is not None:
+            messages.append(self._envelope(outbox, welcome=self._welcome(outbox)))
+            outbox.welcome = outbox.desired = outbox.notify = None
+        if outbox.desired is not None:
+            messages.append(self._envelope(outbox, desired=desired_message(outbox.desired)))
+            outbox.desired = None
+        if outbox.notify is not None:
+            messages.append(self._envelope(outbox, notices=notices_message(outbox.notify)))
+            outbox.notify = None
+        return messages
+
+    def answer(self, outbox: Outbox, waiting: job_pb2.Waiting | None) -> agent_pb2.SessionResponse:
+        """Answer the latest heartbeat, with what the job waits for, and with a new interval."""
+        outbox.answered = outbox.heartbeat
+        message = agent_pb2.Acknowledgement(heartbeat=outbox.heartbeat, waiting=waiting)
+        interval_ms = self._state.heartbeat_ms(outbox.spec)
+        if abs(interval_ms - outbox.interval_ms) * INTERVAL_CHANGE_PART > outbox.interval_ms:
+            outbox.interval_ms = interval_ms
+            message.heartbeat_interval.CopyFrom(to_duration(interval_ms))
+            message.lease.CopyFrom(to_duration(self._state.lease_ms(outbox.spec)))
+        return self._envelope(outbox, acknowledgement=message)
+
+    def acknowledge(self, outbox: Outbox) -> agent_pb2.SessionResponse:
+        """Return the last message to a node that has left."""
+        message = agent_pb2.Acknowledgement(heartbeat=outbox.heartbeat)
+        return self._envelope(outbox, acknowledgement=message)
+
+    def explain(self, session: SessionId, now_ms: int) -> job_pb2.Waiting | None:
+        """Return what the session's job waits for at `now_ms`, computed once for all its nodes.
+
+        None when the session is unknown, or when the job waits for nothing.
+        """
+        state = self._state
+        node = state.nodes.get(session)
+        if node is None:
+            return None
+        job = state.jobs[node.job_id]
+        if (
+            node.eligibility is not Eligibility.NONE
+            and job.phase is Phase.RUNNING
+            and not node.member
+        ):
+            return set_aside_message(job, node, now_ms)
+        known = self._explained.get(node.job_id)
+        if known is None or not 0 <= now_ms - known[0] < EXPLAINED_MS:
+            waiting = explain(state, job, now_ms)
+            known = (now_ms, None if waiting is None else waiting_message(waiting))
+            self._explained[node.job_id] = known
+            if len(self._explained) > JOBS_MAX:
+                self._explained.clear()
+        return known[1]
+
+    def _welcome(self, outbox: Outbox) -> agent_pb2.Welcome:
+        assert outbox.welcome is not None
+        state = self._state
+        outbox.interval_ms = state.heartbeat_ms(outbox.spec)
+        return agent_pb2.Welcome(
+            coordinator_id=state.coordinator_id,
+            coordinator_durable=state.durable,
+            node_name=outbox.welcome.name,
+            run=outbox.welcome.run,
+            heartbeat_interval=to_duration(outbox.interval_ms),
+            lease=to_duration(state.lease_ms(outbox.spec)),
+            desired=None if outbox.desired is None else desired_message(outbox.desired),
+            notices=None if outbox.notify is None else notices_message(outbox.notify),
+            arguments_differ_from=outbox.welcome.arguments_differ_from or "",
+        )
+
+    def _envelope(
+        self,
+        outbox: Outbox,
+        *,
+        welcome: agent_pb2.Welcome | None = None,
+        desired: agent_pb2.DesiredState | None = None,
+        notices: agent_pb2.Notices | None = None,
+        acknowledgement: agent_pb2.Acknowledgement | None = None,
+    ) -> agent_pb2.SessionResponse:
+        return agent_pb2.SessionResponse(
+            session_id=SessionId(outbox.session),
+            connection=outbox.connection,
+            acknowledged=outbox.acknowledged,
+            epoch=self._outboxes.epoch,
+            welcome=welcome,
+            desired=desired,
+            notices=notices,
+            acknowledgement=acknowledgement,
+        )

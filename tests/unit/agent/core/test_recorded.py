@@ -1,0 +1,161 @@
+"""A running worker that recorded an error: what its agent reports, and what becomes of its exit."""
+
+from __future__ import annotations
+
+from rallypoint.agent.core import inputs
+from rallypoint.agent.core.desired import DesiredStop
+from rallypoint.agent.core.held_round import ErrorRecord, Stage
+from rallypoint.agent.core.reports import ExitedReport, RecordedReport, Report, SucceededReport
+from rallypoint.agent.core.state import AgentState
+from rallypoint.agent.core.step import step
+from rallypoint.agent.session.translate import fill_snapshot, report_message
+from rallypoint.agent.torchelastic.last_round import has_failed
+from rallypoint.v1 import agent_service_pb2 as agent_pb2
+from rallypoint.v1 import node_pb2
+from support.core.orders import run_order
+
+STOP = inputs.DesiredReceived(1, 2, DesiredStop(1, 30_000, "why"))
+
+
+def running() -> AgentState:
+    """Return an agent whose two workers started at 1 s."""
+    state = AgentState(
+        2, shutdown_timeout_ms=30_000, coordinator_timeout_ms=60_000, away_since_ms=None
+    )
+    return after(
+        state,
+        (inputs.PortReserved(30_000), 0),
+        (inputs.DesiredReceived(1, 1, run_order()), 1_000),
+        (inputs.WorkerStarted(1, 0, 4_000), 1_000),
+        (inputs.WorkerStarted(1, 1, 4_001), 1_000),
+    )
+
+
+def after(state: AgentState, *happened: tuple[inputs.Input, int]) -> AgentState:
+    for one, at_ms in happened:
+        state, _ = step(state, one, at_ms)
+    return state
+
+
+def found(age_ms: int = 100, *, round: int = 1, ago_ms: int = 0) -> inputs.WorkerRecorded:
+    """Return the discovery of an error that worker 0 recorded so long before."""
+    error = ErrorRecord("ValueError: bad", "", age_ms)
+    return inputs.WorkerRecorded(round, 0, error, "", ago_ms, error_file="/logs/error.json")
+
+
+def ended(exit_code: int | None, error: ErrorRecord | None = None) -> inputs.WorkerEnded:
+    signum = 15 if exit_code is None else None
+    return inputs.WorkerEnded(1, 0, exit_code, signum, error, "")
+
+
+def told(state: AgentState) -> list[Report]:
+    """Return the reports about the ends of workers."""
+    kinds = (RecordedReport, ExitedReport, SucceededReport)
+    return [report for report in state.reports if isinstance(report, kinds)]
+
+
+def stage(state: AgentState) -> Stage:
+    assert state.held is not None
+    return state.held.stage
+
+
+def test_record_is_reported_while_the_worker_runs() -> None:
+    """The node has failed; the message has the error and its age, and neither code nor signal."""
+    state = after(running(), (found(100, ago_ms=50), 3_000))
+
+    (report,) = told(state)
+    message = report_message(report, 3_200).recorded
+    (worker,) = message.workers
+    assert Stage.FAILED is stage(state)
+    assert (1, 0, node_pb2.WORKER_STATE_RUNNING) == (message.round, worker.local_rank, worker.state)
+    assert not worker.exit.HasField("exit_code") and not worker.exit.HasField("signal")
+    assert (250, 100) == (
+        worker.exit.age.ToMilliseconds(),
+        worker.exit.error.age_at_exit.ToMilliseconds(),
+    )
+    assert "/logs/error.json" == worker.exit.error_file
+
+
+def test_exit_keeps_the_first_error() -> None:
+    """The exit has the error that was found first, with its age, whatever the file holds now."""
+    late = ErrorRecord("ValueError: of the clean-up", "", 10)
+    state = after(running(), (found(100), 3_000), (STOP, 3_200), (ended(None, late), 4_000))
+
+    report = told(state)[-1]
+    assert isinstance(report, ExitedReport) and report.worker.exit is not None
+    assert ErrorRecord("ValueError: bad", "", 1_100) == report.worker.exit.error
+    assert report.worker.exit.is_failure
+    assert "/logs/error.json" == report.worker.exit.error_file
+
+
+def test_exit_with_0_is_no_success_then() -> None:
+    """Neither the node nor the worker has succeeded."""
+    state = after(
+        running(),
+        (found(), 3_000),
+        (ended(0), 3_100),
+        (inputs.WorkerEnded(1, 1, 0, None, None, ""), 3_200),
+    )
+
+    assert [RecordedReport, ExitedReport, ExitedReport] == [type(one) for one in told(state)]
+    assert state.held is not None
+    assert [True, False] == [has_failed(worker) for worker in state.held.workers]
+
+
+def test_error_after_the_stop_signal_is_not_reported() -> None:
+    """A clean-up that fails because of our signal is no failure; one before it is."""
+    stopped = after(running(), (STOP, 3_000))
+
+    assert [] == told(after(stopped, (found(100), 3_200)))
+    state = after(stopped, (found(300), 3_200))
+    (report,) = told(state)
+    exit = report_message(report, 3_200).recorded.workers[0].exit
+    assert (True, 200) == (
+        exit.agent_signalled_first,
+        exit.outlived_signal_for.ToMilliseconds(),
+    )
+    assert Stage.STOPPING is stage(state)
+
+
+def test_what_is_not_news_is_not_reported() -> None:
+    """A second record, one of another round, and one of an ended worker change nothing."""
+    once = after(running(), (found(), 3_000))
+    gone = after(running(), (ended(1), 3_000))
+
+    assert once == after(once, (found(), 3_100))
+    assert gone == after(gone, (found(), 3_100))
+    assert [] == told(after(running(), (found(round=2), 3_000)))
+
+
+def test_record_during_a_drain() -> None:
+    """An error that is older than the drain is a failure; a later one is part of leaving."""
+    drained = (inputs.SignalReceived(15), 3_000)
+    draining = AgentState(
+        2,
+        shutdown_timeout_ms=30_000,
+        coordinator_timeout_ms=60_000,
+        away_since_ms=None,
+        drain_ms=20_000,
+    )
+    state = after(
+        draining,
+        (inputs.PortReserved(30_000), 0),
+        (inputs.DesiredReceived(1, 1, run_order()), 1_000),
+        (inputs.WorkerStarted(1, 0, 4_000), 1_000),
+        (inputs.WorkerStarted(1, 1, 4_001), 1_000),
+        drained,
+    )
+
+    assert [] == told(after(state, (found(100), 3_200)))
+    assert [RecordedReport] == [type(one) for one in told(after(state, (found(300), 3_200)))]
+
+
+def test_hello_carries_the_failure() -> None:
+    """A coordinator that has lost its memory learns that a running worker has failed."""
+    hello = agent_pb2.Hello()
+    fill_snapshot(hello, after(running(), (found(100), 3_000)), 3_500)
+
+    failed, healthy = hello.held.workers
+    assert node_pb2.NODE_STATE_FAILED == hello.held.state
+    assert (node_pb2.WORKER_STATE_RUNNING, 500) == (failed.state, failed.exit.age.ToMilliseconds())
+    assert not healthy.HasField("exit")
