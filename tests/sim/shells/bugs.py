@@ -13,8 +13,8 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from rallypoint.agent.agent import Agent
+from rallypoint.agent.session.exchange import Exchange
 from rallypoint.agent.session.link import Link
-from rallypoint.agent.session.translate import report_message
 from rallypoint.agent.workers.launching import Launcher
 from rallypoint.agent.workers.supervisor import Supervisor
 from rallypoint.server.coordinator import Coordinator
@@ -68,44 +68,37 @@ def _ignore_stalls() -> Patch:
 
 def _forget_the_connection() -> Patch:
     """Number every connection of an agent 1."""
-    real = Link._attempt
+    real = Exchange.begin
 
-    async def attempt(self: Link) -> None:
+    def begin(self: Exchange) -> None:
+        real(self)
         self.connection = 1
-        await real(self)
 
-    return Link, "_attempt", attempt
+    return Exchange, "begin", begin
 
 
 def _send_reports_twice() -> Patch:
     """After a reconnection, send reports again under new numbers."""
-    numbers: WeakKeyDictionary[Link, int] = WeakKeyDictionary()
+    real = Exchange.report
+    numbers: WeakKeyDictionary[Exchange, int] = WeakKeyDictionary()
 
-    async def send_reports(self: Link, call: Any, sent: int) -> int:
-        first, reports = self.user.unacknowledged()
-        for sequence, report in enumerate(reports, first):
-            if sequence > sent:
-                message = report_message(report, self.user.now_ms())
-                message.sequence = numbers[self] = numbers.get(self, 0) + 1
-                self._has_left = message.HasField("goodbye")
-                await self._write(call, message)
-                sent = sequence
-        return sent
+    def report(self: Exchange, sequence: int, *rest: Any) -> Any:
+        numbers[self] = numbers.get(self, 0) + 1
+        return real(self, numbers[self], *rest)
 
-    return Link, "_send_reports", send_reports
+    return Exchange, "report", report
 
 
 def _forget_reports_of_a_broken_stream() -> Patch:
     """After a reconnection, send only reports that arise after the Hello."""
-    send = Link._send_reports
+    real = Exchange.unsent
 
-    async def send_reports(self: Link, call: Any, sent: int) -> int:
-        first, reports = self.user.unacknowledged()
-        if sent == 0 and self.connection > 1:
-            sent = first + len(reports) - 1
-        return await send(self, call, sent)
+    def unsent(self: Exchange, first: int, reports: tuple[Any, ...]) -> Any:
+        if self._sent == 0 and self.connection > 1:
+            self.sent(first + len(reports) - 1)
+        return real(self, first, reports)
 
-    return Link, "_send_reports", send_reports
+    return Exchange, "unsent", unsent
 
 
 def _answer_without_hearing() -> Patch:

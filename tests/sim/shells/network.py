@@ -57,7 +57,7 @@ class Network:
         """Return the stream of a new call."""
         world = self.world
         process, life = self._agent_of(channel.loop), world.coordinator
-        if process.agent.link.connection > CONNECTIONS_MAX:
+        if process.agent.link.exchange.connection > CONNECTIONS_MAX:
             world.violate("ConnectionsSettle", f"{process.loop.name} connects for ever")
         rng, most_s, host = Random(world.draw()), world.rates.delay_s, process.host
         stream = Stream(world.schedule, rng, world.rates.window, lambda: rng.uniform(0, most_s))

@@ -34,8 +34,8 @@ def block(text: str, most: int = 4_096, *, keeps_end: bool = False) -> str:
 
 
 def exit_there(worker: LocalWorker) -> WorkerExit:
-    """Return an exit as the coordinator knows it."""
-    exit = worker.exit
+    """Return an exit, or the failure of a running worker, as the coordinator knows it."""
+    exit = worker.outcome
     assert exit is not None
     code, signal = exit.exit_code, exit.signal
     error = None
@@ -60,7 +60,9 @@ def exit_there(worker: LocalWorker) -> WorkerExit:
     )
 
 
-def report_there(report: reports.Report, sender: inputs.Sender) -> inputs.Report:
+def report_there(  # noqa: C901  # one flat case per report
+    report: reports.Report, sender: inputs.Sender
+) -> inputs.Report:
     """Return a report as the coordinator understands it."""
     match report:
         case reports.ReadyReport(round=number, port=port):
@@ -73,6 +75,8 @@ def report_there(report: reports.Report, sender: inputs.Sender) -> inputs.Report
             return inputs.Leaving(sender, number, line(text[:1_024]))
         case reports.ExitedReport(round=number, worker=worker):
             return inputs.Exited(sender, number, (exit_there(worker),))
+        case reports.RecordedReport(round=number, worker=worker):
+            return inputs.Recorded(sender, number, (exit_there(worker),))
         case reports.SucceededReport(round=number):
             return inputs.Succeeded(sender, number)
         case reports.BlockedReport(round=number, pids=pids):
@@ -136,7 +140,7 @@ def held_there(held: HeldRound) -> HeldThere:
         ),
         state=STATES[held.stage],
         pids=tuple(worker.pid for worker in held.workers),
-        exits=tuple(exit_there(one) for one in held.workers if one.pid and one.exit is not None),
+        exits=tuple(exit_there(one) for one in held.workers if one.pid and one.outcome is not None),
         start_failure=line((held.start_failure or "")[:1_024]),
     )
 

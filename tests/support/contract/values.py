@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from rallypoint.agent.core import desired, reports
 from rallypoint.agent.core.held_round import ErrorRecord, HeldRound, LocalExit, LocalWorker, Stage
@@ -15,6 +16,7 @@ from rallypoint.server.core.model.desired import (
     DesiredStandby,
     DesiredStop,
 )
+from rallypoint.server.core.model.desired import Drain as DrainThere
 from rallypoint.server.core.model.ids import NodeName
 from rallypoint.server.core.model.phase import Outcome
 from rallypoint.server.core.model.round import Assignment, Notice, RoundHeader, RoundReason
@@ -73,6 +75,15 @@ def workers(local_rank: int) -> st.SearchStrategy[LocalWorker]:
     return st.one_of(waits, runs, ended, failed)
 
 
+@st.composite
+def failed_workers(draw: st.DrawFn) -> LocalWorker:
+    """Return a worker that has recorded an error and still runs."""
+    exit = replace(draw(exits()), exit_code=None, signal=None)
+    error = exit.error or ErrorRecord("boom", "", 5)
+    worker = LocalWorker(draw(st.integers(0, WORKERS_MAX - 1)), draw(pids), draw(times))
+    return worker.failed(replace(exit, error=error))
+
+
 def reported() -> st.SearchStrategy[reports.Report]:
     """Return any report of a node with WORKERS_MAX workers."""
     number = rounds
@@ -86,6 +97,7 @@ def reported() -> st.SearchStrategy[reports.Report]:
         st.builds(reports.StartFailedReport, number, words),
         st.builds(reports.LeavingReport, number, words),
         st.builds(reports.ExitedReport, number, ended),
+        st.builds(reports.RecordedReport, number, failed_workers()),
         st.builds(reports.SucceededReport, number),
         st.builds(reports.BlockedReport, number, st.lists(pids, max_size=100).map(tuple)),
         st.builds(reports.DrainingReport, times, words),
@@ -184,6 +196,9 @@ def specs(draw: st.DrawFn) -> JobSpec:
     )
 
 
+drains = st.none() | st.builds(DrainThere, spans, lines)
+
+
 @st.composite
 def wishes(draw: st.DrawFn) -> Desired:
     """Return a desired state."""
@@ -211,8 +226,8 @@ def wishes(draw: st.DrawFn) -> Desired:
     )
     return draw(
         st.one_of(
-            st.just(DesiredRun(header, place, draw(st.integers(0, 2**31 - 1)))),
-            st.builds(DesiredStop, rounds, st.sampled_from(RoundReason), spans, lines),
+            st.just(DesiredRun(header, place, draw(st.integers(0, 2**31 - 1)), draw(drains))),
+            st.builds(DesiredStop, rounds, st.sampled_from(RoundReason), spans, lines, drains),
             st.builds(DesiredStandby, st.booleans()),
             st.builds(DesiredReleased, lines),
             st.builds(

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from rallypoint.agent.agent import Agent
 from rallypoint.agent.core import desired, reports
+from rallypoint.agent.core import inputs as agent_inputs
 from rallypoint.agent.core.state import AgentState
 from rallypoint.agent.session.translate import parse_desired, parse_notices, report_message
 from rallypoint.agent.settings import Listener, Settings
@@ -206,11 +207,14 @@ def test_many_hellos_are_understood(
 
 
 def check_desired(wish: wished.Desired, revision: int) -> None:
-    sent = desired_message(Send(SESSION, revision, wish)).SerializeToString()
-    message = agent_pb2.DesiredState.FromString(sent)
+    left_ms = 5_000
+    sent = desired_message(Send(SESSION, revision, wish, left_ms)).SerializeToString()
+    drain = None
+    if isinstance(wish, wished.DesiredRun | wished.DesiredStop) and wish.drain is not None:
+        drain = desired.DesiredDrain(NOW_MS + left_ms, wish.drain.reason)
+    expected = agent_inputs.DesiredReceived(9, revision, desired_here(wish), drain)
 
-    assert revision == message.revision
-    assert desired_here(wish) == parse_desired(message)
+    assert expected == parse_desired(9, agent_pb2.DesiredState.FromString(sent), NOW_MS)
 
 
 @FEW
@@ -229,9 +233,9 @@ def test_many_desired_states_are_understood(wish: wished.Desired, revision: int)
 
 
 @FEW
-@given(values.notices(), st.sampled_from(values.NAMES))
-def test_notices_are_understood(notices: Any, name: str) -> None:
-    """The agent learns of every notice, soonest first, and which are about its own node."""
+@given(values.notices())
+def test_notices_are_understood(notices: Any) -> None:
+    """The agent learns of every notice, soonest first."""
     sent = notices_message(Notify(SESSION, notices)).SerializeToString()
     soonest_first = sorted(notices, key=lambda pair: pair[1])
     expected = tuple(
@@ -240,9 +244,8 @@ def test_notices_are_understood(notices: Any, name: str) -> None:
             notice.name or "",
             notice.reason,
             NOW_MS + left_ms,
-            is_here=notice.name == name,
         )
         for notice, left_ms in soonest_first
     )
 
-    assert expected == parse_notices(agent_pb2.Notices.FromString(sent), name, NOW_MS)
+    assert expected == parse_notices(agent_pb2.Notices.FromString(sent), NOW_MS)
