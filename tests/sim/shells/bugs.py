@@ -22,6 +22,7 @@ from rallypoint.server.core.messages.effects import Send
 from rallypoint.server.core.model.desired import DesiredRun
 from rallypoint.server.rpc import outbox
 from rallypoint.server.rpc.agent_service import AgentService
+from rallypoint.server.rpc.envelopes import Envelopes
 from rallypoint.server.rpc.outbox import Outbox, Outboxes
 
 Patch = tuple[Any, str, Callable[..., Any]]
@@ -129,6 +130,17 @@ def _keep_the_broken_stream_secret() -> Patch:
     return AgentService, "_note_end", note_end
 
 
+def _send_before_the_welcome() -> Patch:
+    """Send what earlier turns wish of a session on a connection whose Hello still waits."""
+    real = Envelopes.take
+
+    def take(self: Envelopes, box: Outbox) -> Any:
+        box.is_open = True
+        return real(self, box)
+
+    return Envelopes, "take", take
+
+
 def _lose_nested_inputs() -> Patch:
     """Forget an input that is posted while another one is stepped."""
     real = Agent.post
@@ -168,6 +180,7 @@ BUGS: dict[str, Callable[[], Patch]] = {
     "drop the rest": _drop_the_rest,
     "close the newer outbox": _close_the_newer_outbox,
     "keep the broken stream secret": _keep_the_broken_stream_secret,
+    "send before the Welcome": _send_before_the_welcome,
     "lose nested inputs": _lose_nested_inputs,
     "forget the sweep of a lost helper": _forget_the_sweep_of_a_lost_helper,
     "start a stopped round": _start_a_stopped_round,

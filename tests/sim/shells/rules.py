@@ -162,7 +162,8 @@ class Rules:
         self._require("ChargedOnce", rise <= group.round - before.round, text)
         if rise > 0:
             self._require("ChargedForFailures", has_failed, text)
-        if self._failed.get(before) == self._disturbances.get(group.job_id, 0):
+        is_next = group.round == before.round + 1
+        if is_next and self._failed.get(before) == self._disturbances.get(group.job_id, 0):
             self._count("FailuresAreCharged")
             self._require("FailuresAreCharged", rise == 1, text)
 
@@ -210,6 +211,7 @@ class Rules:
         """An agent learned the outcome of its run."""
         world, job_id = self.world, process.host.job.job_id
         run = process.agent.run_number
+        self._require("WelcomeIsFirst", run > 0, f"{process.loop.name} knows no run")
         life = 0 if world.coordinator is None else world.coordinator.number
         first = self._outcomes.setdefault((life, job_id, run), finished.outcome)
         self._require("OutcomeIsOne", first == finished.outcome, f"{job_id}: {first}, {finished}")

@@ -41,7 +41,7 @@ class Envelopes:
     def take(self, outbox: Outbox) -> list[agent_pb2.SessionResponse]:
         """Empty the outbox; return its messages in the order of sending."""
         messages: list[agent_pb2.SessionResponse] = []
-        if outbox.end is not None:
+        if outbox.end is not None or not outbox.is_open:
             return messages
         if outbox.welcome is not None:
             messages.append(self._envelope(outbox, welcome=self._welcome(outbox)))

@@ -55,6 +55,9 @@ class Outbox(Struct):
     spec: JobSpec = NOTHING_ASKED
     """The agent's specification, which may choose the heartbeat interval and the lease."""
     wake: asyncio.Event = field(default_factory=asyncio.Event)
+    is_open: bool = False
+    """The Welcome of this connection is in the journal. What comes before it waits for it: while a
+    Hello waits for its turn, earlier turns may still send to the session."""
     welcome: Welcome | None = None
     desired: Send | None = None
     notify: Notify | None = None
@@ -162,6 +165,7 @@ def _put(
         case Welcome():
             if effect.connection == outbox.connection:
                 outbox.welcome = effect
+                outbox.is_open = True
         case Notify():
             outbox.notify = effect
         case Refuse(connection=connection, refusal=refusal):
