@@ -109,7 +109,7 @@ async def test_agent_is_told_what_its_job_asked_for() -> None:
     common = Outbox(SessionId("b"), 1, runs_workers=True)
     asked.runs_workers = True
     for outbox, expected in ((asked, (200, 9_000)), (common, (1_000, 5_000))):
-        outbox.welcome = Welcome(outbox.session, 1, NodeName("n"), 1)
+        outbox.welcome, outbox.is_open = Welcome(outbox.session, 1, NodeName("n"), 1), True
         (message,) = service._envelopes.take(outbox)
         assert expected == timing_of(message.welcome)
 
