@@ -215,6 +215,10 @@ class Server:
     def _begin(self, stream: Stream, peer: str) -> None:
         if stream.is_over_at_server:
             return
+        if not self.is_listening:  # it was stopped in between
+            stream.is_over_at_server = True
+            stream.cut(client_s=0.001, server_s=None)
+            return
         task = self.loop.create_task(self._serve(stream, peer))
         stream.server_task = task
         self._calls[task] = None

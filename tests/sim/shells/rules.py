@@ -212,8 +212,8 @@ class Rules:
         world, job_id = self.world, process.host.job.job_id
         run = process.agent.run_number
         self._require("WelcomeIsFirst", run > 0, f"{process.loop.name} knows no run")
-        life = 0 if world.coordinator is None else world.coordinator.number
-        first = self._outcomes.setdefault((life, job_id, run), finished.outcome)
+        key = process.agent.state.epoch, job_id, run  # a coordinator without memory may differ
+        first = self._outcomes.setdefault(key, finished.outcome)
         self._require("OutcomeIsOne", first == finished.outcome, f"{job_id}: {first}, {finished}")
         if finished.outcome == job_pb2.OUTCOME_SUCCEEDED:
             whole = [
@@ -269,5 +269,12 @@ class Rules:
         is_bad = is_bad or "incident" in fields or event in FORBIDDEN
         error = fields.get("exc_info")
         self._require("CleanLog", not is_bad, f"{name} logs {event} {fields} {error!r}")
-        if self.world.rates.is_patient:
-            self._require("NobodyIsLost", event != "node_lost", f"{name} logs {event} {fields}")
+        if event == "node_lost" and self.world.rates.is_patient:
+            living = [host.living for host in self.world.hosts if host.living is not None]
+            names = [
+                one.agent.node_name
+                for one in living
+                if one.host.job.job_id == fields["job_id"] and one.agent.state.ending is None
+            ]
+            is_there = fields["node"] in names
+            self._require("NobodyIsLost", not is_there, f"{name} logs {event} {fields}")
