@@ -60,6 +60,10 @@ record-torchrun: $(STAMP) ## run torchrun with every scenario whose record is st
 simulate: $(STAMP) ## simulate both cores under faults: make simulate SEEDS=0:20000
 	$(BIN)/python tests/sim/run.py --seeds $(SEEDS) $(ARGS)
 
+.PHONY: simulate-shells
+simulate-shells: $(STAMP) ## simulate the real shells under faults: make simulate-shells SEEDS=0:2000
+	$(BIN)/python tests/sim/shells/run.py --seeds $(SEEDS) --jobs 2 $(ARGS)
+
 .PHONY: check
 check: format-check lint types imports proto-check proto-lint ## format, lint, types, imports, stubs, proto lint
 
@@ -150,7 +154,7 @@ $(BIN)/python:
 
 .PHONY: clean
 clean: ## remove caches and build results
-	rm -rf build dist site .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .grimp_cache
+	rm -rf build dist site .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .grimp_cache .hypothesis
 	find . -path ./$(VENV) -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .PHONY: distclean

@@ -89,6 +89,10 @@ class WorkerHostError(Exception):
 class HostClosed(WorkerHostError):
     """The host was closed, or its helper is lost."""
 
+    def __init__(self) -> None:
+        """Carry the reason, for people: a round that could not start shows it."""
+        super().__init__("the helper process has ended")
+
 
 class HostStuck(WorkerHostError):
     """The helper does not read, and the queue is full.

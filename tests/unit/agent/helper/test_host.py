@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
 from rallypoint.agent.helper.events import Exited, HostEvent, SpawnRequest, Swept
-from rallypoint.agent.helper.host import WorkerHost
+from rallypoint.agent.helper.host import HostClosed, WorkerHost
 
 
 async def test_failing_handler_loses_no_event() -> None:
@@ -38,3 +40,13 @@ async def test_failing_handler_loses_no_event() -> None:
     # A helper that starts may also find what the dead agents of other tests have left behind.
     assert len([event for event in events if not isinstance(event, Swept)]) == 6
     assert [str(context["exception"]) for context in failed] == ["planted"]
+
+
+async def test_refused_request_says_why() -> None:
+    """A worker that cannot start after its helper has died has a reason that people can read."""
+    host = WorkerHost.launch()
+    host.attach(lambda event: None)
+    await host.close()
+
+    with pytest.raises(HostClosed, match="the helper process has ended"):
+        host.signal(15)

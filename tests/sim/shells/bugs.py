@@ -1,0 +1,200 @@
+"""Planted bugs of the shells: each replaces one function of the product, and a rule must notice it.
+
+The functions are the product's own, so a bug that no longer fits them fails to apply instead of
+proving nothing.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from rallypoint.agent.agent import Agent
+from rallypoint.agent.session.exchange import Exchange
+from rallypoint.agent.session.link import Link
+from rallypoint.agent.workers.launching import Launcher
+from rallypoint.agent.workers.supervisor import Supervisor
+from rallypoint.server.coordinator import Coordinator
+from rallypoint.server.core.messages.effects import Send
+from rallypoint.server.core.model.desired import DesiredRun
+from rallypoint.server.rpc import outbox
+from rallypoint.server.rpc.agent_service import AgentService
+from rallypoint.server.rpc.outbox import Outbox, Outboxes
+
+Patch = tuple[Any, str, Callable[..., Any]]
+"""Module or class, name, and replacement."""
+
+
+def _forget_to_wake_the_writer() -> Patch:
+    """Put a desired state into the outbox, and let it wait for the next wake-up."""
+    real = vars(outbox)["_put"]
+
+    def put(box: Outbox, effect: Any) -> None:
+        if isinstance(effect, Send):
+            box.desired = effect
+            box.runs_workers = isinstance(effect.desired, DesiredRun)
+        else:
+            real(box, effect)
+
+    return outbox, "_put", put
+
+
+def _forget_to_wake_the_link() -> Patch:
+    """Let reports wait for the next heartbeat."""
+    return Link, "wake", lambda self: None
+
+
+def _act_before_hearing() -> Patch:
+    """Carry out effects at the start of a turn, before its inputs: they are those of the last."""
+    real = Outboxes.carry_out
+    waiting: WeakKeyDictionary[Outboxes, tuple[Any, ...]] = WeakKeyDictionary()
+
+    def carry_out(self: Outboxes, *turn: Any) -> None:
+        before = waiting.pop(self, None)
+        waiting[self] = turn
+        if before is not None:
+            real(self, *before)
+
+    return Outboxes, "carry_out", carry_out
+
+
+def _ignore_stalls() -> Patch:
+    """Take the time in which the coordinator stood still for silence of the agents."""
+    return Coordinator, "_notice_stall", lambda self, planned_ms: None
+
+
+def _forget_the_connection() -> Patch:
+    """Number every connection of an agent 1."""
+    real = Exchange.begin
+
+    def begin(self: Exchange) -> None:
+        real(self)
+        self.connection = 1
+
+    return Exchange, "begin", begin
+
+
+def _send_reports_twice() -> Patch:
+    """After a reconnection, send reports again under new numbers."""
+    real = Exchange.report
+    numbers: WeakKeyDictionary[Exchange, int] = WeakKeyDictionary()
+
+    def report(self: Exchange, sequence: int, *rest: Any) -> Any:
+        numbers[self] = numbers.get(self, 0) + 1
+        return real(self, numbers[self], *rest)
+
+    return Exchange, "report", report
+
+
+def _forget_reports_of_a_broken_stream() -> Patch:
+    """After a reconnection, send only reports that arise after the Hello."""
+    real = Exchange.unsent
+
+    def unsent(self: Exchange, first: int, reports: tuple[Any, ...]) -> Any:
+        if self._sent == 0 and self.connection > 1:
+            self.sent(first + len(reports) - 1)
+        return real(self, first, reports)
+
+    return Exchange, "unsent", unsent
+
+
+def _answer_without_hearing() -> Patch:
+    """Acknowledge heartbeats that the coordinator never hears."""
+    return Coordinator, "hear", lambda self, beat: None
+
+
+def _drop_the_rest() -> Patch:
+    """Forget the inputs for which a turn had no time."""
+    return Coordinator, "_keep_rest", lambda self, rest, now_ms: True
+
+
+def _close_the_newer_outbox() -> Patch:
+    """Let the end of an older stream remove the outbox of the newer one."""
+
+    def close(self: Outboxes, box: Outbox) -> None:
+        self._by_session.pop(box.session, None)
+
+    return Outboxes, "close", close
+
+
+def _keep_the_broken_stream_secret() -> Patch:
+    """Let a stream end without a word to the core."""
+
+    async def note_end(self: AgentService, sender: Any) -> None:
+        pass
+
+    return AgentService, "_note_end", note_end
+
+
+def _send_before_the_welcome() -> Patch:
+    """Send what earlier turns wish of a session on a connection whose Hello still waits."""
+    real = Outboxes._find
+
+    def find(self: Outboxes, effect: Any) -> Outbox | None:
+        for (session, _), box in self._opened.items():
+            if isinstance(effect, Send) and session == effect.session:
+                return box
+        return real(self, effect)
+
+    return Outboxes, "_find", find
+
+
+def _lose_nested_inputs() -> Patch:
+    """Forget an input that is posted while another one is stepped."""
+    real = Agent.post
+
+    def post(self: Agent, input: Any) -> None:
+        if not self._is_stepping:
+            real(self, input)
+
+    return Agent, "post", post
+
+
+def _forget_the_sweep_of_a_lost_helper() -> Patch:
+    """Replace a lost helper, and leave its sweep unanswered."""
+    real = Supervisor._replace_host
+
+    def replace_host(self: Supervisor) -> None:
+        self._sweep_token = 0
+        real(self)
+
+    return Supervisor, "_replace_host", replace_host
+
+
+def _start_a_stopped_round() -> Patch:
+    """Start workers whose round was stopped while their files were made."""
+    return Launcher, "stop", lambda self: None
+
+
+BUGS: dict[str, Callable[[], Patch]] = {
+    "forget to wake the writer": _forget_to_wake_the_writer,
+    "forget to wake the link": _forget_to_wake_the_link,
+    "act before hearing": _act_before_hearing,
+    "ignore stalls": _ignore_stalls,
+    "forget the connection": _forget_the_connection,
+    "send reports twice": _send_reports_twice,
+    "forget reports of a broken stream": _forget_reports_of_a_broken_stream,
+    "answer without hearing": _answer_without_hearing,
+    "drop the rest": _drop_the_rest,
+    "close the newer outbox": _close_the_newer_outbox,
+    "keep the broken stream secret": _keep_the_broken_stream_secret,
+    "send before the Welcome": _send_before_the_welcome,
+    "lose nested inputs": _lose_nested_inputs,
+    "forget the sweep of a lost helper": _forget_the_sweep_of_a_lost_helper,
+    "start a stopped round": _start_a_stopped_round,
+}
+
+
+@contextmanager
+def planted(name: str) -> Iterator[None]:
+    """Plant a bug while the context is open."""
+    owner, attribute, replacement = BUGS[name]()
+    real = inspect.getattr_static(owner, attribute)
+    setattr(owner, attribute, replacement)
+    try:
+        yield
+    finally:
+        setattr(owner, attribute, real)

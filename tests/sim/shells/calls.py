@@ -1,0 +1,322 @@
+"""gRPC on virtual time: both sides of a call, as far as agents and the coordinator use it.
+
+The rules are those of grpc.aio 1.76. At the client a read at the end raises the status unless that
+is OK; a cancelled read or write cancels the call; a write after the end of the call raises
+InvalidStateError, and one that the end interrupts raises the status. At the server a read returns
+EOF when the peer has ended its side or is gone, a write then raises InternalError, and the task of
+the handler is cancelled. A handler that returns ends the call with OK.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import grpc
+import grpc.aio
+from grpc._cython import cygrpc  # type: ignore[attr-defined]  # it has the error of a write
+
+from sim.shells.loop import Loop
+from sim.shells.stream import CANCELLED, OK, Status, Stream
+
+SESSION = "/rallypoint.v1.AgentService/Session"
+GET_JOB = "/rallypoint.v1.JobService/GetJob"
+DRAIN = "/rallypoint.v1.NodeService/DrainNode"
+READY = grpc.ChannelConnectivity.READY
+CONNECTING = grpc.ChannelConnectivity.CONNECTING
+FAILED = grpc.ChannelConnectivity.TRANSIENT_FAILURE
+
+
+class Network(Protocol):
+    """Connects agents to the coordinator."""
+
+    def connect(self, channel: Channel) -> None:
+        """Begin to connect; the channel's `settle` learns the result, if there is one."""
+
+    def open(self, channel: Channel) -> Stream:
+        """Return the stream of a new call on a connected channel."""
+
+
+class Channel:
+    """Stands for grpc.aio.Channel."""
+
+    def __init__(self, network: Network) -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, Loop)
+        self.loop = loop
+        self._network = network
+        self._state = grpc.ChannelConnectivity.IDLE
+        self._changed = asyncio.Event()
+        self._calls: list[Call] = []
+        self.is_closed = False
+
+    async def __aenter__(self) -> Channel:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.is_closed = True
+        for call in self._calls:
+            call.cancel()
+
+    def settle(self, state: grpc.ChannelConnectivity) -> None:
+        """Note the result of connecting."""
+        self._state = state
+        self._changed.set()
+
+    def get_state(self, try_to_connect: bool = False) -> grpc.ChannelConnectivity:
+        if self._state is grpc.ChannelConnectivity.IDLE and try_to_connect:
+            self._state = CONNECTING
+            self._network.connect(self)
+        return self._state
+
+    async def wait_for_state_change(self, last: grpc.ChannelConnectivity) -> None:
+        while self._state is last:
+            self._changed.clear()
+            await self._changed.wait()
+
+    def stream_stream(
+        self,
+        method: str,
+        request_serializer: Callable[[Any], bytes],
+        response_deserializer: Callable[[bytes], Any],
+        **_: object,
+    ) -> Callable[[], Call]:
+        def call() -> Call:
+            stream = self._network.open(self)
+            made = Call(stream, request_serializer, response_deserializer)
+            self._calls.append(made)
+            return made
+
+        return call
+
+
+class Call:
+    """Stands for grpc.aio.StreamStreamCall."""
+
+    def __init__(
+        self, stream: Stream, encode: Callable[[Any], bytes], decode: Callable[[bytes], Any]
+    ) -> None:
+        self.stream = stream
+        self._encode = encode
+        self._decode = decode
+        self._is_done = False
+        """The status was seen by a read or a write."""
+
+    async def write(self, message: Any) -> None:
+        if self._is_done:
+            raise asyncio.InvalidStateError("RPC already finished.")
+        try:
+            is_sent = await self.stream.up.put(self._encode(message))
+        except asyncio.CancelledError:
+            self.cancel()
+            raise
+        if not is_sent:
+            self._finish()
+            if self.stream.status is OK:
+                raise _error(grpc.StatusCode.INTERNAL, "Failed to execute batch", ())
+
+    async def read(self) -> Any:
+        if self._is_done:
+            self._finish()
+            return grpc.aio.EOF
+        try:
+            raw = await self.stream.down.get()
+        except asyncio.CancelledError:
+            self.cancel()
+            raise
+        if raw is None:
+            self._finish()
+            return grpc.aio.EOF
+        return self._decode(raw)
+
+    def _finish(self) -> None:
+        """Note the end; raise its status unless it is OK."""
+        self._is_done = True
+        status = self.stream.status
+        assert status is not None
+        if status is CANCELLED:
+            raise asyncio.CancelledError
+        if status.code is not grpc.StatusCode.OK:
+            raise _error(status.code, status.details, status.trailing)
+
+    async def code(self) -> grpc.StatusCode:
+        assert self.stream.status is not None
+        return self.stream.status.code
+
+    def cancel(self) -> bool:
+        self._is_done = True
+        self.stream.cancel()
+        return True
+
+
+def _error(
+    code: grpc.StatusCode, details: str, trailing: tuple[tuple[str, str | bytes], ...]
+) -> grpc.aio.AioRpcError:
+    return grpc.aio.AioRpcError(
+        code, grpc.aio.Metadata(), grpc.aio.Metadata(*trailing), details=details
+    )
+
+
+class Server:
+    """Stands for grpc.aio.Server."""
+
+    def __init__(self, loop: Loop, interceptors: Sequence[Any]) -> None:
+        self.loop = loop
+        self._interceptors = interceptors
+        self._handlers: dict[str, Any] = {}
+        self._calls: dict[asyncio.Task[None], None] = {}
+        self.is_listening = False
+        self.bugs: list[str] = []
+        """Exceptions that reached gRPC although the peer was there."""
+
+    # --- what `serving` calls ---
+
+    def add_generic_rpc_handlers(self, handlers: Sequence[Any]) -> None:
+        """Nothing: methods are registered."""
+
+    def add_registered_method_handlers(self, service: str, handlers: dict[str, Any]) -> None:
+        for name, handler in handlers.items():
+            self._handlers[f"/{service}/{name}"] = handler
+
+    def add_insecure_port(self, address: str) -> int:
+        return int(address.rpartition(":")[2])
+
+    async def start(self) -> None:
+        self.is_listening = True
+
+    async def stop(self, grace: float | None) -> None:
+        """Refuse new calls; cancel the others after the grace."""
+        self.is_listening = False
+        tasks = tuple(self._calls)
+        if tasks:
+            await asyncio.wait(tasks, timeout=grace)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    # --- calls ---
+
+    async def _find(self, method: str) -> Any:
+        async def found(_: Any) -> Any:
+            return self._handlers[method]
+
+        (interceptor,) = self._interceptors
+        return await interceptor.intercept_service(found, _Details(method))
+
+    def accept(self, stream: Stream, peer: str) -> None:
+        """Begin to serve a stream of an agent."""
+        if not self.is_listening:
+            stream.cut(client_s=0.001, server_s=None)
+            stream.is_over_at_server = True
+            return
+        self.loop.call_soon(self._begin, stream, peer)
+
+    def _begin(self, stream: Stream, peer: str) -> None:
+        if stream.is_over_at_server:
+            return
+        if not self.is_listening:  # it was stopped in between
+            stream.is_over_at_server = True
+            stream.cut(client_s=0.001, server_s=None)
+            return
+        task = self.loop.create_task(self._serve(stream, peer))
+        stream.server_task = task
+        self._calls[task] = None
+        task.add_done_callback(lambda ended: self._calls.pop(ended, None))
+
+    async def _serve(self, stream: Stream, peer: str) -> None:
+        handler = await self._find(SESSION)
+        context = Context(stream, handler, peer)
+        try:
+            await handler.stream_stream(None, context)
+        except grpc.aio.AbortError:
+            return
+        except asyncio.CancelledError:
+            context.finish(Status(grpc.StatusCode.UNAVAILABLE, "Cancelled on the server side"))
+            raise
+        except Exception as error:  # noqa: BLE001  # gRPC's own root of a call
+            if not context.done():
+                self.bugs.append(repr(error))
+            context.finish(Status(grpc.StatusCode.UNKNOWN, f"Unexpected {type(error)}"))
+            return
+        context.finish(OK)
+
+    def ask(self, method: str, request: bytes, answered: Callable[[bytes | None], None]) -> None:
+        """Make a call with one request; `answered` gets the answer, or None for a refusal."""
+
+        async def call() -> None:
+            handler = await self._find(method)
+            try:
+                answered(await handler.unary_unary(request, Context(None, handler, "operator")))
+            except grpc.aio.AbortError:
+                answered(None)
+
+        def begin() -> None:
+            task = self.loop.create_task(call())
+            self._calls[task] = None
+            task.add_done_callback(lambda ended: self._calls.pop(ended, None))
+
+        if self.is_listening:
+            self.loop.call_soon(begin)
+
+
+class _Details:
+    """Stands for grpc.HandlerCallDetails."""
+
+    invocation_metadata = ()
+
+    def __init__(self, method: str) -> None:
+        self.method = method
+
+
+class Context:
+    """Stands for grpc.aio.ServicerContext."""
+
+    def __init__(self, stream: Stream | None, handler: Any, peer: str) -> None:
+        self._stream = stream
+        self._decode, self._encode = handler.request_deserializer, handler.response_serializer
+        self._peer = peer
+        self._is_finished = False
+        self._aborted: grpc.aio.AbortError | None = None
+
+    def peer(self) -> str:
+        return self._peer
+
+    def done(self) -> bool:
+        return self._is_finished or (self._stream is not None and self._stream.is_over_at_server)
+
+    def _check(self) -> None:
+        if self._aborted is not None:
+            raise self._aborted
+        if self._is_finished:
+            raise grpc.aio.UsageError("RPC already finished.")
+
+    async def read(self) -> Any:
+        self._check()
+        assert self._stream is not None
+        raw = await self._stream.up.get()
+        self._check()
+        return grpc.aio.EOF if raw is None else self._decode(raw)
+
+    async def write(self, message: Any) -> None:
+        self._check()
+        assert self._stream is not None
+        if not await self._stream.down.put(self._encode(message)):
+            raise cygrpc.ExecuteBatchError("Failed to execute batch")
+
+    async def abort(self, code: grpc.StatusCode, details: str = "", trailing: Any = ()) -> None:
+        self._check()
+        self.finish(Status(code, details, tuple((key, value) for key, value in trailing)))
+        self._aborted = grpc.aio.AbortError(f"Locally aborted: {code}")
+        raise self._aborted
+
+    def finish(self, status: Status) -> None:
+        """Send the status after all messages."""
+        if self._is_finished:
+            return
+        self._is_finished = True
+        if self._stream is not None and not self._stream.is_over_at_server:
+            self._stream.is_over_at_server = True
+            self._stream.down.send(status)
+            self._stream.up.finish_reads(keeps_arrived=False)
+            self._stream.up.cut()
