@@ -362,7 +362,7 @@ class Agent:
             self.listener.finished(message.finished, here)
         # Before the log line, which takes longer: the workers of all nodes wait for this.
         self.post(received)
-        if before.drain is None and received.drain is not None:
+        if before.drain is None and received.drain and self.state.drain:
             self.log.drain(received.drain, now_ms)
         if which == "stop" and before.held is not None:
             self.log.round_stopped(message.stop.round, message.stop.text)

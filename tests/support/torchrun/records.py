@@ -52,12 +52,18 @@ class Record:
         """Return what must be the same again, as lines: no log, no numbers of any kind in output,
         and workers in the order of their ranks."""
         told = sorted(
-            json.dumps({**one, "pid": 0, "session": one["session"] == one["pid"], "at_s": 0})
+            json.dumps({**_without_bytecode(one), "pid": 0, "session": is_leader, "at_s": 0})
             for one in self.told
+            for is_leader in [one["session"] == one["pid"]]
         )
         nodes = [[node["code"], *map(_without_numbers, sorted(node["out"]))] for node in self.nodes]
         files = {name: _without_numbers(_lines_of(name, text)) for name, text in self.files.items()}
         return json.dumps([nodes, _without_draws(told), _without_draws(files)], indent=1)
+
+
+def _without_bytecode(one: dict[str, Any]) -> dict[str, Any]:
+    """Return what a worker told without -B, which stands for PYTHONDONTWRITEBYTECODE."""
+    return {**one, "command": [word for word in one["command"] if word != "-B"]}
 
 
 def _lines_of(name: str, text: str) -> str:

@@ -146,6 +146,7 @@ class LocalWorker(Struct, frozen=True):
             error = replace(first.error, before_exit_ms=age_ms)
             exit = replace(exit, error=error, failed_ms=first.failed_ms)
             exit = replace(exit, error_file=first.error_file, stderr_file=first.stderr_file)
+            exit = replace(exit, stderr_tail=exit.stderr_tail or first.stderr_tail)
         return replace(self, exit=exit)
 
 

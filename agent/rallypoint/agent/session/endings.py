@@ -11,9 +11,17 @@ from rallypoint.agent.session.reasons import plain_reason
 from rallypoint.base.exit_codes import EXIT_FAILED, EXIT_USAGE
 from rallypoint.v1 import error_details_pb2 as details_pb2
 
+RETRY_S_MAX = 60.0
+"""Longest pause that a coordinator can ask for."""
+
 
 class BrokenStream(Exception):
     """The stream ended."""
+
+    def __init__(self, text: str, retry_s: float = 0.0) -> None:
+        """Keep why, and how long the coordinator asks the agent to wait, in seconds."""
+        super().__init__(text)
+        self.retry_s = retry_s
 
 
 class Dismissed(Exception):
@@ -60,14 +68,17 @@ def read_ending(
     if code is grpc.StatusCode.UNIMPLEMENTED:
         # Another server or a proxy may answer while the coordinator is away.
         return Misunderstood(EXIT_USAGE, "no rallypoint coordinator listens at this address")
+    retry_s = 0.0
     if metadata:
         # Imported here: most agents never see a refusal.
+        from rallypoint.wire.durations import to_ms
         from rallypoint.wire.errors import unpack_detail
 
         detail = unpack_detail(tuple(metadata))
         exit_code = _FINAL.get(type(detail)) if detail is not None else None
         if isinstance(detail, details_pb2.LimitReached) and detail.HasField("retry_after"):
             exit_code = None
+            retry_s = min(max(0.0, to_ms(detail.retry_after) / 1000), RETRY_S_MAX)
         if (
             isinstance(detail, details_pb2.StaleSender)
             and detail.kind == details_pb2.STALE_KIND_RUN
@@ -75,4 +86,4 @@ def read_ending(
             exit_code = EXIT_FAILED
         if exit_code is not None:
             return Dismissed(exit_code, text or "refused")
-    return BrokenStream(plain_reason(text, code))
+    return BrokenStream(plain_reason(text, code), retry_s)

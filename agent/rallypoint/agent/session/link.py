@@ -105,15 +105,17 @@ class Link:
         task = asyncio.current_task()
         while True:
             self.exchange.begin()
-            is_understood = True
+            is_understood, retry_s = True, 0.0
             try:
                 await self._attempt()
                 why = "the coordinator closed the stream"
                 if self.exchange.has_left:
                     self.user.on_disconnected(why)
                     return  # the coordinator has accepted the Goodbye
-            except (Unreachable, BrokenStream) as error:
+            except Unreachable as error:
                 why = str(error)
+            except BrokenStream as broken:
+                why, retry_s = str(broken), broken.retry_s
             except Misunderstood as misunderstood:
                 why = misunderstood.text
                 if not self.user.holds_round():
@@ -129,8 +131,7 @@ class Link:
             if task is not None and task.cancelling():
                 return  # a stream that breaks while it is cancelled would hide the cancellation
             self.user.on_disconnected(why + await self._look_up())
-            # Equal jitter: half of the pause is random, so a thousand agents do not return at once.
-            await asyncio.sleep(random.uniform(backoff_s / 2, backoff_s))
+            await asyncio.sleep(_draw_pause(backoff_s, retry_s))
             backoff_s = min(backoff_s * 2, BACKOFF_S_MAX)
 
     def _note_refusal(self, why: str) -> None:
@@ -285,3 +286,16 @@ def _first(group: BaseExceptionGroup[Any]) -> Any:
     while isinstance(first, BaseExceptionGroup):
         first = first.exceptions[0]
     return first
+
+
+def _draw_pause(backoff_s: float, retry_s: float) -> float:
+    """Return how long to wait before the next attempt, in seconds.
+
+    Equal jitter: half of the pause is random, so a thousand agents do not return at once.
+
+    Args:
+        backoff_s: the longest pause of our own.
+        retry_s: the shortest that the coordinator asks for; 0: it asks for none.
+    """
+    pause_s = random.uniform(backoff_s / 2, backoff_s)
+    return max(pause_s, random.uniform(retry_s, 1.25 * retry_s)) if retry_s else pause_s

@@ -92,13 +92,23 @@ def read_error_file(
     return _to_record(_parse(data), age_ms)
 
 
-def read_json(path: Path) -> object | None:
-    """Return the content of an error file; None when it is no JSON, or too large."""
+def read_json(path: Path, message: str | None) -> object | None:
+    """Return the content of an error file.
+
+    Args:
+        path: of the file.
+        message: the error that the file held when it was read for the report; None: it held none.
+
+    Returns: None when the file is no JSON, or too large, or holds another error now.
+    """
     try:
         data, _ = _read(path)
     except OSError:
         return None
-    return _parse(data)
+    content = _parse(data)
+    record = _to_record(content, 0)
+    is_other = record is not None and message is not None and record.message != message
+    return None if is_other else content
 
 
 def _parse(data: bytes) -> object | None:
@@ -124,6 +134,13 @@ def _read(path: Path) -> tuple[bytes, os.stat_result]:
 
 
 def _to_record(content: object, age_ms: int) -> ErrorRecord | None:
+    try:
+        return _interpret(content, age_ms)
+    except RecursionError:  # JSON that can be read may be too deep to write
+        return None
+
+
+def _interpret(content: object, age_ms: int) -> ErrorRecord | None:
     if not content:
         return None
     message = content.get("message") if isinstance(content, Mapping) else None

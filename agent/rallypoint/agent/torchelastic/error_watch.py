@@ -26,7 +26,7 @@ DOING = "looking for the errors of running workers"
 
 
 class ErrorFile(Struct):
-    """The error file of one running worker. Only the thread for files changes it."""
+    """The error file of one running worker. Only the thread of the watch changes it."""
 
     path: str
     stale: FileStamp | None

@@ -106,21 +106,22 @@ def exit_number(exit: node_pb2.WorkerExit) -> int:
     return -exit.signal
 
 
-def find_error_file(finished: agent_pb2.Finished, last: LastRound) -> str:
-    """Return the error file of the first failed worker; "" if it is not on this node."""
+def find_exit(finished: agent_pb2.Finished, last: LastRound) -> node_pb2.WorkerExit:
+    """Return how the first failed worker ended; an empty message if it was not on this node."""
     culprit = finished.verdict.culprit
-    if (culprit.node_name, finished.verdict.round) != (last.node_name, last.number):
-        return ""
-    for worker in last.failed:
-        if (culprit.local_rank, culprit.pid) == (worker.local_rank, worker.pid):
-            return worker.exit.error_file
-    return ""
+    if (culprit.node_name, finished.verdict.round) == (last.node_name, last.number):
+        for worker in last.failed:
+            if (culprit.local_rank, culprit.pid) == (worker.local_rank, worker.pid):
+                return worker.exit
+    return node_pb2.WorkerExit()
 
 
 def report_finished(path: str, finished: agent_pb2.Finished, last: LastRound, now_s: float) -> None:
     """Write the root cause of a run that did not succeed to the file at `path`."""
-    error_file = find_error_file(finished, last)
-    here = read_json(Path(error_file)) if error_file else None
+    exit = find_exit(finished, last)
+    # A clean-up that fails too may have overwritten the file: the first error is the root cause.
+    message = exit.error.message if exit.HasField("error") else None
+    here = read_json(Path(exit.error_file), message) if exit.error_file else None
     try:
         text = json.dumps(compose_root_cause(finished, here, now_s))
     except RecursionError:  # JSON that can be read may be too deep to write

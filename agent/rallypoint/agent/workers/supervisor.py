@@ -103,7 +103,7 @@ class Supervisor:
         """Token of the current sweep; 0 without one."""
         self._fence_at_ms: int | None = None
         """When the helper kills everything, by the monotonic clock; None: never."""
-        # Two threads, because the logs may lie on a file system that stands still.
+        # Several threads, because a file system may stand still, and each call waits for the last.
         self._began = began
         self._has_swept_folders = False
         self._files = FileThread("files")
@@ -116,7 +116,7 @@ class Supervisor:
             files=self._files,
             observers=new_observers(environment, self._own, lambda: self.host.pid),
         )
-        self._errors = ErrorWatch(self._files, tasks, self._on_error_found)
+        self._errors = ErrorWatch(FileThread("error files"), tasks, self._on_error_found)
         self._launcher = Launcher(
             launch=launch,
             job_id=job_id,

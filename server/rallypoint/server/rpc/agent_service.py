@@ -111,6 +111,8 @@ class AgentService(agent_grpc.AgentServiceServicer):
             self._outboxes.close(outbox)
             if not outbox.was_refused:
                 await self._note_end(inputs.Sender(identity.session, hello.connection, 0))
+            elif outbox.end is not None and outbox.end.code == grpc.StatusCode.UNAVAILABLE.value[0]:
+                self._peers.refund(stream)
 
     def _clock_ms(self) -> int:
         """Return the Unix time against which epochs are checked.
@@ -198,7 +200,7 @@ class AgentService(agent_grpc.AgentServiceServicer):
                         await context.write(self._envelopes.acknowledge(outbox))
                         return
                     self._stalls.end(scope)
-                    if outbox.heartbeat > outbox.answered:
+                    if outbox.is_open and outbox.heartbeat > outbox.answered:
                         answer = await self._answer(outbox)  # which may wait for this coordinator
                         self._stalls.begin(scope, self._state.lease_ms(outbox.spec) / 1000)
                         await context.write(answer)

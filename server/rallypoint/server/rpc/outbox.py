@@ -57,6 +57,8 @@ class Outbox(Struct):
     spec: JobSpec = NOTHING_ASKED
     """The agent's specification, which may choose the heartbeat interval and the lease."""
     wake: asyncio.Event = field(default_factory=asyncio.Event)
+    is_open: bool = False
+    """The core has accepted its Hello: the first message is the Welcome."""
     welcome: Welcome | None = None
     desired: Send | None = None
     notify: Notify | None = None
@@ -200,6 +202,7 @@ def _put(outbox: Outbox, effect: _AgentEffect) -> None:
             return
         case Welcome():
             outbox.welcome = effect
+            outbox.is_open = True
         case Notify():
             outbox.notify = effect
         case Refuse(refusal=refusal):

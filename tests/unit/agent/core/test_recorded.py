@@ -7,7 +7,7 @@ from rallypoint.agent.core.desired import DesiredStop
 from rallypoint.agent.core.held_round import ErrorRecord, Stage
 from rallypoint.agent.core.reports import ExitedReport, RecordedReport, Report, SucceededReport
 from rallypoint.agent.core.state import AgentState
-from rallypoint.agent.core.step import step
+from rallypoint.agent.core.step import next_deadline_ms, step
 from rallypoint.agent.session.translate import fill_snapshot, report_message
 from rallypoint.agent.torchelastic.last_round import has_failed
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
@@ -148,6 +148,30 @@ def test_record_during_a_drain() -> None:
 
     assert [] == told(after(state, (found(100), 3_200)))
     assert [RecordedReport] == [type(one) for one in told(after(state, (found(300), 3_200)))]
+
+
+def test_failure_during_a_long_outage_waits_for_a_coordinator() -> None:
+    """As an exit does: the time to give up begins with the failure, and again with the exit."""
+    state = after(running(), (inputs.Disconnected(), 2_000), (found(), 600_000))
+
+    assert state.ending is None
+    assert 660_000 == next_deadline_ms(state)
+
+    state = after(
+        state, (ended(1), 610_000), (inputs.WorkerEnded(1, 1, 1, None, None, ""), 611_000)
+    )
+    assert (None, 671_000) == (state.ending, next_deadline_ms(state))
+
+
+def test_exit_with_0_keeps_the_output_of_the_failure() -> None:
+    """An exit with 0 has none."""
+    error = ErrorRecord("ValueError: bad", "", 100)
+    recorded = inputs.WorkerRecorded(1, 0, error, "last words")
+    (_, exited) = told(after(running(), (recorded, 5_000), (ended(0), 6_000)))
+
+    assert isinstance(exited, ExitedReport)
+    assert exited.worker.exit is not None
+    assert "last words" == exited.worker.exit.stderr_tail
 
 
 def test_hello_carries_the_failure() -> None:

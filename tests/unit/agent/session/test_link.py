@@ -156,6 +156,26 @@ async def test_cancelled_link_ends_although_its_stream_breaks(
     assert user.ends == []
 
 
+async def test_link_waits_as_long_as_the_coordinator_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A coordinator that is over a limit says when there may be room."""
+    link = Link("nowhere:1", "0" * 32, FakeUser())
+    pauses: list[float] = []
+
+    async def attempt(self: Link) -> None:
+        raise BrokenStream("the limit is reached", retry_s=40.0)
+
+    async def sleep(duration_s: float) -> None:
+        pauses.append(duration_s)
+        raise asyncio.CancelledError
+
+    monkeypatch.setattr(Link, "_attempt", attempt)
+    monkeypatch.setattr("rallypoint.agent.session.link.asyncio.sleep", sleep)
+    with pytest.raises(asyncio.CancelledError):
+        await link.run()
+
+    assert 40.0 <= pauses[0] <= 50.0
+
+
 @dataclass
 class AnsweringCall:
     """A stream that answers the Hello, and of three heartbeats only the second, twice."""

@@ -149,3 +149,16 @@ def test_what_is_no_file(tmp_path: Path) -> None:
         assert read_error_file(tmp_path / name, 1.0) is None, name
     if os.geteuid() != 0:  # root may read everything
         assert read_error_file(tmp_path / "secret", 1.0) is None
+
+
+def test_json_that_is_too_deep_to_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The interpreter reads some that it cannot write. It counts as no record."""
+
+    def refuse(*_: object, **__: object) -> str:
+        raise RecursionError
+
+    path = tmp_path / "error.json"
+    path.write_text(json.dumps({"message": {"message": [["deep"]]}}))
+    monkeypatch.setattr("rallypoint.agent.torchelastic.error_files.json.dumps", refuse)
+
+    assert read_error_file(path, 0.0) is None

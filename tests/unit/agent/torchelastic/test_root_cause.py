@@ -13,7 +13,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from rallypoint.agent.torchelastic.last_round import LastRound
 from rallypoint.agent.torchelastic.root_cause import (
     compose_root_cause,
-    find_error_file,
+    find_exit,
     report_exit,
     report_finished,
 )
@@ -165,7 +165,7 @@ def test_whose_file_is_copied(claim: str, last: tuple[str, int, int, int], expec
     failed = node_pb2.Worker(local_rank=local_rank, pid=pid, exit=exit)
     here = LastRound(node, "host", round, (failed,))
 
-    assert find_error_file(finished(exit), here) == expected, claim
+    assert find_exit(finished(exit), here).error_file == expected, claim
 
 
 def test_file_is_written_anew(tmp_path: Path) -> None:
@@ -182,6 +182,20 @@ def test_file_is_written_anew(tmp_path: Path) -> None:
     assert found["more"] == "\ud800"
 
 
+def test_file_that_was_overwritten_is_not_copied(tmp_path: Path) -> None:
+    """A clean-up failed too, and left its own error there: the first one is the root cause."""
+    mine, theirs = tmp_path / "mine.json", tmp_path / "theirs.json"
+    theirs.write_text(json.dumps({"message": {"message": "the clean-up failed"}}))
+    error = node_pb2.ErrorRecord(message="out of memory", traceback="first stack")
+    exit = node_pb2.WorkerExit(exit_code=1, error_file=str(theirs), error=error)
+    failed = node_pb2.Worker(local_rank=1, pid=7, exit=exit)
+    report_finished(str(mine), finished(exit), LastRound("b", "host", 5, (failed,)), NOW_S)
+
+    found = json.loads(mine.read_text())["message"]
+    assert found["message"] == "out of memory"
+    assert found["extraInfo"]["py_callstack"] == "first stack"
+
+
 def test_file_that_is_too_deep_is_not_copied(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -191,7 +205,7 @@ def test_file_that_is_too_deep_is_not_copied(
     for _ in range(100_000):
         deep = [deep]
     written = {"message": {"message": "m", "extraInfo": {"deep": deep}}}
-    monkeypatch.setattr("rallypoint.agent.torchelastic.root_cause.read_json", lambda _: written)
+    monkeypatch.setattr("rallypoint.agent.torchelastic.root_cause.read_json", lambda *_: written)
     exit = node_pb2.WorkerExit(exit_code=1, error_file="theirs")
     failed = node_pb2.Worker(local_rank=1, pid=7, exit=exit)
     report_finished(str(mine), finished(exit), LastRound("b", "host", 5, (failed,)), NOW_S)

@@ -6,7 +6,12 @@ import random
 
 import pytest
 
-from rallypoint.server.core.state.deadlines import DeadlineKey, DeadlineKind, Deadlines
+from rallypoint.server.core.state.deadlines import (
+    DROPPED_MAX,
+    DeadlineKey,
+    DeadlineKind,
+    Deadlines,
+)
 
 
 class DumbDeadlines:
@@ -61,6 +66,18 @@ def test_moving_later_costs_no_heap_entry() -> None:
 
     assert 1 == len(deadlines._heap)
     assert (5_999, key) == deadlines.first()
+
+
+def test_dropped_deadlines_take_no_room() -> None:
+    """Even if they would have been due much later than the others."""
+    deadlines = Deadlines()
+    deadlines.set((DeadlineKind.LEASE, "a"), 5)
+    for number in range(5 * DROPPED_MAX):
+        deadlines.set((DeadlineKind.FORGET, str(number)), 86_400_000)
+        deadlines.set((DeadlineKind.FORGET, str(number)), None)
+
+    assert len(deadlines._heap) <= DROPPED_MAX + 4
+    assert (5, (DeadlineKind.LEASE, "a")) == deadlines.first()
 
 
 @pytest.mark.parametrize("seed", range(60))

@@ -12,9 +12,10 @@ from structlog.testing import capture_logs
 
 from rallypoint.agent.session.endings import BrokenStream, Dismissed, read_ending
 from rallypoint.base.limits import NODES_PER_JOB_MAX
+from rallypoint.server.core.messages.refusals import Refusal, RefusalKind
 from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.model.timing import Timing
-from rallypoint.server.core.sessions import admission
+from rallypoint.server.core.sessions import admission, sessions
 from rallypoint.server.rpc import errors
 from rallypoint.server.rpc.guards import limits
 from rallypoint.server.rpc.guards.peers import LimitExceeded, Peers, host_of
@@ -86,6 +87,35 @@ def test_new_sessions_are_limited_per_minute(monkeypatch: pytest.MonkeyPatch) ->
     assert ("new sessions a minute from one host", 6, 5.0) == (full.limit, full.value, full.retry_s)
 
 
+def test_refused_session_that_tries_again_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Agents that wait for the end of an earlier run leave their host what it may open."""
+    monkeypatch.setattr(limits, "SESSIONS_AT_ONCE_MAX", 1)
+    peers = Peers()
+    for _ in range(5):
+        with peers.stream("a", 100.0) as stream:
+            peers.admit(stream, JOB, 100.0, is_new=True)
+            peers.refund(stream)
+            peers.refund(stream)
+
+    admit(peers, "a", "job", 100.0)
+    with pytest.raises(LimitExceeded):
+        admit(peers, "a", "job", 100.0)
+
+
+async def test_agent_of_the_next_run_waits_without_using_up_its_host(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its Hello is refused until the run before has ended, and it asks again and again."""
+    monkeypatch.setattr(limits, "SESSIONS_AT_ONCE_MAX", 1)
+    refusal = Refusal(RefusalKind.PREVIOUS_RUN_ENDING, (("job_id", "job"), ("run", 1)))
+    monkeypatch.setattr(sessions, "check_run", lambda *_: refusal)
+    async with served() as server:
+        for number in range(1, 4):
+            agent = server.agent("job", number)
+            await agent.hello()
+            assert grpc.StatusCode.UNAVAILABLE is await agent.call.code()
+
+
 def test_streams_are_limited_while_they_are_open(monkeypatch: pytest.MonkeyPatch) -> None:
     """The end of one makes room; the log names the host once a minute."""
     monkeypatch.setattr(limits, "STREAMS_PER_HOST_MAX", 2)
@@ -143,6 +173,7 @@ def test_agent_tries_again_when_there_may_be_room() -> None:
 
     assert isinstance(brief, BrokenStream)
     assert "the limit of 7 streams from one host is reached; try again in 1.2 s" == str(brief)
+    assert brief.retry_s == 1.25
     assert isinstance(lasting, Dismissed)
 
 

@@ -50,15 +50,15 @@ def find_absence(state: AgentState, why: str, now_ms: int, *, was_reached: bool)
 def give_up_ms(state: AgentState) -> int | None:
     """Return when the agent stops waiting for its coordinator, or None while it need not wait.
 
-    The time counts from the end of the last worker if it ended after the coordinator was lost. So a
-    node that finishes during a long outage still has time to report it.
+    The time counts from the last end or failure of a worker if that came after the coordinator was
+    lost. So a node that finishes or fails during a long outage still has time to report it.
     """
     if state.away_since_ms is None or state.ending is not None or not _is_idle(state):
         return None
     if state.port_wait is not None and state.held is None:
         return None  # the port is missing, not the coordinator: see `step`
     workers = () if state.held is None else state.held.workers
-    ended_ms = (worker.exit.at_ms for worker in workers if worker.exit is not None)
+    ended_ms = (worker.outcome.at_ms for worker in workers if worker.outcome is not None)
     return max(state.away_since_ms, *ended_ms, 0) + _timeout_ms(state)
 
 

@@ -80,7 +80,7 @@ def _advance_once(draft: Draft, job: Job) -> bool:
 
 
 def _advance_forming(draft: Draft, job: Job) -> bool:
-    if draft.window_is_open:
+    if draft.awaits_adoption(job.job_id):
         return False
     tally, now_ms = draft.tally(job.job_id), draft.now_ms
     if tally.nodes == 0:

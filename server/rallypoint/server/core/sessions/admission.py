@@ -24,6 +24,8 @@ from rallypoint.server.core.state.draft import Draft
 
 FORGOTTEN_PART = 64
 """When there is room for no other job, one in this many is forgotten, if so many are idle."""
+_OPEN = 2
+"""Place of open jobs that had a round in the order of forgetting: the last one."""
 
 
 def check_owner(draft: Draft, hello: inputs.Hello) -> Refusal | None:
@@ -88,17 +90,20 @@ def find_idle(draft: Draft) -> tuple[Job, ...]:
     """Return the jobs to forget so that there is room for another one; none have sessions.
 
     First come jobs that never had a round, which have nothing to remember. Then the runs that ended
-    first, then the jobs that have been without a session for longest. To find them takes a look at
-    every job, so there are several, and not every new job has to look.
+    first. To find them takes a look at every job, so there are several, and not every new job has
+    to look. The nodes of an open job may return: only if there are no others, the one that has been
+    without a session for longest is forgotten.
     """
     idle = [job for job in draft.state.jobs.values() if _is_idle(draft, job)]
-    return tuple(nsmallest(max(1, JOBS_MAX // FORGOTTEN_PART), idle, key=_order_of_forgetting))
+    done = [job for job in idle if _order_of_forgetting(job)[0] < _OPEN]
+    count = max(1, JOBS_MAX // FORGOTTEN_PART) if done else 1
+    return tuple(nsmallest(count, done or idle, key=_order_of_forgetting))
 
 
 def _order_of_forgetting(job: Job) -> tuple[int, int, str]:
     if job.phase is Phase.CLOSED:
         return 1, job.closed_ms or 0, job.job_id
-    return 2 if job.round_number else 0, job.empty_since_ms or 0, job.job_id
+    return _OPEN if job.round_number else 0, job.empty_since_ms or 0, job.job_id
 
 
 def _is_idle(draft: Draft, job: Job) -> bool:

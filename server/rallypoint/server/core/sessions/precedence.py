@@ -39,7 +39,7 @@ def is_newcomer(hello: inputs.Hello) -> bool:
 def displace_newcomers(draft: Draft, hello: inputs.Hello) -> None:
     """Remove the newcomers that contradict a member of the run, while the window is open."""
     job_id = hello.identity.job_id
-    if is_newcomer(hello) or not draft.window_is_open or draft.job(job_id) is None:
+    if is_newcomer(hello) or not draft.awaits_adoption(job_id) or draft.job(job_id) is None:
         return
     for node in tuple(draft.nodes_of(job_id)):
         if not node.is_newcomer:

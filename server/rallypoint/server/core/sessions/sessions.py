@@ -148,7 +148,7 @@ def _join(draft: Draft, job: Job, hello: inputs.Hello) -> None:
     node = _create_node(draft, job, hello)
     job = draft.require_job(job.job_id)
     job = replace(job, next_arrival=job.next_arrival + 1, empty_since_ms=None)
-    if draft.window_is_open and hello.run > job.run:
+    if draft.awaits_adoption(job.job_id) and hello.run > job.run:
         job = _continue_run(draft, job, hello.run)
     draft.put_job(job)
     draft.set_deadline(DeadlineKind.ABANDON, job.job_id, None)
@@ -189,7 +189,7 @@ def _create_node(draft: Draft, job: Job, hello: inputs.Hello) -> Node:
             last_round=hello.ready.round,
         )
     if hello.held is not None:
-        held = hello.held if draft.window_is_open else None
+        held = hello.held if draft.awaits_adoption(job.job_id) else None
         return replace(node, last_round=hello.held.header.number, held=held)
     return node
 

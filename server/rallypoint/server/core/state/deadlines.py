@@ -40,6 +40,8 @@ OF_JOBS = tuple(
 )
 """Deadlines whose subject is a job."""
 DeadlineKey = tuple[DeadlineKind, str]
+DROPPED_MAX = 1_024
+"""Dropped deadlines that the heap may hold, besides as many as there are others."""
 
 
 class Deadlines:
@@ -63,12 +65,20 @@ class Deadlines:
         """Set, move or (None) drop the deadline of `key`."""
         if at_ms is None:
             self._at.pop(key, None)
+            if len(self._heap) > 2 * len(self._at) + DROPPED_MAX:
+                self._rebuild()
             return
         self._at[key] = at_ms
         heaped = self._heaped.get(key)
         if heaped is None or at_ms < heaped:
             self._heaped[key] = at_ms
             heapq.heappush(self._heap, (at_ms, key[0], key[1]))
+
+    def _rebuild(self) -> None:
+        """Remove dropped deadlines from the heap: some would be due in a day."""
+        self._heaped = dict(self._at)
+        self._heap = [(at_ms, key[0], key[1]) for key, at_ms in self._at.items()]
+        heapq.heapify(self._heap)
 
     def first(self) -> tuple[int, DeadlineKey] | None:
         """Return the earliest deadline and its key, or None when there is none."""

@@ -61,6 +61,14 @@ class Draft:
         """True while the coordinator only listens for rounds to adopt."""
         return self.state.window_until_ms > 0 and not self._window_closed
 
+    def awaits_adoption(self, job_id: JobId) -> bool:
+        """Return whether the rounds that agents hold still count for the job: none may be sealed.
+
+        The window closes for all jobs at once. Each is adopted in a separate step, and other
+        inputs may come in between.
+        """
+        return self.window_is_open or self.deadline(DeadlineKind.ADOPT, job_id) is not None
+
     @property
     def network(self) -> NetworkSuspicion:
         """Whether the network between the coordinator and its agents is suspected."""

@@ -23,8 +23,8 @@ log = get_logger()
 
 PREFIX_BITS = 64
 """The part of an IPv6 address that counts as one host."""
-RETRY_S = 1.0
-"""When to try again if it is not known when there will be room."""
+RETRY_S = 5.0
+"""When to try again: the agents of a large job, refused all at once, must not return at once."""
 HOSTS_SHOWN_MAX = 4_096
 
 
@@ -51,6 +51,8 @@ class Stream(Struct):
     host: str
     job_id: JobId | None = None
     """Set once its Hello was admitted."""
+    has_paid: bool = False
+    """Its Hello counts as a new session."""
 
 
 class _Host(Struct):
@@ -126,13 +128,22 @@ class Peers:
             grown = used.tokens + (now_s - used.counted_s) * per_s
             used.tokens, used.counted_s = min(limits.SESSIONS_AT_ONCE_MAX, grown), now_s
             if used.tokens < 1:
-                most, retry_s = limits.SESSIONS_PER_MINUTE_MAX, (1 - used.tokens) / per_s
-                self._refuse(
-                    stream.host, "new sessions a minute from one host", most, retry_s, now_s
-                )
+                most, limit = limits.SESSIONS_PER_MINUTE_MAX, "new sessions a minute from one host"
+                retry_s = max(RETRY_S, (1 - used.tokens) / per_s)
+                self._refuse(stream.host, limit, most, retry_s, now_s)
             used.tokens -= 1
+            stream.has_paid = True
         stream.job_id = job_id
         used.jobs[job_id] += 1
+
+    def refund(self, stream: Stream) -> None:
+        """Give back what a new session has cost that was refused only for now, and will try again.
+
+        Agents that wait for the end of an earlier run must not use up what their host may open.
+        """
+        if stream.has_paid:
+            stream.has_paid = False
+            self._hosts[stream.host].tokens += 1
 
     def _find(self, host: str, now_s: float) -> _Host:
         """Return what a host uses."""

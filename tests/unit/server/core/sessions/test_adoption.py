@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.records import RunOpened
 from rallypoint.server.core.model.desired import DesiredRun, DesiredStandby, DesiredStop
 from rallypoint.server.core.model.job import WaitKind
@@ -74,6 +75,25 @@ def test_nothing_is_sealed_in_the_window() -> None:
 
     bench.advance(1)
     assert 0 == a.group_rank
+
+
+def test_input_between_the_end_of_the_window_and_the_adoption() -> None:
+    """Where many jobs have to be adopted, something arrives in between: it seals no other round."""
+    bench, agents = orphans()
+    for agent in agents[:2]:
+        agent.hello(held=agent.held_round())
+    bench.join("d", "e", "f")
+    bench.advance(WINDOW_MS - 1)
+    bench.now_ms += 1
+    bench.take(inputs.TimePassed())
+    assert not bench.state.window_until_ms
+
+    agents[2].hello(held=agents[2].held_round())
+    bench.join("g")
+    bench.advance(0)
+
+    assert (Phase.RUNNING, 1) == (bench.job().phase, bench.job().round_number)
+    assert ["a", "b", "c"] == bench.order()
 
 
 def test_coordinator_without_a_window_adopts_nothing() -> None:

@@ -97,6 +97,25 @@ def test_order_of_forgetting(fill: tuple[Callable[[Bench, str], None], ...], exp
     assert [expected] == forgotten(bench)
 
 
+@pytest.mark.parametrize(
+    ("fill", "expected"),
+    [((crash, end, end), ["2", "3"]), ((crash, crash, crash), ["1"])],
+)
+def test_open_job_is_forgotten_only_if_it_must_be(
+    monkeypatch: pytest.MonkeyPatch,
+    fill: tuple[Callable[[Bench, str], None], ...],
+    expected: object,
+) -> None:
+    """Its nodes may return: it goes alone, and only where there are no other idle jobs."""
+    monkeypatch.setattr(admission, "FORGOTTEN_PART", 1)
+    bench = Bench(SINGLE)
+    for number, make in enumerate(fill, 1):
+        make(bench, str(number))
+    bench.run_round("a", job_id="good")
+
+    assert expected == forgotten(bench)
+
+
 def test_job_with_a_session_is_never_forgotten() -> None:
     """Also while its connection is broken, within the grace; then the new job is refused."""
     bench = Bench(SINGLE)
