@@ -47,7 +47,7 @@ log = get_logger()
 SWEEP_LIMIT_MS = 5_000
 """A process that survives SIGKILL this long is reported as blocked."""
 NOTICES_WAIT_S = 1.0
-"""How long the log line about notices waits for their file."""
+"""How long a signal, and the log line about notices, wait for their file."""
 FOLDERS_WAIT_S = 2.0
 """How long the end of the agent waits for the removal of its folders."""
 
@@ -155,12 +155,13 @@ class Supervisor:
         self._launcher.start(order)
 
     def signal(self, signum: int) -> None:
-        """Signal the process group of every live worker."""
+        """Signal the process group of every live worker; its handler finds the notices written."""
         self._launcher.stop()
         fresh = [worker for worker in self._workers.values() if not worker.is_signalled]
         for worker in fresh:
             worker.is_signalled = True
-        if any(worker.output.is_file for worker in fresh):
+        is_telling = self._notices is not None and not self._notices.done()
+        if is_telling or any(worker.output.is_file for worker in fresh):
             self.tasks.create_task(self._look_and_signal(signum, fresh, self._round))
             return
         for worker in fresh:
@@ -169,6 +170,7 @@ class Supervisor:
 
     async def _look_and_signal(self, signum: int, fresh: Sequence[Worker], number: int) -> None:
         await self._exits.look(fresh)
+        await self.notices_written()
         if number == self._round:  # else no process is left of the workers that it was meant for
             self._request(lambda: self.host.signal(signum))
 

@@ -213,15 +213,16 @@ async def test_signal_right_after_spawn_is_not_lost(talk: Conversation) -> None:
 # A parent that reports USR1, and has its child, which would die of it, report that it lives.
 USR1_PARENT = textwrap.dedent("""
     import os, signal, sys
-    signal.signal(signal.SIGUSR1, lambda *_: None)
+    usr1 = {signal.SIGUSR1}
+    signal.pthread_sigmask(signal.SIG_BLOCK, usr1)  # so that it may come before the parent waits
     ready, tell = os.pipe()
     if (child := os.fork()) == 0:
-        signal.signal(signal.SIGUSR1, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, usr1)
         os.write(1, b"up\\n")
         os.read(ready, 1)
         os.write(1, b"child lives\\n")
         os._exit(0)
-    signal.pause()
+    signal.sigwait(usr1)
     os.write(1, b"parent signalled\\n")
     os.write(tell, b"x")
     os.waitpid(child, 0)
