@@ -111,7 +111,9 @@ class WorkerExit(Struct, frozen=True):
         """
         error = recorded.error
         if error is not None and error.before_exit_ms is not None:
-            passed_ms = max(0, (self.at_ms or 0) - (recorded.at_ms or 0))
+            # Our clock is held back during stalls; that of the agent counts the age of the signal.
+            ours_ms = (self.at_ms or 0) - (recorded.at_ms or 0)
+            passed_ms = max(0, ours_ms, self.ran_ms - recorded.ran_ms)
             error = replace(error, before_exit_ms=error.before_exit_ms + passed_ms)
         return replace(self, error=error)
 

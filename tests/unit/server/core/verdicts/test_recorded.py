@@ -135,6 +135,23 @@ def test_repeated_records_count_once() -> None:
     )
 
 
+def test_stall_between_record_and_end_changes_nothing() -> None:
+    """The coordinator's clock is held back meanwhile; the error still came before our signal."""
+    first = replace(recorded(100), at_ms=1_000, ran_ms=5_000)
+    killed = WorkerExit(
+        local_rank=0,
+        pid=4_000,
+        exit_code=None,
+        signal=9,
+        agent_signalled_first=True,
+        at_ms=1_500,  # by a clock that missed 4.5 s
+        ran_ms=10_000,
+        signalled_before_ms=3_000,
+    )
+
+    assert killed.after_record(first).is_failure
+
+
 def test_first_record_counts_although_the_clean_up_wrote_another() -> None:
     """The exit brings what the file holds last; the verdict keeps what it held first."""
     bench, a, _ = pair()
