@@ -20,7 +20,6 @@ Each command about a signal is answered by `ready`. Arguments: any; they are rep
 
 import json
 import os
-import select
 import signal
 import socket
 import sys
@@ -113,15 +112,5 @@ report(
     env=dict(os.environ),
     at_s=time.monotonic(),
 )
-# Python runs a handler between two instructions: a signal that came just before a blocking call
-# would wait for its end. The pipe ends the wait.
-WOKEN, WAKER = os.pipe()
-for fd in (WOKEN, WAKER):
-    os.set_blocking(fd, False)
-signal.set_wakeup_fd(WAKER, warn_on_full_buffer=False)
 while True:
-    readable, _, _ = select.select([LINE.fileno(), WOKEN], [], [])
-    if WOKEN in readable:
-        os.read(WOKEN, 4096)
-    if LINE.fileno() in readable:
-        obey(json.loads(LINE.recv(4096)))
+    obey(json.loads(LINE.recv(4096)))
