@@ -127,6 +127,8 @@ class Workers:
         self._ask_clear_ms = 0
         self._tell_clear_ms = 0
         self._open_sweep = 0
+        self._asked_ms: dict[int, int] = {}
+        """When the agent first asked to signal the workers of a round, by its number."""
         self._fence: Timer | None = None
         self._fence_at_ms: int | None = None
 
@@ -155,9 +157,12 @@ class Workers:
             self._ask(partial(self._sweep, token))
 
     def _note_signal(self) -> None:
+        held, now_ms = self.agent.state.held, self.world.clock.now_ms
+        if held is not None:
+            self._asked_ms.setdefault(held.number, now_ms)
         for process in self.living:
             if process.asked_ms is None:
-                process.asked_ms = self.world.clock.now_ms
+                process.asked_ms = now_ms
 
     def arm_fence(self, at_ms: int) -> None:
         """Kill everything at this time, unless a later call moves it."""
@@ -265,6 +270,7 @@ class Workers:
             return
         group = world.group(self.agent.host.plan.job_id, header_of(order))
         process = Process(world.next_pid(), self.agent.host, self.agent, order, local_rank, group)
+        process.asked_ms = self._asked_ms.get(order.number)
         world.note("spawn", process.host.name, order.number, process.rank, process.pid)
         world.safety.spawned(process)
         self.living.append(process)

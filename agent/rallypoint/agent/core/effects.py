@@ -14,7 +14,7 @@ class StartWorkers(Struct, frozen=True):
 
 
 class SignalWorkers(Struct, frozen=True):
-    """Signal the process group of every live worker."""
+    """Signal the process group of every worker once; those that still start get it as they run."""
 
     signum: int
 

@@ -20,7 +20,6 @@ from rallypoint.agent.core.leaving.drain import (
     finish_drain,
     follow_drain,
     leave,
-    signal_drain,
 )
 from rallypoint.agent.core.reports import (
     BlockedReport,
@@ -34,7 +33,7 @@ from rallypoint.agent.core.reports import (
     SucceededReport,
 )
 from rallypoint.agent.core.state import AgentState, Ending, PortWait
-from rallypoint.agent.core.work import SIGTERM, Work, end, stop, sweep
+from rallypoint.agent.core.work import Work, end, stop, sweep
 from rallypoint.base.exit_codes import EXIT_FAILED, EXIT_SOFTWARE
 
 EXIT_CANNOT_START = 127
@@ -165,10 +164,6 @@ def _on_worker_started(work: Work, started: inputs.WorkerStarted) -> None:
         return
     held, worker = match
     held = held.with_worker(worker.started(started.pid, work.now_ms))
-    if held.stage is Stage.STOPPING:
-        work.do(effects.SignalWorkers(SIGTERM))  # the stop came before this worker was started
-    elif work.state.drain is not None and held.stage is Stage.STARTING:
-        signal_drain(work)
     if held.stage is Stage.STARTING and all(worker.pid for worker in held.workers):
         held = held.moved(Stage.RUNNING)
         pids = tuple(worker.pid for worker in held.workers)

@@ -99,6 +99,8 @@ class Supervisor:
         """Set when a worker has ended."""
         self._round = 0
         """Number of the last round."""
+        self._early: list[tuple[Callable[[int], None], int]] = []
+        """Signals to workers that the helper does not know yet."""
         self._sweep_token = 0
         """Token of the current sweep; 0 without one."""
         self._fence_at_ms: int | None = None
@@ -152,11 +154,17 @@ class Supervisor:
     def start(self, order: RunOrder) -> None:
         """Start the workers of a round, in rank order, once their files are prepared."""
         self._round = order.number
+        self._early.clear()
         self._launcher.start(order)
 
     def signal(self, signum: int) -> None:
-        """Signal the process group of every live worker; its handler finds the notices written."""
+        """Signal the process group of every worker; its handler finds the notices written.
+
+        A worker that still starts gets the signal once, as soon as it runs.
+        """
         self._launcher.stop()
+        if self._is_early(self.signal, signum):
+            return
         fresh = [worker for worker in self._workers.values() if not worker.is_signalled]
         for worker in fresh:
             worker.is_signalled = True
@@ -179,7 +187,16 @@ class Supervisor:
 
         The children of a data loader would die of a signal that only their parent handles.
         """
-        self._request(lambda: self.host.signal(signum, alone=True))
+        if not self._is_early(self.forward, signum):
+            self._request(lambda: self.host.signal(signum, alone=True))
+
+    def _is_early(self, send: Callable[[int], None], signum: int) -> bool:
+        """Keep a signal for workers whose files are still prepared, as the kernel would: once."""
+        if not self._launcher.is_starting:
+            return False
+        if (send, signum) not in self._early:
+            self._early.append((send, signum))
+        return True
 
     def tell(self, number: int, notices: Sequence[Notice], node_name: str) -> None:
         """Write `notices` to the notice file of a round; an empty list removes the file."""
@@ -275,6 +292,9 @@ class Supervisor:
 
     def _on_began(self, order: RunOrder) -> None:
         self._began(order)
+        early, self._early = self._early, []
+        for send, signum in early:  # the helper has the requests for the workers
+            send(signum)
         if not self._has_swept_folders:  # after the first start, because no worker has to wait
             self._has_swept_folders = True
             self.tasks.create_task(self._remove_dead_folders())

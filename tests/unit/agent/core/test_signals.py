@@ -91,6 +91,17 @@ def test_signal_that_ends_the_agent(
     assert state.ending.exit_code == 128 + (INT if is_ending else TERM)
 
 
+@pytest.mark.parametrize("signum", [TERM, INT])
+def test_worker_whose_start_is_learned_of_late_gets_one_signal(signum: int) -> None:
+    """It is the one that ends the agent. A SIGTERM after SIGINT would kill it in its clean-up."""
+    state, first = step(after(STARTING), inputs.SignalReceived(signum), 1_000)
+    state, then = step(state, inputs.WorkerStarted(1, 0, 4_000), 1_000)
+    _, last = step(state, inputs.WorkerStarted(1, 1, 4_001), 1_000)
+
+    signals = [one for one in (*first, *then, *last) if isinstance(one, effects.SignalWorkers)]
+    assert signals == [effects.SignalWorkers(signum)]
+
+
 @pytest.mark.parametrize(
     ("signum", "text"), [(INT, "interrupted (SIGINT)"), (signal.SIGHUP, "received SIGHUP")]
 )
