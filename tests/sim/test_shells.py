@@ -40,7 +40,7 @@ NOTICED = {
     "send before the Welcome": (10129, "WelcomeIsFirst"),
     "lose nested inputs": (15, "Liveness"),
     "forget the sweep of a lost helper": (17, "Liveness"),
-    "start a stopped round": (182, "OneRoundPerNode"),
+    "start a stopped round": (194, "OneRoundPerNode"),
 }
 """A seed that notices each planted bug, and the rule that the bug breaks there. To find another one
 after a change of what seeds draw, plant the bug and run seeds until one fails."""
