@@ -17,6 +17,7 @@ from sim.seeds.bugs import BUGS, planted
 from sim.seeds.campaign import Summary, run_seed, run_seeds
 from sim.seeds.coverage import EVERY, EXPECTED, UNREACHABLE
 from sim.seeds.faults import Fault, Feature, draw_faults
+from sim.seeds.meeting_bugs import MEETING_BUGS
 from sim.seeds.scenario import OTHER_RESTARTS, NodePlan, draw_jobs
 
 BLOCK = 75
@@ -47,6 +48,7 @@ OPTIONS = {
     "forget connection numbers": {"kinds": "sever"},
     "judge a node by a stale lease": {"kinds": "partition", "features": "fence"},
     "take a stall for deaths": {"kinds": "stall"},
+    **{name: {"meetings": "1"} for name in MEETING_BUGS},
 }
 """What the seeds of a hunt do, for bugs that few of the others notice."""
 NEAR = 10

@@ -1016,8 +1016,11 @@ class RunOrder(_message.Message):
     HEADER_FIELD_NUMBER: _builtins.int
     ASSIGNMENT_FIELD_NUMBER: _builtins.int
     MAX_RESTARTS_FIELD_NUMBER: _builtins.int
+    WORKER_TOKEN_FIELD_NUMBER: _builtins.int
     max_restarts: _builtins.int
     """Restarts that the run allows, for the workers' environment."""
+    worker_token: _builtins.str
+    """Proof that a caller is a worker of this round, for RALLYPOINT_WORKER_TOKEN. It must never be logged."""
     @_builtins.property
     def header(self) -> _round_pb2.RoundHeader:
         """What all members of the round share."""
@@ -1032,10 +1035,11 @@ class RunOrder(_message.Message):
         header: _round_pb2.RoundHeader | None = ...,
         assignment: _round_pb2.Assignment | None = ...,
         max_restarts: _builtins.int = ...,
+        worker_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["assignment", b"assignment", "header", b"header"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment", b"assignment", "header", b"header", "max_restarts", b"max_restarts"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment", b"assignment", "header", b"header", "max_restarts", b"max_restarts", "worker_token", b"worker_token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

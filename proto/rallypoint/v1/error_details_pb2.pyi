@@ -9,6 +9,7 @@ from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from rallypoint.v1 import barrier_service_pb2 as _barrier_service_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -36,6 +37,8 @@ class _StaleKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_StaleKind.V
     """The agent's run: it is over."""
     STALE_KIND_SESSION: _StaleKind.ValueType  # 4
     """Its session: the coordinator counts it as lost or does not know it."""
+    STALE_KIND_ROUND: _StaleKind.ValueType  # 5
+    """Its round: it is over."""
 
 class StaleKind(_StaleKind, metaclass=_StaleKindEnumTypeWrapper):
     """What was stale about a message."""
@@ -50,7 +53,37 @@ STALE_KIND_RUN: StaleKind.ValueType  # 3
 """The agent's run: it is over."""
 STALE_KIND_SESSION: StaleKind.ValueType  # 4
 """Its session: the coordinator counts it as lost or does not know it."""
+STALE_KIND_ROUND: StaleKind.ValueType  # 5
+"""Its round: it is over."""
 Global___StaleKind: _TypeAlias = StaleKind  # noqa: Y015
+
+class _BarrierBreakReason:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _BarrierBreakReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_BarrierBreakReason.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    BARRIER_BREAK_REASON_UNSPECIFIED: _BarrierBreakReason.ValueType  # 0
+    """Not valid."""
+    BARRIER_BREAK_REASON_LOST: _BarrierBreakReason.ValueType  # 1
+    """A participant cannot arrive any more: its worker has ended, or its node is gone."""
+    BARRIER_BREAK_REASON_ROUND_STOPPED: _BarrierBreakReason.ValueType  # 2
+    """The round was stopped, or the run is over."""
+    BARRIER_BREAK_REASON_OVERDUE: _BarrierBreakReason.ValueType  # 3
+    """Not all participants arrived in time."""
+
+class BarrierBreakReason(_BarrierBreakReason, metaclass=_BarrierBreakReasonEnumTypeWrapper):
+    """Why a generation of a barrier failed."""
+
+BARRIER_BREAK_REASON_UNSPECIFIED: BarrierBreakReason.ValueType  # 0
+"""Not valid."""
+BARRIER_BREAK_REASON_LOST: BarrierBreakReason.ValueType  # 1
+"""A participant cannot arrive any more: its worker has ended, or its node is gone."""
+BARRIER_BREAK_REASON_ROUND_STOPPED: BarrierBreakReason.ValueType  # 2
+"""The round was stopped, or the run is over."""
+BARRIER_BREAK_REASON_OVERDUE: BarrierBreakReason.ValueType  # 3
+"""Not all participants arrived in time."""
+Global___BarrierBreakReason: _TypeAlias = BarrierBreakReason  # noqa: Y015
 
 @_typing.final
 class SpecDifference(_message.Message):
@@ -435,3 +468,85 @@ class UnknownNode(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___UnknownNode: _TypeAlias = UnknownNode  # noqa: Y015
+
+@_typing.final
+class BarrierBroken(_message.Message):
+    """Detail of ABORTED and DEADLINE_EXCEEDED: a generation of a barrier has failed for all its
+    participants.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    GENERATION_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
+    MISSING_COUNT_FIELD_NUMBER: _builtins.int
+    MISSING_FIELD_NUMBER: _builtins.int
+    LOST_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Name of the barrier."""
+    generation: _builtins.int
+    """The generation that failed."""
+    reason: Global___BarrierBreakReason.ValueType
+    """Why."""
+    text: _builtins.str
+    """What happened, in words."""
+    missing_count: _builtins.int
+    """Participants that were expected and had not arrived."""
+    @_builtins.property
+    def missing(self) -> _barrier_service_pb2.Participants:
+        """The first 64 of them, as far as their names are known."""
+
+    @_builtins.property
+    def lost(self) -> _barrier_service_pb2.Participants:
+        """The first 64 participants that cannot arrive any more."""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        generation: _builtins.int = ...,
+        reason: Global___BarrierBreakReason.ValueType = ...,
+        text: _builtins.str = ...,
+        missing_count: _builtins.int = ...,
+        missing: _barrier_service_pb2.Participants | None = ...,
+        lost: _barrier_service_pb2.Participants | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["lost", b"lost", "missing", b"missing"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation", "lost", b"lost", "missing", b"missing", "missing_count", b"missing_count", "name", b"name", "reason", b"reason", "text", b"text"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BarrierBroken: _TypeAlias = BarrierBroken  # noqa: Y015
+
+@_typing.final
+class BarrierMismatch(_message.Message):
+    """Detail of FAILED_PRECONDITION: the caller expects others at a barrier than those who are there."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    EXPECTED_FIELD_NUMBER: _builtins.int
+    ACTUAL_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Name of the barrier."""
+    expected: _builtins.str
+    """Who is expected by those who have arrived, in words; or the open generation."""
+    actual: _builtins.str
+    """Whom the caller expects, in words; or the generation in its request."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        expected: _builtins.str = ...,
+        actual: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["actual", b"actual", "expected", b"expected", "name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BarrierMismatch: _TypeAlias = BarrierMismatch  # noqa: Y015

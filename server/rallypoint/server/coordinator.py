@@ -318,6 +318,8 @@ class Coordinator:
             self._compact_after = 2 * self._journal.length
             log.error("snapshot_failed", incident=new_incident(), exc_info=error)
             return
+        # A snapshot that is itself long must not be made again at once.
+        self._compact_after = max(COMPACT_AFTER, 2 * len(records))
         await self._journal.compact(records, now_ms)
 
     def _step(self, input: inputs.Input, now_ms: int, turn: Turn) -> Refusal | None:

@@ -15,11 +15,13 @@ from rallypoint.base.log import get_logger
 from rallypoint.server.clock import JournalClock
 from rallypoint.server.coordinator import Coordinator
 from rallypoint.server.core.messages.records import EpochRaised
-from rallypoint.server.core.model.timing import Timing
+from rallypoint.server.core.model.spec import Timing
 from rallypoint.server.core.state.deadlines import DeadlineKind
 from rallypoint.server.core.state.state import State
 from rallypoint.server.journal.memory import MemoryJournal
 from rallypoint.server.rpc.agent_service import AgentService
+from rallypoint.server.rpc.barriers.service import BarrierService
+from rallypoint.server.rpc.guards.worker_tokens import WorkerTokens
 from rallypoint.server.rpc.interceptor import Interceptor
 from rallypoint.server.rpc.job_service import JobService
 from rallypoint.server.rpc.node_service import NodeService
@@ -27,6 +29,7 @@ from rallypoint.server.rpc.outbox import Outboxes
 from rallypoint.server.rpc.reading.pace import Pace
 from rallypoint.server.rpc.standard import Health, add_reflection
 from rallypoint.v1 import agent_service_pb2_grpc as agent_grpc
+from rallypoint.v1 import barrier_service_pb2_grpc as barrier_grpc
 from rallypoint.v1 import job_service_pb2_grpc as job_grpc
 from rallypoint.v1 import node_service_pb2_grpc as node_grpc
 from rallypoint.wire.channel import server_options
@@ -35,7 +38,12 @@ log = get_logger()
 
 STOP_GRACE_S = 0.5
 """How long open calls may take to end when the coordinator stops."""
-SERVICES = ("rallypoint.v1.AgentService", "rallypoint.v1.JobService", "rallypoint.v1.NodeService")
+SERVICES = (
+    "rallypoint.v1.AgentService",
+    "rallypoint.v1.BarrierService",
+    "rallypoint.v1.JobService",
+    "rallypoint.v1.NodeService",
+)
 
 
 class CannotListen(Exception):
@@ -96,14 +104,17 @@ async def serving(settings: Settings) -> AsyncIterator[Running]:
         announces=not settings.standalone,  # the agent in this process logs the same events
     )
     outboxes.epoch = epoch
+    tokens = WorkerTokens(journal.identity)
     server = grpc.aio.server(options=server_options(), interceptors=[Interceptor()])
     agent_grpc.add_AgentServiceServicer_to_server(
-        AgentService(coordinator, outboxes, state), server
+        AgentService(coordinator, outboxes, state, tokens), server
     )
     pace = Pace()
     job_grpc.add_JobServiceServicer_to_server(JobService(coordinator, outboxes, pace), server)
     node_service = NodeService(coordinator, pace)
     node_grpc.add_NodeServiceServicer_to_server(node_service, server)
+    barriers = BarrierService(coordinator, outboxes, tokens, pace)
+    barrier_grpc.add_BarrierServiceServicer_to_server(barriers, server)
     health = Health(server, SERVICES)
     add_reflection(server, SERVICES)
     port = _bind(server, settings)

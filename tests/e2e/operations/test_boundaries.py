@@ -15,6 +15,7 @@ from google.protobuf.message import Message
 
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import agent_service_pb2_grpc as agent_grpc
+from rallypoint.v1 import barrier_service_pb2_grpc as barrier_grpc
 from rallypoint.v1 import job_service_pb2_grpc as job_grpc
 from rallypoint.v1 import node_service_pb2_grpc as node_grpc
 from rallypoint.wire.channel import client_options
@@ -48,6 +49,7 @@ class Sender:
         self.stubs: list[Any] = [
             job_grpc.JobServiceStub(channel),
             node_grpc.NodeServiceStub(channel),
+            barrier_grpc.BarrierServiceStub(channel),
         ]
         self.ends: Counter[str] = Counter()
         self.faults: list[str] = []

@@ -17,8 +17,7 @@ from rallypoint.server.core.messages.records import (
     RunOpened,
 )
 from rallypoint.server.core.model.ids import JobId, NodeName
-from rallypoint.server.core.model.spec import JobSpec
-from rallypoint.server.core.model.timing import Timing
+from rallypoint.server.core.model.spec import JobSpec, Timing
 from rallypoint.server.core.rounds.fences import SLACK_MS as FENCE_SLACK_MS
 from rallypoint.server.core.rounds.waits import LAST_CALL_FACTOR
 from rallypoint.server.core.step import Transition

@@ -15,7 +15,7 @@ from rallypoint.server.core.messages.records import (
 )
 from rallypoint.server.core.model.ids import JobId, NodeName, SessionId
 from rallypoint.server.core.model.round import RoundHeader
-from rallypoint.server.core.model.timing import Timing
+from rallypoint.server.core.model.spec import Timing
 from sim.rules.rules import Checker, News
 from sim.world.processes import Process
 from sim.world.wire import header_of

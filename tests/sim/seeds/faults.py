@@ -99,6 +99,8 @@ class Faults:
     """Per job; 2 or more."""
     workers_max: int = 3
     """Per node."""
+    meetings: int = -1
+    """1: workers meet at barriers; 0: they do not; -1: each seed draws it separately."""
 
 
 def draw_faults(rng: Random) -> Faults:

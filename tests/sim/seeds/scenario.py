@@ -11,8 +11,7 @@ from msgspec.structs import replace
 from rallypoint.base.limits import BEATS_PER_LEASE, LEASE_MS_MIN
 from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.model.node import Program
-from rallypoint.server.core.model.spec import JobSpec
-from rallypoint.server.core.model.timing import Timing
+from rallypoint.server.core.model.spec import JobSpec, Timing
 from sim.seeds.faults import Faults, Feature
 
 OTHER_RESTARTS = 7

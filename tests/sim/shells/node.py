@@ -32,7 +32,7 @@ from rallypoint.agent.workers.supervisor import Supervisor
 from rallypoint.base.file_thread import FileThread
 from rallypoint.base.log import Logger
 from rallypoint.server import clock, serve, stepper
-from rallypoint.server.core.model.timing import Timing
+from rallypoint.server.core.model.spec import Timing
 from rallypoint.server.core.reads.replay import JournalRecord
 from rallypoint.server.journal.memory import MemoryJournal
 from rallypoint.server.rpc import agent_service

@@ -16,8 +16,7 @@ from rallypoint.agent.core.desired import RunOrder
 from rallypoint.agent.core.state import AgentState
 from rallypoint.server.core.model.ids import JobId, NodeName, SessionId
 from rallypoint.server.core.model.phase import Outcome
-from rallypoint.server.core.model.spec import JobSpec
-from rallypoint.server.core.model.timing import Timing
+from rallypoint.server.core.model.spec import JobSpec, Timing
 from rallypoint.server.core.reads.replay import Memory
 from rallypoint.server.core.state.deadlines import Deadlines
 from rallypoint.server.core.state.state import State

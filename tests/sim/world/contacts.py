@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.model.ids import SessionId
-from rallypoint.server.core.model.timing import Timing
+from rallypoint.server.core.model.spec import Timing
 
 
 @dataclass(slots=True)

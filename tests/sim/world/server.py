@@ -17,7 +17,7 @@ from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.effects import Effect
 from rallypoint.server.core.messages.records import EpochRaised, RoundSealed
 from rallypoint.server.core.model.ids import JobId, SessionId
-from rallypoint.server.core.model.timing import Timing
+from rallypoint.server.core.model.spec import Timing
 from rallypoint.server.core.reads.replay import memory_of, replay, snapshot
 from rallypoint.server.core.state.deadlines import DeadlineKind
 from rallypoint.server.core.state.state import State, apply
@@ -25,10 +25,12 @@ from rallypoint.server.rpc.convert.checks import InvalidMessage
 from rallypoint.server.rpc.convert.hello import to_hello
 from rallypoint.server.rpc.convert.reports import require_sender, to_heartbeat, to_report
 from rallypoint.server.rpc.envelopes import Envelopes
+from rallypoint.server.rpc.guards.worker_tokens import WorkerTokens
 from rallypoint.server.rpc.outbox import Outbox, Outboxes
 from rallypoint.server.rpc.views.enums import WAITS
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.wire.limits import DAY_MS
+from sim.meetings.served import Calls
 from sim.rules.rules import Violation
 from sim.world.clock import Timer
 from sim.world.contacts import Contacts
@@ -60,7 +62,9 @@ class Server:
         self.memory = replay((EpochRaised(epoch),))
         self.outboxes = Outboxes()
         self.outboxes.epoch = epoch
-        self.envelopes = Envelopes(self.outboxes, self.state)
+        tokens = WorkerTokens(self.state.coordinator_id)
+        self.envelopes = Envelopes(self.outboxes, self.state, tokens)
+        self.calls = Calls(self, tokens)
         self._contacts = Contacts(timing)
         self.is_dead = False
         self.stalled_until_ms = 0
@@ -88,6 +92,11 @@ class Server:
     def awaits_return(self, session: SessionId) -> bool:
         """Return whether the stream of an agent has ended so recently that it may return."""
         return self._contacts.awaits_return(session, self.now_ms())
+
+    @property
+    def lateness_ms(self) -> int:
+        """How long it was suspended in all, as far as it matters to those who wait."""
+        return self._held_back_ms + self.stalled_until_ms
 
     def stall(self, duration_ms: int, noticed_ms: int) -> None:
         """Suspend the process; afterwards it notices for how long, roughly."""
@@ -170,6 +179,11 @@ class Server:
         """Handle a request of an operator."""
         self._submit(input)
 
+    def submit_call(self, arrive: inputs.Arrive) -> None:
+        """Handle the call of a worker."""
+        self._inbox.append(arrive)
+        self._schedule(0)
+
     def _submit(self, input: inputs.Input) -> None:
         if isinstance(input, inputs.Report):
             self._last_report[input.sender.session] = input
@@ -205,6 +219,7 @@ class Server:
         while (due_ms := state.next_deadline_ms()) is not None and due_ms <= now_ms:
             self._step(inputs.TimePassed(), now_ms, effects, changed)
         self.outboxes.carry_out(effects, changed, state, now_ms)
+        self.calls.finish_turn()
         self._flush_all()
         if due_ms is not None:
             self._schedule(due_ms - now_ms)
@@ -220,6 +235,7 @@ class Server:
         transition = core.step(state, input, now_ms)
         apply(state, transition.delta)
         world.steps += 1
+        self.calls.stepped(input, transition.refusal)
         check_touched(state, transition.delta)
         for job_id in transition.jobs:
             if job_id in state.jobs:

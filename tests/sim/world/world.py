@@ -14,8 +14,9 @@ from random import Random
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.model.ids import JobId, NodeName, SessionId
 from rallypoint.server.core.model.round import RoundHeader
-from rallypoint.server.core.model.spec import JobSpec
-from rallypoint.server.core.model.timing import Timing
+from rallypoint.server.core.model.spec import JobSpec, Timing
+from sim.meetings.callers import Meetings
+from sim.rules.meetings import BarriersHold
 from sim.rules.safety import Safety
 from sim.seeds.chaos import Chaos
 from sim.seeds.coverage import Coverage
@@ -50,6 +51,9 @@ class World:
         self.clock = Clock()
         self.coverage = Coverage()
         self.safety = Safety(self)
+        self.meeting_rule = next(
+            one for one in self.safety.checkers if isinstance(one, BarriersHold)
+        )
         self.network = Network(self)
         self.hosts = [
             Host(f"{plan.job_id}/{number}:{plan.name}", plan)
@@ -80,6 +84,7 @@ class World:
         self.groups: dict[tuple[JobId, RoundHeader], Group] = {}
         self.trace: list[str] | None = [] if is_traced else None
         self._digest = hashlib.blake2b(digest_size=8)
+        self.meetings = Meetings(self)
         self._lives = 0
         self._epoch = FIRST_EPOCH
         self._incarnations = 0
@@ -249,6 +254,7 @@ class World:
         if group.is_joined or group.is_broken or len(group.living) < header.world_size:
             return
         group.is_joined = True
+        self.meetings.begin(group)
         if self.is_finishing:
             self.finish(group, 0)
         elif group.work_ms is not None and not self.is_calm:

@@ -94,6 +94,8 @@ def _values(field: Any) -> tuple[Any, ...]:
     if field.cpp_type == FieldDescriptor.CPPTYPE_BOOL:
         return (False, True)
     assert field.cpp_type == FieldDescriptor.CPPTYPE_STRING, field.full_name
+    if field.type == FieldDescriptor.TYPE_BYTES:
+        return tuple(text.encode() for text in TEXTS)
     return TEXTS
 
 

@@ -18,6 +18,8 @@ from rallypoint.server.core.model.phase import Phase
 from rallypoint.server.core.state.deadlines import DeadlineKind
 from rallypoint.server.core.state.state import State, apply
 from rallypoint.server.core.step import step
+from rallypoint.server.rpc.barriers.reading import read_token
+from rallypoint.server.rpc.convert.barriers import to_arrive
 from rallypoint.server.rpc.convert.checks import InvalidMessage
 from rallypoint.server.rpc.convert.hello import UnsupportedProtocol, to_hello
 from rallypoint.server.rpc.convert.reports import to_heartbeat, to_report
@@ -36,7 +38,7 @@ from rallypoint.server.rpc.views.job import summary_message
 from rallypoint.server.rpc.views.notices import notices_message
 from rallypoint.server.rpc.views.whole import job_message
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
-from rallypoint.v1 import job_service_pb2, node_pb2, node_service_pb2
+from rallypoint.v1 import barrier_service_pb2, job_service_pb2, node_pb2, node_service_pb2
 from support.contract.samples import JOB, OTHER_JOB, TOKEN, WORKERS, ready_hello, session_id
 
 NOW_MS = 1_800_000_000_000
@@ -119,9 +121,19 @@ class Rig:
                     return self.take(to_cordon(request))
                 case node_service_pb2.UncordonNodeRequest():
                     return self.take(to_uncordon(request))
+                case barrier_service_pb2.ListBarriersRequest():
+                    _, token = to_page(request)
+                    read_token(token)
+                case barrier_service_pb2.ArriveRequest():
+                    return self.take(to_arrive(request, self._claim(), 60, NOW_MS))
         except InvalidMessage as invalid:
             return str(invalid)
         return ""
+
+    def _claim(self) -> inputs.Claim:
+        """Return what the token of a worker of the job says."""
+        job = self.state.jobs[JobId(JOB)]
+        return inputs.Claim(job.job_id, job.run, job.round_number, "token", is_signed=True)
 
     def take(self, input: inputs.Input) -> str:
         """Step an input, check every invariant, and show everything that anyone can see."""

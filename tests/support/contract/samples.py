@@ -7,7 +7,15 @@ from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
-from rallypoint.v1 import job_pb2, job_service_pb2, node_pb2, node_service_pb2, round_pb2
+from rallypoint.v1 import barrier_service_pb2 as barrier_pb2
+from rallypoint.v1 import (
+    job_pb2,
+    job_service_pb2,
+    node_pb2,
+    node_service_pb2,
+    round_pb2,
+    scope_pb2,
+)
 
 JOB, OTHER_JOB = "job", "other"
 SECOND = Duration(seconds=1)
@@ -130,7 +138,9 @@ def held(number: int, epoch: int) -> agent_pb2.HeldRound:
         role_world_size=2 * WORKERS,
     )
     return agent_pb2.HeldRound(
-        order=agent_pb2.RunOrder(header=header, assignment=assignment, max_restarts=100),
+        order=agent_pb2.RunOrder(
+            header=header, assignment=assignment, max_restarts=100, worker_token="1.1.am9i.0"
+        ),
         state=node_pb2.NODE_STATE_STARTED,
         workers=[
             node_pb2.Worker(local_rank=0, pid=4_000),
@@ -183,8 +193,23 @@ def reports(round: int) -> dict[str, Message]:
     }
 
 
+def arrival(node_name: str) -> barrier_pb2.ArriveRequest:
+    """Return the request of a worker that arrives at a barrier."""
+    others = barrier_pb2.Participants(ranks=[0, 1], nodes=[node_name], names=["loader"])
+    return barrier_pb2.ArriveRequest(
+        job_id=JOB,
+        scope=scope_pb2.SCOPE_ROUND,
+        name="ready",
+        participant=barrier_pb2.Participant(rank=0),
+        expected=barrier_pb2.Expected(participants=others),
+        payload=b"16 files",
+        timeout=SECOND,
+        request_id="r1",
+    )
+
+
 def requests(node_name: str) -> dict[str, Message]:
-    """Return every request of readers and operators, by the name of its RPC."""
+    """Return every request of readers, operators and workers, by the name of its RPC."""
     return {
         "GetJob": job_service_pb2.GetJobRequest(job_id=JOB, view=job_pb2.JOB_VIEW_BASIC),
         "WatchJob": job_service_pb2.WatchJobRequest(job_id=JOB, view=job_pb2.JOB_VIEW_FULL),
@@ -197,4 +222,8 @@ def requests(node_name: str) -> dict[str, Message]:
             job_id=JOB, node_name=node_name, reason="bad disk"
         ),
         "UncordonNode": node_service_pb2.UncordonNodeRequest(job_id=JOB, node_name=node_name),
+        "Arrive": arrival(node_name),
+        "ListBarriers": barrier_pb2.ListBarriersRequest(
+            job_id=JOB, page_size=2, page_token="1:ready"
+        ),
     }

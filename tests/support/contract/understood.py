@@ -142,13 +142,16 @@ def held_there(held: HeldRound) -> HeldThere:
         pids=tuple(worker.pid for worker in held.workers),
         exits=tuple(exit_there(one) for one in held.workers if one.pid and one.outcome is not None),
         start_failure=line((held.start_failure or "")[:1_024]),
+        worker_token=held.order.worker_token,
     )
 
 
 def desired_here(wish: wished.Desired) -> desired.Desired:
     """Return a desired state as the agent understands it."""
     match wish:
-        case wished.DesiredRun(header=header, assignment=place, max_restarts=most):
+        case wished.DesiredRun(
+            header=header, assignment=place, max_restarts=most, held_token=token
+        ):
             return desired.RunOrder(
                 desired.RoundHeader(
                     header.number,
@@ -170,6 +173,7 @@ def desired_here(wish: wished.Desired) -> desired.Desired:
                     place.role_world_size,
                 ),
                 most,
+                token,
             )
         case wished.DesiredStop(round=number, shutdown_timeout_ms=timeout_ms, text=text):
             return desired.DesiredStop(number, timeout_ms, text)

@@ -29,6 +29,8 @@ ROUND_MAX = 2**52
 NAMES = ("n0", "node-7", "gpu_a", "é1")
 ADDRESSES = ("10.0.0.1", "host-1.example", "fe80::1")
 
+tokens = st.sampled_from(("", "1.2.am9i.0f", "9" * 512))
+"""Tokens of workers."""
 words = st.one_of(
     st.sampled_from(("", "boom", "two\nlines\tand a tab", "\x1b[31mred\x1b[0m", "x" * 5_000)),
     st.text(max_size=30),
@@ -133,7 +135,7 @@ def held_rounds(draw: st.DrawFn) -> HeldRound:
         group_rank, first_rank, count, draw(lines), draw(st.integers(0, 100)), 200
     )
     return HeldRound(
-        order=desired.RunOrder(header, assignment, draw(st.integers(0, 2**31 - 1))),
+        order=desired.RunOrder(header, assignment, draw(st.integers(0, 2**31 - 1)), draw(tokens)),
         workers=tuple(draw(workers(rank)) for rank in range(count)),
         stage=draw(st.sampled_from(Stage)),
         start_failure=draw(st.none() | words),
@@ -226,7 +228,11 @@ def wishes(draw: st.DrawFn) -> Desired:
     )
     return draw(
         st.one_of(
-            st.just(DesiredRun(header, place, draw(st.integers(0, 2**31 - 1)), draw(drains))),
+            st.just(
+                DesiredRun(
+                    header, place, draw(st.integers(0, 2**31 - 1)), draw(drains), draw(tokens)
+                )
+            ),
             st.builds(DesiredStop, rounds, st.sampled_from(RoundReason), spans, lines, drains),
             st.builds(DesiredStandby, st.booleans()),
             st.builds(DesiredReleased, lines),

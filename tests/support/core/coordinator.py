@@ -30,8 +30,7 @@ from rallypoint.server.core.model.job import Job
 from rallypoint.server.core.model.node import Node
 from rallypoint.server.core.model.phase import Phase
 from rallypoint.server.core.model.round import RoundHeader
-from rallypoint.server.core.model.spec import JobSpec
-from rallypoint.server.core.model.timing import Timing
+from rallypoint.server.core.model.spec import JobSpec, Timing
 from rallypoint.server.core.model.verdict import Consequence, Verdict
 from rallypoint.server.core.reads.explain import Waiting, explain
 from rallypoint.server.core.reads.replay import memory_of, replay, snapshot
@@ -248,6 +247,8 @@ class Bench:
                 case DeadlineKind.LEASE | DeadlineKind.GRACE:
                     assert node is not None
                     assert node.attached == (kind is DeadlineKind.LEASE)
+                case DeadlineKind.BARRIER:
+                    assert state.barriers[JobId(subject)]
                 case DeadlineKind.HEALTH:
                     assert job is not None
                     due_ms = state.deadlines.get((kind, subject))
@@ -288,6 +289,8 @@ def _photograph(state: State) -> tuple[object, ...]:
         dict(state.index),
         dict(state.tallies),
         dict(state.deadlines.items()),
+        {job_id: dict(barriers) for job_id, barriers in state.barriers.items()},
+        {key: dict(arrivals) for key, arrivals in state.arrivals.items()},
     )
 
 

@@ -11,7 +11,7 @@ import grpc
 import grpc.aio
 from msgspec import Struct, field
 
-from rallypoint.server.core.model.timing import Timing
+from rallypoint.server.core.model.spec import Timing
 from rallypoint.server.serve import Running, Settings, serving
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import agent_service_pb2_grpc as agent_grpc

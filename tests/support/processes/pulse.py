@@ -12,7 +12,7 @@ import pytest
 
 from rallypoint.server.coordinator import Coordinator
 from rallypoint.server.core.messages import inputs
-from rallypoint.server.core.model.timing import Timing
+from rallypoint.server.core.model.spec import Timing
 from rallypoint.server.serve import Settings, serving
 from support.processes.feed import LIMIT_S
 

@@ -41,6 +41,8 @@ class RunOrder(Struct, frozen=True):
     header: RoundHeader
     assignment: Assignment
     max_restarts: int
+    worker_token: str = ""
+    """Proof that a caller is a worker of this round. A secret."""
 
     @property
     def number(self) -> int:

@@ -118,6 +118,7 @@ def _order_message(order: RunOrder) -> agent_pb2.RunOrder:
             role_world_size=assignment.role_world_size,
         ),
         max_restarts=order.max_restarts,
+        worker_token=order.worker_token,
     )
 
 
@@ -253,6 +254,7 @@ def _parse_order(order: agent_pb2.RunOrder) -> RunOrder:
             role_world_size=assignment.role_world_size,
         ),
         max_restarts=order.max_restarts,
+        worker_token=order.worker_token,
     )
 
 

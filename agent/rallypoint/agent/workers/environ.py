@@ -121,6 +121,8 @@ def worker_environment(
     environment["RALLYPOINT_ROUND"] = str(order.number)
     environment["RALLYPOINT_NOTICE_FILE"] = files.notices
     environment["RALLYPOINT_RUN"] = str(order.header.run)
+    environment["RALLYPOINT_EPOCH"] = str(order.header.epoch)
+    environment["RALLYPOINT_WORKER_TOKEN"] = order.worker_token
     # An inherited socket would be the same for all workers, but only one could listen on it.
     environment.pop(SERVER_ENV, None)
     if files.server:

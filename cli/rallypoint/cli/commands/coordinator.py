@@ -88,7 +88,7 @@ def main(prog: str, argv: Sequence[str]) -> int:
 
 async def _serve(args: Values) -> int:
     from rallypoint.base.log import get_logger
-    from rallypoint.server.core.model.timing import Timing
+    from rallypoint.server.core.model.spec import Timing
     from rallypoint.server.journal.interface import JournalFailed
     from rallypoint.server.serve import CannotListen, Settings, serving
 

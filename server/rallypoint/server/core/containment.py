@@ -13,8 +13,9 @@ from collections.abc import Collection
 from msgspec import Struct
 
 from rallypoint.server.core.messages import inputs
-from rallypoint.server.core.messages.effects import Disconnect, Effect, JobChanged
+from rallypoint.server.core.messages.effects import BarrierOver, Disconnect, Effect, JobChanged
 from rallypoint.server.core.messages.records import JobForgotten, Record, RunClosed, run_opened
+from rallypoint.server.core.model.barrier import Break, BreakReason, Ended
 from rallypoint.server.core.model.ids import JobId, SessionId
 from rallypoint.server.core.model.job import Job
 from rallypoint.server.core.model.phase import Outcome, Phase
@@ -49,6 +50,8 @@ def find_subject(state: State, input: inputs.Input) -> JobId | None:
             return None
         case inputs.JobBroken() | inputs.DrainNode() | inputs.Cordon() | inputs.Uncordon():
             return input.job_id
+        case inputs.Arrive(job_id=job_id):
+            return job_id
         case _:
             node = state.nodes.get(input.sender.session)
             return None if node is None else node.job_id
@@ -105,6 +108,7 @@ def evict(
     for key in [key for key, _ in state.deadlines.items() if _is_of(key, job_id, gone)]:
         state.deadlines.set(key, None)
     effects: list[Effect] = [Disconnect(session) for session in sorted(gone)]
+    effects += _end_barriers(state, job_id, now_ms, text)
     if job is None:
         return Eviction((JobForgotten(job_id),), tuple(effects))
     ended = _closed_run(job, now_ms, text)
@@ -116,6 +120,19 @@ def evict(
         effects.append(JobChanged(job_id, "run_closed", facts))
     closed = RunClosed(job_id, ended.run, ended.outcome, ended.verdict)
     return Eviction((JobForgotten(job_id), run_opened(ended), closed), tuple(effects))
+
+
+def _end_barriers(state: State, job_id: JobId, now_ms: int, text: str) -> list[Effect]:
+    """Remove the barriers of a job; those who wait learn it."""
+    over: list[Effect] = []
+    for key, barrier in state.barriers.pop(job_id, {}).items():
+        state.counted.pop(key, None)
+        arrivals = tuple(sorted(state.arrivals.pop(key, {}).items()))
+        if barrier.is_open:
+            missing = barrier.expected.count - len(arrivals)
+            broken = Break(BreakReason.ROUND_STOPPED, text, missing_count=missing)
+            over.append(BarrierOver(key, Ended(barrier.generation, now_ms, arrivals, broken)))
+    return over
 
 
 def _is_of(key: DeadlineKey, job_id: JobId, sessions: Collection[SessionId]) -> bool:

@@ -7,6 +7,7 @@ whole job and is for rounds that were just sealed or stopped, for loads, and for
 from __future__ import annotations
 
 from rallypoint.server.core.messages.errors import BrokenInvariant
+from rallypoint.server.core.model.barrier import BarrierKey
 from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.model.job import Job
 from rallypoint.server.core.model.node import Eligibility, Node, NodeState
@@ -33,6 +34,8 @@ def check_touched(state: State, delta: Delta) -> None:
         node = state.nodes.get(session)
         if node is not None:
             _check_node(state.jobs[node.job_id], node)
+    for key in delta.barriers:
+        _check_barrier(state, key)
     for job_id in delta.jobs:
         job = state.jobs.get(job_id)
         if job is not None:
@@ -94,6 +97,21 @@ def _check_eligibility(state: State, job: Job, node: Node) -> None:
         ends_ms = state.deadlines.get((DeadlineKind.HEALTH, job_id))
         is_watched = ends_ms is not None and ends_ms <= health.quarantined_until_ms
         _require(is_watched, job_id, f"nothing ends the quarantine of {node.name}")
+
+
+def _check_barrier(state: State, key: BarrierKey) -> None:
+    """Check that an open barrier waits for someone, and that everyone there is expected."""
+    barrier = state.barriers.get(key.job_id, {}).get(key)
+    arrivals = state.arrivals.get(key, {})
+    if barrier is None or not barrier.is_open:
+        _require(not arrivals, key.job_id, f"barrier {key.name} has arrivals and is not open")
+        return
+    count = barrier.expected.count
+    _require(0 < len(arrivals) < count, key.job_id, f"barrier {key.name} waits for no one")
+    _require(len(arrivals) == barrier.arrived, key.job_id, f"the count of {key.name} is off")
+    due_ms = state.deadlines.get((DeadlineKind.BARRIER, key.job_id))
+    is_due = due_ms is not None and due_ms <= barrier.deadline_ms
+    _require(is_due, key.job_id, f"nothing ends the wait at barrier {key.name}")
 
 
 def _check_counts(job: Job, tally: Tally) -> None:

@@ -6,6 +6,8 @@ from typing import NamedTuple, assert_never
 
 from msgspec.structs import replace
 
+from rallypoint.server.core.barriers.arrivals import receive_arrival
+from rallypoint.server.core.barriers.ends import break_barriers, expire_barriers
 from rallypoint.server.core.containment import internal_verdict
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.effects import Effect
@@ -64,6 +66,8 @@ def step(state: State, input: inputs.Input, now_ms: int) -> Transition:
     if isinstance(input, inputs.Heartbeat):
         refusal = receive_heartbeat(draft, input)
         return Transition(draft.delta(), (), tuple(draft.effects), refusal, ())
+    if isinstance(input, inputs.Arrive):
+        return _step_arrival(draft, input)
     refusal = _dispatch(draft, input)
     if refusal is not None:
         return _refused(draft, refusal)
@@ -73,9 +77,18 @@ def step(state: State, input: inputs.Input, now_ms: int) -> Transition:
     jobs = _touched_jobs(draft, input)
     for job_id in jobs:
         advance(draft, job_id)
+        break_barriers(draft, job_id)
     send_desired(draft)
     known = tuple(job_id for job_id in jobs if draft.job(job_id) is not None)
     return Transition(draft.delta(), tuple(draft.records), tuple(draft.effects), None, known)
+
+
+def _step_arrival(draft: Draft, arrive: inputs.Arrive) -> Transition:
+    """Step an arrival at a barrier. It changes nothing about the job for its readers."""
+    refusal = receive_arrival(draft, arrive)
+    if refusal is not None:
+        return _refused(draft, refusal)
+    return Transition(draft.delta(), tuple(draft.records), tuple(draft.effects), None, ())
 
 
 def _refused(draft: Draft, refusal: Refusal) -> Transition:
@@ -98,6 +111,8 @@ def _dispatch(draft: Draft, input: inputs.Input) -> Refusal | None:  # noqa: C90
             return receive_hello(draft, input)
         case inputs.Heartbeat():
             return receive_heartbeat(draft, input)
+        case inputs.Arrive():
+            return receive_arrival(draft, input)
         case inputs.Broken(sender=sender):
             return note_broken_stream(draft, sender)
         case inputs.Cordon():
@@ -191,6 +206,8 @@ def _expire_job(draft: Draft, key: DeadlineKey) -> None:
             draft.put_job(draft.require_job(job_id))  # it may seal from now on
         case DeadlineKind.FORMING | DeadlineKind.GROWTH | DeadlineKind.DRAIN | DeadlineKind.CULPRIT:
             draft.put_job(job)  # so that `advance` checks it
+        case DeadlineKind.BARRIER:
+            expire_barriers(draft, job_id)
         case DeadlineKind.START if job.phase is Phase.RUNNING:
             assert job.round is not None
             names = _set_overdue_aside(draft, job_id, only=NodeState.ASSIGNED)

@@ -24,6 +24,7 @@ from rallypoint.server.rpc.convert.reports import require_sender, to_heartbeat, 
 from rallypoint.server.rpc.envelopes import Envelopes
 from rallypoint.server.rpc.errors import limit_status, lost_status, protocol_status
 from rallypoint.server.rpc.guards.peers import LimitExceeded, Peers, Stream, host_of
+from rallypoint.server.rpc.guards.worker_tokens import WorkerTokens
 from rallypoint.server.rpc.outbox import Outbox, Outboxes
 from rallypoint.server.rpc.stalls import Stalls
 from rallypoint.server.rpc.status import abort_with, invalid_status, silent_status
@@ -49,7 +50,13 @@ _Context = grpc.aio.ServicerContext[agent_pb2.SessionRequest, agent_pb2.SessionR
 class AgentService(agent_grpc.AgentServiceServicer):
     """Serves agents."""
 
-    def __init__(self, coordinator: Coordinator, outboxes: Outboxes, state: State) -> None:
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        outboxes: Outboxes,
+        state: State,
+        worker_tokens: WorkerTokens,
+    ) -> None:
         """Serve agents of `coordinator`.
 
         Args:
@@ -57,11 +64,12 @@ class AgentService(agent_grpc.AgentServiceServicer):
             outboxes: hold the messages to agents.
             state: the live state. Read without a turn for the coordinator's id and for heartbeat
                 intervals and leases, which follow the number of sessions.
+            worker_tokens: made for the workers of each round.
         """
         self._coordinator = coordinator
         self._outboxes = outboxes
         self._state = state
-        self._envelopes = Envelopes(outboxes, state)
+        self._envelopes = Envelopes(outboxes, state, worker_tokens)
         self._stalls = Stalls()
         self._peers = Peers()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from rallypoint.server.core.messages.effects import Send
+from rallypoint.server.core.model.desired import DesiredRun
 from rallypoint.server.core.model.ids import JobId, SessionId
 from rallypoint.server.core.model.job import JOBS_MAX
 from rallypoint.server.core.model.node import Eligibility
@@ -9,6 +11,7 @@ from rallypoint.server.core.model.phase import Phase
 from rallypoint.server.core.reads.explain import explain
 from rallypoint.server.core.state.state import State
 from rallypoint.server.rpc.guards.resume import ResumeTokens
+from rallypoint.server.rpc.guards.worker_tokens import WorkerTokens
 from rallypoint.server.rpc.outbox import Outbox, Outboxes
 from rallypoint.server.rpc.views.desired import desired_message
 from rallypoint.server.rpc.views.notices import notices_message
@@ -26,15 +29,17 @@ EXPLAINED_MS = 200
 class Envelopes:
     """Makes messages; sends nothing."""
 
-    def __init__(self, outboxes: Outboxes, state: State) -> None:
+    def __init__(self, outboxes: Outboxes, state: State, worker_tokens: WorkerTokens) -> None:
         """Begin without explanations.
 
         Args:
             outboxes: know the epoch as of the last turn in the journal.
             state: the live state. Read without a turn for the coordinator's id and for heartbeat
                 intervals and leases, which follow the number of sessions.
+            worker_tokens: made for the workers of each round.
         """
         self.tokens = ResumeTokens()
+        self._worker_tokens = worker_tokens
         self._outboxes = outboxes
         self._state = state
         self._explained: dict[JobId, tuple[int, job_pb2.Waiting | None]] = {}
@@ -49,7 +54,7 @@ class Envelopes:
             messages.append(self._envelope(outbox, welcome=self._welcome(outbox)))
             outbox.welcome = outbox.desired = outbox.notify = None
         if outbox.desired is not None:
-            messages.append(self._envelope(outbox, desired=desired_message(outbox.desired)))
+            messages.append(self._envelope(outbox, desired=self._desired(outbox.desired)))
             outbox.desired = None
         if outbox.notify is not None:
             messages.append(self._envelope(outbox, notices=notices_message(outbox.notify)))
@@ -108,11 +113,19 @@ class Envelopes:
             run=outbox.welcome.run,
             heartbeat_interval=to_duration(outbox.interval_ms),
             lease=to_duration(state.lease_ms(outbox.spec)),
-            desired=None if outbox.desired is None else desired_message(outbox.desired),
+            desired=None if outbox.desired is None else self._desired(outbox.desired),
             notices=None if outbox.notify is None else notices_message(outbox.notify),
             arguments_differ_from=outbox.welcome.arguments_differ_from or "",
             resume_token=self.tokens.make(outbox.session),
         )
+
+    def _desired(self, send: Send) -> agent_pb2.DesiredState:
+        node = self._state.nodes.get(send.session)
+        if node is None or not isinstance(send.desired, DesiredRun):
+            return desired_message(send)
+        header = send.desired.header
+        token = self._worker_tokens.make(node.job_id, header.run, header.number)
+        return desired_message(send, token)
 
     def _envelope(
         self,

@@ -122,6 +122,76 @@ _TABLE: dict[RefusalKind, _Row] = {
         "no node {node_name!r} is attached to job {job_id}",
         "node_name",
     ),
+    RefusalKind.TOKEN_MISSING: _Row(
+        grpc.StatusCode.UNAUTHENTICATED,
+        None,
+        "only workers of the round may call this: send RALLYPOINT_WORKER_TOKEN as the metadata "
+        "rallypoint-worker-token",
+        "",
+    ),
+    RefusalKind.TOKEN_REFUSED: _Row(
+        grpc.StatusCode.UNAUTHENTICATED,
+        None,
+        "the worker token is not one of this coordinator's",
+        "",
+    ),
+    RefusalKind.NOT_READY: _Row(
+        grpc.StatusCode.UNAVAILABLE,
+        None,
+        "the coordinator has just started and does not know its rounds yet; try again",
+        "",
+    ),
+    RefusalKind.OTHER_JOB: _Row(
+        grpc.StatusCode.PERMISSION_DENIED,
+        None,
+        "the worker token is not one of job {job_id}",
+        "job_id",
+    ),
+    RefusalKind.RUN_OVER: _Row(
+        grpc.StatusCode.ABORTED,
+        details_pb2.StaleSender,
+        "the worker belongs to run {actual}, which is over; the latest is run {expected}",
+        "",
+        details_pb2.STALE_KIND_RUN,
+    ),
+    RefusalKind.OLD_ROUND: _Row(
+        grpc.StatusCode.ABORTED,
+        details_pb2.StaleSender,
+        "round {actual} is over; the latest is round {expected}",
+        "",
+        details_pb2.STALE_KIND_ROUND,
+    ),
+    RefusalKind.BARRIER_MISMATCH: _Row(
+        grpc.StatusCode.FAILED_PRECONDITION,
+        details_pb2.BarrierMismatch,
+        "barrier {name} waits for {expected}, not for {actual}",
+        "expected",
+    ),
+    RefusalKind.GENERATION_OVER: _Row(
+        grpc.StatusCode.FAILED_PRECONDITION,
+        details_pb2.BarrierMismatch,
+        "barrier {name} is at {expected}, not at {actual}",
+        "generation",
+    ),
+    RefusalKind.BARRIER_FORGOTTEN: _Row(
+        grpc.StatusCode.DATA_LOSS,
+        None,
+        "the coordinator has started again without its memory: whether this arrival at barrier "
+        "{name} counted is unknown; agree on another name",
+        "name",
+    ),
+    RefusalKind.PARTICIPANT_ARRIVED: _Row(
+        grpc.StatusCode.ALREADY_EXISTS,
+        None,
+        "{participant} has arrived at barrier {name} already, with another request_id",
+        "participant",
+    ),
+    RefusalKind.NOT_EXPECTED: _Row(
+        grpc.StatusCode.FAILED_PRECONDITION,
+        None,
+        "no one expects {participant} at barrier {name}",
+        "participant",
+    ),
     RefusalKind.INTERNAL: _Row(
         grpc.StatusCode.INTERNAL,
         None,

@@ -74,14 +74,14 @@ def _wrap_unary(method: str, handler: _Handler) -> Callable[[bytes, _Context], A
         handler.response_serializer,
     )
     assert serve is not None and decode is not None and encode is not None
+    encode_unless_done = _encode_unless_done(encode)
 
     async def call(raw: bytes, context: _Context) -> bytes:
         _bind_call(method, context)
         try:
             request = decode(raw)
             _bind_request(request)
-            encoded: bytes = encode(await serve(request, context))
-            return encoded
+            return encode_unless_done(await serve(request, context))
         except Exception as error:  # noqa: BLE001  # the root of the call
             await _fail(error, context)
 
@@ -117,7 +117,7 @@ def _wrap_streaming(
 
 
 def _encode_unless_done(encode: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
-    """Let bytes pass: an answer that goes to many watchers is encoded once."""
+    """Let bytes pass: an answer that goes to many callers is encoded once."""
     return lambda answer: answer if isinstance(answer, bytes) else encode(answer)
 
 

@@ -21,6 +21,7 @@ from msgspec import Struct, field
 from rallypoint.base.log import get_logger, new_incident
 from rallypoint.server.core.messages.effects import (
     Acknowledge,
+    BarrierOver,
     Disconnect,
     Effect,
     JobChanged,
@@ -31,9 +32,9 @@ from rallypoint.server.core.messages.effects import (
 )
 from rallypoint.server.core.model.desired import DesiredRun
 from rallypoint.server.core.model.ids import JobId, SessionId
-from rallypoint.server.core.model.spec import JobSpec
-from rallypoint.server.core.model.timing import NOTHING_ASKED
+from rallypoint.server.core.model.spec import NOTHING_ASKED, JobSpec
 from rallypoint.server.core.state.state import State
+from rallypoint.server.rpc.barriers.waits import BarrierWaits
 from rallypoint.server.rpc.errors import (
     ended_status,
     internal_status,
@@ -111,6 +112,7 @@ class Outboxes:
         self._opened: dict[tuple[SessionId, int], Outbox] = {}
         """Connections whose Hello the core has not answered yet, by session and number."""
         self.watchers = Watchers()
+        self.barriers = BarrierWaits()
         self.epoch = 0
         """The coordinator's epoch as of the last turn in the journal."""
         self._has_ended = False
@@ -148,10 +150,14 @@ class Outboxes:
     ) -> None:
         """Put the effects of a journalled turn into the outboxes."""
         self.epoch = state.epoch
+        self.barriers.begin_turn()
         noted = dict.fromkeys(changed)
         for effect in effects:
             if isinstance(effect, JobChanged):
                 noted[effect.job_id] = None  # a job that was forgotten is not among `changed`
+                continue
+            if isinstance(effect, BarrierOver):
+                self.barriers.end(effect)
                 continue
             outbox = self._find(effect)
             if outbox is None:
@@ -190,6 +196,7 @@ class Outboxes:
         for outbox in (*self._by_session.values(), *self._opened.values()):
             outbox.finish(ended_status())
         self.watchers.wake_all()
+        self.barriers.end_all()
 
 
 def _put(outbox: Outbox, effect: _AgentEffect) -> None:

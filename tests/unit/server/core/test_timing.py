@@ -10,8 +10,7 @@ from rallypoint.server.coordinator import LATE_MS, PULSE_S
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.model.job import WaitKind
 from rallypoint.server.core.model.phase import Phase
-from rallypoint.server.core.model.spec import JobSpec
-from rallypoint.server.core.model.timing import Timing
+from rallypoint.server.core.model.spec import JobSpec, Timing
 from rallypoint.server.core.rounds.fences import SLACK_MS
 from support.core.coordinator import Bench
 from support.core.fake_agents import FakeAgent

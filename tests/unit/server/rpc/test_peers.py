@@ -14,7 +14,7 @@ from rallypoint.agent.session.endings import BrokenStream, Dismissed, read_endin
 from rallypoint.base.limits import NODES_PER_JOB_MAX
 from rallypoint.server.core.messages.refusals import Refusal, RefusalKind
 from rallypoint.server.core.model.ids import JobId
-from rallypoint.server.core.model.timing import Timing
+from rallypoint.server.core.model.spec import Timing
 from rallypoint.server.core.sessions import admission, sessions
 from rallypoint.server.rpc import errors
 from rallypoint.server.rpc.guards import limits

@@ -16,6 +16,7 @@ from rallypoint.server.journal.interface import JournalFailed
 from rallypoint.server.journal.memory import MemoryJournal
 from rallypoint.server.rpc import agent_service
 from rallypoint.server.rpc.agent_service import AgentService
+from rallypoint.server.rpc.guards.worker_tokens import WorkerTokens
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import job_service_pb2 as service_pb2
 from rallypoint.v1 import job_service_pb2_grpc as service_grpc
@@ -169,7 +170,7 @@ class SlowContext:
 async def test_garbage_cancels_no_write() -> None:
     """A cancelled first write would leave the stream open for ever: gRPC could send no status."""
     async with running_shell() as shell, asyncio.timeout(LIMIT_S):
-        service = AgentService(shell.coordinator, shell.outboxes, shell.state)
+        service = AgentService(shell.coordinator, shell.outboxes, shell.state, WorkerTokens("c"))
         context: Any = SlowContext()
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(context.end_late())

@@ -11,7 +11,7 @@ import grpc
 import pytest
 from structlog.testing import capture_logs
 
-from rallypoint.server.core.model.timing import Timing
+from rallypoint.server.core.model.spec import Timing
 from rallypoint.server.core.sessions import admission
 from rallypoint.server.rpc import job_service, watchers
 from rallypoint.server.rpc.guards import limits

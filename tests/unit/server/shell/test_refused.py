@@ -12,7 +12,7 @@ import pytest
 from google.rpc.error_details_pb2 import BadRequest, ErrorInfo
 from google.rpc.status_pb2 import Status
 
-from rallypoint.server.core.model.timing import Timing
+from rallypoint.server.core.model.spec import Timing
 from rallypoint.server.rpc import agent_service
 from rallypoint.server.serve import Settings, serving
 from rallypoint.v1 import agent_service_pb2 as agent_pb2

@@ -12,6 +12,7 @@ from rallypoint.server.core.state.state import State
 from rallypoint.server.rpc.agent_service import AgentService
 from rallypoint.server.rpc.convert.checks import InvalidMessage
 from rallypoint.server.rpc.convert.hello import to_hello
+from rallypoint.server.rpc.guards.worker_tokens import WorkerTokens
 from rallypoint.server.rpc.outbox import Outbox, Outboxes
 from rallypoint.server.rpc.views.spec import spec_message
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
@@ -104,7 +105,7 @@ def test_fence_of_three_heartbeats_is_taken(asked_ms: dict[str, int]) -> None:
 async def test_agent_is_told_what_its_job_asked_for() -> None:
     """With the Welcome, and again when the number of sessions changes it."""
     state = State("c", 1)
-    service = AgentService(None, Outboxes(), state)  # type: ignore[arg-type]  # it is not used
+    service = AgentService(None, Outboxes(), state, WorkerTokens("c"))  # type: ignore[arg-type]  # it is not used
     asked = Outbox(SessionId("a"), 1, JobSpec(heartbeat_interval_ms=200, lease_ms=9_000))
     common = Outbox(SessionId("b"), 1, runs_workers=True)
     asked.runs_workers = True

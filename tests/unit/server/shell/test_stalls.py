@@ -8,10 +8,10 @@ import pytest
 
 from rallypoint.server.core.messages.effects import Notify
 from rallypoint.server.core.model.ids import SessionId
-from rallypoint.server.core.model.spec import JobSpec
-from rallypoint.server.core.model.timing import Timing
+from rallypoint.server.core.model.spec import JobSpec, Timing
 from rallypoint.server.core.state.state import State
 from rallypoint.server.rpc.agent_service import AgentService
+from rallypoint.server.rpc.guards.worker_tokens import WorkerTokens
 from rallypoint.server.rpc.outbox import Outbox, Outboxes
 from rallypoint.server.rpc.stalls import Stalls
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
@@ -82,7 +82,7 @@ async def test_peer_that_does_not_read_loses_its_stream(spec: JobSpec, limit_s: 
 
     state = State("c", 1, timing=Timing(heartbeat_ms=10, lease_ms=50))
     outboxes = Outboxes()
-    service = AgentService(None, outboxes, state)  # type: ignore[arg-type]  # it is not used
+    service = AgentService(None, outboxes, state, WorkerTokens("c"))  # type: ignore[arg-type]  # it is not used
     outbox = Outbox(SessionId("s"), 1, spec, notify=Notify(SessionId("s"), ()))
     outbox.wake.set()
     loop = asyncio.get_running_loop()

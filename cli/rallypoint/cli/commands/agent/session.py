@@ -126,7 +126,7 @@ async def _coordinator(
     if resolution.coordinator is not None:
         yield resolution.coordinator, asyncio.get_running_loop().create_future()
         return
-    from rallypoint.server.core.model.timing import Timing
+    from rallypoint.server.core.model.spec import Timing
     from rallypoint.server.serve import Settings as ServerSettings
     from rallypoint.server.serve import serving
 

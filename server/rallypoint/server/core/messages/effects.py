@@ -9,6 +9,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from rallypoint.server.core.messages.refusals import Refusal
+from rallypoint.server.core.model.barrier import BarrierKey, Ended
 from rallypoint.server.core.model.desired import Desired
 from rallypoint.server.core.model.ids import JobId, NodeName, SessionId
 from rallypoint.server.core.model.round import Notice
@@ -76,4 +77,11 @@ class JobChanged(Struct, frozen=True):
     """The facts that the log line carries."""
 
 
-Effect = Welcome | Send | Acknowledge | Notify | Refuse | Disconnect | JobChanged
+class BarrierOver(Struct, frozen=True):
+    """A generation of a barrier was released or has failed; everyone who waits for it learns it."""
+
+    key: BarrierKey
+    ended: Ended
+
+
+Effect = Welcome | Send | Acknowledge | Notify | Refuse | Disconnect | JobChanged | BarrierOver

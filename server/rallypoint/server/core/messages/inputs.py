@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from rallypoint.server.core.model.barrier import BarrierKey, Expected, Participant
 from rallypoint.server.core.model.ids import JobId, NodeName, SessionId
 from rallypoint.server.core.model.node import HeldRound, Identity
 from rallypoint.server.core.model.worker import WorkerExit
@@ -161,6 +162,42 @@ class DrainNode(Struct, frozen=True):
     reason: str
 
 
+class Claim(Struct, frozen=True):
+    """What the token of a worker says: it belongs to this round."""
+
+    job_id: JobId
+    run: int
+    round: int
+    token: str
+    """The token itself. It is a secret."""
+    is_signed: bool
+    """This coordinator has made it."""
+
+
+class Arrive(Struct, frozen=True):
+    """A participant arrives at a barrier."""
+
+    claim: Claim
+    key: BarrierKey
+    participant: Participant
+    expected: Expected
+    """With the count 0 for all ranks or nodes of the round."""
+    timeout_ms: int
+    """How long it wants to wait at most, 1 or more."""
+    request_id: str
+    """The same for every attempt of this arrival."""
+    generation: int = 0
+    """The only one at which it may count; 0: whichever is open."""
+    epoch: int = 0
+    """For another attempt: the highest epoch that the worker knew at the first; 0: the first."""
+    payload: bytes = b""
+
+    @property
+    def job_id(self) -> JobId:
+        """The job of the barrier."""
+        return self.key.job_id
+
+
 class TimePassed(Struct, frozen=True):
     """A deadline may have expired."""
 
@@ -207,5 +244,5 @@ Report = (
     | Goodbye
     | NewerReport
 )
-Request = DrainNode | Cordon | Uncordon
+Request = DrainNode | Cordon | Uncordon | Arrive
 Input = Hello | Heartbeat | Report | Broken | Request | TimePassed | Stalled | JobBroken

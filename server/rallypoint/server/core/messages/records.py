@@ -4,6 +4,13 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from rallypoint.server.core.model.barrier import (
+    Arrival,
+    BarrierKey,
+    Break,
+    Expected,
+    Participant,
+)
 from rallypoint.server.core.model.ids import JobId, NodeName
 from rallypoint.server.core.model.job import Counts, DrainRequest, Job, NodeHealth
 from rallypoint.server.core.model.phase import Outcome
@@ -115,6 +122,36 @@ class JobForgotten(Struct, frozen=True):
     job_id: JobId
 
 
+class BarrierArrived(Struct, frozen=True):
+    """A participant arrived at a barrier, or once more. The first one opens the generation."""
+
+    key: BarrierKey
+    generation: int
+    expected: Expected | None
+    """Of the first arrival; None in the others."""
+    deadline_ms: int
+    """When the generation is overdue, as of this arrival."""
+    participant: Participant
+    arrival: Arrival
+
+
+class BarrierEnded(Struct, frozen=True):
+    """The open generation was released, or has failed."""
+
+    key: BarrierKey
+    generation: int
+    at_ms: int
+    broken: Break | None
+    """None: it was released."""
+
+
+class BarrierDropped(Struct, frozen=True):
+    """A barrier, or only how its generations ended, is not remembered any more."""
+
+    key: BarrierKey
+    only_ends: bool = False
+
+
 Record = (
     EpochRaised
     | RunOpened
@@ -127,4 +164,7 @@ Record = (
     | NodeHealthChanged
     | RunClosed
     | JobForgotten
+    | BarrierArrived
+    | BarrierEnded
+    | BarrierDropped
 )

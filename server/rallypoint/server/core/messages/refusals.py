@@ -27,6 +27,17 @@ class RefusalKind(Enum):
     LIMIT_REACHED = "limit reached"
     UNKNOWN_JOB = "unknown job"
     UNKNOWN_NODE = "unknown node"
+    TOKEN_MISSING = "token missing"
+    OTHER_JOB = "other job"
+    TOKEN_REFUSED = "token refused"
+    NOT_READY = "not ready"
+    RUN_OVER = "run over"
+    OLD_ROUND = "old round"
+    BARRIER_MISMATCH = "barrier mismatch"
+    BARRIER_FORGOTTEN = "barrier forgotten"
+    GENERATION_OVER = "generation over"
+    PARTICIPANT_ARRIVED = "participant arrived"
+    NOT_EXPECTED = "not expected"
     INTERNAL = "internal error"
 
 

@@ -24,6 +24,8 @@ class DesiredRun(Struct, frozen=True):
     max_restarts: int
     drain: Drain | None = None
     """Set while the node drains."""
+    held_token: str = ""
+    """The token of its workers; empty for a round that this coordinator has sealed."""
 
 
 class DesiredStop(Struct, frozen=True):

@@ -47,6 +47,8 @@ class HeldRound(Struct, frozen=True):
     exits: tuple[WorkerExit, ...]
     start_failure: str = ""
     """Why a worker could not be started; empty when all could be."""
+    worker_token: str = ""
+    """The token of its workers."""
 
 
 class Program(Struct, frozen=True):

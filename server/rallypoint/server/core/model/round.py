@@ -128,6 +128,8 @@ class Round(Struct, frozen=True):
     """Members that did not start in time, at most LOST_MAX; set when that stops the round."""
     start_failure: tuple[NodeName, str] | None = None
     """The first member that could not start its workers, and why."""
+    held_token: str = ""
+    """The token of its workers, if an earlier coordinator without a journal has made it."""
     stop_ms: int | None = None
     stop_reason: RoundReason | None = None
 

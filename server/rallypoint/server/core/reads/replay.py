@@ -15,6 +15,9 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from rallypoint.server.core.messages.records import (
+    BarrierArrived,
+    BarrierDropped,
+    BarrierEnded,
     DrainRequested,
     DrainRequestEnded,
     EpochRaised,
@@ -27,6 +30,13 @@ from rallypoint.server.core.messages.records import (
     RoundStopped,
     RunClosed,
     RunOpened,
+)
+from rallypoint.server.core.model.barrier import (
+    Arrival,
+    Barrier,
+    BarrierKey,
+    Ended,
+    Participant,
 )
 from rallypoint.server.core.model.ids import JobId, NodeName
 from rallypoint.server.core.model.job import Counts, DrainRequest, Job, NodeHealth
@@ -71,7 +81,17 @@ class JobSnapshot(Struct, frozen=True):
     memory: JobMemory
 
 
-JournalRecord = Record | JobSnapshot
+class BarrierSnapshot(Struct, frozen=True):
+    """A record that replaces all earlier ones of its barrier."""
+
+    barrier: Barrier
+    arrivals: tuple[tuple[Participant, Arrival], ...]
+    """Of the open generation."""
+    counted: tuple[tuple[Participant, tuple[str, int]], ...]
+    """As in `State.counted`."""
+
+
+JournalRecord = Record | JobSnapshot | BarrierSnapshot
 
 
 class Memory(Struct):
@@ -79,6 +99,11 @@ class Memory(Struct):
 
     epoch: int = 0
     jobs: dict[JobId, JobMemory] = field(default_factory=dict)
+    barriers: dict[BarrierKey, Barrier] = field(default_factory=dict)
+    arrivals: dict[BarrierKey, dict[Participant, Arrival]] = field(default_factory=dict)
+    """Of the open generations."""
+    counted: dict[BarrierKey, dict[Participant, tuple[str, int]]] = field(default_factory=dict)
+    """As in `State.counted`."""
 
 
 def replay(records: Iterable[JournalRecord]) -> Memory:
@@ -92,7 +117,15 @@ def replay(records: Iterable[JournalRecord]) -> Memory:
 def snapshot(memory: Memory) -> tuple[JournalRecord, ...]:
     """Return the fewest records whose replay is `memory`."""
     jobs = (JobSnapshot(job_id, job) for job_id, job in memory.jobs.items())
-    return (EpochRaised(memory.epoch), *jobs)
+    barriers = (
+        BarrierSnapshot(
+            barrier,
+            tuple(memory.arrivals.get(key, {}).items()),
+            tuple(memory.counted.get(key, {}).items()),
+        )
+        for key, barrier in memory.barriers.items()
+    )
+    return (EpochRaised(memory.epoch), *jobs, *barriers)
 
 
 def _apply_record(memory: Memory, record: JournalRecord) -> None:
@@ -100,8 +133,12 @@ def _apply_record(memory: Memory, record: JournalRecord) -> None:
         memory.epoch = max(memory.epoch, record.epoch)
     elif isinstance(record, JobForgotten):
         memory.jobs.pop(record.job_id, None)
+        for key in [key for key in memory.barriers if key.job_id == record.job_id]:
+            _forget_barrier(memory, key)
     elif isinstance(record, JobSnapshot):
         memory.jobs[record.job_id] = record.memory
+    elif isinstance(record, BarrierArrived | BarrierEnded | BarrierDropped | BarrierSnapshot):
+        _apply_barrier_record(memory, record)
     elif isinstance(record, RunOpened):
         known = memory.jobs.get(record.job_id)
         memory.jobs[record.job_id] = JobMemory(
@@ -115,6 +152,51 @@ def _apply_record(memory: Memory, record: JournalRecord) -> None:
         )
     else:
         memory.jobs[record.job_id] = _apply_job_record(memory.jobs[record.job_id], record)
+
+
+def _apply_barrier_record(
+    memory: Memory, record: BarrierArrived | BarrierEnded | BarrierDropped | BarrierSnapshot
+) -> None:
+    match record:
+        case BarrierSnapshot(barrier=barrier, arrivals=arrivals, counted=counted):
+            memory.barriers[barrier.key] = barrier
+            if barrier.is_open:
+                memory.arrivals[barrier.key] = dict(arrivals)
+            if counted:
+                memory.counted[barrier.key] = dict(counted)
+        case BarrierDropped(key=key, only_ends=True):
+            barrier = memory.barriers[key] = replace(memory.barriers[key], ends=())
+            if not barrier.is_open:
+                memory.counted.pop(key, None)
+        case BarrierDropped(key=key):
+            _forget_barrier(memory, key)
+        case BarrierEnded(key=key, generation=generation):
+            arrivals = tuple(sorted(memory.arrivals.pop(key, {}).items()))
+            ended = Ended(generation, record.at_ms, arrivals, record.broken)
+            memory.barriers[key] = memory.barriers[key].closed(ended)
+            counted_now = {who: (one.request_id, generation) for who, one in arrivals}
+            memory.counted.setdefault(key, {}).update(counted_now)
+        case BarrierArrived(key=key, arrival=arrival):
+            known = memory.barriers.get(key) or Barrier(key, 0)
+            opened_ms = arrival.at_ms if known.opened_ms is None else known.opened_ms
+            is_news = record.participant not in memory.arrivals.get(key, {})
+            memory.barriers[key] = replace(
+                known,
+                generation=record.generation,
+                expected=known.expected if record.expected is None else record.expected,
+                opened_ms=opened_ms,
+                deadline_ms=record.deadline_ms,
+                arrived=known.arrived + is_news,
+                round=arrival.round,
+                payload_bytes=known.payload_bytes + len(arrival.payload) * is_news,
+            )
+            memory.arrivals.setdefault(key, {})[record.participant] = arrival
+
+
+def _forget_barrier(memory: Memory, key: BarrierKey) -> None:
+    memory.barriers.pop(key, None)
+    memory.arrivals.pop(key, None)
+    memory.counted.pop(key, None)
 
 
 def _apply_job_record(
@@ -178,7 +260,11 @@ def _apply_job_record(
 def memory_of(state: State) -> Memory:
     """Return the durable facts of `state`, which a replay of its journal must reproduce."""
     return Memory(
-        state.epoch, {job_id: _memory_of_job(state, job) for job_id, job in state.jobs.items()}
+        state.epoch,
+        {job_id: _memory_of_job(state, job) for job_id, job in state.jobs.items()},
+        {key: barrier for of_job in state.barriers.values() for key, barrier in of_job.items()},
+        {key: dict(arrivals) for key, arrivals in state.arrivals.items()},
+        {key: dict(counted) for key, counted in state.counted.items()},
     )
 
 

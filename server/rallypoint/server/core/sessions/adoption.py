@@ -10,6 +10,7 @@ after the window has to stop, because its round is unknown.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from msgspec.structs import replace
@@ -97,7 +98,11 @@ def _adopt_round(
         )
     members = tuple(Member(node.name, held.assignment) for node, held in placed)
     lost = _find_flaw(draft.now_ms, header, members, len(holders))
-    begin_round(draft, job, Round(header, members, draft.now_ms, None, departures=lost))
+    # They agree, but for a liar, and for agents that know no tokens.
+    tokens = Counter(held.worker_token for _, held in placed if held.worker_token)
+    token = tokens.most_common(1)[0][0] if tokens else ""
+    round = Round(header, members, draft.now_ms, None, departures=lost, held_token=token)
+    begin_round(draft, job, round)
     for node, held in placed:
         merge_held(draft, node.session, held)
         announce_drain(draft, draft.require_node(node.session))

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from rallypoint.server.core.messages.effects import Effect, JobChanged
 from rallypoint.server.core.messages.records import Record
+from rallypoint.server.core.model.barrier import Arrival, Barrier, BarrierKey, Participant
 from rallypoint.server.core.model.ids import JobId, NodeName, SessionId
 from rallypoint.server.core.model.job import Job
 from rallypoint.server.core.model.network import NetworkSuspicion
@@ -44,6 +45,8 @@ class Draft:
         self._index: dict[IndexKey, SessionId | None] = {}
         self._tallies: dict[JobId, Tally] = {}
         self._deadlines: dict[DeadlineKey, int | None] = {}
+        self._barriers: dict[BarrierKey, Barrier | None] = {}
+        self._arrivals: dict[BarrierKey, dict[Participant, Arrival]] = {}
         self._window_closed = False
         self._network: NetworkSuspicion | None = None
 
@@ -195,6 +198,54 @@ class Draft:
         )
         return None if session is None else self.node(session)
 
+    def barrier(self, key: BarrierKey) -> Barrier | None:
+        """Return a barrier that is open or remembered, or None."""
+        if key in self._barriers:
+            return self._barriers[key]
+        return self.state.barriers.get(key.job_id, {}).get(key)
+
+    def require_barrier(self, key: BarrierKey) -> Barrier:
+        """Return a barrier that must exist."""
+        barrier = self.barrier(key)
+        assert barrier is not None, key
+        return barrier
+
+    def barriers_of(self, job_id: JobId) -> list[Barrier]:
+        """Return the barriers of a job, in order of their first use."""
+        known = dict.fromkeys(self.state.barriers.get(job_id, ()))
+        known.update(dict.fromkeys(key for key in self._barriers if key.job_id == job_id))
+        found = (self.barrier(key) for key in known)
+        return [barrier for barrier in found if barrier is not None]
+
+    def idle_barrier(self, job_id: JobId) -> Barrier | None:
+        """Return the oldest barrier of a job at which no one waits, or None."""
+        known = (self.barrier(key) for key in self.state.barriers.get(job_id, ()))
+        return next((one for one in known if one is not None and not one.is_open), None)
+
+    def put_barrier(self, barrier: Barrier) -> None:
+        """Add or replace a barrier; the arrivals of one that is not open are dropped."""
+        self._barriers[barrier.key] = barrier
+
+    def remove_barrier(self, key: BarrierKey) -> None:
+        """Forget a barrier."""
+        self._barriers[key] = None
+
+    def arrival(self, key: BarrierKey, participant: Participant) -> Arrival | None:
+        """Return the arrival of a participant at an open barrier, or None."""
+        for arrivals in (self._arrivals, self.state.arrivals):
+            found = arrivals.get(key, {}).get(participant)
+            if found is not None:
+                return found
+        return None
+
+    def arrivals_of(self, key: BarrierKey) -> dict[Participant, Arrival]:
+        """Return all who have arrived at an open barrier, in order of arrival. Copies them."""
+        return self.state.arrivals.get(key, {}) | self._arrivals.get(key, {})
+
+    def add_arrival(self, key: BarrierKey, participant: Participant, arrival: Arrival) -> None:
+        """Add a participant of an open barrier."""
+        self._arrivals.setdefault(key, {})[participant] = arrival
+
     def deadline(self, kind: DeadlineKind, subject: str) -> int | None:
         """Return when something is due, or None."""
         key = (kind, subject)
@@ -217,4 +268,6 @@ class Draft:
             deadlines=self._deadlines,
             window_closed=self._window_closed,
             network=self._network,
+            barriers=self._barriers,
+            arrivals=self._arrivals,
         )

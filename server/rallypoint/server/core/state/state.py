@@ -6,12 +6,12 @@ from typing import NamedTuple
 
 from msgspec import Struct, field
 
+from rallypoint.server.core.model.barrier import Arrival, Barrier, BarrierKey, Participant
 from rallypoint.server.core.model.ids import JobId, SessionId
 from rallypoint.server.core.model.job import Job
 from rallypoint.server.core.model.network import NetworkSuspicion
 from rallypoint.server.core.model.node import Node
-from rallypoint.server.core.model.spec import JobSpec
-from rallypoint.server.core.model.timing import NOTHING_ASKED, Timing
+from rallypoint.server.core.model.spec import NOTHING_ASKED, JobSpec, Timing
 from rallypoint.server.core.state.deadlines import DeadlineKey, Deadlines
 from rallypoint.server.core.state.tally import Tally
 
@@ -40,6 +40,13 @@ class State(Struct):
     """Sessions of each job in order of arrival."""
     index: dict[IndexKey, SessionId] = field(default_factory=dict)
     tallies: dict[JobId, Tally] = field(default_factory=dict)
+    barriers: dict[JobId, dict[BarrierKey, Barrier]] = field(default_factory=dict)
+    """Barriers of each job that are open or remembered."""
+    arrivals: dict[BarrierKey, dict[Participant, Arrival]] = field(default_factory=dict)
+    """Who has arrived at each open barrier."""
+    counted: dict[BarrierKey, dict[Participant, tuple[str, int]]] = field(default_factory=dict)
+    """The latest arrival of each participant at a generation that has ended: its request id, and
+    the generation. So an arrival that is sent again never counts twice."""
     deadlines: Deadlines = field(default_factory=Deadlines)
     network: NetworkSuspicion = field(default_factory=NetworkSuspicion)
 
@@ -88,10 +95,13 @@ class Delta(NamedTuple):
     tallies: dict[JobId, Tally]
     deadlines: dict[DeadlineKey, int | None]
     window_closed: bool
+    barriers: dict[BarrierKey, Barrier | None]
+    arrivals: dict[BarrierKey, dict[Participant, Arrival]]
+    """Added ones."""
     network: NetworkSuspicion | None = None
 
 
-NO_CHANGES = Delta(None, {}, {}, {}, {}, {}, window_closed=False)
+NO_CHANGES = Delta(None, {}, {}, {}, {}, {}, window_closed=False, barriers={}, arrivals={})
 """The changes of a refused input."""
 
 
@@ -105,6 +115,7 @@ def apply(state: State, delta: Delta) -> None:
         state.network = delta.network
     for session, node in delta.nodes.items():
         _apply_node(state, session, node)
+    _apply_barriers(state, delta)
     for index_key, holder in delta.entries.items():
         if holder is None:
             state.index.pop(index_key, None)
@@ -123,6 +134,30 @@ def _apply_job(state: State, job_id: JobId, job: Job | None) -> None:
         return
     for entries in (state.jobs, state.sessions, state.tallies):
         entries.pop(job_id, None)
+
+
+def _apply_barriers(state: State, delta: Delta) -> None:
+    for key, added in delta.arrivals.items():
+        state.arrivals.setdefault(key, {}).update(added)
+    for key, barrier in delta.barriers.items():
+        _apply_barrier(state, key, barrier)
+
+
+def _apply_barrier(state: State, key: BarrierKey, barrier: Barrier | None) -> None:
+    if barrier is None or not barrier.is_open:
+        ended = state.arrivals.pop(key, {})
+        if ended and barrier is not None:
+            counted = {who: (one.request_id, barrier.generation) for who, one in ended.items()}
+            state.counted.setdefault(key, {}).update(counted)
+    if barrier is None or not (barrier.is_open or barrier.ends):
+        state.counted.pop(key, None)
+    if barrier is not None:
+        state.barriers.setdefault(key.job_id, {})[key] = barrier
+        return
+    of_job = state.barriers.get(key.job_id, {})
+    of_job.pop(key, None)
+    if not of_job:
+        state.barriers.pop(key.job_id, None)
 
 
 def _apply_node(state: State, session: SessionId, node: Node | None) -> None:

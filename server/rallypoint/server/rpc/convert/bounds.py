@@ -132,13 +132,15 @@ def _compile_field(field: FieldDescriptor, rule: Rule | None) -> _FieldCheck | N
     return check_field
 
 
-def _compile_value(field: FieldDescriptor, rule: Rule) -> Callable[[Any, int], int | str] | None:
+def _compile_value(field: FieldDescriptor, rule: Rule) -> Callable[[Any, int], Any] | None:
     """Return what checks a single value, and returns the value in range; None: nothing to check.
 
     It refuses with an empty path, for the caller to complete.
     """
     if field.cpp_type in _INTEGERS:
         return _fix_number(rule)
+    if field.type == FieldDescriptor.TYPE_BYTES:
+        return _fix_bytes(rule)
     if field.cpp_type == FieldDescriptor.CPPTYPE_STRING:
         return _fix_fact_text(rule) if rule.kind is Kind.FACT else _fix_text(rule)
     if field.cpp_type == FieldDescriptor.CPPTYPE_ENUM and rule.kind is Kind.WISH:
@@ -195,6 +197,17 @@ def _fix_text(rule: Rule) -> Callable[[str, int], str]:
             raise InvalidMessage("", f"is too long: at most {unit}")
         if length < rule.chars_min or not _has_form(value, rule.form):
             raise InvalidMessage("", _problem_of_form(rule))
+        return value
+
+    return fix
+
+
+def _fix_bytes(rule: Rule) -> Callable[[bytes, int], bytes]:
+    most = rule.bytes_max
+
+    def fix(value: bytes, clock_ms: int) -> bytes:
+        if len(value) > most:
+            raise InvalidMessage("", f"is too long: at most {most} bytes")
         return value
 
     return fix

@@ -46,6 +46,7 @@ def to_held_round(hello: agent_pb2.Hello) -> HeldRound:
         pids=tuple(worker.pid for worker in held.workers),
         exits=exits,
         start_failure=held.start_failure,
+        worker_token=order.worker_token,
     )
 
 

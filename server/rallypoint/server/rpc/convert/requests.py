@@ -5,7 +5,7 @@ from __future__ import annotations
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.model.ids import JobId, NodeName
 from rallypoint.server.rpc.convert.bounds import check
-from rallypoint.v1 import job_pb2, job_service_pb2, node_service_pb2
+from rallypoint.v1 import barrier_service_pb2, job_pb2, job_service_pb2, node_service_pb2
 from rallypoint.wire.durations import to_ms
 
 PAGE_MAX = 1_000
@@ -26,7 +26,9 @@ def to_view(
 
 
 def to_page(
-    request: job_service_pb2.ListJobsRequest | node_service_pb2.ListNodesRequest,
+    request: job_service_pb2.ListJobsRequest
+    | node_service_pb2.ListNodesRequest
+    | barrier_service_pb2.ListBarriersRequest,
 ) -> tuple[int, str]:
     """Return the size of a page, 1 or more, and the token of the page before, or ""."""
     check(request)

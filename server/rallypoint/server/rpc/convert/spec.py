@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rallypoint.base.limits import BEATS_PER_LEASE, FENCE_BEYOND_SHUTDOWN_MS
-from rallypoint.server.core.model.spec import JobSpec
-from rallypoint.server.core.model.timing import Timing
+from rallypoint.server.core.model.spec import JobSpec, Timing
 from rallypoint.server.rpc.convert.checks import require
 from rallypoint.v1 import job_pb2
 from rallypoint.wire.durations import to_ms

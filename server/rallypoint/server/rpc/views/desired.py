@@ -21,10 +21,17 @@ from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.wire.durations import to_duration
 
 
-def desired_message(send: Send) -> agent_pb2.DesiredState:
-    """Return the desired state of a node."""
+def desired_message(send: Send, worker_token: str = "") -> agent_pb2.DesiredState:
+    """Return the desired state of a node.
+
+    Args:
+        send: the desired state.
+        worker_token: for the workers of a round that this coordinator has sealed.
+    """
     message = agent_pb2.DesiredState(revision=send.revision)
     _fill_desired(message, send.desired)
+    if isinstance(send.desired, DesiredRun):
+        message.run.worker_token = send.desired.held_token or worker_token
     drain = send.desired.drain if isinstance(send.desired, DesiredRun | DesiredStop) else None
     if drain is not None:
         left = to_duration(send.drain_left_ms)

@@ -8,8 +8,7 @@ from msgspec.structs import replace
 from rallypoint.server.core.model.job import WaitKind
 from rallypoint.server.core.model.node import NodeState
 from rallypoint.server.core.model.phase import Phase
-from rallypoint.server.core.model.spec import JobSpec
-from rallypoint.server.core.model.timing import Timing
+from rallypoint.server.core.model.spec import JobSpec, Timing
 from rallypoint.server.core.rounds.fences import FENCES_MAX, SLACK_MS
 from support.core.coordinator import Bench
 from support.core.fake_agents import FakeAgent, stopped_round

@@ -9,8 +9,7 @@ from msgspec.structs import replace
 
 from rallypoint.server.core.messages.records import JobForgotten
 from rallypoint.server.core.model.phase import Phase
-from rallypoint.server.core.model.spec import JobSpec
-from rallypoint.server.core.model.timing import Timing
+from rallypoint.server.core.model.spec import JobSpec, Timing
 from rallypoint.server.core.sessions import admission
 from rallypoint.server.core.state.deadlines import OF_JOBS
 from support.core.coordinator import Bench

@@ -1,0 +1,34 @@
+"""Who may speak for a round: a worker that holds the token of the round that runs."""
+
+from __future__ import annotations
+
+from rallypoint.server.core.messages.inputs import Claim
+from rallypoint.server.core.messages.refusals import Refusal, RefusalKind
+from rallypoint.server.core.model.job import Job
+from rallypoint.server.core.model.phase import Phase
+from rallypoint.server.core.state.draft import Draft
+
+
+def check_claim(draft: Draft, claim: Claim) -> Job | Refusal:
+    """Return the job that the claim is about, or why it is refused.
+
+    A token of this coordinator is proof. After a restart without memory, the round that was adopted
+    is proven by the token that its members hold.
+    """
+    job = draft.job(claim.job_id)
+    round = None if job is None else job.round
+    is_adopted = round is not None and bool(round.held_token) and round.held_token == claim.token
+    if not claim.is_signed and not is_adopted:
+        is_early = draft.awaits_adoption(claim.job_id)
+        return Refusal(RefusalKind.NOT_READY if is_early else RefusalKind.TOKEN_REFUSED)
+    if job is None:
+        return Refusal(RefusalKind.UNKNOWN_JOB, (("job_id", claim.job_id),))
+    if claim.run != job.run:
+        return _stale(RefusalKind.RUN_OVER, job.run, claim.run)
+    if round is None or round.header.number != claim.round or job.phase is not Phase.RUNNING:
+        return _stale(RefusalKind.OLD_ROUND, job.round_number, claim.round)
+    return job
+
+
+def _stale(kind: RefusalKind, expected: int, actual: int) -> Refusal:
+    return Refusal(kind, (("expected", expected), ("actual", actual)))

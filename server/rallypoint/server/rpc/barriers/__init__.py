@@ -1,0 +1,1 @@
+"""BarrierService: who waits at barriers, and what they are answered."""

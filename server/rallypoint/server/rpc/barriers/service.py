@@ -1,0 +1,117 @@
+"""BarrierService: a call waits until its generation ends in the journal."""
+
+from __future__ import annotations
+
+import time
+
+import grpc
+from google.rpc.status_pb2 import Status
+
+from rallypoint.server.coordinator import Coordinator, InputRefused
+from rallypoint.server.core.messages import inputs
+from rallypoint.server.core.model.barrier import BarrierKey, Ended
+from rallypoint.server.core.model.ids import JobId
+from rallypoint.server.core.state.state import State
+from rallypoint.server.rpc.barriers.reading import UnknownJob, read_barriers
+from rallypoint.server.rpc.barriers.views import broken_status, released_message
+from rallypoint.server.rpc.barriers.waits import CALLS_PER_PARTICIPANT_MAX, Wait
+from rallypoint.server.rpc.convert.barriers import to_arrive
+from rallypoint.server.rpc.convert.checks import InvalidMessage
+from rallypoint.server.rpc.convert.requests import to_page
+from rallypoint.server.rpc.errors import limit_status, refusal_status, unknown_job_status
+from rallypoint.server.rpc.guards.peers import LimitExceeded
+from rallypoint.server.rpc.guards.worker_tokens import WorkerTokens
+from rallypoint.server.rpc.outbox import Outboxes
+from rallypoint.server.rpc.reading.pace import Pace
+from rallypoint.server.rpc.status import abort_with, invalid_status
+from rallypoint.v1 import barrier_service_pb2 as barrier_pb2
+from rallypoint.v1 import barrier_service_pb2_grpc as barrier_grpc
+
+
+class BarrierService(barrier_grpc.BarrierServiceServicer):
+    """Serves workers, and readers of barriers."""
+
+    def __init__(
+        self, coordinator: Coordinator, outboxes: Outboxes, tokens: WorkerTokens, pace: Pace
+    ) -> None:
+        """Serve the barriers of `coordinator`.
+
+        Args:
+            coordinator: decides.
+            outboxes: learns how each generation ends.
+            tokens: prove that a caller is a worker of a round.
+            pace: shared by all readers.
+        """
+        self._coordinator = coordinator
+        self._outboxes = outboxes
+        self._tokens = tokens
+        self._pace = pace
+
+    async def Arrive(
+        self,
+        request: barrier_pb2.ArriveRequest,
+        context: grpc.aio.ServicerContext[barrier_pb2.ArriveRequest, barrier_pb2.ArriveResponse],
+    ) -> barrier_pb2.ArriveResponse:
+        """Wait at a barrier."""
+        try:
+            claim = self._tokens.claim(request.job_id, context.invocation_metadata())
+            clock_ms = time.time_ns() // 1_000_000
+            arrive = to_arrive(request, claim, context.time_remaining(), clock_ms)
+            wait = await self._coordinator.ask(
+                arrive, lambda state, now_ms: self._find(state, arrive)
+            )
+            ended = await wait.end()
+        except InvalidMessage as invalid:
+            await abort_with(context, invalid_status(invalid.path, invalid.problem))
+        except LimitExceeded as full:
+            await abort_with(context, limit_status(full))
+        except InputRefused as refused:
+            await abort_with(context, refusal_status(refused.refusal))
+        if wait.answer is None:  # one for all
+            wait.answer = _answer(arrive.key, ended, self._outboxes.epoch)
+        if isinstance(wait.answer, Status):
+            await abort_with(context, wait.answer)
+        return wait.answer  # type: ignore[return-value]  # the interceptor lets bytes pass
+
+    def _find(self, state: State, arrive: inputs.Arrive) -> Wait:
+        """Return the wait for the generation of an arrival, which may have ended already."""
+        key, mine, request_id = arrive.key, arrive.participant, arrive.request_id
+        waits = self._outboxes.barriers
+        over = waits.find_over(key, mine, request_id)
+        if over is not None:
+            return over
+        barrier = state.barriers.get(key.job_id, {}).get(key)
+        arrival = state.arrivals.get(key, {}).get(mine)
+        if barrier is not None and arrival is not None and arrival.request_id == request_id:
+            wait = waits.find(key, barrier.generation)
+            most = barrier.expected.count * CALLS_PER_PARTICIPANT_MAX
+            if wait.calls >= most:
+                raise LimitExceeded("calls that wait at one barrier", most)
+            return wait
+        ends = () if barrier is None else barrier.ends
+        ended = next((one for one in ends if one.has(mine, request_id)), None)
+        assert ended is not None, f"an arrival at {key.name} was lost"
+        return Wait(ended=ended)
+
+    async def ListBarriers(
+        self,
+        request: barrier_pb2.ListBarriersRequest,
+        context: grpc.aio.ServicerContext[
+            barrier_pb2.ListBarriersRequest, barrier_pb2.ListBarriersResponse
+        ],
+    ) -> barrier_pb2.ListBarriersResponse:
+        """Return a page of open barriers."""
+        try:
+            size, token = to_page(request)
+            job_id = JobId(request.job_id)
+            return await read_barriers(self._coordinator, self._pace, job_id, size, token)
+        except InvalidMessage as invalid:
+            await abort_with(context, invalid_status(invalid.path, invalid.problem))
+        except UnknownJob:
+            await abort_with(context, unknown_job_status(request.job_id))
+
+
+def _answer(key: BarrierKey, ended: Ended, epoch: int) -> bytes | Status:
+    if ended.broken is not None:
+        return broken_status(key, ended)
+    return released_message(ended, epoch).SerializeToString()

@@ -1,0 +1,102 @@
+"""Requests to BarrierService."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable
+
+from rallypoint.server.core.messages import inputs
+from rallypoint.server.core.model.barrier import (
+    PARTICIPANTS_MAX,
+    BarrierKey,
+    Expected,
+    Participant,
+    ParticipantKind,
+)
+from rallypoint.server.rpc.convert.bounds import check
+from rallypoint.server.rpc.convert.checks import require
+from rallypoint.v1 import barrier_service_pb2 as barrier_pb2
+from rallypoint.v1 import scope_pb2
+from rallypoint.wire.durations import to_ms
+
+TIMEOUT_MS = 600_000
+"""How long an arrival waits if neither its request nor its call says."""
+MARGIN_MS_MAX = 1_000
+"""A wait ends so much earlier than its call at most, so that the answer arrives in time."""
+MARGIN_MS_MIN = 250
+"""A turn may come that late without counting as a stall."""
+MARGIN_PART = 10
+"""Or one part in so many of the time that the call has left."""
+
+
+def to_arrive(
+    request: barrier_pb2.ArriveRequest, claim: inputs.Claim, left_s: float | None, clock_ms: int
+) -> inputs.Arrive:
+    """Return an arrival.
+
+    Args:
+        request: from a worker.
+        claim: what its token says.
+        left_s: seconds until the deadline of the call; None without one.
+        clock_ms: the coordinator's clock, as Unix time.
+    """
+    check(request, clock_ms)
+    participant = _to_participant(request.participant)
+    round = 0 if request.scope == scope_pb2.SCOPE_RUN else claim.round
+    return inputs.Arrive(
+        claim=claim,
+        key=BarrierKey(claim.job_id, claim.run, round, request.name),
+        participant=participant,
+        expected=_to_expected(request.expected, participant),
+        timeout_ms=_timeout_ms(request, left_s),
+        request_id=request.request_id or secrets.token_hex(16),
+        generation=request.generation,
+        epoch=request.first_epoch,
+        payload=request.payload,
+    )
+
+
+def _timeout_ms(request: barrier_pb2.ArriveRequest, left_s: float | None) -> int:
+    """Return how long to wait: always less than the call does."""
+    wanted_ms = to_ms(request.timeout) if request.HasField("timeout") else None
+    if left_s is None:
+        return max(1, TIMEOUT_MS if wanted_ms is None else wanted_ms)
+    left_ms = int(left_s * 1000)
+    most_ms = left_ms - min(MARGIN_MS_MAX, max(MARGIN_MS_MIN, left_ms // MARGIN_PART))
+    most_ms = max(1, most_ms, left_ms // 2)
+    return max(1, most_ms if wanted_ms is None else min(wanted_ms, most_ms))
+
+
+def _to_participant(message: barrier_pb2.Participant) -> Participant:
+    match message.WhichOneof("who"):
+        case "rank":
+            return Participant(ParticipantKind.RANK, message.rank, "")
+        case "node":
+            require(bool(message.node), "participant.node", "must not be empty")
+            return Participant(ParticipantKind.NODE, 0, message.node)
+        case "name":
+            require(bool(message.name), "participant.name", "must not be empty")
+            return Participant(ParticipantKind.NAME, 0, message.name)
+        case _:
+            require(False, "participant", "must name a rank, a node or a name")
+            raise AssertionError
+
+
+def _to_expected(message: barrier_pb2.Expected, participant: Participant) -> Expected:
+    named = tuple(sorted(set(_to_participants(message.participants))))
+    require(not (named and message.count), "expected", "must have a count or participants")
+    problem = f"has too many entries: at most {PARTICIPANTS_MAX}"
+    require(len(named) <= PARTICIPANTS_MAX, "expected.participants", problem)
+    if named:
+        return Expected(len(named), named)
+    if message.count:
+        return Expected(message.count)
+    is_name = participant.kind is ParticipantKind.NAME
+    require(not is_name, "expected", "must be set for a participant with a free name")
+    return Expected(0, all_of=participant.kind)
+
+
+def _to_participants(message: barrier_pb2.Participants) -> Iterable[Participant]:
+    yield from (Participant(ParticipantKind.RANK, rank, "") for rank in message.ranks)
+    yield from (Participant(ParticipantKind.NODE, 0, name) for name in message.nodes)
+    yield from (Participant(ParticipantKind.NAME, 0, name) for name in message.names)

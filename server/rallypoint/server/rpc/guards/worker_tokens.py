@@ -1,0 +1,77 @@
+"""The tokens by which workers prove that they belong to a round.
+
+A token names its job, run and round, with a keyed digest of them. The key is random and lives as
+long as the coordinator's process, so tokens cannot be guessed, and none has to be stored. After a
+restart without a journal the core accepts the token that the members of an adopted round hold.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hmac
+import secrets
+from collections.abc import Iterable
+
+from rallypoint.server.coordinator import InputRefused
+from rallypoint.server.core.messages.inputs import Claim
+from rallypoint.server.core.messages.refusals import Refusal, RefusalKind
+from rallypoint.server.core.model.ids import JobId
+
+METADATA_KEY = "rallypoint-worker-token"
+KEY_BYTES = 32
+
+
+class WorkerTokens:
+    """Makes and checks the tokens of one coordinator process."""
+
+    def __init__(self, coordinator_id: str) -> None:
+        """Draw a key.
+
+        Args:
+            coordinator_id: part of what is signed.
+        """
+        self._coordinator_id = coordinator_id
+        self._key = secrets.token_bytes(KEY_BYTES)
+
+    def make(self, job_id: str, run: int, round: int) -> str:
+        """Return the token of a round's workers: printable, without spaces. Never log it."""
+        job = base64.urlsafe_b64encode(job_id.encode()).decode().rstrip("=")
+        return f"{run}.{round}.{job}.{self._sign(job_id, run, round)}"
+
+    def claim(self, job_id: str, metadata: Iterable[tuple[str, str | bytes]] | None) -> Claim:
+        """Return what the token of a call says.
+
+        Args:
+            job_id: the job that the call is about.
+            metadata: of the call.
+
+        Raises:
+            InputRefused: when there is no token, or that of another job.
+        """
+        token = next((value for key, value in metadata or () if key == METADATA_KEY), None)
+        if token is None:
+            raise InputRefused(Refusal(RefusalKind.TOKEN_MISSING))
+        claim = self._read(token) if isinstance(token, str) else None
+        if claim is None:
+            raise InputRefused(Refusal(RefusalKind.TOKEN_REFUSED))
+        if claim.job_id != job_id:
+            kind = RefusalKind.OTHER_JOB if claim.is_signed else RefusalKind.TOKEN_REFUSED
+            raise InputRefused(Refusal(kind, (("job_id", job_id),)))
+        return claim
+
+    def _read(self, token: str) -> Claim | None:
+        """Return what a token says, and whether this process has made it; None: it is no token."""
+        try:
+            run_text, round_text, job, digest = token.split(".")
+            run, round = int(run_text), int(round_text)
+            job_id = base64.urlsafe_b64decode(job + "=" * (-len(job) % 4)).decode()
+        except (ValueError, binascii.Error):
+            return None
+        signed = self._sign(job_id, run, round)
+        is_signed = hmac.compare_digest(signed.encode(), digest.encode())
+        return Claim(JobId(job_id), run, round, token, is_signed)
+
+    def _sign(self, job_id: str, run: int, round: int) -> str:
+        said = "\0".join((self._coordinator_id, str(run), str(round), job_id))
+        return hmac.new(self._key, said.encode(), "sha256").hexdigest()

@@ -1,0 +1,215 @@
+"""Simulated workers that meet at barriers, as a training script would: one call after the other.
+
+What the workers of a round do is drawn once for all of them: which barriers, of which scope, who is
+expected. Each then does it at its own pace, over a network that loses calls and answers. A call
+that got no answer is made again, with the same request id.
+
+Everything here is drawn from a separate generator, so the other choices of a seed stay as they are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from random import Random
+from typing import TYPE_CHECKING
+
+import grpc
+from google.rpc.status_pb2 import Status
+
+from rallypoint.server.rpc.guards.worker_tokens import METADATA_KEY
+from rallypoint.v1 import barrier_service_pb2 as barrier_pb2
+from rallypoint.v1 import scope_pb2
+
+if TYPE_CHECKING:
+    from sim.world.processes import Group, Process
+    from sim.world.world import World
+
+MEETINGS_MAX = 4
+"""Meetings of one round."""
+ATTEMPTS_MAX = 6
+THINK_MS_MAX = 1_500
+LATENCY_MS_MAX = 40
+RETRY_MS_MAX = 800
+CALL_MS = (1_000, 4_000, 15_000)
+"""How long a call may last."""
+LOST_PERCENT = 8
+"""Of the calls, and of the answers."""
+SKIPPED_PERCENT = 3
+"""Of the meetings of one worker: the others wait for it in vain."""
+ACTIVE_PERCENT = 40
+"""Of the seeds."""
+AGAIN = frozenset({grpc.StatusCode.UNAVAILABLE.value[0]})
+"""After these statuses the same call is made again."""
+NEXT = frozenset({grpc.StatusCode.DEADLINE_EXCEEDED.value[0]})
+"""After these the worker goes to the next meeting; after any other it has done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    """What all workers of a round do at one point of their script."""
+
+    name: str
+    of_run: bool
+    kind: str
+    """rank, count, or name."""
+
+
+@dataclass(slots=True, eq=False)
+class Call:
+    """One attempt of one arrival."""
+
+    caller: Caller
+    request: bytes
+    metadata: tuple[tuple[str, str], ...]
+    deadline_ms: int
+    """Of the call, by the clock of the world."""
+    is_done: bool = False
+    """The caller has its answer, or waits no more."""
+
+
+class Caller:
+    """One worker process that goes from meeting to meeting."""
+
+    def __init__(self, meetings: Meetings, process: Process, plan: tuple[Meeting, ...]) -> None:
+        self.meetings = meetings
+        self.world = meetings.world
+        self.process = process
+        self._plan = list(plan)
+        self._attempts = 0
+        self._epoch = process.order.header.epoch
+        """The highest that it knows."""
+        self._first_epoch = 0
+        self.meeting: Meeting | None = None
+        self.request_id = ""
+
+    def begin(self) -> None:
+        """Go to the next meeting after a while."""
+        self.meeting = None
+        if self._plan:
+            self.world.clock.after(self._draw(THINK_MS_MAX), self._arrive)
+
+    def _draw(self, most: int) -> int:
+        return self.meetings.rng.randint(0, most)
+
+    def _arrive(self) -> None:
+        self.meeting = self._plan.pop(0)
+        if self.meetings.rng.random() * 100 < SKIPPED_PERCENT:
+            self.begin()
+            return
+        self.request_id = self.meetings.next_id()
+        self._attempts = self._first_epoch = 0
+        self._call()
+
+    def _call(self) -> None:
+        meeting, process, world = self.meeting, self.process, self.world
+        if meeting is None or not process.is_alive or process.agent.is_gone:
+            return
+        self._attempts += 1
+        if self._attempts > ATTEMPTS_MAX:
+            return
+        rank, size = process.rank, process.order.header.world_size
+        who, expected = barrier_pb2.Participant(rank=rank), barrier_pb2.Expected()
+        if meeting.kind == "count":
+            expected.count = size
+        elif meeting.kind == "name":
+            who = barrier_pb2.Participant(name=f"w{rank}")
+            expected.participants.names.extend(f"w{number}" for number in range(size))
+        request = barrier_pb2.ArriveRequest(
+            job_id=process.agent.host.plan.job_id,
+            scope=scope_pb2.SCOPE_RUN if meeting.of_run else scope_pb2.SCOPE_ROUND,
+            name=meeting.name,
+            participant=who,
+            expected=expected,
+            payload=self.payload,
+            request_id=self.request_id,
+            first_epoch=self._first_epoch,
+        )
+        self._first_epoch = self._first_epoch or self._epoch
+        deadline_ms = world.clock.now_ms + self.meetings.rng.choice(CALL_MS)
+        token = process.order.worker_token
+        call = Call(self, request.SerializeToString(), ((METADATA_KEY, token),), deadline_ms)
+        world.meeting_rule.began(call, meeting)
+        world.clock.at(deadline_ms, partial(self._give_up, call))
+        if not self.meetings.loses(process):
+            world.clock.after(self._draw(LATENCY_MS_MAX), partial(self.meetings.deliver, call))
+
+    @property
+    def payload(self) -> bytes:
+        """What it brings along: it tells who sent it, and for which arrival."""
+        return f"{self.process.rank} {self.request_id}".encode()
+
+    def _give_up(self, call: Call) -> None:
+        """Make the call again whose answer did not come in time."""
+        if not call.is_done:
+            call.is_done = True
+            self.world.clock.after(self._draw(RETRY_MS_MAX), self._call)
+
+    def answered(self, call: Call, answer: barrier_pb2.ArriveResponse | Status) -> None:
+        """Take the answer of the coordinator."""
+        if call.is_done or not self.process.is_alive:
+            return
+        call.is_done = True
+        if isinstance(answer, barrier_pb2.ArriveResponse):
+            self.world.meeting_rule.received(self, answer)
+            self._epoch = max(self._epoch, answer.epoch)
+            self.begin()
+        elif answer.code in AGAIN:
+            self.world.clock.after(self._draw(RETRY_MS_MAX), self._call)
+        elif answer.code in NEXT:
+            self.begin()
+
+
+class Meetings:
+    """All callers of a seed, and the network between them and the coordinator."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.rng = Random(f"{world.seed} meetings")
+        is_active = self.rng.random() * 100 < ACTIVE_PERCENT
+        self.is_active = is_active if world.options.meetings < 0 else world.options.meetings > 0
+        self._requests = 0
+
+    def next_id(self) -> str:
+        """Return a request id that was not used before."""
+        self._requests += 1
+        return f"r{self._requests}"
+
+    def begin(self, group: Group) -> None:
+        """Let the workers of a round, which all run, begin their scripts."""
+        if not self.is_active or self.world.is_calm:
+            return
+        plan = tuple(
+            Meeting(
+                name=self.rng.choice(("a", "b")),
+                of_run=self.rng.random() < 0.4,
+                kind=self.rng.choice(("rank", "rank", "count", "name")),
+            )
+            for _ in range(self.rng.randint(0, MEETINGS_MAX))
+        )
+        for process in group.living:
+            Caller(self, process, plan).begin()
+
+    def loses(self, process: Process) -> bool:
+        """Return whether the network loses what is sent from or to a process now."""
+        if process.host.unreachable_until_ms > self.world.clock.now_ms:
+            return True
+        return not self.world.is_calm and self.rng.random() * 100 < LOST_PERCENT
+
+    def deliver(self, call: Call) -> None:
+        """Let a call arrive at the coordinator."""
+        server = self.world.server
+        if server is not None and server.stalled_until_ms <= self.world.clock.now_ms:
+            server.calls.take(call)
+        else:
+            status = Status(code=grpc.StatusCode.UNAVAILABLE.value[0])
+            self.answer(call, status.SerializeToString(), is_status=True)
+
+    def answer(self, call: Call, answer: bytes, *, is_status: bool) -> None:
+        """Send an answer, which may get lost."""
+        if self.loses(call.caller.process):
+            return
+        kind = Status if is_status else barrier_pb2.ArriveResponse
+        found = kind.FromString(answer)
+        delay_ms = self.rng.randint(0, LATENCY_MS_MAX)
+        self.world.clock.after(delay_ms, partial(call.caller.answered, call, found))

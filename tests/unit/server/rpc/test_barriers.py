@@ -1,0 +1,257 @@
+"""BarrierService, called as a client in any language would call it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+from msgspec import Struct
+
+from rallypoint.server.coordinator import CoordinatorEnded
+from rallypoint.server.core.model.barrier import BarrierKey
+from rallypoint.server.core.model.ids import JobId
+from rallypoint.server.rpc.barriers.waits import BarrierWaits, Wait
+from rallypoint.v1 import agent_service_pb2 as agent_pb2
+from rallypoint.v1 import barrier_service_pb2 as barrier_pb2
+from rallypoint.v1 import barrier_service_pb2_grpc as barrier_grpc
+from rallypoint.v1 import error_details_pb2 as details_pb2
+from rallypoint.v1 import node_pb2, scope_pb2
+from rallypoint.wire.errors import unpack_detail
+from support.core.served import LIMIT_S, Agent, Served, served
+
+KEY = "rallypoint-worker-token"
+
+
+class Workers(Struct):
+    """Four workers of one node, in a round."""
+
+    server: Served
+    agent: Agent
+    token: str
+
+    @property
+    def stub(self) -> Any:
+        return barrier_grpc.BarrierServiceStub(self.server.channel)
+
+    def arrive(
+        self, rank: int, token: str | None = "", timeout: float = LIMIT_S, **fields: Any
+    ) -> Any:
+        """Begin to arrive; "" stands for the token of the round."""
+        request = barrier_pb2.ArriveRequest(
+            job_id=self.agent.job_id,
+            name="b",
+            participant=barrier_pb2.Participant(rank=rank),
+            request_id=f"r{rank}",
+        )
+        request.MergeFrom(barrier_pb2.ArriveRequest(**fields))
+        metadata = None if token is None else ((KEY, token or self.token),)
+        return self.stub.Arrive(request, metadata=metadata, timeout=timeout)
+
+    async def barriers(self) -> list[barrier_pb2.Barrier]:
+        request = barrier_pb2.ListBarriersRequest(job_id=self.agent.job_id)
+        return list((await self.stub.ListBarriers(request)).barriers)
+
+    async def until_arrived(self, count: int) -> barrier_pb2.Barrier:
+        """Wait until so many have arrived at the only barrier."""
+        async with asyncio.timeout(LIMIT_S):
+            while True:
+                found = await self.barriers()
+                if found and found[0].arrived_count == count:
+                    return found[0]
+
+
+@asynccontextmanager
+async def workers(job_id: str = "job") -> AsyncIterator[Workers]:
+    async with served() as server:
+        agent = server.agent(job_id, 1)
+        await agent.hello(local_world_size=4)
+        order = (await agent.read()).welcome.desired.run
+        assert order.header.world_size == 4
+        yield Workers(server, agent, order.worker_token)
+
+
+async def failure(call: Any) -> tuple[grpc.StatusCode, str, Any]:
+    """Return the status, the text and the detail with which a call ends."""
+    with pytest.raises(grpc.aio.AioRpcError) as failed:
+        await call
+    error = failed.value
+    return error.code(), error.details() or "", unpack_detail(error.trailing_metadata())
+
+
+async def test_everyone_gets_every_payload() -> None:
+    """One answer for all, with the payloads in order of the ranks."""
+    async with workers() as at:
+        calls = [at.arrive(rank, payload=b"from %d" % rank) for rank in (2, 0, 3, 1)]
+        answers = await asyncio.gather(*calls)
+        assert all(answer == answers[0] for answer in answers)
+        assert list(answers[0].participants.ranks) == [0, 1, 2, 3]
+        assert list(answers[0].payloads) == [b"from %d" % rank for rank in range(4)]
+        assert (answers[0].generation, answers[0].epoch) == (1, at.agent.epoch)
+        assert await at.barriers() == []
+
+
+async def test_call_that_is_repeated_is_the_same_arrival() -> None:
+    """While others are missing, and after the release, when the answer was lost."""
+    async with workers() as at:
+        lost = at.arrive(0, payload=b"x")
+        await at.until_arrived(1)
+        lost.cancel()
+        calls = [at.arrive(rank, payload=b"x") for rank in range(4)]
+        answers = await asyncio.gather(*calls)
+        again = await at.arrive(0, payload=b"x")
+        assert again == answers[0]
+        assert (await failure(at.arrive(0, request_id="other", timeout=0.3)))[0] == (
+            grpc.StatusCode.DEADLINE_EXCEEDED
+        )
+
+
+async def test_generations_that_end_in_one_turn_answer_everyone() -> None:
+    """Also those whose generation is not the latest any more when they are answered."""
+    async with workers() as at:
+        pair = barrier_pb2.Expected(count=2)
+        for number in range(20):
+            calls = [at.arrive(rank, name=f"p{number}", expected=pair) for rank in range(4)]
+            answers = await asyncio.gather(*calls)
+            assert sorted(answer.generation for answer in answers) == [1, 1, 2, 2]
+            assert {answer.participant_count for answer in answers} == {2}
+
+
+async def test_list_says_who_waits_for_whom() -> None:
+    """Who has arrived, who has not, and since when. Payloads are not shown."""
+    async with workers() as at:
+        call = at.arrive(2, payload=b"secret")
+        found = await at.until_arrived(1)
+        assert (found.name, found.generation, found.scope) == ("b", 1, scope_pb2.SCOPE_ROUND)
+        assert (found.round, found.expected_count) == (1, 4)
+        assert list(found.arrived.ranks) == [2]
+        assert list(found.missing.ranks) == [0, 1, 3]
+        assert found.time_left.seconds >= LIMIT_S - 2
+        assert b"secret" not in found.SerializeToString()
+        call.cancel()
+
+
+async def test_list_has_pages() -> None:
+    """By scope and name; a token names the last entry."""
+    async with workers() as at:
+        kept = [at.arrive(0, name=f"b{number}", scope=1 + number % 2) for number in range(5)]
+        while len(await at.barriers()) < 5:
+            pass
+        names, token = [], ""
+        while True:
+            request = barrier_pb2.ListBarriersRequest(job_id="job", page_size=2, page_token=token)
+            page = await at.stub.ListBarriers(request)
+            names += [barrier.name for barrier in page.barriers]
+            token = page.next_page_token
+            if not token:
+                break
+        assert names == ["b1", "b3", "b0", "b2", "b4"]
+        assert kept
+
+
+async def test_deadline_of_the_barrier_ends_before_that_of_the_call() -> None:
+    """So the caller learns who is missing, instead of an empty DEADLINE_EXCEEDED."""
+    async with workers() as at:
+        first, second = at.arrive(0, timeout=1.0), at.arrive(3, timeout=LIMIT_S)
+        for call in (first, second):
+            code, text, detail = await failure(call)
+            assert code is grpc.StatusCode.DEADLINE_EXCEEDED
+            assert isinstance(detail, details_pb2.BarrierBroken)
+            assert detail.reason == details_pb2.BARRIER_BREAK_REASON_OVERDUE
+            assert list(detail.missing.ranks) == [1, 2]
+            assert text.startswith("barrier b failed: not all participants arrived within ")
+            assert text.endswith("; missing: ranks 1, 2")
+
+
+async def test_failure_of_a_worker_ends_the_wait() -> None:
+    """The status names the rank."""
+    async with workers() as at:
+        call = at.arrive(0)
+        await at.until_arrived(1)
+        exit = node_pb2.WorkerExit(exit_code=3)
+        worker = node_pb2.Worker(local_rank=1, pid=7, exit=exit)
+        await at.agent.report(exited=agent_pb2.Exited(round=1, workers=[worker]))
+        code, text, detail = await failure(call)
+        assert code is grpc.StatusCode.ABORTED
+        assert list(detail.lost.ranks) == [1]
+        assert text == (
+            "barrier b failed: rank 1 on node n1 failed: exit code 3; missing: ranks 1, 2, 3"
+        )
+        code, _, stale = await failure(at.arrive(0))
+        assert code is grpc.StatusCode.ABORTED
+        assert stale.kind == details_pb2.STALE_KIND_ROUND
+
+
+@pytest.mark.parametrize("times", [10, pytest.param(200, marks=pytest.mark.long)])
+async def test_only_workers_of_the_round_may_arrive(times: int) -> None:
+    """Not with no token, a forged one, that of another job or that of an earlier round."""
+    async with workers() as at:
+        other = at.server.agent("other", 9)
+        await other.hello()
+        foreign = (await other.read()).welcome.desired.run.worker_token
+        old = at.token
+        await at.agent.report(leaving=agent_pb2.Leaving(round=1, text="again"))
+        await at.agent.report(ready=agent_pb2.Ready(round=1, master_port=20_001))
+        while not (message := await at.agent.read()).desired.HasField("run"):
+            pass
+        assert message.desired.run.header.number == 2
+        forged = message.desired.run.worker_token.replace("1.2.", "1.3.", 1)
+        cases = {
+            None: grpc.StatusCode.UNAUTHENTICATED,
+            "x": grpc.StatusCode.UNAUTHENTICATED,
+            forged: grpc.StatusCode.UNAUTHENTICATED,
+            foreign: grpc.StatusCode.PERMISSION_DENIED,
+            old: grpc.StatusCode.ABORTED,
+        }
+        for _ in range(times):
+            calls = [failure(at.arrive(0, token)) for token in cases]
+            assert [code for code, _, _ in await asyncio.gather(*calls)] == list(cases.values())
+        assert await at.barriers() == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "path"),
+    [
+        ({"participant": barrier_pb2.Participant(node="")}, "participant.node"),
+        ({"participant": barrier_pb2.Participant(name="x")}, "expected"),
+        ({"payload": bytes(16_385)}, "payload"),
+        ({"name": "a b"}, "name"),
+        (
+            {
+                "expected": barrier_pb2.Expected(
+                    count=1, participants=barrier_pb2.Participants(ranks=[0])
+                )
+            },
+            "expected",
+        ),
+    ],
+)
+async def test_request_out_of_range_is_refused(fields: dict[str, Any], path: str) -> None:
+    """With the path of the field."""
+    async with workers() as at:
+        code, text, _ = await failure(at.arrive(0, **fields))
+        assert code is grpc.StatusCode.INVALID_ARGUMENT
+        assert text.startswith(f"{path}: ")
+
+
+async def test_end_of_the_coordinator_ends_the_wait() -> None:
+    """No turn will come: the interceptor makes UNAVAILABLE of it."""
+    waits = BarrierWaits()
+    wait = waits.find(BarrierKey(JobId("job"), 1, 1, "b"), 1)
+    async with asyncio.timeout(LIMIT_S), asyncio.TaskGroup() as tasks:
+        ended = tasks.create_task(_end(wait))
+        await asyncio.sleep(0)  # one turn of the loop, in which the task begins to wait
+        waits.end_all()
+    assert isinstance(ended.result(), CoordinatorEnded)
+
+
+async def _end(wait: Wait) -> Exception | None:
+    try:
+        await wait.end()
+    except CoordinatorEnded as error:
+        return error
+    return None
