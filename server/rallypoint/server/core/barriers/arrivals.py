@@ -41,8 +41,9 @@ def receive_arrival(draft: Draft, arrive: inputs.Arrive) -> Refusal | None:
     if _is_known(draft, barrier, arrive):
         _hurry(draft, barrier, arrive)
         return None
-    if 0 < arrive.epoch < draft.state.first_epoch and not draft.state.durable:
-        # An earlier attempt may have reached a coordinator whose memory is gone.
+    if 0 < arrive.epoch < draft.epoch and not draft.state.durable:
+        # An earlier attempt may have reached a coordinator whose memory is gone. Its epoch may have
+        # been higher than ours at our start, if the clock was set back: agents raise ours since.
         return Refusal(RefusalKind.BARRIER_FORGOTTEN, (("name", key.name),))
     expected = _resolve(draft, arrive, job)
     refusal = (
