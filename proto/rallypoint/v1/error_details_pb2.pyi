@@ -550,3 +550,59 @@ class BarrierMismatch(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___BarrierMismatch: _TypeAlias = BarrierMismatch  # noqa: Y015
+
+@_typing.final
+class KeysMissing(_message.Message):
+    """Detail of DEADLINE_EXCEEDED: keys that were waited for do not exist."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MISSING_COUNT_FIELD_NUMBER: _builtins.int
+    KEYS_FIELD_NUMBER: _builtins.int
+    missing_count: _builtins.int
+    """How many do not exist."""
+    @_builtins.property
+    def keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The first of them; together at most 1 KiB."""
+
+    def __init__(
+        self,
+        *,
+        missing_count: _builtins.int = ...,
+        keys: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["keys", b"keys", "missing_count", b"missing_count"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___KeysMissing: _TypeAlias = KeysMissing  # noqa: Y015
+
+@_typing.final
+class KeysCompacted(_message.Message):
+    """Detail of OUT_OF_RANGE: changes of keys since the wanted revision are not remembered any more, or
+    not by this coordinator. List the keys, and watch from the header of that answer.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OLDEST_REVISION_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    oldest_revision: _builtins.int
+    """The first revision that can be watched."""
+    epoch: _builtins.int
+    """Epoch of the coordinator."""
+    def __init__(
+        self,
+        *,
+        oldest_revision: _builtins.int = ...,
+        epoch: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "oldest_revision", b"oldest_revision"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___KeysCompacted: _TypeAlias = KeysCompacted  # noqa: Y015
