@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from rallypoint.v1 import barrier_service_pb2_grpc as barrier_grpc
 from support.docs.shell import Shell
 from support.languages.examples import Example, prepare_go, prepare_nodejs
 from support.machines.proxy import Proxy
+from support.processes.barriers import await_arrival
 from support.processes.commands import Command
 from support.processes.feed import LIMIT_S
 from support.processes.mailbox import Worker
@@ -51,18 +51,6 @@ def start_in_place_of(
     """Start an example with the environment of a worker that does not arrive itself."""
     own = {name: value for name, value in worker.env.items() if name.startswith(OF_WORKER)}
     return world.start(example.label, [*example.argv, *flags], {**own, **(env or {})})
-
-
-def await_arrival(world: World, rank: int) -> None:
-    """Wait until a rank has arrived at the only barrier. No call waits for that."""
-    stub = barrier_grpc.BarrierServiceStub(world.jobs.channel)
-    request = barrier_pb2.ListBarriersRequest(job_id=world.job_id)
-    end_s = time.monotonic() + LIMIT_S
-    while time.monotonic() < end_s:
-        barriers = stub.ListBarriers(request, timeout=LIMIT_S).barriers
-        if barriers and rank in barriers[0].arrived.ranks:
-            return
-    raise AssertionError(f"rank {rank} has not arrived")
 
 
 def arrive(world: World, worker: Worker) -> barrier_pb2.ArriveResponse:
@@ -133,7 +121,7 @@ def test_lost_rank_is_named(world: World, example: Example) -> None:
         world.agent(name, "--max-restarts=1", nnodes="2")
     first, second = world.mailbox.workers(2)
     waiting = start_in_place_of(world, second, example)
-    await_arrival(world, 1)
+    await_arrival(world, 1, "hello")
     first.tell("exit", "7")
 
     assert waiting.wait() == 1
@@ -151,7 +139,7 @@ def test_broken_connection_is_no_second_arrival(world: World, example: Example) 
     with Proxy(world.target) as proxy:
         env = {"RALLYPOINT_COORDINATOR": proxy.address}
         waiting = start_in_place_of(world, second, example, env=env)
-        await_arrival(world, 1)
+        await_arrival(world, 1, "hello")
         proxy.cut()
         answer = arrive(world, first)
         code = waiting.wait()
@@ -172,7 +160,7 @@ def test_forgotten_barrier_is_an_error(world: World, example: Example) -> None:
         world.agent(name, nnodes="2")
     _, second = world.mailbox.workers(2)
     waiting = start_in_place_of(world, second, example)
-    await_arrival(world, 1)
+    await_arrival(world, 1, "hello")
     coordinator.kill()
     world.coordinator(port)
 
