@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import grpc
 import pytest
 
 from rallypoint.server.rpc.keys import reading
@@ -135,40 +134,6 @@ async def test_repeated_change_counts_once() -> None:
         assert code is Code.DATA_LOSS
         assert "read the key" in text
         assert await at.get("n") == {"n": b"1"}
-
-
-CALLS: list[tuple[str, dict[str, Any]]] = [
-    ("GetKeys", {"keys": ["a"]}),
-    ("PutKey", {"key": "a"}),
-    ("AddToKey", {"key": "a", "amount": 1}),
-    ("CompareAndSetKey", {"key": "a", "expected": keys_pb2.KeyCondition(mod_revision=0)}),
-    ("DeleteKey", {"key": "a"}),
-    ("WriteKeys", {"writes": [keys_pb2.KeyWrite(key="a", delete=keys_pb2.KeyWrite.Delete())]}),
-    ("ListKeys", {}),
-    ("WatchKeys", {}),
-]
-
-
-@pytest.mark.parametrize(("method", "fields"), CALLS, ids=[method for method, _ in CALLS])
-async def test_only_workers_of_the_round_may_call(method: str, fields: dict[str, Any]) -> None:
-    """Not a stranger, not another job's worker, not one of an old round."""
-    async with worker() as at:
-        other = at.server.agent("other", 2)
-        await other.hello(local_world_size=1)
-        foreign = (await other.read()).welcome.desired.run.worker_token
-
-        async def code(token: str | None) -> grpc.StatusCode:
-            call = at.call(method, token, **fields)
-            return (await failure(call.read() if method == "WatchKeys" else call))[0]
-
-        assert await code(None) is Code.UNAUTHENTICATED
-        assert await code("1.1.am9i.00") is Code.UNAUTHENTICATED
-        assert await code(at.token[:-1] + ("0" if at.token[-1] != "0" else "1")) is (
-            Code.UNAUTHENTICATED
-        )
-        assert await code(foreign) is Code.PERMISSION_DENIED
-        await at.fail()
-        assert await code("") is Code.ABORTED
 
 
 async def test_what_is_wrong_with_a_request_is_named() -> None:
