@@ -43,10 +43,21 @@ class Example(Struct, frozen=True):
 
 def prepare_nodejs(folder: Path) -> Example:
     """Copy the example into a folder, and install what it needs."""
-    for program in ("node", "npm"):
-        assert shutil.which(program), f"the tests need {program}: install Node.js 18 or newer"
+    _require_nodejs()
     here, run = _follow("nodejs", folder, env := _env())
     return Example("Node.js", here, ("node", str(here / "worker.js")), env, run)
+
+
+def prepare_nodejs_client(folder: Path) -> Path:
+    """Copy the agent and the operator's script into a folder, with what they need; return it."""
+    _require_nodejs()
+    here, _ = _follow("clients/node", folder, _env())
+    return here
+
+
+def _require_nodejs() -> None:
+    for program in ("node", "npm"):
+        assert shutil.which(program), f"the tests need {program}: install Node.js 18 or newer"
 
 
 def prepare_go(folder: Path) -> Example:

@@ -116,9 +116,9 @@ class Command:
         assert event is not None
         return event
 
-    def wait_text(self, text: str) -> None:
-        """Wait for a line of standard error that contains the text."""
-        self._err.wait(lambda line: text in line)
+    def wait_text(self, text: str, count: int = 1) -> None:
+        """Wait for the `count`-th line of standard error that contains the text."""
+        self._err.wait(lambda line: text in line, count)
 
     def _catch_up(self) -> None:
         """Wait for the last output of an ended command, unless another process holds its pipes."""

@@ -1,0 +1,122 @@
+// The protocol as JavaScript: its messages, a channel, and what the end of a stream means.
+
+import { fileURLToPath } from 'node:url';
+
+import grpc from '@grpc/grpc-js';
+import { loadSync } from '@grpc/proto-loader';
+
+// The types come from the .proto files; no code has to be generated.
+const types = loadSync(
+  [
+    'rallypoint/v1/agent_service.proto',
+    'rallypoint/v1/error_details.proto',
+    'rallypoint/v1/job_service.proto',
+    'rallypoint/v1/node_service.proto',
+    'status.proto',
+  ],
+  {
+    includeDirs: ['../../../proto', '.'].map((path) =>
+      fileURLToPath(new URL(path, import.meta.url)),
+    ),
+    enums: String, // NODE_STATE_READY, not 2
+    longs: Number, // no number of the protocol is larger than 2^53 - 1
+    defaults: true, // a field that was not sent has its default; an absent message is null
+    oneofs: true, // message.message names the field that is set: 'welcome', 'desired', …
+  },
+);
+export const { AgentService, JobService, NodeService } =
+  grpc.loadPackageDefinition(types).rallypoint.v1;
+
+const CONNECT_MS_MAX = 1000;
+const RETRY_MS_MAX = 60_000; // longest pause that a coordinator can ask for
+
+/** Exit codes of an agent; a signal n ends it with 128 + n. */
+export const EXIT = { failed: 1, refused: 2, unreachable: 75, noRequeue: 93 };
+
+// Refusals that another attempt cannot change. A LimitReached with retry_after is none of them.
+const FINAL = {
+  SpecMismatch: EXIT.refused,
+  NodeNameInUse: EXIT.refused,
+  NodeRankInUse: EXIT.refused,
+  AddressMismatch: EXIT.refused,
+  ProgramMismatch: EXIT.refused,
+  ProtocolMismatch: EXIT.refused,
+  ForeignRound: EXIT.failed,
+  LimitReached: EXIT.failed,
+};
+
+/** Opens a client with a channel that it shares with no other, and that uses no proxy. */
+export function open(Service, target) {
+  return new Service(target, grpc.credentials.createInsecure(), {
+    'grpc.enable_http_proxy': 0,
+    'grpc.use_local_subchannel_pool': 1, // else a new channel would inherit an old one's back-off
+  });
+}
+
+/** Waits until a client is connected; fails at the first failure, and after a second. */
+export function connect(client) {
+  const channel = client.getChannel();
+  const { READY, TRANSIENT_FAILURE } = grpc.connectivityState;
+  const deadline = Date.now() + CONNECT_MS_MAX;
+  return new Promise((resolve, reject) => {
+    const look = (late) => {
+      const state = channel.getConnectivityState(true);
+      if (state === READY) resolve();
+      else if (late || state === TRANSIENT_FAILURE) reject(new Error('no coordinator answers'));
+      else channel.watchConnectivityState(state, deadline, look);
+    };
+    look();
+  });
+}
+
+/** Returns the message of error_details.proto in a status, with its name; or null. */
+export function readDetail(metadata) {
+  const [packed] = metadata?.get('grpc-status-details-bin') ?? [];
+  if (!packed) return null;
+  for (const { type_url: url, value } of types['google.rpc.Status'].deserialize(packed).details) {
+    const [, name] = /rallypoint\.v1\.(\w+)$/.exec(url) ?? [];
+    // A newer coordinator may send details that these .proto files do not have.
+    const type = types[`rallypoint.v1.${name}`];
+    if (type) return { name, ...type.deserialize(value) };
+  }
+  return null;
+}
+
+/**
+ * Returns what the status of a stream means: { text }, with exitCode if the agent has to give up,
+ * unclear if it gives up only when it holds no round, and retryMs if it has to wait that long.
+ */
+export function readEnding({ code, details: text, metadata }) {
+  if (code === grpc.status.OK) return { text: 'the coordinator closed the stream', isOk: true };
+  if (code === grpc.status.INVALID_ARGUMENT || code === grpc.status.UNIMPLEMENTED) {
+    return { text, exitCode: EXIT.refused, unclear: true };
+  }
+  const detail = readDetail(metadata);
+  if (detail?.name === 'LimitReached' && detail.retryAfter) {
+    return { text, retryMs: Math.min(toMs(detail.retryAfter), RETRY_MS_MAX) };
+  }
+  if (detail?.name === 'StaleSender' && detail.kind === 'STALE_KIND_RUN') {
+    return { text, exitCode: EXIT.failed };
+  }
+  return { text, exitCode: FINAL[detail?.name] }; // undefined: the agent connects again
+}
+
+/** Returns a google.protobuf.Duration in milliseconds; an absent one is 0. */
+export function toMs(duration) {
+  return duration ? duration.seconds * 1000 + duration.nanos / 1e6 : 0;
+}
+
+/** Returns milliseconds as a google.protobuf.Duration. */
+export function toDuration(ms) {
+  const whole = Math.max(0, Math.round(ms));
+  return { seconds: Math.floor(whole / 1000), nanos: (whole % 1000) * 1e6 };
+}
+
+/** Returns protobuf's JSON as the loader wants it: "1.5s" becomes a Duration. */
+export function fromJson(value) {
+  if (typeof value === 'string' && /^\d+(\.\d+)?s$/.test(value)) {
+    return toDuration(1000 * Number.parseFloat(value));
+  }
+  if (value === null || typeof value !== 'object' || Array.isArray(value)) return value;
+  return Object.fromEntries(Object.entries(value).map(([key, inner]) => [key, fromJson(inner)]));
+}

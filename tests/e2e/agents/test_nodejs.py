@@ -1,0 +1,341 @@
+"""The agent and the operator's script in Node.js (examples/clients/node), beside Python agents."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from rallypoint.v1 import job_pb2, round_pb2, verdict_pb2
+from support.languages.examples import prepare_nodejs_client
+from support.machines.proxy import Proxy
+from support.processes.commands import Command
+from support.processes.jobs import is_started, node, pids
+from support.processes.mailbox import Worker
+from support.processes.world import NEW, OBEDIENT, WORKERS, World
+
+PROMPT_SPEC = {
+    "lastCall": "0s",
+    "settleTime": "0s",
+    "growAfter": "0s",
+    "restartBackoff": "0s",
+    "lease": "15s",
+}
+"""What `World.agent` gives to Python agents."""
+SHARED = ("RANK", "WORLD_SIZE", "ROLE_", "GROUP_", "LOCAL_", "MASTER_", "RALLYPOINT_")
+"""Variables that agents of all languages set; and TORCHELASTIC_."""
+OF_PYTHON = {"RALLYPOINT_AGENT", "TORCHELASTIC_SIGNALS_TO_HANDLE"}
+"""Those that only the Python agent sets: its mark, and its flag --signals-to-handle."""
+
+
+class Client:
+    """The example, installed in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def join(
+        self,
+        world: World,
+        name: str,
+        *flags: str,
+        nnodes: str = "2",
+        nproc: int = 1,
+        command: Sequence[str] = (sys.executable, OBEDIENT),
+        spec: Mapping[str, object] | None = None,
+    ) -> Command:
+        """Start the agent in Node.js as a node of the test's job; `spec` has its JSON names."""
+        least, _, most = nnodes.partition(":")
+        counts = {"minNodes": int(least), "maxNodes": int(most or least)}
+        argv = [
+            "node",
+            str(self.folder / "agent.js"),
+            f"--coordinator={world.target}",
+            f"--job-id={world.job_id}",
+            f"--node-name={name}",
+            "--local-addr=127.0.0.1",
+            f"--workers={nproc}",
+            f"--spec={json.dumps({**PROMPT_SPEC, **counts, **(spec or {})})}",
+            "--allow-different-programs",
+            *flags,
+            "--",
+            *command,
+        ]
+        return world.start(f"agent {name}", argv)
+
+    def operate(self, world: World, *words: str) -> subprocess.CompletedProcess[str]:
+        """Run a command of the operator's script."""
+        script = str(self.folder / "operator.js")
+        return world.run("node", script, f"--coordinator={world.target}", *words)
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Client:
+    return Client(prepare_nodejs_client(tmp_path_factory.mktemp("client")))
+
+
+def variables(worker: Worker) -> set[str]:
+    """Return the names of the variables that any agent has to set."""
+    return {name for name in worker.env if name.startswith((*SHARED, "TORCHELASTIC_"))} - OF_PYTHON
+
+
+def test_joins_a_round_with_python_agents(world: World, client: Client) -> None:
+    """Its workers have their ranks and the same variables as those of a Python agent."""
+    python = world.agent("a", nnodes="2", nproc=2)
+    nodejs = client.join(world, "b", nproc=2)
+    workers = world.mailbox.workers(4)
+    job = world.jobs.wait(world.job_id, lambda job: is_started(job, 1))
+
+    assert [worker.rank for worker in workers] == [0, 1, 2, 3]
+    by_node = {name: [one for one in workers if one.node == name] for name in ("a", "b")}
+    assert [one.env["LOCAL_RANK"] for one in by_node["b"]] == ["0", "1"]
+    assert variables(by_node["b"][0]) == variables(by_node["a"][0])
+    for name in ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RALLYPOINT_WORKER_TOKEN"):
+        assert len({one.env[name] for one in workers}) == 1, name
+    assert pids(job) == [worker.pid for worker in workers]
+
+    for worker in workers:
+        worker.tell("exit", "0")
+    assert [python.wait(), nodejs.wait()] == [0, 0]
+
+
+def test_its_worker_passes_a_barrier_with_python_workers(world: World, client: Client) -> None:
+    """The token in the environment of its workers is that of the round."""
+    script = str(WORKERS / "meeting.py")
+    agents = [
+        world.agent("a", "--allow-different-programs", nnodes="2", script=[script]),
+        client.join(world, "b", command=[sys.executable, script]),
+    ]
+
+    assert [agent.wait() for agent in agents] == [0, 0]
+    sent = [f"rank {rank} sent: Python, rank {rank}" for rank in range(2)]
+    assert [agent.stdout().splitlines() for agent in agents] == [sent, sent]
+
+
+def test_reports_a_failure_and_is_restarted(world: World, client: Client) -> None:
+    """The verdict has the exit code and the last words of its worker; all workers restart."""
+    python = world.agent("a", "--max-restarts=1", nnodes="2")
+    nodejs = client.join(world, "b", spec={"maxRestarts": 1})
+    first = world.mailbox.workers(2)
+    leaver = next(worker for worker in first if worker.node == "b")
+    leaver.tell("say", "RuntimeError: the disk is full")
+    leaver.tell("exit", "7")
+    second = world.mailbox.workers(2, round=2)
+    job = world.jobs.wait(world.job_id, lambda job: is_started(job, 2))
+
+    culprit = job.verdict.culprit
+    assert (culprit.node_name, culprit.rank, culprit.exit.exit_code) == ("b", leaver.rank, 7)
+    assert "the disk is full" in job.verdict.text
+    assert job.verdict.consequence == verdict_pb2.VERDICT_CONSEQUENCE_RESTARTED
+    assert [worker.restart_count for worker in second] == [1, 1]
+    assert [worker.rank for worker in second if worker.node == "b"] == [leaver.rank]
+    for worker in second:
+        worker.tell("exit", "0")
+    assert [python.wait(), nodejs.wait()] == [0, 0]
+
+
+def test_stop_kills_what_ignores_sigterm(world: World, client: Client) -> None:
+    """After the shutdown timeout it kills the whole process group, children included."""
+    agents = [
+        world.agent("a", "--max-restarts=1", "--shutdown-timeout=1", nnodes="2"),
+        client.join(world, "b", spec={"maxRestarts": 1, "shutdownTimeout": "1s"}),
+    ]
+    first = world.mailbox.workers(2)
+    by_node = {worker.node: worker for worker in first}
+    stubborn = by_node["b"]
+    stubborn.tell("TERM", "ignore")
+    world.mailbox.wait("ready", pid=stubborn.pid)
+    stubborn.tell("fork")
+    (child,) = world.mailbox.wait("child")
+    by_node["a"].tell("exit", "1")
+    world.mailbox.wait("signalled", pid=stubborn.pid)
+    second = world.mailbox.workers(2, round=2)
+
+    alive = world.marked()
+    assert stubborn.pid not in alive and child.pid not in alive
+    for worker in second:
+        worker.tell("exit", "0")
+    assert [agent.wait() for agent in agents] == [0, 0]
+
+
+def test_is_drained(world: World, client: Client) -> None:
+    """Its worker finds the notice and leaves; the agent exits 0, the job continues without it."""
+    python = world.agent("a", nnodes="1:2")
+    world.mailbox.workers(1)
+    nodejs = client.join(world, "b", nnodes="1:2")
+    leaver = next(one for one in world.mailbox.workers(2, round=2) if one.node == "b")
+    drained = client.operate(world, "drain", world.job_id, "b", "60s", "new kernel")
+    nodejs.wait_text("agent: drains within")
+    (notice,) = json.loads(Path(leaver.env["RALLYPOINT_NOTICE_FILE"]).read_text())
+
+    assert (drained.returncode, json.loads(drained.stdout)) == (0, {"timeLeft": "60s"})
+    assert (notice["kind"], notice["node"], notice["here"]) == ("drain", "b", True)
+    assert notice["reason"] == "new kernel"
+    assert 0 < notice["deadline"] - leaver.started_s < 120
+
+    leaver.tell("exit", "0")
+    assert nodejs.wait() == 0
+    (last,) = world.mailbox.workers(1, round=3)
+    job = world.jobs.wait(world.job_id, lambda job: is_started(job, 3))
+    assert job.round.header.reason == round_pb2.ROUND_REASON_DRAINED
+    assert (last.node, last.restart_count) == ("a", 0)
+    last.tell("exit", "0")
+    assert python.wait() == 0
+
+
+def test_its_workers_learn_of_the_drain_of_another_node(world: World, client: Client) -> None:
+    """A notice of the coordinator reaches the file; the agent enforces no time of others."""
+    nodejs = client.join(world, "b", nnodes="1:2")
+    world.mailbox.workers(1)
+    python = world.agent("a", "--drain-timeout=60", nnodes="1:2")
+    by_node = {worker.node: worker for worker in world.mailbox.workers(2, round=2)}
+    python.signal(signal.SIGTERM)
+    world.jobs.wait(world.job_id, lambda job: job.waiting.kind == job_pb2.WAIT_KIND_DRAIN)
+    by_node["a"].tell("exit", "0")
+    assert python.wait() == 128 + signal.SIGTERM
+    (last,) = world.mailbox.workers(1, round=3)
+
+    assert last.node == "b"
+    last.tell("exit", "0")
+    assert nodejs.wait() == 0
+
+
+def test_leaves_after_sigterm(world: World, client: Client) -> None:
+    """It stops its workers and exits with 143; the job continues without it."""
+    python = world.agent("a", nnodes="1:2")
+    world.mailbox.workers(1)
+    nodejs = client.join(world, "b", nnodes="1:2")
+    world.mailbox.workers(2, round=2)
+    nodejs.signal(signal.SIGTERM)
+
+    assert nodejs.wait() == 128 + signal.SIGTERM
+    (last,) = world.mailbox.workers(1, round=3)
+    assert (last.node, last.restart_count) == ("a", 0)
+    last.tell("exit", "0")
+    assert python.wait() == 0
+
+
+def test_coordinator_is_killed_and_adopts_its_round(world: World, client: Client) -> None:
+    """Round and pids stay the same; what comes later is reported to the new coordinator."""
+    port = world.ports.reserve()
+    coordinator = world.coordinator(port, *NEW)
+    python = world.agent("a", "--max-restarts=1", nnodes="2")
+    nodejs = client.join(world, "b", spec={"maxRestarts": 1})
+    workers = world.mailbox.workers(2)
+    before = world.jobs.wait(world.job_id, lambda job: is_started(job, 1))
+    coordinator.kill()
+    nodejs.wait_text("agent: no coordinator")
+    world.coordinator(port)
+    python.wait_event("coordinator_reached_again")
+    after = world.jobs.wait(world.job_id, lambda job: job.phase == job_pb2.JOB_PHASE_RUNNING)
+
+    assert after.round.header == before.round.header
+    assert after.round.members == before.round.members
+    assert pids(after) == [worker.pid for worker in workers]
+    next(worker for worker in workers if worker.node == "b").kill()
+    second = world.mailbox.workers(2, round=2)
+    assert [worker.restart_count for worker in second] == [1, 1]
+    for worker in second:
+        worker.tell("exit", "0")
+    assert [python.wait(), nodejs.wait()] == [0, 0]
+
+
+def test_broken_connection_costs_nothing(world: World, client: Client) -> None:
+    """It connects again in time, and a report that the break has swallowed arrives once."""
+    python = world.agent("a", "--max-restarts=1", nnodes="2")
+    with Proxy(world.target) as proxy:
+        direct, world.target = world.target, proxy.address
+        nodejs = client.join(world, "b", spec={"maxRestarts": 1})
+        world.target = direct
+        workers = world.mailbox.workers(2)
+        world.jobs.wait(world.job_id, lambda job: is_started(job, 1))
+        for count in (1, 2, 3):
+            proxy.cut()
+            nodejs.wait_text("agent: joined as b", count + 1)
+        job = world.jobs.get(world.job_id)
+        assert (job.round.header.number, job.restart_count) == (1, 0)
+        assert [worker.pid for worker in workers] == pids(job)
+
+        for worker in workers:
+            worker.tell("exit", "0")
+        assert [python.wait(), nodejs.wait()] == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("spec", "command", "exit_code", "text"),
+    [
+        ({"noRequeueExitCodes": [3]}, ["sh", "-c", "exit 3"], 93, "agent: the job failed: "),
+        ({}, ["sh", "-c", "kill -SEGV $$"], 1, "signal 11"),
+        ({}, ["no-such-program"], 1, "no-such-program: ENOENT"),
+        ({"minNodes": 0}, ["true"], 2, "min_nodes"),
+        ({"fenceAfter": "1s"}, ["true"], 2, "fence_after"),
+    ],
+)
+def test_exit_code(
+    world: World,
+    client: Client,
+    spec: dict[str, object],
+    command: list[str],
+    exit_code: int,
+    text: str,
+) -> None:
+    """It exits with the code of the outcome or refusal, and prints why."""
+    nodejs = client.join(world, "b", nnodes="1", command=command, spec=spec)
+
+    assert nodejs.wait() == exit_code
+    assert text in nodejs.stderr()
+
+
+def test_disagreement_ends_it(world: World, client: Client) -> None:
+    """A typed refusal that another attempt cannot change ends it with 2."""
+    python = world.agent("a", nnodes="1")
+    (worker,) = world.mailbox.workers(1)
+    nodejs = client.join(world, "b", nnodes="1", spec={"maxRestarts": 5})
+
+    assert nodejs.wait() == 2
+    assert "--max-restarts is 0 there and 5 here" in nodejs.stderr()
+    worker.tell("exit", "0")
+    assert python.wait() == 0
+
+
+def test_gives_up_without_a_coordinator(world: World, client: Client) -> None:
+    """It exits with 75 after its coordinator timeout."""
+    world.target = f"127.0.0.1:{world.ports.reserve()}"
+    nodejs = client.join(world, "b", "--coordinator-timeout=0.5")
+
+    assert nodejs.wait() == 75
+    assert "agent: no coordinator answered in time" in nodejs.said()
+
+
+def test_operator_reads_and_cordons(world: World, client: Client) -> None:
+    """The operator's script lists, gets and watches jobs, and cordons nodes."""
+    python = world.agent("a", "--max-restarts=1")
+    (worker,) = world.mailbox.workers(1)
+    world.jobs.wait(world.job_id, lambda job: is_started(job, 1))
+    listed = client.operate(world, "list").stdout.splitlines()
+    shown = json.loads(client.operate(world, "get", world.job_id).stdout)
+    cordoned = json.loads(client.operate(world, "cordon", world.job_id, "a", "bad").stdout)
+    is_cordoned = world.jobs.get(world.job_id).health[0].cordoned
+    client.operate(world, "uncordon", world.job_id, "a")
+    unknown = client.operate(world, "get", "no-such-job")
+
+    assert f"{world.job_id}: running, run 1, 1 nodes, 1 workers" in listed
+    assert (shown["jobId"], shown["nodes"][0]["workers"][0]["pid"]) == (world.job_id, worker.pid)
+    assert (cordoned["connected"], cordoned["health"]["reason"], is_cordoned) == (True, "bad", True)
+    assert not node(world.jobs.get(world.job_id), "a").health.cordoned
+    assert (unknown.returncode, unknown.stderr.strip()) == (
+        1,
+        "there is no job 'no-such-job' (UnknownJob)",
+    )
+
+    argv = ["node", str(client.folder / "operator.js"), f"--coordinator={world.target}"]
+    watching = world.start("operator", [*argv, "watch", world.job_id])
+    assert watching.stdout_line() == f"{world.job_id}: running, run 1, 1 nodes, 1 workers"
+    worker.tell("exit", "0")
+    assert [python.wait(), watching.wait()] == [0, 0]
+    assert watching.stdout().splitlines()[-1].startswith(f"{world.job_id}: succeeded, run 1")
