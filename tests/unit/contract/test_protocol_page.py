@@ -1,0 +1,155 @@
+"""docs/protocol.md names everything that an author of an agent meets, with the figures of the code.
+
+tests/e2e/agents/test_protocol_page.py plays its example.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from rallypoint.agent.core.desired import Assignment, RoundHeader, RunOrder
+from rallypoint.agent.core.leaving.away import ALONE_MS
+from rallypoint.agent.session.endings import _FINAL
+from rallypoint.agent.session.link import (
+    BACKOFF_S_MAX,
+    BACKOFF_S_MIN,
+    CONNECT_S_MAX,
+    FAREWELL_S_MAX,
+)
+from rallypoint.agent.workers.environ import WorkerFiles, worker_environment
+from rallypoint.server.core.messages.refusals import RefusalKind
+from rallypoint.server.core.model.spec import JobSpec, Timing
+from rallypoint.server.core.rounds.rounds import EXIT_DUE_MS
+from rallypoint.server.rpc.agent_service import HELLO_S_MAX
+from rallypoint.v1 import agent_service_pb2 as agent_pb2
+from rallypoint.v1 import error_details_pb2 as details_pb2
+from rallypoint.v1 import node_pb2
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+TEXT = (REPOSITORY / "docs" / "protocol.md").read_text(encoding="utf-8")
+OF_OTHER_CALLS = {
+    *("UNKNOWN_JOB", "UNKNOWN_NODE", "TOKEN_MISSING", "OTHER_JOB", "TOKEN_REFUSED", "NOT_READY"),
+    *("RUN_OVER", "OLD_ROUND", "BARRIER_MISMATCH", "BARRIER_FORGOTTEN", "GENERATION_OVER"),
+    *("PARTICIPANT_ARRIVED", "NOT_EXPECTED", "KEY_NOT_A_NUMBER", "SUM_TOO_LARGE"),
+    *("KEYS_FORGOTTEN", "KEYS_COMPACTED"),
+}
+"""Reasons of refusals that no session ends with."""
+REASONS = (
+    *({kind.name for kind in RefusalKind} - OF_OTHER_CALLS),
+    *("SESSION_LOST", "NO_HELLO", "INVALID_FIELD", "COORDINATOR_ENDED", "PROTOCOL_MISMATCH"),
+)
+
+
+def rows(heading: str) -> list[list[str]]:
+    """Return the cells of the first table below a heading, without its head."""
+    _, _, rest = TEXT.partition(f"# {heading}\n")
+    found = re.search(r"^\|[-|]+\|\n((?:\|.*\n)+)", rest, re.MULTILINE)
+    assert found, heading
+    return [
+        [cell.strip() for cell in line.strip("|").split(" | ")] for line in found[1].split("\n")
+    ]
+
+
+def arms(message: type, oneof: str) -> list[str]:
+    return [field.name for field in message.DESCRIPTOR.oneofs_by_name[oneof].fields]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("heading", "names"),
+    [
+        ("Desired states", arms(agent_pb2.DesiredState, "state")),
+        ("What the agent sends", arms(agent_pb2.SessionRequest, "message")),
+        ("What the coordinator sends", arms(agent_pb2.SessionResponse, "message")),
+    ],
+)
+def test_every_message_has_a_row(heading: str, names: list[str]) -> None:
+    """The tables of messages and desired states are complete."""
+    told = [row[0].strip("`") for row in rows(heading)]
+
+    assert [name for name in names if name not in told] == []
+
+
+def test_every_field_of_hello_is_explained() -> None:
+    """The table of Hello has all of its fields, but for those that never change meaning."""
+    _, _, section = TEXT.partition("Hello repeats everything each time:")
+    section, _, _ = section.partition("## When a stream ends")
+    names = {field.name for field in agent_pb2.Hello.DESCRIPTOR.fields}
+
+    assert {name for name in names if f"`{name}`" not in section} == {"protocol_version"}
+
+
+@pytest.mark.parametrize("state", [1, 2, 3, 4, 5, 6, 7, 8])
+def test_every_state_of_a_node_has_a_row(state: int) -> None:
+    """A node is never UNREADY by its own account: that is what a coordinator makes of it."""
+    name = node_pb2.NodeState.Name(node_pb2.NodeState.ValueType(state)).removeprefix("NODE_STATE_")
+    told = [row[0] for row in rows("States of a node")]
+
+    assert (name in told) == (name != "UNREADY")
+
+
+@pytest.mark.parametrize("reason", REASONS)
+def test_every_end_of_a_stream_has_a_row(reason: str) -> None:
+    """The reasons in ErrorInfo of all refusals that can end a session are in the table."""
+    assert any(f"`{reason}`" in row[2] for row in rows("When a stream ends") if len(row) > 2)
+
+
+@pytest.mark.parametrize("detail", _FINAL, ids=lambda detail: detail.DESCRIPTOR.name)
+def test_final_refusals_have_the_exit_code(detail: type) -> None:
+    """What makes the Python agent give up makes other agents give up, with the same code."""
+    name: str = detail.DESCRIPTOR.name  # type: ignore[attr-defined]
+    row = next(
+        row
+        for row in rows("When a stream ends")
+        if f"`{name}`" in row[1] and "retry_after" not in row[1]
+    )
+
+    assert row[3].startswith(f"give up, {_FINAL[detail]}")  # type: ignore[index]
+
+
+def test_every_stale_kind_is_named() -> None:
+    """But for the one of workers' calls."""
+    kinds = [name for name in details_pb2.StaleKind.keys() if not name.endswith("UNSPECIFIED")]
+
+    assert [kind for kind in kinds if kind not in TEXT] == ["STALE_KIND_ROUND"]
+
+
+def test_every_variable_of_workers_is_named() -> None:
+    """The variables of the Python agent are in the section about starting workers."""
+    header = RoundHeader(1, 1, 2, 1, "10.0.0.1", 29500, 0, 1, 1)
+    order = RunOrder(header, Assignment(0, 0, 2, "default", 0, 2), 3, "token")
+    environment = worker_environment(
+        {},
+        order,
+        local_rank=0,
+        job_id="job",
+        files=WorkerFiles("error", "notices", "socket"),
+        ours=[(f"RALLYPOINT_{name}", "x") for name in ("COORDINATOR", "JOB_ID", "NODE")],
+    )
+    _, _, section = TEXT.partition("## Start workers\n")
+    section, _, _ = section.partition("## Stop workers")
+
+    assert [name for name in environment if f"`{name}`" not in section] == []
+
+
+def test_deadlines_are_those_of_the_code() -> None:
+    """The table of deadlines and the text have the figures of both sides."""
+    timing, spec = Timing(), JobSpec()
+    length = {row[0]: row[1] for row in rows("Deadlines") if len(row) > 1}
+
+    assert length["connect"].startswith(f"{CONNECT_S_MAX:g} s")
+    assert length["Hello"] == f"{HELLO_S_MAX:g} s"
+    assert length["heartbeat"].startswith(f"`heartbeat_interval`: {timing.heartbeat_ms // 1000} s")
+    assert length["lease, of the agent"].startswith(f"`lease`: {timing.lease_ms // 1000} s")
+    assert length["reconnecting"].startswith(f"{timing.reconnect_grace_ms / 1000:g} s")
+    assert length["Started"] == f"{timing.start_due_ms // 1000} s"
+    assert length["Ready"] == f"`shutdown_timeout` and {timing.stop_slack_ms // 1000} s"
+    assert length["adoption"].startswith(f"{timing.window_ms / 1000:g} s")
+    assert length["Goodbye"].startswith(f"{FAREWELL_S_MAX:g} s")
+    assert f"{BACKOFF_S_MIN * 1000:g} ms at first" in TEXT
+    assert f"up to {BACKOFF_S_MAX:g} s" in TEXT
+    assert f"at the latest {EXIT_DUE_MS // 1000} s later" in TEXT
+    assert f"| {ALONE_MS // 1000} s: it knows the outcome" in TEXT
+    assert f"{spec.join_timeout_ms // 60_000} minutes, or the join timeout" in TEXT
