@@ -35,7 +35,7 @@ class _GoodbyeReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Goodbye
     GOODBYE_REASON_FINISHED: _GoodbyeReason.ValueType  # 1
     """Its run has ended."""
     GOODBYE_REASON_RELEASED: _GoodbyeReason.ValueType  # 2
-    """The coordinator released it."""
+    """The coordinator released it or refused it, or it was drained."""
     GOODBYE_REASON_SIGNAL: _GoodbyeReason.ValueType  # 3
     """It received a signal."""
     GOODBYE_REASON_ERROR: _GoodbyeReason.ValueType  # 4
@@ -49,7 +49,7 @@ GOODBYE_REASON_UNSPECIFIED: GoodbyeReason.ValueType  # 0
 GOODBYE_REASON_FINISHED: GoodbyeReason.ValueType  # 1
 """Its run has ended."""
 GOODBYE_REASON_RELEASED: GoodbyeReason.ValueType  # 2
-"""The coordinator released it."""
+"""The coordinator released it or refused it, or it was drained."""
 GOODBYE_REASON_SIGNAL: GoodbyeReason.ValueType  # 3
 """It received a signal."""
 GOODBYE_REASON_ERROR: GoodbyeReason.ValueType  # 4
@@ -101,15 +101,16 @@ class SessionRequest(_message.Message):
     session_id: _builtins.str
     """Random id of the agent process: 32 lower-case hexadecimal digits. Set in every message."""
     connection: _builtins.int
-    """Number of the connection; an agent's first is 1. The coordinator ignores messages with a lower
-    number than the highest that it has seen.
+    """Number of the connection; an agent's first is 1, and each attempt to connect has the next one. It
+    is the same in all messages of a stream. A Hello whose number is not higher than that of an earlier
+    Hello is refused, and a stream ends when a later Hello is accepted.
     """
     sequence: _builtins.int
-    """Number of the report. An agent numbers its reports from 1, without gaps. 0 for Hello and
-    Heartbeat, which are not reports.
+    """Number of the report. An agent numbers its reports from 1, without gaps, through all connections,
+    also to another coordinator. 0 for Hello and Heartbeat, which are not reports.
     """
     epoch: _builtins.int
-    """Highest epoch that the agent has seen. 0 before its first Welcome."""
+    """Highest epoch of the messages that the agent has accepted. 0 before its first Welcome."""
     @_builtins.property
     def hello(self) -> Global___Hello:
         """Opens the session."""
@@ -207,7 +208,10 @@ class SessionResponse(_message.Message):
     connection: _builtins.int
     """Connection that the message is for. The agent ignores messages for any but its latest."""
     acknowledged: _builtins.int
-    """Highest report whose consequences are in the journal. The agent drops reports up to it."""
+    """Highest report whose consequences are in the journal, as far as this connection knows; 0 at its
+    beginning. The agent drops reports up to it. A report is acknowledged too if it has no effect, for
+    example because its round is over.
+    """
     epoch: _builtins.int
     """Epoch of the coordinator. The agent ignores messages with a lower epoch than it has seen."""
     @_builtins.property
@@ -220,7 +224,7 @@ class SessionResponse(_message.Message):
 
     @_builtins.property
     def acknowledgement(self) -> Global___Acknowledgement:
-        """Answers a Heartbeat."""
+        """Answers a Heartbeat or a Goodbye."""
 
     @_builtins.property
     def notices(self) -> Global___Notices:
@@ -325,9 +329,13 @@ class Hello(_message.Message):
     coordinator_durable: _builtins.bool
     """True when that coordinator keeps a durable journal."""
     reports_acknowledged: _builtins.int
-    """Highest acknowledged report. The agent sends all later reports again after this message."""
+    """Highest acknowledged report. The agent sends all later reports again after the Welcome. A
+    coordinator that does not know the session expects the next number.
+    """
     revision_applied: _builtins.int
-    """Highest revision of the desired state that the agent has applied."""
+    """Highest revision of the desired state that the agent has received. A coordinator that does not know
+    the session counts on from there.
+    """
     host_name: _builtins.str
     """Host name of the machine, for reports; at most 253 bytes. May be empty."""
     resume_token: _builtins.str
@@ -345,11 +353,15 @@ class Hello(_message.Message):
 
     @_builtins.property
     def held(self) -> Global___HeldRound:
-        """Round that the node holds. Absent when nothing of any round runs there; then `ready` is set."""
+        """Round that the node holds, from the start of its workers until no process of it is left and the
+        next port is reserved. Absent otherwise; then `ready` is set.
+        """
 
     @_builtins.property
     def ready(self) -> Global___Ready:
-        """Set when nothing runs on the node; then `held` is absent."""
+        """Set when nothing runs on the node; then `held` is absent. It has the port that is reserved, which
+        need not be a new one.
+        """
 
     @_builtins.property
     def draining(self) -> Global___Draining:
@@ -413,8 +425,8 @@ class Program(_message.Message):
     at most 255 characters. Empty for what has no name, such as standard input: it is not compared.
     """
     arguments_digest: _builtins.str
-    """Digest of all arguments, in hexadecimal digits. A node that joins is warned if it differs. Empty:
-    there are no arguments.
+    """Digest of all arguments, in hexadecimal digits, by any function that is the same on all nodes. A
+    node that joins is warned if it differs. Empty: there are no arguments.
     """
     command_line: _builtins.str
     """Script and arguments, quoted for a shell, for readers of the job; at most 4,096 characters. The
@@ -463,7 +475,9 @@ class HeldRound(_message.Message):
 
     @_builtins.property
     def workers(self) -> _containers.RepeatedCompositeFieldContainer[_node_pb2.Worker]:
-        """Every worker by local rank, with the exits of those that have ended or have recorded an error."""
+        """Every worker by local rank, with the exits of those that have ended or have recorded an error. One
+        that could not be started is PENDING, without a process id and an exit.
+        """
 
     def __init__(
         self,
@@ -485,7 +499,9 @@ Global___HeldRound: _TypeAlias = HeldRound  # noqa: Y015
 
 @_typing.final
 class Heartbeat(_message.Message):
-    """Tells the coordinator every heartbeat_interval that the agent is alive."""
+    """Tells the coordinator that the agent is alive: right after the Welcome, and then every
+    heartbeat_interval.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -507,7 +523,10 @@ Global___Heartbeat: _TypeAlias = Heartbeat  # noqa: Y015
 
 @_typing.final
 class Ready(_message.Message):
-    """No worker or descendant of this round or an earlier one runs on the node."""
+    """No worker or descendant of this round or an earlier one runs on the node. Sent once after a stop, due
+    within the shutdown timeout and 5 seconds. In Hello: the same, at any time. From a member of a running
+    round it means that the agent has stopped its workers by itself, which ends the round.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -516,7 +535,9 @@ class Ready(_message.Message):
     round: _builtins.int
     """Highest round that the agent was ever ordered to run. 0: none."""
     master_port: _builtins.int
-    """Port reserved for the store of rank 0, 1 to 65535; one that this agent has not offered before."""
+    """Port reserved for the store of rank 0, 1 to 65535; one that this agent has not offered for a round
+    that has begun here. Until a round begins, it is the same in every Ready.
+    """
     def __init__(
         self,
         *,
@@ -533,7 +554,7 @@ Global___Ready: _TypeAlias = Ready  # noqa: Y015
 
 @_typing.final
 class Started(_message.Message):
-    """All workers of the node were started."""
+    """All workers of the node were started. Due 30 seconds after the round was formed."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -561,7 +582,9 @@ Global___Started: _TypeAlias = Started  # noqa: Y015
 
 @_typing.final
 class StartFailed(_message.Message):
-    """A worker of the node could not be started. Those that were started run until the round is stopped."""
+    """A worker of the node could not be started. Those that were started run until the round is stopped;
+    their exits are reported and count like all others.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -618,7 +641,7 @@ Global___Recorded: _TypeAlias = Recorded  # noqa: Y015
 
 @_typing.final
 class Exited(_message.Message):
-    """Workers ended. Sent at once, for one worker or several."""
+    """Workers ended. Sent at once, for one worker or several, also during a stop or a drain."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -646,7 +669,9 @@ Global___Exited: _TypeAlias = Exited  # noqa: Y015
 
 @_typing.final
 class Succeeded(_message.Message):
-    """Every worker of the node ended with exit code 0, and the agent had not stopped any."""
+    """Every worker of the node ended with exit code 0 before the agent signalled any and before a drain. The
+    node keeps the round until the coordinator sends another desired state.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -668,7 +693,9 @@ Global___Succeeded: _TypeAlias = Succeeded  # noqa: Y015
 
 @_typing.final
 class Blocked(_message.Message):
-    """Processes of the round survived SIGKILL. The node takes no part in rounds until it is Ready."""
+    """Processes of the round live some seconds after SIGKILL. The node takes no part in rounds until it is
+    Ready.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -697,7 +724,8 @@ Global___Blocked: _TypeAlias = Blocked  # noqa: Y015
 @_typing.final
 class Draining(_message.Message):
     """The node wants to leave. Its workers were notified; they run until they are done or the time is
-    over. The agent enforces the time by itself. No later round includes the node.
+    over. The agent enforces the time by itself. No later round includes the node. It need not be sent
+    when the desired state already has a drain.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -726,7 +754,9 @@ Global___Draining: _TypeAlias = Draining  # noqa: Y015
 
 @_typing.final
 class Leaving(_message.Message):
-    """The node leaves its round: the agent is exiting and stops the workers."""
+    """The node leaves its round: the agent is exiting and stops the workers. So the other nodes stop before
+    their connections break. A Goodbye follows.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -752,7 +782,9 @@ Global___Leaving: _TypeAlias = Leaving  # noqa: Y015
 
 @_typing.final
 class Goodbye(_message.Message):
-    """The agent exits on purpose, and nothing runs on its node."""
+    """The agent exits on purpose, and nothing runs on its node. Its last report. The coordinator answers
+    with an Acknowledgement, and then ends the stream with OK.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -778,7 +810,9 @@ Global___Goodbye: _TypeAlias = Goodbye  # noqa: Y015
 
 @_typing.final
 class Welcome(_message.Message):
-    """Accepts a session."""
+    """Accepts a session. It may come again on the same connection, when the name of the node or the number
+    of the run has changed.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -848,7 +882,7 @@ Global___Welcome: _TypeAlias = Welcome  # noqa: Y015
 
 @_typing.final
 class Acknowledgement(_message.Message):
-    """Answers a heartbeat."""
+    """Answers heartbeats, one or several. Also the last message to a node that has left."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1048,7 +1082,8 @@ Global___RunOrder: _TypeAlias = RunOrder  # noqa: Y015
 @_typing.final
 class Stop(_message.Message):
     """Stop every worker and descendant of the round: SIGTERM to the process groups, SIGKILL after the
-    shutdown timeout. The agent answers with Ready.
+    shutdown timeout. The agent answers with Ready, once. If the round never began on the node, it must
+    not begin any more.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -1085,7 +1120,9 @@ Global___Stop: _TypeAlias = Stop  # noqa: Y015
 
 @_typing.final
 class Standby(_message.Message):
-    """Stay connected and run nothing. Acknowledgements say what the job waits for."""
+    """Stay connected and run nothing. What still runs is stopped with the shutdown timeout of the agent's
+    specification. Acknowledgements say what the job waits for.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -26,7 +26,8 @@ if _version_not_supported:
 
 
 class AgentServiceStub(object):
-    """Connects node agents to the coordinator.
+    """Connects node agents to the coordinator. docs/protocol.md explains the session by example, with all
+    deadlines, and with what an agent does after each status.
     """
 
     def __init__(self, channel):
@@ -43,7 +44,8 @@ class AgentServiceStub(object):
 
 
 class AgentServiceServicer(object):
-    """Connects node agents to the coordinator.
+    """Connects node agents to the coordinator. docs/protocol.md explains the session by example, with all
+    deadlines, and with what an agent does after each status.
     """
 
     def Session(self, request_iterator, context):
@@ -73,7 +75,8 @@ def add_AgentServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class AgentService(object):
-    """Connects node agents to the coordinator.
+    """Connects node agents to the coordinator. docs/protocol.md explains the session by example, with all
+    deadlines, and with what an agent does after each status.
     """
 
     @staticmethod

@@ -27,7 +27,9 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class AgentServiceStub:
-    """Connects node agents to the coordinator."""
+    """Connects node agents to the coordinator. docs/protocol.md explains the session by example, with all
+    deadlines, and with what an agent does after each status.
+    """
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
@@ -42,7 +44,9 @@ class AgentServiceStub:
 
 @_typing.type_check_only
 class AgentServiceAsyncStub(AgentServiceStub):
-    """Connects node agents to the coordinator."""
+    """Connects node agents to the coordinator. docs/protocol.md explains the session by example, with all
+    deadlines, and with what an agent does after each status.
+    """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Session: _aio.StreamStreamMultiCallable[_agent_service_pb2.SessionRequest, _agent_service_pb2.SessionResponse]  # type: ignore[assignment]
@@ -53,7 +57,9 @@ class AgentServiceAsyncStub(AgentServiceStub):
     """
 
 class AgentServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Connects node agents to the coordinator."""
+    """Connects node agents to the coordinator. docs/protocol.md explains the session by example, with all
+    deadlines, and with what an agent does after each status.
+    """
 
     @_abc_1.abstractmethod
     def Session(

@@ -32,7 +32,7 @@ class _StaleKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_StaleKind.V
     STALE_KIND_CONNECTION: _StaleKind.ValueType  # 1
     """Its connection: the agent has opened a newer one."""
     STALE_KIND_EPOCH: _StaleKind.ValueType  # 2
-    """Its epoch: it was meant for an earlier coordinator."""
+    """Its epoch: it was meant for an earlier coordinator, or a later one."""
     STALE_KIND_RUN: _StaleKind.ValueType  # 3
     """The agent's run: it is over."""
     STALE_KIND_SESSION: _StaleKind.ValueType  # 4
@@ -48,7 +48,7 @@ STALE_KIND_UNSPECIFIED: StaleKind.ValueType  # 0
 STALE_KIND_CONNECTION: StaleKind.ValueType  # 1
 """Its connection: the agent has opened a newer one."""
 STALE_KIND_EPOCH: StaleKind.ValueType  # 2
-"""Its epoch: it was meant for an earlier coordinator."""
+"""Its epoch: it was meant for an earlier coordinator, or a later one."""
 STALE_KIND_RUN: StaleKind.ValueType  # 3
 """The agent's run: it is over."""
 STALE_KIND_SESSION: StaleKind.ValueType  # 4
@@ -95,7 +95,9 @@ class SpecDifference(_message.Message):
     EXPECTED_FIELD_NUMBER: _builtins.int
     ACTUAL_FIELD_NUMBER: _builtins.int
     field: _builtins.str
-    """Name of the agent's flag, without the dashes."""
+    """Name of the field in JobSpec, with dashes instead of underscores, as the flags of `rallypoint agent`
+    are spelled; "nnodes" for min_nodes and max_nodes.
+    """
     expected: _builtins.str
     """Value of the run."""
     actual: _builtins.str
@@ -303,8 +305,8 @@ Global___PreviousRunEnding: _TypeAlias = PreviousRunEnding  # noqa: Y015
 
 @_typing.final
 class StaleSender(_message.Message):
-    """Detail of ABORTED: the message came from an earlier connection, epoch, run or session. Say Hello
-    again on a new stream, except after STALE_KIND_RUN.
+    """Detail of ABORTED: the message belongs to another connection, epoch, run, session or round. An agent
+    says Hello again on a new stream, except after STALE_KIND_RUN.
     """
 
     DESCRIPTOR: _descriptor.Descriptor

@@ -159,8 +159,8 @@ class WorkerExit(_message.Message):
     signal: _builtins.int
     """Number of the signal that ended the process."""
     agent_signalled_first: _builtins.bool
-    """True when the agent had signalled the worker before it ended. The exit is then a consequence of
-    the signal, whatever the exit code.
+    """True when the agent had signalled the worker before it ended, or when a drain of the node had begun.
+    The exit is then a consequence of that, whatever the exit code.
     """
     stderr_tail: _builtins.str
     """End of its standard error; at most 4,096 characters, whole lines where possible."""
@@ -190,7 +190,9 @@ class WorkerExit(_message.Message):
 
     @_builtins.property
     def outlived_signal_for(self) -> _duration_pb2.Duration:
-        """How long it lived after the agent had first signalled it. Absent when the agent had not."""
+        """How long it lived after the agent had first signalled it, or after the drain had begun. Absent
+        before both.
+        """
 
     @_builtins.property
     def failed_at(self) -> _timestamp_pb2.Timestamp:

@@ -106,7 +106,7 @@ def test_final_refusals_have_the_exit_code(detail: type) -> None:
         if f"`{name}`" in row[1] and "retry_after" not in row[1]
     )
 
-    assert row[3].startswith(f"give up, {_FINAL[detail]}")  # type: ignore[index]
+    assert row[3].startswith(f"give up, {_FINAL[detail]}")
 
 
 def test_every_stale_kind_is_named() -> None:
