@@ -292,6 +292,7 @@ class Agent {
     });
     writeFileSync(`${file}.new`, JSON.stringify(content));
     renameSync(`${file}.new`, file); // so that no reader sees half of it
+    log(`notice: ${content.map(({ kind, node }) => `${kind} ${node}`.trim()).join(', ')}`);
   }
 }
 

@@ -12,8 +12,8 @@ import { toDuration } from './protocol.js';
 const KILL_MS_MAX = 5000; // then what survives SIGKILL is reported
 const LOOK_MS = 20; // between two looks at what is left after SIGKILL
 const OUTPUT_MS_MAX = 100; // a child of the worker may hold its standard error for longer
-const TAIL_CHARS = 4096;
-const TAIL_CHARS_STOPPED = 1024; // of a worker that the agent has stopped; it is rarely the cause
+const TEXT_CHARS_MAX = 4096; // of a message, and of the end of standard error
+const TEXTS_CHARS_MAX = 2 ** 20; // of all workers: Hello repeats them, in one message of 4 MiB
 
 /** What a node holds of a round: its order, and its workers. */
 export class Round {
@@ -31,6 +31,8 @@ export class Round {
     this.listener = listener;
     mkdirSync(this.folder, { recursive: true });
     this.workers = [];
+    const share = Math.floor(TEXTS_CHARS_MAX / order.assignment.localWorldSize / 6);
+    this.chars = Math.min(TEXT_CHARS_MAX, share); // a traceback may have four times as many
     for (let localRank = 0; localRank < order.assignment.localWorldSize; localRank += 1) {
       this.workers.push({ localRank, pid: 0, child: null, tail: '', exit: null });
     }
@@ -119,7 +121,7 @@ export class Round {
     worker.pid = worker.child.pid;
     worker.child.stderr.setEncoding('utf8').on('data', (text) => {
       process.stderr.write(text);
-      worker.tail = (worker.tail + text).slice(-TAIL_CHARS);
+      worker.tail = (worker.tail + text).slice(-this.chars);
     });
     return '';
   }
@@ -129,7 +131,7 @@ export class Round {
     const [endedAt, clock] = [performance.now(), Date.now()];
     const wasSignalled = this.signalledAt !== null && endedAt >= this.signalledAt;
     await Promise.race([worker.closed, pause(OUTPUT_MS_MAX)]); // the end of its standard error
-    const error = readErrorFile(worker.errorFile, clock);
+    const error = readErrorFile(worker.errorFile, clock, this.chars);
     worker.exit = { code, signal, endedAt, wasSignalled, signalledAt: this.signalledAt, error };
     this.#report({ exited: { round: this.number, workers: [worker] } });
     this.#judge(worker.exit);
@@ -206,7 +208,7 @@ function showWorker({ localRank, pid, exit, tail, startedAt, errorFile }) {
     agentSignalledFirst: wasSignalled,
     age: toDuration(performance.now() - endedAt),
     runTime: toDuration(endedAt - startedAt),
-    stderrTail: tail.slice(wasSignalled ? -TAIL_CHARS_STOPPED : 0),
+    stderrTail: tail,
   };
   if (code === null) shown.signal = constants.signals[signal];
   else shown.exitCode = code;
@@ -216,12 +218,12 @@ function showWorker({ localRank, pid, exit, tail, startedAt, errorFile }) {
 }
 
 /** Returns the error that a worker recorded as torch's @record does; null when there is none. */
-function readErrorFile(file, endedAt) {
+function readErrorFile(file, endedAt, chars) {
   try {
     const { message } = JSON.parse(readFileSync(file, 'utf8'));
     return {
-      message: `${message.message ?? message}`.slice(0, 4096),
-      traceback: `${message.extraInfo?.py_callstack ?? ''}`.slice(-16_384),
+      message: `${message.message ?? message}`.slice(0, chars),
+      traceback: `${message.extraInfo?.py_callstack ?? ''}`.slice(-4 * chars),
       ageAtExit: toDuration(endedAt - statSync(file).mtimeMs),
     };
   } catch {

@@ -188,19 +188,53 @@ def test_is_drained(world: World, client: Client) -> None:
     assert python.wait() == 0
 
 
+def test_drain_ends_after_its_time(world: World, client: Client) -> None:
+    """A worker that does not look for the notice is stopped when the time of the drain is over."""
+    python = world.agent("a", nnodes="1:2")
+    world.mailbox.workers(1)
+    nodejs = client.join(world, "b", "--drain-timeout=0.5", nnodes="1:2")
+    world.mailbox.workers(2, round=2)
+    nodejs.signal(signal.SIGTERM)
+
+    assert nodejs.wait() == 128 + signal.SIGTERM
+    (last,) = world.mailbox.workers(1, round=3)
+    job = world.jobs.wait(world.job_id, lambda job: is_started(job, 3))
+    assert job.round.header.reason == round_pb2.ROUND_REASON_DRAINED
+    last.tell("exit", "0")
+    assert python.wait() == 0
+
+
+def test_spare_is_released(world: World, client: Client) -> None:
+    """A node without a place in the round leaves at once when an operator drains it."""
+    python = world.agent("a", nnodes="1")
+    (worker,) = world.mailbox.workers(1)
+    nodejs = client.join(world, "b", nnodes="1")
+    nodejs.wait_text("agent: joined as b")
+    client.operate(world, "drain", world.job_id, "b", "60s", "not needed")
+
+    assert nodejs.wait() == 0
+    assert "drained: not needed" in nodejs.stderr()
+    worker.tell("exit", "0")
+    assert python.wait() == 0
+
+
 def test_its_workers_learn_of_the_drain_of_another_node(world: World, client: Client) -> None:
-    """A notice of the coordinator reaches the file; the agent enforces no time of others."""
+    """A notice of the coordinator is in the file of the round, and gone in the next."""
     nodejs = client.join(world, "b", nnodes="1:2")
     world.mailbox.workers(1)
     python = world.agent("a", "--drain-timeout=60", nnodes="1:2")
     by_node = {worker.node: worker for worker in world.mailbox.workers(2, round=2)}
     python.signal(signal.SIGTERM)
-    world.jobs.wait(world.job_id, lambda job: job.waiting.kind == job_pb2.WAIT_KIND_DRAIN)
+    nodejs.wait_text("agent: notice: drain a")
+    path = Path(by_node["b"].env["RALLYPOINT_NOTICE_FILE"])
+    (notice,) = json.loads(path.read_text())
+    assert (notice["node"], notice["here"], notice["reason"]) == ("a", False, "received SIGTERM")
     by_node["a"].tell("exit", "0")
     assert python.wait() == 128 + signal.SIGTERM
     (last,) = world.mailbox.workers(1, round=3)
 
     assert last.node == "b"
+    assert not Path(last.env["RALLYPOINT_NOTICE_FILE"]).exists()
     last.tell("exit", "0")
     assert nodejs.wait() == 0
 
@@ -264,6 +298,75 @@ def test_broken_connection_costs_nothing(world: World, client: Client) -> None:
         for worker in workers:
             worker.tell("exit", "0")
         assert [python.wait(), nodejs.wait()] == [0, 0]
+
+
+def test_every_restart_is_charged_once_while_connections_break(
+    world: World, client: Client
+) -> None:
+    """Breaks around a failure, its report and the stop neither lose nor repeat anything."""
+    restarts = 8
+    policies = ("--crash-loop=0", "--quarantine-after=0")
+    python = world.agent("a", f"--max-restarts={restarts}", *policies, nnodes="2")
+    with Proxy(world.target) as proxy:
+        direct, world.target = world.target, proxy.address
+        spec = {"maxRestarts": restarts, "crashLoop": 0, "quarantineAfter": 0}
+        nodejs = client.join(world, "b", spec=spec)
+        world.target = direct
+        for number in range(1, restarts + 1):
+            workers = world.mailbox.workers(2, round=number)
+            if number % 2:
+                proxy.cut()
+            workers[number % 4 // 2].kill()
+            proxy.cut()
+        last = world.mailbox.workers(2, round=restarts + 1)
+
+        assert [worker.restart_count for worker in last] == [restarts, restarts]
+        assert len(world.mailbox.started()) == 2 * (restarts + 1)
+        for worker in last:
+            worker.tell("exit", "0")
+        assert [python.wait(), nodejs.wait()] == [0, 0]
+
+
+def test_failure_without_a_coordinator_is_reported_later(world: World, client: Client) -> None:
+    """The Hello to the next coordinator has the exit; the failure is charged once."""
+    port = world.ports.reserve()
+    coordinator = world.coordinator(port, *NEW)
+    python = world.agent("a", "--max-restarts=1", nnodes="2")
+    nodejs = client.join(world, "b", spec={"maxRestarts": 1})
+    first = world.mailbox.workers(2)
+    world.jobs.wait(world.job_id, lambda job: is_started(job, 1))
+    coordinator.kill()
+    nodejs.wait_text("agent: no coordinator")
+    culprit = next(worker for worker in first if worker.node == "b")
+    culprit.kill()
+    world.coordinator(port)
+    python.wait_event("coordinator_reached_again")
+    second = world.mailbox.workers(2, round=2)
+    job = world.jobs.wait(world.job_id, lambda job: is_started(job, 2))
+
+    assert (job.restart_count, job.verdict.culprit.pid) == (1, culprit.pid)
+    for worker in second:
+        worker.tell("exit", "0")
+    assert [python.wait(), nodejs.wait()] == [0, 0]
+
+
+def test_lost_node_comes_back(world: World, client: Client) -> None:
+    """An agent that was suspended for longer than its lease stops its workers and joins again."""
+    world.patience = ("--lease=1.5",)
+    python = world.agent("a", nnodes="1:2")
+    world.mailbox.workers(1)
+    nodejs = client.join(world, "b", nnodes="1:2", spec={"lease": "1.5s"})
+    old = next(one for one in world.mailbox.workers(2, round=2) if one.node == "b")
+    nodejs.signal(signal.SIGSTOP)
+    world.mailbox.workers(1, round=3)
+    nodejs.signal(signal.SIGCONT)
+    last = world.mailbox.workers(2, round=4)
+
+    assert {worker.node for worker in last} == {"a", "b"}
+    assert old.pid not in world.marked()
+    for worker in last:
+        worker.tell("exit", "0")
+    assert [python.wait(), nodejs.wait()] == [0, 0]
 
 
 @pytest.mark.parametrize(
