@@ -204,7 +204,8 @@ class Agent {
     if (this.#drain) {
       this.#drain.until = Math.min(this.#drain.until, until); // never taken back
     } else {
-      const drained = { exitCode: 0, reason: 'GOODBYE_REASON_RELEASED', text: `drained: ${reason}` };
+      const text = `drained: ${reason}`;
+      const drained = { exitCode: 0, reason: 'GOODBYE_REASON_RELEASED', text };
       this.#drain = { until, reason, ending: ending ?? drained };
       log(`drains within ${timeMs / 1000} s: ${reason}`);
       if (this.#held) this.report(() => ({ draining: this.#showDrain() }));
@@ -312,6 +313,10 @@ async function findAddress(coordinator) {
   return address;
 }
 
+function digest(text) {
+  return createHash('sha256').update(text).digest('hex');
+}
+
 async function readFlags() {
   const { values, positionals: command } = parseArgs({
     allowPositionals: true,
@@ -342,7 +347,7 @@ async function readFlags() {
     hostName: hostname(),
     program: {
       name: path.basename(program),
-      argumentsDigest: args.length ? createHash('sha256').update(args.join('\0')).digest('hex') : '',
+      argumentsDigest: args.length ? digest(args.join('\0')) : '',
       commandLine: command.join(' ').slice(0, 4096),
       user: userInfo().username,
       mayDiffer: values['allow-different-programs'],

@@ -59,7 +59,7 @@ function describe({ jobId, run, phase, outcome, nodeCount, worldSize, waiting, v
 /** Prints an answer as protobuf's JSON does, but for fields that are not set. */
 function print(answer) {
   const isDuration = (value) => value && Object.keys(value).join() === 'seconds,nanos';
-  const show = (key, value) => (isDuration(value) ? `${toMs(value) / 1000}s` : (value ?? undefined));
+  const show = (_, value) => (isDuration(value) ? `${toMs(value) / 1000}s` : (value ?? undefined));
   console.log(JSON.stringify(answer, show, 2));
 }
 

@@ -94,7 +94,7 @@ export class Round {
     }
   }
 
-  /** Starts a worker in a process group of its own; returns what is wrong, if anything is. */
+  /** Starts a worker in a separate process group; returns what is wrong, if anything is. */
   async #startWorker(worker, [program, ...args], env) {
     const errorFile = path.join(this.folder, `error-${worker.localRank}.json`);
     worker.errorFile = errorFile;
@@ -202,7 +202,8 @@ function environment({ header, assignment, maxRestarts, workerToken }, localRank
 }
 
 function showWorker({ localRank, pid, exit, tail, startedAt, errorFile }) {
-  if (!exit) return { localRank, pid, state: pid ? 'WORKER_STATE_RUNNING' : 'WORKER_STATE_PENDING' };
+  const running = pid ? 'WORKER_STATE_RUNNING' : 'WORKER_STATE_PENDING';
+  if (!exit) return { localRank, pid, state: running };
   const { code, signal, endedAt, wasSignalled, signalledAt, error } = exit;
   const shown = {
     agentSignalledFirst: wasSignalled,
@@ -234,7 +235,7 @@ function readErrorFile(file, endedAt, chars) {
 /** Returns the living processes of some process groups. */
 function findMembers(groups) {
   if (!groups.length) return [];
-  return readdirSync('/proc').map(Number).filter((pid) => {
+  const isMember = (pid) => {
     try {
       const stat = readFileSync(`/proc/${pid}/stat`, 'utf8');
       const [state, , group] = stat.slice(stat.lastIndexOf(')') + 2).split(' ');
@@ -242,5 +243,6 @@ function findMembers(groups) {
     } catch {
       return false; // it is gone, or no process
     }
-  });
+  };
+  return readdirSync('/proc').map(Number).filter(isMember);
 }

@@ -4,79 +4,21 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
 import sys
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
-from rallypoint.v1 import job_pb2, round_pb2, verdict_pb2
-from support.languages.examples import prepare_nodejs_client
-from support.machines.proxy import Proxy
-from support.processes.commands import Command
+from rallypoint.v1 import round_pb2, verdict_pb2
+from support.languages.nodejs_client import Client
 from support.processes.jobs import is_started, node, pids
 from support.processes.mailbox import Worker
-from support.processes.world import NEW, OBEDIENT, WORKERS, World
+from support.processes.world import WORKERS, World
 
-PROMPT_SPEC = {
-    "lastCall": "0s",
-    "settleTime": "0s",
-    "growAfter": "0s",
-    "restartBackoff": "0s",
-    "lease": "15s",
-}
-"""What `World.agent` gives to Python agents."""
 SHARED = ("RANK", "WORLD_SIZE", "ROLE_", "GROUP_", "LOCAL_", "MASTER_", "RALLYPOINT_")
 """Variables that agents of all languages set; and TORCHELASTIC_."""
 OF_PYTHON = {"RALLYPOINT_AGENT", "TORCHELASTIC_SIGNALS_TO_HANDLE"}
 """Those that only the Python agent sets: its mark, and its flag --signals-to-handle."""
-
-
-class Client:
-    """The example, installed in a folder."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def join(
-        self,
-        world: World,
-        name: str,
-        *flags: str,
-        nnodes: str = "2",
-        nproc: int = 1,
-        command: Sequence[str] = (sys.executable, OBEDIENT),
-        spec: Mapping[str, object] | None = None,
-    ) -> Command:
-        """Start the agent in Node.js as a node of the test's job; `spec` has its JSON names."""
-        least, _, most = nnodes.partition(":")
-        counts = {"minNodes": int(least), "maxNodes": int(most or least)}
-        argv = [
-            "node",
-            str(self.folder / "agent.js"),
-            f"--coordinator={world.target}",
-            f"--job-id={world.job_id}",
-            f"--node-name={name}",
-            "--local-addr=127.0.0.1",
-            f"--workers={nproc}",
-            f"--spec={json.dumps({**PROMPT_SPEC, **counts, **(spec or {})})}",
-            "--allow-different-programs",
-            *flags,
-            "--",
-            *command,
-        ]
-        return world.start(f"agent {name}", argv)
-
-    def operate(self, world: World, *words: str) -> subprocess.CompletedProcess[str]:
-        """Run a command of the operator's script."""
-        script = str(self.folder / "operator.js")
-        return world.run("node", script, f"--coordinator={world.target}", *words)
-
-
-@pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Client:
-    return Client(prepare_nodejs_client(tmp_path_factory.mktemp("client")))
 
 
 def variables(worker: Worker) -> set[str]:
@@ -254,121 +196,6 @@ def test_leaves_after_sigterm(world: World, client: Client) -> None:
     assert python.wait() == 0
 
 
-def test_coordinator_is_killed_and_adopts_its_round(world: World, client: Client) -> None:
-    """Round and pids stay the same; what comes later is reported to the new coordinator."""
-    port = world.ports.reserve()
-    coordinator = world.coordinator(port, *NEW)
-    python = world.agent("a", "--max-restarts=1", nnodes="2")
-    nodejs = client.join(world, "b", spec={"maxRestarts": 1})
-    workers = world.mailbox.workers(2)
-    before = world.jobs.wait(world.job_id, lambda job: is_started(job, 1))
-    coordinator.kill()
-    nodejs.wait_text("agent: no coordinator")
-    world.coordinator(port)
-    python.wait_event("coordinator_reached_again")
-    after = world.jobs.wait(world.job_id, lambda job: job.phase == job_pb2.JOB_PHASE_RUNNING)
-
-    assert after.round.header == before.round.header
-    assert after.round.members == before.round.members
-    assert pids(after) == [worker.pid for worker in workers]
-    next(worker for worker in workers if worker.node == "b").kill()
-    second = world.mailbox.workers(2, round=2)
-    assert [worker.restart_count for worker in second] == [1, 1]
-    for worker in second:
-        worker.tell("exit", "0")
-    assert [python.wait(), nodejs.wait()] == [0, 0]
-
-
-def test_broken_connection_costs_nothing(world: World, client: Client) -> None:
-    """It connects again in time, and a report that the break has swallowed arrives once."""
-    python = world.agent("a", "--max-restarts=1", nnodes="2")
-    with Proxy(world.target) as proxy:
-        direct, world.target = world.target, proxy.address
-        nodejs = client.join(world, "b", spec={"maxRestarts": 1})
-        world.target = direct
-        workers = world.mailbox.workers(2)
-        world.jobs.wait(world.job_id, lambda job: is_started(job, 1))
-        for count in (1, 2, 3):
-            proxy.cut()
-            nodejs.wait_text("agent: joined as b", count + 1)
-        job = world.jobs.get(world.job_id)
-        assert (job.round.header.number, job.restart_count) == (1, 0)
-        assert [worker.pid for worker in workers] == pids(job)
-
-        for worker in workers:
-            worker.tell("exit", "0")
-        assert [python.wait(), nodejs.wait()] == [0, 0]
-
-
-def test_every_restart_is_charged_once_while_connections_break(
-    world: World, client: Client
-) -> None:
-    """Breaks around a failure, its report and the stop neither lose nor repeat anything."""
-    restarts = 8
-    policies = ("--crash-loop=0", "--quarantine-after=0")
-    python = world.agent("a", f"--max-restarts={restarts}", *policies, nnodes="2")
-    with Proxy(world.target) as proxy:
-        direct, world.target = world.target, proxy.address
-        spec = {"maxRestarts": restarts, "crashLoop": 0, "quarantineAfter": 0}
-        nodejs = client.join(world, "b", spec=spec)
-        world.target = direct
-        for number in range(1, restarts + 1):
-            workers = world.mailbox.workers(2, round=number)
-            if number % 2:
-                proxy.cut()
-            workers[number % 4 // 2].kill()
-            proxy.cut()
-        last = world.mailbox.workers(2, round=restarts + 1)
-
-        assert [worker.restart_count for worker in last] == [restarts, restarts]
-        assert len(world.mailbox.started()) == 2 * (restarts + 1)
-        for worker in last:
-            worker.tell("exit", "0")
-        assert [python.wait(), nodejs.wait()] == [0, 0]
-
-
-def test_failure_without_a_coordinator_is_reported_later(world: World, client: Client) -> None:
-    """The Hello to the next coordinator has the exit; the failure is charged once."""
-    port = world.ports.reserve()
-    coordinator = world.coordinator(port, *NEW)
-    python = world.agent("a", "--max-restarts=1", nnodes="2")
-    nodejs = client.join(world, "b", spec={"maxRestarts": 1})
-    first = world.mailbox.workers(2)
-    world.jobs.wait(world.job_id, lambda job: is_started(job, 1))
-    coordinator.kill()
-    nodejs.wait_text("agent: no coordinator")
-    culprit = next(worker for worker in first if worker.node == "b")
-    culprit.kill()
-    world.coordinator(port)
-    python.wait_event("coordinator_reached_again")
-    second = world.mailbox.workers(2, round=2)
-    job = world.jobs.wait(world.job_id, lambda job: is_started(job, 2))
-
-    assert (job.restart_count, job.verdict.culprit.pid) == (1, culprit.pid)
-    for worker in second:
-        worker.tell("exit", "0")
-    assert [python.wait(), nodejs.wait()] == [0, 0]
-
-
-def test_lost_node_comes_back(world: World, client: Client) -> None:
-    """An agent that was suspended for longer than its lease stops its workers and joins again."""
-    world.patience = ("--lease=1.5",)
-    python = world.agent("a", nnodes="1:2")
-    world.mailbox.workers(1)
-    nodejs = client.join(world, "b", nnodes="1:2", spec={"lease": "1.5s"})
-    old = next(one for one in world.mailbox.workers(2, round=2) if one.node == "b")
-    nodejs.signal(signal.SIGSTOP)
-    world.mailbox.workers(1, round=3)
-    nodejs.signal(signal.SIGCONT)
-    last = world.mailbox.workers(2, round=4)
-
-    assert {worker.node for worker in last} == {"a", "b"}
-    assert old.pid not in world.marked()
-    for worker in last:
-        worker.tell("exit", "0")
-    assert [python.wait(), nodejs.wait()] == [0, 0]
-
-
 @pytest.mark.parametrize(
     ("spec", "command", "exit_code", "text"),
     [
@@ -404,15 +231,6 @@ def test_disagreement_ends_it(world: World, client: Client) -> None:
     assert "--max-restarts is 0 there and 5 here" in nodejs.stderr()
     worker.tell("exit", "0")
     assert python.wait() == 0
-
-
-def test_gives_up_without_a_coordinator(world: World, client: Client) -> None:
-    """It exits with 75 after its coordinator timeout."""
-    world.target = f"127.0.0.1:{world.ports.reserve()}"
-    nodejs = client.join(world, "b", "--coordinator-timeout=0.5")
-
-    assert nodejs.wait() == 75
-    assert "agent: no coordinator answered in time" in nodejs.said()
 
 
 def test_operator_reads_and_cordons(world: World, client: Client) -> None:

@@ -38,7 +38,7 @@ OF_OTHER_CALLS = {
 }
 """Reasons of refusals that no session ends with."""
 REASONS = (
-    *({kind.name for kind in RefusalKind} - OF_OTHER_CALLS),
+    *sorted({kind.name for kind in RefusalKind} - OF_OTHER_CALLS),
     *("SESSION_LOST", "NO_HELLO", "INVALID_FIELD", "COORDINATOR_ENDED", "PROTOCOL_MISMATCH"),
 )
 
