@@ -49,6 +49,7 @@ class Agent {
     for (const name of ['SIGTERM', 'SIGINT', 'SIGHUP']) {
       process.on(name, () => this.#onSignal(name));
     }
+    process.on('uncaughtException', (error) => this.#fail(error)); // and rejections
     await this.#reservePort();
     this.#session.run();
     const exitCode = await ended;
@@ -251,6 +252,13 @@ class Agent {
     log(text);
     await this.#session.leave({ reason, text });
     this.#end(exitCode);
+  }
+
+  /** Ends the agent at once because of a bug in it, without leaving its workers behind. */
+  #fail(error) {
+    console.error(error);
+    this.#held?.signal('SIGKILL');
+    process.exit(EXIT.bug);
   }
 
   get #shutdownMs() {

@@ -56,7 +56,7 @@ export class Round {
     this.state = 'NODE_STATE_STOPPING';
     await this.started;
     this.signalledAt ??= performance.now();
-    this.#signal('SIGTERM');
+    this.signal('SIGTERM');
     await Promise.race([this.#ended(), pause(timeoutMs)]);
     await this.kill();
   }
@@ -64,11 +64,11 @@ export class Round {
   /** Kills every process of the round; returns when none is left. */
   async kill() {
     await this.started;
-    this.#signal('SIGKILL');
+    this.signal('SIGKILL');
     await this.#ended();
     const end = performance.now() + KILL_MS_MAX;
     for (let pids; (pids = findMembers(this.#groups())).length; await pause(LOOK_MS)) {
-      this.#signal('SIGKILL');
+      this.signal('SIGKILL');
       if (performance.now() > end && this.state !== 'NODE_STATE_BLOCKED') {
         this.state = 'NODE_STATE_BLOCKED';
         this.#report({ blocked: { round: this.number, pids: pids.slice(0, 64) } });
@@ -164,12 +164,13 @@ export class Round {
     return this.workers.filter(({ pid }) => pid).map(({ pid }) => pid);
   }
 
-  #signal(signal) {
+  /** Sends a signal to every process group. */
+  signal(signal) {
     for (const group of this.#groups()) {
       try {
         process.kill(-group, signal);
       } catch (error) {
-        if (error.code !== 'ESRCH') throw error; // the group is gone
+        if (!['ESRCH', 'EPERM'].includes(error.code)) throw error; // gone, or of another user
       }
     }
   }
