@@ -192,6 +192,24 @@ _TABLE: dict[RefusalKind, _Row] = {
         "no one expects {participant} at barrier {name}",
         "participant",
     ),
+    RefusalKind.JOB_ENDED: _Row(
+        grpc.StatusCode.FAILED_PRECONDITION,
+        details_pb2.JobEnded,
+        "run {run} of job {job_id} has ended: {outcome}; its next run begins with its agents",
+        "job_id",
+    ),
+    RefusalKind.JOB_OPEN: _Row(
+        grpc.StatusCode.FAILED_PRECONDITION,
+        details_pb2.JobOpen,
+        "run {run} of job {job_id} has not ended; cancel it before you delete the job",
+        "job_id",
+    ),
+    RefusalKind.SPEC_IMPOSSIBLE: _Row(
+        grpc.StatusCode.FAILED_PRECONDITION,
+        None,
+        "min_nodes would be {min_nodes} and max_nodes {max_nodes}",
+        "update",
+    ),
     RefusalKind.KEY_NOT_A_NUMBER: _Row(
         grpc.StatusCode.FAILED_PRECONDITION,
         None,
@@ -269,7 +287,13 @@ def _detail(row: _Row, refusal: Refusal) -> Message | None:
     if row.detail is None:
         return None
     known = row.detail.DESCRIPTOR.fields_by_name
-    detail = row.detail(**{name: value for name, value in refusal.facts if name in known})
+    detail = row.detail(
+        **{
+            name: OUTCOMES[value] if isinstance(value, Outcome) else value
+            for name, value in refusal.facts
+            if name in known
+        }
+    )
     if isinstance(detail, details_pb2.StaleSender):
         detail.kind = row.stale
     if isinstance(detail, details_pb2.SpecMismatch):
