@@ -55,7 +55,8 @@ def prepare_go(folder: Path) -> Example:
     env = {
         **_env(),
         "GOCACHE": str(BUILD / "go-cache"),
-        "GOFLAGS": "-modcacherw",  # so that pytest can delete the folder
+        # pytest can delete the folder, and the cache serves other folders too.
+        "GOFLAGS": "-modcacherw -trimpath",
         "GOPATH": str(folder / "go-path"),
         "GOTOOLCHAIN": "local",
     }
