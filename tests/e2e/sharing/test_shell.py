@@ -16,6 +16,7 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
 )
 from msgspec import Struct
 
+from rallypoint.server.core.keyspace.keyspace import REVISIONS_PER_EPOCH
 from rallypoint.v1 import barrier_service_pb2 as barrier_pb2
 from rallypoint.v1 import barrier_service_pb2_grpc as barrier_grpc
 from support.processes.barriers import await_arrival
@@ -60,20 +61,25 @@ class Call(Struct, frozen=True):
 def key_calls(job_id: str, epoch: str) -> list[Call]:
     """Return a call of every RPC of KeyValueService, the changes first."""
     job, greeting = {"job_id": job_id}, {"job_id": job_id, "key": "greeting"}
+
+    def revision(number: int) -> str:
+        """Return the revision of a change of this run."""
+        return str(int(epoch) * REVISIONS_PER_EPOCH + number)
+
     bye = {
         "key": "greeting",
         "value": "Ynll",
-        "createRevision": "1",
-        "modRevision": "3",
+        "createRevision": revision(1),
+        "modRevision": revision(3),
         "version": "2",
     }
     made = [
-        Call("PutKey", {**greeting, "value": "aGVsbG8="}, {"header": {"revision": "1"}}),
+        Call("PutKey", {**greeting, "value": "aGVsbG8="}, {"header": {"revision": revision(1)}}),
         Call("AddToKey", {**job, "key": "count", "amount": "-2"}, {"sum": "-2"}),
         Call(
             "CompareAndSetKey",
             {**greeting, "expected": {"value": "aGVsbG8="}, "value": "Ynll"},
-            {"header": {"revision": "3", "epoch": epoch}, "wasSet": True, "kv": bye},
+            {"header": {"revision": revision(3), "epoch": epoch}, "wasSet": True, "kv": bye},
         ),
         Call("GetKeys", {**job, "keys": ["greeting"], "timeout": "1.5s"}, {"kvs": [bye]}),
         Call(
@@ -90,13 +96,13 @@ def key_calls(job_id: str, epoch: str) -> list[Call]:
                     {"key": "new", "put": {"value": "eA=="}},
                 ],
             },
-            {"results": [{"sum": "5", "wasChanged": True}, {"revision": "5"}]},
+            {"results": [{"sum": "5", "wasChanged": True}, {"revision": revision(5)}]},
         ),
-        Call("DeleteKey", greeting, {"header": {"revision": "6"}, "wasDeleted": True}),
+        Call("DeleteKey", greeting, {"header": {"revision": revision(6)}, "wasDeleted": True}),
         Call(
             "WatchKeys",
-            {**job, "prefix": "greeting", "start_revision": 3, "epoch": epoch},
-            {"events": [{"kv": bye}, {"kv": {"modRevision": "6"}, "wasDeleted": True}]},
+            {**job, "prefix": "greeting", "start_revision": revision(3), "epoch": epoch},
+            {"events": [{"kv": bye}, {"kv": {"modRevision": revision(6)}, "wasDeleted": True}]},
             answers=2,  # the first only has a header
         ),
     ]
