@@ -382,19 +382,19 @@ class UpdateJobResponse(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    SPEC_FIELD_NUMBER: _builtins.int
+    JOB_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def spec(self) -> _job_pb2.JobSpec:
-        """The specification after the change."""
+    def job(self) -> _job_pb2.JobSummary:
+        """The job after the change."""
 
     def __init__(
         self,
         *,
-        spec: _job_pb2.JobSpec | None = ...,
+        job: _job_pb2.JobSummary | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["spec", b"spec"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["spec", b"spec"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -52,7 +52,6 @@ from rallypoint.server.core.model.phase import Outcome, Phase
 from rallypoint.server.core.model.round import Member, RoundHeader, RoundReason
 from rallypoint.server.core.model.spec import JobSpec
 from rallypoint.server.core.model.verdict import Verdict
-from rallypoint.server.core.reads.keys import KeysSnapshot, restore_keys, snapshot_keys
 from rallypoint.server.core.rounds.drains import with_request, without_request
 from rallypoint.server.core.rounds.ranks import slots_of
 from rallypoint.server.core.state.state import State, apply_keys
@@ -102,6 +101,14 @@ class BarrierSnapshot(Struct, frozen=True):
     """As in `State.counted`."""
 
 
+class KeysSnapshot(Struct, frozen=True):
+    """A record that replaces all earlier ones of a job's keys."""
+
+    job_id: JobId
+    space: Keyspace
+    """A copy, which is not changed."""
+
+
 JournalRecord = Record | JobSnapshot | BarrierSnapshot | KeysSnapshot
 
 
@@ -137,9 +144,7 @@ def snapshot(memory: Memory) -> tuple[JournalRecord, ...]:
         )
         for key, barrier in memory.barriers.items()
     )
-    keys = (
-        record for job_id, space in memory.keys.items() for record in snapshot_keys(job_id, space)
-    )
+    keys = (KeysSnapshot(job_id, space) for job_id, space in memory.keys.items())
     return (EpochRaised(memory.epoch), *jobs, *barriers, *keys)
 
 
@@ -158,7 +163,7 @@ def _apply_record(memory: Memory, record: JournalRecord) -> None:
     elif isinstance(record, KeysWritten | KeysDropped):
         apply_keys(memory.keys, record)
     elif isinstance(record, KeysSnapshot):
-        restore_keys(memory.keys, record)
+        memory.keys[record.job_id] = record.space.copy()
     elif isinstance(record, RunOpened):
         known = memory.jobs.get(record.job_id)
         memory.jobs[record.job_id] = JobMemory(
