@@ -1,9 +1,11 @@
 // A worker in Go. It meets the workers of its round at a barrier, and prints what each of them has sent.
+// Then each worker sets a key, and reads those of all.
 //
 // The node agent starts it, as README.md says.
 package main
 
 import (
+	"bytes"
 	"context"
 	"flag"
 	"fmt"
@@ -20,16 +22,20 @@ import (
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	pb "rallypoint.example/worker/gen/rallypoint/v1"
 )
 
 // A worker is what this process knows about itself.
 type worker struct {
-	rank     uint32
-	jobID    string
-	epoch    uint64 // the latest epoch of the coordinator that it knows
-	barriers pb.BarrierServiceClient
+	rank      uint32
+	worldSize int
+	jobID     string
+	epoch     uint64             // the latest epoch of the coordinator that it knows
+	known     *pb.KeyValueHeader // of the latest answer about keys
+	barriers  pb.BarrierServiceClient
+	keys      pb.KeyValueServiceClient
 }
 
 func main() {
@@ -69,6 +75,19 @@ func run(timeout time.Duration) error {
 	for rank, payload := range payloads {
 		fmt.Printf("rank %d sent: %s\n", rank, payload)
 	}
+
+	if err := me.put(ctx, fmt.Sprintf("language/%d", me.rank), []byte("Go")); err != nil {
+		return err
+	}
+	names := make([]string, me.worldSize)
+	for rank := range names {
+		names[rank] = fmt.Sprintf("language/%d", rank)
+	}
+	values, err := me.get(ctx, names)
+	if err != nil {
+		return err
+	}
+	fmt.Printf("languages: %s\n", bytes.Join(values, []byte(", ")))
 	return nil
 }
 
@@ -77,15 +96,22 @@ func newWorker(connection *grpc.ClientConn) (*worker, error) {
 	if err != nil {
 		return nil, fmt.Errorf("RANK: %w; start this program with a node agent", err)
 	}
+	worldSize, err := strconv.Atoi(os.Getenv("WORLD_SIZE"))
+	if err != nil {
+		return nil, fmt.Errorf("WORLD_SIZE: %w", err)
+	}
 	epoch, err := strconv.ParseUint(os.Getenv("RALLYPOINT_EPOCH"), 10, 64)
 	if err != nil {
 		return nil, fmt.Errorf("RALLYPOINT_EPOCH: %w", err)
 	}
 	return &worker{
-		rank:     uint32(rank),
-		jobID:    os.Getenv("RALLYPOINT_JOB_ID"),
-		epoch:    epoch,
-		barriers: pb.NewBarrierServiceClient(connection),
+		rank:      uint32(rank),
+		worldSize: worldSize,
+		jobID:     os.Getenv("RALLYPOINT_JOB_ID"),
+		epoch:     epoch,
+		known:     &pb.KeyValueHeader{Epoch: epoch}, // no answer yet
+		barriers:  pb.NewBarrierServiceClient(connection),
+		keys:      pb.NewKeyValueServiceClient(connection),
 	}, nil
 }
 
@@ -105,8 +131,47 @@ func (w *worker) meet(ctx context.Context, name string, payload []byte) ([][]byt
 		}
 		return w.barriers.Arrive(ctx, request)
 	})
-	w.epoch = max(w.epoch, answer.GetEpoch())
-	return answer.GetPayloads(), err
+	if err != nil {
+		return nil, err
+	}
+	w.epoch = answer.GetEpoch()
+	return answer.GetPayloads(), nil
+}
+
+// put sets a key of the round.
+func (w *worker) put(ctx context.Context, key string, value []byte) error {
+	request := &pb.PutKeyRequest{JobId: w.jobID, Key: key, Value: value, RequestId: newRequestID()}
+	answer, err := retry(ctx, func(isFirst bool) (*pb.PutKeyResponse, error) {
+		if !isFirst {
+			request.Known = w.known
+		}
+		return w.keys.PutKey(ctx, request)
+	})
+	if err == nil {
+		w.known = answer.GetHeader()
+	}
+	return err
+}
+
+// get waits until all of these keys exist. It returns their values, in the same order.
+func (w *worker) get(ctx context.Context, keys []string) ([][]byte, error) {
+	request := &pb.GetKeysRequest{
+		JobId:   w.jobID,
+		Keys:    keys,
+		Timeout: durationpb.New(24 * time.Hour), // or until shortly before the deadline of ctx
+	}
+	answer, err := retry(ctx, func(bool) (*pb.GetKeysResponse, error) {
+		return w.keys.GetKeys(ctx, request)
+	})
+	if err != nil {
+		return nil, err
+	}
+	w.known = answer.GetHeader()
+	var values [][]byte
+	for _, kv := range answer.GetKvs() {
+		values = append(values, kv.GetValue())
+	}
+	return values, nil
 }
 
 // newRequestID names one arrival or one change. It must be the same for every attempt, so that the
@@ -139,9 +204,12 @@ func retry[T any](ctx context.Context, call func(isFirst bool) (T, error)) (T, e
 func report(err error) {
 	failed := status.Convert(err)
 	for _, detail := range failed.Details() {
-		if broken, ok := detail.(*pb.BarrierBroken); ok {
+		switch detail := detail.(type) {
+		case *pb.BarrierBroken:
 			log.Printf("missing: %s; lost: %s",
-				describe(broken.GetMissing()), describe(broken.GetLost()))
+				describe(detail.GetMissing()), describe(detail.GetLost()))
+		case *pb.KeysMissing:
+			log.Printf("missing keys: %s", strings.Join(detail.GetKeys(), ", "))
 		}
 	}
 	log.Printf("%s: %s", failed.Code(), failed.Message())

@@ -1,5 +1,5 @@
 // A worker in Node.js. It meets the workers of its round at a barrier, and prints what each of them
-// has sent.
+// has sent. Then each worker sets a key, and reads those of all.
 //
 // The node agent starts it, as README.md says.
 
@@ -13,7 +13,12 @@ import { loadSync } from '@grpc/proto-loader';
 
 // The types come from the .proto files; no code has to be generated.
 const types = loadSync(
-  ['rallypoint/v1/barrier_service.proto', 'rallypoint/v1/error_details.proto', 'status.proto'],
+  [
+    'rallypoint/v1/barrier_service.proto',
+    'rallypoint/v1/key_value_service.proto',
+    'rallypoint/v1/error_details.proto',
+    'status.proto',
+  ],
   {
     includeDirs: ['../../proto', '.'].map((path) => fileURLToPath(new URL(path, import.meta.url))),
     enums: String, // BARRIER_BREAK_REASON_LOST, not 1
@@ -21,13 +26,15 @@ const types = loadSync(
     defaults: true, // a field that was not sent has its default
   },
 );
-const { BarrierService } = grpc.loadPackageDefinition(types).rallypoint.v1;
+const { BarrierService, KeyValueService } = grpc.loadPackageDefinition(types).rallypoint.v1;
 
 const env = process.env;
-if (env.RALLYPOINT_COORDINATOR === undefined) throw new Error('start me with a node agent');
+if (env.RALLYPOINT_COORDINATOR === undefined) throw new Error('a node agent has to start this');
 const rank = Number(env.RANK);
+const worldSize = Number(env.WORLD_SIZE);
 const jobId = env.RALLYPOINT_JOB_ID;
 let epoch = env.RALLYPOINT_EPOCH; // the latest epoch of the coordinator that this worker knows
+let known = { epoch }; // the header of the latest answer about keys; no answer yet
 
 // Proves that this process is a worker of the round.
 const metadata = new grpc.Metadata();
@@ -42,15 +49,30 @@ async function meet(barriers, name, payload, deadline) {
     payload: Buffer.from(payload),
     requestId: randomUUID(), // the same for every attempt: the coordinator counts them once
   };
-  const again = { firstEpoch: epoch };
-  const answer = await retry(barriers, 'arrive', request, again, deadline);
+  const answer = await retry(barriers, 'arrive', request, { firstEpoch: epoch }, deadline);
   epoch = answer.epoch;
   return answer.payloads;
 }
 
+/** Sets a key of the round. */
+async function put(keys, key, value, deadline) {
+  const request = { jobId, key, value: Buffer.from(value), requestId: randomUUID() };
+  const answer = await retry(keys, 'putKey', request, { known }, deadline);
+  known = answer.header;
+}
+
+/** Waits until all of these keys exist; returns their values, in the same order. */
+async function get(keys, names, deadline) {
+  const timeout = { seconds: 86_400 }; // or until shortly before the deadline
+  const answer = await retry(keys, 'getKeys', { jobId, keys: names, timeout }, {}, deadline);
+  known = answer.header;
+  return answer.kvs.map((kv) => kv.value);
+}
+
 /**
  * Calls until the answer is not UNAVAILABLE: the coordinator may be away for a moment. It pauses
- * between the attempts, and gives up at the deadline. `again` is what later attempts say besides.
+ * between the attempts, and gives up at the deadline. Later attempts also send the fields of `again`:
+ * what this worker knew before the first one.
  */
 async function retry(client, method, request, again, deadline) {
   const call = promisify(client[method]).bind(client);
@@ -75,6 +97,8 @@ function report(error) {
     if (name === 'rallypoint.v1.BarrierBroken') {
       const { missing, lost } = types[name].deserialize(value);
       console.error(`missing: ${describe(missing)}; lost: ${describe(lost)}`);
+    } else if (name === 'rallypoint.v1.KeysMissing') {
+      console.error(`missing keys: ${types[name].deserialize(value).keys.join(', ')}`);
     }
   }
   console.error(error.message); // such as "10 ABORTED: barrier hello failed: …"
@@ -87,17 +111,25 @@ function describe(participants) {
 
 const { values: flags } = parseArgs({ options: { timeout: { type: 'string', default: '60' } } });
 const deadline = Date.now() + 1000 * Number(flags.timeout);
-const barriers = new BarrierService(env.RALLYPOINT_COORDINATOR, grpc.credentials.createInsecure(), {
+const options = {
   'grpc.enable_http_proxy': 0, // the coordinator is on the workers' own network
   // A call that waits at a barrier is silent: pings notice a coordinator whose host is gone.
   'grpc.keepalive_time_ms': 20_000,
-});
+};
+const connect = (Service) =>
+  new Service(env.RALLYPOINT_COORDINATOR, grpc.credentials.createInsecure(), options);
+const [barriers, keys] = [connect(BarrierService), connect(KeyValueService)];
 try {
   const payloads = await meet(barriers, 'hello', `Node.js, rank ${rank}`, deadline);
   for (const [rank, payload] of payloads.entries()) console.log(`rank ${rank} sent: ${payload}`);
+
+  await put(keys, `language/${rank}`, 'Node.js', deadline);
+  const names = Array.from({ length: worldSize }, (_, rank) => `language/${rank}`);
+  console.log(`languages: ${(await get(keys, names, deadline)).join(', ')}`);
 } catch (error) {
   report(error);
   process.exitCode = 1; // the job restarts its workers, or fails
 } finally {
   barriers.close();
+  keys.close();
 }

@@ -16,7 +16,12 @@ import { Round } from './workers.js';
 
 const SHUTDOWN_MS = 30_000; // between SIGTERM and SIGKILL, unless the specification says otherwise
 const TIMER_MS_MAX = 2 ** 31 - 1; // of setTimeout
-const OUTCOMES = { OUTCOME_SUCCEEDED: 'succeeded', OUTCOME_FAILED: 'failed' };
+const OUTCOMES = {
+  OUTCOME_SUCCEEDED: 'succeeded',
+  OUTCOME_FAILED: 'failed',
+  OUTCOME_ABANDONED: 'was abandoned',
+  OUTCOME_CANCELLED: 'was cancelled',
+};
 
 const log = (text) => console.error(`agent: ${text}`);
 

@@ -1,5 +1,6 @@
 // What an operator does with jobs and nodes. README.md lists the commands.
 
+import { randomUUID } from 'node:crypto';
 import { parseArgs, promisify } from 'node:util';
 
 import { JobService, NodeService, fromJson, open, readDetail, toMs } from './protocol.js';
@@ -25,6 +26,14 @@ const COMMANDS = {
   async watch({ jobs }, jobId) {
     const call = jobs.client.watchJob({ jobId, view: 'JOB_VIEW_SUMMARY' });
     for await (const { summary } of call) console.log(describe(summary));
+  },
+
+  async cancel({ jobs }, jobId, reason) {
+    print(await jobs.cancelJob({ jobId, reason, requestId: randomUUID() }));
+  },
+
+  async restart({ jobs }, jobId, reason) {
+    print(await jobs.restartJob({ jobId, reason, requestId: randomUUID() }));
   },
 
   async drain({ nodes }, jobId, nodeName, drainTimeout, reason) {

@@ -10,6 +10,7 @@ from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from rallypoint.v1 import barrier_service_pb2 as _barrier_service_pb2
+from rallypoint.v1 import job_pb2 as _job_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -470,6 +471,62 @@ class UnknownNode(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___UnknownNode: _TypeAlias = UnknownNode  # noqa: Y015
+
+@_typing.final
+class JobEnded(_message.Message):
+    """Detail of FAILED_PRECONDITION: the run has ended, so it can be neither restarted nor updated."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    RUN_FIELD_NUMBER: _builtins.int
+    OUTCOME_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.str
+    """Name of the job."""
+    run: _builtins.int
+    """Number of the run."""
+    outcome: _job_pb2.Outcome.ValueType
+    """How it ended."""
+    def __init__(
+        self,
+        *,
+        job_id: _builtins.str = ...,
+        run: _builtins.int = ...,
+        outcome: _job_pb2.Outcome.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id", "outcome", b"outcome", "run", b"run"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___JobEnded: _TypeAlias = JobEnded  # noqa: Y015
+
+@_typing.final
+class JobOpen(_message.Message):
+    """Detail of FAILED_PRECONDITION: the job has not ended, so it cannot be deleted. Cancel it first."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    RUN_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.str
+    """Name of the job."""
+    run: _builtins.int
+    """Number of the run."""
+    def __init__(
+        self,
+        *,
+        job_id: _builtins.str = ...,
+        run: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id", "run", b"run"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___JobOpen: _TypeAlias = JobOpen  # noqa: Y015
 
 @_typing.final
 class BarrierBroken(_message.Message):

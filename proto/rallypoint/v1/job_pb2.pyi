@@ -69,6 +69,8 @@ class _OutcomeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Outcome.Value
     """The run failed; the verdict says why."""
     OUTCOME_ABANDONED: _Outcome.ValueType  # 3
     """Every node left or was lost, and none returned in time."""
+    OUTCOME_CANCELLED: _Outcome.ValueType  # 4
+    """An operator cancelled it."""
 
 class Outcome(_Outcome, metaclass=_OutcomeEnumTypeWrapper):
     """How a run ended."""
@@ -81,6 +83,8 @@ OUTCOME_FAILED: Outcome.ValueType  # 2
 """The run failed; the verdict says why."""
 OUTCOME_ABANDONED: Outcome.ValueType  # 3
 """Every node left or was lost, and none returned in time."""
+OUTCOME_CANCELLED: Outcome.ValueType  # 4
+"""An operator cancelled it."""
 Global___Outcome: _TypeAlias = Outcome  # noqa: Y015
 
 class _WaitKind:

@@ -26,7 +26,7 @@ from rallypoint.v1 import job_pb2 as rallypoint_dot_v1_dot_job__pb2
 from rallypoint.v1 import limits_pb2 as rallypoint_dot_v1_dot_limits__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1frallypoint/v1/job_service.proto\x12\rrallypoint.v1\x1a\x17rallypoint/v1/job.proto\x1a\x1arallypoint/v1/limits.proto\"V\n\rGetJobRequest\x12\x19\n\x06job_id\x18\x01 \x01(\tB\t\x8a\xce\x18\x05\x08\x01P\xff\x01\x12*\n\x04view\x18\x02 \x01(\x0e\x32\x16.rallypoint.v1.JobViewB\x04\x8a\xce\x18\x00\"]\n\x0eGetJobResponse\x12\x1f\n\x03job\x18\x01 \x01(\x0b\x32\x12.rallypoint.v1.Job\x12*\n\x07summary\x18\x02 \x01(\x0b\x32\x19.rallypoint.v1.JobSummary\"J\n\x0fListJobsRequest\x12\x1a\n\tpage_size\x18\x01 \x01(\rB\x07\x8a\xce\x18\x03\x18\xe8\x07\x12\x1b\n\npage_token\x18\x02 \x01(\tB\x07\x8a\xce\x18\x03P\xff\x01\"T\n\x10ListJobsResponse\x12\'\n\x04jobs\x18\x01 \x03(\x0b\x32\x19.rallypoint.v1.JobSummary\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"X\n\x0fWatchJobRequest\x12\x19\n\x06job_id\x18\x01 \x01(\tB\t\x8a\xce\x18\x05\x08\x01P\xff\x01\x12*\n\x04view\x18\x02 \x01(\x0e\x32\x16.rallypoint.v1.JobViewB\x04\x8a\xce\x18\x00\"_\n\x10WatchJobResponse\x12\x1f\n\x03job\x18\x01 \x01(\x0b\x32\x12.rallypoint.v1.Job\x12*\n\x07summary\x18\x02 \x01(\x0b\x32\x19.rallypoint.v1.JobSummary2\xef\x01\n\nJobService\x12\x45\n\x06GetJob\x12\x1c.rallypoint.v1.GetJobRequest\x1a\x1d.rallypoint.v1.GetJobResponse\x12K\n\x08ListJobs\x12\x1e.rallypoint.v1.ListJobsRequest\x1a\x1f.rallypoint.v1.ListJobsResponse\x12M\n\x08WatchJob\x12\x1e.rallypoint.v1.WatchJobRequest\x1a\x1f.rallypoint.v1.WatchJobResponse0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1frallypoint/v1/job_service.proto\x12\rrallypoint.v1\x1a\x17rallypoint/v1/job.proto\x1a\x1arallypoint/v1/limits.proto\"V\n\rGetJobRequest\x12\x19\n\x06job_id\x18\x01 \x01(\tB\t\x8a\xce\x18\x05\x08\x01P\xff\x01\x12*\n\x04view\x18\x02 \x01(\x0e\x32\x16.rallypoint.v1.JobViewB\x04\x8a\xce\x18\x00\"]\n\x0eGetJobResponse\x12\x1f\n\x03job\x18\x01 \x01(\x0b\x32\x12.rallypoint.v1.Job\x12*\n\x07summary\x18\x02 \x01(\x0b\x32\x19.rallypoint.v1.JobSummary\"J\n\x0fListJobsRequest\x12\x1a\n\tpage_size\x18\x01 \x01(\rB\x07\x8a\xce\x18\x03\x18\xe8\x07\x12\x1b\n\npage_token\x18\x02 \x01(\tB\x07\x8a\xce\x18\x03P\xff\x01\"T\n\x10ListJobsResponse\x12\'\n\x04jobs\x18\x01 \x03(\x0b\x32\x19.rallypoint.v1.JobSummary\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"X\n\x0fWatchJobRequest\x12\x19\n\x06job_id\x18\x01 \x01(\tB\t\x8a\xce\x18\x05\x08\x01P\xff\x01\x12*\n\x04view\x18\x02 \x01(\x0e\x32\x16.rallypoint.v1.JobViewB\x04\x8a\xce\x18\x00\"_\n\x10WatchJobResponse\x12\x1f\n\x03job\x18\x01 \x01(\x0b\x32\x12.rallypoint.v1.Job\x12*\n\x07summary\x18\x02 \x01(\x0b\x32\x19.rallypoint.v1.JobSummary\"w\n\x10\x43\x61ncelJobRequest\x12\x19\n\x06job_id\x18\x01 \x01(\tB\t\x8a\xce\x18\x05\x08\x01P\xff\x01\x12\x11\n\x03run\x18\x02 \x01(\x04\x42\x04\x8a\xce\x18\x00\x12\x17\n\x06reason\x18\x03 \x01(\tB\x07\x92\xce\x18\x03H\x80\x08\x12\x1c\n\nrequest_id\x18\x04 \x01(\tB\x08\x8a\xce\x18\x04@\x01P@\";\n\x11\x43\x61ncelJobResponse\x12&\n\x03job\x18\x01 \x01(\x0b\x32\x19.rallypoint.v1.JobSummary\"z\n\x11RestartJobRequest\x12\x19\n\x06job_id\x18\x01 \x01(\tB\t\x8a\xce\x18\x05\x08\x01P\xff\x01\x12\x13\n\x05round\x18\x02 \x01(\x04\x42\x04\x8a\xce\x18\x00\x12\x17\n\x06reason\x18\x03 \x01(\tB\x07\x92\xce\x18\x03H\x80\x08\x12\x1c\n\nrequest_id\x18\x04 \x01(\tB\x08\x8a\xce\x18\x04@\x01P@\"<\n\x12RestartJobResponse\x12&\n\x03job\x18\x01 \x01(\x0b\x32\x19.rallypoint.v1.JobSummary\"}\n\x10UpdateJobRequest\x12\x19\n\x06job_id\x18\x01 \x01(\tB\t\x8a\xce\x18\x05\x08\x01P\xff\x01\x12\x30\n\x06update\x18\x02 \x01(\x0b\x32\x18.rallypoint.v1.JobUpdateB\x06\x8a\xce\x18\x02\x08\x01\x12\x1c\n\nrequest_id\x18\x03 \x01(\tB\x08\x8a\xce\x18\x04@\x01P@\"\xa7\x01\n\tJobUpdate\x12\"\n\tmin_nodes\x18\x01 \x01(\rB\n\x8a\xce\x18\x06\x10\x01\x18\x80\x80\x01H\x00\x88\x01\x01\x12\"\n\tmax_nodes\x18\x02 \x01(\rB\n\x8a\xce\x18\x06\x10\x01\x18\x80\x80\x01H\x01\x88\x01\x01\x12%\n\x0cmax_restarts\x18\x03 \x01(\rB\n\x8a\xce\x18\x06\x18\xff\xff\xff\xff\x07H\x02\x88\x01\x01\x42\x0c\n\n_min_nodesB\x0c\n\n_max_nodesB\x0f\n\r_max_restarts\";\n\x11UpdateJobResponse\x12&\n\x03job\x18\x01 \x01(\x0b\x32\x19.rallypoint.v1.JobSummary\"-\n\x10\x44\x65leteJobRequest\x12\x19\n\x06job_id\x18\x01 \x01(\tB\t\x8a\xce\x18\x05\x08\x01P\xff\x01\"\x13\n\x11\x44\x65leteJobResponse2\xb2\x04\n\nJobService\x12\x45\n\x06GetJob\x12\x1c.rallypoint.v1.GetJobRequest\x1a\x1d.rallypoint.v1.GetJobResponse\x12K\n\x08ListJobs\x12\x1e.rallypoint.v1.ListJobsRequest\x1a\x1f.rallypoint.v1.ListJobsResponse\x12M\n\x08WatchJob\x12\x1e.rallypoint.v1.WatchJobRequest\x1a\x1f.rallypoint.v1.WatchJobResponse0\x01\x12N\n\tCancelJob\x12\x1f.rallypoint.v1.CancelJobRequest\x1a .rallypoint.v1.CancelJobResponse\x12Q\n\nRestartJob\x12 .rallypoint.v1.RestartJobRequest\x1a!.rallypoint.v1.RestartJobResponse\x12N\n\tUpdateJob\x12\x1f.rallypoint.v1.UpdateJobRequest\x1a .rallypoint.v1.UpdateJobResponse\x12N\n\tDeleteJob\x12\x1f.rallypoint.v1.DeleteJobRequest\x1a .rallypoint.v1.DeleteJobResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -45,6 +45,36 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_WATCHJOBREQUEST'].fields_by_name['job_id']._serialized_options = b'\212\316\030\005\010\001P\377\001'
   _globals['_WATCHJOBREQUEST'].fields_by_name['view']._loaded_options = None
   _globals['_WATCHJOBREQUEST'].fields_by_name['view']._serialized_options = b'\212\316\030\000'
+  _globals['_CANCELJOBREQUEST'].fields_by_name['job_id']._loaded_options = None
+  _globals['_CANCELJOBREQUEST'].fields_by_name['job_id']._serialized_options = b'\212\316\030\005\010\001P\377\001'
+  _globals['_CANCELJOBREQUEST'].fields_by_name['run']._loaded_options = None
+  _globals['_CANCELJOBREQUEST'].fields_by_name['run']._serialized_options = b'\212\316\030\000'
+  _globals['_CANCELJOBREQUEST'].fields_by_name['reason']._loaded_options = None
+  _globals['_CANCELJOBREQUEST'].fields_by_name['reason']._serialized_options = b'\222\316\030\003H\200\010'
+  _globals['_CANCELJOBREQUEST'].fields_by_name['request_id']._loaded_options = None
+  _globals['_CANCELJOBREQUEST'].fields_by_name['request_id']._serialized_options = b'\212\316\030\004@\001P@'
+  _globals['_RESTARTJOBREQUEST'].fields_by_name['job_id']._loaded_options = None
+  _globals['_RESTARTJOBREQUEST'].fields_by_name['job_id']._serialized_options = b'\212\316\030\005\010\001P\377\001'
+  _globals['_RESTARTJOBREQUEST'].fields_by_name['round']._loaded_options = None
+  _globals['_RESTARTJOBREQUEST'].fields_by_name['round']._serialized_options = b'\212\316\030\000'
+  _globals['_RESTARTJOBREQUEST'].fields_by_name['reason']._loaded_options = None
+  _globals['_RESTARTJOBREQUEST'].fields_by_name['reason']._serialized_options = b'\222\316\030\003H\200\010'
+  _globals['_RESTARTJOBREQUEST'].fields_by_name['request_id']._loaded_options = None
+  _globals['_RESTARTJOBREQUEST'].fields_by_name['request_id']._serialized_options = b'\212\316\030\004@\001P@'
+  _globals['_UPDATEJOBREQUEST'].fields_by_name['job_id']._loaded_options = None
+  _globals['_UPDATEJOBREQUEST'].fields_by_name['job_id']._serialized_options = b'\212\316\030\005\010\001P\377\001'
+  _globals['_UPDATEJOBREQUEST'].fields_by_name['update']._loaded_options = None
+  _globals['_UPDATEJOBREQUEST'].fields_by_name['update']._serialized_options = b'\212\316\030\002\010\001'
+  _globals['_UPDATEJOBREQUEST'].fields_by_name['request_id']._loaded_options = None
+  _globals['_UPDATEJOBREQUEST'].fields_by_name['request_id']._serialized_options = b'\212\316\030\004@\001P@'
+  _globals['_JOBUPDATE'].fields_by_name['min_nodes']._loaded_options = None
+  _globals['_JOBUPDATE'].fields_by_name['min_nodes']._serialized_options = b'\212\316\030\006\020\001\030\200\200\001'
+  _globals['_JOBUPDATE'].fields_by_name['max_nodes']._loaded_options = None
+  _globals['_JOBUPDATE'].fields_by_name['max_nodes']._serialized_options = b'\212\316\030\006\020\001\030\200\200\001'
+  _globals['_JOBUPDATE'].fields_by_name['max_restarts']._loaded_options = None
+  _globals['_JOBUPDATE'].fields_by_name['max_restarts']._serialized_options = b'\212\316\030\006\030\377\377\377\377\007'
+  _globals['_DELETEJOBREQUEST'].fields_by_name['job_id']._loaded_options = None
+  _globals['_DELETEJOBREQUEST'].fields_by_name['job_id']._serialized_options = b'\212\316\030\005\010\001P\377\001'
   _globals['_GETJOBREQUEST']._serialized_start=103
   _globals['_GETJOBREQUEST']._serialized_end=189
   _globals['_GETJOBRESPONSE']._serialized_start=191
@@ -57,6 +87,24 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_WATCHJOBREQUEST']._serialized_end=536
   _globals['_WATCHJOBRESPONSE']._serialized_start=538
   _globals['_WATCHJOBRESPONSE']._serialized_end=633
-  _globals['_JOBSERVICE']._serialized_start=636
-  _globals['_JOBSERVICE']._serialized_end=875
+  _globals['_CANCELJOBREQUEST']._serialized_start=635
+  _globals['_CANCELJOBREQUEST']._serialized_end=754
+  _globals['_CANCELJOBRESPONSE']._serialized_start=756
+  _globals['_CANCELJOBRESPONSE']._serialized_end=815
+  _globals['_RESTARTJOBREQUEST']._serialized_start=817
+  _globals['_RESTARTJOBREQUEST']._serialized_end=939
+  _globals['_RESTARTJOBRESPONSE']._serialized_start=941
+  _globals['_RESTARTJOBRESPONSE']._serialized_end=1001
+  _globals['_UPDATEJOBREQUEST']._serialized_start=1003
+  _globals['_UPDATEJOBREQUEST']._serialized_end=1128
+  _globals['_JOBUPDATE']._serialized_start=1131
+  _globals['_JOBUPDATE']._serialized_end=1298
+  _globals['_UPDATEJOBRESPONSE']._serialized_start=1300
+  _globals['_UPDATEJOBRESPONSE']._serialized_end=1359
+  _globals['_DELETEJOBREQUEST']._serialized_start=1361
+  _globals['_DELETEJOBREQUEST']._serialized_end=1406
+  _globals['_DELETEJOBRESPONSE']._serialized_start=1408
+  _globals['_DELETEJOBRESPONSE']._serialized_end=1427
+  _globals['_JOBSERVICE']._serialized_start=1430
+  _globals['_JOBSERVICE']._serialized_end=1992
 # @@protoc_insertion_point(module_scope)

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class JobServiceStub(object):
-    """Read access to jobs. Answers show only what is in the journal, so a crash of the coordinator never
+    """Jobs: read them, and change them. Answers show only what is in the journal, so a crash of the coordinator never
     takes an answer back, as far as the journal is durable. No answer is longer than gRPC's default
     limit of 4 MiB.
     """
@@ -52,10 +52,30 @@ class JobServiceStub(object):
                 request_serializer=rallypoint_dot_v1_dot_job__service__pb2.WatchJobRequest.SerializeToString,
                 response_deserializer=rallypoint_dot_v1_dot_job__service__pb2.WatchJobResponse.FromString,
                 _registered_method=True)
+        self.CancelJob = channel.unary_unary(
+                '/rallypoint.v1.JobService/CancelJob',
+                request_serializer=rallypoint_dot_v1_dot_job__service__pb2.CancelJobRequest.SerializeToString,
+                response_deserializer=rallypoint_dot_v1_dot_job__service__pb2.CancelJobResponse.FromString,
+                _registered_method=True)
+        self.RestartJob = channel.unary_unary(
+                '/rallypoint.v1.JobService/RestartJob',
+                request_serializer=rallypoint_dot_v1_dot_job__service__pb2.RestartJobRequest.SerializeToString,
+                response_deserializer=rallypoint_dot_v1_dot_job__service__pb2.RestartJobResponse.FromString,
+                _registered_method=True)
+        self.UpdateJob = channel.unary_unary(
+                '/rallypoint.v1.JobService/UpdateJob',
+                request_serializer=rallypoint_dot_v1_dot_job__service__pb2.UpdateJobRequest.SerializeToString,
+                response_deserializer=rallypoint_dot_v1_dot_job__service__pb2.UpdateJobResponse.FromString,
+                _registered_method=True)
+        self.DeleteJob = channel.unary_unary(
+                '/rallypoint.v1.JobService/DeleteJob',
+                request_serializer=rallypoint_dot_v1_dot_job__service__pb2.DeleteJobRequest.SerializeToString,
+                response_deserializer=rallypoint_dot_v1_dot_job__service__pb2.DeleteJobResponse.FromString,
+                _registered_method=True)
 
 
 class JobServiceServicer(object):
-    """Read access to jobs. Answers show only what is in the journal, so a crash of the coordinator never
+    """Jobs: read them, and change them. Answers show only what is in the journal, so a crash of the coordinator never
     takes an answer back, as far as the journal is durable. No answer is longer than gRPC's default
     limit of 4 MiB.
     """
@@ -84,6 +104,40 @@ class JobServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def CancelJob(self, request, context):
+        """Ends the run: its workers are stopped with the usual shutdown timeout, and its agents exit. A run
+        that has ended already keeps its outcome, which the answer shows. NOT_FOUND with UnknownJob.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RestartJob(self, request, context):
+        """Stops the running round and begins another one, without charging a restart. Between rounds it
+        ends the pause. NOT_FOUND with UnknownJob; FAILED_PRECONDITION when the run has ended.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UpdateJob(self, request, context):
+        """Changes the specification of the run until it ends. A round with too few or too many nodes is
+        stopped, without charging a restart; with more room, nodes join as in any growth. NOT_FOUND with
+        UnknownJob; FAILED_PRECONDITION when the run has ended.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeleteJob(self, request, context):
+        """Forgets a job that has ended, with its history. FAILED_PRECONDITION when it has not ended: cancel
+        it first. UNAVAILABLE with PreviousRunEnding while agents leave: try again. NOT_FOUND with
+        UnknownJob when there is none: an earlier attempt may have deleted it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_JobServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -102,6 +156,26 @@ def add_JobServiceServicer_to_server(servicer, server):
                     request_deserializer=rallypoint_dot_v1_dot_job__service__pb2.WatchJobRequest.FromString,
                     response_serializer=rallypoint_dot_v1_dot_job__service__pb2.WatchJobResponse.SerializeToString,
             ),
+            'CancelJob': grpc.unary_unary_rpc_method_handler(
+                    servicer.CancelJob,
+                    request_deserializer=rallypoint_dot_v1_dot_job__service__pb2.CancelJobRequest.FromString,
+                    response_serializer=rallypoint_dot_v1_dot_job__service__pb2.CancelJobResponse.SerializeToString,
+            ),
+            'RestartJob': grpc.unary_unary_rpc_method_handler(
+                    servicer.RestartJob,
+                    request_deserializer=rallypoint_dot_v1_dot_job__service__pb2.RestartJobRequest.FromString,
+                    response_serializer=rallypoint_dot_v1_dot_job__service__pb2.RestartJobResponse.SerializeToString,
+            ),
+            'UpdateJob': grpc.unary_unary_rpc_method_handler(
+                    servicer.UpdateJob,
+                    request_deserializer=rallypoint_dot_v1_dot_job__service__pb2.UpdateJobRequest.FromString,
+                    response_serializer=rallypoint_dot_v1_dot_job__service__pb2.UpdateJobResponse.SerializeToString,
+            ),
+            'DeleteJob': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteJob,
+                    request_deserializer=rallypoint_dot_v1_dot_job__service__pb2.DeleteJobRequest.FromString,
+                    response_serializer=rallypoint_dot_v1_dot_job__service__pb2.DeleteJobResponse.SerializeToString,
+            ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
             'rallypoint.v1.JobService', rpc_method_handlers)
@@ -111,7 +185,7 @@ def add_JobServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class JobService(object):
-    """Read access to jobs. Answers show only what is in the journal, so a crash of the coordinator never
+    """Jobs: read them, and change them. Answers show only what is in the journal, so a crash of the coordinator never
     takes an answer back, as far as the journal is durable. No answer is longer than gRPC's default
     limit of 4 MiB.
     """
@@ -187,6 +261,114 @@ class JobService(object):
             '/rallypoint.v1.JobService/WatchJob',
             rallypoint_dot_v1_dot_job__service__pb2.WatchJobRequest.SerializeToString,
             rallypoint_dot_v1_dot_job__service__pb2.WatchJobResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CancelJob(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rallypoint.v1.JobService/CancelJob',
+            rallypoint_dot_v1_dot_job__service__pb2.CancelJobRequest.SerializeToString,
+            rallypoint_dot_v1_dot_job__service__pb2.CancelJobResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RestartJob(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rallypoint.v1.JobService/RestartJob',
+            rallypoint_dot_v1_dot_job__service__pb2.RestartJobRequest.SerializeToString,
+            rallypoint_dot_v1_dot_job__service__pb2.RestartJobResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UpdateJob(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rallypoint.v1.JobService/UpdateJob',
+            rallypoint_dot_v1_dot_job__service__pb2.UpdateJobRequest.SerializeToString,
+            rallypoint_dot_v1_dot_job__service__pb2.UpdateJobResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteJob(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rallypoint.v1.JobService/DeleteJob',
+            rallypoint_dot_v1_dot_job__service__pb2.DeleteJobRequest.SerializeToString,
+            rallypoint_dot_v1_dot_job__service__pb2.DeleteJobResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -27,7 +27,7 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class JobServiceStub:
-    """Read access to jobs. Answers show only what is in the journal, so a crash of the coordinator never
+    """Jobs: read them, and change them. Answers show only what is in the journal, so a crash of the coordinator never
     takes an answer back, as far as the journal is durable. No answer is longer than gRPC's default
     limit of 4 MiB.
     """
@@ -46,10 +46,28 @@ class JobServiceStub:
     when the coordinator forgets the job. NOT_FOUND with UnknownJob when there is no such job.
     RESOURCE_EXHAUSTED with LimitReached.
     """
+    CancelJob: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.CancelJobRequest, _job_service_pb2.CancelJobResponse]
+    """Ends the run: its workers are stopped with the usual shutdown timeout, and its agents exit. A run
+    that has ended already keeps its outcome, which the answer shows. NOT_FOUND with UnknownJob.
+    """
+    RestartJob: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.RestartJobRequest, _job_service_pb2.RestartJobResponse]
+    """Stops the running round and begins another one, without charging a restart. Between rounds it
+    ends the pause. NOT_FOUND with UnknownJob; FAILED_PRECONDITION when the run has ended.
+    """
+    UpdateJob: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.UpdateJobRequest, _job_service_pb2.UpdateJobResponse]
+    """Changes the specification of the run until it ends. A round with too few or too many nodes is
+    stopped, without charging a restart; with more room, nodes join as in any growth. NOT_FOUND with
+    UnknownJob; FAILED_PRECONDITION when the run has ended.
+    """
+    DeleteJob: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.DeleteJobRequest, _job_service_pb2.DeleteJobResponse]
+    """Forgets a job that has ended, with its history. FAILED_PRECONDITION when it has not ended: cancel
+    it first. UNAVAILABLE with PreviousRunEnding while agents leave: try again. NOT_FOUND with
+    UnknownJob when there is none: an earlier attempt may have deleted it.
+    """
 
 @_typing.type_check_only
 class JobServiceAsyncStub(JobServiceStub):
-    """Read access to jobs. Answers show only what is in the journal, so a crash of the coordinator never
+    """Jobs: read them, and change them. Answers show only what is in the journal, so a crash of the coordinator never
     takes an answer back, as far as the journal is durable. No answer is longer than gRPC's default
     limit of 4 MiB.
     """
@@ -65,9 +83,27 @@ class JobServiceAsyncStub(JobServiceStub):
     when the coordinator forgets the job. NOT_FOUND with UnknownJob when there is no such job.
     RESOURCE_EXHAUSTED with LimitReached.
     """
+    CancelJob: _aio.UnaryUnaryMultiCallable[_job_service_pb2.CancelJobRequest, _job_service_pb2.CancelJobResponse]  # type: ignore[assignment]
+    """Ends the run: its workers are stopped with the usual shutdown timeout, and its agents exit. A run
+    that has ended already keeps its outcome, which the answer shows. NOT_FOUND with UnknownJob.
+    """
+    RestartJob: _aio.UnaryUnaryMultiCallable[_job_service_pb2.RestartJobRequest, _job_service_pb2.RestartJobResponse]  # type: ignore[assignment]
+    """Stops the running round and begins another one, without charging a restart. Between rounds it
+    ends the pause. NOT_FOUND with UnknownJob; FAILED_PRECONDITION when the run has ended.
+    """
+    UpdateJob: _aio.UnaryUnaryMultiCallable[_job_service_pb2.UpdateJobRequest, _job_service_pb2.UpdateJobResponse]  # type: ignore[assignment]
+    """Changes the specification of the run until it ends. A round with too few or too many nodes is
+    stopped, without charging a restart; with more room, nodes join as in any growth. NOT_FOUND with
+    UnknownJob; FAILED_PRECONDITION when the run has ended.
+    """
+    DeleteJob: _aio.UnaryUnaryMultiCallable[_job_service_pb2.DeleteJobRequest, _job_service_pb2.DeleteJobResponse]  # type: ignore[assignment]
+    """Forgets a job that has ended, with its history. FAILED_PRECONDITION when it has not ended: cancel
+    it first. UNAVAILABLE with PreviousRunEnding while agents leave: try again. NOT_FOUND with
+    UnknownJob when there is none: an earlier attempt may have deleted it.
+    """
 
 class JobServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Read access to jobs. Answers show only what is in the journal, so a crash of the coordinator never
+    """Jobs: read them, and change them. Answers show only what is in the journal, so a crash of the coordinator never
     takes an answer back, as far as the journal is durable. No answer is longer than gRPC's default
     limit of 4 MiB.
     """
@@ -98,6 +134,48 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         merged into one message. The stream ends when the run has its outcome and every node knows it, or
         when the coordinator forgets the job. NOT_FOUND with UnknownJob when there is no such job.
         RESOURCE_EXHAUSTED with LimitReached.
+        """
+
+    @_abc_1.abstractmethod
+    def CancelJob(
+        self,
+        request: _job_service_pb2.CancelJobRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_job_service_pb2.CancelJobResponse, _abc.Awaitable[_job_service_pb2.CancelJobResponse]]:
+        """Ends the run: its workers are stopped with the usual shutdown timeout, and its agents exit. A run
+        that has ended already keeps its outcome, which the answer shows. NOT_FOUND with UnknownJob.
+        """
+
+    @_abc_1.abstractmethod
+    def RestartJob(
+        self,
+        request: _job_service_pb2.RestartJobRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_job_service_pb2.RestartJobResponse, _abc.Awaitable[_job_service_pb2.RestartJobResponse]]:
+        """Stops the running round and begins another one, without charging a restart. Between rounds it
+        ends the pause. NOT_FOUND with UnknownJob; FAILED_PRECONDITION when the run has ended.
+        """
+
+    @_abc_1.abstractmethod
+    def UpdateJob(
+        self,
+        request: _job_service_pb2.UpdateJobRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_job_service_pb2.UpdateJobResponse, _abc.Awaitable[_job_service_pb2.UpdateJobResponse]]:
+        """Changes the specification of the run until it ends. A round with too few or too many nodes is
+        stopped, without charging a restart; with more room, nodes join as in any growth. NOT_FOUND with
+        UnknownJob; FAILED_PRECONDITION when the run has ended.
+        """
+
+    @_abc_1.abstractmethod
+    def DeleteJob(
+        self,
+        request: _job_service_pb2.DeleteJobRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_job_service_pb2.DeleteJobResponse, _abc.Awaitable[_job_service_pb2.DeleteJobResponse]]:
+        """Forgets a job that has ended, with its history. FAILED_PRECONDITION when it has not ended: cancel
+        it first. UNAVAILABLE with PreviousRunEnding while agents leave: try again. NOT_FOUND with
+        UnknownJob when there is none: an earlier attempt may have deleted it.
         """
 
 def add_JobServiceServicer_to_server(servicer: JobServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

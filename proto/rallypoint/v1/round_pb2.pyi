@@ -46,6 +46,10 @@ class _RoundReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RoundReas
     """The run ended for another reason; its verdict says which."""
     ROUND_REASON_DRAINED: _RoundReason.ValueType  # 9
     """A node was drained; no restart was charged."""
+    ROUND_REASON_RESTART_REQUESTED: _RoundReason.ValueType  # 10
+    """An operator restarted the job; no restart was charged."""
+    ROUND_REASON_RESIZED: _RoundReason.ValueType  # 11
+    """An operator changed how many nodes a round may have; no restart was charged."""
 
 class RoundReason(_RoundReason, metaclass=_RoundReasonEnumTypeWrapper):
     """Why a round began or was stopped."""
@@ -70,6 +74,10 @@ ROUND_REASON_CLOSED: RoundReason.ValueType  # 8
 """The run ended for another reason; its verdict says which."""
 ROUND_REASON_DRAINED: RoundReason.ValueType  # 9
 """A node was drained; no restart was charged."""
+ROUND_REASON_RESTART_REQUESTED: RoundReason.ValueType  # 10
+"""An operator restarted the job; no restart was charged."""
+ROUND_REASON_RESIZED: RoundReason.ValueType  # 11
+"""An operator changed how many nodes a round may have; no restart was charged."""
 Global___RoundReason: _TypeAlias = RoundReason  # noqa: Y015
 
 @_typing.final

@@ -44,6 +44,8 @@ class _VerdictCauseEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_VerdictC
     """A node left the round on purpose."""
     VERDICT_CAUSE_START_OVERDUE: _VerdictCause.ValueType  # 8
     """A member of the round did not start its workers in time."""
+    VERDICT_CAUSE_CANCELLED: _VerdictCause.ValueType  # 9
+    """An operator cancelled the job."""
 
 class VerdictCause(_VerdictCause, metaclass=_VerdictCauseEnumTypeWrapper):
     """What kind of event a verdict is about."""
@@ -66,6 +68,8 @@ VERDICT_CAUSE_NODE_LEFT: VerdictCause.ValueType  # 7
 """A node left the round on purpose."""
 VERDICT_CAUSE_START_OVERDUE: VerdictCause.ValueType  # 8
 """A member of the round did not start its workers in time."""
+VERDICT_CAUSE_CANCELLED: VerdictCause.ValueType  # 9
+"""An operator cancelled the job."""
 Global___VerdictCause: _TypeAlias = VerdictCause  # noqa: Y015
 
 class _VerdictConsequence:

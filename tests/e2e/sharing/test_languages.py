@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -9,11 +10,14 @@ import pytest
 
 from rallypoint.v1 import barrier_service_pb2 as barrier_pb2
 from rallypoint.v1 import barrier_service_pb2_grpc as barrier_grpc
+from rallypoint.v1 import key_value_service_pb2 as keys_pb2
+from rallypoint.v1 import key_value_service_pb2_grpc as keys_grpc
 from support.docs.shell import Shell
 from support.languages.examples import Example, prepare_go, prepare_nodejs
+from support.languages.lost_replies import LostReplies
 from support.machines.proxy import Proxy
 from support.processes.barriers import await_arrival
-from support.processes.commands import Command
+from support.processes.commands import SCRIPTS, Command
 from support.processes.feed import LIMIT_S
 from support.processes.mailbox import Worker
 from support.processes.world import NEW, WORKERS, World
@@ -22,6 +26,7 @@ GO_LIMIT_S = 600
 """For a test that has to build the example first."""
 GO_MARKS = (pytest.mark.long, pytest.mark.timeout(GO_LIMIT_S))
 LANGUAGES = ("nodejs", pytest.param("go", marks=GO_MARKS))
+GO = SCRIPTS / "go"
 OF_WORKER = ("RANK", "WORLD_SIZE", "RALLYPOINT_")
 
 
@@ -53,6 +58,10 @@ def start_in_place_of(
     return world.start(example.label, [*example.argv, *flags], {**own, **(env or {})})
 
 
+def token_of(worker: Worker) -> tuple[tuple[str, str], ...]:
+    return (("rallypoint-worker-token", worker.env["RALLYPOINT_WORKER_TOKEN"]),)
+
+
 def arrive(world: World, worker: Worker) -> barrier_pb2.ArriveResponse:
     """Let a worker arrive at the barrier of the examples."""
     request = barrier_pb2.ArriveRequest(
@@ -61,9 +70,33 @@ def arrive(world: World, worker: Worker) -> barrier_pb2.ArriveResponse:
         participant=barrier_pb2.Participant(rank=worker.rank),
         payload=b"Python",
     )
-    metadata = (("rallypoint-worker-token", worker.env["RALLYPOINT_WORKER_TOKEN"]),)
     stub = barrier_grpc.BarrierServiceStub(world.jobs.channel)
-    return stub.Arrive(request, timeout=LIMIT_S, metadata=metadata)
+    return stub.Arrive(request, timeout=LIMIT_S, metadata=token_of(worker))
+
+
+def put(world: World, worker: Worker) -> None:
+    """Let a worker set its key, as the examples do."""
+    key = f"language/{worker.rank}"
+    request = keys_pb2.PutKeyRequest(job_id=world.job_id, key=key, value=b"Python")
+    stub = keys_grpc.KeyValueServiceStub(world.jobs.channel)
+    stub.PutKey(request, timeout=LIMIT_S, metadata=token_of(worker))
+
+
+def version(world: World, worker: Worker) -> int:
+    """Return how often the key of a worker was set."""
+    request = keys_pb2.GetKeysRequest(job_id=world.job_id, keys=[f"language/{worker.rank}"])
+    stub = keys_grpc.KeyValueServiceStub(world.jobs.channel)
+    (kv,) = stub.GetKeys(request, timeout=LIMIT_S, metadata=token_of(worker)).kvs
+    return kv.version
+
+
+def printed_as_rank_1(example: Example) -> list[str]:
+    """Return what an example prints when rank 0 is the test."""
+    return [
+        "rank 0 sent: Python",
+        f"rank 1 sent: {example.label}, rank 1",
+        f"languages: Python, {example.label}",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -72,31 +105,24 @@ def arrive(world: World, worker: Worker) -> barrier_pb2.ArriveResponse:
 def test_languages_meet(
     world: World, names: tuple[str, ...], request: pytest.FixtureRequest
 ) -> None:
-    """Workers in several languages pass one barrier, and each gets what all have sent, by rank."""
+    """Workers in several languages get what all of them have sent and set, by rank."""
     programs = {"Python": [str(WORKERS / "meeting.py")]}
     for name in names:
         example = request.getfixturevalue(name)
         programs[example.label] = ["--no-python", *example.argv]
+    flags, nnodes = ("--allow-different-programs",), str(len(programs))
     agents = [
-        world.agent(
-            label.lower(), "--allow-different-programs", nnodes=str(len(programs)), script=script
-        )
+        world.agent(label.lower(), *flags, nnodes=nnodes, script=script)
         for label, script in programs.items()
     ]
 
     assert [agent.wait() for agent in agents] == [0] * len(agents)
-    first, *others = [agent.stdout().splitlines() for agent in agents]
-    assert all(printed == first for printed in others)
-    ranks = range(len(programs))
-    sent = [line.removeprefix(f"rank {rank} sent: ") for rank, line in enumerate(first)]
-    assert sorted(sent) == sorted(
-        f"{label}, rank {rank}" for label, rank in zip(map(language_of, sent), ranks, strict=True)
-    )
-    assert {language_of(line) for line in sent} == set(programs)
-
-
-def language_of(sent: str) -> str:
-    return sent.partition(",")[0]
+    printed, *others = [agent.stdout().splitlines() for agent in agents]
+    by_rank = printed[-1].removeprefix("languages: ").split(", ")
+    assert sorted(by_rank) == sorted(programs)
+    sent = [f"rank {rank} sent: {label}, rank {rank}" for rank, label in enumerate(by_rank)]
+    assert printed[:-1] == sent
+    assert others == [printed] * len(others)
 
 
 @pytest.mark.parametrize("example", LANGUAGES, indirect=True)
@@ -105,7 +131,7 @@ def test_missing_rank_is_named(world: World, example: Example) -> None:
     for name in ("a", "b"):
         world.agent(name, nnodes="2")
     _, second = world.mailbox.workers(2)
-    waiting = start_in_place_of(world, second, example, example.timeout(2))
+    waiting = start_in_place_of(world, second, example, example.timeout(4))
 
     assert waiting.wait() == 1
     details, status = waiting.said()
@@ -127,7 +153,20 @@ def test_lost_rank_is_named(world: World, example: Example) -> None:
     assert waiting.wait() == 1
     details, status = waiting.said()
     assert details == "missing: rank 0; lost: rank 0"
-    assert "rank 0 on node a failed: exit code 7" in status
+    assert f"rank 0 on node {first.node} failed: exit code 7" in status
+
+
+@pytest.mark.parametrize("example", LANGUAGES, indirect=True)
+def test_missing_key_is_named(world: World, example: Example) -> None:
+    """After its timeout an example ends with 1, and says which key no one has set."""
+    for name in ("a", "b"):
+        world.agent(name, nnodes="2")
+    first, second = world.mailbox.workers(2)
+    waiting = start_in_place_of(world, second, example, example.timeout(5))
+    arrive(world, first)
+
+    assert waiting.wait() == 1
+    assert waiting.said()[0] == "missing keys: language/0"
 
 
 @pytest.mark.parametrize("example", LANGUAGES, indirect=True)
@@ -136,6 +175,7 @@ def test_broken_connection_is_no_second_arrival(world: World, example: Example) 
     for name in ("a", "b"):
         world.agent(name, nnodes="2")
     first, second = world.mailbox.workers(2)
+    put(world, first)
     with Proxy(world.target) as proxy:
         env = {"RALLYPOINT_COORDINATOR": proxy.address}
         waiting = start_in_place_of(world, second, example, env=env)
@@ -144,11 +184,33 @@ def test_broken_connection_is_no_second_arrival(world: World, example: Example) 
         answer = arrive(world, first)
         code = waiting.wait()
 
-    assert (code, waiting.stdout().splitlines()) == (
-        0,
-        ["rank 0 sent: Python", f"rank 1 sent: {example.label}, rank 1"],
-    )
+    assert (code, waiting.stdout().splitlines()) == (0, printed_as_rank_1(example))
     assert answer.generation == 1
+
+
+@pytest.mark.parametrize("example", LANGUAGES, indirect=True)
+def test_lost_replies_count_once(world: World, example: Example) -> None:
+    """A second attempt is the same arrival or change, and says what was known at the first."""
+    for name in ("a", "b"):
+        world.agent(name, nnodes="2")
+    first, second = world.mailbox.workers(2)
+    put(world, first)
+    with LostReplies(world.target) as lossy:
+        env = {"RALLYPOINT_COORDINATOR": lossy.address}
+        waiting = start_in_place_of(world, second, example, env=env)
+        answer = arrive(world, first)
+        code = waiting.wait()
+
+    assert (code, waiting.stdout().splitlines()) == (0, printed_as_rank_1(example))
+    epoch = int(second.env["RALLYPOINT_EPOCH"])
+    arrivals = [barrier_pb2.ArriveRequest.FromString(one) for one in lossy.attempts("Arrive")]
+    puts = [keys_pb2.PutKeyRequest.FromString(one) for one in lossy.attempts("PutKey")]
+    assert [one.first_epoch for one in arrivals] == [0, epoch]
+    assert [one.known.epoch for one in puts] == [0, answer.epoch]
+    for attempts in (arrivals, puts):
+        assert len({one.request_id for one in attempts}) == 1
+        assert attempts[0].request_id
+    assert (answer.generation, version(world, second)) == (1, 1)
 
 
 @pytest.mark.parametrize("example", LANGUAGES, indirect=True)
@@ -180,3 +242,22 @@ def test_readme_runs_as_printed(world: World, tmp_path: Path, example: Example) 
     finally:
         shell.close()
     assert example.run
+
+
+@pytest.mark.long
+@pytest.mark.timeout(GO_LIMIT_S)
+def test_go_is_vetted(go: Example) -> None:
+    """The example in Go is formatted, and go's own checks find nothing."""
+    root = run(go, str(GO), "env", "GOROOT").strip()
+
+    assert run(go, f"{root}/bin/gofmt", "-l", "main.go") == ""
+    assert run(go, str(GO), "vet", ".") == ""
+
+
+def run(example: Example, *argv: str) -> str:
+    """Run a program in the folder of an example; return what it prints."""
+    ran = subprocess.run(
+        argv, cwd=example.folder, env=dict(example.env), capture_output=True, text=True
+    )
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
 )
 from msgspec import Struct
 
+from rallypoint.server.core.keyspace.keyspace import REVISIONS_PER_EPOCH
 from rallypoint.v1 import barrier_service_pb2 as barrier_pb2
 from rallypoint.v1 import barrier_service_pb2_grpc as barrier_grpc
 from support.processes.barriers import await_arrival
@@ -51,17 +53,72 @@ class Call(Struct, frozen=True):
     method: str
     request: dict[str, Any]
     answer: dict[str, Any]
-    is_stream: bool = False
-    """Only the first answer is read."""
+    answers: int = 0
+    """For a stream: how many answers are read; `answer` is the last of them. 0: it is no stream."""
     needs_token: bool = False
 
 
+def key_calls(job_id: str, epoch: str) -> list[Call]:
+    """Return a call of every RPC of KeyValueService, the changes first."""
+    job, greeting = {"job_id": job_id}, {"job_id": job_id, "key": "greeting"}
+
+    def revision(number: int) -> str:
+        """Return the revision of a change of this run."""
+        return str(int(epoch) * REVISIONS_PER_EPOCH + number)
+
+    bye = {
+        "key": "greeting",
+        "value": "Ynll",
+        "createRevision": revision(1),
+        "modRevision": revision(3),
+        "version": "2",
+    }
+    made = [
+        Call("PutKey", {**greeting, "value": "aGVsbG8="}, {"header": {"revision": revision(1)}}),
+        Call("AddToKey", {**job, "key": "count", "amount": "-2"}, {"sum": "-2"}),
+        Call(
+            "CompareAndSetKey",
+            {**greeting, "expected": {"value": "aGVsbG8="}, "value": "Ynll"},
+            {"header": {"revision": revision(3), "epoch": epoch}, "wasSet": True, "kv": bye},
+        ),
+        Call("GetKeys", {**job, "keys": ["greeting"], "timeout": "1.5s"}, {"kvs": [bye]}),
+        Call(
+            "ListKeys",
+            {**job, "prefix": "c", "keys_only": True},
+            {"kvs": [{"key": "count"}], "keyCount": 1},
+        ),
+        Call(
+            "WriteKeys",
+            {
+                **job,
+                "writes": [
+                    {"key": "count", "add": {"amount": 7}},
+                    {"key": "new", "put": {"value": "eA=="}},
+                ],
+            },
+            {"results": [{"sum": "5", "wasChanged": True}, {"revision": revision(5)}]},
+        ),
+        Call("DeleteKey", greeting, {"header": {"revision": revision(6)}, "wasDeleted": True}),
+        Call(
+            "WatchKeys",
+            {**job, "prefix": "greeting", "start_revision": revision(3), "epoch": epoch},
+            {"events": [{"kv": bye}, {"kv": {"modRevision": revision(6)}, "wasDeleted": True}]},
+            answers=2,  # the first only has a header
+        ),
+    ]
+    service = "rallypoint.v1.KeyValueService"
+    return [
+        Call(f"{service}/{call.method}", call.request, call.answer, call.answers, needs_token=True)
+        for call in made
+    ]
+
+
 def calls(job_id: str) -> list[Call]:
-    """Return a call of every RPC, in an order in which each succeeds."""
+    """Return a call of every other RPC, in an order in which each succeeds."""
     job, b = {"job_id": job_id}, {"job_id": job_id, "node_name": "b"}
     return [
         Call("grpc.health.v1.Health/Check", {}, {"status": "SERVING"}),
-        Call("grpc.health.v1.Health/Watch", {}, {"status": "SERVING"}, is_stream=True),
+        Call("grpc.health.v1.Health/Watch", {}, {"status": "SERVING"}, answers=1),
         Call(
             "grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
             {"file_containing_symbol": "rallypoint.v1.BarrierBroken"},
@@ -71,7 +128,7 @@ def calls(job_id: str) -> list[Call]:
             "rallypoint.v1.AgentService/Session",
             {"session_id": SESSION, "connection": 1, "hello": HELLO},
             {"sessionId": SESSION, "connection": "1", "welcome": {"nodeName": "laptop"}},
-            is_stream=True,
+            answers=1,
         ),
         Call(
             "rallypoint.v1.JobService/GetJob",
@@ -87,12 +144,12 @@ def calls(job_id: str) -> list[Call]:
             "rallypoint.v1.JobService/WatchJob",
             {**job, "view": "JOB_VIEW_SUMMARY"},
             {"summary": {"jobId": job_id, "phase": "JOB_PHASE_RUNNING"}},
-            is_stream=True,
+            answers=1,
         ),
         Call(
             "rallypoint.v1.NodeService/ListNodes",
             {**job, "page_size": 1},
-            {"nodes": [{"name": "a", "state": "NODE_STATE_STARTED"}], "nodeCount": 2},
+            {"nodes": [{"name": SOME, "state": "NODE_STATE_STARTED"}], "nodeCount": 2},
         ),
         Call(
             "rallypoint.v1.NodeService/CordonNode",
@@ -155,7 +212,10 @@ def workers(world: World) -> list[Worker]:
 def test_every_rpc_works_from_a_shell(world: World, workers: list[Worker]) -> None:
     """Each RPC that reflection lists answers, in JSON with names of enums and units of times."""
     listed = world.run(*CURL, "--list-methods", f"http://{world.target}").stdout.split()
-    made = calls(world.job_id)
+    made = [
+        *key_calls(world.job_id, workers[0].env["RALLYPOINT_EPOCH"]),
+        *calls(world.job_id),
+    ]
     pool = DescriptorPool(ProtoReflectionDescriptorDatabase(world.jobs.channel))
     token = workers[0].env["RALLYPOINT_WORKER_TOKEN"]
     waiting = barrier_grpc.BarrierServiceStub(world.jobs.channel).Arrive.future(
@@ -177,20 +237,21 @@ def test_every_rpc_works_from_a_shell(world: World, workers: list[Worker]) -> No
 
 
 def curl(world: World, call: Call, token: str) -> dict[str, Any]:
-    """Return the first answer of a call from a shell."""
+    """Return the answer to a call from a shell."""
     header = ("-H", f"rallypoint-worker-token: {token}") if call.needs_token else ()
     url = f"http://{world.target}/{call.method}"
     argv = [*CURL, *header, "-d", json.dumps(call.request), url]
-    if call.is_stream:
+    if call.answers:
         command = world.start("buf", argv)
-        command.wait_stdout("}")
+        command.wait_stdout("}", call.answers)
         command.kill()
         printed = command.stdout()
     else:
         ran = world.run(*argv)
         assert ran.returncode == 0, f"{call.method}: {ran.stderr}"
         printed = ran.stdout
-    answer: dict[str, Any] = json.JSONDecoder().raw_decode(printed)[0]
+    shown = re.findall(r"^\{$.*?^\}$", printed, re.MULTILINE | re.DOTALL)
+    answer: dict[str, Any] = json.loads(shown[max(call.answers, 1) - 1])
     return answer
 
 

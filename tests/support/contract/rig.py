@@ -29,16 +29,20 @@ from rallypoint.server.rpc.convert.keys import to_get, to_watch, to_writes
 from rallypoint.server.rpc.convert.keys import to_page as to_keys_page
 from rallypoint.server.rpc.convert.reports import to_heartbeat, to_report
 from rallypoint.server.rpc.convert.requests import (
+    to_cancel,
     to_cordon,
+    to_delete,
     to_drain_node,
     to_job_id,
     to_page,
+    to_restart,
     to_uncordon,
+    to_update,
 )
 from rallypoint.server.rpc.errors import protocol_status, refusal_status
 from rallypoint.server.rpc.guards.peers import LimitExceeded
 from rallypoint.server.rpc.keys.reading import Cursor, get_keys, list_keys
-from rallypoint.server.rpc.keys.waits import KeyWait
+from rallypoint.server.rpc.keys.waits import KeyWaits
 from rallypoint.server.rpc.reading.pages import take_nodes
 from rallypoint.server.rpc.status import invalid_status
 from rallypoint.server.rpc.views.desired import desired_message
@@ -126,7 +130,7 @@ class Rig:
             protocol_status(unsupported.version).SerializeToString()
             return str(unsupported)
 
-    def ask(self, request: Message) -> str:
+    def ask(self, request: Message) -> str:  # noqa: C901  # one flat case per request
         """Pass a reader's or operator's request through everything; return why it was refused."""
         try:
             match request:
@@ -134,6 +138,14 @@ class Rig:
                     to_page(request)
                 case job_service_pb2.GetJobRequest() | job_service_pb2.WatchJobRequest():
                     to_job_id(request)
+                case job_service_pb2.CancelJobRequest():
+                    return self.take(to_cancel(request))
+                case job_service_pb2.RestartJobRequest():
+                    return self.take(to_restart(request))
+                case job_service_pb2.UpdateJobRequest():
+                    return self.take(to_update(request))
+                case job_service_pb2.DeleteJobRequest():
+                    to_delete(request)  # refused as long as the job has not ended
                 case node_service_pb2.ListNodesRequest():
                     _, token = to_page(request)
                     take_nodes(self.state, self.state.jobs[JobId(JOB)], token, self.now_ms)
@@ -164,8 +176,7 @@ class Rig:
                     list_keys(to_keys_page(request, claim), self.state, self.now_ms)
                 case key_value_service_pb2.WatchKeysRequest():
                     watch = to_watch(request, claim, NOW_MS)
-                    wait = KeyWait(watch.prefix, is_prefix=True)
-                    Cursor.begin(watch, wait, self.state, self.now_ms)
+                    Cursor(watch, "host", KeyWaits()).begin(self.state, self.now_ms)
                 case _:
                     writes: Any = request
                     return self.take(to_writes(writes, claim, NOW_MS))

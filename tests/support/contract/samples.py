@@ -219,6 +219,18 @@ def requests(node_name: str) -> dict[str, Message]:
         "GetJob": job_service_pb2.GetJobRequest(job_id=JOB, view=job_pb2.JOB_VIEW_BASIC),
         "WatchJob": job_service_pb2.WatchJobRequest(job_id=JOB, view=job_pb2.JOB_VIEW_FULL),
         "ListJobs": job_service_pb2.ListJobsRequest(page_size=2, page_token="a"),
+        "CancelJob": job_service_pb2.CancelJobRequest(
+            job_id=JOB, run=1, reason="wrong data", request_id="c1"
+        ),
+        "RestartJob": job_service_pb2.RestartJobRequest(
+            job_id=JOB, round=1, reason="new data", request_id="c2"
+        ),
+        "UpdateJob": job_service_pb2.UpdateJobRequest(
+            job_id=JOB,
+            update=job_service_pb2.JobUpdate(min_nodes=1, max_nodes=3, max_restarts=5),
+            request_id="c3",
+        ),
+        "DeleteJob": job_service_pb2.DeleteJobRequest(job_id=JOB),
         "ListNodes": node_service_pb2.ListNodesRequest(job_id=JOB, page_size=2, page_token="1:0"),
         "DrainNode": node_service_pb2.DrainNodeRequest(
             job_id=JOB, node_name=node_name, drain_timeout=SECOND, reason="repair"
@@ -269,6 +281,6 @@ def key_requests() -> dict[str, Message]:
             **ours, prefix="a", page_size=2, page_token="a", keys_only=True
         ),
         "WatchKeys": keys_pb2.WatchKeysRequest(
-            **ours, prefix="a", start_revision=1, epoch=EPOCH_MS
+            **ours, prefix="a", start_revision=EPOCH_MS * 1_000 + 1, epoch=EPOCH_MS
         ),
     }

@@ -192,4 +192,5 @@ ENDS = {
     Outcome.SUCCEEDED: "the job succeeded",
     Outcome.FAILED: "the job failed",
     Outcome.ABANDONED: "the job was abandoned",
+    Outcome.CANCELLED: "the job was cancelled",
 }

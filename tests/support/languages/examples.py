@@ -65,8 +65,10 @@ def prepare_go(folder: Path) -> Example:
     assert (SCRIPTS / "go").exists(), "the long tests need go: make test-long installs it"
     env = {
         **_env(),
+        "CGO_ENABLED": "0",  # no C compiler is needed
         "GOCACHE": str(BUILD / "go-cache"),
-        "GOFLAGS": "-modcacherw",  # so that pytest can delete the folder
+        # pytest can delete the folder, and the cache serves other folders too.
+        "GOFLAGS": "-modcacherw -trimpath",
         "GOPATH": str(folder / "go-path"),
         "GOTOOLCHAIN": "local",
     }

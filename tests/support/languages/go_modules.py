@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
 import subprocess
 import tempfile
@@ -96,15 +97,8 @@ def _fetch(folder: Path) -> None:
 
 def _apt(folder: Path) -> list[str]:
     """Return apt-get with another release, and with lists and cache in a folder."""
-    listed = subprocess.run(
-        ["apt-get", "indextargets", "--format", "$(REPO_URI)", "Created-By: Packages"],
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.split()
-    uri = next(uri for uri in listed if uri.rstrip("/").endswith("/debian"))
     source = folder / "debian.list"
-    source.write_text(f"deb [signed-by={KEYRING}] {uri} {RELEASE} main\n")
+    source.write_text(f"deb [signed-by={KEYRING}] {_mirror()} {RELEASE} main\n")
     for part in ("lists/partial", "archives/partial"):
         (folder / part).mkdir(parents=True)
     options = {
@@ -116,6 +110,16 @@ def _apt(folder: Path) -> list[str]:
         "APT::Sandbox::User": "root",  # no one else has the folder
     }
     return ["apt-get", "-qq", *(word for key, value in options.items() for word in _o(key, value))]
+
+
+def _mirror() -> str:
+    """Return where this machine gets the packages of its release from."""
+    folder = Path("/etc/apt")
+    for path in (*folder.glob("sources.list"), *sorted(folder.glob("sources.list.d/*"))):
+        found = re.search(r"^[^#\n]*?(\S+://\S+/debian)/?(?=\s)", path.read_text(), re.MULTILINE)
+        if found is not None:
+            return found[1]
+    raise AssertionError("no source of Debian's packages in /etc/apt")
 
 
 def _o(key: str, value: object) -> tuple[str, str]:

@@ -58,6 +58,7 @@ _OUTCOMES = {
     job_pb2.OUTCOME_SUCCEEDED: "the job succeeded",
     job_pb2.OUTCOME_FAILED: "the job failed",
     job_pb2.OUTCOME_ABANDONED: "the job was abandoned",
+    job_pb2.OUTCOME_CANCELLED: "the job was cancelled",
 }
 
 

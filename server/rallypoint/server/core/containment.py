@@ -50,8 +50,10 @@ def find_subject(state: State, input: inputs.Input) -> JobId | None:
             return None
         case inputs.JobBroken() | inputs.DrainNode() | inputs.Cordon() | inputs.Uncordon():
             return input.job_id
-        case inputs.Arrive(job_id=job_id) | inputs.WriteKeys(job_id=job_id):
-            return job_id
+        case inputs.Arrive() | inputs.WriteKeys() | inputs.CancelJob() | inputs.RestartJob():
+            return input.job_id
+        case inputs.UpdateJob() | inputs.DeleteJob():
+            return input.job_id
         case _:
             node = state.nodes.get(input.sender.session)
             return None if node is None else node.job_id
@@ -100,7 +102,8 @@ def evict(
     gone = {session for session, node in state.nodes.items() if node.job_id == job_id}
     gone.update(sessions, state.sessions.pop(job_id, ()))
     state.tallies.pop(job_id, None)
-    state.keys.pop(job_id, None)
+    space = state.keys.pop(job_id, None)
+    state.keys_weight -= 0 if space is None else space.weight
     for session in gone:
         state.nodes.pop(session, None)
     state.heard = sum(node.is_heard for node in state.nodes.values())

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from rallypoint.server.core.barriers.arrivals import receive_arrival
 from rallypoint.server.core.barriers.ends import break_barriers, expire_barriers
 from rallypoint.server.core.containment import internal_verdict
+from rallypoint.server.core.control.operations import operate
 from rallypoint.server.core.keys.drops import drop_keys
 from rallypoint.server.core.keys.writes import receive_writes
 from rallypoint.server.core.messages import inputs
@@ -130,6 +131,8 @@ def _dispatch(draft: Draft, input: inputs.Input) -> Refusal | None:  # noqa: C90
         case inputs.TimePassed():
             _expire(draft)
             return None
+        case inputs.CancelJob() | inputs.RestartJob() | inputs.UpdateJob() | inputs.DeleteJob():
+            return operate(draft, input)
         case inputs.DrainNode():
             return request_drain(draft, input)
         case inputs.Stalled(late_ms=late_ms):

@@ -11,7 +11,9 @@ from msgspec import Struct
 
 from rallypoint.base.limits import PROTOCOL_VERSION
 from rallypoint.server.core.messages.refusals import Refusal, RefusalKind
+from rallypoint.server.core.model.phase import Outcome
 from rallypoint.server.rpc.guards.peers import LimitExceeded
+from rallypoint.server.rpc.views.enums import OUTCOMES
 from rallypoint.v1 import error_details_pb2 as details_pb2
 from rallypoint.wire.durations import to_duration
 from rallypoint.wire.errors import pack_status
@@ -157,7 +159,7 @@ _TABLE: dict[RefusalKind, _Row] = {
     RefusalKind.OLD_ROUND: _Row(
         grpc.StatusCode.ABORTED,
         details_pb2.StaleSender,
-        "round {actual} is over; the latest is round {expected}",
+        "round {actual} is over or ends now; the latest is round {expected}",
         "",
         details_pb2.STALE_KIND_ROUND,
     ),
@@ -192,17 +194,41 @@ _TABLE: dict[RefusalKind, _Row] = {
         "no one expects {participant} at barrier {name}",
         "participant",
     ),
+    RefusalKind.JOB_ENDED: _Row(
+        grpc.StatusCode.FAILED_PRECONDITION,
+        details_pb2.JobEnded,
+        "run {run} of job {job_id} has ended: {outcome}; its next run begins with its agents",
+        "job_id",
+    ),
+    RefusalKind.JOB_OPEN: _Row(
+        grpc.StatusCode.FAILED_PRECONDITION,
+        details_pb2.JobOpen,
+        "run {run} of job {job_id} has not ended; cancel it before you delete the job",
+        "job_id",
+    ),
+    RefusalKind.SPEC_IMPOSSIBLE: _Row(
+        grpc.StatusCode.FAILED_PRECONDITION,
+        None,
+        "min_nodes would be {min_nodes} and max_nodes {max_nodes}",
+        "update",
+    ),
     RefusalKind.KEY_NOT_A_NUMBER: _Row(
         grpc.StatusCode.FAILED_PRECONDITION,
         None,
         "key {key} does not hold a number, so nothing can be added to it",
-        "key",
+        "",
     ),
     RefusalKind.SUM_TOO_LARGE: _Row(
         grpc.StatusCode.FAILED_PRECONDITION,
         None,
         "the sum would have more than 63 bits; key {key} is as it was",
-        "amount",
+        "",
+    ),
+    RefusalKind.REQUEST_ID_REUSED: _Row(
+        grpc.StatusCode.FAILED_PRECONDITION,
+        None,
+        "request_id {request_id} belongs to another request: every change needs a new one",
+        "request_id",
     ),
     RefusalKind.KEYS_FORGOTTEN: _Row(
         grpc.StatusCode.DATA_LOSS,
@@ -269,7 +295,11 @@ def _detail(row: _Row, refusal: Refusal) -> Message | None:
     if row.detail is None:
         return None
     known = row.detail.DESCRIPTOR.fields_by_name
-    detail = row.detail(**{name: value for name, value in refusal.facts if name in known})
+    facts = {name: value for name, value in refusal.facts if name in known}
+    outcome = facts.pop("outcome", None)
+    detail = row.detail(**facts)
+    if isinstance(detail, details_pb2.JobEnded):
+        detail.outcome = OUTCOMES[Outcome(outcome)]
     if isinstance(detail, details_pb2.StaleSender):
         detail.kind = row.stale
     if isinstance(detail, details_pb2.SpecMismatch):

@@ -3,20 +3,36 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import grpc
 from msgspec import Struct
 
 from rallypoint.base.log import get_logger
-from rallypoint.server.coordinator import Coordinator
+from rallypoint.server.coordinator import Coordinator, InputRefused
+from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.model.job import Job
 from rallypoint.server.core.model.phase import Phase
 from rallypoint.server.core.state.state import State
 from rallypoint.server.rpc.convert.checks import InvalidMessage
-from rallypoint.server.rpc.convert.requests import to_job_id, to_page, to_view
-from rallypoint.server.rpc.errors import limit_status, stalled_status, unknown_job_status
+from rallypoint.server.rpc.convert.requests import (
+    to_cancel,
+    to_delete,
+    to_job_id,
+    to_page,
+    to_restart,
+    to_update,
+    to_view,
+)
+from rallypoint.server.rpc.errors import (
+    limit_status,
+    refusal_status,
+    stalled_status,
+    unknown_job_status,
+)
 from rallypoint.server.rpc.guards.peers import LimitExceeded, host_of
 from rallypoint.server.rpc.outbox import Outboxes
 from rallypoint.server.rpc.reading.pace import Pace
@@ -30,6 +46,7 @@ from rallypoint.v1 import job_pb2
 from rallypoint.v1 import job_service_pb2 as service_pb2
 from rallypoint.v1 import job_service_pb2_grpc as service_grpc
 
+_Context = grpc.aio.ServicerContext[Any, Any]
 _WatchContext = grpc.aio.ServicerContext[service_pb2.WatchJobRequest, bytes]
 """The interceptor lets answers pass that are encoded already."""
 
@@ -45,7 +62,7 @@ class _UnknownJob(Exception):
 
 
 class JobService(service_grpc.JobServiceServicer):
-    """Serves people and programs that read jobs."""
+    """Serves people and programs that read jobs and change them."""
 
     def __init__(self, coordinator: Coordinator, outboxes: Outboxes, pace: Pace) -> None:
         """Read from `coordinator`; `outboxes` wakes watchers; all readers share `pace`."""
@@ -102,6 +119,51 @@ class JobService(service_grpc.JobServiceServicer):
             await self._show_all(watched, context)
         finally:
             self._watchers.leave(watched, host)
+
+    async def CancelJob(
+        self, request: service_pb2.CancelJobRequest, context: _Context
+    ) -> service_pb2.CancelJobResponse:
+        """End the run."""
+        summary = await self._operate(context, lambda: to_cancel(request))
+        return service_pb2.CancelJobResponse(job=summary)
+
+    async def RestartJob(
+        self, request: service_pb2.RestartJobRequest, context: _Context
+    ) -> service_pb2.RestartJobResponse:
+        """Restart the workers."""
+        summary = await self._operate(context, lambda: to_restart(request))
+        return service_pb2.RestartJobResponse(job=summary)
+
+    async def UpdateJob(
+        self, request: service_pb2.UpdateJobRequest, context: _Context
+    ) -> service_pb2.UpdateJobResponse:
+        """Change the specification."""
+        summary = await self._operate(context, lambda: to_update(request))
+        return service_pb2.UpdateJobResponse(job=summary)
+
+    async def DeleteJob(
+        self, request: service_pb2.DeleteJobRequest, context: _Context
+    ) -> service_pb2.DeleteJobResponse:
+        """Forget a job that has ended."""
+        await self._operate(context, lambda: to_delete(request))
+        return service_pb2.DeleteJobResponse()
+
+    async def _operate(
+        self, context: _Context, convert: Callable[[], inputs.Operation]
+    ) -> job_pb2.JobSummary | None:
+        """Carry out an operation; return the job after it, if there still is one."""
+
+        def show(state: State, now_ms: int) -> job_pb2.JobSummary | None:
+            job = state.jobs.get(operation.job_id)
+            return None if job is None else summary_message(state, job, now_ms)
+
+        try:
+            operation = convert()
+            return await self._coordinator.ask(operation, show)
+        except InvalidMessage as invalid:
+            await abort_with(context, invalid_status(invalid.path, invalid.problem))
+        except InputRefused as refused:
+            await abort_with(context, refusal_status(refused.refusal))
 
     async def _show_all(self, watched: Watched, context: _WatchContext) -> None:
         """Send a watcher every rendering of the job, until the job is over or forgotten."""

@@ -208,7 +208,11 @@ class WriteKeys(Struct, frozen=True):
     writes: tuple[Write, ...]
     """In order; at least one."""
     request_id: str
-    """The same for every attempt of this request."""
+    """The same for every attempt of this request; empty: there is only one."""
+    answer_id: str
+    """Different for every call; the answer carries it."""
+    digest: bytes = b""
+    """Of the writes; the same for every attempt."""
     is_repeated: bool = False
     """It was sent before; what the worker knew before the first attempt follows."""
     known_epoch: int = 0
@@ -218,6 +222,58 @@ class WriteKeys(Struct, frozen=True):
     def job_id(self) -> JobId:
         """The job of the keys."""
         return self.claim.job_id
+
+
+class CancelJob(Struct, frozen=True):
+    """An operator ends the run."""
+
+    job_id: JobId
+    run: int
+    """Only this run; 0: whichever is the latest."""
+    reason: str
+    """Why, in words; may be empty."""
+    request_id: str = ""
+    """The same for every attempt; empty: it is not remembered."""
+
+
+class RestartJob(Struct, frozen=True):
+    """An operator restarts the workers."""
+
+    job_id: JobId
+    round: int
+    """Only this round; 0: whichever runs."""
+    reason: str
+    """Why, in words; may be empty."""
+    request_id: str = ""
+    """The same for every attempt; empty: it is not remembered."""
+
+
+class UpdateJob(Struct, frozen=True):
+    """An operator changes the specification of the run; None leaves a field as it is."""
+
+    job_id: JobId
+    min_nodes: int | None = None
+    max_nodes: int | None = None
+    max_restarts: int | None = None
+    request_id: str = ""
+    """The same for every attempt; empty: it is not remembered."""
+
+    @property
+    def fields(self) -> frozenset[str]:
+        """The fields that it changes."""
+        names = ("min_nodes", "max_nodes", "max_restarts")
+        return frozenset(name for name in names if getattr(self, name) is not None)
+
+
+class DeleteJob(Struct, frozen=True):
+    """An operator deletes a job that has ended."""
+
+    job_id: JobId
+    request_id: str = ""
+    """The same for every attempt."""
+
+
+Operation = CancelJob | RestartJob | UpdateJob | DeleteJob
 
 
 class TimePassed(Struct, frozen=True):
@@ -266,5 +322,5 @@ Report = (
     | Goodbye
     | NewerReport
 )
-Request = DrainNode | Cordon | Uncordon | Arrive | WriteKeys
+Request = DrainNode | Cordon | Uncordon | Arrive | WriteKeys | Operation
 Input = Hello | Heartbeat | Report | Broken | Request | TimePassed | Stalled | JobBroken

@@ -37,6 +37,8 @@ class RunOpened(Struct, frozen=True):
     round_number: int
     counts: Counts
     drain_requests: tuple[DrainRequest, ...] = ()
+    updated: frozenset[str] = frozenset()
+    operations: tuple[str, ...] = ()
 
 
 def run_opened(job: Job) -> RunOpened:
@@ -50,6 +52,8 @@ def run_opened(job: Job) -> RunOpened:
         job.round_number,
         job.counts,
         job.drain_requests,
+        job.updated,
+        job.operations,
     )
 
 
@@ -155,15 +159,42 @@ class BarrierDropped(Struct, frozen=True):
     only_ends: bool = False
 
 
+class JobUpdated(Struct, frozen=True):
+    """An operator changed the specification of the run."""
+
+    job_id: JobId
+    spec: JobSpec
+    fields: frozenset[str]
+    """All fields that operators have changed in this run."""
+
+
+class PauseEnded(Struct, frozen=True):
+    """An operator ended the pause before the next round."""
+
+    job_id: JobId
+    at_ms: int
+
+
+class OperationDone(Struct, frozen=True):
+    """An operator's request was carried out."""
+
+    job_id: JobId
+    request_id: str
+
+
 class KeysWritten(Struct, frozen=True):
-    """A request changed keys of a run."""
+    """A request to change keys of a run was answered."""
 
     job_id: JobId
     run: int
+    since_epoch: int
+    """Epoch since which the coordinator remembers the run."""
+    round: int
+    """Round of the worker that sent it."""
     changes: tuple[Change, ...]
-    """In order; never empty."""
+    """In order."""
     request_id: str
-    """The same for every attempt of the request."""
+    """The same for every attempt of the request; empty: there is only one."""
     answer: Answer
 
 
@@ -193,4 +224,7 @@ Record = (
     | BarrierDropped
     | KeysWritten
     | KeysDropped
+    | JobUpdated
+    | OperationDone
+    | PauseEnded
 )

@@ -22,6 +22,8 @@ JOBS_MAX = 4_096
 """Live and remembered jobs of one coordinator; beyond that the oldest ended jobs are dropped."""
 HISTORY_MAX = 64
 """Ended rounds that a job remembers."""
+OPERATIONS_MAX = 64
+"""Operators' requests that a job remembers, so that one that is sent again is done once."""
 DRAIN_REQUESTS_MAX = 1_024
 
 
@@ -136,6 +138,10 @@ class Job(Struct, frozen=True):
     """Epoch since which the coordinator remembers this run: what came before may be forgotten."""
     health: tuple[NodeHealth, ...] = ()
     """Nodes that have failed or were set aside, by name, at most `health.HEALTH_MAX`."""
+    updated: frozenset[str] = frozenset()
+    """Fields of the specification that an operator has changed: agents need not agree with them."""
+    operations: tuple[str, ...] = ()
+    """Ids of operators' requests that were carried out, at most OPERATIONS_MAX."""
     next_arrival: int = 0
     empty_since_ms: int | None = None
     """When the last node was lost; None while there is one."""

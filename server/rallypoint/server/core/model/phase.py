@@ -20,3 +20,4 @@ class Outcome(Enum):
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     ABANDONED = "abandoned"
+    CANCELLED = "cancelled"

@@ -29,8 +29,12 @@ class RoundReason(Enum):
     SUCCEEDED = "succeeded"
     CLOSED = "closed"
     DRAINED = "drained"
+    RESTART_REQUESTED = "restart requested"
+    RESIZED = "resized"
 
 
+REQUESTED = frozenset({RoundReason.RESTART_REQUESTED, RoundReason.RESIZED})
+"""An operator stopped the round. It costs nothing."""
 LEAVING = frozenset({RoundReason.NODE_LEFT, RoundReason.DRAINED})
 """Reasons of departures that were on purpose."""
 

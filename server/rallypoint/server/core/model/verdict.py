@@ -25,6 +25,7 @@ class VerdictCause(Enum):
     TOO_FEW_NODES = "too few nodes"
     NO_PROGRESS = "no progress"
     INTERNAL = "internal"
+    CANCELLED = "cancelled"
 
 
 class Consequence(Enum):

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from heapq import nsmallest
 
+from msgspec.structs import replace
+
 from rallypoint.base.addresses import is_loopback
 from rallypoint.base.limits import NODES_PER_JOB_MAX
 from rallypoint.server.core.messages import inputs
@@ -122,13 +124,21 @@ def _is_idle(draft: Draft, job: Job) -> bool:
 
 def check_identity(draft: Draft, job: Job, identity: Identity) -> Refusal | None:
     """Refuse a spec, program, address, name or node rank that does not fit the job."""
-    if job.phase is not Phase.CLOSED and identity.spec != job.spec:
+    if job.phase is not Phase.CLOSED and not _agrees(job, identity.spec):
         return spec_mismatch(job.job_id, job.spec, identity.spec)
     return (
         check_program(draft, identity)
         or _check_address(draft, identity)
         or _check_holders(draft, identity)
     )
+
+
+def _agrees(job: Job, spec: JobSpec) -> bool:
+    """Return whether an agent's specification is the job's, but for what operators changed."""
+    if spec == job.spec:
+        return True
+    changed = {field: getattr(job.spec, field) for field in job.updated}
+    return bool(changed) and replace(spec, **changed) == job.spec
 
 
 def _check_address(draft: Draft, identity: Identity) -> Refusal | None:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.model.job import Counts, Job
-from rallypoint.server.core.model.round import Round, RoundReason
+from rallypoint.server.core.model.round import REQUESTED, Round, RoundReason
 from rallypoint.server.core.model.spec import JobSpec
 from rallypoint.server.core.model.verdict import Consequence, Verdict, VerdictCause
 from rallypoint.server.core.verdicts.blame import error_text, find_verdict, is_drain
@@ -69,11 +69,15 @@ def judge(job: Job, round: Round, now_ms: int) -> Judgement:
     )
     if round.stop_reason is RoundReason.GROWTH and verdict is None:
         return replace(kept, counts=replace(counts, growths=counts.growths + 1))
+    if round.stop_reason in REQUESTED and verdict is None:
+        return kept
     if verdict is None or verdict.cause not in (
         VerdictCause.WORKER_FAILED,
         VerdictCause.START_FAILED,
     ):
         return _reform(kept, job.spec, round)
+    if round.stop_reason in REQUESTED:
+        return replace(kept, verdict=None)
     if round.stop_reason is RoundReason.GROWTH:
         grown = replace(counts, growths=counts.growths + 1)
         return replace(kept, verdict=None, counts=grown)

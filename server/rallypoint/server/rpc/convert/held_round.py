@@ -28,6 +28,8 @@ _REASONS = {
     round_pb2.ROUND_REASON_GROWTH: RoundReason.GROWTH,
     round_pb2.ROUND_REASON_START_OVERDUE: RoundReason.START_OVERDUE,
     round_pb2.ROUND_REASON_DRAINED: RoundReason.DRAINED,
+    round_pb2.ROUND_REASON_RESTART_REQUESTED: RoundReason.RESTART_REQUESTED,
+    round_pb2.ROUND_REASON_RESIZED: RoundReason.RESIZED,
 }
 """Reasons for which a round can begin. Any other is kept as unknown: it is only echoed."""
 

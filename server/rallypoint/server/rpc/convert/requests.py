@@ -5,6 +5,7 @@ from __future__ import annotations
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.model.ids import JobId, NodeName
 from rallypoint.server.rpc.convert.bounds import check
+from rallypoint.server.rpc.convert.checks import require
 from rallypoint.v1 import barrier_service_pb2, job_pb2, job_service_pb2, node_service_pb2
 from rallypoint.wire.durations import to_ms
 
@@ -33,6 +34,41 @@ def to_page(
     """Return the size of a page, 1 or more, and the token of the page before, or ""."""
     check(request)
     return request.page_size or PAGE_MAX, request.page_token
+
+
+def to_cancel(request: job_service_pb2.CancelJobRequest) -> inputs.CancelJob:
+    """Return the request to cancel a job."""
+    check(request)
+    job_id = JobId(request.job_id)
+    return inputs.CancelJob(job_id, request.run, request.reason, request.request_id)
+
+
+def to_restart(request: job_service_pb2.RestartJobRequest) -> inputs.RestartJob:
+    """Return the request to restart a job."""
+    check(request)
+    job_id = JobId(request.job_id)
+    return inputs.RestartJob(job_id, request.round, request.reason, request.request_id)
+
+
+def to_update(request: job_service_pb2.UpdateJobRequest) -> inputs.UpdateJob:
+    """Return the request to update a job."""
+    check(request)
+    update = request.update
+    operation = inputs.UpdateJob(
+        JobId(request.job_id),
+        min_nodes=update.min_nodes if update.HasField("min_nodes") else None,
+        max_nodes=update.max_nodes if update.HasField("max_nodes") else None,
+        max_restarts=update.max_restarts if update.HasField("max_restarts") else None,
+        request_id=request.request_id,
+    )
+    require(bool(operation.fields), "update", "must set min_nodes, max_nodes or max_restarts")
+    return operation
+
+
+def to_delete(request: job_service_pb2.DeleteJobRequest) -> inputs.DeleteJob:
+    """Return the request to delete a job."""
+    check(request)
+    return inputs.DeleteJob(JobId(request.job_id))
 
 
 def to_drain_node(request: node_service_pb2.DrainNodeRequest) -> inputs.DrainNode:

@@ -1,0 +1,1 @@
+"""What operators do with whole jobs: cancel, restart, update, delete."""

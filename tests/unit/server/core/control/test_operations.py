@@ -1,0 +1,311 @@
+"""What operators do with whole jobs, and what a request that is sent again does."""
+
+from __future__ import annotations
+
+import pytest
+
+from rallypoint.server.core.messages import inputs
+from rallypoint.server.core.messages.refusals import RefusalKind
+from rallypoint.server.core.model.ids import JobId
+from rallypoint.server.core.model.job import OPERATIONS_MAX
+from rallypoint.server.core.model.phase import Outcome, Phase
+from rallypoint.server.core.model.round import RoundReason
+from rallypoint.server.core.model.spec import JobSpec
+from rallypoint.server.core.model.verdict import Consequence, VerdictCause
+from support.core.coordinator import Bench
+from support.core.fake_agents import JOB, finished, stop_reason
+
+PAIR = JobSpec(min_nodes=2, max_nodes=2, max_restarts=1)
+
+
+def do(bench: Bench, operation: inputs.Operation) -> RefusalKind | None:
+    """Carry out an operation; return why it was refused, or None."""
+    refusal = bench.take(operation).refusal
+    return None if refusal is None else refusal.kind
+
+
+def restart(round: int = 0, request_id: str = "") -> inputs.RestartJob:
+    return inputs.RestartJob(JOB, round, "new data", request_id)
+
+
+def running(spec: JobSpec = PAIR, *names: str) -> Bench:
+    bench = Bench(spec)
+    bench.run_round(*(names or ("a", "b")))
+    return bench
+
+
+# --- Cancel ---------------------------------------------------------------------------------------
+
+
+def test_cancelled_run_ends_everywhere() -> None:
+    """Every node learns the outcome and why; no restart is charged, and no round follows."""
+    bench = running()
+    a, b = bench.agents.values()
+    assert do(bench, inputs.CancelJob(JOB, 0, "wrong data")) is None
+    job = bench.job()
+    assert (job.phase, job.outcome, job.counts.restart_count) == (
+        Phase.CLOSED,
+        Outcome.CANCELLED,
+        0,
+    )
+    assert job.verdict is not None
+    assert (job.verdict.cause, job.verdict.consequence) == (
+        VerdictCause.CANCELLED,
+        Consequence.ENDED,
+    )
+    assert job.verdict.text == "the job was cancelled: wrong data"
+    assert job.history[-1].ended is RoundReason.CLOSED
+    for agent in (a, b):
+        assert finished(agent).outcome is Outcome.CANCELLED
+    bench.check_journal()
+
+
+@pytest.mark.parametrize("phase", [Phase.FORMING, Phase.STOPPING])
+def test_run_is_cancelled_in_every_phase(phase: Phase) -> None:
+    """Before its first round, between two, and while one is being stopped."""
+    bench = Bench(PAIR)
+    if phase is Phase.FORMING:
+        bench.join("a")
+    else:
+        a, _ = bench.run_round("a", "b")
+        a.fail()
+    assert bench.job().phase is phase
+    assert do(bench, inputs.CancelJob(JOB, 0, "")) is None
+    assert bench.job().outcome is Outcome.CANCELLED
+    assert bench.job().verdict is not None
+    assert bench.job().verdict.text.endswith("an operator requested it")  # type: ignore[union-attr]
+
+
+def test_cancel_changes_no_outcome() -> None:
+    """A run that has ended keeps its own, and a later run is not the one that was meant."""
+    bench = running()
+    for agent in tuple(bench.agents.values()):
+        agent.succeed()
+    assert do(bench, inputs.CancelJob(JOB, 0, "")) is None
+    assert bench.job().outcome is Outcome.SUCCEEDED
+    other = running()
+    assert do(other, inputs.CancelJob(JOB, 7, "")) is None
+    assert other.job().phase is Phase.RUNNING
+
+
+# --- Restart --------------------------------------------------------------------------------------
+
+
+def test_restart_costs_nothing() -> None:
+    """Workers stop and start again with the same ranks. Nothing failed, and nothing is charged."""
+    bench = running()
+    a, b = bench.agents.values()
+    ranks = (a.group_rank, b.group_rank)
+    assert do(bench, restart()) is None
+    assert stop_reason(a) is RoundReason.RESTART_REQUESTED
+    bench.obey()
+    job = bench.job()
+    assert (job.round_number, job.phase, job.verdict) == (2, Phase.RUNNING, None)
+    assert (job.counts.restart_count, job.counts.reformations, job.backoff_until_ms) == (
+        0,
+        0,
+        bench.now_ms,
+    )
+    assert (a.group_rank, b.group_rank) == ranks
+    assert job.history[-1].ended is RoundReason.RESTART_REQUESTED
+    assert job.round is not None
+    assert job.round.header.reason is RoundReason.RESTART_REQUESTED
+    bench.check_journal()
+
+
+def test_restart_may_be_repeated_for_ever() -> None:
+    """It is no re-formation without progress."""
+    bench = running()
+    for number in range(30):
+        assert do(bench, restart()) is None
+        bench.obey()
+        assert bench.job().round_number == number + 2
+
+
+def test_restart_of_an_earlier_round_does_nothing() -> None:
+    """The workers have started again already."""
+    bench = running()
+    assert do(bench, restart(round=1)) is None
+    bench.obey()
+    assert do(bench, restart(round=1)) is None
+    assert bench.job().phase is Phase.RUNNING
+
+
+def test_restart_ends_a_pause() -> None:
+    """An operator who has mended the cause need not wait."""
+    bench = Bench(JobSpec(min_nodes=2, max_nodes=2, max_restarts=9, crash_loop=0))
+    a, _ = bench.run_round("a", "b")
+    for _ in range(4):
+        a.fail()
+        bench.obey()
+        if bench.job().phase is Phase.FORMING:
+            break
+    assert bench.job().backoff_until_ms > bench.now_ms
+    assert do(bench, restart()) is None
+    bench.obey()
+    assert bench.job().phase is Phase.RUNNING
+
+
+def test_round_that_is_being_restarted_may_still_succeed() -> None:
+    """If all workers end with 0 while they stop, the job is done."""
+    bench = running()
+    a, b = bench.agents.values()
+    a.succeed()
+    do(bench, restart())
+    b.succeed()
+    assert bench.job().outcome is Outcome.SUCCEEDED
+
+
+def test_failure_before_a_restart_is_charged() -> None:
+    """One after it is a consequence of the stop."""
+    bench = running()
+    a, _ = bench.agents.values()
+    do(bench, restart())
+    a.exit()
+    bench.obey()
+    assert bench.job().counts.restart_count == 0
+    assert bench.job().verdict is None
+
+
+# --- Update ---------------------------------------------------------------------------------------
+
+
+def test_larger_job_grows() -> None:
+    """When there are nodes for it, as any round that may grow."""
+    bench = running()
+    assert do(bench, inputs.UpdateJob(JOB, max_nodes=3)) is None
+    assert bench.job().phase is Phase.RUNNING
+    bench.join("c")
+    bench.advance(PAIR.grow_after_ms + PAIR.settle_ms)
+    bench.obey()
+    assert bench.job().round is not None
+    assert bench.job().round.header.group_world_size == 3  # type: ignore[union-attr]
+
+
+def test_smaller_job_shrinks_at_once() -> None:
+    """The round stops without a charge; the nodes that are too many become spares."""
+    bench = running(JobSpec(min_nodes=1, max_nodes=3), "a", "b", "c")
+    assert do(bench, inputs.UpdateJob(JOB, max_nodes=2)) is None
+    assert bench.job().phase is Phase.STOPPING
+    bench.obey()
+    job = bench.job()
+    assert job.round is not None
+    assert (job.round.header.group_world_size, job.round.header.reason) == (2, RoundReason.RESIZED)
+    assert (job.counts.restart_count, job.counts.reformations, job.verdict) == (0, 0, None)
+    bench.check_journal()
+
+
+def test_round_below_a_new_minimum_waits_for_nodes() -> None:
+    """It stops, and the next one needs more."""
+    bench = running(JobSpec(min_nodes=2, max_nodes=4))
+    assert do(bench, inputs.UpdateJob(JOB, min_nodes=3)) is None
+    bench.obey()
+    assert bench.job().phase is Phase.FORMING
+    bench.join("c")
+    bench.advance(PAIR.last_call_ms)
+    bench.obey()
+    assert bench.job().phase is Phase.RUNNING
+
+
+def test_agents_need_not_agree_with_what_was_changed() -> None:
+    """They come back with the command line that they were started with."""
+    bench = running()
+    do(bench, inputs.UpdateJob(JOB, max_nodes=5, max_restarts=7))
+    (late,) = bench.join("c")
+    assert late.node is not None
+    other = bench.agent("d", spec=JobSpec(min_nodes=2, max_nodes=2, max_restarts=1, crash_loop=9))
+    refusal = other.hello().refusal
+    assert refusal is not None and refusal.kind is RefusalKind.SPEC_MISMATCH
+
+
+def test_restarts_are_not_taken_back() -> None:
+    """The budget is at least what has been used."""
+    bench = running()
+    a, _ = bench.agents.values()
+    a.fail()
+    bench.obey()
+    assert do(bench, inputs.UpdateJob(JOB, max_restarts=0)) is None
+    assert bench.job().spec.max_restarts == 1
+    bench.check_journal()
+
+
+def test_impossible_size_is_refused() -> None:
+    """The fewest nodes may not be more than the most."""
+    bench = running()
+    assert do(bench, inputs.UpdateJob(JOB, min_nodes=3)) is RefusalKind.SPEC_IMPOSSIBLE
+    assert bench.job().spec == PAIR
+
+
+def test_update_ends_with_the_run() -> None:
+    """The next run has the specification of its agents."""
+    bench = running()
+    do(bench, inputs.UpdateJob(JOB, max_nodes=5))
+    for agent in tuple(bench.agents.values()):
+        agent.succeed()
+        agent.goodbye()
+    bench.run_round("x", "y")
+    assert bench.job().run == 2
+    assert (bench.job().spec, bench.job().updated) == (PAIR, frozenset())
+    bench.check_journal()
+
+
+# --- Delete ---------------------------------------------------------------------------------------
+
+
+def test_ended_job_is_deleted() -> None:
+    """Only when every node knows its outcome: one that does not would begin another run."""
+    bench = running()
+    assert do(bench, inputs.DeleteJob(JOB)) is RefusalKind.JOB_OPEN
+    do(bench, inputs.CancelJob(JOB, 0, ""))
+    assert do(bench, inputs.DeleteJob(JOB)) is RefusalKind.PREVIOUS_RUN_ENDING
+    for agent in tuple(bench.agents.values()):
+        agent.goodbye()
+    assert do(bench, inputs.DeleteJob(JOB)) is None
+    assert bench.state.jobs == {}
+    assert do(bench, inputs.DeleteJob(JOB)) is RefusalKind.UNKNOWN_JOB
+    bench.check_journal()
+
+
+# --- Requests that are sent again -----------------------------------------------------------------
+
+
+def test_request_that_is_sent_again_is_done_once() -> None:
+    """Also after what it has caused is over."""
+    bench = running()
+    assert do(bench, restart(request_id="r")) is None
+    bench.obey()
+    assert do(bench, restart(request_id="r")) is None
+    assert bench.job().phase is Phase.RUNNING
+    assert do(bench, restart(request_id="s")) is None
+    assert bench.job().phase is Phase.STOPPING
+    bench.check_journal()
+
+
+def test_refused_request_may_be_tried_again() -> None:
+    """It was not carried out."""
+    bench = running()
+    too_small = inputs.UpdateJob(JOB, min_nodes=3, request_id="r")
+    assert do(bench, too_small) is RefusalKind.SPEC_IMPOSSIBLE
+    assert do(bench, inputs.UpdateJob(JOB, max_nodes=3, request_id="s")) is None
+    assert do(bench, too_small) is None
+    assert bench.job().spec.min_nodes == 3
+
+
+def test_remembered_requests_are_bounded() -> None:
+    """The latest ones."""
+    bench = running()
+    for number in range(OPERATIONS_MAX + 5):
+        do(bench, inputs.CancelJob(JOB, 7, "", f"r{number}"))
+    assert len(bench.job().operations) == OPERATIONS_MAX
+    assert bench.job().operations[-1] == f"r{OPERATIONS_MAX + 4}"
+    bench.check_journal()
+
+
+def test_ended_run_is_neither_restarted_nor_updated() -> None:
+    """The refusal says how it ended; a new run begins with its agents."""
+    bench = running()
+    do(bench, inputs.CancelJob(JOB, 0, ""))
+    assert do(bench, restart()) is RefusalKind.JOB_ENDED
+    assert do(bench, inputs.UpdateJob(JOB, max_nodes=4)) is RefusalKind.JOB_ENDED
+    stranger = JobId("other")
+    assert do(bench, inputs.CancelJob(stranger, 0, "")) is RefusalKind.UNKNOWN_JOB
