@@ -37,6 +37,8 @@ def main() -> int:
     parser.add_argument("--kinds", default="", help=f"of mishaps, with commas; all: {kinds}")
     parser.add_argument("--states", type=int, default=usual.states_max, help="at most")
     parser.add_argument("--running", action="store_true", help="begin where a round runs")
+    parser.add_argument("--meetings", type=int, default=0, help="of all workers, at one barrier")
+    parser.add_argument("--of-run", action="store_true", help="the barrier belongs to the run")
     parser.add_argument("--bug", choices=sorted(BUGS), help="plant one")
     args = parser.parse_args()
     bounds = Bounds(
@@ -53,6 +55,8 @@ def main() -> int:
         depth=args.depth,
         states_max=args.states,
         is_running=args.running,
+        meetings=args.meetings,
+        of_run=args.of_run,
     )
     if args.bug:
         with planted(args.bug):

@@ -26,9 +26,29 @@ WHOLE = {
     "three nodes, a worker fails": Bounds(
         nodes=3, min_nodes=2, depth=10, is_running=True, kinds=frozenset({Mishap.FAIL})
     ),
+    "workers meet twice": Bounds(depth=10, faults=0, is_running=True, meetings=2, of_run=True),
+    "workers meet, a call is lost": Bounds(
+        depth=9, is_running=True, meetings=1, kinds=frozenset({Mishap.LOSE, Mishap.GIVE_UP})
+    ),
+    "workers meet, one fails": Bounds(
+        depth=9, is_running=True, meetings=1, kinds=frozenset({Mishap.FAIL})
+    ),
+    "workers meet, all goes well": Bounds(depth=60, faults=0, is_running=True, meetings=1),
+    "workers meet, the coordinator restarts": Bounds(
+        depth=13, is_running=True, meetings=1, kinds=frozenset({Mishap.CRASH})
+    ),
+    "workers meet, one mishap": Bounds(depth=8, is_running=True, meetings=1),
 }
 
-LARGE = frozenset({"two nodes, fenced, one falls silent", "three nodes, a worker fails"})
+LARGE = frozenset(
+    {
+        "two nodes, fenced, one falls silent",
+        "three nodes, a worker fails",
+        "workers meet, all goes well",
+        "workers meet, the coordinator restarts",
+        "workers meet, one mishap",
+    }
+)
 """Worlds that take long."""
 
 HUNTS = {
@@ -63,6 +83,14 @@ HUNTS = {
         is_running=True, depth=20, kinds=frozenset({Mishap.CRASH_AGENT})
     ),
     "reuse a round number": Bounds(depth=30, max_restarts=3, kinds=frozenset({Mishap.NO_START})),
+    "release without everyone": Bounds(is_running=True, meetings=1, faults=0),
+    "answer with another generation": Bounds(is_running=True, meetings=2, faults=0),
+    "take old rounds": Bounds(is_running=True, meetings=1, kinds=frozenset({Mishap.FAIL})),
+    "keep the scope": Bounds(is_running=True, meetings=1, kinds=frozenset({Mishap.FAIL})),
+    "wait too long": Bounds(is_running=True, meetings=1, faults=0),
+    "wait for the lost": Bounds(is_running=True, meetings=1, kinds=frozenset({Mishap.FAIL})),
+    "count a retry": Bounds(is_running=True, meetings=1, kinds=frozenset({Mishap.GIVE_UP})),
+    "forget arrivals in the journal": Bounds(is_running=True, meetings=1, faults=0),
 }
 """Where each bug shows: the small world that is explored for it."""
 

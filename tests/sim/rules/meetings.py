@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.records import Record, RoundSealed, RoundStopped, RunClosed
-from rallypoint.server.core.model.barrier import BarrierKey, Ended
+from rallypoint.server.core.model.barrier import REMEMBERED_MS, BarrierKey, Ended
 from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.step import Transition
 from rallypoint.v1 import scope_pb2
@@ -81,24 +81,26 @@ class BarriersHold(Checker):
         self.require(is_mine, f"{arrive.participant} is not at {place}")
         text = f"an arrival for generation {arrive.generation} is at {place}"
         self.require(arrive.generation in (0, ended.generation), text)
+        for _, arrival in ended.arrivals:
+            self._check_arrival(arrival.payload, place, ended.at_ms)
         if ended.broken is not None:
             return
         self.require(len(ended.arrivals) == size, f"released {place} with {len(ended.arrivals)}")
         senders = {_sender(arrival.payload) for _, arrival in ended.arrivals}
         self.require(len(senders) == size, f"released {place} with {senders}")
-        for _, arrival in ended.arrivals:
-            self._check_arrival(arrival.payload, place)
         self.world.coverage.counts["event", "barrier released"] += 1
 
-    def _check_arrival(self, payload: bytes, place: _Place) -> None:
-        """Check that an arrival was sent to this barrier, and counts only once."""
+    def _check_arrival(self, payload: bytes, place: _Place, at_ms: int) -> None:
+        """Check that an arrival was sent to this barrier, and counts once while known."""
         meeting, key = self._begun.get(payload), place[1]
         self.require(meeting is not None, f"{payload!r} was never sent")
         assert meeting is not None
         is_here = (meeting.name, meeting.of_run) == (key.name, key.round == 0)
         self.require(is_here, f"{payload!r} was sent to another barrier")
         before = self._counted.setdefault(payload, place)
-        self.require(before == place, f"{payload!r} counts at {before} and at {place}")
+        is_forgotten = at_ms - self._ends[before].at_ms >= REMEMBERED_MS
+        text = f"{payload!r} counts at {before} and at {place}"
+        self.require(before == place or is_forgotten, text)
 
     def listed(self, server: Server, job_id: JobId, listed: Sequence[barrier_pb2.Barrier]) -> None:
         """Someone has read which barriers of a job are open."""

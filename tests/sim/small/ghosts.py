@@ -13,8 +13,10 @@ from typing import Any, cast
 
 from rallypoint.server.core.model.ids import JobId, SessionId
 from rallypoint.server.core.model.round import RoundHeader
+from sim.meetings.plan import Meeting
 from sim.rules.exits import EXIT_RULES
 from sim.rules.health import HEALTH_RULES, QuarantineYields
+from sim.rules.meetings import BarriersHold
 from sim.rules.overlap import OVERLAP_RULES
 from sim.rules.rounds import ROUND_RULES
 from sim.rules.rules import STEP_RULES, Checker
@@ -26,7 +28,15 @@ from sim.world.wire import header_of
 
 KINDS = tuple(
     kind
-    for kind in (*STEP_RULES, *EXIT_RULES, *ROUND_RULES, *OVERLAP_RULES, *RUN_RULES, *HEALTH_RULES)
+    for kind in (
+        *STEP_RULES,
+        *EXIT_RULES,
+        *ROUND_RULES,
+        *OVERLAP_RULES,
+        *RUN_RULES,
+        *HEALTH_RULES,
+        BarriersHold,
+    )
     # These are about how long something lasts: here no time passes while anything can happen.
     if kind not in (WorkersDoNotNotice, QuarantineYields)
 )
@@ -35,8 +45,10 @@ KINDS = tuple(
 class Arena:
     """What a rule may ask of the world, as it is right now."""
 
-    def __init__(self, plans: tuple[NodePlan, ...]) -> None:
+    def __init__(self, plans: tuple[NodePlan, ...], meeting: Meeting) -> None:
         self.plans = plans
+        self.meeting = meeting
+        """What workers do."""
         self.sites: list[Site] = []
         self.coordinator: Coordinator | None = None
         self.speaking_life = 0
@@ -174,7 +186,7 @@ def _listeners(happening: str) -> tuple[int, ...]:
         _heard[happening] = tuple(
             place
             for place, kind in enumerate(KINDS)
-            if getattr(kind, happening) is not getattr(Checker, happening)
+            if getattr(kind, happening, None) is not getattr(Checker, happening, None)
         )
     return _heard[happening]
 

@@ -12,6 +12,7 @@ import time
 from dataclasses import dataclass, field
 
 from rallypoint.server.core.messages.errors import BrokenInvariant
+from sim.meetings.plan import Meeting, Who
 from sim.rules.rules import Violation
 from sim.small.choices import Kind, Move, moves_of
 from sim.small.ghosts import Arena, Ghosts
@@ -51,7 +52,7 @@ class Search:
 
     def __init__(self, bounds: Bounds) -> None:
         self.bounds = bounds
-        self.arena = Arena(plans_of(bounds))
+        self.arena = Arena(plans_of(bounds), Meeting("a", bounds.of_run, Who.RANK))
         self.found = Found()
         self._prelude: list[Move] = []
         self._paths: list[tuple[int, Move | None]] = []

@@ -17,6 +17,8 @@ from rallypoint.server.core.invariants import check_job, check_touched
 from rallypoint.server.core.messages import effects as fx
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.records import EpochRaised, RoundSealed
+from rallypoint.server.core.messages.refusals import Refusal
+from rallypoint.server.core.model.desired import DesiredRun
 from rallypoint.server.core.model.ids import SessionId
 from rallypoint.server.core.reads.replay import memory_of, replay, snapshot
 from rallypoint.server.core.state.deadlines import DeadlineKey, DeadlineKind
@@ -24,8 +26,9 @@ from rallypoint.server.core.state.state import State, apply
 from rallypoint.server.rpc.errors import lost_status, refusal_status
 from sim.small.choices import is_ended
 from sim.small.ghosts import Arena, Ghosts, server_view
-from sim.small.messages import Down
+from sim.small.messages import Down, coordinator_id, token_of
 from sim.small.small import (
+    JOB_ID,
     NEVER_MS,
     TIMING,
     Coordinator,
@@ -51,6 +54,7 @@ class ServerSide:
         self.coordinator = small.coordinator
         self.lives = small.lives
         self.faults = small.faults
+        self.calls = list(small.calls)
         self.ghosts = ghosts
         self.arena = arena
         self.notes: list[str] = []
@@ -84,8 +88,8 @@ class ServerSide:
         return self.now_ms - self.coordinator.began_ms
 
     def _small(self) -> Small:
-        sites, streams = tuple(self.sites), tuple(self.streams)
-        return Small(self.now_ms, sites, streams, self.coordinator, self.lives, self.faults)
+        sites, streams, calls = tuple(self.sites), tuple(self.streams), tuple(self.calls)
+        return Small(self.now_ms, sites, streams, self.coordinator, self.lives, self.faults, calls)
 
     # --- small changes ---
 
@@ -133,7 +137,7 @@ class ServerSide:
         """Start a coordinator without memory."""
         self.lives += 1
         epoch = FIRST_EPOCH + self.now_ms + self.lives
-        state = State(f"{self.lives:032x}", epoch, first_epoch=epoch, timing=TIMING)
+        state = State(coordinator_id(self.lives), epoch, first_epoch=epoch, timing=TIMING)
         state.has_unknown_past = True
         state.window_until_ms = TIMING.window_ms
         state.deadlines.set((DeadlineKind.WINDOW, ""), state.window_until_ms)
@@ -220,7 +224,7 @@ class ServerSide:
             self.arena.coordinator = self.coordinator
         return self._state
 
-    def _step(self, input: inputs.Input) -> None:
+    def _step(self, input: inputs.Input) -> Refusal | None:
         state = self._own_state()
         assert self.coordinator is not None
         now_ms = self.arena.now_ms = self._journal_ms()
@@ -248,6 +252,7 @@ class ServerSide:
         ended = [end for effect in transition.effects if (end := self._carry_out(effect))]
         for sender in ended:
             self._step(inputs.Broken(sender))
+        return transition.refusal
 
     def _carry_out(self, effect: fx.Effect) -> inputs.Sender | None:  # noqa: C901  # one flat case each
         """Send to the streams; return the sender whose connection ends."""
@@ -295,8 +300,18 @@ class ServerSide:
             return False
         if any(getattr(last, name) is not None for name in parts):
             return False
-        self._set(place, down=(*down[:-1], dataclasses.replace(last, **parts)))  # type: ignore[arg-type]
+        last = dataclasses.replace(last, **parts)  # type: ignore[arg-type]
+        last = dataclasses.replace(last, worker_token=self._token(last.desired))
+        self._set(place, down=(*down[:-1], last))
         return True
+
+    def _token(self, send: fx.Send | None) -> str:
+        """Return the token that the workers of a desired round get."""
+        assert self.coordinator is not None
+        if send is None or not isinstance(send.desired, DesiredRun):
+            return ""
+        header = send.desired.header
+        return token_of(self.coordinator.life, JOB_ID, header.run, header.number)
 
     def _down(
         self,
@@ -314,6 +329,7 @@ class ServerSide:
             welcome=welcome,
             coordinator_id=state.coordinator_id,
             desired=desired,
+            worker_token=self._token(desired),
             notify=notify,
         )
 

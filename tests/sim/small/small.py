@@ -14,6 +14,7 @@ from typing import NamedTuple
 from rallypoint.agent.core import inputs as agent_inputs
 from rallypoint.agent.core.desired import RunOrder
 from rallypoint.agent.core.state import AgentState
+from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.model.ids import JobId, NodeName, SessionId
 from rallypoint.server.core.model.phase import Outcome
 from rallypoint.server.core.model.spec import JobSpec, Timing
@@ -43,6 +44,8 @@ class Mishap(Enum):
     TERMINATE = "terminate"  # SIGTERM to an agent
     CRASH_AGENT = "crash agent"  # SIGKILL: its workers die with it
     CRASH = "crash"  # the coordinator dies; the next one has no memory
+    LOSE = "lose call"  # a worker's call does not arrive, and the worker learns it
+    GIVE_UP = "give up"  # a worker waits no more for an answer; its call may still arrive
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +74,10 @@ class Bounds:
     """Exploration ends at this many states, and the result says so."""
     is_running: bool = False
     """Begin when the first round runs, not before the first Hello."""
+    meetings: int = 0
+    """How often each worker arrives at one barrier, at which it waits for all ranks."""
+    of_run: bool = False
+    """The barrier belongs to the run, and outlives rounds."""
 
     def spec(self) -> JobSpec:
         """Return the job's specification."""
@@ -88,6 +95,21 @@ class Bounds:
         )
 
 
+class Script(NamedTuple):
+    """How far a worker has come with its meetings."""
+
+    met: int = 0
+    """Meetings that are over."""
+    is_waiting: bool = False
+    """It has called, and waits for the answer."""
+    first_epoch: int = 0
+    """The epoch that it knew when it made the call first; 0: it has not."""
+    epoch: int = 0
+    """The highest of all answers."""
+    is_over: bool = False
+    """It was refused, and calls no more."""
+
+
 class Worker(NamedTuple):
     """A worker process of a site's latest round."""
 
@@ -100,6 +122,7 @@ class Worker(NamedTuple):
     """Its agent has signalled it."""
     exit_code: int | None = None
     signal: int | None = None
+    script: Script = Script()
 
     @property
     def rank(self) -> int:
@@ -174,6 +197,31 @@ class Stream(NamedTuple):
     """Until then nothing arrives."""
 
 
+class Call(NamedTuple):
+    """A call of a worker: on its way, waiting at the coordinator, or answered."""
+
+    site: int
+    pid: int
+    request: bytes
+    token: str
+    deadline_ms: int
+    size: int
+    """Participants of the meeting."""
+    is_awaited: bool = True
+    """The worker waits for the answer."""
+    life: int = 0
+    """Life of the coordinator that it has reached; 0 before."""
+    arrive: inputs.Arrive | None = None
+    """While it waits there."""
+    answer: bytes | None = None
+    is_status: bool = False
+
+    @property
+    def is_on_its_way(self) -> bool:
+        """True until it reaches a coordinator."""
+        return self.arrive is None and self.answer is None
+
+
 class Coordinator(NamedTuple):
     """One life of the coordinator, with the memory of its journal."""
 
@@ -196,6 +244,8 @@ class Small(NamedTuple):
     lives: int
     faults: int
     """Mishaps that may still happen."""
+    calls: tuple[Call, ...] = ()
+    """In order of site and worker."""
 
 
 def is_heard(small: Small, number: int) -> bool:
@@ -243,6 +293,9 @@ def copied(state: State) -> State:
         sessions={job_id: dict(sessions) for job_id, sessions in state.sessions.items()},
         index=dict(state.index),
         tallies=dict(state.tallies),
+        barriers={job_id: dict(barriers) for job_id, barriers in state.barriers.items()},
+        arrivals={key: dict(arrivals) for key, arrivals in state.arrivals.items()},
+        counted={key: dict(counted) for key, counted in state.counted.items()},
         deadlines=deadlines,
         network=state.network,
     )
@@ -260,7 +313,18 @@ def state_key(state: State) -> int:
                 state.nodes[session] for sessions in state.sessions.values() for session in sessions
             ),
             frozenset(state.deadlines.items()),
+            *_barriers_key(state),
         )
+    )
+
+
+def _barriers_key(state: State) -> tuple[object, ...]:
+    if not state.barriers:
+        return ()
+    return (
+        tuple(tuple(barriers.values()) for barriers in state.barriers.values()),
+        frozenset((key, frozenset(one.items())) for key, one in state.arrivals.items()),
+        frozenset((key, frozenset(one.items())) for key, one in state.counted.items()),
     )
 
 
@@ -268,4 +332,5 @@ def key_of(small: Small) -> int:
     """Return a fingerprint: the same for equal states, of 64 bits, so hardly ever for others."""
     server = small.coordinator
     known = None if server is None else (server.life, server.began_ms, server.key)
-    return hash((small.now_ms, small.sites, small.streams, known, small.lives, small.faults))
+    calls = small.calls
+    return hash((small.now_ms, small.sites, small.streams, known, small.lives, small.faults, calls))
