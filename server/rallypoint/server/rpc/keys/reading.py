@@ -128,6 +128,7 @@ class Cursor:
         if 0 < watch.epoch < job.since_epoch or not is_known:
             raise InputRefused(_compacted(state, space))
         if start <= space.revision:
+            wait.look()  # a later change may have been noted already
             wait.note(start)
         return cls(watch, wait, start)
 

@@ -9,10 +9,15 @@ import pytest
 from google.protobuf.duration_pb2 import Duration
 
 from rallypoint.server.core.keyspace import keyspace
+from rallypoint.server.core.keyspace.values import Place
+from rallypoint.server.rpc.convert.keys import Watch
 from rallypoint.server.rpc.keys import service
+from rallypoint.server.rpc.keys.reading import Cursor
+from rallypoint.server.rpc.keys.waits import KeyWait
 from rallypoint.v1 import error_details_pb2 as details_pb2
 from rallypoint.v1 import scope_pb2
 from support.core.key_calls import Code, events_of, failure, next_of, worker
+from support.core.keys import sharing
 from support.core.served import LIMIT_S
 
 
@@ -81,6 +86,21 @@ async def test_watch_continues_where_another_one_ended() -> None:
         second.cancel()
         bare = at.call("WatchKeys", start_revision=1)
         assert (await failure(bare.read()))[0] is Code.INVALID_ARGUMENT
+
+
+def test_watch_begins_at_its_first_revision() -> None:
+    """Also when a key is changed in the turn in which the watch begins."""
+    at = sharing()
+    for number in range(3):
+        at.put("a", b"%d" % number)
+    wait = KeyWait(Place(1, ""), is_prefix=True)
+    wait.note(3)  # the call waits already, but has not looked yet
+    state, now_ms = at.bench.state, at.bench.now_ms
+    watch = Watch(at.claim, wait.place, start=1, epoch=state.epoch)
+
+    answer = Cursor.begin(watch, wait, state, now_ms).take(state, now_ms)
+
+    assert [1, 2, 3] == [event.kv.mod_revision for event in answer.events]
 
 
 async def test_watch_of_forgotten_changes_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
