@@ -17,6 +17,7 @@ from sim.seeds.bugs import BUGS, planted
 from sim.seeds.campaign import Summary, run_seed, run_seeds
 from sim.seeds.coverage import EVERY, EXPECTED, UNREACHABLE
 from sim.seeds.faults import Fault, Feature, draw_faults
+from sim.seeds.key_bugs import KEY_BUGS
 from sim.seeds.meeting_bugs import MEETING_BUGS
 from sim.seeds.scenario import OTHER_RESTARTS, NodePlan, draw_jobs
 
@@ -27,13 +28,28 @@ PROCESSORS = 2
 HUNT = range(600)
 """Seeds within which a planted bug has to be noticed."""
 NOTICED = {
+    "add again after a restart": 1,
+    "add twice": 0,
+    "answer with another generation": 0,
+    "begin a watch late": 80,
+    "bring back a scope": 0,
     "confirm too much": 20,
     "dismiss no agent for good": 60,
     "fail after a drain": 9,
     "forget to fence": 19,
     "judge a node by a stale lease": 19,
+    "keep the scope": 0,
     "prefer the run to the stop": 7,
+    "read too long": 0,
+    "release twice": 0,
+    "release without everyone": 0,
+    "repeat a key": 106,
     "set nodes aside at once": 11,  # from seed 1 on: the rule that is about it notices it first
+    "skip a change": 1,
+    "swap blindly": 23,
+    "take half a batch": 37,
+    "take old rounds": 3,
+    "wait too long": 0,
 }
 """Seeds that have noticed a bug; the hunt begins there, where it would take long else."""
 OPTIONS = {
@@ -49,6 +65,7 @@ OPTIONS = {
     "judge a node by a stale lease": {"kinds": "partition", "features": "fence"},
     "take a stall for deaths": {"kinds": "stall"},
     **{name: {"meetings": "1"} for name in MEETING_BUGS},
+    **{name: {"keys": "1"} for name in KEY_BUGS},
 }
 """What the seeds of a hunt do, for bugs that few of the others notice."""
 NEAR = 10

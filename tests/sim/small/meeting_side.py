@@ -194,7 +194,7 @@ class MeetingSide(ServerSide):
                     raise Violation("AnswersComeFirst", f"the call of {call.pid} has no end")
 
     def _crash(self) -> None:
-        """Kill the coordinator: whoever waits there learns it."""
+        """Kill the coordinator; those who wait there learn it."""
         super()._crash()
         for place, call in reversed(list(enumerate(self.calls))):
             if call.arrive is not None:
