@@ -38,6 +38,16 @@ WHOLE = {
         depth=13, is_running=True, meetings=1, kinds=frozenset({Mishap.CRASH})
     ),
     "workers meet, one mishap": Bounds(depth=8, is_running=True, meetings=1),
+    "workers add, one watches": Bounds(depth=9, faults=0, is_running=True, adds=1, watches=True),
+    "workers add, an answer is lost": Bounds(
+        depth=8, is_running=True, adds=2, kinds=frozenset({Mishap.GIVE_UP, Mishap.LOSE})
+    ),
+    "workers add, a watch is cut off": Bounds(
+        depth=10, is_running=True, adds=1, watches=True, kinds=frozenset({Mishap.CUT})
+    ),
+    "workers add, the coordinator restarts": Bounds(
+        depth=10, is_running=True, adds=1, watches=True, kinds=frozenset({Mishap.CRASH})
+    ),
 }
 
 LARGE = frozenset(
@@ -47,6 +57,8 @@ LARGE = frozenset(
         "workers meet, all goes well",
         "workers meet, the coordinator restarts",
         "workers meet, one mishap",
+        "workers add, a watch is cut off",
+        "workers add, the coordinator restarts",
     }
 )
 """Worlds that take long."""
@@ -91,6 +103,10 @@ HUNTS = {
     "wait for the lost": Bounds(is_running=True, meetings=1, kinds=frozenset({Mishap.FAIL})),
     "count a retry": Bounds(is_running=True, meetings=1, kinds=frozenset({Mishap.GIVE_UP})),
     "forget arrivals in the journal": Bounds(is_running=True, meetings=1, faults=0),
+    "add twice": Bounds(is_running=True, adds=1, kinds=frozenset({Mishap.GIVE_UP})),
+    "skip a change": Bounds(is_running=True, adds=1, watches=True, faults=0),
+    "begin a watch late": Bounds(is_running=True, adds=1, watches=True, faults=0),
+    "wake no watch": Bounds(is_running=True, adds=1, watches=True, faults=0),
 }
 """Where each bug shows: the small world that is explored for it."""
 

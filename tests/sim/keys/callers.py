@@ -321,7 +321,8 @@ class Keys:
         process = call.process
         if not process.is_alive or process.agent.is_gone:
             return False
-        self.rule.began(call)
+        call.floors = self.rule.floors(process.agent.host.plan.job_id)
+        self.rule.called(call)
         if not self._loses(process):
             self.world.clock.after(self.draw(LATENCY_MS_MAX), partial(self._deliver, call))
         return True

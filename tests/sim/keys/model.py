@@ -102,6 +102,12 @@ class Store:
         outcomes = {one: list(known) for one, known in self.outcomes.items()}
         return Store(self.run, self.revision, dict(self.entries), list(self.history), outcomes)
 
+    def key(self) -> object:
+        """Return what tells it from others; it can be hashed."""
+        outcomes = tuple((one, tuple(known)) for one, known in self.outcomes.items())
+        entries = tuple(self.entries.items())
+        return self.run, self.revision, entries, tuple(self.history), outcomes
+
     def take(self, request: Any, round: int, limits: Limits) -> Outcome:
         """Make the changes of a request, unless it is refused."""
         entries, steps, results = dict(self.entries), list[Step](), list[Result]()

@@ -197,10 +197,12 @@ class KeysHold(Checker):
 
     # --- workers ---
 
-    def began(self, call: Call) -> None:
+    def floors(self, job_id: JobId) -> dict[int, int]:
+        """Return the highest revision that any worker of a job knows, by life."""
+        return {life: told for (life, job), told in self._told.items() if job == job_id}
+
+    def called(self, call: Call) -> None:
         """A worker calls."""
-        job_id = JobId(call.request.job_id)
-        call.floors = {life: told for (life, job), told in self._told.items() if job == job_id}
         if call.method.changes:
             self._sent[call.request.request_id] = call
 

@@ -20,7 +20,7 @@ from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.effects import Send
 from rallypoint.server.core.model.ids import NodeName, SessionId
 from sim.small.ghosts import process_view
-from sim.small.meeting_side import MeetingSide
+from sim.small.key_side import KeySide
 from sim.small.messages import Down, desired_of, finished_of, hello_of, notices_of, report_of
 from sim.small.small import Site, Stream, Worker
 from sim.world.wire import Hangup, ending_of, outcome_of, settings_of
@@ -32,7 +32,7 @@ RETRY_MS = 1_000
 SIGKILL, SIGUSR1 = 9, 10
 
 
-class AgentSide(MeetingSide):
+class AgentSide(KeySide):
     """One move in progress: what it does to the agents and to their workers."""
 
     # --- agents ---

@@ -40,6 +40,10 @@ class Kind(Enum):
     CALL = "calls"  # a worker arrives at the barrier, or makes the same call again
     CALL_UP = "call arrives"  # at the coordinator
     CALL_DOWN = "answer arrives"  # at the worker
+    WATCH = "watches"  # a worker opens a stream, or another one
+    WATCH_UP = "watch arrives"
+    LOOK = "watch looks"  # the coordinator looks what there is for a watch
+    WATCH_DOWN = "change arrives"
 
 
 class Move(NamedTuple):
@@ -61,6 +65,9 @@ SOON = (
     Kind.SERVE,
     Kind.CALL_UP,
     Kind.CALL_DOWN,
+    Kind.WATCH_UP,
+    Kind.LOOK,
+    Kind.WATCH_DOWN,
 )
 """What happens before time passes, unless a mishap lets it wait."""
 
@@ -92,11 +99,23 @@ def _moves_on_the_way(small: Small) -> Iterator[Move]:
             yield Move(Kind.DOWN, stream.site, place)
     for number in range(len(small.sites)):
         yield from _moves_of_site(small, number)
+    yield from _moves_of_calls(small)
+
+
+def _moves_of_calls(small: Small) -> Iterator[Move]:
+    server = small.coordinator
     for place, call in enumerate(small.calls):
         if call.is_on_its_way and server is not None:
             yield Move(Kind.CALL_UP, call.site, place)
         if call.answer is not None:
             yield Move(Kind.CALL_DOWN, call.site, place)
+    for place, watch in enumerate(small.watches):
+        if watch.is_on_its_way and server is not None:
+            yield Move(Kind.WATCH_UP, watch.site, place)
+        if watch.is_woken and server is not None and server.life == watch.life:
+            yield Move(Kind.LOOK, watch.site, place)
+        if watch.down:
+            yield Move(Kind.WATCH_DOWN, watch.site, place)
 
 
 def _moves_of_site(small: Small, number: int) -> Iterator[Move]:
@@ -131,8 +150,16 @@ def _moves_of_workers(small: Small, bounds: Bounds) -> Iterator[Move]:
                 if worker.signalled:
                     yield Move(Kind.OBEY, number, place)
                 script = worker.script
-                if script.met < bounds.meetings and not (script.is_waiting or script.is_over):
+                calls = bounds.meetings or bounds.adds
+                if script.met < calls and not (script.is_waiting or script.is_over):
                     yield Move(Kind.CALL, number, place)
+                if bounds.watches and worker.rank == 0 and _may_watch(small, worker.pid):
+                    yield Move(Kind.WATCH, number, place)
+
+
+def _may_watch(small: Small, pid: int) -> bool:
+    """Return whether a worker may open a stream."""
+    return not any(one.pid == pid and (one.is_open or one.is_over) for one in small.watches)
 
 
 def _mishaps(small: Small, bounds: Bounds, *, can_be_early: bool) -> Iterator[Move]:
@@ -146,6 +173,9 @@ def _mishaps(small: Small, bounds: Bounds, *, can_be_early: bool) -> Iterator[Mo
             yield Move(Mishap.GIVE_UP, call.site, place)
             if call.is_on_its_way:
                 yield Move(Mishap.LOSE, call.site, place)
+    for place, watch in enumerate(small.watches):
+        if watch.is_open:
+            yield Move(Mishap.CUT, watch.site, place)
     for number in range(len(small.sites)):
         yield from _mishaps_of_site(small, bounds, number)
 

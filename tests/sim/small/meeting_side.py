@@ -30,6 +30,7 @@ from sim.small.server_side import ServerSide
 from sim.small.small import JOB_ID, Call, Script, Worker
 from sim.world.wire import carried
 
+DATA_LOSS: int = grpc.StatusCode.DATA_LOSS.value[0]
 CALL_MS = 4_000
 """How long a call may last."""
 
@@ -41,9 +42,11 @@ class MeetingSide(ServerSide):
 
     def _call(self, number: int, place: int) -> None:
         """Let a worker arrive at the barrier, or make the same call again."""
-        worker = self.sites[number].workers[place]
+        worker, meeting = self.sites[number].workers[place], self.arena.meeting
+        if meeting is None:
+            self._add(number, worker)
+            return
         script, header = worker.script, worker.order.header
-        meeting = self.arena.meeting
         speaker = Speaker(JOB_ID, worker.rank, worker.local_rank == 0, "", header)
         request = request_of(meeting, speaker, f"r{worker.pid}.{script.met}")
         request.first_epoch = script.first_epoch
@@ -60,6 +63,9 @@ class MeetingSide(ServerSide):
             size=size_of(meeting, header),
         )
         self.calls.append(call)
+
+    def _add(self, number: int, worker: Worker) -> None:
+        """Let a worker add to a number."""
 
     def _find_worker(self, number: int, pid: int) -> Worker | None:
         return next((one for one in self.sites[number].workers if one.pid == pid), None)
@@ -98,18 +104,24 @@ class MeetingSide(ServerSide):
         script = worker.script._replace(is_waiting=False)
         following = script._replace(met=script.met + 1, first_epoch=0)
         if not call.is_status:
-            answer = barrier_pb2.ArriveResponse.FromString(call.answer)
-            payload = barrier_pb2.ArriveRequest.FromString(call.request).payload
-            self.ghosts.hear("received", payload, answer)
-            script = following._replace(epoch=max(script.epoch, answer.epoch))
+            epoch, revision = self._read_answer(worker, call)
+            script = following._replace(epoch=max(script.epoch, epoch), revision=revision)
         else:
             code = Status.FromString(call.answer).code
             self.notes.append(f"answered {grpc_name(code)}")
-            if code in NEXT:
+            if code in NEXT or code == DATA_LOSS:
                 script = following
             elif code not in AGAIN:
                 script = script._replace(is_over=True)
         self._put_script(call.site, call.pid, script)
+
+    def _read_answer(self, worker: Worker, call: Call) -> tuple[int, int]:
+        """Return the epoch and the revision of an answer."""
+        assert call.answer is not None
+        answer = barrier_pb2.ArriveResponse.FromString(call.answer)
+        payload = barrier_pb2.ArriveRequest.FromString(call.request).payload
+        self.ghosts.hear("received", payload, answer)
+        return answer.epoch, 0
 
     def _expire_calls(self) -> None:
         """Let the calls end whose deadline is now: none of them may wait at the coordinator."""

@@ -98,6 +98,14 @@ class Play(AgentSide):
                 self._take_call(place)
             case Kind.CALL_DOWN:
                 self._take_answer(place)
+            case Kind.WATCH:
+                self._watch(number, place)
+            case Kind.WATCH_UP:
+                self._take_watch(place)
+            case Kind.LOOK:
+                self._look(place)
+            case Kind.WATCH_DOWN:
+                self._take_change(place)
             case _:
                 assert_never(move.what)
 
@@ -135,6 +143,8 @@ class Play(AgentSide):
                 self._be_gone(number)
             case Mishap.CRASH:
                 self._crash()
+            case Mishap.CUT:
+                self._cut_watch(place)
             case Mishap.LOSE:
                 self._lose(place)
             case Mishap.GIVE_UP:

@@ -52,7 +52,7 @@ class Search:
 
     def __init__(self, bounds: Bounds) -> None:
         self.bounds = bounds
-        self.arena = Arena(plans_of(bounds), Meeting("a", bounds.of_run, Who.RANK))
+        self.arena = Arena(plans_of(bounds), meeting_of(bounds))
         self.found = Found()
         self._prelude: list[Move] = []
         self._paths: list[tuple[int, Move | None]] = []
@@ -143,6 +143,11 @@ class Search:
             except (Violation, BrokenInvariant) as broken:
                 found.trace.append(f"    breaks {broken}")
             found.trace += (f"    {note}" for note in play.notes)
+
+
+def meeting_of(bounds: Bounds) -> Meeting | None:
+    """Return what workers do at a barrier, if they do."""
+    return Meeting("a", bounds.of_run, Who.RANK) if bounds.meetings else None
 
 
 def is_running(small: Small) -> bool:
