@@ -105,7 +105,9 @@ HUNTS = {
     "forget arrivals in the journal": Bounds(is_running=True, meetings=1, faults=0),
     "add twice": Bounds(is_running=True, adds=1, kinds=frozenset({Mishap.GIVE_UP})),
     "skip a change": Bounds(is_running=True, adds=1, watches=True, faults=0),
-    "begin a watch late": Bounds(is_running=True, adds=1, watches=True, faults=0),
+    "begin a watch late": Bounds(
+        is_running=True, adds=1, watches=True, kinds=frozenset({Mishap.CUT})
+    ),
     "wake no watch": Bounds(is_running=True, adds=1, watches=True, faults=0),
 }
 """Where each bug shows: the small world that is explored for it."""

@@ -28,10 +28,10 @@ PROCESSORS = 2
 HUNT = range(600)
 """Seeds within which a planted bug has to be noticed."""
 NOTICED = {
-    "add again after a restart": 1,
-    "add twice": 0,
+    "add again after a restart": 14,
+    "add twice": 2,
     "answer with another generation": 0,
-    "begin a watch late": 80,
+    "begin a watch late": 2,
     "bring back a scope": 0,
     "confirm too much": 20,
     "dismiss no agent for good": 60,
@@ -43,11 +43,11 @@ NOTICED = {
     "read too long": 0,
     "release twice": 0,
     "release without everyone": 0,
-    "repeat a key": 106,
+    "repeat a key": 2,
     "set nodes aside at once": 11,  # from seed 1 on: the rule that is about it notices it first
     "skip a change": 1,
-    "swap blindly": 23,
-    "take half a batch": 37,
+    "swap blindly": 19,
+    "take half a batch": 44,
     "take old rounds": 3,
     "wait too long": 0,
 }

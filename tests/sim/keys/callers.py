@@ -181,7 +181,7 @@ class Watcher:
         self.keys = keys
         self.world = keys.world
         self.process = process
-        rng, header = keys.rng, process.order.header
+        rng = keys.rng
         self.request = keys_pb2.WatchKeysRequest(
             job_id=process.agent.host.plan.job_id,
             scope=scope_pb2.SCOPE_RUN if rng.random() < 0.5 else scope_pb2.SCOPE_ROUND,
@@ -189,9 +189,6 @@ class Watcher:
         )
         self.life: int | None = None
         """Life of the coordinator that its revision is about."""
-        if rng.random() < 0.5:
-            self.life = keys.rule.sealed_in(process.group.key)
-            self.request.start_revision, self.request.epoch = 1, header.epoch
         self._call: Call | None = None
         self._page = ""
         self._first: tuple[keys_pb2.KeyValueHeader, int] | None = None
@@ -242,9 +239,9 @@ class Watcher:
     def _list_later(self) -> None:
         self.world.coverage.counts["event", "watch compacted"] += 1
         self._page, self._first = "", None
-        self.world.clock.after(self.keys.draw(RETRY_MS_MAX), self._list)
+        self.world.clock.after(self.keys.draw(RETRY_MS_MAX), self.list)
 
-    def _list(self) -> None:
+    def list(self) -> None:
         """Read the keys, to watch them from there on."""
         request = keys_pb2.ListKeysRequest(
             job_id=self.request.job_id,
@@ -262,7 +259,7 @@ class Watcher:
     def _list_again(self, call: Call) -> None:
         if not call.is_done:
             call.is_done = True
-            self.world.clock.after(self.keys.draw(RETRY_MS_MAX), self._list)
+            self.world.clock.after(self.keys.draw(RETRY_MS_MAX), self.list)
 
     def _take_page(self, call: Call, answer: Any) -> None:
         if call is not self._call or call.is_done or not self.process.is_alive:
@@ -277,7 +274,7 @@ class Watcher:
         self._first = self._first or (answer.header, call.life)
         self._page = answer.next_page_token
         if self._page:
-            self.world.clock.after(0, self._list)
+            self.world.clock.after(0, self.list)
             return
         header, self.life = self._first
         self.request.start_revision, self.request.epoch = header.revision + 1, header.epoch
@@ -314,7 +311,9 @@ class Keys:
         for process in group.living:
             Caller(self, process).begin()
             if self.rng.random() < WATCH_SHARE:
-                self.world.clock.after(self.draw(THINK_MS_MAX), Watcher(self, process).begin)
+                watcher = Watcher(self, process)
+                begin = self.rng.choice((watcher.begin, watcher.list))
+                self.world.clock.after(self.draw(THINK_MS_MAX), begin)
 
     def begin_call(self, call: Call) -> bool:
         """Send a call; return False if its process is gone."""

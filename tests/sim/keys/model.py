@@ -91,22 +91,23 @@ class Store:
     """The keys of one run in one life of the coordinator."""
 
     run: int
-    revision: int = 0
+    base: int
+    """Where its revisions begin."""
+    revision: int
     entries: dict[Scoped, Held] = field(default_factory=dict)
     history: list[Step] = field(default_factory=list)
-    outcomes: dict[str, list[Outcome]] = field(default_factory=dict)
-    """By request: of the one attempt that changed something, or of each that did not."""
+    outcomes: dict[str, tuple[Outcome, ...]] = field(default_factory=dict)
+    """By request: of its first attempt, and of each that came when that one was forgotten."""
 
     def copied(self) -> Store:
         """Return a copy that later changes leave as it is."""
-        outcomes = {one: list(known) for one, known in self.outcomes.items()}
-        return Store(self.run, self.revision, dict(self.entries), list(self.history), outcomes)
+        entries, history = dict(self.entries), list(self.history)
+        return Store(self.run, self.base, self.revision, entries, history, dict(self.outcomes))
 
     def key(self) -> object:
         """Return what tells it from others; it can be hashed."""
-        outcomes = tuple((one, tuple(known)) for one, known in self.outcomes.items())
-        entries = tuple(self.entries.items())
-        return self.run, self.revision, entries, tuple(self.history), outcomes
+        entries, outcomes = tuple(self.entries.items()), tuple(self.outcomes.items())
+        return self.run, self.base, self.revision, entries, tuple(self.history), outcomes
 
     def take(self, request: Any, round: int, limits: Limits) -> Outcome:
         """Make the changes of a request, unless it is refused."""
@@ -142,7 +143,7 @@ class Store:
         """Return the changes of keys with a prefix, after a revision and up to another."""
         return [
             step
-            for step in self.history[after:until]
+            for step in self.history[max(0, after - self.base) : max(0, until - self.base)]
             if step.place.round == round and step.place.key.startswith(prefix)
         ]
 

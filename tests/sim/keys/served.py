@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from google.rpc.status_pb2 import Status
 
@@ -13,14 +12,13 @@ from rallypoint.server.coordinator import InputRefused
 from rallypoint.server.core.keyspace.values import Answer
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.refusals import Refusal
-from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.rpc.convert import keys as convert
 from rallypoint.server.rpc.convert.checks import InvalidMessage
 from rallypoint.server.rpc.errors import limit_status, refusal_status
 from rallypoint.server.rpc.guards.peers import LimitExceeded
 from rallypoint.server.rpc.guards.worker_tokens import WorkerTokens
 from rallypoint.server.rpc.keys import reading, views
-from rallypoint.server.rpc.keys.service import PROGRESS_S
+from rallypoint.server.rpc.keys.service import PROGRESS_S, KeyValueService
 from rallypoint.server.rpc.keys.waits import KeyWait
 from sim.keys.callers import Call
 from sim.keys.plan import REQUESTS, Method
@@ -44,7 +42,6 @@ class OpenGet:
     call: Call
     get: convert.Get
     wait: KeyWait
-    waiting: AbstractContextManager[None]
     lateness_ms: int
     """How long the coordinator had been suspended when it arrived."""
     is_overdue: bool = False
@@ -56,9 +53,8 @@ class OpenWatch:
 
     call: Call
     watch: convert.Watch
-    wait: KeyWait
-    waiting: AbstractContextManager[None]
-    cursor: reading.Cursor | None = None
+    cursor: reading.Cursor
+    is_begun: bool = False
     sent: int = 0
     """Revision of the latest answer."""
     due_ms: int = 0
@@ -73,6 +69,8 @@ class KeyCalls:
         self._server = server
         self._tokens = tokens
         self._waits = server.outboxes.keys
+        unused = cast(Any, None)
+        self._service = KeyValueService(unused, server.outboxes, tokens)
         self._writes: dict[int, tuple[inputs.WriteKeys, Call]] = {}
         """Submitted, by the identity of the input; no turn has stepped it yet."""
         self._refused: dict[int, Refusal] = {}
@@ -107,9 +105,8 @@ class KeyCalls:
             return
         if call.method is Method.WATCH:
             watch = convert.to_watch(request, claim, clock_ms)
-            wait = KeyWait(watch.prefix, is_prefix=True)
-            waiting = self._begin_wait(claim.job_id, wait)
-            self._watches.append(OpenWatch(call, watch, wait, waiting))
+            cursor = reading.Cursor(watch, call.process.host.name, self._waits)
+            self._watches.append(OpenWatch(call, watch, cursor))
         elif call.method is Method.LIST:
             self._reads.append((call, convert.to_page(request, claim)))
         else:
@@ -121,17 +118,11 @@ class KeyCalls:
         if not get.timeout_ms:
             self._reads.append((call, get))
             return
-        wait = KeyWait(get.places[0])
+        wait = KeyWait(get.claim.job_id, [])
         wait.changed.set()
-        waiting = self._begin_wait(get.claim.job_id, wait)
-        one = OpenGet(call, get, wait, waiting, server.lateness_ms)
+        one = OpenGet(call, get, wait, server.lateness_ms)
         self._gets.append(one)
         server.world.clock.after(get.timeout_ms, partial(self._overdue, one))
-
-    def _begin_wait(self, job_id: JobId, wait: KeyWait) -> AbstractContextManager[None]:
-        waiting = self._waits.waiting(job_id, wait)
-        waiting.__enter__()
-        return waiting
 
     def _overdue(self, one: OpenGet) -> None:
         one.is_overdue = True
@@ -150,7 +141,7 @@ class KeyCalls:
             if key in self._refused:
                 self._refuse(call, self._refused.pop(key))
             else:
-                answer = self._waits.take_answer(writes.job_id, writes.request_id)
+                answer = self._waits.take_answer(writes.answer_id)
                 self._answer(call, self._written(call, answer))
         self._writes.clear()
         for call, read in self._reads:
@@ -159,11 +150,11 @@ class KeyCalls:
         for one in list(self._gets):
             if self._look(one):
                 self._gets.remove(one)
-                one.waiting.__exit__(None, None, None)
+                self._waits.remove(one.wait)
         for watch in list(self._watches):
             if watch.call.is_done or not self._serve(watch):
                 self._watches.remove(watch)
-                watch.waiting.__exit__(None, None, None)
+                watch.cursor.end()
         self._check()
 
     def _written(self, call: Call, answer: Answer) -> Any:
@@ -203,9 +194,8 @@ class KeyCalls:
             return True
         if not (one.wait.changed.is_set() or one.is_overdue):
             return False
-        one.wait.look()
         try:
-            found = reading.get_keys(get, server.state, server.now_ms())
+            found = self._service._look(get, one.wait, server.state, server.now_ms())
         except InputRefused as refused:
             self._refuse(call, refused.refusal)
             return True
@@ -216,7 +206,6 @@ class KeyCalls:
             missing = [place.key for place in found.missing]
             self._send(call, views.missing_status(missing, get.timeout_ms / 1000))
             return True
-        self._waits.move(get.claim.job_id, one.wait, found.missing[-1])
         return False
 
     def _serve(self, one: OpenWatch) -> bool:
@@ -224,12 +213,17 @@ class KeyCalls:
         server, world = self._server, self._server.world
         state, now_ms = server.state, server.now_ms()
         try:
-            if one.cursor is None:
-                one.cursor = reading.Cursor.begin(one.watch, one.wait, state, now_ms)
-                return self._push(one, one.cursor.begin_message(server.outboxes.epoch))
+            if not one.is_begun:
+                one.is_begun = True
+                return self._push(one, one.cursor.begin(state, now_ms))
             is_quiet = world.clock.now_ms >= one.due_ms
             is_busy = world.clock.now_ms < one.busy_until_ms
-            if is_busy or not (is_quiet or one.wait.changed.is_set()):
+            is_woken = one.cursor.wait.changed.is_set()
+            latest = self._waits.latest(one.watch.claim.job_id)
+            if is_busy or not (is_quiet or is_woken):
+                return True
+            if not (is_woken or latest > one.sent):
+                self._await_progress(one)
                 return True
             answer = one.cursor.take(state, now_ms)
         except InputRefused as refused:
@@ -248,7 +242,7 @@ class KeyCalls:
         if keys.rng.random() * 100 < BUSY_PERCENT:
             one.busy_until_ms = world.clock.now_ms + keys.draw(BUSY_MS_MAX)
             world.clock.at(one.busy_until_ms, self._server.look_soon)
-        elif one.wait.changed.is_set():
+        elif one.cursor.wait.changed.is_set():
             self._server.look_soon()
         return keys.push(one.call, message)
 
@@ -277,5 +271,5 @@ class KeyCalls:
         for get in self._gets:
             rule.waits_for_keys(server, get)
         for watch in self._watches:
-            if not watch.wait.changed.is_set() and watch.busy_until_ms <= now_ms:
+            if not watch.cursor.wait.changed.is_set() and watch.busy_until_ms <= now_ms:
                 rule.waits_for_changes(server, watch)

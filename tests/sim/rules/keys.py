@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from rallypoint.server.core.keyspace import keyspace
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.records import (
     JobForgotten,
@@ -47,12 +48,16 @@ class KeysHold(Checker):
         self._stores: dict[_Place, Store] = {}
         self._running: dict[_Place, int] = {}
         """The round that runs, by the journal of each life."""
+        self._headers: dict[_Place, RoundHeader] = {}
+        """Header of the latest round."""
         self._sealed: dict[tuple[JobId, RoundHeader], int] = {}
         """The life in which each round was sealed."""
         self._sent: dict[str, Call] = {}
         """The latest attempt of each request."""
         self._applied: dict[str, _Place] = {}
         """Requests that have changed something."""
+        self._latest: dict[tuple[JobId, int, RoundHeader], int] = {}
+        """The latest revision in each round, by the life of the coordinator."""
         self._told: dict[_Place, int] = {}
         """The highest revision that a worker knows of."""
 
@@ -80,18 +85,33 @@ class KeysHold(Checker):
             case RoundSealed(job_id=job_id, header=header):
                 self._running[server.life, job_id] = header.number
                 self._sealed.setdefault((job_id, header), server.life)
+                self._headers[server.life, job_id] = header
+                self._check_base(server, job_id, header)
             case RoundStopped(job_id=job_id):
                 self._running.pop((server.life, job_id), None)
                 if (server.life, job_id) in self._stores:
                     self._stores[server.life, job_id].drop_round()
-            case RunOpened(job_id=job_id, run=run):
-                self._stores[server.life, job_id] = Store(run)
+            case RunOpened(job_id=job_id, run=run, since_epoch=since_epoch):
+                base = since_epoch * keyspace.REVISIONS_PER_EPOCH
+                self._stores[server.life, job_id] = Store(run, base, base)
                 self._told.pop((server.life, job_id), None)
             case RunClosed(job_id=job_id) | JobForgotten(job_id=job_id):
                 self._running.pop((server.life, job_id), None)
                 self._stores.pop((server.life, job_id), None)
             case _:
                 pass
+
+    def _note_revision(self, place: _Place, store: Store) -> None:
+        life, job_id = place
+        self._latest[job_id, life, self._headers[place]] = store.revision
+
+    def _check_base(self, server: Server, job_id: JobId, header: RoundHeader) -> None:
+        """Check that no revision comes twice in a round that another coordinator has adopted."""
+        base = self._stores[server.life, job_id].base
+        for (job, life, before), revision in self._latest.items():
+            if (job, before) == (job_id, header) and life != server.life:
+                text = f"revisions of round {header.number} were at {revision} and begin at {base}"
+                self.require(revision <= base, text)
 
     def _check_writes(
         self, server: Server, input: inputs.WriteKeys, transition: Transition
@@ -105,15 +125,20 @@ class KeysHold(Checker):
         self.require(input.claim.round == current, text)
         store, request_id = self._stores[place], input.request_id
         before = self._applied.get(request_id)
-        if before == place and request_id in store.outcomes:
-            self.require(not transition.records, f"{request_id} counts twice: {call.request}")
-            return
+        known = store.outcomes.get(request_id, ())
+        if known and not transition.records:
+            return  # answered as before
+        # A forgotten request that has changed nothing may be taken for the first attempt.
+        is_bounded = self.world.keys.limits.requests_bytes < USUAL.requests_bytes
+        is_right = is_bounded and not any(outcome.steps for outcome in known)
+        self.require(is_right or not known, f"{request_id} is taken twice: {call.request}")
         self.require(before is None, f"{request_id} counts at {before} and at {place}")
         outcome = store.take(call.request, _round_of(call, current), self.world.keys.limits)
         self.require(not outcome.refusal, f"took {call.request}: {outcome.refusal}")
         if outcome.steps:
             self._applied[request_id] = place
-        store.outcomes.setdefault(request_id, []).append(outcome)
+            self._note_revision(place, store)
+        store.outcomes[request_id] = (*known, outcome)
         self._check_record(transition, outcome)
 
     def _check_record(self, transition: Transition, outcome: Outcome) -> None:
@@ -221,7 +246,7 @@ class KeysHold(Checker):
         store = self._stores.get(place)
         if store is None:
             return  # its run is over meanwhile
-        outcomes = store.outcomes.get(call.request.request_id, ())
+        outcomes = store.outcomes[call.request.request_id]
         wanted = [answer_of(call.method, call.request, outcome) for outcome in outcomes]
         for one in wanted:
             one.header.epoch = answer.header.epoch

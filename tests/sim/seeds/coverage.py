@@ -151,6 +151,7 @@ UNREACHABLE: dict[Row, str] = {
     ("refusal", "not proven"): "an agent has the token of every coordinator that welcomed it",
     ("refusal", "sequence gap"): "an agent skips no report: streams keep their order",
     ("refusal", "token missing"): "every worker has a token",
+    ("refusal", "request id reused"): "no two requests have one id",
     ("refusal", "other job"): "every worker has the token of its job",
     ("expired", "forget"): "a day later",
     **{

@@ -8,14 +8,14 @@ from typing import Any
 from msgspec.structs import replace
 
 from rallypoint.server.core.keys import writes
+from rallypoint.server.core.keyspace import keyspace
 from rallypoint.server.core.keyspace.keyspace import Keyspace
 from rallypoint.server.core.keyspace.values import Condition, Entry, Place, Written
 from rallypoint.server.core.messages.refusals import Refusal, RefusalKind
 from rallypoint.server.core.rounds import claims
 from rallypoint.server.core.state.draft import Draft
 from rallypoint.server.rpc.convert import keys as convert
-from rallypoint.server.rpc.keys import reading
-from rallypoint.server.rpc.keys.waits import KeyWait, KeyWaits
+from rallypoint.server.rpc.keys import reading, waits
 from sim.seeds.planting import Bug, Patch
 
 
@@ -31,16 +31,15 @@ def _skip_a_change() -> list[Patch]:
 
 
 def _begin_a_watch_late() -> list[Patch]:
-    """Begin a watch at the change that woke it first, and not where it wants to begin."""
-    real = reading.Cursor.begin.__func__  # type: ignore[attr-defined]  # of a class method
+    """Begin a watch with the next change, and not where it wants to begin."""
+    real = reading.Cursor.begin
 
-    def begin(cls: Any, watch: convert.Watch, wait: KeyWait, state: Any, now_ms: int) -> Any:
-        first = wait.first
-        cursor = real(cls, watch, wait, state, now_ms)
-        wait.first = wait.first if first is None else first
-        return cursor
+    def begin(cursor: reading.Cursor, state: Any, now_ms: int) -> Any:
+        answer = real(cursor, state, now_ms)
+        cursor.wait.first = None
+        return answer
 
-    return [(reading.Cursor, "begin", classmethod(begin))]
+    return [(reading.Cursor, "begin", begin)]
 
 
 def _continue_after_a_restart() -> list[Patch]:
@@ -50,7 +49,7 @@ def _continue_after_a_restart() -> list[Patch]:
     def to_watch(*args: Any) -> convert.Watch:
         return replace(real(*args), epoch=0)
 
-    return [(convert, "to_watch", to_watch)]
+    return [(convert, "to_watch", to_watch), (keyspace, "REVISIONS_PER_EPOCH", 0)]
 
 
 def _add_twice() -> list[Patch]:
@@ -76,7 +75,7 @@ def _bring_back_a_scope() -> list[Patch]:
         kept = [(place, one) for place, one in space.entries.items() if place.round == round]
         real(space, round)
         for place, entry in kept:
-            space.restore(Place(round + 1, place.key), entry)
+            space._put(Place(round + 1, place.key), entry)
         space.round = 0
 
     return [(Keyspace, "drop_round", drop_round)]
@@ -146,29 +145,17 @@ def _repeat_a_key() -> list[Patch]:
 
 def _wake_no_watch() -> list[Patch]:
     """Forget to wake those who watch."""
-
-    def note(wait: KeyWait, revision: int) -> None:
-        if not wait.is_prefix:
-            real(wait, revision)
-
-    real = KeyWait.note
-    return [(KeyWait, "note", note)]
+    return [(waits, "_prefixes_of", lambda changes, waiting: {})]
 
 
 def _wake_no_reader() -> list[Patch]:
     """Forget to wake those who wait for a key."""
-
-    def note(wait: KeyWait, revision: int) -> None:
-        if wait.is_prefix:
-            real(wait, revision)
-
-    real = KeyWait.note
-    return [(KeyWait, "note", note)]
+    return [(waits, "_shorten", lambda wait, waiting, existing: None)]
 
 
 def _keep_watching() -> list[Patch]:
     """Forget to end the watches of a round that is over."""
-    return [(KeyWaits, "note_jobs", lambda waits, jobs: None)]
+    return [(waits.KeyWaits, "note_jobs", lambda waiting, jobs, state: None)]
 
 
 def _read_too_long() -> list[Patch]:

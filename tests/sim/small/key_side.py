@@ -7,7 +7,6 @@ watch is a value; for a move, it is put into the real `Cursor` and `KeyWaits`, a
 from __future__ import annotations
 
 from collections.abc import Collection
-from functools import cached_property
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -22,7 +21,7 @@ from rallypoint.server.rpc.errors import refusal_status
 from rallypoint.server.rpc.guards.worker_tokens import METADATA_KEY
 from rallypoint.server.rpc.keys.reading import Cursor
 from rallypoint.server.rpc.keys.views import add_message
-from rallypoint.server.rpc.keys.waits import KeyWait, KeyWaits
+from rallypoint.server.rpc.keys.waits import KeyWaits
 from rallypoint.v1 import key_value_service_pb2 as keys_pb2
 from rallypoint.v1 import scope_pb2
 from sim.keys.callers import UNAVAILABLE
@@ -102,11 +101,10 @@ class KeySide(MeetingSide):
         return answer.header.epoch, answer.header.revision
 
     def _watch(self, number: int, place: int) -> None:
-        """Let a worker open a stream: from the beginning of its round on, or where it was."""
+        """Let a worker open a stream: for the next change, or where it was."""
         worker = self.sites[number].workers[place]
-        epoch = worker.order.header.epoch
         known = [one for one in self.watches if one.pid == worker.pid]
-        watch = known[0] if known else Watching(number, worker.pid, 0, epoch, 0)
+        watch = known[0] if known else Watching(number, worker.pid, -1, 0, 0)
         self.watches = [one for one in self.watches if one.pid != worker.pid]
         self.watches.append(watch._replace(is_open=True, is_on_its_way=True))
 
@@ -132,8 +130,7 @@ class KeySide(MeetingSide):
         request = self._request(watch).SerializeToString()
         said = self._said(worker, Method.WATCH, request, life)
         said = said._replace(is_begun=not watch.is_first)
-        # The first stream begins where the round does: in the life that has sealed it.
-        seen = SimpleNamespace(revision=watch.revision, life=watch.seen_life or life)
+        seen = SimpleNamespace(revision=watch.revision, life=watch.seen_life)
         self.ghosts.hear("watched", seen, said, answer)
         self.watches[place] = watch._replace(
             revision=answer.header.revision,
@@ -179,11 +176,9 @@ class KeySide(MeetingSide):
             return super()._carry_out(effect)
         self._answered = effect
         for place, watch in enumerate(self.watches):
-            if watch.life:
+            if watch.next:
                 open = _Open(self, watch)
-                waits = KeyWaits()
-                with waits.waiting(JOB_ID, open.wait):
-                    waits.note(effect)
+                open.waits.note(effect, self._own_state())
                 self.watches[place] = open.value()
         return None
 
@@ -193,7 +188,7 @@ class KeySide(MeetingSide):
             self.watches = [one._replace(is_woken=bool(one.life)) for one in self.watches]
 
     def _take_watch(self, place: int) -> None:
-        """Let the request of a watch arrive; it looks later, and changes wake it before."""
+        """Let the request of a watch arrive; the coordinator looks in a later turn."""
         assert self.coordinator is not None
         self.watches[place] = self.watches[place]._replace(
             is_on_its_way=False, life=self.coordinator.life, is_woken=True
@@ -205,20 +200,12 @@ class KeySide(MeetingSide):
         watch, state, now_ms = self.watches[place], self._own_state(), self._journal_ms()
         open = _Open(self, watch)
         try:
-            if not watch.next:
-                if open.wait.first is None:
-                    open.wait.look()
-                cursor = Cursor.begin(open.watch, open.wait, state, now_ms)
-                message = cursor.begin_message(state.epoch)
-            else:
-                cursor = open.cursor
-                message = cursor.take(state, now_ms)
+            look = open.cursor.take if watch.next else open.cursor.begin
+            message = look(state, now_ms)
         except InputRefused as refused:
             status = refusal_status(refused.refusal).SerializeToString()
-            ended = watch._replace(life=0, is_woken=False, down=(*watch.down, (0, status)))
-            self.watches[place] = ended
+            self.watches[place] = _end(watch, status)
             return
-        open.cursor = cursor
         down = watch.down
         if message.events or not watch.next:
             down = (*down, (watch.life, message.SerializeToString()))
@@ -226,11 +213,8 @@ class KeySide(MeetingSide):
 
     def _crash(self) -> None:
         super()._crash()
-        gone = (0, Status(code=UNAVAILABLE).SerializeToString())
-        self.watches = [
-            one._replace(life=0, is_woken=False, down=(*one.down, gone)) if one.life else one
-            for one in self.watches
-        ]
+        gone = Status(code=UNAVAILABLE).SerializeToString()
+        self.watches = [_end(one, gone) if one.life else one for one in self.watches]
 
     def _tidy(self) -> None:
         super()._tidy()
@@ -248,32 +232,46 @@ class KeySide(MeetingSide):
         waits = SimpleNamespace(
             call=self._said(worker, Method.WATCH, data),
             watch=SimpleNamespace(claim=SimpleNamespace(round=worker.order.number)),
-            sent=watch.next - 1,
+            sent=_sent(watch),
         )
         self.ghosts.hear("waits_for_changes", self.arena.server, waits)
+
+
+def _sent(watch: Watching) -> int:
+    """Return the revision of the latest answer to a watch."""
+    if not watch.down:
+        return watch.revision
+    return int(keys_pb2.WatchKeysResponse.FromString(watch.down[-1][1]).header.revision)
+
+
+def _end(watch: Watching, status: bytes) -> Watching:
+    """Return a watch that the coordinator serves no more."""
+    return watch._replace(
+        life=0, next=0, noted=None, is_woken=False, down=(*watch.down, (0, status))
+    )
 
 
 class _Open:
     """The coordinator's side of a stream, while it does something."""
 
     def __init__(self, side: KeySide, value: Watching) -> None:
-        self._side, self._value = side, value
+        self._value = value
         worker = side._find_worker(value.site, value.pid)
         assert worker is not None
         token = ((METADATA_KEY, worker.order.worker_token),)
         claim = tokens_of(value.life).claim(JOB_ID, token)
-        self.watch = convert.to_watch(side._request(value), claim, CLOCK_MS)
-        self.wait = KeyWait(self.watch.prefix, is_prefix=True, first=value.noted)
-        if value.is_woken:
-            self.wait.changed.set()
-
-    @cached_property
-    def cursor(self) -> Cursor:
-        """How far it has come."""
-        return Cursor(self.watch, self.wait, self._value.next)
+        watch = convert.to_watch(side._request(value), claim, CLOCK_MS)
+        self.waits = KeyWaits()
+        self.cursor = Cursor(watch, "host", self.waits)
+        if value.next:
+            self.cursor._next, self.cursor.wait.first = value.next, value.noted
+            self.waits.watch(self.cursor.wait, side._own_state())
+            if value.is_woken:
+                self.cursor.wait.changed.set()
 
     def value(self) -> Watching:
         """Return the stream as it is now."""
+        wait = self.cursor.wait
         return self._value._replace(
-            next=self.cursor._next, noted=self.wait.first, is_woken=self.wait.changed.is_set()
+            next=self.cursor._next, noted=wait.first, is_woken=wait.changed.is_set()
         )

@@ -83,7 +83,7 @@ class Bounds:
     adds: int = 0
     """Instead: how often each worker adds 1 to a number of the run."""
     watches: bool = False
-    """The worker of rank 0 watches that number from the beginning of its round on."""
+    """The worker of rank 0 watches that number."""
 
     def spec(self) -> JobSpec:
         """Return the job's specification."""
@@ -339,6 +339,7 @@ def copied(state: State) -> State:
         arrivals={key: dict(arrivals) for key, arrivals in state.arrivals.items()},
         counted={key: dict(counted) for key, counted in state.counted.items()},
         keys={job_id: space.copy() for job_id, space in state.keys.items()},
+        keys_weight=state.keys_weight,
         deadlines=deadlines,
         network=state.network,
     )
