@@ -1,14 +1,17 @@
-"""What calls of KeyValueService cost, beside etcd and torch's TCPStore.
+"""What calls of KeyValueService cost: beside etcd and torch's TCPStore, and for other jobs.
 
 Every store is a process of this machine, and all run all the time. They take turns, so that other
-load on the machine hits all of them. Clients call again as soon as they are answered.
+load on the machine hits all of them. Clients call again as soon as they are answered. What calls
+cost other jobs: see `stores/isolation.py`.
 
     python benchmarks/key_value.py --json key_value.json
+    python benchmarks/key_value.py --only isolation
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import os
 import shlex
@@ -25,7 +28,8 @@ from pathlib import Path
 from harness.trial import MeasurementFailed, Trial
 from launch import describe_machine
 from rounds import read_cpu_s
-from stores.clients import Op, quiet_grpc
+from stores.clients import BATCH, Op, quiet_grpc
+from stores.isolation import Figures, Pressure, measure_isolation
 from stores.load import Crew, Load
 from stores.systems import STARTERS, Server
 
@@ -33,6 +37,12 @@ RUNS = 5
 SECONDS = 2.0
 CLIENTS = [1, 64]
 PROCESSES = 4
+NODES = 64
+PAIRS = 25
+PUTS = 200
+BATCHES = 300
+LATE_MS = 1_000
+"""A heartbeat whose answer takes longer is late: the next one is due."""
 
 
 @dataclass(slots=True)
@@ -135,8 +145,52 @@ def render(found: list[Series]) -> str:
     return "\n".join(lines)
 
 
+def isolate(arguments: argparse.Namespace) -> list[Figures]:
+    """Measure failures alone and beside the calls of another job; one result for each run."""
+    pressure = Pressure(arguments.puts, arguments.batches)
+    found: list[Figures] = []
+    with Crew(arguments.processes) as crew:
+        for _ in range(arguments.runs):
+            figures = Figures()
+            asyncio.run(
+                measure_isolation(crew, arguments.nodes, arguments.pairs, pressure, figures)
+            )
+            found.append(figures)
+    return found
+
+
+def render_isolation(arguments: argparse.Namespace, found: list[Figures]) -> str:
+    """Return a table: one row for each run."""
+    pressure = f"{arguments.puts} puts and {arguments.batches} batches of {BATCH} puts a second"
+    lines = [
+        "",
+        f"A job of {arguments.nodes} nodes; {arguments.pairs} failures alone, and as many beside "
+        f"{pressure} of another job.",
+        "",
+        "| failure to the last Run, ms | alone | beside the calls | ratio of the medians "
+        "| heartbeats answered late | longest, ms | changes/s |",
+        "|---" * 7 + "|",
+    ]
+    for number, figures in enumerate(found, 1):
+        beats_ms = figures.alone_beats_ms + figures.beside_beats_ms
+        late = sum(beat_ms > LATE_MS for beat_ms in beats_ms)
+        ratio = statistics.median(figures.beside_ms) / statistics.median(figures.alone_ms)
+        cells = [
+            f"run {number}, median (min-max)",
+            spread(figures.alone_ms, 1),
+            spread(figures.beside_ms, 1),
+            f"{ratio:.2f}",
+            f"{late} of {len(beats_ms):,}",
+            f"{max(beats_ms):.0f}",
+            f"{statistics.median(figures.changes):,.0f}",
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Compare key-value stores, side by side.")
+    parser.add_argument("--only", choices=["calls", "isolation"], help="leave the other out")
     parser.add_argument("--runs", type=int, default=RUNS, help=f"default: {RUNS}")
     parser.add_argument(
         "--seconds", type=float, default=SECONDS, help=f"of each measurement (default: {SECONDS})"
@@ -151,6 +205,11 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--stores", nargs="+", choices=stores, default=stores, help="leave the others out"
     )
+    parser.add_argument("--nodes", type=int, default=NODES, help=f"of a job (default: {NODES})")
+    parser.add_argument("--pairs", type=int, default=PAIRS, help=f"failures (default: {PAIRS})")
+    parser.add_argument("--puts", type=int, default=PUTS, help=f"a second (default: {PUTS})")
+    batches = f"of {BATCH} puts, a second (default: {BATCHES})"
+    parser.add_argument("--batches", type=int, default=BATCHES, help=batches)
     parser.add_argument(
         "--quick", action="store_true", help="one short run: shows that it works, and no more"
     )
@@ -158,6 +217,7 @@ def parse_arguments() -> argparse.Namespace:
     arguments = parser.parse_args()
     if arguments.quick:
         arguments.runs, arguments.seconds, arguments.clients = 1, 0.2, [1, 8]
+        arguments.nodes, arguments.pairs, arguments.batches = 8, 2, 10
     return arguments
 
 
@@ -166,28 +226,34 @@ def main() -> int:
     quiet_grpc()
     # A plain SIGTERM would end this process and leave the stores behind.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    began = datetime.now(UTC)
-    load = os.getloadavg()[0]
-    try:
-        found = compare(arguments)
-    except MeasurementFailed as error:
-        notes = getattr(error, "__notes__", [])
-        print(f"measurement failed: {error}", *notes, sep="\n", file=sys.stderr)
-        return 1
     report = {
         **describe_machine(),
-        "load before": round(load, 2),
-        "date": began.isoformat(timespec="seconds"),
+        "load before": round(os.getloadavg()[0], 2),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": shlex.join(["python", *sys.argv]),
         "fdatasync of 4 KiB": f"{measure_fsync_ms():.2f} ms",
-        "runs": f"{arguments.runs} of {arguments.seconds:g} s each",
+        "runs": f"{arguments.runs}, each call for {arguments.seconds:g} s",
     }
-    print("\n".join(f"- {name}: {value}" for name, value in report.items()))
-    print(render(found))
+    print("\n".join(f"- {name}: {value}" for name, value in report.items()), flush=True)
+    rows: dict[str, list[dict[str, object]]] = {}
+    failures: list[BaseException] = []
+    try:
+        if arguments.only != "isolation":
+            series = compare(arguments)
+            print(render(series), flush=True)
+            rows["series"] = [asdict(one) for one in series]
+        if arguments.only != "calls":
+            figures = isolate(arguments)
+            print(render_isolation(arguments, figures), flush=True)
+            rows["isolation"] = [asdict(one) for one in figures]
+    except* MeasurementFailed as group:
+        failures += group.exceptions
+    for failure in failures:
+        notes = getattr(failure, "__notes__", [])
+        print(f"measurement failed: {failure}", *notes, sep="\n", file=sys.stderr)
     if arguments.json:
-        rows = [asdict(series) for series in found]
-        arguments.json.write_text(json.dumps({**report, "series": rows}, indent=2) + "\n")
-    return 0
+        arguments.json.write_text(json.dumps({**report, **rows}, indent=2) + "\n")
+    return 1 if failures else 0
 
 
 if __name__ == "__main__":

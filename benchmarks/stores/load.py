@@ -35,8 +35,8 @@ class Load:
     seconds: float
     first_client: int = 0
     """Their numbers begin here."""
-    rate: float = 0.0
-    """Calls a second of each client; 0: the next call as soon as one is answered."""
+    rate: float | None = None
+    """Calls a second of each client; None: the next call as soon as one is answered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,10 +157,10 @@ class _Tally:
         self.seconds = load.seconds
         self._phase = place / max(1, load.clients)
 
-    def wait_s(self, begin_s: float) -> float:
-        """Return how long to wait before the next call: 0 when it is due or late."""
+    def due_s(self) -> float:
+        """Return when the next call is due, from the begin."""
         rate = self.load.rate
-        return begin_s + (self.calls + self._phase) / rate - time.monotonic() if rate else 0.0
+        return 0.0 if rate is None else (self.calls + self._phase) / rate
 
     def count(self, took_s: float) -> None:
         self.calls += 1
@@ -201,15 +201,15 @@ async def _prepare(client: Client, op: Op) -> None:
 
 
 async def _work(client: Client, tally: _Tally, begin_s: float) -> None:
-    op, end_s = tally.load.op, begin_s + tally.load.seconds
-    while True:
-        wait_s = tally.wait_s(begin_s)
+    op, seconds = tally.load.op, tally.load.seconds
+    while (due_s := tally.due_s()) < seconds:
+        wait_s = begin_s + due_s - time.monotonic()
         if wait_s > 0:
             await asyncio.sleep(wait_s)
         started_s = time.monotonic()
-        if started_s >= end_s:
+        if started_s - begin_s >= seconds:
             tally.seconds = started_s - begin_s
-            return
+            break
         await client.call(op, tally.calls)
         tally.count(time.monotonic() - started_s)
 
