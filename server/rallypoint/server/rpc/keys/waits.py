@@ -32,8 +32,11 @@ class KeyWait(Struct, eq=False):
     """Revision of the first change since it last looked; None: there was none."""
 
     def note(self, revision: int) -> None:
-        """Note a change that it waits for."""
-        if self.first is None:
+        """Note a change that it waits for.
+
+        A watch may begin at a revision before that of a change that was noted already.
+        """
+        if self.first is None or revision < self.first:
             self.first = revision
         self.changed.set()
 

@@ -9,7 +9,9 @@ import pytest
 from google.protobuf.duration_pb2 import Duration
 
 from rallypoint.server.core.keyspace import keyspace
+from rallypoint.server.core.keyspace.values import Place
 from rallypoint.server.rpc.keys import service
+from rallypoint.server.rpc.keys.waits import KeyWait
 from rallypoint.v1 import error_details_pb2 as details_pb2
 from rallypoint.v1 import scope_pb2
 from support.core.key_calls import Code, events_of, failure, next_of, worker
@@ -81,6 +83,15 @@ async def test_watch_continues_where_another_one_ended() -> None:
         second.cancel()
         bare = at.call("WatchKeys", start_revision=1)
         assert (await failure(bare.read()))[0] is Code.INVALID_ARGUMENT
+
+
+def test_watch_that_continues_looks_from_its_first_revision_on() -> None:
+    """Also if it is woken by a later change before: in the turn in which it begins."""
+    wait = KeyWait(Place(1, ""), is_prefix=True)
+    for revision in (101, 99, 102):
+        wait.note(revision)
+
+    assert wait.look() == 99
 
 
 async def test_watch_of_forgotten_changes_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
