@@ -7,7 +7,7 @@ is kept of the past is bounded by bytes, so both forget the same.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections import deque
+from collections import OrderedDict, deque
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -46,8 +46,9 @@ class Keyspace(Struct):
     changes: deque[Change] = field(default_factory=deque)
     """The latest changes, oldest first."""
     changes_bytes: int = 0
-    requests: dict[str, Answer] = field(default_factory=dict)
-    """The latest requests that changed something, oldest first."""
+    requests: OrderedDict[str, Answer] = field(default_factory=OrderedDict)
+    """The latest requests that changed something, oldest first. To find the oldest of a plain dict
+    takes up to 45 µs here: it passes over everything that was removed before."""
     requests_bytes: int = 0
 
     def take(self, changes: tuple[Change, ...], request_id: str, answer: Answer) -> None:
@@ -123,8 +124,7 @@ class Keyspace(Struct):
         self.requests[request_id] = answer
         self.requests_bytes += _size_of_request(request_id, answer)
         while self.requests_bytes > REQUESTS_BYTES_MAX:
-            oldest = next(iter(self.requests))
-            gone = self.requests.pop(oldest)
+            oldest, gone = self.requests.popitem(last=False)
             self.requests_bytes -= _size_of_request(oldest, gone)
             self.forgotten = gone.revision
 
