@@ -204,6 +204,20 @@ def test_failing_workers_leave_facts(monkeypatch: pytest.MonkeyPatch) -> None:
         assert any(getattr(exit, name) for exit in heard), name
 
 
+def test_workers_meet_and_share_keys() -> None:
+    """Often enough that the rules about it have something to judge, limits included."""
+    summary = Summary()
+    for seed in range(12):
+        summary.add(run_seed(seed, {"keys": "1", "meetings": "1"}))
+    counts = summary.coverage.counts
+
+    for event in ("barrier released", "barrier listed", "keys written", "change watched"):
+        assert counts["event", event] >= 10, event
+    assert counts["event", "watch compacted"]
+    for refusal in ("old round", "limit reached", "keys forgotten", "keys compacted"):
+        assert counts["refusal", refusal], refusal
+
+
 def test_every_exempt_row_is_a_row() -> None:
     """Nothing is excused that is not in a table: a renamed row does not stay excused unseen."""
     assert not set(UNREACHABLE) - set(EVERY)
