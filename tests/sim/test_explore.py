@@ -28,25 +28,47 @@ WHOLE = {
     ),
     "workers meet twice": Bounds(depth=10, faults=0, is_running=True, meetings=2, of_run=True),
     "workers meet, a call is lost": Bounds(
-        depth=9, is_running=True, meetings=1, kinds=frozenset({Mishap.LOSE, Mishap.GIVE_UP})
+        depth=60,
+        is_running=True,
+        exits=False,
+        meetings=1,
+        kinds=frozenset({Mishap.LOSE, Mishap.GIVE_UP}),
     ),
     "workers meet, one fails": Bounds(
         depth=9, is_running=True, meetings=1, kinds=frozenset({Mishap.FAIL})
     ),
-    "workers meet, all goes well": Bounds(depth=60, faults=0, is_running=True, meetings=1),
     "workers meet, the coordinator restarts": Bounds(
-        depth=13, is_running=True, meetings=1, kinds=frozenset({Mishap.CRASH})
+        depth=60, is_running=True, exits=False, meetings=1, kinds=frozenset({Mishap.CRASH})
     ),
+    "workers meet, all goes well": Bounds(depth=60, faults=0, is_running=True, meetings=1),
     "workers meet, one mishap": Bounds(depth=8, is_running=True, meetings=1),
     "workers add, one watches": Bounds(depth=9, faults=0, is_running=True, adds=1, watches=True),
     "workers add, an answer is lost": Bounds(
-        depth=8, is_running=True, adds=2, kinds=frozenset({Mishap.GIVE_UP, Mishap.LOSE})
-    ),
-    "workers add, a watch is cut off": Bounds(
-        depth=10, is_running=True, adds=1, watches=True, kinds=frozenset({Mishap.CUT})
+        depth=60,
+        is_running=True,
+        exits=False,
+        adds=1,
+        watches=True,
+        kinds=frozenset({Mishap.LOSE, Mishap.GIVE_UP, Mishap.CUT}),
     ),
     "workers add, the coordinator restarts": Bounds(
-        depth=10, is_running=True, adds=1, watches=True, kinds=frozenset({Mishap.CRASH})
+        depth=60, is_running=True, exits=False, adds=1, kinds=frozenset({Mishap.CRASH})
+    ),
+    "workers add, one watches, the coordinator restarts": Bounds(
+        depth=60,
+        is_running=True,
+        exits=False,
+        adds=1,
+        watches=True,
+        kinds=frozenset({Mishap.CRASH}),
+    ),
+    "workers add, an answer is lost and the coordinator restarts": Bounds(
+        depth=60,
+        faults=2,
+        is_running=True,
+        exits=False,
+        adds=1,
+        kinds=frozenset({Mishap.CRASH, Mishap.GIVE_UP}),
     ),
 }
 
@@ -55,10 +77,9 @@ LARGE = frozenset(
         "two nodes, fenced, one falls silent",
         "three nodes, a worker fails",
         "workers meet, all goes well",
-        "workers meet, the coordinator restarts",
         "workers meet, one mishap",
-        "workers add, a watch is cut off",
-        "workers add, the coordinator restarts",
+        "workers add, one watches, the coordinator restarts",
+        "workers add, an answer is lost and the coordinator restarts",
     }
 )
 """Worlds that take long."""

@@ -146,7 +146,8 @@ def _moves_of_workers(small: Small, bounds: Bounds) -> Iterator[Move]:
     for number, site in enumerate(small.sites):
         for place, worker in enumerate(site.workers):
             if worker.is_alive:
-                yield Move(Kind.DONE, number, place)
+                if bounds.exits:
+                    yield Move(Kind.DONE, number, place)
                 if worker.signalled:
                     yield Move(Kind.OBEY, number, place)
                 script = worker.script

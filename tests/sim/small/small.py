@@ -76,6 +76,8 @@ class Bounds:
     """Exploration ends at this many states, and the result says so."""
     is_running: bool = False
     """Begin when the first round runs, not before the first Hello."""
+    exits: bool = True
+    """Workers may end with 0 at any time; else they run on, and deeper paths stay few."""
     meetings: int = 0
     """How often each worker arrives at one barrier, at which it waits for all ranks."""
     of_run: bool = False
