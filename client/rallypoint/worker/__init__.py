@@ -1,0 +1,1 @@
+"""What a training script shares with the other workers of its round."""
