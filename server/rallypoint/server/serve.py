@@ -24,6 +24,7 @@ from rallypoint.server.rpc.barriers.service import BarrierService
 from rallypoint.server.rpc.guards.worker_tokens import WorkerTokens
 from rallypoint.server.rpc.interceptor import Interceptor
 from rallypoint.server.rpc.job_service import JobService
+from rallypoint.server.rpc.keys.service import KeyValueService
 from rallypoint.server.rpc.node_service import NodeService
 from rallypoint.server.rpc.outbox import Outboxes
 from rallypoint.server.rpc.reading.pace import Pace
@@ -31,6 +32,7 @@ from rallypoint.server.rpc.standard import Health, add_reflection
 from rallypoint.v1 import agent_service_pb2_grpc as agent_grpc
 from rallypoint.v1 import barrier_service_pb2_grpc as barrier_grpc
 from rallypoint.v1 import job_service_pb2_grpc as job_grpc
+from rallypoint.v1 import key_value_service_pb2_grpc as keys_grpc
 from rallypoint.v1 import node_service_pb2_grpc as node_grpc
 from rallypoint.wire.channel import server_options
 
@@ -41,6 +43,7 @@ STOP_GRACE_S = 0.5
 SERVICES = (
     "rallypoint.v1.AgentService",
     "rallypoint.v1.BarrierService",
+    "rallypoint.v1.KeyValueService",
     "rallypoint.v1.JobService",
     "rallypoint.v1.NodeService",
 )
@@ -115,6 +118,8 @@ async def serving(settings: Settings) -> AsyncIterator[Running]:
     node_grpc.add_NodeServiceServicer_to_server(node_service, server)
     barriers = BarrierService(coordinator, outboxes, tokens, pace)
     barrier_grpc.add_BarrierServiceServicer_to_server(barriers, server)
+    keys = KeyValueService(coordinator, outboxes, tokens)
+    keys_grpc.add_KeyValueServiceServicer_to_server(keys, server)
     health = Health(server, SERVICES)
     add_reflection(server, SERVICES)
     port = _bind(server, settings)

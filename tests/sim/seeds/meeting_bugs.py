@@ -7,11 +7,12 @@ from typing import Any
 from msgspec.structs import replace
 
 from rallypoint.server.core import step
-from rallypoint.server.core.barriers import arrivals, claims, ends
+from rallypoint.server.core.barriers import arrivals, ends
 from rallypoint.server.core.messages.effects import BarrierOver
 from rallypoint.server.core.messages.refusals import Refusal, RefusalKind
 from rallypoint.server.core.model.barrier import Barrier, Ended, Expected
 from rallypoint.server.core.model.job import Job
+from rallypoint.server.core.rounds import claims
 from rallypoint.server.core.state.draft import Draft
 from rallypoint.server.rpc.barriers import views
 from rallypoint.server.rpc.barriers.waits import BarrierWaits

@@ -251,7 +251,7 @@ class ServerSide:
 
     def _carry_out(self, effect: fx.Effect) -> inputs.Sender | None:  # noqa: C901  # one flat case each
         """Send to the streams; return the sender whose connection ends."""
-        if isinstance(effect, fx.JobChanged | fx.BarrierOver):
+        if isinstance(effect, fx.JobChanged | fx.BarrierOver | fx.WriteAnswered):
             return None
         place = self._served(effect.session)
         if place is None:

@@ -5,8 +5,11 @@ It has a job of two nodes that runs a round, and another job that must never not
 
 from __future__ import annotations
 
+from typing import Any
+
 from google.protobuf.message import Message
 
+from rallypoint.server.coordinator import InputRefused
 from rallypoint.server.core.invariants import check_job, check_touched
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.effects import Effect, Notify, Refuse, Send, Welcome
@@ -22,6 +25,8 @@ from rallypoint.server.rpc.barriers.reading import read_token
 from rallypoint.server.rpc.convert.barriers import to_arrive
 from rallypoint.server.rpc.convert.checks import InvalidMessage
 from rallypoint.server.rpc.convert.hello import UnsupportedProtocol, to_hello
+from rallypoint.server.rpc.convert.keys import to_get, to_watch, to_writes
+from rallypoint.server.rpc.convert.keys import to_page as to_keys_page
 from rallypoint.server.rpc.convert.reports import to_heartbeat, to_report
 from rallypoint.server.rpc.convert.requests import (
     to_cordon,
@@ -31,6 +36,9 @@ from rallypoint.server.rpc.convert.requests import (
     to_uncordon,
 )
 from rallypoint.server.rpc.errors import protocol_status, refusal_status
+from rallypoint.server.rpc.guards.peers import LimitExceeded
+from rallypoint.server.rpc.keys.reading import Cursor, get_keys, list_keys
+from rallypoint.server.rpc.keys.waits import KeyWait
 from rallypoint.server.rpc.reading.pages import take_nodes
 from rallypoint.server.rpc.status import invalid_status
 from rallypoint.server.rpc.views.desired import desired_message
@@ -38,10 +46,24 @@ from rallypoint.server.rpc.views.job import summary_message
 from rallypoint.server.rpc.views.notices import notices_message
 from rallypoint.server.rpc.views.whole import job_message
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
-from rallypoint.v1 import barrier_service_pb2, job_service_pb2, node_pb2, node_service_pb2
-from support.contract.samples import JOB, OTHER_JOB, TOKEN, WORKERS, ready_hello, session_id
+from rallypoint.v1 import (
+    barrier_service_pb2,
+    job_service_pb2,
+    key_value_service_pb2,
+    node_pb2,
+    node_service_pb2,
+)
+from support.contract.samples import (
+    EPOCH_MS,
+    JOB,
+    OTHER_JOB,
+    TOKEN,
+    WORKERS,
+    ready_hello,
+    session_id,
+)
 
-NOW_MS = 1_800_000_000_000
+NOW_MS = EPOCH_MS
 """The wall clock, which stands still, and the coordinator's first epoch."""
 WINDOW_MS = 2_500
 Stream = dict[str, str | int]
@@ -126,8 +148,31 @@ class Rig:
                     read_token(token)
                 case barrier_service_pb2.ArriveRequest():
                     return self.take(to_arrive(request, self._claim(), 60, NOW_MS))
+                case _:
+                    return self._ask_for_keys(request)
         except InvalidMessage as invalid:
             return str(invalid)
+        return ""
+
+    def _ask_for_keys(self, request: Message) -> str:
+        claim = self._claim()
+        try:
+            match request:
+                case key_value_service_pb2.GetKeysRequest():
+                    get_keys(to_get(request, claim, 60), self.state, self.now_ms)
+                case key_value_service_pb2.ListKeysRequest():
+                    list_keys(to_keys_page(request, claim), self.state, self.now_ms)
+                case key_value_service_pb2.WatchKeysRequest():
+                    watch = to_watch(request, claim, NOW_MS)
+                    wait = KeyWait(watch.prefix, is_prefix=True)
+                    Cursor.begin(watch, wait, self.state, self.now_ms)
+                case _:
+                    writes: Any = request
+                    return self.take(to_writes(writes, claim, NOW_MS))
+        except InputRefused as refused:
+            return _text_of(refused.refusal)
+        except LimitExceeded as full:
+            return str(full)
         return ""
 
     def _claim(self) -> inputs.Claim:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -16,10 +18,13 @@ from rallypoint.v1 import (
     round_pb2,
     scope_pb2,
 )
+from rallypoint.v1 import key_value_service_pb2 as keys_pb2
 
 JOB, OTHER_JOB = "job", "other"
 SECOND = Duration(seconds=1)
 WORKERS = 2
+EPOCH_MS = 1_800_000_000_000
+"""Epoch of the coordinator."""
 TOKEN = "0a1b" * 16
 """The resume token of every session."""
 
@@ -225,5 +230,45 @@ def requests(node_name: str) -> dict[str, Message]:
         "Arrive": arrival(node_name),
         "ListBarriers": barrier_pb2.ListBarriersRequest(
             job_id=JOB, page_size=2, page_token="1:ready"
+        ),
+        **key_requests(),
+    }
+
+
+def key_requests() -> dict[str, Message]:
+    """Return every request of workers about keys, by the name of its RPC."""
+    ours: dict[str, Any] = {"job_id": JOB, "scope": scope_pb2.SCOPE_RUN}
+    change: dict[str, Any] = {
+        **ours,
+        "key": "shard/3",
+        "request_id": "r1",
+        "known": keys_pb2.KeyValueHeader(epoch=EPOCH_MS, revision=1),
+    }
+    expected = keys_pb2.KeyCondition(value=b"free")
+    writes = [
+        keys_pb2.KeyWrite(key="a", put=keys_pb2.KeyWrite.Put(value=b"1")),
+        keys_pb2.KeyWrite(key="a", add=keys_pb2.KeyWrite.Add(amount=2)),
+        keys_pb2.KeyWrite(
+            key="a",
+            compare_and_set=keys_pb2.KeyWrite.CompareAndSet(expected=expected, value=b"4"),
+        ),
+        keys_pb2.KeyWrite(key="a", delete=keys_pb2.KeyWrite.Delete(expected=expected)),
+    ]
+    return {
+        "GetKeys": keys_pb2.GetKeysRequest(**ours, keys=["a", "b"], timeout=SECOND),
+        "PutKey": keys_pb2.PutKeyRequest(**change, value=b"rank 2"),
+        "AddToKey": keys_pb2.AddToKeyRequest(**(change | {"key": "steps"}), amount=5),
+        "CompareAndSetKey": keys_pb2.CompareAndSetKeyRequest(
+            **change, expected=expected, value=b"rank 2"
+        ),
+        "DeleteKey": keys_pb2.DeleteKeyRequest(**change, expected=expected),
+        "WriteKeys": keys_pb2.WriteKeysRequest(
+            **ours, writes=writes, request_id="r2", known=change["known"]
+        ),
+        "ListKeys": keys_pb2.ListKeysRequest(
+            **ours, prefix="a", page_size=2, page_token="a", keys_only=True
+        ),
+        "WatchKeys": keys_pb2.WatchKeysRequest(
+            **ours, prefix="a", start_revision=1, epoch=EPOCH_MS
         ),
     }

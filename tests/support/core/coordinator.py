@@ -291,6 +291,7 @@ def _photograph(state: State) -> tuple[object, ...]:
         dict(state.deadlines.items()),
         {job_id: dict(barriers) for job_id, barriers in state.barriers.items()},
         {key: dict(arrivals) for key, arrivals in state.arrivals.items()},
+        {job_id: space.copy() for job_id, space in state.keys.items()},
     )
 
 

@@ -50,7 +50,7 @@ def find_subject(state: State, input: inputs.Input) -> JobId | None:
             return None
         case inputs.JobBroken() | inputs.DrainNode() | inputs.Cordon() | inputs.Uncordon():
             return input.job_id
-        case inputs.Arrive(job_id=job_id):
+        case inputs.Arrive(job_id=job_id) | inputs.WriteKeys(job_id=job_id):
             return job_id
         case _:
             node = state.nodes.get(input.sender.session)
@@ -100,6 +100,7 @@ def evict(
     gone = {session for session, node in state.nodes.items() if node.job_id == job_id}
     gone.update(sessions, state.sessions.pop(job_id, ()))
     state.tallies.pop(job_id, None)
+    state.keys.pop(job_id, None)
     for session in gone:
         state.nodes.pop(session, None)
     state.heard = sum(node.is_heard for node in state.nodes.values())
@@ -149,6 +150,7 @@ def _closed_run(job: Job, now_ms: int, text: str) -> Job:
         run=job.run,
         spec=job.spec,
         opened_ms=job.opened_ms,
+        since_epoch=job.since_epoch,
         phase=Phase.CLOSED,
         launch_id=job.launch_id,
         round_number=job.round_number,

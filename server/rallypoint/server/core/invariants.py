@@ -6,12 +6,14 @@ whole job and is for rounds that were just sealed or stopped, for loads, and for
 
 from __future__ import annotations
 
+from rallypoint.server.core.keyspace.values import BYTES_MAX, KEYS_MAX
 from rallypoint.server.core.messages.errors import BrokenInvariant
 from rallypoint.server.core.model.barrier import BarrierKey
 from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.model.job import Job
 from rallypoint.server.core.model.node import Eligibility, Node, NodeState
 from rallypoint.server.core.model.phase import Phase
+from rallypoint.server.core.rounds.claims import is_round_over
 from rallypoint.server.core.rounds.ranks import is_gapless
 from rallypoint.server.core.state.deadlines import DeadlineKind
 from rallypoint.server.core.state.state import Delta, State
@@ -36,6 +38,8 @@ def check_touched(state: State, delta: Delta) -> None:
             _check_node(state.jobs[node.job_id], node)
     for key in delta.barriers:
         _check_barrier(state, key)
+    for change in delta.keys:
+        _check_keys(state, change.job_id)
     for job_id in delta.jobs:
         job = state.jobs.get(job_id)
         if job is not None:
@@ -112,6 +116,19 @@ def _check_barrier(state: State, key: BarrierKey) -> None:
     due_ms = state.deadlines.get((DeadlineKind.BARRIER, key.job_id))
     is_due = due_ms is not None and due_ms <= barrier.deadline_ms
     _require(is_due, key.job_id, f"nothing ends the wait at barrier {key.name}")
+
+
+def _check_keys(state: State, job_id: JobId) -> None:
+    """Check that a keyspace belongs to what runs, and is within its bounds."""
+    space, job = state.keys.get(job_id), state.jobs.get(job_id)
+    if space is None:
+        return
+    is_current = job is not None and space.run == job.run and not is_round_over(job, space.round)
+    _require(is_current, job_id, "keys outlive their run or round")
+    _require(len(space.entries) == len(space.places) <= KEYS_MAX, job_id, "the keys are off")
+    _require(0 <= space.bytes <= BYTES_MAX, job_id, "the bytes of the keys are off")
+    latest = space.changes[-1].revision if space.changes else space.compacted
+    _require(space.compacted <= latest <= space.revision, job_id, "the revisions are off")
 
 
 def _check_counts(job: Job, tally: Tally) -> None:

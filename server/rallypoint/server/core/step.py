@@ -9,6 +9,8 @@ from msgspec.structs import replace
 from rallypoint.server.core.barriers.arrivals import receive_arrival
 from rallypoint.server.core.barriers.ends import break_barriers, expire_barriers
 from rallypoint.server.core.containment import internal_verdict
+from rallypoint.server.core.keys.drops import drop_keys
+from rallypoint.server.core.keys.writes import receive_writes
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.effects import Effect
 from rallypoint.server.core.messages.records import Record
@@ -66,8 +68,8 @@ def step(state: State, input: inputs.Input, now_ms: int) -> Transition:
     if isinstance(input, inputs.Heartbeat):
         refusal = receive_heartbeat(draft, input)
         return Transition(draft.delta(), (), tuple(draft.effects), refusal, ())
-    if isinstance(input, inputs.Arrive):
-        return _step_arrival(draft, input)
+    if isinstance(input, inputs.Arrive | inputs.WriteKeys):
+        return _step_sharing(draft, input)
     refusal = _dispatch(draft, input)
     if refusal is not None:
         return _refused(draft, refusal)
@@ -78,14 +80,18 @@ def step(state: State, input: inputs.Input, now_ms: int) -> Transition:
     for job_id in jobs:
         advance(draft, job_id)
         break_barriers(draft, job_id)
+        drop_keys(draft, job_id)
     send_desired(draft)
     known = tuple(job_id for job_id in jobs if draft.job(job_id) is not None)
     return Transition(draft.delta(), tuple(draft.records), tuple(draft.effects), None, known)
 
 
-def _step_arrival(draft: Draft, arrive: inputs.Arrive) -> Transition:
-    """Step an arrival at a barrier. It changes nothing about the job for its readers."""
-    refusal = receive_arrival(draft, arrive)
+def _step_sharing(draft: Draft, input: inputs.Arrive | inputs.WriteKeys) -> Transition:
+    """Step what a worker shares with others. It changes nothing about the job for its readers."""
+    if isinstance(input, inputs.Arrive):
+        refusal = receive_arrival(draft, input)
+    else:
+        refusal = receive_writes(draft, input)
     if refusal is not None:
         return _refused(draft, refusal)
     return Transition(draft.delta(), tuple(draft.records), tuple(draft.effects), None, ())
@@ -113,6 +119,8 @@ def _dispatch(draft: Draft, input: inputs.Input) -> Refusal | None:  # noqa: C90
             return receive_heartbeat(draft, input)
         case inputs.Arrive():
             return receive_arrival(draft, input)
+        case inputs.WriteKeys():
+            return receive_writes(draft, input)
         case inputs.Broken(sender=sender):
             return note_broken_stream(draft, sender)
         case inputs.Cordon():

@@ -192,6 +192,32 @@ _TABLE: dict[RefusalKind, _Row] = {
         "no one expects {participant} at barrier {name}",
         "participant",
     ),
+    RefusalKind.KEY_NOT_A_NUMBER: _Row(
+        grpc.StatusCode.FAILED_PRECONDITION,
+        None,
+        "key {key} does not hold a number, so nothing can be added to it",
+        "key",
+    ),
+    RefusalKind.SUM_TOO_LARGE: _Row(
+        grpc.StatusCode.FAILED_PRECONDITION,
+        None,
+        "the sum would have more than 63 bits; key {key} is as it was",
+        "amount",
+    ),
+    RefusalKind.KEYS_FORGOTTEN: _Row(
+        grpc.StatusCode.DATA_LOSS,
+        None,
+        "whether an earlier attempt changed key {key} is not known any more; read the key, and "
+        "decide again",
+        "known",
+    ),
+    RefusalKind.KEYS_COMPACTED: _Row(
+        grpc.StatusCode.OUT_OF_RANGE,
+        details_pb2.KeysCompacted,
+        "changes since that revision are not remembered; {oldest_revision} of epoch {epoch} is the "
+        "oldest that can be watched: list the keys, and watch from the header of that answer",
+        "start_revision",
+    ),
     RefusalKind.INTERNAL: _Row(
         grpc.StatusCode.INTERNAL,
         None,

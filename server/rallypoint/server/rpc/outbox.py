@@ -29,6 +29,7 @@ from rallypoint.server.core.messages.effects import (
     Refuse,
     Send,
     Welcome,
+    WriteAnswered,
 )
 from rallypoint.server.core.model.desired import DesiredRun
 from rallypoint.server.core.model.ids import JobId, SessionId
@@ -42,6 +43,7 @@ from rallypoint.server.rpc.errors import (
     refusal_status,
     replaced_status,
 )
+from rallypoint.server.rpc.keys.waits import KeyWaits
 from rallypoint.server.rpc.views.node import show_session
 from rallypoint.server.rpc.watchers import Watchers
 
@@ -113,6 +115,7 @@ class Outboxes:
         """Connections whose Hello the core has not answered yet, by session and number."""
         self.watchers = Watchers()
         self.barriers = BarrierWaits()
+        self.keys = KeyWaits()
         self.epoch = 0
         """The coordinator's epoch as of the last turn in the journal."""
         self._has_ended = False
@@ -151,6 +154,7 @@ class Outboxes:
         """Put the effects of a journalled turn into the outboxes."""
         self.epoch = state.epoch
         self.barriers.begin_turn()
+        self.keys.begin_turn()
         noted = dict.fromkeys(changed)
         for effect in effects:
             if isinstance(effect, JobChanged):
@@ -158,6 +162,9 @@ class Outboxes:
                 continue
             if isinstance(effect, BarrierOver):
                 self.barriers.end(effect)
+                continue
+            if isinstance(effect, WriteAnswered):
+                self.keys.note(effect)
                 continue
             outbox = self._find(effect)
             if outbox is None:
@@ -169,6 +176,7 @@ class Outboxes:
                 session_id = show_session(outbox.session)
                 log.error("put_failed", incident=incident, session_id=session_id, exc_info=error)
                 outbox.finish(internal_status(incident))
+        self.keys.note_jobs(noted)
         self.watchers.note_changes(noted)  # last: the messages of agents are more urgent
 
     def _find(self, effect: _AgentEffect) -> Outbox | None:
@@ -197,6 +205,7 @@ class Outboxes:
             outbox.finish(ended_status())
         self.watchers.wake_all()
         self.barriers.end_all()
+        self.keys.end_all()
 
 
 def _put(outbox: Outbox, effect: _AgentEffect) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from rallypoint.server.core.barriers.claims import check_claim
 from rallypoint.server.core.barriers.ends import (
     break_if_hopeless,
     drop_barrier,
@@ -27,6 +26,7 @@ from rallypoint.server.core.model.barrier import (
 )
 from rallypoint.server.core.model.ids import NodeName
 from rallypoint.server.core.model.job import Job
+from rallypoint.server.core.rounds.claims import check_claim
 from rallypoint.server.core.state.draft import Draft
 
 
@@ -41,9 +41,8 @@ def receive_arrival(draft: Draft, arrive: inputs.Arrive) -> Refusal | None:
     if _is_known(draft, barrier, arrive):
         _hurry(draft, barrier, arrive)
         return None
-    if 0 < arrive.epoch < draft.epoch and not draft.state.durable:
-        # An earlier attempt may have reached a coordinator whose memory is gone. Its epoch may have
-        # been higher than ours at our start, if the clock was set back: agents raise ours since.
+    if 0 < arrive.epoch < job.since_epoch:
+        # An earlier attempt may have reached a coordinator whose memory is gone.
         return Refusal(RefusalKind.BARRIER_FORGOTTEN, (("name", key.name),))
     expected = _resolve(draft, arrive, job)
     refusal = (

@@ -29,6 +29,7 @@ from rallypoint.server.core.model.job import Job
 from rallypoint.server.core.model.node import NodeState
 from rallypoint.server.core.model.phase import Phase
 from rallypoint.server.core.model.round import Round, RoundReason
+from rallypoint.server.core.rounds.claims import is_round_over
 from rallypoint.server.core.state.deadlines import DeadlineKind
 from rallypoint.server.core.state.draft import Draft
 from rallypoint.server.core.verdicts.blame import describe_exit
@@ -47,7 +48,7 @@ def break_barriers(draft: Draft, job_id: JobId) -> None:
     job, has_dropped = draft.job(job_id), False
     for barrier in barriers:
         is_run_over = job is None or job.phase is Phase.CLOSED or barrier.key.run != job.run
-        is_over = is_run_over or (job is not None and _is_round_over(job, barrier.key.round))
+        is_over = is_run_over or (job is not None and is_round_over(job, barrier.key.round))
         if barrier.is_open:
             break_if_hopeless(draft, barrier, None if is_run_over else job)
         if is_over:
@@ -159,12 +160,6 @@ def break_if_hopeless(
         subject = one if len(gone) == 1 else f"{one} and {len(gone) - 1} more"
         text = f"{subject} ended with exit code 0 and did not arrive"
         break_barrier(draft, barrier, job, BreakReason.LOST, text, gone)
-
-
-def _is_round_over(job: Job, number: int) -> bool:
-    """Return whether the round with this number is over; 0: the barrier belongs to no round."""
-    is_held = job.round is not None and job.round.header.number == number
-    return number > 0 and not (is_held and job.phase is Phase.RUNNING)
 
 
 def _why_over(job: Job, number: int) -> str:

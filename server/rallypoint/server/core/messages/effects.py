@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from rallypoint.server.core.keyspace.values import Answer, Change
 from rallypoint.server.core.messages.refusals import Refusal
 from rallypoint.server.core.model.barrier import BarrierKey, Ended
 from rallypoint.server.core.model.desired import Desired
@@ -84,4 +85,24 @@ class BarrierOver(Struct, frozen=True):
     ended: Ended
 
 
-Effect = Welcome | Send | Acknowledge | Notify | Refuse | Disconnect | JobChanged | BarrierOver
+class WriteAnswered(Struct, frozen=True):
+    """A request to change keys has its answer; those who wait for the keys learn the changes."""
+
+    job_id: JobId
+    request_id: str
+    answer: Answer
+    changes: tuple[Change, ...] = ()
+    """What this attempt has changed."""
+
+
+Effect = (
+    Welcome
+    | Send
+    | Acknowledge
+    | Notify
+    | Refuse
+    | Disconnect
+    | JobChanged
+    | BarrierOver
+    | WriteAnswered
+)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from rallypoint.server.core.keyspace.values import Write
 from rallypoint.server.core.model.barrier import BarrierKey, Expected, Participant
 from rallypoint.server.core.model.ids import JobId, NodeName, SessionId
 from rallypoint.server.core.model.node import HeldRound, Identity
@@ -198,6 +199,27 @@ class Arrive(Struct, frozen=True):
         return self.key.job_id
 
 
+class WriteKeys(Struct, frozen=True):
+    """A worker changes keys."""
+
+    claim: Claim
+    round: int
+    """The keys belong to this round; 0: to the run."""
+    writes: tuple[Write, ...]
+    """In order; at least one."""
+    request_id: str
+    """The same for every attempt of this request."""
+    is_repeated: bool = False
+    """It was sent before; what the worker knew before the first attempt follows."""
+    known_epoch: int = 0
+    known_revision: int = 0
+
+    @property
+    def job_id(self) -> JobId:
+        """The job of the keys."""
+        return self.claim.job_id
+
+
 class TimePassed(Struct, frozen=True):
     """A deadline may have expired."""
 
@@ -244,5 +266,5 @@ Report = (
     | Goodbye
     | NewerReport
 )
-Request = DrainNode | Cordon | Uncordon | Arrive
+Request = DrainNode | Cordon | Uncordon | Arrive | WriteKeys
 Input = Hello | Heartbeat | Report | Broken | Request | TimePassed | Stalled | JobBroken

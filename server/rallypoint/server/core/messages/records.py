@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from rallypoint.server.core.keyspace.values import Answer, Change
 from rallypoint.server.core.model.barrier import (
     Arrival,
     BarrierKey,
@@ -30,6 +31,7 @@ class RunOpened(Struct, frozen=True):
 
     job_id: JobId
     run: int
+    since_epoch: int
     spec: JobSpec
     launch_id: str
     round_number: int
@@ -42,6 +44,7 @@ def run_opened(job: Job) -> RunOpened:
     return RunOpened(
         job.job_id,
         job.run,
+        job.since_epoch,
         job.spec,
         job.launch_id,
         job.round_number,
@@ -152,6 +155,27 @@ class BarrierDropped(Struct, frozen=True):
     only_ends: bool = False
 
 
+class KeysWritten(Struct, frozen=True):
+    """A request changed keys of a run."""
+
+    job_id: JobId
+    run: int
+    changes: tuple[Change, ...]
+    """In order; never empty."""
+    request_id: str
+    """The same for every attempt of the request."""
+    answer: Answer
+
+
+class KeysDropped(Struct, frozen=True):
+    """A round or a run is over, and its keys are gone."""
+
+    job_id: JobId
+    run: int
+    round: int = 0
+    """0: the run is over."""
+
+
 Record = (
     EpochRaised
     | RunOpened
@@ -167,4 +191,6 @@ Record = (
     | BarrierArrived
     | BarrierEnded
     | BarrierDropped
+    | KeysWritten
+    | KeysDropped
 )

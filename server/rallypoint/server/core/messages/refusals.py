@@ -38,6 +38,10 @@ class RefusalKind(Enum):
     GENERATION_OVER = "generation over"
     PARTICIPANT_ARRIVED = "participant arrived"
     NOT_EXPECTED = "not expected"
+    KEY_NOT_A_NUMBER = "key not a number"
+    SUM_TOO_LARGE = "sum too large"
+    KEYS_FORGOTTEN = "keys forgotten"
+    KEYS_COMPACTED = "keys compacted"
     INTERNAL = "internal error"
 
 

@@ -132,6 +132,8 @@ class Job(Struct, frozen=True):
     drain_requests: tuple[DrainRequest, ...] = ()
     """Open requests of operators, at most DRAIN_REQUESTS_MAX."""
     launch_id: str = ""
+    since_epoch: int = 0
+    """Epoch since which the coordinator remembers this run: what came before may be forgotten."""
     health: tuple[NodeHealth, ...] = ()
     """Nodes that have failed or were set aside, by name, at most `health.HEALTH_MAX`."""
     next_arrival: int = 0

@@ -9,11 +9,13 @@ In production `snapshot` keeps the store small.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from rallypoint.server.core.keyspace.keyspace import Keyspace
+from rallypoint.server.core.keyspace.values import Answer, Change, Entry, Place
 from rallypoint.server.core.messages.records import (
     BarrierArrived,
     BarrierDropped,
@@ -22,6 +24,8 @@ from rallypoint.server.core.messages.records import (
     DrainRequestEnded,
     EpochRaised,
     JobForgotten,
+    KeysDropped,
+    KeysWritten,
     NodeHealthChanged,
     NodeSucceeded,
     Record,
@@ -47,7 +51,7 @@ from rallypoint.server.core.model.spec import JobSpec
 from rallypoint.server.core.model.verdict import Verdict
 from rallypoint.server.core.rounds.drains import with_request, without_request
 from rallypoint.server.core.rounds.ranks import slots_of
-from rallypoint.server.core.state.state import State
+from rallypoint.server.core.state.state import State, apply_keys
 from rallypoint.server.core.verdicts.health import with_health
 
 
@@ -55,6 +59,7 @@ class JobMemory(Struct, frozen=True):
     """The durable facts of one job's latest run."""
 
     run: int
+    since_epoch: int
     spec: JobSpec
     launch_id: str
     phase: Phase = Phase.FORMING
@@ -91,7 +96,42 @@ class BarrierSnapshot(Struct, frozen=True):
     """As in `State.counted`."""
 
 
-JournalRecord = Record | JobSnapshot | BarrierSnapshot
+class KeyspaceSnapshot(Struct, frozen=True):
+    """A record that replaces all earlier ones of a job's keys; the three kinds below follow it."""
+
+    job_id: JobId
+    run: int
+    revision: int
+    round: int
+    compacted: int
+    forgotten: int
+
+
+class KeySnapshot(Struct, frozen=True):
+    """A key."""
+
+    job_id: JobId
+    place: Place
+    entry: Entry
+
+
+class ChangeSnapshot(Struct, frozen=True):
+    """A change of a key that is remembered; they come oldest first."""
+
+    job_id: JobId
+    change: Change
+
+
+class RequestSnapshot(Struct, frozen=True):
+    """A request that is remembered; they come oldest first."""
+
+    job_id: JobId
+    request_id: str
+    answer: Answer
+
+
+KeysSnapshot = KeyspaceSnapshot | KeySnapshot | ChangeSnapshot | RequestSnapshot
+JournalRecord = Record | JobSnapshot | BarrierSnapshot | KeysSnapshot
 
 
 class Memory(Struct):
@@ -104,6 +144,7 @@ class Memory(Struct):
     """Of the open generations."""
     counted: dict[BarrierKey, dict[Participant, tuple[str, int]]] = field(default_factory=dict)
     """As in `State.counted`."""
+    keys: dict[JobId, Keyspace] = field(default_factory=dict)
 
 
 def replay(records: Iterable[JournalRecord]) -> Memory:
@@ -125,7 +166,22 @@ def snapshot(memory: Memory) -> tuple[JournalRecord, ...]:
         )
         for key, barrier in memory.barriers.items()
     )
-    return (EpochRaised(memory.epoch), *jobs, *barriers)
+    keys = (
+        record for job_id, space in memory.keys.items() for record in _snapshot_keys(job_id, space)
+    )
+    return (EpochRaised(memory.epoch), *jobs, *barriers, *keys)
+
+
+def _snapshot_keys(job_id: JobId, space: Keyspace) -> Iterator[KeysSnapshot]:
+    yield KeyspaceSnapshot(
+        job_id, space.run, space.revision, space.round, space.compacted, space.forgotten
+    )
+    for place in space.places:
+        yield KeySnapshot(job_id, place, space.entries[place])
+    for change in space.changes:
+        yield ChangeSnapshot(job_id, change)
+    for request_id, answer in space.requests.items():
+        yield RequestSnapshot(job_id, request_id, answer)
 
 
 def _apply_record(memory: Memory, record: JournalRecord) -> None:
@@ -133,16 +189,22 @@ def _apply_record(memory: Memory, record: JournalRecord) -> None:
         memory.epoch = max(memory.epoch, record.epoch)
     elif isinstance(record, JobForgotten):
         memory.jobs.pop(record.job_id, None)
+        memory.keys.pop(record.job_id, None)
         for key in [key for key in memory.barriers if key.job_id == record.job_id]:
             _forget_barrier(memory, key)
     elif isinstance(record, JobSnapshot):
         memory.jobs[record.job_id] = record.memory
     elif isinstance(record, BarrierArrived | BarrierEnded | BarrierDropped | BarrierSnapshot):
         _apply_barrier_record(memory, record)
+    elif isinstance(record, KeysWritten | KeysDropped):
+        apply_keys(memory.keys, record)
+    elif isinstance(record, KeysSnapshot):
+        _restore_keys(memory, record)
     elif isinstance(record, RunOpened):
         known = memory.jobs.get(record.job_id)
         memory.jobs[record.job_id] = JobMemory(
             run=record.run,
+            since_epoch=record.since_epoch,
             spec=record.spec,
             launch_id=record.launch_id,
             round_number=record.round_number,
@@ -191,6 +253,24 @@ def _apply_barrier_record(
                 payload_bytes=known.payload_bytes + len(arrival.payload) * is_news,
             )
             memory.arrivals.setdefault(key, {})[record.participant] = arrival
+
+
+def _restore_keys(memory: Memory, record: KeysSnapshot) -> None:
+    match record:
+        case KeyspaceSnapshot(job_id=job_id):
+            memory.keys[job_id] = Keyspace(
+                record.run,
+                record.revision,
+                record.round,
+                record.compacted,
+                record.forgotten,
+            )
+        case KeySnapshot(job_id=job_id):
+            memory.keys[job_id].restore(record.place, record.entry)
+        case ChangeSnapshot(job_id=job_id):
+            memory.keys[job_id].restore_change(record.change)
+        case RequestSnapshot(job_id=job_id):
+            memory.keys[job_id].restore_request(record.request_id, record.answer)
 
 
 def _forget_barrier(memory: Memory, key: BarrierKey) -> None:
@@ -265,6 +345,7 @@ def memory_of(state: State) -> Memory:
         {key: barrier for of_job in state.barriers.values() for key, barrier in of_job.items()},
         {key: dict(arrivals) for key, arrivals in state.arrivals.items()},
         {key: dict(counted) for key, counted in state.counted.items()},
+        {job_id: space.copy() for job_id, space in state.keys.items()},
     )
 
 
@@ -277,6 +358,7 @@ def _memory_of_job(state: State, job: Job) -> JobMemory:
     )
     return JobMemory(
         run=job.run,
+        since_epoch=job.since_epoch,
         spec=job.spec,
         launch_id=job.launch_id,
         phase=job.phase,

@@ -69,7 +69,7 @@ def _adopt_counts(draft: Draft, job: Job, header: RoundHeader) -> Job:
     # A member may claim more restarts than its own specification allows.
     restarts = min(header.restart_count, job.spec.max_restarts)
     counts = replace(job.counts, restart_count=restarts)
-    job = replace(job, counts=counts, round_number=header.number)
+    job = replace(job, counts=counts, round_number=header.number, since_epoch=draft.epoch)
     draft.put_job(job)
     draft.records.append(run_opened(job))
     return job

@@ -108,6 +108,7 @@ def _open_if_needed(draft: Draft, hello: inputs.Hello) -> Job:
         run=run,
         spec=hello.identity.spec,
         opened_ms=draft.now_ms,
+        since_epoch=draft.epoch,
         forming_since_ms=draft.now_ms,
         launch_id=hello.identity.launch_id,
         round_number=0 if job is None else job.round_number,  # grows across all runs of the job
@@ -196,7 +197,7 @@ def _create_node(draft: Draft, job: Job, hello: inputs.Hello) -> Node:
 
 def _continue_run(draft: Draft, job: Job, run: int) -> Job:
     """Return the job in the later run of an agent, and inform the other agents."""
-    job = replace(job, run=run)
+    job = replace(job, run=run, since_epoch=draft.epoch)
     draft.records.append(run_opened(job))
     for node in draft.nodes_of(job.job_id):
         # The others take part in this run too. The next coordinator learns that from them.

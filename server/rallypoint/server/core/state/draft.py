@@ -17,7 +17,7 @@ from rallypoint.server.core.model.job import Job
 from rallypoint.server.core.model.network import NetworkSuspicion
 from rallypoint.server.core.model.node import Node
 from rallypoint.server.core.state.deadlines import OF_JOBS, DeadlineKey, DeadlineKind
-from rallypoint.server.core.state.state import Delta, IndexKey, State
+from rallypoint.server.core.state.state import Delta, IndexKey, KeyChange, State
 from rallypoint.server.core.state.tally import Tally, difference, tally_of
 
 _NO_NODES = Tally()
@@ -47,6 +47,7 @@ class Draft:
         self._deadlines: dict[DeadlineKey, int | None] = {}
         self._barriers: dict[BarrierKey, Barrier | None] = {}
         self._arrivals: dict[BarrierKey, dict[Participant, Arrival]] = {}
+        self._keys: list[KeyChange] = []
         self._window_closed = False
         self._network: NetworkSuspicion | None = None
 
@@ -246,6 +247,11 @@ class Draft:
         """Add a participant of an open barrier."""
         self._arrivals.setdefault(key, {})[participant] = arrival
 
+    def change_keys(self, change: KeyChange) -> None:
+        """Change keys at the end of the step, which does not see the change itself."""
+        self._keys.append(change)
+        self.records.append(change)
+
     def deadline(self, kind: DeadlineKind, subject: str) -> int | None:
         """Return when something is due, or None."""
         key = (kind, subject)
@@ -270,4 +276,5 @@ class Draft:
             network=self._network,
             barriers=self._barriers,
             arrivals=self._arrivals,
+            keys=self._keys,
         )

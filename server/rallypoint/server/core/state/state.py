@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 from msgspec import Struct, field
 
+from rallypoint.server.core.keyspace.keyspace import Keyspace
+from rallypoint.server.core.messages.records import KeysDropped, KeysWritten
 from rallypoint.server.core.model.barrier import Arrival, Barrier, BarrierKey, Participant
 from rallypoint.server.core.model.ids import JobId, SessionId
 from rallypoint.server.core.model.job import Job
@@ -14,6 +16,9 @@ from rallypoint.server.core.model.node import Node
 from rallypoint.server.core.model.spec import NOTHING_ASKED, JobSpec, Timing
 from rallypoint.server.core.state.deadlines import DeadlineKey, Deadlines
 from rallypoint.server.core.state.tally import Tally
+
+KeyChange = KeysWritten | KeysDropped
+"""A change of keys is applied to the state as it is recorded."""
 
 IndexKey = tuple[JobId, str | int]
 """A node name, or an explicit node rank, within a job."""
@@ -47,6 +52,8 @@ class State(Struct):
     counted: dict[BarrierKey, dict[Participant, tuple[str, int]]] = field(default_factory=dict)
     """The latest arrival of each participant at a generation that has ended: its request id, and
     the generation. So an arrival that is sent again never counts twice."""
+    keys: dict[JobId, Keyspace] = field(default_factory=dict)
+    """Keys of each job whose run has or had any."""
     deadlines: Deadlines = field(default_factory=Deadlines)
     network: NetworkSuspicion = field(default_factory=NetworkSuspicion)
 
@@ -98,10 +105,12 @@ class Delta(NamedTuple):
     barriers: dict[BarrierKey, Barrier | None]
     arrivals: dict[BarrierKey, dict[Participant, Arrival]]
     """Added ones."""
+    keys: list[KeyChange]
+    """In order."""
     network: NetworkSuspicion | None = None
 
 
-NO_CHANGES = Delta(None, {}, {}, {}, {}, {}, window_closed=False, barriers={}, arrivals={})
+NO_CHANGES = Delta(None, {}, {}, {}, {}, {}, window_closed=False, barriers={}, arrivals={}, keys=[])
 """The changes of a refused input."""
 
 
@@ -116,6 +125,8 @@ def apply(state: State, delta: Delta) -> None:
     for session, node in delta.nodes.items():
         _apply_node(state, session, node)
     _apply_barriers(state, delta)
+    for change in delta.keys:
+        apply_keys(state.keys, change)
     for index_key, holder in delta.entries.items():
         if holder is None:
             state.index.pop(index_key, None)
@@ -126,6 +137,17 @@ def apply(state: State, delta: Delta) -> None:
         state.deadlines.set(key, at_ms)
     for job_id, job in delta.jobs.items():
         _apply_job(state, job_id, job)
+
+
+def apply_keys(keys: dict[JobId, Keyspace], change: KeyChange) -> None:
+    """Apply a change of keys to the keyspaces of all jobs."""
+    if isinstance(change, KeysWritten):
+        space = keys.setdefault(change.job_id, Keyspace(change.run))
+        space.take(change.changes, change.request_id, change.answer)
+    elif change.round:
+        keys[change.job_id].drop_round(change.round)
+    else:
+        keys.pop(change.job_id, None)
 
 
 def _apply_job(state: State, job_id: JobId, job: Job | None) -> None:

@@ -15,18 +15,15 @@ from rallypoint.server.core.model.barrier import (
 )
 from rallypoint.server.rpc.convert.bounds import check
 from rallypoint.server.rpc.convert.checks import require
+from rallypoint.server.rpc.convert.timeouts import limit_wait_ms
 from rallypoint.v1 import barrier_service_pb2 as barrier_pb2
 from rallypoint.v1 import scope_pb2
 from rallypoint.wire.durations import to_ms
 
+WHOLE_CALL_MS = 2**53
+"""As long as the call lasts."""
 TIMEOUT_MS = 600_000
 """How long an arrival waits if neither its request nor its call says."""
-MARGIN_MS_MAX = 1_000
-"""A wait ends so much earlier than its call at most, so that the answer arrives in time."""
-MARGIN_MS_MIN = 250
-"""A turn may come that late without counting as a stall."""
-MARGIN_PART = 10
-"""Or one part in so many of the time that the call has left."""
 
 
 def to_arrive(
@@ -57,14 +54,9 @@ def to_arrive(
 
 
 def _timeout_ms(request: barrier_pb2.ArriveRequest, left_s: float | None) -> int:
-    """Return how long to wait: always less than the call does."""
-    wanted_ms = to_ms(request.timeout) if request.HasField("timeout") else None
-    if left_s is None:
-        return max(1, TIMEOUT_MS if wanted_ms is None else wanted_ms)
-    left_ms = int(left_s * 1000)
-    most_ms = left_ms - min(MARGIN_MS_MAX, max(MARGIN_MS_MIN, left_ms // MARGIN_PART))
-    most_ms = max(1, most_ms, left_ms // 2)
-    return max(1, most_ms if wanted_ms is None else min(wanted_ms, most_ms))
+    if request.HasField("timeout"):
+        return limit_wait_ms(to_ms(request.timeout), left_s)
+    return limit_wait_ms(TIMEOUT_MS if left_s is None else WHOLE_CALL_MS, left_s)
 
 
 def _to_participant(message: barrier_pb2.Participant) -> Participant:

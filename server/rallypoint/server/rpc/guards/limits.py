@@ -26,6 +26,8 @@ WATCHERS_PER_JOB_MAX = 256
 """Watchers of one job. Each may hold one encoded answer."""
 WATCHERS_PER_HOST_MAX = 64
 """Watchers on one host, so that one faulty client leaves room for the others."""
+KEY_WAITS_PER_JOB_MAX = 65_536
+"""Calls of one job that wait for keys or watch them: one for each of 64,000 ranks."""
 HOSTS_MAX = 4_096
 """Hosts without streams whose new sessions are still counted."""
 WARNED_S_MIN = 60.0

@@ -1,4 +1,7 @@
-"""Who may speak for a round: a worker that holds the token of the round that runs."""
+"""Who may speak for a round: a worker that holds the token of the round that runs.
+
+What belongs to a round ends with it.
+"""
 
 from __future__ import annotations
 
@@ -28,6 +31,12 @@ def check_claim(draft: Draft, claim: Claim) -> Job | Refusal:
     if round is None or round.header.number != claim.round or job.phase is not Phase.RUNNING:
         return _stale(RefusalKind.OLD_ROUND, job.round_number, claim.round)
     return job
+
+
+def is_round_over(job: Job, number: int) -> bool:
+    """Return whether what belongs to this round is over; 0: it belongs to the run."""
+    is_held = job.round is not None and job.round.header.number == number
+    return number > 0 and not (is_held and job.phase is Phase.RUNNING)
 
 
 def _stale(kind: RefusalKind, expected: int, actual: int) -> Refusal:

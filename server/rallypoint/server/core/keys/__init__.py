@@ -1,0 +1,1 @@
+"""Key-value: what workers write, and when it is dropped."""

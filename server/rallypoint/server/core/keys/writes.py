@@ -1,0 +1,139 @@
+"""A worker changes keys: all of its writes in one step, or none."""
+
+from __future__ import annotations
+
+import re
+
+from rallypoint.server.core.keyspace.keyspace import Keyspace, size_of
+from rallypoint.server.core.keyspace.values import (
+    BYTES_MAX,
+    KEYS_MAX,
+    NUMBER_MAX,
+    Answer,
+    Change,
+    Entry,
+    Place,
+    Write,
+    Written,
+)
+from rallypoint.server.core.messages import inputs
+from rallypoint.server.core.messages.effects import WriteAnswered
+from rallypoint.server.core.messages.records import KeysWritten
+from rallypoint.server.core.messages.refusals import Refusal, RefusalKind
+from rallypoint.server.core.rounds.claims import check_claim
+from rallypoint.server.core.state.draft import Draft
+
+_NUMBER = re.compile(rb"-?[0-9]{1,19}")
+
+
+def receive_writes(draft: Draft, request: inputs.WriteKeys) -> Refusal | None:
+    """Make the changes of a request, once; answer another attempt as the first."""
+    job = check_claim(draft, request.claim)
+    if isinstance(job, Refusal):
+        return job
+    space = draft.state.keys.get(request.job_id) or Keyspace(job.run)
+    known = space.requests.get(request.request_id)
+    if known is not None:
+        draft.effects.append(WriteAnswered(request.job_id, request.request_id, known))
+        return None
+    if request.is_repeated and (
+        request.known_epoch < job.since_epoch or request.known_revision < space.forgotten
+    ):
+        # The first attempt may have changed something after what the worker knew before it, and
+        # that is not remembered.
+        return Refusal(RefusalKind.KEYS_FORGOTTEN, (("key", request.writes[0].key),))
+    outcome = _Writing(space, request.round).write(request.writes)
+    if isinstance(outcome, Refusal):
+        return outcome
+    changes, answer = outcome
+    if changes:
+        draft.change_keys(KeysWritten(request.job_id, job.run, changes, request.request_id, answer))
+    draft.effects.append(WriteAnswered(request.job_id, request.request_id, answer, changes))
+    return None
+
+
+class _Writing:
+    """The writes of one request over a keyspace that they do not change yet."""
+
+    def __init__(self, space: Keyspace, round: int) -> None:
+        self._space = space
+        self._round = round
+        self._entries: dict[Place, Entry | None] = {}
+        """What the writes so far have changed."""
+        self._changes: list[Change] = []
+
+    def write(self, writes: tuple[Write, ...]) -> tuple[tuple[Change, ...], Answer] | Refusal:
+        """Return the changes and the answer, or why all writes are refused."""
+        results: list[Written] = []
+        for one in writes:
+            written = self._write(one)
+            if isinstance(written, Refusal):
+                return written
+            results.append(written)
+        full = self._find_limit()
+        if full is not None:
+            return full
+        return tuple(self._changes), Answer(self._revision, tuple(results))
+
+    @property
+    def _revision(self) -> int:
+        return self._space.revision + len(self._changes)
+
+    def _write(self, one: Write) -> Written | Refusal:
+        place = Place(self._round, one.key)
+        entry = self._entry(place)
+        if one.expected is not None and not one.expected.holds(entry):
+            return Written(entry=entry)
+        if one.amount is not None:
+            return self._add(place, entry, one.amount)
+        if one.value is None:
+            if entry is None:
+                return Written()
+            self._change(place, None)
+            return Written(self._revision)
+        changed = self._put(place, entry, one.value)
+        return Written(self._revision, entry=None if one.expected is None else changed)
+
+    def _add(self, place: Place, entry: Entry | None, amount: int) -> Written | Refusal:
+        held = b"0" if entry is None else entry.value
+        if not _NUMBER.fullmatch(held):
+            return Refusal(RefusalKind.KEY_NOT_A_NUMBER, (("key", place.key),))
+        sum = int(held) + amount
+        if abs(sum) > NUMBER_MAX:
+            return Refusal(RefusalKind.SUM_TOO_LARGE, (("key", place.key),))
+        self._put(place, entry, b"%d" % sum)
+        return Written(self._revision, sum)
+
+    def _put(self, place: Place, entry: Entry | None, value: bytes) -> Entry:
+        revision = self._revision + 1
+        created, version = (revision, 0) if entry is None else (entry.created, entry.version)
+        changed = Entry(value, created, revision, version + 1)
+        self._change(place, changed)
+        return changed
+
+    def _change(self, place: Place, entry: Entry | None) -> None:
+        self._changes.append(Change(self._revision + 1, place, entry))
+        self._entries[place] = entry
+
+    def _entry(self, place: Place) -> Entry | None:
+        if place in self._entries:
+            return self._entries[place]
+        return self._space.entries.get(place)
+
+    def _find_limit(self) -> Refusal | None:
+        """Return the limit that the writes exceed. Writes that make room are never refused."""
+        keys = grown = 0
+        for place, entry in self._entries.items():
+            before = self._space.entries.get(place)
+            keys += (entry is not None) - (before is not None)
+            grown += 0 if entry is None else size_of(place, entry)
+            grown -= 0 if before is None else size_of(place, before)
+        if keys > 0 and len(self._space.entries) + keys > KEYS_MAX:
+            return _full("keys of one job", KEYS_MAX)
+        if grown > 0 and self._space.bytes + grown > BYTES_MAX:
+            return _full("bytes of keys and values of one job", BYTES_MAX)
+        return None
+
+
+def _full(limit: str, value: int) -> Refusal:
+    return Refusal(RefusalKind.LIMIT_REACHED, (("limit", limit), ("value", value)))

@@ -1,0 +1,1 @@
+"""KeyValueService: what workers write and read, and who waits for keys."""

@@ -1,0 +1,221 @@
+"""KeyValueService: a change is answered when it is in the journal, a read shows only what is."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable
+from functools import partial
+from typing import Any, NoReturn, TypeVar
+
+import grpc
+
+from rallypoint.base.log import get_logger
+from rallypoint.server.coordinator import Coordinator, InputRefused
+from rallypoint.server.core.keyspace.values import Answer
+from rallypoint.server.core.messages.inputs import Claim
+from rallypoint.server.core.state.state import State
+from rallypoint.server.rpc.convert.checks import InvalidMessage
+from rallypoint.server.rpc.convert.keys import Get, to_get, to_page, to_watch, to_writes
+from rallypoint.server.rpc.errors import limit_status, refusal_status, stalled_status
+from rallypoint.server.rpc.guards.peers import LimitExceeded
+from rallypoint.server.rpc.guards.worker_tokens import WorkerTokens
+from rallypoint.server.rpc.keys import views
+from rallypoint.server.rpc.keys.reading import Cursor, Found, get_keys, list_keys
+from rallypoint.server.rpc.keys.waits import KeyWait
+from rallypoint.server.rpc.outbox import Outboxes
+from rallypoint.server.rpc.stalls import Stalls
+from rallypoint.server.rpc.status import abort_with, invalid_status
+from rallypoint.v1 import key_value_service_pb2 as keys_pb2
+from rallypoint.v1 import key_value_service_pb2_grpc as keys_grpc
+
+log = get_logger()
+
+PROGRESS_S = 5.0
+"""How often a watch without changes learns the latest revision. After an interruption it need not
+begin at one that is forgotten."""
+STALL_S_MAX = 30.0
+"""Longest time that a watch may take to read an answer."""
+
+T = TypeVar("T")
+_Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class KeyValueService(keys_grpc.KeyValueServiceServicer):
+    """Serves workers."""
+
+    def __init__(self, coordinator: Coordinator, outboxes: Outboxes, tokens: WorkerTokens) -> None:
+        """Serve the keys of `coordinator`.
+
+        Args:
+            coordinator: decides.
+            outboxes: learns every change.
+            tokens: prove that a caller is a worker of a round.
+        """
+        self._coordinator = coordinator
+        self._outboxes = outboxes
+        self._tokens = tokens
+        self._stalls = Stalls()
+
+    async def PutKey(
+        self, request: keys_pb2.PutKeyRequest, context: _Context
+    ) -> keys_pb2.PutKeyResponse:
+        """Set a key."""
+        answer = await self._answer(context, self._write(request, context))
+        return views.put_message(answer, self._outboxes.epoch)
+
+    async def AddToKey(
+        self, request: keys_pb2.AddToKeyRequest, context: _Context
+    ) -> keys_pb2.AddToKeyResponse:
+        """Add to a number."""
+        answer = await self._answer(context, self._write(request, context))
+        return views.add_message(answer, self._outboxes.epoch)
+
+    async def CompareAndSetKey(
+        self, request: keys_pb2.CompareAndSetKeyRequest, context: _Context
+    ) -> keys_pb2.CompareAndSetKeyResponse:
+        """Set a key if it is as expected."""
+        answer = await self._answer(context, self._write(request, context))
+        return views.swapped_message(answer, self._outboxes.epoch, request.key)
+
+    async def DeleteKey(
+        self, request: keys_pb2.DeleteKeyRequest, context: _Context
+    ) -> keys_pb2.DeleteKeyResponse:
+        """Delete a key."""
+        answer = await self._answer(context, self._write(request, context))
+        return views.deleted_message(answer, self._outboxes.epoch, request.key)
+
+    async def WriteKeys(
+        self, request: keys_pb2.WriteKeysRequest, context: _Context
+    ) -> keys_pb2.WriteKeysResponse:
+        """Make several changes in one step."""
+        answer = await self._answer(context, self._write(request, context))
+        keys = [one.key for one in request.writes]
+        return views.written_message(answer, self._outboxes.epoch, keys)
+
+    async def GetKeys(
+        self, request: keys_pb2.GetKeysRequest, context: _Context
+    ) -> keys_pb2.GetKeysResponse:
+        """Return the values of keys; wait for them if the caller does."""
+        return await self._answer(context, self._get(request, context))
+
+    async def ListKeys(
+        self, request: keys_pb2.ListKeysRequest, context: _Context
+    ) -> keys_pb2.ListKeysResponse:
+        """Return a page of keys."""
+        return await self._answer(context, self._list(request, context))
+
+    async def WatchKeys(  # type: ignore[override]  # a handler may write instead of yield
+        self, request: keys_pb2.WatchKeysRequest, context: _Context
+    ) -> None:
+        """Send every change of keys."""
+        await self._answer(context, self._watch(request, context))
+
+    async def _answer(self, context: _Context, work: Awaitable[T]) -> T:
+        """Return the answer to a call, or end it with the status of its refusal."""
+        try:
+            return await work
+        except InvalidMessage as invalid:
+            await abort_with(context, invalid_status(invalid.path, invalid.problem))
+        except LimitExceeded as full:
+            await abort_with(context, limit_status(full))
+        except InputRefused as refused:
+            await abort_with(context, refusal_status(refused.refusal))
+
+    def _claim(self, job_id: str, context: _Context) -> Claim:
+        return self._tokens.claim(job_id, context.invocation_metadata())
+
+    async def _write(self, request: Any, context: _Context) -> Answer:
+        writes = to_writes(request, self._claim(request.job_id, context), _clock_ms())
+        keys = self._outboxes.keys
+        return await self._coordinator.ask(
+            writes, lambda state, now_ms: keys.take_answer(writes.job_id, writes.request_id)
+        )
+
+    async def _list(
+        self, request: keys_pb2.ListKeysRequest, context: _Context
+    ) -> keys_pb2.ListKeysResponse:
+        page = to_page(request, self._claim(request.job_id, context))
+        return await self._coordinator.read(partial(list_keys, page))
+
+    async def _get(
+        self, request: keys_pb2.GetKeysRequest, context: _Context
+    ) -> keys_pb2.GetKeysResponse:
+        claim = self._claim(request.job_id, context)
+        get = to_get(request, claim, context.time_remaining())
+        if not get.timeout_ms:
+            return (await self._coordinator.read(partial(get_keys, get))).answer
+        wait = KeyWait(get.places[0])
+        with self._outboxes.keys.waiting(claim.job_id, wait):
+            try:
+                async with asyncio.timeout(get.timeout_ms / 1000):
+                    while True:
+                        found = await self._coordinator.read(partial(self._look, get, wait))
+                        if not found.missing:
+                            return found.answer
+                        await wait.changed.wait()
+            except TimeoutError:
+                pass
+        found = await self._coordinator.read(partial(get_keys, get))
+        if found.missing:
+            missing = [place.key for place in found.missing]
+            await abort_with(context, views.missing_status(missing, get.timeout_ms / 1000))
+        return found.answer
+
+    def _look(self, get: Get, wait: KeyWait, state: State, now_ms: int) -> Found:
+        """Read the keys; if some do not exist, wait for the last of them.
+
+        Often keys are set in the order in which they are waited for, and one look is enough.
+        """
+        wait.look()
+        found = get_keys(get, state, now_ms)
+        if found.missing:
+            self._outboxes.keys.move(get.claim.job_id, wait, found.missing[-1])
+        return found
+
+    async def _watch(self, request: keys_pb2.WatchKeysRequest, context: _Context) -> None:
+        watch = to_watch(request, self._claim(request.job_id, context), _clock_ms())
+        wait = KeyWait(watch.prefix, is_prefix=True)
+        with self._outboxes.keys.waiting(watch.claim.job_id, wait):
+            cursor = await self._coordinator.read(partial(Cursor.begin, watch, wait))
+            try:
+                async with asyncio.timeout(None) as scope:
+                    await self._send_changes(cursor, scope, context)
+            except TimeoutError:
+                log.warning("watcher_stalled", limit_s=STALL_S_MAX)
+                await abort_with(context, stalled_status(STALL_S_MAX))
+
+    async def _send_changes(
+        self, cursor: Cursor, scope: asyncio.Timeout, context: _Context
+    ) -> NoReturn:
+        """Send a watch what its cursor finds, until the call ends."""
+        loop = asyncio.get_running_loop()
+        answer = cursor.begin_message(self._outboxes.epoch)
+        while True:
+            self._stalls.begin(scope, STALL_S_MAX)
+            try:
+                await context.write(answer)
+            finally:
+                self._stalls.end(scope)
+            sent, due_s = answer.header.revision, loop.time() + PROGRESS_S
+            while True:
+                is_quiet = not await _is_set(cursor.wait.changed, due_s)
+                answer = await self._coordinator.read(cursor.take)
+                if answer.events or (is_quiet and answer.header.revision > sent):
+                    break
+                if is_quiet:
+                    due_s = loop.time() + PROGRESS_S
+
+
+async def _is_set(event: asyncio.Event, until_s: float) -> bool:
+    """Wait for an event; return whether it was set before this time of the loop."""
+    try:
+        async with asyncio.timeout_at(until_s):
+            await event.wait()
+    except TimeoutError:
+        return False
+    return True
+
+
+def _clock_ms() -> int:
+    return time.time_ns() // 1_000_000

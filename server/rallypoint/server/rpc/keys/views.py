@@ -1,0 +1,108 @@
+"""What callers of KeyValueService see."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import grpc
+from google.rpc.status_pb2 import Status
+
+from rallypoint.server.core.keyspace.values import Answer, Change, Entry, Written
+from rallypoint.v1 import error_details_pb2 as details_pb2
+from rallypoint.v1 import key_value_service_pb2 as keys_pb2
+from rallypoint.wire.errors import pack_status
+
+DETAIL_BYTES_MAX = 1_024
+"""Bytes of keys in an error detail: details travel in metadata, of at most 8 KiB."""
+
+
+def kv_message(key: str, entry: Entry, *, with_value: bool = True) -> keys_pb2.KeyValue:
+    """Return a key and its value."""
+    return keys_pb2.KeyValue(
+        key=key,
+        value=entry.value if with_value else b"",
+        create_revision=entry.created,
+        mod_revision=entry.modified,
+        version=entry.version,
+    )
+
+
+def event_message(change: Change) -> keys_pb2.KeyEvent:
+    """Return a change."""
+    key = change.place.key
+    if change.entry is None:
+        gone = keys_pb2.KeyValue(key=key, mod_revision=change.revision)
+        return keys_pb2.KeyEvent(kv=gone, was_deleted=True)
+    return keys_pb2.KeyEvent(kv=kv_message(key, change.entry))
+
+
+def header_message(epoch: int, revision: int) -> keys_pb2.KeyValueHeader:
+    """Return a header."""
+    return keys_pb2.KeyValueHeader(epoch=epoch, revision=revision)
+
+
+def put_message(answer: Answer, epoch: int) -> keys_pb2.PutKeyResponse:
+    """Return the answer to PutKey."""
+    return keys_pb2.PutKeyResponse(header=header_message(epoch, answer.revision))
+
+
+def add_message(answer: Answer, epoch: int) -> keys_pb2.AddToKeyResponse:
+    """Return the answer to AddToKey."""
+    header = header_message(epoch, answer.revision)
+    return keys_pb2.AddToKeyResponse(header=header, sum=answer.results[0].sum)
+
+
+def swapped_message(answer: Answer, epoch: int, key: str) -> keys_pb2.CompareAndSetKeyResponse:
+    """Return the answer to CompareAndSetKey."""
+    written = answer.results[0]
+    return keys_pb2.CompareAndSetKeyResponse(
+        header=header_message(epoch, answer.revision),
+        was_set=written.revision > 0,
+        kv=None if written.entry is None else kv_message(key, written.entry),
+    )
+
+
+def deleted_message(answer: Answer, epoch: int, key: str) -> keys_pb2.DeleteKeyResponse:
+    """Return the answer to DeleteKey."""
+    written = answer.results[0]
+    return keys_pb2.DeleteKeyResponse(
+        header=header_message(epoch, answer.revision),
+        was_deleted=written.revision > 0,
+        kv=None if written.entry is None else kv_message(key, written.entry),
+    )
+
+
+def written_message(answer: Answer, epoch: int, keys: Sequence[str]) -> keys_pb2.WriteKeysResponse:
+    """Return the answer to WriteKeys; `keys` are those of the writes."""
+    results = [_result(one, key) for one, key in zip(answer.results, keys, strict=True)]
+    header = header_message(epoch, answer.revision)
+    return keys_pb2.WriteKeysResponse(header=header, results=results)
+
+
+def _result(written: Written, key: str) -> keys_pb2.KeyWritten:
+    is_failure = written.revision == 0 and written.entry is not None
+    return keys_pb2.KeyWritten(
+        was_changed=written.revision > 0,
+        revision=written.revision,
+        sum=written.sum,
+        kv=kv_message(key, written.entry) if is_failure and written.entry is not None else None,
+    )
+
+
+def missing_status(keys: Sequence[str], waited_s: float) -> Status:
+    """Return the status for keys that were waited for and do not exist."""
+    named, left = [], DETAIL_BYTES_MAX
+    for key in keys:
+        left -= len(key.encode()) + 4
+        if left < 0:
+            break
+        named.append(key)
+    detail = details_pb2.KeysMissing(missing_count=len(keys), keys=named)
+    more = len(keys) - len(keys[:_SHOWN_MAX])
+    shown = ", ".join(keys[:_SHOWN_MAX]) + (f" and {more} more" if more else "")
+    text = f"not all keys existed within {waited_s:g} s; missing: {shown}"
+    code: int = grpc.StatusCode.DEADLINE_EXCEEDED.value[0]
+    return pack_status(code, text, detail, reason="KEYS_MISSING")
+
+
+_SHOWN_MAX = 3

@@ -1,0 +1,170 @@
+"""Calls that read and change keys."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rallypoint.server.rpc.keys import reading
+from rallypoint.v1 import error_details_pb2 as details_pb2
+from rallypoint.v1 import key_value_service_pb2 as keys_pb2
+from rallypoint.v1 import scope_pb2
+from support.core.key_calls import Code, events_of, failure, next_of, worker
+
+
+async def test_value_is_read_by_all() -> None:
+    """With its history; a key that does not exist is left out."""
+    async with worker() as at:
+        assert await at.put("a", b"1") == 1
+        assert await at.put("a", b"2") == 2
+        answer = await at.call("GetKeys", keys=["b", "a"])
+        (kv,) = answer.kvs
+        assert (kv.key, kv.value) == ("a", b"2")
+        assert (kv.create_revision, kv.mod_revision, kv.version) == (1, 2, 2)
+        assert (answer.header.revision, answer.header.epoch) == (2, at.agent.epoch)
+
+
+async def test_every_change_has_its_answer() -> None:
+    """A sum, whether a comparison held, whether a key was deleted, and what there is instead."""
+    async with worker() as at:
+        added = await at.call("AddToKey", key="n", amount=-3)
+        assert (added.sum, added.header.revision) == (-3, 1)
+        other = keys_pb2.KeyCondition(value=b"x")
+        same = keys_pb2.KeyCondition(value=b"-3")
+        absent = keys_pb2.KeyCondition(mod_revision=0)
+        failed = await at.call("CompareAndSetKey", key="n", expected=other, value=b"y")
+        assert (failed.was_set, failed.kv.value, failed.header.revision) == (False, b"-3", 1)
+        missing = await at.call("CompareAndSetKey", key="m", expected=other, value=b"y")
+        assert (missing.was_set, missing.HasField("kv")) == (False, False)
+        created = await at.call("CompareAndSetKey", key="m", expected=absent, value=b"")
+        assert (created.was_set, created.kv.version, created.header.revision) == (True, 1, 2)
+        kept = await at.call("DeleteKey", key="n", expected=other)
+        assert (kept.was_deleted, kept.kv.value) == (False, b"-3")
+        deleted = await at.call("DeleteKey", key="n", expected=same)
+        assert (deleted.was_deleted, deleted.HasField("kv")) == (True, False)
+        again = await at.call("DeleteKey", key="n")
+        assert (again.was_deleted, again.header.revision) == (False, 3)
+
+
+async def test_several_changes_are_one_step() -> None:
+    """A reader sees all of them or none."""
+    async with worker() as at:
+        writes = [
+            keys_pb2.KeyWrite(key="a", put=keys_pb2.KeyWrite.Put(value=b"1")),
+            keys_pb2.KeyWrite(key="n", add=keys_pb2.KeyWrite.Add(amount=4)),
+            keys_pb2.KeyWrite(
+                key="a",
+                compare_and_set=keys_pb2.KeyWrite.CompareAndSet(
+                    expected=keys_pb2.KeyCondition(value=b"2"), value=b"3"
+                ),
+            ),
+            keys_pb2.KeyWrite(key="b", delete=keys_pb2.KeyWrite.Delete()),
+        ]
+        watch = at.call("WatchKeys")
+        await next_of(watch)
+        answer = await at.call("WriteKeys", writes=writes)
+        assert [one.was_changed for one in answer.results] == [True, True, False, False]
+        assert [one.revision for one in answer.results] == [1, 2, 0, 0]
+        assert (answer.results[1].sum, answer.results[2].kv.value) == (4, b"1")
+        seen = await next_of(watch)
+        assert [event.kv.key for event in seen.events] == ["a", "n"]
+        assert seen.header == answer.header
+        watch.cancel()
+
+
+async def test_pages_have_every_key_once() -> None:
+    """In order of their bytes, with the number of all; values can be left out."""
+    async with worker() as at:
+        names = ["a", "b/1", "b/10", "b/2", "b/é", "b/😀", "c"]
+        for name in reversed(names):
+            await at.put(name, b"x")
+        await at.put("b/0", b"run", scope=scope_pb2.SCOPE_RUN)
+        token, found = "", []
+        while True:
+            page = await at.call("ListKeys", prefix="b/", page_size=2, page_token=token)
+            assert page.key_count == 5
+            found += [kv.key for kv in page.kvs]
+            assert {kv.value for kv in page.kvs} == {b"x"}
+            token = page.next_page_token
+            if not token:
+                break
+        assert found == names[1:-1]
+        bare = await at.call("ListKeys", keys_only=True)
+        assert [kv.key for kv in bare.kvs] == names
+        assert {kv.value for kv in bare.kvs} == {b""}
+        bad = at.call("ListKeys", prefix="b/", page_token="c")
+        assert (await failure(bad))[0] is Code.INVALID_ARGUMENT
+
+
+async def test_answers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page ends early, a read of too much is refused, changes come in several answers."""
+    monkeypatch.setattr(reading, "ANSWER_BYTES_MAX", 100)
+    monkeypatch.setattr(reading, "EVENTS_MAX", 3)
+    async with worker() as at:
+        for number in range(8):
+            await at.put(f"k{number}", b"x" * 30)
+        page = await at.call("ListKeys")
+        assert [kv.key for kv in page.kvs] == ["k0"]
+        assert page.next_page_token == "k0"
+        code, _, detail = await failure(at.call("GetKeys", keys=["k0", "k1"]))
+        assert code is Code.RESOURCE_EXHAUSTED
+        assert detail.value == 100
+        watch = at.call("WatchKeys", start_revision=1, epoch=at.agent.epoch)
+        assert (await next_of(watch)).header.revision == 0
+        seen = await next_of(watch)
+        assert (len(seen.events), seen.header.revision) == (1, 1)
+        assert await events_of(watch, 7) == [
+            (f"k{number}", b"x" * 30, number + 1) for number in range(1, 8)
+        ]
+        watch.cancel()
+
+
+async def test_repeated_change_counts_once() -> None:
+    """Whatever kind it is; without what was known before, it is a first attempt."""
+    async with worker() as at:
+        known = keys_pb2.KeyValueHeader(epoch=at.agent.epoch)
+        first = await at.call("AddToKey", key="n", amount=1, request_id="r")
+        again = await at.call("AddToKey", key="n", amount=1, request_id="r", known=known)
+        assert first == again
+        old = keys_pb2.KeyValueHeader(epoch=at.agent.epoch - 1, revision=5)
+        code, text, _ = await failure(
+            at.call("AddToKey", key="n", amount=1, request_id="s", known=old)
+        )
+        assert code is Code.DATA_LOSS
+        assert "read the key" in text
+        assert await at.get("n") == {"n": b"1"}
+
+
+async def test_what_is_wrong_with_a_request_is_named() -> None:
+    """The path of the field, and what it must be like."""
+    async with worker() as at:
+        condition = keys_pb2.KeyCondition()
+        put = keys_pb2.KeyWrite(key="a", put=keys_pb2.KeyWrite.Put(value=b"x" * 65_536))
+        cases: list[tuple[str, dict[str, Any], str]] = [
+            ("PutKey", {"key": ""}, "key: must not be empty"),
+            ("PutKey", {"key": "a b"}, "key: "),
+            ("PutKey", {"key": "a", "value": b"x" * 65_537}, "value: "),
+            ("GetKeys", {}, "keys: must be 1 to 1024"),
+            ("CompareAndSetKey", {"key": "a"}, "expected: is missing"),
+            ("DeleteKey", {"key": "a", "expected": condition}, "expected: must have a value"),
+            ("WriteKeys", {}, "writes: must be 1 to 256"),
+            ("WriteKeys", {"writes": [keys_pb2.KeyWrite(key="a")]}, "writes[0]: must put"),
+            ("WriteKeys", {"writes": [put] * 17}, "writes: have more than 1048576 bytes"),
+        ]
+        for method, fields, text in cases:
+            code, found, _ = await failure(at.call(method, **fields))
+            assert code is Code.INVALID_ARGUMENT, method
+            assert found.startswith(text), found
+
+
+async def test_limits_are_typed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The limit has a name and a value."""
+    monkeypatch.setattr("rallypoint.server.core.keys.writes.KEYS_MAX", 1)
+    async with worker() as at:
+        await at.put("a")
+        code, _, detail = await failure(at.call("PutKey", key="b"))
+        assert code is Code.RESOURCE_EXHAUSTED
+        assert detail == details_pb2.LimitReached(limit="keys of one job", value=1)
+        code, text, _ = await failure(at.call("AddToKey", key="a", amount=1))
+        assert (code, "does not hold a number" in text) == (Code.FAILED_PRECONDITION, True)
