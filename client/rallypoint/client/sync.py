@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from rallypoint.client.attempts import ANSWER_S, LIMIT_S
-from rallypoint.client.calls import barriers, jobs, keys
+from rallypoint.client.calls import barriers, jobs, keys, workers
 from rallypoint.client.known import Known
 from rallypoint.client.sync_transport import Pages, Transport, Watch
 from rallypoint.client.values import Scope
@@ -20,6 +20,7 @@ from rallypoint.v1 import job_pb2, node_pb2
 from rallypoint.v1 import job_service_pb2 as jobs_pb2
 from rallypoint.v1 import key_value_service_pb2 as keys_pb2
 from rallypoint.v1 import node_service_pb2 as nodes_pb2
+from rallypoint.v1 import worker_service_pb2 as worker_pb2
 
 
 class Client:
@@ -108,6 +109,18 @@ class Client:
     ) -> nodes_pb2.UncordonNodeResponse:
         """Let a node into later rounds again."""
         return self._transport.run(jobs.uncordon_node(job_id, node_name), timeout_s)
+
+    # --- Workers ----------------------------------------------------------------------------------
+
+    def report_progress(
+        self, job_id: str, step: int, *, timeout_s: float | None = None
+    ) -> worker_pb2.ReportProgressResponse:
+        """Report that training has reached a step, counted over all rounds from 1 on."""
+        return self._transport.run(workers.report_progress(job_id, step), timeout_s)
+
+    def begin_report(self, job_id: str, step: int, timeout_s: float) -> Any:
+        """Report a step once, without waiting for the answer; return a grpc.Future."""
+        return self._transport.begin(workers.report_progress(job_id, step), timeout_s)
 
     # --- Barriers ---------------------------------------------------------------------------------
 

@@ -65,6 +65,11 @@ class Transport:
                 return attempts.succeed(response)
             self.pause(pause_s)
 
+    def begin(self, call: Call[Request, Response], timeout_s: float) -> Any:
+        """Make one attempt without waiting for it; return a grpc.Future."""
+        method = self._method(call.method)
+        return method.future(call.request, timeout=timeout_s, metadata=self._metadata)
+
     def open(self, method: Method[Request, Response], request: Request) -> Any:
         """Return a new stream of answers."""
         return self._method(method, is_stream=True)(request, metadata=self._metadata)

@@ -18,6 +18,7 @@ from rallypoint.v1 import (
     job_service_pb2,
     limits_pb2,
     node_service_pb2,
+    worker_service_pb2,
 )
 from rallypoint.v1.limits_pb2 import TextForm
 from rallypoint.wire.durations import to_ms
@@ -29,7 +30,13 @@ WISHED_MS_MAX = 30 * DAY_MS
 OTHER_MS_MAX = 100 * 365 * DAY_MS + 25 * DAY_MS
 SERVICES = tuple(
     service
-    for file in (agent_service_pb2, barrier_service_pb2, job_service_pb2, node_service_pb2)
+    for file in (
+        agent_service_pb2,
+        barrier_service_pb2,
+        job_service_pb2,
+        node_service_pb2,
+        worker_service_pb2,
+    )
     for service in file.DESCRIPTOR.services_by_name.values()
 )
 """Descriptors of the services that the coordinator offers."""

@@ -22,13 +22,20 @@ from rallypoint.v1 import (
     job_service_pb2,
     key_value_service_pb2,
     node_service_pb2,
+    worker_service_pb2,
 )
 
 LIMIT_S = 20.0
 
 SERVICES = tuple(
     service
-    for file in (barrier_service_pb2, job_service_pb2, key_value_service_pb2, node_service_pb2)
+    for file in (
+        barrier_service_pb2,
+        job_service_pb2,
+        key_value_service_pb2,
+        node_service_pb2,
+        worker_service_pb2,
+    )
     for service in file.DESCRIPTOR.services_by_name.values()
 )
 """Services for clients."""
@@ -95,6 +102,7 @@ class Caller(Struct):
 
     script: Script
     client: Any
+    target: str
 
     async def call(self, name: str, *args: Any, **fields: Any) -> Any:
         method = getattr(self.client, name)
@@ -128,6 +136,6 @@ async def calling(form: str, *, limit_s: float = LIMIT_S, epoch: int = 7) -> Asy
                 else:
                     client = Client(target, token="secret", epoch=epoch, limit_s=limit_s)
                     stack.enter_context(client)
-                yield Caller(script, client)
+                yield Caller(script, client, target)
         finally:
             server.stop(None).wait(LIMIT_S)

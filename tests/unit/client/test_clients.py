@@ -12,13 +12,14 @@ import pytest
 
 from rallypoint.client import AsyncClient, Client, Scope, errors
 from rallypoint.client.attempts import Method
-from rallypoint.client.calls import barriers, jobs, keys
+from rallypoint.client.calls import barriers, jobs, keys, workers
 from rallypoint.v1 import barrier_service_pb2 as barrier_pb2
 from rallypoint.v1 import error_details_pb2 as details_pb2
 from rallypoint.v1 import job_pb2, node_pb2, scope_pb2
 from rallypoint.v1 import job_service_pb2 as jobs_pb2
 from rallypoint.v1 import key_value_service_pb2 as keys_pb2
 from rallypoint.v1 import node_service_pb2 as nodes_pb2
+from rallypoint.v1 import worker_service_pb2 as worker_pb2
 from rallypoint.wire.errors import pack_status
 from support.clients.scripted import BROKEN, LIMIT_S, SERVICES, calling
 
@@ -36,6 +37,7 @@ ALL_CALLS: list[tuple[str, tuple[Any, ...], dict[str, Any], str, Any]] = [
     ("drain_node", ("j", "n"), {}, "DrainNode", nodes_pb2.DrainNodeResponse()),
     ("cordon_node", ("j", "n"), {}, "CordonNode", nodes_pb2.CordonNodeResponse(connected=True)),
     ("uncordon_node", ("j", "n"), {}, "UncordonNode", nodes_pb2.UncordonNodeResponse()),
+    ("report_progress", ("j", 7), {}, "ReportProgress", worker_pb2.ReportProgressResponse(step=9)),
     ("arrive", ("j", "b", RANK), {"timeout_s": 9}, "Arrive", barrier_pb2.ArriveResponse()),
     ("get_keys", ("j", ["k"]), {}, "GetKeys", keys_pb2.GetKeysResponse(header=HEADER)),
     ("put_key", ("j", "k", b"v"), {}, "PutKey", keys_pb2.PutKeyResponse(header=HEADER)),
@@ -97,7 +99,7 @@ def test_every_method_is_that_of_the_contract() -> None:
     }
     methods = [
         value
-        for module in (barriers, jobs, keys)
+        for module in (barriers, jobs, keys, workers)
         for value in vars(module).values()
         if isinstance(value, Method)
     ]
@@ -111,9 +113,8 @@ def test_both_forms_have_the_same_methods() -> None:
 
     def read(kind: type) -> dict[str, tuple[str, ...]]:
         found = inspect.getmembers(kind, inspect.isfunction)
-        return {
-            name: tuple(inspect.signature(one).parameters) for name, one in found if name[0] != "_"
-        }
+        public = {name: one for name, one in found if name[0] != "_" and name != "begin_report"}
+        return {name: tuple(inspect.signature(one).parameters) for name, one in public.items()}
 
     assert read(Client) == read(AsyncClient)
 
