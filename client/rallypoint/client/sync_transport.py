@@ -1,4 +1,9 @@
-"""Carries calls of the blocking client. Threads may share it; processes may not."""
+"""Carries calls of the blocking client. Threads may share it; processes may not.
+
+Between calls nothing polls the channel, so a connection that broke meanwhile is only noticed by the
+next call, which fails and may have counted. A call that counts therefore begins with a health check
+if the channel was idle. (The asyncio channel is always polled.)
+"""
 
 from __future__ import annotations
 
@@ -12,12 +17,18 @@ from types import TracebackType
 from typing import Any, Generic, Self
 
 import grpc
+from google.protobuf.empty_pb2 import Empty
 
 from rallypoint.client.attempts import Attempts, Backoff, Call, Method, Request, Response
 from rallypoint.client.calls.lists import Following, Item, Listing
 from rallypoint.client.channel import channel_options, token_metadata
 from rallypoint.client.errors import ClientClosed
 from rallypoint.client.failures import Failure, read_failure
+
+IDLE_S = 0.05
+"""A connection that has answered since then is taken for alive."""
+CHECK = Method("/grpc.health.v1.Health/Check", Empty, Empty)
+"""Both messages are read as empty ones: any answer will do."""
 
 
 class Transport:
@@ -36,6 +47,8 @@ class Transport:
         self._metadata = token_metadata(token)
         self._methods: dict[str, Any] = {}
         self._closed = threading.Event()
+        self._answered_s = -IDLE_S
+        """When the latest answer came."""
         self._pid = os.getpid()
 
     def close(self) -> None:
@@ -51,6 +64,14 @@ class Transport:
             RallypointError: when it fails for good.
         """
         limit_s = self.limit_s if limit_s is None else limit_s
+        if call.mark is not None:
+            began_s = time.monotonic()
+            if began_s - self._answered_s > IDLE_S:
+                self._attempt(Call(CHECK, Empty()), limit_s)
+                limit_s = max(0.0, limit_s - (time.monotonic() - began_s))
+        return self._attempt(call, limit_s)
+
+    def _attempt(self, call: Call[Request, Response], limit_s: float) -> Response:
         attempts = Attempts(call, limit_s, time.monotonic, random.uniform)
         while True:
             timeout_s = attempts.prepare()
@@ -62,6 +83,7 @@ class Transport:
             except grpc.RpcError as error:
                 pause_s = attempts.fail(self.read(error))
             else:
+                self._answered_s = time.monotonic()
                 return attempts.succeed(response)
             self.pause(pause_s)
 

@@ -17,6 +17,7 @@ from grpc_status import rpc_status
 from msgspec import Struct
 
 from rallypoint.client import AsyncClient, Client
+from rallypoint.client.sync_transport import CHECK
 from rallypoint.v1 import (
     barrier_service_pb2,
     job_service_pb2,
@@ -58,6 +59,8 @@ class Script(grpc.GenericRpcHandler):
         }
 
     def service(self, details: Any) -> Any:
+        if details.method == CHECK.path:
+            return grpc.unary_unary_rpc_method_handler(lambda _, __: b"")
         method = self._methods[details.method]
         self.metadata.append(dict(details.invocation_metadata))
         request_type = method.input_type._concrete_class
