@@ -50,6 +50,9 @@ _FORMS = {
 }
 
 
+PACKAGE = "rallypoint.v1."
+
+
 def render_limits() -> str:
     """Return the page, as Markdown."""
     sections = [line for message in client_messages() for line in _section(message)]
@@ -64,7 +67,7 @@ def _section(message: Descriptor) -> Iterator[str]:
     ]
     if rows:
         yield from (
-            f"## `{message.name}`",
+            f"## `{message.full_name.removeprefix(PACKAGE)}`",
             "",
             "| field | kind | range |",
             "|---|---|---|",
@@ -77,6 +80,8 @@ def _range(field: FieldDescriptor, rule: Rule) -> str:
     parts = [f"at most {rule.items_max} entries"] if rule.items_max else []
     if is_map(field) or field.type == field.TYPE_STRING:
         parts += _text(rule)
+    elif field.type == field.TYPE_BYTES:
+        parts.append(f"at most {rule.bytes_max} bytes")
     elif is_of(field, Duration.DESCRIPTOR):
         parts.append(f"{_time(rule.low)} to {_time(rule.high)}")
     elif is_of(field, Timestamp.DESCRIPTOR):

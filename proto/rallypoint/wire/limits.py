@@ -16,6 +16,7 @@ from rallypoint.v1 import (
     agent_service_pb2,
     barrier_service_pb2,
     job_service_pb2,
+    key_value_service_pb2,
     limits_pb2,
     node_service_pb2,
     worker_service_pb2,
@@ -34,6 +35,7 @@ SERVICES = tuple(
         agent_service_pb2,
         barrier_service_pb2,
         job_service_pb2,
+        key_value_service_pb2,
         node_service_pb2,
         worker_service_pb2,
     )

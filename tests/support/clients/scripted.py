@@ -18,28 +18,10 @@ from msgspec import Struct
 
 from rallypoint.client import AsyncClient, Client
 from rallypoint.client.sync_transport import CHECK
-from rallypoint.v1 import (
-    barrier_service_pb2,
-    job_service_pb2,
-    key_value_service_pb2,
-    node_service_pb2,
-    worker_service_pb2,
-)
+from rallypoint.wire.limits import SERVICES
 
 LIMIT_S = 20.0
 
-SERVICES = tuple(
-    service
-    for file in (
-        barrier_service_pb2,
-        job_service_pb2,
-        key_value_service_pb2,
-        node_service_pb2,
-        worker_service_pb2,
-    )
-    for service in file.DESCRIPTOR.services_by_name.values()
-)
-"""Services for clients."""
 Answer = Any
 """A message, or a status that ends the call. For a stream a list of them; it waits for an event."""
 BROKEN = Status(code=grpc.StatusCode.UNAVAILABLE.value[0], message="Socket closed")
