@@ -52,10 +52,10 @@ class Transport:
                     call.request, timeout=timeout_s, metadata=self._metadata, wait_for_ready=True
                 )
             except grpc.RpcError as error:
-                pause_s = attempts.fail(self.read(error))
+                failure = self.read(error)
             else:
                 return attempts.succeed(response)
-            await asyncio.sleep(pause_s)
+            await asyncio.sleep(attempts.fail(failure))  # an error from here shows nothing of gRPC
 
     def open(self, method: Method[Request, Response], request: Request) -> Any:
         """Return a new stream of answers."""
@@ -170,13 +170,13 @@ class Watch(Generic[Item]):
             except grpc.RpcError as error:
                 self._stream = None
                 failure = self._transport.read(error)
-                if self._backoff is None:
-                    limit_s = self._transport.limit_s
-                    self._backoff = Backoff(limit_s, time.monotonic, random.uniform)
-                await asyncio.sleep(self._backoff.pause_s(failure))
-                continue
-            if answer is grpc.aio.EOF:
-                return False
-            self._backoff, self._is_begun = None, True
-            self._items.extend(self._following.take(answer))
-            return True
+            else:
+                if answer is grpc.aio.EOF:
+                    return False
+                self._backoff, self._is_begun = None, True
+                self._items.extend(self._following.take(answer))
+                return True
+            if self._backoff is None:
+                limit_s = self._transport.limit_s
+                self._backoff = Backoff(limit_s, time.monotonic, random.uniform)
+            await asyncio.sleep(self._backoff.pause_s(failure))

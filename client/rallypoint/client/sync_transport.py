@@ -81,11 +81,11 @@ class Transport:
                     call.request, timeout=timeout_s, metadata=self._metadata, wait_for_ready=True
                 )
             except grpc.RpcError as error:
-                pause_s = attempts.fail(self.read(error))
+                failure = self.read(error)
             else:
                 self._answered_s = time.monotonic()
                 return attempts.succeed(response)
-            self.pause(pause_s)
+            self.pause(attempts.fail(failure))  # an error from here shows nothing of gRPC
 
     def begin(self, call: Call[Request, Response], timeout_s: float) -> Any:
         """Make one attempt without waiting for it; return a grpc.Future."""
@@ -227,12 +227,12 @@ class Watch(Generic[Item]):
                 if self._is_closed:
                     break
                 failure = self._transport.read(error)
-                if self._backoff is None:
-                    limit_s = self._transport.limit_s
-                    self._backoff = Backoff(limit_s, time.monotonic, random.uniform)
-                self._transport.pause(self._backoff.pause_s(failure))
             else:
                 self._backoff, self._is_begun = None, True
                 self._items.extend(self._following.take(answer))
                 return True
+            if self._backoff is None:
+                limit_s = self._transport.limit_s
+                self._backoff = Backoff(limit_s, time.monotonic, random.uniform)
+            self._transport.pause(self._backoff.pause_s(failure))
         return False

@@ -166,8 +166,12 @@ async def test_call_ends_at_its_limit(form: str) -> None:
     """However often it is refused until then."""
     async with calling(form, limit_s=0.3) as at:
         at.script.answers["GetJob"] = [BROKEN] * 100
-        with pytest.raises(errors.Unavailable, match=r"Socket closed; gave up after 0\.3 s"):
+        with pytest.raises(
+            errors.Unavailable, match=r"Socket closed; gave up after 0\.3 s"
+        ) as caught:
             await at.call("get_job", "j")
+
+    assert caught.value.__context__ is None  # a traceback shows nothing of gRPC
 
 
 @FORMS
