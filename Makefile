@@ -50,6 +50,7 @@ test-fast: $(STAMP) ## run the unit tests and a few simulation seeds
 
 .PHONY: test-long
 test-long: $(STAMP) ## run the long tests: torchrun itself, more seeds, the soak
+	$(BIN)/python -m pip install --quiet -c constraints.txt --group go
 	$(PYTEST) -m long $(ARGS)
 
 .PHONY: record-torchrun

@@ -18,6 +18,7 @@ TOGETHER = (
     "tests/unit/",
     "tests/e2e/launching/test_examples.py",
     "tests/e2e/launching/test_torchrun_names.py",
+    "tests/e2e/sharing/test_languages.py",
 )
 """Files that stay whole: their tests take milliseconds, or share what is made once a module."""
 

@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import grpc
+
 from rallypoint.client.sync import Client
 
 INTERVAL_S = 1.0
@@ -52,14 +54,16 @@ class ProgressReports:
 
     def flush(self) -> None:
         """Report the last step, and wait a moment for the answer."""
-        import grpc
-
+        ends_s = self._now_s() + FLUSH_S
         with self._lock:
+            self._await_report(ends_s)  # gRPC cancels a call that no one refers to any more
             self._send()
-            report = self._report
-        if report is not None:
+            self._await_report(ends_s)
+
+    def _await_report(self, ends_s: float) -> None:
+        if self._report is not None:
             try:
-                report.result(timeout=FLUSH_S)
+                self._report.result(timeout=max(0.0, ends_s - self._now_s()))
             except (grpc.RpcError, grpc.FutureTimeoutError, grpc.FutureCancelledError):
                 pass  # nothing depends on it: the round may just be over
 

@@ -31,7 +31,7 @@ class KeyValueHeader(_message.Message):
     epoch: _builtins.int
     """Epoch of the coordinator. Revisions can be compared as long as the coordinator remembers the run."""
     revision: _builtins.int
-    """The latest change of a key of the run when the answer was given. 0: none yet."""
+    """The latest change of a key of the run when the request was carried out."""
     def __init__(
         self,
         *,
@@ -180,8 +180,8 @@ class PutKeyRequest(_message.Message):
     """
     @_builtins.property
     def known(self) -> Global___KeyValueHeader:
-        """For another attempt: the latest header known before the first. Its revision may be 0, and its
-        epoch RALLYPOINT_EPOCH, if there was none. Absent: the first attempt.
+        """For another attempt, with its request_id: the latest header known before the first. Its revision
+        may be 0, and its epoch RALLYPOINT_EPOCH, if there was none. Absent: the first attempt.
         """
 
     def __init__(
@@ -252,8 +252,8 @@ class AddToKeyRequest(_message.Message):
     """
     @_builtins.property
     def known(self) -> Global___KeyValueHeader:
-        """For another attempt: the latest header known before the first. Its revision may be 0, and its
-        epoch RALLYPOINT_EPOCH, if there was none. Absent: the first attempt.
+        """For another attempt, with its request_id: the latest header known before the first. Its revision
+        may be 0, and its epoch RALLYPOINT_EPOCH, if there was none. Absent: the first attempt.
         """
 
     def __init__(
@@ -361,8 +361,8 @@ class CompareAndSetKeyRequest(_message.Message):
 
     @_builtins.property
     def known(self) -> Global___KeyValueHeader:
-        """For another attempt: the latest header known before the first. Its revision may be 0, and its
-        epoch RALLYPOINT_EPOCH, if there was none. Absent: the first attempt.
+        """For another attempt, with its request_id: the latest header known before the first. Its revision
+        may be 0, and its epoch RALLYPOINT_EPOCH, if there was none. Absent: the first attempt.
         """
 
     def __init__(
@@ -446,8 +446,8 @@ class DeleteKeyRequest(_message.Message):
 
     @_builtins.property
     def known(self) -> Global___KeyValueHeader:
-        """For another attempt: the latest header known before the first. Its revision may be 0, and its
-        epoch RALLYPOINT_EPOCH, if there was none. Absent: the first attempt.
+        """For another attempt, with its request_id: the latest header known before the first. Its revision
+        may be 0, and its epoch RALLYPOINT_EPOCH, if there was none. Absent: the first attempt.
         """
 
     def __init__(
@@ -699,8 +699,8 @@ class WriteKeysRequest(_message.Message):
 
     @_builtins.property
     def known(self) -> Global___KeyValueHeader:
-        """For another attempt: the latest header known before the first. Its revision may be 0, and its
-        epoch RALLYPOINT_EPOCH, if there was none. Absent: the first attempt.
+        """For another attempt, with its request_id: the latest header known before the first. Its revision
+        may be 0, and its epoch RALLYPOINT_EPOCH, if there was none. Absent: the first attempt.
         """
 
     def __init__(

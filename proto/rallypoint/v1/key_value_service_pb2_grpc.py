@@ -29,8 +29,9 @@ class KeyValueServiceStub(object):
     """Small shared values for the workers of a job. A key belongs to a round or to a run, and is dropped
     with it. The store is for control data; tensors belong on the workers' own store.
 
-    Every change of a key gets the next revision of its run: 1, 2, 3 and so on. Reads see every change
-    that was answered before.
+    Every change of a key gets the next revision of its run. The first one is no small number: no
+    revision comes twice when a coordinator starts again without a journal. Reads see every change that
+    was answered before.
 
     Every caller sends the value of RALLYPOINT_WORKER_TOKEN as metadata with the key
     "rallypoint-worker-token". UNAUTHENTICATED when it is missing or not genuine; PERMISSION_DENIED
@@ -38,7 +39,8 @@ class KeyValueServiceStub(object):
 
     A call that changes keys may be repeated with the same request_id: it counts once, and is answered
     as before. Say in `known` what was known before the first attempt. DATA_LOSS when the coordinator
-    cannot know any more whether the first attempt counted.
+    cannot know any more whether the first attempt counted. FAILED_PRECONDITION when the request_id
+    belongs to another request of the round.
     """
 
     def __init__(self, channel):
@@ -93,8 +95,9 @@ class KeyValueServiceServicer(object):
     """Small shared values for the workers of a job. A key belongs to a round or to a run, and is dropped
     with it. The store is for control data; tensors belong on the workers' own store.
 
-    Every change of a key gets the next revision of its run: 1, 2, 3 and so on. Reads see every change
-    that was answered before.
+    Every change of a key gets the next revision of its run. The first one is no small number: no
+    revision comes twice when a coordinator starts again without a journal. Reads see every change that
+    was answered before.
 
     Every caller sends the value of RALLYPOINT_WORKER_TOKEN as metadata with the key
     "rallypoint-worker-token". UNAUTHENTICATED when it is missing or not genuine; PERMISSION_DENIED
@@ -102,7 +105,8 @@ class KeyValueServiceServicer(object):
 
     A call that changes keys may be repeated with the same request_id: it counts once, and is answered
     as before. Say in `known` what was known before the first attempt. DATA_LOSS when the coordinator
-    cannot know any more whether the first attempt counted.
+    cannot know any more whether the first attempt counted. FAILED_PRECONDITION when the request_id
+    belongs to another request of the round.
     """
 
     def GetKeys(self, request, context):
@@ -145,8 +149,9 @@ class KeyValueServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def WriteKeys(self, request, context):
-        """Makes several changes in order, all or none: no reader sees only some of them. A comparison that
-        fails does not prevent the others.
+        """Makes several changes in order, all or none: no read sees only some of them, but a watch may
+        return them in several answers. A comparison that fails does not prevent the others.
+        RESOURCE_EXHAUSTED when the answer would have more than 1 MiB of values.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -227,8 +232,9 @@ class KeyValueService(object):
     """Small shared values for the workers of a job. A key belongs to a round or to a run, and is dropped
     with it. The store is for control data; tensors belong on the workers' own store.
 
-    Every change of a key gets the next revision of its run: 1, 2, 3 and so on. Reads see every change
-    that was answered before.
+    Every change of a key gets the next revision of its run. The first one is no small number: no
+    revision comes twice when a coordinator starts again without a journal. Reads see every change that
+    was answered before.
 
     Every caller sends the value of RALLYPOINT_WORKER_TOKEN as metadata with the key
     "rallypoint-worker-token". UNAUTHENTICATED when it is missing or not genuine; PERMISSION_DENIED
@@ -236,7 +242,8 @@ class KeyValueService(object):
 
     A call that changes keys may be repeated with the same request_id: it counts once, and is answered
     as before. Say in `known` what was known before the first attempt. DATA_LOSS when the coordinator
-    cannot know any more whether the first attempt counted.
+    cannot know any more whether the first attempt counted. FAILED_PRECONDITION when the request_id
+    belongs to another request of the round.
     """
 
     @staticmethod

@@ -30,8 +30,9 @@ class KeyValueServiceStub:
     """Small shared values for the workers of a job. A key belongs to a round or to a run, and is dropped
     with it. The store is for control data; tensors belong on the workers' own store.
 
-    Every change of a key gets the next revision of its run: 1, 2, 3 and so on. Reads see every change
-    that was answered before.
+    Every change of a key gets the next revision of its run. The first one is no small number: no
+    revision comes twice when a coordinator starts again without a journal. Reads see every change that
+    was answered before.
 
     Every caller sends the value of RALLYPOINT_WORKER_TOKEN as metadata with the key
     "rallypoint-worker-token". UNAUTHENTICATED when it is missing or not genuine; PERMISSION_DENIED
@@ -39,7 +40,8 @@ class KeyValueServiceStub:
 
     A call that changes keys may be repeated with the same request_id: it counts once, and is answered
     as before. Say in `known` what was known before the first attempt. DATA_LOSS when the coordinator
-    cannot know any more whether the first attempt counted.
+    cannot know any more whether the first attempt counted. FAILED_PRECONDITION when the request_id
+    belongs to another request of the round.
     """
 
     @_typing.overload
@@ -63,8 +65,9 @@ class KeyValueServiceStub:
     DeleteKey: _grpc.UnaryUnaryMultiCallable[_key_value_service_pb2.DeleteKeyRequest, _key_value_service_pb2.DeleteKeyResponse]
     """Deletes a key. It is no error if the key does not exist: the answer says so."""
     WriteKeys: _grpc.UnaryUnaryMultiCallable[_key_value_service_pb2.WriteKeysRequest, _key_value_service_pb2.WriteKeysResponse]
-    """Makes several changes in order, all or none: no reader sees only some of them. A comparison that
-    fails does not prevent the others.
+    """Makes several changes in order, all or none: no read sees only some of them, but a watch may
+    return them in several answers. A comparison that fails does not prevent the others.
+    RESOURCE_EXHAUSTED when the answer would have more than 1 MiB of values.
     """
     ListKeys: _grpc.UnaryUnaryMultiCallable[_key_value_service_pb2.ListKeysRequest, _key_value_service_pb2.ListKeysResponse]
     """Returns the keys with a prefix, in pages, ordered by their bytes. A later page may show
@@ -84,8 +87,9 @@ class KeyValueServiceAsyncStub(KeyValueServiceStub):
     """Small shared values for the workers of a job. A key belongs to a round or to a run, and is dropped
     with it. The store is for control data; tensors belong on the workers' own store.
 
-    Every change of a key gets the next revision of its run: 1, 2, 3 and so on. Reads see every change
-    that was answered before.
+    Every change of a key gets the next revision of its run. The first one is no small number: no
+    revision comes twice when a coordinator starts again without a journal. Reads see every change that
+    was answered before.
 
     Every caller sends the value of RALLYPOINT_WORKER_TOKEN as metadata with the key
     "rallypoint-worker-token". UNAUTHENTICATED when it is missing or not genuine; PERMISSION_DENIED
@@ -93,7 +97,8 @@ class KeyValueServiceAsyncStub(KeyValueServiceStub):
 
     A call that changes keys may be repeated with the same request_id: it counts once, and is answered
     as before. Say in `known` what was known before the first attempt. DATA_LOSS when the coordinator
-    cannot know any more whether the first attempt counted.
+    cannot know any more whether the first attempt counted. FAILED_PRECONDITION when the request_id
+    belongs to another request of the round.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -114,8 +119,9 @@ class KeyValueServiceAsyncStub(KeyValueServiceStub):
     DeleteKey: _aio.UnaryUnaryMultiCallable[_key_value_service_pb2.DeleteKeyRequest, _key_value_service_pb2.DeleteKeyResponse]  # type: ignore[assignment]
     """Deletes a key. It is no error if the key does not exist: the answer says so."""
     WriteKeys: _aio.UnaryUnaryMultiCallable[_key_value_service_pb2.WriteKeysRequest, _key_value_service_pb2.WriteKeysResponse]  # type: ignore[assignment]
-    """Makes several changes in order, all or none: no reader sees only some of them. A comparison that
-    fails does not prevent the others.
+    """Makes several changes in order, all or none: no read sees only some of them, but a watch may
+    return them in several answers. A comparison that fails does not prevent the others.
+    RESOURCE_EXHAUSTED when the answer would have more than 1 MiB of values.
     """
     ListKeys: _aio.UnaryUnaryMultiCallable[_key_value_service_pb2.ListKeysRequest, _key_value_service_pb2.ListKeysResponse]  # type: ignore[assignment]
     """Returns the keys with a prefix, in pages, ordered by their bytes. A later page may show
@@ -134,8 +140,9 @@ class KeyValueServiceServicer(metaclass=_abc_1.ABCMeta):
     """Small shared values for the workers of a job. A key belongs to a round or to a run, and is dropped
     with it. The store is for control data; tensors belong on the workers' own store.
 
-    Every change of a key gets the next revision of its run: 1, 2, 3 and so on. Reads see every change
-    that was answered before.
+    Every change of a key gets the next revision of its run. The first one is no small number: no
+    revision comes twice when a coordinator starts again without a journal. Reads see every change that
+    was answered before.
 
     Every caller sends the value of RALLYPOINT_WORKER_TOKEN as metadata with the key
     "rallypoint-worker-token". UNAUTHENTICATED when it is missing or not genuine; PERMISSION_DENIED
@@ -143,7 +150,8 @@ class KeyValueServiceServicer(metaclass=_abc_1.ABCMeta):
 
     A call that changes keys may be repeated with the same request_id: it counts once, and is answered
     as before. Say in `known` what was known before the first attempt. DATA_LOSS when the coordinator
-    cannot know any more whether the first attempt counted.
+    cannot know any more whether the first attempt counted. FAILED_PRECONDITION when the request_id
+    belongs to another request of the round.
     """
 
     @_abc_1.abstractmethod
@@ -198,8 +206,9 @@ class KeyValueServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _key_value_service_pb2.WriteKeysRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_key_value_service_pb2.WriteKeysResponse, _abc.Awaitable[_key_value_service_pb2.WriteKeysResponse]]:
-        """Makes several changes in order, all or none: no reader sees only some of them. A comparison that
-        fails does not prevent the others.
+        """Makes several changes in order, all or none: no read sees only some of them, but a watch may
+        return them in several answers. A comparison that fails does not prevent the others.
+        RESOURCE_EXHAUSTED when the answer would have more than 1 MiB of values.
         """
 
     @_abc_1.abstractmethod

@@ -25,8 +25,9 @@ from rallypoint.server.core.messages.effects import Effect, JobChanged
 from rallypoint.server.core.messages.refusals import Refusal, RefusalKind
 from rallypoint.server.core.model.ids import JobId, SessionId
 from rallypoint.server.core.reads.replay import JournalRecord, memory_of, snapshot
+from rallypoint.server.core.reads.weights import weight_of
 from rallypoint.server.core.state.state import State
-from rallypoint.server.journal.interface import COMPACT_AFTER, Journal
+from rallypoint.server.journal.interface import COMPACT_ABOVE, COMPACT_AFTER, Journal
 from rallypoint.server.stepper import Stepper, Turn
 
 log = get_logger()
@@ -121,6 +122,10 @@ class Coordinator:
         """Length of stalls that the core does not know about yet."""
         self._compact_after = COMPACT_AFTER
         """Records after which the journal is compacted."""
+        self._weight = 0
+        """What workers have put into the records of the journal, in bytes."""
+        self._compact_above = COMPACT_ABOVE
+        """Weight above which the journal is compacted."""
         self._has_ended = False
 
     async def submit(self, input: inputs.Input) -> None:
@@ -301,7 +306,8 @@ class Coordinator:
 
     async def _append(self, records: Sequence[JournalRecord], now_ms: int) -> None:
         await self._journal.append(records, now_ms)
-        if self._journal.length > self._compact_after:
+        self._weight += sum(map(weight_of, records))
+        if self._journal.length > self._compact_after or self._weight > self._compact_above:
             await self._compact(now_ms)
         waited_ms = self._clock.now_ms() - now_ms
         if waited_ms > LATE_MS:
@@ -311,15 +317,18 @@ class Coordinator:
 
     async def _compact(self, now_ms: int) -> None:
         """Replace the journal by a snapshot; if a bug prevents one, let it grow for a while."""
-        self._compact_after = COMPACT_AFTER
+        self._compact_after, self._compact_above = COMPACT_AFTER, COMPACT_ABOVE
         try:
             records = snapshot(memory_of(self._state))
         except Exception as error:  # a bug in one job must not end the others
             self._compact_after = 2 * self._journal.length
+            self._compact_above = 2 * self._weight
             log.error("snapshot_failed", incident=new_incident(), exc_info=error)
             return
         # A snapshot that is itself long must not be made again at once.
         self._compact_after = max(COMPACT_AFTER, 2 * len(records))
+        self._weight = sum(map(weight_of, records))
+        self._compact_above = max(COMPACT_ABOVE, 2 * self._weight)
         await self._journal.compact(records, now_ms)
 
     def _step(self, input: inputs.Input, now_ms: int, turn: Turn) -> Refusal | None:
@@ -361,8 +370,10 @@ def _log_refusal(state: State, input: inputs.Input, refusal: Refusal) -> None:
         facts |= {} if node is None else {"node": node.name}
     if refusal.differences:
         facts["fields"] = ",".join(field for field, _, _ in refusal.differences)
-    # After a broken connection, late messages of the old one are normal.
-    (log.debug if refusal.kind in _LATE else log.info)(
+    # After a broken connection, late messages of the old one are normal. Workers learn of a refusal
+    # themselves, and one that is wrong may be refused for ever.
+    is_quiet = refusal.kind in _LATE or isinstance(input, inputs.Arrive | inputs.WriteKeys)
+    (log.debug if is_quiet else log.info)(
         "input_refused", input=type(input).__name__, why=refusal.kind.value, **facts
     )
 

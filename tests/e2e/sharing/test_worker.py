@@ -6,6 +6,8 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
+
 from rallypoint.client import Client, Scope
 from rallypoint.v1 import job_pb2, verdict_pb2
 from support.machines.proxy import Proxy
@@ -202,6 +204,31 @@ def test_steps_are_progress_for_the_restart_policy(world: World) -> None:
     assert job_pb2.OUTCOME_FAILED == job.outcome
     assert verdict_pb2.VERDICT_CONSEQUENCE_CRASH_LOOP == job.verdict.consequence
     assert 6 == job.restart_count
+
+
+@pytest.mark.long  # keepalive takes 15 s
+def test_connection_that_falls_silent_is_given_up(world: World) -> None:
+    """A watch continues over another one, with what it has missed."""
+    _, workers = start(world, nproc=1)
+    with (
+        client_of(world, workers[0]) as writer,
+        Proxy(world.target) as proxy,
+        client_of(world, workers[0], proxy.address) as client,
+        client.watch_keys(world.job_id, scope=Scope.RUN) as watch,
+    ):
+        proxy.wait_accepted(1)
+        proxy.fall_silent()
+        writer.put_key(world.job_id, "k", b"v", scope=Scope.RUN)
+        reader = threading.Thread(target=proxy.wait_accepted, args=(2,))
+        reader.start()
+        seen = []
+        other = threading.Thread(target=lambda: seen.append(next(watch).kv.key))
+        other.start()
+        reader.join()
+        proxy.speak()
+        other.join(60)
+
+    assert ["k"] == seen
 
 
 def test_watch_survives_broken_connections(world: World) -> None:

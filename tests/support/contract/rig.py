@@ -39,7 +39,7 @@ from rallypoint.server.rpc.convert.requests import (
 from rallypoint.server.rpc.errors import protocol_status, refusal_status
 from rallypoint.server.rpc.guards.peers import LimitExceeded
 from rallypoint.server.rpc.keys.reading import Cursor, get_keys, list_keys
-from rallypoint.server.rpc.keys.waits import KeyWait
+from rallypoint.server.rpc.keys.waits import KeyWaits
 from rallypoint.server.rpc.reading.pages import take_nodes
 from rallypoint.server.rpc.status import invalid_status
 from rallypoint.server.rpc.views.desired import desired_message
@@ -168,8 +168,7 @@ class Rig:
                     list_keys(to_keys_page(request, claim), self.state, self.now_ms)
                 case key_value_service_pb2.WatchKeysRequest():
                     watch = to_watch(request, claim, NOW_MS)
-                    wait = KeyWait(watch.prefix, is_prefix=True)
-                    Cursor.begin(watch, wait, self.state, self.now_ms)
+                    Cursor(watch, "host", KeyWaits()).begin(self.state, self.now_ms)
                 case _:
                     writes: Any = request
                     return self.take(to_writes(writes, claim, NOW_MS))

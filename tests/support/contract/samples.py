@@ -271,6 +271,6 @@ def key_requests() -> dict[str, Message]:
             **ours, prefix="a", page_size=2, page_token="a", keys_only=True
         ),
         "WatchKeys": keys_pb2.WatchKeysRequest(
-            **ours, prefix="a", start_revision=1, epoch=EPOCH_MS
+            **ours, prefix="a", start_revision=EPOCH_MS * 1_000 + 1, epoch=EPOCH_MS
         ),
     }

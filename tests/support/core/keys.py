@@ -55,6 +55,7 @@ class Sharing:
         given: dict[str, Any] = {
             "round": 0 if self.of_run else claim.round,
             "request_id": f"r{next(_requests)}",
+            "answer_id": "a",
         }
         transition = self.bench.take(inputs.WriteKeys(claim, writes=writes, **(given | facts)))
         if transition.refusal is not None:

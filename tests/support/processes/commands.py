@@ -77,6 +77,10 @@ class Command:
         """Wait for the first line of standard output."""
         return self._out.wait(lambda line: True)[0]
 
+    def wait_stdout(self, line: str, count: int = 1) -> None:
+        """Wait until standard output has had a line so many times."""
+        self._out.wait(lambda printed: printed == line, count)
+
     def stderr(self) -> str:
         """Return the output so far; all of it once the command and its workers are gone."""
         self._catch_up()

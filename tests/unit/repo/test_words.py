@@ -71,13 +71,15 @@ BANNED_PATTERN = re.compile(rf"\b(?:{'|'.join(BANNED)})\b", re.IGNORECASE)
 
 
 def find_files(names: tuple[str, ...], *suffixes: str) -> list[Path]:
-    """Return the files with these suffixes below `names`, without generated ones, sorted."""
+    """Return the files with these suffixes below `names`, sorted: none that a tool has made."""
     roots = [REPOSITORY / name for name in names]
     found = [path for root in roots for path in ([root] if root.is_file() else root.rglob("*"))]
     return sorted(
         path
         for path in found
-        if path.suffix in suffixes and not path.stem.endswith(("_pb2", "_pb2_grpc"))
+        if path.suffix in suffixes
+        and not path.stem.endswith(("_pb2", "_pb2_grpc"))
+        and "node_modules" not in path.parts
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
@@ -292,6 +293,20 @@ async def test_only_rank_0_reports(at: Caller, monkeypatch: pytest.MonkeyPatch) 
     sessions.current().progress.flush()
 
     assert [4] == [request.step for request in at.script.requests["ReportProgress"]]
+
+
+async def test_last_step_is_reported_at_the_end(at: Caller) -> None:
+    """Also when the script ends with an error in the same moment."""
+    at.script.answers["ReportProgress"] = [worker_pb2.ReportProgressResponse()] * 2
+    program = (
+        "from rallypoint import worker\n"
+        "worker.progress(1); worker.progress(2); worker.progress(3); raise SystemExit(3)"
+    )
+    env = {name: os.environ[name] for name in os.environ if "RALLY" in name}
+    done = await asyncio.to_thread(run, program, **env)
+
+    assert ("", 3) == (done.stderr, done.returncode)
+    assert [1, 3] == [request.step for request in at.script.requests["ReportProgress"]]
 
 
 def test_errors_are_importable_from_one_place() -> None:

@@ -100,7 +100,8 @@ def evict(
     gone = {session for session, node in state.nodes.items() if node.job_id == job_id}
     gone.update(sessions, state.sessions.pop(job_id, ()))
     state.tallies.pop(job_id, None)
-    state.keys.pop(job_id, None)
+    space = state.keys.pop(job_id, None)
+    state.keys_weight -= 0 if space is None else space.weight
     for session in gone:
         state.nodes.pop(session, None)
     state.heard = sum(node.is_heard for node in state.nodes.values())

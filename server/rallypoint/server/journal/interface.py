@@ -20,6 +20,10 @@ COMPACT_AFTER = 10_000
 """Records after which the coordinator compacts the journal to a snapshot: about 3,000 rounds."""
 
 
+COMPACT_ABOVE = 67_108_864
+"""Bytes of keys, values and payloads in its records above which it is compacted as well."""
+
+
 class JournalFailed(Exception):
     """A batch could not be stored."""
 

@@ -157,7 +157,7 @@ _TABLE: dict[RefusalKind, _Row] = {
     RefusalKind.OLD_ROUND: _Row(
         grpc.StatusCode.ABORTED,
         details_pb2.StaleSender,
-        "round {actual} is over; the latest is round {expected}",
+        "round {actual} is over or ends now; the latest is round {expected}",
         "",
         details_pb2.STALE_KIND_ROUND,
     ),
@@ -196,13 +196,19 @@ _TABLE: dict[RefusalKind, _Row] = {
         grpc.StatusCode.FAILED_PRECONDITION,
         None,
         "key {key} does not hold a number, so nothing can be added to it",
-        "key",
+        "",
     ),
     RefusalKind.SUM_TOO_LARGE: _Row(
         grpc.StatusCode.FAILED_PRECONDITION,
         None,
         "the sum would have more than 63 bits; key {key} is as it was",
-        "amount",
+        "",
+    ),
+    RefusalKind.REQUEST_ID_REUSED: _Row(
+        grpc.StatusCode.FAILED_PRECONDITION,
+        None,
+        "request_id {request_id} belongs to another request: every change needs a new one",
+        "request_id",
     ),
     RefusalKind.KEYS_FORGOTTEN: _Row(
         grpc.StatusCode.DATA_LOSS,

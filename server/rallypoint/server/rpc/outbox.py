@@ -164,7 +164,7 @@ class Outboxes:
                 self.barriers.end(effect)
                 continue
             if isinstance(effect, WriteAnswered):
-                self.keys.note(effect)
+                self.keys.note(effect, state)
                 continue
             outbox = self._find(effect)
             if outbox is None:
@@ -176,7 +176,7 @@ class Outboxes:
                 session_id = show_session(outbox.session)
                 log.error("put_failed", incident=incident, session_id=session_id, exc_info=error)
                 outbox.finish(internal_status(incident))
-        self.keys.note_jobs(noted)
+        self.keys.note_jobs(noted, state)
         self.watchers.note_changes(noted)  # last: the messages of agents are more urgent
 
     def _find(self, effect: _AgentEffect) -> Outbox | None:

@@ -59,6 +59,7 @@ class _Reflection(grpc.GenericRpcHandler):
     @cached_property
     def _handler(self) -> grpc.RpcMethodHandler[Any, Any]:
         # Imported at the first call: with --standalone, the first worker would wait for it.
+        from google.rpc import error_details_pb2  # noqa: F401  # clients ask for their types
         from grpc_reflection.v1alpha import reflection_pb2
         from grpc_reflection.v1alpha._async import ReflectionServicer
 

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import re
 
-from rallypoint.server.core.keyspace.keyspace import Keyspace, size_of
+from rallypoint.server.core.keyspace.keyspace import (
+    Keyspace,
+    new_keyspace,
+    size_of,
+    size_of_answer,
+)
 from rallypoint.server.core.keyspace.values import (
+    ANSWER_BYTES_MAX,
     BYTES_MAX,
     KEYS_MAX,
     NUMBER_MAX,
+    TOTAL_WEIGHT_MAX,
     Answer,
     Change,
     Entry,
@@ -20,6 +27,7 @@ from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.effects import WriteAnswered
 from rallypoint.server.core.messages.records import KeysWritten
 from rallypoint.server.core.messages.refusals import Refusal, RefusalKind
+from rallypoint.server.core.model.job import Job
 from rallypoint.server.core.rounds.claims import check_claim
 from rallypoint.server.core.state.draft import Draft
 
@@ -31,25 +39,57 @@ def receive_writes(draft: Draft, request: inputs.WriteKeys) -> Refusal | None:
     job = check_claim(draft, request.claim)
     if isinstance(job, Refusal):
         return job
-    space = draft.state.keys.get(request.job_id) or Keyspace(job.run)
+    space = draft.state.keys.get(request.job_id) or new_keyspace(job.run, job.since_epoch)
     known = space.requests.get(request.request_id)
     if known is not None:
-        draft.effects.append(WriteAnswered(request.job_id, request.request_id, known))
+        if known.digest != request.digest:
+            facts = (("request_id", request.request_id),)
+            return Refusal(RefusalKind.REQUEST_ID_REUSED, facts)
+        draft.effects.append(WriteAnswered(request.job_id, request.answer_id, known))
         return None
-    if request.is_repeated and (
-        request.known_epoch < job.since_epoch or request.known_revision < space.forgotten
-    ):
-        # The first attempt may have changed something after what the worker knew before it, and
-        # that is not remembered.
+    if request.is_repeated and _may_be_forgotten(draft, job, space, request):
         return Refusal(RefusalKind.KEYS_FORGOTTEN, (("key", request.writes[0].key),))
-    outcome = _Writing(space, request.round).write(request.writes)
+    outcome = _Writing(space, request.round).write(request.writes, request.digest)
     if isinstance(outcome, Refusal):
         return outcome
     changes, answer = outcome
-    if changes:
-        draft.change_keys(KeysWritten(request.job_id, job.run, changes, request.request_id, answer))
-    draft.effects.append(WriteAnswered(request.job_id, request.request_id, answer, changes))
+    full = _find_total(draft, space, changes)
+    if full is not None:
+        return full
+    if changes or request.request_id:
+        # A request that has changed nothing is remembered too. Its first attempt may be late: it
+        # must not take effect after another one was answered.
+        written = KeysWritten(
+            request.job_id,
+            job.run,
+            job.since_epoch,
+            request.claim.round,
+            changes,
+            request.request_id,
+            answer,
+        )
+        draft.change_keys(written)
+    draft.effects.append(WriteAnswered(request.job_id, request.answer_id, answer, changes))
     return None
+
+
+def _may_be_forgotten(draft: Draft, job: Job, space: Keyspace, request: inputs.WriteKeys) -> bool:
+    """Return whether the first attempt of a request may have counted without being remembered.
+
+    It came after what its worker knew before it. If nothing since then is forgotten, it cannot have
+    counted. A header that this coordinator cannot have sent proves nothing.
+    """
+    is_ours = job.since_epoch <= request.known_epoch <= draft.epoch
+    is_possible = request.known_revision <= space.revision
+    return not (is_ours and is_possible) or request.known_revision < space.forgotten
+
+
+def _find_total(draft: Draft, space: Keyspace, changes: tuple[Change, ...]) -> Refusal | None:
+    """Return the limit of all jobs together, if these changes would exceed it."""
+    if draft.state.keys_weight < TOTAL_WEIGHT_MAX:
+        return None
+    is_growth = any(one.place not in space.entries for one in changes)
+    return _full("bytes of the keys of all jobs", TOTAL_WEIGHT_MAX) if is_growth else None
 
 
 class _Writing:
@@ -62,7 +102,9 @@ class _Writing:
         """What the writes so far have changed."""
         self._changes: list[Change] = []
 
-    def write(self, writes: tuple[Write, ...]) -> tuple[tuple[Change, ...], Answer] | Refusal:
+    def write(
+        self, writes: tuple[Write, ...], digest: bytes
+    ) -> tuple[tuple[Change, ...], Answer] | Refusal:
         """Return the changes and the answer, or why all writes are refused."""
         results: list[Written] = []
         for one in writes:
@@ -73,7 +115,10 @@ class _Writing:
         full = self._find_limit()
         if full is not None:
             return full
-        return tuple(self._changes), Answer(self._revision, tuple(results))
+        answer = Answer(self._revision, tuple(results), digest)
+        if size_of_answer(answer) > ANSWER_BYTES_MAX:
+            return _full("bytes of values in one answer", ANSWER_BYTES_MAX)
+        return tuple(self._changes), answer
 
     @property
     def _revision(self) -> int:

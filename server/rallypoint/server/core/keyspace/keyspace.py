@@ -21,7 +21,12 @@ CHANGES_BYTES_MAX = 8_388_608
 REQUESTS_BYTES_MAX = 4_194_304
 """Bytes of the requests that are remembered, so that one that is sent again counts once."""
 REQUEST_BYTES = 64
-"""What a request counts besides its id and the values in its answer; one of a batch as well."""
+"""What each write of a request counts besides the request's id and the value in its answer."""
+OBJECT_BYTES = 512
+"""Memory of a key, a change or a request, besides their bytes."""
+REVISIONS_PER_EPOCH = 1_000
+"""Revisions begin at the epoch times this. An epoch is a time in ms, so no coordinator that starts
+again without memory counts through the revisions of an earlier one."""
 _AFTER_ALL = "\U0010ffff"
 """Sorts after every key: no key has this character."""
 
@@ -30,14 +35,14 @@ class Keyspace(Struct):
     """The keys of one run. Only its own methods change it."""
 
     run: int
-    revision: int = 0
-    """Of the latest change; the first is 1."""
-    round: int = 0
-    """The round whose keys there are; 0 for none."""
-    compacted: int = 0
+    revision: int
+    """Of the latest change; before the first one, where the revisions of this run begin."""
+    compacted: int
     """Changes up to this revision are forgotten."""
+    round: int = 0
+    """The round that wrote last; 0: it is over. Its keys and requests end with it."""
     forgotten: int = 0
-    """Requests whose changes lie at or below this revision are forgotten."""
+    """Requests of the round that were handled up to this revision are forgotten."""
     entries: dict[Place, Entry] = field(default_factory=dict)
     places: list[Place] = field(default_factory=list)
     """The places of the entries, in order."""
@@ -47,28 +52,45 @@ class Keyspace(Struct):
     """The latest changes, oldest first."""
     changes_bytes: int = 0
     requests: dict[str, Answer] = field(default_factory=dict)
-    """The latest requests that changed something, oldest first."""
+    """The latest requests of the round, oldest first."""
     requests_bytes: int = 0
 
-    def take(self, changes: tuple[Change, ...], request_id: str, answer: Answer) -> None:
-        """Apply the changes of a request, which follow the latest revision."""
+    @property
+    def weight(self) -> int:
+        """How much memory it takes, about, in bytes."""
+        objects = len(self.entries) + len(self.changes) + len(self.requests)
+        return self.bytes + self.changes_bytes + self.requests_bytes + objects * OBJECT_BYTES
+
+    def take(
+        self, changes: tuple[Change, ...], round: int, request_id: str, answer: Answer
+    ) -> None:
+        """Apply a request of a round; its changes follow the latest revision.
+
+        Args:
+            changes: in order.
+            round: whose worker sent it.
+            request_id: empty: it cannot be sent again.
+            answer: to be given again.
+        """
+        self.round = round
         for change in changes:
             self._put(change.place, change.entry)
             self._remember_change(change)
             self.revision = change.revision
-            self.round = change.place.round or self.round
-        self._remember_request(request_id, answer)
+        if request_id:
+            self._remember_request(request_id, answer)
 
     def drop_round(self, round: int) -> None:
-        """Drop the keys of a round that is over. It is no change: their watches have ended too."""
+        """Drop what belongs to a round that is over. It is no change: its watches have ended."""
         begin = bisect_left(self.places, Place(round, ""))
         for place in self.places[begin:]:
             self.bytes -= size_of(place, self.entries.pop(place))
         del self.places[begin:]
-        kept = [change for change in self.changes if change.place.round != round]
-        self.changes = deque(kept)
-        self.changes_bytes = sum(size_of(change.place, change.entry) for change in kept)
-        self.round = 0
+        if any(change.place.round == round for change in self.changes):
+            self.changes = deque(one for one in self.changes if one.place.round != round)
+            self.changes_bytes = sum(size_of(one.place, one.entry) for one in self.changes)
+        self.requests = {}
+        self.requests_bytes = self.forgotten = self.round = 0
 
     def find(self, round: int, prefix: str) -> tuple[int, int]:
         """Return where in `places` the keys with a prefix begin and end."""
@@ -84,19 +106,6 @@ class Keyspace(Struct):
             changes=self.changes.copy(),
             requests=self.requests.copy(),
         )
-
-    def restore(self, place: Place, entry: Entry) -> None:
-        """Add a key of a snapshot."""
-        self._put(place, entry)
-        self.round = place.round or self.round
-
-    def restore_change(self, change: Change) -> None:
-        """Add a remembered change of a snapshot; they come oldest first."""
-        self._remember_change(change)
-
-    def restore_request(self, request_id: str, answer: Answer) -> None:
-        """Add a remembered request of a snapshot; they come oldest first."""
-        self._remember_request(request_id, answer)
 
     def _put(self, place: Place, entry: Entry | None) -> None:
         before = self.entries.get(place)
@@ -129,13 +138,21 @@ class Keyspace(Struct):
             self.forgotten = gone.revision
 
 
+def new_keyspace(run: int, since_epoch: int) -> Keyspace:
+    """Return the empty keyspace of a run that the coordinator remembers since an epoch."""
+    first = since_epoch * REVISIONS_PER_EPOCH
+    return Keyspace(run, first, first)
+
+
 def size_of(place: Place, entry: Entry | None) -> int:
     """Return what a key and its value count, in bytes."""
     return len(place.key.encode()) + (0 if entry is None else len(entry.value))
 
 
+def size_of_answer(answer: Answer) -> int:
+    """Return the bytes of the values in an answer."""
+    return sum(len(one.entry.value) for one in answer.results if one.entry is not None)
+
+
 def _size_of_request(request_id: str, answer: Answer) -> int:
-    results = sum(
-        REQUEST_BYTES + (0 if one.entry is None else len(one.entry.value)) for one in answer.results
-    )
-    return len(request_id) + results
+    return len(request_id) + REQUEST_BYTES * len(answer.results) + size_of_answer(answer)

@@ -10,6 +10,10 @@ KEYS_MAX = 65_536
 """Keys of a job."""
 BYTES_MAX = 33_554_432
 """Bytes of all keys and values of a job."""
+TOTAL_WEIGHT_MAX = 536_870_912
+"""What the keys of all jobs may weigh together, with what is remembered of them."""
+ANSWER_BYTES_MAX = 1_048_576
+"""Bytes of keys and values in one answer."""
 WRITES_MAX = 256
 """Changes of one request."""
 WRITE_BYTES_MAX = 1_048_576
@@ -91,3 +95,5 @@ class Answer(Struct, frozen=True):
     """After its last change."""
     results: tuple[Written, ...]
     """One for each write, in order."""
+    digest: bytes = b""
+    """Of the writes: another request with the same id has another one."""

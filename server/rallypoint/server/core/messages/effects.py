@@ -89,7 +89,8 @@ class WriteAnswered(Struct, frozen=True):
     """A request to change keys has its answer; those who wait for the keys learn the changes."""
 
     job_id: JobId
-    request_id: str
+    answer_id: str
+    """Of the call."""
     answer: Answer
     changes: tuple[Change, ...] = ()
     """What this attempt has changed."""

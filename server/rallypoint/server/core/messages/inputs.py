@@ -208,7 +208,11 @@ class WriteKeys(Struct, frozen=True):
     writes: tuple[Write, ...]
     """In order; at least one."""
     request_id: str
-    """The same for every attempt of this request."""
+    """The same for every attempt of this request; empty: there is only one."""
+    answer_id: str
+    """Different for every call; the answer carries it."""
+    digest: bytes = b""
+    """Of the writes; the same for every attempt."""
     is_repeated: bool = False
     """It was sent before; what the worker knew before the first attempt follows."""
     known_epoch: int = 0

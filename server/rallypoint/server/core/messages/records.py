@@ -156,14 +156,18 @@ class BarrierDropped(Struct, frozen=True):
 
 
 class KeysWritten(Struct, frozen=True):
-    """A request changed keys of a run."""
+    """A request to change keys of a run was answered."""
 
     job_id: JobId
     run: int
+    since_epoch: int
+    """Epoch since which the coordinator remembers the run."""
+    round: int
+    """Round of the worker that sent it."""
     changes: tuple[Change, ...]
-    """In order; never empty."""
+    """In order."""
     request_id: str
-    """The same for every attempt of the request."""
+    """The same for every attempt of the request; empty: there is only one."""
     answer: Answer
 
 

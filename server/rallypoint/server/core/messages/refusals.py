@@ -40,6 +40,7 @@ class RefusalKind(Enum):
     NOT_EXPECTED = "not expected"
     KEY_NOT_A_NUMBER = "key not a number"
     SUM_TOO_LARGE = "sum too large"
+    REQUEST_ID_REUSED = "request id reused"
     KEYS_FORGOTTEN = "keys forgotten"
     KEYS_COMPACTED = "keys compacted"
     INTERNAL = "internal error"

@@ -9,13 +9,12 @@ In production `snapshot` keeps the store small.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from rallypoint.server.core.keyspace.keyspace import Keyspace
-from rallypoint.server.core.keyspace.values import Answer, Change, Entry, Place
 from rallypoint.server.core.messages.records import (
     BarrierArrived,
     BarrierDropped,
@@ -96,41 +95,14 @@ class BarrierSnapshot(Struct, frozen=True):
     """As in `State.counted`."""
 
 
-class KeyspaceSnapshot(Struct, frozen=True):
-    """A record that replaces all earlier ones of a job's keys; the three kinds below follow it."""
+class KeysSnapshot(Struct, frozen=True):
+    """A record that replaces all earlier ones of a job's keys."""
 
     job_id: JobId
-    run: int
-    revision: int
-    round: int
-    compacted: int
-    forgotten: int
+    space: Keyspace
+    """A copy, which is not changed."""
 
 
-class KeySnapshot(Struct, frozen=True):
-    """A key."""
-
-    job_id: JobId
-    place: Place
-    entry: Entry
-
-
-class ChangeSnapshot(Struct, frozen=True):
-    """A change of a key that is remembered; they come oldest first."""
-
-    job_id: JobId
-    change: Change
-
-
-class RequestSnapshot(Struct, frozen=True):
-    """A request that is remembered; they come oldest first."""
-
-    job_id: JobId
-    request_id: str
-    answer: Answer
-
-
-KeysSnapshot = KeyspaceSnapshot | KeySnapshot | ChangeSnapshot | RequestSnapshot
 JournalRecord = Record | JobSnapshot | BarrierSnapshot | KeysSnapshot
 
 
@@ -166,22 +138,8 @@ def snapshot(memory: Memory) -> tuple[JournalRecord, ...]:
         )
         for key, barrier in memory.barriers.items()
     )
-    keys = (
-        record for job_id, space in memory.keys.items() for record in _snapshot_keys(job_id, space)
-    )
+    keys = (KeysSnapshot(job_id, space) for job_id, space in memory.keys.items())
     return (EpochRaised(memory.epoch), *jobs, *barriers, *keys)
-
-
-def _snapshot_keys(job_id: JobId, space: Keyspace) -> Iterator[KeysSnapshot]:
-    yield KeyspaceSnapshot(
-        job_id, space.run, space.revision, space.round, space.compacted, space.forgotten
-    )
-    for place in space.places:
-        yield KeySnapshot(job_id, place, space.entries[place])
-    for change in space.changes:
-        yield ChangeSnapshot(job_id, change)
-    for request_id, answer in space.requests.items():
-        yield RequestSnapshot(job_id, request_id, answer)
 
 
 def _apply_record(memory: Memory, record: JournalRecord) -> None:
@@ -199,7 +157,7 @@ def _apply_record(memory: Memory, record: JournalRecord) -> None:
     elif isinstance(record, KeysWritten | KeysDropped):
         apply_keys(memory.keys, record)
     elif isinstance(record, KeysSnapshot):
-        _restore_keys(memory, record)
+        memory.keys[record.job_id] = record.space.copy()
     elif isinstance(record, RunOpened):
         known = memory.jobs.get(record.job_id)
         memory.jobs[record.job_id] = JobMemory(
@@ -253,24 +211,6 @@ def _apply_barrier_record(
                 payload_bytes=known.payload_bytes + len(arrival.payload) * is_news,
             )
             memory.arrivals.setdefault(key, {})[record.participant] = arrival
-
-
-def _restore_keys(memory: Memory, record: KeysSnapshot) -> None:
-    match record:
-        case KeyspaceSnapshot(job_id=job_id):
-            memory.keys[job_id] = Keyspace(
-                record.run,
-                record.revision,
-                record.round,
-                record.compacted,
-                record.forgotten,
-            )
-        case KeySnapshot(job_id=job_id):
-            memory.keys[job_id].restore(record.place, record.entry)
-        case ChangeSnapshot(job_id=job_id):
-            memory.keys[job_id].restore_change(record.change)
-        case RequestSnapshot(job_id=job_id):
-            memory.keys[job_id].restore_request(record.request_id, record.answer)
 
 
 def _forget_barrier(memory: Memory, key: BarrierKey) -> None:

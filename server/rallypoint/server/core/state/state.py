@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from msgspec import Struct, field
 
-from rallypoint.server.core.keyspace.keyspace import Keyspace
+from rallypoint.server.core.keyspace.keyspace import Keyspace, new_keyspace
 from rallypoint.server.core.messages.records import KeysDropped, KeysWritten
 from rallypoint.server.core.model.barrier import Arrival, Barrier, BarrierKey, Participant
 from rallypoint.server.core.model.ids import JobId, SessionId
@@ -54,6 +54,8 @@ class State(Struct):
     the generation. So an arrival that is sent again never counts twice."""
     keys: dict[JobId, Keyspace] = field(default_factory=dict)
     """Keys of each job whose run has or had any."""
+    keys_weight: int = 0
+    """How much memory they take, about, in bytes."""
     deadlines: Deadlines = field(default_factory=Deadlines)
     network: NetworkSuspicion = field(default_factory=NetworkSuspicion)
 
@@ -126,7 +128,11 @@ def apply(state: State, delta: Delta) -> None:
         _apply_node(state, session, node)
     _apply_barriers(state, delta)
     for change in delta.keys:
+        before = state.keys.get(change.job_id)
+        state.keys_weight -= 0 if before is None else before.weight
         apply_keys(state.keys, change)
+        after = state.keys.get(change.job_id)
+        state.keys_weight += 0 if after is None else after.weight
     for index_key, holder in delta.entries.items():
         if holder is None:
             state.index.pop(index_key, None)
@@ -142,8 +148,10 @@ def apply(state: State, delta: Delta) -> None:
 def apply_keys(keys: dict[JobId, Keyspace], change: KeyChange) -> None:
     """Apply a change of keys to the keyspaces of all jobs."""
     if isinstance(change, KeysWritten):
-        space = keys.setdefault(change.job_id, Keyspace(change.run))
-        space.take(change.changes, change.request_id, change.answer)
+        space = keys.get(change.job_id)
+        if space is None:
+            space = keys[change.job_id] = new_keyspace(change.run, change.since_epoch)
+        space.take(change.changes, change.round, change.request_id, change.answer)
     elif change.round:
         keys[change.job_id].drop_round(change.round)
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from hashlib import blake2b
 
 from msgspec import Struct
 
@@ -74,15 +75,36 @@ def to_writes(request: _Change, claim: inputs.Claim, clock_ms: int) -> inputs.Wr
         clock_ms: the coordinator's clock, as Unix time.
     """
     check(request, clock_ms)
+    is_repeated = request.HasField("known")
+    require(bool(request.request_id) or not is_repeated, "request_id", "must be set with known")
+    writes = _to_writes(request)
     return inputs.WriteKeys(
         claim=claim,
         round=_round(request.scope, claim),
-        writes=_to_writes(request),
-        request_id=request.request_id or secrets.token_hex(16),
-        is_repeated=request.HasField("known"),
+        writes=writes,
+        request_id=request.request_id,
+        answer_id=secrets.token_hex(8),
+        digest=_digest(request.scope, writes),
+        is_repeated=is_repeated,
         known_epoch=request.known.epoch,
         known_revision=request.known.revision,
     )
+
+
+def _digest(scope: scope_pb2.Scope.ValueType, writes: tuple[Write, ...]) -> bytes:
+    """Return what tells another request from another attempt of the same one."""
+    digest = blake2b(str(scope).encode(), digest_size=16)
+    for one in writes:
+        held = one.expected or Condition()
+        facts = (one.key, one.amount, held.modified, _length(one.value), _length(held.value))
+        digest.update(repr(facts).encode())
+        digest.update(one.value or b"")
+        digest.update(held.value or b"")
+    return digest.digest()
+
+
+def _length(value: bytes | None) -> int | None:
+    return None if value is None else len(value)
 
 
 def _to_writes(request: _Change) -> tuple[Write, ...]:
@@ -146,7 +168,8 @@ def to_get(request: keys_pb2.GetKeysRequest, claim: inputs.Claim, left_s: float 
     check(request)
     require(0 < len(request.keys) <= KEYS_MAX, "keys", f"must be 1 to {KEYS_MAX}")
     round, wanted_ms = _round(request.scope, claim), to_ms(request.timeout)
-    timeout_ms = limit_wait_ms(wanted_ms, left_s) if wanted_ms > 0 else 0
+    is_waiting = bool(request.timeout.seconds or request.timeout.nanos)
+    timeout_ms = limit_wait_ms(max(1, wanted_ms), left_s) if is_waiting else 0
     return Get(claim, tuple(Place(round, key) for key in request.keys), timeout_ms)
 
 

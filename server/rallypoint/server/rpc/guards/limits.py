@@ -27,7 +27,12 @@ WATCHERS_PER_JOB_MAX = 256
 WATCHERS_PER_HOST_MAX = 64
 """Watchers on one host, so that one faulty client leaves room for the others."""
 KEY_WAITS_PER_JOB_MAX = 65_536
-"""Calls of one job that wait for keys or watch them: one for each of 64,000 ranks."""
+"""Calls of one job that wait for keys: one for each of 64,000 ranks."""
+KEY_WATCHES_PER_JOB_MAX = 1_024
+"""Watches of keys of one job. Each change that concerns them all wakes them all."""
+KEY_WATCHES_PER_HOST_MAX = 1_024
+"""Watches of keys on one host, of all jobs. One that does not read may hold an answer of 64 KiB for
+half a minute."""
 HOSTS_MAX = 4_096
 """Hosts without streams whose new sessions are still counted."""
 WARNED_S_MIN = 60.0

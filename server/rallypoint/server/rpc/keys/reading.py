@@ -7,8 +7,8 @@ from bisect import bisect_right
 from msgspec import Struct
 
 from rallypoint.server.coordinator import InputRefused
-from rallypoint.server.core.keyspace.keyspace import Keyspace
-from rallypoint.server.core.keyspace.values import Change, Entry, Place
+from rallypoint.server.core.keyspace.keyspace import Keyspace, new_keyspace
+from rallypoint.server.core.keyspace.values import ANSWER_BYTES_MAX, Change, Entry, Place
 from rallypoint.server.core.messages.inputs import Claim
 from rallypoint.server.core.messages.refusals import Refusal, RefusalKind
 from rallypoint.server.core.model.job import Job
@@ -18,13 +18,14 @@ from rallypoint.server.core.state.state import State
 from rallypoint.server.rpc.convert.keys import Get, Page, Watch
 from rallypoint.server.rpc.guards.peers import LimitExceeded
 from rallypoint.server.rpc.keys.views import event_message, header_message, kv_message
-from rallypoint.server.rpc.keys.waits import KeyWait
+from rallypoint.server.rpc.keys.waits import KeyWaits, KeyWatch
 from rallypoint.v1 import key_value_service_pb2 as keys_pb2
 
-ANSWER_BYTES_MAX = 1_048_576
-"""Bytes of the keys and values of one answer. One with a single key may be longer."""
 EVENTS_MAX = 1_000
-"""Changes of one answer."""
+"""Changes of one answer of a watch."""
+EVENTS_BYTES_MAX = 65_536
+"""Bytes of their keys and values; an answer with one change may be longer. Small, because an answer
+that is not read stays in memory."""
 FRAME_BYTES = 32
 """Bytes of an answer for each key, besides the key and the value."""
 
@@ -38,7 +39,7 @@ def open_keys(state: State, claim: Claim, now_ms: int) -> tuple[Job, Keyspace]:
     job = check_claim(Draft(state, now_ms), claim)
     if isinstance(job, Refusal):
         raise InputRefused(job)
-    return job, state.keys.get(job.job_id) or Keyspace(job.run)
+    return job, state.keys.get(job.job_id) or new_keyspace(job.run, job.since_epoch)
 
 
 class Found(Struct):
@@ -90,7 +91,7 @@ def list_keys(page: Page, state: State, now_ms: int) -> keys_pb2.ListKeysRespons
     left = ANSWER_BYTES_MAX
     for place in space.places[begin : min(end, begin + page.size)]:
         entry = space.entries[place]
-        left -= len(place.key) + FRAME_BYTES if page.keys_only else _size(place.key, entry)
+        left -= len(place.key.encode()) + FRAME_BYTES if page.keys_only else _size(place.key, entry)
         if left < 0 and answer.kvs:
             break
         answer.kvs.append(kv_message(place.key, entry, with_value=not page.keys_only))
@@ -102,64 +103,64 @@ def list_keys(page: Page, state: State, now_ms: int) -> keys_pb2.ListKeysRespons
 class Cursor:
     """How far a watch has come."""
 
-    def __init__(self, watch: Watch, wait: KeyWait, next: int) -> None:
-        """Place it at the first revision that the watch has not returned."""
-        self.wait = wait
+    def __init__(self, watch: Watch, host: str, waits: KeyWaits) -> None:
+        """Prepare a watch for a caller on a host."""
         self._watch = watch
-        self._next = next
+        self._waits = waits
+        self.wait = KeyWatch(watch.claim.job_id, watch.prefix, host)
+        self._next = 0
+        """The first revision that it has not returned; 0: it has not begun."""
 
-    @classmethod
-    def begin(cls, watch: Watch, wait: KeyWait, state: State, now_ms: int) -> Cursor:
-        """Return the cursor of a new watch.
-
-        Args:
-            watch: what the caller wants.
-            wait: learns of changes already.
-            state: read in a turn.
-            now_ms: journal time.
+    def begin(self, state: State, now_ms: int) -> keys_pb2.WatchKeysResponse:
+        """Begin in a turn; return the first answer, which says where.
 
         Raises:
             InputRefused: when the worker may not read the keys, or changes since the wanted
                 revision are not known.
+            LimitExceeded: when there are too many watches.
         """
-        job, space = open_keys(state, watch.claim, now_ms)
-        start = watch.start or space.revision + 1
+        job, space = open_keys(state, self._watch.claim, now_ms)
+        start = self._watch.start or space.revision + 1
         is_known = space.compacted < start <= space.revision + 1
-        if 0 < watch.epoch < job.since_epoch or not is_known:
+        is_ours = job.since_epoch <= (self._watch.epoch or state.epoch) <= state.epoch
+        if not (is_known and is_ours):
             raise InputRefused(_compacted(state, space))
+        self._waits.watch(self.wait, state)
+        self._next = start
         if start <= space.revision:
-            wait.note(start)
-        return cls(watch, wait, start)
+            self.wait.note(start)
+        return keys_pb2.WatchKeysResponse(header=header_message(state.epoch, start - 1))
 
-    def begin_message(self, epoch: int) -> keys_pb2.WatchKeysResponse:
-        """Return the first answer: where the watch begins."""
-        return keys_pb2.WatchKeysResponse(header=header_message(epoch, self._next - 1))
+    def end(self) -> None:
+        """End the watch, if it has begun."""
+        if self._next:
+            self._waits.unwatch(self.wait)
 
     def take(self, state: State, now_ms: int) -> keys_pb2.WatchKeysResponse:
-        """Return the next changes. When there are more, the wait is set.
+        """Return the next changes. When there are more, the watch is woken again.
 
         Raises:
             InputRefused: when the worker may not read the keys any more, or some of these changes
                 are forgotten already.
         """
+        wait = self.wait
         _, space = open_keys(state, self._watch.claim, now_ms)
         answer = keys_pb2.WatchKeysResponse(header=header_message(state.epoch, space.revision))
-        woken_by = self.wait.look()
-        if woken_by is not None:  # else no key of the watch has changed since the last look
-            # A change may have been noted before the first look, which covers it.
-            first = max(woken_by, self._next)
+        first, wait.first = wait.first, None
+        wait.changed.clear()
+        if first is not None:  # else no key of the watch has changed since the last look
             if first <= space.compacted:
                 raise InputRefused(_compacted(state, space))
             rest = self._fill(answer, space, first)
             if rest is not None:
-                self.wait.note(rest)
+                wait.note(rest)
                 answer.header.revision = rest - 1
         self._next = answer.header.revision + 1
         return answer
 
     def _fill(self, answer: keys_pb2.WatchKeysResponse, space: Keyspace, first: int) -> int | None:
         """Add changes to an answer; return the revision of the first that has no room."""
-        left = ANSWER_BYTES_MAX
+        left = EVENTS_BYTES_MAX
         for change in _changes_since(space, first):
             if not _concerns(change, self._watch.prefix):
                 continue

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 from collections.abc import Awaitable
 from functools import partial
@@ -18,7 +19,7 @@ from rallypoint.server.core.state.state import State
 from rallypoint.server.rpc.convert.checks import InvalidMessage
 from rallypoint.server.rpc.convert.keys import Get, to_get, to_page, to_watch, to_writes
 from rallypoint.server.rpc.errors import limit_status, refusal_status, stalled_status
-from rallypoint.server.rpc.guards.peers import LimitExceeded
+from rallypoint.server.rpc.guards.peers import LimitExceeded, host_of
 from rallypoint.server.rpc.guards.worker_tokens import WorkerTokens
 from rallypoint.server.rpc.keys import views
 from rallypoint.server.rpc.keys.reading import Cursor, Found, get_keys, list_keys
@@ -129,7 +130,7 @@ class KeyValueService(keys_grpc.KeyValueServiceServicer):
         writes = to_writes(request, self._claim(request.job_id, context), _clock_ms())
         keys = self._outboxes.keys
         return await self._coordinator.ask(
-            writes, lambda state, now_ms: keys.take_answer(writes.job_id, writes.request_id)
+            writes, lambda state, now_ms: keys.take_answer(writes.answer_id)
         )
 
     async def _list(
@@ -145,66 +146,76 @@ class KeyValueService(keys_grpc.KeyValueServiceServicer):
         get = to_get(request, claim, context.time_remaining())
         if not get.timeout_ms:
             return (await self._coordinator.read(partial(get_keys, get))).answer
-        wait = KeyWait(get.places[0])
-        with self._outboxes.keys.waiting(claim.job_id, wait):
-            try:
-                async with asyncio.timeout(get.timeout_ms / 1000):
-                    while True:
-                        found = await self._coordinator.read(partial(self._look, get, wait))
-                        if not found.missing:
-                            return found.answer
-                        await wait.changed.wait()
-            except TimeoutError:
-                pass
-        found = await self._coordinator.read(partial(get_keys, get))
+        wait = KeyWait(claim.job_id, [])
+        begin = partial(self._look, get, wait)
+        try:
+            async with asyncio.timeout(get.timeout_ms / 1000):
+                found = await self._coordinator.read(begin)
+                while found.missing:
+                    await wait.changed.wait()
+                    found = await self._coordinator.read(begin)
+        except TimeoutError:
+            found = await self._coordinator.read(partial(get_keys, get))
+        finally:
+            self._outboxes.keys.remove(wait)
         if found.missing:
             missing = [place.key for place in found.missing]
             await abort_with(context, views.missing_status(missing, get.timeout_ms / 1000))
         return found.answer
 
     def _look(self, get: Get, wait: KeyWait, state: State, now_ms: int) -> Found:
-        """Read the keys; if some do not exist, wait for the last of them.
-
-        Often keys are set in the order in which they are waited for, and one look is enough.
-        """
-        wait.look()
+        """Read the keys in a turn; wait for those that do not exist."""
+        waits = self._outboxes.keys
+        waits.remove(wait)
+        wait.changed.clear()
         found = get_keys(get, state, now_ms)
-        if found.missing:
-            self._outboxes.keys.move(get.claim.job_id, wait, found.missing[-1])
+        wait.missing = list(found.missing)
+        if wait.missing:
+            waits.wait(wait, state)
         return found
 
     async def _watch(self, request: keys_pb2.WatchKeysRequest, context: _Context) -> None:
         watch = to_watch(request, self._claim(request.job_id, context), _clock_ms())
-        wait = KeyWait(watch.prefix, is_prefix=True)
-        with self._outboxes.keys.waiting(watch.claim.job_id, wait):
-            cursor = await self._coordinator.read(partial(Cursor.begin, watch, wait))
-            try:
-                async with asyncio.timeout(None) as scope:
-                    await self._send_changes(cursor, scope, context)
-            except TimeoutError:
-                log.warning("watcher_stalled", limit_s=STALL_S_MAX)
-                await abort_with(context, stalled_status(STALL_S_MAX))
+        cursor = Cursor(watch, host_of(context.peer()), self._outboxes.keys)
+        try:
+            answer = await self._coordinator.read(cursor.begin)
+            async with asyncio.timeout(None) as scope:
+                await self._send_changes(cursor, answer, scope, context)
+        except TimeoutError:
+            log.warning("watcher_stalled", limit_s=STALL_S_MAX)
+            await abort_with(context, stalled_status(STALL_S_MAX))
+        finally:
+            cursor.end()
 
     async def _send_changes(
-        self, cursor: Cursor, scope: asyncio.Timeout, context: _Context
+        self,
+        cursor: Cursor,
+        answer: keys_pb2.WatchKeysResponse,
+        scope: asyncio.Timeout,
+        context: _Context,
     ) -> NoReturn:
-        """Send a watch what its cursor finds, until the call ends."""
-        loop = asyncio.get_running_loop()
-        answer = cursor.begin_message(self._outboxes.epoch)
+        """Send a watch its first answer, and then what its cursor finds, until the call ends."""
         while True:
             self._stalls.begin(scope, STALL_S_MAX)
             try:
                 await context.write(answer)
             finally:
                 self._stalls.end(scope)
-            sent, due_s = answer.header.revision, loop.time() + PROGRESS_S
-            while True:
-                is_quiet = not await _is_set(cursor.wait.changed, due_s)
+            answer = await self._next_answer(cursor, answer.header.revision)
+
+    async def _next_answer(self, cursor: Cursor, sent: int) -> keys_pb2.WatchKeysResponse:
+        """Return the next changes of a watch; after a while without any, how far it has come."""
+        loop, wait = asyncio.get_running_loop(), cursor.wait
+        pause_s = PROGRESS_S * random.uniform(0.5, 1)  # so that not all watches look at once
+        due_s = loop.time() + pause_s
+        while True:
+            is_woken = await _is_set(wait.changed, due_s)
+            if is_woken or self._outboxes.keys.latest(wait.job_id) > sent:
                 answer = await self._coordinator.read(cursor.take)
-                if answer.events or (is_quiet and answer.header.revision > sent):
-                    break
-                if is_quiet:
-                    due_s = loop.time() + PROGRESS_S
+                if answer.events or (not is_woken and answer.header.revision > sent):
+                    return answer
+            if not is_woken:
+                due_s = loop.time() + pause_s
 
 
 async def _is_set(event: asyncio.Event, until_s: float) -> bool:

@@ -40,7 +40,7 @@ def test_deleted_key_is_gone_and_begins_again() -> None:
 def test_deleting_what_does_not_exist_changes_nothing() -> None:
     """It is no change, and it is no error."""
     at = sharing()
-    assert at.write(Write("a")) == Answer(0, (values.Written(),))
+    assert at.write(Write("a"), request_id="") == Answer(0, (values.Written(),))
     assert at.bench.state.keys == {}
 
 
@@ -172,13 +172,23 @@ def test_request_that_is_sent_again_counts_once() -> None:
     assert [len(one.changes) for one in answered] == [1, 1, 0]
 
 
-def test_comparison_that_failed_may_be_tried_again() -> None:
-    """It has changed nothing, so its other attempt is judged by what there is then."""
+def test_late_first_attempt_does_not_take_effect() -> None:
+    """Its other attempt was answered: it has changed nothing, whatever there is now."""
     at = sharing()
     assert not at.swap("a", b"1", b"2", request_id="r")
     at.put("a", b"1")
-    known = {"is_repeated": True, "known_epoch": at.bench.state.epoch}
-    assert at.swap("a", b"1", b"2", request_id="r", **known)
+    assert not at.swap("a", b"1", b"2", request_id="r")
+    assert at.value("a") == b"1"
+    at.bench.check_journal()
+
+
+def test_request_id_belongs_to_one_request() -> None:
+    """Another one with the same id is refused, not taken for an attempt of the first."""
+    at = sharing()
+    at.put("a", b"1", request_id="r", digest=b"first")
+    assert at.add("n", 1, request_id="r", digest=b"other") is RefusalKind.REQUEST_ID_REUSED
+    assert at.put("a", b"1", request_id="r", digest=b"first") is not None
+    assert at.value("n") is None
 
 
 def test_request_whose_first_attempt_may_be_forgotten_is_refused(
@@ -199,6 +209,37 @@ def test_request_whose_first_attempt_may_be_forgotten_is_refused(
     assert at.add("n", 1, request_id="r2", known_revision=0, **repeated) == 3, "it is remembered"
     assert at.add("n", 1, request_id="new", known_revision=2, **repeated) == 6
     at.bench.check_journal()
+
+
+def test_header_that_cannot_be_ours_proves_nothing() -> None:
+    """A later epoch, or a revision that there has not been yet."""
+    at = sharing()
+    epoch = at.bench.state.epoch
+    for known in ((epoch + 1, 0), (epoch, 1)):
+        facts = {"known_epoch": known[0], "known_revision": known[1]}
+        assert at.add("n", 1, is_repeated=True, **facts) is RefusalKind.KEYS_FORGOTTEN
+
+
+def test_requests_of_a_round_end_with_it() -> None:
+    """The next round's workers may use the same ids: they count, and nothing is forgotten."""
+    at = sharing()
+    at.add("n", 1, request_id="rank0-1")
+    a, _ = at.bench.agents.values()
+    a.fail()
+    at.bench.obey()
+    assert (at.space.requests, at.space.requests_bytes, at.space.forgotten) == ({}, 0, 0)
+    assert at.add("n", 1, request_id="rank0-1") == 1
+    assert at.value("n") == b"1"
+    at.bench.check_journal()
+
+
+def test_revisions_of_a_later_coordinator_are_higher(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A comparison with one of an earlier coordinator can hold by no accident."""
+    monkeypatch.setattr(keyspace, "REVISIONS_PER_EPOCH", 1_000)
+    at = sharing()
+    at.put("a", b"1")
+    assert at.space.revision == at.bench.job().since_epoch * 1_000 + 1
+    assert at.space.compacted == at.space.revision - 1
 
 
 def test_request_of_an_earlier_coordinator_is_refused() -> None:
@@ -222,6 +263,28 @@ def test_keys_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert at.put("b", b"12345678") is RefusalKind.LIMIT_REACHED
     assert isinstance(at.put("b", b""), Answer)
     assert at.space.bytes == 3
+
+
+def test_answers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a failed comparison found is part of its answer. Nothing has changed then."""
+    monkeypatch.setattr("rallypoint.server.core.keys.writes.ANSWER_BYTES_MAX", 10)
+    at = sharing()
+    at.put("a", b"123456")
+    failing = Write("a", value=b"", expected=Condition(b""))
+    assert at.write(Write("n", amount=1), failing, failing) is RefusalKind.LIMIT_REACHED
+    assert at.value("n") is None
+    assert isinstance(at.write(Write("n", amount=1), failing), Answer)
+
+
+def test_keys_of_all_jobs_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """New keys are refused; those that there are can change."""
+    monkeypatch.setattr("rallypoint.server.core.keys.writes.TOTAL_WEIGHT_MAX", 600)
+    at = sharing()
+    at.put("a", b"1", request_id="")
+    assert at.bench.state.keys_weight == at.space.weight > 600
+    assert at.put("b", b"1") is RefusalKind.LIMIT_REACHED
+    assert isinstance(at.put("a", b"2"), Answer)
+    assert isinstance(at.write(Write("a")), Answer)
 
 
 def test_latest_changes_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from google.protobuf.duration_pb2 import Duration
 
 from rallypoint.server.rpc.keys import reading
 from rallypoint.v1 import error_details_pb2 as details_pb2
@@ -100,7 +101,7 @@ async def test_pages_have_every_key_once() -> None:
 async def test_answers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """A page ends early, a read of too much is refused, changes come in several answers."""
     monkeypatch.setattr(reading, "ANSWER_BYTES_MAX", 100)
-    monkeypatch.setattr(reading, "EVENTS_MAX", 3)
+    monkeypatch.setattr(reading, "EVENTS_BYTES_MAX", 100)
     async with worker() as at:
         for number in range(8):
             await at.put(f"k{number}", b"x" * 30)
@@ -168,3 +169,28 @@ async def test_limits_are_typed(monkeypatch: pytest.MonkeyPatch) -> None:
         assert detail == details_pb2.LimitReached(limit="keys of one job", value=1)
         code, text, _ = await failure(at.call("AddToKey", key="a", amount=1))
         assert (code, "does not hold a number" in text) == (Code.FAILED_PRECONDITION, True)
+
+
+async def test_request_id_is_for_one_request() -> None:
+    """Of whatever kind; what was known goes with an id."""
+    async with worker() as at:
+        await at.call("PutKey", key="a", value=b"1", request_id="r")
+        writes = [keys_pb2.KeyWrite(key="a", put=keys_pb2.KeyWrite.Put(value=b"1"))] * 2
+        for method, fields in (
+            ("AddToKey", {"key": "n", "amount": 1}),
+            ("PutKey", {"key": "a", "value": b"1", "scope": scope_pb2.SCOPE_RUN}),
+            ("WriteKeys", {"writes": writes}),
+        ):
+            code, text, _ = await failure(at.call(method, request_id="r", **fields))
+            assert code is Code.FAILED_PRECONDITION, method
+            assert "another request" in text
+        known = keys_pb2.KeyValueHeader(epoch=at.agent.epoch)
+        code, text, _ = await failure(at.call("PutKey", key="b", known=known))
+        assert (code, text) == (Code.INVALID_ARGUMENT, "request_id: must be set with known")
+
+
+async def test_shortest_timeout_is_a_timeout() -> None:
+    """It is not rounded to none: the caller learns what is missing."""
+    async with worker() as at:
+        call = at.call("GetKeys", keys=["a"], timeout=Duration(nanos=1))
+        assert (await failure(call))[0] is Code.DEADLINE_EXCEEDED

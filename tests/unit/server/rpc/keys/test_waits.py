@@ -9,8 +9,14 @@ import pytest
 from google.protobuf.duration_pb2 import Duration
 
 from rallypoint.server.core.keyspace import keyspace
-from rallypoint.server.rpc.keys import service
+from rallypoint.server.core.keyspace.values import Place
+from rallypoint.server.core.model.ids import JobId
+from rallypoint.server.core.state.state import State
+from rallypoint.server.rpc.guards import limits
+from rallypoint.server.rpc.keys import reading, service
+from rallypoint.server.rpc.keys.waits import KeyWatch
 from rallypoint.v1 import error_details_pb2 as details_pb2
+from rallypoint.v1 import key_value_service_pb2 as keys_pb2
 from rallypoint.v1 import scope_pb2
 from support.core.key_calls import Code, events_of, failure, next_of, worker
 from support.core.served import LIMIT_S
@@ -133,9 +139,61 @@ async def test_calls_that_wait_end_with_their_round() -> None:
             assert detail.kind == details_pb2.STALE_KIND_ROUND
 
 
-async def test_waits_of_one_job_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_late_caller_misses_no_change() -> None:
+    """Keys change in the turn in which a watch or a wait begins, and before it."""
+    async with worker() as at:
+        for number in range(20):
+            key = f"k{number}/"
+            since = (await at.call("PutKey", key=key, value=b"0")).header
+            puts = [at.call("PutKey", key=f"{key}{one}", value=b"1") for one in range(10)]
+            watch = at.call(
+                "WatchKeys", prefix=key, start_revision=since.revision, epoch=since.epoch
+            )
+            names = [f"{key}{one}" for one in range(10)]
+            waiting = at.call("GetKeys", keys=names, timeout=Duration(seconds=60))
+            puts += [at.call("PutKey", key=f"{key}{one}", value=b"2") for one in range(10)]
+            await asyncio.gather(*puts)
+            revisions = [revision for _, _, revision in await events_of(watch, 21)]
+            assert revisions == list(range(since.revision, since.revision + 21))
+            assert len((await waiting).kvs) == 10
+            watch.cancel()
+
+
+def test_watch_begins_at_its_first_change() -> None:
+    """Whichever is noted first."""
+    watch = KeyWatch(JobId("job"), Place(1, ""), "host")
+    for revision in (5, 3, 9):
+        watch.note(revision)
+    assert (watch.first, watch.changed.is_set()) == (3, True)
+
+
+async def test_quiet_watch_costs_no_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It looks only when there is a change that it has not learned of."""
+    monkeypatch.setattr(service, "PROGRESS_S", 0.01)
+    looks = 0
+    take = reading.Cursor.take
+
+    def count(cursor: reading.Cursor, state: State, now_ms: int) -> keys_pb2.WatchKeysResponse:
+        nonlocal looks
+        looks += 1
+        return take(cursor, state, now_ms)
+
+    monkeypatch.setattr(reading.Cursor, "take", count)
+    async with worker() as at:
+        watch = at.call("WatchKeys", prefix="quiet")
+        await next_of(watch)
+        await at.put("loud")
+        assert (await next_of(watch)).header.revision == 1
+        for _ in range(50):
+            await at.get("loud")
+        assert looks == 1
+        watch.cancel()
+
+
+@pytest.mark.parametrize("limit", ["KEY_WATCHES_PER_JOB_MAX", "KEY_WATCHES_PER_HOST_MAX"])
+async def test_watches_are_bounded(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that have ended make room."""
-    monkeypatch.setattr("rallypoint.server.rpc.keys.waits.KEY_WAITS_PER_JOB_MAX", 1)
+    monkeypatch.setattr(limits, limit, 1)
     async with worker() as at:
         watch = at.call("WatchKeys")
         await next_of(watch)
@@ -151,3 +209,30 @@ async def test_waits_of_one_job_are_bounded(monkeypatch: pytest.MonkeyPatch) -> 
                 except grpc.aio.AioRpcError as error:
                     assert error.code() is Code.RESOURCE_EXHAUSTED
         next_one.cancel()
+
+
+async def test_waits_of_one_job_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that have ended make room."""
+    monkeypatch.setattr(limits, "KEY_WAITS_PER_JOB_MAX", 1)
+    async with worker() as at:
+        waiting = at.call("GetKeys", keys=["a"], timeout=Duration(seconds=60))
+        wait = Duration(nanos=100_000_000)
+        while True:
+            code, text, _ = await failure(at.call("GetKeys", keys=["b"], timeout=wait))
+            if code is Code.RESOURCE_EXHAUSTED:
+                break
+        assert "calls of one job that wait for keys" in text
+        await at.put("a")
+        await waiting
+        assert (await failure(at.call("GetKeys", keys=["b"], timeout=wait)))[0] is (
+            Code.DEADLINE_EXCEEDED
+        )
+
+
+async def test_stranger_takes_no_place_of_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call is refused before it counts."""
+    monkeypatch.setattr(limits, "KEY_WATCHES_PER_JOB_MAX", 0)
+    async with worker() as at:
+        forged = at.token.replace("1.1.", "1.7.", 1)
+        code, _, _ = await failure(at.call("WatchKeys", forged).read())
+        assert code is Code.UNAUTHENTICATED
