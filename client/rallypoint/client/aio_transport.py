@@ -179,4 +179,5 @@ class Watch(Generic[Item]):
             if self._backoff is None:
                 limit_s = self._transport.limit_s
                 self._backoff = Backoff(limit_s, time.monotonic, random.uniform)
-            await asyncio.sleep(self._backoff.pause_s(failure))
+            also = self._following.transient if self._is_begun else ()
+            await asyncio.sleep(self._backoff.pause_s(failure, also))

@@ -17,7 +17,7 @@ Source: "Exponential Backoff And Jitter", AWS Architecture Blog, 2015.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Generic, Protocol, TypeVar
 
 import grpc
@@ -98,13 +98,17 @@ class Backoff:
         """Return the time until the limit; 0 or less when it is over."""
         return self._ends_s - self._now_s()
 
-    def pause_s(self, failure: Failure) -> float:
+    def pause_s(self, failure: Failure, also: Collection[grpc.StatusCode] = ()) -> float:
         """Return how long to wait before the next attempt.
+
+        Args:
+            failure: how the last one ended.
+            also: further statuses that may pass.
 
         Raises:
             RallypointError: when there is none.
         """
-        if not _is_transient(failure):
+        if not _is_transient(failure) and failure.code not in also:
             raise to_error(failure)
         bound_s = min(BACKOFF_S_MAX, BACKOFF_S_MIN * 2 ** min(self._failures, 16))
         self._failures += 1
@@ -116,11 +120,11 @@ class Backoff:
         return pause_s
 
     def _give_up(self, failure: Failure) -> RallypointError:
-        if failure.code is grpc.StatusCode.RESOURCE_EXHAUSTED:
-            return to_error(failure)
         if failure.code is grpc.StatusCode.DEADLINE_EXCEEDED:
             return Unavailable(f"no answer from the coordinator within {self.limit_s:g} s")
-        return Unavailable(f"{failure.text}; gave up after {self.limit_s:g} s")
+        if failure.code is grpc.StatusCode.UNAVAILABLE:
+            return Unavailable(f"{failure.text}; gave up after {self.limit_s:g} s")
+        return to_error(failure)
 
 
 class Attempts(Generic[Request, Response]):

@@ -234,5 +234,6 @@ class Watch(Generic[Item]):
             if self._backoff is None:
                 limit_s = self._transport.limit_s
                 self._backoff = Backoff(limit_s, time.monotonic, random.uniform)
-            self._transport.pause(self._backoff.pause_s(failure))
+            also = self._following.transient if self._is_begun else ()
+            self._transport.pause(self._backoff.pause_s(failure, also))
         return False

@@ -147,6 +147,22 @@ def test_worker_is_told_what_a_new_coordinator_has_forgotten(world: World) -> No
     assert 1 == world.jobs.get(world.job_id).round.header.number
 
 
+def test_watched_job_outlives_the_coordinator(world: World) -> None:
+    """The watch finds it at the next one, as soon as its agents have, and follows it to its end."""
+    port = world.ports.reserve()
+    coordinator = world.coordinator(port, *NEW)
+    agents, workers = start(world, nproc=1)
+    with client_of(world) as client, client.watch_job(world.job_id) as states:
+        next(states)
+        restart(world, coordinator, port, agents)
+        world.jobs.wait(world.job_id, lambda job: job.HasField("round"))
+        for worker in workers:
+            worker.tell("exit", "0")
+        last = list(states)[-1].job
+
+    assert job_pb2.OUTCOME_SUCCEEDED == last.outcome
+
+
 def test_agreement_outlives_the_coordinator(world: World) -> None:
     """Ranks that wait for a slow one when the coordinator is killed meet it at the next."""
     port = world.ports.reserve()

@@ -285,6 +285,30 @@ async def test_watched_job_is_sent_again_after_an_interruption(form: str) -> Non
     assert [1, 1, 2, 3] == seen
 
 
+@FORMS
+async def test_watched_job_may_be_absent_after_an_interruption(form: str) -> None:
+    """A new coordinator learns of it from its agents. At the beginning it is just not there."""
+    unknown = pack_status(
+        grpc.StatusCode.NOT_FOUND.value[0], "no", details_pb2.UnknownJob(job_id="j"), reason="R"
+    )
+    states = [jobs_pb2.WatchJobResponse(job=job_pb2.Job(run=number)) for number in (1, 2)]
+    async with calling(form, limit_s=0.3) as at:
+        at.script.answers["WatchJob"] = [
+            [states[0], BROKEN],
+            [unknown],
+            [unknown],
+            [states[1]],
+            [unknown],
+            [states[0], BROKEN],
+            *([[unknown]] * 100),
+        ]
+        assert states == await at.list("watch_job", "j")
+        for _ in range(2):
+            with pytest.raises(errors.UnknownJob):
+                await at.list("watch_job", "j")
+        assert len(at.script.requests["WatchJob"]) > 7
+
+
 async def test_watch_is_closed_from_another_thread() -> None:
     """The thread that waits for a change returns, and so does one that comes later."""
     release = threading.Event()

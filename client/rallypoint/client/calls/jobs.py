@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import grpc
+
 from rallypoint.client.attempts import READ_S_MAX, Call, Method
 from rallypoint.client.calls.lists import Following, Listing
 from rallypoint.v1 import job_pb2, node_pb2
@@ -43,9 +45,13 @@ def list_jobs(
 def watch_job(
     job_id: str, view: job_pb2.JobView.ValueType
 ) -> Following[jobs_pb2.WatchJobRequest, jobs_pb2.WatchJobResponse, jobs_pb2.WatchJobResponse]:
-    """Follow a job. Every answer is the whole job, so a new connection just begins again."""
+    """Follow a job. Every answer is the whole job, so a new connection just begins again.
+
+    A coordinator without a journal learns of the job when its agents have found it.
+    """
     request = jobs_pb2.WatchJobRequest(job_id=job_id, view=view)
-    return Following(WATCH_JOB, request, lambda answer: (answer,))
+    absent = frozenset({grpc.StatusCode.NOT_FOUND})
+    return Following(WATCH_JOB, request, lambda answer: (answer,), transient=absent)
 
 
 def list_nodes(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
 
+import grpc
 from msgspec import Struct
 
 from rallypoint.client.attempts import READ_S_MAX, Call, Method, Request, Response
@@ -42,3 +43,5 @@ class Following(Struct, Generic[Request, Response, Item]):
     """For the next connection."""
     take: Callable[[Response], Iterable[Item]]
     """Returns what an answer brings, and changes the request so that it continues after it."""
+    transient: frozenset[grpc.StatusCode] = frozenset()
+    """After an interruption, these statuses may pass, too."""
