@@ -15,6 +15,8 @@ from rallypoint.worker.environment import Environment, read_environment
 from rallypoint.worker.notices import read_notices
 from rallypoint.worker.reporting import ProgressReports
 
+OUTAGE_S = 600.0
+"""How long a call waits for a coordinator: as long as agents do that could start no workers."""
 CHECKPOINT_BARRIER = "rallypoint.should_checkpoint"
 """Name of the barrier at which the ranks agree."""
 
@@ -27,7 +29,10 @@ class Session:
         self.environment = environment
         self.job_id = environment.job_id
         self.client = Client(
-            environment.coordinator, token=environment.token, epoch=environment.epoch
+            environment.coordinator,
+            token=environment.token,
+            epoch=environment.epoch,
+            limit_s=OUTAGE_S,
         )
         self.progress = ProgressReports(self.client, self.job_id)
         self._agreement = Agreement()

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from rallypoint.client import Client, Scope
+from rallypoint.client import AsyncClient, Client, Scope
 from rallypoint.v1 import job_pb2, verdict_pb2
+from rallypoint.v1.barrier_service_pb2 import Participant
 from support.machines.proxy import Proxy
 from support.processes.commands import Command
 from support.processes.jobs import is_started
@@ -275,3 +277,41 @@ def test_watch_survives_broken_connections(world: World) -> None:
         reader.join()
 
     assert list(range(1, 201)) == seen
+
+
+async def test_asyncio_client_survives_broken_connections(world: World) -> None:
+    """The same for the other form, which arrives at barriers meanwhile."""
+    _, workers = await asyncio.to_thread(start, world, nproc=1)
+    token, epoch = (workers[0].env[f"RALLYPOINT_{name}"] for name in ("WORKER_TOKEN", "EPOCH"))
+    run, job_id = Scope.RUN, world.job_id
+
+    async def meet(rank: int) -> int:
+        who, generations = Participant(rank=rank), []
+        for _ in range(20):
+            answer = await client.arrive(job_id, "b", who, timeout_s=60)
+            generations.append(answer.generation)
+        assert list(range(1, 21)) == generations
+        return rank
+
+    async def read() -> list[int]:
+        seen: list[int] = []
+        while len(seen) < 100:
+            seen.append(int((await anext(watch)).kv.value))
+        return seen
+
+    with Proxy(world.target) as proxy:
+        async with (
+            AsyncClient(proxy.address, token=token, epoch=int(epoch)) as client,
+            client.watch_keys(job_id, "n", scope=run) as watch,
+            asyncio.timeout(100),
+            asyncio.TaskGroup() as tasks,
+        ):
+            reading = tasks.create_task(read())
+            meeting = [tasks.create_task(meet(rank)) for rank in (0, 1)]
+            for number in range(1, 101):
+                if number % 10 == 0:
+                    await asyncio.to_thread(proxy.cut)
+                assert number == (await client.add_to_key(job_id, "n", 1, scope=run)).sum
+
+    assert list(range(1, 101)) == reading.result()
+    assert [0, 1] == [one.result() for one in meeting]
