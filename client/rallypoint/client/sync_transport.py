@@ -25,7 +25,7 @@ from rallypoint.client.channel import channel_options, token_metadata
 from rallypoint.client.errors import ClientClosed
 from rallypoint.client.failures import Failure, read_failure
 
-IDLE_S = 0.05
+IDLE_S = 0.005
 """A connection that has answered since then is taken for alive."""
 CHECK = Method("/grpc.health.v1.Health/Check", Empty, Empty)
 """Both messages are read as empty ones: any answer will do."""

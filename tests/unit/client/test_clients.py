@@ -164,11 +164,9 @@ async def test_change_says_from_the_second_attempt_what_was_known(form: str) -> 
 @FORMS
 async def test_call_ends_at_its_limit(form: str) -> None:
     """However often it is refused until then."""
-    async with calling(form, limit_s=0.3) as at:
+    async with calling(form, limit_s=1.0) as at:
         at.script.answers["GetJob"] = [BROKEN] * 100
-        with pytest.raises(
-            errors.Unavailable, match=r"Socket closed; gave up after 0\.3 s"
-        ) as caught:
+        with pytest.raises(errors.Unavailable, match="Socket closed; gave up after 1 s") as caught:
             await at.call("get_job", "j")
 
     assert caught.value.__context__ is None  # a traceback shows nothing of gRPC
