@@ -7,7 +7,7 @@ is kept of the past is bounded by bytes, so both forget the same.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections import deque
+from collections import OrderedDict, deque
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -51,8 +51,9 @@ class Keyspace(Struct):
     changes: deque[Change] = field(default_factory=deque)
     """The latest changes, oldest first."""
     changes_bytes: int = 0
-    requests: dict[str, Answer] = field(default_factory=dict)
-    """The latest requests of the round, oldest first."""
+    requests: OrderedDict[str, Answer] = field(default_factory=OrderedDict)
+    """The latest requests of the round, oldest first. To find the oldest of a plain dict
+    takes up to 45 µs here: it passes over everything that was removed before."""
     requests_bytes: int = 0
 
     @property
@@ -89,7 +90,7 @@ class Keyspace(Struct):
         if any(change.place.round == round for change in self.changes):
             self.changes = deque(one for one in self.changes if one.place.round != round)
             self.changes_bytes = sum(size_of(one.place, one.entry) for one in self.changes)
-        self.requests = {}
+        self.requests = OrderedDict()
         self.requests_bytes = self.forgotten = self.round = 0
 
     def find(self, round: int, prefix: str) -> tuple[int, int]:
@@ -132,8 +133,7 @@ class Keyspace(Struct):
         self.requests[request_id] = answer
         self.requests_bytes += _size_of_request(request_id, answer)
         while self.requests_bytes > REQUESTS_BYTES_MAX:
-            oldest = next(iter(self.requests))
-            gone = self.requests.pop(oldest)
+            oldest, gone = self.requests.popitem(last=False)
             self.requests_bytes -= _size_of_request(oldest, gone)
             self.forgotten = gone.revision
 

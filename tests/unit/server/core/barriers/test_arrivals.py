@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
+from rallypoint.server.core.barriers import arrivals
 from rallypoint.server.core.messages.refusals import RefusalKind
 from rallypoint.server.core.model.barrier import (
     ENDS_MAX,
-    NAMES_MAX,
-    OPEN_MAX,
     PAYLOADS_BYTES_MAX,
     REMEMBERED_MS,
     Expected,
@@ -204,18 +203,23 @@ def test_payloads_are_bounded_together() -> None:
     assert at.arrive(rank(0), payload=half) is None, "the next generation has room again"
 
 
-def test_names_are_bounded_and_the_oldest_that_nobody_uses_makes_room() -> None:
+def test_names_are_bounded_and_the_oldest_that_nobody_uses_makes_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A barrier at which someone waits is not forgotten."""
+    names_max, open_max = 20, 5
+    monkeypatch.setattr(arrivals, "NAMES_MAX", names_max)
+    monkeypatch.setattr(arrivals, "OPEN_MAX", open_max)
     bench = Bench()
     bench.run_round("a")
     waits = Meeting(bench, "waits")
     waits.arrive(rank(0), Expected(2))
-    for number in range(NAMES_MAX + 10):
+    for number in range(names_max + 10):
         assert Meeting(bench, f"n{number}").arrive(rank(0)) is None
-    assert len(bench.state.barriers[waits.key.job_id]) == NAMES_MAX
+    assert len(bench.state.barriers[waits.key.job_id]) == names_max
     assert waits.barrier.is_open
 
-    for number in range(OPEN_MAX - 1):
+    for number in range(open_max - 1):
         assert Meeting(bench, f"open{number}").arrive(rank(0), Expected(2)) is None
     assert Meeting(bench, "more").arrive(rank(0), Expected(2)) is RefusalKind.LIMIT_REACHED
 
