@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 import grpc
 from google.rpc.status_pb2 import Status
 
-from rallypoint.server.rpc.guards.worker_tokens import METADATA_KEY
 from rallypoint.v1 import barrier_service_pb2 as barrier_pb2
 from rallypoint.v1 import scope_pb2
+from rallypoint.wire.tokens import WORKER_TOKEN_KEY
 
 if TYPE_CHECKING:
     from sim.world.processes import Group, Process
@@ -128,7 +128,7 @@ class Caller:
         self._first_epoch = self._first_epoch or self._epoch
         deadline_ms = world.clock.now_ms + self.meetings.rng.choice(CALL_MS)
         token = process.order.worker_token
-        call = Call(self, request.SerializeToString(), ((METADATA_KEY, token),), deadline_ms)
+        call = Call(self, request.SerializeToString(), ((WORKER_TOKEN_KEY, token),), deadline_ms)
         world.meeting_rule.began(call, meeting)
         world.clock.at(deadline_ms, partial(self._give_up, call))
         if not self.meetings.loses(process):
