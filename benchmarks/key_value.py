@@ -168,18 +168,21 @@ def render_isolation(arguments: argparse.Namespace, found: list[Figures]) -> str
         f"{pressure} of another job.",
         "",
         "| failure to the last Run, ms | alone | beside the calls | ratio of the medians "
+        "| beside calls to another process | ratio "
         "| heartbeats answered late | longest, ms | changes/s |",
-        "|---" * 7 + "|",
+        "|---" * 9 + "|",
     ]
     for number, figures in enumerate(found, 1):
         beats_ms = figures.alone_beats_ms + figures.beside_beats_ms
         late = sum(beat_ms > LATE_MS for beat_ms in beats_ms)
-        ratio = statistics.median(figures.beside_ms) / statistics.median(figures.alone_ms)
+        alone = statistics.median(figures.alone_ms)
         cells = [
             f"run {number}, median (min-max)",
             spread(figures.alone_ms, 1),
             spread(figures.beside_ms, 1),
-            f"{ratio:.2f}",
+            f"{statistics.median(figures.beside_ms) / alone:.2f}",
+            spread(figures.elsewhere_ms, 1),
+            f"{statistics.median(figures.elsewhere_ms) / alone:.2f}",
             f"{late} of {len(beats_ms):,}",
             f"{max(beats_ms):.0f}",
             f"{statistics.median(figures.changes):,.0f}",

@@ -3,6 +3,9 @@
 Simulated agents (`harness/swarm.py`) hold a round. One of their workers fails; measured is the time
 until the last of them has its next Run. Failures without and with the calls of the other job take
 turns. How long heartbeats wait for their answer is measured all the time.
+
+The clients of the calls share the processors with the coordinator and the agents. So the same calls
+to another process, the floor, take turns too: they show what the machine itself costs.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rounds import Gathering
 from stores.clients import BATCH, Op, Target
 from stores.load import Crew, Load, Outcome
-from stores.systems import start_job
+from stores.systems import start_floor, start_job
 
 CLIENTS = 16
 """Of each of the two kinds of calls."""
@@ -63,13 +66,15 @@ class Figures:
     """From before the report of a failure to the last agent's Run."""
     beside_ms: list[float] = field(default_factory=list)
     """The same during the calls."""
+    elsewhere_ms: list[float] = field(default_factory=list)
+    """The same while the calls go to another process."""
     alone_beats_ms: list[float] = field(default_factory=list)
     """From before a heartbeat is sent to its answer."""
     beside_beats_ms: list[float] = field(default_factory=list)
     changes: list[float] = field(default_factory=list)
-    """Changed keys a second, of each series of calls."""
+    """Changed keys a second, of each series of calls to the coordinator."""
     put_ms: list[float] = field(default_factory=list)
-    """How long each put took."""
+    """How long each put to the coordinator took."""
 
 
 class TimedAgent(SimulatedAgent):
@@ -106,6 +111,7 @@ async def measure_isolation(
         process = trial.start(command, stdout=subprocess.PIPE)
         address = trial.read_address(process)
         target = await asyncio.to_thread(start_job, trial, address)
+        floor = (await asyncio.to_thread(start_floor, trial)).target
         gathering = Gathering(nodes)
         agents = [
             TimedAgent(number, nodes, Traffic(), gathering.one, marked=False)
@@ -120,12 +126,12 @@ async def measure_isolation(
                 for agent, channel in zip(agents, channels, strict=True)
             ]
             await gathering.all()
-            failures = _Failures(crew, agents, gathering, pressure, target, figures)
+            failures = _Failures(crew, agents, gathering, pressure, target, floor, figures)
             for number in range(pairs):
                 agent = agents[number % nodes]
-                turns = (failures.fail_alone, failures.fail_beside)
-                for fail in turns if number % 2 else reversed(turns):
-                    await fail(agent)
+                turns = [failures.fail_alone, failures.fail_beside, failures.fail_elsewhere]
+                for turn in range(len(turns)):
+                    await turns[(number + turn) % len(turns)](agent)
             for task in tasks:
                 task.cancel()
         await asyncio.gather(*(channel.close() for channel in channels))
@@ -143,6 +149,7 @@ class _Failures:
     gathering: Gathering
     pressure: Pressure
     target: Target
+    floor: Target
     figures: Figures
 
     async def fail_alone(self, agent: TimedAgent) -> None:
@@ -151,23 +158,37 @@ class _Failures:
 
     async def fail_beside(self, agent: TimedAgent) -> None:
         """Let a worker of this agent fail during the calls of the other job."""
+        figures = self.figures
+        took_ms, calls = await self._fail_during(agent, self.target, figures.beside_beats_ms)
+        puts, batches = calls
+        figures.beside_ms.append(took_ms)
+        figures.changes.append(puts.rate + BATCH * batches.rate)
+        figures.put_ms.extend(puts.times_ms)
+
+    async def fail_elsewhere(self, agent: TimedAgent) -> None:
+        """Let a worker of this agent fail while the calls go to another process."""
+        took_ms, _ = await self._fail_during(agent, self.floor, self.figures.alone_beats_ms)
+        self.figures.elsewhere_ms.append(took_ms)
+
+    async def _fail_during(
+        self, agent: TimedAgent, target: Target, beats_ms: list[float]
+    ) -> tuple[float, tuple[Outcome, ...]]:
+        """Let it fail during calls; return how long the next round took, in ms, and the calls."""
         loop, begun = asyncio.get_running_loop(), asyncio.Event()
 
         def note_begin() -> None:
             loop.call_soon_threadsafe(begun.set)
 
         def call() -> tuple[Outcome, ...]:
-            return self.crew.run(*self.pressure.loads(self.target), at_begin=note_begin)
+            return self.crew.run(*self.pressure.loads(target), at_begin=note_begin)
 
         async with asyncio.TaskGroup() as tasks:
             calls = tasks.create_task(asyncio.to_thread(call))
             await begun.wait()
-            self._send_beats_to(self.figures.beside_beats_ms)
-            self.figures.beside_ms.append(await self._fail(agent))
+            self._send_beats_to(beats_ms)
+            took_ms = await self._fail(agent)
         self._send_beats_to(self.figures.alone_beats_ms)
-        puts, batches = calls.result()
-        self.figures.changes.append(puts.rate + BATCH * batches.rate)
-        self.figures.put_ms.extend(puts.times_ms)
+        return took_ms, calls.result()
 
     async def _fail(self, agent: TimedAgent) -> float:
         """Let it fail after a random pause; return how long the next round took, in ms."""

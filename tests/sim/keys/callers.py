@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 import grpc
 from google.rpc.status_pb2 import Status
 
-from rallypoint.server.rpc.guards.worker_tokens import METADATA_KEY
 from rallypoint.v1 import key_value_service_pb2 as keys_pb2
 from rallypoint.v1 import scope_pb2
+from rallypoint.wire.tokens import WORKER_TOKEN_KEY
 from sim.keys.limits import USUAL, draw_limits
 from sim.keys.plan import REQUESTS, RESPONSES, Method, Op, draw_op
 
@@ -91,7 +91,7 @@ class Call:
     @property
     def metadata(self) -> tuple[tuple[str, str], ...]:
         """What shows who calls."""
-        return ((METADATA_KEY, self.process.order.worker_token),)
+        return ((WORKER_TOKEN_KEY, self.process.order.worker_token),)
 
 
 class Caller:

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 import grpc
 from google.rpc.status_pb2 import Status
 
-from rallypoint.server.rpc.guards.worker_tokens import METADATA_KEY
 from rallypoint.v1 import barrier_service_pb2 as barrier_pb2
 from rallypoint.v1 import error_details_pb2 as details_pb2
+from rallypoint.wire.tokens import WORKER_TOKEN_KEY
 from sim.meetings.plan import Meeting, Speaker, draw_plan, request_of, takes_part
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ class Caller:
         self._request.first_epoch = self._first_epoch
         self._first_epoch = self._first_epoch or self._epoch
         deadline_ms = world.clock.now_ms + self.meetings.rng.choice(CALL_MS)
-        metadata = ((METADATA_KEY, process.order.worker_token),)
+        metadata = ((WORKER_TOKEN_KEY, process.order.worker_token),)
         call = Call(self, meeting, self._request.SerializeToString(), metadata, deadline_ms)
         world.meeting_rule.began(self._request.payload, meeting)
         world.clock.at(deadline_ms, partial(self._give_up, call))

@@ -18,12 +18,12 @@ from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.rpc.convert import keys as convert
 from rallypoint.server.rpc.errors import refusal_status
-from rallypoint.server.rpc.guards.worker_tokens import METADATA_KEY
 from rallypoint.server.rpc.keys.reading import Cursor
 from rallypoint.server.rpc.keys.views import add_message
 from rallypoint.server.rpc.keys.waits import KeyWaits
 from rallypoint.v1 import key_value_service_pb2 as keys_pb2
 from rallypoint.v1 import scope_pb2
+from rallypoint.wire.tokens import WORKER_TOKEN_KEY
 from sim.keys.callers import UNAVAILABLE
 from sim.keys.plan import REQUESTS, Method
 from sim.small.meeting_side import CALL_MS, MeetingSide
@@ -158,7 +158,7 @@ class KeySide(MeetingSide):
             return
         assert self.coordinator is not None
         life, request = self.coordinator.life, keys_pb2.AddToKeyRequest.FromString(call.request)
-        claim = tokens_of(life).claim(JOB_ID, ((METADATA_KEY, call.token),))
+        claim = tokens_of(life).claim(JOB_ID, ((WORKER_TOKEN_KEY, call.token),))
         self._answered = None
         refusal = self._step(convert.to_writes(request, claim, CLOCK_MS))
         if refusal is not None:
@@ -258,7 +258,7 @@ class _Open:
         self._value = value
         worker = side._find_worker(value.site, value.pid)
         assert worker is not None
-        token = ((METADATA_KEY, worker.order.worker_token),)
+        token = ((WORKER_TOKEN_KEY, worker.order.worker_token),)
         claim = tokens_of(value.life).claim(JOB_ID, token)
         watch = convert.to_watch(side._request(value), claim, CLOCK_MS)
         self.waits = KeyWaits()

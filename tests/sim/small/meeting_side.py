@@ -20,8 +20,8 @@ from rallypoint.server.core.model.barrier import Ended
 from rallypoint.server.rpc.barriers.views import broken_status, released_message
 from rallypoint.server.rpc.convert.barriers import to_arrive
 from rallypoint.server.rpc.errors import refusal_status
-from rallypoint.server.rpc.guards.worker_tokens import METADATA_KEY
 from rallypoint.v1 import barrier_service_pb2 as barrier_pb2
+from rallypoint.wire.tokens import WORKER_TOKEN_KEY
 from sim.meetings.callers import AGAIN, NEXT
 from sim.meetings.plan import Speaker, request_of, size_of
 from sim.rules.rules import Violation
@@ -142,7 +142,7 @@ class MeetingSide(ServerSide):
         left_s = (call.deadline_ms - self.now_ms) / 1000
         try:
             tokens = tokens_of(self.coordinator.life)
-            claim = tokens.claim(JOB_ID, ((METADATA_KEY, call.token),))
+            claim = tokens.claim(JOB_ID, ((WORKER_TOKEN_KEY, call.token),))
         except InputRefused as refused:
             self._refuse_call(place, refused.refusal)
             return

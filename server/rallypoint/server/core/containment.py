@@ -50,8 +50,8 @@ def find_subject(state: State, input: inputs.Input) -> JobId | None:
             return None
         case inputs.JobBroken() | inputs.DrainNode() | inputs.Cordon() | inputs.Uncordon():
             return input.job_id
-        case inputs.Arrive(job_id=job_id) | inputs.WriteKeys(job_id=job_id):
-            return job_id
+        case inputs.Arrive() | inputs.WriteKeys() | inputs.Progressed():
+            return input.job_id
         case _:
             node = state.nodes.get(input.sender.session)
             return None if node is None else node.job_id

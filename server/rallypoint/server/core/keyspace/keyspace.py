@@ -7,7 +7,7 @@ is kept of the past is bounded by bytes, so both forget the same.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections import OrderedDict, deque
+from collections import deque
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -51,9 +51,11 @@ class Keyspace(Struct):
     changes: deque[Change] = field(default_factory=deque)
     """The latest changes, oldest first."""
     changes_bytes: int = 0
-    requests: OrderedDict[str, Answer] = field(default_factory=OrderedDict)
-    """The latest requests of the round, oldest first. To find the oldest of a plain dict
-    takes up to 45 µs here: it passes over everything that was removed before."""
+    requests: dict[str, Answer] = field(default_factory=dict)
+    """The latest requests of the round, by id."""
+    request_ids: deque[str] = field(default_factory=deque)
+    """Their ids, oldest first. The first one of a dict from which others were removed is found only
+    by a search; an OrderedDict takes 20 times as long to copy."""
     requests_bytes: int = 0
 
     @property
@@ -90,7 +92,7 @@ class Keyspace(Struct):
         if any(change.place.round == round for change in self.changes):
             self.changes = deque(one for one in self.changes if one.place.round != round)
             self.changes_bytes = sum(size_of(one.place, one.entry) for one in self.changes)
-        self.requests = OrderedDict()
+        self.requests, self.request_ids = {}, deque()
         self.requests_bytes = self.forgotten = self.round = 0
 
     def find(self, round: int, prefix: str) -> tuple[int, int]:
@@ -106,6 +108,7 @@ class Keyspace(Struct):
             places=self.places.copy(),
             changes=self.changes.copy(),
             requests=self.requests.copy(),
+            request_ids=self.request_ids.copy(),
         )
 
     def _put(self, place: Place, entry: Entry | None) -> None:
@@ -131,9 +134,11 @@ class Keyspace(Struct):
 
     def _remember_request(self, request_id: str, answer: Answer) -> None:
         self.requests[request_id] = answer
+        self.request_ids.append(request_id)
         self.requests_bytes += _size_of_request(request_id, answer)
         while self.requests_bytes > REQUESTS_BYTES_MAX:
-            oldest, gone = self.requests.popitem(last=False)
+            oldest = self.request_ids.popleft()
+            gone = self.requests.pop(oldest)
             self.requests_bytes -= _size_of_request(oldest, gone)
             self.forgotten = gone.revision
 
