@@ -16,6 +16,7 @@ its result, or with the error that it has caught:
 
 import json
 import os
+import signal
 import socket
 import sys
 import time
@@ -71,9 +72,29 @@ def obey(words: list[str]) -> object:
     return "ok"
 
 
+class Stop:
+    """Ends the worker at SIGTERM, but only after the answer to a command."""
+
+    def __init__(self) -> None:
+        self.is_busy = self.is_due = False
+        signal.signal(signal.SIGTERM, self.note)
+
+    def note(self, *_: object) -> None:
+        self.is_due = True
+        if not self.is_busy:
+            sys.exit(143)
+
+    def rest(self) -> None:
+        self.is_busy = False
+        if self.is_due:
+            sys.exit(143)
+
+
+stop = Stop()
 report("started", parent=os.getppid(), argv=[], env=dict(os.environ), at_s=time.monotonic())
 while True:
     words = json.loads(LINE.recv(4096))
+    stop.is_busy = True
     try:
         report("done", words=words, result=obey(words))
     except worker.errors.BarrierBroken as error:
@@ -81,3 +102,4 @@ while True:
         report("done", words=words, error=type(error).__name__, text=str(error), ranks=found)
     except worker.errors.RallypointError as error:
         report("done", words=words, error=type(error).__name__, text=str(error))
+    stop.rest()
