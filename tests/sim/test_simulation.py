@@ -91,7 +91,7 @@ def check_seeds(seeds: Iterable[int], processors: int = 1) -> Summary:
 
 @pytest.mark.parametrize(
     "first",
-    [pytest.param(first, marks=pytest.mark.long if first > BLOCK else ()) for first in SEEDS],
+    [pytest.param(first, marks=pytest.mark.long if first > 0 else ()) for first in SEEDS],
 )
 def test_every_seed_is_safe_and_comes_to_rest(first: int) -> None:
     """Whatever goes wrong, no rule is broken, and when it stops every job runs or ends."""
@@ -137,6 +137,7 @@ def test_planted_bug_is_noticed(name: str) -> None:
     assert caught.rule in BUGS[name][1], caught.failure
 
 
+@pytest.mark.long
 def test_stalls_spare_jobs_with_leases_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """However short a lease: while all that goes wrong are stalls, no worker is stopped.
 

@@ -112,6 +112,7 @@ def test_script_resumes_after_a_crash(
     assert world.left() == []
 
 
+@pytest.mark.long
 def test_shared_values_outlive_a_crash(world: World) -> None:
     """The script that uses `rallypoint.worker` resumes, and finds the keys of its run."""
     words = [MISHAP, "die", "70", str(EXAMPLES / SHARED), "--steps=120"]
