@@ -26,9 +26,63 @@ WHOLE = {
     "three nodes, a worker fails": Bounds(
         nodes=3, min_nodes=2, depth=10, is_running=True, kinds=frozenset({Mishap.FAIL})
     ),
+    "workers meet twice": Bounds(depth=10, faults=0, is_running=True, meetings=2, of_run=True),
+    "workers meet, a call is lost": Bounds(
+        depth=60,
+        is_running=True,
+        exits=False,
+        meetings=1,
+        kinds=frozenset({Mishap.LOSE, Mishap.GIVE_UP}),
+    ),
+    "workers meet, one fails": Bounds(
+        depth=9, is_running=True, meetings=1, kinds=frozenset({Mishap.FAIL})
+    ),
+    "workers meet, the coordinator restarts": Bounds(
+        depth=60, is_running=True, exits=False, meetings=1, kinds=frozenset({Mishap.CRASH})
+    ),
+    "workers meet, all goes well": Bounds(depth=60, faults=0, is_running=True, meetings=1),
+    "workers meet, one mishap": Bounds(depth=8, is_running=True, meetings=1),
+    "workers add, one watches": Bounds(depth=9, faults=0, is_running=True, adds=1, watches=True),
+    "workers add, an answer is lost": Bounds(
+        depth=60,
+        is_running=True,
+        exits=False,
+        adds=1,
+        watches=True,
+        kinds=frozenset({Mishap.LOSE, Mishap.GIVE_UP, Mishap.CUT}),
+    ),
+    "workers add, the coordinator restarts": Bounds(
+        depth=60, is_running=True, exits=False, adds=1, kinds=frozenset({Mishap.CRASH})
+    ),
+    "workers add, one watches, the coordinator restarts": Bounds(
+        depth=60,
+        is_running=True,
+        exits=False,
+        adds=1,
+        watches=True,
+        kinds=frozenset({Mishap.CRASH}),
+    ),
+    "workers add, an answer is lost and the coordinator restarts": Bounds(
+        depth=14,
+        faults=2,
+        is_running=True,
+        exits=False,
+        adds=1,
+        kinds=frozenset({Mishap.CRASH, Mishap.GIVE_UP}),
+    ),
 }
 
-LARGE = frozenset({"two nodes, fenced, one falls silent", "three nodes, a worker fails"})
+LARGE = frozenset(
+    {
+        "two nodes, fenced, one falls silent",
+        "three nodes, a worker fails",
+        "workers meet, all goes well",
+        "workers meet, one mishap",
+        "workers add, the coordinator restarts",
+        "workers add, one watches, the coordinator restarts",
+        "workers add, an answer is lost and the coordinator restarts",
+    }
+)
 """Worlds that take long."""
 
 HUNTS = {
@@ -63,8 +117,33 @@ HUNTS = {
         is_running=True, depth=20, kinds=frozenset({Mishap.CRASH_AGENT})
     ),
     "reuse a round number": Bounds(depth=30, max_restarts=3, kinds=frozenset({Mishap.NO_START})),
+    "release without everyone": Bounds(is_running=True, meetings=1, faults=0),
+    "answer with another generation": Bounds(is_running=True, meetings=2, faults=0),
+    "take old rounds": Bounds(is_running=True, meetings=1, kinds=frozenset({Mishap.FAIL})),
+    "keep the scope": Bounds(is_running=True, meetings=1, kinds=frozenset({Mishap.FAIL})),
+    "wait too long": Bounds(is_running=True, meetings=1, faults=0),
+    "wait for the lost": Bounds(is_running=True, meetings=1, kinds=frozenset({Mishap.FAIL})),
+    "count a retry": Bounds(is_running=True, meetings=1, kinds=frozenset({Mishap.GIVE_UP})),
+    "forget arrivals in the journal": Bounds(is_running=True, meetings=1, faults=0),
+    "add twice": Bounds(is_running=True, adds=1, kinds=frozenset({Mishap.GIVE_UP})),
+    "skip a change": Bounds(is_running=True, adds=1, watches=True, faults=0),
+    "begin a watch late": Bounds(
+        is_running=True, adds=1, watches=True, kinds=frozenset({Mishap.CUT})
+    ),
+    "wake no watch": Bounds(is_running=True, adds=1, watches=True, faults=0),
 }
 """Where each bug shows: the small world that is explored for it."""
+LONG_HUNTS = frozenset(
+    {
+        "answer with another generation",
+        "wait for the lost",
+        "count a retry",
+        "forget arrivals in the journal",
+        "begin a watch late",
+        "wake no watch",
+    }
+)
+"""Hunts like others, in worlds that take long."""
 
 
 @pytest.mark.parametrize(
@@ -95,7 +174,10 @@ def test_orders_that_make_no_difference_meet_again() -> None:
     assert found.transitions > 1.5 * found.states
 
 
-@pytest.mark.parametrize("name", HUNTS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.long] if name in LONG_HUNTS else []) for name in HUNTS],
+)
 def test_exploration_notices_a_planted_bug(name: str) -> None:
     """The shortest way to a planted bug is found, and the rule that it breaks is named."""
     with planted(name):

@@ -17,6 +17,7 @@ from sim.seeds.bugs import BUGS, planted
 from sim.seeds.campaign import Summary, run_seed, run_seeds
 from sim.seeds.coverage import EVERY, EXPECTED, UNREACHABLE
 from sim.seeds.faults import Fault, Feature, draw_faults
+from sim.seeds.key_bugs import KEY_BUGS
 from sim.seeds.meeting_bugs import MEETING_BUGS
 from sim.seeds.scenario import OTHER_RESTARTS, NodePlan, draw_jobs
 
@@ -27,13 +28,28 @@ PROCESSORS = 2
 HUNT = range(600)
 """Seeds within which a planted bug has to be noticed."""
 NOTICED = {
+    "add again after a restart": 14,
+    "add twice": 2,
+    "answer with another generation": 0,
+    "begin a watch late": 2,
+    "bring back a scope": 0,
     "confirm too much": 20,
     "dismiss no agent for good": 60,
     "fail after a drain": 9,
     "forget to fence": 19,
     "judge a node by a stale lease": 19,
+    "keep the scope": 0,
     "prefer the run to the stop": 7,
+    "read too long": 0,
+    "release twice": 0,
+    "release without everyone": 0,
+    "repeat a key": 2,
     "set nodes aside at once": 11,  # from seed 1 on: the rule that is about it notices it first
+    "skip a change": 1,
+    "swap blindly": 19,
+    "take half a batch": 44,
+    "take old rounds": 3,
+    "wait too long": 0,
 }
 """Seeds that have noticed a bug; the hunt begins there, where it would take long else."""
 OPTIONS = {
@@ -49,6 +65,7 @@ OPTIONS = {
     "judge a node by a stale lease": {"kinds": "partition", "features": "fence"},
     "take a stall for deaths": {"kinds": "stall"},
     **{name: {"meetings": "1"} for name in MEETING_BUGS},
+    **{name: {"keys": "1"} for name in KEY_BUGS},
 }
 """What the seeds of a hunt do, for bugs that few of the others notice."""
 NEAR = 10
@@ -74,7 +91,7 @@ def check_seeds(seeds: Iterable[int], processors: int = 1) -> Summary:
 
 @pytest.mark.parametrize(
     "first",
-    [pytest.param(first, marks=pytest.mark.long if first > BLOCK else ()) for first in SEEDS],
+    [pytest.param(first, marks=pytest.mark.long if first > 0 else ()) for first in SEEDS],
 )
 def test_every_seed_is_safe_and_comes_to_rest(first: int) -> None:
     """Whatever goes wrong, no rule is broken, and when it stops every job runs or ends."""
@@ -120,6 +137,7 @@ def test_planted_bug_is_noticed(name: str) -> None:
     assert caught.rule in BUGS[name][1], caught.failure
 
 
+@pytest.mark.long
 def test_stalls_spare_jobs_with_leases_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """However short a lease: while all that goes wrong are stalls, no worker is stopped.
 
@@ -185,6 +203,20 @@ def test_failing_workers_leave_facts(monkeypatch: pytest.MonkeyPatch) -> None:
     assert any(error.before_exit_ms is None for error in errors)
     for name in ("failed_ms", "error_file", "stderr_file", "oom_killed", "stderr_tail"):
         assert any(getattr(exit, name) for exit in heard), name
+
+
+def test_workers_meet_and_share_keys() -> None:
+    """Often enough that the rules about it have something to judge, limits included."""
+    summary = Summary()
+    for seed in range(12):
+        summary.add(run_seed(seed, {"keys": "1", "meetings": "1"}))
+    counts = summary.coverage.counts
+
+    for event in ("barrier released", "barrier listed", "keys written", "change watched"):
+        assert counts["event", event] >= 10, event
+    assert counts["event", "watch compacted"]
+    for refusal in ("old round", "limit reached", "keys forgotten", "keys compacted"):
+        assert counts["refusal", refusal], refusal
 
 
 def test_every_exempt_row_is_a_row() -> None:

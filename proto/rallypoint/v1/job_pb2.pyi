@@ -373,7 +373,8 @@ class JobSpec(_message.Message):
 
     @_builtins.property
     def progress_after(self) -> _duration_pb2.Duration:
-        """A round that runs this long has made progress, which resets all counts in a row. Absent means 5
+        """A round that runs this long has made progress, which resets all counts in a row; so has one that
+        reports a higher step than all before. Absent means 5
         minutes.
         """
 

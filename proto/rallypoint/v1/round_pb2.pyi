@@ -225,6 +225,9 @@ class Round(_message.Message):
     MEMBERS_FIELD_NUMBER: _builtins.int
     AGE_FIELD_NUMBER: _builtins.int
     STARTED_AFTER_FIELD_NUMBER: _builtins.int
+    STEP_FIELD_NUMBER: _builtins.int
+    step: _builtins.int
+    """Highest step that a worker of the round has reported. 0: none."""
     @_builtins.property
     def header(self) -> Global___RoundHeader:
         """What all members share."""
@@ -250,10 +253,11 @@ class Round(_message.Message):
         members: _abc.Iterable[Global___RoundMember] | None = ...,
         age: _duration_pb2.Duration | None = ...,
         started_after: _duration_pb2.Duration | None = ...,
+        step: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "header", b"header", "started_after", b"started_after"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "header", b"header", "members", b"members", "started_after", b"started_after"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "header", b"header", "members", b"members", "started_after", b"started_after", "step", b"step"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -14,8 +14,10 @@ from collections.abc import Iterable
 from google.protobuf.any_pb2 import Any
 from google.protobuf.message import Message
 from google.rpc.status_pb2 import Status
+from msgspec import Struct
 
 from rallypoint.v1 import error_details_pb2 as details_pb2
+from rallypoint.wire.durations import to_ms
 
 DETAILS_KEY = "grpc-status-details-bin"
 
@@ -52,15 +54,47 @@ def pack_status(
     return status
 
 
+class Details(Struct, frozen=True):
+    """The details of a status."""
+
+    own: Message | None = None
+    """The first message of `error_details.proto`."""
+    reason: str = ""
+    """The constant of ErrorInfo; empty for a status that another program has made."""
+    retry_ms: int | None = None
+    """RetryInfo: when to try again."""
+    field: str = ""
+    """Path of the field at fault in the request; empty when it is no single one."""
+
+
 def unpack_detail(metadata: Iterable[tuple[str, str | bytes]] | None) -> Message | None:
     """Return the first detail of `error_details.proto` in a call's trailing metadata, or None."""
+    return next((own for own in map(_unpack, _packed(metadata)) if own is not None), None)
+
+
+def unpack_details(metadata: Iterable[tuple[str, str | bytes]] | None) -> Details:
+    """Return all that the trailing metadata of a call says."""
+    # Imported here: see above.
+    from google.rpc.error_details_pb2 import BadRequest, ErrorInfo, RetryInfo
+
+    own, reason, retry_ms, field = None, "", None, ""
+    info, retry, request = ErrorInfo(), RetryInfo(), BadRequest()
+    for packed in _packed(metadata):
+        if packed.Unpack(info):
+            reason = info.reason if info.domain == DOMAIN else ""
+        elif packed.Unpack(retry):
+            retry_ms = to_ms(retry.retry_delay)
+        elif packed.Unpack(request):
+            field = next((one.field for one in request.field_violations), "")
+        else:
+            own = _unpack(packed) if own is None else own
+    return Details(own, reason, retry_ms, field)
+
+
+def _packed(metadata: Iterable[tuple[str, str | bytes]] | None) -> Iterable[Any]:
     for key, value in metadata or ():
         if key == DETAILS_KEY and isinstance(value, bytes):
-            for packed in Status.FromString(value).details:
-                found = _unpack(packed)
-                if found is not None:
-                    return found
-    return None
+            yield from Status.FromString(value).details
 
 
 def _unpack(packed: Any) -> Message | None:

@@ -19,6 +19,7 @@ from rallypoint.v1 import (
     key_value_service_pb2,
     limits_pb2,
     node_service_pb2,
+    worker_service_pb2,
 )
 from rallypoint.v1.limits_pb2 import TextForm
 from rallypoint.wire.durations import to_ms
@@ -36,6 +37,7 @@ SERVICES = tuple(
         job_service_pb2,
         key_value_service_pb2,
         node_service_pb2,
+        worker_service_pb2,
     )
     for service in file.DESCRIPTOR.services_by_name.values()
 )

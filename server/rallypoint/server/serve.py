@@ -29,11 +29,13 @@ from rallypoint.server.rpc.node_service import NodeService
 from rallypoint.server.rpc.outbox import Outboxes
 from rallypoint.server.rpc.reading.pace import Pace
 from rallypoint.server.rpc.standard import Health, add_reflection
+from rallypoint.server.rpc.workers.service import WorkerService
 from rallypoint.v1 import agent_service_pb2_grpc as agent_grpc
 from rallypoint.v1 import barrier_service_pb2_grpc as barrier_grpc
 from rallypoint.v1 import job_service_pb2_grpc as job_grpc
 from rallypoint.v1 import key_value_service_pb2_grpc as keys_grpc
 from rallypoint.v1 import node_service_pb2_grpc as node_grpc
+from rallypoint.v1 import worker_service_pb2_grpc as worker_grpc
 from rallypoint.wire.channel import server_options
 
 log = get_logger()
@@ -46,6 +48,7 @@ SERVICES = (
     "rallypoint.v1.KeyValueService",
     "rallypoint.v1.JobService",
     "rallypoint.v1.NodeService",
+    "rallypoint.v1.WorkerService",
 )
 
 
@@ -120,6 +123,8 @@ async def serving(settings: Settings) -> AsyncIterator[Running]:
     barrier_grpc.add_BarrierServiceServicer_to_server(barriers, server)
     keys = KeyValueService(coordinator, outboxes, tokens)
     keys_grpc.add_KeyValueServiceServicer_to_server(keys, server)
+    worker_service = WorkerService(coordinator, tokens)
+    worker_grpc.add_WorkerServiceServicer_to_server(worker_service, server)
     health = Health(server, SERVICES)
     add_reflection(server, SERVICES)
     port = _bind(server, settings)

@@ -17,7 +17,7 @@ from support.processes.commands import NODE_AGENT, Command
 from support.processes.world import WORKERS, World
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
-DDP, ELASTIC = "train_ddp.py", "train_elastic.py"
+DDP, ELASTIC, SHARED = "train_ddp.py", "train_elastic.py", "train_shared.py"
 MISHAP = str(WORKERS / "mishap.py")
 TORCHRUN = str(Path(sysconfig.get_path("scripts"), "torchrun"))
 TWO = ("--nproc-per-node", "2")
@@ -109,6 +109,21 @@ def test_script_resumes_after_a_crash(
     assert [line for line in lines if line.startswith(("epoch", "test"))] == [
         line for line in under_torchrun(script) if line.startswith(("epoch", "test"))
     ]
+    assert world.left() == []
+
+
+@pytest.mark.long
+def test_shared_values_outlive_a_crash(world: World) -> None:
+    """The script that uses `rallypoint.worker` resumes, and finds the keys of its run."""
+    words = [MISHAP, "die", "70", str(EXAMPLES / SHARED), "--steps=120"]
+    flags = (f"--coordinator={world.target}", f"--job-id={world.job_id}", "--max-restarts=1")
+    lines = lines_of(start(world, words, *flags))
+
+    assert [line for line in lines if line.startswith("round")] == [
+        "round 1 of this run: 2 workers begin at step 0",
+        "round 2 of this run: 2 workers begin at step 50",
+    ]
+    assert lines[-1].startswith("test accuracy 0.8")
     assert world.left() == []
 
 

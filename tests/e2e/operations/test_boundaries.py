@@ -17,7 +17,9 @@ from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import agent_service_pb2_grpc as agent_grpc
 from rallypoint.v1 import barrier_service_pb2_grpc as barrier_grpc
 from rallypoint.v1 import job_service_pb2_grpc as job_grpc
+from rallypoint.v1 import key_value_service_pb2_grpc as keys_grpc
 from rallypoint.v1 import node_service_pb2_grpc as node_grpc
+from rallypoint.v1 import worker_service_pb2_grpc as worker_grpc
 from rallypoint.wire.channel import client_options
 from support.contract.boundaries import variants
 from support.contract.samples import (
@@ -50,6 +52,8 @@ class Sender:
             job_grpc.JobServiceStub(channel),
             node_grpc.NodeServiceStub(channel),
             barrier_grpc.BarrierServiceStub(channel),
+            keys_grpc.KeyValueServiceStub(channel),
+            worker_grpc.WorkerServiceStub(channel),
         ]
         self.ends: Counter[str] = Counter()
         self.faults: list[str] = []
@@ -113,7 +117,7 @@ class Sender:
         stub = next(stub for stub in self.stubs if hasattr(stub, rpc))
         call = getattr(stub, rpc)(request, timeout=LIMIT_S)
         try:
-            await (call.read() if rpc == "WatchJob" else call)
+            await (call.read() if rpc in ("WatchJob", "WatchKeys") else call)
             self.note(name, None, "")
         except grpc.aio.AioRpcError as error:
             self.note(f"{rpc}: {name}", error.code(), error.details())

@@ -15,6 +15,7 @@ SERVICES = {
     "rallypoint.v1.AgentService",
     "rallypoint.v1.JobService",
     "rallypoint.v1.NodeService",
+    "rallypoint.v1.WorkerService",
 }
 
 

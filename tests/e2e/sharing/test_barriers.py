@@ -9,6 +9,7 @@ from rallypoint.v1 import barrier_service_pb2 as barrier_pb2
 from rallypoint.v1 import barrier_service_pb2_grpc as barrier_grpc
 from rallypoint.v1 import error_details_pb2 as details_pb2
 from rallypoint.wire.errors import unpack_detail
+from support.processes.barriers import await_arrival
 from support.processes.feed import LIMIT_S
 from support.processes.mailbox import Worker
 from support.processes.world import NEW, World
@@ -55,6 +56,8 @@ def test_failed_worker_fails_the_barrier_and_its_round_is_over(world: World) -> 
     """Who waits is answered at once; in the next round the old token is refused."""
     workers = start_four(world)
     waiting = [arrive(world, worker) for worker in workers[:3]]
+    for worker in workers[:3]:
+        await_arrival(world, worker.rank, "ready")
     workers[3].tell("exit", "7")
     for call in waiting:
         code, text, detail = failure_of(call)

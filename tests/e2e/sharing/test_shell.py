@@ -193,6 +193,12 @@ def calls(job_id: str) -> list[Call]:
             needs_token=True,
         ),
         Call(
+            "rallypoint.v1.WorkerService/ReportProgress",
+            {**job, "step": "12"},
+            {"step": "12"},
+            needs_token=True,
+        ),
+        Call(
             "rallypoint.v1.NodeService/DrainNode",
             {**b, "drain_timeout": "30.5s"},
             {"timeLeft": "30.500s"},

@@ -2,9 +2,9 @@
 
 What the workers of a round do is drawn once for all of them: which barriers, of which scope, who is
 expected. Each then does it at its own pace, over a network that loses calls and answers. A call
-that got no answer is made again, with the same request id.
+that got no answer is made again, with the same request id. Now and then someone lists the barriers.
 
-Everything here is drawn from a separate generator, so the other choices of a seed stay as they are.
+Everything here is drawn from separate generators, so the other choices of a seed stay as they are.
 """
 
 from __future__ import annotations
@@ -17,20 +17,21 @@ from typing import TYPE_CHECKING
 import grpc
 from google.rpc.status_pb2 import Status
 
-from rallypoint.server.rpc.guards.worker_tokens import METADATA_KEY
 from rallypoint.v1 import barrier_service_pb2 as barrier_pb2
-from rallypoint.v1 import scope_pb2
+from rallypoint.v1 import error_details_pb2 as details_pb2
+from rallypoint.wire.tokens import WORKER_TOKEN_KEY
+from sim.meetings.plan import Meeting, Speaker, draw_plan, request_of, takes_part
 
 if TYPE_CHECKING:
     from sim.world.processes import Group, Process
     from sim.world.world import World
 
-MEETINGS_MAX = 4
-"""Meetings of one round."""
 ATTEMPTS_MAX = 6
 THINK_MS_MAX = 1_500
 LATENCY_MS_MAX = 40
 RETRY_MS_MAX = 800
+LOOK_MS_MAX = 4_000
+"""Pause between two lists of barriers."""
 CALL_MS = (1_000, 4_000, 15_000)
 """How long a call may last."""
 LOST_PERCENT = 8
@@ -45,21 +46,12 @@ NEXT = frozenset({grpc.StatusCode.DEADLINE_EXCEEDED.value[0]})
 """After these the worker goes to the next meeting; after any other it has done."""
 
 
-@dataclass(frozen=True, slots=True)
-class Meeting:
-    """What all workers of a round do at one point of their script."""
-
-    name: str
-    of_run: bool
-    kind: str
-    """rank, count, or name."""
-
-
 @dataclass(slots=True, eq=False)
 class Call:
     """One attempt of one arrival."""
 
     caller: Caller
+    meeting: Meeting
     request: bytes
     metadata: tuple[tuple[str, str], ...]
     deadline_ms: int
@@ -75,13 +67,22 @@ class Caller:
         self.meetings = meetings
         self.world = meetings.world
         self.process = process
-        self._plan = list(plan)
+        self.speaker = Speaker(
+            job_id=process.agent.host.plan.job_id,
+            rank=process.rank,
+            is_first=process.local_rank == 0,
+            node=process.agent.name,
+            header=process.order.header,
+        )
+        self._plan = [meeting for meeting in plan if takes_part(meeting, self.speaker)]
         self._attempts = 0
         self._epoch = process.order.header.epoch
         """The highest that it knows."""
         self._first_epoch = 0
+        self._generations: dict[tuple[str, bool], int] = {}
+        """The latest that it knows of each barrier, by name and scope."""
         self.meeting: Meeting | None = None
-        self.request_id = ""
+        self._request = barrier_pb2.ArriveRequest()
 
     def begin(self) -> None:
         """Go to the next meeting after a while."""
@@ -93,11 +94,14 @@ class Caller:
         return self.meetings.rng.randint(0, most)
 
     def _arrive(self) -> None:
-        self.meeting = self._plan.pop(0)
+        meeting = self.meeting = self._plan.pop(0)
         if self.meetings.rng.random() * 100 < SKIPPED_PERCENT:
             self.begin()
             return
-        self.request_id = self.meetings.next_id()
+        self._request = request_of(meeting, self.speaker, self.meetings.next_id())
+        known = self._generations.get((meeting.name, meeting.of_run), 0)
+        if meeting.is_numbered and known:
+            self._request.generation = known + 1
         self._attempts = self._first_epoch = 0
         self._call()
 
@@ -108,36 +112,15 @@ class Caller:
         self._attempts += 1
         if self._attempts > ATTEMPTS_MAX:
             return
-        rank, size = process.rank, process.order.header.world_size
-        who, expected = barrier_pb2.Participant(rank=rank), barrier_pb2.Expected()
-        if meeting.kind == "count":
-            expected.count = size
-        elif meeting.kind == "name":
-            who = barrier_pb2.Participant(name=f"w{rank}")
-            expected.participants.names.extend(f"w{number}" for number in range(size))
-        request = barrier_pb2.ArriveRequest(
-            job_id=process.agent.host.plan.job_id,
-            scope=scope_pb2.SCOPE_RUN if meeting.of_run else scope_pb2.SCOPE_ROUND,
-            name=meeting.name,
-            participant=who,
-            expected=expected,
-            payload=self.payload,
-            request_id=self.request_id,
-            first_epoch=self._first_epoch,
-        )
+        self._request.first_epoch = self._first_epoch
         self._first_epoch = self._first_epoch or self._epoch
         deadline_ms = world.clock.now_ms + self.meetings.rng.choice(CALL_MS)
-        token = process.order.worker_token
-        call = Call(self, request.SerializeToString(), ((METADATA_KEY, token),), deadline_ms)
-        world.meeting_rule.began(call, meeting)
+        metadata = ((WORKER_TOKEN_KEY, process.order.worker_token),)
+        call = Call(self, meeting, self._request.SerializeToString(), metadata, deadline_ms)
+        world.meeting_rule.began(self._request.payload, meeting)
         world.clock.at(deadline_ms, partial(self._give_up, call))
         if not self.meetings.loses(process):
             world.clock.after(self._draw(LATENCY_MS_MAX), partial(self.meetings.deliver, call))
-
-    @property
-    def payload(self) -> bytes:
-        """What it brings along: it tells who sent it, and for which arrival."""
-        return f"{self.process.rank} {self.request_id}".encode()
 
     def _give_up(self, call: Call) -> None:
         """Make the call again whose answer did not come in time."""
@@ -151,13 +134,26 @@ class Caller:
             return
         call.is_done = True
         if isinstance(answer, barrier_pb2.ArriveResponse):
-            self.world.meeting_rule.received(self, answer)
+            self.world.meeting_rule.received(self._request.payload, answer)
             self._epoch = max(self._epoch, answer.epoch)
+            self._note_generation(call.meeting, answer.generation)
             self.begin()
         elif answer.code in AGAIN:
             self.world.clock.after(self._draw(RETRY_MS_MAX), self._call)
         elif answer.code in NEXT:
+            self._note_generation(call.meeting, broken_of(answer).generation)
             self.begin()
+
+    def _note_generation(self, meeting: Meeting, generation: int) -> None:
+        self._generations[meeting.name, meeting.of_run] = generation
+
+
+def broken_of(status: Status) -> details_pb2.BarrierBroken:
+    """Return what a status says about a barrier that has failed."""
+    broken = details_pb2.BarrierBroken()
+    for detail in status.details:
+        detail.Unpack(broken)  # nothing happens if it is another message
+    return broken
 
 
 class Meetings:
@@ -166,9 +162,12 @@ class Meetings:
     def __init__(self, world: World) -> None:
         self.world = world
         self.rng = Random(f"{world.seed} meetings")
+        self._more = Random(f"{world.seed} more meetings")
         is_active = self.rng.random() * 100 < ACTIVE_PERCENT
         self.is_active = is_active if world.options.meetings < 0 else world.options.meetings > 0
         self._requests = 0
+        if self.is_active:
+            self._look_later()
 
     def next_id(self) -> str:
         """Return a request id that was not used before."""
@@ -179,16 +178,22 @@ class Meetings:
         """Let the workers of a round, which all run, begin their scripts."""
         if not self.is_active or self.world.is_calm:
             return
-        plan = tuple(
-            Meeting(
-                name=self.rng.choice(("a", "b")),
-                of_run=self.rng.random() < 0.4,
-                kind=self.rng.choice(("rank", "rank", "count", "name")),
-            )
-            for _ in range(self.rng.randint(0, MEETINGS_MAX))
-        )
+        plan = draw_plan(self.rng, self._more, group.key[1].world_size)
         for process in group.living:
             Caller(self, process, plan).begin()
+
+    def _look_later(self) -> None:
+        self.world.clock.after(self._more.randint(1, LOOK_MS_MAX), self._look)
+
+    def _look(self) -> None:
+        """Let someone list the barriers of a job."""
+        server = self.world.server
+        if self.world.is_calm:
+            return
+        if server is not None and server.stalled_until_ms <= self.world.clock.now_ms:
+            job = self._more.choice(self.world.jobs)
+            server.calls.list(job.job_id, self._more.choice((0, 1, 2)))
+        self._look_later()
 
     def loses(self, process: Process) -> bool:
         """Return whether the network loses what is sent from or to a process now."""

@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from rallypoint.server.coordinator import InputRefused
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.refusals import Refusal
+from rallypoint.server.core.model.ids import JobId
+from rallypoint.server.core.state.state import State
+from rallypoint.server.rpc.barriers.reading import UnknownJob, read_barriers
 from rallypoint.server.rpc.barriers.service import BarrierService
 from rallypoint.server.rpc.barriers.views import broken_status, released_message
 from rallypoint.server.rpc.barriers.waits import Wait
 from rallypoint.server.rpc.convert.barriers import to_arrive
 from rallypoint.server.rpc.convert.checks import InvalidMessage
+from rallypoint.server.rpc.convert.requests import to_page
 from rallypoint.server.rpc.errors import refusal_status
 from rallypoint.server.rpc.guards.worker_tokens import WorkerTokens
+from rallypoint.server.rpc.reading.pace import Pace
 from rallypoint.v1 import barrier_service_pb2 as barrier_pb2
 from sim.meetings.callers import Call
+from sim.meetings.plan import size_of
 from sim.rules.rules import Violation
+from sim.world.wire import carried
 
 if TYPE_CHECKING:
     from sim.world.server import Server
+
+T = TypeVar("T")
 
 
 class Calls:
@@ -82,13 +92,36 @@ class Calls:
     def _end(self, arrive: inputs.Arrive, call: Call, wait: Wait) -> None:
         ended, world = wait.ended, self._server.world
         assert ended is not None
-        world.meeting_rule.ended(self._server, arrive, call, ended)
+        size = size_of(call.meeting, call.caller.speaker.header)
+        world.meeting_rule.ended(self._server, arrive, size, ended)
         if ended.broken is not None:
             status = broken_status(arrive.key, ended)
             world.meetings.answer(call, status.SerializeToString(), is_status=True)
         else:
             message = released_message(ended, self._server.outboxes.epoch)
             world.meetings.answer(call, message.SerializeToString(), is_status=False)
+
+    def list(self, job_id: JobId, page_size: int) -> None:
+        """Let someone read the open barriers of a job, page after page; 0: of the usual size."""
+        listed: list[barrier_pb2.Barrier] = []
+        token, has_more = "", True
+        while has_more:
+            request = barrier_pb2.ListBarriersRequest(
+                job_id=job_id, page_size=page_size, page_token=token
+            )
+            size, token = to_page(carried(request))
+            reading = read_barriers(cast(Any, self), Pace(), job_id, size, token)
+            try:
+                page = _finish(reading)
+            except UnknownJob:
+                return
+            listed += carried(page).barriers
+            token, has_more = page.next_page_token, bool(page.next_page_token)
+        self._server.world.meeting_rule.listed(self._server, job_id, listed)
+
+    async def read(self, answer: Callable[[State, int], T]) -> T:
+        """Return what a reader sees, as `Coordinator.read` does."""
+        return answer(self._server.state, self._server.now_ms())
 
     def _refuse(self, call: Call, refusal: Refusal) -> None:
         world = self._server.world
@@ -104,3 +137,12 @@ class Calls:
             if is_late and lateness_ms == server.lateness_ms:
                 text = f"a call waits {server.world.clock.now_ms - call.deadline_ms} ms too long"
                 raise Violation("AnswersComeFirst", text)
+
+
+def _finish(reading: Coroutine[Any, Any, T]) -> T:
+    """Return the result of a coroutine that has nothing to wait for."""
+    try:
+        reading.send(None)
+    except StopIteration as done:
+        return cast(T, done.value)
+    raise AssertionError("it waits")

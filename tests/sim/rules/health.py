@@ -25,6 +25,7 @@ from rallypoint.server.core.verdicts.policy import BACKOFF_MS_MAX
 from sim.rules.rules import Checker
 
 if TYPE_CHECKING:
+    from sim.world.node import Agent
     from sim.world.server import Server
     from sim.world.world import World
 
@@ -84,15 +85,15 @@ class _SetAside(Checker):
         """Return whether a node is quarantined now."""
         return self._quarantined.get((server.life, job_id, name), 0) > server.now_ms()
 
-    def ready(self, server: Server, job_id: JobId) -> list[NodeName]:
-        """Return the nodes that could be members of a round now."""
+    def ready(self, server: Server, job_id: JobId) -> list[Agent]:
+        """Return the agents whose nodes could be members of a round now."""
         agents = [
             host.agent
             for host in self.world.hosts
             if host.plan.job_id == job_id and host.agent is not None and host.agent.is_attached
         ]
         return [
-            agent.name
+            agent
             for agent in agents
             if not agent.was_asked
             and _is_idle(agent.state)
@@ -122,9 +123,11 @@ class SetAsideHolds(_SetAside):
             least = self._specs[(server.life, job_id)].min_nodes
             self.require(len(names) <= least, f"{sick} are quarantined among {names}")
             spare = [
-                name
-                for name in self.ready(server, job_id)
-                if name not in names and not self.is_quarantined(server, job_id, name)
+                agent.name
+                for agent in self.ready(server, job_id)
+                if agent.name not in names
+                and not self.is_quarantined(server, job_id, agent.name)
+                and not server.is_missed(agent.session)  # its messages may be a lease late
             ]
             self.require(not spare, f"{sick} are quarantined while {spare} are to spare")
 
@@ -168,7 +171,8 @@ class QuarantineYields(_SetAside):
             since_ms = self._since.setdefault(key, now_ms)
             waited_ms = now_ms - max(since_ms, self.world.timing.window_ms)
             is_right = waited_ms <= _pauses_ms(spec, self.world.timing)
-            self.require(is_right, f"{job_id} waits for {waited_ms} ms although {ready} are ready")
+            names = [agent.name for agent in ready]
+            self.require(is_right, f"{job_id} waits for {waited_ms} ms although {names} are ready")
 
     def _awaits_return(self, server: Server, job_id: JobId) -> bool:
         """Return whether the stream of an agent of the job has just ended."""

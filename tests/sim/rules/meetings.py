@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.records import Record, RoundSealed, RoundStopped, RunClosed
-from rallypoint.server.core.model.barrier import BarrierKey, Ended
+from rallypoint.server.core.model.barrier import REMEMBERED_MS, BarrierKey, Ended
 from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.step import Transition
+from rallypoint.v1 import scope_pb2
 from sim.rules.rules import Checker
 
 if TYPE_CHECKING:
     from rallypoint.v1 import barrier_service_pb2 as barrier_pb2
-    from sim.meetings.callers import Call, Caller, Meeting
+    from sim.meetings.plan import Meeting
     from sim.world.server import Server
     from sim.world.world import World
 
@@ -34,18 +36,15 @@ class BarriersHold(Checker):
         self._running: dict[tuple[int, JobId], int] = {}
         """The round that runs, by the journal of each life."""
 
-    def began(self, call: Call, meeting: Meeting) -> None:
+    def began(self, payload: bytes, meeting: Meeting) -> None:
         """A worker calls."""
-        self._begun[call.caller.payload] = meeting
+        self._begun[payload] = meeting
 
-    def received(self, caller: Caller, answer: barrier_pb2.ArriveResponse) -> None:
+    def received(self, payload: bytes, answer: barrier_pb2.ArriveResponse) -> None:
         """A worker has received the release of its barrier."""
-        ranks = [payload.split()[0] for payload in answer.payloads]
-        names = answer.participants
-        whose = [b"%d" % rank for rank in names.ranks]
-        whose += [name.removeprefix("w").encode() for name in names.names]
-        self.require(ranks == whose, f"the payloads of {ranks} are named as those of {whose}")
-        self.require(caller.payload in answer.payloads, f"{caller.payload!r} is not in {answer}")
+        senders, names = [_sender(one) for one in answer.payloads], _names(answer.participants)
+        self.require(senders == names, f"the payloads of {senders} are named as those of {names}")
+        self.require(payload in answer.payloads, f"{payload!r} is not in the answer")
 
     def recorded(self, server: Server, record: Record) -> None:
         if isinstance(record, RoundSealed):
@@ -72,28 +71,60 @@ class BarriersHold(Checker):
         text = f"{key} is there in round {current}"
         self.require(key.round in (0, current), text)
 
-    def ended(self, server: Server, arrive: inputs.Arrive, call: Call, ended: Ended) -> None:
-        """The coordinator answers a call that had waited."""
+    def ended(self, server: Server, arrive: inputs.Arrive, size: int, ended: Ended) -> None:
+        """The coordinator answers a call that had waited for so many participants."""
         place = (server.life, arrive.key, ended.generation)
         known = self._ends.setdefault(place, ended)
-        self.require(known == ended, f"two ends of {place}:\n  {known}\n  {ended}")
+        if known != ended:  # the text takes long, here and below
+            self.require(False, f"two ends of {place}:\n  {known}\n  {ended}")
         mine = [arrival for who, arrival in ended.arrivals if who == arrive.participant]
         is_mine = [one.request_id for one in mine] == [arrive.request_id]
         self.require(is_mine, f"{arrive.participant} is not at {place}")
+        text = f"an arrival for generation {arrive.generation} is at {place}"
+        self.require(arrive.generation in (0, ended.generation), text)
+        for _, arrival in ended.arrivals:
+            self._check_arrival(arrival.payload, place, ended.at_ms)
         if ended.broken is not None:
             return
-        size = call.caller.process.order.header.world_size
         self.require(len(ended.arrivals) == size, f"released {place} with {len(ended.arrivals)}")
-        ranks = {int(arrival.payload.split()[0]) for _, arrival in ended.arrivals}
-        self.require(len(ranks) == size, f"released {place} with the ranks {ranks}")
-        for _, arrival in ended.arrivals:
-            meeting = self._begun.get(arrival.payload)
-            self.require(meeting is not None, f"{arrival.payload!r} was never sent")
-            assert meeting is not None
-            of_run = arrive.key.round == 0
-            is_here = (meeting.name, meeting.of_run) == (arrive.key.name, of_run)
-            self.require(is_here, f"{arrival.payload!r} was sent to another barrier")
-            before = self._counted.setdefault(arrival.payload, place)
-            text = f"{arrival.payload!r} counts at {before} and at {place}"
-            self.require(before == place, text)
+        senders = {_sender(arrival.payload) for _, arrival in ended.arrivals}
+        self.require(len(senders) == size, f"released {place} with {senders}")
         self.world.coverage.counts["event", "barrier released"] += 1
+
+    def _check_arrival(self, payload: bytes, place: _Place, at_ms: int) -> None:
+        """Check that an arrival was sent to this barrier, and counts once while known."""
+        meeting, key = self._begun.get(payload), place[1]
+        self.require(meeting is not None, f"{payload!r} was never sent")
+        assert meeting is not None
+        is_here = (meeting.name, meeting.of_run) == (key.name, key.round == 0)
+        self.require(is_here, f"{payload!r} was sent to another barrier")
+        before = self._counted.setdefault(payload, place)
+        is_forgotten = at_ms - self._ends[before].at_ms >= REMEMBERED_MS
+        text = f"{payload!r} counts at {before} and at {place}"
+        self.require(before == place or is_forgotten, text)
+
+    def listed(self, server: Server, job_id: JobId, listed: Sequence[barrier_pb2.Barrier]) -> None:
+        """Someone has read which barriers of a job are open."""
+        current = self._running.get((server.life, job_id))
+        places = [(one.round, one.name) for one in listed]
+        self.require(places == sorted(set(places)), f"the order of {places}")
+        begun = {(one.name, one.of_run, _sender(sent)) for sent, one in self._begun.items()}
+        for one in listed:
+            of_run = one.scope == scope_pb2.SCOPE_RUN
+            arrived, missing = _names(one.arrived), _names(one.missing)
+            self.require(one.round == (0 if of_run else current), f"round {one.round} is listed")
+            self.require(0 < len(arrived) == one.arrived_count, f"{one} counts wrong")
+            self.require(one.arrived_count < one.expected_count, f"{one} waits for no one")
+            unsent = [name for name in arrived if (one.name, of_run, name) not in begun]
+            self.require(not unsent, f"{unsent} have not called, and are listed at {one.name}")
+            both = set(arrived) & set(missing)
+            self.require(not both, f"{both} have arrived and are missing at {one.name}")
+        self.world.coverage.counts["event", "barrier listed"] += len(listed)
+
+
+def _sender(payload: bytes) -> str:
+    return payload.split()[0].decode()
+
+
+def _names(participants: barrier_pb2.Participants) -> list[str]:
+    return [str(rank) for rank in participants.ranks] + [*participants.nodes, *participants.names]

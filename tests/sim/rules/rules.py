@@ -102,7 +102,8 @@ class ReplayIsMemory(Checker):
     """A replay of the journal gives the same memory as the state."""
 
     def remembered(self, replayed: Memory, state: Memory) -> None:
-        self.require(replayed == state, f"\n  replayed {replayed}\n  state    {state}")
+        if replayed != state:  # the text takes long
+            self.require(False, f"\n  replayed {replayed}\n  state    {state}")
 
 
 class OldNewsIsRefused(Checker):

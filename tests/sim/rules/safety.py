@@ -15,6 +15,7 @@ from rallypoint.server.core.step import Transition
 from rallypoint.v1.agent_service_pb2 import Finished
 from sim.rules.exits import EXIT_RULES
 from sim.rules.health import HEALTH_RULES
+from sim.rules.keys import KeysHold
 from sim.rules.meetings import BarriersHold
 from sim.rules.news import NEWS_RULES
 from sim.rules.overlap import OVERLAP_RULES
@@ -42,6 +43,7 @@ class Safety:
             *HEALTH_RULES,
             *NEWS_RULES,
             BarriersHold,
+            KeysHold,
         )
         self.checkers = tuple(kind(world) for kind in kinds)
         self._listeners = {

@@ -37,6 +37,7 @@ from rallypoint.server.core.state.draft import Draft
 from rallypoint.server.core.state.tally import Tally
 from rallypoint.server.core.verdicts import blame
 from rallypoint.server.core.verdicts import policy as failures
+from sim.seeds.key_bugs import KEY_BUGS
 from sim.seeds.meeting_bugs import MEETING_BUGS
 from sim.seeds.outer_bugs import OUTER_BUGS
 from sim.seeds.planting import Bug, Patch
@@ -370,6 +371,7 @@ BUGS: dict[str, Bug] = {
     "forget a record": (_forget_a_record, frozenset({"ReplayIsMemory"})),
     **OUTER_BUGS,
     **MEETING_BUGS,
+    **KEY_BUGS,
 }
 """By name: how a bug is planted, and the rules that may notice it."""
 

@@ -11,6 +11,7 @@ from functools import partial
 from multiprocessing import get_context
 
 from rallypoint.server.core.messages.errors import BrokenInvariant
+from sim.keys.limits import limited
 from sim.rules import liveness
 from sim.rules.rules import Violation
 from sim.seeds.coverage import Coverage
@@ -49,10 +50,11 @@ def run_seed(
     world = World(seed, options, is_traced=is_traced)
     failure = rule = ""
     try:
-        world.clock.run_until(world.faults.until_ms)
-        world.settle_down()
-        liveness.settle(world)
-        liveness.finish(world)
+        with limited(world.keys.limits):
+            world.clock.run_until(world.faults.until_ms)
+            world.settle_down()
+            liveness.settle(world)
+            liveness.finish(world)
     except Violation as violation:
         failure, rule = str(violation), violation.rule
     except BrokenInvariant as broken:

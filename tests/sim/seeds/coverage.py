@@ -98,6 +98,11 @@ EVERY: tuple[Row, ...] = (
             "node_uncordoned",
             "fence_enforced",
             "culprit_awaited",
+            "barrier released",
+            "barrier listed",
+            "keys written",
+            "change watched",
+            "watch compacted",
         )
     ),
     *(("job", f"{phase} x {name}") for phase in PHASES for name in INPUTS),
@@ -145,7 +150,9 @@ UNREACHABLE: dict[Row, str] = {
     ("refusal", "foreign round"): "needs a coordinator with a durable journal",
     ("refusal", "not proven"): "an agent has the token of every coordinator that welcomed it",
     ("refusal", "sequence gap"): "an agent skips no report: streams keep their order",
-    ("refusal", "limit reached"): "thousands of jobs or nodes",
+    ("refusal", "token missing"): "every worker has a token",
+    ("refusal", "request id reused"): "no two requests have one id",
+    ("refusal", "other job"): "every worker has the token of its job",
     ("expired", "forget"): "a day later",
     **{
         ("job", f"{phase} x JobBroken"): "needs a broken invariant: that fails the seed"

@@ -101,6 +101,8 @@ class Faults:
     """Per node."""
     meetings: int = -1
     """1: workers meet at barriers; 0: they do not; -1: each seed draws it separately."""
+    keys: int = -1
+    """1: workers use the key-value store; 0 and -1 as for meetings."""
 
 
 def draw_faults(rng: Random) -> Faults:

@@ -20,8 +20,8 @@ from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.effects import Send
 from rallypoint.server.core.model.ids import NodeName, SessionId
 from sim.small.ghosts import process_view
+from sim.small.key_side import KeySide
 from sim.small.messages import Down, desired_of, finished_of, hello_of, notices_of, report_of
-from sim.small.server_side import ServerSide
 from sim.small.small import Site, Stream, Worker
 from sim.world.wire import Hangup, ending_of, outcome_of, settings_of
 
@@ -32,7 +32,7 @@ RETRY_MS = 1_000
 SIGKILL, SIGUSR1 = 9, 10
 
 
-class AgentSide(ServerSide):
+class AgentSide(KeySide):
     """One move in progress: what it does to the agents and to their workers."""
 
     # --- agents ---
@@ -105,7 +105,7 @@ class AgentSide(ServerSide):
             self._post(number, agent_inputs.Welcomed(message.epoch))
         if message.desired is not None and self.sites[number].agent is not None:
             self._tell(number, stream.life, message.desired)
-            self._post(number, desired_of(message.desired, message.epoch, self.now_ms))
+            self._post(number, _received(message, message.desired, self.now_ms))
         self._take_notices(number, message)
         # Only now: before, an outdated desired state could still start workers.
         agent = self.sites[number].agent
@@ -261,6 +261,7 @@ class AgentSide(ServerSide):
         worker = workers[place]
         workers[place] = worker._replace(is_alive=False, exit_code=code, signal=signum)
         self._put(number, workers=tuple(workers))
+        self._hang_up_calls(worker.pid)
         round, rank = worker.order.number, worker.local_rank
         self._answer(number, agent_inputs.WorkerEnded(round, rank, code, signum, None, ""))
 
@@ -272,6 +273,10 @@ class AgentSide(ServerSide):
         ended = (one for one in rest if not _is_end_of(one, answer))
         workers = tuple(one for one in self.sites[number].workers if one.pid != answer.pid)
         self._put(number, answers=(failed, *ended), workers=workers)
+
+
+def _received(message: Down, send: Send, now_ms: int) -> agent_inputs.DesiredReceived:
+    return desired_of(send, message.epoch, now_ms, message.worker_token)
 
 
 def _is_end_of(answer: agent_inputs.Input, started: agent_inputs.WorkerStarted) -> bool:

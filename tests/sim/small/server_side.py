@@ -7,6 +7,7 @@ sent at once, and heartbeats go without saying.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Collection
 from typing import Any, assert_never
 
 from msgspec.structs import replace
@@ -17,15 +18,18 @@ from rallypoint.server.core.invariants import check_job, check_touched
 from rallypoint.server.core.messages import effects as fx
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.records import EpochRaised, RoundSealed
-from rallypoint.server.core.model.ids import SessionId
+from rallypoint.server.core.messages.refusals import Refusal
+from rallypoint.server.core.model.desired import DesiredRun
+from rallypoint.server.core.model.ids import JobId, SessionId
 from rallypoint.server.core.reads.replay import memory_of, replay, snapshot
 from rallypoint.server.core.state.deadlines import DeadlineKey, DeadlineKind
 from rallypoint.server.core.state.state import State, apply
 from rallypoint.server.rpc.errors import lost_status, refusal_status
 from sim.small.choices import is_ended
 from sim.small.ghosts import Arena, Ghosts, server_view
-from sim.small.messages import Down
+from sim.small.messages import Down, coordinator_id, token_of
 from sim.small.small import (
+    JOB_ID,
     NEVER_MS,
     TIMING,
     Coordinator,
@@ -51,6 +55,8 @@ class ServerSide:
         self.coordinator = small.coordinator
         self.lives = small.lives
         self.faults = small.faults
+        self.calls = list(small.calls)
+        self.watches = list(small.watches)
         self.ghosts = ghosts
         self.arena = arena
         self.notes: list[str] = []
@@ -84,8 +90,16 @@ class ServerSide:
         return self.now_ms - self.coordinator.began_ms
 
     def _small(self) -> Small:
-        sites, streams = tuple(self.sites), tuple(self.streams)
-        return Small(self.now_ms, sites, streams, self.coordinator, self.lives, self.faults)
+        return Small(
+            self.now_ms,
+            tuple(self.sites),
+            tuple(self.streams),
+            self.coordinator,
+            self.lives,
+            self.faults,
+            tuple(self.calls),
+            tuple(self.watches),
+        )
 
     # --- small changes ---
 
@@ -133,7 +147,7 @@ class ServerSide:
         """Start a coordinator without memory."""
         self.lives += 1
         epoch = FIRST_EPOCH + self.now_ms + self.lives
-        state = State(f"{self.lives:032x}", epoch, first_epoch=epoch, timing=TIMING)
+        state = State(coordinator_id(self.lives), epoch, first_epoch=epoch, timing=TIMING)
         state.has_unknown_past = True
         state.window_until_ms = TIMING.window_ms
         state.deadlines.set((DeadlineKind.WINDOW, ""), state.window_until_ms)
@@ -220,7 +234,7 @@ class ServerSide:
             self.arena.coordinator = self.coordinator
         return self._state
 
-    def _step(self, input: inputs.Input) -> None:
+    def _step(self, input: inputs.Input) -> Refusal | None:
         state = self._own_state()
         assert self.coordinator is not None
         now_ms = self.arena.now_ms = self._journal_ms()
@@ -246,8 +260,13 @@ class ServerSide:
             if isinstance(record, RoundSealed):
                 self._note_seal(record)
         ended = [end for effect in transition.effects if (end := self._carry_out(effect))]
+        self._wake(transition.jobs)
         for sender in ended:
             self._step(inputs.Broken(sender))
+        return transition.refusal
+
+    def _wake(self, jobs: Collection[JobId]) -> None:
+        """Let those look who wait in these jobs."""
 
     def _carry_out(self, effect: fx.Effect) -> inputs.Sender | None:  # noqa: C901  # one flat case each
         """Send to the streams; return the sender whose connection ends."""
@@ -295,8 +314,18 @@ class ServerSide:
             return False
         if any(getattr(last, name) is not None for name in parts):
             return False
-        self._set(place, down=(*down[:-1], dataclasses.replace(last, **parts)))  # type: ignore[arg-type]
+        last = dataclasses.replace(last, **parts)  # type: ignore[arg-type]
+        last = dataclasses.replace(last, worker_token=self._token(last.desired))
+        self._set(place, down=(*down[:-1], last))
         return True
+
+    def _token(self, send: fx.Send | None) -> str:
+        """Return the token that the workers of a desired round get."""
+        assert self.coordinator is not None
+        if send is None or not isinstance(send.desired, DesiredRun):
+            return ""
+        header = send.desired.header
+        return token_of(self.coordinator.life, JOB_ID, header.run, header.number)
 
     def _down(
         self,
@@ -314,6 +343,7 @@ class ServerSide:
             welcome=welcome,
             coordinator_id=state.coordinator_id,
             desired=desired,
+            worker_token=self._token(desired),
             notify=notify,
         )
 

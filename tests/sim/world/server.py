@@ -30,6 +30,7 @@ from rallypoint.server.rpc.outbox import Outbox, Outboxes
 from rallypoint.server.rpc.views.enums import WAITS
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.wire.limits import DAY_MS
+from sim.keys.served import KeyCalls
 from sim.meetings.served import Calls
 from sim.rules.rules import Violation
 from sim.world.clock import Timer
@@ -65,6 +66,7 @@ class Server:
         tokens = WorkerTokens(self.state.coordinator_id)
         self.envelopes = Envelopes(self.outboxes, self.state, tokens)
         self.calls = Calls(self, tokens)
+        self.key_calls = KeyCalls(self, tokens)
         self._contacts = Contacts(timing)
         self.is_dead = False
         self.stalled_until_ms = 0
@@ -179,10 +181,14 @@ class Server:
         """Handle a request of an operator."""
         self._submit(input)
 
-    def submit_call(self, arrive: inputs.Arrive) -> None:
-        """Handle the call of a worker."""
-        self._inbox.append(arrive)
-        self._schedule(0)
+    def submit_call(self, input: inputs.Arrive | inputs.WriteKeys, delay_ms: int = 0) -> None:
+        """Handle the call of a worker in a turn, after this delay at the latest."""
+        self._inbox.append(input)
+        self._schedule(delay_ms)
+
+    def look_soon(self, delay_ms: int = 0) -> None:
+        """Take a turn for those who read, after this delay at the latest."""
+        self._schedule(delay_ms)
 
     def _submit(self, input: inputs.Input) -> None:
         if isinstance(input, inputs.Report):
@@ -220,6 +226,7 @@ class Server:
             self._step(inputs.TimePassed(), now_ms, effects, changed)
         self.outboxes.carry_out(effects, changed, state, now_ms)
         self.calls.finish_turn()
+        self.key_calls.finish_turn()
         self._flush_all()
         if due_ms is not None:
             self._schedule(due_ms - now_ms)
@@ -236,6 +243,7 @@ class Server:
         apply(state, transition.delta)
         world.steps += 1
         self.calls.stepped(input, transition.refusal)
+        self.key_calls.stepped(input, transition.refusal)
         check_touched(state, transition.delta)
         for job_id in transition.jobs:
             if job_id in state.jobs:

@@ -15,7 +15,9 @@ from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.model.ids import JobId, NodeName, SessionId
 from rallypoint.server.core.model.round import RoundHeader
 from rallypoint.server.core.model.spec import JobSpec, Timing
+from sim.keys.callers import Keys
 from sim.meetings.callers import Meetings
+from sim.rules.keys import KeysHold
 from sim.rules.meetings import BarriersHold
 from sim.rules.safety import Safety
 from sim.seeds.chaos import Chaos
@@ -54,6 +56,7 @@ class World:
         self.meeting_rule = next(
             one for one in self.safety.checkers if isinstance(one, BarriersHold)
         )
+        self.key_rule = next(one for one in self.safety.checkers if isinstance(one, KeysHold))
         self.network = Network(self)
         self.hosts = [
             Host(f"{plan.job_id}/{number}:{plan.name}", plan)
@@ -85,6 +88,7 @@ class World:
         self.trace: list[str] | None = [] if is_traced else None
         self._digest = hashlib.blake2b(digest_size=8)
         self.meetings = Meetings(self)
+        self.keys = Keys(self)
         self._lives = 0
         self._epoch = FIRST_EPOCH
         self._incarnations = 0
@@ -143,6 +147,7 @@ class World:
         server.is_dead = True
         self._epoch = max(self._epoch, server.state.epoch)
         self.is_dark = not resets
+        self.keys.coordinator_gone(server)
         for stream in list(self.network.streams):
             agent_ms = self.rng.randint(0, 10) if resets else None
             self.network.cut(stream, server_ms=None, agent_ms=agent_ms)
@@ -255,6 +260,7 @@ class World:
             return
         group.is_joined = True
         self.meetings.begin(group)
+        self.keys.begin(group)
         if self.is_finishing:
             self.finish(group, 0)
         elif group.work_ms is not None and not self.is_calm:

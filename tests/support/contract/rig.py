@@ -35,6 +35,7 @@ from rallypoint.server.rpc.convert.requests import (
     to_drain_node,
     to_job_id,
     to_page,
+    to_progress,
     to_restart,
     to_uncordon,
     to_update,
@@ -56,6 +57,7 @@ from rallypoint.v1 import (
     key_value_service_pb2,
     node_pb2,
     node_service_pb2,
+    worker_service_pb2,
 )
 from support.contract.samples import (
     EPOCH_MS,
@@ -161,15 +163,17 @@ class Rig:
                 case barrier_service_pb2.ArriveRequest():
                     return self.take(to_arrive(request, self._claim(), 60, NOW_MS))
                 case _:
-                    return self._ask_for_keys(request)
+                    return self._ask_as_worker(request)
         except InvalidMessage as invalid:
             return str(invalid)
         return ""
 
-    def _ask_for_keys(self, request: Message) -> str:
+    def _ask_as_worker(self, request: Message) -> str:
         claim = self._claim()
         try:
             match request:
+                case worker_service_pb2.ReportProgressRequest():
+                    return self.take(to_progress(request, claim))
                 case key_value_service_pb2.GetKeysRequest():
                     get_keys(to_get(request, claim, 60), self.state, self.now_ms)
                 case key_value_service_pb2.ListKeysRequest():

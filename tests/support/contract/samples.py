@@ -17,6 +17,7 @@ from rallypoint.v1 import (
     node_service_pb2,
     round_pb2,
     scope_pb2,
+    worker_service_pb2,
 )
 from rallypoint.v1 import key_value_service_pb2 as keys_pb2
 
@@ -243,6 +244,7 @@ def requests(node_name: str) -> dict[str, Message]:
         "ListBarriers": barrier_pb2.ListBarriersRequest(
             job_id=JOB, page_size=2, page_token="1:ready"
         ),
+        "ReportProgress": worker_service_pb2.ReportProgressRequest(job_id=JOB, step=12),
         **key_requests(),
     }
 

@@ -22,6 +22,7 @@ class Proxy:
         self._ends: list[_End] = []
         """Both ends of every connection, the agent's first, oldest first."""
         self._is_silent = False
+        self._withholds = False
         self._accepted = 0
         self._changed = threading.Condition()
         self._loop = asyncio.new_event_loop()
@@ -47,10 +48,22 @@ class Proxy:
         """Reset every connection at once, and refuse new ones for a while."""
 
         async def cut() -> None:
+            self._withholds = False
             await self._close()
             self._loop.call_later(refuse_s, lambda: asyncio.ensure_future(self._listen()))  # noqa: TID251
 
         self._do(cut)
+
+    def withhold_answers(self) -> None:
+        """Forward only what agents send, until the next cut: so what they are answered is lost."""
+
+        async def withhold() -> None:
+            self._withholds = True
+            for end in self._ends:
+                if end.is_onward:
+                    end.pause()
+
+        self._do(withhold)
 
     def fall_silent(self) -> None:
         """Stop forwarding without closing anything; new connections get no answer."""
@@ -105,7 +118,7 @@ class Proxy:
     def opened(self, end: _End) -> None:
         """Register one end of a connection."""
         self._ends.append(end)
-        if self._is_silent:
+        if self._is_silent or (self._withholds and end.is_onward):
             end.pause()
         if not end.is_onward:
             with self._changed:

@@ -10,19 +10,30 @@ from pathlib import Path
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[3]
-PORTIONS = ("agent", "base", "cli", "server", "v1", "wire")
+PORTIONS = ("agent", "base", "cli", "client", "server", "v1", "wire", "worker")
 LIMIT_S = 250
 USER_PROGRAM = '''\
 """What a user of the package may write."""
 
+from rallypoint import worker
 from rallypoint.base.log import get_logger
 from rallypoint.cli.commands.coordinator import build_parser
+from rallypoint.client import AsyncClient, Client
 from rallypoint.v1.job_pb2 import JobSpec
 from rallypoint.wire.durations import to_duration
 
 spec = JobSpec(min_nodes=1, max_nodes=2, join_timeout=to_duration(1_000))
 port: int = build_parser().read([], {}).port
 get_logger().info("spec_made", nodes=spec.max_nodes + port)
+
+
+def train(client: Client) -> int:
+    sizes: list[bytes] = worker.all_gather(b"1")
+    return len(sizes) + client.get_job("job").job.round.header.number
+
+
+async def names(client: AsyncClient) -> list[str]:
+    return [node.name async for node in client.list_nodes("job")]
 '''
 
 

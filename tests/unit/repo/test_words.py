@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[3]
-PRODUCT = ("agent", "base", "benchmarks", "cli", "examples", "proto", "server")
+PRODUCT = ("agent", "base", "benchmarks", "cli", "client", "examples", "proto", "server")
 PLAIN = (
     *("CONTRIBUTING.md", "CHANGELOG.md", "README.md", "docs"),
     *PRODUCT,

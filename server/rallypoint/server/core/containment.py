@@ -50,9 +50,9 @@ def find_subject(state: State, input: inputs.Input) -> JobId | None:
             return None
         case inputs.JobBroken() | inputs.DrainNode() | inputs.Cordon() | inputs.Uncordon():
             return input.job_id
-        case inputs.Arrive() | inputs.WriteKeys() | inputs.CancelJob() | inputs.RestartJob():
+        case inputs.Arrive() | inputs.WriteKeys() | inputs.Progressed() | inputs.CancelJob():
             return input.job_id
-        case inputs.UpdateJob() | inputs.DeleteJob():
+        case inputs.RestartJob() | inputs.UpdateJob() | inputs.DeleteJob():
             return input.job_id
         case _:
             node = state.nodes.get(input.sender.session)

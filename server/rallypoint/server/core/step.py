@@ -23,6 +23,7 @@ from rallypoint.server.core.model.phase import Outcome, Phase
 from rallypoint.server.core.model.round import LOST_MAX, RoundReason
 from rallypoint.server.core.rounds.desired import send_desired
 from rallypoint.server.core.rounds.drains import reason_of_leaving, request_drain
+from rallypoint.server.core.rounds.progress import receive_progress
 from rallypoint.server.core.rounds.rounds import advance, stop
 from rallypoint.server.core.rounds.settling import REMEMBERED_MS, abandoned, close
 from rallypoint.server.core.sessions.adoption import adopt
@@ -69,6 +70,8 @@ def step(state: State, input: inputs.Input, now_ms: int) -> Transition:
     if isinstance(input, inputs.Heartbeat):
         refusal = receive_heartbeat(draft, input)
         return Transition(draft.delta(), (), tuple(draft.effects), refusal, ())
+    if isinstance(input, inputs.Progressed):
+        return _step_progress(draft, input)
     if isinstance(input, inputs.Arrive | inputs.WriteKeys):
         return _step_sharing(draft, input)
     refusal = _dispatch(draft, input)
@@ -98,6 +101,14 @@ def _step_sharing(draft: Draft, input: inputs.Arrive | inputs.WriteKeys) -> Tran
     return Transition(draft.delta(), tuple(draft.records), tuple(draft.effects), None, ())
 
 
+def _step_progress(draft: Draft, report: inputs.Progressed) -> Transition:
+    """Step a report of progress. It decides nothing before the round ends."""
+    refusal = receive_progress(draft, report)
+    if refusal is not None:
+        return _refused(draft, refusal)
+    return Transition(draft.delta(), (), (), None, tuple(draft.changed_jobs()))
+
+
 def _refused(draft: Draft, refusal: Refusal) -> Transition:
     """Return the transition of a refused input: only the answer, and no changes."""
     return Transition(NO_CHANGES, (), tuple(draft.effects[-1:]), refusal, ())
@@ -122,6 +133,8 @@ def _dispatch(draft: Draft, input: inputs.Input) -> Refusal | None:  # noqa: C90
             return receive_arrival(draft, input)
         case inputs.WriteKeys():
             return receive_writes(draft, input)
+        case inputs.Progressed():
+            return receive_progress(draft, input)
         case inputs.Broken(sender=sender):
             return note_broken_stream(draft, sender)
         case inputs.Cordon():

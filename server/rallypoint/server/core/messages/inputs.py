@@ -224,6 +224,19 @@ class WriteKeys(Struct, frozen=True):
         return self.claim.job_id
 
 
+class Progressed(Struct, frozen=True):
+    """Training has reached a step."""
+
+    claim: Claim
+    step: int
+    """Counted over all rounds of the run, from 1 on."""
+
+    @property
+    def job_id(self) -> JobId:
+        """The job of the worker."""
+        return self.claim.job_id
+
+
 class CancelJob(Struct, frozen=True):
     """An operator ends the run."""
 
@@ -322,5 +335,5 @@ Report = (
     | Goodbye
     | NewerReport
 )
-Request = DrainNode | Cordon | Uncordon | Arrive | WriteKeys | Operation
+Request = DrainNode | Cordon | Uncordon | Arrive | WriteKeys | Progressed | Operation
 Input = Hello | Heartbeat | Report | Broken | Request | TimePassed | Stalled | JobBroken

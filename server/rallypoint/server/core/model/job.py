@@ -77,10 +77,12 @@ class Fence(Struct, frozen=True):
 
 
 class Counts(Struct, frozen=True):
-    """What a run counts from round to round. All but `restart_count` start again after progress."""
+    """What a run counts from round to round. What happens in a row starts again after progress."""
 
     restart_count: int = 0
     """Charged restarts; at most the spec's `max_restarts`."""
+    step: int = 0
+    """Highest step that a worker reported in a round that has ended; only grows."""
     streak: int = 0
     """Charged failures in a row."""
     crash_signature: str = ""
@@ -96,7 +98,7 @@ class Counts(Struct, frozen=True):
 
     def after_progress(self) -> Counts:
         """Return the counts after a round that made progress."""
-        return Counts(restart_count=self.restart_count)
+        return Counts(restart_count=self.restart_count, step=self.step)
 
 
 class Job(Struct, frozen=True):

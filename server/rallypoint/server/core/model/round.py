@@ -134,6 +134,8 @@ class Round(Struct, frozen=True):
     """The first member that could not start its workers, and why."""
     held_token: str = ""
     """The token of its workers, if an earlier coordinator without a journal has made it."""
+    step: int = 0
+    """Highest step that a worker of the round has reported; 0: none."""
     stop_ms: int | None = None
     stop_reason: RoundReason | None = None
 

@@ -58,8 +58,11 @@ def judge(job: Job, round: Round, now_ms: int) -> Judgement:
     """
     verdict = find_verdict(round)
     ended_ms = round.stop_ms if round.stop_ms is not None else now_ms
-    made_progress = ended_ms - round.sealed_ms >= job.spec.progress_ms
+    has_advanced = round.step > job.counts.step
+    made_progress = has_advanced or ended_ms - round.sealed_ms >= job.spec.progress_ms
     counts = job.counts.after_progress() if made_progress else job.counts
+    if has_advanced:
+        counts = replace(counts, step=round.step)
     kept = Judgement(
         verdict=verdict,
         reason=round.stop_reason or RoundReason.UNKNOWN,

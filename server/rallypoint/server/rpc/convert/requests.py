@@ -6,7 +6,13 @@ from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.model.ids import JobId, NodeName
 from rallypoint.server.rpc.convert.bounds import check
 from rallypoint.server.rpc.convert.checks import require
-from rallypoint.v1 import barrier_service_pb2, job_pb2, job_service_pb2, node_service_pb2
+from rallypoint.v1 import (
+    barrier_service_pb2,
+    job_pb2,
+    job_service_pb2,
+    node_service_pb2,
+    worker_service_pb2,
+)
 from rallypoint.wire.durations import to_ms
 
 PAGE_MAX = 1_000
@@ -80,6 +86,19 @@ def to_drain_node(request: node_service_pb2.DrainNodeRequest) -> inputs.DrainNod
         to_ms(request.drain_timeout),
         request.reason,
     )
+
+
+def to_progress(
+    request: worker_service_pb2.ReportProgressRequest, claim: inputs.Claim
+) -> inputs.Progressed:
+    """Return a report of progress.
+
+    Args:
+        request: from a worker.
+        claim: what its token says.
+    """
+    check(request)
+    return inputs.Progressed(claim, request.step)
 
 
 def to_cordon(request: node_service_pb2.CordonNodeRequest) -> inputs.Cordon:

@@ -17,8 +17,8 @@ from rallypoint.server.coordinator import InputRefused
 from rallypoint.server.core.messages.inputs import Claim
 from rallypoint.server.core.messages.refusals import Refusal, RefusalKind
 from rallypoint.server.core.model.ids import JobId
+from rallypoint.wire.tokens import WORKER_TOKEN_KEY
 
-METADATA_KEY = "rallypoint-worker-token"
 KEY_BYTES = 32
 
 
@@ -49,7 +49,7 @@ class WorkerTokens:
         Raises:
             InputRefused: when there is no token, or that of another job.
         """
-        token = next((value for key, value in metadata or () if key == METADATA_KEY), None)
+        token = next((value for key, value in metadata or () if key == WORKER_TOKEN_KEY), None)
         if token is None:
             raise InputRefused(Refusal(RefusalKind.TOKEN_MISSING))
         claim = self._read(token) if isinstance(token, str) else None

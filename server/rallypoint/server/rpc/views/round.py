@@ -50,6 +50,7 @@ def round_message(round: Round, now_ms: int) -> round_pb2.Round:
         started_after=to_optional_duration(
             None if started_ms is None else started_ms - round.sealed_ms
         ),
+        step=round.step,
     )
 
 

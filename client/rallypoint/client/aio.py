@@ -1,0 +1,282 @@
+"""The asyncio client: a method for each RPC of the coordinator.
+
+Answers are the messages of the contract, `rallypoint.v1`. Times are in seconds. Without a
+`timeout_s` a call may take as long as the client allows. Every method raises a `RallypointError`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Self
+
+from rallypoint.client.aio_transport import Pages, Transport, Watch
+from rallypoint.client.attempts import ANSWER_S, LIMIT_S
+from rallypoint.client.calls import barriers, jobs, keys, workers
+from rallypoint.client.known import Known
+from rallypoint.client.values import Scope
+from rallypoint.v1 import barrier_service_pb2 as barrier_pb2
+from rallypoint.v1 import job_pb2, node_pb2
+from rallypoint.v1 import job_service_pb2 as jobs_pb2
+from rallypoint.v1 import key_value_service_pb2 as keys_pb2
+from rallypoint.v1 import node_service_pb2 as nodes_pb2
+from rallypoint.v1 import worker_service_pb2 as worker_pb2
+
+
+class AsyncClient:
+    """The services of one coordinator. It belongs to one event loop."""
+
+    def __init__(
+        self, target: str, *, token: str = "", epoch: int = 0, limit_s: float = LIMIT_S
+    ) -> None:
+        """Connect at the first call.
+
+        Args:
+            target: host:port of the coordinator; RALLYPOINT_COORDINATOR in a worker.
+            token: RALLYPOINT_WORKER_TOKEN, for barriers and keys; empty: none.
+            epoch: RALLYPOINT_EPOCH; 0: not known.
+            limit_s: longest call, and longest outage of a watch.
+        """
+        self._transport = Transport(target, token, limit_s)
+        self._known = Known(epoch)
+
+    async def __aenter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close it."""
+        await self.close()
+
+    async def close(self) -> None:
+        """End all calls."""
+        await self._transport.close()
+
+    # --- Jobs -------------------------------------------------------------------------------------
+
+    async def get_job(
+        self,
+        job_id: str,
+        *,
+        view: job_pb2.JobView.ValueType = job_pb2.JOB_VIEW_FULL,
+        timeout_s: float | None = None,
+    ) -> jobs_pb2.GetJobResponse:
+        """Return a job."""
+        return await self._transport.run(jobs.get_job(job_id, view), timeout_s)
+
+    def list_jobs(self, *, page_size: int = 0) -> Pages[job_pb2.JobSummary]:
+        """Return all jobs, by job id."""
+        return Pages(self._transport, jobs.list_jobs(page_size))
+
+    def watch_job(
+        self, job_id: str, *, view: job_pb2.JobView.ValueType = job_pb2.JOB_VIEW_FULL
+    ) -> Watch[jobs_pb2.WatchJobResponse]:
+        """Return the job now and after every change, until its run has ended."""
+        return Watch(self._transport, jobs.watch_job(job_id, view))
+
+    # --- Nodes ------------------------------------------------------------------------------------
+
+    def list_nodes(self, job_id: str, *, page_size: int = 0) -> Pages[node_pb2.Node]:
+        """Return the nodes of a job, in order of arrival."""
+        return Pages(self._transport, jobs.list_nodes(job_id, page_size))
+
+    async def drain_node(
+        self,
+        job_id: str,
+        node_name: str,
+        *,
+        drain_timeout_s: float = 0.0,
+        reason: str = "",
+        timeout_s: float | None = None,
+    ) -> nodes_pb2.DrainNodeResponse:
+        """Ask a node to leave; its workers are stopped after `drain_timeout_s`."""
+        call = jobs.drain_node(job_id, node_name, drain_timeout_s, reason)
+        return await self._transport.run(call, timeout_s)
+
+    async def cordon_node(
+        self, job_id: str, node_name: str, *, reason: str = "", timeout_s: float | None = None
+    ) -> nodes_pb2.CordonNodeResponse:
+        """Exclude a node from later rounds."""
+        return await self._transport.run(jobs.cordon_node(job_id, node_name, reason), timeout_s)
+
+    async def uncordon_node(
+        self, job_id: str, node_name: str, *, timeout_s: float | None = None
+    ) -> nodes_pb2.UncordonNodeResponse:
+        """Let a node into later rounds again."""
+        return await self._transport.run(jobs.uncordon_node(job_id, node_name), timeout_s)
+
+    # --- Workers ----------------------------------------------------------------------------------
+
+    async def report_progress(
+        self, job_id: str, step: int, *, timeout_s: float | None = None
+    ) -> worker_pb2.ReportProgressResponse:
+        """Report that training has reached a step, counted over all rounds from 1 on."""
+        return await self._transport.run(workers.report_progress(job_id, step), timeout_s)
+
+    # --- Barriers ---------------------------------------------------------------------------------
+
+    async def arrive(
+        self,
+        job_id: str,
+        name: str,
+        participant: barrier_pb2.Participant,
+        *,
+        timeout_s: float,
+        expected: barrier_pb2.Expected | None = None,
+        payload: bytes = b"",
+        scope: Scope = Scope.ROUND,
+        generation: int = 0,
+    ) -> barrier_pb2.ArriveResponse:
+        """Wait at a barrier until everyone has arrived, for `timeout_s` at most.
+
+        Raises:
+            BarrierBroken: when a participant is lost, the round stops or the time is over.
+            Forgotten: when the coordinator has started again without its memory.
+            RallypointError: when it fails otherwise.
+        """
+        call = barriers.arrive(
+            self._known,
+            job_id,
+            name,
+            participant,
+            expected=expected,
+            payload=payload,
+            scope=scope,
+            generation=generation,
+        )
+        return await self._transport.run(call, timeout_s + ANSWER_S)
+
+    def list_barriers(self, job_id: str, *, page_size: int = 0) -> Pages[barrier_pb2.Barrier]:
+        """Return the open barriers of a job, by scope and name."""
+        return Pages(self._transport, barriers.list_barriers(job_id, page_size))
+
+    # --- Keys -------------------------------------------------------------------------------------
+
+    async def get_keys(
+        self,
+        job_id: str,
+        wanted: Iterable[str],
+        *,
+        wait_s: float = 0.0,
+        scope: Scope = Scope.ROUND,
+        timeout_s: float | None = None,
+    ) -> keys_pb2.GetKeysResponse:
+        """Return the keys that exist; with `wait_s` wait so long until all do.
+
+        Raises:
+            KeysMissing: when they did not exist in time.
+            RallypointError: when it fails otherwise.
+        """
+        call = keys.get_keys(self._known, job_id, wanted, scope, waits=wait_s > 0)
+        return await self._transport.run(call, wait_s + ANSWER_S if wait_s > 0 else timeout_s)
+
+    async def put_key(
+        self,
+        job_id: str,
+        key: str,
+        value: bytes,
+        *,
+        scope: Scope = Scope.ROUND,
+        timeout_s: float | None = None,
+    ) -> keys_pb2.PutKeyResponse:
+        """Set a key."""
+        call = keys.put_key(self._known, job_id, key, value, scope)
+        return await self._transport.run(call, timeout_s)
+
+    async def add_to_key(
+        self,
+        job_id: str,
+        key: str,
+        amount: int,
+        *,
+        scope: Scope = Scope.ROUND,
+        timeout_s: float | None = None,
+    ) -> keys_pb2.AddToKeyResponse:
+        """Add to the number that a key holds."""
+        call = keys.add_to_key(self._known, job_id, key, amount, scope)
+        return await self._transport.run(call, timeout_s)
+
+    async def compare_and_set_key(
+        self,
+        job_id: str,
+        key: str,
+        value: bytes,
+        *,
+        expected: keys_pb2.KeyCondition,
+        scope: Scope = Scope.ROUND,
+        timeout_s: float | None = None,
+    ) -> keys_pb2.CompareAndSetKeyResponse:
+        """Set a key if it is as expected; the answer says whether it was."""
+        call = keys.compare_and_set_key(self._known, job_id, key, value, expected, scope)
+        return await self._transport.run(call, timeout_s)
+
+    async def delete_key(
+        self,
+        job_id: str,
+        key: str,
+        *,
+        expected: keys_pb2.KeyCondition | None = None,
+        scope: Scope = Scope.ROUND,
+        timeout_s: float | None = None,
+    ) -> keys_pb2.DeleteKeyResponse:
+        """Delete a key if it exists, and is as expected."""
+        call = keys.delete_key(self._known, job_id, key, expected, scope)
+        return await self._transport.run(call, timeout_s)
+
+    async def write_keys(
+        self,
+        job_id: str,
+        writes: Iterable[keys_pb2.KeyWrite],
+        *,
+        scope: Scope = Scope.ROUND,
+        timeout_s: float | None = None,
+    ) -> keys_pb2.WriteKeysResponse:
+        """Make several changes in order, all or none."""
+        call = keys.write_keys(self._known, job_id, writes, scope)
+        return await self._transport.run(call, timeout_s)
+
+    def list_keys(
+        self,
+        job_id: str,
+        prefix: str = "",
+        *,
+        keys_only: bool = False,
+        scope: Scope = Scope.ROUND,
+        page_size: int = 0,
+    ) -> Pages[keys_pb2.KeyValue]:
+        """Return the keys with a prefix, by their bytes.
+
+        To follow them from there on, watch after the header of the first page.
+        """
+        listing = keys.list_keys(
+            self._known, job_id, prefix, scope, keys_only=keys_only, page_size=page_size
+        )
+        return Pages(self._transport, listing)
+
+    def watch_keys(
+        self,
+        job_id: str,
+        prefix: str = "",
+        *,
+        after: keys_pb2.KeyValueHeader | None = None,
+        scope: Scope = Scope.ROUND,
+    ) -> Watch[keys_pb2.KeyEvent]:
+        """Return every change of the keys with a prefix, once and in order.
+
+        Args:
+            job_id: the job.
+            prefix: what the keys begin with; empty: all keys.
+            after: header of an earlier answer, after which to begin; None: now.
+            scope: what the keys belong to.
+
+        Raises, when it is read:
+            KeysCompacted: when changes since then are not remembered.
+            RallypointError: when it fails otherwise.
+        """
+        following = keys.watch_keys(self._known, job_id, prefix, scope, after)
+        return Watch(self._transport, following)

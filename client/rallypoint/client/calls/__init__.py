@@ -1,0 +1,1 @@
+"""The calls of each service: requests without IO, shared by both forms of the client."""

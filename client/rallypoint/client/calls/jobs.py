@@ -1,0 +1,91 @@
+"""JobService and NodeService."""
+
+from __future__ import annotations
+
+import grpc
+
+from rallypoint.client.attempts import READ_S_MAX, Call, Method
+from rallypoint.client.calls.lists import Following, Listing
+from rallypoint.v1 import job_pb2, node_pb2
+from rallypoint.v1 import job_service_pb2 as jobs_pb2
+from rallypoint.v1 import node_service_pb2 as nodes_pb2
+from rallypoint.wire.durations import to_duration
+
+_JOBS = "/rallypoint.v1.JobService/"
+_NODES = "/rallypoint.v1.NodeService/"
+GET_JOB = Method(f"{_JOBS}GetJob", jobs_pb2.GetJobRequest, jobs_pb2.GetJobResponse)
+LIST_JOBS = Method(f"{_JOBS}ListJobs", jobs_pb2.ListJobsRequest, jobs_pb2.ListJobsResponse)
+WATCH_JOB = Method(f"{_JOBS}WatchJob", jobs_pb2.WatchJobRequest, jobs_pb2.WatchJobResponse)
+LIST_NODES = Method(f"{_NODES}ListNodes", nodes_pb2.ListNodesRequest, nodes_pb2.ListNodesResponse)
+DRAIN_NODE = Method(f"{_NODES}DrainNode", nodes_pb2.DrainNodeRequest, nodes_pb2.DrainNodeResponse)
+CORDON_NODE = Method(
+    f"{_NODES}CordonNode", nodes_pb2.CordonNodeRequest, nodes_pb2.CordonNodeResponse
+)
+UNCORDON_NODE = Method(
+    f"{_NODES}UncordonNode", nodes_pb2.UncordonNodeRequest, nodes_pb2.UncordonNodeResponse
+)
+
+
+def get_job(
+    job_id: str, view: job_pb2.JobView.ValueType
+) -> Call[jobs_pb2.GetJobRequest, jobs_pb2.GetJobResponse]:
+    """Read a job."""
+    request = jobs_pb2.GetJobRequest(job_id=job_id, view=view)
+    return Call(GET_JOB, request, attempt_s=READ_S_MAX)
+
+
+def list_jobs(
+    page_size: int,
+) -> Listing[jobs_pb2.ListJobsRequest, jobs_pb2.ListJobsResponse, job_pb2.JobSummary]:
+    """List all jobs."""
+    request = jobs_pb2.ListJobsRequest(page_size=page_size)
+    return Listing(LIST_JOBS, request, lambda page: page.jobs)
+
+
+def watch_job(
+    job_id: str, view: job_pb2.JobView.ValueType
+) -> Following[jobs_pb2.WatchJobRequest, jobs_pb2.WatchJobResponse, jobs_pb2.WatchJobResponse]:
+    """Follow a job. Every answer is the whole job, so a new connection just begins again.
+
+    A coordinator without a journal learns of the job when its agents have found it.
+    """
+    request = jobs_pb2.WatchJobRequest(job_id=job_id, view=view)
+    absent = frozenset({grpc.StatusCode.NOT_FOUND})
+    return Following(WATCH_JOB, request, lambda answer: (answer,), transient=absent)
+
+
+def list_nodes(
+    job_id: str, page_size: int
+) -> Listing[nodes_pb2.ListNodesRequest, nodes_pb2.ListNodesResponse, node_pb2.Node]:
+    """List the nodes of a job."""
+    request = nodes_pb2.ListNodesRequest(job_id=job_id, page_size=page_size)
+    return Listing(LIST_NODES, request, lambda page: page.nodes)
+
+
+def drain_node(
+    job_id: str, node_name: str, drain_timeout_s: float, reason: str
+) -> Call[nodes_pb2.DrainNodeRequest, nodes_pb2.DrainNodeResponse]:
+    """Drain a node. A repeated request changes nothing: the earliest end counts."""
+    request = nodes_pb2.DrainNodeRequest(
+        job_id=job_id,
+        node_name=node_name,
+        drain_timeout=to_duration(round(drain_timeout_s * 1000)),
+        reason=reason,
+    )
+    return Call(DRAIN_NODE, request)
+
+
+def cordon_node(
+    job_id: str, node_name: str, reason: str
+) -> Call[nodes_pb2.CordonNodeRequest, nodes_pb2.CordonNodeResponse]:
+    """Cordon a node. A repeated request changes nothing."""
+    request = nodes_pb2.CordonNodeRequest(job_id=job_id, node_name=node_name, reason=reason)
+    return Call(CORDON_NODE, request)
+
+
+def uncordon_node(
+    job_id: str, node_name: str
+) -> Call[nodes_pb2.UncordonNodeRequest, nodes_pb2.UncordonNodeResponse]:
+    """Uncordon a node. A repeated request changes nothing."""
+    request = nodes_pb2.UncordonNodeRequest(job_id=job_id, node_name=node_name)
+    return Call(UNCORDON_NODE, request)

@@ -1,0 +1,154 @@
+"""Reads the status of a failed call, with the details of google.rpc, as one of our errors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+import grpc
+from google.protobuf.message import Message
+from msgspec import Struct
+
+from rallypoint.client import errors
+from rallypoint.client.values import BreakReason, Participants
+from rallypoint.v1 import barrier_service_pb2 as barrier_pb2
+from rallypoint.v1 import error_details_pb2 as details_pb2
+from rallypoint.wire.durations import to_ms
+from rallypoint.wire.errors import Details, unpack_details
+
+NOT_COUNTED = frozenset({"NOT_READY"})
+"""Reasons of refusals after which a request has certainly changed nothing."""
+
+T = TypeVar("T", bound=Message)
+
+
+class Failure(Struct, frozen=True):
+    """How an attempt ended."""
+
+    code: grpc.StatusCode
+    text: str
+    details: Details = Details()
+
+    @property
+    def may_have_counted(self) -> bool:
+        """True unless the coordinator has refused the request without a change."""
+        return self.details.reason not in NOT_COUNTED
+
+    @property
+    def retry_s(self) -> float | None:
+        """Return when the coordinator wants the next attempt; None: it did not say."""
+        if self.details.retry_ms is not None:
+            return self.details.retry_ms / 1000
+        own = self.details.own
+        if isinstance(own, details_pb2.LimitReached) and own.HasField("retry_after"):
+            return to_ms(own.retry_after) / 1000
+        return None
+
+
+def read_failure(error: Any) -> Failure:
+    """Return how a call failed; `error` is a grpc.RpcError of either kind of channel."""
+    metadata: Iterable[tuple[str, str | bytes]] | None = error.trailing_metadata()
+    return Failure(error.code(), error.details() or "", unpack_details(metadata))
+
+
+def to_error(failure: Failure) -> errors.RallypointError:
+    """Return the error that a caller gets."""
+    detail, text = failure.details.own, failure.text
+    if detail is not None:
+        convert = _BY_DETAIL.get(type(detail))
+        if convert is not None:
+            return convert(failure, detail)
+    if failure.code is grpc.StatusCode.INVALID_ARGUMENT:
+        return errors.InvalidRequest(text, field=failure.details.field)
+    if failure.details.reason == "PARTICIPANT_ARRIVED":
+        return errors.AlreadyArrived(text)
+    kind = _BY_CODE.get(failure.code, errors.RallypointError)
+    return kind(text, status=failure.code.name)
+
+
+def _broken(failure: Failure, detail: details_pb2.BarrierBroken) -> errors.RallypointError:
+    return errors.BarrierBroken(
+        failure.text,
+        name=detail.name,
+        generation=detail.generation,
+        reason=_to_reason(detail.reason),
+        missing=to_participants(detail.missing),
+        missing_count=detail.missing_count,
+        lost=to_participants(detail.lost),
+        status=failure.code.name,
+    )
+
+
+def _to_reason(number: int) -> BreakReason:
+    try:
+        return BreakReason(number)
+    except ValueError:
+        return BreakReason.UNKNOWN
+
+
+def to_participants(message: barrier_pb2.Participants) -> Participants:
+    """Return the participants of a message."""
+    return Participants(tuple(message.ranks), tuple(message.nodes), tuple(message.names))
+
+
+def _stale(failure: Failure, detail: details_pb2.StaleSender) -> errors.RallypointError:
+    kinds = {
+        details_pb2.STALE_KIND_ROUND: errors.StaleRound,
+        details_pb2.STALE_KIND_RUN: errors.StaleRun,
+    }
+    kind = kinds.get(detail.kind, errors.Stale)
+    return kind(failure.text, expected=detail.expected, actual=detail.actual)
+
+
+def _mismatch(failure: Failure, detail: details_pb2.BarrierMismatch) -> errors.RallypointError:
+    return errors.BarrierMismatch(
+        failure.text, name=detail.name, expected=detail.expected, actual=detail.actual
+    )
+
+
+def _missing(failure: Failure, detail: details_pb2.KeysMissing) -> errors.RallypointError:
+    keys = tuple(detail.keys)
+    return errors.KeysMissing(failure.text, keys=keys, missing_count=detail.missing_count)
+
+
+def _compacted(failure: Failure, detail: details_pb2.KeysCompacted) -> errors.RallypointError:
+    return errors.KeysCompacted(
+        failure.text, oldest_revision=detail.oldest_revision, epoch=detail.epoch
+    )
+
+
+def _limit(failure: Failure, detail: details_pb2.LimitReached) -> errors.RallypointError:
+    return errors.LimitReached(
+        failure.text, limit=detail.limit, value=detail.value, retry_after_s=failure.retry_s
+    )
+
+
+def _unknown_job(failure: Failure, detail: details_pb2.UnknownJob) -> errors.RallypointError:
+    return errors.UnknownJob(failure.text, job_id=detail.job_id)
+
+
+def _unknown_node(failure: Failure, detail: details_pb2.UnknownNode) -> errors.RallypointError:
+    return errors.UnknownNode(failure.text, job_id=detail.job_id, node_name=detail.node_name)
+
+
+_BY_DETAIL: dict[type[Message], Callable[[Failure, Any], errors.RallypointError]] = {
+    details_pb2.BarrierBroken: _broken,
+    details_pb2.BarrierMismatch: _mismatch,
+    details_pb2.KeysCompacted: _compacted,
+    details_pb2.KeysMissing: _missing,
+    details_pb2.LimitReached: _limit,
+    details_pb2.StaleSender: _stale,
+    details_pb2.UnknownJob: _unknown_job,
+    details_pb2.UnknownNode: _unknown_node,
+}
+_BY_CODE: dict[grpc.StatusCode, type[errors.RallypointError]] = {
+    grpc.StatusCode.UNAVAILABLE: errors.Unavailable,
+    grpc.StatusCode.DEADLINE_EXCEEDED: errors.Unavailable,
+    grpc.StatusCode.CANCELLED: errors.Unavailable,
+    grpc.StatusCode.DATA_LOSS: errors.Forgotten,
+    grpc.StatusCode.UNAUTHENTICATED: errors.NotAllowed,
+    grpc.StatusCode.PERMISSION_DENIED: errors.NotAllowed,
+    grpc.StatusCode.FAILED_PRECONDITION: errors.Refused,
+    grpc.StatusCode.UNIMPLEMENTED: errors.Unsupported,
+    grpc.StatusCode.INTERNAL: errors.InternalError,
+}

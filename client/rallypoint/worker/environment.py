@@ -1,0 +1,50 @@
+"""What the agent tells a worker in its environment."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from rallypoint.client.errors import RallypointError
+
+
+class NotAWorker(RallypointError):
+    """This process was not started by an agent."""
+
+
+class Environment(NamedTuple):
+    """The variables of one worker that matter here."""
+
+    coordinator: str
+    """Its host:port."""
+    job_id: str
+    token: str
+    """Proof that the worker belongs to its round. It is a secret."""
+    epoch: int
+    """Of the coordinator that formed the round."""
+    rank: int
+    world_size: int
+    notice_file: str
+    """It exists while something is announced."""
+
+
+def read_environment(environ: Mapping[str, str] = os.environ) -> Environment:
+    """Return what the variables say.
+
+    Raises:
+        NotAWorker: when one of them is missing.
+    """
+    try:
+        return Environment(
+            coordinator=environ["RALLYPOINT_COORDINATOR"],
+            job_id=environ["RALLYPOINT_JOB_ID"],
+            token=environ["RALLYPOINT_WORKER_TOKEN"],
+            epoch=int(environ["RALLYPOINT_EPOCH"]),
+            rank=int(environ["RANK"]),
+            world_size=int(environ["WORLD_SIZE"]),
+            notice_file=environ["RALLYPOINT_NOTICE_FILE"],
+        )
+    except KeyError as missing:
+        name = missing.args[0]
+        raise NotAWorker(f"{name} is not set: start this script with `rallypoint agent`") from None

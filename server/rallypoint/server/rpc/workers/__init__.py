@@ -1,0 +1,1 @@
+"""WorkerService: what workers report about themselves."""

@@ -1,0 +1,317 @@
+"""`rallypoint.worker` in real workers, and the client beside them, over failures of all kinds."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from rallypoint.client import AsyncClient, Client, Scope
+from rallypoint.v1 import job_pb2, verdict_pb2
+from rallypoint.v1.barrier_service_pb2 import Participant
+from support.machines.proxy import Proxy
+from support.processes.commands import Command
+from support.processes.jobs import is_started
+from support.processes.mailbox import Worker
+from support.processes.world import NEW, WORKERS, World
+
+SHARING = (str(WORKERS / "sharing.py"),)
+
+
+def start(
+    world: World, *flags: str, nnodes: str = "2", nproc: int = 2
+) -> tuple[list[Command], list[Worker]]:
+    """Start two nodes of workers, with ranks in the order of the list."""
+    agents = [
+        world.agent(name, *flags, nnodes=nnodes, nproc=nproc, script=SHARING) for name in ("a", "b")
+    ]
+    return agents, world.mailbox.workers(2 * nproc)
+
+
+class Room:
+    """The workers of a round, and how many commands each has answered."""
+
+    def __init__(self, world: World, workers: Sequence[Worker]) -> None:
+        self.world = world
+        self.workers = workers
+        self._told: dict[int, int] = dict.fromkeys((one.pid for one in workers), 0)
+
+    def tell(self, *words: str, ranks: Sequence[int] | None = None) -> None:
+        for one in self._of(ranks):
+            self._told[one.pid] += 1
+            one.tell(*words)
+
+    def answers(self, ranks: Sequence[int] | None = None) -> list[Any]:
+        """Wait for the answers to the latest command, by rank: results, or names of errors."""
+        fields = self.fields(ranks)
+        return [one.get("error") or one["result"] for one in fields]
+
+    def fields(self, ranks: Sequence[int] | None = None) -> list[dict[str, Any]]:
+        mailbox = self.world.mailbox
+        return [
+            mailbox.wait("done", self._told[one.pid], pid=one.pid)[-1].fields
+            for one in self._of(ranks)
+        ]
+
+    def ask(self, *words: str, ranks: Sequence[int] | None = None) -> list[Any]:
+        self.tell(*words, ranks=ranks)
+        return self.answers(ranks)
+
+    def _of(self, ranks: Sequence[int] | None) -> list[Worker]:
+        return [one for one in self.workers if ranks is None or one.rank in ranks]
+
+
+def client_of(world: World, worker: Worker | None = None, target: str = "") -> Client:
+    """Return a client like that of a worker, or that of an operator."""
+    token, epoch = "", 0
+    if worker is not None:
+        token = worker.env["RALLYPOINT_WORKER_TOKEN"]
+        epoch = int(worker.env["RALLYPOINT_EPOCH"])
+    return Client(target or world.target, token=token, epoch=epoch)
+
+
+def wait_arrived(world: World, name: str, count: int) -> None:
+    """Wait until so many have arrived at a barrier."""
+    with client_of(world) as client:
+        while not any(
+            (one.name, one.arrived_count) == (name, count)
+            for one in client.list_barriers(world.job_id)
+        ):
+            pass  # each look is a call, which takes longer than an arrival
+
+
+def test_workers_share(world: World) -> None:
+    """Barriers in a loop, payloads by rank, and keys for which others wait."""
+    _, workers = start(world)
+    room = Room(world, workers)
+
+    assert ["ok"] * 4 == room.ask("loop", "20")
+    for worker in workers:
+        room.tell("gather", f"from {worker.rank}", ranks=[worker.rank])
+    assert [[f"from {rank}" for rank in range(4)]] * 4 == room.answers()
+    room.tell("get", "address", "60", ranks=[1, 2, 3])
+    room.ask("put", "address", "10.0.0.7", ranks=[0])
+    assert ["10.0.0.7"] * 3 == room.answers([1, 2, 3])
+    assert [False] * 4 == room.ask("agree")
+    with client_of(world, workers[0]) as client:
+        keys = client.list_keys(world.job_id, scope=Scope.RUN)
+        assert [("address", b"10.0.0.7")] == [(kv.key, kv.value) for kv in keys]
+        assert ["a", "b"] == sorted(node.name for node in client.list_nodes(world.job_id))
+        assert world.job_id in {job.job_id for job in client.list_jobs()}
+
+
+def test_error_names_who_is_missing_and_who_was_lost(world: World) -> None:
+    """After the timeout, and at once when a worker fails."""
+    _, workers = start(world, "--max-restarts=1")
+    room = Room(world, workers)
+    room.tell("barrier", "early", "0.5", ranks=[0, 2])
+    overdue = room.fields([0, 2])
+    assert ["BarrierBroken"] * 2 == [one["error"] for one in overdue]
+    assert [[[1, 3], []]] * 2 == [one["ranks"] for one in overdue]
+    room.tell("barrier", "late", "100", ranks=[0, 1, 2])
+    wait_arrived(world, "late", 3)
+    workers[3].tell("exit", "7")
+    lost = room.fields([0, 1, 2])
+
+    assert [[[3], [3]]] * 3 == [one["ranks"] for one in lost]
+    assert all("rank 3 on node b failed: exit code 7" in one["text"] for one in lost)
+
+
+def restart(world: World, coordinator: Command, port: int, agents: Sequence[Command]) -> None:
+    """Kill the coordinator, and start one without its memory."""
+    coordinator.kill()
+    world.coordinator(port)
+    for agent in agents:
+        agent.wait_event("coordinator_reached_again")
+
+
+def test_worker_is_told_what_a_new_coordinator_has_forgotten(world: World) -> None:
+    """Who waited learns that it is unknown who had arrived. Who calls during the outage waits."""
+    port = world.ports.reserve()
+    coordinator = world.coordinator(port, *NEW)
+    agents, workers = start(world)
+    room = Room(world, workers)
+    assert ["ok"] * 4 == room.ask("loop", "1")
+    room.tell("barrier", "before", "100", ranks=[0, 1])
+    wait_arrived(world, "before", 2)
+    coordinator.kill()
+    room.tell("barrier", "during", "100", ranks=[2, 3])  # there is no coordinator now
+    world.coordinator(port)
+    assert ["Forgotten"] * 2 == room.answers([0, 1])
+    room.tell("barrier", "during", "100", ranks=[0, 1])
+
+    assert ["ok"] * 4 == room.answers()
+    for agent in agents:
+        agent.wait_event("coordinator_reached_again")
+    assert 1 == world.jobs.get(world.job_id).round.header.number
+
+
+def test_watched_job_outlives_the_coordinator(world: World) -> None:
+    """The watch finds it at the next one, as soon as its agents have, and follows it to its end."""
+    port = world.ports.reserve()
+    coordinator = world.coordinator(port, *NEW)
+    agents, workers = start(world, nproc=1)
+    with client_of(world) as client, client.watch_job(world.job_id) as states:
+        next(states)
+        restart(world, coordinator, port, agents)
+        world.jobs.wait(world.job_id, lambda job: job.HasField("round"))
+        for worker in workers:
+            worker.tell("exit", "0")
+        last = list(states)[-1].job
+
+    assert job_pb2.OUTCOME_SUCCEEDED == last.outcome
+
+
+def test_agreement_outlives_the_coordinator(world: World) -> None:
+    """Ranks that wait for a slow one when the coordinator is killed meet it at the next."""
+    port = world.ports.reserve()
+    coordinator = world.coordinator(port, *NEW)
+    agents, workers = start(world)
+    room = Room(world, workers)
+    assert [False] * 4 == room.ask("agree")
+    room.tell("agree", ranks=[0, 1, 2])
+    wait_arrived(world, "rallypoint.should_checkpoint", 3)
+    restart(world, coordinator, port, agents)
+    room.tell("agree", ranks=[3])
+
+    assert [False] * 4 == room.answers()
+    assert [False] * 4 == room.ask("agree")
+
+
+def test_all_ranks_agree_on_a_checkpoint_when_a_node_drains(world: World) -> None:
+    """At the same step, although each finds the notice at a moment that no one else knows."""
+    _, workers = start(world, "--last-call=60", nnodes="1:2")
+    room = Room(world, workers)
+    room.tell("steps")
+    with client_of(world) as client:
+        left = client.drain_node(world.job_id, "b", drain_timeout_s=100, reason="new kernel")
+        assert 0 < left.time_left.seconds <= 100
+    answers = room.answers()
+    assert 1 == len({calls for calls, _ in answers})
+    assert [False, False, True, True] == [is_leaving for _, is_leaving in answers]
+    assert [False] * 4 == room.ask("agree")  # one checkpoint is enough
+    for worker in workers[2:]:
+        worker.tell("exit", "0")
+
+    again = world.mailbox.workers(2, round=2)
+    assert ["a", "a"] == [worker.node for worker in again]
+
+
+def fail_in_round(world: World, number: int, step: int) -> None:
+    """Let the worker of a round report a step, and die."""
+    (worker,) = world.mailbox.workers(1, round=number)
+    world.jobs.wait(world.job_id, lambda job: is_started(job, number))
+    worker.tell("progress", str(step))
+    world.jobs.wait(world.job_id, lambda job: job.round.step == step)
+    worker.tell("exit", "3")
+
+
+def test_steps_are_progress_for_the_restart_policy(world: World) -> None:
+    """Three equal early deaths in a row end a job, but not one that advances in between."""
+    agent = world.agent("a", "--max-restarts=20", "--crash-loop=3", script=SHARING)
+    for number in range(1, 6):
+        fail_in_round(world, number, 10 * number)
+    for number in (6, 7):
+        fail_in_round(world, number, 50)
+    assert 1 == agent.wait()
+    job = world.jobs.get(world.job_id)
+
+    assert job_pb2.OUTCOME_FAILED == job.outcome
+    assert verdict_pb2.VERDICT_CONSEQUENCE_CRASH_LOOP == job.verdict.consequence
+    assert 6 == job.restart_count
+
+
+@pytest.mark.long  # keepalive takes 15 s
+def test_connection_that_falls_silent_is_given_up(world: World) -> None:
+    """A watch continues over another one, with what it has missed."""
+    _, workers = start(world, nproc=1)
+    with (
+        client_of(world, workers[0]) as writer,
+        Proxy(world.target) as proxy,
+        client_of(world, workers[0], proxy.address) as client,
+        client.watch_keys(world.job_id, scope=Scope.RUN) as watch,
+    ):
+        proxy.wait_accepted(1)
+        proxy.fall_silent()
+        writer.put_key(world.job_id, "k", b"v", scope=Scope.RUN)
+        reader = threading.Thread(target=proxy.wait_accepted, args=(2,))
+        reader.start()
+        seen = []
+        other = threading.Thread(target=lambda: seen.append(next(watch).kv.key))
+        other.start()
+        reader.join()
+        proxy.speak()
+        other.join(60)
+
+    assert ["k"] == seen
+
+
+def test_watch_survives_broken_connections(world: World) -> None:
+    """Every change is seen once and in order, and every addition counts once."""
+    _, workers = start(world, nproc=1)
+    seen: list[int] = []
+    with (
+        Proxy(world.target) as proxy,
+        client_of(world, workers[0], proxy.address) as client,
+        client.watch_keys(world.job_id, "n", scope=Scope.RUN) as watch,
+    ):
+        is_complete = threading.Event()
+
+        def read() -> None:
+            for event in watch:
+                seen.append(int(event.kv.value))
+                if len(seen) == 200:
+                    is_complete.set()
+                    return
+
+        reader = threading.Thread(target=read)
+        reader.start()
+        for number in range(1, 201):
+            if number % 10 == 0:
+                proxy.cut()
+            assert number == client.add_to_key(world.job_id, "n", 1, scope=Scope.RUN).sum
+        assert is_complete.wait(60)
+        reader.join()
+
+    assert list(range(1, 201)) == seen
+
+
+async def test_asyncio_client_survives_broken_connections(world: World) -> None:
+    """The same for the other form, which arrives at barriers meanwhile."""
+    _, workers = await asyncio.to_thread(start, world, nproc=1)
+    token, epoch = (workers[0].env[f"RALLYPOINT_{name}"] for name in ("WORKER_TOKEN", "EPOCH"))
+    run, job_id = Scope.RUN, world.job_id
+
+    async def meet(rank: int) -> int:
+        who, generations = Participant(rank=rank), []
+        for _ in range(20):
+            answer = await client.arrive(job_id, "b", who, timeout_s=60)
+            generations.append(answer.generation)
+        assert list(range(1, 21)) == generations
+        return rank
+
+    async def read() -> list[int]:
+        seen: list[int] = []
+        while len(seen) < 100:
+            seen.append(int((await anext(watch)).kv.value))
+        return seen
+
+    with Proxy(world.target) as proxy:
+        async with (
+            AsyncClient(proxy.address, token=token, epoch=int(epoch)) as client,
+            client.watch_keys(job_id, "n", scope=run) as watch,
+            asyncio.timeout(100),
+            asyncio.TaskGroup() as tasks,
+        ):
+            reading = tasks.create_task(read())
+            meeting = [tasks.create_task(meet(rank)) for rank in (0, 1)]
+            for number in range(1, 101):
+                if number % 10 == 0:
+                    await asyncio.to_thread(proxy.cut)
+                assert number == (await client.add_to_key(job_id, "n", 1, scope=run)).sum
+
+    assert list(range(1, 101)) == reading.result()
+    assert [0, 1] == [one.result() for one in meeting]

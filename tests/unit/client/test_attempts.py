@@ -1,0 +1,241 @@
+"""What follows a failed attempt, by a clock that the test moves."""
+
+from __future__ import annotations
+
+import grpc
+import pytest
+
+from rallypoint.client import errors
+from rallypoint.client.attempts import (
+    ANSWER_S,
+    BACKOFF_S_MAX,
+    READ_S_MAX,
+    Attempts,
+    Backoff,
+    Call,
+)
+from rallypoint.client.calls import barriers, jobs, keys
+from rallypoint.client.failures import Failure
+from rallypoint.client.known import Known
+from rallypoint.client.values import Scope
+from rallypoint.v1 import barrier_service_pb2 as barrier_pb2
+from rallypoint.v1 import error_details_pb2 as details_pb2
+from rallypoint.v1 import job_pb2
+from rallypoint.v1 import key_value_service_pb2 as keys_pb2
+from rallypoint.wire.durations import to_duration, to_ms
+from rallypoint.wire.errors import Details
+
+BROKEN = Failure(grpc.StatusCode.UNAVAILABLE, "Socket closed")
+SILENT = Failure(grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded")
+EARLY = Failure(grpc.StatusCode.UNAVAILABLE, "not ready", Details(reason="NOT_READY"))
+ENDED = Failure(grpc.StatusCode.UNAVAILABLE, "has ended", Details(reason="COORDINATOR_ENDED"))
+
+
+class Clock:
+    """A time that passes when the test says so."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def high(low: float, high: float) -> float:
+    """Draw the longest pause."""
+    return high
+
+
+def backoff(clock: Clock, limit_s: float = 30.0) -> Backoff:
+    return Backoff(limit_s, clock, high)
+
+
+def limit_reached(retry_s: float | None) -> Failure:
+    own = details_pb2.LimitReached(limit="watchers", value=4)
+    if retry_s is not None:
+        own.retry_after.CopyFrom(to_duration(round(retry_s * 1000)))
+    return Failure(grpc.StatusCode.RESOURCE_EXHAUSTED, "full", Details(own, "LIMIT_REACHED"))
+
+
+def test_pauses_double_up_to_a_bound() -> None:
+    """The bound of each pause, of which the jitter takes a part."""
+    waits = backoff(Clock())
+
+    assert [0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0] == [waits.pause_s(BROKEN) for _ in range(8)]
+
+
+def test_jitter_is_full() -> None:
+    """A pause may be anything from nothing up to the bound."""
+    drawn: list[tuple[float, float]] = []
+
+    def draw(low: float, high: float) -> float:
+        drawn.append((low, high))
+        return low
+
+    waits = Backoff(30.0, Clock(), draw)
+
+    assert [0.0, 0.0] == [waits.pause_s(BROKEN), waits.pause_s(BROKEN)]
+    assert [(0.0, 0.05), (0.0, 0.1)] == drawn
+
+
+def test_it_gives_up_at_the_limit_of_the_call() -> None:
+    """The error says what the last attempt met with, and how long it tried."""
+    clock = Clock()
+    waits = backoff(clock, 10.0)
+    clock.now_s += 10.0 - 0.05
+    with pytest.raises(errors.Unavailable) as caught:
+        waits.pause_s(BROKEN)
+
+    assert "Socket closed; gave up after 10 s" == str(caught.value)
+
+
+def test_deadline_of_the_call_is_final() -> None:
+    """That of an attempt is not."""
+    clock = Clock()
+    waits = backoff(clock)
+    assert waits.pause_s(SILENT) > 0
+    clock.now_s += 30.0
+    with pytest.raises(errors.Unavailable, match="no answer from the coordinator within 30 s"):
+        waits.pause_s(SILENT)
+
+
+def test_coordinator_says_when_to_try_again() -> None:
+    """RetryInfo and LimitReached.retry_after; the pause is never shorter."""
+    waits = backoff(Clock())
+    retry = Failure(grpc.StatusCode.UNAVAILABLE, "", Details(retry_ms=3_000))
+
+    assert [3.75, 5.0] == [waits.pause_s(retry), waits.pause_s(limit_reached(4.0))]
+
+
+def test_limit_without_a_time_is_final() -> None:
+    """Another attempt would be refused too."""
+    with pytest.raises(errors.LimitReached) as caught:
+        backoff(Clock()).pause_s(limit_reached(None))
+
+    assert ("watchers", 4, None) == (
+        caught.value.limit,
+        caught.value.value,
+        caught.value.retry_after_s,
+    )
+
+
+def test_limit_that_lasts_longer_than_the_call_is_final() -> None:
+    """The caller learns of the limit, and when it may be over."""
+    with pytest.raises(errors.LimitReached) as caught:
+        backoff(Clock(), 3.0).pause_s(limit_reached(4.0))
+
+    assert 4.0 == caught.value.retry_after_s
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        code
+        for code in grpc.StatusCode
+        if code
+        not in (
+            grpc.StatusCode.OK,
+            grpc.StatusCode.UNAVAILABLE,
+            grpc.StatusCode.DEADLINE_EXCEEDED,
+        )
+    ],
+)
+def test_other_statuses_are_final(code: grpc.StatusCode) -> None:
+    """Nothing else is tried again."""
+    with pytest.raises(errors.RallypointError) as caught:
+        backoff(Clock()).pause_s(Failure(code, "no"))
+
+    assert ("no", code.name) == (str(caught.value), caught.value.status)
+
+
+def arrival(known: Known) -> Call[barrier_pb2.ArriveRequest, barrier_pb2.ArriveResponse]:
+    return barriers.arrive(
+        known,
+        "job",
+        "b",
+        barrier_pb2.Participant(rank=3),
+        expected=None,
+        payload=b"",
+        scope=Scope.ROUND,
+        generation=0,
+    )
+
+
+def test_wait_ends_before_its_attempt() -> None:
+    """In every attempt, so that the answer with the names arrives in time."""
+    clock = Clock()
+    call = arrival(Known(7))
+    attempts = Attempts(call, 60.0 + ANSWER_S, clock, high)
+    assert (62.0, 60_000) == (attempts.prepare(), to_ms(call.request.timeout))
+    clock.now_s += 45.0
+    attempts.fail(BROKEN)
+    assert (17.0, 15_000) == (attempts.prepare(), to_ms(call.request.timeout))
+    clock.now_s += 16.5
+
+    assert (0.5, 1) == (attempts.prepare(), to_ms(call.request.timeout))
+
+
+def test_further_attempt_is_the_same_arrival() -> None:
+    """It has the same request id, and the epoch that was known before the first."""
+    known = Known(7)
+    call = arrival(known)
+    attempts = Attempts(call, 60.0, Clock(), high)
+    attempts.prepare()
+    request_id = call.request.request_id
+    assert (0, 32) == (call.request.first_epoch, len(request_id))
+    known.learn_epoch(9)  # from another call
+    attempts.fail(BROKEN)
+    attempts.prepare()
+
+    assert (7, request_id) == (call.request.first_epoch, call.request.request_id)
+    assert arrival(known).request.request_id != request_id
+
+
+@pytest.mark.parametrize(("failure", "epoch"), [(EARLY, 0), (ENDED, 7), (SILENT, 7)])
+def test_refusal_that_changed_nothing_is_no_attempt(failure: Failure, epoch: int) -> None:
+    """A coordinator that knows no rounds yet has not counted it. Any other end may hide a count."""
+    call = arrival(Known(7))
+    attempts = Attempts(call, 60.0, Clock(), high)
+    attempts.prepare()
+    attempts.fail(failure)
+    attempts.prepare()
+
+    assert epoch == call.request.first_epoch
+
+
+def test_change_says_what_was_known_before_it() -> None:
+    """The latest header of the job, else the epoch of the worker's environment."""
+    known = Known(7)
+    known.learn_header("other", keys_pb2.KeyValueHeader(epoch=7, revision=99))
+    for before in (
+        keys_pb2.KeyValueHeader(epoch=7),
+        keys_pb2.KeyValueHeader(epoch=7, revision=12),
+    ):
+        call = keys.add_to_key(known, "job", "k", 1, Scope.RUN)
+        attempts = Attempts(call, 30.0, Clock(), high)
+        attempts.prepare()
+        assert not call.request.HasField("known")
+        attempts.fail(BROKEN)
+        known.learn_header("job", keys_pb2.KeyValueHeader(epoch=7, revision=12))
+        attempts.prepare()
+
+        assert before == call.request.known
+
+
+def test_older_answer_does_not_hide_a_newer_one() -> None:
+    """Answers to several threads may be noted in any order; a new epoch counts from 1 again."""
+    known = Known(0)
+    for epoch, revision in ((7, 5), (7, 3), (9, 1), (7, 6)):
+        known.learn_header("job", keys_pb2.KeyValueHeader(epoch=epoch, revision=revision))
+
+    assert keys_pb2.KeyValueHeader(epoch=9, revision=1) == known.header("job")
+    assert 9 == known.epoch
+
+
+def test_attempts_to_read_are_short() -> None:
+    """A change waits for its answer, because a further attempt might have to be refused."""
+    reading = Attempts(jobs.get_job("job", job_pb2.JOB_VIEW_FULL), 30.0, Clock(), high)
+    changing = Attempts(keys.put_key(Known(0), "job", "k", b"", Scope.ROUND), 30.0, Clock(), high)
+
+    assert (READ_S_MAX, 30.0) == (reading.prepare(), changing.prepare())
+    assert READ_S_MAX > BACKOFF_S_MAX

@@ -1,0 +1,335 @@
+"""Both forms of the client, at a server that answers as the test has written."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+from typing import Any
+
+import grpc
+import pytest
+
+from rallypoint.client import AsyncClient, Client, Scope, errors
+from rallypoint.client.attempts import Method
+from rallypoint.client.calls import barriers, jobs, keys, workers
+from rallypoint.v1 import barrier_service_pb2 as barrier_pb2
+from rallypoint.v1 import error_details_pb2 as details_pb2
+from rallypoint.v1 import job_pb2, node_pb2, scope_pb2
+from rallypoint.v1 import job_service_pb2 as jobs_pb2
+from rallypoint.v1 import key_value_service_pb2 as keys_pb2
+from rallypoint.v1 import node_service_pb2 as nodes_pb2
+from rallypoint.v1 import worker_service_pb2 as worker_pb2
+from rallypoint.wire.errors import pack_status
+from rallypoint.wire.limits import SERVICES
+from support.clients.scripted import BROKEN, LIMIT_S, calling
+
+FORMS = pytest.mark.parametrize("form", ["sync", "aio"])
+HEADER = keys_pb2.KeyValueHeader(epoch=7, revision=4)
+RANK = barrier_pb2.Participant(rank=0)
+COMPACTED = pack_status(
+    grpc.StatusCode.OUT_OF_RANGE.value[0],
+    "compacted",
+    details_pb2.KeysCompacted(oldest_revision=40, epoch=9),
+    reason="R",
+)
+ALL_CALLS: list[tuple[str, tuple[Any, ...], dict[str, Any], str, Any]] = [
+    ("get_job", ("j",), {}, "GetJob", jobs_pb2.GetJobResponse()),
+    ("drain_node", ("j", "n"), {}, "DrainNode", nodes_pb2.DrainNodeResponse()),
+    ("cordon_node", ("j", "n"), {}, "CordonNode", nodes_pb2.CordonNodeResponse(connected=True)),
+    ("uncordon_node", ("j", "n"), {}, "UncordonNode", nodes_pb2.UncordonNodeResponse()),
+    ("report_progress", ("j", 7), {}, "ReportProgress", worker_pb2.ReportProgressResponse(step=9)),
+    ("arrive", ("j", "b", RANK), {"timeout_s": 9}, "Arrive", barrier_pb2.ArriveResponse()),
+    ("get_keys", ("j", ["k"]), {}, "GetKeys", keys_pb2.GetKeysResponse(header=HEADER)),
+    ("put_key", ("j", "k", b"v"), {}, "PutKey", keys_pb2.PutKeyResponse(header=HEADER)),
+    ("add_to_key", ("j", "k", -3), {}, "AddToKey", keys_pb2.AddToKeyResponse(sum=4)),
+    (
+        "compare_and_set_key",
+        ("j", "k", b"v"),
+        {"expected": keys_pb2.KeyCondition(mod_revision=0)},
+        "CompareAndSetKey",
+        keys_pb2.CompareAndSetKeyResponse(was_set=True),
+    ),
+    ("delete_key", ("j", "k"), {}, "DeleteKey", keys_pb2.DeleteKeyResponse(was_deleted=True)),
+    (
+        "write_keys",
+        ("j", [keys_pb2.KeyWrite(key="k", delete=keys_pb2.KeyWrite.Delete())]),
+        {},
+        "WriteKeys",
+        keys_pb2.WriteKeysResponse(results=[keys_pb2.KeyWritten(was_changed=True)]),
+    ),
+]
+ALL_LISTS: list[tuple[str, tuple[str, ...], str, list[Any], list[Any]]] = [
+    (
+        "list_jobs",
+        (),
+        "ListJobs",
+        [job_pb2.JobSummary(job_id=name) for name in "abc"],
+        [jobs_pb2.ListJobsResponse],
+    ),
+    (
+        "list_nodes",
+        ("j",),
+        "ListNodes",
+        [node_pb2.Node(name=name) for name in "abc"],
+        [nodes_pb2.ListNodesResponse],
+    ),
+    (
+        "list_barriers",
+        ("j",),
+        "ListBarriers",
+        [barrier_pb2.Barrier(name=name) for name in "abc"],
+        [barrier_pb2.ListBarriersResponse],
+    ),
+    (
+        "list_keys",
+        ("j",),
+        "ListKeys",
+        [keys_pb2.KeyValue(key=name) for name in "abc"],
+        [keys_pb2.ListKeysResponse],
+    ),
+]
+
+
+def test_every_method_is_that_of_the_contract() -> None:
+    """With its path and its messages; and every RPC for clients has one."""
+    known = {
+        f"/{service.full_name}/{method.name}": (method.input_type, method.output_type)
+        for service in SERVICES
+        for method in service.methods
+    }
+    methods = [
+        value
+        for module in (barriers, jobs, keys, workers)
+        for value in vars(module).values()
+        if isinstance(value, Method)
+    ]
+    ours = {one.path: (one.request.DESCRIPTOR, one.response.DESCRIPTOR) for one in methods}
+    known.pop("/rallypoint.v1.AgentService/Session")
+
+    assert known == ours
+
+
+def test_both_forms_have_the_same_methods() -> None:
+    """With the same arguments; what blocks in one is awaited in the other."""
+
+    def read(kind: type) -> dict[str, tuple[str, ...]]:
+        found = inspect.getmembers(kind, inspect.isfunction)
+        public = {name: one for name, one in found if name[0] != "_" and name != "begin_report"}
+        return {name: tuple(inspect.signature(one).parameters) for name, one in public.items()}
+
+    assert read(Client) == read(AsyncClient)
+
+
+@FORMS
+@pytest.mark.parametrize(
+    ("name", "args", "fields", "rpc", "answer"), ALL_CALLS, ids=[one[0] for one in ALL_CALLS]
+)
+async def test_call_is_repeated_until_it_is_answered(
+    form: str, name: str, args: tuple[Any, ...], fields: dict[str, Any], rpc: str, answer: Any
+) -> None:
+    """Each attempt is the same request, with the token; what counts once has one request id."""
+    async with calling(form) as at:
+        at.script.answers[rpc] = [BROKEN, BROKEN, answer]
+        assert answer == await at.call(name, *args, **fields)
+        sent = at.script.requests[rpc]
+        tokens = [metadata["rallypoint-worker-token"] for metadata in at.script.metadata]
+
+    assert ["secret"] * 3 == tokens
+    assert "j" == sent[0].job_id
+    has_id = "request_id" in sent[0].DESCRIPTOR.fields_by_name
+    ids = [request.request_id for request in sent if has_id]
+    assert ids in ([ids[0]] * 3 if ids else [], [])
+    for request in sent:
+        for field in ("known", "first_epoch", "timeout"):
+            if field in request.DESCRIPTOR.fields_by_name:
+                request.ClearField(field)
+    assert [sent[0]] * 3 == sent
+
+
+@FORMS
+async def test_change_says_from_the_second_attempt_what_was_known(form: str) -> None:
+    """The header of an earlier answer, whatever call it was to."""
+    async with calling(form) as at:
+        at.script.answers["GetKeys"] = [keys_pb2.GetKeysResponse(header=HEADER)]
+        at.script.answers["AddToKey"] = [BROKEN, keys_pb2.AddToKeyResponse(header=HEADER)]
+        await at.call("get_keys", "j", ["k"])
+        await at.call("add_to_key", "j", "k", 1, scope=Scope.RUN)
+        first, second = at.script.requests["AddToKey"]
+
+    assert (False, True) == (first.HasField("known"), second.HasField("known"))
+    assert (HEADER, scope_pb2.SCOPE_RUN) == (second.known, second.scope)
+
+
+@FORMS
+async def test_call_ends_at_its_limit(form: str) -> None:
+    """However often it is refused until then."""
+    async with calling(form, limit_s=1.0) as at:
+        at.script.answers["GetJob"] = [BROKEN] * 100
+        with pytest.raises(errors.Unavailable, match="Socket closed; gave up after 1 s") as caught:
+            await at.call("get_job", "j")
+
+    assert caught.value.__context__ is None  # a traceback shows nothing of gRPC
+
+
+@FORMS
+async def test_coordinator_that_cannot_be_reached_is_unavailable(form: str) -> None:
+    """No answer at all, and the text says for how long."""
+    client: Any = (AsyncClient if form == "aio" else Client)("127.0.0.1:1", limit_s=0.3)
+    with pytest.raises(errors.Unavailable, match=r"no answer from the coordinator within 0\.3 s"):
+        if form == "aio":
+            await client.get_job("j")
+        else:
+            client.get_job("j")
+    if form == "aio":
+        await client.close()
+    else:
+        client.close()
+
+
+@FORMS
+@pytest.mark.parametrize(
+    ("name", "args", "rpc", "items", "page"), ALL_LISTS, ids=[one[0] for one in ALL_LISTS]
+)
+async def test_list_reads_every_page_once(
+    form: str, name: str, args: tuple[str, ...], rpc: str, items: list[Any], page: list[Any]
+) -> None:
+    """A page that is lost is read again."""
+    async with calling(form) as at:
+        field = next(f.name for f in page[0].DESCRIPTOR.fields if f.message_type and f.is_repeated)
+        at.script.answers[rpc] = [
+            page[0](next_page_token="2", **{field: items[:2]}),
+            BROKEN,
+            page[0](next_page_token="3"),
+            page[0](**{field: items[2:]}),
+        ]
+        assert items == await at.list(name, *args, page_size=2)
+        asked = [(one.page_size, one.page_token) for one in at.script.requests[rpc]]
+
+    assert [(2, ""), (2, "2"), (2, "2"), (2, "3")] == asked
+
+
+def changes(revision: int, *names: str) -> keys_pb2.WatchKeysResponse:
+    """Return an answer with the changes of these keys, the last of which has this revision."""
+    first = revision - len(names) + 1
+    return keys_pb2.WatchKeysResponse(
+        header=keys_pb2.KeyValueHeader(epoch=7, revision=revision),
+        events=[
+            keys_pb2.KeyEvent(kv=keys_pb2.KeyValue(key=name, mod_revision=first + number))
+            for number, name in enumerate(names)
+        ],
+    )
+
+
+@FORMS
+async def test_watch_continues_after_what_it_has_seen(form: str) -> None:
+    """Over three connections, one of which brought no change and one only a new header."""
+    async with calling(form) as at:
+        at.script.answers["WatchKeys"] = [
+            [changes(4), changes(5, "a"), BROKEN],
+            BROKEN_AT_ONCE,
+            [changes(5), changes(9), BROKEN],
+            [changes(9), changes(11, "b", "c")],
+        ]
+        events = await at.list("watch_keys", "j", "p/")
+        asked = [(one.start_revision, one.epoch) for one in at.script.requests["WatchKeys"]]
+
+    assert [("a", 5), ("b", 10), ("c", 11)] == [(e.kv.key, e.kv.mod_revision) for e in events]
+    assert [(0, 0), (6, 7), (6, 7), (10, 7)] == asked
+
+
+BROKEN_AT_ONCE: list[Any] = [BROKEN]
+
+
+@FORMS
+async def test_watch_begins_after_a_header(form: str) -> None:
+    """That of a list, for example: nothing between both is missed."""
+    async with calling(form) as at:
+        at.script.answers["WatchKeys"] = [[changes(4)]]
+        assert [] == await at.list("watch_keys", "j", after=HEADER)
+        (asked,) = at.script.requests["WatchKeys"]
+
+    assert (5, 7) == (asked.start_revision, asked.epoch)
+
+
+@FORMS
+async def test_gap_in_a_watch_is_an_error(form: str) -> None:
+    """A coordinator that does not remember the changes is not asked again."""
+    async with calling(form) as at:
+        at.script.answers["WatchKeys"] = [[changes(4), changes(5, "a"), BROKEN], [COMPACTED]]
+        with pytest.raises(errors.KeysCompacted) as caught:
+            await at.list("watch_keys", "j")
+
+    assert (40, 9) == (caught.value.oldest_revision, caught.value.epoch)
+
+
+@FORMS
+async def test_watch_gives_up_after_a_long_outage(form: str) -> None:
+    """An answer ends an outage: the limit counts for each."""
+    async with calling(form, limit_s=0.3) as at:
+        at.script.answers["WatchKeys"] = [[changes(4), BROKEN], *([BROKEN_AT_ONCE] * 100)]
+        with pytest.raises(errors.Unavailable, match="gave up"):
+            await at.list("watch_keys", "j")
+
+
+@FORMS
+async def test_watched_job_is_sent_again_after_an_interruption(form: str) -> None:
+    """Every answer is whole; it ends when the coordinator ends it."""
+    states = [jobs_pb2.WatchJobResponse(job=job_pb2.Job(run=number)) for number in range(1, 4)]
+    async with calling(form) as at:
+        at.script.answers["WatchJob"] = [[states[0], BROKEN], [states[0], states[1], states[2]]]
+        seen = [state.job.run for state in await at.list("watch_job", "j")]
+
+    assert [1, 1, 2, 3] == seen
+
+
+@FORMS
+async def test_watched_job_may_be_absent_after_an_interruption(form: str) -> None:
+    """A new coordinator learns of it from its agents. At the beginning it is just not there."""
+    unknown = pack_status(
+        grpc.StatusCode.NOT_FOUND.value[0], "no", details_pb2.UnknownJob(job_id="j"), reason="R"
+    )
+    states = [jobs_pb2.WatchJobResponse(job=job_pb2.Job(run=number)) for number in (1, 2)]
+    async with calling(form, limit_s=0.3) as at:
+        at.script.answers["WatchJob"] = [
+            [states[0], BROKEN],
+            [unknown],
+            [unknown],
+            [states[1]],
+            [unknown],
+            [states[0], BROKEN],
+            *([[unknown]] * 100),
+        ]
+        assert states == await at.list("watch_job", "j")
+        for _ in range(2):
+            with pytest.raises(errors.UnknownJob):
+                await at.list("watch_job", "j")
+        assert len(at.script.requests["WatchJob"]) > 7
+
+
+async def test_watch_is_closed_from_another_thread() -> None:
+    """The thread that waits for a change returns, and so does one that comes later."""
+    release = threading.Event()
+    async with calling("sync") as at:
+        at.script.answers["WatchKeys"] = [[changes(4), release]]
+        with at.client.watch_keys("j") as watch:
+            waiting = asyncio.create_task(asyncio.to_thread(list, watch))  # noqa: TID251
+            await asyncio.sleep(0)
+        async with asyncio.timeout(LIMIT_S):
+            seen = await waiting
+        release.set()
+
+    assert [] == seen
+    assert [] == list(watch)
+
+
+async def test_closed_client_says_so() -> None:
+    """Before the next attempt, and at the next call."""
+    async with calling("sync") as at:
+        at.client.close()
+        with pytest.raises(errors.ClientClosed, match="the client was closed"):
+            at.client.get_job("j")
+    async with calling("aio") as at:
+        await at.client.close()
+        with pytest.raises(errors.ClientClosed, match="the client was closed"):
+            await at.client.get_job("j")

@@ -1,0 +1,315 @@
+"""The functions for training scripts: outside of a worker, and as rank 0 or 1 of a round."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from rallypoint import worker
+from rallypoint.agent.core.desired import Notice as AgentNotice
+from rallypoint.agent.workers.notices import write_notices
+from rallypoint.client import errors
+from rallypoint.v1 import barrier_service_pb2 as barrier_pb2
+from rallypoint.v1 import key_value_service_pb2 as keys_pb2
+from rallypoint.v1 import worker_service_pb2 as worker_pb2
+from rallypoint.wire.errors import pack_status
+from rallypoint.worker import session as sessions
+from rallypoint.worker.reporting import ProgressReports
+from support.clients.scripted import BROKEN, Caller, calling
+
+LIMIT_S = 30
+HEADER = keys_pb2.KeyValueHeader(epoch=7, revision=4)
+
+
+def run(program: str, **env: str) -> subprocess.CompletedProcess[str]:
+    """Run a program in a fresh interpreter, outside of a worker."""
+    kept = {name: value for name, value in os.environ.items() if name[:10] != "RALLYPOINT"}
+    return subprocess.run(
+        [sys.executable, "-c", program],
+        env={**kept, **env},
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+    )
+
+
+def test_import_loads_no_grpc() -> None:
+    """Nor anything else that takes long; a script may import it and never use it."""
+    program = (
+        "import sys; from rallypoint import worker; worker.Scope.RUN; worker.errors.BarrierBroken\n"
+        "heavy = ('grpc', 'google', 'msgspec', 'asyncio', 'torch', 'numpy', 'json')\n"
+        "print([name for name in heavy if name in sys.modules])"
+    )
+    done = run(program)
+
+    assert ("[]\n", "") == (done.stdout, done.stderr)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "barrier()",
+        "all_gather(b'')",
+        "kv.get('k')",
+        "notice()",
+        "should_checkpoint()",
+        "progress(1)",
+    ],
+)
+def test_outside_of_a_worker_it_says_so(call: str) -> None:
+    """In one line, which names the remedy."""
+    done = run(f"from rallypoint import worker; worker.{call}")
+    last = done.stderr.splitlines()[-1]
+
+    assert last.startswith("rallypoint.worker.environment.NotAWorker: RALLYPOINT_")
+    assert last.endswith("is not set: start this script with `rallypoint agent`")
+
+
+@pytest.fixture
+def notice_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Be rank 0 of two; the coordinator is not set."""
+    path = tmp_path / "notices.json"
+    variables = {
+        "RALLYPOINT_JOB_ID": "j",
+        "RALLYPOINT_WORKER_TOKEN": "secret",
+        "RALLYPOINT_EPOCH": "7",
+        "RALLYPOINT_NOTICE_FILE": str(path),
+        "RALLYPOINT_COORDINATOR": "127.0.0.1:1",
+        "RANK": "0",
+        "WORLD_SIZE": "2",
+    }
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    return path
+
+
+def test_notices_are_those_of_the_agent(notice_file: Path) -> None:
+    """Soonest first; the drain of this node is the one that matters most."""
+    assert (None, ()) == (worker.notice(), worker.notices())
+    far_ms = round((time.monotonic() + 100) * 1000)
+    growth = AgentNotice("growth", "", "", far_ms)
+    other = AgentNotice("drain", "b", "kernel", far_ms + 1_000)
+    here = AgentNotice("drain", "", "SIGTERM", far_ms + 2_000, is_here=True)
+    write_notices(notice_file, [here, growth, other], "a")
+
+    found = worker.notices()
+    assert ["growth", "drain", "drain"] == [one.kind for one in found]
+    assert [False, False, True] == [one.is_leaving for one in found]
+    assert found[2] == worker.notice()
+    assert ("a", True, "SIGTERM") == (found[2].node, found[2].is_here, found[2].reason)
+    assert 60 < found[2].time_left_s() < 103
+    write_notices(notice_file, [growth, other], "a")
+    assert found[0] == worker.notice()
+
+
+def test_time_left_is_never_negative(notice_file: Path) -> None:
+    """The round may be stopped any moment then."""
+    notice = {"kind": "drain", "node": "a", "here": True, "reason": "", "deadline": 0.0}
+    notice_file.write_text(json.dumps([notice]))
+    found = worker.notice()
+
+    assert found is not None
+    assert 0.0 == found.time_left_s()
+
+
+@pytest.fixture
+def clean_session() -> Iterator[None]:
+    yield
+    session = sessions._sessions.pop(os.getpid(), None)
+    if session is not None:
+        session.client.close()
+
+
+@pytest.fixture
+async def at(notice_file: Path, monkeypatch: pytest.MonkeyPatch, clean_session: None) -> Any:
+    """A scripted coordinator, which the functions use."""
+    async with calling("sync") as caller:
+        monkeypatch.setenv("RALLYPOINT_COORDINATOR", caller.target)
+        yield caller
+
+
+def released(*payloads: bytes) -> barrier_pb2.ArriveResponse:
+    count = len(payloads)
+    given = payloads if any(payloads) else ()
+    return barrier_pb2.ArriveResponse(epoch=7, payloads=given, participant_count=count)
+
+
+async def test_barrier_and_gather_are_those_of_all_ranks(at: Caller) -> None:
+    """Without an expectation, which means every rank. Empty payloads come back, too."""
+    at.script.answers["Arrive"] = [released(b"", b""), released(b"", b""), released(b"a", b"")]
+    worker.barrier(timeout_s=5)
+    assert [b"", b""] == worker.all_gather(b"")
+    assert [b"a", b""] == worker.all_gather(b"a", name="sizes")
+    sent = at.script.requests["Arrive"]
+
+    assert ["barrier", "all_gather", "sizes"] == [request.name for request in sent]
+    assert [0, 0, 0] == [request.participant.rank for request in sent]
+    assert not any(request.HasField("expected") for request in sent)
+    assert all(metadata["rallypoint-worker-token"] == "secret" for metadata in at.script.metadata)
+
+
+async def test_further_attempt_of_the_first_call_knows_the_epoch(at: Caller) -> None:
+    """That of the environment."""
+    at.script.answers["Arrive"] = [BROKEN, released(b"", b"")]
+    worker.barrier()
+
+    assert [0, 7] == [request.first_epoch for request in at.script.requests["Arrive"]]
+
+
+async def test_checkpoints_outlive_a_coordinator_without_memory(at: Caller) -> None:
+    """The ranks meet again: it has forgotten who had arrived."""
+    forgotten = pack_status(grpc.StatusCode.DATA_LOSS.value[0], "gone", None, reason="R")
+    other = b"\0" * 9  # the other rank, at its first call, without a notice
+    at.script.answers["Arrive"] = [BROKEN, forgotten, released(other, other)]
+    assert worker.should_checkpoint() is False
+    sent = at.script.requests["Arrive"]
+
+    assert [0, 7, 0] == [request.first_epoch for request in sent]
+    assert len({request.request_id for request in sent}) == 2
+
+
+async def test_keys(at: Caller) -> None:
+    """Each function returns what a script wants to know."""
+    kv = keys_pb2.KeyValue(key="k", value=b"v")
+    answers = at.script.answers
+    answers["GetKeys"] = [keys_pb2.GetKeysResponse(kvs=[kv]), keys_pb2.GetKeysResponse()]
+    answers["PutKey"] = [keys_pb2.PutKeyResponse(header=HEADER)]
+    answers["AddToKey"] = [keys_pb2.AddToKeyResponse(sum=12)]
+    answers["CompareAndSetKey"] = [
+        keys_pb2.CompareAndSetKeyResponse(was_set=was_set) for was_set in (True, False)
+    ]
+    answers["DeleteKey"] = [keys_pb2.DeleteKeyResponse(was_deleted=True)]
+    answers["ListKeys"] = [keys_pb2.ListKeysResponse(kvs=[kv])]
+
+    assert (b"v", None) == (worker.kv.get("k", wait_s=1), worker.kv.get("k"))
+    assert (4, 12) == (worker.kv.put("k", b"v"), worker.kv.add("k", 2))
+    assert worker.kv.compare_and_set("k", b"v", expected=None)
+    assert not worker.kv.compare_and_set("k", b"v", expected=b"w", scope=worker.Scope.RUN)
+    assert worker.kv.delete("k")
+    assert [("k", b"v")] == list(worker.kv.list())
+    first, second = (one.expected for one in at.script.requests["CompareAndSetKey"])
+    assert ("mod_revision", b"w") == (first.WhichOneof("condition"), second.value)
+    assert [True, False] == [one.HasField("timeout") for one in at.script.requests["GetKeys"]]
+
+
+async def test_threads_share_one_session(at: Caller) -> None:
+    """The first calls may come at once."""
+    at.script.answers["AddToKey"] = [keys_pb2.AddToKeyResponse(sum=1)] * 8
+    threads = [threading.Thread(target=worker.kv.add, args=("k",)) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(LIMIT_S)
+
+    assert 8 == len(at.script.requests["AddToKey"])
+    assert 1 == len(sessions._sessions)
+
+
+FORKS = """
+import os
+from rallypoint import worker
+from rallypoint.worker import session
+
+session.current()
+pid = os.fork()
+if pid == 0:
+    assert worker.notice() is None
+    try:
+        worker.kv.get("k")
+    except worker.errors.ClientClosed as error:
+        os._exit(0 if "spawn" in str(error) else 2)
+    os._exit(1)
+print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
+
+
+def test_forked_child_is_refused(notice_file: Path) -> None:
+    """It has none of gRPC's threads and would wait for ever; it may look at notices."""
+    done = run(FORKS, **{name: os.environ[name] for name in os.environ if "RALLY" in name})
+
+    assert "0\n" == done.stdout, done.stderr
+
+
+class Reports:
+    """A client that notes the reports, and answers when the test says so."""
+
+    def __init__(self) -> None:
+        self.steps: list[int] = []
+        self.is_done = True
+
+    def begin_report(self, job_id: str, step: int, timeout_s: float) -> Any:
+        self.steps.append(step)
+        return self
+
+    def done(self) -> bool:
+        return self.is_done
+
+    def result(self, timeout: float) -> Any:
+        return worker_pb2.ReportProgressResponse()
+
+
+def test_reports_are_seldom_and_wait_for_nothing() -> None:
+    """One a second at most, none beside another, none without news; the last one at the end."""
+    client, now_s = Reports(), [100.0]
+    reports = ProgressReports(client, "j", lambda: now_s[0])  # type: ignore[arg-type]
+    for step in range(1, 50):
+        reports.note(step)
+    now_s[0] += 1.0
+    reports.note(50)
+    now_s[0] += 1.0
+    client.is_done = False
+    reports.note(51)
+    client.is_done = True
+    reports.note(50)
+    now_s[0] += 5.0
+    reports.note(40)
+    reports.note(52)
+    reports.note(53)
+    reports.flush()
+    reports.flush()
+
+    assert [1, 50, 51, 52, 53] == client.steps
+
+
+async def test_only_rank_0_reports(at: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All ranks take the same steps, and one report is enough for the job."""
+    at.script.answers["ReportProgress"] = [worker_pb2.ReportProgressResponse()]
+    monkeypatch.setenv("RANK", "1")
+    worker.progress(3)
+    assert {} == sessions._sessions
+    monkeypatch.setenv("RANK", "0")
+    worker.progress(4)
+    sessions.current().progress.flush()
+
+    assert [4] == [request.step for request in at.script.requests["ReportProgress"]]
+
+
+async def test_last_step_is_reported_at_the_end(at: Caller) -> None:
+    """Also when the script ends with an error in the same moment."""
+    at.script.answers["ReportProgress"] = [worker_pb2.ReportProgressResponse()] * 2
+    program = (
+        "from rallypoint import worker\n"
+        "worker.progress(1); worker.progress(2); worker.progress(3); raise SystemExit(3)"
+    )
+    env = {name: os.environ[name] for name in os.environ if "RALLY" in name}
+    done = await asyncio.to_thread(run, program, **env)
+
+    assert ("", 3) == (done.stderr, done.returncode)
+    assert [1, 3] == [request.step for request in at.script.requests["ReportProgress"]]
+
+
+def test_errors_are_importable_from_one_place() -> None:
+    """A script catches them as `worker.errors.…`."""
+    assert issubclass(worker.NotAWorker, errors.RallypointError)
+    assert worker.errors is errors
