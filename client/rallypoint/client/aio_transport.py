@@ -25,6 +25,7 @@ class Transport:
 
     def __init__(self, target: str, token: str, limit_s: float) -> None:
         """Connect at the first call; the arguments are those of the blocking one."""
+        self.target = target
         self.limit_s = limit_s
         self._channel = grpc.aio.insecure_channel(target, options=channel_options())
         self._metadata = token_metadata(token)
@@ -43,7 +44,7 @@ class Transport:
             RallypointError: when it fails for good.
         """
         limit_s = self.limit_s if limit_s is None else limit_s
-        attempts = Attempts(call, limit_s, time.monotonic, random.uniform)
+        attempts = Attempts(call, self.target, limit_s, time.monotonic, random.uniform)
         while True:
             timeout_s = attempts.prepare()
             try:
@@ -177,7 +178,7 @@ class Watch(Generic[Item]):
                 self._items.extend(self._following.take(answer))
                 return True
             if self._backoff is None:
-                limit_s = self._transport.limit_s
-                self._backoff = Backoff(limit_s, time.monotonic, random.uniform)
+                target, limit_s = self._transport.target, self._transport.limit_s
+                self._backoff = Backoff(target, limit_s, time.monotonic, random.uniform)
             also = self._following.transient if self._is_begun else ()
             await asyncio.sleep(self._backoff.pause_s(failure, also))

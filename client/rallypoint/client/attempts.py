@@ -80,15 +80,17 @@ class Draw(Protocol):
 class Backoff:
     """The pauses between the attempts of one call, or during one outage of a stream."""
 
-    def __init__(self, limit_s: float, now_s: Callable[[], float], draw: Draw) -> None:
+    def __init__(self, target: str, limit_s: float, now_s: Callable[[], float], draw: Draw) -> None:
         """Begin.
 
         Args:
+            target: host:port of the coordinator, for the error.
             limit_s: when to give up, from now.
             now_s: a clock that never runs backwards.
             draw: for the jitter.
         """
-        self.limit_s = limit_s
+        self._target = target
+        self._limit_s = limit_s
         self._now_s = now_s
         self._draw = draw
         self._ends_s = now_s() + limit_s
@@ -121,9 +123,13 @@ class Backoff:
 
     def _give_up(self, failure: Failure) -> RallypointError:
         if failure.code is grpc.StatusCode.DEADLINE_EXCEEDED:
-            return Unavailable(f"no answer from the coordinator within {self.limit_s:g} s")
+            return Unavailable(
+                f"the coordinator at {self._target} did not answer within {self._limit_s:.3g} s; "
+                "check that it runs there and can be reached"
+            )
         if failure.code is grpc.StatusCode.UNAVAILABLE:
-            return Unavailable(f"{failure.text}; gave up after {self.limit_s:g} s")
+            where = f"coordinator at {self._target}"
+            return Unavailable(f"{where}: {failure.text}; gave up after {self._limit_s:.3g} s")
         return to_error(failure)
 
 
@@ -133,13 +139,14 @@ class Attempts(Generic[Request, Response]):
     def __init__(
         self,
         call: Call[Request, Response],
+        target: str,
         limit_s: float,
         now_s: Callable[[], float],
         draw: Draw,
     ) -> None:
         """Begin; the arguments are those of `Backoff`."""
         self.call = call
-        self._backoff = Backoff(limit_s, now_s, draw)
+        self._backoff = Backoff(target, limit_s, now_s, draw)
         self._may_have_counted = False
 
     def prepare(self) -> float:

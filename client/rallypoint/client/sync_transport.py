@@ -42,6 +42,7 @@ class Transport:
             token: of the worker; empty: none.
             limit_s: longest call, and longest outage of a stream, unless the caller says otherwise.
         """
+        self.target = target
         self.limit_s = limit_s
         self._channel = grpc.insecure_channel(target, options=channel_options())
         self._metadata = token_metadata(token)
@@ -72,7 +73,7 @@ class Transport:
         return self._attempt(call, limit_s)
 
     def _attempt(self, call: Call[Request, Response], limit_s: float) -> Response:
-        attempts = Attempts(call, limit_s, time.monotonic, random.uniform)
+        attempts = Attempts(call, self.target, limit_s, time.monotonic, random.uniform)
         while True:
             timeout_s = attempts.prepare()
             try:
@@ -232,8 +233,8 @@ class Watch(Generic[Item]):
                 self._items.extend(self._following.take(answer))
                 return True
             if self._backoff is None:
-                limit_s = self._transport.limit_s
-                self._backoff = Backoff(limit_s, time.monotonic, random.uniform)
+                target, limit_s = self._transport.target, self._transport.limit_s
+                self._backoff = Backoff(target, limit_s, time.monotonic, random.uniform)
             also = self._following.transient if self._is_begun else ()
             self._transport.pause(self._backoff.pause_s(failure, also))
         return False

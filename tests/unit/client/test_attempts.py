@@ -47,7 +47,7 @@ def high(low: float, high: float) -> float:
 
 
 def backoff(clock: Clock, limit_s: float = 30.0) -> Backoff:
-    return Backoff(limit_s, clock, high)
+    return Backoff("head:50051", limit_s, clock, high)
 
 
 def limit_reached(retry_s: float | None) -> Failure:
@@ -72,7 +72,7 @@ def test_jitter_is_full() -> None:
         drawn.append((low, high))
         return low
 
-    waits = Backoff(30.0, Clock(), draw)
+    waits = Backoff("head:50051", 30.0, Clock(), draw)
 
     assert [0.0, 0.0] == [waits.pause_s(BROKEN), waits.pause_s(BROKEN)]
     assert [(0.0, 0.05), (0.0, 0.1)] == drawn
@@ -86,7 +86,7 @@ def test_it_gives_up_at_the_limit_of_the_call() -> None:
     with pytest.raises(errors.Unavailable) as caught:
         waits.pause_s(BROKEN)
 
-    assert "Socket closed; gave up after 10 s" == str(caught.value)
+    assert "coordinator at head:50051: Socket closed; gave up after 10 s" == str(caught.value)
 
 
 def test_deadline_of_the_call_is_final() -> None:
@@ -95,7 +95,7 @@ def test_deadline_of_the_call_is_final() -> None:
     waits = backoff(clock)
     assert waits.pause_s(SILENT) > 0
     clock.now_s += 30.0
-    with pytest.raises(errors.Unavailable, match="no answer from the coordinator within 30 s"):
+    with pytest.raises(errors.Unavailable, match="at head:50051 did not answer within 30 s"):
         waits.pause_s(SILENT)
 
 
@@ -165,7 +165,7 @@ def test_wait_ends_before_its_attempt() -> None:
     """In every attempt, so that the answer with the names arrives in time."""
     clock = Clock()
     call = arrival(Known(7))
-    attempts = Attempts(call, 60.0 + ANSWER_S, clock, high)
+    attempts = Attempts(call, "head:50051", 60.0 + ANSWER_S, clock, high)
     assert (62.0, 60_000) == (attempts.prepare(), to_ms(call.request.timeout))
     clock.now_s += 45.0
     attempts.fail(BROKEN)
@@ -179,7 +179,7 @@ def test_further_attempt_is_the_same_arrival() -> None:
     """It has the same request id, and the epoch that was known before the first."""
     known = Known(7)
     call = arrival(known)
-    attempts = Attempts(call, 60.0, Clock(), high)
+    attempts = Attempts(call, "head:50051", 60.0, Clock(), high)
     attempts.prepare()
     request_id = call.request.request_id
     assert (0, 32) == (call.request.first_epoch, len(request_id))
@@ -195,7 +195,7 @@ def test_further_attempt_is_the_same_arrival() -> None:
 def test_refusal_that_changed_nothing_is_no_attempt(failure: Failure, epoch: int) -> None:
     """A coordinator that knows no rounds yet has not counted it. Any other end may hide a count."""
     call = arrival(Known(7))
-    attempts = Attempts(call, 60.0, Clock(), high)
+    attempts = Attempts(call, "head:50051", 60.0, Clock(), high)
     attempts.prepare()
     attempts.fail(failure)
     attempts.prepare()
@@ -212,7 +212,7 @@ def test_change_says_what_was_known_before_it() -> None:
         keys_pb2.KeyValueHeader(epoch=7, revision=12),
     ):
         call = keys.add_to_key(known, "job", "k", 1, Scope.RUN)
-        attempts = Attempts(call, 30.0, Clock(), high)
+        attempts = Attempts(call, "head:50051", 30.0, Clock(), high)
         attempts.prepare()
         assert not call.request.HasField("known")
         attempts.fail(BROKEN)
@@ -234,8 +234,12 @@ def test_older_answer_does_not_hide_a_newer_one() -> None:
 
 def test_attempts_to_read_are_short() -> None:
     """A change waits for its answer, because a further attempt might have to be refused."""
-    reading = Attempts(jobs.get_job("job", job_pb2.JOB_VIEW_FULL), 30.0, Clock(), high)
-    changing = Attempts(keys.put_key(Known(0), "job", "k", b"", Scope.ROUND), 30.0, Clock(), high)
+    reading = Attempts(
+        jobs.get_job("job", job_pb2.JOB_VIEW_FULL), "head:50051", 30.0, Clock(), high
+    )
+    changing = Attempts(
+        keys.put_key(Known(0), "job", "k", b"", Scope.ROUND), "head:50051", 30.0, Clock(), high
+    )
 
     assert (READ_S_MAX, 30.0) == (reading.prepare(), changing.prepare())
     assert READ_S_MAX > BACKOFF_S_MAX

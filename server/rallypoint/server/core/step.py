@@ -70,10 +70,8 @@ def step(state: State, input: inputs.Input, now_ms: int) -> Transition:
     if isinstance(input, inputs.Heartbeat):
         refusal = receive_heartbeat(draft, input)
         return Transition(draft.delta(), (), tuple(draft.effects), refusal, ())
-    if isinstance(input, inputs.Progressed):
-        return _step_progress(draft, input)
-    if isinstance(input, inputs.Arrive | inputs.WriteKeys):
-        return _step_sharing(draft, input)
+    if isinstance(input, inputs.Arrive | inputs.WriteKeys | inputs.Progressed):
+        return _step_of_worker(draft, input)
     refusal = _dispatch(draft, input)
     if refusal is not None:
         return _refused(draft, refusal)
@@ -90,23 +88,15 @@ def step(state: State, input: inputs.Input, now_ms: int) -> Transition:
     return Transition(draft.delta(), tuple(draft.records), tuple(draft.effects), None, known)
 
 
-def _step_sharing(draft: Draft, input: inputs.Arrive | inputs.WriteKeys) -> Transition:
-    """Step what a worker shares with others. It changes nothing about the job for its readers."""
-    if isinstance(input, inputs.Arrive):
-        refusal = receive_arrival(draft, input)
-    else:
-        refusal = receive_writes(draft, input)
+def _step_of_worker(
+    draft: Draft, input: inputs.Arrive | inputs.WriteKeys | inputs.Progressed
+) -> Transition:
+    """Step what a worker shares or reports. It moves no round and gives no node an order."""
+    refusal = _dispatch(draft, input)
     if refusal is not None:
         return _refused(draft, refusal)
-    return Transition(draft.delta(), tuple(draft.records), tuple(draft.effects), None, ())
-
-
-def _step_progress(draft: Draft, report: inputs.Progressed) -> Transition:
-    """Step a report of progress. It decides nothing before the round ends."""
-    refusal = receive_progress(draft, report)
-    if refusal is not None:
-        return _refused(draft, refusal)
-    return Transition(draft.delta(), (), (), None, tuple(draft.changed_jobs()))
+    jobs = tuple(draft.changed_jobs())
+    return Transition(draft.delta(), tuple(draft.records), tuple(draft.effects), None, jobs)
 
 
 def _refused(draft: Draft, refusal: Refusal) -> Transition:
