@@ -24,6 +24,28 @@ else:
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class _Capability:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _CapabilityEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Capability.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    CAPABILITY_UNSPECIFIED: _Capability.ValueType  # 0
+    """Not valid."""
+    CAPABILITY_NOTICES: _Capability.ValueType  # 1
+    """The agent passes Notices on to its workers. The coordinator sends none to an agent without it."""
+
+class Capability(_Capability, metaclass=_CapabilityEnumTypeWrapper):
+    """What an agent or a coordinator can do beyond its protocol version. What only one of them can do is not
+    used.
+    """
+
+CAPABILITY_UNSPECIFIED: Capability.ValueType  # 0
+"""Not valid."""
+CAPABILITY_NOTICES: Capability.ValueType  # 1
+"""The agent passes Notices on to its workers. The coordinator sends none to an agent without it."""
+Global___Capability: _TypeAlias = Capability  # noqa: Y015
+
 class _GoodbyeReason:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -300,8 +322,10 @@ class Hello(_message.Message):
     HOST_NAME_FIELD_NUMBER: _builtins.int
     PROGRAM_FIELD_NUMBER: _builtins.int
     RESUME_TOKEN_FIELD_NUMBER: _builtins.int
+    MIN_PROTOCOL_VERSION_FIELD_NUMBER: _builtins.int
+    CAPABILITIES_FIELD_NUMBER: _builtins.int
     protocol_version: _builtins.int
-    """Protocol version that the agent speaks; 1."""
+    """Highest protocol version that the agent speaks; 1 today."""
     launch_id: _builtins.str
     """Name of the launch that the agent belongs to. An agent that starts after the run has ended
     learns the run's outcome if the launch is the same. Empty: none.
@@ -343,6 +367,11 @@ class Hello(_message.Message):
     session that it welcomed, it resumes the session only with this token, else it refuses the Hello
     as PERMISSION_DENIED and leaves the session alone. A session that it does not know needs none.
     """
+    min_protocol_version: _builtins.int
+    """Lowest protocol version that the agent speaks. Absent (0): only protocol_version. The coordinator
+    chooses the highest version that both speak, and refuses the agent if there is none
+    (ProtocolMismatch).
+    """
     @_builtins.property
     def spec(self) -> _job_pb2.JobSpec:
         """Specification of the run."""
@@ -371,6 +400,12 @@ class Hello(_message.Message):
     def program(self) -> Global___Program:
         """What its workers run. Absent: unknown; then it is compared with nothing."""
 
+    @_builtins.property
+    def capabilities(self) -> _containers.RepeatedScalarFieldContainer[Global___Capability.ValueType]:
+        """What the agent can do beyond its protocol version. The coordinator ignores what it does not know.
+        An agent without min_protocol_version is taken to have CAPABILITY_NOTICES.
+        """
+
     def __init__(
         self,
         *,
@@ -396,10 +431,12 @@ class Hello(_message.Message):
         host_name: _builtins.str = ...,
         program: Global___Program | None = ...,
         resume_token: _builtins.str = ...,
+        min_protocol_version: _builtins.int = ...,
+        capabilities: _abc.Iterable[Global___Capability.ValueType] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_node_rank", b"_node_rank", "draining", b"draining", "held", b"held", "node_rank", b"node_rank", "program", b"program", "ready", b"ready", "spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_node_rank", b"_node_rank", "address", b"address", "coordinator_durable", b"coordinator_durable", "coordinator_id", b"coordinator_id", "draining", b"draining", "held", b"held", "host_name", b"host_name", "job_id", b"job_id", "labels", b"labels", "launch_id", b"launch_id", "local_world_size", b"local_world_size", "node_name", b"node_name", "node_name_explicit", b"node_name_explicit", "node_rank", b"node_rank", "program", b"program", "protocol_version", b"protocol_version", "ready", b"ready", "reports_acknowledged", b"reports_acknowledged", "resume_token", b"resume_token", "revision_applied", b"revision_applied", "role", b"role", "run", b"run", "spec", b"spec"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_node_rank", b"_node_rank", "address", b"address", "capabilities", b"capabilities", "coordinator_durable", b"coordinator_durable", "coordinator_id", b"coordinator_id", "draining", b"draining", "held", b"held", "host_name", b"host_name", "job_id", b"job_id", "labels", b"labels", "launch_id", b"launch_id", "local_world_size", b"local_world_size", "min_protocol_version", b"min_protocol_version", "node_name", b"node_name", "node_name_explicit", b"node_name_explicit", "node_rank", b"node_rank", "program", b"program", "protocol_version", b"protocol_version", "ready", b"ready", "reports_acknowledged", b"reports_acknowledged", "resume_token", b"resume_token", "revision_applied", b"revision_applied", "role", b"role", "run", b"run", "spec", b"spec"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__node_rank: _TypeAlias = _typing.Literal["node_rank"]  # noqa: Y015
     _WhichOneofArgType__node_rank: _TypeAlias = _typing.Literal["_node_rank", b"_node_rank"]  # noqa: Y015
@@ -826,6 +863,9 @@ class Welcome(_message.Message):
     NOTICES_FIELD_NUMBER: _builtins.int
     ARGUMENTS_DIFFER_FROM_FIELD_NUMBER: _builtins.int
     RESUME_TOKEN_FIELD_NUMBER: _builtins.int
+    DEADLINES_FIELD_NUMBER: _builtins.int
+    PROTOCOL_VERSION_FIELD_NUMBER: _builtins.int
+    CAPABILITIES_FIELD_NUMBER: _builtins.int
     coordinator_id: _builtins.str
     """Id of the coordinator."""
     coordinator_durable: _builtins.bool
@@ -838,6 +878,8 @@ class Welcome(_message.Message):
     """Earlier node of the same role that runs the same program with other arguments. Empty: none."""
     resume_token: _builtins.str
     """Proves in a later Hello that the session is the agent's own. Only its agent ever gets it."""
+    protocol_version: _builtins.int
+    """Protocol version of the session from now on. Absent (0) means 1."""
     @_builtins.property
     def heartbeat_interval(self) -> _duration_pb2.Duration:
         """Time between heartbeats."""
@@ -858,6 +900,16 @@ class Welcome(_message.Message):
     def notices(self) -> Global___Notices:
         """Events that are about to happen. Absent: none."""
 
+    @_builtins.property
+    def deadlines(self) -> Global___Deadlines:
+        """Times after which the coordinator ends a session or counts its node as lost. Absent: an older
+        coordinator, which does not say.
+        """
+
+    @_builtins.property
+    def capabilities(self) -> _containers.RepeatedScalarFieldContainer[Global___Capability.ValueType]:
+        """What both agent and coordinator can do."""
+
     def __init__(
         self,
         *,
@@ -871,14 +923,69 @@ class Welcome(_message.Message):
         notices: Global___Notices | None = ...,
         arguments_differ_from: _builtins.str = ...,
         resume_token: _builtins.str = ...,
+        deadlines: Global___Deadlines | None = ...,
+        protocol_version: _builtins.int = ...,
+        capabilities: _abc.Iterable[Global___Capability.ValueType] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["desired", b"desired", "heartbeat_interval", b"heartbeat_interval", "lease", b"lease", "notices", b"notices"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["deadlines", b"deadlines", "desired", b"desired", "heartbeat_interval", b"heartbeat_interval", "lease", b"lease", "notices", b"notices"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["arguments_differ_from", b"arguments_differ_from", "coordinator_durable", b"coordinator_durable", "coordinator_id", b"coordinator_id", "desired", b"desired", "heartbeat_interval", b"heartbeat_interval", "lease", b"lease", "node_name", b"node_name", "notices", b"notices", "resume_token", b"resume_token", "run", b"run"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arguments_differ_from", b"arguments_differ_from", "capabilities", b"capabilities", "coordinator_durable", b"coordinator_durable", "coordinator_id", b"coordinator_id", "deadlines", b"deadlines", "desired", b"desired", "heartbeat_interval", b"heartbeat_interval", "lease", b"lease", "node_name", b"node_name", "notices", b"notices", "protocol_version", b"protocol_version", "resume_token", b"resume_token", "run", b"run"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Welcome: _TypeAlias = Welcome  # noqa: Y015
+
+@_typing.final
+class Deadlines(_message.Message):
+    """What ends a session, or a node's part in a round. All times are the coordinator's; network delays come
+    on top for the agent.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HELLO_WITHIN_FIELD_NUMBER: _builtins.int
+    STARTED_WITHIN_FIELD_NUMBER: _builtins.int
+    READY_SLACK_FIELD_NUMBER: _builtins.int
+    RECONNECT_WITHIN_FIELD_NUMBER: _builtins.int
+    LEASE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def hello_within(self) -> _duration_pb2.Duration:
+        """From the beginning of a stream until its Hello."""
+
+    @_builtins.property
+    def started_within(self) -> _duration_pb2.Duration:
+        """From the round's beginning until Started or StartFailed. Then the round ends as START_OVERDUE."""
+
+    @_builtins.property
+    def ready_slack(self) -> _duration_pb2.Duration:
+        """From Stop until Ready, beyond the shutdown timeout. Then the node is lost."""
+
+    @_builtins.property
+    def reconnect_within(self) -> _duration_pb2.Duration:
+        """From the break of a stream until the next Hello. Then a member of a round is lost. Longer while the
+        coordinator suspects the network.
+        """
+
+    @_builtins.property
+    def lease(self) -> _duration_pb2.Duration:
+        """From the last message of an agent until its node is lost; as Welcome.lease."""
+
+    def __init__(
+        self,
+        *,
+        hello_within: _duration_pb2.Duration | None = ...,
+        started_within: _duration_pb2.Duration | None = ...,
+        ready_slack: _duration_pb2.Duration | None = ...,
+        reconnect_within: _duration_pb2.Duration | None = ...,
+        lease: _duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["hello_within", b"hello_within", "lease", b"lease", "ready_slack", b"ready_slack", "reconnect_within", b"reconnect_within", "started_within", b"started_within"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["hello_within", b"hello_within", "lease", b"lease", "ready_slack", b"ready_slack", "reconnect_within", b"reconnect_within", "started_within", b"started_within"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Deadlines: _TypeAlias = Deadlines  # noqa: Y015
 
 @_typing.final
 class Acknowledgement(_message.Message):

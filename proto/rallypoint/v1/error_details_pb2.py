@@ -27,17 +27,19 @@ from rallypoint.v1 import barrier_service_pb2 as rallypoint_dot_v1_dot_barrier__
 from rallypoint.v1 import job_pb2 as rallypoint_dot_v1_dot_job__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!rallypoint/v1/error_details.proto\x12\rrallypoint.v1\x1a\x1egoogle/protobuf/duration.proto\x1a#rallypoint/v1/barrier_service.proto\x1a\x17rallypoint/v1/job.proto\"A\n\x0eSpecDifference\x12\r\n\x05\x66ield\x18\x01 \x01(\t\x12\x10\n\x08\x65xpected\x18\x02 \x01(\t\x12\x0e\n\x06\x61\x63tual\x18\x03 \x01(\t\"R\n\x0cSpecMismatch\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x32\n\x0b\x64ifferences\x18\x02 \x03(\x0b\x32\x1d.rallypoint.v1.SpecDifference\"2\n\rNodeNameInUse\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x11\n\tnode_name\x18\x02 \x01(\t\"E\n\rNodeRankInUse\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x11\n\tnode_rank\x18\x02 \x01(\r\x12\x11\n\tnode_name\x18\x03 \x01(\t\"e\n\x0f\x41\x64\x64ressMismatch\x12\x11\n\tnode_name\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x17\n\x0fother_node_name\x18\x03 \x01(\t\x12\x15\n\rother_address\x18\x04 \x01(\t\"u\n\x0fProgramMismatch\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x11\n\tnode_name\x18\x02 \x01(\t\x12\x0f\n\x07program\x18\x03 \x01(\t\x12\x17\n\x0fother_node_name\x18\x04 \x01(\t\x12\x15\n\rother_program\x18\x05 \x01(\t\"0\n\x11PreviousRunEnding\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x0b\n\x03run\x18\x02 \x01(\x04\"W\n\x0bStaleSender\x12&\n\x04kind\x18\x01 \x01(\x0e\x32\x18.rallypoint.v1.StaleKind\x12\x10\n\x08\x65xpected\x18\x02 \x01(\x04\x12\x0e\n\x06\x61\x63tual\x18\x03 \x01(\x04\"8\n\x0c\x46oreignRound\x12\x16\n\x0e\x63oordinator_id\x18\x01 \x01(\t\x12\x10\n\x08owner_id\x18\x02 \x01(\t\"4\n\x10ProtocolMismatch\x12\x10\n\x08\x65xpected\x18\x01 \x01(\r\x12\x0e\n\x06\x61\x63tual\x18\x02 \x01(\r\"\\\n\x0cLimitReached\x12\r\n\x05limit\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04\x12.\n\x0bretry_after\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\"\x1c\n\nUnknownJob\x12\x0e\n\x06job_id\x18\x01 \x01(\t\"0\n\x0bUnknownNode\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x11\n\tnode_name\x18\x02 \x01(\t\"P\n\x08JobEnded\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x0b\n\x03run\x18\x02 \x01(\x04\x12\'\n\x07outcome\x18\x03 \x01(\x0e\x32\x16.rallypoint.v1.Outcome\"&\n\x07JobOpen\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x0b\n\x03run\x18\x02 \x01(\x04\"\xe2\x01\n\rBarrierBroken\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\ngeneration\x18\x02 \x01(\x04\x12\x31\n\x06reason\x18\x03 \x01(\x0e\x32!.rallypoint.v1.BarrierBreakReason\x12\x0c\n\x04text\x18\x04 \x01(\t\x12\x15\n\rmissing_count\x18\x05 \x01(\r\x12,\n\x07missing\x18\x06 \x01(\x0b\x32\x1b.rallypoint.v1.Participants\x12)\n\x04lost\x18\x07 \x01(\x0b\x32\x1b.rallypoint.v1.Participants\"A\n\x0f\x42\x61rrierMismatch\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08\x65xpected\x18\x02 \x01(\t\x12\x0e\n\x06\x61\x63tual\x18\x03 \x01(\t\"2\n\x0bKeysMissing\x12\x15\n\rmissing_count\x18\x01 \x01(\r\x12\x0c\n\x04keys\x18\x02 \x03(\t\"7\n\rKeysCompacted\x12\x17\n\x0foldest_revision\x18\x01 \x01(\x04\x12\r\n\x05\x65poch\x18\x02 \x01(\x04*\x9a\x01\n\tStaleKind\x12\x1a\n\x16STALE_KIND_UNSPECIFIED\x10\x00\x12\x19\n\x15STALE_KIND_CONNECTION\x10\x01\x12\x14\n\x10STALE_KIND_EPOCH\x10\x02\x12\x12\n\x0eSTALE_KIND_RUN\x10\x03\x12\x16\n\x12STALE_KIND_SESSION\x10\x04\x12\x14\n\x10STALE_KIND_ROUND\x10\x05*\xa3\x01\n\x12\x42\x61rrierBreakReason\x12$\n BARRIER_BREAK_REASON_UNSPECIFIED\x10\x00\x12\x1d\n\x19\x42\x41RRIER_BREAK_REASON_LOST\x10\x01\x12&\n\"BARRIER_BREAK_REASON_ROUND_STOPPED\x10\x02\x12 \n\x1c\x42\x41RRIER_BREAK_REASON_OVERDUE\x10\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!rallypoint/v1/error_details.proto\x12\rrallypoint.v1\x1a\x1egoogle/protobuf/duration.proto\x1a#rallypoint/v1/barrier_service.proto\x1a\x17rallypoint/v1/job.proto\"A\n\x0eSpecDifference\x12\r\n\x05\x66ield\x18\x01 \x01(\t\x12\x10\n\x08\x65xpected\x18\x02 \x01(\t\x12\x0e\n\x06\x61\x63tual\x18\x03 \x01(\t\"R\n\x0cSpecMismatch\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x32\n\x0b\x64ifferences\x18\x02 \x03(\x0b\x32\x1d.rallypoint.v1.SpecDifference\"2\n\rNodeNameInUse\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x11\n\tnode_name\x18\x02 \x01(\t\"E\n\rNodeRankInUse\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x11\n\tnode_rank\x18\x02 \x01(\r\x12\x11\n\tnode_name\x18\x03 \x01(\t\"e\n\x0f\x41\x64\x64ressMismatch\x12\x11\n\tnode_name\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x17\n\x0fother_node_name\x18\x03 \x01(\t\x12\x15\n\rother_address\x18\x04 \x01(\t\"u\n\x0fProgramMismatch\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x11\n\tnode_name\x18\x02 \x01(\t\x12\x0f\n\x07program\x18\x03 \x01(\t\x12\x17\n\x0fother_node_name\x18\x04 \x01(\t\x12\x15\n\rother_program\x18\x05 \x01(\t\"0\n\x11PreviousRunEnding\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x0b\n\x03run\x18\x02 \x01(\x04\"W\n\x0bStaleSender\x12&\n\x04kind\x18\x01 \x01(\x0e\x32\x18.rallypoint.v1.StaleKind\x12\x10\n\x08\x65xpected\x18\x02 \x01(\x04\x12\x0e\n\x06\x61\x63tual\x18\x03 \x01(\x04\"8\n\x0c\x46oreignRound\x12\x16\n\x0e\x63oordinator_id\x18\x01 \x01(\t\x12\x10\n\x08owner_id\x18\x02 \x01(\t\"j\n\x10ProtocolMismatch\x12\x17\n\x0f\x63oordinator_max\x18\x01 \x01(\r\x12\x11\n\tagent_max\x18\x02 \x01(\r\x12\x17\n\x0f\x63oordinator_min\x18\x03 \x01(\r\x12\x11\n\tagent_min\x18\x04 \x01(\r\"\x84\x01\n\x0cLimitReached\x12\r\n\x05limit\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04\x12.\n\x0bretry_after\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12&\n\x04kind\x18\x04 \x01(\x0e\x32\x18.rallypoint.v1.LimitKind\"\x1c\n\nUnknownJob\x12\x0e\n\x06job_id\x18\x01 \x01(\t\"0\n\x0bUnknownNode\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x11\n\tnode_name\x18\x02 \x01(\t\"P\n\x08JobEnded\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x0b\n\x03run\x18\x02 \x01(\x04\x12\'\n\x07outcome\x18\x03 \x01(\x0e\x32\x16.rallypoint.v1.Outcome\"&\n\x07JobOpen\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x0b\n\x03run\x18\x02 \x01(\x04\"(\n\tJobExists\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x0b\n\x03run\x18\x02 \x01(\x04\"/\n\x0bSpecChanged\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x10\n\x08revision\x18\x02 \x01(\x04\";\n\x11RevisionCompacted\x12\x17\n\x0foldest_revision\x18\x01 \x01(\x04\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\"9\n\x0f\x45ventsCompacted\x12\x17\n\x0foldest_sequence\x18\x01 \x01(\x04\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\"\xe2\x01\n\rBarrierBroken\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\ngeneration\x18\x02 \x01(\x04\x12\x31\n\x06reason\x18\x03 \x01(\x0e\x32!.rallypoint.v1.BarrierBreakReason\x12\x0c\n\x04text\x18\x04 \x01(\t\x12\x15\n\rmissing_count\x18\x05 \x01(\r\x12,\n\x07missing\x18\x06 \x01(\x0b\x32\x1b.rallypoint.v1.Participants\x12)\n\x04lost\x18\x07 \x01(\x0b\x32\x1b.rallypoint.v1.Participants\"A\n\x0f\x42\x61rrierMismatch\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08\x65xpected\x18\x02 \x01(\t\x12\x0e\n\x06\x61\x63tual\x18\x03 \x01(\t\"2\n\x0bKeysMissing\x12\x15\n\rmissing_count\x18\x01 \x01(\r\x12\x0c\n\x04keys\x18\x02 \x03(\t\"7\n\rKeysCompacted\x12\x17\n\x0foldest_revision\x18\x01 \x01(\x04\x12\r\n\x05\x65poch\x18\x02 \x01(\x04*\x9a\x01\n\tStaleKind\x12\x1a\n\x16STALE_KIND_UNSPECIFIED\x10\x00\x12\x19\n\x15STALE_KIND_CONNECTION\x10\x01\x12\x14\n\x10STALE_KIND_EPOCH\x10\x02\x12\x12\n\x0eSTALE_KIND_RUN\x10\x03\x12\x16\n\x12STALE_KIND_SESSION\x10\x04\x12\x14\n\x10STALE_KIND_ROUND\x10\x05*\xa5\x03\n\tLimitKind\x12\x1a\n\x16LIMIT_KIND_UNSPECIFIED\x10\x00\x12\x13\n\x0fLIMIT_KIND_JOBS\x10\x01\x12\x1c\n\x18LIMIT_KIND_NODES_PER_JOB\x10\x02\x12 \n\x1cLIMIT_KIND_SESSIONS_PER_HOST\x10\x03\x12\x1a\n\x16LIMIT_KIND_NODE_HEALTH\x10\x04\x12\x1d\n\x19LIMIT_KIND_ABSENT_CORDONS\x10\x05\x12\x1e\n\x1aLIMIT_KIND_WATCHES_PER_JOB\x10\x06\x12\x1f\n\x1bLIMIT_KIND_WATCHES_PER_HOST\x10\x07\x12\x1c\n\x18LIMIT_KIND_OPEN_BARRIERS\x10\x08\x12\x1c\n\x18LIMIT_KIND_PAYLOAD_BYTES\x10\t\x12\x1c\n\x18LIMIT_KIND_WAITING_CALLS\x10\n\x12\x13\n\x0fLIMIT_KIND_KEYS\x10\x0b\x12\x1b\n\x17LIMIT_KIND_ANSWER_BYTES\x10\x0c\x12\x1f\n\x1bLIMIT_KIND_STREAMS_PER_HOST\x10\r*\xa3\x01\n\x12\x42\x61rrierBreakReason\x12$\n BARRIER_BREAK_REASON_UNSPECIFIED\x10\x00\x12\x1d\n\x19\x42\x41RRIER_BREAK_REASON_LOST\x10\x01\x12&\n\"BARRIER_BREAK_REASON_ROUND_STOPPED\x10\x02\x12 \n\x1c\x42\x41RRIER_BREAK_REASON_OVERDUE\x10\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'rallypoint.v1.error_details_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_STALEKIND']._serialized_start=1595
-  _globals['_STALEKIND']._serialized_end=1749
-  _globals['_BARRIERBREAKREASON']._serialized_start=1752
-  _globals['_BARRIERBREAKREASON']._serialized_end=1915
+  _globals['_STALEKIND']._serialized_start=1901
+  _globals['_STALEKIND']._serialized_end=2055
+  _globals['_LIMITKIND']._serialized_start=2058
+  _globals['_LIMITKIND']._serialized_end=2479
+  _globals['_BARRIERBREAKREASON']._serialized_start=2482
+  _globals['_BARRIERBREAKREASON']._serialized_end=2645
   _globals['_SPECDIFFERENCE']._serialized_start=146
   _globals['_SPECDIFFERENCE']._serialized_end=211
   _globals['_SPECMISMATCH']._serialized_start=213
@@ -57,23 +59,31 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_FOREIGNROUND']._serialized_start=781
   _globals['_FOREIGNROUND']._serialized_end=837
   _globals['_PROTOCOLMISMATCH']._serialized_start=839
-  _globals['_PROTOCOLMISMATCH']._serialized_end=891
-  _globals['_LIMITREACHED']._serialized_start=893
-  _globals['_LIMITREACHED']._serialized_end=985
-  _globals['_UNKNOWNJOB']._serialized_start=987
-  _globals['_UNKNOWNJOB']._serialized_end=1015
-  _globals['_UNKNOWNNODE']._serialized_start=1017
-  _globals['_UNKNOWNNODE']._serialized_end=1065
-  _globals['_JOBENDED']._serialized_start=1067
-  _globals['_JOBENDED']._serialized_end=1147
-  _globals['_JOBOPEN']._serialized_start=1149
-  _globals['_JOBOPEN']._serialized_end=1187
-  _globals['_BARRIERBROKEN']._serialized_start=1190
-  _globals['_BARRIERBROKEN']._serialized_end=1416
-  _globals['_BARRIERMISMATCH']._serialized_start=1418
-  _globals['_BARRIERMISMATCH']._serialized_end=1483
-  _globals['_KEYSMISSING']._serialized_start=1485
-  _globals['_KEYSMISSING']._serialized_end=1535
-  _globals['_KEYSCOMPACTED']._serialized_start=1537
-  _globals['_KEYSCOMPACTED']._serialized_end=1592
+  _globals['_PROTOCOLMISMATCH']._serialized_end=945
+  _globals['_LIMITREACHED']._serialized_start=948
+  _globals['_LIMITREACHED']._serialized_end=1080
+  _globals['_UNKNOWNJOB']._serialized_start=1082
+  _globals['_UNKNOWNJOB']._serialized_end=1110
+  _globals['_UNKNOWNNODE']._serialized_start=1112
+  _globals['_UNKNOWNNODE']._serialized_end=1160
+  _globals['_JOBENDED']._serialized_start=1162
+  _globals['_JOBENDED']._serialized_end=1242
+  _globals['_JOBOPEN']._serialized_start=1244
+  _globals['_JOBOPEN']._serialized_end=1282
+  _globals['_JOBEXISTS']._serialized_start=1284
+  _globals['_JOBEXISTS']._serialized_end=1324
+  _globals['_SPECCHANGED']._serialized_start=1326
+  _globals['_SPECCHANGED']._serialized_end=1373
+  _globals['_REVISIONCOMPACTED']._serialized_start=1375
+  _globals['_REVISIONCOMPACTED']._serialized_end=1434
+  _globals['_EVENTSCOMPACTED']._serialized_start=1436
+  _globals['_EVENTSCOMPACTED']._serialized_end=1493
+  _globals['_BARRIERBROKEN']._serialized_start=1496
+  _globals['_BARRIERBROKEN']._serialized_end=1722
+  _globals['_BARRIERMISMATCH']._serialized_start=1724
+  _globals['_BARRIERMISMATCH']._serialized_end=1789
+  _globals['_KEYSMISSING']._serialized_start=1791
+  _globals['_KEYSMISSING']._serialized_end=1841
+  _globals['_KEYSCOMPACTED']._serialized_start=1843
+  _globals['_KEYSCOMPACTED']._serialized_end=1898
 # @@protoc_insertion_point(module_scope)

@@ -58,6 +58,74 @@ STALE_KIND_ROUND: StaleKind.ValueType  # 5
 """Its round: it is over."""
 Global___StaleKind: _TypeAlias = StaleKind  # noqa: Y015
 
+class _LimitKind:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _LimitKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_LimitKind.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    LIMIT_KIND_UNSPECIFIED: _LimitKind.ValueType  # 0
+    """Not valid."""
+    LIMIT_KIND_JOBS: _LimitKind.ValueType  # 1
+    """Jobs that the coordinator remembers."""
+    LIMIT_KIND_NODES_PER_JOB: _LimitKind.ValueType  # 2
+    """Nodes of one job."""
+    LIMIT_KIND_SESSIONS_PER_HOST: _LimitKind.ValueType  # 3
+    """New sessions a minute from one host."""
+    LIMIT_KIND_NODE_HEALTH: _LimitKind.ValueType  # 4
+    """Nodes of one job that are quarantined or cordoned, or have failed lately."""
+    LIMIT_KIND_ABSENT_CORDONS: _LimitKind.ValueType  # 5
+    """Cordons of one job for nodes that are not connected."""
+    LIMIT_KIND_WATCHES_PER_JOB: _LimitKind.ValueType  # 6
+    """Watches of one job or of what is in it."""
+    LIMIT_KIND_WATCHES_PER_HOST: _LimitKind.ValueType  # 7
+    """Watches from one host."""
+    LIMIT_KIND_OPEN_BARRIERS: _LimitKind.ValueType  # 8
+    """Barriers of one job that are open."""
+    LIMIT_KIND_PAYLOAD_BYTES: _LimitKind.ValueType  # 9
+    """Bytes of payloads at one barrier."""
+    LIMIT_KIND_WAITING_CALLS: _LimitKind.ValueType  # 10
+    """Calls that wait."""
+    LIMIT_KIND_KEYS: _LimitKind.ValueType  # 11
+    """Keys, or bytes of keys and values."""
+    LIMIT_KIND_ANSWER_BYTES: _LimitKind.ValueType  # 12
+    """Bytes of one answer."""
+    LIMIT_KIND_STREAMS_PER_HOST: _LimitKind.ValueType  # 13
+    """Streams from one host."""
+
+class LimitKind(_LimitKind, metaclass=_LimitKindEnumTypeWrapper):
+    """A limit of the coordinator."""
+
+LIMIT_KIND_UNSPECIFIED: LimitKind.ValueType  # 0
+"""Not valid."""
+LIMIT_KIND_JOBS: LimitKind.ValueType  # 1
+"""Jobs that the coordinator remembers."""
+LIMIT_KIND_NODES_PER_JOB: LimitKind.ValueType  # 2
+"""Nodes of one job."""
+LIMIT_KIND_SESSIONS_PER_HOST: LimitKind.ValueType  # 3
+"""New sessions a minute from one host."""
+LIMIT_KIND_NODE_HEALTH: LimitKind.ValueType  # 4
+"""Nodes of one job that are quarantined or cordoned, or have failed lately."""
+LIMIT_KIND_ABSENT_CORDONS: LimitKind.ValueType  # 5
+"""Cordons of one job for nodes that are not connected."""
+LIMIT_KIND_WATCHES_PER_JOB: LimitKind.ValueType  # 6
+"""Watches of one job or of what is in it."""
+LIMIT_KIND_WATCHES_PER_HOST: LimitKind.ValueType  # 7
+"""Watches from one host."""
+LIMIT_KIND_OPEN_BARRIERS: LimitKind.ValueType  # 8
+"""Barriers of one job that are open."""
+LIMIT_KIND_PAYLOAD_BYTES: LimitKind.ValueType  # 9
+"""Bytes of payloads at one barrier."""
+LIMIT_KIND_WAITING_CALLS: LimitKind.ValueType  # 10
+"""Calls that wait."""
+LIMIT_KIND_KEYS: LimitKind.ValueType  # 11
+"""Keys, or bytes of keys and values."""
+LIMIT_KIND_ANSWER_BYTES: LimitKind.ValueType  # 12
+"""Bytes of one answer."""
+LIMIT_KIND_STREAMS_PER_HOST: LimitKind.ValueType  # 13
+"""Streams from one host."""
+Global___LimitKind: _TypeAlias = LimitKind  # noqa: Y015
+
 class _BarrierBreakReason:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -96,9 +164,7 @@ class SpecDifference(_message.Message):
     EXPECTED_FIELD_NUMBER: _builtins.int
     ACTUAL_FIELD_NUMBER: _builtins.int
     field: _builtins.str
-    """Name of the field in JobSpec, with dashes instead of underscores, as the flags of `rallypoint agent`
-    are spelled; "nnodes" for min_nodes and max_nodes.
-    """
+    """Name of the field in JobSpec, such as "max_restarts"."""
     expected: _builtins.str
     """Value of the run."""
     actual: _builtins.str
@@ -366,27 +432,35 @@ Global___ForeignRound: _TypeAlias = ForeignRound  # noqa: Y015
 
 @_typing.final
 class ProtocolMismatch(_message.Message):
-    """Detail of FAILED_PRECONDITION: agent and coordinator speak different protocol versions. Do not
+    """Detail of FAILED_PRECONDITION: agent and coordinator have no protocol version in common. Do not
     retry.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    EXPECTED_FIELD_NUMBER: _builtins.int
-    ACTUAL_FIELD_NUMBER: _builtins.int
-    expected: _builtins.int
-    """Version of the coordinator."""
-    actual: _builtins.int
-    """Version of the agent."""
+    COORDINATOR_MAX_FIELD_NUMBER: _builtins.int
+    AGENT_MAX_FIELD_NUMBER: _builtins.int
+    COORDINATOR_MIN_FIELD_NUMBER: _builtins.int
+    AGENT_MIN_FIELD_NUMBER: _builtins.int
+    coordinator_max: _builtins.int
+    """Highest version of the coordinator."""
+    agent_max: _builtins.int
+    """Highest version of the agent."""
+    coordinator_min: _builtins.int
+    """Lowest version of the coordinator."""
+    agent_min: _builtins.int
+    """Lowest version of the agent."""
     def __init__(
         self,
         *,
-        expected: _builtins.int = ...,
-        actual: _builtins.int = ...,
+        coordinator_max: _builtins.int = ...,
+        agent_max: _builtins.int = ...,
+        coordinator_min: _builtins.int = ...,
+        agent_min: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["actual", b"actual", "expected", b"expected"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_max", b"agent_max", "agent_min", b"agent_min", "coordinator_max", b"coordinator_max", "coordinator_min", b"coordinator_min"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -401,10 +475,13 @@ class LimitReached(_message.Message):
     LIMIT_FIELD_NUMBER: _builtins.int
     VALUE_FIELD_NUMBER: _builtins.int
     RETRY_AFTER_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
     limit: _builtins.str
-    """Name of the limit, such as "nodes per job"."""
+    """The limit in words, such as "nodes per job"."""
     value: _builtins.int
     """Its value."""
+    kind: Global___LimitKind.ValueType
+    """Which limit it is."""
     @_builtins.property
     def retry_after(self) -> _duration_pb2.Duration:
         """When to try again. Absent: another attempt will probably be refused too; do not retry."""
@@ -415,10 +492,11 @@ class LimitReached(_message.Message):
         limit: _builtins.str = ...,
         value: _builtins.int = ...,
         retry_after: _duration_pb2.Duration | None = ...,
+        kind: Global___LimitKind.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["retry_after", b"retry_after"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["limit", b"limit", "retry_after", b"retry_after", "value", b"value"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "limit", b"limit", "retry_after", b"retry_after", "value", b"value"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -527,6 +605,119 @@ class JobOpen(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___JobOpen: _TypeAlias = JobOpen  # noqa: Y015
+
+@_typing.final
+class JobExists(_message.Message):
+    """Detail of ALREADY_EXISTS: the job exists, and its run has not ended."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    RUN_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.str
+    """Name of the job."""
+    run: _builtins.int
+    """Number of the run."""
+    def __init__(
+        self,
+        *,
+        job_id: _builtins.str = ...,
+        run: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id", "run", b"run"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___JobExists: _TypeAlias = JobExists  # noqa: Y015
+
+@_typing.final
+class SpecChanged(_message.Message):
+    """Detail of ABORTED: an operator has changed the specification since the revision in the request. Read the
+    job, and decide again.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    REVISION_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.str
+    """Name of the job."""
+    revision: _builtins.int
+    """Revision at which the specification changed."""
+    def __init__(
+        self,
+        *,
+        job_id: _builtins.str = ...,
+        revision: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id", "revision", b"revision"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SpecChanged: _TypeAlias = SpecChanged  # noqa: Y015
+
+@_typing.final
+class RevisionCompacted(_message.Message):
+    """Detail of OUT_OF_RANGE: jobs may have been deleted since the wanted revision, and the coordinator does
+    not remember them, or it is not the coordinator that the revision comes from. List the jobs, and watch
+    from the revision of that answer.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OLDEST_REVISION_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    oldest_revision: _builtins.int
+    """Oldest revision after which a watch can begin."""
+    epoch: _builtins.int
+    """Epoch of the coordinator."""
+    def __init__(
+        self,
+        *,
+        oldest_revision: _builtins.int = ...,
+        epoch: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "oldest_revision", b"oldest_revision"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RevisionCompacted: _TypeAlias = RevisionCompacted  # noqa: Y015
+
+@_typing.final
+class EventsCompacted(_message.Message):
+    """Detail of OUT_OF_RANGE: events after the wanted sequence are not kept any more, or were not by this
+    coordinator.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OLDEST_SEQUENCE_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    oldest_sequence: _builtins.int
+    """Oldest event that is kept; what was before it is lost. A list or watch after the number before it
+    gets all that is left.
+    """
+    epoch: _builtins.int
+    """Epoch of the coordinator."""
+    def __init__(
+        self,
+        *,
+        oldest_sequence: _builtins.int = ...,
+        epoch: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "oldest_sequence", b"oldest_sequence"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EventsCompacted: _TypeAlias = EventsCompacted  # noqa: Y015
 
 @_typing.final
 class BarrierBroken(_message.Message):

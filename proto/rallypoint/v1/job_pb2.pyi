@@ -7,6 +7,7 @@ from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from rallypoint.v1 import node_pb2 as _node_pb2
@@ -62,7 +63,7 @@ class _Outcome:
 class _OutcomeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Outcome.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     OUTCOME_UNSPECIFIED: _Outcome.ValueType  # 0
-    """The run has not ended."""
+    """Not valid."""
     OUTCOME_SUCCEEDED: _Outcome.ValueType  # 1
     """Every worker of a round ended with exit code 0."""
     OUTCOME_FAILED: _Outcome.ValueType  # 2
@@ -71,12 +72,14 @@ class _OutcomeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Outcome.Value
     """Every node left or was lost, and none returned in time."""
     OUTCOME_CANCELLED: _Outcome.ValueType  # 4
     """An operator cancelled it."""
+    OUTCOME_OPEN: _Outcome.ValueType  # 5
+    """The run has not ended."""
 
 class Outcome(_Outcome, metaclass=_OutcomeEnumTypeWrapper):
     """How a run ended."""
 
 OUTCOME_UNSPECIFIED: Outcome.ValueType  # 0
-"""The run has not ended."""
+"""Not valid."""
 OUTCOME_SUCCEEDED: Outcome.ValueType  # 1
 """Every worker of a round ended with exit code 0."""
 OUTCOME_FAILED: Outcome.ValueType  # 2
@@ -85,6 +88,8 @@ OUTCOME_ABANDONED: Outcome.ValueType  # 3
 """Every node left or was lost, and none returned in time."""
 OUTCOME_CANCELLED: Outcome.ValueType  # 4
 """An operator cancelled it."""
+OUTCOME_OPEN: Outcome.ValueType  # 5
+"""The run has not ended."""
 Global___Outcome: _TypeAlias = Outcome  # noqa: Y015
 
 class _WaitKind:
@@ -94,7 +99,7 @@ class _WaitKind:
 class _WaitKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_WaitKind.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     WAIT_KIND_UNSPECIFIED: _WaitKind.ValueType  # 0
-    """Nothing."""
+    """Not valid."""
     WAIT_KIND_REATTACH: _WaitKind.ValueType  # 1
     """The coordinator has just started and waits for agents whose rounds already run."""
     WAIT_KIND_NODES: _WaitKind.ValueType  # 2
@@ -121,12 +126,14 @@ class _WaitKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_WaitKind.Val
     """Many connections broke at once. The coordinator suspects the network and gives each node its
     full lease to reconnect.
     """
+    WAIT_KIND_SPARE: _WaitKind.ValueType  # 13
+    """The round runs, and only this node waits: it is a spare."""
 
 class WaitKind(_WaitKind, metaclass=_WaitKindEnumTypeWrapper):
     """What a job waits for."""
 
 WAIT_KIND_UNSPECIFIED: WaitKind.ValueType  # 0
-"""Nothing."""
+"""Not valid."""
 WAIT_KIND_REATTACH: WaitKind.ValueType  # 1
 """The coordinator has just started and waits for agents whose rounds already run."""
 WAIT_KIND_NODES: WaitKind.ValueType  # 2
@@ -153,6 +160,8 @@ WAIT_KIND_NETWORK_SUSPECTED: WaitKind.ValueType  # 12
 """Many connections broke at once. The coordinator suspects the network and gives each node its
 full lease to reconnect.
 """
+WAIT_KIND_SPARE: WaitKind.ValueType  # 13
+"""The round runs, and only this node waits: it is a spare."""
 Global___WaitKind: _TypeAlias = WaitKind  # noqa: Y015
 
 class _NoticeKind:
@@ -234,6 +243,38 @@ AWAITED_STATE_QUARANTINED: AwaitedState.ValueType  # 9
 AWAITED_STATE_CORDONED: AwaitedState.ValueType  # 10
 """An operator cordoned it."""
 Global___AwaitedState: _TypeAlias = AwaitedState  # noqa: Y015
+
+class _DepartureKind:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _DepartureKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_DepartureKind.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    DEPARTURE_KIND_UNSPECIFIED: _DepartureKind.ValueType  # 0
+    """Not valid."""
+    DEPARTURE_KIND_LOST: _DepartureKind.ValueType  # 1
+    """It was lost: its stream broke and it did not reconnect, it fell silent, or it missed a deadline."""
+    DEPARTURE_KIND_LEFT: _DepartureKind.ValueType  # 2
+    """It left on purpose, by a decision of its agent, such as after a signal."""
+    DEPARTURE_KIND_DRAINED: _DepartureKind.ValueType  # 3
+    """It was drained."""
+    DEPARTURE_KIND_FINISHED: _DepartureKind.ValueType  # 4
+    """Its run had ended."""
+
+class DepartureKind(_DepartureKind, metaclass=_DepartureKindEnumTypeWrapper):
+    """How a node went."""
+
+DEPARTURE_KIND_UNSPECIFIED: DepartureKind.ValueType  # 0
+"""Not valid."""
+DEPARTURE_KIND_LOST: DepartureKind.ValueType  # 1
+"""It was lost: its stream broke and it did not reconnect, it fell silent, or it missed a deadline."""
+DEPARTURE_KIND_LEFT: DepartureKind.ValueType  # 2
+"""It left on purpose, by a decision of its agent, such as after a signal."""
+DEPARTURE_KIND_DRAINED: DepartureKind.ValueType  # 3
+"""It was drained."""
+DEPARTURE_KIND_FINISHED: DepartureKind.ValueType  # 4
+"""Its run had ended."""
+Global___DepartureKind: _TypeAlias = DepartureKind  # noqa: Y015
 
 class _JobView:
     ValueType = _typing.NewType("ValueType", _builtins.int)
@@ -525,7 +566,7 @@ class Waiting(_message.Message):
     TIME_LEFT_FIELD_NUMBER: _builtins.int
     TEXT_FIELD_NUMBER: _builtins.int
     kind: Global___WaitKind.ValueType
-    """What it waits for. Unspecified when the round runs and only this node waits."""
+    """What it waits for."""
     ready_nodes: _builtins.int
     """Nodes ready now."""
     needed_nodes: _builtins.int
@@ -565,30 +606,36 @@ class Departure(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     NODE_NAME_FIELD_NUMBER: _builtins.int
-    REASON_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
     TEXT_FIELD_NUMBER: _builtins.int
     AGE_FIELD_NUMBER: _builtins.int
+    DEPARTED_AT_FIELD_NUMBER: _builtins.int
     node_name: _builtins.str
     """Name of the node."""
-    reason: _round_pb2.RoundReason.ValueType
-    """NODE_LOST, NODE_LEFT or DRAINED."""
+    kind: Global___DepartureKind.ValueType
+    """How it went."""
     text: _builtins.str
     """Details, such as "its stream broke"."""
     @_builtins.property
     def age(self) -> _duration_pb2.Duration:
         """Time since the node left. For a lost node: since its stream broke or it was last heard."""
 
+    @_builtins.property
+    def departed_at(self) -> _timestamp_pb2.Timestamp:
+        """When that was, by the coordinator's clock. For people: nothing is decided by it."""
+
     def __init__(
         self,
         *,
         node_name: _builtins.str = ...,
-        reason: _round_pb2.RoundReason.ValueType = ...,
+        kind: Global___DepartureKind.ValueType = ...,
         text: _builtins.str = ...,
         age: _duration_pb2.Duration | None = ...,
+        departed_at: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["age", b"age"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "departed_at", b"departed_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "node_name", b"node_name", "reason", b"reason", "text", b"text"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "departed_at", b"departed_at", "kind", b"kind", "node_name", b"node_name", "text", b"text"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -611,6 +658,9 @@ class RoundSummary(_message.Message):
     LASTED_FOR_FIELD_NUMBER: _builtins.int
     RECOVERED_AFTER_FIELD_NUMBER: _builtins.int
     VERDICT_FIELD_NUMBER: _builtins.int
+    RUN_FIELD_NUMBER: _builtins.int
+    BEGAN_AT_FIELD_NUMBER: _builtins.int
+    ENDED_AT_FIELD_NUMBER: _builtins.int
     number: _builtins.int
     """Number of the round."""
     begin_reason: _round_pb2.RoundReason.ValueType
@@ -623,6 +673,8 @@ class RoundSummary(_message.Message):
     """Workers in the round."""
     restart_count: _builtins.int
     """Restarts charged when it was sealed."""
+    run: _builtins.int
+    """Run that it belonged to."""
     @_builtins.property
     def node_names(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Names of its nodes by group rank, 0 first; at most 64. group_world_size counts them all."""
@@ -645,6 +697,14 @@ class RoundSummary(_message.Message):
     def verdict(self) -> _verdict_pb2.Verdict:
         """What failed in it, without the output of its workers. Absent when nothing did."""
 
+    @_builtins.property
+    def began_at(self) -> _timestamp_pb2.Timestamp:
+        """When it was sealed, by the coordinator's clock. For people: nothing is decided by it."""
+
+    @_builtins.property
+    def ended_at(self) -> _timestamp_pb2.Timestamp:
+        """When it was stopped or succeeded, by the coordinator's clock."""
+
     def __init__(
         self,
         *,
@@ -659,14 +719,83 @@ class RoundSummary(_message.Message):
         lasted_for: _duration_pb2.Duration | None = ...,
         recovered_after: _duration_pb2.Duration | None = ...,
         verdict: _verdict_pb2.Verdict | None = ...,
+        run: _builtins.int = ...,
+        began_at: _timestamp_pb2.Timestamp | None = ...,
+        ended_at: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["lasted_for", b"lasted_for", "recovered_after", b"recovered_after", "started_after", b"started_after", "verdict", b"verdict"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["began_at", b"began_at", "ended_at", b"ended_at", "lasted_for", b"lasted_for", "recovered_after", b"recovered_after", "started_after", b"started_after", "verdict", b"verdict"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["begin_reason", b"begin_reason", "end_reason", b"end_reason", "group_world_size", b"group_world_size", "lasted_for", b"lasted_for", "node_names", b"node_names", "number", b"number", "recovered_after", b"recovered_after", "restart_count", b"restart_count", "started_after", b"started_after", "verdict", b"verdict", "world_size", b"world_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["began_at", b"began_at", "begin_reason", b"begin_reason", "end_reason", b"end_reason", "ended_at", b"ended_at", "group_world_size", b"group_world_size", "lasted_for", b"lasted_for", "node_names", b"node_names", "number", b"number", "recovered_after", b"recovered_after", "restart_count", b"restart_count", "run", b"run", "started_after", b"started_after", "verdict", b"verdict", "world_size", b"world_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___RoundSummary: _TypeAlias = RoundSummary  # noqa: Y015
+
+@_typing.final
+class RunSummary(_message.Message):
+    """A run of a job. Set by the coordinator."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RUN_FIELD_NUMBER: _builtins.int
+    OUTCOME_FIELD_NUMBER: _builtins.int
+    VERDICT_FIELD_NUMBER: _builtins.int
+    RESTART_COUNT_FIELD_NUMBER: _builtins.int
+    MAX_RESTARTS_FIELD_NUMBER: _builtins.int
+    ROUND_FIELD_NUMBER: _builtins.int
+    OPENED_AT_FIELD_NUMBER: _builtins.int
+    CLOSED_AT_FIELD_NUMBER: _builtins.int
+    LASTED_FOR_FIELD_NUMBER: _builtins.int
+    run: _builtins.int
+    """Number of the run; the first run of a job is 1."""
+    outcome: Global___Outcome.ValueType
+    """How it ended. OUTCOME_OPEN: it has not ended."""
+    restart_count: _builtins.int
+    """Restarts charged."""
+    max_restarts: _builtins.int
+    """Restarts that it allows."""
+    round: _builtins.int
+    """Number of its latest round. 0: none was formed."""
+    @_builtins.property
+    def verdict(self) -> _verdict_pb2.Verdict:
+        """What failed in the latest round that failed, without the output of its workers. Absent when nothing
+        did.
+        """
+
+    @_builtins.property
+    def opened_at(self) -> _timestamp_pb2.Timestamp:
+        """When it was opened, by the coordinator's clock. For people: nothing is decided by it. A coordinator
+        that has taken the run over shows when it did.
+        """
+
+    @_builtins.property
+    def closed_at(self) -> _timestamp_pb2.Timestamp:
+        """When it got its outcome. Absent until then."""
+
+    @_builtins.property
+    def lasted_for(self) -> _duration_pb2.Duration:
+        """From its opening to its outcome, or until now."""
+
+    def __init__(
+        self,
+        *,
+        run: _builtins.int = ...,
+        outcome: Global___Outcome.ValueType = ...,
+        verdict: _verdict_pb2.Verdict | None = ...,
+        restart_count: _builtins.int = ...,
+        max_restarts: _builtins.int = ...,
+        round: _builtins.int = ...,
+        opened_at: _timestamp_pb2.Timestamp | None = ...,
+        closed_at: _timestamp_pb2.Timestamp | None = ...,
+        lasted_for: _duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["closed_at", b"closed_at", "lasted_for", b"lasted_for", "opened_at", b"opened_at", "verdict", b"verdict"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["closed_at", b"closed_at", "lasted_for", b"lasted_for", "max_restarts", b"max_restarts", "opened_at", b"opened_at", "outcome", b"outcome", "restart_count", b"restart_count", "round", b"round", "run", b"run", "verdict", b"verdict"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RunSummary: _TypeAlias = RunSummary  # noqa: Y015
 
 @_typing.final
 class Command(_message.Message):
@@ -728,6 +857,11 @@ class JobSummary(_message.Message):
     AGE_FIELD_NUMBER: _builtins.int
     WAITING_FIELD_NUMBER: _builtins.int
     VERDICT_FIELD_NUMBER: _builtins.int
+    REVISION_FIELD_NUMBER: _builtins.int
+    OPENED_AT_FIELD_NUMBER: _builtins.int
+    CLOSED_AT_FIELD_NUMBER: _builtins.int
+    MIN_NODES_FIELD_NUMBER: _builtins.int
+    MAX_NODES_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     """Name of the job."""
     run: _builtins.int
@@ -735,7 +869,7 @@ class JobSummary(_message.Message):
     phase: Global___JobPhase.ValueType
     """Phase of the run."""
     outcome: Global___Outcome.ValueType
-    """How the run ended. Unspecified until then."""
+    """How the run ended. OUTCOME_OPEN until then."""
     node_count: _builtins.int
     """Nodes, connected or briefly disconnected."""
     world_size: _builtins.int
@@ -752,9 +886,25 @@ class JobSummary(_message.Message):
     """What failed in the latest round that failed, as one line for a person; at most 256 characters.
     Empty: nothing did.
     """
+    revision: _builtins.int
+    """Grows with every change of any job that a reader could see. Comparable between jobs. A later
+    coordinator counts on from a higher number.
+    """
+    min_nodes: _builtins.int
+    """Fewest nodes of a round."""
+    max_nodes: _builtins.int
+    """Most nodes of a round."""
     @_builtins.property
     def age(self) -> _duration_pb2.Duration:
         """Time since the run was opened."""
+
+    @_builtins.property
+    def opened_at(self) -> _timestamp_pb2.Timestamp:
+        """When the run was opened, by the coordinator's clock. For people: nothing is decided by it."""
+
+    @_builtins.property
+    def closed_at(self) -> _timestamp_pb2.Timestamp:
+        """When the run got its outcome. Absent until then."""
 
     def __init__(
         self,
@@ -771,10 +921,15 @@ class JobSummary(_message.Message):
         age: _duration_pb2.Duration | None = ...,
         waiting: _builtins.str = ...,
         verdict: _builtins.str = ...,
+        revision: _builtins.int = ...,
+        opened_at: _timestamp_pb2.Timestamp | None = ...,
+        closed_at: _timestamp_pb2.Timestamp | None = ...,
+        min_nodes: _builtins.int = ...,
+        max_nodes: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["age", b"age"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "closed_at", b"closed_at", "opened_at", b"opened_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "job_id", b"job_id", "max_restarts", b"max_restarts", "node_count", b"node_count", "outcome", b"outcome", "phase", b"phase", "restart_count", b"restart_count", "round", b"round", "run", b"run", "verdict", b"verdict", "waiting", b"waiting", "world_size", b"world_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "closed_at", b"closed_at", "job_id", b"job_id", "max_nodes", b"max_nodes", "max_restarts", b"max_restarts", "min_nodes", b"min_nodes", "node_count", b"node_count", "opened_at", b"opened_at", "outcome", b"outcome", "phase", b"phase", "restart_count", b"restart_count", "revision", b"revision", "round", b"round", "run", b"run", "verdict", b"verdict", "waiting", b"waiting", "world_size", b"world_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -807,6 +962,11 @@ class Job(_message.Message):
     COMMAND_COUNT_FIELD_NUMBER: _builtins.int
     NODE_COUNT_FIELD_NUMBER: _builtins.int
     HEALTH_COUNT_FIELD_NUMBER: _builtins.int
+    REVISION_FIELD_NUMBER: _builtins.int
+    OPENED_AT_FIELD_NUMBER: _builtins.int
+    CLOSED_AT_FIELD_NUMBER: _builtins.int
+    HEARTBEAT_INTERVAL_FIELD_NUMBER: _builtins.int
+    LEASE_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     """Name of the job."""
     run: _builtins.int
@@ -816,13 +976,17 @@ class Job(_message.Message):
     restart_count: _builtins.int
     """Restarts charged so far; at most spec.max_restarts."""
     outcome: Global___Outcome.ValueType
-    """How the run ended. Unspecified until then."""
+    """How the run ended. OUTCOME_OPEN until then."""
     command_count: _builtins.int
     """Different commands."""
     node_count: _builtins.int
     """Nodes, connected or briefly disconnected."""
     health_count: _builtins.int
     """Nodes that are quarantined or cordoned, or have failed lately."""
+    revision: _builtins.int
+    """Grows with every change of any job that a reader could see. Comparable between jobs. A later
+    coordinator counts on from a higher number.
+    """
     @_builtins.property
     def spec(self) -> Global___JobSpec:
         """Specification of the run, with all defaults filled in."""
@@ -873,6 +1037,22 @@ class Job(_message.Message):
         role: their arguments, programs or users differ.
         """
 
+    @_builtins.property
+    def opened_at(self) -> _timestamp_pb2.Timestamp:
+        """When the run was opened, by the coordinator's clock. For people: nothing is decided by it."""
+
+    @_builtins.property
+    def closed_at(self) -> _timestamp_pb2.Timestamp:
+        """When the run got its outcome. Absent until then."""
+
+    @_builtins.property
+    def heartbeat_interval(self) -> _duration_pb2.Duration:
+        """Time between heartbeats of the run's agents now."""
+
+    @_builtins.property
+    def lease(self) -> _duration_pb2.Duration:
+        """How long a silent agent of the run counts as alive now."""
+
     def __init__(
         self,
         *,
@@ -895,10 +1075,15 @@ class Job(_message.Message):
         command_count: _builtins.int = ...,
         node_count: _builtins.int = ...,
         health_count: _builtins.int = ...,
+        revision: _builtins.int = ...,
+        opened_at: _timestamp_pb2.Timestamp | None = ...,
+        closed_at: _timestamp_pb2.Timestamp | None = ...,
+        heartbeat_interval: _duration_pb2.Duration | None = ...,
+        lease: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "round", b"round", "spec", b"spec", "verdict", b"verdict", "waiting", b"waiting"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "closed_at", b"closed_at", "heartbeat_interval", b"heartbeat_interval", "lease", b"lease", "opened_at", b"opened_at", "round", b"round", "spec", b"spec", "verdict", b"verdict", "waiting", b"waiting"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "command_count", b"command_count", "commands", b"commands", "departures", b"departures", "health", b"health", "health_count", b"health_count", "history", b"history", "job_id", b"job_id", "node_count", b"node_count", "nodes", b"nodes", "notices", b"notices", "outcome", b"outcome", "phase", b"phase", "restart_count", b"restart_count", "round", b"round", "run", b"run", "spec", b"spec", "verdict", b"verdict", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "closed_at", b"closed_at", "command_count", b"command_count", "commands", b"commands", "departures", b"departures", "health", b"health", "health_count", b"health_count", "heartbeat_interval", b"heartbeat_interval", "history", b"history", "job_id", b"job_id", "lease", b"lease", "node_count", b"node_count", "nodes", b"nodes", "notices", b"notices", "opened_at", b"opened_at", "outcome", b"outcome", "phase", b"phase", "restart_count", b"restart_count", "revision", b"revision", "round", b"round", "run", b"run", "spec", b"spec", "verdict", b"verdict", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

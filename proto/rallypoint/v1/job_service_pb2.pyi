@@ -5,8 +5,10 @@ isort:skip_file
 
 from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
+from google.protobuf import field_mask_pb2 as _field_mask_pb2
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from rallypoint.v1 import job_pb2 as _job_pb2
 import builtins as _builtins
 import sys
@@ -18,6 +20,30 @@ else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class _JobOrder:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _JobOrderEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_JobOrder.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    JOB_ORDER_UNSPECIFIED: _JobOrder.ValueType  # 0
+    """The same as JOB_ORDER_JOB_ID."""
+    JOB_ORDER_JOB_ID: _JobOrder.ValueType  # 1
+    """By job id."""
+    JOB_ORDER_LATEST: _JobOrder.ValueType  # 2
+    """The job whose run was opened last comes first."""
+
+class JobOrder(_JobOrder, metaclass=_JobOrderEnumTypeWrapper):
+    """Order of a list of jobs."""
+
+JOB_ORDER_UNSPECIFIED: JobOrder.ValueType  # 0
+"""The same as JOB_ORDER_JOB_ID."""
+JOB_ORDER_JOB_ID: JobOrder.ValueType  # 1
+"""By job id."""
+JOB_ORDER_LATEST: JobOrder.ValueType  # 2
+"""The job whose run was opened last comes first."""
+Global___JobOrder: _TypeAlias = JobOrder  # noqa: Y015
 
 @_typing.final
 class GetJobRequest(_message.Message):
@@ -77,25 +103,47 @@ Global___GetJobResponse: _TypeAlias = GetJobResponse  # noqa: Y015
 
 @_typing.final
 class ListJobsRequest(_message.Message):
-    """Request for a page of jobs."""
+    """Request for a page of jobs. Every page of a list has the same filters and order."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    PHASES_FIELD_NUMBER: _builtins.int
+    OUTCOMES_FIELD_NUMBER: _builtins.int
+    JOB_ID_PREFIX_FIELD_NUMBER: _builtins.int
+    ORDER_FIELD_NUMBER: _builtins.int
     page_size: _builtins.int
-    """Most jobs to return, 1 to 1000. Absent (0) means 1000."""
+    """Most jobs to return. Absent (0) means 1000, and so does more than that."""
     page_token: _builtins.str
-    """Token of the page: next_page_token of the page before. Empty means the first page."""
+    """Token of the page: next_page_token of the page before. Empty means the first page. It is refused
+    with another order than that of its list.
+    """
+    job_id_prefix: _builtins.str
+    """Only jobs whose id begins with this. Empty: all."""
+    order: Global___JobOrder.ValueType
+    """Order of the jobs."""
+    @_builtins.property
+    def phases(self) -> _containers.RepeatedScalarFieldContainer[_job_pb2.JobPhase.ValueType]:
+        """Only jobs whose run is in one of these phases. Empty: all."""
+
+    @_builtins.property
+    def outcomes(self) -> _containers.RepeatedScalarFieldContainer[_job_pb2.Outcome.ValueType]:
+        """Only jobs whose run has one of these outcomes. Empty: all."""
+
     def __init__(
         self,
         *,
         page_size: _builtins.int = ...,
         page_token: _builtins.str = ...,
+        phases: _abc.Iterable[_job_pb2.JobPhase.ValueType] | None = ...,
+        outcomes: _abc.Iterable[_job_pb2.Outcome.ValueType] | None = ...,
+        job_id_prefix: _builtins.str = ...,
+        order: Global___JobOrder.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id_prefix", b"job_id_prefix", "order", b"order", "outcomes", b"outcomes", "page_size", b"page_size", "page_token", b"page_token", "phases", b"phases"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -109,21 +157,31 @@ class ListJobsResponse(_message.Message):
 
     JOBS_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    REVISION_FIELD_NUMBER: _builtins.int
+    JOB_COUNT_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
     """Token of the next page. Empty when this is the last."""
+    revision: _builtins.int
+    """The jobs are shown as of this revision or a later one. WatchJobs continues from that of the first
+    page without a gap.
+    """
+    job_count: _builtins.int
+    """All jobs that match the filters, on this page or another."""
     @_builtins.property
     def jobs(self) -> _containers.RepeatedCompositeFieldContainer[_job_pb2.JobSummary]:
-        """Jobs by job id; together at most 1 MiB."""
+        """The jobs, in order; together at most 1 MiB."""
 
     def __init__(
         self,
         *,
         jobs: _abc.Iterable[_job_pb2.JobSummary] | None = ...,
         next_page_token: _builtins.str = ...,
+        revision: _builtins.int = ...,
+        job_count: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["jobs", b"jobs", "next_page_token", b"next_page_token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_count", b"job_count", "jobs", b"jobs", "next_page_token", b"next_page_token", "revision", b"revision"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -137,19 +195,29 @@ class WatchJobRequest(_message.Message):
 
     JOB_ID_FIELD_NUMBER: _builtins.int
     VIEW_FIELD_NUMBER: _builtins.int
+    AFTER_REVISION_FIELD_NUMBER: _builtins.int
+    ACROSS_RUNS_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     """Name of the job. Empty is refused."""
     view: _job_pb2.JobView.ValueType
     """How much of it to send. Absent means JOB_VIEW_FULL."""
+    after_revision: _builtins.int
+    """Revision that the client has seen: the job is sent only once it is newer. 0: it is sent at once."""
+    across_runs: _builtins.bool
+    """True: the stream does not end with the run, follows the next runs, and also waits for a job that
+    does not exist or was deleted.
+    """
     def __init__(
         self,
         *,
         job_id: _builtins.str = ...,
         view: _job_pb2.JobView.ValueType = ...,
+        after_revision: _builtins.int = ...,
+        across_runs: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id", "view", b"view"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["across_runs", b"across_runs", "after_revision", b"after_revision", "job_id", b"job_id", "view", b"view"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -163,27 +231,273 @@ class WatchJobResponse(_message.Message):
 
     JOB_FIELD_NUMBER: _builtins.int
     SUMMARY_FIELD_NUMBER: _builtins.int
+    REVISION_FIELD_NUMBER: _builtins.int
+    MISSING_FIELD_NUMBER: _builtins.int
+    revision: _builtins.int
+    """The message shows the job as of this revision; a later watch continues after it."""
+    missing: _builtins.bool
+    """True when there is no such job now: none has come yet, or it was deleted."""
     @_builtins.property
     def job(self) -> _job_pb2.Job:
-        """The job. Absent for JOB_VIEW_SUMMARY."""
+        """The job. Absent for JOB_VIEW_SUMMARY, and when there is no such job."""
 
     @_builtins.property
     def summary(self) -> _job_pb2.JobSummary:
-        """Its main facts. Set for JOB_VIEW_SUMMARY."""
+        """Its main facts. Set for JOB_VIEW_SUMMARY. Absent when there is no such job."""
 
     def __init__(
         self,
         *,
         job: _job_pb2.Job | None = ...,
         summary: _job_pb2.JobSummary | None = ...,
+        revision: _builtins.int = ...,
+        missing: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["job", b"job", "summary", b"summary"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job", "summary", b"summary"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job", "missing", b"missing", "revision", b"revision", "summary", b"summary"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___WatchJobResponse: _TypeAlias = WatchJobResponse  # noqa: Y015
+
+@_typing.final
+class WatchJobsRequest(_message.Message):
+    """Request for jobs and their changes."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AFTER_REVISION_FIELD_NUMBER: _builtins.int
+    JOB_ID_PREFIX_FIELD_NUMBER: _builtins.int
+    after_revision: _builtins.int
+    """Revision that the client has seen, of ListJobsResponse or WatchJobsResponse. 0: every job is sent
+    first.
+    """
+    job_id_prefix: _builtins.str
+    """Only jobs whose id begins with this. Empty: all."""
+    def __init__(
+        self,
+        *,
+        after_revision: _builtins.int = ...,
+        job_id_prefix: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_revision", b"after_revision", "job_id_prefix", b"job_id_prefix"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WatchJobsRequest: _TypeAlias = WatchJobsRequest  # noqa: Y015
+
+@_typing.final
+class WatchJobsResponse(_message.Message):
+    """Jobs that have changed."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOBS_FIELD_NUMBER: _builtins.int
+    DELETED_JOB_IDS_FIELD_NUMBER: _builtins.int
+    REVISION_FIELD_NUMBER: _builtins.int
+    revision: _builtins.int
+    """Everything up to this revision was sent; a later watch continues after it."""
+    @_builtins.property
+    def jobs(self) -> _containers.RepeatedCompositeFieldContainer[_job_pb2.JobSummary]:
+        """Those that exist, each as it is now, in the order of their revisions; together at most 1 MiB."""
+
+    @_builtins.property
+    def deleted_job_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Ids of those that were deleted or forgotten, and do not exist again."""
+
+    def __init__(
+        self,
+        *,
+        jobs: _abc.Iterable[_job_pb2.JobSummary] | None = ...,
+        deleted_job_ids: _abc.Iterable[_builtins.str] | None = ...,
+        revision: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["deleted_job_ids", b"deleted_job_ids", "jobs", b"jobs", "revision", b"revision"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WatchJobsResponse: _TypeAlias = WatchJobsResponse  # noqa: Y015
+
+@_typing.final
+class ListRunsRequest(_message.Message):
+    """Request for a page of runs."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.str
+    """Name of the job. Empty is refused."""
+    page_size: _builtins.int
+    """Most runs to return. Absent (0) means 1000, and so does more than that."""
+    page_token: _builtins.str
+    """Token of the page: next_page_token of the page before. Empty means the first page."""
+    def __init__(
+        self,
+        *,
+        job_id: _builtins.str = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id", "page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListRunsRequest: _TypeAlias = ListRunsRequest  # noqa: Y015
+
+@_typing.final
+class ListRunsResponse(_message.Message):
+    """A page of runs."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RUNS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Token of the next page. Empty when this is the last."""
+    @_builtins.property
+    def runs(self) -> _containers.RepeatedCompositeFieldContainer[_job_pb2.RunSummary]:
+        """The runs, the latest first; together at most 1 MiB."""
+
+    def __init__(
+        self,
+        *,
+        runs: _abc.Iterable[_job_pb2.RunSummary] | None = ...,
+        next_page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_page_token", b"next_page_token", "runs", b"runs"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListRunsResponse: _TypeAlias = ListRunsResponse  # noqa: Y015
+
+@_typing.final
+class ListRoundsRequest(_message.Message):
+    """Request for a page of rounds."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    RUN_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.str
+    """Name of the job. Empty is refused."""
+    run: _builtins.int
+    """Only rounds of this run. Absent (0): of all runs."""
+    page_size: _builtins.int
+    """Most rounds to return. Absent (0) means 1000, and so does more than that."""
+    page_token: _builtins.str
+    """Token of the page: next_page_token of the page before. Empty means the first page."""
+    def __init__(
+        self,
+        *,
+        job_id: _builtins.str = ...,
+        run: _builtins.int = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id", "page_size", b"page_size", "page_token", b"page_token", "run", b"run"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListRoundsRequest: _TypeAlias = ListRoundsRequest  # noqa: Y015
+
+@_typing.final
+class ListRoundsResponse(_message.Message):
+    """A page of rounds."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ROUNDS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Token of the next page. Empty when this is the last."""
+    @_builtins.property
+    def rounds(self) -> _containers.RepeatedCompositeFieldContainer[_job_pb2.RoundSummary]:
+        """Rounds that have ended, the latest first; together at most 1 MiB."""
+
+    def __init__(
+        self,
+        *,
+        rounds: _abc.Iterable[_job_pb2.RoundSummary] | None = ...,
+        next_page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_page_token", b"next_page_token", "rounds", b"rounds"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListRoundsResponse: _TypeAlias = ListRoundsResponse  # noqa: Y015
+
+@_typing.final
+class CreateJobRequest(_message.Message):
+    """Request to create a job."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    SPEC_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.str
+    """Name of the job; 1 to 255 bytes, printable."""
+    request_id: _builtins.str
+    """The same for every attempt of one request. Empty: every attempt counts."""
+    @_builtins.property
+    def spec(self) -> _job_pb2.JobSpec:
+        """Specification of its next run."""
+
+    def __init__(
+        self,
+        *,
+        job_id: _builtins.str = ...,
+        spec: _job_pb2.JobSpec | None = ...,
+        request_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["spec", b"spec"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id", "request_id", b"request_id", "spec", b"spec"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CreateJobRequest: _TypeAlias = CreateJobRequest  # noqa: Y015
+
+@_typing.final
+class CreateJobResponse(_message.Message):
+    """The run waits for its agents."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def job(self) -> _job_pb2.JobSummary:
+        """The job."""
+
+    def __init__(
+        self,
+        *,
+        job: _job_pb2.JobSummary | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CreateJobResponse: _TypeAlias = CreateJobResponse  # noqa: Y015
 
 @_typing.final
 class CancelJobRequest(_message.Message):
@@ -310,13 +624,23 @@ class UpdateJobRequest(_message.Message):
     JOB_ID_FIELD_NUMBER: _builtins.int
     UPDATE_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
+    UPDATE_MASK_FIELD_NUMBER: _builtins.int
+    REVISION_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     """Name of the job. Empty is refused."""
     request_id: _builtins.str
     """The same for every attempt of one request. Empty: every attempt counts."""
+    revision: _builtins.int
+    """Revision of the job that the change is based on. If an operator has changed the specification after
+    it, the request is refused (SpecChanged). 0: it is not checked.
+    """
     @_builtins.property
     def update(self) -> Global___JobUpdate:
         """What to change."""
+
+    @_builtins.property
+    def update_mask(self) -> _field_mask_pb2.FieldMask:
+        """Fields of `update` to take, each of which must be set. Absent: those that are set."""
 
     def __init__(
         self,
@@ -324,10 +648,12 @@ class UpdateJobRequest(_message.Message):
         job_id: _builtins.str = ...,
         update: Global___JobUpdate | None = ...,
         request_id: _builtins.str = ...,
+        update_mask: _field_mask_pb2.FieldMask | None = ...,
+        revision: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["update", b"update"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["update", b"update", "update_mask", b"update_mask"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id", "request_id", b"request_id", "update", b"update"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id", "request_id", b"request_id", "revision", b"revision", "update", b"update", "update_mask", b"update_mask"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -407,16 +733,28 @@ class DeleteJobRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     JOB_ID_FIELD_NUMBER: _builtins.int
+    RUN_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     """Name of the job. Empty is refused."""
+    run: _builtins.int
+    """Only this run is meant: with a later one, the request is refused (JobOpen). Absent (0): whichever is
+    the latest.
+    """
+    request_id: _builtins.str
+    """The same for every attempt of one request: after the first one that succeeds, the others succeed too,
+    as long as the coordinator remembers it. Empty: every attempt counts.
+    """
     def __init__(
         self,
         *,
         job_id: _builtins.str = ...,
+        run: _builtins.int = ...,
+        request_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id", "request_id", b"request_id", "run", b"run"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

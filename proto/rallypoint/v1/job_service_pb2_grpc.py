@@ -52,6 +52,26 @@ class JobServiceStub(object):
                 request_serializer=rallypoint_dot_v1_dot_job__service__pb2.WatchJobRequest.SerializeToString,
                 response_deserializer=rallypoint_dot_v1_dot_job__service__pb2.WatchJobResponse.FromString,
                 _registered_method=True)
+        self.WatchJobs = channel.unary_stream(
+                '/rallypoint.v1.JobService/WatchJobs',
+                request_serializer=rallypoint_dot_v1_dot_job__service__pb2.WatchJobsRequest.SerializeToString,
+                response_deserializer=rallypoint_dot_v1_dot_job__service__pb2.WatchJobsResponse.FromString,
+                _registered_method=True)
+        self.ListRuns = channel.unary_unary(
+                '/rallypoint.v1.JobService/ListRuns',
+                request_serializer=rallypoint_dot_v1_dot_job__service__pb2.ListRunsRequest.SerializeToString,
+                response_deserializer=rallypoint_dot_v1_dot_job__service__pb2.ListRunsResponse.FromString,
+                _registered_method=True)
+        self.ListRounds = channel.unary_unary(
+                '/rallypoint.v1.JobService/ListRounds',
+                request_serializer=rallypoint_dot_v1_dot_job__service__pb2.ListRoundsRequest.SerializeToString,
+                response_deserializer=rallypoint_dot_v1_dot_job__service__pb2.ListRoundsResponse.FromString,
+                _registered_method=True)
+        self.CreateJob = channel.unary_unary(
+                '/rallypoint.v1.JobService/CreateJob',
+                request_serializer=rallypoint_dot_v1_dot_job__service__pb2.CreateJobRequest.SerializeToString,
+                response_deserializer=rallypoint_dot_v1_dot_job__service__pb2.CreateJobResponse.FromString,
+                _registered_method=True)
         self.CancelJob = channel.unary_unary(
                 '/rallypoint.v1.JobService/CancelJob',
                 request_serializer=rallypoint_dot_v1_dot_job__service__pb2.CancelJobRequest.SerializeToString,
@@ -88,7 +108,7 @@ class JobServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ListJobs(self, request, context):
-        """Returns all jobs in pages, by job id. Jobs that come or go between two pages move no other job.
+        """Returns jobs in pages. Jobs that come or go between two pages move no other job.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -96,9 +116,43 @@ class JobServiceServicer(object):
 
     def WatchJob(self, request, context):
         """Sends the job at once and after every change. When the client reads slowly, several changes are
-        merged into one message. The stream ends when the run has its outcome and every node knows it, or
-        when the coordinator forgets the job. NOT_FOUND with UnknownJob when there is no such job.
-        RESOURCE_EXHAUSTED with LimitReached.
+        merged into one message. Without `across_runs`, the stream ends when the run has its outcome and
+        every node knows it, or when the coordinator forgets the job, and there is NOT_FOUND with UnknownJob
+        when there is no such job. RESOURCE_EXHAUSTED with LimitReached.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def WatchJobs(self, request, context):
+        """Sends the jobs that have changed since a revision, then every change. Several changes of a job may
+        be merged. OUT_OF_RANGE with RevisionCompacted when deletions since then are not remembered: list the
+        jobs, and watch from the revision of that answer. RESOURCE_EXHAUSTED with LimitReached.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListRuns(self, request, context):
+        """Returns the runs of a job in pages, the latest first: that which is open, and the latest that have
+        ended; at most 64. NOT_FOUND with UnknownJob.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListRounds(self, request, context):
+        """Returns rounds of a job that have ended, in pages, the latest first; at most the latest 64 of all
+        its runs. GetJob shows the round that runs. NOT_FOUND with UnknownJob.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CreateJob(self, request, context):
+        """Fixes the specification of a job's next run before its first agent comes. The agents must agree with
+        it, as with the specification of a first agent. ALREADY_EXISTS with JobExists when the job exists
+        and its latest run has not ended. RESOURCE_EXHAUSTED with LimitReached.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -123,7 +177,7 @@ class JobServiceServicer(object):
     def UpdateJob(self, request, context):
         """Changes the specification of the run until it ends. A round with too few or too many nodes is
         stopped, without charging a restart; with more room, nodes join as in any growth. NOT_FOUND with
-        UnknownJob; FAILED_PRECONDITION when the run has ended.
+        UnknownJob; FAILED_PRECONDITION when the run has ended; ABORTED with SpecChanged.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -155,6 +209,26 @@ def add_JobServiceServicer_to_server(servicer, server):
                     servicer.WatchJob,
                     request_deserializer=rallypoint_dot_v1_dot_job__service__pb2.WatchJobRequest.FromString,
                     response_serializer=rallypoint_dot_v1_dot_job__service__pb2.WatchJobResponse.SerializeToString,
+            ),
+            'WatchJobs': grpc.unary_stream_rpc_method_handler(
+                    servicer.WatchJobs,
+                    request_deserializer=rallypoint_dot_v1_dot_job__service__pb2.WatchJobsRequest.FromString,
+                    response_serializer=rallypoint_dot_v1_dot_job__service__pb2.WatchJobsResponse.SerializeToString,
+            ),
+            'ListRuns': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListRuns,
+                    request_deserializer=rallypoint_dot_v1_dot_job__service__pb2.ListRunsRequest.FromString,
+                    response_serializer=rallypoint_dot_v1_dot_job__service__pb2.ListRunsResponse.SerializeToString,
+            ),
+            'ListRounds': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListRounds,
+                    request_deserializer=rallypoint_dot_v1_dot_job__service__pb2.ListRoundsRequest.FromString,
+                    response_serializer=rallypoint_dot_v1_dot_job__service__pb2.ListRoundsResponse.SerializeToString,
+            ),
+            'CreateJob': grpc.unary_unary_rpc_method_handler(
+                    servicer.CreateJob,
+                    request_deserializer=rallypoint_dot_v1_dot_job__service__pb2.CreateJobRequest.FromString,
+                    response_serializer=rallypoint_dot_v1_dot_job__service__pb2.CreateJobResponse.SerializeToString,
             ),
             'CancelJob': grpc.unary_unary_rpc_method_handler(
                     servicer.CancelJob,
@@ -261,6 +335,114 @@ class JobService(object):
             '/rallypoint.v1.JobService/WatchJob',
             rallypoint_dot_v1_dot_job__service__pb2.WatchJobRequest.SerializeToString,
             rallypoint_dot_v1_dot_job__service__pb2.WatchJobResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WatchJobs(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/rallypoint.v1.JobService/WatchJobs',
+            rallypoint_dot_v1_dot_job__service__pb2.WatchJobsRequest.SerializeToString,
+            rallypoint_dot_v1_dot_job__service__pb2.WatchJobsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListRuns(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rallypoint.v1.JobService/ListRuns',
+            rallypoint_dot_v1_dot_job__service__pb2.ListRunsRequest.SerializeToString,
+            rallypoint_dot_v1_dot_job__service__pb2.ListRunsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListRounds(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rallypoint.v1.JobService/ListRounds',
+            rallypoint_dot_v1_dot_job__service__pb2.ListRoundsRequest.SerializeToString,
+            rallypoint_dot_v1_dot_job__service__pb2.ListRoundsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CreateJob(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rallypoint.v1.JobService/CreateJob',
+            rallypoint_dot_v1_dot_job__service__pb2.CreateJobRequest.SerializeToString,
+            rallypoint_dot_v1_dot_job__service__pb2.CreateJobResponse.FromString,
             options,
             channel_credentials,
             insecure,

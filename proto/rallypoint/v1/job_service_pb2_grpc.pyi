@@ -39,12 +39,30 @@ class JobServiceStub:
     GetJob: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.GetJobRequest, _job_service_pb2.GetJobResponse]
     """Returns one job. NOT_FOUND with UnknownJob when there is none."""
     ListJobs: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.ListJobsRequest, _job_service_pb2.ListJobsResponse]
-    """Returns all jobs in pages, by job id. Jobs that come or go between two pages move no other job."""
+    """Returns jobs in pages. Jobs that come or go between two pages move no other job."""
     WatchJob: _grpc.UnaryStreamMultiCallable[_job_service_pb2.WatchJobRequest, _job_service_pb2.WatchJobResponse]
     """Sends the job at once and after every change. When the client reads slowly, several changes are
-    merged into one message. The stream ends when the run has its outcome and every node knows it, or
-    when the coordinator forgets the job. NOT_FOUND with UnknownJob when there is no such job.
-    RESOURCE_EXHAUSTED with LimitReached.
+    merged into one message. Without `across_runs`, the stream ends when the run has its outcome and
+    every node knows it, or when the coordinator forgets the job, and there is NOT_FOUND with UnknownJob
+    when there is no such job. RESOURCE_EXHAUSTED with LimitReached.
+    """
+    WatchJobs: _grpc.UnaryStreamMultiCallable[_job_service_pb2.WatchJobsRequest, _job_service_pb2.WatchJobsResponse]
+    """Sends the jobs that have changed since a revision, then every change. Several changes of a job may
+    be merged. OUT_OF_RANGE with RevisionCompacted when deletions since then are not remembered: list the
+    jobs, and watch from the revision of that answer. RESOURCE_EXHAUSTED with LimitReached.
+    """
+    ListRuns: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.ListRunsRequest, _job_service_pb2.ListRunsResponse]
+    """Returns the runs of a job in pages, the latest first: that which is open, and the latest that have
+    ended; at most 64. NOT_FOUND with UnknownJob.
+    """
+    ListRounds: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.ListRoundsRequest, _job_service_pb2.ListRoundsResponse]
+    """Returns rounds of a job that have ended, in pages, the latest first; at most the latest 64 of all
+    its runs. GetJob shows the round that runs. NOT_FOUND with UnknownJob.
+    """
+    CreateJob: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.CreateJobRequest, _job_service_pb2.CreateJobResponse]
+    """Fixes the specification of a job's next run before its first agent comes. The agents must agree with
+    it, as with the specification of a first agent. ALREADY_EXISTS with JobExists when the job exists
+    and its latest run has not ended. RESOURCE_EXHAUSTED with LimitReached.
     """
     CancelJob: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.CancelJobRequest, _job_service_pb2.CancelJobResponse]
     """Ends the run: its workers are stopped with the usual shutdown timeout, and its agents exit. A run
@@ -57,7 +75,7 @@ class JobServiceStub:
     UpdateJob: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.UpdateJobRequest, _job_service_pb2.UpdateJobResponse]
     """Changes the specification of the run until it ends. A round with too few or too many nodes is
     stopped, without charging a restart; with more room, nodes join as in any growth. NOT_FOUND with
-    UnknownJob; FAILED_PRECONDITION when the run has ended.
+    UnknownJob; FAILED_PRECONDITION when the run has ended; ABORTED with SpecChanged.
     """
     DeleteJob: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.DeleteJobRequest, _job_service_pb2.DeleteJobResponse]
     """Forgets a job that has ended, with its history. FAILED_PRECONDITION when it has not ended: cancel
@@ -76,12 +94,30 @@ class JobServiceAsyncStub(JobServiceStub):
     GetJob: _aio.UnaryUnaryMultiCallable[_job_service_pb2.GetJobRequest, _job_service_pb2.GetJobResponse]  # type: ignore[assignment]
     """Returns one job. NOT_FOUND with UnknownJob when there is none."""
     ListJobs: _aio.UnaryUnaryMultiCallable[_job_service_pb2.ListJobsRequest, _job_service_pb2.ListJobsResponse]  # type: ignore[assignment]
-    """Returns all jobs in pages, by job id. Jobs that come or go between two pages move no other job."""
+    """Returns jobs in pages. Jobs that come or go between two pages move no other job."""
     WatchJob: _aio.UnaryStreamMultiCallable[_job_service_pb2.WatchJobRequest, _job_service_pb2.WatchJobResponse]  # type: ignore[assignment]
     """Sends the job at once and after every change. When the client reads slowly, several changes are
-    merged into one message. The stream ends when the run has its outcome and every node knows it, or
-    when the coordinator forgets the job. NOT_FOUND with UnknownJob when there is no such job.
-    RESOURCE_EXHAUSTED with LimitReached.
+    merged into one message. Without `across_runs`, the stream ends when the run has its outcome and
+    every node knows it, or when the coordinator forgets the job, and there is NOT_FOUND with UnknownJob
+    when there is no such job. RESOURCE_EXHAUSTED with LimitReached.
+    """
+    WatchJobs: _aio.UnaryStreamMultiCallable[_job_service_pb2.WatchJobsRequest, _job_service_pb2.WatchJobsResponse]  # type: ignore[assignment]
+    """Sends the jobs that have changed since a revision, then every change. Several changes of a job may
+    be merged. OUT_OF_RANGE with RevisionCompacted when deletions since then are not remembered: list the
+    jobs, and watch from the revision of that answer. RESOURCE_EXHAUSTED with LimitReached.
+    """
+    ListRuns: _aio.UnaryUnaryMultiCallable[_job_service_pb2.ListRunsRequest, _job_service_pb2.ListRunsResponse]  # type: ignore[assignment]
+    """Returns the runs of a job in pages, the latest first: that which is open, and the latest that have
+    ended; at most 64. NOT_FOUND with UnknownJob.
+    """
+    ListRounds: _aio.UnaryUnaryMultiCallable[_job_service_pb2.ListRoundsRequest, _job_service_pb2.ListRoundsResponse]  # type: ignore[assignment]
+    """Returns rounds of a job that have ended, in pages, the latest first; at most the latest 64 of all
+    its runs. GetJob shows the round that runs. NOT_FOUND with UnknownJob.
+    """
+    CreateJob: _aio.UnaryUnaryMultiCallable[_job_service_pb2.CreateJobRequest, _job_service_pb2.CreateJobResponse]  # type: ignore[assignment]
+    """Fixes the specification of a job's next run before its first agent comes. The agents must agree with
+    it, as with the specification of a first agent. ALREADY_EXISTS with JobExists when the job exists
+    and its latest run has not ended. RESOURCE_EXHAUSTED with LimitReached.
     """
     CancelJob: _aio.UnaryUnaryMultiCallable[_job_service_pb2.CancelJobRequest, _job_service_pb2.CancelJobResponse]  # type: ignore[assignment]
     """Ends the run: its workers are stopped with the usual shutdown timeout, and its agents exit. A run
@@ -94,7 +130,7 @@ class JobServiceAsyncStub(JobServiceStub):
     UpdateJob: _aio.UnaryUnaryMultiCallable[_job_service_pb2.UpdateJobRequest, _job_service_pb2.UpdateJobResponse]  # type: ignore[assignment]
     """Changes the specification of the run until it ends. A round with too few or too many nodes is
     stopped, without charging a restart; with more room, nodes join as in any growth. NOT_FOUND with
-    UnknownJob; FAILED_PRECONDITION when the run has ended.
+    UnknownJob; FAILED_PRECONDITION when the run has ended; ABORTED with SpecChanged.
     """
     DeleteJob: _aio.UnaryUnaryMultiCallable[_job_service_pb2.DeleteJobRequest, _job_service_pb2.DeleteJobResponse]  # type: ignore[assignment]
     """Forgets a job that has ended, with its history. FAILED_PRECONDITION when it has not ended: cancel
@@ -122,7 +158,7 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _job_service_pb2.ListJobsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_job_service_pb2.ListJobsResponse, _abc.Awaitable[_job_service_pb2.ListJobsResponse]]:
-        """Returns all jobs in pages, by job id. Jobs that come or go between two pages move no other job."""
+        """Returns jobs in pages. Jobs that come or go between two pages move no other job."""
 
     @_abc_1.abstractmethod
     def WatchJob(
@@ -131,9 +167,51 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_job_service_pb2.WatchJobResponse], _abc.AsyncIterator[_job_service_pb2.WatchJobResponse]]:
         """Sends the job at once and after every change. When the client reads slowly, several changes are
-        merged into one message. The stream ends when the run has its outcome and every node knows it, or
-        when the coordinator forgets the job. NOT_FOUND with UnknownJob when there is no such job.
-        RESOURCE_EXHAUSTED with LimitReached.
+        merged into one message. Without `across_runs`, the stream ends when the run has its outcome and
+        every node knows it, or when the coordinator forgets the job, and there is NOT_FOUND with UnknownJob
+        when there is no such job. RESOURCE_EXHAUSTED with LimitReached.
+        """
+
+    @_abc_1.abstractmethod
+    def WatchJobs(
+        self,
+        request: _job_service_pb2.WatchJobsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_job_service_pb2.WatchJobsResponse], _abc.AsyncIterator[_job_service_pb2.WatchJobsResponse]]:
+        """Sends the jobs that have changed since a revision, then every change. Several changes of a job may
+        be merged. OUT_OF_RANGE with RevisionCompacted when deletions since then are not remembered: list the
+        jobs, and watch from the revision of that answer. RESOURCE_EXHAUSTED with LimitReached.
+        """
+
+    @_abc_1.abstractmethod
+    def ListRuns(
+        self,
+        request: _job_service_pb2.ListRunsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_job_service_pb2.ListRunsResponse, _abc.Awaitable[_job_service_pb2.ListRunsResponse]]:
+        """Returns the runs of a job in pages, the latest first: that which is open, and the latest that have
+        ended; at most 64. NOT_FOUND with UnknownJob.
+        """
+
+    @_abc_1.abstractmethod
+    def ListRounds(
+        self,
+        request: _job_service_pb2.ListRoundsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_job_service_pb2.ListRoundsResponse, _abc.Awaitable[_job_service_pb2.ListRoundsResponse]]:
+        """Returns rounds of a job that have ended, in pages, the latest first; at most the latest 64 of all
+        its runs. GetJob shows the round that runs. NOT_FOUND with UnknownJob.
+        """
+
+    @_abc_1.abstractmethod
+    def CreateJob(
+        self,
+        request: _job_service_pb2.CreateJobRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_job_service_pb2.CreateJobResponse, _abc.Awaitable[_job_service_pb2.CreateJobResponse]]:
+        """Fixes the specification of a job's next run before its first agent comes. The agents must agree with
+        it, as with the specification of a first agent. ALREADY_EXISTS with JobExists when the job exists
+        and its latest run has not ended. RESOURCE_EXHAUSTED with LimitReached.
         """
 
     @_abc_1.abstractmethod
@@ -164,7 +242,7 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_job_service_pb2.UpdateJobResponse, _abc.Awaitable[_job_service_pb2.UpdateJobResponse]]:
         """Changes the specification of the run until it ends. A round with too few or too many nodes is
         stopped, without charging a restart; with more room, nodes join as in any growth. NOT_FOUND with
-        UnknownJob; FAILED_PRECONDITION when the run has ended.
+        UnknownJob; FAILED_PRECONDITION when the run has ended; ABORTED with SpecChanged.
         """
 
     @_abc_1.abstractmethod

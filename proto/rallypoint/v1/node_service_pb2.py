@@ -27,17 +27,21 @@ from rallypoint.v1 import limits_pb2 as rallypoint_dot_v1_dot_limits__pb2
 from rallypoint.v1 import node_pb2 as rallypoint_dot_v1_dot_node__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n rallypoint/v1/node_service.proto\x12\rrallypoint.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1arallypoint/v1/limits.proto\x1a\x18rallypoint/v1/node.proto\"g\n\x10ListNodesRequest\x12\x19\n\x06job_id\x18\x01 \x01(\tB\t\x8a\xce\x18\x05\x08\x01P\xff\x01\x12\x1a\n\tpage_size\x18\x02 \x01(\rB\x07\x8a\xce\x18\x03\x18\xe8\x07\x12\x1c\n\npage_token\x18\x03 \x01(\tB\x08\x8a\xce\x18\x04@\x01H@\"d\n\x11ListNodesResponse\x12\"\n\x05nodes\x18\x01 \x03(\x0b\x32\x13.rallypoint.v1.Node\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\x12\x12\n\nnode_count\x18\x03 \x01(\r\"\x9e\x01\n\x10\x44rainNodeRequest\x12\x19\n\x06job_id\x18\x01 \x01(\tB\t\x8a\xce\x18\x05\x08\x01P\xff\x01\x12\x1e\n\tnode_name\x18\x02 \x01(\tB\x0b\x8a\xce\x18\x07\x08\x01@\x01P\xfd\x01\x12\x36\n\rdrain_timeout\x18\x03 \x01(\x0b\x32\x19.google.protobuf.DurationB\x04\x8a\xce\x18\x00\x12\x17\n\x06reason\x18\x04 \x01(\tB\x07\x92\xce\x18\x03H\x80\x08\"A\n\x11\x44rainNodeResponse\x12,\n\ttime_left\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\"g\n\x11\x43ordonNodeRequest\x12\x19\n\x06job_id\x18\x01 \x01(\tB\t\x8a\xce\x18\x05\x08\x01P\xff\x01\x12\x1e\n\tnode_name\x18\x02 \x01(\tB\x0b\x8a\xce\x18\x07\x08\x01@\x01P\xfd\x01\x12\x17\n\x06reason\x18\x03 \x01(\tB\x07\x92\xce\x18\x03H\x80\x08\"R\n\x12\x43ordonNodeResponse\x12)\n\x06health\x18\x01 \x01(\x0b\x32\x19.rallypoint.v1.NodeHealth\x12\x11\n\tconnected\x18\x02 \x01(\x08\"P\n\x13UncordonNodeRequest\x12\x19\n\x06job_id\x18\x01 \x01(\tB\t\x8a\xce\x18\x05\x08\x01P\xff\x01\x12\x1e\n\tnode_name\x18\x02 \x01(\tB\x0b\x8a\xce\x18\x07\x08\x01@\x01P\xfd\x01\"A\n\x14UncordonNodeResponse\x12)\n\x06health\x18\x01 \x01(\x0b\x32\x19.rallypoint.v1.NodeHealth2\xd9\x02\n\x0bNodeService\x12N\n\tListNodes\x12\x1f.rallypoint.v1.ListNodesRequest\x1a .rallypoint.v1.ListNodesResponse\x12N\n\tDrainNode\x12\x1f.rallypoint.v1.DrainNodeRequest\x1a .rallypoint.v1.DrainNodeResponse\x12Q\n\nCordonNode\x12 .rallypoint.v1.CordonNodeRequest\x1a!.rallypoint.v1.CordonNodeResponse\x12W\n\x0cUncordonNode\x12\".rallypoint.v1.UncordonNodeRequest\x1a#.rallypoint.v1.UncordonNodeResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n rallypoint/v1/node_service.proto\x12\rrallypoint.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1arallypoint/v1/limits.proto\x1a\x18rallypoint/v1/node.proto\"K\n\x0eGetNodeRequest\x12\x19\n\x06job_id\x18\x01 \x01(\tB\t\x8a\xce\x18\x05\x08\x01P\xff\x01\x12\x1e\n\tnode_name\x18\x02 \x01(\tB\x0b\x8a\xce\x18\x07\x08\x01@\x01P\xfd\x01\"4\n\x0fGetNodeResponse\x12!\n\x04node\x18\x01 \x01(\x0b\x32\x13.rallypoint.v1.Node\"g\n\x10ListNodesRequest\x12\x19\n\x06job_id\x18\x01 \x01(\tB\t\x8a\xce\x18\x05\x08\x01P\xff\x01\x12\x1a\n\tpage_size\x18\x02 \x01(\rB\x07\x92\xce\x18\x03\x18\xe8\x07\x12\x1c\n\npage_token\x18\x03 \x01(\tB\x08\x8a\xce\x18\x04@\x01H@\"d\n\x11ListNodesResponse\x12\"\n\x05nodes\x18\x01 \x03(\x0b\x32\x13.rallypoint.v1.Node\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\x12\x12\n\nnode_count\x18\x03 \x01(\r\"\xbe\x01\n\x10\x44rainNodeRequest\x12\x19\n\x06job_id\x18\x01 \x01(\tB\t\x8a\xce\x18\x05\x08\x01P\xff\x01\x12\x1e\n\tnode_name\x18\x02 \x01(\tB\x0b\x8a\xce\x18\x07\x08\x01@\x01P\xfd\x01\x12\x38\n\rdrain_timeout\x18\x03 \x01(\x0b\x32\x19.google.protobuf.DurationB\x06\x8a\xce\x18\x02\x08\x01\x12\x17\n\x06reason\x18\x04 \x01(\tB\x07\x92\xce\x18\x03H\x80\x08\x12\x1c\n\nrequest_id\x18\x05 \x01(\tB\x08\x8a\xce\x18\x04@\x01P@\"A\n\x11\x44rainNodeResponse\x12,\n\ttime_left\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\"\x85\x01\n\x11\x43ordonNodeRequest\x12\x19\n\x06job_id\x18\x01 \x01(\tB\t\x8a\xce\x18\x05\x08\x01P\xff\x01\x12\x1e\n\tnode_name\x18\x02 \x01(\tB\x0b\x8a\xce\x18\x07\x08\x01@\x01P\xfd\x01\x12\x17\n\x06reason\x18\x03 \x01(\tB\x07\x92\xce\x18\x03H\x80\x08\x12\x1c\n\nrequest_id\x18\x04 \x01(\tB\x08\x8a\xce\x18\x04@\x01P@\"R\n\x12\x43ordonNodeResponse\x12)\n\x06health\x18\x01 \x01(\x0b\x32\x19.rallypoint.v1.NodeHealth\x12\x11\n\tconnected\x18\x02 \x01(\x08\"n\n\x13UncordonNodeRequest\x12\x19\n\x06job_id\x18\x01 \x01(\tB\t\x8a\xce\x18\x05\x08\x01P\xff\x01\x12\x1e\n\tnode_name\x18\x02 \x01(\tB\x0b\x8a\xce\x18\x07\x08\x01@\x01P\xfd\x01\x12\x1c\n\nrequest_id\x18\x03 \x01(\tB\x08\x8a\xce\x18\x04@\x01P@\"A\n\x14UncordonNodeResponse\x12)\n\x06health\x18\x01 \x01(\x0b\x32\x19.rallypoint.v1.NodeHealth2\xa3\x03\n\x0bNodeService\x12H\n\x07GetNode\x12\x1d.rallypoint.v1.GetNodeRequest\x1a\x1e.rallypoint.v1.GetNodeResponse\x12N\n\tListNodes\x12\x1f.rallypoint.v1.ListNodesRequest\x1a .rallypoint.v1.ListNodesResponse\x12N\n\tDrainNode\x12\x1f.rallypoint.v1.DrainNodeRequest\x1a .rallypoint.v1.DrainNodeResponse\x12Q\n\nCordonNode\x12 .rallypoint.v1.CordonNodeRequest\x1a!.rallypoint.v1.CordonNodeResponse\x12W\n\x0cUncordonNode\x12\".rallypoint.v1.UncordonNodeRequest\x1a#.rallypoint.v1.UncordonNodeResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'rallypoint.v1.node_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
+  _globals['_GETNODEREQUEST'].fields_by_name['job_id']._loaded_options = None
+  _globals['_GETNODEREQUEST'].fields_by_name['job_id']._serialized_options = b'\212\316\030\005\010\001P\377\001'
+  _globals['_GETNODEREQUEST'].fields_by_name['node_name']._loaded_options = None
+  _globals['_GETNODEREQUEST'].fields_by_name['node_name']._serialized_options = b'\212\316\030\007\010\001@\001P\375\001'
   _globals['_LISTNODESREQUEST'].fields_by_name['job_id']._loaded_options = None
   _globals['_LISTNODESREQUEST'].fields_by_name['job_id']._serialized_options = b'\212\316\030\005\010\001P\377\001'
   _globals['_LISTNODESREQUEST'].fields_by_name['page_size']._loaded_options = None
-  _globals['_LISTNODESREQUEST'].fields_by_name['page_size']._serialized_options = b'\212\316\030\003\030\350\007'
+  _globals['_LISTNODESREQUEST'].fields_by_name['page_size']._serialized_options = b'\222\316\030\003\030\350\007'
   _globals['_LISTNODESREQUEST'].fields_by_name['page_token']._loaded_options = None
   _globals['_LISTNODESREQUEST'].fields_by_name['page_token']._serialized_options = b'\212\316\030\004@\001H@'
   _globals['_DRAINNODEREQUEST'].fields_by_name['job_id']._loaded_options = None
@@ -45,35 +49,45 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_DRAINNODEREQUEST'].fields_by_name['node_name']._loaded_options = None
   _globals['_DRAINNODEREQUEST'].fields_by_name['node_name']._serialized_options = b'\212\316\030\007\010\001@\001P\375\001'
   _globals['_DRAINNODEREQUEST'].fields_by_name['drain_timeout']._loaded_options = None
-  _globals['_DRAINNODEREQUEST'].fields_by_name['drain_timeout']._serialized_options = b'\212\316\030\000'
+  _globals['_DRAINNODEREQUEST'].fields_by_name['drain_timeout']._serialized_options = b'\212\316\030\002\010\001'
   _globals['_DRAINNODEREQUEST'].fields_by_name['reason']._loaded_options = None
   _globals['_DRAINNODEREQUEST'].fields_by_name['reason']._serialized_options = b'\222\316\030\003H\200\010'
+  _globals['_DRAINNODEREQUEST'].fields_by_name['request_id']._loaded_options = None
+  _globals['_DRAINNODEREQUEST'].fields_by_name['request_id']._serialized_options = b'\212\316\030\004@\001P@'
   _globals['_CORDONNODEREQUEST'].fields_by_name['job_id']._loaded_options = None
   _globals['_CORDONNODEREQUEST'].fields_by_name['job_id']._serialized_options = b'\212\316\030\005\010\001P\377\001'
   _globals['_CORDONNODEREQUEST'].fields_by_name['node_name']._loaded_options = None
   _globals['_CORDONNODEREQUEST'].fields_by_name['node_name']._serialized_options = b'\212\316\030\007\010\001@\001P\375\001'
   _globals['_CORDONNODEREQUEST'].fields_by_name['reason']._loaded_options = None
   _globals['_CORDONNODEREQUEST'].fields_by_name['reason']._serialized_options = b'\222\316\030\003H\200\010'
+  _globals['_CORDONNODEREQUEST'].fields_by_name['request_id']._loaded_options = None
+  _globals['_CORDONNODEREQUEST'].fields_by_name['request_id']._serialized_options = b'\212\316\030\004@\001P@'
   _globals['_UNCORDONNODEREQUEST'].fields_by_name['job_id']._loaded_options = None
   _globals['_UNCORDONNODEREQUEST'].fields_by_name['job_id']._serialized_options = b'\212\316\030\005\010\001P\377\001'
   _globals['_UNCORDONNODEREQUEST'].fields_by_name['node_name']._loaded_options = None
   _globals['_UNCORDONNODEREQUEST'].fields_by_name['node_name']._serialized_options = b'\212\316\030\007\010\001@\001P\375\001'
-  _globals['_LISTNODESREQUEST']._serialized_start=137
-  _globals['_LISTNODESREQUEST']._serialized_end=240
-  _globals['_LISTNODESRESPONSE']._serialized_start=242
-  _globals['_LISTNODESRESPONSE']._serialized_end=342
-  _globals['_DRAINNODEREQUEST']._serialized_start=345
-  _globals['_DRAINNODEREQUEST']._serialized_end=503
-  _globals['_DRAINNODERESPONSE']._serialized_start=505
-  _globals['_DRAINNODERESPONSE']._serialized_end=570
-  _globals['_CORDONNODEREQUEST']._serialized_start=572
-  _globals['_CORDONNODEREQUEST']._serialized_end=675
-  _globals['_CORDONNODERESPONSE']._serialized_start=677
-  _globals['_CORDONNODERESPONSE']._serialized_end=759
-  _globals['_UNCORDONNODEREQUEST']._serialized_start=761
-  _globals['_UNCORDONNODEREQUEST']._serialized_end=841
-  _globals['_UNCORDONNODERESPONSE']._serialized_start=843
-  _globals['_UNCORDONNODERESPONSE']._serialized_end=908
-  _globals['_NODESERVICE']._serialized_start=911
-  _globals['_NODESERVICE']._serialized_end=1256
+  _globals['_UNCORDONNODEREQUEST'].fields_by_name['request_id']._loaded_options = None
+  _globals['_UNCORDONNODEREQUEST'].fields_by_name['request_id']._serialized_options = b'\212\316\030\004@\001P@'
+  _globals['_GETNODEREQUEST']._serialized_start=137
+  _globals['_GETNODEREQUEST']._serialized_end=212
+  _globals['_GETNODERESPONSE']._serialized_start=214
+  _globals['_GETNODERESPONSE']._serialized_end=266
+  _globals['_LISTNODESREQUEST']._serialized_start=268
+  _globals['_LISTNODESREQUEST']._serialized_end=371
+  _globals['_LISTNODESRESPONSE']._serialized_start=373
+  _globals['_LISTNODESRESPONSE']._serialized_end=473
+  _globals['_DRAINNODEREQUEST']._serialized_start=476
+  _globals['_DRAINNODEREQUEST']._serialized_end=666
+  _globals['_DRAINNODERESPONSE']._serialized_start=668
+  _globals['_DRAINNODERESPONSE']._serialized_end=733
+  _globals['_CORDONNODEREQUEST']._serialized_start=736
+  _globals['_CORDONNODEREQUEST']._serialized_end=869
+  _globals['_CORDONNODERESPONSE']._serialized_start=871
+  _globals['_CORDONNODERESPONSE']._serialized_end=953
+  _globals['_UNCORDONNODEREQUEST']._serialized_start=955
+  _globals['_UNCORDONNODEREQUEST']._serialized_end=1065
+  _globals['_UNCORDONNODERESPONSE']._serialized_start=1067
+  _globals['_UNCORDONNODERESPONSE']._serialized_end=1132
+  _globals['_NODESERVICE']._serialized_start=1135
+  _globals['_NODESERVICE']._serialized_end=1554
 # @@protoc_insertion_point(module_scope)

@@ -21,6 +21,56 @@ else:
 DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
+class GetNodeRequest(_message.Message):
+    """Request for one node."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    NODE_NAME_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.str
+    """Name of the job. Empty is refused."""
+    node_name: _builtins.str
+    """Name of the node, connected or briefly disconnected. Empty is refused."""
+    def __init__(
+        self,
+        *,
+        job_id: _builtins.str = ...,
+        node_name: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id", "node_name", b"node_name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetNodeRequest: _TypeAlias = GetNodeRequest  # noqa: Y015
+
+@_typing.final
+class GetNodeResponse(_message.Message):
+    """One node."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def node(self) -> _node_pb2.Node:
+        """The node with its workers."""
+
+    def __init__(
+        self,
+        *,
+        node: _node_pb2.Node | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["node", b"node"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["node", b"node"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetNodeResponse: _TypeAlias = GetNodeResponse  # noqa: Y015
+
+@_typing.final
 class ListNodesRequest(_message.Message):
     """Request for a page of nodes."""
 
@@ -32,7 +82,7 @@ class ListNodesRequest(_message.Message):
     job_id: _builtins.str
     """Name of the job. Empty is refused."""
     page_size: _builtins.int
-    """Most nodes to return, 1 to 1000. Absent (0) means 1000."""
+    """Most nodes to return. Absent (0) means 1000, and so does more than that."""
     page_token: _builtins.str
     """Token of the page: next_page_token of the page before. Empty means the first page. A token of an
     earlier run is refused.
@@ -96,16 +146,21 @@ class DrainNodeRequest(_message.Message):
     NODE_NAME_FIELD_NUMBER: _builtins.int
     DRAIN_TIMEOUT_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     """Name of the job. Empty is refused."""
     node_name: _builtins.str
     """Name of a connected node. Empty is refused."""
     reason: _builtins.str
     """Why; at most 1,024 characters."""
+    request_id: _builtins.str
+    """The same for every attempt of one request; an attempt that comes after the node has left is answered
+    with a time of zero. Empty: every attempt counts.
+    """
     @_builtins.property
     def drain_timeout(self) -> _duration_pb2.Duration:
-        """Time until workers that still run are stopped, at most 30 days. Absent means zero: they are
-        stopped at once, with the usual shutdown timeout.
+        """Time until workers that still run are stopped, at most 30 days. Absent is refused. Zero stops them at
+        once, with the usual shutdown timeout.
         """
 
     def __init__(
@@ -115,10 +170,11 @@ class DrainNodeRequest(_message.Message):
         node_name: _builtins.str = ...,
         drain_timeout: _duration_pb2.Duration | None = ...,
         reason: _builtins.str = ...,
+        request_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["drain_timeout", b"drain_timeout"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["drain_timeout", b"drain_timeout", "job_id", b"job_id", "node_name", b"node_name", "reason", b"reason"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["drain_timeout", b"drain_timeout", "job_id", b"job_id", "node_name", b"node_name", "reason", b"reason", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -157,22 +213,26 @@ class CordonNodeRequest(_message.Message):
     JOB_ID_FIELD_NUMBER: _builtins.int
     NODE_NAME_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     """Name of the job. Empty is refused."""
     node_name: _builtins.str
     """Name of the node. Empty is refused."""
     reason: _builtins.str
     """Why; at most 1,024 characters."""
+    request_id: _builtins.str
+    """The same for every attempt of one request. Empty: every attempt counts."""
     def __init__(
         self,
         *,
         job_id: _builtins.str = ...,
         node_name: _builtins.str = ...,
         reason: _builtins.str = ...,
+        request_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id", "node_name", b"node_name", "reason", b"reason"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id", "node_name", b"node_name", "reason", b"reason", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -216,19 +276,23 @@ class UncordonNodeRequest(_message.Message):
 
     JOB_ID_FIELD_NUMBER: _builtins.int
     NODE_NAME_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     """Name of the job. Empty is refused."""
     node_name: _builtins.str
     """Name of the node. Empty is refused."""
+    request_id: _builtins.str
+    """The same for every attempt of one request. Empty: every attempt counts."""
     def __init__(
         self,
         *,
         job_id: _builtins.str = ...,
         node_name: _builtins.str = ...,
+        request_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id", "node_name", b"node_name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id", "node_name", b"node_name", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

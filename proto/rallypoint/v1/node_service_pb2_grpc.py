@@ -35,6 +35,11 @@ class NodeServiceStub(object):
         Args:
             channel: A grpc.Channel.
         """
+        self.GetNode = channel.unary_unary(
+                '/rallypoint.v1.NodeService/GetNode',
+                request_serializer=rallypoint_dot_v1_dot_node__service__pb2.GetNodeRequest.SerializeToString,
+                response_deserializer=rallypoint_dot_v1_dot_node__service__pb2.GetNodeResponse.FromString,
+                _registered_method=True)
         self.ListNodes = channel.unary_unary(
                 '/rallypoint.v1.NodeService/ListNodes',
                 request_serializer=rallypoint_dot_v1_dot_node__service__pb2.ListNodesRequest.SerializeToString,
@@ -60,6 +65,13 @@ class NodeServiceStub(object):
 class NodeServiceServicer(object):
     """Operations on the nodes of a job. The coordinator answers after it has journalled the change.
     """
+
+    def GetNode(self, request, context):
+        """Returns one node. NOT_FOUND with UnknownJob or UnknownNode.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
 
     def ListNodes(self, request, context):
         """Returns the nodes of a job in pages, in order of arrival. Nodes that come or go between two pages
@@ -97,6 +109,11 @@ class NodeServiceServicer(object):
 
 def add_NodeServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
+            'GetNode': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetNode,
+                    request_deserializer=rallypoint_dot_v1_dot_node__service__pb2.GetNodeRequest.FromString,
+                    response_serializer=rallypoint_dot_v1_dot_node__service__pb2.GetNodeResponse.SerializeToString,
+            ),
             'ListNodes': grpc.unary_unary_rpc_method_handler(
                     servicer.ListNodes,
                     request_deserializer=rallypoint_dot_v1_dot_node__service__pb2.ListNodesRequest.FromString,
@@ -128,6 +145,33 @@ def add_NodeServiceServicer_to_server(servicer, server):
 class NodeService(object):
     """Operations on the nodes of a job. The coordinator answers after it has journalled the change.
     """
+
+    @staticmethod
+    def GetNode(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rallypoint.v1.NodeService/GetNode',
+            rallypoint_dot_v1_dot_node__service__pb2.GetNodeRequest.SerializeToString,
+            rallypoint_dot_v1_dot_node__service__pb2.GetNodeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
 
     @staticmethod
     def ListNodes(request,

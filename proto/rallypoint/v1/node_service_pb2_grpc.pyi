@@ -33,6 +33,8 @@ class NodeServiceStub:
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> NodeServiceAsyncStub: ...
+    GetNode: _grpc.UnaryUnaryMultiCallable[_node_service_pb2.GetNodeRequest, _node_service_pb2.GetNodeResponse]
+    """Returns one node. NOT_FOUND with UnknownJob or UnknownNode."""
     ListNodes: _grpc.UnaryUnaryMultiCallable[_node_service_pb2.ListNodesRequest, _node_service_pb2.ListNodesResponse]
     """Returns the nodes of a job in pages, in order of arrival. Nodes that come or go between two pages
     move no other node. NOT_FOUND with UnknownJob.
@@ -55,6 +57,8 @@ class NodeServiceAsyncStub(NodeServiceStub):
     """Operations on the nodes of a job. The coordinator answers after it has journalled the change."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
+    GetNode: _aio.UnaryUnaryMultiCallable[_node_service_pb2.GetNodeRequest, _node_service_pb2.GetNodeResponse]  # type: ignore[assignment]
+    """Returns one node. NOT_FOUND with UnknownJob or UnknownNode."""
     ListNodes: _aio.UnaryUnaryMultiCallable[_node_service_pb2.ListNodesRequest, _node_service_pb2.ListNodesResponse]  # type: ignore[assignment]
     """Returns the nodes of a job in pages, in order of arrival. Nodes that come or go between two pages
     move no other node. NOT_FOUND with UnknownJob.
@@ -74,6 +78,14 @@ class NodeServiceAsyncStub(NodeServiceStub):
 
 class NodeServiceServicer(metaclass=_abc_1.ABCMeta):
     """Operations on the nodes of a job. The coordinator answers after it has journalled the change."""
+
+    @_abc_1.abstractmethod
+    def GetNode(
+        self,
+        request: _node_service_pb2.GetNodeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_node_service_pb2.GetNodeResponse, _abc.Awaitable[_node_service_pb2.GetNodeResponse]]:
+        """Returns one node. NOT_FOUND with UnknownJob or UnknownNode."""
 
     @_abc_1.abstractmethod
     def ListNodes(

@@ -7,6 +7,7 @@ from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 import builtins as _builtins
@@ -27,7 +28,7 @@ class _RoundReason:
 class _RoundReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RoundReason.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     ROUND_REASON_UNSPECIFIED: _RoundReason.ValueType  # 0
-    """Not known, for example for a round that was adopted from another coordinator."""
+    """Not valid."""
     ROUND_REASON_FIRST: _RoundReason.ValueType  # 1
     """First round of the run."""
     ROUND_REASON_WORKER_FAILED: _RoundReason.ValueType  # 2
@@ -50,12 +51,14 @@ class _RoundReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RoundReas
     """An operator restarted the job; no restart was charged."""
     ROUND_REASON_RESIZED: _RoundReason.ValueType  # 11
     """An operator changed how many nodes a round may have; no restart was charged."""
+    ROUND_REASON_UNKNOWN: _RoundReason.ValueType  # 12
+    """Not known, for example for a round that was adopted from another coordinator."""
 
 class RoundReason(_RoundReason, metaclass=_RoundReasonEnumTypeWrapper):
     """Why a round began or was stopped."""
 
 ROUND_REASON_UNSPECIFIED: RoundReason.ValueType  # 0
-"""Not known, for example for a round that was adopted from another coordinator."""
+"""Not valid."""
 ROUND_REASON_FIRST: RoundReason.ValueType  # 1
 """First round of the run."""
 ROUND_REASON_WORKER_FAILED: RoundReason.ValueType  # 2
@@ -78,6 +81,8 @@ ROUND_REASON_RESTART_REQUESTED: RoundReason.ValueType  # 10
 """An operator restarted the job; no restart was charged."""
 ROUND_REASON_RESIZED: RoundReason.ValueType  # 11
 """An operator changed how many nodes a round may have; no restart was charged."""
+ROUND_REASON_UNKNOWN: RoundReason.ValueType  # 12
+"""Not known, for example for a round that was adopted from another coordinator."""
 Global___RoundReason: _TypeAlias = RoundReason  # noqa: Y015
 
 @_typing.final
@@ -226,6 +231,7 @@ class Round(_message.Message):
     AGE_FIELD_NUMBER: _builtins.int
     STARTED_AFTER_FIELD_NUMBER: _builtins.int
     STEP_FIELD_NUMBER: _builtins.int
+    SEALED_AT_FIELD_NUMBER: _builtins.int
     step: _builtins.int
     """Highest step that a worker of the round has reported. 0: none."""
     @_builtins.property
@@ -246,6 +252,10 @@ class Round(_message.Message):
     def started_after(self) -> _duration_pb2.Duration:
         """From sealing until every member had started its workers. Absent until then."""
 
+    @_builtins.property
+    def sealed_at(self) -> _timestamp_pb2.Timestamp:
+        """When it was sealed, by the coordinator's clock. For people: nothing is decided by it."""
+
     def __init__(
         self,
         *,
@@ -254,10 +264,11 @@ class Round(_message.Message):
         age: _duration_pb2.Duration | None = ...,
         started_after: _duration_pb2.Duration | None = ...,
         step: _builtins.int = ...,
+        sealed_at: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "header", b"header", "started_after", b"started_after"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "header", b"header", "sealed_at", b"sealed_at", "started_after", b"started_after"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "header", b"header", "members", b"members", "started_after", b"started_after", "step", b"step"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "header", b"header", "members", b"members", "sealed_at", b"sealed_at", "started_after", b"started_after", "step", b"step"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

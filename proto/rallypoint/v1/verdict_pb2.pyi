@@ -79,7 +79,7 @@ class _VerdictConsequence:
 class _VerdictConsequenceEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_VerdictConsequence.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     VERDICT_CONSEQUENCE_UNSPECIFIED: _VerdictConsequence.ValueType  # 0
-    """Not decided yet: the verdict may still change."""
+    """Not valid."""
     VERDICT_CONSEQUENCE_RESTARTED: _VerdictConsequence.ValueType  # 1
     """It charged one restart and forms a new round."""
     VERDICT_CONSEQUENCE_REFORMED: _VerdictConsequence.ValueType  # 2
@@ -98,12 +98,14 @@ class _VerdictConsequenceEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Ve
     """
     VERDICT_CONSEQUENCE_ABANDONED: _VerdictConsequence.ValueType  # 8
     """The run was abandoned: no node was left to form a new round."""
+    VERDICT_CONSEQUENCE_UNDECIDED: _VerdictConsequence.ValueType  # 9
+    """Not decided yet: the verdict may still change."""
 
 class VerdictConsequence(_VerdictConsequence, metaclass=_VerdictConsequenceEnumTypeWrapper):
     """What the coordinator did about a failure."""
 
 VERDICT_CONSEQUENCE_UNSPECIFIED: VerdictConsequence.ValueType  # 0
-"""Not decided yet: the verdict may still change."""
+"""Not valid."""
 VERDICT_CONSEQUENCE_RESTARTED: VerdictConsequence.ValueType  # 1
 """It charged one restart and forms a new round."""
 VERDICT_CONSEQUENCE_REFORMED: VerdictConsequence.ValueType  # 2
@@ -122,6 +124,8 @@ run again.
 """
 VERDICT_CONSEQUENCE_ABANDONED: VerdictConsequence.ValueType  # 8
 """The run was abandoned: no node was left to form a new round."""
+VERDICT_CONSEQUENCE_UNDECIDED: VerdictConsequence.ValueType  # 9
+"""Not decided yet: the verdict may still change."""
 Global___VerdictConsequence: _TypeAlias = VerdictConsequence  # noqa: Y015
 
 @_typing.final
@@ -165,17 +169,23 @@ class FailureGroup(_message.Message):
 
     RANKS_FIELD_NUMBER: _builtins.int
     COUNT_FIELD_NUMBER: _builtins.int
-    EXIT_FIELD_NUMBER: _builtins.int
+    EXIT_TEXT_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
     VICTIM_FIELD_NUMBER: _builtins.int
+    EXIT_CODE_FIELD_NUMBER: _builtins.int
+    SIGNAL_FIELD_NUMBER: _builtins.int
     count: _builtins.int
     """Number of workers."""
-    exit: _builtins.str
-    """How they ended, such as "exit code 1" or "signal 9 (SIGKILL)"."""
+    exit_text: _builtins.str
+    """How they ended in words, such as "exit code 1" or "signal 9 (SIGKILL)"."""
     error: _builtins.str
     """The error that they share, without the parts that differ; at most 2,048 characters."""
     victim: _builtins.bool
     """True when the error is typical of a lost peer, such as a reset connection."""
+    exit_code: _builtins.int
+    """Exit code of all of them. Absent unless each ended with one."""
+    signal: _builtins.int
+    """Number of the signal that ended each of them. Absent unless one did."""
     @_builtins.property
     def ranks(self) -> _containers.RepeatedCompositeFieldContainer[Global___RankRange]:
         """Their ranks, ascending; at most 64 ranges."""
@@ -185,15 +195,24 @@ class FailureGroup(_message.Message):
         *,
         ranks: _abc.Iterable[Global___RankRange] | None = ...,
         count: _builtins.int = ...,
-        exit: _builtins.str = ...,
+        exit_text: _builtins.str = ...,
         error: _builtins.str = ...,
         victim: _builtins.bool = ...,
+        exit_code: _builtins.int | None = ...,
+        signal: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_exit_code", b"_exit_code", "_signal", b"_signal", "exit_code", b"exit_code", "signal", b"signal"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "error", b"error", "exit", b"exit", "ranks", b"ranks", "victim", b"victim"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_exit_code", b"_exit_code", "_signal", b"_signal", "count", b"count", "error", b"error", "exit_code", b"exit_code", "exit_text", b"exit_text", "ranks", b"ranks", "signal", b"signal", "victim", b"victim"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__exit_code: _TypeAlias = _typing.Literal["exit_code"]  # noqa: Y015
+    _WhichOneofArgType__exit_code: _TypeAlias = _typing.Literal["_exit_code", b"_exit_code"]  # noqa: Y015
+    _WhichOneofReturnType__signal: _TypeAlias = _typing.Literal["signal"]  # noqa: Y015
+    _WhichOneofArgType__signal: _TypeAlias = _typing.Literal["_signal", b"_signal"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__exit_code) -> _WhichOneofReturnType__exit_code | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__signal) -> _WhichOneofReturnType__signal | None: ...
 
 Global___FailureGroup: _TypeAlias = FailureGroup  # noqa: Y015
 
