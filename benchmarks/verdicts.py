@@ -198,7 +198,7 @@ def run_cascade(
         now_ns, verdict = time.monotonic_ns(), job.verdict
         if verdict.round == round:
             readable_ns = readable_ns or now_ns
-            if verdict.consequence != verdict_pb2.VERDICT_CONSEQUENCE_UNSPECIFIED:
+            if verdict.consequence != verdict_pb2.VERDICT_CONSEQUENCE_UNDECIDED:
                 break
         if time.monotonic() > deadline_s:
             raise MeasurementFailed(f"round {round} was not settled: {job}")

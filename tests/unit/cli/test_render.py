@@ -20,7 +20,7 @@ def group(
     return verdict_pb2.FailureGroup(
         ranks=[verdict_pb2.RankRange(first=first, last=last) for first, last in ranks],
         count=count or sum(last - first + 1 for first, last in ranks),
-        exit=exit,
+        exit_text=exit,
         error=error,
     )
 

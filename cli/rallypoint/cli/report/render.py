@@ -192,7 +192,7 @@ def _collateral_lines(verdict: verdict_pb2.Verdict) -> list[str]:
         if count == 0:
             continue
         shown += count
-        ranks = f"{_join_ranges(spans, count)}: {group.exit}"
+        ranks = f"{_join_ranges(spans, count)}: {group.exit_text}"
         error = _last_line(group.error)
         is_known = error != "" and error == _last_line(_error_text(verdict.culprit.exit))
         if is_culprits:

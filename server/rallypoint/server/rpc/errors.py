@@ -315,7 +315,7 @@ def unknown_job_status(job_id: str) -> Status:
 
 def protocol_status(version: int) -> Status:
     """Return the status for an agent of another protocol version."""
-    detail = details_pb2.ProtocolMismatch(expected=PROTOCOL_VERSION, actual=version)
+    detail = details_pb2.ProtocolMismatch(coordinator_max=PROTOCOL_VERSION, agent_max=version)
     text = (
         f"the agent speaks protocol version {version}, this coordinator {PROTOCOL_VERSION}; "
         "install matching versions of rallypoint"

@@ -8,7 +8,7 @@ from rallypoint.server.core.model.round import Departure, RoundSummary
 from rallypoint.server.core.reads.explain import explain
 from rallypoint.server.core.state.state import State
 from rallypoint.server.core.state.tally import Tally
-from rallypoint.server.rpc.views.enums import OUTCOMES, PHASES, REASONS
+from rallypoint.server.rpc.views.enums import DEPARTURES, OUTCOMES, PHASES, REASONS
 from rallypoint.server.rpc.views.notices import notice_message
 from rallypoint.server.rpc.views.round import round_message
 from rallypoint.server.rpc.views.spec import spec_message
@@ -64,7 +64,7 @@ def basic_message(state: State, job: Job, now_ms: int) -> job_pb2.Job:
 
 
 def _outcome(job: Job) -> job_pb2.Outcome.ValueType:
-    return job_pb2.OUTCOME_UNSPECIFIED if job.outcome is None else OUTCOMES[job.outcome]
+    return job_pb2.OUTCOME_OPEN if job.outcome is None else OUTCOMES[job.outcome]
 
 
 def _to_line(text: str) -> str:
@@ -79,7 +79,7 @@ def _to_line(text: str) -> str:
 def _departure_message(departure: Departure, now_ms: int) -> job_pb2.Departure:
     return job_pb2.Departure(
         node_name=departure.name,
-        reason=REASONS[departure.reason],
+        kind=DEPARTURES[departure.reason],
         text=departure.text,
         age=to_duration(now_ms - departure.at_ms),
     )

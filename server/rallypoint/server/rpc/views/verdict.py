@@ -43,7 +43,7 @@ def _group_message(group: FailureGroup) -> verdict_pb2.FailureGroup:
     return verdict_pb2.FailureGroup(
         ranks=[verdict_pb2.RankRange(first=first, last=last) for first, last in group.ranks],
         count=group.count,
-        exit=group.key[0],
+        exit_text=group.key[0],
         error=shared_error(group),
         victim=group.is_victim,
     )

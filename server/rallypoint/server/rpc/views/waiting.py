@@ -40,6 +40,7 @@ def set_aside_message(job: Job, node: Node, now_ms: int) -> job_pb2.Waiting:
     if not health.cordoned:
         text += f"; {health.reason}"
     return job_pb2.Waiting(
+        kind=job_pb2.WAIT_KIND_SPARE,
         nodes=[job_pb2.AwaitedNode(name=node.name, state=AWAITED[state_aside(health)], text=why)],
         time_left=None if health.cordoned else to_duration(max(0, left_ms)),
         text=text,
