@@ -194,6 +194,12 @@ _TABLE: dict[RefusalKind, _Row] = {
         "no one expects {participant} at barrier {name}",
         "participant",
     ),
+    RefusalKind.JOB_EXISTS: _Row(
+        grpc.StatusCode.ALREADY_EXISTS,
+        details_pb2.JobExists,
+        "job {job_id} exists, and run {run} has not ended; cancel it, or choose another job id",
+        "job_id",
+    ),
     RefusalKind.JOB_ENDED: _Row(
         grpc.StatusCode.FAILED_PRECONDITION,
         details_pb2.JobEnded,
@@ -205,6 +211,12 @@ _TABLE: dict[RefusalKind, _Row] = {
         details_pb2.JobOpen,
         "run {run} of job {job_id} has not ended; cancel it before you delete the job",
         "job_id",
+    ),
+    RefusalKind.LATER_RUN: _Row(
+        grpc.StatusCode.FAILED_PRECONDITION,
+        details_pb2.JobOpen,
+        "the latest run of job {job_id} is {run}, not the one in the request",
+        "run",
     ),
     RefusalKind.SPEC_IMPOSSIBLE: _Row(
         grpc.StatusCode.FAILED_PRECONDITION,

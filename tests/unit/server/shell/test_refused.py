@@ -208,7 +208,10 @@ async def test_every_service_checks_and_explains() -> None:
             (jobs.GetJob(get(job_id="\0")), "job_id"),
             (jobs.ListJobs(page(page_size=1_001)), "page_size"),
             (jobs.WatchJob(watch(job_id="x" * 256)).read(), "job_id"),
-            (nodes.DrainNode(drain(job_id=JOB, node_name="a b")), "node_name"),
+            (
+                nodes.DrainNode(drain(job_id=JOB, node_name="a b", drain_timeout={})),
+                "node_name",
+            ),
             (nodes.CordonNode(cordon(job_id=JOB)), "node_name"),
             (nodes.UncordonNode(uncordon(node_name="a")), "job_id"),
         ]

@@ -124,9 +124,11 @@ class RunClosed(Struct, frozen=True):
 
 
 class JobForgotten(Struct, frozen=True):
-    """An ended job was dropped from memory, to make room or because of its age."""
+    """A job was deleted, or dropped from memory to make room or because of its age."""
 
     job_id: JobId
+    operations: tuple[str, ...] = ()
+    """Ids of operators' requests that are still remembered."""
 
 
 class BarrierArrived(Struct, frozen=True):

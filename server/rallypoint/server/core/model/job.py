@@ -24,6 +24,9 @@ HISTORY_MAX = 64
 """Ended rounds that a job remembers."""
 OPERATIONS_MAX = 64
 """Operators' requests that a job remembers, so that one that is sent again is done once."""
+FORGOTTEN_MAX = 1_024
+"""Jobs that are gone whose operators' requests are remembered: one that is sent again must not
+count for a new job of the same name."""
 DRAIN_REQUESTS_MAX = 1_024
 
 
