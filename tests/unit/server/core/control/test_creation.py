@@ -92,7 +92,7 @@ def test_created_job_does_not_wait_for_ever() -> None:
     bench.check_journal()
 
 
-def test_join_timeout_counts_anew_from_the_first_agent() -> None:
+def test_join_timeout_begins_again_with_the_first_agent() -> None:
     """It has as long as ever to find its peers."""
     bench = created()
     bench.advance(PAIR.join_timeout_ms - 1)
