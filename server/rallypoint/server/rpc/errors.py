@@ -212,12 +212,6 @@ _TABLE: dict[RefusalKind, _Row] = {
         "run {run} of job {job_id} has not ended; cancel it before you delete the job",
         "job_id",
     ),
-    RefusalKind.LATER_RUN: _Row(
-        grpc.StatusCode.FAILED_PRECONDITION,
-        details_pb2.JobOpen,
-        "the latest run of job {job_id} is {run}, not the one in the request",
-        "run",
-    ),
     RefusalKind.SPEC_IMPOSSIBLE: _Row(
         grpc.StatusCode.FAILED_PRECONDITION,
         None,

@@ -168,7 +168,7 @@ def _delete(draft: Draft, job: Job, operation: inputs.DeleteJob) -> Refusal | No
     """Forget a job that has ended everywhere."""
     facts = (("job_id", job.job_id), ("run", job.run))
     if operation.run and operation.run != job.run:
-        return Refusal(RefusalKind.LATER_RUN, facts)
+        return Refusal(RefusalKind.JOB_OPEN, facts)
     if job.phase is not Phase.CLOSED:
         return Refusal(RefusalKind.JOB_OPEN, facts)
     if draft.tally(job.job_id).nodes > 0:

@@ -41,7 +41,6 @@ class RefusalKind(Enum):
     JOB_EXISTS = "job exists"
     JOB_ENDED = "job ended"
     JOB_OPEN = "job open"
-    LATER_RUN = "later run"
     SPEC_IMPOSSIBLE = "spec impossible"
     KEY_NOT_A_NUMBER = "key not a number"
     SUM_TOO_LARGE = "sum too large"

@@ -8,6 +8,7 @@ from rallypoint.server.core.model.job import Job
 from rallypoint.server.core.model.phase import Phase
 from rallypoint.server.core.model.spec import JobSpec
 from rallypoint.server.core.rounds.fences import SLACK_MS
+from rallypoint.server.core.rounds.settling import with_run
 from rallypoint.server.core.sessions.admission import find_idle, is_full
 from rallypoint.server.core.state.deadlines import DeadlineKind
 from rallypoint.server.core.state.draft import Draft
@@ -42,6 +43,9 @@ def open_run(
         forming_since_ms=draft.now_ms,
         launch_id=launch_id,
         round_number=0 if job is None else job.round_number,  # grows across all runs of the job
+        rounds_before=0 if job is None else job.round_number,
+        history=() if job is None else job.history,
+        runs=() if job is None else with_run(job),
         drain_requests=() if job is None else job.drain_requests,  # requests outlive the run
         operations=draft.forgotten(job_id) if job is None else job.operations,  # the same
         health=() if job is None else job.health,

@@ -290,7 +290,13 @@ def remove_node(draft: Draft, node: Node, reason: RoundReason, text: str) -> Non
     job = draft.require_job(node.job_id)
     at_ms = draft.now_ms if node.broke_ms is None else node.broke_ms
     # The round records a drained node, the run a lost node that may return.
-    departure = Departure(node.name, at_ms, RoundReason.NODE_LOST if is_lost else reason, text)
+    departure = Departure(
+        node.name,
+        at_ms,
+        RoundReason.NODE_LOST if is_lost else reason,
+        text,
+        has_finished=not is_lost and job.phase is Phase.CLOSED,
+    )
     draft.put_job(replace(job, lost=(*job.lost, departure)[-LOST_MAX:]))
     event = "node_lost" if is_lost else "node_left"
     draft.emit(job.job_id, event, node=node.name, why=text)

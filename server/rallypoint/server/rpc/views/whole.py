@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from rallypoint.server.core.model.job import Job
 from rallypoint.server.core.model.node import Node
+from rallypoint.server.core.model.round import RoundSummary
 from rallypoint.server.core.state.state import State
 from rallypoint.server.core.verdicts.health import is_notable
 from rallypoint.server.rpc.views.commands import add_commands
@@ -79,7 +80,7 @@ def fill(picture: JobPicture, *, with_nodes: bool) -> Iterator[None]:
     )
     yield from _extend(
         message.history,
-        reversed(job.history),  # so that the latest are kept
+        _latest_first(job),  # so that the latest are kept
         lambda summary: past_round_message(summary, now_ms),
         HISTORY_BYTES_MAX,
     )
@@ -97,6 +98,11 @@ def fill(picture: JobPicture, *, with_nodes: bool) -> Iterator[None]:
         lambda node: node_message(picture.state, job, node, now_ms),
         NODES_BYTES_MAX,
     )
+
+
+def _latest_first(job: Job) -> Iterator[RoundSummary]:
+    """Return the ended rounds of the latest run."""
+    return (summary for summary in reversed(job.history) if summary.run == job.run)
 
 
 def _extend(

@@ -272,9 +272,9 @@ def test_only_the_run_that_is_meant_is_deleted() -> None:
     for agent in tuple(bench.agents.values()):
         agent.goodbye()
     assert do(bench, inputs.CreateJob(JOB, PAIR)) is None
-    assert do(bench, inputs.DeleteJob(JOB, run=1)) is RefusalKind.LATER_RUN
+    assert do(bench, inputs.DeleteJob(JOB, run=1)) is RefusalKind.JOB_OPEN
     do(bench, inputs.CancelJob(JOB, 0, ""))
-    assert do(bench, inputs.DeleteJob(JOB, run=1)) is RefusalKind.LATER_RUN
+    assert do(bench, inputs.DeleteJob(JOB, run=1)) is RefusalKind.JOB_OPEN
     assert do(bench, inputs.DeleteJob(JOB, run=2)) is None
 
 
