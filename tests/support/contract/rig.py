@@ -130,7 +130,7 @@ class Rig:
             invalid_status(invalid.path, invalid.problem).SerializeToString()
             return str(invalid)
         except UnsupportedProtocol as unsupported:
-            protocol_status(unsupported.version).SerializeToString()
+            protocol_status(unsupported.lowest, unsupported.highest).SerializeToString()
             return str(unsupported)
 
     def ask(self, request: Message) -> str:  # noqa: C901  # one flat case per request

@@ -235,6 +235,7 @@ def requests(node_name: str) -> dict[str, Message]:
             update=job_service_pb2.JobUpdate(min_nodes=1, max_nodes=3, max_restarts=5),
             request_id="c3",
             update_mask=FieldMask(paths=["min_nodes", "max_nodes", "max_restarts"]),
+            revision=2**52,
         ),
         "DeleteJob": job_service_pb2.DeleteJobRequest(job_id=JOB, run=1, request_id="c4"),
         "ListNodes": node_service_pb2.ListNodesRequest(job_id=JOB, page_size=2, page_token="1:0"),

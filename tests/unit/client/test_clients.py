@@ -33,7 +33,7 @@ COMPACTED = pack_status(
     grpc.StatusCode.OUT_OF_RANGE.value[0],
     "compacted",
     details_pb2.KeysCompacted(oldest_revision=40, epoch=9),
-    reason="R",
+    reason=details_pb2.REFUSAL_REASON_KEYS_COMPACTED,
 )
 ALL_CALLS: list[tuple[str, tuple[Any, ...], dict[str, Any], str, Any]] = [
     ("get_job", ("j",), {}, "GetJob", jobs_pb2.GetJobResponse()),
@@ -296,7 +296,10 @@ async def test_watched_job_is_sent_again_after_an_interruption(form: str) -> Non
 
 
 NO_JOB = pack_status(
-    grpc.StatusCode.NOT_FOUND.value[0], "no", details_pb2.UnknownJob(job_id="j"), reason="R"
+    grpc.StatusCode.NOT_FOUND.value[0],
+    "no",
+    details_pb2.UnknownJob(job_id="j"),
+    reason=details_pb2.REFUSAL_REASON_UNKNOWN_JOB,
 )
 
 

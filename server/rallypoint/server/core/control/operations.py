@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from rallypoint.server.core.control.requests import note_done, was_done
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.records import JobUpdated, PauseEnded
-from rallypoint.server.core.messages.refusals import Refusal, RefusalKind
+from rallypoint.server.core.messages.refusals import Limit, Refusal, RefusalKind, limit_reached
 from rallypoint.server.core.model.job import JOBS_MAX, Job
 from rallypoint.server.core.model.phase import Outcome, Phase
 from rallypoint.server.core.model.round import Round, RoundReason
@@ -50,7 +50,7 @@ def _create(draft: Draft, job: Job | None, operation: inputs.CreateJob) -> Refus
     """Open the next run of a job for agents that are still to come."""
     if job is None:
         if is_full(draft) and not has_idle(draft):
-            return Refusal(RefusalKind.LIMIT_REACHED, (("limit", "jobs"), ("value", JOBS_MAX)))
+            return limit_reached(Limit.JOBS, JOBS_MAX)
     elif job.phase is not Phase.CLOSED:
         return Refusal(RefusalKind.JOB_EXISTS, (("job_id", job.job_id), ("run", job.run)))
     elif draft.tally(job.job_id).nodes > 0:
@@ -126,6 +126,9 @@ def _update(draft: Draft, job: Job, operation: inputs.UpdateJob) -> Refusal | No
     """Change the specification of the run. A round that does not fit it any more is stopped."""
     if job.phase is Phase.CLOSED:
         return _ended(job)
+    if operation.revision and operation.revision < job.spec_revision:
+        known = (("job_id", job.job_id), ("revision", job.spec_revision))
+        return Refusal(RefusalKind.SPEC_CHANGED, known)
     spec = _changed(job.spec, operation)
     if spec.min_nodes > spec.max_nodes:
         facts = (("min_nodes", spec.min_nodes), ("max_nodes", spec.max_nodes))
@@ -134,9 +137,10 @@ def _update(draft: Draft, job: Job, operation: inputs.UpdateJob) -> Refusal | No
     if spec == job.spec:
         return None
     fields = job.updated | operation.fields
-    job = replace(job, spec=spec, updated=fields)
+    revision = draft.next_revision
+    job = replace(job, spec=spec, updated=fields, spec_revision=revision)
     draft.put_job(job)
-    draft.records.append(JobUpdated(job.job_id, spec, fields))
+    draft.records.append(JobUpdated(job.job_id, spec, fields, revision))
     draft.touch_all(job.job_id)  # orders carry the budget
     draft.emit(
         job.job_id,

@@ -280,6 +280,8 @@ class UpdateJob(Struct, frozen=True):
     min_nodes: int | None = None
     max_nodes: int | None = None
     max_restarts: int | None = None
+    revision: int = 0
+    """Refuse it if the specification was changed after this revision; 0: do not."""
     request_id: str = ""
     """The same for every attempt; empty: it is not remembered."""
 

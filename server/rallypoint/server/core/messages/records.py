@@ -38,6 +38,7 @@ class RunOpened(Struct, frozen=True):
     counts: Counts
     drain_requests: tuple[DrainRequest, ...] = ()
     updated: frozenset[str] = frozenset()
+    spec_revision: int = 0
     operations: tuple[str, ...] = ()
 
 
@@ -53,6 +54,7 @@ def run_opened(job: Job) -> RunOpened:
         job.counts,
         job.drain_requests,
         job.updated,
+        job.spec_revision,
         job.operations,
     )
 
@@ -168,6 +170,8 @@ class JobUpdated(Struct, frozen=True):
     spec: JobSpec
     fields: frozenset[str]
     """All fields that operators have changed in this run."""
+    revision: int
+    """Revision of the job with this change."""
 
 
 class PauseEnded(Struct, frozen=True):

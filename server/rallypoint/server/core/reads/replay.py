@@ -81,6 +81,7 @@ class JobMemory(Struct, frozen=True):
     verdict: Verdict | None = None
     health: tuple[NodeHealth, ...] = ()
     updated: frozenset[str] = frozenset()
+    spec_revision: int = 0
     operations: tuple[str, ...] = ()
 
 
@@ -181,6 +182,7 @@ def _apply_record(memory: Memory, record: JournalRecord) -> None:
             drain_requests=record.drain_requests,
             health=() if known is None else known.health,
             updated=record.updated,
+            spec_revision=record.spec_revision,
             operations=record.operations,
         )
     else:
@@ -297,8 +299,8 @@ def _apply_job_record(
 
 def _apply_operation(job: JobMemory, record: JobUpdated | OperationDone | PauseEnded) -> JobMemory:
     match record:
-        case JobUpdated(spec=spec, fields=fields):
-            return replace(job, spec=spec, updated=fields)
+        case JobUpdated(spec=spec, fields=fields, revision=revision):
+            return replace(job, spec=spec, updated=fields, spec_revision=revision)
         case PauseEnded(at_ms=at_ms):
             return replace(job, backoff_until_ms=at_ms)
         case OperationDone(request_id=request_id):
@@ -345,5 +347,6 @@ def _memory_of_job(state: State, job: Job) -> JobMemory:
         verdict=job.verdict if job.outcome is not None else None,
         health=job.health,
         updated=job.updated,
+        spec_revision=job.spec_revision,
         operations=job.operations,
     )

@@ -73,6 +73,7 @@ def to_update(request: job_service_pb2.UpdateJobRequest) -> inputs.UpdateJob:
         min_nodes=update.min_nodes if "min_nodes" in wanted else None,
         max_nodes=update.max_nodes if "max_nodes" in wanted else None,
         max_restarts=update.max_restarts if "max_restarts" in wanted else None,
+        revision=request.revision,
         request_id=request.request_id,
     )
 

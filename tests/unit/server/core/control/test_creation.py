@@ -66,8 +66,8 @@ def test_agents_must_agree_with_it() -> None:
 
     assert refusal.kind is RefusalKind.SPEC_MISMATCH
     assert [(field, ours) for field, ours, _ in refusal.differences] == [
-        ("max-restarts", "1"),
-        ("join-timeout", "60 s"),
+        ("max_restarts", "1"),
+        ("join_timeout", "60 s"),
     ]
     assert bench.join("b")
 

@@ -235,6 +235,25 @@ def test_impossible_size_is_refused() -> None:
     assert bench.job().spec == PAIR
 
 
+def test_update_is_refused_after_a_later_one() -> None:
+    """An operator who has read the job before has to look again. Other changes do not matter."""
+    bench = running(JobSpec(min_nodes=1, max_nodes=4, max_restarts=3), "a", "b")
+    seen = bench.state.revision_of(JOB)
+    assert do(bench, inputs.UpdateJob(JOB, max_nodes=3, revision=seen)) is None
+    assert do(bench, inputs.UpdateJob(JOB, max_restarts=5, revision=seen)) is (
+        RefusalKind.SPEC_CHANGED
+    )
+    assert bench.job().spec.max_restarts == 3
+    seen = bench.state.revision_of(JOB)
+    do(bench, restart())
+    bench.obey()
+    assert bench.state.revision_of(JOB) > seen
+    assert do(bench, inputs.UpdateJob(JOB, max_restarts=5, revision=seen)) is None
+    assert do(bench, inputs.UpdateJob(JOB, max_restarts=6)) is None
+    assert bench.job().spec.max_restarts == 6
+    bench.check_journal()
+
+
 def test_update_ends_with_the_run() -> None:
     """The next run has the specification of its agents."""
     bench = running()
