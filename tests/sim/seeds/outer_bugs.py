@@ -36,8 +36,8 @@ def _drop_error_records() -> list[Patch]:
 def _drop_leases() -> list[Patch]:
     """Forget the lease that a job requests."""
 
-    def to_spec(spec: job_pb2.JobSpec) -> JobSpec:
-        return replace(real_spec(spec), lease_ms=0)
+    def to_spec(spec: job_pb2.JobSpec, path: str) -> JobSpec:
+        return replace(real_spec(spec, path), lease_ms=0)
 
     return [(hello, "to_spec", to_spec)]
 

@@ -52,7 +52,7 @@ def find_subject(state: State, input: inputs.Input) -> JobId | None:
             return input.job_id
         case inputs.Arrive() | inputs.WriteKeys() | inputs.Progressed() | inputs.CancelJob():
             return input.job_id
-        case inputs.RestartJob() | inputs.UpdateJob() | inputs.DeleteJob():
+        case inputs.RestartJob() | inputs.UpdateJob() | inputs.DeleteJob() | inputs.CreateJob():
             return input.job_id
         case _:
             node = state.nodes.get(input.sender.session)
@@ -158,6 +158,7 @@ def _closed_run(job: Job, now_ms: int, text: str) -> Job:
         since_epoch=job.since_epoch,
         phase=Phase.CLOSED,
         launch_id=job.launch_id,
+        operations=job.operations,
         round_number=job.round_number,
         counts=job.counts,
         verdict=job.verdict if is_closed else internal_verdict(job.round_number, text),

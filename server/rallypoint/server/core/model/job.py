@@ -26,6 +26,9 @@ RUNS_MAX = 64
 """Runs that a job remembers, the latest included."""
 OPERATIONS_MAX = 64
 """Operators' requests that a job remembers, so that one that is sent again is done once."""
+FORGOTTEN_MAX = 1_024
+"""Jobs that are gone whose operators' requests are remembered: one that is sent again must not
+count for a new job of the same name."""
 DRAIN_REQUESTS_MAX = 1_024
 
 
@@ -164,6 +167,8 @@ class Job(Struct, frozen=True):
     """Nodes that have failed or were set aside, by name, at most `health.HEALTH_MAX`."""
     updated: frozenset[str] = frozenset()
     """Fields of the specification that an operator has changed: agents need not agree with them."""
+    spec_revision: int = 0
+    """Revision at which an operator last changed the specification; 0: none has in this run."""
     operations: tuple[str, ...] = ()
     """Ids of operators' requests that were carried out, at most OPERATIONS_MAX."""
     next_arrival: int = 0

@@ -15,7 +15,7 @@ from rallypoint.server.core.model.round import (
     RoundReason,
     RoundSummary,
 )
-from rallypoint.server.core.model.verdict import Consequence, Verdict
+from rallypoint.server.core.model.verdict import Consequence, Verdict, VerdictCause
 from rallypoint.server.core.rounds.fences import fence_unclean
 from rallypoint.server.core.rounds.phases import PhaseEvent, next_phase
 from rallypoint.server.core.state.deadlines import DeadlineKind
@@ -131,6 +131,10 @@ def with_run(job: Job) -> tuple[RunSummary, ...]:
 
 def abandoned(job: Job) -> Verdict | None:
     """Return the verdict of a run that ends because no node is left to re-form with."""
+    if job.next_arrival == 0:
+        seconds, cause = job.spec.join_timeout_ms / 1000, VerdictCause.TOO_FEW_NODES
+        text = f"no agent came within {seconds:g} s after the job was created"
+        return Verdict(cause, job.round_number, None, text, consequence=Consequence.ABANDONED)
     verdict = job.verdict
     if verdict is None or verdict.round != job.round_number:
         return verdict

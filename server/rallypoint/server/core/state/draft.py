@@ -51,6 +51,7 @@ class Draft:
         self._keys: list[KeyChange] = []
         self._window_closed = False
         self._network: NetworkSuspicion | None = None
+        self._forgotten: dict[JobId, tuple[str, ...]] = {}
 
     @property
     def epoch(self) -> int:
@@ -112,12 +113,17 @@ class Draft:
         """Add or replace a job."""
         self._jobs[job.job_id] = job
 
-    def remove_job(self, job_id: JobId) -> None:
-        """Forget a job without nodes."""
+    def remove_job(self, job_id: JobId, operations: tuple[str, ...]) -> None:
+        """Forget a job without nodes, but for the ids of these operators' requests."""
         self._jobs[job_id] = None
+        self._forgotten[job_id] = operations
         self._tallies[job_id] = Tally()
         for kind in OF_JOBS:
             self.set_deadline(kind, job_id, None)
+
+    def forgotten(self, job_id: JobId) -> tuple[str, ...]:
+        """Return the ids of operators' requests of a job that is gone."""
+        return self._forgotten.get(job_id, self.state.forgotten.get(job_id, ()))
 
     def changed_jobs(self) -> list[JobId]:
         """Return the jobs that were changed, or whose nodes were, in order of first change."""
@@ -283,5 +289,6 @@ class Draft:
             barriers=self._barriers,
             arrivals=self._arrivals,
             keys=self._keys,
+            forgotten=self._forgotten,
             revised=revised,
         )

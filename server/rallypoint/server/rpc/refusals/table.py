@@ -209,7 +209,7 @@ TABLE: dict[RefusalKind, Row] = {
     RefusalKind.JOB_OPEN: Row(
         grpc.StatusCode.FAILED_PRECONDITION,
         details_pb2.JobOpen,
-        "run {run} of job {job_id} has not ended; cancel it before you delete the job",
+        "run {run} of job {job_id} has not ended, or is not the one in the request",
         "job_id",
     ),
     RefusalKind.SPEC_IMPOSSIBLE: Row(
