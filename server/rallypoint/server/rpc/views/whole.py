@@ -45,6 +45,8 @@ _Entry = TypeVar("_Entry", bound=Message)
 class JobPicture(Struct):
     """A job as it was at one moment."""
 
+    latest: int
+    """Revision of the coordinator then."""
     message: job_pb2.Job
     """What the picture shows; without nodes and history until `fill` has added them."""
     state: State
@@ -59,7 +61,8 @@ def take_picture(state: State, job: Job, now_ms: int) -> JobPicture:
     """Return a picture of a job, in a turn; `fill` makes its message."""
     sessions = state.sessions.get(job.job_id, ())
     nodes = tuple(state.nodes[session] for session in sessions)
-    return JobPicture(basic_message(state, job, now_ms), state, job, nodes, now_ms)
+    message = basic_message(state, job, now_ms)
+    return JobPicture(state.revision, message, state, job, nodes, now_ms)
 
 
 def fill(picture: JobPicture, *, with_nodes: bool) -> Iterator[None]:
