@@ -12,10 +12,11 @@ from typing import Self
 
 from rallypoint.client.aio_transport import Pages, Transport, Watch
 from rallypoint.client.attempts import ANSWER_S, LIMIT_S
-from rallypoint.client.calls import barriers, jobs, keys, workers
+from rallypoint.client.calls import barriers, events, jobs, keys, workers
 from rallypoint.client.known import Known
 from rallypoint.client.values import Scope
 from rallypoint.v1 import barrier_service_pb2 as barrier_pb2
+from rallypoint.v1 import event_service_pb2 as events_pb2
 from rallypoint.v1 import job_pb2, node_pb2
 from rallypoint.v1 import job_service_pb2 as jobs_pb2
 from rallypoint.v1 import key_value_service_pb2 as keys_pb2
@@ -109,6 +110,50 @@ class AsyncClient:
     ) -> nodes_pb2.UncordonNodeResponse:
         """Let a node into later rounds again."""
         return await self._transport.run(jobs.uncordon_node(job_id, node_name), timeout_s)
+
+    # --- Events -----------------------------------------------------------------------------------
+
+    def list_events(
+        self,
+        job_id: str = "",
+        *,
+        kinds: Iterable[events_pb2.EventKind.ValueType] = (),
+        after: int = 0,
+        page_size: int = 0,
+    ) -> Pages[events_pb2.Event]:
+        """Return events, the oldest first.
+
+        Args:
+            job_id: the job, which need not exist any more; empty: all jobs.
+            kinds: only these; empty: all.
+            after: a sequence, after which to begin; 0: the oldest that is kept.
+            page_size: most events of a page; 0: as many as possible.
+
+        Raises, when it is read:
+            EventsCompacted: when events after that are lost.
+            RallypointError: when it fails otherwise.
+        """
+        return Pages(self._transport, events.list_events(job_id, kinds, after, page_size))
+
+    def watch_events(
+        self,
+        job_id: str = "",
+        *,
+        kinds: Iterable[events_pb2.EventKind.ValueType] = (),
+        after: int | None = None,
+    ) -> Watch[events_pb2.Event]:
+        """Return every event, once and in order.
+
+        Args:
+            job_id: the job, which need not exist; empty: all jobs.
+            kinds: only these; empty: all.
+            after: a sequence, after which to begin; 0: the oldest that is kept; None: now.
+
+        Raises, when it is read:
+            EventsCompacted: when events after that are lost.
+            RallypointError: when it fails otherwise.
+        """
+        return Watch(self._transport, events.watch_events(job_id, kinds, after))
 
     # --- Workers ----------------------------------------------------------------------------------
 

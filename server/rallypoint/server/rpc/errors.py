@@ -244,6 +244,13 @@ _TABLE: dict[RefusalKind, _Row] = {
         "oldest that can be watched: list the keys, and watch from the header of that answer",
         "start_revision",
     ),
+    RefusalKind.EVENTS_COMPACTED: _Row(
+        grpc.StatusCode.OUT_OF_RANGE,
+        details_pb2.EventsCompacted,
+        "events after that sequence are lost, or it is not one of this coordinator's; from "
+        "{oldest_sequence} of epoch {epoch} on nothing is missing, and 0 shows all that are kept",
+        "after_sequence",
+    ),
     RefusalKind.INTERNAL: _Row(
         grpc.StatusCode.INTERNAL,
         None,
@@ -365,7 +372,9 @@ def ended_status() -> Status:
 def limit_status(exceeded: LimitExceeded) -> Status:
     """Return the status for a limit that is reached."""
     text = f"the limit of {exceeded.value} {exceeded.limit} is reached"
-    detail = details_pb2.LimitReached(limit=exceeded.limit, value=exceeded.value)
+    detail = details_pb2.LimitReached(
+        limit=exceeded.limit, value=exceeded.value, kind=exceeded.kind
+    )
     if exceeded.retry_s is not None:
         detail.retry_after.CopyFrom(to_duration(math.ceil(exceeded.retry_s * 1000)))
         text += f"; try again in {exceeded.retry_s:.1f} s"

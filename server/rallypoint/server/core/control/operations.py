@@ -126,7 +126,7 @@ def _delete(draft: Draft, job: Job) -> Refusal | None:
     if draft.tally(job.job_id).nodes > 0:
         # An agent that has not learned the outcome would begin another run.
         return Refusal(RefusalKind.PREVIOUS_RUN_ENDING, facts)
-    forget_job(draft, job)
+    forget_job(draft, job, "an operator deleted it", event="job_deleted")
     return None
 
 

@@ -46,6 +46,7 @@ class RefusalKind(Enum):
     REQUEST_ID_REUSED = "request id reused"
     KEYS_FORGOTTEN = "keys forgotten"
     KEYS_COMPACTED = "keys compacted"
+    EVENTS_COMPACTED = "events compacted"
     INTERNAL = "internal error"
 
 

@@ -84,13 +84,18 @@ def _raise_epoch(draft: Draft, hello: inputs.Hello) -> None:
         draft.records.append(EpochRaised(hello.epoch + 1))
 
 
-def forget_job(draft: Draft, job: Job) -> None:
-    """Remove a job without nodes."""
+def forget_job(draft: Draft, job: Job, why: str, *, event: str = "job_forgotten") -> None:
+    """Remove a job without nodes.
+
+    Args:
+        draft: the step.
+        job: the job.
+        why: for people.
+        event: what the log calls it.
+    """
     draft.remove_job(job.job_id)
     draft.records.append(JobForgotten(job.job_id))
-    if job.phase is not Phase.CLOSED:
-        why = "no node is connected, and another job needs the room"
-        draft.emit(job.job_id, "job_forgotten", run=job.run, why=why)
+    draft.emit(job.job_id, event, run=job.run, why=why)
 
 
 def _open_if_needed(draft: Draft, hello: inputs.Hello) -> Job:
@@ -129,7 +134,7 @@ def _open_if_needed(draft: Draft, hello: inputs.Hello) -> Job:
 def _make_room(draft: Draft) -> None:
     """Forget jobs without sessions if there is no room for another job."""
     for job in find_idle(draft) if is_full(draft) else ():
-        forget_job(draft, job)
+        forget_job(draft, job, "no node is connected, and another job needs the room")
 
 
 def _replace_holders(draft: Draft, identity: Identity) -> None:
@@ -318,4 +323,5 @@ def remove_node(draft: Draft, node: Node, reason: RoundReason, text: str) -> Non
     departure = Departure(node.name, at_ms, RoundReason.NODE_LOST if is_lost else reason, text)
     draft.put_job(replace(job, lost=(*job.lost, departure)[-LOST_MAX:]))
     event = "node_lost" if is_lost else "node_left"
-    draft.emit(job.job_id, event, node=node.name, why=text)
+    also = (("departure", departure.reason.value),)
+    draft.emit(job.job_id, event, also, node=node.name, why=text)

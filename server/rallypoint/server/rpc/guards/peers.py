@@ -18,6 +18,7 @@ from msgspec import Struct, field
 from rallypoint.base.log import get_logger
 from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.rpc.guards import limits
+from rallypoint.v1.error_details_pb2 import LimitKind
 
 log = get_logger()
 
@@ -31,18 +32,27 @@ HOSTS_SHOWN_MAX = 4_096
 class LimitExceeded(Exception):
     """A limit is reached."""
 
-    def __init__(self, limit: str, value: int, retry_s: float | None = None) -> None:
+    def __init__(
+        self,
+        limit: str,
+        value: int,
+        retry_s: float | None = None,
+        *,
+        kind: LimitKind.ValueType = LimitKind.LIMIT_KIND_UNSPECIFIED,
+    ) -> None:
         """Keep what the refusal says.
 
         Args:
             limit: the name of the limit, in words.
             value: its value.
             retry_s: when another attempt may succeed; None: probably not soon.
+            kind: which limit it is, for programs.
         """
         super().__init__(f"{value} {limit}")
         self.limit = limit
         self.value = value
         self.retry_s = retry_s
+        self.kind = kind
 
 
 class Stream(Struct):
