@@ -32,6 +32,7 @@ from rallypoint.server.rpc.convert.reports import to_heartbeat, to_report
 from rallypoint.server.rpc.convert.requests import (
     to_cancel,
     to_cordon,
+    to_create,
     to_delete,
     to_drain_node,
     to_job_id,
@@ -136,7 +137,7 @@ class Rig:
             invalid_status(invalid.path, invalid.problem).SerializeToString()
             return str(invalid)
         except UnsupportedProtocol as unsupported:
-            protocol_status(unsupported.version).SerializeToString()
+            protocol_status(unsupported.lowest, unsupported.highest).SerializeToString()
             return str(unsupported)
 
     def ask(self, request: Message) -> str:  # noqa: C901  # one flat case per request
@@ -153,6 +154,8 @@ class Rig:
                     return self.take(to_restart(request))
                 case job_service_pb2.UpdateJobRequest():
                     return self.take(to_update(request))
+                case job_service_pb2.CreateJobRequest():
+                    return self.take(to_create(request))
                 case job_service_pb2.DeleteJobRequest():
                     to_delete(request)  # refused as long as the job has not ended
                 case node_service_pb2.ListNodesRequest():

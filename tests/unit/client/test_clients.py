@@ -12,7 +12,7 @@ import pytest
 
 from rallypoint.client import AsyncClient, Client, Scope, errors
 from rallypoint.client.attempts import Method
-from rallypoint.client.calls import barriers, events, jobs, keys, workers
+from rallypoint.client.calls import barriers, events, jobs, keys, operations, workers
 from rallypoint.v1 import barrier_service_pb2 as barrier_pb2
 from rallypoint.v1 import error_details_pb2 as details_pb2
 from rallypoint.v1 import event_service_pb2 as events_pb2
@@ -28,15 +28,22 @@ from support.clients.scripted import BROKEN, LIMIT_S, calling
 FORMS = pytest.mark.parametrize("form", ["sync", "aio"])
 HEADER = keys_pb2.KeyValueHeader(epoch=7, revision=4)
 RANK = barrier_pb2.Participant(rank=0)
+RESIZED = jobs_pb2.JobUpdate(max_nodes=3)
+DRAIN = {"drain_timeout_s": 60.0}
 COMPACTED = pack_status(
     grpc.StatusCode.OUT_OF_RANGE.value[0],
     "compacted",
     details_pb2.KeysCompacted(oldest_revision=40, epoch=9),
-    reason="R",
+    reason=details_pb2.REFUSAL_REASON_KEYS_COMPACTED,
 )
 ALL_CALLS: list[tuple[str, tuple[Any, ...], dict[str, Any], str, Any]] = [
     ("get_job", ("j",), {}, "GetJob", jobs_pb2.GetJobResponse()),
-    ("drain_node", ("j", "n"), {}, "DrainNode", nodes_pb2.DrainNodeResponse()),
+    ("create_job", ("j", job_pb2.JobSpec()), {}, "CreateJob", jobs_pb2.CreateJobResponse()),
+    ("cancel_job", ("j",), {"run": 2}, "CancelJob", jobs_pb2.CancelJobResponse()),
+    ("restart_job", ("j",), {"round": 3}, "RestartJob", jobs_pb2.RestartJobResponse()),
+    ("update_job", ("j", RESIZED), {"revision": 7}, "UpdateJob", jobs_pb2.UpdateJobResponse()),
+    ("delete_job", ("j",), {}, "DeleteJob", jobs_pb2.DeleteJobResponse()),
+    ("drain_node", ("j", "n"), DRAIN, "DrainNode", nodes_pb2.DrainNodeResponse()),
     ("cordon_node", ("j", "n"), {}, "CordonNode", nodes_pb2.CordonNodeResponse(connected=True)),
     ("uncordon_node", ("j", "n"), {}, "UncordonNode", nodes_pb2.UncordonNodeResponse()),
     ("report_progress", ("j", 7), {}, "ReportProgress", worker_pb2.ReportProgressResponse(step=9)),
@@ -108,7 +115,7 @@ def test_every_method_is_that_of_the_contract() -> None:
     }
     methods = [
         value
-        for module in (barriers, events, jobs, keys, workers)
+        for module in (barriers, events, jobs, keys, operations, workers)
         for value in vars(module).values()
         if isinstance(value, Method)
     ]
@@ -297,7 +304,10 @@ async def test_watched_job_is_sent_again_after_an_interruption(form: str) -> Non
 
 
 NO_JOB = pack_status(
-    grpc.StatusCode.NOT_FOUND.value[0], "no", details_pb2.UnknownJob(job_id="j"), reason="R"
+    grpc.StatusCode.NOT_FOUND.value[0],
+    "no",
+    details_pb2.UnknownJob(job_id="j"),
+    reason=details_pb2.REFUSAL_REASON_UNKNOWN_JOB,
 )
 
 

@@ -17,7 +17,7 @@ LOST = pack_status(
     grpc.StatusCode.OUT_OF_RANGE.value[0],
     "lost",
     details_pb2.EventsCompacted(oldest_sequence=40, epoch=9),
-    reason="R",
+    reason=details_pb2.REFUSAL_REASON_EVENTS_COMPACTED,
 )
 
 

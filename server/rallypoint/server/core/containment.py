@@ -60,7 +60,7 @@ def find_subject(state: State, input: inputs.Input) -> JobId | None:
             return input.job_id
         case inputs.Arrive() | inputs.WriteKeys() | inputs.Progressed() | inputs.CancelJob():
             return input.job_id
-        case inputs.RestartJob() | inputs.UpdateJob() | inputs.DeleteJob():
+        case inputs.RestartJob() | inputs.UpdateJob() | inputs.DeleteJob() | inputs.CreateJob():
             return input.job_id
         case _:
             node = state.nodes.get(input.sender.session)
@@ -122,11 +122,13 @@ def evict(
     effects: list[Effect] = [Disconnect(session) for session in sorted(gone)]
     effects += _end_barriers(state, job_id, now_ms, text)
     if job is None:
+        state.revise(job_id)
         deletion = _log_deletion(state, job_id, now_ms, text)
         return Eviction((JobForgotten(job_id), *deletion), tuple(effects))
     ended = _closed_run(job, now_ms, text)
     assert ended.outcome is not None
     state.jobs[job_id] = ended
+    state.revise(job_id)
     state.deadlines.set((DeadlineKind.FORGET, job_id), now_ms + REMEMBERED_MS)
     records = (
         JobForgotten(job_id),
@@ -191,6 +193,7 @@ def _closed_run(job: Job, now_ms: int, text: str) -> Job:
         since_epoch=job.since_epoch,
         phase=Phase.CLOSED,
         launch_id=job.launch_id,
+        operations=job.operations,
         round_number=job.round_number,
         counts=job.counts,
         verdict=job.verdict if is_closed else internal_verdict(job.round_number, text),

@@ -106,7 +106,7 @@ class AgentService(agent_grpc.AgentServiceServicer):
             log.warning("hello_rejected", path=invalid.path, problem=invalid.problem)
             return invalid_status(invalid.path, invalid.problem)
         except UnsupportedProtocol as unsupported:
-            return protocol_status(unsupported.version)
+            return protocol_status(unsupported.lowest, unsupported.highest)
         identity = hello.identity
         is_new = identity.session not in self._state.nodes
         self._peers.admit(stream, identity.job_id, time.monotonic(), is_new=is_new)

@@ -20,6 +20,7 @@ from rallypoint.server.core.state.state import State
 from rallypoint.server.rpc.convert.checks import InvalidMessage
 from rallypoint.server.rpc.convert.requests import (
     to_cancel,
+    to_create,
     to_delete,
     to_job_id,
     to_page,
@@ -119,6 +120,13 @@ class JobService(service_grpc.JobServiceServicer):
             await self._show_all(watched, context)
         finally:
             self._watchers.leave(watched, host)
+
+    async def CreateJob(
+        self, request: service_pb2.CreateJobRequest, context: _Context
+    ) -> service_pb2.CreateJobResponse:
+        """Open a run that waits for its agents."""
+        summary = await self._operate(context, lambda: to_create(request))
+        return service_pb2.CreateJobResponse(job=summary)
 
     async def CancelJob(
         self, request: service_pb2.CancelJobRequest, context: _Context

@@ -218,6 +218,7 @@ def test_longest_job_fits_into_a_message() -> None:
     member = replace(job.round.members[0], name=NodeName(LONG_NAME))
     departure = Departure(NodeName(LONG_NAME), 0, RoundReason.NODE_LEFT, WIDE * 1_024)
     past = RoundSummary(
+        run=job.run,
         number=1,
         began=RoundReason.FIRST,
         ended=RoundReason.WORKER_FAILED,
@@ -228,6 +229,8 @@ def test_longest_job_fits_into_a_message() -> None:
         started_after_ms=0,
         lasted_ms=0,
         recovered_after_ms=0,
+        began_ms=0,
+        ended_ms=0,
         verdict=verdict.without_output(),
     )
     job = replace(

@@ -39,6 +39,7 @@ class RunOpened(Struct, frozen=True):
     counts: Counts
     drain_requests: tuple[DrainRequest, ...] = ()
     updated: frozenset[str] = frozenset()
+    spec_revision: int = 0
     operations: tuple[str, ...] = ()
 
 
@@ -54,6 +55,7 @@ def run_opened(job: Job) -> RunOpened:
         job.counts,
         job.drain_requests,
         job.updated,
+        job.spec_revision,
         job.operations,
     )
 
@@ -125,9 +127,11 @@ class RunClosed(Struct, frozen=True):
 
 
 class JobForgotten(Struct, frozen=True):
-    """An ended job was dropped from memory, to make room or because of its age."""
+    """A job was deleted, or dropped from memory to make room or because of its age."""
 
     job_id: JobId
+    operations: tuple[str, ...] = ()
+    """Ids of operators' requests that are still remembered."""
 
 
 class BarrierArrived(Struct, frozen=True):
@@ -167,6 +171,8 @@ class JobUpdated(Struct, frozen=True):
     spec: JobSpec
     fields: frozenset[str]
     """All fields that operators have changed in this run."""
+    revision: int
+    """Revision of the job with this change."""
 
 
 class PauseEnded(Struct, frozen=True):

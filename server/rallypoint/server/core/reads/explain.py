@@ -10,12 +10,13 @@ from msgspec import Struct
 from rallypoint.server.core.model.job import Job, NodeHealth, WaitKind
 from rallypoint.server.core.model.node import Node, NodeState
 from rallypoint.server.core.model.phase import Phase
-from rallypoint.server.core.model.round import RoundReason
+from rallypoint.server.core.model.round import Departure, RoundReason
 from rallypoint.server.core.rounds.waits import Wait, decide_forming
+from rallypoint.server.core.sessions.admission import awaits_first_agent
 from rallypoint.server.core.state.deadlines import DeadlineKind
 from rallypoint.server.core.state.state import State
 from rallypoint.server.core.state.tally import Tally
-from rallypoint.server.core.verdicts.health import REASON_CHARS_MAX, describe
+from rallypoint.server.core.verdicts.health import REASON_CHARS_MAX, describe, find_health
 
 SHOWN_MS_MIN = 100
 """Shortest remaining time that a sentence mentions; a shorter one would read as 0.0 s."""
@@ -118,7 +119,7 @@ def _forming(state: State, job: Job, tally: Tally, now_ms: int) -> Waiting | Non
             awaited = _name_lost(state, job, now_ms)
             awaited += _name(_nodes(state, job), lambda node: not node.is_clean, now_ms)
             awaited = awaited[:NAMED_MAX]
-            text = f"{ready} of {spec.min_nodes} required nodes are ready"
+            text = _count_ready(job, ready)
             needed = spec.min_nodes
             text += _name_missing(state, job, tally, needed)
     if aside and wait.kind in (WaitKind.NODES, WaitKind.LAST_CALL):
@@ -127,6 +128,11 @@ def _forming(state: State, job: Job, tally: Tally, now_ms: int) -> Waiting | Non
         aside = ()
     text = _sentence(text, awaited, left_ms)
     return Waiting(wait.kind, ready, needed, (awaited + aside)[:NAMED_MAX], left_ms, text)
+
+
+def _count_ready(job: Job, ready: int) -> str:
+    text = f"{ready} of {job.spec.min_nodes} required nodes are ready"
+    return f"{text}; no agent has come yet" if awaits_first_agent(job) else text
 
 
 def _is_network_suspected(state: State, job: Job, now_ms: int) -> bool:
@@ -252,10 +258,18 @@ def _name_lost(state: State, job: Job, now_ms: int) -> tuple[Awaited, ...]:
     latest = {lost.name: lost for lost in job.lost if (job.job_id, lost.name) not in state.index}
     named: list[Awaited] = []
     for gone in latest.values():
-        was_lost = gone.reason is RoundReason.NODE_LOST
-        why = AwaitedState.LOST if was_lost else AwaitedState.LEFT
-        named.append(Awaited(gone.name, why, why.value, now_ms - gone.at_ms))
+        named.append(Awaited(gone.name, *_state_of_gone(job, gone), now_ms - gone.at_ms))
     return tuple(named)
+
+
+def _state_of_gone(job: Job, gone: Departure) -> tuple[AwaitedState, str]:
+    """Return how a node went, and the same in words, with what keeps it from coming back."""
+    state = AwaitedState.LOST if gone.reason is RoundReason.NODE_LOST else AwaitedState.LEFT
+    if find_health(job.health, gone.name).cordoned:
+        return AwaitedState.CORDONED, f"cordoned, so it may not come back; {state.value}"
+    if gone.reason is RoundReason.DRAINED:
+        return state, f"drained, so it may not come back; {state.value}"
+    return state, state.value
 
 
 def _name_aside(state: State, job: Job, now_ms: int) -> tuple[Awaited, ...]:

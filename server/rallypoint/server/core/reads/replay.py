@@ -56,7 +56,7 @@ from rallypoint.server.core.model.spec import JobSpec
 from rallypoint.server.core.model.verdict import Verdict
 from rallypoint.server.core.rounds.drains import with_request, without_request
 from rallypoint.server.core.rounds.ranks import slots_of
-from rallypoint.server.core.state.state import State, apply_keys
+from rallypoint.server.core.state.state import State, apply_keys, keep_operations
 from rallypoint.server.core.verdicts.health import with_health
 
 
@@ -83,6 +83,7 @@ class JobMemory(Struct, frozen=True):
     verdict: Verdict | None = None
     health: tuple[NodeHealth, ...] = ()
     updated: frozenset[str] = frozenset()
+    spec_revision: int = 0
     operations: tuple[str, ...] = ()
 
 
@@ -133,6 +134,8 @@ class Memory(Struct):
     """As in `State.counted`."""
     keys: dict[JobId, Keyspace] = field(default_factory=dict)
     events: EventLog = field(default_factory=EventLog)
+    forgotten: dict[JobId, tuple[str, ...]] = field(default_factory=dict)
+    """As in `State.forgotten`."""
 
 
 def replay(records: Iterable[JournalRecord]) -> Memory:
@@ -156,7 +159,8 @@ def snapshot(memory: Memory) -> tuple[JournalRecord, ...]:
     )
     keys = (KeysSnapshot(job_id, space) for job_id, space in memory.keys.items())
     events = EventsSnapshot(memory.events)
-    return (EpochRaised(memory.epoch), *jobs, *barriers, *keys, events)
+    gone = (JobForgotten(job_id, done) for job_id, done in memory.forgotten.items())
+    return (EpochRaised(memory.epoch), *jobs, *barriers, *keys, *gone, events)
 
 
 def _apply_record(memory: Memory, record: JournalRecord) -> None:
@@ -166,6 +170,7 @@ def _apply_record(memory: Memory, record: JournalRecord) -> None:
             memory.events.begin(record.epoch)
     elif isinstance(record, JobForgotten):
         memory.jobs.pop(record.job_id, None)
+        keep_operations(memory.forgotten, record.job_id, record.operations)
         memory.keys.pop(record.job_id, None)
         for key in [key for key in memory.barriers if key.job_id == record.job_id]:
             _forget_barrier(memory, key)
@@ -179,6 +184,7 @@ def _apply_record(memory: Memory, record: JournalRecord) -> None:
         _apply_events(memory, record)
     elif isinstance(record, RunOpened):
         known = memory.jobs.get(record.job_id)
+        memory.forgotten.pop(record.job_id, None)
         memory.jobs[record.job_id] = JobMemory(
             run=record.run,
             since_epoch=record.since_epoch,
@@ -189,6 +195,7 @@ def _apply_record(memory: Memory, record: JournalRecord) -> None:
             drain_requests=record.drain_requests,
             health=() if known is None else known.health,
             updated=record.updated,
+            spec_revision=record.spec_revision,
             operations=record.operations,
         )
     else:
@@ -319,8 +326,8 @@ def _apply_job_record(
 
 def _apply_operation(job: JobMemory, record: JobUpdated | OperationDone | PauseEnded) -> JobMemory:
     match record:
-        case JobUpdated(spec=spec, fields=fields):
-            return replace(job, spec=spec, updated=fields)
+        case JobUpdated(spec=spec, fields=fields, revision=revision):
+            return replace(job, spec=spec, updated=fields, spec_revision=revision)
         case PauseEnded(at_ms=at_ms):
             return replace(job, backoff_until_ms=at_ms)
         case OperationDone(request_id=request_id):
@@ -337,6 +344,7 @@ def memory_of(state: State) -> Memory:
         {key: dict(counted) for key, counted in state.counted.items()},
         {job_id: space.copy() for job_id, space in state.keys.items()},
         state.events.copy(),
+        dict(state.forgotten),
     )
 
 
@@ -367,5 +375,6 @@ def _memory_of_job(state: State, job: Job) -> JobMemory:
         verdict=job.verdict if job.outcome is not None else None,
         health=job.health,
         updated=job.updated,
+        spec_revision=job.spec_revision,
         operations=job.operations,
     )

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from rallypoint.base.addresses import is_loopback
 from rallypoint.base.limits import NODES_PER_JOB_MAX
 from rallypoint.server.core.messages import inputs
-from rallypoint.server.core.messages.refusals import Refusal, RefusalKind
+from rallypoint.server.core.messages.refusals import Limit, Refusal, RefusalKind, limit_reached
 from rallypoint.server.core.model.ids import JobId, NodeName
 from rallypoint.server.core.model.job import JOBS_MAX, Job
 from rallypoint.server.core.model.node import Identity, Node
@@ -27,7 +27,7 @@ from rallypoint.server.core.state.draft import Draft
 FORGOTTEN_PART = 64
 """When there is room for no other job, one in this many is forgotten, if so many are idle."""
 _OPEN = 2
-"""Place of open jobs that had a round in the order of forgetting: the last one."""
+"""Place of open jobs that had a round, or were created, in the order of forgetting: the last."""
 
 
 def check_owner(draft: Draft, hello: inputs.Hello) -> Refusal | None:
@@ -58,14 +58,13 @@ def check_run(draft: Draft, hello: inputs.Hello) -> Refusal | None:
     job = draft.job(hello.identity.job_id)
     if job is None:
         if is_full(draft) and not has_idle(draft):
-            return Refusal(RefusalKind.LIMIT_REACHED, (("limit", "jobs"), ("value", JOBS_MAX)))
+            return limit_reached(Limit.JOBS, JOBS_MAX)
         return None
     if hello.run and hello.run < job.run:
         return refuse_stale(RefusalKind.OLD_RUN, job.run, hello.run)
     tally = draft.tally(job.job_id)
     if tally.nodes >= NODES_PER_JOB_MAX:
-        facts = (("limit", "nodes per job"), ("value", NODES_PER_JOB_MAX))
-        return Refusal(RefusalKind.LIMIT_REACHED, facts)
+        return limit_reached(Limit.NODES_PER_JOB, NODES_PER_JOB_MAX)
     if job.phase is Phase.CLOSED and not belongs_to(job, hello) and tally.nodes > 0:
         facts = (("job_id", job.job_id), ("run", job.run))
         return Refusal(RefusalKind.PREVIOUS_RUN_ENDING, facts)
@@ -76,6 +75,11 @@ def belongs_to(job: Job, hello: inputs.Hello) -> bool:
     """Return whether the agent is part of the job's latest run or of the launch of that run."""
     launch_id = hello.identity.launch_id
     return hello.run == job.run or bool(launch_id and launch_id == job.launch_id)
+
+
+def awaits_first_agent(job: Job) -> bool:
+    """Return whether an operator has created the run, and no agent has come yet."""
+    return job.next_arrival == 0 and job.phase is Phase.FORMING
 
 
 def is_full(draft: Draft) -> bool:
@@ -93,8 +97,8 @@ def find_idle(draft: Draft) -> tuple[Job, ...]:
 
     First come jobs that never had a round, which have nothing to remember. Then the runs that ended
     first. To find them takes a look at every job, so there are several, and not every new job has
-    to look. The nodes of an open job may return: only if there are no others, the one that has been
-    without a session for longest is forgotten.
+    to look. The nodes of an open job may return, and those of a created one may come: only if there
+    are no others, the one that has been without a session for longest is forgotten.
     """
     idle = [job for job in draft.state.jobs.values() if _is_idle(draft, job)]
     done = [job for job in idle if _order_of_forgetting(job)[0] < _OPEN]
@@ -105,7 +109,8 @@ def find_idle(draft: Draft) -> tuple[Job, ...]:
 def _order_of_forgetting(job: Job) -> tuple[int, int, str]:
     if job.phase is Phase.CLOSED:
         return 1, job.closed_ms or 0, job.job_id
-    return _OPEN if job.round_number else 0, job.empty_since_ms or 0, job.job_id
+    is_kept = job.round_number > 0 or awaits_first_agent(job)
+    return _OPEN if is_kept else 0, job.empty_since_ms or 0, job.job_id
 
 
 def _is_idle(draft: Draft, job: Job) -> bool:
@@ -165,8 +170,13 @@ def _check_holders(draft: Draft, identity: Identity) -> Refusal | None:
 
 def spec_mismatch(job_id: JobId, expected: JobSpec, actual: JobSpec) -> Refusal:
     """Return the refusal of an agent whose spec is not the job's."""
+    facts = (
+        ("job_id", job_id),
+        ("expected_nodes", _show_nodes(expected)),
+        ("actual_nodes", _show_nodes(actual)),
+    )
     differences = compare_specs(expected, actual)
-    return Refusal(RefusalKind.SPEC_MISMATCH, (("job_id", job_id),), differences=differences)
+    return Refusal(RefusalKind.SPEC_MISMATCH, facts, differences=differences)
 
 
 def address_mismatch(identity: Identity, other_name: NodeName, other_address: str) -> Refusal:
@@ -198,39 +208,37 @@ def node_rank_in_use(identity: Identity, holder_name: NodeName) -> Refusal:
 
 
 def compare_specs(expected: JobSpec, actual: JobSpec) -> tuple[tuple[str, str, str], ...]:
-    """Return (flag, expected, actual) for every field that differs, in order of declaration.
+    """Return (name, expected, actual) for every field that differs, in order of declaration.
 
-    `min_nodes` and `max_nodes` are one flag, `nnodes`.
+    The names are those of the contract's JobSpec.
     """
     differences: list[tuple[str, str, str]] = []
-    if (expected.min_nodes, expected.max_nodes) != (actual.min_nodes, actual.max_nodes):
-        differences.append(("nnodes", _show_nnodes(expected), _show_nnodes(actual)))
-    for name in JobSpec.__struct_fields__:
-        ours, theirs = getattr(expected, name), getattr(actual, name)
-        if name not in ("min_nodes", "max_nodes") and ours != theirs:
-            differences.append((_flag_of(name), _show(name, ours), _show(name, theirs)))
+    for field in JobSpec.__struct_fields__:
+        ours, theirs = getattr(expected, field), getattr(actual, field)
+        if ours != theirs:
+            differences.append((_name_of(field), _show(field, ours), _show(field, theirs)))
     return tuple(differences)
 
 
-_FLAGS = {
-    "settle": "settle-time",
-    "fence": "fence-after",
-    "no_retry": "no-retry-exit-codes",
-    "no_requeue": "no-requeue-exit-codes",
-    "progress": "progress-after",
+_NAMES = {
+    "settle": "settle_time",
+    "fence": "fence_after",
+    "no_retry": "no_retry_exit_codes",
+    "no_requeue": "no_requeue_exit_codes",
+    "progress": "progress_after",
 }
-"""Flags whose names differ from their fields."""
+"""Fields that have other names in the contract."""
 _NOT_GIVEN = ("heartbeat_interval_ms", "lease_ms")
 """Fields whose 0 means the coordinator's own value."""
 
 
-def _flag_of(name: str) -> str:
-    name = name.removesuffix("_ms")
-    return _FLAGS.get(name, name.replace("_", "-"))
+def _name_of(field: str) -> str:
+    field = field.removesuffix("_ms")
+    return _NAMES.get(field, field)
 
 
 def _show(name: str, value: int | tuple[int, ...]) -> str:
-    """Return a field's value as a person would write it for the flag."""
+    """Return a field's value as a person would write it."""
     if isinstance(value, tuple):
         return ",".join(map(str, value)) or "none"
     if not name.endswith("_ms"):
@@ -238,5 +246,5 @@ def _show(name: str, value: int | tuple[int, ...]) -> str:
     return "not given" if value == 0 and name in _NOT_GIVEN else f"{value / 1000:g} s"
 
 
-def _show_nnodes(spec: JobSpec) -> str:
+def _show_nodes(spec: JobSpec) -> str:
     return f"{spec.min_nodes}:{spec.max_nodes}"

@@ -18,6 +18,7 @@ from rallypoint.server.core.model.job import Job
 from rallypoint.server.core.model.network import NetworkSuspicion
 from rallypoint.server.core.model.node import Node
 from rallypoint.server.core.state.deadlines import OF_JOBS, DeadlineKey, DeadlineKind
+from rallypoint.server.core.state.revisions import PER_EPOCH
 from rallypoint.server.core.state.state import Delta, IndexKey, KeyChange, State
 from rallypoint.server.core.state.tally import Tally, difference, tally_of
 
@@ -54,6 +55,7 @@ class Draft:
         self._logged: EventsLogged | None = None
         self._window_closed = False
         self._network: NetworkSuspicion | None = None
+        self._forgotten: dict[JobId, tuple[str, ...]] = {}
 
     @property
     def epoch(self) -> int:
@@ -63,6 +65,11 @@ class Draft:
     def raise_epoch(self, epoch: int) -> None:
         """Use a higher epoch from now on."""
         self._epoch = epoch
+
+    @property
+    def next_revision(self) -> int:
+        """The first revision that this step gives: what readers have seen has a lower one."""
+        return max(self.state.revision, self.epoch * PER_EPOCH) + 1
 
     @property
     def window_is_open(self) -> bool:
@@ -110,12 +117,17 @@ class Draft:
         """Add or replace a job."""
         self._jobs[job.job_id] = job
 
-    def remove_job(self, job_id: JobId) -> None:
-        """Forget a job without nodes."""
+    def remove_job(self, job_id: JobId, operations: tuple[str, ...]) -> None:
+        """Forget a job without nodes, but for the ids of these operators' requests."""
         self._jobs[job_id] = None
+        self._forgotten[job_id] = operations
         self._tallies[job_id] = Tally()
         for kind in OF_JOBS:
             self.set_deadline(kind, job_id, None)
+
+    def forgotten(self, job_id: JobId) -> tuple[str, ...]:
+        """Return the ids of operators' requests of a job that is gone."""
+        return self._forgotten.get(job_id, self.state.forgotten.get(job_id, ()))
 
     def changed_jobs(self) -> list[JobId]:
         """Return the jobs that were changed, or whose nodes were, in order of first change."""
@@ -286,8 +298,8 @@ class Draft:
         """Set, move or (None) drop a deadline."""
         self._deadlines[(kind, subject)] = at_ms
 
-    def delta(self) -> Delta:
-        """Return the changes made so far."""
+    def delta(self, revised: tuple[JobId, ...] = ()) -> Delta:
+        """Return the changes made so far; `revised` are the jobs that look different to readers."""
         return Delta(
             epoch=self._epoch,
             jobs=self._jobs,
@@ -301,4 +313,6 @@ class Draft:
             arrivals=self._arrivals,
             keys=self._keys,
             events=self._logged,
+            forgotten=self._forgotten,
+            revised=revised,
         )

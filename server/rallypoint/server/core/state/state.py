@@ -11,11 +11,12 @@ from rallypoint.server.core.keyspace.keyspace import Keyspace, new_keyspace
 from rallypoint.server.core.messages.records import EventsLogged, KeysDropped, KeysWritten
 from rallypoint.server.core.model.barrier import Arrival, Barrier, BarrierKey, Participant
 from rallypoint.server.core.model.ids import JobId, SessionId
-from rallypoint.server.core.model.job import Job
+from rallypoint.server.core.model.job import FORGOTTEN_MAX, Job
 from rallypoint.server.core.model.network import NetworkSuspicion
 from rallypoint.server.core.model.node import Node
 from rallypoint.server.core.model.spec import NOTHING_ASKED, JobSpec, Timing
 from rallypoint.server.core.state.deadlines import DeadlineKey, Deadlines
+from rallypoint.server.core.state.revisions import PER_EPOCH, Revisions
 from rallypoint.server.core.state.tally import Tally
 
 KeyChange = KeysWritten | KeysDropped
@@ -53,6 +54,8 @@ class State(Struct):
     counted: dict[BarrierKey, dict[Participant, tuple[str, int]]] = field(default_factory=dict)
     """The latest arrival of each participant at a generation that has ended: its request id, and
     the generation. So an arrival that is sent again never counts twice."""
+    forgotten: dict[JobId, tuple[str, ...]] = field(default_factory=dict)
+    """Ids of operators' requests of jobs that are gone, the latest last; at most FORGOTTEN_MAX."""
     keys: dict[JobId, Keyspace] = field(default_factory=dict)
     """Keys of each job whose run has or had any."""
     keys_weight: int = 0
@@ -61,6 +64,30 @@ class State(Struct):
     """What has happened to all jobs."""
     deadlines: Deadlines = field(default_factory=Deadlines)
     network: NetworkSuspicion = field(default_factory=NetworkSuspicion)
+    revisions: Revisions = field(default_factory=Revisions)
+    """What readers have not seen. No decision about a round depends on it."""
+
+    @property
+    def revision(self) -> int:
+        """The latest revision of any job: what readers get from now on has a higher one."""
+        return max(self.revisions.latest, self.epoch * PER_EPOCH)
+
+    @property
+    def compacted_revision(self) -> int:
+        """Revision after which every deletion is remembered."""
+        return max(self.revisions.compacted, self.first_epoch * PER_EPOCH)
+
+    def revision_of(self, job_id: JobId) -> int:
+        """Return the revision of a job; for one that does not exist, that of its deletion.
+
+        A job whose deletion is not remembered has not existed since the compacted revision.
+        """
+        known = self.revisions.jobs.get(job_id) or self.revisions.deletions.get(job_id)
+        return self.compacted_revision if known is None else known
+
+    def revise(self, job_id: JobId) -> None:
+        """Give a job, which was changed or forgotten, the next revision."""
+        self.revisions.change(job_id, self.revision + 1, exists=job_id in self.jobs)
 
     def __post_init__(self) -> None:
         """Begin the log of events, unless it was loaded."""
@@ -119,6 +146,10 @@ class Delta(NamedTuple):
     """In order."""
     events: EventsLogged | None
     network: NetworkSuspicion | None = None
+    forgotten: dict[JobId, tuple[str, ...]] = {}  # noqa: RUF012  # no one changes it
+    """Of removed jobs."""
+    revised: tuple[JobId, ...] = ()
+    """Jobs that readers see in a new form, or no more, in the order of their revisions."""
 
 
 NO_CHANGES = Delta(
@@ -141,6 +172,8 @@ def apply(state: State, delta: Delta) -> None:
     """Apply the changes of one step to the state."""
     if delta.epoch is not None:
         state.epoch = delta.epoch
+        # Another coordinator has been at work: a reader may have its revisions.
+        state.revisions.compacted = state.revision
     if delta.window_closed:
         state.window_until_ms = 0
     if delta.network is not None:
@@ -154,10 +187,20 @@ def apply(state: State, delta: Delta) -> None:
     state.tallies.update(delta.tallies)
     for key, at_ms in delta.deadlines.items():
         state.deadlines.set(key, at_ms)
-    for job_id, job in delta.jobs.items():
-        _apply_job(state, job_id, job)
+    _apply_jobs(state, delta)
     if delta.events is not None:  # last: changes that were applied in part have no events
         state.events.take(delta.events.events)
+
+
+def keep_operations(
+    forgotten: dict[JobId, tuple[str, ...]], job_id: JobId, operations: tuple[str, ...]
+) -> None:
+    """Keep the operators' requests of a job that is gone; without any, or while it exists, none."""
+    forgotten.pop(job_id, None)
+    if operations:
+        forgotten[job_id] = operations
+    if len(forgotten) > FORGOTTEN_MAX:
+        del forgotten[next(iter(forgotten))]
 
 
 def _apply_entries(state: State, entries: dict[IndexKey, SessionId | None]) -> None:
@@ -189,12 +232,16 @@ def apply_keys(keys: dict[JobId, Keyspace], change: KeyChange) -> None:
         keys.pop(change.job_id, None)
 
 
-def _apply_job(state: State, job_id: JobId, job: Job | None) -> None:
-    if job is not None:
-        state.jobs[job_id] = job
-        return
-    for entries in (state.jobs, state.sessions, state.tallies):
-        entries.pop(job_id, None)
+def _apply_jobs(state: State, delta: Delta) -> None:
+    for job_id, job in delta.jobs.items():
+        keep_operations(state.forgotten, job_id, delta.forgotten.get(job_id, ()))
+        if job is not None:
+            state.jobs[job_id] = job
+            continue
+        for entries in (state.jobs, state.sessions, state.tallies):
+            entries.pop(job_id, None)
+    for job_id in delta.revised:
+        state.revise(job_id)
 
 
 def _apply_barriers(state: State, delta: Delta) -> None:

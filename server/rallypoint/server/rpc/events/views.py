@@ -93,8 +93,10 @@ def _round_settled(facts: Facts) -> Message:
 
 
 def _node_departed(facts: Facts) -> Message:
-    kind = DEPARTURES.get(RoundReason(facts["departure"]), job_pb2.DEPARTURE_KIND_UNSPECIFIED)
-    return events_pb2.NodeDeparted(node_name=facts["node"], kind=kind)
+    finished, kind = job_pb2.DEPARTURE_KIND_FINISHED, DEPARTURES[RoundReason(facts["departure"])]
+    return events_pb2.NodeDeparted(
+        node_name=facts["node"], kind=finished if facts["has_finished"] else kind
+    )
 
 
 def _other_arguments(facts: Facts) -> Message:

@@ -12,10 +12,10 @@ from collections.abc import Iterable
 
 from msgspec import Struct, field
 
+from rallypoint.server.core.messages.refusals import Limit
 from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.rpc.guards import limits
 from rallypoint.server.rpc.guards.peers import LimitExceeded
-from rallypoint.v1 import error_details_pb2 as details_pb2
 
 
 class EventWatch(Struct, eq=False):
@@ -66,11 +66,9 @@ class EventWaits:
         """
         watches = self._watches.get(watch.job_id, {})
         if len(watches) >= limits.EVENT_WATCHES_PER_JOB_MAX:
-            most, kind = limits.EVENT_WATCHES_PER_JOB_MAX, details_pb2.LIMIT_KIND_WATCHES_PER_JOB
-            raise LimitExceeded("watches of events of one job", most, kind=kind)
+            raise LimitExceeded(Limit.EVENT_WATCHES_PER_JOB, limits.EVENT_WATCHES_PER_JOB_MAX)
         if self._by_host[watch.host] >= limits.EVENT_WATCHES_PER_HOST_MAX:
-            most, kind = limits.EVENT_WATCHES_PER_HOST_MAX, details_pb2.LIMIT_KIND_WATCHES_PER_HOST
-            raise LimitExceeded("watches of events on one host", most, kind=kind)
+            raise LimitExceeded(Limit.EVENT_WATCHES_PER_HOST, limits.EVENT_WATCHES_PER_HOST_MAX)
         watches[watch] = None
         self._watches[watch.job_id] = watches
         self._by_host[watch.host] += 1

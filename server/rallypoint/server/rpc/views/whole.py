@@ -18,6 +18,7 @@ from msgspec import Struct
 from rallypoint.server.core.model.ids import NodeName
 from rallypoint.server.core.model.job import Job
 from rallypoint.server.core.model.node import Node, Program
+from rallypoint.server.core.model.round import RoundSummary
 from rallypoint.server.core.state.state import State
 from rallypoint.server.core.verdicts.health import is_notable
 from rallypoint.server.rpc.views.job import basic_message, past_round_message
@@ -85,7 +86,7 @@ def fill(picture: JobPicture, *, with_nodes: bool) -> Iterator[None]:
     )
     yield from _extend(
         message.history,
-        reversed(job.history),  # so that the latest are kept
+        _latest_first(job),  # so that the latest are kept
         lambda summary: past_round_message(summary, now_ms),
         HISTORY_BYTES_MAX,
     )
@@ -103,6 +104,11 @@ def fill(picture: JobPicture, *, with_nodes: bool) -> Iterator[None]:
         lambda node: node_message(picture.state, job, node, now_ms),
         NODES_BYTES_MAX,
     )
+
+
+def _latest_first(job: Job) -> Iterator[RoundSummary]:
+    """Return the ended rounds of the latest run."""
+    return (summary for summary in reversed(job.history) if summary.run == job.run)
 
 
 def _add_commands(message: job_pb2.Job, nodes: Iterable[Node]) -> Iterator[None]:

@@ -20,7 +20,7 @@ def begun(epoch: int = 0) -> EventLog:
 
 
 def add(log: EventLog, job_id: JobId, count: int = 1, epoch: int = 0) -> None:
-    """Add events, each in a step of its own."""
+    """Add events, one in each step."""
     for _ in range(count):
         log.take(log.number([new_event(job_id, "node_joined", 0, epoch, 1, 0, ())], epoch))
 
@@ -45,7 +45,7 @@ def test_numbers_ascend_over_all_jobs() -> None:
 
 
 def test_epoch_begins_above_all_earlier_numbers() -> None:
-    """A coordinator without memory uses no number of an earlier one; a higher epoch goes on."""
+    """A coordinator without memory uses no number of an earlier one, and a lower epoch repeats none."""
     log = begun(7)
     assert 6_999 == log.last == log.lost(None) == log.lost(A)
     add(log, A, 2, epoch=7)
@@ -68,7 +68,7 @@ def test_oldest_event_of_a_full_job_is_dropped(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_oldest_event_of_all_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever it belongs to; a job of which nothing is kept is lost up to there."""
+    """Of any job; a job without events has lost all up to that one."""
     monkeypatch.setattr(module, "EVENTS_MAX", 4)
     log = begun()
     add(log, A, 2)

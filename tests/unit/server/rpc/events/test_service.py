@@ -38,7 +38,7 @@ class Reader(Struct):
         request = getattr(events_pb2, f"{method}EventsRequest")(**fields)
         return getattr(stub, f"{method}Events")(request, timeout=LIMIT_S)
 
-    async def list(self, **fields: Any) -> list[events_pb2.Event]:
+    async def every(self, **fields: Any) -> list[events_pb2.Event]:
         page = await self.call("List", **fields)
         assert not page.next_page_token
         return list(page.events)
@@ -80,12 +80,12 @@ def arms(events: list[events_pb2.Event]) -> list[str | None]:
 async def test_list_has_every_event_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of all jobs or of one; with any page size and however little a turn looks at."""
     async with reader("a", "b", "c") as at:
-        everything = await at.list()
+        everything = await at.every()
         sequences = [event.sequence for event in everything]
         assert arms(everything) == FIRST * 3
         assert ["a"] * 3 + ["b"] * 3 + ["c"] * 3 == [event.job_id for event in everything]
         assert sequences == sorted(set(sequences))
-        assert [event for event in everything if event.job_id == "b"] == await at.list(job_id="b")
+        assert [event for event in everything if event.job_id == "b"] == await at.every(job_id="b")
         for look, size in ((1_000, 2), (1, 4), (2, 1)):
             monkeypatch.setattr(reading, "LOOK_MAX", look)
             pages = await at.pages(page_size=size)
@@ -93,14 +93,14 @@ async def test_list_has_every_event_once(monkeypatch: pytest.MonkeyPatch) -> Non
             assert sequences[-1] == pages[-1].last_sequence
         joined = await at.pages(page_size=1, kinds=[JOINED])
         assert [["node_joined"]] * 3 == [arms(list(page.events)) for page in joined]
-        assert [] == await at.list(job_id="unknown")
-        assert everything[4:] == await at.list(after_sequence=sequences[3])
+        assert [] == await at.every(job_id="unknown")
+        assert everything[4:] == await at.every(after_sequence=sequences[3])
 
 
 async def test_pages_are_bounded_by_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     """And the answers of a watch."""
     async with reader("a", "b") as at:
-        everything = await at.list()
+        everything = await at.every()
         longest = max(event.ByteSize() for event in everything)
         monkeypatch.setattr(reading, "PAGE_BYTES_MAX", 2 * longest)
         pages = await at.pages()
@@ -117,9 +117,9 @@ async def test_pages_are_bounded_by_bytes(monkeypatch: pytest.MonkeyPatch) -> No
 
 async def test_event_says_what_happened(monkeypatch: pytest.MonkeyPatch) -> None:
     """By type and in words, with the wall clock of the coordinator."""
-    monkeypatch.setattr(times, "wall_ms", lambda: 1_800_000_000_000)
+    monkeypatch.setattr(times, "read_wall_ms", lambda: 1_800_000_000_000)
     async with reader("a") as at:
-        _, joined, sealed = await at.list(job_id="a")
+        _, joined, sealed = await at.every(job_id="a")
 
         assert ("n1", "node n1 joined") == (joined.node_joined.node_name, joined.text)
         assert (1, 1, 1) == (sealed.run, sealed.round, sealed.round_sealed.world_size)
@@ -164,7 +164,7 @@ async def test_quiet_watch_learns_how_far_it_is(monkeypatch: pytest.MonkeyPatch)
         watch = at.call("Watch", job_id="b")
         before = (await next_of(watch)).last_sequence
         await at.server.join("c", 3)
-        latest = (await at.list())[-1].sequence
+        latest = (await at.every())[-1].sequence
         answer = await next_of(watch)
         while answer.last_sequence < latest:
             assert before <= answer.last_sequence
@@ -177,7 +177,7 @@ async def test_lost_events_are_reported(monkeypatch: pytest.MonkeyPatch) -> None
     """Of the jobs that are asked for; also to one that is too slow, and from elsewhere."""
     monkeypatch.setattr(log, "EVENTS_PER_JOB_MAX", 2)
     async with reader("a") as at:
-        kept = await at.list(job_id="a")
+        kept = await at.every(job_id="a")
         assert ["node_joined", "round_sealed"] == arms(kept)
         first, epoch = kept[0].sequence, kept[0].epoch
         for job_id, after in (("a", 1), ("", 1), ("a", first - 2), ("", kept[-1].sequence + 1)):
@@ -186,9 +186,9 @@ async def test_lost_events_are_reported(monkeypatch: pytest.MonkeyPatch) -> None
                 code, _, detail = await failure(call if method == "List" else call.read())
                 assert Code.OUT_OF_RANGE is code, (method, after)
                 assert detail == details_pb2.EventsCompacted(oldest_sequence=first, epoch=epoch)
-        assert kept == await at.list(job_id="a", after_sequence=first - 1)
+        assert kept == await at.every(job_id="a", after_sequence=first - 1)
         await at.server.join("b", 2)
-        others = await at.list(job_id="c", after_sequence=first - 1)
+        others = await at.every(job_id="c", after_sequence=first - 1)
         assert [] == others
 
 
