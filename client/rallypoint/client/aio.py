@@ -12,11 +12,12 @@ from typing import Self
 
 from rallypoint.client.aio_transport import Pages, Transport, Watch
 from rallypoint.client.attempts import ANSWER_S, LIMIT_S
-from rallypoint.client.calls import barriers, jobs, keys, workers
+from rallypoint.client.calls import barriers, events, jobs, keys, workers
 from rallypoint.client.known import Known
 from rallypoint.client.operations.aio import AsyncOperations
 from rallypoint.client.values import Scope
 from rallypoint.v1 import barrier_service_pb2 as barrier_pb2
+from rallypoint.v1 import event_service_pb2 as events_pb2
 from rallypoint.v1 import job_pb2, node_pb2
 from rallypoint.v1 import job_service_pb2 as jobs_pb2
 from rallypoint.v1 import key_value_service_pb2 as keys_pb2
@@ -84,6 +85,50 @@ class AsyncClient(AsyncOperations):
     def list_nodes(self, job_id: str, *, page_size: int = 0) -> Pages[node_pb2.Node]:
         """Return the nodes of a job, in order of arrival."""
         return Pages(self._transport, jobs.list_nodes(job_id, page_size))
+
+    # --- Events -----------------------------------------------------------------------------------
+
+    def list_events(
+        self,
+        job_id: str = "",
+        *,
+        kinds: Iterable[events_pb2.EventKind.ValueType] = (),
+        after: int = 0,
+        page_size: int = 0,
+    ) -> Pages[events_pb2.Event]:
+        """Return events, the oldest first.
+
+        Args:
+            job_id: the job, which need not exist any more; empty: all jobs.
+            kinds: only these; empty: all.
+            after: a sequence, after which to begin; 0: the oldest that is kept.
+            page_size: most events of a page; 0: as many as possible.
+
+        Raises, when it is read:
+            EventsCompacted: when events after that are lost.
+            RallypointError: when it fails otherwise.
+        """
+        return Pages(self._transport, events.list_events(job_id, kinds, after, page_size))
+
+    def watch_events(
+        self,
+        job_id: str = "",
+        *,
+        kinds: Iterable[events_pb2.EventKind.ValueType] = (),
+        after: int | None = None,
+    ) -> Watch[events_pb2.Event]:
+        """Return every event, once and in order.
+
+        Args:
+            job_id: the job, which need not exist; empty: all jobs.
+            kinds: only these; empty: all.
+            after: a sequence, after which to begin; 0: the oldest that is kept; None: now.
+
+        Raises, when it is read:
+            EventsCompacted: when events after that are lost.
+            RallypointError: when it fails otherwise.
+        """
+        return Watch(self._transport, events.watch_events(job_id, kinds, after))
 
     # --- Workers ----------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import barrier_service_pb2 as barrier_pb2
+from rallypoint.v1 import event_service_pb2 as events_pb2
 from rallypoint.v1 import (
     job_pb2,
     job_service_pb2,
@@ -255,6 +256,18 @@ def requests(node_name: str) -> dict[str, Message]:
         "Arrive": arrival(node_name),
         "ListBarriers": barrier_pb2.ListBarriersRequest(
             job_id=JOB, page_size=2, page_token="1:ready"
+        ),
+        "ListEvents": events_pb2.ListEventsRequest(
+            job_id=JOB,
+            kinds=[events_pb2.EVENT_KIND_ROUND_SEALED],
+            after_sequence=EPOCH_MS * 1_000 + 1,
+            page_size=2,
+            page_token=f"{EPOCH_MS * 1_000 + 1}:0",
+        ),
+        "WatchEvents": events_pb2.WatchEventsRequest(
+            job_id=JOB,
+            kinds=[events_pb2.EVENT_KIND_ROUND_SEALED],
+            after_sequence=EPOCH_MS * 1_000 + 1,
         ),
         "ReportProgress": worker_service_pb2.ReportProgressRequest(job_id=JOB, step=12),
         **key_requests(),

@@ -12,9 +12,10 @@ import pytest
 
 from rallypoint.client import AsyncClient, Client, Scope, errors
 from rallypoint.client.attempts import Method
-from rallypoint.client.calls import barriers, jobs, keys, operations, workers
+from rallypoint.client.calls import barriers, events, jobs, keys, operations, workers
 from rallypoint.v1 import barrier_service_pb2 as barrier_pb2
 from rallypoint.v1 import error_details_pb2 as details_pb2
+from rallypoint.v1 import event_service_pb2 as events_pb2
 from rallypoint.v1 import job_pb2, node_pb2, scope_pb2
 from rallypoint.v1 import job_service_pb2 as jobs_pb2
 from rallypoint.v1 import key_value_service_pb2 as keys_pb2
@@ -89,6 +90,13 @@ ALL_LISTS: list[tuple[str, tuple[str, ...], str, list[Any], list[Any]]] = [
         [barrier_pb2.ListBarriersResponse],
     ),
     (
+        "list_events",
+        ("j",),
+        "ListEvents",
+        [events_pb2.Event(sequence=number) for number in (1, 2, 3)],
+        [events_pb2.ListEventsResponse],
+    ),
+    (
         "list_keys",
         ("j",),
         "ListKeys",
@@ -107,7 +115,7 @@ def test_every_method_is_that_of_the_contract() -> None:
     }
     methods = [
         value
-        for module in (barriers, jobs, keys, operations, workers)
+        for module in (barriers, events, jobs, keys, operations, workers)
         for value in vars(module).values()
         if isinstance(value, Method)
     ]

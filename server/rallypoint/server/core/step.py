@@ -84,6 +84,7 @@ def step(state: State, input: inputs.Input, now_ms: int) -> Transition:
         break_barriers(draft, job_id)
         drop_keys(draft, job_id)
     send_desired(draft)
+    draft.log_events()
     delta = draft.delta(tuple(draft.changed_jobs()))
     known = tuple(job_id for job_id in jobs if draft.job(job_id) is not None)
     return Transition(delta, tuple(draft.records), tuple(draft.effects), None, known)
@@ -97,6 +98,7 @@ def _step_of_worker(
     if refusal is not None:
         return _refused(draft, refusal)
     jobs = tuple(draft.changed_jobs())
+    draft.log_events()
     return Transition(draft.delta(jobs), tuple(draft.records), tuple(draft.effects), None, jobs)
 
 
@@ -231,7 +233,7 @@ def _expire_job(draft: Draft, key: DeadlineKey) -> None:
             close(draft, job, Outcome.ABANDONED, abandoned(job))
         case DeadlineKind.FORGET if job.phase is Phase.CLOSED:
             if draft.tally(job_id).nodes == 0:
-                forget_job(draft, job)
+                forget_job(draft, job, "it ended a day ago")
             else:
                 draft.set_deadline(kind, job_id, draft.now_ms + REMEMBERED_MS)
 

@@ -21,7 +21,7 @@ from rallypoint.server.core.rounds.drains import request_drain
 from rallypoint.server.core.rounds.rounds import stop
 from rallypoint.server.core.rounds.settling import close
 from rallypoint.server.core.sessions.admission import has_idle, is_full
-from rallypoint.server.core.sessions.opening import forget_job, open_run
+from rallypoint.server.core.sessions.opening import drop_job, open_run
 from rallypoint.server.core.state.draft import Draft
 from rallypoint.server.core.verdicts.health import cordon, uncordon
 
@@ -179,7 +179,9 @@ def _delete(draft: Draft, job: Job, operation: inputs.DeleteJob) -> Refusal | No
         # An agent that has not learned the outcome would begin another run.
         return _ending(job)
     note_done(draft, operation)  # before the job is gone
-    forget_job(draft, draft.require_job(job.job_id))
+    job = draft.require_job(job.job_id)
+    drop_job(draft, job)
+    draft.emit(job.job_id, "job_deleted", run=job.run, why="an operator requested it")
     return None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from rallypoint.server.core.events.log import Event
 from rallypoint.server.core.keyspace.values import Answer, Change
 from rallypoint.server.core.model.barrier import (
     Arrival,
@@ -213,6 +214,13 @@ class KeysDropped(Struct, frozen=True):
     """0: the run is over."""
 
 
+class EventsLogged(Struct, frozen=True):
+    """What happened in a step, for readers."""
+
+    events: tuple[Event, ...]
+    """In order, with their numbers; never empty."""
+
+
 Record = (
     EpochRaised
     | RunOpened
@@ -233,4 +241,5 @@ Record = (
     | JobUpdated
     | OperationDone
     | PauseEnded
+    | EventsLogged
 )

@@ -15,6 +15,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from rallypoint.server.core.control.requests import with_operation
+from rallypoint.server.core.events.log import EventLog
 from rallypoint.server.core.keyspace.keyspace import Keyspace
 from rallypoint.server.core.messages.records import (
     BarrierArrived,
@@ -23,6 +24,7 @@ from rallypoint.server.core.messages.records import (
     DrainRequested,
     DrainRequestEnded,
     EpochRaised,
+    EventsLogged,
     JobForgotten,
     JobUpdated,
     KeysDropped,
@@ -110,7 +112,14 @@ class KeysSnapshot(Struct, frozen=True):
     """A copy, which is not changed."""
 
 
-JournalRecord = Record | JobSnapshot | BarrierSnapshot | KeysSnapshot
+class EventsSnapshot(Struct, frozen=True):
+    """A record that replaces all earlier ones of events."""
+
+    log: EventLog
+    """A copy, which is not changed."""
+
+
+JournalRecord = Record | JobSnapshot | BarrierSnapshot | KeysSnapshot | EventsSnapshot
 
 
 class Memory(Struct):
@@ -124,6 +133,7 @@ class Memory(Struct):
     counted: dict[BarrierKey, dict[Participant, tuple[str, int]]] = field(default_factory=dict)
     """As in `State.counted`."""
     keys: dict[JobId, Keyspace] = field(default_factory=dict)
+    events: EventLog = field(default_factory=EventLog)
     forgotten: dict[JobId, tuple[str, ...]] = field(default_factory=dict)
     """As in `State.forgotten`."""
 
@@ -148,13 +158,16 @@ def snapshot(memory: Memory) -> tuple[JournalRecord, ...]:
         for key, barrier in memory.barriers.items()
     )
     keys = (KeysSnapshot(job_id, space) for job_id, space in memory.keys.items())
+    events = EventsSnapshot(memory.events)
     gone = (JobForgotten(job_id, done) for job_id, done in memory.forgotten.items())
-    return (EpochRaised(memory.epoch), *jobs, *barriers, *keys, *gone)
+    return (EpochRaised(memory.epoch), *jobs, *barriers, *keys, *gone, events)
 
 
 def _apply_record(memory: Memory, record: JournalRecord) -> None:
     if isinstance(record, EpochRaised):
         memory.epoch = max(memory.epoch, record.epoch)
+        if not memory.events.last:
+            memory.events.begin(record.epoch)
     elif isinstance(record, JobForgotten):
         memory.jobs.pop(record.job_id, None)
         keep_operations(memory.forgotten, record.job_id, record.operations)
@@ -165,10 +178,10 @@ def _apply_record(memory: Memory, record: JournalRecord) -> None:
         memory.jobs[record.job_id] = record.memory
     elif isinstance(record, BarrierArrived | BarrierEnded | BarrierDropped | BarrierSnapshot):
         _apply_barrier_record(memory, record)
-    elif isinstance(record, KeysWritten | KeysDropped):
-        apply_keys(memory.keys, record)
-    elif isinstance(record, KeysSnapshot):
-        memory.keys[record.job_id] = record.space.copy()
+    elif isinstance(record, KeysWritten | KeysDropped | KeysSnapshot):
+        _apply_keys_record(memory, record)
+    elif isinstance(record, EventsLogged | EventsSnapshot):
+        _apply_events(memory, record)
     elif isinstance(record, RunOpened):
         known = memory.jobs.get(record.job_id)
         memory.forgotten.pop(record.job_id, None)
@@ -187,6 +200,20 @@ def _apply_record(memory: Memory, record: JournalRecord) -> None:
         )
     else:
         memory.jobs[record.job_id] = _apply_job_record(memory.jobs[record.job_id], record)
+
+
+def _apply_keys_record(memory: Memory, record: KeysWritten | KeysDropped | KeysSnapshot) -> None:
+    if isinstance(record, KeysSnapshot):
+        memory.keys[record.job_id] = record.space.copy()
+    else:
+        apply_keys(memory.keys, record)
+
+
+def _apply_events(memory: Memory, record: EventsLogged | EventsSnapshot) -> None:
+    if isinstance(record, EventsSnapshot):
+        memory.events = record.log.copy()
+    else:
+        memory.events.take(record.events)
 
 
 def _apply_barrier_record(
@@ -316,6 +343,7 @@ def memory_of(state: State) -> Memory:
         {key: dict(arrivals) for key, arrivals in state.arrivals.items()},
         {key: dict(counted) for key, counted in state.counted.items()},
         {job_id: space.copy() for job_id, space in state.keys.items()},
+        state.events.copy(),
         dict(state.forgotten),
     )
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from rallypoint.server.core.messages.records import JobForgotten, run_opened
 from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.model.job import Job
-from rallypoint.server.core.model.phase import Phase
 from rallypoint.server.core.model.spec import JobSpec
 from rallypoint.server.core.rounds.fences import SLACK_MS
 from rallypoint.server.core.rounds.settling import with_run
@@ -59,16 +58,19 @@ def open_run(
     return opened
 
 
-def forget_job(draft: Draft, job: Job) -> None:
+def forget_job(draft: Draft, job: Job, why: str) -> None:
+    """Remove a job without nodes by itself; `why` is for people."""
+    drop_job(draft, job)
+    draft.emit(job.job_id, "job_forgotten", run=job.run, why=why)
+
+
+def drop_job(draft: Draft, job: Job) -> None:
     """Remove a job without nodes. What operators requested is remembered for a while."""
     draft.remove_job(job.job_id, job.operations)
     draft.records.append(JobForgotten(job.job_id, job.operations))
-    if job.phase is not Phase.CLOSED:
-        why = "no node is connected, and another job needs the room"
-        draft.emit(job.job_id, "job_forgotten", run=job.run, why=why)
 
 
 def _make_room(draft: Draft) -> None:
     """Forget jobs without sessions if there is no room for another job."""
     for job in find_idle(draft) if is_full(draft) else ():
-        forget_job(draft, job)
+        forget_job(draft, job, "no node is connected, and another job needs the room")

@@ -299,4 +299,8 @@ def remove_node(draft: Draft, node: Node, reason: RoundReason, text: str) -> Non
     )
     draft.put_job(replace(job, lost=(*job.lost, departure)[-LOST_MAX:]))
     event = "node_lost" if is_lost else "node_left"
-    draft.emit(job.job_id, event, node=node.name, why=text)
+    also = (
+        ("departure", departure.reason.value),
+        ("has_finished", int(departure.has_finished)),
+    )
+    draft.emit(job.job_id, event, also, node=node.name, why=text)

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from rallypoint.server.core.events.log import Event, Facts, new_event
 from rallypoint.server.core.messages.effects import Effect, JobChanged
-from rallypoint.server.core.messages.records import Record
+from rallypoint.server.core.messages.records import EventsLogged, Record
 from rallypoint.server.core.model.barrier import Arrival, Barrier, BarrierKey, Participant
 from rallypoint.server.core.model.ids import JobId, NodeName, SessionId
 from rallypoint.server.core.model.job import Job
@@ -49,6 +50,9 @@ class Draft:
         self._barriers: dict[BarrierKey, Barrier | None] = {}
         self._arrivals: dict[BarrierKey, dict[Participant, Arrival]] = {}
         self._keys: list[KeyChange] = []
+        self._emitted: list[Event] = []
+        """Events of this step, without numbers."""
+        self._logged: EventsLogged | None = None
         self._window_closed = False
         self._network: NetworkSuspicion | None = None
         self._forgotten: dict[JobId, tuple[str, ...]] = {}
@@ -134,9 +138,28 @@ class Draft:
                 jobs[known.job_id] = None
         return list(jobs)
 
-    def emit(self, job_id: JobId, reason: str, **facts: str | int) -> None:
-        """Emit an event of the job for its readers and the log; `reason` is a past-tense name."""
-        self.effects.append(JobChanged(job_id, reason, tuple(facts.items())))
+    def emit(self, job_id: JobId, reason: str, also: Facts = (), **facts: str | int) -> None:
+        """Emit an event of the job for its readers and the log.
+
+        Args:
+            job_id: the job.
+            reason: a past-tense name in `KINDS`.
+            also: facts that the log does not need.
+            facts: what the log line says.
+        """
+        job = self.job(job_id) or self.state.jobs.get(job_id)
+        run, round = (0, 0) if job is None else (job.run, job.round_number)
+        logged = tuple(facts.items())
+        event = new_event(job_id, reason, self.now_ms, self.epoch, run, round, (*logged, *also))
+        self._emitted.append(event)
+        self.effects.append(JobChanged(job_id, reason, logged))
+
+    def log_events(self) -> None:
+        """Give the events of the step their numbers, at its end."""
+        if self._emitted:
+            numbered = self.state.events.number(self._emitted, self.epoch)
+            self._logged = EventsLogged(numbered)
+            self.records.append(self._logged)
 
     def node(self, session: SessionId) -> Node | None:
         """Return a node, or None."""
@@ -289,6 +312,7 @@ class Draft:
             barriers=self._barriers,
             arrivals=self._arrivals,
             keys=self._keys,
+            events=self._logged,
             forgotten=self._forgotten,
             revised=revised,
         )

@@ -300,8 +300,8 @@ TABLE: dict[RefusalKind, Row] = {
     RefusalKind.EVENTS_COMPACTED: Row(
         grpc.StatusCode.OUT_OF_RANGE,
         details_pb2.EventsCompacted,
-        "events after that sequence are not kept; {oldest_sequence} of epoch {epoch} is the oldest "
-        "that is left",
+        "events after that sequence are lost, or it is not one of this coordinator's; from "
+        "{oldest_sequence} of epoch {epoch} on nothing is missing, and 0 shows all that are kept",
         "after_sequence",
     ),
 }
