@@ -252,14 +252,13 @@ class JobService(service_grpc.JobServiceServicer):
         changed = self._watchers.changed
         await view.update(prefix, at)
         known = at or view.revision  # without a revision, the client knows of no deleted job
-        sent_s = -math.inf
+        sent_s = -math.inf  # the first answer is sent also when it is empty
         async with self._writing(context) as write:
             while True:
                 view.check(max(at, known))
                 news, now_s = view.read(prefix, at, known), time.monotonic()
-                is_late = news.revision > at and now_s - sent_s >= PROGRESS_S
                 at = news.revision
-                if is_late or not news.is_empty:
+                if not news.is_empty or now_s - sent_s >= PROGRESS_S:
                     await write(news.answer)
                     sent_s = now_s
                 if at == view.revision:
