@@ -108,6 +108,11 @@ class Watchers:
         self._watched: dict[JobId, dict[job_pb2.JobView.ValueType, Watched]] = {}
         self._by_host: Counter[str] = Counter()
 
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return self._by_host.total()
+
     def enter(self, job_id: JobId, host: str, view: job_pb2.JobView.ValueType = FULL) -> Watched:
         """Add a watcher of a job; call `leave` afterwards.
 
