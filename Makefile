@@ -19,11 +19,14 @@ FAILURES ?=
 PROTO_SOURCES := $(sort $(shell find proto -name '*.proto' 2>/dev/null))
 # protoc finds its mypy plugins on PATH.
 PROTOC := PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m grpc_tools.protoc --proto_path=proto
-# $(call stubs_into,FOLDER) writes all stubs below FOLDER.
-stubs_into = $(PROTOC) --python_out=$(1) --grpc_python_out=$(1) \
-	--mypy_out=quiet:$(1) --mypy_grpc_out=quiet:$(1) $(PROTO_SOURCES)
-# $(call stub_sums,FOLDER) prints a checksum and a name for every stub below FOLDER.
-stub_sums = cd $(1) && find . -name '*_pb2*.py*' -not -path '*/__pycache__/*' -exec sha256sum {} + | sort -k2
+# $(call stubs_into,FOLDER) writes all stubs below FOLDER, and the descriptors with their comments,
+# which reflection serves.
+stubs_into = mkdir -p $(1)/rallypoint/v1 && $(PROTOC) --python_out=$(1) --grpc_python_out=$(1) \
+	--mypy_out=quiet:$(1) --mypy_grpc_out=quiet:$(1) \
+	--include_source_info --descriptor_set_out=$(1)/rallypoint/v1/descriptors.binpb $(PROTO_SOURCES)
+# $(call stub_sums,FOLDER) prints a checksum and a name for everything that stubs_into writes there.
+stub_sums = cd $(1) && find . \( -name '*_pb2*.py*' -o -name descriptors.binpb \) \
+	-not -path '*/__pycache__/*' -exec sha256sum {} + | sort -k2
 
 .PHONY: help
 help: ## list the targets
@@ -99,7 +102,7 @@ imports: $(STAMP) ## who may import whom
 	$(BIN)/lint-imports
 
 .PHONY: proto
-proto: $(STAMP) ## regenerate the stubs beside their .proto files
+proto: $(STAMP) ## regenerate the stubs and descriptors beside their .proto files
 	$(call stubs_into,proto)
 
 .PHONY: proto-check
