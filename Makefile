@@ -69,7 +69,7 @@ simulate-shells: $(STAMP) ## simulate the real shells under faults: make simulat
 	$(BIN)/python tests/sim/shells/run.py --seeds $(SEEDS) --jobs 2 $(ARGS)
 
 .PHONY: check
-check: format-check lint types imports proto-check proto-lint ## format, lint, types, imports, stubs, proto lint
+check: format-check lint types imports proto-check proto-lint proto-breaking ## format, lint, types, imports, stubs, proto
 
 .PHONY: bench
 bench: $(STAMP) ## measure launches, then failures; each takes arguments of its own
@@ -132,6 +132,20 @@ docs: $(STAMP) ## build the documentation site into site/
 .PHONY: proto-lint
 proto-lint: $(STAMP) ## buf lint
 	$(BIN)/buf lint proto
+
+# What v1 promises: the contract as of the latest release, without comments.
+FROZEN := proto/v1.binpb
+buf_breaking = $(BIN)/buf breaking proto --against $(FROZEN)
+
+.PHONY: proto-breaking
+proto-breaking: $(STAMP) ## fail when the contract breaks what is frozen
+	@$(buf_breaking) || { echo "v1 is frozen: add fields instead; docs/versions.md says what may change" >&2; exit 1; }
+	@echo "the contract keeps what is frozen"
+
+.PHONY: proto-freeze
+proto-freeze: $(STAMP) ## freeze the contract as it is, if it breaks nothing; at each release
+	if [ -e $(FROZEN) ]; then $(buf_breaking); fi
+	$(BIN)/buf build proto --exclude-source-info -o $(FROZEN)
 
 .PHONY: setup
 setup: $(STAMP) ## make .venv with everything in it

@@ -29,7 +29,8 @@ async def main():
         pass
 
 asyncio.run(main())
-slow = {"grpc_reflection", "google.rpc.error_details_pb2", "rallypoint.server.rpc.about.reflection"}
+ours = "rallypoint.server.rpc.about.reflection"
+slow = {"grpc_reflection.v1alpha", "google.rpc.error_details_pb2", ours}
 print(sorted(slow & set(sys.modules)))
 """
 
