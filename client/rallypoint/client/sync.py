@@ -11,12 +11,13 @@ from types import TracebackType
 from typing import Any, Self
 
 from rallypoint.client.attempts import ANSWER_S, LIMIT_S
-from rallypoint.client.calls import barriers, events, jobs, keys, workers
+from rallypoint.client.calls import barriers, coordinator, events, jobs, keys, workers
 from rallypoint.client.known import Known
 from rallypoint.client.operations.sync import Operations
 from rallypoint.client.sync_transport import Pages, Transport, Watch
 from rallypoint.client.values import Scope
 from rallypoint.v1 import barrier_service_pb2 as barrier_pb2
+from rallypoint.v1 import coordinator_service_pb2 as coordinator_pb2
 from rallypoint.v1 import event_service_pb2 as events_pb2
 from rallypoint.v1 import job_pb2, node_pb2
 from rallypoint.v1 import job_service_pb2 as jobs_pb2
@@ -57,6 +58,14 @@ class Client(Operations):
     def close(self) -> None:
         """End all calls."""
         self._transport.close()
+
+    # --- The coordinator --------------------------------------------------------------------------
+
+    def get_coordinator(
+        self, *, timeout_s: float | None = None
+    ) -> coordinator_pb2.GetCoordinatorResponse:
+        """Return what the coordinator is and how busy it is."""
+        return self._transport.run(coordinator.get_coordinator(), timeout_s)
 
     # --- Jobs -------------------------------------------------------------------------------------
 

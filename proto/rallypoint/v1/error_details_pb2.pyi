@@ -146,6 +146,8 @@ class _RefusalReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Refusal
     """
     REFUSAL_REASON_KEYS_MISSING: _RefusalReason.ValueType  # 49
     """Keys that the call waited for do not exist. Do not retry, unless there is more time to wait."""
+    REFUSAL_REASON_LATER_RUN: _RefusalReason.ValueType  # 50
+    """The latest run of the job is another one than that in the request. Do not retry."""
 
 class RefusalReason(_RefusalReason, metaclass=_RefusalReasonEnumTypeWrapper):
     """Why the coordinator refused something. Every refusal carries google.rpc.ErrorInfo with the domain
@@ -272,6 +274,8 @@ watch from the header of that answer.
 """
 REFUSAL_REASON_KEYS_MISSING: RefusalReason.ValueType  # 49
 """Keys that the call waited for do not exist. Do not retry, unless there is more time to wait."""
+REFUSAL_REASON_LATER_RUN: RefusalReason.ValueType  # 50
+"""The latest run of the job is another one than that in the request. Do not retry."""
 Global___RefusalReason: _TypeAlias = RefusalReason  # noqa: Y015
 
 class _StaleKind:

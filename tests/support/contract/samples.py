@@ -11,8 +11,8 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import barrier_service_pb2 as barrier_pb2
-from rallypoint.v1 import event_service_pb2 as events_pb2
 from rallypoint.v1 import (
+    coordinator_service_pb2,
     job_pb2,
     job_service_pb2,
     node_pb2,
@@ -21,6 +21,7 @@ from rallypoint.v1 import (
     scope_pb2,
     worker_service_pb2,
 )
+from rallypoint.v1 import event_service_pb2 as events_pb2
 from rallypoint.v1 import key_value_service_pb2 as keys_pb2
 
 JOB, OTHER_JOB = "job", "other"
@@ -219,6 +220,7 @@ def arrival(node_name: str) -> barrier_pb2.ArriveRequest:
 def requests(node_name: str) -> dict[str, Message]:
     """Return every request of readers, operators and workers, by the name of its RPC."""
     return {
+        "GetCoordinator": coordinator_service_pb2.GetCoordinatorRequest(),
         "GetJob": job_service_pb2.GetJobRequest(job_id=JOB, view=job_pb2.JOB_VIEW_BASIC),
         "WatchJob": job_service_pb2.WatchJobRequest(job_id=JOB, view=job_pb2.JOB_VIEW_FULL),
         "ListJobs": job_service_pb2.ListJobsRequest(page_size=2, page_token="a"),

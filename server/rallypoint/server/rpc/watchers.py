@@ -129,6 +129,11 @@ class Watchers:
         self.changed = asyncio.Event()
         """Set and replaced when any job changes."""
 
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return self._by_host.total()
+
     def enter(self, job_id: JobId, host: str, view: job_pb2.JobView.ValueType = FULL) -> Watched:
         """Add a watcher of a job; call `leave` afterwards.
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import lru_cache
 
+from msgspec import Struct
+
 from rallypoint.base.limits import PROTOCOL_VERSION, PROTOCOL_VERSION_MIN
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.model.ids import JobId, NodeName, SessionId
@@ -24,6 +26,19 @@ exact in JSON and JavaScript."""
 PROGRAMS_SHARED_MAX = 1_024
 """Programs that nodes share in memory: thousands of nodes have the same command line of up to 4,096
 characters."""
+
+
+class Terms(Struct, frozen=True):
+    """What agent and coordinator have agreed on for one connection."""
+
+    version: int
+    """Of the protocol."""
+    capabilities: frozenset[agent_pb2.Capability.ValueType]
+    """What both can do beyond that."""
+
+
+OLDEST = Terms(1, frozenset({agent_pb2.CAPABILITY_NOTICES}))
+"""Agents of the first releases say nothing about themselves: they speak version 1 with notices."""
 
 
 class UnsupportedProtocol(Exception):
@@ -55,7 +70,7 @@ def to_hello(
     """
     require(envelope.WhichOneof("message") == "hello", "message", "the first must be hello")
     hello = envelope.hello
-    choose_version(hello)  # with another one, the other fields may mean other things
+    to_terms(hello)  # before all else: in another version, the other fields may mean other things
     check(envelope, clock_ms)
     has_held, has_ready = hello.HasField("held"), hello.HasField("ready")
     require(has_held != has_ready, "hello", "exactly one of held and ready must be set")
@@ -78,8 +93,10 @@ def to_hello(
     )
 
 
-def choose_version(hello: agent_pb2.Hello) -> int:
-    """Return the highest protocol version that both sides speak.
+def to_terms(hello: agent_pb2.Hello) -> Terms:
+    """Return the highest protocol version that both sides speak, and what both can do.
+
+    What the agent can do and the coordinator does not know is left out.
 
     Raises:
         UnsupportedProtocol: when there is none.
@@ -88,14 +105,9 @@ def choose_version(hello: agent_pb2.Hello) -> int:
     chosen = min(highest, PROTOCOL_VERSION)
     if chosen < max(lowest, PROTOCOL_VERSION_MIN):
         raise UnsupportedProtocol(lowest, highest)
-    return chosen
-
-
-def shared_capabilities(hello: agent_pb2.Hello) -> frozenset[agent_pb2.Capability.ValueType]:
-    """Return what both sides can do. An agent without a lowest version understands notices."""
     if not hello.min_protocol_version:
-        return frozenset({agent_pb2.CAPABILITY_NOTICES})
-    return CAPABILITIES.intersection(hello.capabilities)
+        return Terms(chosen, OLDEST.capabilities)
+    return Terms(chosen, CAPABILITIES.intersection(hello.capabilities))
 
 
 def _identity(session: SessionId, hello: agent_pb2.Hello) -> Identity:

@@ -200,6 +200,12 @@ TABLE: dict[RefusalKind, Row] = {
         "no one expects {participant} at barrier {name}",
         "participant",
     ),
+    RefusalKind.JOB_EXISTS: Row(
+        grpc.StatusCode.ALREADY_EXISTS,
+        details_pb2.JobExists,
+        "job {job_id} exists, and run {run} has not ended; cancel it, or choose another job id",
+        "job_id",
+    ),
     RefusalKind.JOB_ENDED: Row(
         grpc.StatusCode.FAILED_PRECONDITION,
         details_pb2.JobEnded,
@@ -211,6 +217,12 @@ TABLE: dict[RefusalKind, Row] = {
         details_pb2.JobOpen,
         "run {run} of job {job_id} has not ended, or is not the one in the request",
         "job_id",
+    ),
+    RefusalKind.LATER_RUN: Row(
+        grpc.StatusCode.FAILED_PRECONDITION,
+        details_pb2.JobOpen,
+        "the latest run of job {job_id} is {run}, not the one in the request",
+        "run",
     ),
     RefusalKind.SPEC_IMPOSSIBLE: Row(
         grpc.StatusCode.FAILED_PRECONDITION,
@@ -276,12 +288,6 @@ TABLE: dict[RefusalKind, Row] = {
         "session_id",
         details_pb2.STALE_KIND_SESSION,
         retry_ms=HELLO_AGAIN_MS,
-    ),
-    RefusalKind.JOB_EXISTS: Row(
-        grpc.StatusCode.ALREADY_EXISTS,
-        details_pb2.JobExists,
-        "job {job_id} exists, and its run {run} has not ended",
-        "job_id",
     ),
     RefusalKind.SPEC_CHANGED: Row(
         grpc.StatusCode.ABORTED,
