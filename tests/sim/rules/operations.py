@@ -9,6 +9,7 @@ from rallypoint.server.core.messages.effects import JobChanged
 from rallypoint.server.core.messages.records import (
     JobForgotten,
     JobUpdated,
+    NodeHealthChanged,
     Record,
     RoundSealed,
     RoundSettled,
@@ -115,6 +116,10 @@ class OperationsHold(Checker):
                 self.require(stops == wanted, f"{input} stopped {stops} and not {wanted}")
             case inputs.UpdateJob():
                 self._judge_update(key, input, records)
+            case inputs.Cordon(name=name):
+                healths = [one.health for one in records if isinstance(one, NodeHealthChanged)]
+                is_cordoned = any(one.name == name and one.cordoned for one in healths)
+                self.require(is_cordoned, f"{input} cordoned nothing")
 
     def _judge_update(
         self, key: tuple[int, JobId], input: inputs.UpdateJob, records: tuple[Record, ...]
@@ -126,7 +131,8 @@ class OperationsHold(Checker):
             wanted = getattr(before, name) if wanted is None else wanted
             self.require(getattr(found, name) == wanted, f"{input} made {found} of {before}")
         header = self._round.get(key)
-        if header is not None:
+        sizes = (before.min_nodes, before.max_nodes), (found.min_nodes, found.max_nodes)
+        if header is not None and sizes[0] != sizes[1]:  # an adopted round may fit neither
             fits = found.min_nodes <= header.group_world_size <= found.max_nodes
             stops = [one.reason for one in records if isinstance(one, RoundStopped)]
             self.require(fits or RoundReason.RESIZED in stops, f"{header} runs on after {input}")

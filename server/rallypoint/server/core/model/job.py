@@ -121,7 +121,7 @@ class RunSummary(Struct, frozen=True):
 
 
 class Gone(Struct, frozen=True):
-    """What is left of a job that was deleted or forgotten: it must not be taken for its successor."""
+    """What is left of a job that was deleted or forgotten, for a later one of the same name."""
 
     ended_run: int = 0
     """The latest run that has ended. Its agents must not begin another one."""
