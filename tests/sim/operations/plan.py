@@ -78,8 +78,8 @@ def draw_request(rng: Random, world: World) -> tuple[Method, Any]:
     name = _draw_name(rng, world, job)
     if method is Method.DRAIN:
         time = to_duration(rng.randint(0, DRAIN_MS_MAX))
-        request = nodes_pb2.DrainNodeRequest(job_id=job.job_id, node_name=name, drain_timeout=time)
-        return method, request
+        drain = nodes_pb2.DrainNodeRequest(job_id=job.job_id, node_name=name, drain_timeout=time)
+        return method, drain
     kind = nodes_pb2.CordonNodeRequest if method is Method.CORDON else nodes_pb2.UncordonNodeRequest
     return method, kind(job_id=job.job_id, node_name=name)
 

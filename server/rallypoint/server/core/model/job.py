@@ -121,7 +121,7 @@ class RunSummary(Struct, frozen=True):
 
 
 class Gone(Struct, frozen=True):
-    """What is left of a job that was deleted or forgotten, for a later one of the same name."""
+    """What remains of a job that was deleted or forgotten, for a later one of the same name."""
 
     ended_run: int = 0
     """The latest run that has ended. Its agents must not begin another one."""

@@ -114,7 +114,7 @@ class Draft:
         self._jobs[job.job_id] = job
 
     def remove_job(self, job_id: JobId, left: Gone) -> None:
-        """Forget a job without nodes, but for what is left."""
+        """Forget a job without nodes, but for what remains."""
         self._jobs[job_id] = None
         self._gone[job_id] = left
         self._tallies[job_id] = Tally()
@@ -122,7 +122,7 @@ class Draft:
             self.set_deadline(kind, job_id, None)
 
     def gone(self, job_id: JobId) -> Gone:
-        """Return what is left of a job that is gone; blank when nothing is."""
+        """Return what remains of a job that is gone; blank when nothing does."""
         return self._gone.get(job_id) or self.state.gone.get(job_id) or Gone()
 
     def changed_jobs(self) -> list[JobId]:

@@ -178,7 +178,7 @@ def apply(state: State, delta: Delta) -> None:
 
 
 def remember_gone(gone: dict[JobId, Gone], job_id: JobId, left: Gone | None) -> None:
-    """Remember what is left of a job as that of the latest one; None: it exists, or nothing is."""
+    """Remember what remains of a job, as the latest one; None: it exists, or nothing does."""
     gone.pop(job_id, None)
     if left is not None:
         gone[job_id] = left
