@@ -22,6 +22,7 @@ from rallypoint.v1 import event_service_pb2 as events_pb2
 from rallypoint.v1 import job_pb2, node_pb2
 from rallypoint.v1 import job_service_pb2 as jobs_pb2
 from rallypoint.v1 import key_value_service_pb2 as keys_pb2
+from rallypoint.v1 import node_service_pb2 as nodes_pb2
 from rallypoint.v1 import worker_service_pb2 as worker_pb2
 
 

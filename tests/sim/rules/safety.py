@@ -18,6 +18,7 @@ from sim.rules.health import HEALTH_RULES
 from sim.rules.keys import KeysHold
 from sim.rules.meetings import BarriersHold
 from sim.rules.news import NEWS_RULES
+from sim.rules.operations import OperationsHold
 from sim.rules.overlap import OVERLAP_RULES
 from sim.rules.rounds import ROUND_RULES
 from sim.rules.rules import STEP_RULES, Checker, News
@@ -44,6 +45,7 @@ class Safety:
             *NEWS_RULES,
             BarriersHold,
             KeysHold,
+            OperationsHold,
         )
         self.checkers = tuple(kind(world) for kind in kinds)
         self._listeners = {

@@ -137,6 +137,7 @@ def _update(draft: Draft, job: Job, operation: inputs.UpdateJob) -> Refusal | No
     if spec == job.spec:
         return None
     fields = job.updated | operation.fields
+    sizes = (job.spec.min_nodes, job.spec.max_nodes)
     revision = draft.next_revision
     job = replace(job, spec=spec, updated=fields, spec_revision=revision)
     draft.put_job(job)
@@ -149,8 +150,10 @@ def _update(draft: Draft, job: Job, operation: inputs.UpdateJob) -> Refusal | No
         max_nodes=spec.max_nodes,
         max_restarts=spec.max_restarts,
     )
-    if job.phase is Phase.RUNNING and job.round is not None and not _fits(spec, job.round):
-        stop(draft, job, RoundReason.RESIZED)
+    is_resized = sizes != (spec.min_nodes, spec.max_nodes)
+    if is_resized and job.phase is Phase.RUNNING and job.round is not None:
+        if not _fits(spec, job.round):
+            stop(draft, job, RoundReason.RESIZED)
     return None
 
 

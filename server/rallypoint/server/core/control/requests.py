@@ -22,7 +22,7 @@ def was_done(draft: Draft, operation: Operation) -> bool:
     if job is not None:
         return operation.request_id in job.operations
     is_of_jobs = isinstance(operation, CreateJob | DeleteJob)
-    return is_of_jobs and operation.request_id in draft.forgotten(operation.job_id)
+    return is_of_jobs and operation.request_id in draft.gone(operation.job_id).operations
 
 
 def note_done(draft: Draft, operation: Operation) -> None:

@@ -14,7 +14,7 @@ from rallypoint.server.core.model.barrier import (
     Participant,
 )
 from rallypoint.server.core.model.ids import JobId, NodeName
-from rallypoint.server.core.model.job import Counts, DrainRequest, Job, NodeHealth
+from rallypoint.server.core.model.job import Counts, DrainRequest, Gone, Job, NodeHealth
 from rallypoint.server.core.model.phase import Outcome
 from rallypoint.server.core.model.round import Member, RoundHeader, RoundReason
 from rallypoint.server.core.model.spec import JobSpec
@@ -130,8 +130,8 @@ class JobForgotten(Struct, frozen=True):
     """A job was deleted, or dropped from memory to make room or because of its age."""
 
     job_id: JobId
-    operations: tuple[str, ...] = ()
-    """Ids of operators' requests that are still remembered."""
+    left: Gone | None = None
+    """What is still remembered of it; None: nothing."""
 
 
 class BarrierArrived(Struct, frozen=True):

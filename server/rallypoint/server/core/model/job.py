@@ -27,8 +27,7 @@ RUNS_MAX = 64
 OPERATIONS_MAX = 64
 """Operators' requests that a job remembers, so that one that is sent again is done once."""
 FORGOTTEN_MAX = 1_024
-"""Jobs that are gone whose operators' requests are remembered: one that is sent again must not
-count for a new job of the same name."""
+"""Jobs that are gone of which `Gone` is remembered."""
 DRAIN_REQUESTS_MAX = 1_024
 
 
@@ -119,6 +118,17 @@ class RunSummary(Struct, frozen=True):
     """Number of its latest round; 0: none was formed."""
     opened_ms: int
     closed_ms: int
+
+
+class Gone(Struct, frozen=True):
+    """What remains of a job that was deleted or forgotten, for a later one of the same name."""
+
+    ended_run: int = 0
+    """The latest run that has ended. Its agents must not begin another one."""
+    round_number: int = 0
+    """Its highest round number; the next job of the name counts on from there."""
+    operations: tuple[str, ...] = ()
+    """Ids of operators' requests, so that one that is sent again does not count for another job."""
 
 
 class Job(Struct, frozen=True):

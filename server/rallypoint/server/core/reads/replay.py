@@ -48,7 +48,7 @@ from rallypoint.server.core.model.barrier import (
     Participant,
 )
 from rallypoint.server.core.model.ids import JobId, NodeName
-from rallypoint.server.core.model.job import Counts, DrainRequest, Job, NodeHealth
+from rallypoint.server.core.model.job import Counts, DrainRequest, Gone, Job, NodeHealth
 from rallypoint.server.core.model.node import NodeState
 from rallypoint.server.core.model.phase import Outcome, Phase
 from rallypoint.server.core.model.round import Member, RoundHeader, RoundReason
@@ -56,7 +56,7 @@ from rallypoint.server.core.model.spec import JobSpec
 from rallypoint.server.core.model.verdict import Verdict
 from rallypoint.server.core.rounds.drains import with_request, without_request
 from rallypoint.server.core.rounds.ranks import slots_of
-from rallypoint.server.core.state.state import State, apply_keys, keep_operations
+from rallypoint.server.core.state.state import State, apply_keys, remember_gone
 from rallypoint.server.core.verdicts.health import with_health
 
 
@@ -134,8 +134,8 @@ class Memory(Struct):
     """As in `State.counted`."""
     keys: dict[JobId, Keyspace] = field(default_factory=dict)
     events: EventLog = field(default_factory=EventLog)
-    forgotten: dict[JobId, tuple[str, ...]] = field(default_factory=dict)
-    """As in `State.forgotten`."""
+    gone: dict[JobId, Gone] = field(default_factory=dict)
+    """As in `State.gone`."""
 
 
 def replay(records: Iterable[JournalRecord]) -> Memory:
@@ -158,8 +158,8 @@ def snapshot(memory: Memory) -> tuple[JournalRecord, ...]:
         for key, barrier in memory.barriers.items()
     )
     keys = (KeysSnapshot(job_id, space) for job_id, space in memory.keys.items())
+    gone = (JobForgotten(job_id, left) for job_id, left in memory.gone.items())
     events = EventsSnapshot(memory.events)
-    gone = (JobForgotten(job_id, done) for job_id, done in memory.forgotten.items())
     return (EpochRaised(memory.epoch), *jobs, *barriers, *keys, *gone, events)
 
 
@@ -170,7 +170,7 @@ def _apply_record(memory: Memory, record: JournalRecord) -> None:
             memory.events.begin(record.epoch)
     elif isinstance(record, JobForgotten):
         memory.jobs.pop(record.job_id, None)
-        keep_operations(memory.forgotten, record.job_id, record.operations)
+        remember_gone(memory.gone, record.job_id, record.left)
         memory.keys.pop(record.job_id, None)
         for key in [key for key in memory.barriers if key.job_id == record.job_id]:
             _forget_barrier(memory, key)
@@ -184,7 +184,7 @@ def _apply_record(memory: Memory, record: JournalRecord) -> None:
         _apply_events(memory, record)
     elif isinstance(record, RunOpened):
         known = memory.jobs.get(record.job_id)
-        memory.forgotten.pop(record.job_id, None)
+        memory.gone.pop(record.job_id, None)
         memory.jobs[record.job_id] = JobMemory(
             run=record.run,
             since_epoch=record.since_epoch,
@@ -344,7 +344,7 @@ def memory_of(state: State) -> Memory:
         {key: dict(counted) for key, counted in state.counted.items()},
         {job_id: space.copy() for job_id, space in state.keys.items()},
         state.events.copy(),
-        dict(state.forgotten),
+        dict(state.gone),
     )
 
 

@@ -57,6 +57,9 @@ def check_run(draft: Draft, hello: inputs.Hello) -> Refusal | None:
     """Refuse an agent of an earlier run, between two runs, or beyond a limit."""
     job = draft.job(hello.identity.job_id)
     if job is None:
+        ended_run = draft.gone(hello.identity.job_id).ended_run
+        if 0 < hello.run <= ended_run:  # it must not bring back what was deleted
+            return refuse_stale(RefusalKind.OLD_RUN, ended_run, hello.run)
         if is_full(draft) and not has_idle(draft):
             return limit_reached(Limit.JOBS, JOBS_MAX)
         return None

@@ -14,7 +14,7 @@ from rallypoint.server.core.messages.effects import Effect, JobChanged
 from rallypoint.server.core.messages.records import EventsLogged, Record
 from rallypoint.server.core.model.barrier import Arrival, Barrier, BarrierKey, Participant
 from rallypoint.server.core.model.ids import JobId, NodeName, SessionId
-from rallypoint.server.core.model.job import Job
+from rallypoint.server.core.model.job import Gone, Job
 from rallypoint.server.core.model.network import NetworkSuspicion
 from rallypoint.server.core.model.node import Node
 from rallypoint.server.core.state.deadlines import OF_JOBS, DeadlineKey, DeadlineKind
@@ -55,7 +55,7 @@ class Draft:
         self._logged: EventsLogged | None = None
         self._window_closed = False
         self._network: NetworkSuspicion | None = None
-        self._forgotten: dict[JobId, tuple[str, ...]] = {}
+        self._gone: dict[JobId, Gone] = {}
 
     @property
     def epoch(self) -> int:
@@ -117,17 +117,17 @@ class Draft:
         """Add or replace a job."""
         self._jobs[job.job_id] = job
 
-    def remove_job(self, job_id: JobId, operations: tuple[str, ...]) -> None:
-        """Forget a job without nodes, but for the ids of these operators' requests."""
+    def remove_job(self, job_id: JobId, left: Gone) -> None:
+        """Forget a job without nodes, but for what remains."""
         self._jobs[job_id] = None
-        self._forgotten[job_id] = operations
+        self._gone[job_id] = left
         self._tallies[job_id] = Tally()
         for kind in OF_JOBS:
             self.set_deadline(kind, job_id, None)
 
-    def forgotten(self, job_id: JobId) -> tuple[str, ...]:
-        """Return the ids of operators' requests of a job that is gone."""
-        return self._forgotten.get(job_id, self.state.forgotten.get(job_id, ()))
+    def gone(self, job_id: JobId) -> Gone:
+        """Return what remains of a job that is gone; blank when nothing does."""
+        return self._gone.get(job_id) or self.state.gone.get(job_id) or Gone()
 
     def changed_jobs(self) -> list[JobId]:
         """Return the jobs that were changed, or whose nodes were, in order of first change."""
@@ -313,6 +313,6 @@ class Draft:
             arrivals=self._arrivals,
             keys=self._keys,
             events=self._logged,
-            forgotten=self._forgotten,
+            gone=self._gone,
             revised=revised,
         )

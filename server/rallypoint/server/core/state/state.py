@@ -11,7 +11,7 @@ from rallypoint.server.core.keyspace.keyspace import Keyspace, new_keyspace
 from rallypoint.server.core.messages.records import EventsLogged, KeysDropped, KeysWritten
 from rallypoint.server.core.model.barrier import Arrival, Barrier, BarrierKey, Participant
 from rallypoint.server.core.model.ids import JobId, SessionId
-from rallypoint.server.core.model.job import FORGOTTEN_MAX, Job
+from rallypoint.server.core.model.job import FORGOTTEN_MAX, Gone, Job
 from rallypoint.server.core.model.network import NetworkSuspicion
 from rallypoint.server.core.model.node import Node
 from rallypoint.server.core.model.spec import NOTHING_ASKED, JobSpec, Timing
@@ -54,8 +54,8 @@ class State(Struct):
     counted: dict[BarrierKey, dict[Participant, tuple[str, int]]] = field(default_factory=dict)
     """The latest arrival of each participant at a generation that has ended: its request id, and
     the generation. So an arrival that is sent again never counts twice."""
-    forgotten: dict[JobId, tuple[str, ...]] = field(default_factory=dict)
-    """Ids of operators' requests of jobs that are gone, the latest last; at most FORGOTTEN_MAX."""
+    gone: dict[JobId, Gone] = field(default_factory=dict)
+    """Jobs that are gone, the latest last; at most FORGOTTEN_MAX."""
     keys: dict[JobId, Keyspace] = field(default_factory=dict)
     """Keys of each job whose run has or had any."""
     keys_weight: int = 0
@@ -146,7 +146,7 @@ class Delta(NamedTuple):
     """In order."""
     events: EventsLogged | None
     network: NetworkSuspicion | None = None
-    forgotten: dict[JobId, tuple[str, ...]] = {}  # noqa: RUF012  # no one changes it
+    gone: dict[JobId, Gone] = {}  # noqa: RUF012  # no one changes it
     """Of removed jobs."""
     revised: tuple[JobId, ...] = ()
     """Jobs that readers see in a new form, or no more, in the order of their revisions."""
@@ -192,15 +192,13 @@ def apply(state: State, delta: Delta) -> None:
         state.events.take(delta.events.events)
 
 
-def keep_operations(
-    forgotten: dict[JobId, tuple[str, ...]], job_id: JobId, operations: tuple[str, ...]
-) -> None:
-    """Keep the operators' requests of a job that is gone; without any, or while it exists, none."""
-    forgotten.pop(job_id, None)
-    if operations:
-        forgotten[job_id] = operations
-    if len(forgotten) > FORGOTTEN_MAX:
-        del forgotten[next(iter(forgotten))]
+def remember_gone(gone: dict[JobId, Gone], job_id: JobId, left: Gone | None) -> None:
+    """Remember what remains of a job, as the latest one; None: it exists, or nothing does."""
+    gone.pop(job_id, None)
+    if left is not None:
+        gone[job_id] = left
+    if len(gone) > FORGOTTEN_MAX:
+        del gone[next(iter(gone))]
 
 
 def _apply_entries(state: State, entries: dict[IndexKey, SessionId | None]) -> None:
@@ -234,7 +232,7 @@ def apply_keys(keys: dict[JobId, Keyspace], change: KeyChange) -> None:
 
 def _apply_jobs(state: State, delta: Delta) -> None:
     for job_id, job in delta.jobs.items():
-        keep_operations(state.forgotten, job_id, delta.forgotten.get(job_id, ()))
+        remember_gone(state.gone, job_id, delta.gone.get(job_id))
         if job is not None:
             state.jobs[job_id] = job
             continue

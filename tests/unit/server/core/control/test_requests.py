@@ -77,7 +77,7 @@ def test_delete_that_is_sent_again_succeeds() -> None:
     assert do(bench, delete) is None
     assert do(bench, inputs.DeleteJob(JOB, 0, "e")) is RefusalKind.UNKNOWN_JOB
     assert do(bench, inputs.CreateJob(JOB, PAIR)) is None
-    assert bench.state.forgotten == {}
+    assert bench.state.gone == {}
     assert do(bench, delete) is None
     assert bench.job().phase is Phase.FORMING
     bench.check_journal()
@@ -96,6 +96,24 @@ def test_requests_outlive_the_run() -> None:
     bench.check_journal()
 
 
+def test_numbers_of_a_deleted_job_are_not_used_again() -> None:
+    """Its late workers and agents must not be taken for those of a new job of the name."""
+    bench = running()
+    do(bench, restart())
+    bench.obey()
+    a, b = tuple(bench.agents.values())
+    a.break_off()
+    do(bench, inputs.CancelJob(JOB, 0, ""))
+    b.goodbye()
+    bench.advance(60_000)
+    assert do(bench, inputs.DeleteJob(JOB)) is None
+    refusal = a.hello().refusal
+    assert refusal is not None and refusal.kind is RefusalKind.OLD_RUN
+    bench.run_round("c", "d")
+    assert (bench.job().run, bench.job().round_number) == (2, 3)
+    bench.check_journal()
+
+
 def test_remembered_deletions_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """The latest ones."""
     monkeypatch.setattr(state, "FORGOTTEN_MAX", 8)
@@ -105,9 +123,9 @@ def test_remembered_deletions_are_bounded(monkeypatch: pytest.MonkeyPatch) -> No
         do(bench, inputs.CreateJob(job_id, PAIR))
         do(bench, inputs.CancelJob(job_id, 0, ""))
         assert do(bench, inputs.DeleteJob(job_id, 0, "d")) is None
-    assert len(bench.state.forgotten) == 8
-    assert JobId("j2") not in bench.state.forgotten
-    assert JobId("j3") in bench.state.forgotten
+    assert len(bench.state.gone) == 8
+    assert JobId("j2") not in bench.state.gone
+    assert JobId("j3") in bench.state.gone
     bench.check_journal()
 
 

@@ -45,7 +45,7 @@ def test_numbers_ascend_over_all_jobs() -> None:
 
 
 def test_epoch_begins_above_all_earlier_numbers() -> None:
-    """A coordinator without memory uses no number of an earlier one, and a lower epoch repeats none."""
+    """A coordinator without memory uses no earlier number, and a lower epoch repeats none."""
     log = begun(7)
     assert 6_999 == log.last == log.lost(None) == log.lost(A)
     add(log, A, 2, epoch=7)
