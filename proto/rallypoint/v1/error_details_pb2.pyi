@@ -701,7 +701,7 @@ class EventsCompacted(_message.Message):
     EPOCH_FIELD_NUMBER: _builtins.int
     oldest_sequence: _builtins.int
     """Oldest event that is kept; what was before it is lost. A list or watch after the number before it
-    gets all that is left.
+    gets everything that is kept.
     """
     epoch: _builtins.int
     """Epoch of the coordinator."""

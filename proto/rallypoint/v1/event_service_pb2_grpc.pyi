@@ -42,7 +42,7 @@ class EventServiceStub:
     WatchEvents: _grpc.UnaryStreamMultiCallable[_event_service_pb2.WatchEventsRequest, _event_service_pb2.WatchEventsResponse]
     """Sends events, the oldest first, and then each new one. A client that was cut off watches again after
     the last `sequence` that it has received: it misses nothing and gets nothing twice, or learns from
-    OUT_OF_RANGE with EventsCompacted what is left. RESOURCE_EXHAUSTED with LimitReached.
+    OUT_OF_RANGE with EventsCompacted from where on events are kept. RESOURCE_EXHAUSTED with LimitReached.
     """
 
 @_typing.type_check_only
@@ -59,7 +59,7 @@ class EventServiceAsyncStub(EventServiceStub):
     WatchEvents: _aio.UnaryStreamMultiCallable[_event_service_pb2.WatchEventsRequest, _event_service_pb2.WatchEventsResponse]  # type: ignore[assignment]
     """Sends events, the oldest first, and then each new one. A client that was cut off watches again after
     the last `sequence` that it has received: it misses nothing and gets nothing twice, or learns from
-    OUT_OF_RANGE with EventsCompacted what is left. RESOURCE_EXHAUSTED with LimitReached.
+    OUT_OF_RANGE with EventsCompacted from where on events are kept. RESOURCE_EXHAUSTED with LimitReached.
     """
 
 class EventServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -85,7 +85,7 @@ class EventServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_abc.Iterator[_event_service_pb2.WatchEventsResponse], _abc.AsyncIterator[_event_service_pb2.WatchEventsResponse]]:
         """Sends events, the oldest first, and then each new one. A client that was cut off watches again after
         the last `sequence` that it has received: it misses nothing and gets nothing twice, or learns from
-        OUT_OF_RANGE with EventsCompacted what is left. RESOURCE_EXHAUSTED with LimitReached.
+        OUT_OF_RANGE with EventsCompacted from where on events are kept. RESOURCE_EXHAUSTED with LimitReached.
         """
 
 def add_EventServiceServicer_to_server(servicer: EventServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
