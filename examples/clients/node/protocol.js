@@ -9,7 +9,9 @@ import { loadSync } from '@grpc/proto-loader';
 const types = loadSync(
   [
     'rallypoint/v1/agent_service.proto',
+    'rallypoint/v1/coordinator_service.proto',
     'rallypoint/v1/error_details.proto',
+    'rallypoint/v1/event_service.proto',
     'rallypoint/v1/job_service.proto',
     'rallypoint/v1/node_service.proto',
     'status.proto',
@@ -24,7 +26,7 @@ const types = loadSync(
     oneofs: true, // message.message names the field that is set: 'welcome', 'desired', …
   },
 );
-export const { AgentService, JobService, NodeService } =
+export const { AgentService, CoordinatorService, EventService, JobService, NodeService } =
   grpc.loadPackageDefinition(types).rallypoint.v1;
 
 const CONNECT_MS_MAX = 1000;
@@ -67,6 +69,11 @@ export function connect(client) {
     };
     look();
   });
+}
+
+/** Returns whether a call may succeed if it is made again. */
+export function isUnavailable({ code }) {
+  return code === grpc.status.UNAVAILABLE;
 }
 
 /** Returns the message of error_details.proto in a status, with its name; or null. */
