@@ -13,9 +13,12 @@ from rallypoint.agent.torchelastic.events import EventLog
 from rallypoint.agent.torchelastic.last_round import LastRound
 from rallypoint.agent.torchelastic.logs_plugin import PluginSpec
 from rallypoint.agent.workers.environ import Launch
-from rallypoint.base.limits import PROTOCOL_VERSION
+from rallypoint.base.limits import PROTOCOL_VERSION, PROTOCOL_VERSION_MIN
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import job_pb2
+
+CAPABILITIES = (agent_pb2.CAPABILITY_NOTICES,)
+"""What an agent can do beyond its protocol version."""
 
 
 class Settings(Struct, frozen=True, kw_only=True):
@@ -74,6 +77,8 @@ class Settings(Struct, frozen=True, kw_only=True):
         """
         return agent_pb2.Hello(
             protocol_version=PROTOCOL_VERSION,
+            min_protocol_version=PROTOCOL_VERSION_MIN,
+            capabilities=CAPABILITIES,
             launch_id=self.launch_id,
             job_id=self.job_id,
             spec=self.spec,

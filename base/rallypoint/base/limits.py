@@ -7,7 +7,8 @@ is reported before anything starts.
 
 from __future__ import annotations
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION_MIN, PROTOCOL_VERSION = 1, 1
+"""Lowest and highest version of the session's protocol that agents and coordinators speak."""
 
 # --- Names ---
 

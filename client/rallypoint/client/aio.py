@@ -12,10 +12,11 @@ from typing import Self
 
 from rallypoint.client.aio_transport import Pages, Transport, Watch
 from rallypoint.client.attempts import ANSWER_S, LIMIT_S
-from rallypoint.client.calls import barriers, jobs, keys, workers
+from rallypoint.client.calls import barriers, coordinator, jobs, keys, workers
 from rallypoint.client.known import Known
 from rallypoint.client.values import Scope
 from rallypoint.v1 import barrier_service_pb2 as barrier_pb2
+from rallypoint.v1 import coordinator_service_pb2 as coordinator_pb2
 from rallypoint.v1 import job_pb2, node_pb2
 from rallypoint.v1 import job_service_pb2 as jobs_pb2
 from rallypoint.v1 import key_value_service_pb2 as keys_pb2
@@ -56,6 +57,14 @@ class AsyncClient:
     async def close(self) -> None:
         """End all calls."""
         await self._transport.close()
+
+    # --- The coordinator --------------------------------------------------------------------------
+
+    async def get_coordinator(
+        self, *, timeout_s: float | None = None
+    ) -> coordinator_pb2.GetCoordinatorResponse:
+        """Return what the coordinator is and how busy it is."""
+        return await self._transport.run(coordinator.get_coordinator(), timeout_s)
 
     # --- Jobs -------------------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 Pure: the clock and the random pauses are arguments. The two forms of the client drive it.
 
-* UNAVAILABLE is always tried again, RESOURCE_EXHAUSTED only when the coordinator says when. So is
+* UNAVAILABLE is always tried again, every other refusal only when the coordinator says when. So is
   the deadline of one attempt, never that of the call. Everything else is the caller's.
 * Pauses are random below a bound that doubles ("full jitter"), and at least as long as the
   coordinator asks for.
@@ -176,11 +176,11 @@ class Attempts(Generic[Request, Response]):
 
 
 def _is_transient(failure: Failure) -> bool:
+    if failure.retry_s is not None:
+        return True
     match failure.code:
         case grpc.StatusCode.UNAVAILABLE:
             return True
-        case grpc.StatusCode.RESOURCE_EXHAUSTED:
-            return failure.retry_s is not None
         case grpc.StatusCode.DEADLINE_EXCEEDED:
             return failure.details.own is None  # of the attempt: a wait that ends says for what
         case _:

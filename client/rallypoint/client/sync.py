@@ -11,11 +11,12 @@ from types import TracebackType
 from typing import Any, Self
 
 from rallypoint.client.attempts import ANSWER_S, LIMIT_S
-from rallypoint.client.calls import barriers, jobs, keys, workers
+from rallypoint.client.calls import barriers, coordinator, jobs, keys, workers
 from rallypoint.client.known import Known
 from rallypoint.client.sync_transport import Pages, Transport, Watch
 from rallypoint.client.values import Scope
 from rallypoint.v1 import barrier_service_pb2 as barrier_pb2
+from rallypoint.v1 import coordinator_service_pb2 as coordinator_pb2
 from rallypoint.v1 import job_pb2, node_pb2
 from rallypoint.v1 import job_service_pb2 as jobs_pb2
 from rallypoint.v1 import key_value_service_pb2 as keys_pb2
@@ -56,6 +57,14 @@ class Client:
     def close(self) -> None:
         """End all calls."""
         self._transport.close()
+
+    # --- The coordinator --------------------------------------------------------------------------
+
+    def get_coordinator(
+        self, *, timeout_s: float | None = None
+    ) -> coordinator_pb2.GetCoordinatorResponse:
+        """Return what the coordinator is and how busy it is."""
+        return self._transport.run(coordinator.get_coordinator(), timeout_s)
 
     # --- Jobs -------------------------------------------------------------------------------------
 

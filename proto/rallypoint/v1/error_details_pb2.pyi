@@ -22,6 +22,262 @@ else:
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class _RefusalReason:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _RefusalReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RefusalReason.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    REFUSAL_REASON_UNSPECIFIED: _RefusalReason.ValueType  # 0
+    """Not valid."""
+    REFUSAL_REASON_INVALID_FIELD: _RefusalReason.ValueType  # 1
+    """A field of the request is missing or out of its range. BadRequest names it. Do not retry."""
+    REFUSAL_REASON_NO_HELLO: _RefusalReason.ValueType  # 2
+    """No Hello arrived in time on a new stream. Retry."""
+    REFUSAL_REASON_SPEC_MISMATCH: _RefusalReason.ValueType  # 3
+    """The agent's specification is not that of the run. Do not retry."""
+    REFUSAL_REASON_NODE_NAME_IN_USE: _RefusalReason.ValueType  # 4
+    """Another connected agent has the node name. Do not retry."""
+    REFUSAL_REASON_NODE_RANK_IN_USE: _RefusalReason.ValueType  # 5
+    """Another agent has the node rank. Do not retry."""
+    REFUSAL_REASON_ADDRESS_MISMATCH: _RefusalReason.ValueType  # 6
+    """One of two nodes has a loopback address, and the other has not. Do not retry."""
+    REFUSAL_REASON_PROGRAM_MISMATCH: _RefusalReason.ValueType  # 7
+    """The node runs another program than the other nodes of its role. Do not retry."""
+    REFUSAL_REASON_PROTOCOL_MISMATCH: _RefusalReason.ValueType  # 8
+    """Agent and coordinator have no protocol version in common. Do not retry."""
+    REFUSAL_REASON_FOREIGN_ROUND: _RefusalReason.ValueType  # 9
+    """The agent holds a round of another durable coordinator. Do not retry."""
+    REFUSAL_REASON_NOT_PROVEN: _RefusalReason.ValueType  # 10
+    """The Hello continues a session without its token. Do not retry."""
+    REFUSAL_REASON_PREVIOUS_RUN_ENDING: _RefusalReason.ValueType  # 11
+    """Agents of the job's previous run have not left yet. Retry."""
+    REFUSAL_REASON_OLD_RUN: _RefusalReason.ValueType  # 12
+    """The agent's run is over. Do not retry."""
+    REFUSAL_REASON_STALE_CONNECTION: _RefusalReason.ValueType  # 13
+    """The agent has opened a newer connection. Retry, with a new Hello and a higher number, if it is
+    in fact the latest one.
+    """
+    REFUSAL_REASON_STALE_EPOCH: _RefusalReason.ValueType  # 14
+    """The message was meant for an earlier coordinator. Retry, with a new Hello."""
+    REFUSAL_REASON_NEWER_EPOCH: _RefusalReason.ValueType  # 15
+    """The message was meant for a later coordinator. Retry, with a new Hello."""
+    REFUSAL_REASON_UNKNOWN_SESSION: _RefusalReason.ValueType  # 16
+    """The coordinator does not know the session any more. Retry, with a new Hello."""
+    REFUSAL_REASON_SESSION_LOST: _RefusalReason.ValueType  # 17
+    """The session counts as lost. Retry, with a new Hello."""
+    REFUSAL_REASON_SEQUENCE_GAP: _RefusalReason.ValueType  # 18
+    """A report is missing before this one. Retry, with a new Hello."""
+    REFUSAL_REASON_LIMIT_REACHED: _RefusalReason.ValueType  # 19
+    """A limit of the coordinator is reached. Retry if there is a RetryInfo; else another attempt will
+    probably be refused too.
+    """
+    REFUSAL_REASON_COORDINATOR_ENDED: _RefusalReason.ValueType  # 20
+    """The coordinator cannot continue. Retry: another one may take its place."""
+    REFUSAL_REASON_NOT_READY: _RefusalReason.ValueType  # 21
+    """The coordinator has just started and does not know its rounds yet. Nothing was changed. Retry."""
+    REFUSAL_REASON_INTERNAL: _RefusalReason.ValueType  # 22
+    """A bug of the coordinator; its log has the incident. Do not retry a call. An agent says Hello
+    again.
+    """
+    REFUSAL_REASON_UNKNOWN_JOB: _RefusalReason.ValueType  # 23
+    """There is no such job. Do not retry."""
+    REFUSAL_REASON_UNKNOWN_NODE: _RefusalReason.ValueType  # 24
+    """No such node is connected. Do not retry."""
+    REFUSAL_REASON_JOB_EXISTS: _RefusalReason.ValueType  # 25
+    """The job exists, and its run has not ended. Do not retry."""
+    REFUSAL_REASON_JOB_ENDED: _RefusalReason.ValueType  # 26
+    """The run has ended. Do not retry."""
+    REFUSAL_REASON_JOB_OPEN: _RefusalReason.ValueType  # 27
+    """The run has not ended. Do not retry: cancel it first."""
+    REFUSAL_REASON_SPEC_IMPOSSIBLE: _RefusalReason.ValueType  # 28
+    """The specification would contradict itself. Do not retry."""
+    REFUSAL_REASON_SPEC_CHANGED: _RefusalReason.ValueType  # 29
+    """The specification was changed since the revision in the request. Do not retry: read the job,
+    and decide again.
+    """
+    REFUSAL_REASON_REQUEST_ID_REUSED: _RefusalReason.ValueType  # 30
+    """The request id belongs to another request. Do not retry."""
+    REFUSAL_REASON_REVISION_COMPACTED: _RefusalReason.ValueType  # 31
+    """Deletions since the wanted revision are not remembered. Do not retry: list the jobs, and watch
+    from the revision of that answer.
+    """
+    REFUSAL_REASON_EVENTS_COMPACTED: _RefusalReason.ValueType  # 32
+    """Events after the wanted sequence are not kept. Do not retry: continue from the oldest sequence,
+    with a gap.
+    """
+    REFUSAL_REASON_WATCHER_STALLED: _RefusalReason.ValueType  # 33
+    """A reader has not read an answer in time. Retry, from the last revision or sequence that it has."""
+    REFUSAL_REASON_TOKEN_MISSING: _RefusalReason.ValueType  # 34
+    """The call needs the token of a worker. Do not retry."""
+    REFUSAL_REASON_TOKEN_REFUSED: _RefusalReason.ValueType  # 35
+    """The worker's token is not one of this coordinator. Do not retry."""
+    REFUSAL_REASON_OTHER_JOB: _RefusalReason.ValueType  # 36
+    """The worker's token is that of another job. Do not retry."""
+    REFUSAL_REASON_RUN_OVER: _RefusalReason.ValueType  # 37
+    """The worker's run is over. Do not retry."""
+    REFUSAL_REASON_OLD_ROUND: _RefusalReason.ValueType  # 38
+    """The worker's round is over. Do not retry: the coordinator stops the worker."""
+    REFUSAL_REASON_BARRIER_BROKEN: _RefusalReason.ValueType  # 39
+    """A generation of a barrier has failed. Do not retry: arrive at the next one, if at all."""
+    REFUSAL_REASON_BARRIER_MISMATCH: _RefusalReason.ValueType  # 40
+    """The caller expects others at a barrier than those who are there. Do not retry."""
+    REFUSAL_REASON_BARRIER_FORGOTTEN: _RefusalReason.ValueType  # 41
+    """Whether an earlier attempt to arrive counted is not known. Do not retry: agree on another
+    barrier.
+    """
+    REFUSAL_REASON_GENERATION_OVER: _RefusalReason.ValueType  # 42
+    """The barrier is at another generation. Do not retry."""
+    REFUSAL_REASON_PARTICIPANT_ARRIVED: _RefusalReason.ValueType  # 43
+    """The participant has arrived already, with another request id. Do not retry."""
+    REFUSAL_REASON_NOT_EXPECTED: _RefusalReason.ValueType  # 44
+    """The participant is not expected at the barrier. Do not retry."""
+    REFUSAL_REASON_KEY_NOT_A_NUMBER: _RefusalReason.ValueType  # 45
+    """The key does not hold a number. Do not retry."""
+    REFUSAL_REASON_SUM_TOO_LARGE: _RefusalReason.ValueType  # 46
+    """The sum would have more than 63 bits. Do not retry."""
+    REFUSAL_REASON_KEYS_FORGOTTEN: _RefusalReason.ValueType  # 47
+    """Whether an earlier attempt changed the key is not known. Do not retry: read the key, and decide
+    again.
+    """
+    REFUSAL_REASON_KEYS_COMPACTED: _RefusalReason.ValueType  # 48
+    """Changes of keys since the wanted revision are not remembered. Do not retry: list the keys, and
+    watch from the header of that answer.
+    """
+    REFUSAL_REASON_KEYS_MISSING: _RefusalReason.ValueType  # 49
+    """Keys that the call waited for do not exist. Do not retry, unless there is more time to wait."""
+    REFUSAL_REASON_LATER_RUN: _RefusalReason.ValueType  # 50
+    """The latest run of the job is another one than that in the request. Do not retry."""
+
+class RefusalReason(_RefusalReason, metaclass=_RefusalReasonEnumTypeWrapper):
+    """Why the coordinator refused something. Every refusal carries google.rpc.ErrorInfo with the domain
+    "rallypoint.v1" and the name of one of these values without its prefix, such as "UNKNOWN_JOB". One that
+    another attempt can change carries google.rpc.RetryInfo too, with the shortest pause before it. A
+    status without ErrorInfo is from gRPC itself, or from a proxy; docs/protocol.md lists those.
+    """
+
+REFUSAL_REASON_UNSPECIFIED: RefusalReason.ValueType  # 0
+"""Not valid."""
+REFUSAL_REASON_INVALID_FIELD: RefusalReason.ValueType  # 1
+"""A field of the request is missing or out of its range. BadRequest names it. Do not retry."""
+REFUSAL_REASON_NO_HELLO: RefusalReason.ValueType  # 2
+"""No Hello arrived in time on a new stream. Retry."""
+REFUSAL_REASON_SPEC_MISMATCH: RefusalReason.ValueType  # 3
+"""The agent's specification is not that of the run. Do not retry."""
+REFUSAL_REASON_NODE_NAME_IN_USE: RefusalReason.ValueType  # 4
+"""Another connected agent has the node name. Do not retry."""
+REFUSAL_REASON_NODE_RANK_IN_USE: RefusalReason.ValueType  # 5
+"""Another agent has the node rank. Do not retry."""
+REFUSAL_REASON_ADDRESS_MISMATCH: RefusalReason.ValueType  # 6
+"""One of two nodes has a loopback address, and the other has not. Do not retry."""
+REFUSAL_REASON_PROGRAM_MISMATCH: RefusalReason.ValueType  # 7
+"""The node runs another program than the other nodes of its role. Do not retry."""
+REFUSAL_REASON_PROTOCOL_MISMATCH: RefusalReason.ValueType  # 8
+"""Agent and coordinator have no protocol version in common. Do not retry."""
+REFUSAL_REASON_FOREIGN_ROUND: RefusalReason.ValueType  # 9
+"""The agent holds a round of another durable coordinator. Do not retry."""
+REFUSAL_REASON_NOT_PROVEN: RefusalReason.ValueType  # 10
+"""The Hello continues a session without its token. Do not retry."""
+REFUSAL_REASON_PREVIOUS_RUN_ENDING: RefusalReason.ValueType  # 11
+"""Agents of the job's previous run have not left yet. Retry."""
+REFUSAL_REASON_OLD_RUN: RefusalReason.ValueType  # 12
+"""The agent's run is over. Do not retry."""
+REFUSAL_REASON_STALE_CONNECTION: RefusalReason.ValueType  # 13
+"""The agent has opened a newer connection. Retry, with a new Hello and a higher number, if it is
+in fact the latest one.
+"""
+REFUSAL_REASON_STALE_EPOCH: RefusalReason.ValueType  # 14
+"""The message was meant for an earlier coordinator. Retry, with a new Hello."""
+REFUSAL_REASON_NEWER_EPOCH: RefusalReason.ValueType  # 15
+"""The message was meant for a later coordinator. Retry, with a new Hello."""
+REFUSAL_REASON_UNKNOWN_SESSION: RefusalReason.ValueType  # 16
+"""The coordinator does not know the session any more. Retry, with a new Hello."""
+REFUSAL_REASON_SESSION_LOST: RefusalReason.ValueType  # 17
+"""The session counts as lost. Retry, with a new Hello."""
+REFUSAL_REASON_SEQUENCE_GAP: RefusalReason.ValueType  # 18
+"""A report is missing before this one. Retry, with a new Hello."""
+REFUSAL_REASON_LIMIT_REACHED: RefusalReason.ValueType  # 19
+"""A limit of the coordinator is reached. Retry if there is a RetryInfo; else another attempt will
+probably be refused too.
+"""
+REFUSAL_REASON_COORDINATOR_ENDED: RefusalReason.ValueType  # 20
+"""The coordinator cannot continue. Retry: another one may take its place."""
+REFUSAL_REASON_NOT_READY: RefusalReason.ValueType  # 21
+"""The coordinator has just started and does not know its rounds yet. Nothing was changed. Retry."""
+REFUSAL_REASON_INTERNAL: RefusalReason.ValueType  # 22
+"""A bug of the coordinator; its log has the incident. Do not retry a call. An agent says Hello
+again.
+"""
+REFUSAL_REASON_UNKNOWN_JOB: RefusalReason.ValueType  # 23
+"""There is no such job. Do not retry."""
+REFUSAL_REASON_UNKNOWN_NODE: RefusalReason.ValueType  # 24
+"""No such node is connected. Do not retry."""
+REFUSAL_REASON_JOB_EXISTS: RefusalReason.ValueType  # 25
+"""The job exists, and its run has not ended. Do not retry."""
+REFUSAL_REASON_JOB_ENDED: RefusalReason.ValueType  # 26
+"""The run has ended. Do not retry."""
+REFUSAL_REASON_JOB_OPEN: RefusalReason.ValueType  # 27
+"""The run has not ended. Do not retry: cancel it first."""
+REFUSAL_REASON_SPEC_IMPOSSIBLE: RefusalReason.ValueType  # 28
+"""The specification would contradict itself. Do not retry."""
+REFUSAL_REASON_SPEC_CHANGED: RefusalReason.ValueType  # 29
+"""The specification was changed since the revision in the request. Do not retry: read the job,
+and decide again.
+"""
+REFUSAL_REASON_REQUEST_ID_REUSED: RefusalReason.ValueType  # 30
+"""The request id belongs to another request. Do not retry."""
+REFUSAL_REASON_REVISION_COMPACTED: RefusalReason.ValueType  # 31
+"""Deletions since the wanted revision are not remembered. Do not retry: list the jobs, and watch
+from the revision of that answer.
+"""
+REFUSAL_REASON_EVENTS_COMPACTED: RefusalReason.ValueType  # 32
+"""Events after the wanted sequence are not kept. Do not retry: continue from the oldest sequence,
+with a gap.
+"""
+REFUSAL_REASON_WATCHER_STALLED: RefusalReason.ValueType  # 33
+"""A reader has not read an answer in time. Retry, from the last revision or sequence that it has."""
+REFUSAL_REASON_TOKEN_MISSING: RefusalReason.ValueType  # 34
+"""The call needs the token of a worker. Do not retry."""
+REFUSAL_REASON_TOKEN_REFUSED: RefusalReason.ValueType  # 35
+"""The worker's token is not one of this coordinator. Do not retry."""
+REFUSAL_REASON_OTHER_JOB: RefusalReason.ValueType  # 36
+"""The worker's token is that of another job. Do not retry."""
+REFUSAL_REASON_RUN_OVER: RefusalReason.ValueType  # 37
+"""The worker's run is over. Do not retry."""
+REFUSAL_REASON_OLD_ROUND: RefusalReason.ValueType  # 38
+"""The worker's round is over. Do not retry: the coordinator stops the worker."""
+REFUSAL_REASON_BARRIER_BROKEN: RefusalReason.ValueType  # 39
+"""A generation of a barrier has failed. Do not retry: arrive at the next one, if at all."""
+REFUSAL_REASON_BARRIER_MISMATCH: RefusalReason.ValueType  # 40
+"""The caller expects others at a barrier than those who are there. Do not retry."""
+REFUSAL_REASON_BARRIER_FORGOTTEN: RefusalReason.ValueType  # 41
+"""Whether an earlier attempt to arrive counted is not known. Do not retry: agree on another
+barrier.
+"""
+REFUSAL_REASON_GENERATION_OVER: RefusalReason.ValueType  # 42
+"""The barrier is at another generation. Do not retry."""
+REFUSAL_REASON_PARTICIPANT_ARRIVED: RefusalReason.ValueType  # 43
+"""The participant has arrived already, with another request id. Do not retry."""
+REFUSAL_REASON_NOT_EXPECTED: RefusalReason.ValueType  # 44
+"""The participant is not expected at the barrier. Do not retry."""
+REFUSAL_REASON_KEY_NOT_A_NUMBER: RefusalReason.ValueType  # 45
+"""The key does not hold a number. Do not retry."""
+REFUSAL_REASON_SUM_TOO_LARGE: RefusalReason.ValueType  # 46
+"""The sum would have more than 63 bits. Do not retry."""
+REFUSAL_REASON_KEYS_FORGOTTEN: RefusalReason.ValueType  # 47
+"""Whether an earlier attempt changed the key is not known. Do not retry: read the key, and decide
+again.
+"""
+REFUSAL_REASON_KEYS_COMPACTED: RefusalReason.ValueType  # 48
+"""Changes of keys since the wanted revision are not remembered. Do not retry: list the keys, and
+watch from the header of that answer.
+"""
+REFUSAL_REASON_KEYS_MISSING: RefusalReason.ValueType  # 49
+"""Keys that the call waited for do not exist. Do not retry, unless there is more time to wait."""
+REFUSAL_REASON_LATER_RUN: RefusalReason.ValueType  # 50
+"""The latest run of the job is another one than that in the request. Do not retry."""
+Global___RefusalReason: _TypeAlias = RefusalReason  # noqa: Y015
+
 class _StaleKind:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -92,6 +348,8 @@ class _LimitKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_LimitKind.V
     """Bytes of one answer."""
     LIMIT_KIND_STREAMS_PER_HOST: _LimitKind.ValueType  # 13
     """Streams from one host."""
+    LIMIT_KIND_JOBS_PER_HOST: _LimitKind.ValueType  # 14
+    """Jobs in which agents of one host take part."""
 
 class LimitKind(_LimitKind, metaclass=_LimitKindEnumTypeWrapper):
     """A limit of the coordinator."""
@@ -124,6 +382,8 @@ LIMIT_KIND_ANSWER_BYTES: LimitKind.ValueType  # 12
 """Bytes of one answer."""
 LIMIT_KIND_STREAMS_PER_HOST: LimitKind.ValueType  # 13
 """Streams from one host."""
+LIMIT_KIND_JOBS_PER_HOST: LimitKind.ValueType  # 14
+"""Jobs in which agents of one host take part."""
 Global___LimitKind: _TypeAlias = LimitKind  # noqa: Y015
 
 class _BarrierBreakReason:
@@ -700,8 +960,8 @@ class EventsCompacted(_message.Message):
     OLDEST_SEQUENCE_FIELD_NUMBER: _builtins.int
     EPOCH_FIELD_NUMBER: _builtins.int
     oldest_sequence: _builtins.int
-    """Oldest event that is kept; what was before it is lost. A list or watch after the number before it
-    gets everything that is kept.
+    """Oldest event that is kept; earlier ones are lost. A list or watch after the number before it
+    begins with it.
     """
     epoch: _builtins.int
     """Epoch of the coordinator."""

@@ -1,7 +1,7 @@
-"""Error details: one message of `error_details.proto` in a gRPC status, and two of google.rpc.
+"""Error details: one message of `error_details.proto` in a gRPC status, and three of google.rpc.
 
-ErrorInfo carries the reason as a constant, and BadRequest the path of the field at fault, as tools
-of Google's APIs expect them.
+ErrorInfo carries the reason as a constant, RetryInfo the pause before another attempt, and
+BadRequest the path of the field at fault, as tools of Google's APIs expect them.
 
 The status is a google.rpc.Status in the trailing metadata `grpc-status-details-bin`, as in other
 gRPC libraries.
@@ -17,11 +17,11 @@ from google.rpc.status_pb2 import Status
 from msgspec import Struct
 
 from rallypoint.v1 import error_details_pb2 as details_pb2
-from rallypoint.wire.durations import to_ms
+from rallypoint.wire.durations import set_ms, to_ms
 
 DETAILS_KEY = "grpc-status-details-bin"
-
-
+REASON_PREFIX = "REFUSAL_REASON_"
+"""Of the values of RefusalReason; ErrorInfo has the rest of their names."""
 DESCRIPTION_CHARS_MAX = 256
 """Details travel in metadata, which gRPC limits to 8 KiB; the status has the whole text."""
 DOMAIN = "rallypoint.v1"
@@ -29,7 +29,13 @@ DOMAIN = "rallypoint.v1"
 
 
 def pack_status(
-    code: int, text: str, detail: Message | None, *, reason: str, field: str = ""
+    code: int,
+    text: str,
+    detail: Message | None,
+    *,
+    reason: details_pb2.RefusalReason.ValueType,
+    field: str = "",
+    retry_ms: int | None = None,
 ) -> Status:
     """Return a status with its details.
 
@@ -37,19 +43,25 @@ def pack_status(
         code: number of the gRPC status.
         text: message for people.
         detail: message of `error_details.proto`, or None.
-        reason: constant in UPPER_SNAKE_CASE.
+        reason: why, as a constant for programs.
         field: path of the field at fault in the request; empty when it is no single one.
+        retry_ms: the shortest pause before another attempt; None: another one makes no sense.
     """
     # Imported here: most processes never refuse anything.
-    from google.rpc.error_details_pb2 import BadRequest, ErrorInfo
+    from google.rpc.error_details_pb2 import BadRequest, ErrorInfo, RetryInfo
 
+    name = details_pb2.RefusalReason.Name(reason).removeprefix(REASON_PREFIX)
     status = Status(code=code, message=text)
     if detail is not None:
         status.details.add().Pack(detail)
-    status.details.add().Pack(ErrorInfo(reason=reason, domain=DOMAIN))
+    status.details.add().Pack(ErrorInfo(reason=name, domain=DOMAIN))
+    if retry_ms is not None:
+        retry = RetryInfo()
+        set_ms(retry.retry_delay, retry_ms)
+        status.details.add().Pack(retry)
     if field:
         described = text[:DESCRIPTION_CHARS_MAX]
-        violation = BadRequest.FieldViolation(field=field, description=described, reason=reason)
+        violation = BadRequest.FieldViolation(field=field, description=described, reason=name)
         status.details.add().Pack(BadRequest(field_violations=[violation]))
     return status
 

@@ -15,6 +15,7 @@ from msgspec import Struct
 from rallypoint.v1 import (
     agent_service_pb2,
     barrier_service_pb2,
+    coordinator_service_pb2,
     job_service_pb2,
     key_value_service_pb2,
     limits_pb2,
@@ -34,6 +35,7 @@ SERVICES = tuple(
     for file in (
         agent_service_pb2,
         barrier_service_pb2,
+        coordinator_service_pb2,
         job_service_pb2,
         key_value_service_pb2,
         node_service_pb2,

@@ -19,6 +19,7 @@ from rallypoint.server.core.model.spec import Timing
 from rallypoint.server.core.state.deadlines import DeadlineKind
 from rallypoint.server.core.state.state import State
 from rallypoint.server.journal.memory import MemoryJournal
+from rallypoint.server.rpc.about.service import CoordinatorService
 from rallypoint.server.rpc.agent_service import AgentService
 from rallypoint.server.rpc.barriers.service import BarrierService
 from rallypoint.server.rpc.guards.worker_tokens import WorkerTokens
@@ -32,6 +33,7 @@ from rallypoint.server.rpc.standard import Health, add_reflection
 from rallypoint.server.rpc.workers.service import WorkerService
 from rallypoint.v1 import agent_service_pb2_grpc as agent_grpc
 from rallypoint.v1 import barrier_service_pb2_grpc as barrier_grpc
+from rallypoint.v1 import coordinator_service_pb2_grpc as coordinator_grpc
 from rallypoint.v1 import job_service_pb2_grpc as job_grpc
 from rallypoint.v1 import key_value_service_pb2_grpc as keys_grpc
 from rallypoint.v1 import node_service_pb2_grpc as node_grpc
@@ -45,6 +47,7 @@ STOP_GRACE_S = 0.5
 SERVICES = (
     "rallypoint.v1.AgentService",
     "rallypoint.v1.BarrierService",
+    "rallypoint.v1.CoordinatorService",
     "rallypoint.v1.KeyValueService",
     "rallypoint.v1.JobService",
     "rallypoint.v1.NodeService",
@@ -123,6 +126,8 @@ async def serving(settings: Settings) -> AsyncIterator[Running]:
     barrier_grpc.add_BarrierServiceServicer_to_server(barriers, server)
     keys = KeyValueService(coordinator, outboxes, tokens)
     keys_grpc.add_KeyValueServiceServicer_to_server(keys, server)
+    about = CoordinatorService(coordinator, outboxes.watchers)
+    coordinator_grpc.add_CoordinatorServiceServicer_to_server(about, server)
     worker_service = WorkerService(coordinator, tokens)
     worker_grpc.add_WorkerServiceServicer_to_server(worker_service, server)
     health = Health(server, SERVICES)

@@ -16,6 +16,7 @@ from google.protobuf.message import Message
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import agent_service_pb2_grpc as agent_grpc
 from rallypoint.v1 import barrier_service_pb2_grpc as barrier_grpc
+from rallypoint.v1 import coordinator_service_pb2_grpc as coordinator_grpc
 from rallypoint.v1 import job_service_pb2_grpc as job_grpc
 from rallypoint.v1 import key_value_service_pb2_grpc as keys_grpc
 from rallypoint.v1 import node_service_pb2_grpc as node_grpc
@@ -49,6 +50,7 @@ class Sender:
     def __init__(self, channel: grpc.aio.Channel) -> None:
         self.agents: Any = agent_grpc.AgentServiceStub(channel)
         self.stubs: list[Any] = [
+            coordinator_grpc.CoordinatorServiceStub(channel),
             job_grpc.JobServiceStub(channel),
             node_grpc.NodeServiceStub(channel),
             barrier_grpc.BarrierServiceStub(channel),

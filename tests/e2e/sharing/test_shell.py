@@ -131,6 +131,11 @@ def calls(job_id: str) -> list[Call]:
             answers=1,
         ),
         Call(
+            "rallypoint.v1.CoordinatorService/GetCoordinator",
+            {},
+            {"coordinator": {"counts": {"openJobs": 1, "workers": SOME}, "protocolVersion": 1}},
+        ),
+        Call(
             "rallypoint.v1.JobService/GetJob",
             job,
             {"job": {"jobId": job_id, "phase": "JOB_PHASE_RUNNING", "age": SOME}},

@@ -21,6 +21,7 @@ from rallypoint.server.core.model.phase import Phase
 from rallypoint.server.core.state.deadlines import DeadlineKind
 from rallypoint.server.core.state.state import State, apply
 from rallypoint.server.core.step import step
+from rallypoint.server.rpc.about.views import Start, coordinator_message
 from rallypoint.server.rpc.barriers.reading import read_token
 from rallypoint.server.rpc.convert.barriers import to_arrive
 from rallypoint.server.rpc.convert.checks import InvalidMessage
@@ -53,6 +54,7 @@ from rallypoint.server.rpc.views.whole import job_message
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import (
     barrier_service_pb2,
+    coordinator_service_pb2,
     job_service_pb2,
     key_value_service_pb2,
     node_pb2,
@@ -129,13 +131,15 @@ class Rig:
             invalid_status(invalid.path, invalid.problem).SerializeToString()
             return str(invalid)
         except UnsupportedProtocol as unsupported:
-            protocol_status(unsupported.version).SerializeToString()
+            protocol_status(unsupported.lowest, unsupported.highest).SerializeToString()
             return str(unsupported)
 
     def ask(self, request: Message) -> str:  # noqa: C901  # one flat case per request
         """Pass a reader's or operator's request through everything; return why it was refused."""
         try:
             match request:
+                case coordinator_service_pb2.GetCoordinatorRequest():
+                    coordinator_message(self.state, Start(NOW_MS, 0), 0, self.now_ms)
                 case job_service_pb2.ListJobsRequest():
                     to_page(request)
                 case job_service_pb2.GetJobRequest() | job_service_pb2.WatchJobRequest():

@@ -11,6 +11,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import barrier_service_pb2 as barrier_pb2
 from rallypoint.v1 import (
+    coordinator_service_pb2,
     job_pb2,
     job_service_pb2,
     node_pb2,
@@ -217,6 +218,7 @@ def arrival(node_name: str) -> barrier_pb2.ArriveRequest:
 def requests(node_name: str) -> dict[str, Message]:
     """Return every request of readers, operators and workers, by the name of its RPC."""
     return {
+        "GetCoordinator": coordinator_service_pb2.GetCoordinatorRequest(),
         "GetJob": job_service_pb2.GetJobRequest(job_id=JOB, view=job_pb2.JOB_VIEW_BASIC),
         "WatchJob": job_service_pb2.WatchJobRequest(job_id=JOB, view=job_pb2.JOB_VIEW_FULL),
         "ListJobs": job_service_pb2.ListJobsRequest(page_size=2, page_token="a"),

@@ -12,8 +12,9 @@ import pytest
 
 from rallypoint.client import AsyncClient, Client, Scope, errors
 from rallypoint.client.attempts import Method
-from rallypoint.client.calls import barriers, jobs, keys, workers
+from rallypoint.client.calls import barriers, coordinator, jobs, keys, workers
 from rallypoint.v1 import barrier_service_pb2 as barrier_pb2
+from rallypoint.v1 import coordinator_service_pb2 as coordinator_pb2
 from rallypoint.v1 import error_details_pb2 as details_pb2
 from rallypoint.v1 import job_pb2, node_pb2, scope_pb2
 from rallypoint.v1 import job_service_pb2 as jobs_pb2
@@ -31,9 +32,10 @@ COMPACTED = pack_status(
     grpc.StatusCode.OUT_OF_RANGE.value[0],
     "compacted",
     details_pb2.KeysCompacted(oldest_revision=40, epoch=9),
-    reason="R",
+    reason=details_pb2.REFUSAL_REASON_KEYS_COMPACTED,
 )
 ALL_CALLS: list[tuple[str, tuple[Any, ...], dict[str, Any], str, Any]] = [
+    ("get_coordinator", (), {}, "GetCoordinator", coordinator_pb2.GetCoordinatorResponse()),
     ("get_job", ("j",), {}, "GetJob", jobs_pb2.GetJobResponse()),
     ("drain_node", ("j", "n"), {}, "DrainNode", nodes_pb2.DrainNodeResponse()),
     ("cordon_node", ("j", "n"), {}, "CordonNode", nodes_pb2.CordonNodeResponse(connected=True)),
@@ -100,7 +102,7 @@ def test_every_method_is_that_of_the_contract() -> None:
     }
     methods = [
         value
-        for module in (barriers, jobs, keys, workers)
+        for module in (barriers, coordinator, jobs, keys, workers)
         for value in vars(module).values()
         if isinstance(value, Method)
     ]
@@ -136,7 +138,8 @@ async def test_call_is_repeated_until_it_is_answered(
         tokens = [metadata["rallypoint-worker-token"] for metadata in at.script.metadata]
 
     assert ["secret"] * 3 == tokens
-    assert "j" == sent[0].job_id
+    if "job_id" in sent[0].DESCRIPTOR.fields_by_name:
+        assert "j" == sent[0].job_id
     has_id = "request_id" in sent[0].DESCRIPTOR.fields_by_name
     ids = [request.request_id for request in sent if has_id]
     assert ids in ([ids[0]] * 3 if ids else [], [])
@@ -289,7 +292,10 @@ async def test_watched_job_is_sent_again_after_an_interruption(form: str) -> Non
 
 
 NO_JOB = pack_status(
-    grpc.StatusCode.NOT_FOUND.value[0], "no", details_pb2.UnknownJob(job_id="j"), reason="R"
+    grpc.StatusCode.NOT_FOUND.value[0],
+    "no",
+    details_pb2.UnknownJob(job_id="j"),
+    reason=details_pb2.REFUSAL_REASON_UNKNOWN_JOB,
 )
 
 

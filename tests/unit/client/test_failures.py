@@ -44,8 +44,11 @@ def error_of(status: Status) -> Any:
     return to_error(read_failure(Ended(status)))
 
 
-def status_of(code: grpc.StatusCode, detail: Message | None, reason: str = "R") -> Status:
-    return pack_status(code.value[0], "text", detail, reason=reason)
+def status_of(code: grpc.StatusCode, detail: Message | None) -> Status:
+    """Return a status with a detail; its reason does not matter."""
+    return pack_status(
+        code.value[0], "text", detail, reason=details_pb2.REFUSAL_REASON_BARRIER_BROKEN
+    )
 
 
 def test_broken_barrier_names_who_is_missing() -> None:
@@ -97,7 +100,7 @@ def test_every_reason_of_the_contract_is_known() -> None:
             errors.AlreadyArrived,
         ),
         (RefusalKind.NOT_EXPECTED, {"name": "b", "participant": "rank 1"}, errors.Refused),
-        (RefusalKind.LIMIT_REACHED, {"limit": "nodes", "value": 3}, errors.LimitReached),
+        (RefusalKind.LIMIT_REACHED, {"limit": "nodes per job", "value": 3}, errors.LimitReached),
         (RefusalKind.UNKNOWN_JOB, {"job_id": "j"}, errors.UnknownJob),
         (RefusalKind.UNKNOWN_NODE, {"job_id": "j", "node_name": "n"}, errors.UnknownNode),
         (RefusalKind.TOKEN_MISSING, {}, errors.NotAllowed),
@@ -137,7 +140,8 @@ def test_errors_of_keys() -> None:
 def test_invalid_field_is_named() -> None:
     """By its path in the request."""
     code: int = grpc.StatusCode.INVALID_ARGUMENT.value[0]
-    status = pack_status(code, "name: is empty", None, reason="INVALID_FIELD", field="name")
+    reason = details_pb2.REFUSAL_REASON_INVALID_FIELD
+    status = pack_status(code, "name: is empty", None, reason=reason, field="name")
     error = error_of(status)
 
     assert (errors.InvalidRequest, "name") == (type(error), error.field)

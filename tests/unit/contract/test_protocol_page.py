@@ -23,7 +23,7 @@ from rallypoint.agent.workers.environ import WorkerFiles, worker_environment
 from rallypoint.server.core.messages.refusals import RefusalKind
 from rallypoint.server.core.model.spec import JobSpec, Timing
 from rallypoint.server.core.rounds.rounds import EXIT_DUE_MS
-from rallypoint.server.rpc.agent_service import HELLO_S_MAX
+from rallypoint.server.rpc.guards.limits import HELLO_S_MAX
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import error_details_pb2 as details_pb2
 from rallypoint.v1 import node_pb2
@@ -35,7 +35,8 @@ OF_OTHER_CALLS = {
     *("RUN_OVER", "OLD_ROUND", "BARRIER_MISMATCH", "BARRIER_FORGOTTEN", "GENERATION_OVER"),
     *("PARTICIPANT_ARRIVED", "NOT_EXPECTED", "KEY_NOT_A_NUMBER", "SUM_TOO_LARGE"),
     *("KEYS_FORGOTTEN", "KEYS_COMPACTED", "JOB_ENDED", "JOB_OPEN", "SPEC_IMPOSSIBLE"),
-    "REQUEST_ID_REUSED",
+    *("REQUEST_ID_REUSED", "JOB_EXISTS", "LATER_RUN", "SPEC_CHANGED", "REVISION_COMPACTED"),
+    "EVENTS_COMPACTED",
 }
 """Reasons of refusals that no session ends with."""
 REASONS = (

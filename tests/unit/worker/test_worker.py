@@ -21,6 +21,7 @@ from rallypoint.agent.core.desired import Notice as AgentNotice
 from rallypoint.agent.workers.notices import write_notices
 from rallypoint.client import errors
 from rallypoint.v1 import barrier_service_pb2 as barrier_pb2
+from rallypoint.v1 import error_details_pb2 as details_pb2
 from rallypoint.v1 import key_value_service_pb2 as keys_pb2
 from rallypoint.v1 import worker_service_pb2 as worker_pb2
 from rallypoint.wire.errors import pack_status
@@ -169,7 +170,8 @@ async def test_further_attempt_of_the_first_call_knows_the_epoch(at: Caller) -> 
 
 async def test_checkpoints_outlive_a_coordinator_without_memory(at: Caller) -> None:
     """The ranks meet again: it has forgotten who had arrived."""
-    forgotten = pack_status(grpc.StatusCode.DATA_LOSS.value[0], "gone", None, reason="R")
+    reason = details_pb2.REFUSAL_REASON_BARRIER_FORGOTTEN
+    forgotten = pack_status(grpc.StatusCode.DATA_LOSS.value[0], "gone", None, reason=reason)
     other = b"\0" * 9  # the other rank, at its first call, without a notice
     at.script.answers["Arrive"] = [BROKEN, forgotten, released(other, other)]
     assert worker.should_checkpoint() is False

@@ -72,13 +72,15 @@ def read_ending(
     if metadata:
         # Imported here: most agents never see a refusal.
         from rallypoint.wire.durations import to_ms
-        from rallypoint.wire.errors import unpack_detail
+        from rallypoint.wire.errors import unpack_details
 
-        detail = unpack_detail(tuple(metadata))
+        details = unpack_details(tuple(metadata))
+        detail, retry_ms = details.own, details.retry_ms
         exit_code = _FINAL.get(type(detail)) if detail is not None else None
         if isinstance(detail, details_pb2.LimitReached) and detail.HasField("retry_after"):
             exit_code = None
-            retry_s = min(max(0.0, to_ms(detail.retry_after) / 1000), RETRY_S_MAX)
+            retry_ms = to_ms(detail.retry_after)  # coordinators of earlier releases say only this
+        retry_s = min(max(0.0, (retry_ms or 0) / 1000), RETRY_S_MAX)
         if (
             isinstance(detail, details_pb2.StaleSender)
             and detail.kind == details_pb2.STALE_KIND_RUN

@@ -19,10 +19,11 @@ from rallypoint.server.coordinator import Coordinator, CoordinatorEnded
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.state.state import State
 from rallypoint.server.rpc.convert.checks import InvalidMessage
-from rallypoint.server.rpc.convert.hello import UnsupportedProtocol, to_hello
+from rallypoint.server.rpc.convert.hello import UnsupportedProtocol, to_hello, to_terms
 from rallypoint.server.rpc.convert.reports import require_sender, to_heartbeat, to_report
 from rallypoint.server.rpc.envelopes import Envelopes
 from rallypoint.server.rpc.errors import limit_status, lost_status, protocol_status
+from rallypoint.server.rpc.guards import limits
 from rallypoint.server.rpc.guards.peers import LimitExceeded, Peers, Stream, host_of
 from rallypoint.server.rpc.guards.worker_tokens import WorkerTokens
 from rallypoint.server.rpc.outbox import Outbox, Outboxes
@@ -35,8 +36,6 @@ from rallypoint.wire.limits import DAY_MS
 
 log = get_logger()
 
-HELLO_S_MAX = 10.0
-"""Longest wait for the Hello of a new stream."""
 BROKEN_S_MAX = 1.0
 """Longest wait for room in the inbox at the end of a stream, so that a stop cannot hang."""
 FAREWELL_S_MAX = 5.0
@@ -94,23 +93,25 @@ class AgentService(agent_grpc.AgentServiceServicer):
             LimitExceeded: when the Hello is too much for its host.
         """
         try:
-            async with asyncio.timeout(HELLO_S_MAX):
+            async with asyncio.timeout(limits.HELLO_S_MAX):
                 first = await context.read()
             if first is _EOF:
                 return None
             bind_context(job_id=first.hello.job_id, session_id=show_session(first.session_id))
             hello = to_hello(first, self._clock_ms(), self._envelopes.tokens.is_proof)
         except TimeoutError:
-            return silent_status(f"no hello arrived within {HELLO_S_MAX:g} s")
+            return silent_status(f"no hello arrived within {limits.HELLO_S_MAX:g} s")
         except InvalidMessage as invalid:
             log.warning("hello_rejected", path=invalid.path, problem=invalid.problem)
             return invalid_status(invalid.path, invalid.problem)
         except UnsupportedProtocol as unsupported:
-            return protocol_status(unsupported.version)
+            return protocol_status(unsupported.lowest, unsupported.highest)
         identity = hello.identity
         is_new = identity.session not in self._state.nodes
         self._peers.admit(stream, identity.job_id, time.monotonic(), is_new=is_new)
-        outbox = self._outboxes.open(identity.session, hello.connection, identity.spec)
+        outbox = self._outboxes.open(
+            identity.session, hello.connection, identity.spec, to_terms(first.hello)
+        )
         if outbox.end is not None:
             return outbox.end
         try:

@@ -10,6 +10,7 @@ from rallypoint.server.core.model.node import Eligibility
 from rallypoint.server.core.model.phase import Phase
 from rallypoint.server.core.reads.explain import explain
 from rallypoint.server.core.state.state import State
+from rallypoint.server.rpc.about.views import deadlines_message
 from rallypoint.server.rpc.guards.resume import ResumeTokens
 from rallypoint.server.rpc.guards.worker_tokens import WorkerTokens
 from rallypoint.server.rpc.outbox import Outbox, Outboxes
@@ -117,6 +118,9 @@ class Envelopes:
             notices=None if outbox.notify is None else notices_message(outbox.notify),
             arguments_differ_from=outbox.welcome.arguments_differ_from or "",
             resume_token=self.tokens.make(outbox.session),
+            deadlines=deadlines_message(state, outbox.spec),
+            protocol_version=outbox.terms.version,
+            capabilities=sorted(outbox.terms.capabilities),
         )
 
     def _desired(self, send: Send) -> agent_pb2.DesiredState:

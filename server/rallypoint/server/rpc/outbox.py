@@ -36,6 +36,7 @@ from rallypoint.server.core.model.ids import JobId, SessionId
 from rallypoint.server.core.model.spec import NOTHING_ASKED, JobSpec
 from rallypoint.server.core.state.state import State
 from rallypoint.server.rpc.barriers.waits import BarrierWaits
+from rallypoint.server.rpc.convert.hello import OLDEST, Terms
 from rallypoint.server.rpc.errors import (
     ended_status,
     internal_status,
@@ -46,6 +47,7 @@ from rallypoint.server.rpc.errors import (
 from rallypoint.server.rpc.keys.waits import KeyWaits
 from rallypoint.server.rpc.views.node import show_session
 from rallypoint.server.rpc.watchers import Watchers
+from rallypoint.v1 import agent_service_pb2 as agent_pb2
 
 log = get_logger()
 
@@ -59,6 +61,8 @@ class Outbox(Struct):
     connection: int
     spec: JobSpec = NOTHING_ASKED
     """The agent's specification, which may choose the heartbeat interval and the lease."""
+    terms: Terms = OLDEST
+    """Version and capabilities that its Hello has led to."""
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     is_open: bool = False
     """The core has accepted its Hello: the first message is the Welcome."""
@@ -121,12 +125,18 @@ class Outboxes:
         self._has_ended = False
         """No turn will come; a new connection ends at once."""
 
-    def open(self, session: SessionId, connection: int, spec: JobSpec = NOTHING_ASKED) -> Outbox:
+    def open(
+        self,
+        session: SessionId,
+        connection: int,
+        spec: JobSpec = NOTHING_ASKED,
+        terms: Terms = OLDEST,
+    ) -> Outbox:
         """Return the outbox of a new connection, whose Hello is submitted next.
 
         It may have an end already: then its Hello must not be submitted. `close` it afterwards.
         """
-        outbox = Outbox(session, connection, spec)
+        outbox = Outbox(session, connection, spec, terms)
         key, current = (session, connection), self._by_session.get(session)
         if self._has_ended:
             outbox.finish(ended_status())
@@ -219,6 +229,8 @@ def _put(outbox: Outbox, effect: _AgentEffect) -> None:
         case Welcome():
             outbox.welcome = effect
             outbox.is_open = True
+        case Notify() if agent_pb2.CAPABILITY_NOTICES not in outbox.terms.capabilities:
+            return
         case Notify():
             outbox.notify = effect
         case Refuse(refusal=refusal):

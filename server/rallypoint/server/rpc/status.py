@@ -8,19 +8,25 @@ import grpc
 from google.rpc.status_pb2 import Status
 from grpc_status import rpc_status
 
+from rallypoint.v1 import error_details_pb2 as details_pb2
 from rallypoint.wire.errors import pack_status
+
+HELLO_AGAIN_MS = 1_000
+"""Pause before the next stream of an agent that was too slow with its Hello."""
 
 
 def invalid_status(path: str, problem: str) -> Status:
     """Return the status for a field that breaks the contract."""
     code: int = grpc.StatusCode.INVALID_ARGUMENT.value[0]
-    return pack_status(code, f"{path}: {problem}", None, reason="INVALID_FIELD", field=path)
+    reason = details_pb2.REFUSAL_REASON_INVALID_FIELD
+    return pack_status(code, f"{path}: {problem}", None, reason=reason, field=path)
 
 
 def silent_status(problem: str) -> Status:
     """Return the status for a stream on which no message arrived in time. The agent may retry."""
     code: int = grpc.StatusCode.DEADLINE_EXCEEDED.value[0]
-    return pack_status(code, problem, None, reason="NO_HELLO", field="message")
+    reason = details_pb2.REFUSAL_REASON_NO_HELLO
+    return pack_status(code, problem, None, reason=reason, field="message", retry_ms=HELLO_AGAIN_MS)
 
 
 async def abort_with(context: grpc.aio.ServicerContext[Any, Any], status: Status) -> NoReturn:

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable
 
 from msgspec import Struct, field
 
+from rallypoint.server.core.messages.refusals import Limit
 from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.rpc.guards import limits
 from rallypoint.server.rpc.guards.peers import LimitExceeded
@@ -107,6 +108,11 @@ class Watchers:
         self._watched: dict[JobId, dict[job_pb2.JobView.ValueType, Watched]] = {}
         self._by_host: Counter[str] = Counter()
 
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return self._by_host.total()
+
     def enter(self, job_id: JobId, host: str, view: job_pb2.JobView.ValueType = FULL) -> Watched:
         """Add a watcher of a job; call `leave` afterwards.
 
@@ -120,9 +126,9 @@ class Watchers:
         """
         views, most = self._watched.get(job_id, {}), limits.WATCHERS_PER_JOB_MAX
         if sum(watched.watchers for watched in views.values()) >= most:
-            raise LimitExceeded("watchers of one job", most)
+            raise LimitExceeded(Limit.WATCHERS_PER_JOB, most)
         if self._by_host[host] >= limits.WATCHERS_PER_HOST_MAX:
-            raise LimitExceeded("watchers on one host", limits.WATCHERS_PER_HOST_MAX)
+            raise LimitExceeded(Limit.WATCHERS_PER_HOST, limits.WATCHERS_PER_HOST_MAX)
         watched = views.get(view) or Watched(job_id, view)
         watched.watchers += 1
         self._by_host[host] += 1

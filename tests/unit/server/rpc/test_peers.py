@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from rallypoint.agent.session.endings import BrokenStream, Dismissed, read_ending
 from rallypoint.base.limits import NODES_PER_JOB_MAX
-from rallypoint.server.core.messages.refusals import Refusal, RefusalKind
+from rallypoint.server.core.messages.refusals import Limit, Refusal, RefusalKind
 from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.model.spec import Timing
 from rallypoint.server.core.sessions import admission, sessions
@@ -84,7 +84,7 @@ def test_new_sessions_are_limited_per_minute(monkeypatch: pytest.MonkeyPatch) ->
         admit(peers, "a", "job", 110.2)
 
     full = caught.value
-    assert ("new sessions a minute from one host", 6, 5.0) == (full.limit, full.value, full.retry_s)
+    assert (Limit.SESSIONS_PER_HOST, 6, 5.0) == (full.limit, full.value, full.retry_s)
 
 
 def test_refused_session_that_tries_again_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,8 +168,8 @@ def refusal_of(exceeded: LimitExceeded) -> Exception:
 
 def test_agent_tries_again_when_there_may_be_room() -> None:
     """A limit that holds for a moment does not end it; one that stays does."""
-    brief = refusal_of(LimitExceeded("streams from one host", 7, 1.25))
-    lasting = refusal_of(LimitExceeded("jobs", 7))
+    brief = refusal_of(LimitExceeded(Limit.STREAMS_PER_HOST, 7, 1.25))
+    lasting = refusal_of(LimitExceeded(Limit.JOBS, 7))
 
     assert isinstance(brief, BrokenStream)
     assert "the limit of 7 streams from one host is reached; try again in 1.2 s" == str(brief)
@@ -195,6 +195,7 @@ async def test_refused_stream_learns_the_limit(monkeypatch: pytest.MonkeyPatch) 
     detail = unpack_detail(tuple(trailing))
     assert isinstance(detail, details_pb2.LimitReached)
     assert ("new sessions a minute from one host", 1) == (detail.limit, detail.value)
+    assert details_pb2.LIMIT_KIND_SESSIONS_PER_HOST == detail.kind
     assert 0 < detail.retry_after.ToSeconds() <= 60
     assert grpc.StatusCode.RESOURCE_EXHAUSTED is code
     assert "the limit of 1 new sessions a minute from one host is reached" in text

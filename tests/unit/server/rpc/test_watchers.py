@@ -195,7 +195,12 @@ async def test_refused_watcher_learns_the_limit(monkeypatch: pytest.MonkeyPatch)
 
     assert grpc.StatusCode.RESOURCE_EXHAUSTED is caught.value.code()
     detail = unpack_detail(tuple(caught.value.trailing_metadata()))
-    assert details_pb2.LimitReached(limit="watchers on one host", value=1) == detail
+    assert (
+        details_pb2.LimitReached(
+            limit="watchers on one host", value=1, kind=details_pb2.LIMIT_KIND_WATCHES_PER_HOST
+        )
+        == detail
+    )
 
 
 async def test_unknown_job_leaves_no_watcher() -> None:

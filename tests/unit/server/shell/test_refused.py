@@ -13,7 +13,7 @@ from google.rpc.error_details_pb2 import BadRequest, ErrorInfo
 from google.rpc.status_pb2 import Status
 
 from rallypoint.server.core.model.spec import Timing
-from rallypoint.server.rpc import agent_service
+from rallypoint.server.rpc.guards import limits
 from rallypoint.server.serve import Settings, serving
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import agent_service_pb2_grpc as agent_grpc
@@ -173,7 +173,7 @@ async def test_older_connection_is_called_so() -> None:
 
 async def test_silent_stream_misses_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     """It broke no rule of the contract, so its agent may try again."""
-    monkeypatch.setattr(agent_service, "HELLO_S_MAX", 0.05)
+    monkeypatch.setattr(limits, "HELLO_S_MAX", 0.05)
     async with connected() as client:
         call: Any = agent_grpc.AgentServiceStub(client.channel).Session()
         await call.wait_for_connection()

@@ -12,7 +12,7 @@ from rallypoint.server.core.barriers.ends import (
 )
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.records import BarrierArrived
-from rallypoint.server.core.messages.refusals import Refusal, RefusalKind
+from rallypoint.server.core.messages.refusals import Limit, Refusal, RefusalKind, limit_reached
 from rallypoint.server.core.model.barrier import (
     NAMES_MAX,
     OPEN_MAX,
@@ -176,8 +176,7 @@ def _check(
             )
             return Refusal(RefusalKind.BARRIER_MISMATCH, differing)
     if barrier.payload_bytes + len(arrive.payload) > PAYLOADS_BYTES_MAX:
-        limit = "bytes of payloads at a barrier"
-        return Refusal(RefusalKind.LIMIT_REACHED, (("limit", limit), ("value", PAYLOADS_BYTES_MAX)))
+        return limit_reached(Limit.PAYLOAD_BYTES, PAYLOADS_BYTES_MAX)
     return None
 
 
@@ -186,8 +185,7 @@ def _make_room(draft: Draft, key: BarrierKey) -> Refusal | None:
     known = draft.state.barriers.get(key.job_id, {})
     idle = draft.idle_barrier(key.job_id)
     if len(known) >= OPEN_MAX and sum(one.is_open for one in known.values()) >= OPEN_MAX:
-        facts = (("limit", "open barriers of one job"), ("value", OPEN_MAX))
-        return Refusal(RefusalKind.LIMIT_REACHED, facts)
+        return limit_reached(Limit.OPEN_BARRIERS, OPEN_MAX)
     if key not in known and len(known) >= NAMES_MAX and idle is not None:
         drop_barrier(draft, idle)
     return None

@@ -26,7 +26,7 @@ from rallypoint.server.core.keyspace.values import (
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.effects import WriteAnswered
 from rallypoint.server.core.messages.records import KeysWritten
-from rallypoint.server.core.messages.refusals import Refusal, RefusalKind
+from rallypoint.server.core.messages.refusals import Limit, Refusal, RefusalKind, limit_reached
 from rallypoint.server.core.model.job import Job
 from rallypoint.server.core.rounds.claims import check_claim
 from rallypoint.server.core.state.draft import Draft
@@ -89,7 +89,7 @@ def _find_total(draft: Draft, space: Keyspace, changes: tuple[Change, ...]) -> R
     if draft.state.keys_weight < TOTAL_WEIGHT_MAX:
         return None
     is_growth = any(one.place not in space.entries for one in changes)
-    return _full("bytes of the keys of all jobs", TOTAL_WEIGHT_MAX) if is_growth else None
+    return limit_reached(Limit.ALL_KEYS, TOTAL_WEIGHT_MAX) if is_growth else None
 
 
 class _Writing:
@@ -117,7 +117,7 @@ class _Writing:
             return full
         answer = Answer(self._revision, tuple(results), digest)
         if size_of_answer(answer) > ANSWER_BYTES_MAX:
-            return _full("bytes of values in one answer", ANSWER_BYTES_MAX)
+            return limit_reached(Limit.VALUES, ANSWER_BYTES_MAX)
         return tuple(self._changes), answer
 
     @property
@@ -174,11 +174,7 @@ class _Writing:
             grown += 0 if entry is None else size_of(place, entry)
             grown -= 0 if before is None else size_of(place, before)
         if keys > 0 and len(self._space.entries) + keys > KEYS_MAX:
-            return _full("keys of one job", KEYS_MAX)
+            return limit_reached(Limit.KEYS, KEYS_MAX)
         if grown > 0 and self._space.bytes + grown > BYTES_MAX:
-            return _full("bytes of keys and values of one job", BYTES_MAX)
+            return limit_reached(Limit.KEY_BYTES, BYTES_MAX)
         return None
-
-
-def _full(limit: str, value: int) -> Refusal:
-    return Refusal(RefusalKind.LIMIT_REACHED, (("limit", limit), ("value", value)))

@@ -38,15 +38,45 @@ class RefusalKind(Enum):
     GENERATION_OVER = "generation over"
     PARTICIPANT_ARRIVED = "participant arrived"
     NOT_EXPECTED = "not expected"
+    JOB_EXISTS = "job exists"
     JOB_ENDED = "job ended"
     JOB_OPEN = "job open"
+    LATER_RUN = "later run"
     SPEC_IMPOSSIBLE = "spec impossible"
     KEY_NOT_A_NUMBER = "key not a number"
     SUM_TOO_LARGE = "sum too large"
     REQUEST_ID_REUSED = "request id reused"
     KEYS_FORGOTTEN = "keys forgotten"
     KEYS_COMPACTED = "keys compacted"
+    SPEC_CHANGED = "spec changed"
+    REVISION_COMPACTED = "revision compacted"
+    EVENTS_COMPACTED = "events compacted"
     INTERNAL = "internal error"
+
+
+class Limit(Enum):
+    """What there may be only so much of; the value is the limit in words."""
+
+    JOBS = "jobs"
+    NODES_PER_JOB = "nodes per job"
+    NODE_HEALTH = "nodes set aside"
+    ABSENT_CORDONS = "cordons of nodes that are not connected"
+    OPEN_BARRIERS = "open barriers of one job"
+    PAYLOAD_BYTES = "bytes of payloads at a barrier"
+    BARRIER_CALLS = "calls that wait at one barrier"
+    KEYS = "keys of one job"
+    KEY_BYTES = "bytes of keys and values of one job"
+    ALL_KEYS = "bytes of the keys of all jobs"
+    VALUES = "bytes of values in one answer"
+    KEY_CALLS = "calls of one job that wait for keys"
+    KEY_WATCHES_PER_JOB = "watches of keys of one job"
+    KEY_WATCHES_PER_HOST = "watches of keys on one host"
+    ANSWER_BYTES = "bytes of keys and values in one answer"
+    WATCHERS_PER_JOB = "watchers of one job"
+    WATCHERS_PER_HOST = "watchers on one host"
+    STREAMS_PER_HOST = "streams from one host"
+    JOBS_PER_HOST = "jobs from one host"
+    SESSIONS_PER_HOST = "new sessions a minute from one host"
 
 
 class Refusal(Struct, frozen=True):
@@ -56,4 +86,9 @@ class Refusal(Struct, frozen=True):
     facts: tuple[tuple[str, str | int], ...] = ()
     """Named values, in the order of the detail message's fields."""
     differences: tuple[tuple[str, str, str], ...] = ()
-    """For SPEC_MISMATCH: (field, expected, actual)."""
+    """For SPEC_MISMATCH: (field of the specification in the contract, expected, actual)."""
+
+
+def limit_reached(limit: Limit, value: int) -> Refusal:
+    """Return the refusal of what exceeds a limit; `value` is the limit's."""
+    return Refusal(RefusalKind.LIMIT_REACHED, (("limit", limit.value), ("value", value)))

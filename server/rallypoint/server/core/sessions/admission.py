@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from rallypoint.base.addresses import is_loopback
 from rallypoint.base.limits import NODES_PER_JOB_MAX
 from rallypoint.server.core.messages import inputs
-from rallypoint.server.core.messages.refusals import Refusal, RefusalKind
+from rallypoint.server.core.messages.refusals import Limit, Refusal, RefusalKind, limit_reached
 from rallypoint.server.core.model.ids import JobId, NodeName
 from rallypoint.server.core.model.job import JOBS_MAX, Job
 from rallypoint.server.core.model.node import Identity, Node
@@ -58,14 +58,13 @@ def check_run(draft: Draft, hello: inputs.Hello) -> Refusal | None:
     job = draft.job(hello.identity.job_id)
     if job is None:
         if is_full(draft) and not has_idle(draft):
-            return Refusal(RefusalKind.LIMIT_REACHED, (("limit", "jobs"), ("value", JOBS_MAX)))
+            return limit_reached(Limit.JOBS, JOBS_MAX)
         return None
     if hello.run and hello.run < job.run:
         return refuse_stale(RefusalKind.OLD_RUN, job.run, hello.run)
     tally = draft.tally(job.job_id)
     if tally.nodes >= NODES_PER_JOB_MAX:
-        facts = (("limit", "nodes per job"), ("value", NODES_PER_JOB_MAX))
-        return Refusal(RefusalKind.LIMIT_REACHED, facts)
+        return limit_reached(Limit.NODES_PER_JOB, NODES_PER_JOB_MAX)
     if job.phase is Phase.CLOSED and not belongs_to(job, hello) and tally.nodes > 0:
         facts = (("job_id", job.job_id), ("run", job.run))
         return Refusal(RefusalKind.PREVIOUS_RUN_ENDING, facts)
@@ -165,8 +164,13 @@ def _check_holders(draft: Draft, identity: Identity) -> Refusal | None:
 
 def spec_mismatch(job_id: JobId, expected: JobSpec, actual: JobSpec) -> Refusal:
     """Return the refusal of an agent whose spec is not the job's."""
+    facts = (
+        ("job_id", job_id),
+        ("expected_nodes", _show_nodes(expected)),
+        ("actual_nodes", _show_nodes(actual)),
+    )
     differences = compare_specs(expected, actual)
-    return Refusal(RefusalKind.SPEC_MISMATCH, (("job_id", job_id),), differences=differences)
+    return Refusal(RefusalKind.SPEC_MISMATCH, facts, differences=differences)
 
 
 def address_mismatch(identity: Identity, other_name: NodeName, other_address: str) -> Refusal:
@@ -198,39 +202,37 @@ def node_rank_in_use(identity: Identity, holder_name: NodeName) -> Refusal:
 
 
 def compare_specs(expected: JobSpec, actual: JobSpec) -> tuple[tuple[str, str, str], ...]:
-    """Return (flag, expected, actual) for every field that differs, in order of declaration.
+    """Return (name, expected, actual) for every field that differs, in order of declaration.
 
-    `min_nodes` and `max_nodes` are one flag, `nnodes`.
+    The names are those of the contract's JobSpec.
     """
     differences: list[tuple[str, str, str]] = []
-    if (expected.min_nodes, expected.max_nodes) != (actual.min_nodes, actual.max_nodes):
-        differences.append(("nnodes", _show_nnodes(expected), _show_nnodes(actual)))
-    for name in JobSpec.__struct_fields__:
-        ours, theirs = getattr(expected, name), getattr(actual, name)
-        if name not in ("min_nodes", "max_nodes") and ours != theirs:
-            differences.append((_flag_of(name), _show(name, ours), _show(name, theirs)))
+    for field in JobSpec.__struct_fields__:
+        ours, theirs = getattr(expected, field), getattr(actual, field)
+        if ours != theirs:
+            differences.append((_name_of(field), _show(field, ours), _show(field, theirs)))
     return tuple(differences)
 
 
-_FLAGS = {
-    "settle": "settle-time",
-    "fence": "fence-after",
-    "no_retry": "no-retry-exit-codes",
-    "no_requeue": "no-requeue-exit-codes",
-    "progress": "progress-after",
+_NAMES = {
+    "settle": "settle_time",
+    "fence": "fence_after",
+    "no_retry": "no_retry_exit_codes",
+    "no_requeue": "no_requeue_exit_codes",
+    "progress": "progress_after",
 }
-"""Flags whose names differ from their fields."""
+"""Fields that have other names in the contract."""
 _NOT_GIVEN = ("heartbeat_interval_ms", "lease_ms")
 """Fields whose 0 means the coordinator's own value."""
 
 
-def _flag_of(name: str) -> str:
-    name = name.removesuffix("_ms")
-    return _FLAGS.get(name, name.replace("_", "-"))
+def _name_of(field: str) -> str:
+    field = field.removesuffix("_ms")
+    return _NAMES.get(field, field)
 
 
 def _show(name: str, value: int | tuple[int, ...]) -> str:
-    """Return a field's value as a person would write it for the flag."""
+    """Return a field's value as a person would write it."""
     if isinstance(value, tuple):
         return ",".join(map(str, value)) or "none"
     if not name.endswith("_ms"):
@@ -238,5 +240,5 @@ def _show(name: str, value: int | tuple[int, ...]) -> str:
     return "not given" if value == 0 and name in _NOT_GIVEN else f"{value / 1000:g} s"
 
 
-def _show_nnodes(spec: JobSpec) -> str:
+def _show_nodes(spec: JobSpec) -> str:
     return f"{spec.min_nodes}:{spec.max_nodes}"

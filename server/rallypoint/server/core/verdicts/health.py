@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.records import NodeHealthChanged
-from rallypoint.server.core.messages.refusals import Refusal, RefusalKind
+from rallypoint.server.core.messages.refusals import Limit, Refusal, RefusalKind, limit_reached
 from rallypoint.server.core.model.ids import JobId, NodeName
 from rallypoint.server.core.model.job import Job, NodeHealth
 from rallypoint.server.core.model.node import Eligibility, Node
@@ -223,12 +223,9 @@ def cordon(draft: Draft, request: inputs.Cordon) -> Refusal | None:
             health.cordoned and _is_absent(draft, job, health.name) for health in job.health
         )
         if absent >= ABSENT_CORDONS_MAX:
-            limit = "cordons of nodes that are not connected"
-            facts = (("limit", limit), ("value", ABSENT_CORDONS_MAX))
-            return Refusal(RefusalKind.LIMIT_REACHED, facts)
+            return limit_reached(Limit.ABSENT_CORDONS, ABSENT_CORDONS_MAX)
     if not _put(draft, request.job_id, replace(known, cordoned=True, reason=request.reason)):
-        facts = (("limit", "nodes set aside"), ("value", HEALTH_MAX))
-        return Refusal(RefusalKind.LIMIT_REACHED, facts)
+        return limit_reached(Limit.NODE_HEALTH, HEALTH_MAX)
     draft.emit(request.job_id, "node_cordoned", node=request.name, why=request.reason)
     return None
 

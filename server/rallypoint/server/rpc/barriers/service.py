@@ -9,6 +9,7 @@ from google.rpc.status_pb2 import Status
 
 from rallypoint.server.coordinator import Coordinator, InputRefused
 from rallypoint.server.core.messages import inputs
+from rallypoint.server.core.messages.refusals import Limit
 from rallypoint.server.core.model.barrier import BarrierKey, Ended
 from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.state.state import State
@@ -86,7 +87,7 @@ class BarrierService(barrier_grpc.BarrierServiceServicer):
             wait = waits.find(key, barrier.generation)
             most = barrier.expected.count * CALLS_PER_PARTICIPANT_MAX
             if wait.calls >= most:
-                raise LimitExceeded("calls that wait at one barrier", most)
+                raise LimitExceeded(Limit.BARRIER_CALLS, most)
             return wait
         ends = () if barrier is None else barrier.ends
         ended = next((one for one in ends if one.has(mine, request_id)), None)

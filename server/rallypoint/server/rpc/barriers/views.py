@@ -88,7 +88,9 @@ def broken_status(key: BarrierKey, ended: Ended) -> Status:
         text += f"; {broken.missing_count} missing"
     is_overdue = broken.reason is BreakReason.OVERDUE
     code = grpc.StatusCode.DEADLINE_EXCEEDED if is_overdue else grpc.StatusCode.ABORTED
-    return pack_status(code.value[0], text, detail, reason="BARRIER_BROKEN")
+    return pack_status(
+        code.value[0], text, detail, reason=details_pb2.REFUSAL_REASON_BARRIER_BROKEN
+    )
 
 
 def barrier_message(

@@ -295,7 +295,8 @@ def _check_timestamp(name: str) -> _FieldCheck:
 
 def _check_list(field: FieldDescriptor, rule: Rule) -> _FieldCheck:
     items_max, is_fact = rule.items_max, rule.kind is Kind.FACT
-    fix = None if field.message_type is not None else _compile_value(field, rule)
+    has_messages = field.message_type is not None
+    fix = None if has_messages else _compile_value(field, rule)
 
     def check_field(message: Message, values: Any, clock_ms: int) -> None:
         if len(values) > items_max:
@@ -304,9 +305,9 @@ def _check_list(field: FieldDescriptor, rule: Rule) -> _FieldCheck:
             del values[items_max:]
         for index, value in enumerate(values):
             try:
-                if fix is None:
+                if has_messages:
                     check(value, clock_ms)
-                elif (fixed := fix(value, clock_ms)) != value:
+                elif fix is not None and (fixed := fix(value, clock_ms)) != value:
                     values[index] = fixed
             except InvalidMessage as invalid:
                 raise InvalidMessage(_join(f"[{index}]", invalid.path), invalid.problem) from None

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import lru_cache
 
-from rallypoint.base.limits import PROTOCOL_VERSION
+from msgspec import Struct
+
+from rallypoint.base.limits import PROTOCOL_VERSION, PROTOCOL_VERSION_MIN
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.model.ids import JobId, NodeName, SessionId
 from rallypoint.server.core.model.node import Identity, Program
@@ -16,6 +18,8 @@ from rallypoint.server.rpc.convert.reports import to_drain, to_ready
 from rallypoint.server.rpc.convert.spec import to_spec
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 
+CAPABILITIES = frozenset({agent_pb2.CAPABILITY_NOTICES})
+"""What the coordinator can do beyond the protocol version."""
 ROUND_MAX = 2**52
 """Highest round that a Hello may report. Later rounds have higher numbers, which have to stay
 exact in JSON and JavaScript."""
@@ -24,13 +28,28 @@ PROGRAMS_SHARED_MAX = 1_024
 characters."""
 
 
-class UnsupportedProtocol(Exception):
-    """The agent speaks another protocol version."""
+class Terms(Struct, frozen=True):
+    """What agent and coordinator have agreed on for one connection."""
 
-    def __init__(self, version: int) -> None:
-        """Keep the agent's version."""
-        super().__init__(f"protocol version {version} is not {PROTOCOL_VERSION}")
-        self.version = version
+    version: int
+    """Of the protocol."""
+    capabilities: frozenset[agent_pb2.Capability.ValueType]
+    """What both can do beyond that."""
+
+
+OLDEST = Terms(1, frozenset({agent_pb2.CAPABILITY_NOTICES}))
+"""Agents of the first releases say nothing about themselves: they speak version 1 with notices."""
+
+
+class UnsupportedProtocol(Exception):
+    """Agent and coordinator have no protocol version in common."""
+
+    def __init__(self, lowest: int, highest: int) -> None:
+        """Keep the agent's versions."""
+        ours = f"{PROTOCOL_VERSION_MIN} to {PROTOCOL_VERSION}"
+        super().__init__(f"protocol versions {lowest} to {highest} are not {ours}")
+        self.lowest = lowest
+        self.highest = highest
 
 
 def to_hello(
@@ -47,12 +66,11 @@ def to_hello(
 
     Raises:
         InvalidMessage: when it is no Hello, or breaks the contract.
-        UnsupportedProtocol: when the agent speaks another protocol version.
+        UnsupportedProtocol: when the agent speaks no protocol version of this coordinator.
     """
     require(envelope.WhichOneof("message") == "hello", "message", "the first must be hello")
     hello = envelope.hello
-    if hello.protocol_version != PROTOCOL_VERSION:
-        raise UnsupportedProtocol(hello.protocol_version)  # its other fields may mean other things
+    to_terms(hello)  # before all else: in another version, the other fields may mean other things
     check(envelope, clock_ms)
     has_held, has_ready = hello.HasField("held"), hello.HasField("ready")
     require(has_held != has_ready, "hello", "exactly one of held and ready must be set")
@@ -73,6 +91,23 @@ def to_hello(
         draining=to_drain(hello.draining) if has_drain else None,
         is_proven=is_proof(envelope.session_id, hello.resume_token),
     )
+
+
+def to_terms(hello: agent_pb2.Hello) -> Terms:
+    """Return the highest protocol version that both sides speak, and what both can do.
+
+    What the agent can do and the coordinator does not know is left out.
+
+    Raises:
+        UnsupportedProtocol: when there is none.
+    """
+    lowest, highest = hello.min_protocol_version or hello.protocol_version, hello.protocol_version
+    chosen = min(highest, PROTOCOL_VERSION)
+    if chosen < max(lowest, PROTOCOL_VERSION_MIN):
+        raise UnsupportedProtocol(lowest, highest)
+    if not hello.min_protocol_version:
+        return Terms(chosen, OLDEST.capabilities)
+    return Terms(chosen, CAPABILITIES.intersection(hello.capabilities))
 
 
 def _identity(session: SessionId, hello: agent_pb2.Hello) -> Identity:

@@ -11,6 +11,8 @@ from __future__ import annotations
 from rallypoint.base.limits import NODES_PER_JOB_MAX
 from rallypoint.server.core.model.job import JOBS_MAX
 
+HELLO_S_MAX = 10.0
+"""Longest wait for the Hello of a new stream."""
 STREAMS_PER_HOST_MAX = 2 * NODES_PER_JOB_MAX
 """Open streams of agents. When the network fails, every agent of the largest job may open its next
 stream before its last one has ended. A stream takes about 45 KB."""

@@ -16,6 +16,7 @@ from urllib.parse import unquote
 from msgspec import Struct, field
 
 from rallypoint.base.log import get_logger
+from rallypoint.server.core.messages.refusals import Limit
 from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.rpc.guards import limits
 
@@ -31,15 +32,15 @@ HOSTS_SHOWN_MAX = 4_096
 class LimitExceeded(Exception):
     """A limit is reached."""
 
-    def __init__(self, limit: str, value: int, retry_s: float | None = None) -> None:
+    def __init__(self, limit: Limit, value: int, retry_s: float | None = None) -> None:
         """Keep what the refusal says.
 
         Args:
-            limit: the name of the limit, in words.
+            limit: the limit.
             value: its value.
             retry_s: when another attempt may succeed; None: probably not soon.
         """
-        super().__init__(f"{value} {limit}")
+        super().__init__(f"{value} {limit.value}")
         self.limit = limit
         self.value = value
         self.retry_s = retry_s
@@ -93,7 +94,7 @@ class Peers:
         used = self._find(host, now_s)
         if used.streams >= limits.STREAMS_PER_HOST_MAX:
             most = limits.STREAMS_PER_HOST_MAX
-            self._refuse(host, "streams from one host", most, RETRY_S, now_s)
+            self._refuse(host, Limit.STREAMS_PER_HOST, most, RETRY_S, now_s)
         used.streams += 1
         stream = Stream(host)
         try:
@@ -123,12 +124,12 @@ class Peers:
         if is_new:
             if job_id not in used.jobs and len(used.jobs) >= limits.JOBS_PER_HOST_MAX:
                 most = limits.JOBS_PER_HOST_MAX
-                self._refuse(stream.host, "jobs from one host", most, RETRY_S, now_s)
+                self._refuse(stream.host, Limit.JOBS_PER_HOST, most, RETRY_S, now_s)
             per_s = limits.SESSIONS_PER_MINUTE_MAX / 60
             grown = used.tokens + (now_s - used.counted_s) * per_s
             used.tokens, used.counted_s = min(limits.SESSIONS_AT_ONCE_MAX, grown), now_s
             if used.tokens < 1:
-                most, limit = limits.SESSIONS_PER_MINUTE_MAX, "new sessions a minute from one host"
+                most, limit = limits.SESSIONS_PER_MINUTE_MAX, Limit.SESSIONS_PER_HOST
                 retry_s = max(RETRY_S, (1 - used.tokens) / per_s)
                 self._refuse(stream.host, limit, most, retry_s, now_s)
             used.tokens -= 1
@@ -159,11 +160,11 @@ class Peers:
         if len(self._idle) > limits.HOSTS_MAX:
             del self._idle[next(iter(self._idle))]
 
-    def _refuse(self, host: str, limit: str, value: int, retry_s: float, now_s: float) -> None:
+    def _refuse(self, host: str, limit: Limit, value: int, retry_s: float, now_s: float) -> None:
         used = self._hosts[host]
         if used.warned_s is None or now_s - used.warned_s >= limits.WARNED_S_MIN:
             used.warned_s = now_s
-            log.warning("host_limited", host=host, limit=limit, value=value)
+            log.warning("host_limited", host=host, limit=limit.value, value=value)
         raise LimitExceeded(limit, value, retry_s)
 
 

@@ -10,7 +10,7 @@ from rallypoint.server.coordinator import InputRefused
 from rallypoint.server.core.keyspace.keyspace import Keyspace, new_keyspace
 from rallypoint.server.core.keyspace.values import ANSWER_BYTES_MAX, Change, Entry, Place
 from rallypoint.server.core.messages.inputs import Claim
-from rallypoint.server.core.messages.refusals import Refusal, RefusalKind
+from rallypoint.server.core.messages.refusals import Limit, Refusal, RefusalKind
 from rallypoint.server.core.model.job import Job
 from rallypoint.server.core.rounds.claims import check_claim
 from rallypoint.server.core.state.draft import Draft
@@ -69,7 +69,7 @@ def get_keys(get: Get, state: State, now_ms: int) -> Found:
             continue
         left -= _size(place.key, entry)
         if left < 0 and answer.kvs:
-            raise LimitExceeded("bytes of keys and values in one answer", ANSWER_BYTES_MAX)
+            raise LimitExceeded(Limit.ANSWER_BYTES, ANSWER_BYTES_MAX)
         answer.kvs.append(kv_message(place.key, entry))
     return Found(answer, missing)
 

@@ -102,7 +102,7 @@ def missing_status(keys: Sequence[str], waited_s: float) -> Status:
     shown = ", ".join(keys[:_SHOWN_MAX]) + (f" and {more} more" if more else "")
     text = f"not all keys existed within {waited_s:g} s; missing: {shown}"
     code: int = grpc.StatusCode.DEADLINE_EXCEEDED.value[0]
-    return pack_status(code, text, detail, reason="KEYS_MISSING")
+    return pack_status(code, text, detail, reason=details_pb2.REFUSAL_REASON_KEYS_MISSING)
 
 
 _SHOWN_MAX = 3

@@ -14,6 +14,7 @@ from msgspec import Struct, field
 
 from rallypoint.server.core.keyspace.values import Answer, Change, Entry, Place
 from rallypoint.server.core.messages.effects import WriteAnswered
+from rallypoint.server.core.messages.refusals import Limit
 from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.model.phase import Phase
 from rallypoint.server.core.state.state import State
@@ -131,7 +132,7 @@ class KeyWaits:
         waits = self._open(wait.job_id, state)
         if waits.wait_count >= limits.KEY_WAITS_PER_JOB_MAX:
             most = limits.KEY_WAITS_PER_JOB_MAX
-            raise LimitExceeded("calls of one job that wait for keys", most)
+            raise LimitExceeded(Limit.KEY_CALLS, most)
         waits.wait_count += 1
         wait.is_waiting = True
         waits.keys.setdefault(wait.missing[-1], set()).add(wait)
@@ -158,9 +159,9 @@ class KeyWaits:
         """
         waits = self._open(watch.job_id, state)
         if waits.watch_count >= limits.KEY_WATCHES_PER_JOB_MAX:
-            raise LimitExceeded("watches of keys of one job", limits.KEY_WATCHES_PER_JOB_MAX)
+            raise LimitExceeded(Limit.KEY_WATCHES_PER_JOB, limits.KEY_WATCHES_PER_JOB_MAX)
         if self._watches_by_host[watch.host] >= limits.KEY_WATCHES_PER_HOST_MAX:
-            raise LimitExceeded("watches of keys on one host", limits.KEY_WATCHES_PER_HOST_MAX)
+            raise LimitExceeded(Limit.KEY_WATCHES_PER_HOST, limits.KEY_WATCHES_PER_HOST_MAX)
         self._watches_by_host[watch.host] += 1
         waits.watch_count += 1
         if watch.prefix not in waits.prefixes:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from rallypoint.server.core.messages.refusals import Limit
 from rallypoint.server.core.model.job import WaitKind
 from rallypoint.server.core.model.node import NodeState
 from rallypoint.server.core.model.phase import Outcome, Phase
 from rallypoint.server.core.model.round import RoundReason
 from rallypoint.server.core.model.verdict import Consequence, VerdictCause
 from rallypoint.server.core.reads.explain import AwaitedState
-from rallypoint.v1 import job_pb2, node_pb2, round_pb2, verdict_pb2
+from rallypoint.v1 import error_details_pb2, job_pb2, node_pb2, round_pb2, verdict_pb2
 
 PHASES = {
     Phase.FORMING: job_pb2.JOB_PHASE_FORMING,
@@ -97,4 +98,26 @@ AWAITED = {
     AwaitedState.FENCED: job_pb2.AWAITED_STATE_FENCED,
     AwaitedState.QUARANTINED: job_pb2.AWAITED_STATE_QUARANTINED,
     AwaitedState.CORDONED: job_pb2.AWAITED_STATE_CORDONED,
+}
+LIMITS = {
+    Limit.JOBS: error_details_pb2.LIMIT_KIND_JOBS,
+    Limit.NODES_PER_JOB: error_details_pb2.LIMIT_KIND_NODES_PER_JOB,
+    Limit.NODE_HEALTH: error_details_pb2.LIMIT_KIND_NODE_HEALTH,
+    Limit.ABSENT_CORDONS: error_details_pb2.LIMIT_KIND_ABSENT_CORDONS,
+    Limit.OPEN_BARRIERS: error_details_pb2.LIMIT_KIND_OPEN_BARRIERS,
+    Limit.PAYLOAD_BYTES: error_details_pb2.LIMIT_KIND_PAYLOAD_BYTES,
+    Limit.BARRIER_CALLS: error_details_pb2.LIMIT_KIND_WAITING_CALLS,
+    Limit.KEYS: error_details_pb2.LIMIT_KIND_KEYS,
+    Limit.KEY_BYTES: error_details_pb2.LIMIT_KIND_KEYS,
+    Limit.ALL_KEYS: error_details_pb2.LIMIT_KIND_KEYS,
+    Limit.VALUES: error_details_pb2.LIMIT_KIND_ANSWER_BYTES,
+    Limit.KEY_CALLS: error_details_pb2.LIMIT_KIND_WAITING_CALLS,
+    Limit.KEY_WATCHES_PER_JOB: error_details_pb2.LIMIT_KIND_WATCHES_PER_JOB,
+    Limit.KEY_WATCHES_PER_HOST: error_details_pb2.LIMIT_KIND_WATCHES_PER_HOST,
+    Limit.ANSWER_BYTES: error_details_pb2.LIMIT_KIND_ANSWER_BYTES,
+    Limit.WATCHERS_PER_JOB: error_details_pb2.LIMIT_KIND_WATCHES_PER_JOB,
+    Limit.WATCHERS_PER_HOST: error_details_pb2.LIMIT_KIND_WATCHES_PER_HOST,
+    Limit.STREAMS_PER_HOST: error_details_pb2.LIMIT_KIND_STREAMS_PER_HOST,
+    Limit.JOBS_PER_HOST: error_details_pb2.LIMIT_KIND_JOBS_PER_HOST,
+    Limit.SESSIONS_PER_HOST: error_details_pb2.LIMIT_KIND_SESSIONS_PER_HOST,
 }

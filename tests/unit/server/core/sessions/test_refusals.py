@@ -29,7 +29,7 @@ def refusal_of(transition: Transition) -> Refusal:
 
 
 def test_spec_mismatch_names_every_field() -> None:
-    """A node with another spec is refused, with each flag that differs and both values."""
+    """A node with another spec is refused, with each field that differs and both values."""
     bench = Bench(TRIO)
     bench.join("a")
     spec = replace(TRIO, min_nodes=2, max_restarts=5, shutdown_timeout_ms=1_500, grow=False)
@@ -40,39 +40,39 @@ def test_spec_mismatch_names_every_field() -> None:
     assert (
         RefusalKind.SPEC_MISMATCH,
         (
-            ("nnodes", "3:3", "2:3"),
-            ("max-restarts", "0", "5"),
+            ("min_nodes", "3", "2"),
+            ("max_restarts", "0", "5"),
             ("grow", "True", "False"),
-            ("shutdown-timeout", "30 s", "1.5 s"),
+            ("shutdown_timeout", "30 s", "1.5 s"),
         ),
     ) == (refusal_of(refused).kind, refusal_of(refused).differences)
     assert (Refuse(other.session, 1, refusal_of(refused)),) == refused.effects
 
 
 @pytest.mark.parametrize(
-    ("change", "flag"),
+    ("change", "field"),
     [
-        ({"max_nodes": 9}, "nnodes"),
-        ({"max_restarts": 9}, "max-restarts"),
-        ({"join_timeout_ms": 9}, "join-timeout"),
-        ({"last_call_ms": 9}, "last-call"),
-        ({"settle_ms": 9}, "settle-time"),
-        ({"grow_after_ms": 9}, "grow-after"),
+        ({"max_nodes": 9}, "max_nodes"),
+        ({"max_restarts": 9}, "max_restarts"),
+        ({"join_timeout_ms": 9}, "join_timeout"),
+        ({"last_call_ms": 9}, "last_call"),
+        ({"settle_ms": 9}, "settle_time"),
+        ({"grow_after_ms": 9}, "grow_after"),
         ({"grow": False}, "grow"),
-        ({"shutdown_timeout_ms": 9}, "shutdown-timeout"),
-        ({"restart_backoff_ms": 9}, "restart-backoff"),
-        ({"heartbeat_interval_ms": 200}, "heartbeat-interval"),
+        ({"shutdown_timeout_ms": 9}, "shutdown_timeout"),
+        ({"restart_backoff_ms": 9}, "restart_backoff"),
+        ({"heartbeat_interval_ms": 200}, "heartbeat_interval"),
         ({"lease_ms": 1_500}, "lease"),
         ({}, None),
     ],
 )
-def test_every_field_of_the_spec_is_compared(change: dict[str, int], flag: str | None) -> None:
-    """A difference in any field is named by its flag."""
+def test_every_field_of_the_spec_is_compared(change: dict[str, int], field: str | None) -> None:
+    """A difference in any field is named as in the contract."""
     spec = replace(JobSpec(), **change)
 
     differences = compare_specs(JobSpec(), spec)
 
-    assert ([flag] if flag else []) == [name for name, _, _ in differences]
+    assert ([field] if field else []) == [name for name, _, _ in differences]
 
 
 @pytest.mark.parametrize(("lease_ms", "shown"), [(0, "not given"), (1_500, "1.5 s")])
@@ -81,7 +81,7 @@ def test_lease_that_is_not_given_is_shown_as_such(lease_ms: int, shown: str) -> 
     spec = replace(JobSpec(), lease_ms=lease_ms, shutdown_timeout_ms=0)
     other = replace(spec, lease_ms=9_000, shutdown_timeout_ms=1_000)
 
-    assert (("shutdown-timeout", "0 s", "1 s"), ("lease", shown, "9 s")) == compare_specs(
+    assert (("shutdown_timeout", "0 s", "1 s"), ("lease", shown, "9 s")) == compare_specs(
         spec, other
     )
 

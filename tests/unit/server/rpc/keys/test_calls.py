@@ -166,7 +166,9 @@ async def test_limits_are_typed(monkeypatch: pytest.MonkeyPatch) -> None:
         await at.put("a")
         code, _, detail = await failure(at.call("PutKey", key="b"))
         assert code is Code.RESOURCE_EXHAUSTED
-        assert detail == details_pb2.LimitReached(limit="keys of one job", value=1)
+        assert detail == details_pb2.LimitReached(
+            limit="keys of one job", value=1, kind=details_pb2.LIMIT_KIND_KEYS
+        )
         code, text, _ = await failure(at.call("AddToKey", key="a", amount=1))
         assert (code, "does not hold a number" in text) == (Code.FAILED_PRECONDITION, True)
 

@@ -1,0 +1,1 @@
+"""What the coordinator says about itself."""

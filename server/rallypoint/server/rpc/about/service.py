@@ -1,0 +1,36 @@
+"""CoordinatorService: what the coordinator is and how busy it is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import grpc
+
+from rallypoint.server.coordinator import Coordinator
+from rallypoint.server.rpc.about.views import coordinator_message, start_now
+from rallypoint.server.rpc.watchers import Watchers
+from rallypoint.v1 import coordinator_service_pb2 as coordinator_pb2
+from rallypoint.v1 import coordinator_service_pb2_grpc as coordinator_grpc
+
+
+class CoordinatorService(coordinator_grpc.CoordinatorServiceServicer):
+    """Serves operators."""
+
+    def __init__(self, coordinator: Coordinator, watchers: Watchers) -> None:
+        """Describe `coordinator`, which starts now, and count its `watchers`."""
+        self._coordinator = coordinator
+        self._watchers = watchers
+        self._start = start_now()
+
+    async def GetCoordinator(
+        self,
+        request: coordinator_pb2.GetCoordinatorRequest,
+        context: grpc.aio.ServicerContext[Any, Any],
+    ) -> coordinator_pb2.GetCoordinatorResponse:
+        """Return the coordinator."""
+        message = await self._coordinator.read(
+            lambda state, now_ms: coordinator_message(
+                state, self._start, self._watchers.count, now_ms
+            )
+        )
+        return coordinator_pb2.GetCoordinatorResponse(coordinator=message)

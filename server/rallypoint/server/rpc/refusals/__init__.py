@@ -1,0 +1,1 @@
+"""What each refusal of the coordinator looks like to its caller."""
