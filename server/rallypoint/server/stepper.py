@@ -41,7 +41,7 @@ class Turn(Struct):
     records: list[JournalRecord] = field(default_factory=list)
     effects: list[Effect] = field(default_factory=list)
     changed: dict[JobId, None] = field(default_factory=dict)
-    """Jobs that may look different to their readers."""
+    """Jobs that look different to their readers, or do not exist any more."""
 
 
 class Stepper:
@@ -71,7 +71,7 @@ class Stepper:
             return self._contain_torn(error, input, transition, now_ms, turn)
         turn.records.extend(transition.records)
         turn.effects.extend(transition.effects)
-        turn.changed.update(dict.fromkeys(transition.jobs))
+        turn.changed.update(dict.fromkeys(transition.delta.revised))
         if transition.refusal is not None:
             return transition.refusal
         try:

@@ -15,6 +15,7 @@ from rallypoint.agent.core.state import AgentState
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.records import Record
 from rallypoint.server.core.model.ids import JobId
+from rallypoint.server.core.model.job import Job
 from rallypoint.server.core.reads.replay import Memory
 from rallypoint.server.core.state.state import NO_CHANGES
 from rallypoint.server.core.step import Transition
@@ -151,8 +152,31 @@ class AgentOnlyMovesOn(Checker):
             self.require(is_new, f"{agent.host.name}: an older desired state")
 
 
+class ReadersMissNothing(Checker):
+    """A job that looks different after a step has a revision that no reader has seen."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._seen = 0
+        self._before: dict[JobId, Job] = {}
+
+    def coordinator_hears(self, server: Server, input: inputs.Input) -> None:
+        self._seen, self._before = server.state.revision, dict(server.state.jobs)
+
+    def coordinator_stepped(
+        self, server: Server, input: inputs.Input, transition: Transition
+    ) -> None:
+        state, jobs = server.state, server.state.jobs
+        self.require(state.revisions.jobs.keys() == jobs.keys(), "a job without a revision")
+        for job_id in self._before.keys() | jobs.keys():
+            if self._before.get(job_id) is not jobs.get(job_id):
+                is_new = state.revision_of(job_id) > self._seen
+                self.require(is_new, f"{job_id} changed, and its readers do not learn it")
+
+
 STEP_RULES: tuple[type[Checker], ...] = (
     ReplayIsMemory,
     OldNewsIsRefused,
     AgentOnlyMovesOn,
+    ReadersMissNothing,
 )

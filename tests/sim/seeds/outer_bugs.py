@@ -13,8 +13,10 @@ from rallypoint.agent.session.exchange import Exchange
 from rallypoint.agent.settings import Settings
 from rallypoint.server.core.messages.effects import Acknowledge, Effect, Send
 from rallypoint.server.core.model.desired import DesiredFinished, DesiredRun, DesiredStop
+from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.model.round import Assignment
 from rallypoint.server.core.model.spec import JobSpec
+from rallypoint.server.core.state.state import State
 from rallypoint.server.rpc import outbox as outboxes
 from rallypoint.server.rpc.convert import exits, hello
 from rallypoint.server.rpc.convert.spec import to_spec as real_spec
@@ -160,6 +162,18 @@ def _dismiss_none_for_good() -> list[Patch]:
     return [(endings, "_FINAL", {})]
 
 
+def _hide_ends() -> list[Patch]:
+    """Give a run that ends no revision."""
+    real = State.revise
+
+    def revise(state: State, job_id: JobId) -> None:
+        job = state.jobs.get(job_id)
+        if job is None or job.outcome is None:
+            real(state, job_id)
+
+    return [(State, "revise", revise)]
+
+
 OUTER_BUGS: dict[str, Bug] = {
     "drop error records": (_drop_error_records, frozenset({"NewsIsTrue"})),
     "drop leases": (_drop_leases, frozenset({"NewsIsTrue"})),
@@ -177,5 +191,6 @@ OUTER_BUGS: dict[str, Bug] = {
     "drop unsent reports": (_drop_unsent_reports, frozenset({"Liveness"})),
     "confirm too much": (_confirm_too_much, frozenset({"FenceHolds"})),
     "dismiss no agent for good": (_dismiss_none_for_good, frozenset({"Liveness"})),
+    "hide the end from readers": (_hide_ends, frozenset({"ReadersMissNothing"})),
 }
 """By name: how a bug is planted, and the rules that may notice it."""

@@ -344,6 +344,7 @@ def copied(state: State) -> State:
         keys_weight=state.keys_weight,
         deadlines=deadlines,
         network=state.network,
+        revisions=state.revisions.copy(),
     )
 
 

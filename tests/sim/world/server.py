@@ -260,7 +260,7 @@ class Server:
                 names = [member.name for member in record.members]
                 self._contacts.sealed(state.index[(record.job_id, name)] for name in names)
         effects.extend(transition.effects)
-        changed.update(dict.fromkeys(transition.jobs))
+        changed.update(dict.fromkeys(transition.delta.revised))
 
     # --- messages to the streams ---
 
@@ -301,7 +301,7 @@ class Server:
             waiting = None
             if not outbox.runs_workers:
                 waiting = self.envelopes.explain(outbox.session, self.now_ms())
-            if waiting is not None and waiting.kind:
+            if waiting is not None and waiting.kind in _WAITS:
                 self.world.coverage.waited(_WAITS[waiting.kind])
             messages.append(self.envelopes.answer(outbox, waiting))
         return messages

@@ -185,7 +185,7 @@ class Bench:
 
     def take(self, said: inputs.Input) -> Transition:
         """Step one input, check everything, and pass the effects to the agents."""
-        before = _photograph(self.state)
+        before, revision = _photograph(self.state), self.state.revision
         transition = step(self.state, said, self.now_ms)
         assert step(self.state, said, self.now_ms) == transition, "two results for one input"
         assert _photograph(self.state) == before, "the step changed its argument"
@@ -199,6 +199,7 @@ class Bench:
             return transition
         for job_id in self.state.jobs:
             check_job(self.state, job_id)
+        self._check_revisions(revision, transition)
         self.records.extend(transition.records)
         self.effects.extend(transition.effects)
         self._memory = replay((*snapshot(self._memory), *transition.records))
@@ -216,6 +217,16 @@ class Bench:
         for effect in effects:
             if isinstance(effect, Welcome | Send) and effect.session in self.agents:
                 self.agents[effect.session].receive(effect)
+
+    def _check_revisions(self, before: int, transition: Transition) -> None:
+        """Check that every job that was changed has a revision that was not given before."""
+        revisions, jobs = self.state.revisions, self.state.jobs
+        given = sorted((*revisions.jobs.values(), *revisions.deletions.values()))
+        assert revisions.jobs.keys() == jobs.keys()
+        assert list(revisions.jobs.values()) == sorted(revisions.jobs.values())
+        assert len(set(given)) == len(given) and max(given, default=0) <= self.state.revision
+        for job_id in (*transition.delta.jobs, *transition.delta.revised):
+            assert self.state.revision_of(job_id) > before
 
     def _check_told(self) -> None:
         """Check that every node received its desired state, and nothing else."""
@@ -292,6 +303,8 @@ def _photograph(state: State) -> tuple[object, ...]:
         {job_id: dict(barriers) for job_id, barriers in state.barriers.items()},
         {key: dict(arrivals) for key, arrivals in state.arrivals.items()},
         {job_id: space.copy() for job_id, space in state.keys.items()},
+        state.revision,
+        dict(state.revisions.jobs),
     )
 
 

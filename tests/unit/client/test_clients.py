@@ -27,6 +27,7 @@ from support.clients.scripted import BROKEN, LIMIT_S, calling
 
 FORMS = pytest.mark.parametrize("form", ["sync", "aio"])
 HEADER = keys_pb2.KeyValueHeader(epoch=7, revision=4)
+NODE = node_pb2.Node(name="n")
 RANK = barrier_pb2.Participant(rank=0)
 COMPACTED = pack_status(
     grpc.StatusCode.OUT_OF_RANGE.value[0],
@@ -37,6 +38,7 @@ COMPACTED = pack_status(
 ALL_CALLS: list[tuple[str, tuple[Any, ...], dict[str, Any], str, Any]] = [
     ("get_coordinator", (), {}, "GetCoordinator", coordinator_pb2.GetCoordinatorResponse()),
     ("get_job", ("j",), {}, "GetJob", jobs_pb2.GetJobResponse()),
+    ("get_node", ("j", "n"), {}, "GetNode", nodes_pb2.GetNodeResponse(node=NODE)),
     ("drain_node", ("j", "n"), {}, "DrainNode", nodes_pb2.DrainNodeResponse()),
     ("cordon_node", ("j", "n"), {}, "CordonNode", nodes_pb2.CordonNodeResponse(connected=True)),
     ("uncordon_node", ("j", "n"), {}, "UncordonNode", nodes_pb2.UncordonNodeResponse()),
@@ -68,6 +70,20 @@ ALL_LISTS: list[tuple[str, tuple[str, ...], str, list[Any], list[Any]]] = [
         "ListJobs",
         [job_pb2.JobSummary(job_id=name) for name in "abc"],
         [jobs_pb2.ListJobsResponse],
+    ),
+    (
+        "list_runs",
+        ("j",),
+        "ListRuns",
+        [job_pb2.RunSummary(run=run) for run in (3, 2, 1)],
+        [jobs_pb2.ListRunsResponse],
+    ),
+    (
+        "list_rounds",
+        ("j",),
+        "ListRounds",
+        [job_pb2.RoundSummary(number=number) for number in (3, 2, 1)],
+        [jobs_pb2.ListRoundsResponse],
     ),
     (
         "list_nodes",

@@ -114,10 +114,12 @@ def evict(
     effects: list[Effect] = [Disconnect(session) for session in sorted(gone)]
     effects += _end_barriers(state, job_id, now_ms, text)
     if job is None:
+        state.revise(job_id)
         return Eviction((JobForgotten(job_id),), tuple(effects))
     ended = _closed_run(job, now_ms, text)
     assert ended.outcome is not None
     state.jobs[job_id] = ended
+    state.revise(job_id)
     state.deadlines.set((DeadlineKind.FORGET, job_id), now_ms + REMEMBERED_MS)
     if job.phase is not Phase.CLOSED:
         facts = (("run", ended.run), ("outcome", ended.outcome.value), ("why", text))

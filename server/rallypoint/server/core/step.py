@@ -84,8 +84,9 @@ def step(state: State, input: inputs.Input, now_ms: int) -> Transition:
         break_barriers(draft, job_id)
         drop_keys(draft, job_id)
     send_desired(draft)
+    delta = draft.delta(tuple(draft.changed_jobs()))
     known = tuple(job_id for job_id in jobs if draft.job(job_id) is not None)
-    return Transition(draft.delta(), tuple(draft.records), tuple(draft.effects), None, known)
+    return Transition(delta, tuple(draft.records), tuple(draft.effects), None, known)
 
 
 def _step_of_worker(
@@ -96,7 +97,7 @@ def _step_of_worker(
     if refusal is not None:
         return _refused(draft, refusal)
     jobs = tuple(draft.changed_jobs())
-    return Transition(draft.delta(), tuple(draft.records), tuple(draft.effects), None, jobs)
+    return Transition(draft.delta(jobs), tuple(draft.records), tuple(draft.effects), None, jobs)
 
 
 def _refused(draft: Draft, refusal: Refusal) -> Transition:

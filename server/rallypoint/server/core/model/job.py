@@ -21,7 +21,9 @@ from rallypoint.server.core.model.verdict import Verdict
 JOBS_MAX = 4_096
 """Live and remembered jobs of one coordinator; beyond that the oldest ended jobs are dropped."""
 HISTORY_MAX = 64
-"""Ended rounds that a job remembers."""
+"""Ended rounds that a job remembers, of all its runs."""
+RUNS_MAX = 64
+"""Runs that a job remembers, the latest included."""
 OPERATIONS_MAX = 64
 """Operators' requests that a job remembers, so that one that is sent again is done once."""
 DRAIN_REQUESTS_MAX = 1_024
@@ -101,6 +103,21 @@ class Counts(Struct, frozen=True):
         return Counts(restart_count=self.restart_count, step=self.step)
 
 
+class RunSummary(Struct, frozen=True):
+    """A run that has ended."""
+
+    run: int
+    outcome: Outcome
+    verdict: Verdict | None
+    """What failed in the latest round that failed, without the output of its workers."""
+    restart_count: int
+    max_restarts: int
+    round: int
+    """Number of its latest round; 0: none was formed."""
+    opened_ms: int
+    closed_ms: int
+
+
 class Job(Struct, frozen=True):
     """One job and its latest run. Holds nothing whose size grows with every message."""
 
@@ -123,6 +140,8 @@ class Job(Struct, frozen=True):
     backoff_until_ms: int = 0
     round_number: int = 0
     """Highest round number so far; only grows."""
+    rounds_before: int = 0
+    """The same when the run was opened."""
     round: Round | None = None
     """Set exactly while RUNNING or STOPPING."""
     slots: tuple[NodeName, ...] = ()
@@ -132,6 +151,9 @@ class Job(Struct, frozen=True):
     outcome: Outcome | None = None
     closed_ms: int | None = None
     history: tuple[RoundSummary, ...] = ()
+    """Ended rounds of all runs, oldest first, at most HISTORY_MAX."""
+    runs: tuple[RunSummary, ...] = ()
+    """Earlier runs, oldest first, at most RUNS_MAX - 1."""
     lost: tuple[Departure, ...] = ()
     drain_requests: tuple[DrainRequest, ...] = ()
     """Open requests of operators, at most DRAIN_REQUESTS_MAX."""
@@ -153,3 +175,8 @@ class Job(Struct, frozen=True):
     """Fences of all runs of the job, oldest first; empty without `--fence-after`."""
     unknown_past_until_ms: int = 0
     """Until then, workers of nodes unknown to this coordinator may run; nothing ends it earlier."""
+
+    @property
+    def latest_round(self) -> int:
+        """Number of the latest round of the run; 0: none was formed."""
+        return self.round_number if self.round_number > self.rounds_before else 0

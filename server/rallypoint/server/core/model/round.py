@@ -83,6 +83,8 @@ class Departure(Struct, frozen=True):
     """NODE_LOST, NODE_LEFT or DRAINED."""
     text: str
     """How, in words: "its stream broke", "it was silent for 5.0 s"."""
+    has_finished: bool = False
+    """It left because its run had ended."""
 
 
 class Notice(Struct, frozen=True):
@@ -143,6 +145,7 @@ class Round(Struct, frozen=True):
 class RoundSummary(Struct, frozen=True):
     """A round that has ended."""
 
+    run: int
     number: int
     began: RoundReason
     ended: RoundReason
@@ -153,5 +156,9 @@ class RoundSummary(Struct, frozen=True):
     started_after_ms: int | None
     lasted_ms: int
     recovered_after_ms: int | None
+    began_ms: int
+    """When it was sealed, in journal time."""
+    ended_ms: int
+    """When it was stopped or succeeded."""
     verdict: Verdict | None = None
     """What failed in it, without the output of its workers; None when nothing did."""

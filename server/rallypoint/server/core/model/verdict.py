@@ -53,6 +53,10 @@ class FailureGroup(Struct, frozen=True):
     """First and last rank of each range, ascending, with gaps between them."""
     count: int
     is_victim: bool
+    exit_code: int | None = None
+    """Exit code of all of them; None unless each ended with one."""
+    signal: int | None = None
+    """Number of the signal that ended each of them; None unless one did."""
 
 
 class Verdict(Struct, frozen=True):

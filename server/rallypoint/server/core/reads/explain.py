@@ -10,12 +10,12 @@ from msgspec import Struct
 from rallypoint.server.core.model.job import Job, NodeHealth, WaitKind
 from rallypoint.server.core.model.node import Node, NodeState
 from rallypoint.server.core.model.phase import Phase
-from rallypoint.server.core.model.round import RoundReason
+from rallypoint.server.core.model.round import Departure, RoundReason
 from rallypoint.server.core.rounds.waits import Wait, decide_forming
 from rallypoint.server.core.state.deadlines import DeadlineKind
 from rallypoint.server.core.state.state import State
 from rallypoint.server.core.state.tally import Tally
-from rallypoint.server.core.verdicts.health import REASON_CHARS_MAX, describe
+from rallypoint.server.core.verdicts.health import REASON_CHARS_MAX, describe, find_health
 
 SHOWN_MS_MIN = 100
 """Shortest remaining time that a sentence mentions; a shorter one would read as 0.0 s."""
@@ -252,10 +252,18 @@ def _name_lost(state: State, job: Job, now_ms: int) -> tuple[Awaited, ...]:
     latest = {lost.name: lost for lost in job.lost if (job.job_id, lost.name) not in state.index}
     named: list[Awaited] = []
     for gone in latest.values():
-        was_lost = gone.reason is RoundReason.NODE_LOST
-        why = AwaitedState.LOST if was_lost else AwaitedState.LEFT
-        named.append(Awaited(gone.name, why, why.value, now_ms - gone.at_ms))
+        named.append(Awaited(gone.name, *_state_of_gone(job, gone), now_ms - gone.at_ms))
     return tuple(named)
+
+
+def _state_of_gone(job: Job, gone: Departure) -> tuple[AwaitedState, str]:
+    """Return how a node went, and the same in words, with what keeps it from coming back."""
+    state = AwaitedState.LOST if gone.reason is RoundReason.NODE_LOST else AwaitedState.LEFT
+    if find_health(job.health, gone.name).cordoned:
+        return AwaitedState.CORDONED, f"cordoned, so it may not come back; {state.value}"
+    if gone.reason is RoundReason.DRAINED:
+        return state, f"drained, so it may not come back; {state.value}"
+    return state, state.value
 
 
 def _name_aside(state: State, job: Job, now_ms: int) -> tuple[Awaited, ...]:

@@ -8,7 +8,7 @@ from rallypoint.server.core.messages.records import (
     RoundSettled,
     RunClosed,
 )
-from rallypoint.server.core.model.job import HISTORY_MAX, Job
+from rallypoint.server.core.model.job import HISTORY_MAX, RUNS_MAX, Job, RunSummary
 from rallypoint.server.core.model.phase import Outcome
 from rallypoint.server.core.model.round import (
     Round,
@@ -95,6 +95,7 @@ def _with_summary(
     if started_ms is not None and round.disrupted_ms is not None:
         recovered_ms = started_ms - round.disrupted_ms
     summary = RoundSummary(
+        run=header.run,
         number=header.number,
         began=header.reason,
         ended=ended,
@@ -105,9 +106,27 @@ def _with_summary(
         started_after_ms=None if started_ms is None else started_ms - round.sealed_ms,
         lasted_ms=ended_ms - round.sealed_ms,
         recovered_after_ms=recovered_ms,
+        began_ms=round.sealed_ms,
+        ended_ms=ended_ms,
         verdict=None if verdict is None else verdict.without_output(),
     )
     return (*job.history, summary)[-HISTORY_MAX:]
+
+
+def with_run(job: Job) -> tuple[RunSummary, ...]:
+    """Return the earlier runs of a job with its latest one, which is closed."""
+    assert job.outcome is not None and job.closed_ms is not None, job.job_id
+    ended = RunSummary(
+        run=job.run,
+        outcome=job.outcome,
+        verdict=None if job.verdict is None else job.verdict.without_output(),
+        restart_count=job.counts.restart_count,
+        max_restarts=job.spec.max_restarts,
+        round=job.latest_round,
+        opened_ms=job.opened_ms,
+        closed_ms=job.closed_ms,
+    )
+    return (*job.runs, ended)[1 - RUNS_MAX :]
 
 
 def abandoned(job: Job) -> Verdict | None:

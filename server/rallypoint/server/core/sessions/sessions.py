@@ -27,6 +27,7 @@ from rallypoint.server.core.rounds.drains import (
     resume_drain_request,
 )
 from rallypoint.server.core.rounds.fences import SLACK_MS, fence_lost, fence_unclean, lift_fence
+from rallypoint.server.core.rounds.settling import with_run
 from rallypoint.server.core.sessions.admission import (
     belongs_to,
     check_identity,
@@ -112,6 +113,9 @@ def _open_if_needed(draft: Draft, hello: inputs.Hello) -> Job:
         forming_since_ms=draft.now_ms,
         launch_id=hello.identity.launch_id,
         round_number=0 if job is None else job.round_number,  # grows across all runs of the job
+        rounds_before=0 if job is None else job.round_number,
+        history=() if job is None else job.history,
+        runs=() if job is None else with_run(job),
         drain_requests=() if job is None else job.drain_requests,  # requests outlive the run
         health=() if job is None else job.health,
         fences=() if job is None else job.fences,
@@ -315,7 +319,13 @@ def remove_node(draft: Draft, node: Node, reason: RoundReason, text: str) -> Non
     job = draft.require_job(node.job_id)
     at_ms = draft.now_ms if node.broke_ms is None else node.broke_ms
     # The round records a drained node, the run a lost node that may return.
-    departure = Departure(node.name, at_ms, RoundReason.NODE_LOST if is_lost else reason, text)
+    departure = Departure(
+        node.name,
+        at_ms,
+        RoundReason.NODE_LOST if is_lost else reason,
+        text,
+        has_finished=not is_lost and job.phase is Phase.CLOSED,
+    )
     draft.put_job(replace(job, lost=(*job.lost, departure)[-LOST_MAX:]))
     event = "node_lost" if is_lost else "node_left"
     draft.emit(job.job_id, event, node=node.name, why=text)

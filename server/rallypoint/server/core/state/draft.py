@@ -17,6 +17,7 @@ from rallypoint.server.core.model.job import Job
 from rallypoint.server.core.model.network import NetworkSuspicion
 from rallypoint.server.core.model.node import Node
 from rallypoint.server.core.state.deadlines import OF_JOBS, DeadlineKey, DeadlineKind
+from rallypoint.server.core.state.revisions import PER_EPOCH
 from rallypoint.server.core.state.state import Delta, IndexKey, KeyChange, State
 from rallypoint.server.core.state.tally import Tally, difference, tally_of
 
@@ -59,6 +60,11 @@ class Draft:
     def raise_epoch(self, epoch: int) -> None:
         """Use a higher epoch from now on."""
         self._epoch = epoch
+
+    @property
+    def next_revision(self) -> int:
+        """The first revision that this step gives: what readers have seen has a lower one."""
+        return max(self.state.revision, self.epoch * PER_EPOCH) + 1
 
     @property
     def window_is_open(self) -> bool:
@@ -263,8 +269,8 @@ class Draft:
         """Set, move or (None) drop a deadline."""
         self._deadlines[(kind, subject)] = at_ms
 
-    def delta(self) -> Delta:
-        """Return the changes made so far."""
+    def delta(self, revised: tuple[JobId, ...] = ()) -> Delta:
+        """Return the changes made so far; `revised` are the jobs that look different to readers."""
         return Delta(
             epoch=self._epoch,
             jobs=self._jobs,
@@ -277,4 +283,5 @@ class Draft:
             barriers=self._barriers,
             arrivals=self._arrivals,
             keys=self._keys,
+            revised=revised,
         )

@@ -15,6 +15,7 @@ from rallypoint.server.core.model.network import NetworkSuspicion
 from rallypoint.server.core.model.node import Node
 from rallypoint.server.core.model.spec import NOTHING_ASKED, JobSpec, Timing
 from rallypoint.server.core.state.deadlines import DeadlineKey, Deadlines
+from rallypoint.server.core.state.revisions import PER_EPOCH, Revisions
 from rallypoint.server.core.state.tally import Tally
 
 KeyChange = KeysWritten | KeysDropped
@@ -58,6 +59,30 @@ class State(Struct):
     """How much memory they take, about, in bytes."""
     deadlines: Deadlines = field(default_factory=Deadlines)
     network: NetworkSuspicion = field(default_factory=NetworkSuspicion)
+    revisions: Revisions = field(default_factory=Revisions)
+    """What readers have not seen. No decision about a round depends on it."""
+
+    @property
+    def revision(self) -> int:
+        """The latest revision of any job: what readers get from now on has a higher one."""
+        return max(self.revisions.latest, self.epoch * PER_EPOCH)
+
+    @property
+    def compacted_revision(self) -> int:
+        """Revision after which every deletion is remembered."""
+        return max(self.revisions.compacted, self.first_epoch * PER_EPOCH)
+
+    def revision_of(self, job_id: JobId) -> int:
+        """Return the revision of a job; for one that does not exist, that of its deletion.
+
+        A job whose deletion is not remembered has not existed since the compacted revision.
+        """
+        known = self.revisions.jobs.get(job_id) or self.revisions.deletions.get(job_id)
+        return self.compacted_revision if known is None else known
+
+    def revise(self, job_id: JobId) -> None:
+        """Give a job, which was changed or forgotten, the next revision."""
+        self.revisions.change(job_id, self.revision + 1, exists=job_id in self.jobs)
 
     def heartbeat_ms(self, spec: JobSpec) -> int:
         """Return the interval between heartbeats of agents with this specification."""
@@ -110,6 +135,8 @@ class Delta(NamedTuple):
     keys: list[KeyChange]
     """In order."""
     network: NetworkSuspicion | None = None
+    revised: tuple[JobId, ...] = ()
+    """Jobs that readers see in a new form, or no more, in the order of their revisions."""
 
 
 NO_CHANGES = Delta(None, {}, {}, {}, {}, {}, window_closed=False, barriers={}, arrivals={}, keys=[])
@@ -120,6 +147,8 @@ def apply(state: State, delta: Delta) -> None:
     """Apply the changes of one step to the state."""
     if delta.epoch is not None:
         state.epoch = delta.epoch
+        # Another coordinator has been at work: a reader may have its revisions.
+        state.revisions.compacted = state.revision
     if delta.window_closed:
         state.window_until_ms = 0
     if delta.network is not None:
@@ -141,8 +170,7 @@ def apply(state: State, delta: Delta) -> None:
     state.tallies.update(delta.tallies)
     for key, at_ms in delta.deadlines.items():
         state.deadlines.set(key, at_ms)
-    for job_id, job in delta.jobs.items():
-        _apply_job(state, job_id, job)
+    _apply_jobs(state, delta)
 
 
 def apply_keys(keys: dict[JobId, Keyspace], change: KeyChange) -> None:
@@ -158,12 +186,15 @@ def apply_keys(keys: dict[JobId, Keyspace], change: KeyChange) -> None:
         keys.pop(change.job_id, None)
 
 
-def _apply_job(state: State, job_id: JobId, job: Job | None) -> None:
-    if job is not None:
-        state.jobs[job_id] = job
-        return
-    for entries in (state.jobs, state.sessions, state.tallies):
-        entries.pop(job_id, None)
+def _apply_jobs(state: State, delta: Delta) -> None:
+    for job_id, job in delta.jobs.items():
+        if job is not None:
+            state.jobs[job_id] = job
+            continue
+        for entries in (state.jobs, state.sessions, state.tallies):
+            entries.pop(job_id, None)
+    for job_id in delta.revised:
+        state.revise(job_id)
 
 
 def _apply_barriers(state: State, delta: Delta) -> None:

@@ -16,7 +16,7 @@ from rallypoint.base.signal_names import find_signal_name
 from rallypoint.server.core.model.round import FAILURES_MAX, Departure, Round, RoundReason
 from rallypoint.server.core.model.verdict import Verdict, VerdictCause
 from rallypoint.server.core.model.worker import FailedWorker, Symptom, WorkerExit
-from rallypoint.server.core.verdicts.folding import fold, refold
+from rallypoint.server.core.verdicts.folding import Status, fold, refold
 from rallypoint.server.core.verdicts.symptoms import classify, find_error, find_stack
 
 EXPLAINS_MS = 1_000
@@ -79,6 +79,7 @@ def with_failure(round: Round, failed: FailedWorker, now_ms: int) -> Round:
             round.failure_groups,
             rank=failed.rank,
             ended=describe_exit(exit),
+            status=Status(exit.exit_code, exit.signal),
             error=_fold_text(exit),
             is_victim=failed.symptom is Symptom.VICTIM,
         ),
@@ -97,7 +98,11 @@ def with_end(round: Round, rank: int, exit: WorkerExit) -> Round:
     )
     whole = next((failed.exit for failed in failures if failed.rank == rank), exit)
     groups = refold(
-        round.failure_groups, rank=rank, ended=describe_exit(whole), error=_fold_text(whole)
+        round.failure_groups,
+        rank=rank,
+        ended=describe_exit(whole),
+        status=Status(whole.exit_code, whole.signal),
+        error=_fold_text(whole),
     )
     return replace(round, failures=failures, failure_groups=groups)
 

@@ -7,6 +7,7 @@ numbers, addresses and times.
 from __future__ import annotations
 
 import re
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -24,6 +25,13 @@ _NUMBER = r"(, line \d+)|\d+"
 _RUN = r"\*(?:[-:.,/T]+\*)+"
 
 
+class Status(NamedTuple):
+    """How a worker ended: at most one of the two is set."""
+
+    exit_code: int | None = None
+    signal: int | None = None
+
+
 def normalise(text: str) -> str:
     """Return the text with a star for every number, address and time.
 
@@ -34,7 +42,13 @@ def normalise(text: str) -> str:
 
 
 def fold(
-    groups: tuple[FailureGroup, ...], *, rank: int, ended: str, error: str, is_victim: bool
+    groups: tuple[FailureGroup, ...],
+    *,
+    rank: int,
+    ended: str,
+    status: Status,
+    error: str,
+    is_victim: bool,
 ) -> tuple[FailureGroup, ...]:
     """Return the groups with one more failure, in its group or in a new one.
 
@@ -42,22 +56,29 @@ def fold(
         groups: in order of their first failures.
         rank: the worker's global rank; a worker fails once.
         ended: how it ended, such as "exit code 1".
+        status: the same as numbers; none for a worker that still runs.
         error: its error, with the stack if there is one; the last ERROR_CHARS_MAX count.
         is_victim: whether the error is typical of a lost peer.
     """
     key = _key(ended, error)
     for at, group in enumerate(groups):
         if group.key == key:
-            grown = replace(group, ranks=add_rank(group.ranks, rank), count=group.count + 1)
+            grown = replace(
+                group,
+                ranks=add_rank(group.ranks, rank),
+                count=group.count + 1,
+                exit_code=group.exit_code if group.exit_code == status.exit_code else None,
+                signal=group.signal if group.signal == status.signal else None,
+            )
             return (*groups[:at], grown, *groups[at + 1 :])
     if len(groups) >= GROUPS_MAX:
         return groups
-    first = FailureGroup(key, error[-ERROR_CHARS_MAX:], ((rank, rank),), 1, is_victim)
+    first = FailureGroup(key, error[-ERROR_CHARS_MAX:], ((rank, rank),), 1, is_victim, *status)
     return (*groups, first)
 
 
 def refold(
-    groups: tuple[FailureGroup, ...], *, rank: int, ended: str, error: str
+    groups: tuple[FailureGroup, ...], *, rank: int, ended: str, status: Status, error: str
 ) -> tuple[FailureGroup, ...]:
     """Return the groups once a worker has ended that had failed while it ran; see `fold`.
 
@@ -71,14 +92,16 @@ def refold(
         return groups
     group, others = groups[at], {group.key for group in groups}
     if group.count == 1 and key not in others:
-        renamed = replace(group, key=key, error=error[-ERROR_CHARS_MAX:])
+        exit_code, signal = status
+        error = error[-ERROR_CHARS_MAX:]
+        renamed = replace(group, key=key, error=error, exit_code=exit_code, signal=signal)
         return (*groups[:at], renamed, *groups[at + 1 :])
     ranks = remove_from_ranges(group.ranks, rank)
     if len(ranks) > RANGES_MAX or (group.count > 1 and len(groups) >= GROUPS_MAX):
         return groups
     left = replace(group, ranks=ranks, count=group.count - 1)
     rest = (*groups[:at], *((left,) if left.count else ()), *groups[at + 1 :])
-    return fold(rest, rank=rank, ended=ended, error=error, is_victim=group.is_victim)
+    return fold(rest, rank=rank, ended=ended, status=status, error=error, is_victim=group.is_victim)
 
 
 def _key(ended: str, error: str) -> tuple[str, str]:

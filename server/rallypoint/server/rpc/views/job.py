@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from rallypoint.server.core.model.job import Job
-from rallypoint.server.core.model.phase import Phase
+from rallypoint.server.core.model.job import Job, RunSummary
+from rallypoint.server.core.model.phase import Outcome, Phase
 from rallypoint.server.core.model.round import Departure, RoundSummary
 from rallypoint.server.core.reads.explain import explain
 from rallypoint.server.core.state.state import State
@@ -12,6 +12,7 @@ from rallypoint.server.rpc.views.enums import DEPARTURES, OUTCOMES, PHASES, REAS
 from rallypoint.server.rpc.views.notices import notice_message
 from rallypoint.server.rpc.views.round import round_message
 from rallypoint.server.rpc.views.spec import spec_message
+from rallypoint.server.rpc.views.times import to_optional_timestamp, to_timestamp
 from rallypoint.server.rpc.views.verdict import describe_verdict, verdict_message
 from rallypoint.server.rpc.views.waiting import waiting_message
 from rallypoint.v1 import job_pb2
@@ -28,13 +29,18 @@ def summary_message(state: State, job: Job, now_ms: int) -> job_pb2.JobSummary:
         job_id=job.job_id,
         run=job.run,
         phase=PHASES[job.phase],
-        outcome=_outcome(job),
+        outcome=outcome_of(job.outcome),
         node_count=state.tallies.get(job.job_id, Tally()).nodes,
         world_size=0 if job.round is None else job.round.header.world_size,
         round=job.round_number,
         restart_count=job.counts.restart_count,
         max_restarts=job.spec.max_restarts,
         age=to_duration(now_ms - job.opened_ms),
+        revision=state.revision_of(job.job_id),
+        opened_at=to_timestamp(job.opened_ms, now_ms),
+        closed_at=to_optional_timestamp(job.closed_ms, now_ms),
+        min_nodes=job.spec.min_nodes,
+        max_nodes=job.spec.max_nodes,
         waiting="" if waiting is None else _to_line(waiting.text),
         verdict="" if job.verdict is None else _to_line(describe_verdict(job.verdict)),
     )
@@ -51,9 +57,14 @@ def basic_message(state: State, job: Job, now_ms: int) -> job_pb2.Job:
         waiting=None if waiting is None else waiting_message(waiting),
         round=None if job.round is None else round_message(job.round, now_ms),
         restart_count=job.counts.restart_count,
-        outcome=_outcome(job),
+        outcome=outcome_of(job.outcome),
         verdict=None if job.verdict is None else verdict_message(job.verdict, now_ms),
         age=to_duration(now_ms - job.opened_ms),
+        revision=state.revision_of(job.job_id),
+        opened_at=to_timestamp(job.opened_ms, now_ms),
+        closed_at=to_optional_timestamp(job.closed_ms, now_ms),
+        heartbeat_interval=to_duration(state.heartbeat_ms(job.spec)),
+        lease=to_duration(state.lease_ms(job.spec)),
         departures=[_departure_message(departure, now_ms) for departure in job.lost],
         notices=[
             notice_message(notice, max(0, notice.until_ms - now_ms))
@@ -63,8 +74,9 @@ def basic_message(state: State, job: Job, now_ms: int) -> job_pb2.Job:
     )
 
 
-def _outcome(job: Job) -> job_pb2.Outcome.ValueType:
-    return job_pb2.OUTCOME_OPEN if job.outcome is None else OUTCOMES[job.outcome]
+def outcome_of(outcome: Outcome | None) -> job_pb2.Outcome.ValueType:
+    """Return how a run ended."""
+    return job_pb2.OUTCOME_OPEN if outcome is None else OUTCOMES[outcome]
 
 
 def _to_line(text: str) -> str:
@@ -77,17 +89,20 @@ def _to_line(text: str) -> str:
 
 
 def _departure_message(departure: Departure, now_ms: int) -> job_pb2.Departure:
+    finished, kind = job_pb2.DEPARTURE_KIND_FINISHED, DEPARTURES[departure.reason]
     return job_pb2.Departure(
         node_name=departure.name,
-        kind=DEPARTURES[departure.reason],
+        kind=finished if departure.has_finished else kind,
         text=departure.text,
         age=to_duration(now_ms - departure.at_ms),
+        departed_at=to_timestamp(departure.at_ms, now_ms),
     )
 
 
 def past_round_message(summary: RoundSummary, now_ms: int) -> job_pb2.RoundSummary:
     """Return a round that has ended."""
     return job_pb2.RoundSummary(
+        run=summary.run,
         number=summary.number,
         begin_reason=REASONS[summary.began],
         end_reason=REASONS[summary.ended],
@@ -98,5 +113,39 @@ def past_round_message(summary: RoundSummary, now_ms: int) -> job_pb2.RoundSumma
         started_after=to_optional_duration(summary.started_after_ms),
         lasted_for=to_duration(summary.lasted_ms),
         recovered_after=to_optional_duration(summary.recovered_after_ms),
+        began_at=to_timestamp(summary.began_ms, now_ms),
+        ended_at=to_timestamp(summary.ended_ms, now_ms),
         verdict=None if summary.verdict is None else verdict_message(summary.verdict, now_ms),
+    )
+
+
+def past_run_message(run: RunSummary, now_ms: int) -> job_pb2.RunSummary:
+    """Return a run that has ended."""
+    return job_pb2.RunSummary(
+        run=run.run,
+        outcome=outcome_of(run.outcome),
+        verdict=None if run.verdict is None else verdict_message(run.verdict, now_ms),
+        restart_count=run.restart_count,
+        max_restarts=run.max_restarts,
+        round=run.round,
+        opened_at=to_timestamp(run.opened_ms, now_ms),
+        closed_at=to_timestamp(run.closed_ms, now_ms),
+        lasted_for=to_duration(run.closed_ms - run.opened_ms),
+    )
+
+
+def latest_run_message(job: Job, now_ms: int) -> job_pb2.RunSummary:
+    """Return the latest run of a job."""
+    verdict = None if job.verdict is None else job.verdict.without_output()
+    ended_ms = now_ms if job.closed_ms is None else job.closed_ms
+    return job_pb2.RunSummary(
+        run=job.run,
+        outcome=outcome_of(job.outcome),
+        verdict=None if verdict is None else verdict_message(verdict, now_ms),
+        restart_count=job.counts.restart_count,
+        max_restarts=job.spec.max_restarts,
+        round=job.latest_round,
+        opened_at=to_timestamp(job.opened_ms, now_ms),
+        closed_at=to_optional_timestamp(job.closed_ms, now_ms),
+        lasted_for=to_duration(ended_ms - job.opened_ms),
     )

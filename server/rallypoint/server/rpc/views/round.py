@@ -6,6 +6,7 @@ from functools import lru_cache
 
 from rallypoint.server.core.model.round import Assignment, Member, Round, RoundHeader
 from rallypoint.server.rpc.views.enums import REASONS
+from rallypoint.server.rpc.views.times import to_timestamp
 from rallypoint.v1 import round_pb2
 from rallypoint.wire.durations import to_duration, to_optional_duration
 
@@ -51,6 +52,7 @@ def round_message(round: Round, now_ms: int) -> round_pb2.Round:
             None if started_ms is None else started_ms - round.sealed_ms
         ),
         step=round.step,
+        sealed_at=to_timestamp(round.sealed_ms, now_ms),
     )
 
 

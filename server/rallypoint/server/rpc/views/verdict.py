@@ -44,6 +44,8 @@ def _group_message(group: FailureGroup) -> verdict_pb2.FailureGroup:
         ranks=[verdict_pb2.RankRange(first=first, last=last) for first, last in group.ranks],
         count=group.count,
         exit_text=group.key[0],
+        exit_code=group.exit_code,
+        signal=group.signal,
         error=shared_error(group),
         victim=group.is_victim,
     )

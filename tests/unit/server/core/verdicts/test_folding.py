@@ -10,6 +10,7 @@ import pytest
 from rallypoint.server.core.model.verdict import GROUPS_MAX, FailureGroup
 from rallypoint.server.core.verdicts.folding import (
     RANGES_MAX,
+    Status,
     add_rank,
     fold,
     normalise,
@@ -23,7 +24,8 @@ Groups = tuple[FailureGroup, ...]
 def fold_all(*failures: tuple[int, str, str]) -> Groups:
     groups: Groups = ()
     for rank, ended, error in failures:
-        groups = fold(groups, rank=rank, ended=ended, error=error, is_victim=False)
+        status = Status(1) if ended == DIED else Status()
+        groups = fold(groups, rank=rank, ended=ended, status=status, error=error, is_victim=False)
     return groups
 
 
@@ -104,16 +106,17 @@ def test_worker_that_ends_moves_to_those_that_ended_alike() -> None:
     """The counts stay right, and the group of the first failure stays the first one."""
     groups = fold_all((0, RUNS, "x"), (1, RUNS, "x"), (2, DIED, "x"), (3, DIED, "y"))
 
-    groups = refold(groups, rank=1, ended=DIED, error="x")
+    groups = refold(groups, rank=1, ended=DIED, status=Status(1), error="x")
     assert [(RUNS, ((0, 0),)), (DIED, ((1, 2),)), (DIED, ((3, 3),))] == [
         (group.key[0], group.ranks) for group in groups
     ]
-    groups = refold(groups, rank=0, ended=DIED, error="x")
+    groups = refold(groups, rank=0, ended=DIED, status=Status(1), error="x")
     assert [(((0, 2),), 3), (((3, 3),), 1)] == [(group.ranks, group.count) for group in groups]
-    groups = refold(groups, rank=3, ended="exit code 7", error="z 1")
+    groups = refold(groups, rank=3, ended="exit code 7", status=Status(7), error="z 1")
     assert [(DIED, "x"), ("exit code 7", "z 1")] == [(one.key[0], one.error) for one in groups]
-    assert groups == refold(groups, rank=3, ended="exit code 7", error="z 2")
-    assert groups == refold(groups, rank=9, ended=DIED, error="x")
+    assert [1, 7] == [one.exit_code for one in groups]
+    assert groups == refold(groups, rank=3, ended="exit code 7", status=Status(7), error="z 2")
+    assert groups == refold(groups, rank=9, ended=DIED, status=Status(1), error="x")
 
 
 def test_worker_that_ends_is_counted_when_there_is_no_room_for_its_group() -> None:
@@ -121,4 +124,4 @@ def test_worker_that_ends_is_counted_when_there_is_no_room_for_its_group() -> No
     others = [(rank, DIED, chr(97 + rank)) for rank in range(GROUPS_MAX - 1)]
     groups = fold_all(*others, (30, RUNS, "x"), (31, RUNS, "x"))
 
-    assert groups == refold(groups, rank=31, ended=DIED, error="x")
+    assert groups == refold(groups, rank=31, ended=DIED, status=Status(1), error="x")
