@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pytest
 from google.protobuf import json_format
@@ -13,31 +12,28 @@ from rallypoint.wire.channel import MESSAGE_BYTES_MAX
 from support.languages.nodejs_client import Client
 from support.processes.world import World
 
-PROGRAM = """
-import {{ limitTexts }} from './workers.js';
-import {{ readFileSync }} from 'node:fs';
-console.log(JSON.stringify(limitTexts(JSON.parse(readFileSync({path})))));
-"""
 WIDE = "\U0001f600"
 """A character of four bytes, and of two units in JavaScript."""
-
-
-def failed(rank: int, char: str) -> dict[str, Any]:
-    """Return a worker that has failed, later than those of lower ranks, with long texts."""
-    error = {"message": char * 2_048, "traceback": char * 8_192}
-    age = {"seconds": 10_000 - rank, "nanos": 0}
-    exit = {"exitCode": 1, "age": age, "error": error, "stderrTail": char * 2_048}
-    return {"localRank": rank, "pid": rank + 1, "state": "WORKER_STATE_EXITED", "exit": exit}
+PROGRAM = """
+import { limitTexts } from './workers.js';
+const wide = (count) => '\U0001f600'.repeat(count);
+const workers = Array.from({ length: Number(process.argv[2]) }, (_, localRank) => {
+  const error = { message: wide(2048), traceback: wide(8192) };
+  const age = { seconds: 10_000 - localRank, nanos: 0 };
+  const exit = { exitCode: 1, age, error, stderrTail: wide(2048) };
+  return { localRank, pid: localRank + 1, state: 'WORKER_STATE_EXITED', exit };
+});
+console.log(JSON.stringify(limitTexts(workers)));
+"""
+"""Prints workers that have failed one after the other, as the agent would show them in a Hello."""
 
 
 @pytest.mark.parametrize("count", [16, 200, 4_096])
 def test_first_failures_keep_their_texts(world: World, client: Client, count: int) -> None:
     """The texts of others are cut, between characters."""
-    path = world.folder / "workers.json"
-    path.write_text(json.dumps([failed(rank, WIDE) for rank in range(count)]))
     program = client.folder / "limit.mjs"
-    program.write_text(PROGRAM.format(path=json.dumps(str(path))))
-    ran = world.run("node", str(program))
+    program.write_text(PROGRAM, encoding="utf-8")
+    ran = world.run("node", str(program), str(count))
     assert ran.returncode == 0, ran.stderr
     shown = json.loads(ran.stdout)
     for worker in shown:
