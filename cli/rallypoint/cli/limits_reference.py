@@ -61,7 +61,7 @@ def render_limits() -> str:
 
 def _section(message: Descriptor) -> Iterator[str]:
     rows = [
-        f"| `{field.name}` | {rule.kind.value} | {_range(field, rule)} |"
+        f"| `{field.name}` | {rule.kind.value} | {describe_range(field, rule)} |"
         for field in message.fields
         if (rule := find_rule(field)) is not None
     ]
@@ -76,7 +76,8 @@ def _section(message: Descriptor) -> Iterator[str]:
         )
 
 
-def _range(field: FieldDescriptor, rule: Rule) -> str:
+def describe_range(field: FieldDescriptor, rule: Rule) -> str:
+    """Return the range of a field in words."""
     parts = [f"at most {rule.items_max} entries"] if rule.items_max else []
     if is_map(field) or field.type == field.TYPE_STRING:
         parts += _text(rule)

@@ -182,7 +182,9 @@ class Agent {
       RALLYPOINT_NODE: this.#session.nodeName,
       TORCHELASTIC_RUN_ID: identity.jobId,
     };
-    this.#held = new Round(order, { command, env, folder: this.#folder, listener: this });
+    const { readySlackMs } = this.#session;
+    const folder = this.#folder;
+    this.#held = new Round(order, { command, env, folder, readySlackMs, listener: this });
     log(`round ${order.header.number} begins: ${order.header.worldSize} workers`);
   }
 
@@ -350,6 +352,8 @@ async function readFlags() {
   const [program, ...args] = command;
   const identity = {
     protocolVersion: 1,
+    minProtocolVersion: 1,
+    capabilities: ['CAPABILITY_NOTICES'],
     jobId: values['job-id'],
     spec: fromJson(JSON.parse(values.spec)),
     nodeName: values['node-name'] ?? hostname(),

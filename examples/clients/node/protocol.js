@@ -9,7 +9,9 @@ import { loadSync } from '@grpc/proto-loader';
 const types = loadSync(
   [
     'rallypoint/v1/agent_service.proto',
+    'rallypoint/v1/coordinator_service.proto',
     'rallypoint/v1/error_details.proto',
+    'rallypoint/v1/event_service.proto',
     'rallypoint/v1/job_service.proto',
     'rallypoint/v1/node_service.proto',
     'status.proto',
@@ -24,7 +26,7 @@ const types = loadSync(
     oneofs: true, // message.message names the field that is set: 'welcome', 'desired', …
   },
 );
-export const { AgentService, JobService, NodeService } =
+export const { AgentService, CoordinatorService, EventService, JobService, NodeService } =
   grpc.loadPackageDefinition(types).rallypoint.v1;
 
 const CONNECT_MS_MAX = 1000;
@@ -33,7 +35,7 @@ const RETRY_MS_MAX = 60_000; // longest pause that a coordinator can ask for
 /** Exit codes of an agent; a signal n ends it with 128 + n. */
 export const EXIT = { failed: 1, refused: 2, bug: 70, unreachable: 75, noRequeue: 93 };
 
-// Refusals that another attempt cannot change. A LimitReached with retry_after is none of them.
+// Refusals that another attempt cannot change. A LimitReached with a RetryInfo is none of them.
 const FINAL = {
   SpecMismatch: EXIT.refused,
   NodeNameInUse: EXIT.refused,
@@ -69,17 +71,32 @@ export function connect(client) {
   });
 }
 
+/** Returns whether a call may succeed if it is made again. */
+export function isUnavailable({ code }) {
+  return code === grpc.status.UNAVAILABLE;
+}
+
 /** Returns the message of error_details.proto in a status, with its name; or null. */
 export function readDetail(metadata) {
+  return unpack(metadata).find(({ name }) => name !== 'RetryInfo') ?? null;
+}
+
+/** Returns how long to wait at least before another attempt; undefined if the status does not say. */
+function readRetryMs(metadata) {
+  const retry = unpack(metadata).find(({ name }) => name === 'RetryInfo');
+  return retry && Math.min(toMs(retry.retryDelay), RETRY_MS_MAX);
+}
+
+/** Returns the details of a status, each with the name of its type. */
+function unpack(metadata) {
   const [packed] = metadata?.get('grpc-status-details-bin') ?? [];
-  if (!packed) return null;
-  for (const { type_url: url, value } of types['google.rpc.Status'].deserialize(packed).details) {
-    const [, name] = /rallypoint\.v1\.(\w+)$/.exec(url) ?? [];
+  if (!packed) return [];
+  const { details } = types['google.rpc.Status'].deserialize(packed);
+  return details.flatMap(({ type_url: url, value }) => {
+    const [, fullName, name] = /^.*\/((?:\w+\.)*(\w+))$/.exec(url) ?? [];
     // A newer coordinator may send details that these .proto files do not have.
-    const type = types[`rallypoint.v1.${name}`];
-    if (type) return { name, ...type.deserialize(value) };
-  }
-  return null;
+    return types[fullName] ? [{ name, ...types[fullName].deserialize(value) }] : [];
+  });
 }
 
 /**
@@ -92,9 +109,8 @@ export function readEnding({ code, details: text, metadata }) {
     return { text, exitCode: EXIT.refused, unclear: true };
   }
   const detail = readDetail(metadata);
-  if (detail?.name === 'LimitReached' && detail.retryAfter) {
-    return { text, retryMs: Math.min(toMs(detail.retryAfter), RETRY_MS_MAX) };
-  }
+  const retryMs = readRetryMs(metadata);
+  if (retryMs !== undefined) return { text, retryMs };
   if (detail?.name === 'StaleSender' && detail.kind === 'STALE_KIND_RUN') {
     return { text, exitCode: EXIT.failed };
   }

@@ -6,9 +6,10 @@ import { setTimeout as pause } from 'node:timers/promises';
 
 import { AgentService, connect, open, readEnding, toMs } from './protocol.js';
 
-const BACKOFF_MS_MIN = 50;
 const BACKOFF_MS_MAX = 2000; // a new coordinator waits 2.5 s for its agents
 const LEASE_MS = 5000; // until a Welcome says otherwise, and the shortest wait for a Welcome
+const RECONNECT_MS = 500; // until a Welcome says otherwise: a node is lost that long after a break
+const READY_SLACK_MS = 5000; // the same for a stop, beyond the shutdown timeout
 const FAREWELL_MS_MAX = 1000; // longest wait for the answer to Goodbye
 
 export class Session {
@@ -24,6 +25,8 @@ export class Session {
   #call = null; // the stream, once it was welcomed
   #intervalMs = 1000;
   #leaseMs = LEASE_MS;
+  #reconnectMs = RECONNECT_MS;
+  #readySlackMs = READY_SLACK_MS;
   #heartbeat = { number: 0, timer: undefined };
   #left = null; // resolves when the coordinator has accepted the Goodbye
 
@@ -36,6 +39,11 @@ export class Session {
   /** Name of the node, as the coordinator knows it. */
   get nodeName() {
     return this.#known.nodeName;
+  }
+
+  /** How long after SIGKILL the coordinator still waits for Ready. */
+  get readySlackMs() {
+    return this.#readySlackMs;
   }
 
   /** Queues a report; it is sent until the coordinator acknowledges it, also after a break. */
@@ -54,20 +62,25 @@ export class Session {
 
   /** Stays connected until the coordinator has accepted the Goodbye, or refuses this agent. */
   async run() {
-    let backoffMs = BACKOFF_MS_MIN;
+    let backoffMs = this.#backoffMsMin;
     for (;;) {
       const ending = await this.#attempt();
       if (this.#left && ending.isOk) return this.#left();
       if (ending.exitCode !== undefined && !(ending.unclear && this.#agent.holdsRound())) {
         return this.#agent.onDismissed(ending.exitCode, ending.text);
       }
-      if (ending.wasWelcome && !ending.unclear) backoffMs = BACKOFF_MS_MIN;
+      if (ending.wasWelcome && !ending.unclear) backoffMs = this.#backoffMsMin;
       this.#agent.onDisconnected(ending.text);
       // Half of each pause is random, so that the agents of a large job do not return all at once.
       const asked = (ending.retryMs ?? 0) * (1 + Math.random() / 4);
       await pause(Math.max(asked, (backoffMs * (1 + Math.random())) / 2));
       backoffMs = Math.min(2 * backoffMs, BACKOFF_MS_MAX);
     }
+  }
+
+  /** The first pause: there is time for several attempts before the coordinator counts a loss. */
+  get #backoffMsMin() {
+    return this.#reconnectMs / 10;
   }
 
   /** Makes one connection, on a new channel; returns how it ended. */
@@ -139,6 +152,7 @@ export class Session {
         coordinatorDurable: welcome.coordinatorDurable,
         resumeToken: welcome.resumeToken, // a secret
       };
+      this.#learn(welcome.deadlines);
     }
     this.#agent.onMessage(message);
     if (welcome && !this.#call) {
@@ -146,6 +160,12 @@ export class Session {
       this.#sendReports();
       this.#beat();
     }
+  }
+
+  /** Takes over what the coordinator says about its deadlines; an older one says nothing. */
+  #learn(deadlines) {
+    if (deadlines?.reconnectWithin) this.#reconnectMs = toMs(deadlines.reconnectWithin);
+    if (deadlines?.readySlack) this.#readySlackMs = toMs(deadlines.readySlack);
   }
 
   #sendReports() {

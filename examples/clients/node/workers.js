@@ -7,18 +7,22 @@ import { constants } from 'node:os';
 import path from 'node:path';
 import { setTimeout as pause } from 'node:timers/promises';
 
-import { toDuration } from './protocol.js';
+import { toDuration, toMs } from './protocol.js';
 
-const KILL_MS_MAX = 5000; // then what survives SIGKILL is reported
 const LOOK_MS = 20; // between two looks at what is left after SIGKILL
 const OUTPUT_MS_MAX = 100; // a child of the worker may hold its standard error for longer
 const TEXT_CHARS_MAX = 4096; // of a message, and of the end of standard error
-const TEXTS_CHARS_MAX = 2 ** 20; // of all workers: Hello repeats them, in one message of 4 MiB
+const WHOLE_WORKERS_MAX = 16; // whose texts Hello has in full
+const TEXT_BYTES_MAX = 1024; // of any other worker
+const TEXTS_BYTES_MAX = 2 ** 19; // of all those together
 
 /** What a node holds of a round: its order, and its workers. */
 export class Round {
-  /** The folder is for files of its workers. The listener has onChange(), and gets reports. */
-  constructor(order, { command, env, folder, listener }) {
+  /**
+   * The folder is for files of its workers. What survives SIGKILL is reported before readySlackMs
+   * are over. The listener has onChange(), and gets reports.
+   */
+  constructor(order, { command, env, folder, readySlackMs, listener }) {
     this.order = order;
     this.number = order.header.number;
     this.state = 'NODE_STATE_ASSIGNED';
@@ -28,11 +32,10 @@ export class Round {
     this.isClean = false; // no process of the round is left
     this.folder = path.join(folder, String(this.number));
     this.noticeFile = path.join(this.folder, 'notices.json');
+    this.blockedMs = 0.9 * readySlackMs;
     this.listener = listener;
     mkdirSync(this.folder, { recursive: true });
     this.workers = [];
-    const share = Math.floor(TEXTS_CHARS_MAX / order.assignment.localWorldSize / 6);
-    this.chars = Math.min(TEXT_CHARS_MAX, share); // a traceback may have four times as many
     for (let localRank = 0; localRank < order.assignment.localWorldSize; localRank += 1) {
       this.workers.push({ localRank, pid: 0, child: null, tail: '', exit: null });
     }
@@ -45,7 +48,7 @@ export class Round {
 
   /** Returns the round as Hello shows it. */
   show() {
-    const workers = this.workers.map((worker) => showWorker(worker));
+    const workers = limitTexts(this.workers.map((worker) => showWorker(worker)));
     return { order: this.order, state: this.state, workers, startFailure: this.startFailure };
   }
 
@@ -66,7 +69,7 @@ export class Round {
     await this.started;
     this.signal('SIGKILL');
     await this.#ended();
-    const end = performance.now() + KILL_MS_MAX;
+    const end = performance.now() + this.blockedMs;
     for (let pids; (pids = findMembers(this.#groups())).length; await pause(LOOK_MS)) {
       this.signal('SIGKILL');
       if (performance.now() > end && this.state !== 'NODE_STATE_BLOCKED') {
@@ -121,7 +124,7 @@ export class Round {
     worker.pid = worker.child.pid;
     worker.child.stderr.setEncoding('utf8').on('data', (text) => {
       process.stderr.write(text);
-      worker.tail = (worker.tail + text).slice(-this.chars);
+      worker.tail = (worker.tail + text).slice(-TEXT_CHARS_MAX);
     });
     return '';
   }
@@ -131,7 +134,7 @@ export class Round {
     const [endedAt, clock] = [performance.now(), Date.now()];
     const wasSignalled = this.signalledAt !== null && endedAt >= this.signalledAt;
     await Promise.race([worker.closed, pause(OUTPUT_MS_MAX)]); // the end of its standard error
-    const error = readErrorFile(worker.errorFile, clock, this.chars);
+    const error = readErrorFile(worker.errorFile, clock);
     worker.exit = { code, signal, endedAt, wasSignalled, signalledAt: this.signalledAt, error };
     this.#report({ exited: { round: this.number, workers: [worker] } });
     this.#judge(worker.exit);
@@ -210,7 +213,7 @@ function showWorker({ localRank, pid, exit, tail, startedAt, errorFile }) {
     agentSignalledFirst: wasSignalled,
     age: toDuration(performance.now() - endedAt),
     runTime: toDuration(endedAt - startedAt),
-    stderrTail: tail,
+    stderrTail: cut(tail),
   };
   if (code === null) shown.signal = constants.signals[signal];
   else shown.exitCode = code;
@@ -219,13 +222,37 @@ function showWorker({ localRank, pid, exit, tail, startedAt, errorFile }) {
   return { localRank, pid, state: 'WORKER_STATE_EXITED', exit: shown };
 }
 
+/**
+ * Cuts the texts of workers, but for those that failed first: Hello repeats the exits of all, and a
+ * message has at most 4 MiB.
+ */
+export function limitTexts(workers) {
+  const isEffect = ({ agentSignalledFirst, exitCode }) => agentSignalledFirst || exitCode === 0;
+  const exits = workers.map(({ exit }) => exit).filter((exit) => exit);
+  exits.sort((a, b) => isEffect(a) - isEffect(b) || toMs(b.age) - toMs(a.age));
+  const others = exits.slice(WHOLE_WORKERS_MAX);
+  const bytes = Math.min(TEXT_BYTES_MAX, Math.floor(TEXTS_BYTES_MAX / others.length));
+  for (const exit of others) {
+    const { error } = exit;
+    exit.stderrTail = error ? '' : cut(exit.stderrTail, -bytes);
+    if (error) exit.error = { ...error, message: cut(error.message, 0, bytes), traceback: '' };
+    if (Buffer.byteLength(exit.errorFile ?? '') > bytes) delete exit.errorFile;
+  }
+  return workers;
+}
+
+/** Returns some bytes of a text; half characters, which no message may have, become U+FFFD. */
+function cut(text, start, end) {
+  return Buffer.from(text).subarray(start, end).toString();
+}
+
 /** Returns the error that a worker recorded as torch's @record does; null when there is none. */
-function readErrorFile(file, endedAt, chars) {
+function readErrorFile(file, endedAt) {
   try {
     const { message } = JSON.parse(readFileSync(file, 'utf8'));
     return {
-      message: `${message.message ?? message}`.slice(0, chars),
-      traceback: `${message.extraInfo?.py_callstack ?? ''}`.slice(-4 * chars),
+      message: cut(`${message.message ?? message}`.slice(0, TEXT_CHARS_MAX)),
+      traceback: cut(`${message.extraInfo?.py_callstack ?? ''}`.slice(-4 * TEXT_CHARS_MAX)),
       ageAtExit: toDuration(endedAt - statSync(file).mtimeMs),
     };
   } catch {

@@ -513,7 +513,9 @@ class HeldRound(_message.Message):
     @_builtins.property
     def workers(self) -> _containers.RepeatedCompositeFieldContainer[_node_pb2.Worker]:
         """Every worker by local rank, with the exits of those that have ended or have recorded an error. One
-        that could not be started is PENDING, without a process id and an exit.
+        that could not be started is PENDING, without a process id and an exit. The 16 that failed first
+        have their whole texts; those of each other worker have at most 1 KiB, and of all others together
+        512 KiB, so that the message is not too long.
         """
 
     def __init__(
@@ -1150,7 +1152,9 @@ Global___Drain: _TypeAlias = Drain  # noqa: Y015
 
 @_typing.final
 class RunOrder(_message.Message):
-    """Run exactly these workers. An agent starts each round at most once."""
+    """Run exactly these workers. An agent starts each round at most once. docs/protocol.md lists the variables
+    of the workers' environment.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 

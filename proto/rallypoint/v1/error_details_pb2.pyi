@@ -49,7 +49,9 @@ class _RefusalReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Refusal
     REFUSAL_REASON_FOREIGN_ROUND: _RefusalReason.ValueType  # 9
     """The agent holds a round of another durable coordinator. Do not retry."""
     REFUSAL_REASON_NOT_PROVEN: _RefusalReason.ValueType  # 10
-    """The Hello continues a session without its token. Do not retry."""
+    """The Hello continues a session without its token. An agent says Hello again: once the session has
+    ended, none is needed.
+    """
     REFUSAL_REASON_PREVIOUS_RUN_ENDING: _RefusalReason.ValueType  # 11
     """Agents of the job's previous run have not left yet. Retry."""
     REFUSAL_REASON_OLD_RUN: _RefusalReason.ValueType  # 12
@@ -177,7 +179,9 @@ REFUSAL_REASON_PROTOCOL_MISMATCH: RefusalReason.ValueType  # 8
 REFUSAL_REASON_FOREIGN_ROUND: RefusalReason.ValueType  # 9
 """The agent holds a round of another durable coordinator. Do not retry."""
 REFUSAL_REASON_NOT_PROVEN: RefusalReason.ValueType  # 10
-"""The Hello continues a session without its token. Do not retry."""
+"""The Hello continues a session without its token. An agent says Hello again: once the session has
+ended, none is needed.
+"""
 REFUSAL_REASON_PREVIOUS_RUN_ENDING: RefusalReason.ValueType  # 11
 """Agents of the job's previous run have not left yet. Retry."""
 REFUSAL_REASON_OLD_RUN: RefusalReason.ValueType  # 12

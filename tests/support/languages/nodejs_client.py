@@ -58,5 +58,11 @@ class Client:
 
     def operate(self, world: World, *words: str) -> subprocess.CompletedProcess[str]:
         """Run a command of the operator's script."""
-        script = str(self.folder / "operator.js")
-        return world.run("node", script, f"--coordinator={world.target}", *words)
+        return world.run(*self._operator(world), *words)
+
+    def start(self, world: World, *words: str) -> Command:
+        """Start a command of the operator's script that runs for a while."""
+        return world.start(f"operator {words[0]}", [*self._operator(world), *words])
+
+    def _operator(self, world: World) -> list[str]:
+        return ["node", str(self.folder / "operator.js"), f"--coordinator={world.target}"]

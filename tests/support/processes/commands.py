@@ -81,6 +81,10 @@ class Command:
         """Wait until standard output has had a line so many times."""
         self._out.wait(lambda printed: printed == line, count)
 
+    def wait_stdout_text(self, text: str, count: int = 1) -> None:
+        """Wait for the `count`-th line of standard output that contains the text."""
+        self._out.wait(lambda line: text in line, count)
+
     def stderr(self) -> str:
         """Return the output so far; all of it once the command and its workers are gone."""
         self._catch_up()

@@ -12,6 +12,7 @@ import pytest
 
 from rallypoint.agent.core.desired import Assignment, RoundHeader, RunOrder
 from rallypoint.agent.core.leaving.away import ALONE_MS
+from rallypoint.agent.session import texts
 from rallypoint.agent.session.endings import _FINAL
 from rallypoint.agent.session.link import (
     BACKOFF_S_MAX,
@@ -24,12 +25,19 @@ from rallypoint.server.core.messages.refusals import RefusalKind
 from rallypoint.server.core.model.spec import JobSpec, Timing
 from rallypoint.server.core.rounds.rounds import EXIT_DUE_MS
 from rallypoint.server.rpc.guards.limits import HELLO_S_MAX
+from rallypoint.server.rpc.refusals.table import TABLE
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import error_details_pb2 as details_pb2
 from rallypoint.v1 import node_pb2
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 TEXT = (REPOSITORY / "docs" / "protocol.md").read_text(encoding="utf-8")
+ALL_ROWS = [
+    line
+    for page in ("protocol.md", "languages.md")
+    for line in (REPOSITORY / "docs" / page).read_text(encoding="utf-8").splitlines()
+    if line.startswith("| ")
+]
 OF_OTHER_CALLS = {
     *("UNKNOWN_JOB", "UNKNOWN_NODE", "TOKEN_MISSING", "OTHER_JOB", "TOKEN_REFUSED", "NOT_READY"),
     *("RUN_OVER", "OLD_ROUND", "BARRIER_MISMATCH", "BARRIER_FORGOTTEN", "GENERATION_OVER"),
@@ -111,6 +119,47 @@ def test_final_refusals_have_the_exit_code(detail: type) -> None:
     assert row[3].startswith(f"give up, {_FINAL[detail]}")
 
 
+def test_every_deadline_of_welcome_has_a_row() -> None:
+    """By the name of its field."""
+    named = [row[0].partition(" (`")[2].rstrip("`)") for row in rows("Deadlines")]
+
+    assert [
+        field.name for field in agent_pb2.Deadlines.DESCRIPTOR.fields if field.name not in named
+    ] == []
+
+
+@pytest.mark.parametrize("capability", agent_pb2.Capability.keys()[1:])
+def test_every_capability_has_a_row(capability: str) -> None:
+    """Beside what it means for an agent to have it."""
+    assert f"`{capability}`" in [row[0] for row in rows("Versions and capabilities")]
+
+
+def test_every_reason_is_explained() -> None:
+    """In the table of the session, of operators' calls, or of workers' calls."""
+    text = "\n".join(ALL_ROWS)
+    reasons = [name.removeprefix("REFUSAL_REASON_") for name in details_pb2.RefusalReason.keys()]
+
+    assert [name for name in reasons[1:] if f"`{name}`" not in text] == []
+
+
+@pytest.mark.parametrize("kind", list(TABLE), ids=lambda kind: kind.name)
+def test_status_of_a_reason_is_that_of_the_code(kind: RefusalKind) -> None:
+    """In whichever table the reason stands."""
+    found = [line for line in ALL_ROWS if f"`{kind.name}`" in line]
+
+    assert found
+    assert [line for line in found if TABLE[kind].code.name not in line.split(" | ")[0]] == []
+
+
+def test_sizes_are_those_of_the_code() -> None:
+    """What a Hello may have of the texts of workers."""
+    _, _, section = TEXT.partition("## Sizes")
+
+    assert f"at most {texts.WHOLE_WORKERS_MAX} workers of a Hello have full texts" in section
+    assert f"at most\n  {texts.TEXT_BYTES_MAX // 1024} KiB" in section
+    assert f"at most {texts.TEXTS_BYTES_MAX // 1024} KiB" in section
+
+
 def test_every_stale_kind_is_named() -> None:
     """But for the one of workers' calls."""
     kinds = [name for name in details_pb2.StaleKind.keys() if not name.endswith("UNSPECIFIED")]
@@ -139,7 +188,7 @@ def test_every_variable_of_workers_is_named() -> None:
 def test_deadlines_are_those_of_the_code() -> None:
     """The table of deadlines and the text have the figures of both sides."""
     timing, spec = Timing(), JobSpec()
-    length = {row[0]: row[1] for row in rows("Deadlines") if len(row) > 1}
+    length = {row[0].partition(" (`")[0]: row[1] for row in rows("Deadlines") if len(row) > 1}
 
     assert length["connect"].startswith(f"{CONNECT_S_MAX:g} s")
     assert length["Hello"] == f"{HELLO_S_MAX:g} s"

@@ -30,6 +30,7 @@ from rallypoint.agent.core.reports import (
     SucceededReport,
 )
 from rallypoint.agent.core.state import AgentState
+from rallypoint.agent.session.texts import limit_texts
 from rallypoint.base.exit_codes import EXIT_FAILED, EXIT_NO_REQUEUE
 from rallypoint.base.limits import TEXT_CHARS_MAX
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
@@ -70,6 +71,7 @@ def fill_snapshot(hello: agent_pb2.Hello, state: AgentState, now_ms: int) -> Non
         hello.draining.CopyFrom(_draining(state.drain.until_ms, state.drain.reason, now_ms))
     if state.held is not None:
         hello.held.CopyFrom(_held_message(state.held, now_ms))
+        limit_texts(hello.held.workers)
     else:
         hello.ready.CopyFrom(agent_pb2.Ready(round=state.last_round, master_port=state.port))
 
