@@ -106,7 +106,7 @@ def following(*followers: Follower) -> Iterator[None]:
 
 
 def check(witness: Follower, others: list[Follower], marks: list[list[str]]) -> None:
-    """Check that each has read what it wants of what happened, once and in order."""
+    """Check that each has read all the events that it asked for, once and in order."""
     for follower in (witness, *others):
         everything = [event for life in follower.lives for event in life]
         sequences = [event.sequence for event in everything]
@@ -124,7 +124,7 @@ def check(witness: Follower, others: list[Follower], marks: list[list[str]]) -> 
 
 
 def told(event: Event) -> Event:
-    """Return an event without its time, which each coordinator's clock gives anew."""
+    """Return an event without its time, which is for people alone."""
     copy = Event()
     copy.CopyFrom(event)
     copy.ClearField("time")
