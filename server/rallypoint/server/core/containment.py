@@ -13,7 +13,7 @@ from collections.abc import Collection
 from msgspec import Struct
 
 from rallypoint.server.core.events.kinds import EventKind
-from rallypoint.server.core.events.log import Facts, new_event
+from rallypoint.server.core.events.log import Emitted, Facts
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.effects import BarrierOver, Disconnect, Effect, JobChanged
 from rallypoint.server.core.messages.records import (
@@ -157,8 +157,8 @@ def _log(
     state: State, job_id: JobId, reason: str, now_ms: int, place: tuple[int, int], facts: Facts
 ) -> Record:
     """Log an event in place; `place` is the run and the round."""
-    event = new_event(job_id, reason, now_ms, state.epoch, *place, facts)
-    logged = EventsLogged(state.events.number((event,), state.epoch))
+    emitted = Emitted(job_id, reason, *place, facts)
+    logged = EventsLogged(state.events.number((emitted,), now_ms, state.epoch))
     state.events.take(logged.events)
     return logged
 

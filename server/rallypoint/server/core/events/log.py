@@ -61,15 +61,14 @@ class Event(Struct, frozen=True, gc=False):
         return next((value for key, value in self.facts if key == name), None)
 
 
-def new_event(
-    job_id: JobId, reason: str, at_ms: int, epoch: int, run: int, round: int, facts: Facts
-) -> Event:
-    """Return an event without a number; its texts are cut."""
-    if any(isinstance(value, str) and len(value) > TEXT_MAX for _, value in facts):
-        facts = tuple(
-            (name, value[:TEXT_MAX] if isinstance(value, str) else value) for name, value in facts
-        )
-    return Event(0, job_id, KINDS[reason], reason, at_ms, epoch, run, round, facts)
+class Emitted(NamedTuple):
+    """An event that has no number yet."""
+
+    job_id: JobId
+    reason: str
+    run: int
+    round: int
+    facts: Facts
 
 
 class JobEvents(Struct):
@@ -116,10 +115,23 @@ class EventLog(Struct):
         """Begin with the first epoch of a coordinator that remembers nothing."""
         self.last = self.dropped = self.evicted = _first_of(epoch) - 1
 
-    def number(self, events: Iterable[Event], epoch: int) -> tuple[Event, ...]:
-        """Return events with the next numbers; they are not taken yet."""
+    def number(self, emitted: Iterable[Emitted], at_ms: int, epoch: int) -> tuple[Event, ...]:
+        """Return the events of a step with the next numbers; they are not taken yet."""
         first = max(self.last + 1, _first_of(epoch))
-        return tuple(replace(event, sequence=first + place) for place, event in enumerate(events))
+        return tuple(
+            Event(
+                sequence,
+                one.job_id,
+                KINDS[one.reason],
+                one.reason,
+                at_ms,
+                epoch,
+                one.run,
+                one.round,
+                _cut(one.facts),
+            )
+            for sequence, one in enumerate(emitted, first)
+        )
 
     def take(self, events: tuple[Event, ...]) -> None:
         """Add events that follow the last one, and drop what is beyond the limits."""
@@ -197,6 +209,16 @@ class EventLog(Struct):
         self._drop(self.jobs[oldest.job_id])
         self.evicted = oldest.sequence
         self.head += 1
+
+
+def _cut(facts: Facts) -> Facts:
+    """Return facts with their texts cut."""
+    for _, value in facts:
+        if isinstance(value, str) and len(value) > TEXT_MAX:
+            return tuple(
+                (name, one[:TEXT_MAX] if isinstance(one, str) else one) for name, one in facts
+            )
+    return facts
 
 
 _SEQUENCE = attrgetter("sequence")

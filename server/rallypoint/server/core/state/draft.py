@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rallypoint.server.core.events.log import Event, Facts, new_event
+from rallypoint.server.core.events.log import Emitted, Facts
 from rallypoint.server.core.messages.effects import Effect, JobChanged
 from rallypoint.server.core.messages.records import EventsLogged, Record
 from rallypoint.server.core.model.barrier import Arrival, Barrier, BarrierKey, Participant
@@ -50,8 +50,7 @@ class Draft:
         self._barriers: dict[BarrierKey, Barrier | None] = {}
         self._arrivals: dict[BarrierKey, dict[Participant, Arrival]] = {}
         self._keys: list[KeyChange] = []
-        self._emitted: list[Event] = []
-        """Events of this step, without numbers."""
+        self._emitted: list[Emitted] = []
         self._logged: EventsLogged | None = None
         self._window_closed = False
         self._network: NetworkSuspicion | None = None
@@ -150,15 +149,14 @@ class Draft:
         job = self.job(job_id) or self.state.jobs.get(job_id)
         run, round = (0, 0) if job is None else (job.run, job.round_number)
         logged = tuple(facts.items())
-        event = new_event(job_id, reason, self.now_ms, self.epoch, run, round, (*logged, *also))
-        self._emitted.append(event)
+        self._emitted.append(Emitted(job_id, reason, run, round, logged + also))
         self.effects.append(JobChanged(job_id, reason, logged))
 
     def log_events(self) -> None:
         """Give the events of the step their numbers, at its end."""
         if self._emitted:
-            numbered = self.state.events.number(self._emitted, self.epoch)
-            self._logged = EventsLogged(numbered)
+            events = self.state.events.number(self._emitted, self.now_ms, self.epoch)
+            self._logged = EventsLogged(events)
             self.records.append(self._logged)
 
     def node(self, session: SessionId) -> Node | None:

@@ -168,9 +168,9 @@ LINES = {
     "job_updated": "an operator changed the job: {min_nodes} to {max_nodes} nodes, at most "
     "{max_restarts} restarts",
     "restart_requested": "an operator restarted the job",
-    "round_sealed": "round {round} was sealed: {nodes} nodes, {world_size} workers ({began})",
-    "round_adopted": "round {round} was adopted with {nodes} nodes",
-    "round_found_incomplete": "round {round} was found with {nodes} nodes, and is incomplete",
+    "round_sealed": "round {round} was sealed ({began}); nodes: {nodes}, workers: {world_size}",
+    "round_adopted": "round {round} was adopted; nodes: {nodes}",
+    "round_found_incomplete": "round {round} was found incomplete; nodes: {nodes}",
     "round_started": "round {round} started: every node has its workers",
     "round_stopped": "round {round} is being stopped",
     "round_settled": "round {round} ended: {consequence}; restarts so far: {restarts}",

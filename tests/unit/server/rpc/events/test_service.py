@@ -123,7 +123,7 @@ async def test_event_says_what_happened(monkeypatch: pytest.MonkeyPatch) -> None
 
         assert ("n1", "node n1 joined") == (joined.node_joined.node_name, joined.text)
         assert (1, 1, 1) == (sealed.run, sealed.round, sealed.round_sealed.world_size)
-        assert "round 1 was sealed: 1 nodes, 1 workers (first)" == sealed.text
+        assert "round 1 was sealed (first); nodes: 1, workers: 1" == sealed.text
         assert 0 <= 1_800_000_000_000 - sealed.time.ToMilliseconds() < 60_000
         assert sealed.epoch * 1_000 <= sealed.sequence
 
