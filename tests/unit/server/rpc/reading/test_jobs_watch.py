@@ -11,11 +11,11 @@ import pytest
 from rallypoint.server.core.state import revisions
 from rallypoint.server.rpc import job_service
 from rallypoint.server.rpc.guards import limits
-from rallypoint.server.rpc.reading import jobs_view
+from rallypoint.server.rpc.reading import jobs, jobs_view
 from rallypoint.v1 import error_details_pb2 as details_pb2
 from rallypoint.v1 import job_service_pb2 as service_pb2
 from rallypoint.wire.errors import unpack_detail
-from support.core.reading import Reader, Watch, run_once
+from support.clients.reading import Reader, Watch, run_once
 from support.core.served import LIMIT_S, served
 
 
@@ -211,7 +211,7 @@ async def test_many_jobs_come_in_messages_of_bounded_size(
 async def test_change_is_rendered_once_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
     """However many watch. A newcomer gets times that are not old."""
     rendered: list[str] = []
-    genuine = jobs_view.show_summary
+    genuine = jobs.show_summary
 
     def show(state: Any, job: Any, now_ms: int) -> Any:
         rendered.append(job.job_id)
