@@ -10,7 +10,7 @@ import pytest
 
 from rallypoint.server.core.model.spec import Timing
 from rallypoint.v1 import job_pb2
-from support.core.reading import Reader, Watch, run_once, succeed
+from support.clients.reading import Reader, Watch, run_once, succeed
 from support.core.served import LIMIT_S, served
 
 SUMMARY = job_pb2.JOB_VIEW_SUMMARY

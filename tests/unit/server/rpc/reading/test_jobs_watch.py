@@ -15,7 +15,7 @@ from rallypoint.server.rpc.reading import jobs, jobs_view
 from rallypoint.v1 import error_details_pb2 as details_pb2
 from rallypoint.v1 import job_service_pb2 as service_pb2
 from rallypoint.wire.errors import unpack_detail
-from support.core.reading import Reader, Watch, run_once
+from support.clients.reading import Reader, Watch, run_once
 from support.core.served import LIMIT_S, served
 
 

@@ -12,7 +12,7 @@ from rallypoint.v1 import job_pb2, round_pb2
 from rallypoint.v1 import job_service_pb2 as service_pb2
 from rallypoint.v1 import node_service_pb2 as node_service
 from rallypoint.wire.errors import unpack_detail
-from support.core.reading import Reader, run_once
+from support.clients.reading import Reader, run_once
 from support.core.served import Served, served
 
 LATEST = service_pb2.JOB_ORDER_LATEST
