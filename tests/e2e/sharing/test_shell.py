@@ -273,7 +273,7 @@ def curl(world: World, call: Call, token: str) -> dict[str, Any]:
         ran = world.run(*argv)
         assert ran.returncode == 0, f"{call.method}: {ran.stderr}"
         printed = ran.stdout
-    shown = re.findall(r"^\{$.*?^\}$", printed, re.MULTILINE | re.DOTALL)
+    shown = re.findall(r"^\{(?:\}|$.*?^\})$", printed, re.MULTILINE | re.DOTALL)
     answer: dict[str, Any] = json.loads(shown[max(call.answers, 1) - 1])
     return answer
 
