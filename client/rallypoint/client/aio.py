@@ -20,6 +20,7 @@ from rallypoint.v1 import barrier_service_pb2 as barrier_pb2
 from rallypoint.v1 import job_pb2, node_pb2
 from rallypoint.v1 import job_service_pb2 as jobs_pb2
 from rallypoint.v1 import key_value_service_pb2 as keys_pb2
+from rallypoint.v1 import node_service_pb2 as nodes_pb2
 from rallypoint.v1 import worker_service_pb2 as worker_pb2
 
 
@@ -69,17 +70,73 @@ class AsyncClient(AsyncOperations):
         """Return a job."""
         return await self._transport.run(jobs.get_job(job_id, view), timeout_s)
 
-    def list_jobs(self, *, page_size: int = 0) -> Pages[job_pb2.JobSummary]:
-        """Return all jobs, by job id."""
-        return Pages(self._transport, jobs.list_jobs(page_size))
+    def list_jobs(
+        self,
+        *,
+        phases: Iterable[job_pb2.JobPhase.ValueType] = (),
+        outcomes: Iterable[job_pb2.Outcome.ValueType] = (),
+        prefix: str = "",
+        order: jobs_pb2.JobOrder.ValueType = jobs_pb2.JOB_ORDER_JOB_ID,
+        page_size: int = 0,
+    ) -> Pages[job_pb2.JobSummary]:
+        """Return the jobs in one of these phases, with one of these outcomes, and with this prefix.
+
+        To follow them from there on, watch after the revision of the first page.
+        """
+        listing = jobs.list_jobs(phases, outcomes, prefix, order, page_size)
+        return Pages(self._transport, listing)
+
+    def list_runs(self, job_id: str, *, page_size: int = 0) -> Pages[job_pb2.RunSummary]:
+        """Return the runs of a job, the latest first."""
+        return Pages(self._transport, jobs.list_runs(job_id, page_size))
+
+    def list_rounds(
+        self, job_id: str, *, run: int = 0, page_size: int = 0
+    ) -> Pages[job_pb2.RoundSummary]:
+        """Return the rounds of a job that have ended, the latest first; of one run, or of all."""
+        return Pages(self._transport, jobs.list_rounds(job_id, run, page_size))
 
     def watch_job(
-        self, job_id: str, *, view: job_pb2.JobView.ValueType = job_pb2.JOB_VIEW_FULL
+        self,
+        job_id: str,
+        *,
+        view: job_pb2.JobView.ValueType = job_pb2.JOB_VIEW_FULL,
+        after: int = 0,
+        across_runs: bool = False,
     ) -> Watch[jobs_pb2.WatchJobResponse]:
-        """Return the job now and after every change, until its run has ended."""
-        return Watch(self._transport, jobs.watch_job(job_id, view))
+        """Return the job now and after every change.
+
+        Args:
+            job_id: the job.
+            view: how much of it.
+            after: the revision that is known; the first answer waits until there is a later one.
+            across_runs: also wait for a job that does not exist, and follow its later runs.
+                Otherwise the watch ends with the run.
+        """
+        following = jobs.watch_job(job_id, view, after, across_runs=across_runs)
+        return Watch(self._transport, following)
+
+    def watch_jobs(self, prefix: str = "", *, after: int = 0) -> Watch[jobs_pb2.WatchJobsResponse]:
+        """Return the jobs with a prefix that have changed, and those that were deleted.
+
+        Args:
+            prefix: what their ids begin with; empty: all jobs.
+            after: a revision, after which to begin; 0: every job is returned first.
+
+        Raises, when it is read:
+            RevisionCompacted: when deletions since then are not remembered, such as after a
+                coordinator without memory has started. List the jobs, and watch from there.
+            RallypointError: when it fails otherwise.
+        """
+        return Watch(self._transport, jobs.watch_jobs(prefix, after))
 
     # --- Nodes ------------------------------------------------------------------------------------
+
+    async def get_node(
+        self, job_id: str, node_name: str, *, timeout_s: float | None = None
+    ) -> nodes_pb2.GetNodeResponse:
+        """Return a node."""
+        return await self._transport.run(jobs.get_node(job_id, node_name), timeout_s)
 
     def list_nodes(self, job_id: str, *, page_size: int = 0) -> Pages[node_pb2.Node]:
         """Return the nodes of a job, in order of arrival."""

@@ -133,6 +133,18 @@ class KeysCompacted(RallypointError):
         self.epoch = epoch
 
 
+class RevisionCompacted(RallypointError):
+    """Jobs may have been deleted since the wanted revision. List the jobs, and watch from there."""
+
+    status = "OUT_OF_RANGE"
+
+    def __init__(self, text: str, *, oldest_revision: int, epoch: int) -> None:
+        """Keep after which revision a watch can begin, and the epoch of the coordinator."""
+        super().__init__(text)
+        self.oldest_revision = oldest_revision
+        self.epoch = epoch
+
+
 class LimitReached(RallypointError):
     """A limit of the coordinator is reached."""
 

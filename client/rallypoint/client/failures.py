@@ -117,6 +117,14 @@ def _compacted(failure: Failure, detail: details_pb2.KeysCompacted) -> errors.Ra
     )
 
 
+def _revision_compacted(
+    failure: Failure, detail: details_pb2.RevisionCompacted
+) -> errors.RallypointError:
+    return errors.RevisionCompacted(
+        failure.text, oldest_revision=detail.oldest_revision, epoch=detail.epoch
+    )
+
+
 def _limit(failure: Failure, detail: details_pb2.LimitReached) -> errors.RallypointError:
     return errors.LimitReached(
         failure.text, limit=detail.limit, value=detail.value, retry_after_s=failure.retry_s
@@ -137,6 +145,7 @@ _BY_DETAIL: dict[type[Message], Callable[[Failure, Any], errors.RallypointError]
     details_pb2.KeysCompacted: _compacted,
     details_pb2.KeysMissing: _missing,
     details_pb2.LimitReached: _limit,
+    details_pb2.RevisionCompacted: _revision_compacted,
     details_pb2.StaleSender: _stale,
     details_pb2.UnknownJob: _unknown_job,
     details_pb2.UnknownNode: _unknown_node,

@@ -26,6 +26,7 @@ from support.clients.scripted import BROKEN, LIMIT_S, calling
 
 FORMS = pytest.mark.parametrize("form", ["sync", "aio"])
 HEADER = keys_pb2.KeyValueHeader(epoch=7, revision=4)
+NODE = node_pb2.Node(name="n")
 RANK = barrier_pb2.Participant(rank=0)
 RESIZED = jobs_pb2.JobUpdate(max_nodes=3)
 DRAIN = {"drain_timeout_s": 60.0}
@@ -43,6 +44,7 @@ ALL_CALLS: list[tuple[str, tuple[Any, ...], dict[str, Any], str, Any]] = [
     ("update_job", ("j", RESIZED), {"revision": 7}, "UpdateJob", jobs_pb2.UpdateJobResponse()),
     ("delete_job", ("j",), {}, "DeleteJob", jobs_pb2.DeleteJobResponse()),
     ("drain_node", ("j", "n"), DRAIN, "DrainNode", nodes_pb2.DrainNodeResponse()),
+    ("get_node", ("j", "n"), {}, "GetNode", nodes_pb2.GetNodeResponse(node=NODE)),
     ("cordon_node", ("j", "n"), {}, "CordonNode", nodes_pb2.CordonNodeResponse(connected=True)),
     ("uncordon_node", ("j", "n"), {}, "UncordonNode", nodes_pb2.UncordonNodeResponse()),
     ("report_progress", ("j", 7), {}, "ReportProgress", worker_pb2.ReportProgressResponse(step=9)),
@@ -73,6 +75,20 @@ ALL_LISTS: list[tuple[str, tuple[str, ...], str, list[Any], list[Any]]] = [
         "ListJobs",
         [job_pb2.JobSummary(job_id=name) for name in "abc"],
         [jobs_pb2.ListJobsResponse],
+    ),
+    (
+        "list_runs",
+        ("j",),
+        "ListRuns",
+        [job_pb2.RunSummary(run=run) for run in (3, 2, 1)],
+        [jobs_pb2.ListRunsResponse],
+    ),
+    (
+        "list_rounds",
+        ("j",),
+        "ListRounds",
+        [job_pb2.RoundSummary(number=number) for number in (3, 2, 1)],
+        [jobs_pb2.ListRoundsResponse],
     ),
     (
         "list_nodes",

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import math
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
@@ -13,16 +16,19 @@ from msgspec import Struct
 from rallypoint.base.log import get_logger
 from rallypoint.server.coordinator import Coordinator, InputRefused
 from rallypoint.server.core.messages import inputs
+from rallypoint.server.core.messages.refusals import Refusal, RefusalKind
 from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.model.job import Job
 from rallypoint.server.core.model.phase import Phase
 from rallypoint.server.core.state.state import State
+from rallypoint.server.rpc.convert.bounds import check
 from rallypoint.server.rpc.convert.checks import InvalidMessage
 from rallypoint.server.rpc.convert.requests import (
     to_cancel,
     to_create,
     to_delete,
     to_job_id,
+    to_job_list,
     to_page,
     to_restart,
     to_update,
@@ -36,8 +42,10 @@ from rallypoint.server.rpc.errors import (
 )
 from rallypoint.server.rpc.guards.peers import LimitExceeded, host_of
 from rallypoint.server.rpc.outbox import Outboxes
+from rallypoint.server.rpc.reading.jobs import read_jobs
+from rallypoint.server.rpc.reading.jobs_view import Compacted, JobsView
 from rallypoint.server.rpc.reading.pace import Pace
-from rallypoint.server.rpc.reading.pages import read_jobs
+from rallypoint.server.rpc.reading.past import read_token, show_rounds, show_runs
 from rallypoint.server.rpc.stalls import Stalls
 from rallypoint.server.rpc.status import abort_with, invalid_status
 from rallypoint.server.rpc.views.job import summary_message
@@ -58,8 +66,22 @@ STALL_S_MAX = 30.0
 may suspend a watching program for a moment."""
 
 
+PROGRESS_S = 10.0
+"""How often a watch of all jobs learns the latest revision although its jobs have not changed. So
+after an interruption it need not begin where it began."""
+
+
 class _UnknownJob(Exception):
     """There is no such job. A KeyError would also come from a bug in a view."""
+
+    def __init__(self, job_id: JobId, state: State, now_ms: int) -> None:
+        """Keep what a watcher of the job learns."""
+        super().__init__(job_id)
+        self.revision = state.revision_of(job_id)
+        self.latest = state.revision
+        left_ms = state.window_until_ms - now_ms
+        self.unsure_s = left_ms / 1000 if left_ms > 0 else None
+        """As in `Rendering`."""
 
 
 class JobService(service_grpc.JobServiceServicer):
@@ -70,6 +92,7 @@ class JobService(service_grpc.JobServiceServicer):
         self._coordinator = coordinator
         self._pace = pace
         self._watchers = outboxes.watchers
+        self._view = JobsView(coordinator, pace)
         self._stalls = Stalls()
 
     async def GetJob(
@@ -96,10 +119,39 @@ class JobService(service_grpc.JobServiceServicer):
     ) -> service_pb2.ListJobsResponse:
         """Return a page of jobs."""
         try:
-            size, after = to_page(request)
+            size, token = to_page(request)
+            wanted = to_job_list(request)
+            return await read_jobs(self._coordinator, self._pace, wanted, size, token)
         except InvalidMessage as invalid:
             await abort_with(context, invalid_status(invalid.path, invalid.problem))
-        return await read_jobs(self._coordinator, self._pace, size, after)
+
+    async def ListRuns(
+        self, request: service_pb2.ListRunsRequest, context: _Context
+    ) -> service_pb2.ListRunsResponse:
+        """Return a page of the runs of a job."""
+        try:
+            size, token = to_page(request)
+            below = read_token(token)
+            job, now_ms = await self._coordinator.read(partial(_look, JobId(request.job_id)))
+        except InvalidMessage as invalid:
+            await abort_with(context, invalid_status(invalid.path, invalid.problem))
+        except _UnknownJob:
+            await abort_with(context, unknown_job_status(request.job_id))
+        return await show_runs(job, self._pace, size, below, now_ms)
+
+    async def ListRounds(
+        self, request: service_pb2.ListRoundsRequest, context: _Context
+    ) -> service_pb2.ListRoundsResponse:
+        """Return a page of the rounds of a job that have ended."""
+        try:
+            size, token = to_page(request)
+            below = read_token(token)
+            job, now_ms = await self._coordinator.read(partial(_look, JobId(request.job_id)))
+        except InvalidMessage as invalid:
+            await abort_with(context, invalid_status(invalid.path, invalid.problem))
+        except _UnknownJob:
+            await abort_with(context, unknown_job_status(request.job_id))
+        return await show_rounds(job, self._pace, request.run, size, below, now_ms)
 
     async def WatchJob(  # type: ignore[override]  # a handler may write instead of yield
         self,
@@ -117,9 +169,26 @@ class JobService(service_grpc.JobServiceServicer):
         except LimitExceeded as full:
             await abort_with(context, limit_status(full))
         try:
-            await self._show_all(watched, context)
+            await self._show_all(watched, request, context)
         finally:
             self._watchers.leave(watched, host)
+
+    async def WatchJobs(  # type: ignore[override]  # a handler may write instead of yield
+        self, request: service_pb2.WatchJobsRequest, context: _WatchContext
+    ) -> None:
+        """Send the jobs that have changed, then every change."""
+        try:
+            check(request)
+            with self._watchers.of_all(host_of(context.peer())):
+                await self._show_jobs(request, context)
+        except InvalidMessage as invalid:
+            await abort_with(context, invalid_status(invalid.path, invalid.problem))
+        except LimitExceeded as full:
+            await abort_with(context, limit_status(full))
+        except Compacted as compacted:
+            facts = (("oldest_revision", compacted.oldest), ("epoch", compacted.epoch))
+            refusal = Refusal(RefusalKind.REVISION_COMPACTED, facts)
+            await abort_with(context, refusal_status(refusal))
 
     async def CreateJob(
         self, request: service_pb2.CreateJobRequest, context: _Context
@@ -173,37 +242,81 @@ class JobService(service_grpc.JobServiceServicer):
         except InputRefused as refused:
             await abort_with(context, refusal_status(refused.refusal))
 
-    async def _show_all(self, watched: Watched, context: _WatchContext) -> None:
-        """Send a watcher every rendering of the job, until the job is over or forgotten."""
-        seen: Rendering | None = None
+    async def _show_all(
+        self, watched: Watched, request: service_pb2.WatchJobRequest, context: _WatchContext
+    ) -> None:
+        """Send a watcher every rendering of the job that it has not seen."""
+        shown, sent = None, request.after_revision or -1
+        async with self._writing(context) as write:
+            while shown is None or request.across_runs or not shown.is_final:
+                is_first = shown is None
+                shown = await watched.next(shown, self._render)
+                if shown.is_missing and not request.across_runs:
+                    if is_first:
+                        await abort_with(context, unknown_job_status(watched.job_id))
+                    return
+                if is_first and sent > shown.latest:
+                    sent = -1  # of a coordinator that was ahead of this one
+                if shown.revision > sent and shown.unsure_s is None:
+                    await write(shown.answer)
+                    sent = shown.revision
+
+    async def _show_jobs(
+        self, request: service_pb2.WatchJobsRequest, context: _WatchContext
+    ) -> None:
+        """Send a watcher of all jobs what has changed, until the call ends."""
+        view, prefix, at = self._view, request.job_id_prefix, request.after_revision
+        changed = self._watchers.changed
+        await view.update(prefix, at)
+        known = at or view.revision  # without a revision, the client knows of no deleted job
+        sent_s = -math.inf  # the first answer is sent also when it is empty
+        async with self._writing(context) as write:
+            while True:
+                view.check(max(at, known))
+                news, now_s = view.read(prefix, at, known), time.monotonic()
+                at = news.revision
+                if not news.is_empty or now_s - sent_s >= PROGRESS_S:
+                    await write(news.answer)
+                    sent_s = now_s
+                if at == view.revision:
+                    await changed.wait()
+                    changed = self._watchers.changed
+                    await view.update()
+
+    @asynccontextmanager
+    async def _writing(
+        self, context: _WatchContext
+    ) -> AsyncIterator[Callable[[bytes], Awaitable[None]]]:
+        """Return how answers are written; the call ends if one takes too long."""
         try:
             async with asyncio.timeout(None) as scope:
-                try:
-                    while seen is None or not seen.is_final:
-                        seen = await watched.next(seen, self._render)
-                        self._stalls.begin(scope, STALL_S_MAX)
-                        await context.write(seen.answer)
+
+                async def write(answer: bytes) -> None:
+                    self._stalls.begin(scope, STALL_S_MAX)
+                    try:
+                        await context.write(answer)
+                    finally:
                         self._stalls.end(scope)
-                finally:
-                    self._stalls.end(scope)
-        except _UnknownJob:
-            if seen is None:
-                await abort_with(context, unknown_job_status(watched.job_id))
+
+                yield write
         except TimeoutError:
             log.warning("watcher_stalled", limit_s=STALL_S_MAX)
             await abort_with(context, stalled_status(STALL_S_MAX))
 
     async def _render(self, watched: Watched) -> Rendering:
-        """Render a job for its watchers.
-
-        Raises:
-            _UnknownJob: when there is none.
-        """
+        """Render a job for its watchers, or that there is none."""
         version = watched.version
-        shown = await self._show(watched.job_id, watched.view)
-        answer = service_pb2.WatchJobResponse(job=shown.job, summary=shown.summary)
+        try:
+            shown = await self._show(watched.job_id, watched.view)
+        except _UnknownJob as unknown:
+            return _render_missing(unknown, version)
+        answer = service_pb2.WatchJobResponse(
+            job=shown.job, summary=shown.summary, revision=shown.revision
+        )
         return Rendering(
             version=version,
+            revision=shown.revision,
+            latest=shown.latest,
             answer=answer.SerializeToString(),
             nodes=0 if shown.job is None else len(shown.job.nodes),
             is_final=shown.is_final,
@@ -220,7 +333,7 @@ class JobService(service_grpc.JobServiceServicer):
         picture = await self._coordinator.read(partial(_picture, job_id))
         await self._pace.drive(fill(picture, with_nodes=view == job_pb2.JOB_VIEW_FULL))
         is_final = picture.job.phase is Phase.CLOSED and not picture.nodes
-        return _Shown(picture.message, None, is_final)
+        return _Shown(picture.message, None, is_final, picture.message.revision, picture.latest)
 
 
 class _Shown(Struct):
@@ -230,20 +343,41 @@ class _Shown(Struct):
     summary: job_pb2.JobSummary | None
     is_final: bool
     """The run is over and every node knows."""
+    revision: int
+    latest: int
+    """Revision of the coordinator then."""
 
 
 def _summarize(job_id: JobId, state: State, now_ms: int) -> _Shown:
-    summary = summary_message(state, _find(state, job_id), now_ms)
+    summary = summary_message(state, _find(state, job_id, now_ms), now_ms)
     is_final = summary.phase == job_pb2.JOB_PHASE_CLOSED and not summary.node_count
-    return _Shown(None, summary, is_final)
+    return _Shown(None, summary, is_final, summary.revision, state.revision)
 
 
 def _picture(job_id: JobId, state: State, now_ms: int) -> JobPicture:
-    return take_picture(state, _find(state, job_id), now_ms)
+    return take_picture(state, _find(state, job_id, now_ms), now_ms)
 
 
-def _find(state: State, job_id: JobId) -> Job:
+def _look(job_id: JobId, state: State, now_ms: int) -> tuple[Job, int]:
+    return _find(state, job_id, now_ms), now_ms
+
+
+def _render_missing(unknown: _UnknownJob, version: int) -> Rendering:
+    answer = service_pb2.WatchJobResponse(missing=True, revision=unknown.revision)
+    return Rendering(
+        version=version,
+        revision=unknown.revision,
+        latest=unknown.latest,
+        answer=answer.SerializeToString(),
+        nodes=0,
+        is_final=False,
+        is_missing=True,
+        unsure_s=unknown.unsure_s,
+    )
+
+
+def _find(state: State, job_id: JobId, now_ms: int) -> Job:
     job = state.jobs.get(job_id)
     if job is None:
-        raise _UnknownJob
+        raise _UnknownJob(job_id, state, now_ms)
     return job

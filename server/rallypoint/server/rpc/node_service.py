@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 import grpc
 
 from rallypoint.server.coordinator import Coordinator, InputRefused
+from rallypoint.server.core.messages.refusals import Refusal, RefusalKind
 from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.state.state import State
 from rallypoint.server.core.verdicts.health import find_health
@@ -14,6 +15,7 @@ from rallypoint.server.rpc.convert.checks import InvalidMessage
 from rallypoint.server.rpc.convert.requests import (
     to_cordon,
     to_drain_node,
+    to_node,
     to_page,
     to_uncordon,
 )
@@ -21,7 +23,8 @@ from rallypoint.server.rpc.errors import refusal_status, unknown_job_status
 from rallypoint.server.rpc.reading.pace import Pace
 from rallypoint.server.rpc.reading.pages import NodePicture, show_nodes, take_nodes
 from rallypoint.server.rpc.status import abort_with, invalid_status
-from rallypoint.server.rpc.views.node import health_message
+from rallypoint.server.rpc.views.node import health_message, node_message
+from rallypoint.v1 import node_pb2
 from rallypoint.v1 import node_service_pb2 as service_pb2
 from rallypoint.v1 import node_service_pb2_grpc as service_grpc
 from rallypoint.wire.durations import to_duration
@@ -34,6 +37,32 @@ class NodeService(service_grpc.NodeServiceServicer):
         """Pass requests to `coordinator`; all readers share `pace`."""
         self._coordinator = coordinator
         self._pace = pace
+
+    async def GetNode(
+        self,
+        request: service_pb2.GetNodeRequest,
+        context: grpc.aio.ServicerContext[service_pb2.GetNodeRequest, service_pb2.GetNodeResponse],
+    ) -> service_pb2.GetNodeResponse:
+        """Return one node."""
+
+        def answer(state: State, now_ms: int) -> node_pb2.Node | Refusal:
+            job = state.jobs.get(job_id)
+            if job is None:
+                return Refusal(RefusalKind.UNKNOWN_JOB, (("job_id", job_id),))
+            session = state.index.get((job_id, name))
+            if session is None:
+                facts = (("job_id", job_id), ("node_name", name))
+                return Refusal(RefusalKind.UNKNOWN_NODE, facts)
+            return node_message(state, job, state.nodes[session], now_ms)
+
+        try:
+            job_id, name = to_node(request)
+            found = await self._coordinator.read(answer)
+        except InvalidMessage as error:
+            await _abort(context, error)
+        if isinstance(found, Refusal):
+            await abort_with(context, refusal_status(found))
+        return service_pb2.GetNodeResponse(node=found)
 
     async def ListNodes(
         self,

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import contextmanager
 
 from msgspec import Struct, field
 
@@ -34,11 +35,20 @@ class Rendering(Struct, frozen=True):
 
     version: int
     """Version of the job that it shows."""
+    revision: int
+    """Revision of the job that it shows."""
+    latest: int
+    """Revision of the coordinator then."""
     answer: bytes
     """An encoded WatchJobResponse."""
     nodes: int
     is_final: bool
-    """The run is over and every node knows; no rendering will follow."""
+    """The run is over and every node knows."""
+    is_missing: bool = False
+    """There is no such job."""
+    unsure_s: float | None = None
+    """The job is missing, but its agents may not have found this coordinator yet: how long to wait
+    for them."""
 
 
 Render = Callable[["Watched"], Awaitable[Rendering]]
@@ -62,6 +72,14 @@ class Watched(Struct):
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held by the watcher that renders for all."""
 
+    async def _wait(self, limit_s: float | None) -> None:
+        """Wait for a change. After the limit, the job is rendered again."""
+        try:
+            async with asyncio.timeout(limit_s):
+                await self.changed.wait()
+        except TimeoutError:
+            self.note_change()
+
     def note_change(self) -> None:
         """Wake the watchers."""
         self.version += 1
@@ -76,7 +94,7 @@ class Watched(Struct):
             render: renders the job.
         """
         while seen is not None and seen.version == self.version:
-            await self.changed.wait()
+            await self._wait(seen.unsure_s)
         if seen is not None:
             # Not under the lock: a new watcher need not wait.
             await asyncio.sleep(self._pause_s())
@@ -107,6 +125,9 @@ class Watchers:
         """Start without watchers."""
         self._watched: dict[JobId, dict[job_pb2.JobView.ValueType, Watched]] = {}
         self._by_host: Counter[str] = Counter()
+        self._of_all = 0
+        self.changed = asyncio.Event()
+        """Set and replaced when any job changes."""
 
     def enter(self, job_id: JobId, host: str, view: job_pb2.JobView.ValueType = FULL) -> Watched:
         """Add a watcher of a job; call `leave` afterwards.
@@ -122,11 +143,9 @@ class Watchers:
         views, most = self._watched.get(job_id, {}), limits.WATCHERS_PER_JOB_MAX
         if sum(watched.watchers for watched in views.values()) >= most:
             raise LimitExceeded(Limit.WATCHERS_PER_JOB, most)
-        if self._by_host[host] >= limits.WATCHERS_PER_HOST_MAX:
-            raise LimitExceeded(Limit.WATCHERS_PER_HOST, limits.WATCHERS_PER_HOST_MAX)
+        self._count(host)
         watched = views.get(view) or Watched(job_id, view)
         watched.watchers += 1
-        self._by_host[host] += 1
         self._watched.setdefault(job_id, {})[view] = watched
         return watched
 
@@ -138,12 +157,39 @@ class Watchers:
             del views[watched.view]
             if not views:
                 del self._watched[watched.job_id]
+        self._uncount(host)
+
+    @contextmanager
+    def of_all(self, host: str) -> Iterator[None]:
+        """Count a watcher of all jobs while the context is open.
+
+        Raises:
+            LimitExceeded: when the coordinator or the host has as many as it may have.
+        """
+        if self._of_all >= limits.JOBS_WATCHERS_MAX:
+            raise LimitExceeded(Limit.JOBS_WATCHERS, limits.JOBS_WATCHERS_MAX)
+        self._count(host)
+        self._of_all += 1
+        try:
+            yield
+        finally:
+            self._of_all -= 1
+            self._uncount(host)
+
+    def _count(self, host: str) -> None:
+        if self._by_host[host] >= limits.WATCHERS_PER_HOST_MAX:
+            raise LimitExceeded(Limit.WATCHERS_PER_HOST, limits.WATCHERS_PER_HOST_MAX)
+        self._by_host[host] += 1
+
+    def _uncount(self, host: str) -> None:
         self._by_host[host] -= 1
         if not self._by_host[host]:
             del self._by_host[host]
 
     def note_changes(self, jobs: Iterable[JobId]) -> None:
-        """Wake the watchers of these jobs."""
+        """Wake the watchers of these jobs, and those of all jobs."""
+        self.changed.set()
+        self.changed = asyncio.Event()
         for job_id in jobs:
             for watched in self._watched.get(job_id, {}).values():
                 watched.note_change()

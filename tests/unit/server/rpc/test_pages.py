@@ -21,7 +21,8 @@ from rallypoint.server.core.model.verdict import Verdict, VerdictCause
 from rallypoint.server.core.model.worker import ErrorRecord, FailedWorker, WorkerExit
 from rallypoint.server.core.state.state import State
 from rallypoint.server.core.verdicts.health import HEALTH_MAX, REASON_CHARS_MAX
-from rallypoint.server.rpc.reading import pages
+from rallypoint.server.rpc.reading import jobs, pages
+from rallypoint.server.rpc.reading.lists import JobList
 from rallypoint.server.rpc.reading.pace import SLICE_S, Pace
 from rallypoint.server.rpc.views.job import summary_message
 from rallypoint.server.rpc.views.whole import fill, job_message, take_picture
@@ -65,10 +66,10 @@ async def remembering(count: int) -> AsyncIterator[Shell]:
 
 async def read_all(shell: Shell, size: int) -> list[service_pb2.ListJobsResponse]:
     """Return all pages of jobs."""
-    found = [await pages.read_jobs(shell.coordinator, Pace(), size, "")]
+    found = [await jobs.read_jobs(shell.coordinator, Pace(), JobList(), size, "")]
     while found[-1].next_page_token:
         token = found[-1].next_page_token
-        found.append(await pages.read_jobs(shell.coordinator, Pace(), size, token))
+        found.append(await jobs.read_jobs(shell.coordinator, Pace(), JobList(), size, token))
     return found
 
 
@@ -89,10 +90,10 @@ async def test_page_ends_at_the_first_limit(
     monkeypatch: pytest.MonkeyPatch, size: int, bytes_max: int, count: int
 ) -> None:
     """Of entries or of bytes. A page has at least one job."""
-    monkeypatch.setattr(pages, "PAGE_BYTES_MAX", bytes_max)
+    monkeypatch.setattr(jobs, "PAGE_BYTES_MAX", bytes_max)
     async with remembering(10) as shell:
         found = await read_all(shell, size)
-        monkeypatch.setattr(pages, "PAGE_BYTES_MAX", 1)
+        monkeypatch.setattr(jobs, "PAGE_BYTES_MAX", 1)
         single = await read_all(shell, size)
 
     assert (count, 10) == (len(found), len(single))
@@ -103,12 +104,12 @@ async def test_page_ends_at_the_first_limit(
 async def test_jobs_that_come_and_go_move_no_other() -> None:
     """A token stays valid when its own job is gone."""
     async with remembering(6) as shell:
-        first = await pages.read_jobs(shell.coordinator, Pace(), 2, "")
+        first = await jobs.read_jobs(shell.coordinator, Pace(), JobList(), 2, "")
         for job_id in ("job-00000", "job-00001"):
             del shell.state.jobs[JobId(job_id)]
         early = JobId("early")
         shell.state.jobs[early] = Job(early, 1, JobSpec(), 0)
-        rest = await pages.read_jobs(shell.coordinator, Pace(), 10, first.next_page_token)
+        rest = await jobs.read_jobs(shell.coordinator, Pace(), JobList(), 10, first.next_page_token)
 
     assert [f"job-{number:05}" for number in range(2, 6)] == [job.job_id for job in rest.jobs]
 

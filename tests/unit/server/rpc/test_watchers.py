@@ -16,7 +16,7 @@ from rallypoint.server.core.sessions import admission
 from rallypoint.server.rpc import job_service, watchers
 from rallypoint.server.rpc.guards import limits
 from rallypoint.server.rpc.guards.peers import LimitExceeded
-from rallypoint.server.rpc.reading import pages
+from rallypoint.server.rpc.reading import jobs
 from rallypoint.server.rpc.views import whole
 from rallypoint.server.rpc.views.job import summary_message
 from rallypoint.server.rpc.watchers import FULL, Watchers
@@ -244,7 +244,7 @@ async def test_job_that_cannot_be_shown_hides_no_other(monkeypatch: pytest.Monke
         for number, job_id in enumerate(("a", "bad", "c"), 1):
             await server.join(job_id, number)
         monkeypatch.setattr(job_service, "take_picture", fail_for_bad(whole.take_picture))
-        monkeypatch.setattr(pages, "summary_message", fail_for_bad(summary_message))
+        monkeypatch.setattr(jobs, "summary_message", fail_for_bad(summary_message))
         stub = service_grpc.JobServiceStub(server.channel)
         with capture_logs() as lines:
             listed = await stub.ListJobs(service_pb2.ListJobsRequest())

@@ -207,7 +207,7 @@ async def test_every_service_checks_and_explains() -> None:
         uncordon, watch = node_service_pb2.UncordonNodeRequest, job_service_pb2.WatchJobRequest
         invalid = [
             (jobs.GetJob(get(job_id="\0")), "job_id"),
-            (jobs.ListJobs(page(page_size=1_001)), "page_size"),
+            (jobs.ListJobs(page(page_token="other")), "page_token"),
             (jobs.WatchJob(watch(job_id="x" * 256)).read(), "job_id"),
             (
                 nodes.DrainNode(drain(job_id=JOB, node_name="a b", drain_timeout=Duration())),

@@ -73,6 +73,7 @@ class Limit(Enum):
     ANSWER_BYTES = "bytes of keys and values in one answer"
     WATCHERS_PER_JOB = "watchers of one job"
     WATCHERS_PER_HOST = "watchers on one host"
+    JOBS_WATCHERS = "watchers of all jobs"
     STREAMS_PER_HOST = "streams from one host"
     JOBS_PER_HOST = "jobs from one host"
     SESSIONS_PER_HOST = "new sessions a minute from one host"

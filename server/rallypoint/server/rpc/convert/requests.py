@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.model.ids import JobId, NodeName
+from rallypoint.server.core.model.phase import Outcome
 from rallypoint.server.rpc.convert.bounds import check
 from rallypoint.server.rpc.convert.checks import require
 from rallypoint.server.rpc.convert.spec import to_spec
+from rallypoint.server.rpc.reading.lists import JobList
+from rallypoint.server.rpc.views.enums import OUTCOMES, PHASES
 from rallypoint.v1 import (
     barrier_service_pb2,
     job_pb2,
@@ -36,6 +39,8 @@ def to_view(
 def to_page(
     request: job_service_pb2.ListJobsRequest
     | node_service_pb2.ListNodesRequest
+    | job_service_pb2.ListRunsRequest
+    | job_service_pb2.ListRoundsRequest
     | barrier_service_pb2.ListBarriersRequest,
 ) -> tuple[int, str]:
     """Return the size of a page, 1 or more, and the token of the page before, or ""."""
@@ -48,6 +53,27 @@ def to_create(request: job_service_pb2.CreateJobRequest) -> inputs.CreateJob:
     check(request)
     spec = to_spec(request.spec, "spec")
     return inputs.CreateJob(JobId(request.job_id), spec, request.request_id)
+
+
+def to_job_list(request: job_service_pb2.ListJobsRequest) -> JobList:
+    """Return which jobs a reader asks for, in which order; checked by `to_page`."""
+    for place, phase in enumerate(request.phases):
+        require(phase in _PHASES, f"phases[{place}]", "is not a phase")
+    for place, outcome in enumerate(request.outcomes):
+        require(outcome in _OUTCOMES, f"outcomes[{place}]", "is not an outcome")
+    return JobList(
+        phases=frozenset(_PHASES[phase] for phase in request.phases),
+        outcomes=frozenset(_OUTCOMES[outcome] for outcome in request.outcomes),
+        prefix=request.job_id_prefix,
+        latest_first=request.order == job_service_pb2.JOB_ORDER_LATEST,
+    )
+
+
+_PHASES = {number: phase for phase, number in PHASES.items()}
+_OUTCOMES: dict[job_pb2.Outcome.ValueType, Outcome | None] = {
+    **{number: outcome for outcome, number in OUTCOMES.items()},
+    job_pb2.OUTCOME_OPEN: None,
+}
 
 
 def to_cancel(request: job_service_pb2.CancelJobRequest) -> inputs.CancelJob:
@@ -96,6 +122,12 @@ def to_delete(request: job_service_pb2.DeleteJobRequest) -> inputs.DeleteJob:
     """Return the request to delete a job."""
     check(request)
     return inputs.DeleteJob(JobId(request.job_id), request.run, request.request_id)
+
+
+def to_node(request: node_service_pb2.GetNodeRequest) -> tuple[JobId, NodeName]:
+    """Return the node that a reader asks for, and its job."""
+    check(request)
+    return JobId(request.job_id), NodeName(request.node_name)
 
 
 def to_drain_node(request: node_service_pb2.DrainNodeRequest) -> inputs.DrainNode:

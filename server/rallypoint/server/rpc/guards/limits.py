@@ -25,7 +25,10 @@ JOBS_PER_HOST_MAX = JOBS_MAX * 3 // 4
 WATCHERS_PER_JOB_MAX = 256
 """Watchers of one job. Each may hold one encoded answer."""
 WATCHERS_PER_HOST_MAX = 64
-"""Watchers on one host, so that one faulty client leaves room for the others."""
+"""Watchers on one host, of one job or of all, so that one faulty client leaves room for the
+others."""
+JOBS_WATCHERS_MAX = 1_024
+"""Watchers of all jobs. Each may hold an answer of 1 MiB for half a minute."""
 KEY_WAITS_PER_JOB_MAX = 65_536
 """Calls of one job that wait for keys: one for each of 64,000 ranks."""
 KEY_WATCHES_PER_JOB_MAX = 1_024

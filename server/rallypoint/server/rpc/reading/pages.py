@@ -1,4 +1,4 @@
-"""Pages of jobs and nodes: bounded by entries and by bytes, and built in slices.
+"""Pages of nodes: bounded by entries and by bytes, and built in slices.
 
 A token names the last entry of its page, not a number of entries. So it stays valid when entries
 come and go: the others are neither left out nor shown twice.
@@ -7,93 +7,23 @@ come and go: the others are neither left out nor shown twice.
 from __future__ import annotations
 
 import re
-import time
-from bisect import bisect_right
 from collections.abc import Iterator
-from functools import partial
 
 from msgspec import Struct
 
-from rallypoint.base.log import get_logger, new_incident
-from rallypoint.server.coordinator import Coordinator
-from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.model.job import Job
 from rallypoint.server.core.model.node import Node
 from rallypoint.server.core.state.state import State
 from rallypoint.server.rpc.convert.checks import require
-from rallypoint.server.rpc.reading.pace import SLICE_S, Pace
-from rallypoint.server.rpc.views.job import summary_message
+from rallypoint.server.rpc.reading.pace import Pace
 from rallypoint.server.rpc.views.node import node_message
-from rallypoint.v1 import job_pb2, job_service_pb2, node_service_pb2
+from rallypoint.v1 import node_service_pb2
 
 PAGE_BYTES_MAX = 1_024 * 1_024
 """Longest page, without its token. A page with one entry may be longer: a node with 4,096 ended
 workers takes 0.3 MB."""
 FRAME_BYTES_MAX = 8
 """Bytes that a page adds to each entry."""
-
-log = get_logger()
-
-
-class _Slice(Struct):
-    """Some of the jobs of a page."""
-
-    jobs: list[job_pb2.JobSummary]
-    has_more: bool
-    """Further jobs follow."""
-
-
-async def read_jobs(
-    coordinator: Coordinator, pace: Pace, size: int, after: str
-) -> job_service_pb2.ListJobsResponse:
-    """Return the page of jobs after a job id.
-
-    Args:
-        coordinator: read in several turns; each shows what is in the journal then.
-        pace: this reader's and all others'.
-        size: most jobs, 1 or more.
-        after: a job id, which need not exist; empty for the first page.
-    """
-    page, left = job_service_pb2.ListJobsResponse(), PAGE_BYTES_MAX
-    async with pace.turn():
-        while True:
-            wanted = size - len(page.jobs)
-            last = page.jobs[-1].job_id if page.jobs else after
-            part = await coordinator.read(partial(_take_slice, last, wanted))
-            for job in part.jobs:
-                left -= job.ByteSize() + FRAME_BYTES_MAX
-                if left < 0 and page.jobs:
-                    page.next_page_token = page.jobs[-1].job_id
-                    return page
-                page.jobs.append(job)
-            if not part.has_more:
-                return page
-            if len(page.jobs) >= size:
-                page.next_page_token = page.jobs[-1].job_id
-                return page
-
-
-def _take_slice(after: str, wanted: int, state: State, now_ms: int) -> _Slice:
-    """Return the next jobs, as many as can be shown in the time of a slice, but at least one."""
-    ids = sorted(state.jobs)
-    begin, ends_s = bisect_right(ids, after), time.monotonic() + SLICE_S
-    part = _Slice([], begin < len(ids))
-    for place in range(begin, min(begin + wanted, len(ids))):
-        part.jobs.append(_show(state, ids[place], now_ms))
-        part.has_more = place + 1 < len(ids)
-        if time.monotonic() >= ends_s:
-            break
-    return part
-
-
-def _show(state: State, job_id: JobId, now_ms: int) -> job_pb2.JobSummary:
-    """Return a job for a list; only its id if a bug prevents more, so that the others are shown."""
-    try:
-        return summary_message(state, state.jobs[job_id], now_ms)
-    except Exception as error:  # one job must not hide the others
-        incident = new_incident()
-        log.error("rendering_failed", job_id=job_id, incident=incident, exc_info=error)
-        return job_pb2.JobSummary(job_id=job_id)
 
 
 class NodePicture(Struct):

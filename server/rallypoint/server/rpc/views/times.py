@@ -18,8 +18,8 @@ DRIFT_MS_MAX = 500
 """How wrong a shown time may become before the distance of the two clocks is measured again."""
 
 
-def read_wall_ms() -> int:
-    """Return the wall clock's time as Unix time."""
+def wall_ms() -> int:
+    """Return the Unix time in ms."""
     return time.time_ns() // 1_000_000
 
 
@@ -31,7 +31,7 @@ class _Distance:
 
     def measure(self, now_ms: int) -> int:
         """Return it; `now_ms` is journal time."""
-        measured = read_wall_ms() - now_ms
+        measured = wall_ms() - now_ms
         if self.ms is None or abs(measured - self.ms) > DRIFT_MS_MAX:
             self.ms = measured
         return self.ms

@@ -9,17 +9,18 @@ count beside it says how long the whole list is.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
 from google.protobuf.message import Message
 from msgspec import Struct
 
+from rallypoint.server.core.model.ids import NodeName
 from rallypoint.server.core.model.job import Job
-from rallypoint.server.core.model.node import Node
+from rallypoint.server.core.model.node import Node, Program
 from rallypoint.server.core.model.round import RoundSummary
 from rallypoint.server.core.state.state import State
 from rallypoint.server.core.verdicts.health import is_notable
-from rallypoint.server.rpc.views.commands import add_commands
 from rallypoint.server.rpc.views.job import basic_message, past_round_message
 from rallypoint.server.rpc.views.node import health_message, node_message
 from rallypoint.server.rpc.views.round import member_message
@@ -35,6 +36,11 @@ MEMBERS_BYTES_MAX = 768 * 1_024
 HISTORY_BYTES_MAX = 512 * 1_024
 HEALTH_BYTES_MAX = 256 * 1_024
 """All other fields together have at most 0.8 MB: 16 long commands are 0.3 MB of them."""
+COMMANDS_MAX = 16
+"""Commands that are shown. Each has up to 4,096 characters, and where every node has its own
+arguments there are as many as nodes."""
+NAMES_MAX = 16
+"""Names of nodes that are shown with a command."""
 FRAME_BYTES_MAX = 8
 """Bytes that a message adds to each entry of a list."""
 
@@ -45,6 +51,8 @@ _Entry = TypeVar("_Entry", bound=Message)
 class JobPicture(Struct):
     """A job as it was at one moment."""
 
+    latest: int
+    """Revision of the coordinator then."""
     message: job_pb2.Job
     """What the picture shows; without nodes and history until `fill` has added them."""
     state: State
@@ -59,7 +67,8 @@ def take_picture(state: State, job: Job, now_ms: int) -> JobPicture:
     """Return a picture of a job, in a turn; `fill` makes its message."""
     sessions = state.sessions.get(job.job_id, ())
     nodes = tuple(state.nodes[session] for session in sessions)
-    return JobPicture(basic_message(state, job, now_ms), state, job, nodes, now_ms)
+    message = basic_message(state, job, now_ms)
+    return JobPicture(state.revision, message, state, job, nodes, now_ms)
 
 
 def fill(picture: JobPicture, *, with_nodes: bool) -> Iterator[None]:
@@ -85,7 +94,7 @@ def fill(picture: JobPicture, *, with_nodes: bool) -> Iterator[None]:
         HISTORY_BYTES_MAX,
     )
     message.history.reverse()
-    yield from add_commands(message, picture.nodes)
+    yield from _add_commands(message, picture.nodes)
     if not with_nodes:
         return
     if job.round is not None:
@@ -103,6 +112,25 @@ def fill(picture: JobPicture, *, with_nodes: bool) -> Iterator[None]:
 def _latest_first(job: Job) -> Iterator[RoundSummary]:
     """Return the ended rounds of the latest run."""
     return (summary for summary in reversed(job.history) if summary.run == job.run)
+
+
+def _add_commands(message: job_pb2.Job, nodes: Iterable[Node]) -> Iterator[None]:
+    """Add the commands of a job's nodes, in order of arrival; stop after each node."""
+    nodes_by_command: dict[tuple[str, Program], list[NodeName]] = {}
+    for node in nodes:
+        if node.identity.program is not None:
+            command = (node.identity.role, node.identity.program)
+            nodes_by_command.setdefault(command, []).append(node.name)
+        yield
+    message.command_count = len(nodes_by_command)
+    for (role, program), names in islice(nodes_by_command.items(), COMMANDS_MAX):
+        message.commands.add(
+            role=role,
+            user=program.user,
+            command_line=program.command_line,
+            node_names=names[:NAMES_MAX],
+            node_count=len(names),
+        )
 
 
 def _extend(
