@@ -19,11 +19,14 @@ FAILURES ?=
 PROTO_SOURCES := $(sort $(shell find proto -name '*.proto' 2>/dev/null))
 # protoc finds its mypy plugins on PATH.
 PROTOC := PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m grpc_tools.protoc --proto_path=proto
-# $(call stubs_into,FOLDER) writes all stubs below FOLDER.
-stubs_into = $(PROTOC) --python_out=$(1) --grpc_python_out=$(1) \
-	--mypy_out=quiet:$(1) --mypy_grpc_out=quiet:$(1) $(PROTO_SOURCES)
-# $(call stub_sums,FOLDER) prints a checksum and a name for every stub below FOLDER.
-stub_sums = cd $(1) && find . -name '*_pb2*.py*' -not -path '*/__pycache__/*' -exec sha256sum {} + | sort -k2
+# $(call stubs_into,FOLDER) writes all stubs below FOLDER, and the descriptors with their comments,
+# which reflection serves.
+stubs_into = mkdir -p $(1)/rallypoint/v1 && $(PROTOC) --python_out=$(1) --grpc_python_out=$(1) \
+	--mypy_out=quiet:$(1) --mypy_grpc_out=quiet:$(1) \
+	--include_source_info --descriptor_set_out=$(1)/rallypoint/v1/descriptors.binpb $(PROTO_SOURCES)
+# $(call stub_sums,FOLDER) prints a checksum and a name for everything that stubs_into writes there.
+stub_sums = cd $(1) && find . \( -name '*_pb2*.py*' -o -name descriptors.binpb \) \
+	-not -path '*/__pycache__/*' -exec sha256sum {} + | sort -k2
 
 .PHONY: help
 help: ## list the targets
@@ -66,7 +69,7 @@ simulate-shells: $(STAMP) ## simulate the real shells under faults: make simulat
 	$(BIN)/python tests/sim/shells/run.py --seeds $(SEEDS) --jobs 2 $(ARGS)
 
 .PHONY: check
-check: format-check lint types imports proto-check proto-lint ## format, lint, types, imports, stubs, proto lint
+check: format-check lint types imports proto-check proto-lint proto-breaking ## format, lint, types, imports, stubs, proto
 
 .PHONY: bench
 bench: $(STAMP) ## measure launches, then failures; each takes arguments of its own
@@ -99,7 +102,7 @@ imports: $(STAMP) ## who may import whom
 	$(BIN)/lint-imports
 
 .PHONY: proto
-proto: $(STAMP) ## regenerate the stubs beside their .proto files
+proto: $(STAMP) ## regenerate the stubs and descriptors beside their .proto files
 	$(call stubs_into,proto)
 
 .PHONY: proto-check
@@ -136,6 +139,20 @@ docs: $(STAMP) ## build the documentation site into site/
 .PHONY: proto-lint
 proto-lint: $(STAMP) ## buf lint
 	$(BIN)/buf lint proto
+
+# What v1 promises: the contract as of the latest release, without comments.
+FROZEN := proto/v1.binpb
+buf_breaking = $(BIN)/buf breaking proto --against $(FROZEN)
+
+.PHONY: proto-breaking
+proto-breaking: $(STAMP) ## fail when the contract breaks what is frozen
+	@$(buf_breaking) || { echo "v1 is frozen: add fields instead; docs/versions.md says what may change" >&2; exit 1; }
+	@echo "the contract keeps what is frozen"
+
+.PHONY: proto-freeze
+proto-freeze: $(STAMP) ## freeze the contract as it is, if it breaks nothing; at each release
+	if [ -e $(FROZEN) ]; then $(buf_breaking); fi
+	$(BIN)/buf build proto --exclude-source-info -o $(FROZEN)
 
 .PHONY: setup
 setup: $(STAMP) ## make .venv with everything in it

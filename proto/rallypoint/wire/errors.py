@@ -23,7 +23,9 @@ DETAILS_KEY = "grpc-status-details-bin"
 REASON_PREFIX = "REFUSAL_REASON_"
 """Of the values of RefusalReason; ErrorInfo has the rest of their names."""
 DESCRIPTION_CHARS_MAX = 256
-"""Details travel in metadata, which gRPC limits to 8 KiB; the status has the whole text."""
+"""Details travel in metadata, which gRPC limits to 8 KiB; the status has the text."""
+TEXT_CHARS_MAX = 1_024
+"""The same: a text may repeat what a caller sent."""
 DOMAIN = "rallypoint.v1"
 """Of the reasons in ErrorInfo."""
 
@@ -51,7 +53,7 @@ def pack_status(
     from google.rpc.error_details_pb2 import BadRequest, ErrorInfo, RetryInfo
 
     name = details_pb2.RefusalReason.Name(reason).removeprefix(REASON_PREFIX)
-    status = Status(code=code, message=text)
+    status = Status(code=code, message=text[:TEXT_CHARS_MAX])
     if detail is not None:
         status.details.add().Pack(detail)
     status.details.add().Pack(ErrorInfo(reason=name, domain=DOMAIN))

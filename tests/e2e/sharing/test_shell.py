@@ -119,10 +119,13 @@ def calls(job_id: str) -> list[Call]:
     return [
         Call("grpc.health.v1.Health/Check", {}, {"status": "SERVING"}),
         Call("grpc.health.v1.Health/Watch", {}, {"status": "SERVING"}, answers=1),
-        Call(
-            "grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
-            {"file_containing_symbol": "rallypoint.v1.BarrierBroken"},
-            {"fileDescriptorResponse": SOME},
+        *(
+            Call(
+                f"grpc.reflection.{version}.ServerReflection/ServerReflectionInfo",
+                {"file_containing_symbol": "rallypoint.v1.BarrierBroken"},
+                {"fileDescriptorResponse": SOME},
+            )
+            for version in ("v1", "v1alpha")
         ),
         Call(
             "rallypoint.v1.AgentService/Session",

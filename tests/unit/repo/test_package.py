@@ -63,6 +63,7 @@ def test_wheel_is_a_typed_namespace(wheel: Path) -> None:
     assert sorted({name.split("/")[1] for name in own if name.count("/") > 1}) == [*PORTIONS]
     for portion in PORTIONS:
         assert f"rallypoint/{portion}/py.typed" in names
+    assert "rallypoint/v1/descriptors.binpb" in names  # what reflection serves
 
 
 def test_wheel_has_the_three_commands(wheel: Path) -> None:

@@ -34,12 +34,8 @@ class Health:
 
 
 def add_reflection(server: grpc.aio.Server, services: Sequence[str]) -> None:
-    """Let clients list the services, under both names of the reflection protocol.
-
-    grpcio-reflection implements only v1alpha. The messages of v1 are the same, so the same servicer
-    serves both names.
-    """
-    names = (*services, health.SERVICE_NAME, REFLECTION_V1ALPHA)
+    """Let clients list and describe the services, under both names of the reflection protocol."""
+    names = (*services, health.SERVICE_NAME, REFLECTION_V1, REFLECTION_V1ALPHA)
     server.add_generic_rpc_handlers((_Reflection(names),))
 
 
@@ -59,12 +55,12 @@ class _Reflection(grpc.GenericRpcHandler):
     @cached_property
     def _handler(self) -> grpc.RpcMethodHandler[Any, Any]:
         # Imported at the first call: with --standalone, the first worker would wait for it.
-        from google.rpc import error_details_pb2  # noqa: F401  # clients ask for their types
         from grpc_reflection.v1alpha import reflection_pb2
-        from grpc_reflection.v1alpha._async import ReflectionServicer
+
+        from rallypoint.server.rpc.about.reflection import Reflection
 
         return grpc.stream_stream_rpc_method_handler(
-            ReflectionServicer(service_names=self._names).ServerReflectionInfo,
+            Reflection(self._names).ServerReflectionInfo,
             request_deserializer=reflection_pb2.ServerReflectionRequest.FromString,
             response_serializer=reflection_pb2.ServerReflectionResponse.SerializeToString,
         )
