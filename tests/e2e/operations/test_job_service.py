@@ -37,7 +37,7 @@ def test_bad_request_is_refused_by_field(world: World) -> None:
     """INVALID_ARGUMENT names the field."""
     for field, ask in (
         ("job_id", lambda: world.jobs.get("")),
-        ("page_size", lambda: world.jobs.page(page_size=1001)),
+        ("page_token", lambda: world.jobs.page(page_token="other")),
     ):
         with pytest.raises(grpc.RpcError) as caught:
             ask()

@@ -155,6 +155,23 @@ def calls(job_id: str) -> list[Call]:
             answers=1,
         ),
         Call(
+            "rallypoint.v1.JobService/WatchJobs",
+            {"job_id_prefix": job_id},
+            {"jobs": [{"jobId": job_id, "phase": "JOB_PHASE_RUNNING"}], "revision": SOME},
+            answers=1,
+        ),
+        Call(
+            "rallypoint.v1.JobService/ListRuns",
+            job,
+            {"runs": [{"run": "1", "outcome": "OUTCOME_OPEN", "openedAt": SOME}]},
+        ),
+        Call("rallypoint.v1.JobService/ListRounds", job, {}),
+        Call(
+            "rallypoint.v1.NodeService/GetNode",
+            b,
+            {"node": {"name": "b", "state": "NODE_STATE_STARTED"}},
+        ),
+        Call(
             "rallypoint.v1.NodeService/ListNodes",
             {**job, "page_size": 1},
             {"nodes": [{"name": SOME, "state": "NODE_STATE_STARTED"}], "nodeCount": 2},
@@ -264,7 +281,7 @@ def curl(world: World, call: Call, token: str) -> dict[str, Any]:
         ran = world.run(*argv)
         assert ran.returncode == 0, f"{call.method}: {ran.stderr}"
         printed = ran.stdout
-    shown = re.findall(r"^\{$.*?^\}$", printed, re.MULTILINE | re.DOTALL)
+    shown = re.findall(r"^\{(?:\}|$.*?^\})$", printed, re.MULTILINE | re.DOTALL)
     answer: dict[str, Any] = json.loads(shown[max(call.answers, 1) - 1])
     return answer
 

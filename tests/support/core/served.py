@@ -50,6 +50,7 @@ class Served(Struct):
         await agent.hello()
         welcome = await agent.read()
         assert welcome.welcome.desired.HasField("run")
+        agent.round = welcome.welcome.desired.run.header.number
         return agent
 
     def agent(self, job_id: str, number: int) -> Agent:
@@ -72,6 +73,8 @@ class Agent(Struct):
     """The coordinator's, as of the last message that was read."""
     token: str = ""
     """Of the last Welcome that was read."""
+    round: int = 0
+    """The round that it was ordered to run when it joined."""
 
     def again(self, server: Served, *, token: str | None = None) -> Agent:
         """Return its next connection; `token` replaces its own."""

@@ -73,6 +73,15 @@ after an interruption it need not begin where it began."""
 class _UnknownJob(Exception):
     """There is no such job. A KeyError would also come from a bug in a view."""
 
+    def __init__(self, job_id: JobId, state: State, now_ms: int) -> None:
+        """Keep what a watcher of the job learns."""
+        super().__init__(job_id)
+        self.revision = state.revision_of(job_id)
+        self.latest = state.revision
+        left_ms = state.window_until_ms - now_ms
+        self.unsure_s = left_ms / 1000 if left_ms > 0 else None
+        """As in `Rendering`."""
+
 
 class JobService(service_grpc.JobServiceServicer):
     """Serves people and programs that read jobs and change them."""
@@ -291,8 +300,8 @@ class JobService(service_grpc.JobServiceServicer):
         version = watched.version
         try:
             shown = await self._show(watched.job_id, watched.view)
-        except _UnknownJob:
-            return await self._coordinator.read(partial(_render_missing, watched.job_id, version))
+        except _UnknownJob as unknown:
+            return _render_missing(unknown, version)
         answer = service_pb2.WatchJobResponse(
             job=shown.job, summary=shown.summary, revision=shown.revision
         )
@@ -332,37 +341,35 @@ class _Shown(Struct):
 
 
 def _summarize(job_id: JobId, state: State, now_ms: int) -> _Shown:
-    summary = summary_message(state, _find(state, job_id), now_ms)
+    summary = summary_message(state, _find(state, job_id, now_ms), now_ms)
     is_final = summary.phase == job_pb2.JOB_PHASE_CLOSED and not summary.node_count
     return _Shown(None, summary, is_final, summary.revision, state.revision)
 
 
 def _picture(job_id: JobId, state: State, now_ms: int) -> JobPicture:
-    return take_picture(state, _find(state, job_id), now_ms)
+    return take_picture(state, _find(state, job_id, now_ms), now_ms)
 
 
 def _look(job_id: JobId, state: State, now_ms: int) -> tuple[Job, int]:
-    return _find(state, job_id), now_ms
+    return _find(state, job_id, now_ms), now_ms
 
 
-def _render_missing(job_id: JobId, version: int, state: State, now_ms: int) -> Rendering:
-    """Return that there is no such job, as far as this coordinator knows."""
-    revision, left_ms = state.revision_of(job_id), state.window_until_ms - now_ms
-    answer = service_pb2.WatchJobResponse(missing=True, revision=revision)
+def _render_missing(unknown: _UnknownJob, version: int) -> Rendering:
+    answer = service_pb2.WatchJobResponse(missing=True, revision=unknown.revision)
     return Rendering(
         version=version,
-        revision=revision,
-        latest=state.revision,
+        revision=unknown.revision,
+        latest=unknown.latest,
         answer=answer.SerializeToString(),
         nodes=0,
         is_final=False,
         is_missing=True,
-        unsure_s=left_ms / 1000 if left_ms > 0 else None,
+        unsure_s=unknown.unsure_s,
     )
 
 
-def _find(state: State, job_id: JobId) -> Job:
+def _find(state: State, job_id: JobId, now_ms: int) -> Job:
     job = state.jobs.get(job_id)
     if job is None:
-        raise _UnknownJob
+        raise _UnknownJob(job_id, state, now_ms)
     return job
