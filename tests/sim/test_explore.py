@@ -55,7 +55,7 @@ WHOLE = {
         depth=60, is_running=True, exits=False, adds=1, kinds=frozenset({Mishap.CRASH})
     ),
     "workers add, one watches, the coordinator restarts": Bounds(
-        depth=60,
+        depth=24,
         is_running=True,
         exits=False,
         adds=1,

@@ -19,6 +19,7 @@ from sim.seeds.coverage import EVERY, EXPECTED, UNREACHABLE
 from sim.seeds.faults import Fault, Feature, draw_faults
 from sim.seeds.key_bugs import KEY_BUGS
 from sim.seeds.meeting_bugs import MEETING_BUGS
+from sim.seeds.operation_bugs import OPERATION_BUGS
 from sim.seeds.scenario import OTHER_RESTARTS, NodePlan, draw_jobs
 
 BLOCK = 75
@@ -66,6 +67,7 @@ OPTIONS = {
     "take a stall for deaths": {"kinds": "stall"},
     **{name: {"meetings": "1"} for name in MEETING_BUGS},
     **{name: {"keys": "1"} for name in KEY_BUGS},
+    **{name: {"operators": "1"} for name in OPERATION_BUGS},
 }
 """What the seeds of a hunt do, for bugs that few of the others notice."""
 NEAR = 10

@@ -133,6 +133,18 @@ class KeysCompacted(RallypointError):
         self.epoch = epoch
 
 
+class EventsCompacted(RallypointError):
+    """Events after the wanted sequence are lost, or it is not one of this coordinator's."""
+
+    status = "OUT_OF_RANGE"
+
+    def __init__(self, text: str, *, oldest_sequence: int, epoch: int) -> None:
+        """Keep from which event on none is lost, and the epoch of the coordinator."""
+        super().__init__(text)
+        self.oldest_sequence = oldest_sequence
+        self.epoch = epoch
+
+
 class RevisionCompacted(RallypointError):
     """Jobs may have been deleted since the wanted revision. List the jobs, and watch from there."""
 

@@ -117,6 +117,14 @@ def _compacted(failure: Failure, detail: details_pb2.KeysCompacted) -> errors.Ra
     )
 
 
+def _events_compacted(
+    failure: Failure, detail: details_pb2.EventsCompacted
+) -> errors.RallypointError:
+    return errors.EventsCompacted(
+        failure.text, oldest_sequence=detail.oldest_sequence, epoch=detail.epoch
+    )
+
+
 def _revision_compacted(
     failure: Failure, detail: details_pb2.RevisionCompacted
 ) -> errors.RallypointError:
@@ -142,6 +150,7 @@ def _unknown_node(failure: Failure, detail: details_pb2.UnknownNode) -> errors.R
 _BY_DETAIL: dict[type[Message], Callable[[Failure, Any], errors.RallypointError]] = {
     details_pb2.BarrierBroken: _broken,
     details_pb2.BarrierMismatch: _mismatch,
+    details_pb2.EventsCompacted: _events_compacted,
     details_pb2.KeysCompacted: _compacted,
     details_pb2.KeysMissing: _missing,
     details_pb2.LimitReached: _limit,

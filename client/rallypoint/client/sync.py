@@ -11,12 +11,14 @@ from types import TracebackType
 from typing import Any, Self
 
 from rallypoint.client.attempts import ANSWER_S, LIMIT_S
-from rallypoint.client.calls import barriers, coordinator, jobs, keys, workers
+from rallypoint.client.calls import barriers, coordinator, events, jobs, keys, workers
 from rallypoint.client.known import Known
+from rallypoint.client.operations.sync import Operations
 from rallypoint.client.sync_transport import Pages, Transport, Watch
 from rallypoint.client.values import Scope
 from rallypoint.v1 import barrier_service_pb2 as barrier_pb2
 from rallypoint.v1 import coordinator_service_pb2 as coordinator_pb2
+from rallypoint.v1 import event_service_pb2 as events_pb2
 from rallypoint.v1 import job_pb2, node_pb2
 from rallypoint.v1 import job_service_pb2 as jobs_pb2
 from rallypoint.v1 import key_value_service_pb2 as keys_pb2
@@ -24,7 +26,7 @@ from rallypoint.v1 import node_service_pb2 as nodes_pb2
 from rallypoint.v1 import worker_service_pb2 as worker_pb2
 
 
-class Client:
+class Client(Operations):
     """The services of one coordinator. Threads may share it."""
 
     def __init__(
@@ -150,30 +152,49 @@ class Client:
         """Return the nodes of a job, in order of arrival."""
         return Pages(self._transport, jobs.list_nodes(job_id, page_size))
 
-    def drain_node(
+    # --- Events -----------------------------------------------------------------------------------
+
+    def list_events(
         self,
-        job_id: str,
-        node_name: str,
+        job_id: str = "",
         *,
-        drain_timeout_s: float = 0.0,
-        reason: str = "",
-        timeout_s: float | None = None,
-    ) -> nodes_pb2.DrainNodeResponse:
-        """Ask a node to leave; its workers are stopped after `drain_timeout_s`."""
-        call = jobs.drain_node(job_id, node_name, drain_timeout_s, reason)
-        return self._transport.run(call, timeout_s)
+        kinds: Iterable[events_pb2.EventKind.ValueType] = (),
+        after: int = 0,
+        page_size: int = 0,
+    ) -> Pages[events_pb2.Event]:
+        """Return events, the oldest first.
 
-    def cordon_node(
-        self, job_id: str, node_name: str, *, reason: str = "", timeout_s: float | None = None
-    ) -> nodes_pb2.CordonNodeResponse:
-        """Exclude a node from later rounds."""
-        return self._transport.run(jobs.cordon_node(job_id, node_name, reason), timeout_s)
+        Args:
+            job_id: the job, which need not exist any more; empty: all jobs.
+            kinds: only these; empty: all.
+            after: a sequence, after which to begin; 0: the oldest that is kept.
+            page_size: most events of a page; 0: as many as possible.
 
-    def uncordon_node(
-        self, job_id: str, node_name: str, *, timeout_s: float | None = None
-    ) -> nodes_pb2.UncordonNodeResponse:
-        """Let a node into later rounds again."""
-        return self._transport.run(jobs.uncordon_node(job_id, node_name), timeout_s)
+        Raises, when it is read:
+            EventsCompacted: when events after that are lost.
+            RallypointError: when it fails otherwise.
+        """
+        return Pages(self._transport, events.list_events(job_id, kinds, after, page_size))
+
+    def watch_events(
+        self,
+        job_id: str = "",
+        *,
+        kinds: Iterable[events_pb2.EventKind.ValueType] = (),
+        after: int | None = None,
+    ) -> Watch[events_pb2.Event]:
+        """Return every event, once and in order.
+
+        Args:
+            job_id: the job, which need not exist; empty: all jobs.
+            kinds: only these; empty: all.
+            after: a sequence, after which to begin; 0: the oldest that is kept; None: now.
+
+        Raises, when it is read:
+            EventsCompacted: when events after that are lost.
+            RallypointError: when it fails otherwise.
+        """
+        return Watch(self._transport, events.watch_events(job_id, kinds, after))
 
     # --- Workers ----------------------------------------------------------------------------------
 

@@ -964,8 +964,8 @@ class EventsCompacted(_message.Message):
     OLDEST_SEQUENCE_FIELD_NUMBER: _builtins.int
     EPOCH_FIELD_NUMBER: _builtins.int
     oldest_sequence: _builtins.int
-    """Oldest event that is kept; earlier ones are lost. A list or watch after the number before it
-    begins with it.
+    """No event from this one on is lost. A list or watch after the number before it misses nothing. One
+    after 0 gets the oldest event that is kept and all later ones.
     """
     epoch: _builtins.int
     """Epoch of the coordinator."""

@@ -63,8 +63,8 @@ class EventServiceServicer(object):
 
     def WatchEvents(self, request, context):
         """Sends events, the oldest first, and then each new one. A client that was cut off watches again after
-        the last `sequence` that it has received: it misses nothing and gets nothing twice, or learns from
-        OUT_OF_RANGE with EventsCompacted from where on events are kept. RESOURCE_EXHAUSTED with LimitReached.
+        the last `last_sequence` that it has received: it misses nothing and gets nothing twice, or learns
+        from OUT_OF_RANGE with EventsCompacted that events are lost. RESOURCE_EXHAUSTED with LimitReached.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

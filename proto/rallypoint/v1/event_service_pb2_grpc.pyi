@@ -41,8 +41,8 @@ class EventServiceStub:
     """
     WatchEvents: _grpc.UnaryStreamMultiCallable[_event_service_pb2.WatchEventsRequest, _event_service_pb2.WatchEventsResponse]
     """Sends events, the oldest first, and then each new one. A client that was cut off watches again after
-    the last `sequence` that it has received: it misses nothing and gets nothing twice, or learns from
-    OUT_OF_RANGE with EventsCompacted from where on events are kept. RESOURCE_EXHAUSTED with LimitReached.
+    the last `last_sequence` that it has received: it misses nothing and gets nothing twice, or learns
+    from OUT_OF_RANGE with EventsCompacted that events are lost. RESOURCE_EXHAUSTED with LimitReached.
     """
 
 @_typing.type_check_only
@@ -58,8 +58,8 @@ class EventServiceAsyncStub(EventServiceStub):
     """
     WatchEvents: _aio.UnaryStreamMultiCallable[_event_service_pb2.WatchEventsRequest, _event_service_pb2.WatchEventsResponse]  # type: ignore[assignment]
     """Sends events, the oldest first, and then each new one. A client that was cut off watches again after
-    the last `sequence` that it has received: it misses nothing and gets nothing twice, or learns from
-    OUT_OF_RANGE with EventsCompacted from where on events are kept. RESOURCE_EXHAUSTED with LimitReached.
+    the last `last_sequence` that it has received: it misses nothing and gets nothing twice, or learns
+    from OUT_OF_RANGE with EventsCompacted that events are lost. RESOURCE_EXHAUSTED with LimitReached.
     """
 
 class EventServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -84,8 +84,8 @@ class EventServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_event_service_pb2.WatchEventsResponse], _abc.AsyncIterator[_event_service_pb2.WatchEventsResponse]]:
         """Sends events, the oldest first, and then each new one. A client that was cut off watches again after
-        the last `sequence` that it has received: it misses nothing and gets nothing twice, or learns from
-        OUT_OF_RANGE with EventsCompacted from where on events are kept. RESOURCE_EXHAUSTED with LimitReached.
+        the last `last_sequence` that it has received: it misses nothing and gets nothing twice, or learns
+        from OUT_OF_RANGE with EventsCompacted that events are lost. RESOURCE_EXHAUSTED with LimitReached.
         """
 
 def add_EventServiceServicer_to_server(servicer: EventServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

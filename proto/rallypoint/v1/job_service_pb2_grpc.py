@@ -26,9 +26,14 @@ if _version_not_supported:
 
 
 class JobServiceStub(object):
-    """Jobs: read them, and change them. Answers show only what is in the journal, so a crash of the coordinator never
-    takes an answer back, as far as the journal is durable. No answer is longer than gRPC's default
-    limit of 4 MiB.
+    """Jobs: read them, and change them. Answers show only what is in the journal, so a crash of the
+    coordinator never takes an answer back, as far as the journal is durable. No answer is longer than
+    gRPC's default limit of 4 MiB.
+
+    A request with a request_id is carried out once. The coordinator remembers the latest 64 of each job,
+    also those to its nodes and across its runs, and those of the latest 1,024 jobs that are gone. In the
+    first seconds after its start a coordinator does not know yet which jobs run: all changes of jobs are
+    UNAVAILABLE until then.
     """
 
     def __init__(self, channel):
@@ -95,9 +100,14 @@ class JobServiceStub(object):
 
 
 class JobServiceServicer(object):
-    """Jobs: read them, and change them. Answers show only what is in the journal, so a crash of the coordinator never
-    takes an answer back, as far as the journal is durable. No answer is longer than gRPC's default
-    limit of 4 MiB.
+    """Jobs: read them, and change them. Answers show only what is in the journal, so a crash of the
+    coordinator never takes an answer back, as far as the journal is durable. No answer is longer than
+    gRPC's default limit of 4 MiB.
+
+    A request with a request_id is carried out once. The coordinator remembers the latest 64 of each job,
+    also those to its nodes and across its runs, and those of the latest 1,024 jobs that are gone. In the
+    first seconds after its start a coordinator does not know yet which jobs run: all changes of jobs are
+    UNAVAILABLE until then.
     """
 
     def GetJob(self, request, context):
@@ -151,8 +161,13 @@ class JobServiceServicer(object):
 
     def CreateJob(self, request, context):
         """Fixes the specification of a job's next run before its first agent comes. The agents must agree with
-        it, as with the specification of a first agent. ALREADY_EXISTS with JobExists when the job exists
-        and its latest run has not ended. RESOURCE_EXHAUSTED with LimitReached.
+        it, as with the specification of a first agent. The run is forming, and waits for its first agent as
+        long as spec.join_timeout; then it ends as OUTCOME_ABANDONED. With the first agent the join timeout
+        begins again, and the run belongs to the launch of that agent. A coordinator without a durable
+        journal forgets it with a restart: the first agent then sets the specification. When there is no
+        room for another job, those that wait for a first agent are the last to be forgotten.
+        ALREADY_EXISTS with JobExists when the latest run has not ended. UNAVAILABLE with PreviousRunEnding
+        while its agents leave: try again. RESOURCE_EXHAUSTED with LimitReached.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -259,9 +274,14 @@ def add_JobServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class JobService(object):
-    """Jobs: read them, and change them. Answers show only what is in the journal, so a crash of the coordinator never
-    takes an answer back, as far as the journal is durable. No answer is longer than gRPC's default
-    limit of 4 MiB.
+    """Jobs: read them, and change them. Answers show only what is in the journal, so a crash of the
+    coordinator never takes an answer back, as far as the journal is durable. No answer is longer than
+    gRPC's default limit of 4 MiB.
+
+    A request with a request_id is carried out once. The coordinator remembers the latest 64 of each job,
+    also those to its nodes and across its runs, and those of the latest 1,024 jobs that are gone. In the
+    first seconds after its start a coordinator does not know yet which jobs run: all changes of jobs are
+    UNAVAILABLE until then.
     """
 
     @staticmethod

@@ -27,9 +27,14 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class JobServiceStub:
-    """Jobs: read them, and change them. Answers show only what is in the journal, so a crash of the coordinator never
-    takes an answer back, as far as the journal is durable. No answer is longer than gRPC's default
-    limit of 4 MiB.
+    """Jobs: read them, and change them. Answers show only what is in the journal, so a crash of the
+    coordinator never takes an answer back, as far as the journal is durable. No answer is longer than
+    gRPC's default limit of 4 MiB.
+
+    A request with a request_id is carried out once. The coordinator remembers the latest 64 of each job,
+    also those to its nodes and across its runs, and those of the latest 1,024 jobs that are gone. In the
+    first seconds after its start a coordinator does not know yet which jobs run: all changes of jobs are
+    UNAVAILABLE until then.
     """
 
     @_typing.overload
@@ -61,8 +66,13 @@ class JobServiceStub:
     """
     CreateJob: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.CreateJobRequest, _job_service_pb2.CreateJobResponse]
     """Fixes the specification of a job's next run before its first agent comes. The agents must agree with
-    it, as with the specification of a first agent. ALREADY_EXISTS with JobExists when the job exists
-    and its latest run has not ended. RESOURCE_EXHAUSTED with LimitReached.
+    it, as with the specification of a first agent. The run is forming, and waits for its first agent as
+    long as spec.join_timeout; then it ends as OUTCOME_ABANDONED. With the first agent the join timeout
+    begins again, and the run belongs to the launch of that agent. A coordinator without a durable
+    journal forgets it with a restart: the first agent then sets the specification. When there is no
+    room for another job, those that wait for a first agent are the last to be forgotten.
+    ALREADY_EXISTS with JobExists when the latest run has not ended. UNAVAILABLE with PreviousRunEnding
+    while its agents leave: try again. RESOURCE_EXHAUSTED with LimitReached.
     """
     CancelJob: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.CancelJobRequest, _job_service_pb2.CancelJobResponse]
     """Ends the run: its workers are stopped with the usual shutdown timeout, and its agents exit. A run
@@ -85,9 +95,14 @@ class JobServiceStub:
 
 @_typing.type_check_only
 class JobServiceAsyncStub(JobServiceStub):
-    """Jobs: read them, and change them. Answers show only what is in the journal, so a crash of the coordinator never
-    takes an answer back, as far as the journal is durable. No answer is longer than gRPC's default
-    limit of 4 MiB.
+    """Jobs: read them, and change them. Answers show only what is in the journal, so a crash of the
+    coordinator never takes an answer back, as far as the journal is durable. No answer is longer than
+    gRPC's default limit of 4 MiB.
+
+    A request with a request_id is carried out once. The coordinator remembers the latest 64 of each job,
+    also those to its nodes and across its runs, and those of the latest 1,024 jobs that are gone. In the
+    first seconds after its start a coordinator does not know yet which jobs run: all changes of jobs are
+    UNAVAILABLE until then.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -116,8 +131,13 @@ class JobServiceAsyncStub(JobServiceStub):
     """
     CreateJob: _aio.UnaryUnaryMultiCallable[_job_service_pb2.CreateJobRequest, _job_service_pb2.CreateJobResponse]  # type: ignore[assignment]
     """Fixes the specification of a job's next run before its first agent comes. The agents must agree with
-    it, as with the specification of a first agent. ALREADY_EXISTS with JobExists when the job exists
-    and its latest run has not ended. RESOURCE_EXHAUSTED with LimitReached.
+    it, as with the specification of a first agent. The run is forming, and waits for its first agent as
+    long as spec.join_timeout; then it ends as OUTCOME_ABANDONED. With the first agent the join timeout
+    begins again, and the run belongs to the launch of that agent. A coordinator without a durable
+    journal forgets it with a restart: the first agent then sets the specification. When there is no
+    room for another job, those that wait for a first agent are the last to be forgotten.
+    ALREADY_EXISTS with JobExists when the latest run has not ended. UNAVAILABLE with PreviousRunEnding
+    while its agents leave: try again. RESOURCE_EXHAUSTED with LimitReached.
     """
     CancelJob: _aio.UnaryUnaryMultiCallable[_job_service_pb2.CancelJobRequest, _job_service_pb2.CancelJobResponse]  # type: ignore[assignment]
     """Ends the run: its workers are stopped with the usual shutdown timeout, and its agents exit. A run
@@ -139,9 +159,14 @@ class JobServiceAsyncStub(JobServiceStub):
     """
 
 class JobServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Jobs: read them, and change them. Answers show only what is in the journal, so a crash of the coordinator never
-    takes an answer back, as far as the journal is durable. No answer is longer than gRPC's default
-    limit of 4 MiB.
+    """Jobs: read them, and change them. Answers show only what is in the journal, so a crash of the
+    coordinator never takes an answer back, as far as the journal is durable. No answer is longer than
+    gRPC's default limit of 4 MiB.
+
+    A request with a request_id is carried out once. The coordinator remembers the latest 64 of each job,
+    also those to its nodes and across its runs, and those of the latest 1,024 jobs that are gone. In the
+    first seconds after its start a coordinator does not know yet which jobs run: all changes of jobs are
+    UNAVAILABLE until then.
     """
 
     @_abc_1.abstractmethod
@@ -210,8 +235,13 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_job_service_pb2.CreateJobResponse, _abc.Awaitable[_job_service_pb2.CreateJobResponse]]:
         """Fixes the specification of a job's next run before its first agent comes. The agents must agree with
-        it, as with the specification of a first agent. ALREADY_EXISTS with JobExists when the job exists
-        and its latest run has not ended. RESOURCE_EXHAUSTED with LimitReached.
+        it, as with the specification of a first agent. The run is forming, and waits for its first agent as
+        long as spec.join_timeout; then it ends as OUTCOME_ABANDONED. With the first agent the join timeout
+        begins again, and the run belongs to the launch of that agent. A coordinator without a durable
+        journal forgets it with a restart: the first agent then sets the specification. When there is no
+        room for another job, those that wait for a first agent are the last to be forgotten.
+        ALREADY_EXISTS with JobExists when the latest run has not ended. UNAVAILABLE with PreviousRunEnding
+        while its agents leave: try again. RESOURCE_EXHAUSTED with LimitReached.
         """
 
     @_abc_1.abstractmethod

@@ -22,6 +22,7 @@ from rallypoint.server.journal.memory import MemoryJournal
 from rallypoint.server.rpc.about.service import CoordinatorService
 from rallypoint.server.rpc.agent_service import AgentService
 from rallypoint.server.rpc.barriers.service import BarrierService
+from rallypoint.server.rpc.events.service import EventService
 from rallypoint.server.rpc.guards.worker_tokens import WorkerTokens
 from rallypoint.server.rpc.interceptor import Interceptor
 from rallypoint.server.rpc.job_service import JobService
@@ -34,6 +35,7 @@ from rallypoint.server.rpc.workers.service import WorkerService
 from rallypoint.v1 import agent_service_pb2_grpc as agent_grpc
 from rallypoint.v1 import barrier_service_pb2_grpc as barrier_grpc
 from rallypoint.v1 import coordinator_service_pb2_grpc as coordinator_grpc
+from rallypoint.v1 import event_service_pb2_grpc as events_grpc
 from rallypoint.v1 import job_service_pb2_grpc as job_grpc
 from rallypoint.v1 import key_value_service_pb2_grpc as keys_grpc
 from rallypoint.v1 import node_service_pb2_grpc as node_grpc
@@ -48,6 +50,7 @@ SERVICES = (
     "rallypoint.v1.AgentService",
     "rallypoint.v1.BarrierService",
     "rallypoint.v1.CoordinatorService",
+    "rallypoint.v1.EventService",
     "rallypoint.v1.KeyValueService",
     "rallypoint.v1.JobService",
     "rallypoint.v1.NodeService",
@@ -122,6 +125,8 @@ async def serving(settings: Settings) -> AsyncIterator[Running]:
     job_grpc.add_JobServiceServicer_to_server(JobService(coordinator, outboxes, pace), server)
     node_service = NodeService(coordinator, pace)
     node_grpc.add_NodeServiceServicer_to_server(node_service, server)
+    events = EventService(coordinator, outboxes, pace)
+    events_grpc.add_EventServiceServicer_to_server(events, server)
     barriers = BarrierService(coordinator, outboxes, tokens, pace)
     barrier_grpc.add_BarrierServiceServicer_to_server(barriers, server)
     keys = KeyValueService(coordinator, outboxes, tokens)

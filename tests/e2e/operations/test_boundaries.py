@@ -17,6 +17,7 @@ from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import agent_service_pb2_grpc as agent_grpc
 from rallypoint.v1 import barrier_service_pb2_grpc as barrier_grpc
 from rallypoint.v1 import coordinator_service_pb2_grpc as coordinator_grpc
+from rallypoint.v1 import event_service_pb2_grpc as events_grpc
 from rallypoint.v1 import job_service_pb2_grpc as job_grpc
 from rallypoint.v1 import key_value_service_pb2_grpc as keys_grpc
 from rallypoint.v1 import node_service_pb2_grpc as node_grpc
@@ -55,6 +56,7 @@ class Sender:
             node_grpc.NodeServiceStub(channel),
             barrier_grpc.BarrierServiceStub(channel),
             keys_grpc.KeyValueServiceStub(channel),
+            events_grpc.EventServiceStub(channel),
             worker_grpc.WorkerServiceStub(channel),
         ]
         self.ends: Counter[str] = Counter()
@@ -119,7 +121,7 @@ class Sender:
         stub = next(stub for stub in self.stubs if hasattr(stub, rpc))
         call = getattr(stub, rpc)(request, timeout=LIMIT_S)
         try:
-            await (call.read() if rpc in ("WatchJob", "WatchKeys") else call)
+            await (call.read() if rpc.startswith("Watch") else call)
             self.note(name, None, "")
         except grpc.aio.AioRpcError as error:
             self.note(f"{rpc}: {name}", error.code(), error.details())

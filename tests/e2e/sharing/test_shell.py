@@ -43,6 +43,7 @@ HELLO = {
     "local_world_size": 1,
     "ready": {"master_port": 29500},
 }
+SEALED = {"reason": "ROUND_REASON_FIRST", "groupWorldSize": 2, "worldSize": 2}
 SOME = object()
 """Stands for a value that differs from run to run."""
 
@@ -170,6 +171,17 @@ def calls(job_id: str) -> list[Call]:
             "rallypoint.v1.NodeService/GetNode",
             b,
             {"node": {"name": "b", "state": "NODE_STATE_STARTED"}},
+        ),
+        Call(
+            "rallypoint.v1.EventService/ListEvents",
+            {**job, "kinds": ["EVENT_KIND_ROUND_SEALED"], "page_size": 5},
+            {"events": [{"round": "1", "time": SOME, "roundSealed": SEALED}]},
+        ),
+        Call(
+            "rallypoint.v1.EventService/WatchEvents",
+            {**job, "kinds": ["EVENT_KIND_ROUND_SEALED"], "after_sequence": "0"},
+            {"events": [{"jobId": job_id, "roundSealed": SEALED}], "lastSequence": SOME},
+            answers=1,
         ),
         Call(
             "rallypoint.v1.NodeService/ListNodes",

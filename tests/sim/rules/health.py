@@ -9,6 +9,7 @@ from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.effects import JobChanged
 from rallypoint.server.core.messages.records import (
     JobForgotten,
+    JobUpdated,
     NodeHealthChanged,
     Record,
     RoundSealed,
@@ -52,7 +53,7 @@ class _SetAside(Checker):
         self, server: Server, input: inputs.Input, transition: Transition
     ) -> None:
         for record in transition.records:
-            if isinstance(record, RunOpened):
+            if isinstance(record, RunOpened | JobUpdated):
                 self._specs[(server.life, record.job_id)] = record.spec
             elif isinstance(record, RoundSealed):
                 for member in record.members:
@@ -63,9 +64,10 @@ class _SetAside(Checker):
                 self._quarantined[key] = record.health.quarantined_until_ms
             elif isinstance(record, JobForgotten):
                 self._forget(record.job_id)
-        if isinstance(input, inputs.Cordon) and transition.refusal is None:
+        counts = any(isinstance(one, NodeHealthChanged) for one in transition.records)
+        if isinstance(input, inputs.Cordon) and counts:
             self._cordoned.add((server.life, input.job_id, input.name))
-        elif isinstance(input, inputs.Uncordon):
+        elif isinstance(input, inputs.Uncordon) and counts:
             self._cordoned.discard((server.life, input.job_id, input.name))
         self.look(server, transition)
 
@@ -152,6 +154,9 @@ class QuarantineYields(_SetAside):
         match record:
             case RunOpened(job_id=job_id, spec=spec):
                 self._forming[(server.life, job_id)] = spec
+            case JobUpdated(job_id=job_id, spec=spec):
+                if (server.life, job_id) in self._forming:
+                    self._forming[(server.life, job_id)] = spec
             case RoundSettled(job_id=job_id):
                 self._forming[(server.life, job_id)] = self._specs[(server.life, job_id)]
             case RoundSealed(job_id=job_id) | RunClosed(job_id=job_id):

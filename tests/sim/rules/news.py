@@ -13,7 +13,7 @@ from msgspec.structs import astuple
 from rallypoint.agent.core.desired import Desired, DesiredStop, RunOrder
 from rallypoint.agent.core.held_round import ErrorRecord as LocalError
 from rallypoint.server.core.messages import inputs
-from rallypoint.server.core.messages.records import Record, RoundSealed, RunClosed
+from rallypoint.server.core.messages.records import JobUpdated, Record, RoundSealed, RunClosed
 from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.model.node import HeldRound, Identity, NodeState
 from rallypoint.server.core.model.round import Member, RoundHeader
@@ -185,8 +185,12 @@ class OrdersAreTrue(Checker):
     def __init__(self, world: World) -> None:
         super().__init__(world)
         self._sealed: dict[tuple[JobId, RoundHeader], set[Member]] = {}
+        self._budgets: dict[JobId, set[int]] = {}
+        """Those that operators have given the job."""
 
     def recorded(self, server: Server, record: Record) -> None:
+        if isinstance(record, JobUpdated):
+            self._budgets.setdefault(record.job_id, set()).add(record.spec.max_restarts)
         if isinstance(record, RoundSealed):
             key = (record.job_id, record.header)
             self._sealed.setdefault(key, set()).update(record.members)
@@ -200,7 +204,9 @@ class OrdersAreTrue(Checker):
                 ]
                 name = agent.host.name
                 self.require(astuple(assignment) in places, f"{name}: {assignment}, not {places}")
-                self.require(max_restarts == agent.spec.max_restarts, f"{name}: {wanted}")
+                budgets = self._budgets.get(agent.host.plan.job_id, set())
+                is_budget = max_restarts == agent.spec.max_restarts or max_restarts in budgets
+                self.require(is_budget, f"{name}: {wanted}")
             case DesiredStop(shutdown_timeout_ms=timeout_ms, text=text):
                 expected_ms = agent.spec.shutdown_timeout_ms
                 self.require(timeout_ms == expected_ms and bool(text), f"{wanted}")

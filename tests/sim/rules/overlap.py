@@ -14,6 +14,7 @@ from rallypoint.server.core.messages.records import (
     RunClosed,
 )
 from rallypoint.server.core.model.ids import JobId, NodeName, SessionId
+from rallypoint.server.core.model.phase import Outcome
 from rallypoint.server.core.model.round import RoundHeader
 from rallypoint.server.core.model.spec import Timing
 from sim.rules.rules import Checker, News
@@ -87,6 +88,8 @@ class OneRoundLives(Checker):
             case RoundStopped(job_id=job_id, round=number):
                 self._stopped[(server.life, job_id)] = (number, server.now_ms())
                 self._note_slow(server, job_id, number)
+            case RunClosed(outcome=Outcome.CANCELLED):
+                pass  # the order to begin may still be on its way, and the end behind it
             case RoundSettled(job_id=job_id) | RunClosed(job_id=job_id):
                 self._current.pop((server.life, job_id), None)
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from rallypoint.agent.core.desired import RunOrder
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.records import (
+    DrainRequested,
     DrainRequestEnded,
     Record,
     RoundSealed,
@@ -236,11 +237,11 @@ class DrainedStaysOut(Checker):
             self._leaving.add((server.life, input.sender.session))
         elif isinstance(input, inputs.Hello) and input.draining is not None:
             self._leaving.add((server.life, input.identity.session))
-        elif isinstance(input, inputs.DrainNode):
-            session = server.state.index[(input.job_id, input.name)]
-            self._asked[(server.life, input.job_id, input.name)] = session
 
     def recorded(self, server: Server, record: Record) -> None:
+        if isinstance(record, DrainRequested):
+            request = record.request
+            self._asked[(server.life, record.job_id, request.name)] = request.session
         if isinstance(
             record, DrainRequestEnded
         ):  # it has left, or another one has come by its name

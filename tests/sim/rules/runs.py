@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING
 from rallypoint.agent.core.desired import RunOrder
 from rallypoint.agent.core.held_round import Stage
 from rallypoint.server.core.messages.records import (
+    JobUpdated,
     Record,
     RoundSealed,
     RoundSettled,
     RoundStopped,
     RunClosed,
+    RunOpened,
 )
 from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.model.phase import Outcome
@@ -125,9 +127,13 @@ class WorkersDoNotNotice(Checker):
         self._watches: dict[JobId, _Watch] = {}
         self._running: dict[tuple[int, JobId], RoundHeader] = {}
         """By the journal of each life."""
+        self._specs: dict[JobId, JobSpec] = {}
+        """By the latest journal."""
 
     def recorded(self, server: Server, record: Record) -> None:
         match record:
+            case RunOpened(job_id=job_id, spec=spec) | JobUpdated(job_id=job_id, spec=spec):
+                self._specs[job_id] = spec
             case RoundSealed(job_id=job_id, header=header):
                 self._running[(server.life, job_id)] = header
             case RoundStopped(job_id=job_id, reason=reason):
@@ -173,7 +179,7 @@ class WorkersDoNotNotice(Checker):
         self.require(is_growth or not is_watched, f"pid {process.pid} is stopped: {why}")
 
     def _spec_of(self, job_id: JobId) -> JobSpec:
-        return next(job.spec for job in self.world.jobs if job.job_id == job_id)
+        return self._specs[job_id]
 
     def _undisturbed(self, job_id: JobId, header: RoundHeader) -> list[int]:
         """Return the workers of the round if they all run undisturbed, or none."""

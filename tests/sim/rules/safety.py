@@ -13,11 +13,13 @@ from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.reads.replay import Memory
 from rallypoint.server.core.step import Transition
 from rallypoint.v1.agent_service_pb2 import Finished
+from sim.rules.events import EventsAreTheJournal
 from sim.rules.exits import EXIT_RULES
 from sim.rules.health import HEALTH_RULES
 from sim.rules.keys import KeysHold
 from sim.rules.meetings import BarriersHold
 from sim.rules.news import NEWS_RULES
+from sim.rules.operations import OperationsHold
 from sim.rules.overlap import OVERLAP_RULES
 from sim.rules.rounds import ROUND_RULES
 from sim.rules.rules import STEP_RULES, Checker, News
@@ -44,6 +46,8 @@ class Safety:
             *NEWS_RULES,
             BarriersHold,
             KeysHold,
+            OperationsHold,
+            EventsAreTheJournal,
         )
         self.checkers = tuple(kind(world) for kind in kinds)
         self._listeners = {

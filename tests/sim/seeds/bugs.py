@@ -39,6 +39,7 @@ from rallypoint.server.core.verdicts import blame
 from rallypoint.server.core.verdicts import policy as failures
 from sim.seeds.key_bugs import KEY_BUGS
 from sim.seeds.meeting_bugs import MEETING_BUGS
+from sim.seeds.operation_bugs import OPERATION_BUGS
 from sim.seeds.outer_bugs import OUTER_BUGS
 from sim.seeds.planting import Bug, Patch
 
@@ -372,6 +373,7 @@ BUGS: dict[str, Bug] = {
     **OUTER_BUGS,
     **MEETING_BUGS,
     **KEY_BUGS,
+    **OPERATION_BUGS,
 }
 """By name: how a bug is planted, and the rules that may notice it."""
 

@@ -103,6 +103,10 @@ EVERY: tuple[Row, ...] = (
             "keys written",
             "change watched",
             "watch compacted",
+            "job_created",
+            "job_updated",
+            "restart_requested",
+            "operation repeated",
         )
     ),
     *(("job", f"{phase} x {name}") for phase in PHASES for name in INPUTS),

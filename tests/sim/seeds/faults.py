@@ -103,6 +103,8 @@ class Faults:
     """1: workers meet at barriers; 0: they do not; -1: each seed draws it separately."""
     keys: int = -1
     """1: workers use the key-value store; 0 and -1 as for meetings."""
+    operators: int = -1
+    """1: operators change jobs and nodes; 0 and -1 as for meetings."""
 
 
 def draw_faults(rng: Random) -> Faults:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from msgspec.structs import replace
@@ -11,11 +11,13 @@ from rallypoint.agent.core.held_round import LocalWorker
 from rallypoint.agent.session import endings, translate
 from rallypoint.agent.session.exchange import Exchange
 from rallypoint.agent.settings import Settings
+from rallypoint.server.core.events.log import Emitted, Event, EventLog
 from rallypoint.server.core.messages.effects import Acknowledge, Effect, Send
 from rallypoint.server.core.model.desired import DesiredFinished, DesiredRun, DesiredStop
 from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.model.round import Assignment
 from rallypoint.server.core.model.spec import JobSpec
+from rallypoint.server.core.state.draft import Draft
 from rallypoint.server.core.state.state import State
 from rallypoint.server.rpc import outbox as outboxes
 from rallypoint.server.rpc.convert import exits, hello
@@ -36,8 +38,8 @@ def _drop_error_records() -> list[Patch]:
 def _drop_leases() -> list[Patch]:
     """Forget the lease that a job requests."""
 
-    def to_spec(spec: job_pb2.JobSpec) -> JobSpec:
-        return replace(real_spec(spec), lease_ms=0)
+    def to_spec(spec: job_pb2.JobSpec, path: str) -> JobSpec:
+        return replace(real_spec(spec, path), lease_ms=0)
 
     return [(hello, "to_spec", to_spec)]
 
@@ -174,6 +176,30 @@ def _hide_ends() -> list[Patch]:
     return [(State, "revise", revise)]
 
 
+def _log_no_ends() -> list[Patch]:
+    """Log no event for the end of a run."""
+    real = Draft.log_events
+
+    def log_events(draft: Draft) -> None:
+        draft._emitted = [one for one in draft._emitted if one.reason != "run_closed"]
+        real(draft)
+
+    return [(Draft, "log_events", log_events)]
+
+
+def _repeat_sequences() -> list[Patch]:
+    """Begin with the number of the latest event instead of the one after it."""
+    real = EventLog.number
+
+    def number(
+        log: EventLog, emitted: Iterable[Emitted], at_ms: int, epoch: int
+    ) -> tuple[Event, ...]:
+        events = real(log, emitted, at_ms, epoch)
+        return tuple(replace(event, sequence=event.sequence - 1) for event in events)
+
+    return [(EventLog, "number", number)]
+
+
 OUTER_BUGS: dict[str, Bug] = {
     "drop error records": (_drop_error_records, frozenset({"NewsIsTrue"})),
     "drop leases": (_drop_leases, frozenset({"NewsIsTrue"})),
@@ -191,6 +217,8 @@ OUTER_BUGS: dict[str, Bug] = {
     "drop unsent reports": (_drop_unsent_reports, frozenset({"Liveness"})),
     "confirm too much": (_confirm_too_much, frozenset({"FenceHolds"})),
     "dismiss no agent for good": (_dismiss_none_for_good, frozenset({"Liveness"})),
+    "log no end of a run": (_log_no_ends, frozenset({"EventsAreTheJournal"})),
+    "repeat sequences": (_repeat_sequences, frozenset({"EventsAreTheJournal"})),
     "hide the end from readers": (_hide_ends, frozenset({"ReadersMissNothing"})),
 }
 """By name: how a bug is planted, and the rules that may notice it."""

@@ -244,6 +244,7 @@ class Server:
         world.steps += 1
         self.calls.stepped(input, transition.refusal)
         self.key_calls.stepped(input, transition.refusal)
+        world.operators.stepped(input, transition.refusal)
         check_touched(state, transition.delta)
         for job_id in transition.jobs:
             if job_id in state.jobs:

@@ -17,6 +17,7 @@ from rallypoint.server.core.model.round import RoundHeader
 from rallypoint.server.core.model.spec import JobSpec, Timing
 from sim.keys.callers import Keys
 from sim.meetings.callers import Meetings
+from sim.operations.operators import Operators
 from sim.rules.keys import KeysHold
 from sim.rules.meetings import BarriersHold
 from sim.rules.safety import Safety
@@ -89,6 +90,7 @@ class World:
         self._digest = hashlib.blake2b(digest_size=8)
         self.meetings = Meetings(self)
         self.keys = Keys(self)
+        self.operators = Operators(self)
         self._lives = 0
         self._epoch = FIRST_EPOCH
         self._incarnations = 0
@@ -219,6 +221,10 @@ class World:
             self._set_aside[(job_id, name)] = None
             request = inputs.Cordon(job_id, name, "an operator")
         self.server.request(request)
+
+    def note_set_aside(self, job_id: JobId, name: NodeName) -> None:
+        """Remember that an operator has cordoned a node."""
+        self._set_aside[(job_id, name)] = None
 
     def _take_nodes_back(self) -> None:
         """Uncordon every node that is set aside or is about to be."""

@@ -10,6 +10,7 @@ from typing import Any
 from google.protobuf.message import Message
 
 from rallypoint.server.coordinator import InputRefused
+from rallypoint.server.core.events.log import EVENTS_MAX
 from rallypoint.server.core.invariants import check_job, check_touched
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.effects import Effect, Notify, Refuse, Send, Welcome
@@ -32,6 +33,7 @@ from rallypoint.server.rpc.convert.reports import to_heartbeat, to_report
 from rallypoint.server.rpc.convert.requests import (
     to_cancel,
     to_cordon,
+    to_create,
     to_delete,
     to_drain_node,
     to_job_id,
@@ -42,6 +44,9 @@ from rallypoint.server.rpc.convert.requests import (
     to_update,
 )
 from rallypoint.server.rpc.errors import protocol_status, refusal_status
+from rallypoint.server.rpc.events.reading import begin, check_place, to_list
+from rallypoint.server.rpc.events.reading import to_watch as to_watch_events
+from rallypoint.server.rpc.events.views import event_message
 from rallypoint.server.rpc.guards.peers import LimitExceeded
 from rallypoint.server.rpc.keys.reading import Cursor, get_keys, list_keys
 from rallypoint.server.rpc.keys.waits import KeyWaits
@@ -55,6 +60,7 @@ from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import (
     barrier_service_pb2,
     coordinator_service_pb2,
+    event_service_pb2,
     job_service_pb2,
     key_value_service_pb2,
     node_pb2,
@@ -78,6 +84,8 @@ Stream = dict[str, str | int]
 """Session and connection of a stream; empty before its first message."""
 OTHERS = (7, 8)
 """Agents of the other job."""
+SHOWN_MAX = 8
+"""Latest events that are shown after each message."""
 STEPS_MAX = 40
 """Rounds of messages in which every agent does what it has to do; far more than are needed."""
 
@@ -150,6 +158,8 @@ class Rig:
                     return self.take(to_restart(request))
                 case job_service_pb2.UpdateJobRequest():
                     return self.take(to_update(request))
+                case job_service_pb2.CreateJobRequest():
+                    return self.take(to_create(request))
                 case job_service_pb2.DeleteJobRequest():
                     to_delete(request)  # refused as long as the job has not ended
                 case node_service_pb2.ListNodesRequest():
@@ -161,6 +171,11 @@ class Rig:
                     return self.take(to_cordon(request))
                 case node_service_pb2.UncordonNodeRequest():
                     return self.take(to_uncordon(request))
+                case event_service_pb2.ListEventsRequest():
+                    listed, place = to_list(request)
+                    check_place(listed, place or begin(listed, self.state), self.state)
+                case event_service_pb2.WatchEventsRequest():
+                    begin(to_watch_events(request), self.state)
                 case barrier_service_pb2.ListBarriersRequest():
                     _, token = to_page(request)
                     read_token(token)
@@ -170,6 +185,8 @@ class Rig:
                     return self._ask_as_worker(request)
         except InvalidMessage as invalid:
             return str(invalid)
+        except InputRefused as refused:
+            return _text_of(refused.refusal)
         return ""
 
     def _ask_as_worker(self, request: Message) -> str:
@@ -229,7 +246,9 @@ class Rig:
         wholes = [job_message(self.state, job, self.now_ms) for job in jobs]
         lines = [summary_message(self.state, job, self.now_ms) for job in jobs]
         page = job_service_pb2.ListJobsResponse(jobs=lines).SerializeToString()
-        return page + b"".join(whole.SerializeToString() for whole in wholes)
+        events = self.state.events.find(None, 0, EVENTS_MAX).events
+        told = [event_message(event, self.now_ms) for event in events[-SHOWN_MAX:]]
+        return page + b"".join(one.SerializeToString() for one in (*wholes, *told))
 
     def advance(self, ms: int) -> None:
         """Let time pass."""

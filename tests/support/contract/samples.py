@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from google.protobuf.duration_pb2 import Duration
+from google.protobuf.field_mask_pb2 import FieldMask
 from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
@@ -20,6 +21,7 @@ from rallypoint.v1 import (
     scope_pb2,
     worker_service_pb2,
 )
+from rallypoint.v1 import event_service_pb2 as events_pb2
 from rallypoint.v1 import key_value_service_pb2 as keys_pb2
 
 JOB, OTHER_JOB = "job", "other"
@@ -222,6 +224,9 @@ def requests(node_name: str) -> dict[str, Message]:
         "GetJob": job_service_pb2.GetJobRequest(job_id=JOB, view=job_pb2.JOB_VIEW_BASIC),
         "WatchJob": job_service_pb2.WatchJobRequest(job_id=JOB, view=job_pb2.JOB_VIEW_FULL),
         "ListJobs": job_service_pb2.ListJobsRequest(page_size=2, page_token="a"),
+        "CreateJob": job_service_pb2.CreateJobRequest(
+            job_id="created", spec=spec(), request_id="c0"
+        ),
         "CancelJob": job_service_pb2.CancelJobRequest(
             job_id=JOB, run=1, reason="wrong data", request_id="c1"
         ),
@@ -232,19 +237,39 @@ def requests(node_name: str) -> dict[str, Message]:
             job_id=JOB,
             update=job_service_pb2.JobUpdate(min_nodes=1, max_nodes=3, max_restarts=5),
             request_id="c3",
+            update_mask=FieldMask(paths=["min_nodes", "max_nodes", "max_restarts"]),
+            revision=2**52,
         ),
-        "DeleteJob": job_service_pb2.DeleteJobRequest(job_id=JOB),
+        "DeleteJob": job_service_pb2.DeleteJobRequest(job_id=JOB, run=1, request_id="c4"),
         "ListNodes": node_service_pb2.ListNodesRequest(job_id=JOB, page_size=2, page_token="1:0"),
         "DrainNode": node_service_pb2.DrainNodeRequest(
-            job_id=JOB, node_name=node_name, drain_timeout=SECOND, reason="repair"
+            job_id=JOB,
+            node_name=node_name,
+            drain_timeout=SECOND,
+            reason="repair",
+            request_id="c5",
         ),
         "CordonNode": node_service_pb2.CordonNodeRequest(
-            job_id=JOB, node_name=node_name, reason="bad disk"
+            job_id=JOB, node_name=node_name, reason="bad disk", request_id="c6"
         ),
-        "UncordonNode": node_service_pb2.UncordonNodeRequest(job_id=JOB, node_name=node_name),
+        "UncordonNode": node_service_pb2.UncordonNodeRequest(
+            job_id=JOB, node_name=node_name, request_id="c7"
+        ),
         "Arrive": arrival(node_name),
         "ListBarriers": barrier_pb2.ListBarriersRequest(
             job_id=JOB, page_size=2, page_token="1:ready"
+        ),
+        "ListEvents": events_pb2.ListEventsRequest(
+            job_id=JOB,
+            kinds=[events_pb2.EVENT_KIND_ROUND_SEALED],
+            after_sequence=EPOCH_MS * 1_000 + 1,
+            page_size=2,
+            page_token=f"{EPOCH_MS * 1_000 + 1}:0",
+        ),
+        "WatchEvents": events_pb2.WatchEventsRequest(
+            job_id=JOB,
+            kinds=[events_pb2.EVENT_KIND_ROUND_SEALED],
+            after_sequence=EPOCH_MS * 1_000 + 1,
         ),
         "ReportProgress": worker_service_pb2.ReportProgressRequest(job_id=JOB, step=12),
         **key_requests(),

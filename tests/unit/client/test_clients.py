@@ -12,10 +12,11 @@ import pytest
 
 from rallypoint.client import AsyncClient, Client, Scope, errors
 from rallypoint.client.attempts import Method
-from rallypoint.client.calls import barriers, coordinator, jobs, keys, workers
+from rallypoint.client.calls import barriers, coordinator, events, jobs, keys, operations, workers
 from rallypoint.v1 import barrier_service_pb2 as barrier_pb2
 from rallypoint.v1 import coordinator_service_pb2 as coordinator_pb2
 from rallypoint.v1 import error_details_pb2 as details_pb2
+from rallypoint.v1 import event_service_pb2 as events_pb2
 from rallypoint.v1 import job_pb2, node_pb2, scope_pb2
 from rallypoint.v1 import job_service_pb2 as jobs_pb2
 from rallypoint.v1 import key_value_service_pb2 as keys_pb2
@@ -29,6 +30,8 @@ FORMS = pytest.mark.parametrize("form", ["sync", "aio"])
 HEADER = keys_pb2.KeyValueHeader(epoch=7, revision=4)
 NODE = node_pb2.Node(name="n")
 RANK = barrier_pb2.Participant(rank=0)
+RESIZED = jobs_pb2.JobUpdate(max_nodes=3)
+DRAIN = {"drain_timeout_s": 60.0}
 COMPACTED = pack_status(
     grpc.StatusCode.OUT_OF_RANGE.value[0],
     "compacted",
@@ -38,8 +41,13 @@ COMPACTED = pack_status(
 ALL_CALLS: list[tuple[str, tuple[Any, ...], dict[str, Any], str, Any]] = [
     ("get_coordinator", (), {}, "GetCoordinator", coordinator_pb2.GetCoordinatorResponse()),
     ("get_job", ("j",), {}, "GetJob", jobs_pb2.GetJobResponse()),
+    ("create_job", ("j", job_pb2.JobSpec()), {}, "CreateJob", jobs_pb2.CreateJobResponse()),
+    ("cancel_job", ("j",), {"run": 2}, "CancelJob", jobs_pb2.CancelJobResponse()),
+    ("restart_job", ("j",), {"round": 3}, "RestartJob", jobs_pb2.RestartJobResponse()),
+    ("update_job", ("j", RESIZED), {"revision": 7}, "UpdateJob", jobs_pb2.UpdateJobResponse()),
+    ("delete_job", ("j",), {}, "DeleteJob", jobs_pb2.DeleteJobResponse()),
+    ("drain_node", ("j", "n"), DRAIN, "DrainNode", nodes_pb2.DrainNodeResponse()),
     ("get_node", ("j", "n"), {}, "GetNode", nodes_pb2.GetNodeResponse(node=NODE)),
-    ("drain_node", ("j", "n"), {}, "DrainNode", nodes_pb2.DrainNodeResponse()),
     ("cordon_node", ("j", "n"), {}, "CordonNode", nodes_pb2.CordonNodeResponse(connected=True)),
     ("uncordon_node", ("j", "n"), {}, "UncordonNode", nodes_pb2.UncordonNodeResponse()),
     ("report_progress", ("j", 7), {}, "ReportProgress", worker_pb2.ReportProgressResponse(step=9)),
@@ -100,6 +108,13 @@ ALL_LISTS: list[tuple[str, tuple[str, ...], str, list[Any], list[Any]]] = [
         [barrier_pb2.ListBarriersResponse],
     ),
     (
+        "list_events",
+        ("j",),
+        "ListEvents",
+        [events_pb2.Event(sequence=number) for number in (1, 2, 3)],
+        [events_pb2.ListEventsResponse],
+    ),
+    (
         "list_keys",
         ("j",),
         "ListKeys",
@@ -118,7 +133,7 @@ def test_every_method_is_that_of_the_contract() -> None:
     }
     methods = [
         value
-        for module in (barriers, coordinator, jobs, keys, workers)
+        for module in (barriers, coordinator, events, jobs, keys, operations, workers)
         for value in vars(module).values()
         if isinstance(value, Method)
     ]

@@ -137,6 +137,15 @@ def test_errors_of_keys() -> None:
     assert (40, 7) == (error.oldest_revision, error.epoch)
 
 
+def test_lost_events_are_an_error() -> None:
+    """It says from which event on none is lost."""
+    lost = details_pb2.EventsCompacted(oldest_sequence=40, epoch=7)
+    error = error_of(status_of(grpc.StatusCode.OUT_OF_RANGE, lost))
+    assert isinstance(error, errors.EventsCompacted)
+
+    assert (40, 7) == (error.oldest_sequence, error.epoch)
+
+
 def test_invalid_field_is_named() -> None:
     """By its path in the request."""
     code: int = grpc.StatusCode.INVALID_ARGUMENT.value[0]

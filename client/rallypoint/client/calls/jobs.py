@@ -1,4 +1,4 @@
-"""JobService and NodeService."""
+"""What is read of jobs and nodes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from rallypoint.client.calls.lists import Following, Listing
 from rallypoint.v1 import job_pb2, node_pb2
 from rallypoint.v1 import job_service_pb2 as jobs_pb2
 from rallypoint.v1 import node_service_pb2 as nodes_pb2
-from rallypoint.wire.durations import to_duration
 
 _JOBS = "/rallypoint.v1.JobService/"
 _NODES = "/rallypoint.v1.NodeService/"
@@ -23,13 +22,6 @@ LIST_RUNS = Method(f"{_JOBS}ListRuns", jobs_pb2.ListRunsRequest, jobs_pb2.ListRu
 LIST_ROUNDS = Method(f"{_JOBS}ListRounds", jobs_pb2.ListRoundsRequest, jobs_pb2.ListRoundsResponse)
 GET_NODE = Method(f"{_NODES}GetNode", nodes_pb2.GetNodeRequest, nodes_pb2.GetNodeResponse)
 LIST_NODES = Method(f"{_NODES}ListNodes", nodes_pb2.ListNodesRequest, nodes_pb2.ListNodesResponse)
-DRAIN_NODE = Method(f"{_NODES}DrainNode", nodes_pb2.DrainNodeRequest, nodes_pb2.DrainNodeResponse)
-CORDON_NODE = Method(
-    f"{_NODES}CordonNode", nodes_pb2.CordonNodeRequest, nodes_pb2.CordonNodeResponse
-)
-UNCORDON_NODE = Method(
-    f"{_NODES}UncordonNode", nodes_pb2.UncordonNodeRequest, nodes_pb2.UncordonNodeResponse
-)
 
 
 def get_job(
@@ -116,32 +108,3 @@ def list_nodes(
     """List the nodes of a job."""
     request = nodes_pb2.ListNodesRequest(job_id=job_id, page_size=page_size)
     return Listing(LIST_NODES, request, lambda page: page.nodes)
-
-
-def drain_node(
-    job_id: str, node_name: str, drain_timeout_s: float, reason: str
-) -> Call[nodes_pb2.DrainNodeRequest, nodes_pb2.DrainNodeResponse]:
-    """Drain a node. A repeated request changes nothing: the earliest end counts."""
-    request = nodes_pb2.DrainNodeRequest(
-        job_id=job_id,
-        node_name=node_name,
-        drain_timeout=to_duration(round(drain_timeout_s * 1000)),
-        reason=reason,
-    )
-    return Call(DRAIN_NODE, request)
-
-
-def cordon_node(
-    job_id: str, node_name: str, reason: str
-) -> Call[nodes_pb2.CordonNodeRequest, nodes_pb2.CordonNodeResponse]:
-    """Cordon a node. A repeated request changes nothing."""
-    request = nodes_pb2.CordonNodeRequest(job_id=job_id, node_name=node_name, reason=reason)
-    return Call(CORDON_NODE, request)
-
-
-def uncordon_node(
-    job_id: str, node_name: str
-) -> Call[nodes_pb2.UncordonNodeRequest, nodes_pb2.UncordonNodeResponse]:
-    """Uncordon a node. A repeated request changes nothing."""
-    request = nodes_pb2.UncordonNodeRequest(job_id=job_id, node_name=node_name)
-    return Call(UNCORDON_NODE, request)

@@ -7,6 +7,7 @@ the same step are in the journal.
 `step` is the one way in. The rooms, from the bottom up:
 
 * `model`: the values, such as jobs, rounds, nodes, workers and verdicts;
+* `keyspace`, `events`: what workers share, and what has happened, with the code that applies it;
 * `messages`: inputs, effects, records and refusals;
 * `state`: everything the coordinator knows, and a step's draft of it;
 * `verdicts`: the culprit of a failure, the health of nodes, and the policy of restarts;

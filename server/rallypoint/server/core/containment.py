@@ -12,9 +12,17 @@ from collections.abc import Collection
 
 from msgspec import Struct
 
+from rallypoint.server.core.events.kinds import EventKind
+from rallypoint.server.core.events.log import Emitted, Facts
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.effects import BarrierOver, Disconnect, Effect, JobChanged
-from rallypoint.server.core.messages.records import JobForgotten, Record, RunClosed, run_opened
+from rallypoint.server.core.messages.records import (
+    EventsLogged,
+    JobForgotten,
+    Record,
+    RunClosed,
+    run_opened,
+)
 from rallypoint.server.core.model.barrier import Break, BreakReason, Ended
 from rallypoint.server.core.model.ids import JobId, SessionId
 from rallypoint.server.core.model.job import Job
@@ -52,7 +60,7 @@ def find_subject(state: State, input: inputs.Input) -> JobId | None:
             return input.job_id
         case inputs.Arrive() | inputs.WriteKeys() | inputs.Progressed() | inputs.CancelJob():
             return input.job_id
-        case inputs.RestartJob() | inputs.UpdateJob() | inputs.DeleteJob():
+        case inputs.RestartJob() | inputs.UpdateJob() | inputs.DeleteJob() | inputs.CreateJob():
             return input.job_id
         case _:
             node = state.nodes.get(input.sender.session)
@@ -115,17 +123,44 @@ def evict(
     effects += _end_barriers(state, job_id, now_ms, text)
     if job is None:
         state.revise(job_id)
-        return Eviction((JobForgotten(job_id),), tuple(effects))
+        deletion = _log_deletion(state, job_id, now_ms, text)
+        return Eviction((JobForgotten(job_id), *deletion), tuple(effects))
     ended = _closed_run(job, now_ms, text)
     assert ended.outcome is not None
     state.jobs[job_id] = ended
     state.revise(job_id)
     state.deadlines.set((DeadlineKind.FORGET, job_id), now_ms + REMEMBERED_MS)
-    if job.phase is not Phase.CLOSED:
-        facts = (("run", ended.run), ("outcome", ended.outcome.value), ("why", text))
-        effects.append(JobChanged(job_id, "run_closed", facts))
-    closed = RunClosed(job_id, ended.run, ended.outcome, ended.verdict)
-    return Eviction((JobForgotten(job_id), run_opened(ended), closed), tuple(effects))
+    records = (
+        JobForgotten(job_id),
+        run_opened(ended),
+        RunClosed(job_id, ended.run, ended.outcome, ended.verdict),
+    )
+    if job.phase is Phase.CLOSED:
+        return Eviction(records, tuple(effects))
+    facts: Facts = (("run", ended.run), ("outcome", ended.outcome.value), ("why", text))
+    effects.append(JobChanged(job_id, "run_closed", facts))
+    facts += (("cause", VerdictCause.INTERNAL.value),)
+    logged = _log(state, job_id, "run_closed", now_ms, (ended.run, ended.round_number), facts)
+    return Eviction((*records, logged), tuple(effects))
+
+
+def _log_deletion(state: State, job_id: JobId, now_ms: int, text: str) -> tuple[Record, ...]:
+    """Log that a job has vanished, if readers know it."""
+    known = state.events.jobs.get(job_id)
+    if known is None or known.events[-1].kind is EventKind.JOB_DELETED:
+        return ()
+    place = (known.events[-1].run, known.events[-1].round)
+    return (_log(state, job_id, "job_forgotten", now_ms, place, (("why", text),)),)
+
+
+def _log(
+    state: State, job_id: JobId, reason: str, now_ms: int, place: tuple[int, int], facts: Facts
+) -> Record:
+    """Log an event in place; `place` is the run and the round."""
+    emitted = Emitted(job_id, reason, *place, facts)
+    logged = EventsLogged(state.events.number((emitted,), now_ms, state.epoch))
+    state.events.take(logged.events)
+    return logged
 
 
 def _end_barriers(state: State, job_id: JobId, now_ms: int, text: str) -> list[Effect]:
@@ -158,6 +193,7 @@ def _closed_run(job: Job, now_ms: int, text: str) -> Job:
         since_epoch=job.since_epoch,
         phase=Phase.CLOSED,
         launch_id=job.launch_id,
+        operations=job.operations,
         round_number=job.round_number,
         counts=job.counts,
         verdict=job.verdict if is_closed else internal_verdict(job.round_number, text),

@@ -22,14 +22,14 @@ from rallypoint.server.core.model.node import NodeState
 from rallypoint.server.core.model.phase import Outcome, Phase
 from rallypoint.server.core.model.round import LOST_MAX, RoundReason
 from rallypoint.server.core.rounds.desired import send_desired
-from rallypoint.server.core.rounds.drains import reason_of_leaving, request_drain
+from rallypoint.server.core.rounds.drains import reason_of_leaving
 from rallypoint.server.core.rounds.progress import receive_progress
 from rallypoint.server.core.rounds.rounds import advance, stop
 from rallypoint.server.core.rounds.settling import REMEMBERED_MS, abandoned, close
 from rallypoint.server.core.sessions.adoption import adopt
+from rallypoint.server.core.sessions.opening import forget_job
 from rallypoint.server.core.sessions.reports import receive_heartbeat, receive_report
 from rallypoint.server.core.sessions.sessions import (
-    forget_job,
     note_broken_stream,
     receive_hello,
     remove_node,
@@ -37,7 +37,7 @@ from rallypoint.server.core.sessions.sessions import (
 from rallypoint.server.core.state.deadlines import DeadlineKey, DeadlineKind
 from rallypoint.server.core.state.draft import Draft
 from rallypoint.server.core.state.state import NO_CHANGES, Delta, State
-from rallypoint.server.core.verdicts.health import cordon, end_quarantines, uncordon
+from rallypoint.server.core.verdicts.health import end_quarantines
 
 
 class Transition(NamedTuple):
@@ -84,6 +84,7 @@ def step(state: State, input: inputs.Input, now_ms: int) -> Transition:
         break_barriers(draft, job_id)
         drop_keys(draft, job_id)
     send_desired(draft)
+    draft.log_events()
     delta = draft.delta(tuple(draft.changed_jobs()))
     known = tuple(job_id for job_id in jobs if draft.job(job_id) is not None)
     return Transition(delta, tuple(draft.records), tuple(draft.effects), None, known)
@@ -97,6 +98,7 @@ def _step_of_worker(
     if refusal is not None:
         return _refused(draft, refusal)
     jobs = tuple(draft.changed_jobs())
+    draft.log_events()
     return Transition(draft.delta(jobs), tuple(draft.records), tuple(draft.effects), None, jobs)
 
 
@@ -128,17 +130,13 @@ def _dispatch(draft: Draft, input: inputs.Input) -> Refusal | None:  # noqa: C90
             return receive_progress(draft, input)
         case inputs.Broken(sender=sender):
             return note_broken_stream(draft, sender)
-        case inputs.Cordon():
-            return cordon(draft, input)
-        case inputs.Uncordon():
-            return uncordon(draft, input)
         case inputs.TimePassed():
             _expire(draft)
             return None
-        case inputs.CancelJob() | inputs.RestartJob() | inputs.UpdateJob() | inputs.DeleteJob():
+        case inputs.CreateJob() | inputs.DeleteJob() | inputs.CancelJob() | inputs.RestartJob():
             return operate(draft, input)
-        case inputs.DrainNode():
-            return request_drain(draft, input)
+        case inputs.UpdateJob() | inputs.DrainNode() | inputs.Cordon() | inputs.Uncordon():
+            return operate(draft, input)
         case inputs.Stalled(late_ms=late_ms):
             _note_stall(draft, late_ms)
             return None
@@ -235,7 +233,7 @@ def _expire_job(draft: Draft, key: DeadlineKey) -> None:
             close(draft, job, Outcome.ABANDONED, abandoned(job))
         case DeadlineKind.FORGET if job.phase is Phase.CLOSED:
             if draft.tally(job_id).nodes == 0:
-                forget_job(draft, job)
+                forget_job(draft, job, "it ended a day ago")
             else:
                 draft.set_deadline(kind, job_id, draft.now_ms + REMEMBERED_MS)
 

@@ -25,6 +25,7 @@ from rallypoint.server.rpc.convert.bounds import check
 from rallypoint.server.rpc.convert.checks import InvalidMessage
 from rallypoint.server.rpc.convert.requests import (
     to_cancel,
+    to_create,
     to_delete,
     to_job_id,
     to_job_list,
@@ -171,6 +172,13 @@ class JobService(service_grpc.JobServiceServicer):
             await self._show_all(watched, request, context)
         finally:
             self._watchers.leave(watched, host)
+
+    async def CreateJob(
+        self, request: service_pb2.CreateJobRequest, context: _Context
+    ) -> service_pb2.CreateJobResponse:
+        """Open a run that waits for its agents."""
+        summary = await self._operate(context, lambda: to_create(request))
+        return service_pb2.CreateJobResponse(job=summary)
 
     async def WatchJobs(  # type: ignore[override]  # a handler may write instead of yield
         self, request: service_pb2.WatchJobsRequest, context: _WatchContext

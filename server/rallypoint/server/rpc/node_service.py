@@ -129,6 +129,8 @@ class NodeService(service_grpc.NodeServiceServicer):
             return await self._coordinator.ask(change, answer)
         except (InvalidMessage, InputRefused) as error:
             await _abort(context, error)
+        except LookupError:  # it was deleted in the same turn
+            await abort_with(context, unknown_job_status(request.job_id))
 
     async def UncordonNode(
         self,
@@ -149,6 +151,8 @@ class NodeService(service_grpc.NodeServiceServicer):
             return await self._coordinator.ask(change, answer)
         except (InvalidMessage, InputRefused) as error:
             await _abort(context, error)
+        except LookupError:  # it was deleted in the same turn
+            await abort_with(context, unknown_job_status(request.job_id))
 
 
 async def _abort(

@@ -44,6 +44,7 @@ from rallypoint.server.rpc.errors import (
     refusal_status,
     replaced_status,
 )
+from rallypoint.server.rpc.events.waits import EventWaits
 from rallypoint.server.rpc.keys.waits import KeyWaits
 from rallypoint.server.rpc.views.node import show_session
 from rallypoint.server.rpc.watchers import Watchers
@@ -120,6 +121,7 @@ class Outboxes:
         self.watchers = Watchers()
         self.barriers = BarrierWaits()
         self.keys = KeyWaits()
+        self.events = EventWaits()
         self.epoch = 0
         """The coordinator's epoch as of the last turn in the journal."""
         self._has_ended = False
@@ -165,10 +167,10 @@ class Outboxes:
         self.epoch = state.epoch
         self.barriers.begin_turn()
         self.keys.begin_turn()
-        noted = dict.fromkeys(changed)
+        noted, eventful = dict.fromkeys(changed), dict[JobId, None]()
         for effect in effects:
             if isinstance(effect, JobChanged):
-                noted[effect.job_id] = None  # a job that was forgotten is not among `changed`
+                eventful[effect.job_id] = None
                 continue
             if isinstance(effect, BarrierOver):
                 self.barriers.end(effect)
@@ -186,8 +188,10 @@ class Outboxes:
                 session_id = show_session(outbox.session)
                 log.error("put_failed", incident=incident, session_id=session_id, exc_info=error)
                 outbox.finish(internal_status(incident))
+        noted |= eventful  # a job that was forgotten is not among `changed`
         self.keys.note_jobs(noted, state)
         self.watchers.note_changes(noted)  # last: the messages of agents are more urgent
+        self.events.note(eventful, state.events.last)
 
     def _find(self, effect: _AgentEffect) -> Outbox | None:
         """Return the outbox of an effect; a Welcome gives its connection to the session."""
@@ -216,6 +220,7 @@ class Outboxes:
         self.watchers.wake_all()
         self.barriers.end_all()
         self.keys.end_all()
+        self.events.end_all()
 
 
 def _put(outbox: Outbox, effect: _AgentEffect) -> None:

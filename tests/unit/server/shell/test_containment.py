@@ -247,7 +247,7 @@ async def test_request_that_fails_is_answered(
     monkeypatch: pytest.MonkeyPatch, lines: list[Any]
 ) -> None:
     """So are the other readers of the turn."""
-    plant(monkeypatch, core, "cordon", lambda draft, change: change.job_id == BAD)
+    plant(monkeypatch, core, "operate", lambda draft, change: change.job_id == BAD)
     async with running_shell() as shell:
         good, bad = await shell.join(GOOD, 1), await shell.join(BAD, 2)
         change = inputs.Cordon(BAD, NodeName(bad.identity.name), "bad disk")

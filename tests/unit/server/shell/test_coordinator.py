@@ -11,7 +11,7 @@ from rallypoint.server.clock import JournalClock
 from rallypoint.server.coordinator import Coordinator, CoordinatorEnded, InputRefused
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.effects import Effect
-from rallypoint.server.core.messages.records import NodeHealthChanged
+from rallypoint.server.core.messages.records import EventsLogged, NodeHealthChanged
 from rallypoint.server.core.messages.refusals import RefusalKind
 from rallypoint.server.core.model.ids import JobId, NodeName
 from rallypoint.server.core.model.spec import JobSpec
@@ -88,7 +88,7 @@ def test_answer_comes_when_the_change_is_durable() -> None:
     before, after, records = asyncio.run(play())
 
     assert ([False, False], [True, True]) == (before, after)
-    assert [NodeHealthChanged] == [type(record) for record in records]
+    assert [NodeHealthChanged, EventsLogged] == [type(record) for record in records]
 
 
 def test_failed_append_answers_nobody() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
+from google.protobuf.duration_pb2 import Duration
 from google.rpc.error_details_pb2 import BadRequest, ErrorInfo
 from google.rpc.status_pb2 import Status
 
@@ -208,7 +209,10 @@ async def test_every_service_checks_and_explains() -> None:
             (jobs.GetJob(get(job_id="\0")), "job_id"),
             (jobs.ListJobs(page(page_token="other")), "page_token"),
             (jobs.WatchJob(watch(job_id="x" * 256)).read(), "job_id"),
-            (nodes.DrainNode(drain(job_id=JOB, node_name="a b")), "node_name"),
+            (
+                nodes.DrainNode(drain(job_id=JOB, node_name="a b", drain_timeout=Duration())),
+                "node_name",
+            ),
             (nodes.CordonNode(cordon(job_id=JOB)), "node_name"),
             (nodes.UncordonNode(uncordon(node_name="a")), "job_id"),
         ]

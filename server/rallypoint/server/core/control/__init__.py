@@ -1,1 +1,1 @@
-"""What operators do with whole jobs: cancel, restart, update, delete."""
+"""What operators do with jobs and nodes: create, cancel, restart, update, delete; drain, cordon."""

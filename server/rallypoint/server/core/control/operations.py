@@ -1,4 +1,4 @@
-"""Operations on whole jobs.
+"""Operations on jobs and their nodes.
 
 Each may be sent again: with the same request id it is done once, and without one it changes nothing
 where its goal is reached already. A run or round in the request guards against a late one.
@@ -11,37 +11,83 @@ from msgspec.structs import replace
 from rallypoint.server.core.control.requests import note_done, was_done
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.records import JobUpdated, PauseEnded
-from rallypoint.server.core.messages.refusals import Refusal, RefusalKind
-from rallypoint.server.core.model.job import Job
+from rallypoint.server.core.messages.refusals import Limit, Refusal, RefusalKind, limit_reached
+from rallypoint.server.core.model.job import JOBS_MAX, Job
 from rallypoint.server.core.model.phase import Outcome, Phase
 from rallypoint.server.core.model.round import Round, RoundReason
 from rallypoint.server.core.model.spec import JobSpec
 from rallypoint.server.core.model.verdict import Consequence, Verdict, VerdictCause
+from rallypoint.server.core.rounds.drains import request_drain
 from rallypoint.server.core.rounds.rounds import stop
 from rallypoint.server.core.rounds.settling import close
-from rallypoint.server.core.sessions.sessions import forget_job
+from rallypoint.server.core.sessions.admission import has_idle, is_full
+from rallypoint.server.core.sessions.opening import drop_job, open_run
 from rallypoint.server.core.state.draft import Draft
+from rallypoint.server.core.verdicts.health import cordon, uncordon
 
 
 def operate(draft: Draft, operation: inputs.Operation) -> Refusal | None:
     """Carry out an operation; do nothing if an earlier attempt was."""
-    job = draft.job(operation.job_id)
-    if job is None:
-        return Refusal(RefusalKind.UNKNOWN_JOB, (("job_id", operation.job_id),))
-    if was_done(job, operation):
+    is_of_nodes = isinstance(operation, inputs.DrainNode | inputs.Cordon | inputs.Uncordon)
+    if not is_of_nodes and draft.awaits_adoption(operation.job_id):
+        # The agents of a run that a former coordinator knew may still come.
+        return Refusal(RefusalKind.NOT_READY)
+    if was_done(draft, operation):
         return None
-    match operation:
-        case inputs.CancelJob():
-            refusal = _cancel(draft, job, operation)
-        case inputs.RestartJob():
-            refusal = _restart(draft, job, operation)
-        case inputs.UpdateJob():
-            refusal = _update(draft, job, operation)
-        case inputs.DeleteJob():
-            refusal = _delete(draft, job)
+    job = draft.job(operation.job_id)
+    if isinstance(operation, inputs.CreateJob):
+        refusal = _create(draft, job, operation)
+    elif job is None:
+        return Refusal(RefusalKind.UNKNOWN_JOB, (("job_id", operation.job_id),))
+    else:
+        refusal = _change(draft, job, operation)
     if refusal is None:
         note_done(draft, operation)
     return refusal
+
+
+def _create(draft: Draft, job: Job | None, operation: inputs.CreateJob) -> Refusal | None:
+    """Open the next run of a job for agents that are still to come."""
+    if job is None:
+        if is_full(draft) and not has_idle(draft):
+            return limit_reached(Limit.JOBS, JOBS_MAX)
+    elif job.phase is not Phase.CLOSED:
+        return Refusal(RefusalKind.JOB_EXISTS, (("job_id", job.job_id), ("run", job.run)))
+    elif draft.tally(job.job_id).nodes > 0:
+        return _ending(job)
+    draft.emit(operation.job_id, "job_created")
+    open_run(draft, operation.job_id, operation.spec)
+    return None
+
+
+def _change(
+    draft: Draft,
+    job: Job,
+    operation: inputs.CancelJob
+    | inputs.RestartJob
+    | inputs.UpdateJob
+    | inputs.DeleteJob
+    | inputs.DrainNode
+    | inputs.Cordon
+    | inputs.Uncordon,
+) -> Refusal | None:
+    """Carry out an operation on a job that exists."""
+    match operation:
+        case inputs.CancelJob():
+            return _cancel(draft, job, operation)
+        case inputs.RestartJob():
+            return _restart(draft, job, operation)
+        case inputs.UpdateJob():
+            return _update(draft, job, operation)
+        case inputs.DeleteJob():
+            return _delete(draft, job, operation)
+        case inputs.DrainNode():
+            return request_drain(draft, job, operation)
+        case inputs.Cordon():
+            return cordon(draft, job, operation)
+        case inputs.Uncordon():
+            uncordon(draft, job, operation)
+            return None
 
 
 def _cancel(draft: Draft, job: Job, operation: inputs.CancelJob) -> Refusal | None:
@@ -80,6 +126,9 @@ def _update(draft: Draft, job: Job, operation: inputs.UpdateJob) -> Refusal | No
     """Change the specification of the run. A round that does not fit it any more is stopped."""
     if job.phase is Phase.CLOSED:
         return _ended(job)
+    if operation.revision and operation.revision < job.spec_revision:
+        known = (("job_id", job.job_id), ("revision", job.spec_revision))
+        return Refusal(RefusalKind.SPEC_CHANGED, known)
     spec = _changed(job.spec, operation)
     if spec.min_nodes > spec.max_nodes:
         facts = (("min_nodes", spec.min_nodes), ("max_nodes", spec.max_nodes))
@@ -88,9 +137,11 @@ def _update(draft: Draft, job: Job, operation: inputs.UpdateJob) -> Refusal | No
     if spec == job.spec:
         return None
     fields = job.updated | operation.fields
-    job = replace(job, spec=spec, updated=fields)
+    sizes = (job.spec.min_nodes, job.spec.max_nodes)
+    revision = draft.next_revision
+    job = replace(job, spec=spec, updated=fields, spec_revision=revision)
     draft.put_job(job)
-    draft.records.append(JobUpdated(job.job_id, spec, fields))
+    draft.records.append(JobUpdated(job.job_id, spec, fields, revision))
     draft.touch_all(job.job_id)  # orders carry the budget
     draft.emit(
         job.job_id,
@@ -99,8 +150,10 @@ def _update(draft: Draft, job: Job, operation: inputs.UpdateJob) -> Refusal | No
         max_nodes=spec.max_nodes,
         max_restarts=spec.max_restarts,
     )
-    if job.phase is Phase.RUNNING and job.round is not None and not _fits(spec, job.round):
-        stop(draft, job, RoundReason.RESIZED)
+    is_resized = sizes != (spec.min_nodes, spec.max_nodes)
+    if is_resized and job.phase is Phase.RUNNING and job.round is not None:
+        if not _fits(spec, job.round):
+            stop(draft, job, RoundReason.RESIZED)
     return None
 
 
@@ -118,16 +171,26 @@ def _fits(spec: JobSpec, round: Round) -> bool:
     return spec.min_nodes <= round.header.group_world_size <= spec.max_nodes
 
 
-def _delete(draft: Draft, job: Job) -> Refusal | None:
+def _delete(draft: Draft, job: Job, operation: inputs.DeleteJob) -> Refusal | None:
     """Forget a job that has ended everywhere."""
     facts = (("job_id", job.job_id), ("run", job.run))
+    if operation.run and operation.run != job.run:
+        return Refusal(RefusalKind.JOB_OPEN, facts)
     if job.phase is not Phase.CLOSED:
         return Refusal(RefusalKind.JOB_OPEN, facts)
     if draft.tally(job.job_id).nodes > 0:
         # An agent that has not learned the outcome would begin another run.
-        return Refusal(RefusalKind.PREVIOUS_RUN_ENDING, facts)
-    forget_job(draft, job)
+        return _ending(job)
+    note_done(draft, operation)  # before the job is gone
+    job = draft.require_job(job.job_id)
+    drop_job(draft, job)
+    draft.emit(job.job_id, "job_deleted", run=job.run, why="an operator requested it")
     return None
+
+
+def _ending(job: Job) -> Refusal:
+    facts = (("job_id", job.job_id), ("run", job.run))
+    return Refusal(RefusalKind.PREVIOUS_RUN_ENDING, facts)
 
 
 def _ended(job: Job) -> Refusal:

@@ -4,15 +4,25 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from rallypoint.server.core.messages.inputs import Operation
+from rallypoint.server.core.messages.inputs import CreateJob, DeleteJob, Operation
 from rallypoint.server.core.messages.records import OperationDone
-from rallypoint.server.core.model.job import OPERATIONS_MAX, Job
+from rallypoint.server.core.model.job import OPERATIONS_MAX
 from rallypoint.server.core.state.draft import Draft
 
 
-def was_done(job: Job, operation: Operation) -> bool:
-    """Return whether an earlier attempt of this request was carried out."""
-    return bool(operation.request_id) and operation.request_id in job.operations
+def was_done(draft: Draft, operation: Operation) -> bool:
+    """Return whether an earlier attempt of this request was carried out.
+
+    What was done to a job that is gone matters to an attempt to create or delete it: there is
+    nothing to do again. Any other attempt has nothing left to act on.
+    """
+    if not operation.request_id:
+        return False
+    job = draft.job(operation.job_id)
+    if job is not None:
+        return operation.request_id in job.operations
+    is_of_jobs = isinstance(operation, CreateJob | DeleteJob)
+    return is_of_jobs and operation.request_id in draft.gone(operation.job_id).operations
 
 
 def note_done(draft: Draft, operation: Operation) -> None:

@@ -12,6 +12,7 @@ from rallypoint.server.core.keyspace.values import Write
 from rallypoint.server.core.model.barrier import BarrierKey, Expected, Participant
 from rallypoint.server.core.model.ids import JobId, NodeName, SessionId
 from rallypoint.server.core.model.node import HeldRound, Identity
+from rallypoint.server.core.model.spec import JobSpec
 from rallypoint.server.core.model.worker import WorkerExit
 
 
@@ -161,6 +162,8 @@ class DrainNode(Struct, frozen=True):
     name: NodeName
     time_ms: int
     reason: str
+    request_id: str = ""
+    """The same for every attempt; empty: it is not remembered."""
 
 
 class Claim(Struct, frozen=True):
@@ -237,6 +240,15 @@ class Progressed(Struct, frozen=True):
         return self.claim.job_id
 
 
+class CreateJob(Struct, frozen=True):
+    """An operator opens the next run of a job before its first agent comes."""
+
+    job_id: JobId
+    spec: JobSpec
+    request_id: str = ""
+    """The same for every attempt; empty: it is not remembered."""
+
+
 class CancelJob(Struct, frozen=True):
     """An operator ends the run."""
 
@@ -268,6 +280,8 @@ class UpdateJob(Struct, frozen=True):
     min_nodes: int | None = None
     max_nodes: int | None = None
     max_restarts: int | None = None
+    revision: int = 0
+    """Refuse it if the specification was changed after this revision; 0: do not."""
     request_id: str = ""
     """The same for every attempt; empty: it is not remembered."""
 
@@ -282,11 +296,10 @@ class DeleteJob(Struct, frozen=True):
     """An operator deletes a job that has ended."""
 
     job_id: JobId
+    run: int = 0
+    """Only this run; 0: whichever is the latest."""
     request_id: str = ""
-    """The same for every attempt."""
-
-
-Operation = CancelJob | RestartJob | UpdateJob | DeleteJob
+    """The same for every attempt; empty: it is not remembered."""
 
 
 class TimePassed(Struct, frozen=True):
@@ -313,6 +326,8 @@ class Cordon(Struct, frozen=True):
     name: NodeName
     reason: str
     """Why, in words; may be empty."""
+    request_id: str = ""
+    """The same for every attempt; empty: it is not remembered."""
 
 
 class Uncordon(Struct, frozen=True):
@@ -320,8 +335,13 @@ class Uncordon(Struct, frozen=True):
 
     job_id: JobId
     name: NodeName
+    request_id: str = ""
+    """The same for every attempt; empty: it is not remembered."""
 
 
+Operation = (
+    CreateJob | CancelJob | RestartJob | UpdateJob | DeleteJob | DrainNode | Cordon | Uncordon
+)
 Report = (
     Ready
     | Started
@@ -335,5 +355,5 @@ Report = (
     | Goodbye
     | NewerReport
 )
-Request = DrainNode | Cordon | Uncordon | Arrive | WriteKeys | Progressed | Operation
+Request = Operation | Arrive | WriteKeys | Progressed
 Input = Hello | Heartbeat | Report | Broken | Request | TimePassed | Stalled | JobBroken

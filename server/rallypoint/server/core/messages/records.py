@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from rallypoint.server.core.events.log import Event
 from rallypoint.server.core.keyspace.values import Answer, Change
 from rallypoint.server.core.model.barrier import (
     Arrival,
@@ -13,7 +14,7 @@ from rallypoint.server.core.model.barrier import (
     Participant,
 )
 from rallypoint.server.core.model.ids import JobId, NodeName
-from rallypoint.server.core.model.job import Counts, DrainRequest, Job, NodeHealth
+from rallypoint.server.core.model.job import Counts, DrainRequest, Gone, Job, NodeHealth
 from rallypoint.server.core.model.phase import Outcome
 from rallypoint.server.core.model.round import Member, RoundHeader, RoundReason
 from rallypoint.server.core.model.spec import JobSpec
@@ -38,6 +39,7 @@ class RunOpened(Struct, frozen=True):
     counts: Counts
     drain_requests: tuple[DrainRequest, ...] = ()
     updated: frozenset[str] = frozenset()
+    spec_revision: int = 0
     operations: tuple[str, ...] = ()
 
 
@@ -53,6 +55,7 @@ def run_opened(job: Job) -> RunOpened:
         job.counts,
         job.drain_requests,
         job.updated,
+        job.spec_revision,
         job.operations,
     )
 
@@ -124,9 +127,11 @@ class RunClosed(Struct, frozen=True):
 
 
 class JobForgotten(Struct, frozen=True):
-    """An ended job was dropped from memory, to make room or because of its age."""
+    """A job was deleted, or dropped from memory to make room or because of its age."""
 
     job_id: JobId
+    left: Gone | None = None
+    """What is still remembered of it; None: nothing."""
 
 
 class BarrierArrived(Struct, frozen=True):
@@ -166,6 +171,8 @@ class JobUpdated(Struct, frozen=True):
     spec: JobSpec
     fields: frozenset[str]
     """All fields that operators have changed in this run."""
+    revision: int
+    """Revision of the job with this change."""
 
 
 class PauseEnded(Struct, frozen=True):
@@ -207,6 +214,13 @@ class KeysDropped(Struct, frozen=True):
     """0: the run is over."""
 
 
+class EventsLogged(Struct, frozen=True):
+    """What happened in a step, for readers."""
+
+    events: tuple[Event, ...]
+    """In order, with their numbers; never empty."""
+
+
 Record = (
     EpochRaised
     | RunOpened
@@ -227,4 +241,5 @@ Record = (
     | JobUpdated
     | OperationDone
     | PauseEnded
+    | EventsLogged
 )

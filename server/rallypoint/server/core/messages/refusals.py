@@ -71,6 +71,8 @@ class Limit(Enum):
     KEY_CALLS = "calls of one job that wait for keys"
     KEY_WATCHES_PER_JOB = "watches of keys of one job"
     KEY_WATCHES_PER_HOST = "watches of keys on one host"
+    EVENT_WATCHES_PER_JOB = "watches of events of one job"
+    EVENT_WATCHES_PER_HOST = "watches of events on one host"
     ANSWER_BYTES = "bytes of keys and values in one answer"
     WATCHERS_PER_JOB = "watchers of one job"
     WATCHERS_PER_HOST = "watchers on one host"

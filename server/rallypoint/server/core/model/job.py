@@ -26,6 +26,8 @@ RUNS_MAX = 64
 """Runs that a job remembers, the latest included."""
 OPERATIONS_MAX = 64
 """Operators' requests that a job remembers, so that one that is sent again is done once."""
+FORGOTTEN_MAX = 1_024
+"""Jobs that are gone of which `Gone` is remembered."""
 DRAIN_REQUESTS_MAX = 1_024
 
 
@@ -118,6 +120,17 @@ class RunSummary(Struct, frozen=True):
     closed_ms: int
 
 
+class Gone(Struct, frozen=True):
+    """What remains of a job that was deleted or forgotten, for a later one of the same name."""
+
+    ended_run: int = 0
+    """The latest run that has ended. Its agents must not begin another one."""
+    round_number: int = 0
+    """Its highest round number; the next job of the name counts on from there."""
+    operations: tuple[str, ...] = ()
+    """Ids of operators' requests, so that one that is sent again does not count for another job."""
+
+
 class Job(Struct, frozen=True):
     """One job and its latest run. Holds nothing whose size grows with every message."""
 
@@ -164,6 +177,8 @@ class Job(Struct, frozen=True):
     """Nodes that have failed or were set aside, by name, at most `health.HEALTH_MAX`."""
     updated: frozenset[str] = frozenset()
     """Fields of the specification that an operator has changed: agents need not agree with them."""
+    spec_revision: int = 0
+    """Revision at which an operator last changed the specification; 0: none has in this run."""
     operations: tuple[str, ...] = ()
     """Ids of operators' requests that were carried out, at most OPERATIONS_MAX."""
     next_arrival: int = 0

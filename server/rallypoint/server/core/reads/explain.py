@@ -12,6 +12,7 @@ from rallypoint.server.core.model.node import Node, NodeState
 from rallypoint.server.core.model.phase import Phase
 from rallypoint.server.core.model.round import Departure, RoundReason
 from rallypoint.server.core.rounds.waits import Wait, decide_forming
+from rallypoint.server.core.sessions.admission import awaits_first_agent
 from rallypoint.server.core.state.deadlines import DeadlineKind
 from rallypoint.server.core.state.state import State
 from rallypoint.server.core.state.tally import Tally
@@ -118,7 +119,7 @@ def _forming(state: State, job: Job, tally: Tally, now_ms: int) -> Waiting | Non
             awaited = _name_lost(state, job, now_ms)
             awaited += _name(_nodes(state, job), lambda node: not node.is_clean, now_ms)
             awaited = awaited[:NAMED_MAX]
-            text = f"{ready} of {spec.min_nodes} required nodes are ready"
+            text = _count_ready(job, ready)
             needed = spec.min_nodes
             text += _name_missing(state, job, tally, needed)
     if aside and wait.kind in (WaitKind.NODES, WaitKind.LAST_CALL):
@@ -127,6 +128,11 @@ def _forming(state: State, job: Job, tally: Tally, now_ms: int) -> Waiting | Non
         aside = ()
     text = _sentence(text, awaited, left_ms)
     return Waiting(wait.kind, ready, needed, (awaited + aside)[:NAMED_MAX], left_ms, text)
+
+
+def _count_ready(job: Job, ready: int) -> str:
+    text = f"{ready} of {job.spec.min_nodes} required nodes are ready"
+    return f"{text}; no agent has come yet" if awaits_first_agent(job) else text
 
 
 def _is_network_suspected(state: State, job: Job, now_ms: int) -> bool:

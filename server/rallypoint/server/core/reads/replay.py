@@ -15,6 +15,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from rallypoint.server.core.control.requests import with_operation
+from rallypoint.server.core.events.log import EventLog
 from rallypoint.server.core.keyspace.keyspace import Keyspace
 from rallypoint.server.core.messages.records import (
     BarrierArrived,
@@ -23,6 +24,7 @@ from rallypoint.server.core.messages.records import (
     DrainRequested,
     DrainRequestEnded,
     EpochRaised,
+    EventsLogged,
     JobForgotten,
     JobUpdated,
     KeysDropped,
@@ -46,7 +48,7 @@ from rallypoint.server.core.model.barrier import (
     Participant,
 )
 from rallypoint.server.core.model.ids import JobId, NodeName
-from rallypoint.server.core.model.job import Counts, DrainRequest, Job, NodeHealth
+from rallypoint.server.core.model.job import Counts, DrainRequest, Gone, Job, NodeHealth
 from rallypoint.server.core.model.node import NodeState
 from rallypoint.server.core.model.phase import Outcome, Phase
 from rallypoint.server.core.model.round import Member, RoundHeader, RoundReason
@@ -54,7 +56,7 @@ from rallypoint.server.core.model.spec import JobSpec
 from rallypoint.server.core.model.verdict import Verdict
 from rallypoint.server.core.rounds.drains import with_request, without_request
 from rallypoint.server.core.rounds.ranks import slots_of
-from rallypoint.server.core.state.state import State, apply_keys
+from rallypoint.server.core.state.state import State, apply_keys, remember_gone
 from rallypoint.server.core.verdicts.health import with_health
 
 
@@ -81,6 +83,7 @@ class JobMemory(Struct, frozen=True):
     verdict: Verdict | None = None
     health: tuple[NodeHealth, ...] = ()
     updated: frozenset[str] = frozenset()
+    spec_revision: int = 0
     operations: tuple[str, ...] = ()
 
 
@@ -109,7 +112,14 @@ class KeysSnapshot(Struct, frozen=True):
     """A copy, which is not changed."""
 
 
-JournalRecord = Record | JobSnapshot | BarrierSnapshot | KeysSnapshot
+class EventsSnapshot(Struct, frozen=True):
+    """A record that replaces all earlier ones of events."""
+
+    log: EventLog
+    """A copy, which is not changed."""
+
+
+JournalRecord = Record | JobSnapshot | BarrierSnapshot | KeysSnapshot | EventsSnapshot
 
 
 class Memory(Struct):
@@ -123,6 +133,9 @@ class Memory(Struct):
     counted: dict[BarrierKey, dict[Participant, tuple[str, int]]] = field(default_factory=dict)
     """As in `State.counted`."""
     keys: dict[JobId, Keyspace] = field(default_factory=dict)
+    events: EventLog = field(default_factory=EventLog)
+    gone: dict[JobId, Gone] = field(default_factory=dict)
+    """As in `State.gone`."""
 
 
 def replay(records: Iterable[JournalRecord]) -> Memory:
@@ -145,14 +158,19 @@ def snapshot(memory: Memory) -> tuple[JournalRecord, ...]:
         for key, barrier in memory.barriers.items()
     )
     keys = (KeysSnapshot(job_id, space) for job_id, space in memory.keys.items())
-    return (EpochRaised(memory.epoch), *jobs, *barriers, *keys)
+    gone = (JobForgotten(job_id, left) for job_id, left in memory.gone.items())
+    events = EventsSnapshot(memory.events)
+    return (EpochRaised(memory.epoch), *jobs, *barriers, *keys, *gone, events)
 
 
 def _apply_record(memory: Memory, record: JournalRecord) -> None:
     if isinstance(record, EpochRaised):
         memory.epoch = max(memory.epoch, record.epoch)
+        if not memory.events.last:
+            memory.events.begin(record.epoch)
     elif isinstance(record, JobForgotten):
         memory.jobs.pop(record.job_id, None)
+        remember_gone(memory.gone, record.job_id, record.left)
         memory.keys.pop(record.job_id, None)
         for key in [key for key in memory.barriers if key.job_id == record.job_id]:
             _forget_barrier(memory, key)
@@ -160,12 +178,13 @@ def _apply_record(memory: Memory, record: JournalRecord) -> None:
         memory.jobs[record.job_id] = record.memory
     elif isinstance(record, BarrierArrived | BarrierEnded | BarrierDropped | BarrierSnapshot):
         _apply_barrier_record(memory, record)
-    elif isinstance(record, KeysWritten | KeysDropped):
-        apply_keys(memory.keys, record)
-    elif isinstance(record, KeysSnapshot):
-        memory.keys[record.job_id] = record.space.copy()
+    elif isinstance(record, KeysWritten | KeysDropped | KeysSnapshot):
+        _apply_keys_record(memory, record)
+    elif isinstance(record, EventsLogged | EventsSnapshot):
+        _apply_events(memory, record)
     elif isinstance(record, RunOpened):
         known = memory.jobs.get(record.job_id)
+        memory.gone.pop(record.job_id, None)
         memory.jobs[record.job_id] = JobMemory(
             run=record.run,
             since_epoch=record.since_epoch,
@@ -176,10 +195,25 @@ def _apply_record(memory: Memory, record: JournalRecord) -> None:
             drain_requests=record.drain_requests,
             health=() if known is None else known.health,
             updated=record.updated,
+            spec_revision=record.spec_revision,
             operations=record.operations,
         )
     else:
         memory.jobs[record.job_id] = _apply_job_record(memory.jobs[record.job_id], record)
+
+
+def _apply_keys_record(memory: Memory, record: KeysWritten | KeysDropped | KeysSnapshot) -> None:
+    if isinstance(record, KeysSnapshot):
+        memory.keys[record.job_id] = record.space.copy()
+    else:
+        apply_keys(memory.keys, record)
+
+
+def _apply_events(memory: Memory, record: EventsLogged | EventsSnapshot) -> None:
+    if isinstance(record, EventsSnapshot):
+        memory.events = record.log.copy()
+    else:
+        memory.events.take(record.events)
 
 
 def _apply_barrier_record(
@@ -292,8 +326,8 @@ def _apply_job_record(
 
 def _apply_operation(job: JobMemory, record: JobUpdated | OperationDone | PauseEnded) -> JobMemory:
     match record:
-        case JobUpdated(spec=spec, fields=fields):
-            return replace(job, spec=spec, updated=fields)
+        case JobUpdated(spec=spec, fields=fields, revision=revision):
+            return replace(job, spec=spec, updated=fields, spec_revision=revision)
         case PauseEnded(at_ms=at_ms):
             return replace(job, backoff_until_ms=at_ms)
         case OperationDone(request_id=request_id):
@@ -309,6 +343,8 @@ def memory_of(state: State) -> Memory:
         {key: dict(arrivals) for key, arrivals in state.arrivals.items()},
         {key: dict(counted) for key, counted in state.counted.items()},
         {job_id: space.copy() for job_id, space in state.keys.items()},
+        state.events.copy(),
+        dict(state.gone),
     )
 
 
@@ -339,5 +375,6 @@ def _memory_of_job(state: State, job: Job) -> JobMemory:
         verdict=job.verdict if job.outcome is not None else None,
         health=job.health,
         updated=job.updated,
+        spec_revision=job.spec_revision,
         operations=job.operations,
     )

@@ -25,12 +25,9 @@ from rallypoint.server.core.state.draft import Draft
 from rallypoint.server.core.state.tally import Tally
 
 
-def request_drain(draft: Draft, operation: inputs.DrainNode) -> Refusal | None:
+def request_drain(draft: Draft, job: Job, operation: inputs.DrainNode) -> Refusal | None:
     """Drain a node for an operator; after several requests the earliest end counts."""
     job_id, name = operation.job_id, operation.name
-    job = draft.job(job_id)
-    if job is None:
-        return Refusal(RefusalKind.UNKNOWN_JOB, (("job_id", job_id),))
     node = draft.holder(job_id, name)
     if node is None or job.phase is Phase.CLOSED:
         facts = (("job_id", job_id), ("node_name", name))

@@ -168,6 +168,7 @@ def _seal(draft: Draft, job: Job) -> None:
     draft.emit(
         job.job_id,
         "round_sealed",
+        (("restarts", header.restart_count),),
         round=header.number,
         nodes=header.group_world_size,
         world_size=header.world_size,
@@ -329,7 +330,8 @@ def stop(draft: Draft, job: Job, reason: RoundReason) -> None:
     draft.set_deadline(DeadlineKind.STOP, job_id, due_ms)
     draft.records.append(RoundStopped(job_id, round.header.number, reason))
     why = reason.value if verdict is None else verdict.text
-    draft.emit(job_id, "round_stopped", round=round.header.number, why=why)
+    also = (("reason", reason.value),)
+    draft.emit(job_id, "round_stopped", also, round=round.header.number, why=why)
 
 
 def _advance_stopping(draft: Draft, job: Job) -> bool:

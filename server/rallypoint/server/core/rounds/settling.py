@@ -15,14 +15,14 @@ from rallypoint.server.core.model.round import (
     RoundReason,
     RoundSummary,
 )
-from rallypoint.server.core.model.verdict import Consequence, Verdict
+from rallypoint.server.core.model.verdict import Consequence, Verdict, VerdictCause
 from rallypoint.server.core.rounds.fences import fence_unclean
 from rallypoint.server.core.rounds.phases import PhaseEvent, next_phase
 from rallypoint.server.core.state.deadlines import DeadlineKind
 from rallypoint.server.core.state.draft import Draft
 from rallypoint.server.core.verdicts.blame import find_disrupted_ms
 from rallypoint.server.core.verdicts.health import charge_node
-from rallypoint.server.core.verdicts.policy import judge
+from rallypoint.server.core.verdicts.policy import Judgement, judge
 
 REMEMBERED_MS = 86_400_000
 """How long the outcome of an ended run is remembered: a day."""
@@ -58,6 +58,7 @@ def settle(draft: Draft, job: Job) -> None:
     charge_node(draft, job, round, judgement.verdict)
     job = draft.require_job(job.job_id)
     if not judgement.goes_on:
+        _emit_settled(draft, job, round, judgement)
         close(draft, job, Outcome.FAILED, judgement.verdict)
         return
     members = [node for node in draft.nodes_of(job.job_id) if node.member]
@@ -76,9 +77,22 @@ def settle(draft: Draft, job: Job) -> None:
     )
     for node in members:
         fence_unclean(draft, node)
+    _emit_settled(draft, job, round, judgement)
+
+
+def _emit_settled(draft: Draft, job: Job, round: Round, judgement: Judgement) -> None:
+    verdict = judgement.verdict
+    also: list[tuple[str, str | int]] = [
+        ("ended", judgement.reason.value),
+        ("consequence", judgement.consequence.value),
+    ]
+    if verdict is not None:
+        also += [("cause", verdict.cause.value), ("node", verdict.name or "")]
+        also += [] if verdict.culprit is None else [("rank", verdict.culprit.rank)]
     draft.emit(
         job.job_id,
         "round_settled",
+        tuple(also),
         round=round.header.number,
         restarts=job.counts.restart_count,
         pause_ms=judgement.backoff_ms,
@@ -131,6 +145,10 @@ def with_run(job: Job) -> tuple[RunSummary, ...]:
 
 def abandoned(job: Job) -> Verdict | None:
     """Return the verdict of a run that ends because no node is left to re-form with."""
+    if job.next_arrival == 0:
+        seconds, cause = job.spec.join_timeout_ms / 1000, VerdictCause.TOO_FEW_NODES
+        text = f"no agent came within {seconds:g} s after the job was created"
+        return Verdict(cause, job.round_number, None, text, consequence=Consequence.ABANDONED)
     verdict = job.verdict
     if verdict is None or verdict.round != job.round_number:
         return verdict
@@ -181,5 +199,7 @@ def close(draft: Draft, job: Job, outcome: Outcome, verdict: Verdict | None) -> 
         draft.set_deadline(kind, job_id, None)
     draft.set_deadline(DeadlineKind.FORGET, job_id, now_ms + REMEMBERED_MS)
     draft.records.append(RunClosed(job_id, job.run, outcome, verdict))
-    why = "" if verdict is None or outcome is Outcome.SUCCEEDED else verdict.text
-    draft.emit(job_id, "run_closed", run=job.run, outcome=outcome.value, why=why)
+    failed = None if outcome is Outcome.SUCCEEDED else verdict
+    also = () if failed is None else (("cause", failed.cause.value),)
+    why = "" if failed is None else failed.text
+    draft.emit(job_id, "run_closed", also, run=job.run, outcome=outcome.value, why=why)

@@ -27,7 +27,7 @@ from rallypoint.server.core.state.draft import Draft
 FORGOTTEN_PART = 64
 """When there is room for no other job, one in this many is forgotten, if so many are idle."""
 _OPEN = 2
-"""Place of open jobs that had a round in the order of forgetting: the last one."""
+"""Place of open jobs that had a round, or were created, in the order of forgetting: the last."""
 
 
 def check_owner(draft: Draft, hello: inputs.Hello) -> Refusal | None:
@@ -57,6 +57,9 @@ def check_run(draft: Draft, hello: inputs.Hello) -> Refusal | None:
     """Refuse an agent of an earlier run, between two runs, or beyond a limit."""
     job = draft.job(hello.identity.job_id)
     if job is None:
+        ended_run = draft.gone(hello.identity.job_id).ended_run
+        if 0 < hello.run <= ended_run:  # it must not bring back what was deleted
+            return refuse_stale(RefusalKind.OLD_RUN, ended_run, hello.run)
         if is_full(draft) and not has_idle(draft):
             return limit_reached(Limit.JOBS, JOBS_MAX)
         return None
@@ -77,6 +80,11 @@ def belongs_to(job: Job, hello: inputs.Hello) -> bool:
     return hello.run == job.run or bool(launch_id and launch_id == job.launch_id)
 
 
+def awaits_first_agent(job: Job) -> bool:
+    """Return whether an operator has created the run, and no agent has come yet."""
+    return job.next_arrival == 0 and job.phase is Phase.FORMING
+
+
 def is_full(draft: Draft) -> bool:
     """Return whether there is no room for another job."""
     return len(draft.state.jobs) >= JOBS_MAX
@@ -92,8 +100,8 @@ def find_idle(draft: Draft) -> tuple[Job, ...]:
 
     First come jobs that never had a round, which have nothing to remember. Then the runs that ended
     first. To find them takes a look at every job, so there are several, and not every new job has
-    to look. The nodes of an open job may return: only if there are no others, the one that has been
-    without a session for longest is forgotten.
+    to look. The nodes of an open job may return, and those of a created one may come: only if there
+    are no others, the one that has been without a session for longest is forgotten.
     """
     idle = [job for job in draft.state.jobs.values() if _is_idle(draft, job)]
     done = [job for job in idle if _order_of_forgetting(job)[0] < _OPEN]
@@ -104,7 +112,8 @@ def find_idle(draft: Draft) -> tuple[Job, ...]:
 def _order_of_forgetting(job: Job) -> tuple[int, int, str]:
     if job.phase is Phase.CLOSED:
         return 1, job.closed_ms or 0, job.job_id
-    return _OPEN if job.round_number else 0, job.empty_since_ms or 0, job.job_id
+    is_kept = job.round_number > 0 or awaits_first_agent(job)
+    return _OPEN if is_kept else 0, job.empty_since_ms or 0, job.job_id
 
 
 def _is_idle(draft: Draft, job: Job) -> bool:

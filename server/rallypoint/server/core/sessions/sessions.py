@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.effects import Disconnect, Refuse, Welcome
-from rallypoint.server.core.messages.records import EpochRaised, JobForgotten, run_opened
+from rallypoint.server.core.messages.records import EpochRaised, run_opened
 from rallypoint.server.core.messages.refusals import Refusal
 from rallypoint.server.core.model.ids import NodeName
 from rallypoint.server.core.model.job import Job
@@ -26,17 +26,16 @@ from rallypoint.server.core.rounds.drains import (
     notify,
     resume_drain_request,
 )
-from rallypoint.server.core.rounds.fences import SLACK_MS, fence_lost, fence_unclean, lift_fence
-from rallypoint.server.core.rounds.settling import with_run
+from rallypoint.server.core.rounds.fences import fence_lost, fence_unclean, lift_fence
 from rallypoint.server.core.sessions.admission import (
+    awaits_first_agent,
     belongs_to,
     check_identity,
     check_owner,
     check_resume,
     check_run,
-    find_idle,
-    is_full,
 )
+from rallypoint.server.core.sessions.opening import open_run
 from rallypoint.server.core.sessions.precedence import displace_newcomers, is_newcomer
 from rallypoint.server.core.sessions.programs import find_other_arguments
 from rallypoint.server.core.sessions.reports import (
@@ -85,55 +84,13 @@ def _raise_epoch(draft: Draft, hello: inputs.Hello) -> None:
         draft.records.append(EpochRaised(hello.epoch + 1))
 
 
-def forget_job(draft: Draft, job: Job) -> None:
-    """Remove a job without nodes."""
-    draft.remove_job(job.job_id)
-    draft.records.append(JobForgotten(job.job_id))
-    if job.phase is not Phase.CLOSED:
-        why = "no node is connected, and another job needs the room"
-        draft.emit(job.job_id, "job_forgotten", run=job.run, why=why)
-
-
 def _open_if_needed(draft: Draft, hello: inputs.Hello) -> Job:
     """Return the job that the agent joins, with a new run if it needs one."""
-    job = draft.job(hello.identity.job_id)
+    identity = hello.identity
+    job = draft.job(identity.job_id)
     if job is not None and (job.phase is not Phase.CLOSED or belongs_to(job, hello)):
         return job
-    if job is None:
-        _make_room(draft)
-    run = max(hello.run, 1) if job is None else max(hello.run, job.run + 1)
-    fence_ms = hello.identity.spec.fence_ms
-    unknown_past_until_ms = fence_ms + SLACK_MS if draft.state.has_unknown_past and fence_ms else 0
-    opened = Job(
-        job_id=hello.identity.job_id,
-        run=run,
-        spec=hello.identity.spec,
-        opened_ms=draft.now_ms,
-        since_epoch=draft.epoch,
-        forming_since_ms=draft.now_ms,
-        launch_id=hello.identity.launch_id,
-        round_number=0 if job is None else job.round_number,  # grows across all runs of the job
-        rounds_before=0 if job is None else job.round_number,
-        history=() if job is None else job.history,
-        runs=() if job is None else with_run(job),
-        drain_requests=() if job is None else job.drain_requests,  # requests outlive the run
-        health=() if job is None else job.health,
-        fences=() if job is None else job.fences,
-        unknown_past_until_ms=max(
-            unknown_past_until_ms, 0 if job is None else job.unknown_past_until_ms
-        ),
-    )
-    draft.records.append(run_opened(opened))
-    draft.put_job(opened)
-    draft.set_deadline(DeadlineKind.FORGET, opened.job_id, None)
-    draft.emit(opened.job_id, "run_opened", run=opened.run)
-    return opened
-
-
-def _make_room(draft: Draft) -> None:
-    """Forget jobs without sessions if there is no room for another job."""
-    for job in find_idle(draft) if is_full(draft) else ():
-        forget_job(draft, job)
+    return open_run(draft, identity.job_id, identity.spec, identity.launch_id, hello.run)
 
 
 def _replace_holders(draft: Draft, identity: Identity) -> None:
@@ -152,6 +109,8 @@ def _join(draft: Draft, job: Job, hello: inputs.Hello) -> None:
     """Add a node that this coordinator does not know."""
     node = _create_node(draft, job, hello)
     job = draft.require_job(job.job_id)
+    if awaits_first_agent(job):
+        job = _begin_created(draft, job, hello)
     job = replace(job, next_arrival=job.next_arrival + 1, empty_since_ms=None)
     if draft.awaits_adoption(job.job_id) and hello.run > job.run:
         job = _continue_run(draft, job, hello.run)
@@ -171,6 +130,18 @@ def _join(draft: Draft, job: Job, hello: inputs.Hello) -> None:
     other_name = find_other_arguments(draft, node)
     if other_name is not None:
         draft.emit(job.job_id, "other_arguments_found", node=node.name, other_node=other_name)
+
+
+def _begin_created(draft: Draft, job: Job, hello: inputs.Hello) -> Job:
+    """Return a run that waited for its first agent: it belongs to that agent's launch.
+
+    The join timeout counts from now on. Until now it was the limit for the first agent.
+    """
+    job = replace(job, forming_since_ms=draft.now_ms)
+    if job.launch_id != hello.identity.launch_id:
+        job = replace(job, launch_id=hello.identity.launch_id)
+        draft.records.append(run_opened(job))
+    return job
 
 
 def _create_node(draft: Draft, job: Job, hello: inputs.Hello) -> Node:
@@ -328,4 +299,8 @@ def remove_node(draft: Draft, node: Node, reason: RoundReason, text: str) -> Non
     )
     draft.put_job(replace(job, lost=(*job.lost, departure)[-LOST_MAX:]))
     event = "node_lost" if is_lost else "node_left"
-    draft.emit(job.job_id, event, node=node.name, why=text)
+    also = (
+        ("departure", departure.reason.value),
+        ("has_finished", int(departure.has_finished)),
+    )
+    draft.emit(job.job_id, event, also, node=node.name, why=text)

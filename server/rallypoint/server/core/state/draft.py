@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from rallypoint.server.core.events.log import Emitted, Facts
 from rallypoint.server.core.messages.effects import Effect, JobChanged
-from rallypoint.server.core.messages.records import Record
+from rallypoint.server.core.messages.records import EventsLogged, Record
 from rallypoint.server.core.model.barrier import Arrival, Barrier, BarrierKey, Participant
 from rallypoint.server.core.model.ids import JobId, NodeName, SessionId
-from rallypoint.server.core.model.job import Job
+from rallypoint.server.core.model.job import Gone, Job
 from rallypoint.server.core.model.network import NetworkSuspicion
 from rallypoint.server.core.model.node import Node
 from rallypoint.server.core.state.deadlines import OF_JOBS, DeadlineKey, DeadlineKind
@@ -49,8 +50,11 @@ class Draft:
         self._barriers: dict[BarrierKey, Barrier | None] = {}
         self._arrivals: dict[BarrierKey, dict[Participant, Arrival]] = {}
         self._keys: list[KeyChange] = []
+        self._emitted: list[Emitted] = []
+        self._logged: EventsLogged | None = None
         self._window_closed = False
         self._network: NetworkSuspicion | None = None
+        self._gone: dict[JobId, Gone] = {}
 
     @property
     def epoch(self) -> int:
@@ -112,12 +116,17 @@ class Draft:
         """Add or replace a job."""
         self._jobs[job.job_id] = job
 
-    def remove_job(self, job_id: JobId) -> None:
-        """Forget a job without nodes."""
+    def remove_job(self, job_id: JobId, left: Gone) -> None:
+        """Forget a job without nodes, but for what remains."""
         self._jobs[job_id] = None
+        self._gone[job_id] = left
         self._tallies[job_id] = Tally()
         for kind in OF_JOBS:
             self.set_deadline(kind, job_id, None)
+
+    def gone(self, job_id: JobId) -> Gone:
+        """Return what remains of a job that is gone; blank when nothing does."""
+        return self._gone.get(job_id) or self.state.gone.get(job_id) or Gone()
 
     def changed_jobs(self) -> list[JobId]:
         """Return the jobs that were changed, or whose nodes were, in order of first change."""
@@ -128,9 +137,27 @@ class Draft:
                 jobs[known.job_id] = None
         return list(jobs)
 
-    def emit(self, job_id: JobId, reason: str, **facts: str | int) -> None:
-        """Emit an event of the job for its readers and the log; `reason` is a past-tense name."""
-        self.effects.append(JobChanged(job_id, reason, tuple(facts.items())))
+    def emit(self, job_id: JobId, reason: str, also: Facts = (), **facts: str | int) -> None:
+        """Emit an event of the job for its readers and the log.
+
+        Args:
+            job_id: the job.
+            reason: a past-tense name in `KINDS`.
+            also: facts that the log does not need.
+            facts: what the log line says.
+        """
+        job = self.job(job_id) or self.state.jobs.get(job_id)
+        run, round = (0, 0) if job is None else (job.run, job.round_number)
+        logged = tuple(facts.items())
+        self._emitted.append(Emitted(job_id, reason, run, round, logged + also))
+        self.effects.append(JobChanged(job_id, reason, logged))
+
+    def log_events(self) -> None:
+        """Give the events of the step their numbers, at its end."""
+        if self._emitted:
+            events = self.state.events.number(self._emitted, self.now_ms, self.epoch)
+            self._logged = EventsLogged(events)
+            self.records.append(self._logged)
 
     def node(self, session: SessionId) -> Node | None:
         """Return a node, or None."""
@@ -283,5 +310,7 @@ class Draft:
             barriers=self._barriers,
             arrivals=self._arrivals,
             keys=self._keys,
+            events=self._logged,
+            gone=self._gone,
             revised=revised,
         )

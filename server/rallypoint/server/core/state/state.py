@@ -6,11 +6,12 @@ from typing import NamedTuple
 
 from msgspec import Struct, field
 
+from rallypoint.server.core.events.log import EventLog
 from rallypoint.server.core.keyspace.keyspace import Keyspace, new_keyspace
-from rallypoint.server.core.messages.records import KeysDropped, KeysWritten
+from rallypoint.server.core.messages.records import EventsLogged, KeysDropped, KeysWritten
 from rallypoint.server.core.model.barrier import Arrival, Barrier, BarrierKey, Participant
 from rallypoint.server.core.model.ids import JobId, SessionId
-from rallypoint.server.core.model.job import Job
+from rallypoint.server.core.model.job import FORGOTTEN_MAX, Gone, Job
 from rallypoint.server.core.model.network import NetworkSuspicion
 from rallypoint.server.core.model.node import Node
 from rallypoint.server.core.model.spec import NOTHING_ASKED, JobSpec, Timing
@@ -53,10 +54,14 @@ class State(Struct):
     counted: dict[BarrierKey, dict[Participant, tuple[str, int]]] = field(default_factory=dict)
     """The latest arrival of each participant at a generation that has ended: its request id, and
     the generation. So an arrival that is sent again never counts twice."""
+    gone: dict[JobId, Gone] = field(default_factory=dict)
+    """Jobs that are gone, the latest last; at most FORGOTTEN_MAX."""
     keys: dict[JobId, Keyspace] = field(default_factory=dict)
     """Keys of each job whose run has or had any."""
     keys_weight: int = 0
     """How much memory they take, about, in bytes."""
+    events: EventLog = field(default_factory=EventLog)
+    """What has happened to all jobs."""
     deadlines: Deadlines = field(default_factory=Deadlines)
     network: NetworkSuspicion = field(default_factory=NetworkSuspicion)
     revisions: Revisions = field(default_factory=Revisions)
@@ -83,6 +88,11 @@ class State(Struct):
     def revise(self, job_id: JobId) -> None:
         """Give a job, which was changed or forgotten, the next revision."""
         self.revisions.change(job_id, self.revision + 1, exists=job_id in self.jobs)
+
+    def __post_init__(self) -> None:
+        """Begin the log of events, unless it was loaded."""
+        if not self.events.last:
+            self.events.begin(self.epoch)
 
     def heartbeat_ms(self, spec: JobSpec) -> int:
         """Return the interval between heartbeats of agents with this specification."""
@@ -134,12 +144,27 @@ class Delta(NamedTuple):
     """Added ones."""
     keys: list[KeyChange]
     """In order."""
+    events: EventsLogged | None
     network: NetworkSuspicion | None = None
+    gone: dict[JobId, Gone] = {}  # noqa: RUF012  # no one changes it
+    """Of removed jobs."""
     revised: tuple[JobId, ...] = ()
     """Jobs that readers see in a new form, or no more, in the order of their revisions."""
 
 
-NO_CHANGES = Delta(None, {}, {}, {}, {}, {}, window_closed=False, barriers={}, arrivals={}, keys=[])
+NO_CHANGES = Delta(
+    epoch=None,
+    jobs={},
+    nodes={},
+    entries={},
+    tallies={},
+    deadlines={},
+    window_closed=False,
+    barriers={},
+    arrivals={},
+    keys=[],
+    events=None,
+)
 """The changes of a refused input."""
 
 
@@ -157,20 +182,39 @@ def apply(state: State, delta: Delta) -> None:
         _apply_node(state, session, node)
     _apply_barriers(state, delta)
     for change in delta.keys:
-        before = state.keys.get(change.job_id)
-        state.keys_weight -= 0 if before is None else before.weight
-        apply_keys(state.keys, change)
-        after = state.keys.get(change.job_id)
-        state.keys_weight += 0 if after is None else after.weight
-    for index_key, holder in delta.entries.items():
-        if holder is None:
-            state.index.pop(index_key, None)
-        else:
-            state.index[index_key] = holder
+        _apply_keys(state, change)
+    _apply_entries(state, delta.entries)
     state.tallies.update(delta.tallies)
     for key, at_ms in delta.deadlines.items():
         state.deadlines.set(key, at_ms)
     _apply_jobs(state, delta)
+    if delta.events is not None:  # last: changes that were applied in part have no events
+        state.events.take(delta.events.events)
+
+
+def remember_gone(gone: dict[JobId, Gone], job_id: JobId, left: Gone | None) -> None:
+    """Remember what remains of a job, as the latest one; None: it exists, or nothing does."""
+    gone.pop(job_id, None)
+    if left is not None:
+        gone[job_id] = left
+    if len(gone) > FORGOTTEN_MAX:
+        del gone[next(iter(gone))]
+
+
+def _apply_entries(state: State, entries: dict[IndexKey, SessionId | None]) -> None:
+    for index_key, holder in entries.items():
+        if holder is None:
+            state.index.pop(index_key, None)
+        else:
+            state.index[index_key] = holder
+
+
+def _apply_keys(state: State, change: KeyChange) -> None:
+    before = state.keys.get(change.job_id)
+    state.keys_weight -= 0 if before is None else before.weight
+    apply_keys(state.keys, change)
+    after = state.keys.get(change.job_id)
+    state.keys_weight += 0 if after is None else after.weight
 
 
 def apply_keys(keys: dict[JobId, Keyspace], change: KeyChange) -> None:
@@ -188,6 +232,7 @@ def apply_keys(keys: dict[JobId, Keyspace], change: KeyChange) -> None:
 
 def _apply_jobs(state: State, delta: Delta) -> None:
     for job_id, job in delta.jobs.items():
+        remember_gone(state.gone, job_id, delta.gone.get(job_id))
         if job is not None:
             state.jobs[job_id] = job
             continue

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.records import NodeHealthChanged
-from rallypoint.server.core.messages.refusals import Limit, Refusal, RefusalKind, limit_reached
+from rallypoint.server.core.messages.refusals import Limit, Refusal, limit_reached
 from rallypoint.server.core.model.ids import JobId, NodeName
 from rallypoint.server.core.model.job import Job, NodeHealth
 from rallypoint.server.core.model.node import Eligibility, Node
@@ -212,11 +212,8 @@ def note_failure(draft: Draft, job_id: JobId, name: NodeName, text: str) -> None
         )
 
 
-def cordon(draft: Draft, request: inputs.Cordon) -> Refusal | None:
+def cordon(draft: Draft, job: Job, request: inputs.Cordon) -> Refusal | None:
     """Set a node aside until an operator lifts the cordon."""
-    job = draft.job(request.job_id)
-    if job is None:
-        return unknown_job(request.job_id)
     known = find_health(job.health, request.name)
     if not known.cordoned and _is_absent(draft, job, request.name):
         absent = sum(
@@ -234,20 +231,11 @@ def _is_absent(draft: Draft, job: Job, name: NodeName) -> bool:
     return draft.holder(job.job_id, name) is None
 
 
-def uncordon(draft: Draft, request: inputs.Uncordon) -> Refusal | None:
+def uncordon(draft: Draft, job: Job, request: inputs.Uncordon) -> None:
     """Lift the cordon and the quarantine of a node, and forget its failures."""
-    job = draft.job(request.job_id)
-    if job is None:
-        return unknown_job(request.job_id)
     if not is_blank(find_health(job.health, request.name)):
         _store(draft, request.job_id, NodeHealth(request.name))
         draft.emit(request.job_id, "node_uncordoned", node=request.name)
-    return None
-
-
-def unknown_job(job_id: JobId) -> Refusal:
-    """Return the refusal of a request about an unknown job."""
-    return Refusal(RefusalKind.UNKNOWN_JOB, (("job_id", job_id),))
 
 
 def end_quarantines(draft: Draft, job_id: JobId) -> None:

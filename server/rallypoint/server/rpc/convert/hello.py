@@ -114,7 +114,7 @@ def _identity(session: SessionId, hello: agent_pb2.Hello) -> Identity:
     return Identity(
         job_id=JobId(hello.job_id),
         session=session,
-        spec=to_spec(hello.spec),
+        spec=to_spec(hello.spec, "hello.spec"),
         name=NodeName(hello.node_name),
         name_explicit=hello.node_name_explicit,
         address=hello.address,

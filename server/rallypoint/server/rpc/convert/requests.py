@@ -7,6 +7,7 @@ from rallypoint.server.core.model.ids import JobId, NodeName
 from rallypoint.server.core.model.phase import Outcome
 from rallypoint.server.rpc.convert.bounds import check
 from rallypoint.server.rpc.convert.checks import require
+from rallypoint.server.rpc.convert.spec import to_spec
 from rallypoint.server.rpc.reading.lists import JobList
 from rallypoint.server.rpc.views.enums import OUTCOMES, PHASES
 from rallypoint.v1 import (
@@ -47,6 +48,13 @@ def to_page(
     return request.page_size or PAGE_MAX, request.page_token
 
 
+def to_create(request: job_service_pb2.CreateJobRequest) -> inputs.CreateJob:
+    """Return the request to create a job."""
+    check(request)
+    spec = to_spec(request.spec, "spec")
+    return inputs.CreateJob(JobId(request.job_id), spec, request.request_id)
+
+
 def to_job_list(request: job_service_pb2.ListJobsRequest) -> JobList:
     """Return which jobs a reader asks for, in which order; checked by `to_page`."""
     for place, phase in enumerate(request.phases):
@@ -85,22 +93,35 @@ def to_restart(request: job_service_pb2.RestartJobRequest) -> inputs.RestartJob:
 def to_update(request: job_service_pb2.UpdateJobRequest) -> inputs.UpdateJob:
     """Return the request to update a job."""
     check(request)
-    update = request.update
-    operation = inputs.UpdateJob(
+    update, wanted = request.update, _find_wanted(request)
+    return inputs.UpdateJob(
         JobId(request.job_id),
-        min_nodes=update.min_nodes if update.HasField("min_nodes") else None,
-        max_nodes=update.max_nodes if update.HasField("max_nodes") else None,
-        max_restarts=update.max_restarts if update.HasField("max_restarts") else None,
+        min_nodes=update.min_nodes if "min_nodes" in wanted else None,
+        max_nodes=update.max_nodes if "max_nodes" in wanted else None,
+        max_restarts=update.max_restarts if "max_restarts" in wanted else None,
+        revision=request.revision,
         request_id=request.request_id,
     )
-    require(bool(operation.fields), "update", "must set min_nodes, max_nodes or max_restarts")
-    return operation
+
+
+def _find_wanted(request: job_service_pb2.UpdateJobRequest) -> set[str]:
+    """Return the fields of the update that count: those of the mask, else those that are set."""
+    filled = {field.name for field, _ in request.update.ListFields()}
+    names = " or ".join(job_service_pb2.JobUpdate.DESCRIPTOR.fields_by_name)
+    for number, path in enumerate(request.update_mask.paths):
+        where = f"update_mask.paths[{number}]"
+        require(
+            path in job_service_pb2.JobUpdate.DESCRIPTOR.fields_by_name, where, f"must be {names}"
+        )
+        require(path in filled, f"update.{path}", "is missing, but update_mask names it")
+    require(bool(filled), "update", f"must set {names}")
+    return set(request.update_mask.paths) or filled
 
 
 def to_delete(request: job_service_pb2.DeleteJobRequest) -> inputs.DeleteJob:
     """Return the request to delete a job."""
     check(request)
-    return inputs.DeleteJob(JobId(request.job_id))
+    return inputs.DeleteJob(JobId(request.job_id), request.run, request.request_id)
 
 
 def to_node(request: node_service_pb2.GetNodeRequest) -> tuple[JobId, NodeName]:
@@ -111,12 +132,17 @@ def to_node(request: node_service_pb2.GetNodeRequest) -> tuple[JobId, NodeName]:
 
 def to_drain_node(request: node_service_pb2.DrainNodeRequest) -> inputs.DrainNode:
     """Return the request to drain a node."""
+    problem = (
+        'is missing: write how long its workers may run, such as "600s"; "0s" stops them at once'
+    )
+    require(request.HasField("drain_timeout"), "drain_timeout", problem)
     check(request)
     return inputs.DrainNode(
         JobId(request.job_id),
         NodeName(request.node_name),
         to_ms(request.drain_timeout),
         request.reason,
+        request.request_id,
     )
 
 
@@ -136,10 +162,12 @@ def to_progress(
 def to_cordon(request: node_service_pb2.CordonNodeRequest) -> inputs.Cordon:
     """Return the request to cordon a node."""
     check(request)
-    return inputs.Cordon(JobId(request.job_id), NodeName(request.node_name), request.reason)
+    job_id, name = JobId(request.job_id), NodeName(request.node_name)
+    return inputs.Cordon(job_id, name, request.reason, request.request_id)
 
 
 def to_uncordon(request: node_service_pb2.UncordonNodeRequest) -> inputs.Uncordon:
     """Return the request to uncordon a node."""
     check(request)
-    return inputs.Uncordon(JobId(request.job_id), NodeName(request.node_name))
+    job_id, name = JobId(request.job_id), NodeName(request.node_name)
+    return inputs.Uncordon(job_id, name, request.request_id)

@@ -1,4 +1,4 @@
-"""The specification in a Hello: fills in defaults, and refuses contradictions."""
+"""The specification of a run: fills in defaults, and refuses contradictions."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _DEFAULT = JobSpec()
 _TIMING = Timing()
 
 
-def to_spec(spec: job_pb2.JobSpec) -> JobSpec:
-    """Return a specification with every default filled in."""
+def to_spec(spec: job_pb2.JobSpec, path: str) -> JobSpec:
+    """Return a specification with every default filled in; `path` leads to it in its message."""
     fits = spec.min_nodes <= spec.max_nodes
-    require(fits, "hello.spec.max_nodes", "must be at least min_nodes")
+    require(fits, f"{path}.max_nodes", "must be at least min_nodes")
     taken = JobSpec(
         min_nodes=spec.min_nodes,
         max_nodes=spec.max_nodes,
@@ -41,14 +41,14 @@ def to_spec(spec: job_pb2.JobSpec) -> JobSpec:
         heartbeat_interval_ms=_ms(spec, "heartbeat_interval", 0),
         lease_ms=_ms(spec, "lease", 0),
     )
-    _require_fence(taken)
+    _require_fence(taken, path)
     both = set(taken.no_retry) & set(taken.no_requeue)
     problem = f"{min(both, default=0)} is in no_retry_exit_codes too"
-    require(not both, "hello.spec.no_requeue_exit_codes", problem)
+    require(not both, f"{path}.no_requeue_exit_codes", problem)
     return taken
 
 
-def _require_fence(spec: JobSpec) -> None:
+def _require_fence(spec: JobSpec, path: str) -> None:
     """Refuse a fence that could stop the workers of a healthy node.
 
     Stopping takes the shutdown timeout, and before that the agent has to miss several heartbeats.
@@ -57,7 +57,7 @@ def _require_fence(spec: JobSpec) -> None:
     beyond_ms = max(FENCE_BEYOND_SHUTDOWN_MS, beats_ms)
     fits = spec.fence_ms == 0 or spec.fence_ms >= spec.shutdown_timeout_ms + beyond_ms
     problem = f"must be at least {beyond_ms / 1000:g} s longer than the shutdown timeout"
-    require(fits, "hello.spec.fence_after", problem)
+    require(fits, f"{path}.fence_after", problem)
 
 
 def _exit_codes(codes: Sequence[int]) -> tuple[int, ...]:

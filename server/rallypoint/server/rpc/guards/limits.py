@@ -38,6 +38,10 @@ KEY_WATCHES_PER_JOB_MAX = 1_024
 KEY_WATCHES_PER_HOST_MAX = 1_024
 """Watches of keys on one host, of all jobs. One that does not read may hold an answer of 64 KiB for
 half a minute."""
+EVENT_WATCHES_PER_JOB_MAX = 256
+"""Watches of the events of one job, and as many of the events of all jobs."""
+EVENT_WATCHES_PER_HOST_MAX = 64
+"""Watches of events on one host. One that does not read may hold an answer of 1 MiB."""
 HOSTS_MAX = 4_096
 """Hosts without streams whose new sessions are still counted."""
 WARNED_S_MIN = 60.0

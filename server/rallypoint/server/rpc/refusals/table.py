@@ -215,7 +215,7 @@ TABLE: dict[RefusalKind, Row] = {
     RefusalKind.JOB_OPEN: Row(
         grpc.StatusCode.FAILED_PRECONDITION,
         details_pb2.JobOpen,
-        "run {run} of job {job_id} has not ended; cancel it before you delete the job",
+        "run {run} of job {job_id} has not ended, or is not the one in the request",
         "job_id",
     ),
     RefusalKind.LATER_RUN: Row(
@@ -306,8 +306,8 @@ TABLE: dict[RefusalKind, Row] = {
     RefusalKind.EVENTS_COMPACTED: Row(
         grpc.StatusCode.OUT_OF_RANGE,
         details_pb2.EventsCompacted,
-        "events after that sequence are not kept; {oldest_sequence} of epoch {epoch} is the oldest "
-        "that is left",
+        "events after that sequence are lost, or it is not one of this coordinator's; from "
+        "{oldest_sequence} of epoch {epoch} on nothing is missing, and 0 shows all that are kept",
         "after_sequence",
     ),
 }

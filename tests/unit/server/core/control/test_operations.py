@@ -1,4 +1,4 @@
-"""What operators do with whole jobs, and what a request that is sent again does."""
+"""What operators do with whole jobs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import pytest
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.refusals import RefusalKind
 from rallypoint.server.core.model.ids import JobId
-from rallypoint.server.core.model.job import OPERATIONS_MAX
 from rallypoint.server.core.model.phase import Outcome, Phase
 from rallypoint.server.core.model.round import RoundReason
 from rallypoint.server.core.model.spec import JobSpec
@@ -236,6 +235,25 @@ def test_impossible_size_is_refused() -> None:
     assert bench.job().spec == PAIR
 
 
+def test_update_is_refused_after_a_later_one() -> None:
+    """An operator who has read the job before has to look again. Other changes do not matter."""
+    bench = running(JobSpec(min_nodes=1, max_nodes=4, max_restarts=3), "a", "b")
+    seen = bench.state.revision_of(JOB)
+    assert do(bench, inputs.UpdateJob(JOB, max_nodes=3, revision=seen)) is None
+    assert do(bench, inputs.UpdateJob(JOB, max_restarts=5, revision=seen)) is (
+        RefusalKind.SPEC_CHANGED
+    )
+    assert bench.job().spec.max_restarts == 3
+    seen = bench.state.revision_of(JOB)
+    do(bench, restart())
+    bench.obey()
+    assert bench.state.revision_of(JOB) > seen
+    assert do(bench, inputs.UpdateJob(JOB, max_restarts=5, revision=seen)) is None
+    assert do(bench, inputs.UpdateJob(JOB, max_restarts=6)) is None
+    assert bench.job().spec.max_restarts == 6
+    bench.check_journal()
+
+
 def test_update_ends_with_the_run() -> None:
     """The next run has the specification of its agents."""
     bench = running()
@@ -266,39 +284,17 @@ def test_ended_job_is_deleted() -> None:
     bench.check_journal()
 
 
-# --- Requests that are sent again -----------------------------------------------------------------
-
-
-def test_request_that_is_sent_again_is_done_once() -> None:
-    """Also after what it has caused is over."""
+def test_only_the_run_that_is_meant_is_deleted() -> None:
+    """A late request leaves the next run alone, whether it has ended or not."""
     bench = running()
-    assert do(bench, restart(request_id="r")) is None
-    bench.obey()
-    assert do(bench, restart(request_id="r")) is None
-    assert bench.job().phase is Phase.RUNNING
-    assert do(bench, restart(request_id="s")) is None
-    assert bench.job().phase is Phase.STOPPING
-    bench.check_journal()
-
-
-def test_refused_request_may_be_tried_again() -> None:
-    """It was not carried out."""
-    bench = running()
-    too_small = inputs.UpdateJob(JOB, min_nodes=3, request_id="r")
-    assert do(bench, too_small) is RefusalKind.SPEC_IMPOSSIBLE
-    assert do(bench, inputs.UpdateJob(JOB, max_nodes=3, request_id="s")) is None
-    assert do(bench, too_small) is None
-    assert bench.job().spec.min_nodes == 3
-
-
-def test_remembered_requests_are_bounded() -> None:
-    """The latest ones."""
-    bench = running()
-    for number in range(OPERATIONS_MAX + 5):
-        do(bench, inputs.CancelJob(JOB, 7, "", f"r{number}"))
-    assert len(bench.job().operations) == OPERATIONS_MAX
-    assert bench.job().operations[-1] == f"r{OPERATIONS_MAX + 4}"
-    bench.check_journal()
+    do(bench, inputs.CancelJob(JOB, 0, ""))
+    for agent in tuple(bench.agents.values()):
+        agent.goodbye()
+    assert do(bench, inputs.CreateJob(JOB, PAIR)) is None
+    assert do(bench, inputs.DeleteJob(JOB, run=1)) is RefusalKind.JOB_OPEN
+    do(bench, inputs.CancelJob(JOB, 0, ""))
+    assert do(bench, inputs.DeleteJob(JOB, run=1)) is RefusalKind.JOB_OPEN
+    assert do(bench, inputs.DeleteJob(JOB, run=2)) is None
 
 
 def test_ended_run_is_neither_restarted_nor_updated() -> None:

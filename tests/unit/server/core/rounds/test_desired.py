@@ -7,6 +7,7 @@ from msgspec.structs import replace
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.effects import Acknowledge, JobChanged, Notify, Send, Welcome
 from rallypoint.server.core.messages.records import (
+    EventsLogged,
     NodeHealthChanged,
     RoundSealed,
     RoundSettled,
@@ -84,7 +85,7 @@ def test_acknowledgement_is_the_first_effect() -> None:
     failed = a.fail()
 
     assert isinstance(failed.effects[0], Acknowledge)
-    assert [RoundStopped] == [type(record) for record in failed.records]
+    assert [RoundStopped, EventsLogged] == [type(record) for record in failed.records]
 
 
 def test_spares_are_told_what_they_are() -> None:
@@ -122,16 +123,20 @@ def test_members_share_one_header() -> None:
 
 
 def test_records_per_round_are_few() -> None:
-    """A round that fails costs a record each to seal, stop and settle it, and for the node."""
+    """A round that fails costs a record each to seal, stop and settle it, and for the node.
+
+    Besides, each step of it that readers see has one record of its events.
+    """
     bench = Bench(JobSpec(min_nodes=8, max_nodes=8, max_restarts=1))
     agents = bench.run_round(*(f"n{n}" for n in range(8)))
     before = len(bench.records)
     agents[0].fail()
     bench.obey()
 
-    assert [RoundStopped, RoundSettled, NodeHealthChanged, RoundSealed] == [
-        type(record) for record in bench.records[before:]
-    ]
+    kinds = [type(record) for record in bench.records[before:]]
+    decisions = [kind for kind in kinds if kind is not EventsLogged]
+    assert [RoundStopped, RoundSettled, NodeHealthChanged, RoundSealed] == decisions
+    assert kinds.count(EventsLogged) == 3  # stopped; settled and sealed; started
 
 
 def test_jobs_do_not_affect_each_other() -> None:

@@ -1,0 +1,44 @@
+"""EventService."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rallypoint.client.attempts import Method
+from rallypoint.client.calls.lists import Following, Listing
+from rallypoint.v1 import event_service_pb2 as events_pb2
+
+_SERVICE = "/rallypoint.v1.EventService/"
+LIST_EVENTS = Method(
+    f"{_SERVICE}ListEvents", events_pb2.ListEventsRequest, events_pb2.ListEventsResponse
+)
+WATCH_EVENTS = Method(
+    f"{_SERVICE}WatchEvents", events_pb2.WatchEventsRequest, events_pb2.WatchEventsResponse
+)
+
+
+def list_events(
+    job_id: str, kinds: Iterable[events_pb2.EventKind.ValueType], after: int, page_size: int
+) -> Listing[events_pb2.ListEventsRequest, events_pb2.ListEventsResponse, events_pb2.Event]:
+    """List events that are kept."""
+    request = events_pb2.ListEventsRequest(
+        job_id=job_id, kinds=kinds, after_sequence=after, page_size=page_size
+    )
+    return Listing(LIST_EVENTS, request, lambda page: page.events)
+
+
+def watch_events(
+    job_id: str, kinds: Iterable[events_pb2.EventKind.ValueType], after: int | None
+) -> Following[events_pb2.WatchEventsRequest, events_pb2.WatchEventsResponse, events_pb2.Event]:
+    """Follow events.
+
+    Every answer says up to which sequence all events were sent. The next connection begins after
+    it.
+    """
+    request = events_pb2.WatchEventsRequest(job_id=job_id, kinds=kinds, after_sequence=after)
+
+    def take(answer: events_pb2.WatchEventsResponse) -> Iterable[events_pb2.Event]:
+        request.after_sequence = answer.last_sequence
+        return answer.events
+
+    return Following(WATCH_EVENTS, request, take)

@@ -1,0 +1,79 @@
+"""What operators change, with calls that block."""
+
+from __future__ import annotations
+
+from rallypoint.client.calls import operations
+from rallypoint.client.sync_transport import Transport
+from rallypoint.v1 import job_pb2
+from rallypoint.v1 import job_service_pb2 as jobs_pb2
+from rallypoint.v1 import node_service_pb2 as nodes_pb2
+
+
+class Operations:
+    """The part of the client that changes jobs and nodes. Every call counts once."""
+
+    _transport: Transport
+
+    # --- Jobs -------------------------------------------------------------------------------------
+
+    def create_job(
+        self, job_id: str, spec: job_pb2.JobSpec, *, timeout_s: float | None = None
+    ) -> jobs_pb2.CreateJobResponse:
+        """Fix the specification of a job's next run before its first agent comes."""
+        return self._transport.run(operations.create_job(job_id, spec), timeout_s)
+
+    def cancel_job(
+        self, job_id: str, *, run: int = 0, reason: str = "", timeout_s: float | None = None
+    ) -> jobs_pb2.CancelJobResponse:
+        """End a run; 0: the latest. Its workers are stopped, and its agents exit."""
+        return self._transport.run(operations.cancel_job(job_id, run, reason), timeout_s)
+
+    def restart_job(
+        self, job_id: str, *, round: int = 0, reason: str = "", timeout_s: float | None = None
+    ) -> jobs_pb2.RestartJobResponse:
+        """Stop a round and begin another one, without charging a restart; 0: whichever runs."""
+        return self._transport.run(operations.restart_job(job_id, round, reason), timeout_s)
+
+    def update_job(
+        self,
+        job_id: str,
+        update: jobs_pb2.JobUpdate,
+        *,
+        revision: int = 0,
+        timeout_s: float | None = None,
+    ) -> jobs_pb2.UpdateJobResponse:
+        """Change what is set in `update`, if no operator has changed it since `revision`."""
+        return self._transport.run(operations.update_job(job_id, update, revision), timeout_s)
+
+    def delete_job(
+        self, job_id: str, *, run: int = 0, timeout_s: float | None = None
+    ) -> jobs_pb2.DeleteJobResponse:
+        """Forget a job that has ended. While its agents leave, it is tried again."""
+        return self._transport.run(operations.delete_job(job_id, run), timeout_s)
+
+    # --- Nodes ------------------------------------------------------------------------------------
+
+    def drain_node(
+        self,
+        job_id: str,
+        node_name: str,
+        *,
+        drain_timeout_s: float,
+        reason: str = "",
+        timeout_s: float | None = None,
+    ) -> nodes_pb2.DrainNodeResponse:
+        """Ask a node to leave; workers that still run are stopped after `drain_timeout_s`."""
+        call = operations.drain_node(job_id, node_name, drain_timeout_s, reason)
+        return self._transport.run(call, timeout_s)
+
+    def cordon_node(
+        self, job_id: str, node_name: str, *, reason: str = "", timeout_s: float | None = None
+    ) -> nodes_pb2.CordonNodeResponse:
+        """Exclude a node from later rounds."""
+        return self._transport.run(operations.cordon_node(job_id, node_name, reason), timeout_s)
+
+    def uncordon_node(
+        self, job_id: str, node_name: str, *, timeout_s: float | None = None
+    ) -> nodes_pb2.UncordonNodeResponse:
+        """Let a node into later rounds again."""
+        return self._transport.run(operations.uncordon_node(job_id, node_name), timeout_s)

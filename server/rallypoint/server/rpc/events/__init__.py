@@ -1,0 +1,1 @@
+"""EventService: what has happened to jobs."""

@@ -1,0 +1,84 @@
+"""The calls that watch events. An event wakes the calls that it concerns, once a turn.
+
+What each gets it reads from the log, from where it stands. So there is no queue for a call, and one
+that does not read delays none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterable
+
+from msgspec import Struct, field
+
+from rallypoint.server.core.messages.refusals import Limit
+from rallypoint.server.core.model.ids import JobId
+from rallypoint.server.rpc.guards import limits
+from rallypoint.server.rpc.guards.peers import LimitExceeded
+
+
+class EventWatch(Struct, eq=False):
+    """A call that watches events."""
+
+    job_id: JobId | None
+    """None: of all jobs."""
+    host: str
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when it has to look."""
+
+
+class EventWaits:
+    """The calls that watch events of all jobs."""
+
+    def __init__(self) -> None:
+        """Begin without calls."""
+        self._watches: dict[JobId | None, dict[EventWatch, None]] = {}
+        self._by_host: Counter[str] = Counter()
+        self.last = 0
+        """Sequence of the latest event in the journal."""
+
+    def note(self, jobs: Iterable[JobId], last: int) -> None:
+        """Wake the calls that watch jobs with new events, or all jobs.
+
+        Args:
+            jobs: those with new events.
+            last: sequence of the latest event.
+        """
+        is_news, self.last = last > self.last, last
+        if not is_news or not self._watches:
+            return
+        for subject in (*dict.fromkeys(jobs), None):
+            for watch in self._watches.get(subject, ()):
+                watch.changed.set()
+
+    def end_all(self) -> None:
+        """Wake every call: no turn will come."""
+        for watches in self._watches.values():
+            for watch in watches:
+                watch.changed.set()
+
+    def enter(self, watch: EventWatch) -> None:
+        """Let a call watch; `leave` afterwards.
+
+        Raises:
+            LimitExceeded: when too many calls of the job or the host watch.
+        """
+        watches = self._watches.get(watch.job_id, {})
+        if len(watches) >= limits.EVENT_WATCHES_PER_JOB_MAX:
+            raise LimitExceeded(Limit.EVENT_WATCHES_PER_JOB, limits.EVENT_WATCHES_PER_JOB_MAX)
+        if self._by_host[watch.host] >= limits.EVENT_WATCHES_PER_HOST_MAX:
+            raise LimitExceeded(Limit.EVENT_WATCHES_PER_HOST, limits.EVENT_WATCHES_PER_HOST_MAX)
+        watches[watch] = None
+        self._watches[watch.job_id] = watches
+        self._by_host[watch.host] += 1
+
+    def leave(self, watch: EventWatch) -> None:
+        """Let a call watch no longer."""
+        watches = self._watches[watch.job_id]
+        del watches[watch]
+        if not watches:
+            del self._watches[watch.job_id]
+        self._by_host[watch.host] -= 1
+        if not self._by_host[watch.host]:
+            del self._by_host[watch.host]
