@@ -125,10 +125,8 @@ limits: $(STAMP) ## write docs/reference/limits.md from the .proto files
 
 .PHONY: api
 api: $(STAMP) ## write docs/reference/api/ from the .proto files and their comments
-	@fresh=$$(mktemp -d) && trap 'rm -rf "$$fresh"' EXIT && \
-	$(PROTOC) --include_source_info --descriptor_set_out="$$fresh/api.binpb" $(PROTO_SOURCES) && \
-	rm -f docs/reference/api/*.md && mkdir -p docs/reference/api && \
-	$(BIN)/python -m rallypoint.cli.api_reference "$$fresh/api.binpb" docs/reference/api
+	@rm -f docs/reference/api/*.md && mkdir -p docs/reference/api
+	$(BIN)/python -m rallypoint.cli.api_reference docs/reference/api
 
 .PHONY: docs
 docs: $(STAMP) ## build the documentation site into site/

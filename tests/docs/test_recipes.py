@@ -24,6 +24,7 @@ from support.docs.pages import REPOSITORY, Block, find_blocks
 PAGE = REPOSITORY / "docs" / "recipes.md"
 BUF = ("buf", "curl", "--protocol", "grpc", "--http2-prior-knowledge")
 GRPCURL = ("grpcurl", "-plaintext")
+OF_OPERATORS = ("CoordinatorService", "EventService", "JobService", "NodeService")
 BY_NAME = {
     service.full_name: service
     for service in (*SERVICES, *health_pb2.DESCRIPTOR.services_by_name.values())
@@ -97,3 +98,15 @@ def test_both_programs_ask_for_the_same() -> None:
     assert [(one.method, one.request) for one in TWINS] == [
         (one.method, one.request) for one in CALLS
     ]
+
+
+def test_every_method_for_operators_has_a_recipe() -> None:
+    """None is missing."""
+    methods = {
+        f"{service.full_name}/{method.name}"
+        for service in SERVICES
+        if service.name in OF_OPERATORS
+        for method in service.methods
+    }
+
+    assert sorted(methods - {call.method for call in CALLS}) == []

@@ -163,10 +163,11 @@ class Agent {
       this.#ending = this.#drain?.ending ?? ending;
     } else if (state === 'finished') {
       const failed = finished.noRequeue ? EXIT.noRequeue : EXIT.failed;
-      const outcome = OUTCOMES[finished.outcome] ?? 'ended';
-      const why = finished.verdict ? `: ${finished.verdict.text}` : '';
-      const exitCode = outcome === 'succeeded' ? 0 : failed;
-      this.#finish(exitCode, 'GOODBYE_REASON_FINISHED', `the job ${outcome}${why}`);
+      const outcome = `the job ${OUTCOMES[finished.outcome] ?? 'ended'}`;
+      const why = finished.verdict?.text ?? '';
+      const text = why.startsWith(outcome) ? why : [outcome, why].filter((part) => part).join(': ');
+      const exitCode = finished.outcome === 'OUTCOME_SUCCEEDED' ? 0 : failed;
+      this.#finish(exitCode, 'GOODBYE_REASON_FINISHED', text);
     }
   }
 

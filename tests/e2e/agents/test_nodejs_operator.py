@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
-from support.languages.nodejs_client import Client
+from support.languages.nodejs_client import PROMPT_SPEC, Client
 from support.processes.jobs import is_started, node
-from support.processes.world import World
+from support.processes.world import NEW, World
 
 HEAD = ["JOB", "RUN", "STATE", "ROUND", "NODES", "WORKERS", "RESTARTS", "WHY"]
 
@@ -76,8 +78,66 @@ def test_restarts_resizes_and_cancels(world: World, client: Client) -> None:
     assert (spec.min_nodes, spec.max_nodes) == (1, 3)
     assert cells(cancelled.stdout.splitlines()[1])[:3] == [world.job_id, "1", "cancelled"]
     assert nodejs.wait() == 1
-    assert "agent: the job was cancelled: " in nodejs.stderr()
+    assert "agent: the job was cancelled: not needed" in nodejs.stderr()
     assert again.pid not in world.marked()
+
+
+def test_creates_a_job_for_its_agents_and_deletes_it(world: World, client: Client) -> None:
+    """An agent with another specification is refused; a deletion waits for nothing but the end."""
+    spec = {**PROMPT_SPEC, "minNodes": 1, "maxNodes": 1, "maxRestarts": 2}
+    created = client.operate(world, "create", world.job_id, json.dumps(spec))
+    again = client.operate(world, "create", world.job_id, json.dumps(spec))
+    other = client.join(world, "c", nnodes="1", spec={"maxRestarts": 1})
+    other_code = other.wait()
+    nodejs = client.join(world, "b", nnodes="1", spec={"maxRestarts": 2})
+    (worker,) = world.mailbox.workers(1)
+    too_early = client.operate(world, "delete", world.job_id)
+    worker.tell("exit", "0")
+
+    assert cells(created.stdout.splitlines()[1])[:3] == [world.job_id, "1", "forming"]
+    assert (again.returncode, again.stderr.split()[-1]) == (1, "(JobExists)")
+    assert (other_code, "--max-restarts is 2 there and 1 here" in other.stderr()) == (2, True)
+    assert (too_early.returncode, too_early.stderr.split()[-1]) == (1, "(JobOpen)")
+    assert nodejs.wait() == 0
+    deleted = client.operate(world, "delete", world.job_id)
+    gone = client.operate(world, "get", world.job_id)
+    assert (deleted.returncode, deleted.stdout) == (0, f"{world.job_id} is deleted\n")
+    assert gone.stderr.split()[-1] == "(UnknownJob)"
+
+
+def test_watches_all_jobs_and_events_over_a_restart_of_the_coordinator(
+    world: World, client: Client
+) -> None:
+    """Both connect again; what has happened before is shown once."""
+    port = world.ports.reserve()
+    coordinator = world.coordinator(port, *NEW)
+    python = world.agent("a", "--max-restarts=1")
+    (worker,) = world.mailbox.workers(1)
+    jobs = client.start(world, "watch")
+    events = client.start(world, "events", world.job_id)
+    jobs.wait_stdout_text("running")
+    events.wait_stdout_text("round 1 started")
+    coordinator.kill()
+    world.coordinator(port)
+    events.wait_stdout_text("adopted")
+    worker.tell("exit", "0")
+    jobs.wait_stdout_text("succeeded")
+    events.wait_stdout_text("run 1 ended: succeeded")
+
+    assert python.wait() == 0
+    printed = events.stdout()
+    assert [printed.count(text) for text in ("round 1 was sealed", "was adopted")] == [1, 1]
+    assert "are lost" in events.stderr()  # the new coordinator does not have those of the old one
+    sequences = [int(line.split()[0]) for line in printed.splitlines()]
+    assert sequences == sorted(set(sequences))
+
+
+def test_shows_the_coordinator(world: World, client: Client) -> None:
+    """Its version, counts, and deadlines."""
+    shown = facts(client.operate(world, "coordinator").stdout)
+
+    assert {"version", "coordinatorId", "epoch", "uptime", "jobs", "nodes"} <= set(shown)
+    assert (shown["helloWithin"], shown["reconnectWithin"]) == ("10s", "0.5s")
 
 
 def test_cordons(world: World, client: Client) -> None:

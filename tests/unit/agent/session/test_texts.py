@@ -82,7 +82,7 @@ def test_first_failures_keep_their_texts() -> None:
 
 
 def test_error_is_cut_at_its_end_and_output_at_its_beginning() -> None:
-    """What is left is no part of a character, and what is not shown beside it is left out."""
+    """Between characters; a traceback and a long path are left out."""
     workers = [ended(rank, WIDE, has_recorded=rank % 2 == 0) for rank in range(32)]
     hello = hello_of(workers)
 
