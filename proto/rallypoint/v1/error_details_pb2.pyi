@@ -49,8 +49,8 @@ class _RefusalReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Refusal
     REFUSAL_REASON_FOREIGN_ROUND: _RefusalReason.ValueType  # 9
     """The agent holds a round of another durable coordinator. Do not retry."""
     REFUSAL_REASON_NOT_PROVEN: _RefusalReason.ValueType  # 10
-    """The Hello continues a session without its token. An agent says Hello again: once the session has
-    ended, none is needed.
+    """The Hello continues a session without its token. Retry: once the session has ended, none is
+    needed.
     """
     REFUSAL_REASON_PREVIOUS_RUN_ENDING: _RefusalReason.ValueType  # 11
     """Agents of the job's previous run have not left yet. Retry."""
@@ -179,8 +179,8 @@ REFUSAL_REASON_PROTOCOL_MISMATCH: RefusalReason.ValueType  # 8
 REFUSAL_REASON_FOREIGN_ROUND: RefusalReason.ValueType  # 9
 """The agent holds a round of another durable coordinator. Do not retry."""
 REFUSAL_REASON_NOT_PROVEN: RefusalReason.ValueType  # 10
-"""The Hello continues a session without its token. An agent says Hello again: once the session has
-ended, none is needed.
+"""The Hello continues a session without its token. Retry: once the session has ended, none is
+needed.
 """
 REFUSAL_REASON_PREVIOUS_RUN_ENDING: RefusalReason.ValueType  # 11
 """Agents of the job's previous run have not left yet. Retry."""

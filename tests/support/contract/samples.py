@@ -224,6 +224,14 @@ def requests(node_name: str) -> dict[str, Message]:
         "GetJob": job_service_pb2.GetJobRequest(job_id=JOB, view=job_pb2.JOB_VIEW_BASIC),
         "WatchJob": job_service_pb2.WatchJobRequest(job_id=JOB, view=job_pb2.JOB_VIEW_FULL),
         "ListJobs": job_service_pb2.ListJobsRequest(page_size=2, page_token="a"),
+        "WatchJobs": job_service_pb2.WatchJobsRequest(
+            after_revision=EPOCH_MS * 1_000 + 1, job_id_prefix=JOB[:1]
+        ),
+        "ListRuns": job_service_pb2.ListRunsRequest(job_id=JOB, page_size=2, page_token="2"),
+        "ListRounds": job_service_pb2.ListRoundsRequest(
+            job_id=JOB, run=1, page_size=2, page_token="2"
+        ),
+        "GetNode": node_service_pb2.GetNodeRequest(job_id=JOB, node_name=node_name),
         "CreateJob": job_service_pb2.CreateJobRequest(
             job_id="created", spec=spec(), request_id="c0"
         ),

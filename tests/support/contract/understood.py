@@ -104,6 +104,8 @@ STATES = {
     Stage.BLOCKED: NodeState.BLOCKED,
     Stage.CLEAN: NodeState.UNREADY,
 }
+_NUMBERS = {reason: number for number, reason in enumerate(RoundReason)} | {RoundReason.UNKNOWN: 12}
+"""What an agent receives for the reason of a round."""
 BEGINNINGS = {
     1: RoundReason.FIRST,
     2: RoundReason.WORKER_FAILED,
@@ -161,7 +163,7 @@ def desired_here(wish: wished.Desired) -> desired.Desired:
                     header.master_addr,
                     header.master_port,
                     header.restart_count,
-                    tuple(RoundReason).index(header.reason),
+                    _NUMBERS[header.reason],
                     header.epoch,
                 ),
                 desired.Assignment(

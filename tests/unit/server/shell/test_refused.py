@@ -223,7 +223,8 @@ async def test_every_service_checks_and_explains() -> None:
                 refused.reason,
                 refused.field,
             )
-        unknown = await refusal_of(nodes.DrainNode(drain(job_id=JOB, node_name="nobody")))
+        absent = drain(job_id=JOB, node_name="nobody", drain_timeout=Duration())
+        unknown = await refusal_of(nodes.DrainNode(absent))
 
         assert ("NOT_FOUND", "UNKNOWN_NODE", "node_name") == (
             unknown.code.name,

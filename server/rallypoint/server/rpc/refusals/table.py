@@ -280,6 +280,7 @@ TABLE: dict[RefusalKind, Row] = {
         None,
         "only the token of its Welcome resumes this session",
         "hello.resume_token",
+        retry_ms=HELLO_AGAIN_MS,
     ),
     RefusalKind.UNKNOWN_SESSION: Row(
         grpc.StatusCode.ABORTED,
