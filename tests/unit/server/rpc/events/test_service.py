@@ -117,7 +117,7 @@ async def test_pages_are_bounded_by_bytes(monkeypatch: pytest.MonkeyPatch) -> No
 
 async def test_event_says_what_happened(monkeypatch: pytest.MonkeyPatch) -> None:
     """By type and in words, with the wall clock of the coordinator."""
-    monkeypatch.setattr(times, "read_wall_ms", lambda: 1_800_000_000_000)
+    monkeypatch.setattr(times, "wall_ms", lambda: 1_800_000_000_000)
     async with reader("a") as at:
         _, joined, sealed = await at.every(job_id="a")
 
