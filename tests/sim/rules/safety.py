@@ -13,7 +13,7 @@ from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.reads.replay import Memory
 from rallypoint.server.core.step import Transition
 from rallypoint.v1.agent_service_pb2 import Finished
-from sim.rules.events import EventsAreTheJournal
+from sim.events.journalled import EventsAreTheJournal
 from sim.rules.exits import EXIT_RULES
 from sim.rules.health import HEALTH_RULES
 from sim.rules.keys import KeysHold
