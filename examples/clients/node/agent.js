@@ -1,7 +1,6 @@
 // A node agent in Node.js. README.md says how to start it, docs/protocol.md how it works.
 
 import { createHash } from 'node:crypto';
-import dgram from 'node:dgram';
 import { once } from 'node:events';
 import { mkdtempSync, renameSync, rmSync, writeFileSync } from 'node:fs';
 import net from 'node:net';
@@ -10,6 +9,7 @@ import path from 'node:path';
 import { setTimeout as pause } from 'node:timers/promises';
 import { parseArgs } from 'node:util';
 
+import { findAddress } from './address.js';
 import { EXIT, fromJson, toDuration, toMs } from './protocol.js';
 import { Session } from './session.js';
 import { Round } from './workers.js';
@@ -38,6 +38,7 @@ class Agent {
   #revision = 0; // of it
   #drain = null; // { until, reason, ending }, once this node has to leave
   #notices = []; // of the coordinator, about the round and other nodes
+  #waitsFor = null; // what the job waited for in the latest answer to a heartbeat
   #ending = null; // { exitCode, reason, text }, once it is decided how the agent ends
   #isFinishing = false;
   #awaySince = performance.now(); // null while there is a session
@@ -77,7 +78,7 @@ class Agent {
     return this.#held !== null;
   }
 
-  onMessage({ message: kind, welcome, desired, notices }) {
+  onMessage({ message: kind, welcome, desired, notices, acknowledgement }) {
     if (kind === 'welcome') {
       if (this.#awaySince !== null) log(`joined as ${welcome.nodeName}`);
       this.#awaySince = null;
@@ -87,8 +88,10 @@ class Agent {
     if (newest?.state && newest.revision >= this.#revision) {
       this.#desired = newest;
       this.#revision = newest.revision;
+      // It may be the node's own drain. Who came first decides how the agent ends.
       if (newest.drain) this.#beginDrain(toMs(newest.drain.timeLeft), newest.drain.reason);
     }
+    this.onChange(); // first: the notices of a Welcome are about the round that it orders
     if (welcome || notices) {
       const current = (welcome ? welcome.notices : notices)?.notices ?? [];
       this.#notices = current.map(({ timeLeft, ...rest }) => {
@@ -96,7 +99,7 @@ class Agent {
       });
       this.#writeNotices();
     }
-    this.onChange();
+    if (acknowledgement) this.#logWaiting(acknowledgement.waiting);
   }
 
   onDisconnected(text) {
@@ -116,6 +119,13 @@ class Agent {
     this.#awaySince ??= performance.now();
     this.#finish(exitCode, 'GOODBYE_REASON_RELEASED', text);
     this.onChange();
+  }
+
+  /** Logs what the job waits for when that changes; the text counts the seconds down. */
+  #logWaiting(waiting) {
+    const waitsFor = waiting && `${waiting.kind} ${waiting.readyNodes}`;
+    if (waiting && waitsFor !== this.#waitsFor) log(`waits: ${waiting.text}`);
+    this.#waitsFor = waitsFor;
   }
 
   // --- What the round asks -----------------------------------------------------------------------
@@ -316,17 +326,6 @@ class Agent {
 /** Returns a time of performance.now() on the clock that all processes of a machine share. */
 function toMonotonicSeconds(time) {
   return Number(process.hrtime.bigint()) / 1e9 + (time - performance.now()) / 1000;
-}
-
-/** Returns the address of this machine on the way to the coordinator. */
-async function findAddress(coordinator) {
-  const [, host, port] = /^\[?(.*?)\]?:(\d+)$/.exec(coordinator);
-  const socket = dgram.createSocket(net.isIPv6(host) ? 'udp6' : 'udp4');
-  socket.connect(Number(port), host); // sends nothing
-  await once(socket, 'connect');
-  const { address } = socket.address();
-  socket.close();
-  return address;
 }
 
 function digest(text) {

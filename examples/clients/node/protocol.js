@@ -35,17 +35,19 @@ const RETRY_MS_MAX = 60_000; // longest pause that a coordinator can ask for
 /** Exit codes of an agent; a signal n ends it with 128 + n. */
 export const EXIT = { failed: 1, refused: 2, bug: 70, unreachable: 75, noRequeue: 93 };
 
-// Refusals that another attempt cannot change. A LimitReached with a RetryInfo is none of them.
+// Reasons of refusals that another attempt cannot change, unless there is a RetryInfo.
 const FINAL = {
-  SpecMismatch: EXIT.refused,
-  NodeNameInUse: EXIT.refused,
-  NodeRankInUse: EXIT.refused,
-  AddressMismatch: EXIT.refused,
-  ProgramMismatch: EXIT.refused,
-  ProtocolMismatch: EXIT.refused,
-  ForeignRound: EXIT.failed,
-  LimitReached: EXIT.failed,
+  SPEC_MISMATCH: EXIT.refused,
+  NODE_NAME_IN_USE: EXIT.refused,
+  NODE_RANK_IN_USE: EXIT.refused,
+  ADDRESS_MISMATCH: EXIT.refused,
+  PROGRAM_MISMATCH: EXIT.refused,
+  PROTOCOL_MISMATCH: EXIT.refused,
+  FOREIGN_ROUND: EXIT.failed,
+  LIMIT_REACHED: EXIT.failed,
+  OLD_RUN: EXIT.failed,
 };
+const DOMAIN = 'rallypoint.v1'; // of those reasons; another one is of a proxy
 
 /** Opens a client with a channel that it shares with no other, and that uses no proxy. */
 export function open(Service, target) {
@@ -78,7 +80,12 @@ export function isUnavailable({ code }) {
 
 /** Returns the message of error_details.proto in a status, with its name; or null. */
 export function readDetail(metadata) {
-  return unpack(metadata).find(({ name }) => name !== 'RetryInfo') ?? null;
+  return unpack(metadata).find(({ fullName }) => fullName.startsWith('rallypoint.v1.')) ?? null;
+}
+
+/** Returns why a call was refused, as a constant; undefined if the status does not say. */
+function readReason(metadata) {
+  return unpack(metadata).find(({ domain }) => domain === DOMAIN)?.reason;
 }
 
 /** Returns how long to wait at least before another attempt; undefined if the status does not say. */
@@ -87,7 +94,7 @@ function readRetryMs(metadata) {
   return retry && Math.min(toMs(retry.retryDelay), RETRY_MS_MAX);
 }
 
-/** Returns the details of a status, each with the name of its type. */
+/** Returns the details of a status, in any order, each with the name of its type. */
 function unpack(metadata) {
   const [packed] = metadata?.get('grpc-status-details-bin') ?? [];
   if (!packed) return [];
@@ -95,7 +102,7 @@ function unpack(metadata) {
   return details.flatMap(({ type_url: url, value }) => {
     const [, fullName, name] = /^.*\/((?:\w+\.)*(\w+))$/.exec(url) ?? [];
     // A newer coordinator may send details that these .proto files do not have.
-    return types[fullName] ? [{ name, ...types[fullName].deserialize(value) }] : [];
+    return types[fullName] ? [{ name, fullName, ...types[fullName].deserialize(value) }] : [];
   });
 }
 
@@ -108,13 +115,9 @@ export function readEnding({ code, details: text, metadata }) {
   if (code === grpc.status.INVALID_ARGUMENT || code === grpc.status.UNIMPLEMENTED) {
     return { text, exitCode: EXIT.refused, unclear: true };
   }
-  const detail = readDetail(metadata);
   const retryMs = readRetryMs(metadata);
   if (retryMs !== undefined) return { text, retryMs };
-  if (detail?.name === 'StaleSender' && detail.kind === 'STALE_KIND_RUN') {
-    return { text, exitCode: EXIT.failed };
-  }
-  return { text, exitCode: FINAL[detail?.name] }; // undefined: the agent connects again
+  return { text, exitCode: FINAL[readReason(metadata)] }; // undefined: the agent connects again
 }
 
 /** Returns a google.protobuf.Duration in milliseconds; an absent one is 0. */

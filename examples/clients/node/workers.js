@@ -70,8 +70,8 @@ export class Round {
     this.signal('SIGKILL');
     await this.#ended();
     const end = performance.now() + this.blockedMs;
-    for (let pids; (pids = findMembers(this.#groups())).length; await pause(LOOK_MS)) {
-      this.signal('SIGKILL');
+    for (let pids; (pids = this.#findProcesses()).length; await pause(LOOK_MS)) {
+      for (const pid of pids) sendSignal(pid, 'SIGKILL');
       if (performance.now() > end && this.state !== 'NODE_STATE_BLOCKED') {
         this.state = 'NODE_STATE_BLOCKED';
         this.#report({ blocked: { round: this.number, pids: pids.slice(0, 64) } });
@@ -163,19 +163,25 @@ export class Round {
     return Promise.all(this.workers.filter(({ pid }) => pid).map(({ ended }) => ended));
   }
 
+  /** Returns the living processes of the round, also those that called setsid. */
+  #findProcesses() {
+    const [groups, mark] = [this.#groups(), `RALLYPOINT_NOTICE_FILE=${this.noticeFile}`];
+    return readdirSync('/proc')
+      .map(Number)
+      .filter((pid) => {
+        const { state, group } = readStat(pid);
+        if (!state || state === 'Z' || state === 'X') return false; // gone, or a zombie
+        return groups.includes(group) || readEnvironment(pid).includes(mark);
+      });
+  }
+
   #groups() {
     return this.workers.filter(({ pid }) => pid).map(({ pid }) => pid);
   }
 
   /** Sends a signal to every process group. */
   signal(signal) {
-    for (const group of this.#groups()) {
-      try {
-        process.kill(-group, signal);
-      } catch (error) {
-        if (!['ESRCH', 'EPERM'].includes(error.code)) throw error; // gone, or of another user
-      }
-    }
+    for (const group of this.#groups()) sendSignal(-group, signal);
   }
 }
 
@@ -260,17 +266,31 @@ function readErrorFile(file, endedAt) {
   }
 }
 
-/** Returns the living processes of some process groups. */
-function findMembers(groups) {
-  if (!groups.length) return [];
-  const isMember = (pid) => {
-    try {
-      const stat = readFileSync(`/proc/${pid}/stat`, 'utf8');
-      const [state, , group] = stat.slice(stat.lastIndexOf(')') + 2).split(' ');
-      return state !== 'Z' && state !== 'X' && groups.includes(Number(group));
-    } catch {
-      return false; // it is gone, or no process
-    }
-  };
-  return readdirSync('/proc').map(Number).filter(isMember);
+/** Sends a signal to a process, or to a process group by its negative number. */
+function sendSignal(target, signal) {
+  try {
+    process.kill(target, signal);
+  } catch (error) {
+    if (!['ESRCH', 'EPERM'].includes(error.code)) throw error; // gone, or of another user
+  }
+}
+
+/** Returns state and process group of a process; nothing if it is gone, or no process. */
+function readStat(pid) {
+  try {
+    const stat = readFileSync(`/proc/${pid}/stat`, 'utf8');
+    const [state, , group] = stat.slice(stat.lastIndexOf(')') + 2).split(' ');
+    return { state, group: Number(group) };
+  } catch {
+    return {};
+  }
+}
+
+/** Returns the variables that a process was started with; none if it is gone, or of another user. */
+function readEnvironment(pid) {
+  try {
+    return readFileSync(`/proc/${pid}/environ`, 'utf8').split('\0');
+  } catch {
+    return [];
+  }
 }

@@ -82,7 +82,7 @@ def test_reports_a_failure_and_is_restarted(world: World, client: Client) -> Non
 
 
 def test_stop_kills_what_ignores_sigterm(world: World, client: Client) -> None:
-    """After the shutdown timeout it kills the whole process group, children included."""
+    """After the shutdown timeout it kills all descendants, also one with a session of its own."""
     agents = [
         world.agent("a", "--max-restarts=1", "--shutdown-timeout=1", nnodes="2"),
         client.join(world, "b", spec={"maxRestarts": 1, "shutdownTimeout": "1s"}),
@@ -94,12 +94,13 @@ def test_stop_kills_what_ignores_sigterm(world: World, client: Client) -> None:
     world.mailbox.wait("ready", pid=stubborn.pid)
     stubborn.tell("fork")
     (child,) = world.mailbox.wait("child")
+    stubborn.tell("spawn")
+    (grandchild,) = world.mailbox.wait("grandchild")
     by_node["a"].tell("exit", "1")
     world.mailbox.wait("signalled", pid=stubborn.pid)
     second = world.mailbox.workers(2, round=2)
 
-    alive = world.marked()
-    assert stubborn.pid not in alive and child.pid not in alive
+    assert {stubborn.pid, child.pid, grandchild.pid}.isdisjoint(world.marked())
     for worker in second:
         worker.tell("exit", "0")
     assert [agent.wait() for agent in agents] == [0, 0]
@@ -179,6 +180,16 @@ def test_its_workers_learn_of_the_drain_of_another_node(world: World, client: Cl
     assert not Path(last.env["RALLYPOINT_NOTICE_FILE"]).exists()
     last.tell("exit", "0")
     assert nodejs.wait() == 0
+
+
+def test_logs_a_wait_once(world: World, client: Client) -> None:
+    """Although each answer to a heartbeat has the text, with less time left."""
+    spec = {"joinTimeout": "4s", "lease": "5s"}
+    nodejs = client.join(world, "b", nnodes="2", spec=spec)
+
+    assert nodejs.wait() == 1
+    waits = [line for line in nodejs.said() if line.startswith("agent: waits: ")]
+    assert len(waits) == 1
 
 
 def test_leaves_after_sigterm(world: World, client: Client) -> None:
