@@ -32,7 +32,7 @@ NOTICED = {
     "ignore stalls": (8, "NobodyIsLost"),
     "forget the connection": (8, "NobodyIsLost"),
     "send reports twice": (306, "ConnectionsSettle"),
-    "forget reports of a broken stream": (109, "Liveness"),
+    "forget reports of a broken stream": (261, "Liveness"),
     "answer without hearing": (5, "NobodyIsLost"),
     "drop the rest": (18, "OutcomeIsPushed"),
     "close the newer outbox": (3, "Liveness"),
