@@ -152,7 +152,7 @@ def run_job(operator: Operator, of_agent: Proxy, spec: job_pb2.JobSpec | None) -
     agents = [start(world, name, of_agent) for name in NODES]
     first_round = 1 if spec is None else world.jobs.get(world.job_id).round.header.number + 1
     if spec is None:
-        world.mailbox.workers(1)
+        world.mailbox.wait("started", 1)  # of any round: the first one may have ended
     world.jobs.wait(world.job_id, lambda job: job.round.header.number >= first_round)
     spec = spec or world.jobs.get(world.job_id).spec
     for _ in range(OPERATIONS):
@@ -176,6 +176,8 @@ def start(world: World, name: str, of_agent: Proxy) -> Command:
 def end(operator: Operator, agents: list[Command]) -> None:
     """Cancel the job, and delete it. No request brings it back."""
     world = operator.world
+    # An agent that comes after the end would begin the next run.
+    world.jobs.wait(world.job_id, lambda job: job.node_count == len(agents))
     operator.await_moment()
     cancelled = operator.do(operations.cancel_job(world.job_id, 0, "enough")).job
     operator.repeat()
