@@ -156,6 +156,17 @@ def calls(job_id: str) -> list[Call]:
             answers=1,
         ),
         Call(
+            "rallypoint.v1.EventService/ListEvents",
+            {**job, "kinds": ["EVENT_KIND_ROUND_SEALED"], "page_size": 5},
+            {"events": [{"round": "1", "time": SOME, "roundSealed": SEALED}]},
+        ),
+        Call(
+            "rallypoint.v1.EventService/WatchEvents",
+            {**job, "kinds": ["EVENT_KIND_ROUND_SEALED"], "after_sequence": "0"},
+            {"events": [{"jobId": job_id, "roundSealed": SEALED}], "lastSequence": SOME},
+            answers=1,
+        ),
+        Call(
             "rallypoint.v1.JobService/WatchJobs",
             {"job_id_prefix": job_id},
             {"jobs": [{"jobId": job_id, "phase": "JOB_PHASE_RUNNING"}], "revision": SOME},
@@ -171,17 +182,6 @@ def calls(job_id: str) -> list[Call]:
             "rallypoint.v1.NodeService/GetNode",
             b,
             {"node": {"name": "b", "state": "NODE_STATE_STARTED"}},
-        ),
-        Call(
-            "rallypoint.v1.EventService/ListEvents",
-            {**job, "kinds": ["EVENT_KIND_ROUND_SEALED"], "page_size": 5},
-            {"events": [{"round": "1", "time": SOME, "roundSealed": SEALED}]},
-        ),
-        Call(
-            "rallypoint.v1.EventService/WatchEvents",
-            {**job, "kinds": ["EVENT_KIND_ROUND_SEALED"], "after_sequence": "0"},
-            {"events": [{"jobId": job_id, "roundSealed": SEALED}], "lastSequence": SOME},
-            answers=1,
         ),
         Call(
             "rallypoint.v1.NodeService/ListNodes",
@@ -237,10 +237,30 @@ def calls(job_id: str) -> list[Call]:
         ),
         Call(
             "rallypoint.v1.NodeService/DrainNode",
-            {**b, "drain_timeout": "30.5s"},
+            {**b, "drain_timeout": "30.5s", "request_id": "d1"},
             {"timeLeft": "30.500s"},
         ),
+        *changes(job_id),
     ]
+
+
+def changes(job_id: str) -> list[Call]:
+    """Return a call of every RPC that changes whole jobs: those of a new job, then of this one."""
+    new = {"job_id": f"{job_id}-new"}
+    spec = {"min_nodes": 1, "max_nodes": 2}
+    made = [
+        Call("CreateJob", {**new, "spec": spec}, {"job": {"phase": "JOB_PHASE_FORMING"}}),
+        Call(
+            "UpdateJob",
+            {**new, "update": {"max_nodes": 5, "min_nodes": 3}, "update_mask": "maxNodes"},
+            {"job": {"minNodes": 1, "maxNodes": 5}},
+        ),
+        Call("RestartJob", {"job_id": job_id, "round": "1"}, {"job": {"jobId": job_id}}),
+        Call("CancelJob", {**new, "run": "1"}, {"job": {"outcome": "OUTCOME_CANCELLED"}}),
+        Call("DeleteJob", {**new, "request_id": "d2"}, {}),
+    ]
+    service = "rallypoint.v1.JobService"
+    return [Call(f"{service}/{call.method}", call.request, call.answer) for call in made]
 
 
 @pytest.fixture

@@ -173,13 +173,6 @@ class JobService(service_grpc.JobServiceServicer):
         finally:
             self._watchers.leave(watched, host)
 
-    async def CreateJob(
-        self, request: service_pb2.CreateJobRequest, context: _Context
-    ) -> service_pb2.CreateJobResponse:
-        """Open a run that waits for its agents."""
-        summary = await self._operate(context, lambda: to_create(request))
-        return service_pb2.CreateJobResponse(job=summary)
-
     async def WatchJobs(  # type: ignore[override]  # a handler may write instead of yield
         self, request: service_pb2.WatchJobsRequest, context: _WatchContext
     ) -> None:
@@ -196,6 +189,13 @@ class JobService(service_grpc.JobServiceServicer):
             facts = (("oldest_revision", compacted.oldest), ("epoch", compacted.epoch))
             refusal = Refusal(RefusalKind.REVISION_COMPACTED, facts)
             await abort_with(context, refusal_status(refusal))
+
+    async def CreateJob(
+        self, request: service_pb2.CreateJobRequest, context: _Context
+    ) -> service_pb2.CreateJobResponse:
+        """Open a run that waits for its agents."""
+        summary = await self._operate(context, lambda: to_create(request))
+        return service_pb2.CreateJobResponse(job=summary)
 
     async def CancelJob(
         self, request: service_pb2.CancelJobRequest, context: _Context

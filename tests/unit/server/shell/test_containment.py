@@ -132,7 +132,7 @@ async def test_poisonous_hello_is_refused_every_time(
 
 @pytest.mark.parametrize(
     ("where", "name"),
-    [(states, "_apply_node"), (states, "_apply_jobs")],
+    [(states, "_apply_node"), (states, "_apply_job")],
     ids=["first change", "last change"],
 )
 async def test_half_applied_change_leaves_nothing_behind(

@@ -233,13 +233,17 @@ def apply_keys(keys: dict[JobId, Keyspace], change: KeyChange) -> None:
 def _apply_jobs(state: State, delta: Delta) -> None:
     for job_id, job in delta.jobs.items():
         remember_gone(state.gone, job_id, delta.gone.get(job_id))
-        if job is not None:
-            state.jobs[job_id] = job
-            continue
-        for entries in (state.jobs, state.sessions, state.tallies):
-            entries.pop(job_id, None)
+        _apply_job(state, job_id, job)
     for job_id in delta.revised:
         state.revise(job_id)
+
+
+def _apply_job(state: State, job_id: JobId, job: Job | None) -> None:
+    if job is not None:
+        state.jobs[job_id] = job
+        return
+    for entries in (state.jobs, state.sessions, state.tallies):
+        entries.pop(job_id, None)
 
 
 def _apply_barriers(state: State, delta: Delta) -> None:

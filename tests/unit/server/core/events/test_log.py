@@ -7,7 +7,7 @@ import random
 import pytest
 
 from rallypoint.server.core.events import log as module
-from rallypoint.server.core.events.log import Event, EventLog, new_event
+from rallypoint.server.core.events.log import Emitted, Event, EventLog
 from rallypoint.server.core.model.ids import JobId
 
 A, B, C = JobId("a"), JobId("b"), JobId("c")
@@ -22,7 +22,7 @@ def begun(epoch: int = 0) -> EventLog:
 def add(log: EventLog, job_id: JobId, count: int = 1, epoch: int = 0) -> None:
     """Add events, one in each step."""
     for _ in range(count):
-        log.take(log.number([new_event(job_id, "node_joined", 0, epoch, 1, 0, ())], epoch))
+        log.take(log.number([Emitted(job_id, "node_joined", 1, 0, ())], 0, epoch))
 
 
 def sequences(log: EventLog, job_id: JobId | None, after: int = 0, most: int = 1_000) -> list[int]:
@@ -45,7 +45,7 @@ def test_numbers_ascend_over_all_jobs() -> None:
 
 
 def test_epoch_begins_above_all_earlier_numbers() -> None:
-    """A coordinator without memory uses no earlier number, and a lower epoch repeats none."""
+    """A coordinator without memory uses no number of an earlier one, and never repeats one."""
     log = begun(7)
     assert 6_999 == log.last == log.lost(None) == log.lost(A)
     add(log, A, 2, epoch=7)
@@ -84,7 +84,8 @@ def test_oldest_event_of_all_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_texts_are_cut() -> None:
     """One event is never long."""
-    event = new_event(A, "run_closed", 0, 1, 1, 0, (("why", "x" * 5_000), ("run", 1)))
+    emitted = Emitted(A, "run_closed", 1, 0, (("why", "x" * 5_000), ("run", 1)))
+    (event,) = begun().number([emitted], 0, 1)
 
     assert ("x" * 1_024, 1) == (event.fact("why"), event.fact("run"))
 
@@ -124,7 +125,7 @@ def test_log_agrees_with_a_plain_one(monkeypatch: pytest.MonkeyPatch, seed: int)
     jobs = [JobId(f"j{number}") for number in range(8)]
     for _ in range(400):
         job_id = draw.choice(jobs[: draw.randint(1, len(jobs))])
-        (event,) = log.number([new_event(job_id, "node_joined", 0, 0, 1, 0, ())], 0)
+        (event,) = log.number([Emitted(job_id, "node_joined", 1, 0, ())], 0, 0)
         before = log.copy()
         shown = before.find(None, 0, 1_000)
         log.take((event,))
