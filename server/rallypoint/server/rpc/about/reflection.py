@@ -48,9 +48,7 @@ class Reflection(ReflectionServicer):  # type: ignore[misc]  # published without
     def _file_containing_symbol(
         self, request: reflection_pb2.ServerReflectionRequest, fully_qualified_name: str
     ) -> reflection_pb2.ServerReflectionResponse:
-        return self._answer(
-            request, lambda pool: pool.FindFileContainingSymbol(fully_qualified_name)
-        )
+        return self._answer(request, lambda pool: _find_symbol(pool, fully_qualified_name))
 
     def _answer(
         self,
@@ -77,6 +75,19 @@ class Reflection(ReflectionServicer):  # type: ignore[misc]  # published without
     def _encode(self, file: FileDescriptor) -> bytes:
         commented = self._commented.get(file.name)
         return file.serialized_pb if commented is None else commented
+
+
+def _find_symbol(pool: DescriptorPool, name: str) -> FileDescriptor:
+    """Return the file of a service or type, or of a method, which the pool does not find by name.
+
+    Raises:
+        KeyError: there is no such symbol.
+    """
+    try:
+        return pool.FindFileContainingSymbol(name)
+    except KeyError:
+        service, _, method = name.rpartition(".")
+        return pool.FindServiceByName(service).methods_by_name[method].containing_service.file
 
 
 def _closure(file: FileDescriptor) -> Iterator[FileDescriptor]:

@@ -177,3 +177,17 @@ def test_start_does_not_wait_for_reflection() -> None:
     )
 
     assert "[]" == done.stdout.splitlines()[-1], done.stderr
+
+
+@EACH_VERSION
+async def test_methods_are_found(version: str) -> None:
+    """grpcurl asks for the file of a method to describe it; one that is not there is not found."""
+    async with served() as server:
+        found = await files_with(server, version, "rallypoint.v1.JobService.CancelJob")
+        request = reflection_pb2.ServerReflectionRequest(
+            file_containing_symbol="rallypoint.v1.JobService.CancelAll"
+        )
+        missing = await ask(server, version, request)
+
+    assert next(iter(found)) == "rallypoint/v1/job_service.proto"
+    assert missing.WhichOneof("message_response") == "error_response"
