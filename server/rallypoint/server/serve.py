@@ -131,7 +131,7 @@ async def serving(settings: Settings) -> AsyncIterator[Running]:
     barrier_grpc.add_BarrierServiceServicer_to_server(barriers, server)
     keys = KeyValueService(coordinator, outboxes, tokens)
     keys_grpc.add_KeyValueServiceServicer_to_server(keys, server)
-    about = CoordinatorService(coordinator, outboxes.watchers)
+    about = CoordinatorService(coordinator, outboxes)
     coordinator_grpc.add_CoordinatorServiceServicer_to_server(about, server)
     worker_service = WorkerService(coordinator, tokens)
     worker_grpc.add_WorkerServiceServicer_to_server(worker_service, server)

@@ -8,7 +8,7 @@ import grpc
 
 from rallypoint.server.coordinator import Coordinator
 from rallypoint.server.rpc.about.views import coordinator_message, start_now
-from rallypoint.server.rpc.watchers import Watchers
+from rallypoint.server.rpc.outbox import Outboxes
 from rallypoint.v1 import coordinator_service_pb2 as coordinator_pb2
 from rallypoint.v1 import coordinator_service_pb2_grpc as coordinator_grpc
 
@@ -16,10 +16,10 @@ from rallypoint.v1 import coordinator_service_pb2_grpc as coordinator_grpc
 class CoordinatorService(coordinator_grpc.CoordinatorServiceServicer):
     """Serves operators."""
 
-    def __init__(self, coordinator: Coordinator, watchers: Watchers) -> None:
-        """Describe `coordinator`, which starts now, and count its `watchers`."""
+    def __init__(self, coordinator: Coordinator, outboxes: Outboxes) -> None:
+        """Describe `coordinator`, which starts now, and count the watches in `outboxes`."""
         self._coordinator = coordinator
-        self._watchers = watchers
+        self._outboxes = outboxes
         self._start = start_now()
 
     async def GetCoordinator(
@@ -28,9 +28,8 @@ class CoordinatorService(coordinator_grpc.CoordinatorServiceServicer):
         context: grpc.aio.ServicerContext[Any, Any],
     ) -> coordinator_pb2.GetCoordinatorResponse:
         """Return the coordinator."""
+        watches = self._outboxes.watchers.count + self._outboxes.events.count
         message = await self._coordinator.read(
-            lambda state, now_ms: coordinator_message(
-                state, self._start, self._watchers.count, now_ms
-            )
+            lambda state, now_ms: coordinator_message(state, self._start, watches, now_ms)
         )
         return coordinator_pb2.GetCoordinatorResponse(coordinator=message)

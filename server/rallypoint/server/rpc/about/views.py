@@ -8,6 +8,7 @@ from functools import cache
 from msgspec import Struct
 
 from rallypoint.base.limits import NODES_PER_JOB_MAX, PROTOCOL_VERSION, PROTOCOL_VERSION_MIN
+from rallypoint.server.core.events.log import EVENTS_MAX, EVENTS_PER_JOB_MAX
 from rallypoint.server.core.model.job import JOBS_MAX, Job
 from rallypoint.server.core.model.phase import Phase
 from rallypoint.server.core.model.spec import NOTHING_ASKED, JobSpec
@@ -66,6 +67,8 @@ def coordinator_message(
         heartbeat_interval=to_duration(state.heartbeat_ms(NOTHING_ASKED)),
         counts=_counts_message(state, watches),
         limits=_limits_message(),
+        revision=state.revision,
+        last_event_sequence=state.events.last,
     )
 
 
@@ -91,6 +94,7 @@ def _counts_message(state: State, watches: int) -> coordinator_pb2.CoordinatorCo
         connected_nodes=sum(node.attached for node in state.nodes.values()),
         workers=sum(map(_count_workers, rounds)),
         watches=watches,
+        events=state.events.count,
     )
 
 
@@ -105,6 +109,8 @@ def _limits_message() -> coordinator_pb2.CoordinatorLimits:
         jobs=JOBS_MAX,
         nodes_per_job=NODES_PER_JOB_MAX,
         workers_per_node=workers.high,
+        events_per_job=EVENTS_PER_JOB_MAX,
+        events=EVENTS_MAX,
         watches_per_job=limits.WATCHERS_PER_JOB_MAX,
         watches_per_host=limits.WATCHERS_PER_HOST_MAX,
         message_bytes=MESSAGE_BYTES_MAX,

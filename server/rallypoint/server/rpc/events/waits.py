@@ -52,6 +52,11 @@ class EventWaits:
             for watch in self._watches.get(subject, ()):
                 watch.changed.set()
 
+    @property
+    def count(self) -> int:
+        """How many calls watch."""
+        return self._by_host.total()
+
     def end_all(self) -> None:
         """Wake every call: no turn will come."""
         for watches in self._watches.values():

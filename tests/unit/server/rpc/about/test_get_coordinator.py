@@ -11,7 +11,8 @@ from rallypoint.server.core.model.spec import Timing
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import coordinator_service_pb2 as coordinator_pb2
 from rallypoint.v1 import coordinator_service_pb2_grpc as coordinator_grpc
-from rallypoint.v1 import job_service_pb2
+from rallypoint.v1 import event_service_pb2, job_service_pb2
+from rallypoint.v1 import event_service_pb2_grpc as events_grpc
 from rallypoint.v1 import job_service_pb2_grpc as job_grpc
 from rallypoint.wire.channel import MESSAGE_BYTES_MAX
 from rallypoint.wire.durations import to_ms, to_unix_ms
@@ -62,15 +63,26 @@ async def test_it_counts() -> None:
             job_service_pb2.WatchJobRequest(job_id="one")
         )
         assert await watch.read() is not None
+        watch_events = events_grpc.EventServiceStub(server.channel).WatchEvents(
+            event_service_pb2.WatchEventsRequest()
+        )
+        assert await watch_events.read() is not None
         counts = (await coordinator_of(server)).counts
         while counts.connected_nodes == counts.nodes == 3:  # until the broken stream is noticed
             counts = (await coordinator_of(server)).counts
+        full = await coordinator_of(server)
         watch.cancel()
+        watch_events.cancel()
 
     assert coordinator_pb2.CoordinatorCounts() == empty.counts
     assert (3, 3, 2) == (counts.jobs, counts.open_jobs, counts.connected_nodes)
     assert (counts.rounds, counts.workers) in ((3, 3), (2, 2))  # until the lost round is settled
-    assert 1 == counts.watches
+    assert 2 == counts.watches
+    assert (
+        counts.events == empty.counts.events + full.last_event_sequence - empty.last_event_sequence
+    )
+    assert 3 * 2 <= counts.events  # each job was opened, and each node joined
+    assert empty.revision < full.revision
 
 
 async def test_it_names_its_limits() -> None:
@@ -80,6 +92,7 @@ async def test_it_names_its_limits() -> None:
 
     assert (JOBS_MAX, 16_384, 4_096) == (limits.jobs, limits.nodes_per_job, limits.workers_per_node)
     assert (256, 64) == (limits.watches_per_job, limits.watches_per_host)
+    assert (512, 200_000) == (limits.events_per_job, limits.events)
     assert MESSAGE_BYTES_MAX == limits.message_bytes
 
 
