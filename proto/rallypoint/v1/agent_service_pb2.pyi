@@ -57,9 +57,9 @@ class _GoodbyeReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Goodbye
     GOODBYE_REASON_FINISHED: _GoodbyeReason.ValueType  # 1
     """Its run has ended."""
     GOODBYE_REASON_RELEASED: _GoodbyeReason.ValueType  # 2
-    """The coordinator released it or refused it, or it was drained."""
+    """The coordinator released it, or an operator drained it."""
     GOODBYE_REASON_SIGNAL: _GoodbyeReason.ValueType  # 3
-    """It received a signal."""
+    """It received a signal, perhaps one that began a drain."""
     GOODBYE_REASON_ERROR: _GoodbyeReason.ValueType  # 4
     """It could not continue, for example because no coordinator answered."""
 
@@ -71,9 +71,9 @@ GOODBYE_REASON_UNSPECIFIED: GoodbyeReason.ValueType  # 0
 GOODBYE_REASON_FINISHED: GoodbyeReason.ValueType  # 1
 """Its run has ended."""
 GOODBYE_REASON_RELEASED: GoodbyeReason.ValueType  # 2
-"""The coordinator released it or refused it, or it was drained."""
+"""The coordinator released it, or an operator drained it."""
 GOODBYE_REASON_SIGNAL: GoodbyeReason.ValueType  # 3
-"""It received a signal."""
+"""It received a signal, perhaps one that began a drain."""
 GOODBYE_REASON_ERROR: GoodbyeReason.ValueType  # 4
 """It could not continue, for example because no coordinator answered."""
 Global___GoodbyeReason: _TypeAlias = GoodbyeReason  # noqa: Y015
@@ -403,7 +403,8 @@ class Hello(_message.Message):
     @_builtins.property
     def capabilities(self) -> _containers.RepeatedScalarFieldContainer[Global___Capability.ValueType]:
         """What the agent can do beyond its protocol version. The coordinator ignores what it does not know.
-        An agent without min_protocol_version is taken to have CAPABILITY_NOTICES.
+        An agent without min_protocol_version is taken to have CAPABILITY_NOTICES; one with it has to list
+        it here.
         """
 
     def __init__(
@@ -562,9 +563,10 @@ Global___Heartbeat: _TypeAlias = Heartbeat  # noqa: Y015
 
 @_typing.final
 class Ready(_message.Message):
-    """No worker or descendant of this round or an earlier one runs on the node. Sent once after a stop, due
-    within the shutdown timeout and 5 seconds. In Hello: the same, at any time. From a member of a running
-    round it means that the agent has stopped its workers by itself, which ends the round.
+    """No worker or descendant of this round or an earlier one runs on the node, in whatever process group.
+    Sent once after a stop, due within the shutdown timeout and 5 seconds. In Hello: the same, at any time.
+    From a member of a running round it means that the agent has stopped its workers by itself, which ends
+    the round.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -572,7 +574,7 @@ class Ready(_message.Message):
     ROUND_FIELD_NUMBER: _builtins.int
     MASTER_PORT_FIELD_NUMBER: _builtins.int
     round: _builtins.int
-    """Highest round that the agent was ever ordered to run. 0: none."""
+    """Highest round that was started or skipped on this node, and not one that was only ordered. 0: none."""
     master_port: _builtins.int
     """Port reserved for the store of rank 0, 1 to 65535; one that this agent has not offered for a round
     that has begun here. Until a round begins, it is the same in every Ready.
@@ -621,8 +623,8 @@ Global___Started: _TypeAlias = Started  # noqa: Y015
 
 @_typing.final
 class StartFailed(_message.Message):
-    """A worker of the node could not be started. Those that were started run until the round is stopped;
-    their exits are reported and count like all others.
+    """A worker of the node could not be started; sent once in a round. Those that were started run until the
+    round is stopped; their exits are reported and count like all others.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -1003,8 +1005,8 @@ class Acknowledgement(_message.Message):
     """Highest heartbeat received on this connection. 0: none."""
     @_builtins.property
     def waiting(self) -> _job_pb2.Waiting:
-        """What the job waits for, for the agent's log. Absent when workers have to run on the node, or when
-        the job waits for nothing.
+        """What the job waits for, for the agent's log; the text counts seconds down. Absent when workers have
+        to run on the node, or when the job waits for nothing.
         """
 
     @_builtins.property

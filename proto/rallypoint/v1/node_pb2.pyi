@@ -160,7 +160,8 @@ class WorkerExit(_message.Message):
     """Number of the signal that ended the process."""
     agent_signalled_first: _builtins.bool
     """True when the agent had signalled the worker before it ended, or when a drain of the node had begun.
-    The exit is then a consequence of that, whatever the exit code.
+    The exit is then a consequence of that, whatever the exit code, unless the worker had recorded its
+    error before: if error.age_at_exit is longer than outlived_signal_for.
     """
     stderr_tail: _builtins.str
     """End of its standard error; at most 4,096 characters, whole lines where possible."""

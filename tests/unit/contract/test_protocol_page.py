@@ -5,15 +5,19 @@ tests/e2e/agents/test_protocol_page.py plays its example.
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
+import grpc
 import pytest
+from google.protobuf.message import Message
 
-from rallypoint.agent.core.desired import Assignment, RoundHeader, RunOrder
+from rallypoint.agent.core.desired import Assignment, Notice, RoundHeader, RunOrder
 from rallypoint.agent.core.leaving.away import ALONE_MS
+from rallypoint.agent.machine.ports import PORTS_KEPT
 from rallypoint.agent.session import texts
-from rallypoint.agent.session.endings import _FINAL
+from rallypoint.agent.session.endings import _FINAL, Dismissed, read_ending
 from rallypoint.agent.session.link import (
     BACKOFF_S_MAX,
     BACKOFF_S_MIN,
@@ -21,6 +25,8 @@ from rallypoint.agent.session.link import (
     FAREWELL_S_MAX,
 )
 from rallypoint.agent.workers.environ import WorkerFiles, worker_environment
+from rallypoint.agent.workers.exits import TAIL_WAIT_S
+from rallypoint.agent.workers.notices import write_notices
 from rallypoint.server.core.messages.refusals import RefusalKind
 from rallypoint.server.core.model.spec import JobSpec, Timing
 from rallypoint.server.core.rounds.rounds import EXIT_DUE_MS
@@ -29,6 +35,7 @@ from rallypoint.server.rpc.refusals.table import TABLE
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import error_details_pb2 as details_pb2
 from rallypoint.v1 import node_pb2
+from rallypoint.wire.errors import DETAILS_KEY, pack_status
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 TEXT = (REPOSITORY / "docs" / "protocol.md").read_text(encoding="utf-8")
@@ -119,6 +126,51 @@ def test_final_refusals_have_the_exit_code(detail: type) -> None:
     assert row[3].startswith(f"give up, {_FINAL[detail]}")
 
 
+@pytest.mark.parametrize("detail", _FINAL, ids=lambda detail: detail.DESCRIPTOR.name)
+def test_order_of_details_means_nothing(detail: type[Message]) -> None:
+    """The Python agent gives up over each of them, wherever it stands among the other details."""
+    name: str = detail.DESCRIPTOR.name
+    reason = re.sub("(?<!^)(?=[A-Z])", "_", name).upper()
+    kind = details_pb2.RefusalReason.Value(f"REFUSAL_REASON_{reason}")
+    status = pack_status(9, "refused", detail(), reason=kind, field="hello.spec")
+    reverse = type(status)(code=9, details=reversed(status.details))
+
+    assert len(status.details) == 3
+    for one in (status, reverse):
+        metadata = ((DETAILS_KEY, one.SerializeToString()),)
+        ending = read_ending(grpc.StatusCode.FAILED_PRECONDITION, "refused", metadata)
+        assert isinstance(ending, Dismissed)
+        assert ending.exit_code == _FINAL[detail]
+    assert "their order means nothing" in TEXT
+    assert "**Decide by `ErrorInfo.reason`.**" in TEXT
+
+
+def test_every_event_has_a_cell_for_every_state() -> None:
+    """Every desired state is among the events, and every state of a node is in the head."""
+    _, _, section = TEXT.partition("### What happens, and what the agent does\n")
+    head = next(line for line in section.splitlines() if line.startswith("| event |"))
+    table = [row for row in rows("What happens, and what the agent does") if row != [""]]
+    events = " ".join(row[0] for row in table)
+    states = [row[0] for row in rows("States of a node") if row[0] not in ("", "READY")]
+
+    assert {len(row) for row in table} == {head.count("|") - 1}
+    assert [arm for arm in arms(agent_pb2.DesiredState, "state") if f"`{arm}`" not in events] == []
+    assert [state for state in states if state not in head] == []
+
+
+def test_notice_file_is_like_the_example(tmp_path: Path) -> None:
+    """The line of JSON in the section about notices is what the Python agent writes."""
+    found = re.search(r"^`(\[\{.*\}\])`:$", TEXT, re.MULTILINE)
+    assert found
+    (shown,) = json.loads(found[1])
+    until_ms = int(shown["deadline"] * 1000)
+    notice = Notice(shown["kind"], "", shown["reason"], until_ms, is_here=True)
+    path = tmp_path / "round" / "notices.json"
+    write_notices(path, [notice], shown["node"])
+
+    assert path.read_text(encoding="utf-8") == found[1]
+
+
 def test_every_deadline_of_welcome_has_a_row() -> None:
     """By the name of its field."""
     named = [row[0].partition(" (`")[2].rstrip("`)") for row in rows("Deadlines")]
@@ -204,3 +256,5 @@ def test_deadlines_are_those_of_the_code() -> None:
     assert f"at the latest {EXIT_DUE_MS // 1000} s later" in TEXT
     assert f"| {ALONE_MS // 1000} s: it knows the outcome" in TEXT
     assert f"{spec.join_timeout_ms // 60_000} minutes, or the join timeout" in TEXT
+    assert f"keeps the last {PORTS_KEPT}" in TEXT
+    assert f"the Python agent waits {TAIL_WAIT_S:g} s" in TEXT
