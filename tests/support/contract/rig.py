@@ -25,6 +25,7 @@ from rallypoint.server.core.step import step
 from rallypoint.server.rpc.about.views import Start, coordinator_message
 from rallypoint.server.rpc.barriers.reading import read_token
 from rallypoint.server.rpc.convert.barriers import to_arrive
+from rallypoint.server.rpc.convert.bounds import check
 from rallypoint.server.rpc.convert.checks import InvalidMessage
 from rallypoint.server.rpc.convert.hello import UnsupportedProtocol, to_hello
 from rallypoint.server.rpc.convert.keys import to_get, to_watch, to_writes
@@ -37,6 +38,8 @@ from rallypoint.server.rpc.convert.requests import (
     to_delete,
     to_drain_node,
     to_job_id,
+    to_job_list,
+    to_node,
     to_page,
     to_progress,
     to_restart,
@@ -51,6 +54,7 @@ from rallypoint.server.rpc.guards.peers import LimitExceeded
 from rallypoint.server.rpc.keys.reading import Cursor, get_keys, list_keys
 from rallypoint.server.rpc.keys.waits import KeyWaits
 from rallypoint.server.rpc.reading.pages import take_nodes
+from rallypoint.server.rpc.reading.past import read_token as read_past_token
 from rallypoint.server.rpc.status import invalid_status
 from rallypoint.server.rpc.views.desired import desired_message
 from rallypoint.server.rpc.views.job import summary_message
@@ -150,6 +154,14 @@ class Rig:
                     coordinator_message(self.state, Start(NOW_MS, 0), 0, self.now_ms)
                 case job_service_pb2.ListJobsRequest():
                     to_page(request)
+                    to_job_list(request)
+                case job_service_pb2.WatchJobsRequest():
+                    check(request)
+                case job_service_pb2.ListRunsRequest() | job_service_pb2.ListRoundsRequest():
+                    _, token = to_page(request)
+                    read_past_token(token)
+                case node_service_pb2.GetNodeRequest():
+                    to_node(request)
                 case job_service_pb2.GetJobRequest() | job_service_pb2.WatchJobRequest():
                     to_job_id(request)
                 case job_service_pb2.CancelJobRequest():

@@ -107,7 +107,7 @@ class JobsView:
     def _take_changes(self, state: State, now_ms: int) -> tuple[int, bool]:
         """Render changed jobs for the time of a slice; return how many, and whether there are more.
 
-        They are taken in the order of their revisions, so the view is complete up to the latest.
+        They come in the order of their revisions, so the view is complete up to the latest.
         """
         ends_s, count = time.monotonic() + SLICE_S, 0
         changes = list(state.revisions.changed_after(self.revision))

@@ -43,7 +43,7 @@ def test_next_run_keeps_what_the_last_one_was() -> None:
 
 
 def test_run_without_a_round_has_none() -> None:
-    """The number of a round before it is not its own."""
+    """The number of a round before it is not that of the run."""
     bench = Bench(TWO)
     a, b = bench.run_round("a", "b")
     for agent in (a, b):
