@@ -82,7 +82,7 @@ def test_reports_a_failure_and_is_restarted(world: World, client: Client) -> Non
 
 
 def test_stop_kills_what_ignores_sigterm(world: World, client: Client) -> None:
-    """After the shutdown timeout it kills all descendants, also one in another session."""
+    """After the shutdown timeout it kills all descendants, also one in a separate session."""
     agents = [
         world.agent("a", "--max-restarts=1", "--shutdown-timeout=1", nnodes="2"),
         client.join(world, "b", spec={"maxRestarts": 1, "shutdownTimeout": "1s"}),
