@@ -20,7 +20,10 @@ from sim.seeds.planting import Bug, Patch
 
 def _carry_out_twice() -> list[Patch]:
     """Forget which requests were carried out."""
-    return [(operations, "was_done", lambda draft, operation: False)]
+    return [
+        (operations, "was_done", lambda draft, operation: False),
+        (operations, "check_id", lambda draft, operation: None),
+    ]
 
 
 def _forget_with_the_run() -> list[Patch]:
@@ -83,7 +86,7 @@ def _keep_an_unfit_round() -> list[Patch]:
 
 def _delete_nothing() -> list[Patch]:
     """Answer that a job was deleted, and keep it."""
-    return [(operations, "forget_job", lambda draft, job: None)]
+    return [(operations, "drop_job", lambda draft, job: None)]
 
 
 def _update_in_secret() -> list[Patch]:

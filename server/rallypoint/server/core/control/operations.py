@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from rallypoint.server.core.control.requests import note_done, was_done
+from rallypoint.server.core.control.requests import check_id, note_done, was_done
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.records import JobUpdated, PauseEnded
 from rallypoint.server.core.messages.refusals import Limit, Refusal, RefusalKind, limit_reached
@@ -34,6 +34,8 @@ def operate(draft: Draft, operation: inputs.Operation) -> Refusal | None:
         return Refusal(RefusalKind.NOT_READY)
     if was_done(draft, operation):
         return None
+    if (reused := check_id(draft, operation)) is not None:
+        return reused
     job = draft.job(operation.job_id)
     if isinstance(operation, inputs.CreateJob):
         refusal = _create(draft, job, operation)

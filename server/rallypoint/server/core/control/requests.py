@@ -6,6 +6,7 @@ from msgspec.structs import replace
 
 from rallypoint.server.core.messages.inputs import CreateJob, DeleteJob, Operation
 from rallypoint.server.core.messages.records import OperationDone
+from rallypoint.server.core.messages.refusals import Refusal, RefusalKind
 from rallypoint.server.core.model.job import OPERATIONS_MAX
 from rallypoint.server.core.state.draft import Draft
 
@@ -16,13 +17,29 @@ def was_done(draft: Draft, operation: Operation) -> bool:
     What was done to a job that is gone matters to an attempt to create or delete it: there is
     nothing to do again. Any other attempt has nothing left to act on.
     """
-    if not operation.request_id:
-        return False
+    return bool(operation.request_id) and _key_of(operation) in _known(draft, operation)
+
+
+def check_id(draft: Draft, operation: Operation) -> Refusal | None:
+    """Refuse a request whose id belongs to an operation of another kind: one would be lost."""
+    ids = {key.partition(" ")[2] for key in _known(draft, operation)}
+    if not operation.request_id or operation.request_id not in ids:
+        return None
+    return Refusal(RefusalKind.REQUEST_ID_REUSED, (("request_id", operation.request_id),))
+
+
+def _known(draft: Draft, operation: Operation) -> tuple[str, ...]:
     job = draft.job(operation.job_id)
     if job is not None:
-        return operation.request_id in job.operations
-    is_of_jobs = isinstance(operation, CreateJob | DeleteJob)
-    return is_of_jobs and operation.request_id in draft.gone(operation.job_id).operations
+        return job.operations
+    if isinstance(operation, CreateJob | DeleteJob):
+        return draft.gone(operation.job_id).operations
+    return ()
+
+
+def _key_of(operation: Operation) -> str:
+    """Return what is remembered of a request: its kind and its id, which has no spaces."""
+    return f"{type(operation).__name__} {operation.request_id}"
 
 
 def note_done(draft: Draft, operation: Operation) -> None:
@@ -30,10 +47,11 @@ def note_done(draft: Draft, operation: Operation) -> None:
     job = draft.job(operation.job_id)
     if job is None or not operation.request_id:
         return
-    draft.put_job(replace(job, operations=with_operation(job.operations, operation.request_id)))
-    draft.records.append(OperationDone(job.job_id, operation.request_id))
+    key = _key_of(operation)
+    draft.put_job(replace(job, operations=with_operation(job.operations, key)))
+    draft.records.append(OperationDone(job.job_id, key))
 
 
-def with_operation(known: tuple[str, ...], request_id: str) -> tuple[str, ...]:
+def with_operation(known: tuple[str, ...], key: str) -> tuple[str, ...]:
     """Return the remembered requests with another one."""
-    return (*known, request_id)[-OPERATIONS_MAX:]
+    return (*known, key)[-OPERATIONS_MAX:]

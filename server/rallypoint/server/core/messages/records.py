@@ -186,7 +186,8 @@ class OperationDone(Struct, frozen=True):
     """An operator's request was carried out."""
 
     job_id: JobId
-    request_id: str
+    request: str
+    """Its kind and its id."""
 
 
 class KeysWritten(Struct, frozen=True):

@@ -128,7 +128,7 @@ class Gone(Struct, frozen=True):
     round_number: int = 0
     """Its highest round number; the next job of the name counts on from there."""
     operations: tuple[str, ...] = ()
-    """Ids of operators' requests, so that one that is sent again does not count for another job."""
+    """Operators' requests, so that one that is sent again does not count for another job."""
 
 
 class Job(Struct, frozen=True):
@@ -180,7 +180,7 @@ class Job(Struct, frozen=True):
     spec_revision: int = 0
     """Revision at which an operator last changed the specification; 0: none has in this run."""
     operations: tuple[str, ...] = ()
-    """Ids of operators' requests that were carried out, at most OPERATIONS_MAX."""
+    """Kinds and ids of operators' requests that were carried out, at most OPERATIONS_MAX."""
     next_arrival: int = 0
     empty_since_ms: int | None = None
     """When the last node was lost; None while there is one."""

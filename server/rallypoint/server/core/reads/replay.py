@@ -330,8 +330,8 @@ def _apply_operation(job: JobMemory, record: JobUpdated | OperationDone | PauseE
             return replace(job, spec=spec, updated=fields, spec_revision=revision)
         case PauseEnded(at_ms=at_ms):
             return replace(job, backoff_until_ms=at_ms)
-        case OperationDone(request_id=request_id):
-            return replace(job, operations=with_operation(job.operations, request_id))
+        case OperationDone(request=request):
+            return replace(job, operations=with_operation(job.operations, request))
 
 
 def memory_of(state: State) -> Memory:

@@ -56,13 +56,24 @@ def test_refused_request_may_be_tried_again() -> None:
     assert bench.job().spec.min_nodes == 3
 
 
+def test_id_of_another_operation_is_refused() -> None:
+    """Otherwise the second operation would be taken for a repetition, and be lost."""
+    bench = running()
+    assert do(bench, restart(request_id="r")) is None
+    bench.obey()
+    assert do(bench, inputs.CancelJob(JOB, 1, "", "r")) is RefusalKind.REQUEST_ID_REUSED
+    assert do(bench, restart(request_id="r")) is None
+    assert bench.job().phase is Phase.RUNNING
+    bench.check_journal()
+
+
 def test_remembered_requests_are_bounded() -> None:
     """The latest ones."""
     bench = running()
     for number in range(OPERATIONS_MAX + 5):
         do(bench, inputs.CancelJob(JOB, 7, "", f"r{number}"))
     assert len(bench.job().operations) == OPERATIONS_MAX
-    assert bench.job().operations[-1] == f"r{OPERATIONS_MAX + 4}"
+    assert bench.job().operations[-1] == f"CancelJob r{OPERATIONS_MAX + 4}"
     bench.check_journal()
 
 
