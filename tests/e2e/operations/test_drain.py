@@ -168,9 +168,9 @@ def test_operator_drains_a_spare(world: World) -> None:
     world.jobs.wait(world.job_id, lambda job: node(job, "b").spare)
     with grpc.insecure_channel(world.target, options=client_options()) as channel:
         stub = service_grpc.NodeServiceStub(channel)
-        stub.DrainNode(
-            service_pb2.DrainNodeRequest(job_id=world.job_id, node_name="b"), timeout=LIMIT_S
-        )
+        request = service_pb2.DrainNodeRequest(job_id=world.job_id, node_name="b")
+        request.drain_timeout.FromSeconds(0)
+        stub.DrainNode(request, timeout=LIMIT_S)
 
     assert spare.wait() == 0
     assert world.mailbox.started() == [worker]

@@ -137,7 +137,7 @@ def calls(job_id: str) -> list[Call]:
         Call(
             "rallypoint.v1.CoordinatorService/GetCoordinator",
             {},
-            {"coordinator": {"counts": {"openJobs": 1, "workers": SOME}, "protocolVersion": 1}},
+            {"coordinator": {"counts": {"openJobs": SOME, "workers": SOME}, "protocolVersion": 1}},
         ),
         Call(
             "rallypoint.v1.JobService/GetJob",

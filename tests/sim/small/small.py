@@ -342,6 +342,8 @@ def copied(state: State) -> State:
         counted={key: dict(counted) for key, counted in state.counted.items()},
         keys={job_id: space.copy() for job_id, space in state.keys.items()},
         keys_weight=state.keys_weight,
+        gone=dict(state.gone),
+        events=state.events.copy(),
         deadlines=deadlines,
         network=state.network,
         revisions=state.revisions.copy(),

@@ -38,7 +38,7 @@ def settle(draft: Draft, job: Job) -> None:
     job = replace(
         job,
         history=_with_summary(job, round, judgement.reason, judgement.verdict),
-        verdict=judgement.verdict or job.verdict,
+        verdict=judgement.verdict or _decided(job.verdict, judgement.consequence),
         counts=judgement.counts,
         backoff_until_ms=now_ms + judgement.backoff_ms,
         next_reason=judgement.reason,
@@ -78,6 +78,16 @@ def settle(draft: Draft, job: Job) -> None:
     for node in members:
         fence_unclean(draft, node)
     _emit_settled(draft, job, round, judgement)
+
+
+def _decided(verdict: Verdict | None, consequence: Consequence) -> Verdict | None:
+    """Return a verdict that readers have seen, with the consequence if it was still open.
+
+    An operator may restart a round in which workers have failed. The failure costs nothing then.
+    """
+    if verdict is None or verdict.consequence is not Consequence.UNDECIDED:
+        return verdict
+    return replace(verdict, consequence=consequence)
 
 
 def _emit_settled(draft: Draft, job: Job, round: Round, judgement: Judgement) -> None:

@@ -12,7 +12,7 @@ from rallypoint.server.core.model.round import RoundReason
 from rallypoint.server.core.model.spec import JobSpec
 from rallypoint.server.core.model.verdict import Consequence, VerdictCause
 from support.core.coordinator import Bench
-from support.core.fake_agents import JOB, finished, stop_reason
+from support.core.fake_agents import JOB, finished, stop_reason, worker_exit
 
 PAIR = JobSpec(min_nodes=2, max_nodes=2, max_restarts=1)
 
@@ -164,6 +164,20 @@ def test_failure_before_a_restart_is_charged() -> None:
     bench.obey()
     assert bench.job().counts.restart_count == 0
     assert bench.job().verdict is None
+
+
+def test_failure_that_was_already_shown_is_decided_by_a_restart() -> None:
+    """The culprit was still awaited: its verdict does not stay open for ever."""
+    bench = running()
+    a, _ = bench.agents.values()
+    a.fail(worker_exit(1, said="ConnectionResetError: [Errno 104] Connection reset by peer"))
+    verdict = bench.job().verdict
+    assert verdict is not None and verdict.consequence is Consequence.UNDECIDED
+    assert do(bench, restart()) is None
+    bench.obey()
+    verdict, counts = bench.job().verdict, bench.job().counts
+    assert verdict is not None and verdict.consequence is Consequence.REFORMED
+    assert counts.restart_count == 0
 
 
 # --- Update ---------------------------------------------------------------------------------------
