@@ -242,7 +242,7 @@ class ListBarriersRequest(_message.Message):
     job_id: _builtins.str
     """Name of the job. Empty is refused."""
     page_size: _builtins.int
-    """Most barriers to return, 1 to 1000. Absent (0) means 1000."""
+    """Most barriers to return. Absent (0) means 1000, and so does more than that."""
     page_token: _builtins.str
     """Token of the page: next_page_token of the page before. Empty means the first page."""
     def __init__(

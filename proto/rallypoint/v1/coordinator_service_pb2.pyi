@@ -233,9 +233,9 @@ class CoordinatorLimits(_message.Message):
     events: _builtins.int
     """Events of all jobs."""
     watches_per_job: _builtins.int
-    """Watches of one job."""
+    """Watches of one job, and as many of its events."""
     watches_per_host: _builtins.int
-    """Watches from one host."""
+    """Watches of jobs from one host, and as many of events."""
     message_bytes: _builtins.int
     """Bytes of one message to the coordinator."""
     def __init__(

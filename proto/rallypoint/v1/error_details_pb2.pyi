@@ -354,6 +354,8 @@ class _LimitKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_LimitKind.V
     """Streams from one host."""
     LIMIT_KIND_JOBS_PER_HOST: _LimitKind.ValueType  # 14
     """Jobs in which agents of one host take part."""
+    LIMIT_KIND_WATCHES: _LimitKind.ValueType  # 15
+    """Watches of all jobs, or of what is in them."""
 
 class LimitKind(_LimitKind, metaclass=_LimitKindEnumTypeWrapper):
     """A limit of the coordinator."""
@@ -388,6 +390,8 @@ LIMIT_KIND_STREAMS_PER_HOST: LimitKind.ValueType  # 13
 """Streams from one host."""
 LIMIT_KIND_JOBS_PER_HOST: LimitKind.ValueType  # 14
 """Jobs in which agents of one host take part."""
+LIMIT_KIND_WATCHES: LimitKind.ValueType  # 15
+"""Watches of all jobs, or of what is in them."""
 Global___LimitKind: _TypeAlias = LimitKind  # noqa: Y015
 
 class _BarrierBreakReason:

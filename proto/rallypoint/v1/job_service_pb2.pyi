@@ -484,7 +484,7 @@ class CreateJobResponse(_message.Message):
     JOB_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def job(self) -> _job_pb2.JobSummary:
-        """The job."""
+        """The job. Absent when it was deleted since."""
 
     def __init__(
         self,
@@ -512,7 +512,9 @@ class CancelJobRequest(_message.Message):
     job_id: _builtins.str
     """Name of the job. Empty is refused."""
     run: _builtins.int
-    """Only this run is meant. Absent (0): whichever is the latest."""
+    """Only this run is meant: if a later one is open, nothing happens. One that there is not yet is refused
+    (JobOpen). Absent (0): whichever is the latest.
+    """
     reason: _builtins.str
     """Why; at most 1,024 characters. The verdict shows it."""
     request_id: _builtins.str
@@ -542,7 +544,7 @@ class CancelJobResponse(_message.Message):
     JOB_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def job(self) -> _job_pb2.JobSummary:
-        """The job after the change."""
+        """The job after the change. Absent when it was deleted since."""
 
     def __init__(
         self,
@@ -570,7 +572,7 @@ class RestartJobRequest(_message.Message):
     job_id: _builtins.str
     """Name of the job. Empty is refused."""
     round: _builtins.int
-    """Only this round is meant: once a later one runs, nothing happens. Absent (0): whichever runs."""
+    """Only this round is meant: if another one runs, nothing happens. Absent (0): whichever runs."""
     reason: _builtins.str
     """Why; at most 1,024 characters. It is in the log."""
     request_id: _builtins.str
@@ -600,7 +602,7 @@ class RestartJobResponse(_message.Message):
     JOB_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def job(self) -> _job_pb2.JobSummary:
-        """The job after the change."""
+        """The job after the change. Absent when it was deleted since."""
 
     def __init__(
         self,
@@ -711,7 +713,7 @@ class UpdateJobResponse(_message.Message):
     JOB_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def job(self) -> _job_pb2.JobSummary:
-        """The job after the change."""
+        """The job after the change. Absent when it was deleted since."""
 
     def __init__(
         self,
@@ -738,8 +740,8 @@ class DeleteJobRequest(_message.Message):
     job_id: _builtins.str
     """Name of the job. Empty is refused."""
     run: _builtins.int
-    """Only this run is meant: with a later one, the request is refused (JobOpen). Absent (0): whichever is
-    the latest.
+    """Only this run is meant: if the latest is another one, the request is refused (JobOpen). Absent (0):
+    whichever is the latest.
     """
     request_id: _builtins.str
     """The same for every attempt of one request: after the first one that succeeds, the others succeed too,

@@ -30,10 +30,11 @@ class JobServiceStub(object):
     coordinator never takes an answer back, as far as the journal is durable. No answer is longer than
     gRPC's default limit of 4 MiB.
 
-    A request with a request_id is carried out once. The coordinator remembers the latest 64 of each job,
-    also those to its nodes and across its runs, and those of the latest 1,024 jobs that are gone. In the
-    first seconds after its start a coordinator does not know yet which jobs run: all changes of jobs are
-    UNAVAILABLE until then.
+    A request with a request_id is carried out once, and another request with that id is refused. The
+    coordinator remembers at least the latest 64 of each job, also those to its nodes and across its runs,
+    and those of the latest jobs that are gone. A coordinator without a durable journal forgets them when
+    it restarts, and updates and created jobs as well. In the first seconds after its start a coordinator
+    does not know yet which jobs run: changes are UNAVAILABLE until then, and reads may find no job.
     """
 
     def __init__(self, channel):
@@ -104,10 +105,11 @@ class JobServiceServicer(object):
     coordinator never takes an answer back, as far as the journal is durable. No answer is longer than
     gRPC's default limit of 4 MiB.
 
-    A request with a request_id is carried out once. The coordinator remembers the latest 64 of each job,
-    also those to its nodes and across its runs, and those of the latest 1,024 jobs that are gone. In the
-    first seconds after its start a coordinator does not know yet which jobs run: all changes of jobs are
-    UNAVAILABLE until then.
+    A request with a request_id is carried out once, and another request with that id is refused. The
+    coordinator remembers at least the latest 64 of each job, also those to its nodes and across its runs,
+    and those of the latest jobs that are gone. A coordinator without a durable journal forgets them when
+    it restarts, and updates and created jobs as well. In the first seconds after its start a coordinator
+    does not know yet which jobs run: changes are UNAVAILABLE until then, and reads may find no job.
     """
 
     def GetJob(self, request, context):
@@ -127,8 +129,8 @@ class JobServiceServicer(object):
     def WatchJob(self, request, context):
         """Sends the job at once and after every change. When the client reads slowly, several changes are
         merged into one message. Without `across_runs`, the stream ends when the run has its outcome and
-        every node knows it, or when the coordinator forgets the job, and there is NOT_FOUND with UnknownJob
-        when there is no such job. RESOURCE_EXHAUSTED with LimitReached.
+        every node knows it, when the next run has begun, or when the coordinator forgets the job, and there
+        is NOT_FOUND with UnknownJob when there is no such job. RESOURCE_EXHAUSTED with LimitReached.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -278,10 +280,11 @@ class JobService(object):
     coordinator never takes an answer back, as far as the journal is durable. No answer is longer than
     gRPC's default limit of 4 MiB.
 
-    A request with a request_id is carried out once. The coordinator remembers the latest 64 of each job,
-    also those to its nodes and across its runs, and those of the latest 1,024 jobs that are gone. In the
-    first seconds after its start a coordinator does not know yet which jobs run: all changes of jobs are
-    UNAVAILABLE until then.
+    A request with a request_id is carried out once, and another request with that id is refused. The
+    coordinator remembers at least the latest 64 of each job, also those to its nodes and across its runs,
+    and those of the latest jobs that are gone. A coordinator without a durable journal forgets them when
+    it restarts, and updates and created jobs as well. In the first seconds after its start a coordinator
+    does not know yet which jobs run: changes are UNAVAILABLE until then, and reads may find no job.
     """
 
     @staticmethod

@@ -31,10 +31,11 @@ class JobServiceStub:
     coordinator never takes an answer back, as far as the journal is durable. No answer is longer than
     gRPC's default limit of 4 MiB.
 
-    A request with a request_id is carried out once. The coordinator remembers the latest 64 of each job,
-    also those to its nodes and across its runs, and those of the latest 1,024 jobs that are gone. In the
-    first seconds after its start a coordinator does not know yet which jobs run: all changes of jobs are
-    UNAVAILABLE until then.
+    A request with a request_id is carried out once, and another request with that id is refused. The
+    coordinator remembers at least the latest 64 of each job, also those to its nodes and across its runs,
+    and those of the latest jobs that are gone. A coordinator without a durable journal forgets them when
+    it restarts, and updates and created jobs as well. In the first seconds after its start a coordinator
+    does not know yet which jobs run: changes are UNAVAILABLE until then, and reads may find no job.
     """
 
     @_typing.overload
@@ -48,8 +49,8 @@ class JobServiceStub:
     WatchJob: _grpc.UnaryStreamMultiCallable[_job_service_pb2.WatchJobRequest, _job_service_pb2.WatchJobResponse]
     """Sends the job at once and after every change. When the client reads slowly, several changes are
     merged into one message. Without `across_runs`, the stream ends when the run has its outcome and
-    every node knows it, or when the coordinator forgets the job, and there is NOT_FOUND with UnknownJob
-    when there is no such job. RESOURCE_EXHAUSTED with LimitReached.
+    every node knows it, when the next run has begun, or when the coordinator forgets the job, and there
+    is NOT_FOUND with UnknownJob when there is no such job. RESOURCE_EXHAUSTED with LimitReached.
     """
     WatchJobs: _grpc.UnaryStreamMultiCallable[_job_service_pb2.WatchJobsRequest, _job_service_pb2.WatchJobsResponse]
     """Sends the jobs that have changed since a revision, then every change. Several changes of a job may
@@ -99,10 +100,11 @@ class JobServiceAsyncStub(JobServiceStub):
     coordinator never takes an answer back, as far as the journal is durable. No answer is longer than
     gRPC's default limit of 4 MiB.
 
-    A request with a request_id is carried out once. The coordinator remembers the latest 64 of each job,
-    also those to its nodes and across its runs, and those of the latest 1,024 jobs that are gone. In the
-    first seconds after its start a coordinator does not know yet which jobs run: all changes of jobs are
-    UNAVAILABLE until then.
+    A request with a request_id is carried out once, and another request with that id is refused. The
+    coordinator remembers at least the latest 64 of each job, also those to its nodes and across its runs,
+    and those of the latest jobs that are gone. A coordinator without a durable journal forgets them when
+    it restarts, and updates and created jobs as well. In the first seconds after its start a coordinator
+    does not know yet which jobs run: changes are UNAVAILABLE until then, and reads may find no job.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -113,8 +115,8 @@ class JobServiceAsyncStub(JobServiceStub):
     WatchJob: _aio.UnaryStreamMultiCallable[_job_service_pb2.WatchJobRequest, _job_service_pb2.WatchJobResponse]  # type: ignore[assignment]
     """Sends the job at once and after every change. When the client reads slowly, several changes are
     merged into one message. Without `across_runs`, the stream ends when the run has its outcome and
-    every node knows it, or when the coordinator forgets the job, and there is NOT_FOUND with UnknownJob
-    when there is no such job. RESOURCE_EXHAUSTED with LimitReached.
+    every node knows it, when the next run has begun, or when the coordinator forgets the job, and there
+    is NOT_FOUND with UnknownJob when there is no such job. RESOURCE_EXHAUSTED with LimitReached.
     """
     WatchJobs: _aio.UnaryStreamMultiCallable[_job_service_pb2.WatchJobsRequest, _job_service_pb2.WatchJobsResponse]  # type: ignore[assignment]
     """Sends the jobs that have changed since a revision, then every change. Several changes of a job may
@@ -163,10 +165,11 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
     coordinator never takes an answer back, as far as the journal is durable. No answer is longer than
     gRPC's default limit of 4 MiB.
 
-    A request with a request_id is carried out once. The coordinator remembers the latest 64 of each job,
-    also those to its nodes and across its runs, and those of the latest 1,024 jobs that are gone. In the
-    first seconds after its start a coordinator does not know yet which jobs run: all changes of jobs are
-    UNAVAILABLE until then.
+    A request with a request_id is carried out once, and another request with that id is refused. The
+    coordinator remembers at least the latest 64 of each job, also those to its nodes and across its runs,
+    and those of the latest jobs that are gone. A coordinator without a durable journal forgets them when
+    it restarts, and updates and created jobs as well. In the first seconds after its start a coordinator
+    does not know yet which jobs run: changes are UNAVAILABLE until then, and reads may find no job.
     """
 
     @_abc_1.abstractmethod
@@ -193,8 +196,8 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_abc.Iterator[_job_service_pb2.WatchJobResponse], _abc.AsyncIterator[_job_service_pb2.WatchJobResponse]]:
         """Sends the job at once and after every change. When the client reads slowly, several changes are
         merged into one message. Without `across_runs`, the stream ends when the run has its outcome and
-        every node knows it, or when the coordinator forgets the job, and there is NOT_FOUND with UnknownJob
-        when there is no such job. RESOURCE_EXHAUSTED with LimitReached.
+        every node knows it, when the next run has begun, or when the coordinator forgets the job, and there
+        is NOT_FOUND with UnknownJob when there is no such job. RESOURCE_EXHAUSTED with LimitReached.
         """
 
     @_abc_1.abstractmethod

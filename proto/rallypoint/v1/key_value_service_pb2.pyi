@@ -769,7 +769,7 @@ class ListKeysRequest(_message.Message):
     prefix: _builtins.str
     """What the keys begin with. Empty: all keys."""
     page_size: _builtins.int
-    """Most keys to return, 1 to 1000. Absent (0) means 1000."""
+    """Most keys to return. Absent (0) means 1000, and so does more than that."""
     page_token: _builtins.str
     """Token of the page: next_page_token of the page before. Empty means the first page."""
     keys_only: _builtins.bool

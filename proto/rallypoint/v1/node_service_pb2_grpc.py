@@ -26,7 +26,8 @@ if _version_not_supported:
 
 
 class NodeServiceStub(object):
-    """Operations on the nodes of a job. The coordinator answers after it has journalled the change.
+    """Operations on the nodes of a job. The coordinator answers after it has journalled the change. What
+    JobService says about request_id holds here, too.
     """
 
     def __init__(self, channel):
@@ -63,7 +64,8 @@ class NodeServiceStub(object):
 
 
 class NodeServiceServicer(object):
-    """Operations on the nodes of a job. The coordinator answers after it has journalled the change.
+    """Operations on the nodes of a job. The coordinator answers after it has journalled the change. What
+    JobService says about request_id holds here, too.
     """
 
     def GetNode(self, request, context):
@@ -143,7 +145,8 @@ def add_NodeServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class NodeService(object):
-    """Operations on the nodes of a job. The coordinator answers after it has journalled the change.
+    """Operations on the nodes of a job. The coordinator answers after it has journalled the change. What
+    JobService says about request_id holds here, too.
     """
 
     @staticmethod

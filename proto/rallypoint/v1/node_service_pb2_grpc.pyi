@@ -27,7 +27,9 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class NodeServiceStub:
-    """Operations on the nodes of a job. The coordinator answers after it has journalled the change."""
+    """Operations on the nodes of a job. The coordinator answers after it has journalled the change. What
+    JobService says about request_id holds here, too.
+    """
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
@@ -54,7 +56,9 @@ class NodeServiceStub:
 
 @_typing.type_check_only
 class NodeServiceAsyncStub(NodeServiceStub):
-    """Operations on the nodes of a job. The coordinator answers after it has journalled the change."""
+    """Operations on the nodes of a job. The coordinator answers after it has journalled the change. What
+    JobService says about request_id holds here, too.
+    """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     GetNode: _aio.UnaryUnaryMultiCallable[_node_service_pb2.GetNodeRequest, _node_service_pb2.GetNodeResponse]  # type: ignore[assignment]
@@ -77,7 +81,9 @@ class NodeServiceAsyncStub(NodeServiceStub):
     """Removes a cordon, a quarantine, and the failures that led to it. NOT_FOUND with UnknownJob."""
 
 class NodeServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Operations on the nodes of a job. The coordinator answers after it has journalled the change."""
+    """Operations on the nodes of a job. The coordinator answers after it has journalled the change. What
+    JobService says about request_id holds here, too.
+    """
 
     @_abc_1.abstractmethod
     def GetNode(

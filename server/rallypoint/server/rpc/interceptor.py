@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 
 import grpc
 from google.protobuf.message import DecodeError, Message
+from grpc._cython import cygrpc  # type: ignore[attr-defined]  # it has no stub
 
 from rallypoint.base.log import bind_context, get_logger, new_incident
 from rallypoint.server.coordinator import CoordinatorEnded
@@ -154,7 +155,7 @@ async def _fail(error: Exception, context: _Context) -> NoReturn:
     await abort_with(context, internal_status(incident))
 
 
-_AFTER_THE_END = (grpc.aio.UsageError, grpc.aio.InternalError)
+_AFTER_THE_END = (grpc.aio.UsageError, grpc.aio.InternalError, cygrpc.ExecuteBatchError)
 """Raised by reads and writes on a call that has ended."""
 
 

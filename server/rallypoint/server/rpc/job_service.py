@@ -249,12 +249,14 @@ class JobService(service_grpc.JobServiceServicer):
         shown, sent = None, request.after_revision or -1
         async with self._writing(context) as write:
             while shown is None or request.across_runs or not shown.is_final:
-                is_first = shown is None
+                is_first, run = shown is None, 0 if shown is None else shown.run
                 shown = await watched.next(shown, self._render)
                 if shown.is_missing and not request.across_runs:
                     if is_first:
                         await abort_with(context, unknown_job_status(watched.job_id))
                     return
+                if run and shown.run > run and not request.across_runs:
+                    return  # the run has ended, and another one has begun already
                 if is_first and sent > shown.latest:
                     sent = -1  # of a coordinator that was ahead of this one
                 if shown.revision > sent and shown.unsure_s is None:
@@ -320,6 +322,7 @@ class JobService(service_grpc.JobServiceServicer):
             answer=answer.SerializeToString(),
             nodes=0 if shown.job is None else len(shown.job.nodes),
             is_final=shown.is_final,
+            run=max(answer.job.run, answer.summary.run),
         )
 
     async def _show(self, job_id: JobId, view: job_pb2.JobView.ValueType) -> _Shown:

@@ -44,6 +44,8 @@ class Rendering(Struct, frozen=True):
     nodes: int
     is_final: bool
     """The run is over and every node knows."""
+    run: int = 0
+    """Number of the run that it shows; 0: there is none."""
     is_missing: bool = False
     """There is no such job."""
     unsure_s: float | None = None

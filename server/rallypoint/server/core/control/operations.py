@@ -29,7 +29,8 @@ from rallypoint.server.core.verdicts.health import cordon, uncordon
 def operate(draft: Draft, operation: inputs.Operation) -> Refusal | None:
     """Carry out an operation; do nothing if an earlier attempt was."""
     is_of_nodes = isinstance(operation, inputs.DrainNode | inputs.Cordon | inputs.Uncordon)
-    if not is_of_nodes and draft.awaits_adoption(operation.job_id):
+    is_known = draft.job(operation.job_id) is not None
+    if draft.awaits_adoption(operation.job_id) and not (is_of_nodes and is_known):
         # The agents of a run that a former coordinator knew may still come.
         return Refusal(RefusalKind.NOT_READY)
     if was_done(draft, operation):
@@ -57,8 +58,8 @@ def _create(draft: Draft, job: Job | None, operation: inputs.CreateJob) -> Refus
         return Refusal(RefusalKind.JOB_EXISTS, (("job_id", job.job_id), ("run", job.run)))
     elif draft.tally(job.job_id).nodes > 0:
         return _ending(job)
-    draft.emit(operation.job_id, "job_created")
     open_run(draft, operation.job_id, operation.spec)
+    draft.emit(operation.job_id, "job_created")
     return None
 
 
@@ -94,6 +95,8 @@ def _change(
 
 def _cancel(draft: Draft, job: Job, operation: inputs.CancelJob) -> Refusal | None:
     """End the run. One that has ended keeps its outcome."""
+    if operation.run > job.run:
+        return _other_run(job)
     if job.phase is Phase.CLOSED or (operation.run and operation.run != job.run):
         return None
     text = operation.reason or "an operator requested it"
@@ -113,7 +116,7 @@ def _restart(draft: Draft, job: Job, operation: inputs.RestartJob) -> Refusal | 
     if job.phase is Phase.CLOSED:
         return _ended(job)
     if operation.round and operation.round != job.round_number:
-        return None  # a later round runs already
+        return None  # it does not run any more
     if job.phase is Phase.RUNNING:
         draft.emit(job.job_id, "restart_requested", why=operation.reason)
         stop(draft, job, RoundReason.RESTART_REQUESTED)
@@ -175,11 +178,10 @@ def _fits(spec: JobSpec, round: Round) -> bool:
 
 def _delete(draft: Draft, job: Job, operation: inputs.DeleteJob) -> Refusal | None:
     """Forget a job that has ended everywhere."""
-    facts = (("job_id", job.job_id), ("run", job.run))
     if operation.run and operation.run != job.run:
-        return Refusal(RefusalKind.JOB_OPEN, facts)
+        return _other_run(job)
     if job.phase is not Phase.CLOSED:
-        return Refusal(RefusalKind.JOB_OPEN, facts)
+        return Refusal(RefusalKind.JOB_OPEN, (("job_id", job.job_id), ("run", job.run)))
     if draft.tally(job.job_id).nodes > 0:
         # An agent that has not learned the outcome would begin another run.
         return _ending(job)
@@ -188,6 +190,10 @@ def _delete(draft: Draft, job: Job, operation: inputs.DeleteJob) -> Refusal | No
     drop_job(draft, job)
     draft.emit(job.job_id, "job_deleted", run=job.run, why="an operator requested it")
     return None
+
+
+def _other_run(job: Job) -> Refusal:
+    return Refusal(RefusalKind.LATER_RUN, (("job_id", job.job_id), ("run", job.run)))
 
 
 def _ending(job: Job) -> Refusal:

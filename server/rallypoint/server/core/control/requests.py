@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
+
+import msgspec
 from msgspec.structs import replace
 
 from rallypoint.server.core.messages.inputs import CreateJob, DeleteJob, Operation
@@ -21,8 +24,8 @@ def was_done(draft: Draft, operation: Operation) -> bool:
 
 
 def check_id(draft: Draft, operation: Operation) -> Refusal | None:
-    """Refuse a request whose id belongs to an operation of another kind: one would be lost."""
-    ids = {key.partition(" ")[2] for key in _known(draft, operation)}
+    """Refuse a request whose id belongs to another one: it would be taken for a repetition."""
+    ids = {key.partition(" ")[0] for key in _known(draft, operation)}
     if not operation.request_id or operation.request_id not in ids:
         return None
     return Refusal(RefusalKind.REQUEST_ID_REUSED, (("request_id", operation.request_id),))
@@ -38,8 +41,10 @@ def _known(draft: Draft, operation: Operation) -> tuple[str, ...]:
 
 
 def _key_of(operation: Operation) -> str:
-    """Return what is remembered of a request: its kind and its id, which has no spaces."""
-    return f"{type(operation).__name__} {operation.request_id}"
+    """Return what is remembered of a request: its id, which has no spaces, and a digest of it."""
+    content = msgspec.json.encode(replace(operation, request_id=""), order="deterministic")
+    kind = type(operation).__name__.encode()
+    return f"{operation.request_id} {sha256(kind + content).hexdigest()[:16]}"
 
 
 def note_done(draft: Draft, operation: Operation) -> None:

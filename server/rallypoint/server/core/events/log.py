@@ -115,6 +115,15 @@ class EventLog(Struct):
         """Begin with the first epoch of a coordinator that remembers nothing."""
         self.last = self.dropped = self.evicted = _first_of(epoch) - 1
 
+    def miss(self, epoch: int) -> None:
+        """Note that another coordinator was at work before this epoch: its events are unknown."""
+        before = _first_of(epoch) - 1
+        if before <= self.last:
+            return
+        self.dropped = self.evicted = before
+        for of_job in self.jobs.values():
+            of_job.dropped = before
+
     def number(self, emitted: Iterable[Emitted], at_ms: int, epoch: int) -> tuple[Event, ...]:
         """Return the events of a step with the next numbers; they are not taken yet."""
         first = max(self.last + 1, _first_of(epoch))

@@ -187,7 +187,7 @@ class OperationDone(Struct, frozen=True):
 
     job_id: JobId
     request: str
-    """Its kind and its id."""
+    """Its id, and a digest of it."""
 
 
 class KeysWritten(Struct, frozen=True):

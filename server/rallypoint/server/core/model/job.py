@@ -24,7 +24,7 @@ HISTORY_MAX = 64
 """Ended rounds that a job remembers, of all its runs."""
 RUNS_MAX = 64
 """Runs that a job remembers, the latest included."""
-OPERATIONS_MAX = 64
+OPERATIONS_MAX = 256
 """Operators' requests that a job remembers, so that one that is sent again is done once."""
 FORGOTTEN_MAX = 1_024
 """Jobs that are gone of which `Gone` is remembered."""
@@ -129,6 +129,8 @@ class Gone(Struct, frozen=True):
     """Its highest round number; the next job of the name counts on from there."""
     operations: tuple[str, ...] = ()
     """Operators' requests, so that one that is sent again does not count for another job."""
+    fenced_until_ms: int = 0
+    """Until then, workers of its nodes may still run."""
 
 
 class Job(Struct, frozen=True):
@@ -180,7 +182,7 @@ class Job(Struct, frozen=True):
     spec_revision: int = 0
     """Revision at which an operator last changed the specification; 0: none has in this run."""
     operations: tuple[str, ...] = ()
-    """Kinds and ids of operators' requests that were carried out, at most OPERATIONS_MAX."""
+    """Ids and digests of operators' requests that were carried out, at most OPERATIONS_MAX."""
     next_arrival: int = 0
     empty_since_ms: int | None = None
     """When the last node was lost; None while there is one."""

@@ -166,7 +166,9 @@ def snapshot(memory: Memory) -> tuple[JournalRecord, ...]:
 def _apply_record(memory: Memory, record: JournalRecord) -> None:
     if isinstance(record, EpochRaised):
         memory.epoch = max(memory.epoch, record.epoch)
-        if not memory.events.last:
+        if memory.events.last:
+            memory.events.miss(record.epoch)
+        else:
             memory.events.begin(record.epoch)
     elif isinstance(record, JobForgotten):
         memory.jobs.pop(record.job_id, None)

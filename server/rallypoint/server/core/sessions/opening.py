@@ -47,6 +47,7 @@ def open_run(
         forming_since_ms=draft.now_ms,
         launch_id=launch_id,
         unknown_past_until_ms=unknown_past_until_ms,
+        spec_revision=draft.next_revision,
     )
     draft.records.append(run_opened(opened))
     draft.put_job(opened)
@@ -65,6 +66,7 @@ def _first_run(gone: Gone, job_id: JobId, spec: JobSpec) -> Job:
         round_number=gone.round_number,
         rounds_before=gone.round_number,
         operations=gone.operations,
+        unknown_past_until_ms=gone.fenced_until_ms,
     )
 
 
@@ -97,7 +99,9 @@ def drop_job(draft: Draft, job: Job) -> None:
     """Remove a job without nodes; no number of it is used again soon."""
     # The agents of a run that has not ended may come back to it.
     ended_run = job.run if job.phase is Phase.CLOSED else job.run - 1
-    left = Gone(ended_run, job.round_number, job.operations)
+    fences = (fence.until_ms for fence in job.fences)
+    fenced_until_ms = max(job.unknown_past_until_ms, *fences, 0)
+    left = Gone(ended_run, job.round_number, job.operations, fenced_until_ms)
     draft.remove_job(job.job_id, left)
     draft.records.append(JobForgotten(job.job_id, left))
 

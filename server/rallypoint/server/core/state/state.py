@@ -174,6 +174,7 @@ def apply(state: State, delta: Delta) -> None:
         state.epoch = delta.epoch
         # Another coordinator has been at work: a reader may have its revisions.
         state.revisions.compacted = state.revision
+        state.events.miss(delta.epoch)
     if delta.window_closed:
         state.window_until_ms = 0
     if delta.network is not None:

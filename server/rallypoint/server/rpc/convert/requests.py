@@ -108,6 +108,10 @@ def _find_wanted(request: job_service_pb2.UpdateJobRequest) -> set[str]:
     """Return the fields of the update that count: those of the mask, else those that are set."""
     filled = {field.name for field, _ in request.update.ListFields()}
     names = " or ".join(job_service_pb2.JobUpdate.DESCRIPTOR.fields_by_name)
+    fields = len(job_service_pb2.JobUpdate.DESCRIPTOR.fields)
+    require(
+        len(request.update_mask.paths) <= fields, "update_mask", f"has more than {fields} paths"
+    )
     for number, path in enumerate(request.update_mask.paths):
         where = f"update_mask.paths[{number}]"
         require(

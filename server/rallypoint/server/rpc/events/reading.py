@@ -22,6 +22,7 @@ from rallypoint.server.rpc.convert.checks import require
 from rallypoint.server.rpc.events.views import KINDS, event_message
 from rallypoint.server.rpc.reading.pace import Pace
 from rallypoint.v1 import event_service_pb2 as events_pb2
+from rallypoint.wire.limits import NUMBER_MAX
 
 PAGE_MAX = 1_000
 """Events of a page or of an answer of a watch."""
@@ -70,6 +71,8 @@ class Batch(Struct):
 
 
 _KINDS = {number: kind for kind, number in KINDS.items()}
+_ANY = NUMBER_MAX
+"""Stands for the lost events of a reader who wants those that are kept, whatever was lost."""
 _TOKEN = re.compile(r"(\d{1,16}):(\d{1,16})", re.ASCII)
 
 
@@ -122,7 +125,7 @@ def begin(asked: Asked, state: State) -> Place:
     if asked.after is None:
         return Place(log.last, lost)
     if asked.after == 0:
-        return Place(0, lost)
+        return Place(0, _ANY)
     if not lost <= asked.after <= log.last:
         raise InputRefused(_compacted(state, lost))
     return Place(asked.after, lost)
@@ -165,7 +168,10 @@ class Reader:
         def look(state: State, now_ms: int) -> tuple[list[Event], int, bool, int]:
             check_place(asked, place, state)
             found = state.events.find(asked.job_id, place.after, LOOK_MAX)
-            return found.events, found.looked_at, found.looked_at < state.events.last, now_ms
+            has_more = found.looked_at < state.events.last
+            if not has_more:  # from now on it is known what the reader has seen
+                place.lost = min(place.lost, state.events.lost(asked.job_id))
+            return found.events, found.looked_at, has_more, now_ms
 
         def fill(events: list[Event], now_ms: int) -> Iterator[None]:
             nonlocal left

@@ -119,7 +119,7 @@ LIMITS = {
     Limit.ANSWER_BYTES: error_details_pb2.LIMIT_KIND_ANSWER_BYTES,
     Limit.WATCHERS_PER_JOB: error_details_pb2.LIMIT_KIND_WATCHES_PER_JOB,
     Limit.WATCHERS_PER_HOST: error_details_pb2.LIMIT_KIND_WATCHES_PER_HOST,
-    Limit.JOBS_WATCHERS: error_details_pb2.LIMIT_KIND_WAITING_CALLS,
+    Limit.JOBS_WATCHERS: error_details_pb2.LIMIT_KIND_WATCHES,
     Limit.STREAMS_PER_HOST: error_details_pb2.LIMIT_KIND_STREAMS_PER_HOST,
     Limit.JOBS_PER_HOST: error_details_pb2.LIMIT_KIND_JOBS_PER_HOST,
     Limit.SESSIONS_PER_HOST: error_details_pb2.LIMIT_KIND_SESSIONS_PER_HOST,

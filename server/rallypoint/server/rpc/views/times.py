@@ -9,6 +9,7 @@ is about right.
 from __future__ import annotations
 
 import time
+from bisect import bisect_right
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
@@ -16,6 +17,8 @@ from rallypoint.wire import durations
 
 DRIFT_MS_MAX = 500
 """How wrong a shown time may become before the distance of the two clocks is measured again."""
+DISTANCES_MAX = 1_024
+"""Distances that are remembered: one more with every stall, and whenever the clock is set."""
 
 
 def wall_ms() -> int:
@@ -23,26 +26,58 @@ def wall_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-class _Distance:
-    """How far journal time is behind Unix time."""
+class _Distances:
+    """How far journal time is behind Unix time, now and before.
 
-    ms: int | None = None
-    """None until it was measured."""
+    The distance grows with every stall. What happened before a stall keeps its time of day.
+    """
 
-    def measure(self, now_ms: int) -> int:
-        """Return it; `now_ms` is journal time."""
+    def __init__(self) -> None:
+        self._since_ms: list[int] = []
+        """Journal time from which each distance holds, ascending."""
+        self._distances_ms: list[int] = []
+
+    def clear(self) -> None:
+        """Forget all distances."""
+        self._since_ms.clear()
+        self._distances_ms.clear()
+
+    def note(self, now_ms: int) -> None:
+        """Measure the distance; `now_ms` is journal time."""
         measured = wall_ms() - now_ms
-        if self.ms is None or abs(measured - self.ms) > DRIFT_MS_MAX:
-            self.ms = measured
-        return self.ms
+        if self._distances_ms and abs(measured - self._distances_ms[-1]) <= DRIFT_MS_MAX:
+            return
+        if self._since_ms and now_ms <= self._since_ms[-1]:  # the clock was set again at once
+            self._distances_ms[-1] = measured
+            return
+        self._since_ms.append(now_ms)
+        self._distances_ms.append(measured)
+        if len(self._since_ms) > DISTANCES_MAX:
+            del self._since_ms[0], self._distances_ms[0]
+
+    def find(self, at_ms: int) -> int:
+        """Return the distance at a journal time, at least the oldest that is known."""
+        place = bisect_right(self._since_ms, at_ms) - 1
+        return self._distances_ms[max(0, place)]
 
 
-_distance = _Distance()
+_distances = _Distances()
+
+
+def begin_time() -> None:
+    """Forget all distances: a coordinator begins, whose journal time is another one."""
+    _distances.clear()
+
+
+def note_time(now_ms: int) -> None:
+    """Compare the clocks; called in every turn, so that times of day are right around a stall."""
+    _distances.note(now_ms)
 
 
 def to_timestamp(at_ms: int, now_ms: int) -> Timestamp:
     """Return the time of day of an event; both are journal time."""
-    return durations.to_timestamp(_distance.measure(now_ms) + at_ms)
+    _distances.note(now_ms)
+    return durations.to_timestamp(_distances.find(at_ms) + at_ms)
 
 
 def to_optional_timestamp(at_ms: int | None, now_ms: int) -> Timestamp | None:

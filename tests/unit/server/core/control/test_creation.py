@@ -52,7 +52,7 @@ def test_created_job_waits_for_its_agents() -> None:
     assert (wait.kind, wait.needed_nodes, wait.left_ms) == (WaitKind.NODES, 2, 60_000)
     assert wait.text.startswith("0 of 2 required nodes are ready; no agent has come yet")
     reasons = [one.reason for one in bench.effects if isinstance(one, JobChanged)]
-    assert reasons == ["job_created", "run_opened"]
+    assert reasons == ["run_opened", "job_created"]
     bench.run_round("a", "b")
     assert (bench.job().run, bench.job().phase) == (1, Phase.RUNNING)
     bench.check_journal()

@@ -76,14 +76,14 @@ def test_run_is_cancelled_in_every_phase(phase: Phase) -> None:
 
 
 def test_cancel_changes_no_outcome() -> None:
-    """A run that has ended keeps its own, and a later run is not the one that was meant."""
+    """A run that has ended keeps its own, and one that there is not yet cannot be meant."""
     bench = running()
     for agent in tuple(bench.agents.values()):
         agent.succeed()
     assert do(bench, inputs.CancelJob(JOB, 0, "")) is None
     assert bench.job().outcome is Outcome.SUCCEEDED
     other = running()
-    assert do(other, inputs.CancelJob(JOB, 7, "")) is None
+    assert do(other, inputs.CancelJob(JOB, 7, "")) is RefusalKind.LATER_RUN
     assert other.job().phase is Phase.RUNNING
 
 
@@ -305,9 +305,9 @@ def test_only_the_run_that_is_meant_is_deleted() -> None:
     for agent in tuple(bench.agents.values()):
         agent.goodbye()
     assert do(bench, inputs.CreateJob(JOB, PAIR)) is None
-    assert do(bench, inputs.DeleteJob(JOB, run=1)) is RefusalKind.JOB_OPEN
+    assert do(bench, inputs.DeleteJob(JOB, run=1)) is RefusalKind.LATER_RUN
     do(bench, inputs.CancelJob(JOB, 0, ""))
-    assert do(bench, inputs.DeleteJob(JOB, run=1)) is RefusalKind.JOB_OPEN
+    assert do(bench, inputs.DeleteJob(JOB, run=1)) is RefusalKind.LATER_RUN
     assert do(bench, inputs.DeleteJob(JOB, run=2)) is None
 
 

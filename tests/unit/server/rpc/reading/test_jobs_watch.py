@@ -243,7 +243,7 @@ async def test_change_is_rendered_once_for_all(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize(
     ("limit", "kind"),
     [
-        ("JOBS_WATCHERS_MAX", details_pb2.LIMIT_KIND_WAITING_CALLS),
+        ("JOBS_WATCHERS_MAX", details_pb2.LIMIT_KIND_WATCHES),
         ("WATCHERS_PER_HOST_MAX", details_pb2.LIMIT_KIND_WATCHES_PER_HOST),
     ],
 )

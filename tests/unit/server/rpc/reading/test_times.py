@@ -14,7 +14,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The wall clock; nothing was measured yet."""
     wall = [NOON_MS]
     monkeypatch.setattr(times, "wall_ms", lambda: wall[0])
-    monkeypatch.setattr(times, "_distance", times._Distance())
+    monkeypatch.setattr(times, "_distances", times._Distances())
     return wall
 
 
@@ -35,6 +35,16 @@ def test_shown_time_does_not_change_by_itself(clock: list[int]) -> None:
     clock[0] += 2_000 + times.DRIFT_MS_MAX
 
     assert first == shown(750, 3_000)
+
+
+def test_what_was_before_a_stall_keeps_its_time(clock: list[int]) -> None:
+    """Journal time leaves a stall out; only what happens afterwards is later by it."""
+    before = shown(750, 1_000)
+    clock[0] += 3_601_000  # an hour and a second, of which journal time sees the second
+    times.note_time(2_000)
+
+    assert before == shown(750, 2_000)
+    assert clock[0] == shown(2_000, 2_000)
 
 
 def test_clock_that_was_set_counts(clock: list[int]) -> None:
