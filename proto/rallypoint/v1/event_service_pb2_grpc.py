@@ -55,7 +55,7 @@ class EventServiceServicer(object):
 
     def ListEvents(self, request, context):
         """Returns events in pages, the oldest first. OUT_OF_RANGE with EventsCompacted when events after
-        after_sequence are not kept any more.
+        after_sequence are not kept any more. A list from 0 shows what is kept when each page is read.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

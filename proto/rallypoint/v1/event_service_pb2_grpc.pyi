@@ -37,7 +37,7 @@ class EventServiceStub:
     def __new__(cls, channel: _aio.Channel) -> EventServiceAsyncStub: ...
     ListEvents: _grpc.UnaryUnaryMultiCallable[_event_service_pb2.ListEventsRequest, _event_service_pb2.ListEventsResponse]
     """Returns events in pages, the oldest first. OUT_OF_RANGE with EventsCompacted when events after
-    after_sequence are not kept any more.
+    after_sequence are not kept any more. A list from 0 shows what is kept when each page is read.
     """
     WatchEvents: _grpc.UnaryStreamMultiCallable[_event_service_pb2.WatchEventsRequest, _event_service_pb2.WatchEventsResponse]
     """Sends events, the oldest first, and then each new one. A client that was cut off watches again after
@@ -54,7 +54,7 @@ class EventServiceAsyncStub(EventServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     ListEvents: _aio.UnaryUnaryMultiCallable[_event_service_pb2.ListEventsRequest, _event_service_pb2.ListEventsResponse]  # type: ignore[assignment]
     """Returns events in pages, the oldest first. OUT_OF_RANGE with EventsCompacted when events after
-    after_sequence are not kept any more.
+    after_sequence are not kept any more. A list from 0 shows what is kept when each page is read.
     """
     WatchEvents: _aio.UnaryStreamMultiCallable[_event_service_pb2.WatchEventsRequest, _event_service_pb2.WatchEventsResponse]  # type: ignore[assignment]
     """Sends events, the oldest first, and then each new one. A client that was cut off watches again after
@@ -74,7 +74,7 @@ class EventServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_event_service_pb2.ListEventsResponse, _abc.Awaitable[_event_service_pb2.ListEventsResponse]]:
         """Returns events in pages, the oldest first. OUT_OF_RANGE with EventsCompacted when events after
-        after_sequence are not kept any more.
+        after_sequence are not kept any more. A list from 0 shows what is kept when each page is read.
         """
 
     @_abc_1.abstractmethod

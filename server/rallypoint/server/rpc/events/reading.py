@@ -163,15 +163,14 @@ class Reader:
         Raises:
             InputRefused: when some of them are lost.
         """
-        batch, left = Batch(), PAGE_BYTES_MAX
+        batch, left, lost = Batch(), PAGE_BYTES_MAX, 0
 
         def look(state: State, now_ms: int) -> tuple[list[Event], int, bool, int]:
+            nonlocal lost
             check_place(asked, place, state)
             found = state.events.find(asked.job_id, place.after, LOOK_MAX)
-            has_more = found.looked_at < state.events.last
-            if not has_more:  # from now on it is known what the reader has seen
-                place.lost = min(place.lost, state.events.lost(asked.job_id))
-            return found.events, found.looked_at, has_more, now_ms
+            lost = state.events.lost(asked.job_id)
+            return found.events, found.looked_at, found.looked_at < state.events.last, now_ms
 
         def fill(events: list[Event], now_ms: int) -> Iterator[None]:
             nonlocal left
@@ -194,6 +193,7 @@ class Reader:
                 return batch
             place.after = looked_at
             if not has_more:
+                place.lost = min(place.lost, lost)  # the reader has seen all that is kept
                 return batch
 
     def _encode(self, event: Event, now_ms: int) -> bytes:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.refusals import RefusalKind
-from rallypoint.server.core.model.ids import JobId
+from rallypoint.server.core.model.ids import JobId, NodeName
 from rallypoint.server.core.model.phase import Outcome, Phase
 from rallypoint.server.core.model.round import RoundReason
 from rallypoint.server.core.model.spec import JobSpec
@@ -309,6 +310,31 @@ def test_only_the_run_that_is_meant_is_deleted() -> None:
     do(bench, inputs.CancelJob(JOB, 0, ""))
     assert do(bench, inputs.DeleteJob(JOB, run=1)) is RefusalKind.LATER_RUN
     assert do(bench, inputs.DeleteJob(JOB, run=2)) is None
+
+
+def test_fences_outlive_a_deletion() -> None:
+    """Workers of a lost node may still run when the next job of the name begins."""
+    bench = Bench(replace(PAIR, fence_ms=60_000))
+    agents = bench.run_round("a", "b")
+    for agent in agents:
+        agent.break_off()
+    do(bench, inputs.CancelJob(JOB, 0, ""))
+    bench.advance(10_000)
+    assert do(bench, inputs.DeleteJob(JOB)) is None
+    bench.check_journal()
+    bench.join("c", "d")
+    bench.advance(10_000)
+    assert bench.job().phase is Phase.FORMING
+    bench.advance(60_000)
+    assert bench.job().phase is Phase.RUNNING
+
+
+def test_nodes_of_unknown_jobs_are_awaited_after_a_start() -> None:
+    """The agents of the job are on their way: a drain that is sent again must not be lost."""
+    bench = Bench(PAIR, window_ms=2_500)
+    assert do(bench, inputs.DrainNode(JOB, NodeName("a"), 0, "", "d")) is RefusalKind.NOT_READY
+    bench.advance(2_500)
+    assert do(bench, inputs.DrainNode(JOB, NodeName("a"), 0, "", "d")) is RefusalKind.UNKNOWN_JOB
 
 
 def test_ended_run_is_neither_restarted_nor_updated() -> None:
