@@ -193,7 +193,7 @@ class Reader:
                 return batch
             place.after = looked_at
             if not has_more:
-                place.lost = min(place.lost, lost)  # the reader has seen all that is kept
+                place.lost = min(place.lost, lost)  # the reader has seen every kept event
                 return batch
 
     def _encode(self, event: Event, now_ms: int) -> bytes:

@@ -10,6 +10,7 @@ import pytest
 
 from rallypoint.server.core.model.spec import Timing
 from rallypoint.v1 import job_pb2
+from rallypoint.v1 import job_service_pb2 as service_pb2
 from support.clients.reading import Reader, Watch, run_once, succeed
 from support.core.served import LIMIT_S, served
 
@@ -89,6 +90,22 @@ async def test_watch_of_one_run_ends_with_it() -> None:
 
             assert await watch.next() is grpc.aio.EOF
             assert await late.next() is grpc.aio.EOF
+
+
+async def test_watch_of_one_run_does_not_follow_the_next() -> None:
+    """Also when the end of the run was merged with the beginning of the next one."""
+    async with served() as server:
+        reader = Reader(server)
+        spec = job_pb2.JobSpec(min_nodes=1, max_nodes=1)
+        await reader.jobs.CreateJob(service_pb2.CreateJobRequest(job_id="job", spec=spec))
+        async with reader.watch("job", view=SUMMARY) as watch:
+            runs = [(await watch.next()).summary.run]
+            await reader.jobs.CancelJob(service_pb2.CancelJobRequest(job_id="job"))
+            await reader.jobs.CreateJob(service_pb2.CreateJobRequest(job_id="job", spec=spec))
+            while (answer := await watch.next()) is not grpc.aio.EOF:
+                runs.append(answer.summary.run)
+
+    assert {1} == set(runs)
 
 
 async def test_deletion_that_is_known_is_not_sent_again() -> None:
