@@ -37,7 +37,6 @@ NOTICED = {
     "drop the rest": (18, "OutcomeIsPushed"),
     "close the newer outbox": (3, "Liveness"),
     "keep the broken stream secret": (31, "LossesArePushed"),
-    "send before the Welcome": (10129, "WelcomeIsFirst"),
     "lose nested inputs": (15, "Liveness"),
     "forget the sweep of a lost helper": (17, "Liveness"),
     "start a stopped round": (194, "OneRoundPerNode"),

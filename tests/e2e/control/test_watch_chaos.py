@@ -102,6 +102,7 @@ def test_every_state_that_lasts_is_seen_once(world: World, restarts: int, cuts: 
     coordinator = world.coordinator(port, *NEW)
     agent = world.agent("a")
     world.mailbox.workers(1)
+    world.jobs.wait(world.job_id, lambda job: job.round.HasField("started_after"))  # and rests
     with Proxy(world.target) as proxy:
         audience = Audience(world, proxy)
         with audience.watching():

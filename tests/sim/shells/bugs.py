@@ -129,19 +129,6 @@ def _keep_the_broken_stream_secret() -> Patch:
     return AgentService, "_note_end", note_end
 
 
-def _send_before_the_welcome() -> Patch:
-    """Send what earlier turns wish of a session on a connection whose Hello still waits."""
-    real = Outboxes._find
-
-    def find(self: Outboxes, effect: Any) -> Outbox | None:
-        for (session, _), box in self._opened.items():
-            if isinstance(effect, Send) and session == effect.session:
-                return box
-        return real(self, effect)
-
-    return Outboxes, "_find", find
-
-
 def _lose_nested_inputs() -> Patch:
     """Forget an input that is posted while another one is stepped."""
     real = Agent.post
@@ -181,7 +168,6 @@ BUGS: dict[str, Callable[[], Patch]] = {
     "drop the rest": _drop_the_rest,
     "close the newer outbox": _close_the_newer_outbox,
     "keep the broken stream secret": _keep_the_broken_stream_secret,
-    "send before the Welcome": _send_before_the_welcome,
     "lose nested inputs": _lose_nested_inputs,
     "forget the sweep of a lost helper": _forget_the_sweep_of_a_lost_helper,
     "start a stopped round": _start_a_stopped_round,

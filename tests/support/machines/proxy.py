@@ -9,6 +9,9 @@ from typing import Self
 
 from support.processes.feed import LIMIT_S
 
+TURNS = 4
+"""Turns of the event loop in which a connection that has arrived is certainly accepted."""
+
 
 class Proxy:
     """Forwards connections to `address` to `target`, in a thread."""
@@ -19,6 +22,8 @@ class Proxy:
         self._target = (host, int(port))
         self._port = 0
         self._server: asyncio.Server | None = None
+        self._connecting: set[asyncio.Task[None]] = set()
+        """Connections whose other half is being opened."""
         self._ends: list[_End] = []
         """Both ends of every connection, the agent's first, oldest first."""
         self._is_silent = False
@@ -34,7 +39,7 @@ class Proxy:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._do(self._close)
+        self._do(self._finish)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(LIMIT_S)
         self._loop.close()
@@ -106,7 +111,24 @@ class Proxy:
         for end in list(self._ends):
             end.abort()
 
-    async def connect(self, end: _End) -> None:
+    async def _finish(self) -> None:
+        """Close everything, also connections that are just being accepted or opened."""
+        await self._close()
+        for _ in range(TURNS):
+            await asyncio.sleep(0)
+            for end in list(self._ends):
+                end.abort()
+        while self._connecting:
+            await asyncio.wait(self._connecting)
+        await asyncio.sleep(0)
+
+    def begin_to_connect(self, end: _End) -> None:
+        """Begin to open the other half of a connection."""
+        task = self._loop.create_task(self._connect(end))
+        self._connecting.add(task)
+        task.add_done_callback(self._connecting.discard)
+
+    async def _connect(self, end: _End) -> None:
         """Open the other half of a connection."""
         try:
             _, other = await self._loop.create_connection(lambda: _End(self, end), *self._target)
@@ -140,14 +162,13 @@ class _End(asyncio.Protocol):
         """It leads to the coordinator."""
         self._early: list[bytes] = []
         self._transport: asyncio.Transport | None = None
-        self._connecting: asyncio.Future[None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         self._proxy.opened(self)
         if self._other is None:
-            self._connecting = asyncio.ensure_future(self._proxy.connect(self))  # noqa: TID251
+            self._proxy.begin_to_connect(self)
 
     def join(self, other: _End) -> None:
         """Start to copy, now that the other end exists."""
