@@ -43,7 +43,8 @@ def test_cancelled_job_ends_on_every_node(world: World) -> None:
     assert not any(Path("/proc", str(worker.pid)).exists() for worker in workers)
     for agent in agents:
         assert "the job was cancelled: wrong data" in agent.stderr()
-    assert operate(world, "CancelJob", request_id="r1").job.outcome == job_pb2.OUTCOME_CANCELLED
+    again = operate(world, "CancelJob", reason="wrong data", request_id="r1")
+    assert again.job.outcome == job_pb2.OUTCOME_CANCELLED
     code, detail = failure_of(world, "RestartJob")
     assert detail == details_pb2.JobEnded(
         job_id=world.job_id, run=1, outcome=job_pb2.OUTCOME_CANCELLED

@@ -39,8 +39,8 @@ def _forget_with_the_run() -> list[Patch]:
 def _forget_with_the_job() -> list[Patch]:
     """Delete the requests with the job."""
 
-    def gone(ended_run: int = 0, round_number: int = 0, done: tuple[str, ...] = ()) -> Gone:
-        return Gone(ended_run, round_number)
+    def gone(ended_run: int, round_number: int, done: tuple[str, ...], fenced_ms: int) -> Gone:
+        return Gone(ended_run, round_number, (), fenced_ms)
 
     return [(opening, "Gone", gone)]
 
