@@ -107,6 +107,12 @@ class Proxy:
 
     async def _close(self) -> None:
         if self._server is not None:
+            # A server that is closed between a connection's arrival and its transport leaves the
+            # socket open (CPython 3.11). So it stops to listen first.
+            for listener in self._server.sockets:
+                self._loop.remove_reader(listener.fileno())
+            for _ in range(TURNS):
+                await asyncio.sleep(0)
             self._server.close()
         for end in list(self._ends):
             end.abort()
