@@ -38,6 +38,7 @@ def test_mask_chooses_what_counts(paths: tuple[str, ...], fields: set[str]) -> N
         (BOTH, ("size",), "update_mask.paths[0]", "must be min_nodes or max_nodes or max_restarts"),
         (BOTH, ("min_nodes", "maxNodes"), "update_mask.paths[1]", "must be min_nodes"),
         (BOTH, ("max_nodes",), "update.max_nodes", "is missing, but update_mask names it"),
+        (BOTH, ("min_nodes",) * 4, "update_mask", "has more than 3 paths"),
         (jobs_pb2.JobUpdate(), (), "update", "must set min_nodes"),
         (jobs_pb2.JobUpdate(max_nodes=0), (), "update.max_nodes", "must be 1 to 16384"),
     ],
