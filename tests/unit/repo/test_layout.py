@@ -84,7 +84,7 @@ def test_module_imports(name: str) -> None:
     assert importlib.import_module(name).__name__ == name
 
 
-@pytest.mark.parametrize("package", ["agent", "cli", "client", "server", "worker"])
+@pytest.mark.parametrize("package", ["agent", "cli", "client", "elastic", "server", "worker"])
 def test_package_loads_no_torch(package: str) -> None:
     """Importing every module of a process that is not a worker loads no torch."""
     names = find_modules(f"rallypoint.{package}")

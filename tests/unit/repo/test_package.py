@@ -10,7 +10,18 @@ from pathlib import Path
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[3]
-PORTIONS = ("agent", "base", "cli", "client", "server", "v1", "wire", "worker")
+PORTIONS = (
+    "agent",
+    "base",
+    "cli",
+    "client",
+    "elastic",
+    "server",
+    "torch",
+    "v1",
+    "wire",
+    "worker",
+)
 LIMIT_S = 250
 USER_PROGRAM = '''\
 """What a user of the package may write."""

@@ -1,0 +1,1 @@
+"""For programs with torch: a rendezvous back end of `torchrun`, and a store for the workers."""
