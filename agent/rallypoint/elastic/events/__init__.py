@@ -1,10 +1,10 @@
-"""Events of a job for other programs, recorded by handlers: torch's `elastic.events`, without torch.
+"""Events of a job for other programs, sent to handlers: torch's `elastic.events` without torch.
 
-    from rallypoint.elastic import events
+from rallypoint.elastic import events
 
-    events.register_handler("mine", MyHandler())  # a logging.Handler
-    event = events.Event("epoch.done", events.EventSource.WORKER, metadata={"epoch": 3})
-    events.record(event, "mine")
+events.register_handler("mine", MyHandler())  # a logging.Handler
+event = events.Event("epoch.done", events.EventSource.WORKER, metadata={"epoch": 3})
+events.record(event, "mine")
 """
 
 from rallypoint.elastic.events.api import (

@@ -10,7 +10,7 @@ EventMetadataValue = str | int | float | bool | None
 """What the metadata of an event may hold."""
 
 
-class EventSource(str, Enum):
+class EventSource(str, Enum):  # noqa: UP042  # as in torch: str() includes the class
     """The producers of events."""
 
     AGENT = "AGENT"
@@ -51,7 +51,7 @@ class Event:
         return json.dumps(asdict(self))
 
 
-class NodeState(str, Enum):
+class NodeState(str, Enum):  # noqa: UP042  # as in torch: str() includes the class
     """The states of a node in a rendezvous."""
 
     INIT = "INIT"

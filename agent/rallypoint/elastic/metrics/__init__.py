@@ -1,9 +1,9 @@
 """Metrics of a job for other programs: torch's `elastic.metrics`, without torch.
 
-    from rallypoint.elastic import metrics
+from rallypoint.elastic import metrics
 
-    metrics.configure(metrics.ConsoleMetricHandler(), group="torchelastic")  # the agents' metrics
-    metrics.put_metric("loss", 3, "mine")  # dropped: no handler has this group
+metrics.configure(metrics.ConsoleMetricHandler(), group="torchelastic")  # the agents' metrics
+metrics.put_metric("loss", 3, "mine")  # dropped: no handler has this group
 """
 
 from rallypoint.elastic.metrics.api import (
