@@ -13,28 +13,11 @@ from structlog.testing import capture_logs
 from rallypoint.elastic import events
 from rallypoint.elastic.events import handlers, recording
 from rallypoint.elastic.events.handlers import GROUPS
+from support.machines.event_handlers import install
 
 START = events.Event(
     "torchelastic.worker.status.START", events.EventSource.WORKER, 5, {"run_id": "job", "rank": 1}
 )
-PLUGIN = """
-import logging
-
-class Handler(logging.Handler):
-    lines = []
-    def emit(self, record):
-        self.lines.append(record.getMessage())
-
-class Failing(logging.Handler):
-    def emit(self, record):
-        raise OSError("no route to the log server")
-
-instance = Handler()
-def make(): return Handler()
-def leave(): raise SystemExit(3)
-nothing = None
-def make_text(): return "text"
-"""
 
 
 class Lines(logging.Handler):
@@ -54,18 +37,6 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(handlers, "_plugins", {})
     monkeypatch.setattr(recording, "_failed", set())
     yield
-
-
-def install(folder: Path, monkeypatch: pytest.MonkeyPatch, group: str, **points: str) -> None:
-    """Install entry points as pip would, in a package of the test."""
-    name = f"hooks-{group.split('.')[0]}"
-    info = folder / f"{name.replace('-', '_')}-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
-    lines = [f"{point} = {source}" for point, source in points.items()]
-    (info / "entry_points.txt").write_text("\n".join([f"[{group}]", *lines]))
-    (folder / "hooks_here.py").write_text(PLUGIN)
-    monkeypatch.syspath_prepend(folder)
 
 
 def test_event_is_one_line_of_json() -> None:
@@ -125,7 +96,8 @@ def test_plugin_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, group: str, attribute: str
 ) -> None:
     """A class, a handler or a function, in our group and in torch's."""
-    install(tmp_path, monkeypatch, group, here=f"hooks_here:{attribute}")
+    install(tmp_path, group, here=f"hooks_here:{attribute}")
+    monkeypatch.syspath_prepend(tmp_path)
     found = events.get_logging_handler("here")
     found.lines = []  # type: ignore[attr-defined]
     events.record(START, "here")
@@ -137,8 +109,10 @@ def test_plugin_is_found(
 
 def test_our_group_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Over torch's; and what a program registers wins over both."""
-    install(tmp_path, monkeypatch, GROUPS[1], here="hooks_here:leave")
-    install(tmp_path, monkeypatch, GROUPS[0], here="hooks_here:instance")
+    install(tmp_path, GROUPS[1], here="hooks_here:leave")
+    monkeypatch.syspath_prepend(tmp_path)
+    install(tmp_path, GROUPS[0], here="hooks_here:instance")
+    monkeypatch.syspath_prepend(tmp_path)
 
     assert type(events.get_logging_handler("here")).__name__ == "Handler"
     mine = Lines()
@@ -160,7 +134,8 @@ def test_broken_plugin_is_reported_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, why: str
 ) -> None:
     """One warning names the plug-in and what is wrong; its events are dropped."""
-    install(tmp_path, monkeypatch, GROUPS[0], here=source)
+    install(tmp_path, GROUPS[0], here=source)
+    monkeypatch.syspath_prepend(tmp_path)
     with capture_logs() as lines:
         events.record(START, "here")
         events.record(START, "here")
@@ -170,9 +145,13 @@ def test_broken_plugin_is_reported_once(
     assert (line["handler"], line["source"], line["why"]) == ("here", source, why)
 
 
-def test_failing_handler_stops_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its first failure is reported, and the caller continues."""
-    install(tmp_path, monkeypatch, GROUPS[0], here="hooks_here:Failing")
+@pytest.mark.parametrize("attribute", ["Failing", "Polite"])
+def test_failing_handler_stops_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, attribute: str
+) -> None:
+    """Its first failure is reported, once, and the caller continues."""
+    install(tmp_path, GROUPS[0], here=f"hooks_here:{attribute}")
+    monkeypatch.syspath_prepend(tmp_path)
     with capture_logs() as lines:
         events.record(START, "here")
         events.record(START, "here")

@@ -47,16 +47,24 @@ class UnknownHandlerError(KeyError):
 
 
 class ConsoleHandler(logging.StreamHandler[TextIO]):
-    """Writes to the standard error of the moment, which notebooks and tests replace."""
+    """Writes to the standard error of the moment, which notebooks and tests replace.
+
+    After `setStream` it writes to that stream.
+    """
 
     def __init__(self) -> None:
         """Take no stream: it is looked up at each event."""
         logging.Handler.__init__(self)
+        self._stream: TextIO | None = None
 
     @property
-    def stream(self) -> TextIO:  # type: ignore[override]  # an attribute there
-        """The standard error of the moment."""
-        return sys.stderr
+    def stream(self) -> TextIO:
+        """Where the next event goes."""
+        return sys.stderr if self._stream is None else self._stream
+
+    @stream.setter
+    def stream(self, stream: TextIO) -> None:
+        self._stream = stream
 
 
 _BUILT_IN: dict[str, logging.Handler] = {
@@ -128,7 +136,7 @@ def _load(point: EntryPoint) -> logging.Handler:
         found = point.load()
         handler = found if isinstance(found, logging.Handler) else found()
         if isinstance(handler, logging.Handler):
-            return handler
+            return _report_errors(handler)
         why = f"it is {type(handler).__name__}, not a logging.Handler"
     except (Exception, SystemExit) as error:  # noqa: BLE001  # a stranger's code, reported here
         why = f"{type(error).__name__}: {error}"
@@ -137,3 +145,15 @@ def _load(point: EntryPoint) -> logging.Handler:
         "event_handler_not_loaded", handler=point.name, source=point.value, why=why, then=then
     )
     return logging.NullHandler()
+
+
+def _report_errors(handler: logging.Handler) -> logging.Handler:
+    """Let errors of a handler reach `record`; logging's default prints a traceback for each."""
+    if type(handler).handleError is logging.Handler.handleError:
+        handler.handleError = _raise_current  # type: ignore[method-assign]
+    return handler
+
+
+def _raise_current(record: logging.LogRecord) -> None:
+    """Raise the exception that is being handled."""
+    raise  # logging calls this in its except clause
