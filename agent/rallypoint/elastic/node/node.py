@@ -99,6 +99,18 @@ class Node:
         """
         return self._embedded.call(call)
 
+    def call_if_alive(self, call: Callable[[], None]) -> None:
+        """Call it in the agent's loop, unless the agent has ended."""
+        try:
+            self._embedded.call(call)
+        except AgentGone:
+            if not self._view.is_over:
+                raise
+
+    def forward(self, signum: int) -> None:
+        """Pass a signal on to the workers, which does not end the agent."""
+        self.post(inputs.SignalReceived(signum))
+
     def post(self, input: inputs.Input) -> None:
         """Give the core an input; an agent that has ended ignores it."""
         self._embedded.post(input)

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Sequence
-from functools import partial
 
 from rallypoint.agent.core import inputs
 from rallypoint.agent.core.desired import RunOrder
 from rallypoint.agent.core.held_round import ErrorRecord
 from rallypoint.agent.embedded.ended import Ended, EndKind
 from rallypoint.agent.embedded.foreign import ForeignWorkers
-from rallypoint.elastic.node.local_workers import LocalWorkers
 from rallypoint.elastic.node.node import AgentGone, Node
 from rallypoint.elastic.node.plan import Plan
 from rallypoint.elastic.node.view import View
@@ -132,6 +129,20 @@ class Seat:
         error = ErrorRecord(text, "", 0)
         self._node.post(inputs.WorkerRecorded(self.number, local_rank, error, ""))
 
+    def forward(self, signum: int) -> None:
+        """Do nothing: the program passes notifications on to its workers."""
+
+    def has_ended_well(self) -> bool:
+        """Return whether the run has succeeded; wait for the end of the agent if it is ending."""
+        if not self._node.view.is_ending:
+            return False
+        self._node.await_end()
+        ended = self._node.view.ended
+        if ended is None or ended.finished is None:
+            # Without a coordinator, a node that was alone in its round knows the outcome.
+            return ended is not None and ended.exit_code == 0
+        return ended.finished.outcome == job_pb2.OUTCOME_SUCCEEDED
+
     def leave(self, signum: int | None, text: str) -> None:
         """Begin to leave the job, unless that has begun.
 
@@ -201,41 +212,6 @@ class ForeignSeat(Seat):
         self.leave(None, "the program has ended its part")
         self.stopped()
         self._node.await_end()
-
-
-class LocalSeat(Seat):
-    """The seat of a program whose workers a supervisor runs."""
-
-    workers: LocalWorkers
-
-    def begin(self) -> View:
-        """Start the workers of the taken round; return the view once all have a pid.
-
-        The view tells whether that has failed, or the round was stopped meanwhile.
-
-        Raises:
-            RoundGone: it was stopped before.
-        """
-        number = self.number
-        self._node.call(partial(self.workers.begin_round, number))
-
-        def is_begun(view: View) -> bool:
-            held = view.held
-            if held is None or held.number != number or held.is_stopping or view.is_ending:
-                return True
-            return held.start_failure is not None or all(one.pid for one in held.workers)
-
-        return self._node.wait(is_begun)
-
-    def stop(self, signum: signal.Signals) -> None:
-        """Let the stop signal of the taken round pass, and wait until none of it runs."""
-        number = self.number
-        if self._node.view.is_clean(number):
-            return
-        if self.is_wanted:
-            self.fail(0, "the program has stopped the workers")
-        self._node.call(partial(self.workers.release, signum))
-        self._node.wait(lambda view: view.is_clean(number))
 
 
 def describe_end(ended: Ended) -> RendezvousError:
