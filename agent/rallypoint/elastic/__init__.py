@@ -11,9 +11,38 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rallypoint.elastic.errors import (
+        ChildFailedError,
+        ErrorHandler,
+        ProcessFailure,
+        SignalException,
+        get_error_handler,
+        record,
+    )
+    from rallypoint.elastic.events import (
+        Event,
+        EventMetadataValue,
+        EventSource,
+        NodeState,
+        RdzvEvent,
+        construct_and_record_rdzv_event,
+        get_logging_handler,
+        record_rdzv_event,
+    )
     from rallypoint.elastic.launcher.config import LaunchConfig
     from rallypoint.elastic.logs.logs_specs import DefaultLogsSpecs, LogsDest, LogsSpecs
     from rallypoint.elastic.logs.std import Std, to_map
+    from rallypoint.elastic.metrics import (
+        ConsoleMetricHandler,
+        MetricData,
+        MetricHandler,
+        MetricsConfig,
+        MetricStream,
+        NullMetricHandler,
+        getStream,
+        prof,
+        put_metric,
+    )
     from rallypoint.elastic.rendezvous import (
         RendezvousClosedError,
         RendezvousConnectionError,
@@ -37,11 +66,25 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AffinityMode",
+    "ChildFailedError",
+    "ConsoleMetricHandler",
     "DefaultLogsSpecs",
+    "ErrorHandler",
+    "Event",
+    "EventMetadataValue",
+    "EventSource",
     "LaunchConfig",
     "LogsDest",
     "LogsSpecs",
+    "MetricData",
+    "MetricHandler",
+    "MetricStream",
+    "MetricsConfig",
+    "NodeState",
+    "NullMetricHandler",
     "NumaOptions",
+    "ProcessFailure",
+    "RdzvEvent",
     "RendezvousClosedError",
     "RendezvousConnectionError",
     "RendezvousError",
@@ -55,20 +98,58 @@ __all__ = [
     "RendezvousStoreInfo",
     "RendezvousTimeoutError",
     "RunResult",
+    "SignalException",
     "Std",
     "Worker",
     "WorkerGroup",
     "WorkerSpec",
     "WorkerState",
+    "construct_and_record_rdzv_event",
+    "getStream",
+    "get_error_handler",
+    "get_logging_handler",
     "get_rendezvous_handler",
+    "prof",
+    "put_metric",
+    "record",
+    "record_rdzv_event",
     "rendezvous_handler_registry",
     "to_map",
 ]
 
 _ROOMS = {
+    "errors": (
+        "ChildFailedError",
+        "ErrorHandler",
+        "ProcessFailure",
+        "SignalException",
+        "get_error_handler",
+        "record",
+    ),
+    "events": (
+        "Event",
+        "EventMetadataValue",
+        "EventSource",
+        "NodeState",
+        "RdzvEvent",
+        "construct_and_record_rdzv_event",
+        "get_logging_handler",
+        "record_rdzv_event",
+    ),
     "launcher.config": ("LaunchConfig",),
     "logs.logs_specs": ("DefaultLogsSpecs", "LogsDest", "LogsSpecs"),
     "logs.std": ("Std", "to_map"),
+    "metrics": (
+        "ConsoleMetricHandler",
+        "MetricData",
+        "MetricHandler",
+        "MetricStream",
+        "MetricsConfig",
+        "NullMetricHandler",
+        "getStream",
+        "prof",
+        "put_metric",
+    ),
     "rendezvous": (
         "RendezvousClosedError",
         "RendezvousConnectionError",
