@@ -1,6 +1,6 @@
 """Run the `train` of a program of this folder on two workers, from Python.
 
-    python from_python.py lightning_trainer
+python from_python.py lightning_trainer
 """
 
 from __future__ import annotations
