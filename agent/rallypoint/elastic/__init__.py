@@ -11,6 +11,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rallypoint.elastic.errors import (
+        ChildFailedError,
+        ErrorHandler,
+        ProcessFailure,
+        SignalException,
+        get_error_handler,
+        record,
+    )
     from rallypoint.elastic.events import (
         Event,
         EventMetadataValue,
@@ -58,8 +66,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AffinityMode",
+    "ChildFailedError",
     "ConsoleMetricHandler",
     "DefaultLogsSpecs",
+    "ErrorHandler",
     "Event",
     "EventMetadataValue",
     "EventSource",
@@ -73,6 +83,7 @@ __all__ = [
     "NodeState",
     "NullMetricHandler",
     "NumaOptions",
+    "ProcessFailure",
     "RdzvEvent",
     "RendezvousClosedError",
     "RendezvousConnectionError",
@@ -87,6 +98,7 @@ __all__ = [
     "RendezvousStoreInfo",
     "RendezvousTimeoutError",
     "RunResult",
+    "SignalException",
     "Std",
     "Worker",
     "WorkerGroup",
@@ -94,16 +106,26 @@ __all__ = [
     "WorkerState",
     "construct_and_record_rdzv_event",
     "getStream",
+    "get_error_handler",
     "get_logging_handler",
     "get_rendezvous_handler",
     "prof",
     "put_metric",
+    "record",
     "record_rdzv_event",
     "rendezvous_handler_registry",
     "to_map",
 ]
 
 _ROOMS = {
+    "errors": (
+        "ChildFailedError",
+        "ErrorHandler",
+        "ProcessFailure",
+        "SignalException",
+        "get_error_handler",
+        "record",
+    ),
     "events": (
         "Event",
         "EventMetadataValue",
