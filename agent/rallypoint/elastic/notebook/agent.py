@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING
 
 from rallypoint.elastic.agents.local_agent import LocalElasticAgent
-from rallypoint.elastic.logs import DefaultLogsSpecs, Std
+from rallypoint.elastic.logs.logs_specs import DefaultLogsSpecs
+from rallypoint.elastic.logs.std import Std
 from rallypoint.elastic.notebook.cell import Cell
 from rallypoint.elastic.notebook.worker_error import find_summary
 from rallypoint.elastic.values.run_result import RunResult

@@ -37,7 +37,7 @@ class Cell:
         self.out.put(f"{text}\n")
 
     def close(self) -> None:
-        """Write what is left, and end the threads."""
+        """Write the rest, and end the threads."""
         for console in (self.out, self.err):
             console.flush(FLUSH_S_MAX)
             console.release()

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import linecache
+import re
 from collections.abc import Mapping
 
 from rallypoint.elastic.errors import ChildFailedError, ProcessFailure
+
+_FRAME = re.compile(r'  File "(?P<file>.+)", line (?P<line>\d+), in ')
 
 
 class WorkerError(ChildFailedError):
@@ -45,4 +49,17 @@ def find_traceback(failure: ProcessFailure) -> str:
     """Return the traceback that the worker recorded; empty: none."""
     message = failure.message
     extra = {} if isinstance(message, str) else message.get("extraInfo", {})
-    return str(extra.get("py_callstack", "")) if isinstance(extra, dict) else ""
+    return _add_sources(str(extra.get("py_callstack", ""))) if isinstance(extra, dict) else ""
+
+
+def _add_sources(stack: str) -> str:
+    """Add the lines of code that a worker cannot find: only the notebook has those of its cells."""
+    lines = stack.splitlines()
+    whole: list[str] = []
+    for line, below in zip(lines, (*lines[1:], ""), strict=False):  # of nothing: nothing
+        whole.append(line)
+        frame = _FRAME.match(line)
+        if frame and not below.startswith("    "):
+            source = linecache.getline(frame["file"], int(frame["line"])).strip()
+            whole += [f"    {source}"] if source else []
+    return "\n".join(whole)

@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from rallypoint.elastic.errors import ChildFailedError
+from rallypoint.elastic.launcher.launch import START_METHODS
 from rallypoint.elastic.notebook.agent import CellAgent
 from rallypoint.elastic.notebook.cell import Cell
 from rallypoint.elastic.notebook.worker_error import WorkerError
@@ -58,6 +58,9 @@ def launch(
         raise ValueError(f"nproc must be at least 1, not {nproc}")
     if max_restarts < 0:
         raise ValueError(f"max_restarts must not be negative: {max_restarts}")
+    if start_method not in START_METHODS:
+        known = ", ".join(START_METHODS)
+        raise ValueError(f"start_method {start_method!r} is unknown; known: {known}")
     _quiet_log()
     cell = Cell()
     try:
@@ -107,6 +110,3 @@ def _quiet_log() -> None:
     log = logging.getLogger("rallypoint")
     if log.level == logging.NOTSET:
         log.setLevel(logging.WARNING)
-
-
-__all__ = ["ChildFailedError", "launch"]
