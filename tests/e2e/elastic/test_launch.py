@@ -14,15 +14,14 @@ PROGRAM = """
 import os, signal, sys, threading
 from rallypoint.elastic import WorkerError, launch
 
-RANK = os.environ.get("RANK", "")
-
 def square(offset):
-    print(f"äöü of {RANK}")
-    print(f"error of {RANK}", file=sys.stderr)
-    return int(RANK) ** 2 + offset
+    rank = int(os.environ["RANK"])
+    print(f"äöü of {rank}")
+    print(f"error of {rank}", file=sys.stderr)
+    return rank ** 2 + offset
 
 def fail():
-    if RANK == "1":
+    if os.environ["RANK"] == "1":
         raise ValueError("out of apples")
     threading.Event().wait()
 
@@ -54,8 +53,8 @@ def test_values_and_lines(world: World, start_method: str) -> None:
     done = world.run(*write(world, call))
 
     out, err = done.stdout.splitlines(), done.stderr.splitlines()
-    assert (out[0], out[-1]) == ("round 1: 3 workers run", "[5, 6, 9]")
-    assert out[-2].startswith("all 3 workers are done after ")
+    assert (out[0], out[-1]) == ("round 1: 3 workers start", "[5, 6, 9]")
+    assert out[-2].startswith("done after ")
     assert sorted(out[1:-2]) == [f"[rank {rank}] äöü of {rank}" for rank in range(3)]
     assert sorted(err) == [f"[rank {rank}] error of {rank}" for rank in range(3)]
 
@@ -86,9 +85,9 @@ def test_restart(world: World) -> None:
     done = world.run(*write(world, "print(launch(fail_once, nproc=2, max_restarts=2))"))
 
     lines = done.stdout.splitlines()
-    assert lines[0] == "round 1: 2 workers run, restart 0 of 2"
+    assert lines[0] == "round 1: 2 workers start, restart 0 of 2"
     assert any("failed" in line and line.endswith("(exit code 3)") for line in lines)
-    assert lines[-3] == "round 2: 2 workers run, restart 1 of 2"
+    assert lines[-3] == "round 2: 2 workers start, restart 1 of 2"
     assert lines[-1] == "[1, 1]"
 
 

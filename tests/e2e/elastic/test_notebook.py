@@ -65,10 +65,10 @@ async def test_example_notebook_runs(world: World) -> None:
 
     for rank in range(4):
         assert f"[rank {rank}] Hello from rank {rank} of 4\n" in greeted
-    assert greeted.startswith("round 1: 4 workers run\n") and greeted.endswith("[0, 1, 4, 9]")
+    assert greeted.startswith("round 1: 4 workers start\n") and greeted.endswith("[0, 1, 4, 9]")
     assert re.search(r"\[rank 0\] step 20: loss \d", trained)
     assert "round 1: rank 1 failed: ValueError: out of apples (exit code 1)\n" in restarted
-    assert "round 2: 2 workers run, restart 1 of 1\n" in restarted
+    assert "round 2: 2 workers start, restart 1 of 1\n" in restarted
     assert restarted.endswith("['done', 'done']")
     assert "rank 1 of fail_once failed: ValueError: out of apples" in failed
     assert 'raise ValueError("out of apples")' in failed

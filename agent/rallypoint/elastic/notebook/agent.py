@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rallypoint.elastic.agents.local_agent import LocalElasticAgent
 from rallypoint.elastic.logs.logs_specs import DefaultLogsSpecs
@@ -50,12 +50,14 @@ class CellAgent(LocalElasticAgent):
         seat.consoles = self._cell.consoles
         return seat
 
-    def _initialize_workers(self, worker_group: WorkerGroup) -> None:
-        super()._initialize_workers(worker_group)
+    def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
         spec = worker_group.spec
         restarts = self._sit().order.header.restart_count
         limit = f", restart {restarts} of {spec.max_restarts}" if spec.max_restarts else ""
-        self._cell.show(f"round {self._sit().number}: {spec.local_world_size} workers run{limit}")
+        count = spec.local_world_size
+        start = "1 worker starts" if count == 1 else f"{count} workers start"
+        self._cell.show(f"round {self._sit().number}: {start}{limit}")
+        return super()._start_workers(worker_group)
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         result = super()._monitor_workers(worker_group)

@@ -101,7 +101,7 @@ def _run(
         handler.shutdown()
     if result.failures:
         raise WorkerError(name_function(fn), result.failures)
-    cell.show(f"all {nproc} workers are done after {time.monotonic() - start_s:.1f} s")
+    cell.show(f"done after {time.monotonic() - start_s:.1f} s")
     return [value for _, value in sorted(result.return_values.items())]
 
 
