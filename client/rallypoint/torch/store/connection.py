@@ -64,6 +64,11 @@ class Connection:
             self._world_size = job.round.header.world_size
         return self._world_size
 
+    def has_lost_keys(self) -> bool:
+        """Return whether the coordinator has started again since, without its memory."""
+        now = self.client.get_coordinator().coordinator
+        return 0 < self.epoch < now.epoch and not now.durable
+
     def find_nodes(self, ranks: Collection[int]) -> dict[int, str]:
         """Return the nodes of these ranks, as far as the coordinator shows them."""
         if not ranks:

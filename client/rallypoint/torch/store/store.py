@@ -340,9 +340,16 @@ class Store(dist.Store):  # type: ignore[name-defined,misc]  # exported, but not
                 raise QueueEmptyError("queue is empty") from None
             name_of: Callable[[str], str] = self._space.name_of
             missing = tuple(key for key in keys if name_of(key) in error.keys) or tuple(keys)
-            raise timeout_error(missing, timeout) from error
+            raise timeout_error(missing, timeout, self._has_lost_keys()) from error
         except RallypointError as error:
             raise to_store_error(error, self.connection.job_id) from error
+
+
+    def _has_lost_keys(self) -> bool:
+        try:
+            return self.connection.has_lost_keys()
+        except RallypointError:
+            return False  # the timeout is raised anyway
 
 
 def _text(key: Any) -> str:
