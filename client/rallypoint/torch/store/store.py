@@ -344,7 +344,6 @@ class Store(dist.Store):  # type: ignore[name-defined,misc]  # exported, but not
         except RallypointError as error:
             raise to_store_error(error, self.connection.job_id) from error
 
-
     def _has_lost_keys(self) -> bool:
         try:
             return self.connection.has_lost_keys()
