@@ -14,6 +14,8 @@ from support.docs.pages import REPOSITORY
 
 TIMEOUT = timedelta(milliseconds=300)
 TABLE = REPOSITORY / "docs" / "torch.md"
+TORCH: Any = dist
+"""torch.distributed, which has more names than its annotations."""
 KINDS = ("TCPStore", "HashStore", "FileStore", "Store")
 """The columns of the table."""
 CASES = {
@@ -97,12 +99,11 @@ def make(kind: str, folder: Path) -> Any:
     """Return a store of torch."""
     match kind:
         case "TCPStore":
-            store = dist.TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
+            return TORCH.TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
         case "HashStore":
-            store = dist.HashStore()
+            return TORCH.HashStore()
         case _:
-            store = dist.FileStore(tempfile.mktemp(dir=folder), 1)
-    return store
+            return TORCH.FileStore(tempfile.mktemp(dir=folder), 1)
 
 
 def run(case: str, store: Any) -> str:
@@ -110,7 +111,7 @@ def run(case: str, store: Any) -> str:
     store.set_timeout(TIMEOUT)
     store.set("a", "x")
     *first, last = case.split("; ")
-    names = {"s": store, "dist": dist, "timedelta": timedelta}
+    names = {"s": store, "dist": TORCH, "timedelta": timedelta}
     try:
         for statement in first:
             exec(statement, names)

@@ -11,11 +11,11 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-import torch.distributed as dist
 
 from rallypoint.torch import Store
+from rallypoint.torch.store.failures import StoreError
 from rallypoint.worker.environment import NotAWorker
-from support.stores.cases import CASES, KINDS, make, read_differences, run
+from support.stores.cases import CASES, KINDS, TORCH, make, read_differences, run
 from support.stores.room import LIMIT_S, Room, rooms
 
 DIFFERENCES = read_differences()
@@ -65,7 +65,7 @@ def test_table_lists_only_differences() -> None:
 @pytest.mark.parametrize("case", [case for case in CASES if "queue" not in case])
 def test_cpp_gets_the_same_results(case: str, room: Room) -> None:
     """C++ calls it through a PrefixStore, also when Python refers to it no more."""
-    prefixed = dist.PrefixStore("p", room.store(prefix=next(_prefixes)))
+    prefixed = TORCH.PrefixStore("p", room.store(prefix=next(_prefixes)))
     gc.collect()
     if "list_keys" in case:
         assert run(case, prefixed) == "NotImplementedError"
@@ -77,7 +77,7 @@ def test_cpp_gets_the_same_results(case: str, room: Room) -> None:
 def test_error_names_the_missing_keys(store: Store) -> None:
     """In the words of TCPStore."""
     store.set("here", "1")
-    with pytest.raises(dist.DistStoreError) as failed:
+    with pytest.raises(StoreError) as failed:
         store.wait(["here", "b c", "d"], timedelta(milliseconds=50))
 
     assert "wait timeout after 50ms, keys: b c, d" == str(failed.value)
@@ -169,7 +169,7 @@ def test_worker_of_an_old_round_is_refused() -> None:
         def wait() -> None:
             try:
                 old.get("never")
-            except dist.DistStoreError as error:
+            except StoreError as error:
                 errors.append(str(error))
 
         waiting = threading.Thread(target=wait)
@@ -177,9 +177,7 @@ def test_worker_of_an_old_round_is_refused() -> None:
         room.begin_round()
         waiting.join(LIMIT_S)
         for call in (lambda: old.set("k", "v"), lambda: old.check(["k"]), old.num_keys):
-            with pytest.raises(
-                dist.DistStoreError, match="belongs to round 1 of job job"
-            ) as failed:
+            with pytest.raises(StoreError, match="belongs to round 1 of job job") as failed:
                 call()
             errors.append(str(failed.value))
         with room.store() as new:
@@ -200,7 +198,7 @@ def test_forked_child_gets_an_error(store: Store) -> None:
         text = "no error"
         try:
             store.get("k")
-        except dist.DistStoreError as error:
+        except StoreError as error:
             text = str(error)
         os.write(writing, text.encode())
         os._exit(0)
@@ -221,7 +219,7 @@ def test_closed_store_fails_and_its_clone_works(room: Room) -> None:
     clone.set("k", "v")
     clone.close()
 
-    with pytest.raises(dist.DistStoreError, match="the client was closed"):
+    with pytest.raises(StoreError, match="the client was closed"):
         clone.get("k")
 
 
