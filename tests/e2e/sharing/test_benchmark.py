@@ -54,7 +54,7 @@ def test_barriers_are_measured_beside_torch() -> None:
 @pytest.mark.long
 def test_process_groups_are_made_over_every_store() -> None:
     """Ours, and a TCPStore in rank 0 or in the agent."""
-    shown = run("process_groups.py")
+    shown = run("groups/process_groups.py")
 
     assert (
         "| ranks | TCPStore in rank 0, ms | TCPStore of the agent, ms | Rallypoint, ms |" in shown

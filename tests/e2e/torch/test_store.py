@@ -39,7 +39,7 @@ def wait_arrived(world: World, count: int) -> None:
 
 
 def test_calls_continue_at_a_new_coordinator(world: World) -> None:
-    """Those that wait, and those that begin in the outage. What was lost is said to be lost."""
+    """Those that wait, and those that begin in the outage. The error says what was lost."""
     port = world.ports.reserve()
     coordinator = world.coordinator(port, *NEW)
     workers = start(world)

@@ -1,6 +1,6 @@
 """One rank of a process group over the store, as `python group.py`; prints JSON.
 
-It makes a group twice by `rallypoint://`, and once with a store of its own.
+It makes a group twice by `rallypoint://`, and once with a store that it has made.
 """
 
 import json

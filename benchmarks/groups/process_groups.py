@@ -1,10 +1,10 @@
 """How long `init_process_group` with gloo takes over our Store, and over a TCPStore.
 
 A real coordinator process; the node is in this process, and the ranks are processes (see
-harness/ranks.py). All stores take turns.
+ranks.py). All stores take turns.
 
-    python benchmarks/process_groups.py
-    python benchmarks/process_groups.py --sizes 2 8 --runs 20
+    python benchmarks/groups/process_groups.py
+    python benchmarks/groups/process_groups.py --sizes 2 8 --runs 20
 """
 
 from __future__ import annotations
@@ -18,10 +18,12 @@ import statistics
 import sys
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[1]))  # started as a script, it sees only its folder
+
 from barriers import node
 from launch import describe_machine
 
-RANKS = Path(__file__).with_name("harness") / "ranks.py"
+RANKS = Path(__file__).with_name("ranks.py")
 STORES = {
     "tcp": "TCPStore in rank 0",
     "agent": "TCPStore of the agent",
