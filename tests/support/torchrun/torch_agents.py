@@ -1,0 +1,99 @@
+"""Run agents of torch, its LocalElasticAgent, with any rendezvous back end: each in a fork.
+
+    python torch_agents.py '{"backend": …, "endpoint": …, "agents": [{"name": "a", …}, …]}'
+
+The forks share the import of torch, which takes a second each otherwise. Standard output has a line
+of JSON for each agent when it starts, with its pid, and one with its result, or with the exception
+that ended it. An agent that is killed leaves only the first. Agents end with this process.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import sys
+import traceback
+from typing import Any
+
+from torch.distributed.elastic.agent.server.api import WorkerSpec
+from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
+from torch.distributed.elastic.rendezvous import RendezvousParameters, registry
+
+PR_SET_PDEATHSIG = 1
+FAILED, SUCCEEDED = 1, 0
+
+
+def say(**fields: Any) -> None:
+    os.write(1, json.dumps(fields).encode() + b"\n")  # whole: agents share the pipe
+
+
+def run_agent(job: dict[str, Any], agent: dict[str, Any]) -> int:
+    """Run one agent to its end; return its exit code, as torchrun would."""
+    parameters = RendezvousParameters(
+        backend=job["backend"],
+        endpoint=job["endpoint"],
+        run_id=agent.get("run_id", job["run_id"]),
+        min_nodes=job["nodes"][0],
+        max_nodes=job["nodes"][1],
+        local_addr="127.0.0.1",
+        **job.get("config", {}),
+    )
+    handler = registry.get_rendezvous_handler(parameters)
+    spec = WorkerSpec(
+        role=agent.get("role", "default"),
+        local_world_size=agent.get("workers", 1),
+        entrypoint=sys.executable,
+        args=("-u", *job["script"], agent["name"]),
+        rdzv_handler=handler,
+        max_restarts=job.get("max_restarts", 0),
+        monitor_interval=0.05,
+        local_addr="127.0.0.1",
+    )
+    local = LocalElasticAgent(spec, logs_specs=DefaultLogsSpecs(), start_method="spawn")
+    result = local.run()
+    if result is None:
+        say(name=agent["name"], result=None)
+        return FAILED
+    failures = {rank: failure.exitcode for rank, failure in result.failures.items()}
+    ranks = sorted(result.return_values)
+    say(name=agent["name"], result=result.state.name, failures=failures, ranks=ranks)
+    return FAILED if result.is_failed() else SUCCEEDED
+
+
+def live(job: dict[str, Any], agent: dict[str, Any]) -> None:
+    """Be the fork of an agent; does not return."""
+    code = FAILED
+    try:
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        os.environ.update(agent.get("env", {}))
+        say(name=agent["name"], pid=os.getpid())
+        code = run_agent(job, agent)
+    except SystemExit as ended:
+        code = int(ended.code or 0)
+        say(name=agent["name"], exit=code)
+    except BaseException as error:  # noqa: BLE001  # a fork ends here, whatever comes
+        traceback.print_exc()
+        say(name=agent["name"], error=type(error).__name__, text=str(error))
+    finally:
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def main() -> int:
+    job = json.loads(sys.argv[1])
+    pids = []
+    for agent in job["agents"]:
+        pid = os.fork()
+        if pid == 0:
+            live(job, agent)
+        pids.append(pid)
+    for pid in pids:
+        os.waitpid(pid, 0)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
