@@ -1,10 +1,11 @@
 """How long N rendezvous handlers take to meet: ours beside torch's own c10d, in one run.
 
 Every handler calls next_rendezvous once, all at the same time, and the time is that of the last one
-to return. The two back ends take turns. The parts:
+to return. A third part loses nodes. The two back ends take turns. The parts:
 
     joins     a process for each handler, as on a cluster
     threads   all handlers are threads of one process
+    losses    under unmodified torchrun: until the survivors of a lost node run again
 
     python benchmarks/rendezvous.py --nodes 8,32,64,128 --repeats 5 --json rendezvous.json
 """
@@ -28,6 +29,7 @@ from pathlib import Path
 from harness.installed import clean_environment
 from harness.trial import MeasurementFailed, Trial
 from launch import describe_machine
+from meeting.losses import LIMIT_S, SHORT, Loss, Losses, lose_once
 
 CROWD = Path(__file__).with_name("meeting") / "crowd.py"
 WINDOW_S = 2.6
@@ -37,6 +39,7 @@ MARGIN_S = 200.0
 TARGETS = {64: 0.05, 128: 0.01}
 """Greatest ratio of our median to that of c10d that we aim for, by number of nodes."""
 OURS, THEIRS = "rallypoint", "c10d"
+PARTS = ("joins", "threads", "losses")
 
 
 @dataclass(slots=True)
@@ -67,6 +70,8 @@ class Series:
 
 
 def text(samples: list[float]) -> str:
+    if not samples:
+        return "-"
     return f"{statistics.median(samples):.3f} s ({min(samples):.3f}-{max(samples):.3f})"
 
 
@@ -103,7 +108,7 @@ def join(
 
 def measure(address: str, chosen: argparse.Namespace) -> Iterator[Series]:
     """Yield the series of each part and size; the back ends take turns."""
-    for part in chosen.only:
+    for part in [part for part in chosen.only if part != "losses"]:
         for nodes in chosen.nodes:
             series = Series(part, nodes)
             for repeat in range(chosen.repeats):
@@ -120,6 +125,23 @@ def measure(address: str, chosen: argparse.Namespace) -> Iterator[Series]:
             yield series
 
 
+def measure_losses(chosen: argparse.Namespace) -> list[str]:
+    """Return the rows of the table of losses."""
+    rows = []
+    for loss in Loss:
+        found = {backend: Losses(loss, backend) for backend in chosen.backends}
+        for _ in range(chosen.repeats):
+            for backend, losses in found.items():
+                took_s = lose_once(backend, loss)
+                print(f"{loss} {backend}: {took_s}", file=sys.stderr)
+                if took_s is None:
+                    losses.never += 1
+                else:
+                    losses.samples.append(took_s)
+        rows.append(f"| {loss} | {' | '.join(losses.text() for losses in found.values())} |")
+    return rows
+
+
 def numbers(given: str) -> list[int]:
     return [int(part) for part in given.split(",")]
 
@@ -128,12 +150,12 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Measure how rendezvous handlers meet.")
     parser.add_argument("--nodes", type=numbers, default=[8, 32, 64, 128], metavar="N,…")
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--only", nargs="+", choices=("joins", "threads"))
+    parser.add_argument("--only", nargs="+", choices=PARTS)
     parser.add_argument("--limit", type=float, default=300.0, help="seconds for c10d to meet")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write all samples here")
     parser.add_argument("--backends", nargs="+", default=[OURS, THEIRS], help=argparse.SUPPRESS)
     chosen = parser.parse_args()
-    chosen.only = chosen.only or ["joins", "threads"]
+    chosen.only = chosen.only or PARTS
     return chosen
 
 
@@ -148,6 +170,7 @@ def main() -> int:
         "repeats": chosen.repeats,
     }
     found: list[Series] = []
+    losses: list[str] = []
     failure = None
     try:
         with Trial() as trial:
@@ -156,6 +179,8 @@ def main() -> int:
             time.sleep(WINDOW_S)
             for series in measure(address, chosen):
                 found.append(series)
+        if "losses" in chosen.only:
+            losses = measure_losses(chosen)
     except MeasurementFailed as error:
         failure = error
     report["load after"] = round(os.getloadavg()[0], 2)
@@ -165,7 +190,10 @@ def main() -> int:
         "| part | nodes | Rallypoint | c10d | ratio | target |",
         "|---|---|---|---|---|---|",
     ]
-    print("\n".join([*lines, *(series.row() for series in found)]))
+    lines += [series.row() for series in found]
+    lines += ["", f"Losses, c10d with {SHORT}, at most {LIMIT_S:g} s:", ""]
+    lines += [f"| loss | {' | '.join(chosen.backends)} |", "|---|---|---|", *losses]
+    print("\n".join(lines))
     if chosen.json:
         samples = [asdict(series) for series in found]
         chosen.json.write_text(json.dumps({**report, "series": samples}, indent=2) + "\n")
