@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 from rallypoint.agent.agent import Agent
 from rallypoint.agent.containment import GuardedTasks, handle_errors
 from rallypoint.agent.core import inputs
 from rallypoint.agent.helper.host import WorkerHost, become_subreaper
+from rallypoint.agent.node_workers import Workers
 from rallypoint.agent.output.log_folder import LogFolder
 from rallypoint.agent.output.outputs import WorkerOutputs
 from rallypoint.agent.session.link import Link
@@ -26,6 +28,8 @@ from rallypoint.base.log import get_logger
 
 log = get_logger()
 
+_S = TypeVar("_S", bound=Supervisor)
+
 CLOSE_S_MAX = 15.0
 """How long one part may take to close; longer than any of them takes when nothing hangs."""
 
@@ -33,11 +37,23 @@ CLOSE_S_MAX = 15.0
 async def live(agent: Agent, host: WorkerHost, consoles: Consoles) -> int:
     """Take part in the job until it ends; return the exit code."""
     become_subreaper()
+    return await take_part(
+        agent, lambda tasks: new_supervisor(agent, host, consoles, tasks, Supervisor)
+    )
+
+
+async def take_part(agent: Agent, new_workers: Callable[[asyncio.TaskGroup], Workers]) -> int:
+    """Take part in the job with any kind of workers; return the exit code.
+
+    Args:
+        agent: the agent, without a link and without workers.
+        new_workers: makes its workers; the group runs their tasks.
+    """
     handle_errors(asyncio.get_running_loop(), agent.fail)
     async with GuardedTasks(agent.fail) as tasks:
         agent.link = Link(agent.settings.coordinator, agent.settings.incarnation, agent)
-        agent.supervisor = _new_supervisor(agent, host, consoles, tasks)
-        linked = tasks.create_task(_take_part(agent))
+        agent.supervisor = new_workers(tasks)
+        linked = tasks.create_task(_begin_and_link(agent))
         try:
             await agent.done.wait()
             if agent.has_lost_core:
@@ -55,7 +71,7 @@ async def live(agent: Agent, host: WorkerHost, consoles: Consoles) -> int:
     return agent.exit_code
 
 
-async def _take_part(agent: Agent) -> None:
+async def _begin_and_link(agent: Agent) -> None:
     await _begin(agent)
     await agent.has_port.wait()
     await agent.link.run()
@@ -72,12 +88,28 @@ async def _close(agent: Agent, part: Callable[[], Awaitable[None]]) -> None:
         agent.fail(error)
 
 
-def _new_supervisor(
-    agent: Agent, host: WorkerHost, consoles: Consoles, tasks: asyncio.TaskGroup
-) -> Supervisor:
+def new_supervisor(
+    agent: Agent,
+    host: WorkerHost,
+    consoles: Consoles,
+    tasks: asyncio.TaskGroup,
+    kind: type[_S],
+    plugin: LogsPlugin | None = None,
+) -> _S:
+    """Return a supervisor with an agent's settings.
+
+    Args:
+        agent: reports to the coordinator.
+        host: the helper process.
+        consoles: where the workers' output goes.
+        tasks: runs what takes time.
+        kind: the class of the supervisor.
+        plugin: assigns the destinations of output; None: the settings do.
+    """
     settings = agent.settings
-    plugin = settings.logs_plugin
-    return Supervisor(
+    if plugin is None and settings.logs_plugin is not None:
+        plugin = LogsPlugin(settings.logs_plugin, settings.environment)
+    return kind(
         host=host,
         launch=settings.launch,
         job_id=settings.job_id,
@@ -91,7 +123,7 @@ def _new_supervisor(
             LogFolder(settings.output.log_dir, settings.job_id),
             node_name=lambda: agent.node_name,
         ),
-        plugin=None if plugin is None else LogsPlugin(plugin, settings.environment),
+        plugin=plugin,
         is_wanted=agent.is_wanted,
         began=agent.log.round_began,
     )
@@ -102,11 +134,8 @@ async def _begin(agent: Agent) -> None:
     loop = asyncio.get_running_loop()
     for signum in agent.settings.signals:
         loop.add_signal_handler(signum, agent.post, inputs.SignalReceived(signum))
-    supervisor = agent.supervisor
-    if supervisor.plugin is not None:
-        await supervisor.plugin.begin()
     try:
-        supervisor.attach()
+        await agent.supervisor.begin()
     except TimerFileRefused as error:
         agent.on_dismissed(EXIT_USAGE, str(error))
     agent.reserve_port()

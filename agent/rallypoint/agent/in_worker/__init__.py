@@ -2,7 +2,8 @@
 
 Each program is one file that imports the standard library and, inside functions, torch. The
 workers' interpreter may be older than the agent's, so the programs run under Python 3.8. The agent
-uses their paths and never imports them.
+uses their paths and never imports them. Only forked.py runs in an interpreter of the agent's kind,
+the helper's.
 """
 
 from pathlib import Path
@@ -11,6 +12,8 @@ _FOLDER = Path(__file__).parent
 
 RUN_PATH = str(_FOLDER / "run_path.py")
 """Runs a script as `__main__` and records the exception that ends it."""
+FUNCTION = str(_FOLDER / "function.py")
+"""Runs a pickled function and stores what it returns."""
 DEVICES = str(_FOLDER / "devices.py")
 """Prints which devices torch sees."""
 LOGS_SPECS = str(_FOLDER / "logs_specs.py")

@@ -29,7 +29,8 @@ from rallypoint.agent.helper.events import (
     SpawnRequest,
     Swept,
 )
-from rallypoint.agent.helper.host import WorkerHost, WorkerHostError
+from rallypoint.agent.helper.host import HelperIrreplaceable, WorkerHost, WorkerHostError
+from rallypoint.agent.node_workers import SWEEP_LIMIT_MS
 from rallypoint.agent.output.outputs import WorkerOutput, WorkerOutputs
 from rallypoint.agent.torchelastic.error_watch import ErrorFile, ErrorWatch, Found
 from rallypoint.agent.torchelastic.logs_plugin import LogsPlugin
@@ -44,8 +45,6 @@ from rallypoint.base.log import get_logger
 
 log = get_logger()
 
-SWEEP_LIMIT_MS = 5_000
-"""A process that survives SIGKILL this long is reported as blocked."""
 NOTICES_WAIT_S = 1.0
 """How long a signal, and the log line about notices, wait for their file."""
 FOLDERS_WAIT_S = 2.0
@@ -103,6 +102,8 @@ class Supervisor:
         """Signals to workers that the helper does not know yet."""
         self._sweep_token = 0
         """Token of the current sweep; 0 without one."""
+        self._is_hostless = False
+        """The helper is lost, and cannot be replaced."""
         self._fence_at_ms: int | None = None
         """When the helper kills everything, by the monotonic clock; None: never."""
         # Several threads, because a file system may stand still, and each call waits for the last.
@@ -134,6 +135,16 @@ class Supervisor:
             files=self._files,
             began=self._on_began,
         )
+
+    async def begin(self) -> None:
+        """Start the plug-in for logs, if there is one, then listen to the helper.
+
+        Raises:
+            TimerFileRefused: timers are enabled, but their FIFO cannot be made.
+        """
+        if self.plugin is not None:
+            await self.plugin.begin()
+        self.attach()
 
     def attach(self) -> None:
         """Begin to listen to the helper, and start the observers.
@@ -220,6 +231,10 @@ class Supervisor:
         """Kill every process that the workers started; `Swept` answers."""
         self._launcher.stop()
         self._sweep_token = token
+        if self._is_hostless:  # nothing is left
+            loop = asyncio.get_running_loop()
+            loop.call_soon(self.post, inputs.Swept(token))
+            return
         self._request(lambda: self.host.sweep(token, SWEEP_LIMIT_MS))
 
     def arm_fence(self, at_ms: int) -> None:
@@ -319,8 +334,18 @@ class Supervisor:
             log.warning("helper_request_failed", error=str(error))
 
     def _replace_host(self) -> None:
-        """Start a new helper, once the old one and everything below it are gone."""
-        self.host = WorkerHost.launch()
+        """Start a new helper, once the old one and everything below it are gone.
+
+        Raises:
+            HelperIrreplaceable: the agent cannot run workers any more.
+        """
+        try:
+            self.host = self.host.replacement()
+        except HelperIrreplaceable:
+            self._is_hostless = True
+            if self._sweep_token:
+                self.post(inputs.Swept(self._sweep_token))
+            raise  # ends the agent
         self.host.attach(self._on_event)
         if self._fence_at_ms is not None:
             self.arm_fence(self._fence_at_ms)
