@@ -33,7 +33,7 @@ LEAVE_LIMIT_S = 30.0
 """Longest wait until all processes have ended, after which they are killed."""
 RESULT = struct.Struct("<qII")
 """What a node writes: CLOCK_MONOTONIC in ns at its return, its rank and the number of nodes."""
-OURS = ("grpc.aio", "rallypoint.agent.embedded", "rallypoint.torch.rendezvous")
+OURS = ("grpc.aio", "rallypoint.torch.rendezvous.handler")
 """What our handlers import in the end."""
 
 Result = tuple[int, int, int]
