@@ -1,4 +1,4 @@
-"""Run agents of torch, its LocalElasticAgent, with any rendezvous back end: each in a fork.
+"""Run agents of torch, as torchrun does but in forks, with any rendezvous back end.
 
     python torch_agents.py '{"backend": …, "endpoint": …, "agents": [{"name": "a", …}, …]}'
 
@@ -17,10 +17,8 @@ import sys
 import traceback
 from typing import Any
 
-from torch.distributed.elastic.agent.server.api import WorkerSpec
-from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
-from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
-from torch.distributed.elastic.rendezvous import RendezvousParameters, registry
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.launcher.api import LaunchConfig, launch_agent
 
 PR_SET_PDEATHSIG = 1
 FAILED, SUCCEEDED = 1, 0
@@ -31,36 +29,29 @@ def say(**fields: Any) -> None:
 
 
 def run_agent(job: dict[str, Any], agent: dict[str, Any]) -> int:
-    """Run one agent to its end; return its exit code, as torchrun would."""
-    parameters = RendezvousParameters(
-        backend=job["backend"],
-        endpoint=job["endpoint"],
-        run_id=agent.get("run_id", job["run_id"]),
+    """Run one agent to its end, as torchrun does; return torchrun's exit code."""
+    config = LaunchConfig(
         min_nodes=job["nodes"][0],
         max_nodes=job["nodes"][1],
-        local_addr="127.0.0.1",
-        **job.get("config", {}),
-    )
-    handler = registry.get_rendezvous_handler(parameters)
-    spec = WorkerSpec(
-        role=agent.get("role", "default"),
-        local_world_size=agent.get("workers", 1),
-        entrypoint=sys.executable,
-        args=("-u", *job["script"], agent["name"]),
-        rdzv_handler=handler,
-        max_restarts=job.get("max_restarts", 0),
+        nproc_per_node=agent["workers"],
+        run_id=agent.get("run_id", job["run_id"]),
+        role=agent["role"],
+        rdzv_backend=job["backend"],
+        rdzv_endpoint=job["endpoint"],
+        rdzv_configs=job["config"],
+        max_restarts=job["max_restarts"],
         monitor_interval=0.05,
         local_addr="127.0.0.1",
     )
-    local = LocalElasticAgent(spec, logs_specs=DefaultLogsSpecs(), start_method="spawn")
-    result = local.run()
-    if result is None:
-        say(name=agent["name"], result=None)
+    args = ["-u", *job["script"], agent["name"]]
+    try:
+        values = launch_agent(config, sys.executable, args)
+    except ChildFailedError as error:
+        failures = {rank: failure.exitcode for rank, failure in error.failures.items()}
+        say(name=agent["name"], result="FAILED", failures=failures)
         return FAILED
-    failures = {rank: failure.exitcode for rank, failure in result.failures.items()}
-    ranks = sorted(result.return_values)
-    say(name=agent["name"], result=result.state.name, failures=failures, ranks=ranks)
-    return FAILED if result.is_failed() else SUCCEEDED
+    say(name=agent["name"], result="SUCCEEDED", ranks=sorted(values))
+    return SUCCEEDED
 
 
 def live(job: dict[str, Any], agent: dict[str, Any]) -> None:
