@@ -20,6 +20,8 @@ from typing import Any
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, launch_agent
 
+from rallypoint.torch.rendezvous import register
+
 PR_SET_PDEATHSIG = 1
 FAILED, SUCCEEDED = 1, 0
 
@@ -75,6 +77,7 @@ def live(job: dict[str, Any], agent: dict[str, Any]) -> None:
 
 def main() -> int:
     job = json.loads(sys.argv[1])
+    register()  # torch before 2.6 looks for no back ends in other packages
     pids = []
     for agent in job["agents"]:
         pid = os.fork()
