@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 from functools import partial
 
@@ -22,6 +23,8 @@ from rallypoint.elastic.node.view import View
 class LocalSeat(Seat):
     """The seat of a program whose workers a supervisor runs."""
 
+    consoles: Consoles | None = None
+    """Where the workers' output goes; None: to the streams of this process."""
     _workers: LocalWorkers
 
     def __init__(self, plan: Plan, host: WorkerHost, plugin: LogsPlugin | None) -> None:
@@ -42,7 +45,7 @@ class LocalSeat(Seat):
     def _new_workers(self, agent: Agent, tasks: asyncio.TaskGroup) -> LocalWorkers:
         become_subreaper()
         self._workers = new_supervisor(
-            agent, self._host, Consoles.open(), tasks, LocalWorkers, self._plugin
+            agent, self._host, self.consoles or Consoles.open(), tasks, LocalWorkers, self._plugin
         )
         return self._workers
 
@@ -55,7 +58,7 @@ class LocalSeat(Seat):
             RoundGone: it was stopped before.
         """
         number = self.number
-        self._node.call(partial(self._workers.begin_round, number))
+        self._node.call(partial(self._workers.begin_round, number, dict(os.environ)))
 
         def is_begun(view: View) -> bool:
             held = view.held
