@@ -45,7 +45,7 @@ _SECONDS = {
 _IGNORED = ("timeout", "heartbeat_timeout", "heartbeat")
 """Keys of torch's back ends that torchrun itself sets, or that limit what we do not do."""
 _NO_EFFECT = {
-    "is_host": "the coordinator is a process of its own",
+    "is_host": "the coordinator is a separate process",
     "store_type": "the coordinator has the store",
     "protocol": "it is for etcd",
     "rank": "nodes keep their ranks, and a new one gets the next",

@@ -79,7 +79,12 @@ class Gathering:
             self._wait_for_all(timeout_s)
         os.environ.update(self._variables)  # torchrun's workers inherit them
         info = RendezvousStoreInfo(header.master_addr, header.master_port)
-        return RendezvousInfo(self._store, rank, header.group_world_size, info)
+        return RendezvousInfo(self._find_store(), rank, header.group_world_size, info)
+
+    def _find_store(self) -> dist.Store:  # type: ignore[name-defined]
+        """Return the store of the round; a node alone needs no coordinator for it."""
+        is_alone = self.order.header.group_world_size == 1
+        return dist.HashStore() if is_alone else self._store  # type: ignore[attr-defined]
 
     def _serve(self) -> None:
         header = self.order.header

@@ -28,7 +28,12 @@ from rallypoint.base.log import get_logger
 from rallypoint.client.errors import RallypointError
 from rallypoint.client.sync import Client
 from rallypoint.torch.rendezvous.conf import read_conf
-from rallypoint.torch.rendezvous.endings import Farewell, find_farewell, is_crash_of_spare
+from rallypoint.torch.rendezvous.endings import (
+    Farewell,
+    find_farewell,
+    is_crash_of_spare,
+    is_too_early,
+)
 from rallypoint.torch.rendezvous.errors import describe_outcome, to_error
 from rallypoint.torch.rendezvous.gathering import Gathering, NotFormed, shares_store
 
@@ -36,6 +41,10 @@ log = get_logger()
 
 LEAVE_S_MAX = 5.0
 """How long the Goodbye of a node may take."""
+VERDICT_S = 1.0
+"""How much longer than the limit a node waits to learn that the coordinator's has passed too."""
+STOP_SLACK_S = 10.0
+"""How much longer than the others may take to stop a failed node waits for the end of the job."""
 RESTARTS = "torchrun restarts its workers after a failure"
 VERBOSITY_ENV = "GRPC_VERBOSITY"
 
@@ -140,7 +149,7 @@ class CoordinatorRendezvousHandler(RendezvousHandler):
         what. A failure for good ends the job for all nodes.
         """
         error = sys.exc_info()[1]
-        if self._agent is None:
+        if self._agent is None or is_too_early(sys._getframe(1)):
             return True
         is_known = self._leave(find_farewell(error))
         ended = self._workers.ended
@@ -181,18 +190,22 @@ class CoordinatorRendezvousHandler(RendezvousHandler):
     def _await_order(self, ends_s: float) -> RunOrder | None:
         """Return the next order, or None when the time of a spare is over."""
         agent = self._require_agent()
+        order: RunOrder | Ended | None
         try:
             order = self._workers.await_order(max(0.0, ends_s - time.monotonic()))
         except TimeoutError:
             desired = agent.agent.state.desired
             if isinstance(desired, DesiredStandby) and desired.spare:
                 return None
+            # The coordinator has the same limit, and its verdict says more.
+            order = self._workers.wait_ended(VERDICT_S)
+        if order is None:
             why = self._describe_wait()
             agent.close("torchrun gave up waiting for a round", LEAVE_S_MAX)
             raise torch_api.RendezvousTimeoutError(
                 f"job {self._conf.run_id}: no round was formed within {self._conf.join_s:g} s"
                 f"{why} (--rdzv-conf join_timeout)"
-            ) from None
+            )
         if isinstance(order, Ended):
             absence = agent.absence
             raise to_error(
@@ -248,20 +261,33 @@ class CoordinatorRendezvousHandler(RendezvousHandler):
             )
         else:
             farewell = farewell.leaving()
+        if farewell.is_leaving:
             agent.leave(farewell.text)  # first: a node that is ready would get the next round
         self._end_round(farewell.text)
-        if not farewell.is_leaving and workers.wait_ended(self._conf.close_s) is not None:
+        ended = None if farewell.is_leaving else self._await_outcome(farewell)
+        if ended is not None:
             agent.join(LEAVE_S_MAX)
-            return True
-        was_connected = agent.is_connected
-        has_ended = agent.close(farewell.text, LEAVE_S_MAX)
-        if not (was_connected and has_ended):
-            log.warning(
-                "end_not_reported",
-                why="no coordinator answers",
-                then="it will count this node as lost",
-            )
-        return was_connected and has_ended
+            is_known = ended.finished is not None
+        else:
+            was_connected = agent.is_connected
+            is_known = agent.close(farewell.text, LEAVE_S_MAX) and was_connected
+        if not is_known:
+            then = "it will count this node as lost"
+            log.warning("end_not_reported", why="no coordinator answers", then=then)
+        return is_known
+
+    def _await_outcome(self, farewell: Farewell) -> Ended | None:
+        """Wait for the end of the job; return it, or None when it does not come in time.
+
+        A node that left before that would be taken for the cause, and the job would continue.
+        """
+        limit_s = self._conf.close_s
+        if farewell.is_failure and self._require_agent().is_connected:
+            limit_s = max(limit_s, self._conf.stop_s + STOP_SLACK_S)
+        ended = self._workers.wait_ended(limit_s)
+        if ended is None and farewell.is_failure:
+            self._fail_stopped(farewell)
+        return ended
 
     def _fail_stopped(self, farewell: Farewell) -> None:
         """End the job although its round is being stopped for another reason."""
