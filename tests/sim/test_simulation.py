@@ -48,8 +48,11 @@ NOTICED = {
     "set nodes aside at once": 11,  # from seed 1 on: the rule that is about it notices it first
     "skip a change": 1,
     "swap blindly": 19,
+    "take a stall for deaths": 31,
     "take half a batch": 44,
     "take old rounds": 3,
+    "wait for a quarantine": 361,
+    "wait for ever for a node": 15,
     "wait too long": 0,
 }
 """Seeds that have noticed a bug; the hunt begins there, where it would take long else."""

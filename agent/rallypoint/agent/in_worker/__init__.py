@@ -11,6 +11,8 @@ _FOLDER = Path(__file__).parent
 
 RUN_PATH = str(_FOLDER / "run_path.py")
 """Runs a script as `__main__` and records the exception that ends it."""
+FUNCTION = str(_FOLDER / "function.py")
+"""Runs a pickled function and stores what it returns."""
 DEVICES = str(_FOLDER / "devices.py")
 """Prints which devices torch sees."""
 LOGS_SPECS = str(_FOLDER / "logs_specs.py")

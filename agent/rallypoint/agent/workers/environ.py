@@ -6,13 +6,31 @@ The variables are those of torch 2.13's `LocalElasticAgent`. Ours are added with
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
 
 from rallypoint.agent.core.desired import RunOrder
-from rallypoint.agent.in_worker import RUN_PATH
+from rallypoint.agent.in_worker import FUNCTION, RUN_PATH
 from rallypoint.agent.torchelastic.variables import SERVER_ENV
+
+
+class Function(Struct, frozen=True):
+    """A Python function that the workers run instead of a program."""
+
+    payload: str
+    """File with the pickled call; empty: the helper is a fork of a process that has the call."""
+    results: str
+    """Folder for what the workers return."""
+    flags: tuple[str, ...] = ()
+    """Of the workers' interpreter."""
+    is_forked: bool = False
+    """The helper forks the workers, and no other program is executed in them."""
+
+    def result_file(self, round: int, local_rank: int) -> str:
+        """Return the file for what a worker returns; it exists once it is complete."""
+        return f"{self.results}/{local_rank}-{round}"
 
 
 class Launch(Struct, frozen=True):
@@ -29,6 +47,8 @@ class Launch(Struct, frozen=True):
     """Run the script by runpy, and record the exception that ends it."""
     virtual_local_rank: bool = False
     """Every worker sees one GPU and gets LOCAL_RANK=0."""
+    function: Function | None = None
+    """Run a function; `script` is its name, for people."""
     cpus: tuple[tuple[int, ...], ...] = ()
     """CPUs of the worker with each local rank; empty: workers are not bound."""
 
@@ -49,8 +69,13 @@ class WorkerFiles(Struct, frozen=True):
     empty: none."""
 
 
-def worker_command(launch: Launch, *, python: str, local_rank: int) -> tuple[str, ...]:
+def worker_command(launch: Launch, *, python: str, round: int, local_rank: int) -> tuple[str, ...]:
     """Return the command line of one worker, with `${local_rank}` in its arguments replaced."""
+    function = launch.function
+    if function is not None:  # its pickles suit this interpreter only
+        result = function.result_file(round, local_rank)
+        command = (*function.flags, "-u", FUNCTION, function.payload, result, str(local_rank))
+        return (sys.executable, *command)
     args = tuple(arg.replace("${local_rank}", str(local_rank)) for arg in launch.args)
     if launch.no_python:
         return (launch.script, *args)

@@ -215,7 +215,9 @@ class Launcher(Struct):
         environment = self._environment(order, local_rank, files, self.environment, ours)
         return SpawnRequest(
             worker_id=worker_id(order.number, local_rank),
-            argv=worker_command(self.launch, python=python, local_rank=local_rank),
+            argv=worker_command(
+                self.launch, python=python, round=order.number, local_rank=local_rank
+            ),
             env={**environment, **changed},
             cwd=os.getcwd(),
             stdout_fd=output.stdout_fd,

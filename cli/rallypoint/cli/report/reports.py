@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Callable
 from functools import partial
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from rallypoint.agent.core.leaving.away import Absence
 from rallypoint.agent.settings import Listener, Settings
-from rallypoint.agent.torchelastic.events import About, Event, EventLog, Moment
 from rallypoint.agent.torchelastic.last_round import LastRound
 from rallypoint.agent.torchelastic.root_cause import ERROR_FILE_ENV, report_exit, report_finished
 from rallypoint.base.console import Console
@@ -23,6 +22,9 @@ from rallypoint.cli.flags.flag import Values
 from rallypoint.cli.report.render import render_finished
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import job_pb2
+
+if TYPE_CHECKING:
+    from rallypoint.cli.report.event_recorder import EventRecorder
 
 log = get_logger()
 
@@ -45,6 +47,8 @@ class Reports(Struct):
     """File in which the scheduler expects the root cause; empty: none."""
     files: FileThread
     """Writes that file."""
+    recorder: EventRecorder | None = None
+    """Records events; None without a request for them."""
     _report: str = ""
     _succeeded: agent_pb2.Finished | None = None
     """The end of the run, if it succeeded on this node too."""
@@ -93,6 +97,8 @@ class Reports(Struct):
             text: why it ends, one line.
             always_print: print the reason even after success.
         """
+        if self.recorder is not None:
+            self.recorder.flush()
         if exit_code == 0 and self._succeeded is not None:
             ended = self._succeeded
             log.info("job_succeeded", round=ended.round, restarts=ended.restart_count)
@@ -133,31 +139,24 @@ def new_reports(args: Values, settings: Settings, console: Console) -> Reports:
 
     error_file = settings.environment.get(ERROR_FILE_ENV, "")
     files = FileThread("report")
-    return Reports(print_lines, args.prog, args.script, settings.coordinator, error_file, files)
+    recorder = _open_recorder(args.event_log_handler, console)
+    target = settings.coordinator
+    return Reports(print_lines, args.prog, args.script, target, error_file, files, recorder)
 
 
-def new_listener(args: Values, settings: Settings, reports: Reports) -> Listener:
+def _open_recorder(handler: str, console: Console) -> EventRecorder | None:
+    if handler == "null":
+        return None
+    from rallypoint.cli.report.event_recorder import EventRecorder  # few agents record events
+
+    return EventRecorder.open(handler, console)
+
+
+def new_listener(settings: Settings, reports: Reports) -> Listener:
     """Return the listener that passes an agent's events to its reports."""
-    events = (
-        _console_events(settings, reports.print_lines)
-        if args.event_log_handler == "console"
-        else None
-    )
+    recorder = reports.recorder
+    events = None if recorder is None else recorder.new_log(settings)
     return Listener(reports.finished, reports.disconnected, events)
-
-
-def _console_events(settings: Settings, print_lines: Callable[[str], None]) -> EventLog:
-    start_ns = time.monotonic_ns()
-
-    def moment() -> Moment:
-        elapsed_ms = (time.monotonic_ns() - start_ns) // 1_000_000
-        return Moment(int(_unix_s() * 1000), elapsed_ms)
-
-    def record(event: Event) -> None:
-        print_lines(json.dumps(event))
-
-    about = About(settings.job_id, settings.role, settings.host_name, settings.launch.script)
-    return EventLog(about, record, moment)
 
 
 def _unix_s() -> float:

@@ -92,7 +92,7 @@ async def _live(
     async with _coordinator(resolution) as (target, failed):
         settings = _settings(args, resolution, target, placement, for_workers)
         reports = new_reports(args, settings, consoles.err)
-        listener = new_listener(args, settings, reports)
+        listener = new_listener(settings, reports)
         agent = Agent(settings, listener, ports, _now_ms())
         # What was imported stays: no collection has to look at it.
         gc.freeze()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from rallypoint.cli.flags.common import LOG_FORMAT, LOG_LEVEL
 from rallypoint.cli.flags.flag import Flag, Group, Values
-from rallypoint.cli.flags.values import one_of
+from rallypoint.cli.flags.parser import fail
 
-EVENT_LOG_HANDLERS = ("null", "console", "dynamic_rendezvous")
-"""torchrun's handlers. The last one records nothing with torchrun either."""
+OWN_HANDLERS = ("null", "console", "dynamic_rendezvous")
+"""torchrun's handlers. The last one records nothing unless a plug-in has its name."""
 
 GROUPS = (
     Group(
@@ -17,11 +17,12 @@ GROUPS = (
             LOG_FORMAT,
             Flag(
                 names=("--event-log-handler",),
-                parse=one_of(*EVENT_LOG_HANDLERS),
+                parse=str,
                 metavar="NAME",
                 default="null",
                 default_text="null",
-                help="console: write torchrun's events to standard error, as JSON lines",
+                help="receiver of torchrun's events: console (standard error, JSON lines), or a "
+                "plug-in",
             ),
         ),
     ),
@@ -29,4 +30,12 @@ GROUPS = (
 
 
 def check(args: Values) -> None:
-    """Reject nothing: the values are checked one by one."""
+    """Reject a handler of events that is not installed."""
+    name = args.event_log_handler
+    if name in OWN_HANDLERS:
+        return
+    from rallypoint.elastic.events.handlers import list_handlers  # few command lines need it
+
+    known = list_handlers()
+    if name not in known:
+        fail(args.prog, f"--event-log-handler {name}: not installed; known: {', '.join(known)}")

@@ -1,0 +1,185 @@
+"""Runs a function as a worker: records the exception that ends it, and stores what it returns.
+
+Run as `python -u function.py PAYLOAD RESULT LOCAL_RANK`. PAYLOAD is a file with two pickles: what
+`multiprocessing` needs to prepare the interpreter, and the call: a function, the tuple of its
+arguments, and whether they are pickled by value. The exception goes to $TORCHELASTIC_ERROR_FILE in
+the form of torch's `@record`. The return value goes to RESULT, which appears only when it is
+complete.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import os
+import pickle
+import string
+import sys
+import time
+import traceback
+from multiprocessing import process, spawn
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Call = tuple[Callable[..., Any], tuple[Any, ...], bool]
+    """A function, its arguments, and whether what it returns may be pickled by value."""
+
+_PICKLE_PROTOCOL = 5
+"""Writes large objects to the file without a second copy."""
+
+
+def _main() -> None:
+    payload, result, local_rank = sys.argv[1:]
+    if not getattr(sys.flags, "safe_path", False):
+        del sys.path[0]  # the folder of this file
+    try:
+        run(lambda: load(payload), result, local_rank)
+    except SystemExit:
+        raise
+    except BaseException as error:
+        report(error)
+        sys.excepthook = lambda *_: None  # printed already; the interpreter does the rest
+        raise
+
+
+def load(payload: str) -> Call:
+    """Prepare this interpreter as `multiprocessing` does, and return the call of the payload."""
+    current: Any = process.current_process()
+    current._inheriting = True  # a main module that starts workers itself is refused with advice
+    try:
+        with open(payload, "rb") as file:
+            spawn.prepare(pickle.load(file))
+            call: Call = pickle.load(file)
+    finally:
+        del current._inheriting
+    return call
+
+
+def run(get_call: Callable[[], Call], result: str, local_rank: str) -> None:
+    """Call the function, and store what it returns.
+
+    Args:
+        get_call: returns the call; what it raises is a failure of the worker.
+        result: path for the return value.
+        local_rank: replaces `${local_rank}` in arguments that are strings, as torch does.
+    """
+    try:
+        faulthandler.enable(all_threads=True)
+    except (OSError, RuntimeError, ValueError):  # standard error is not a file
+        pass
+    function, args, may_copy = get_call()
+    try:
+        value = function(*(_substitute(arg, local_rank) for arg in args))
+    except SystemExit as end:
+        if end.code not in (None, 0):
+            raise
+        value = None
+    _store(value, result, getattr(function, "__qualname__", repr(function)), may_copy)
+
+
+def _substitute(arg: Any, local_rank: str) -> Any:
+    if not isinstance(arg, str):
+        return arg
+    return string.Template(arg).safe_substitute(local_rank=local_rank)
+
+
+def _store(value: Any, result: str, name: str, may_copy: bool) -> None:
+    part = result + ".part"
+    with open(part, "wb") as file:
+        try:
+            pickle.Pickler(file, _PICKLE_PROTOCOL).dump(value)
+        except OSError as error:
+            raise OSError(error.errno, f"cannot store what {name} returned: {error}") from error
+        except Exception as error:  # an object may raise anything when it is pickled
+            if not (may_copy and _store_by_value(value, file)):
+                text = f"{name} returned a value that cannot be pickled"
+                raise pickle.PicklingError(f"{text}: {_describe(error)}") from error
+    os.rename(part, result)
+
+
+def _store_by_value(value: Any, file: Any) -> bool:
+    """Store a value of a class that has no module, such as a notebook's; return whether it is.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    try:
+        import cloudpickle
+    except ImportError:
+        return False
+    file.seek(0)
+    file.truncate()
+    try:
+        cloudpickle.Pickler(file, _PICKLE_PROTOCOL).dump(value)
+    except OSError:
+        raise
+    except Exception:  # noqa: BLE001 - the reason that pickle itself gave is reported
+        return False
+    return True
+
+
+def report(error: BaseException) -> None:
+    """Record the exception that ends the worker, and print it without the frames of this file."""
+    error.with_traceback(_without_ours(error.__traceback__))
+    if isinstance(error, Exception):
+        _record(error)
+    sys.excepthook(type(error), error, error.__traceback__)
+
+
+def _without_ours(begin: TracebackType | None) -> TracebackType | None:
+    """Return the traceback from the function's first frame on; None if no frame is its own."""
+    trace = begin
+    while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
+        trace = trace.tb_next
+    return trace
+
+
+def _record(error: Exception) -> None:
+    path = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    if not path:
+        return
+    try:
+        content = _root_cause(error) or _content(error)
+        with open(path, "w") as file:
+            json.dump(content, file)
+    except (OSError, ValueError) as failed:
+        print(f"cannot write {path}: {failed}", file=sys.stderr)
+
+
+def _content(error: Exception) -> Any:
+    stack = traceback.format_exception(type(error), error, error.__traceback__)
+    seconds = int(time.time())  # noqa: TID251  # the form requires it
+    extra = {"py_callstack": "".join(stack), "timestamp": str(seconds)}
+    return {"message": {"message": _describe(error), "extraInfo": extra}}
+
+
+def _root_cause(error: Exception) -> Any:
+    """Return what the first failed worker of a launcher in this worker has recorded, if anything.
+
+    The exception is a ChildFailedError, torch's or ours.
+    """
+    if not hasattr(error, "get_first_failure"):
+        return None
+    _, failure = error.get_first_failure()
+    try:
+        with open(failure.error_file) as file:
+            content = json.load(file)
+    except OSError:  # it has recorded nothing
+        return None
+    if failure.exitcode and isinstance(content.get("message"), dict):
+        content["message"]["errorCode"] = failure.exitcode
+    return content
+
+
+def _describe(error: BaseException) -> str:
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:  # noqa: BLE001 - its text is the user's code, too
+        return f"{type(error).__name__}: <its text cannot be read>"
+
+
+if __name__ == "__main__":
+    _main()

@@ -1,0 +1,1 @@
+"""Agents: what runs the workers of one node, and what a program may override of it."""

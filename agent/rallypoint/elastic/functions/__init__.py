@@ -1,0 +1,8 @@
+"""Functions as workers: what they are called with, how they start, and what they return."""
+
+from __future__ import annotations
+
+from rallypoint.elastic.functions.launch import FunctionLaunch, StartMethod
+from rallypoint.elastic.functions.payload import UnpicklableFunction
+
+__all__ = ["FunctionLaunch", "StartMethod", "UnpicklableFunction"]

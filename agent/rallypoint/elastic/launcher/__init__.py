@@ -1,0 +1,1 @@
+"""Launches the workers of a job from a Python program."""

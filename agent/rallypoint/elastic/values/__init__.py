@@ -1,0 +1,1 @@
+"""What an agent runs, and what becomes of it: specifications, workers, states and results."""

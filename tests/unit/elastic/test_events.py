@@ -1,0 +1,193 @@
+"""Events and their handlers: torch's values, handlers by name, and plug-ins that fail."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from rallypoint.elastic import events
+from rallypoint.elastic.events import handlers, recording
+from rallypoint.elastic.events.handlers import GROUPS
+from support.machines.event_handlers import install
+
+START = events.Event(
+    "torchelastic.worker.status.START", events.EventSource.WORKER, 5, {"run_id": "job", "rank": 1}
+)
+
+
+class Lines(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Forget handlers, plug-ins and failures of other tests."""
+    monkeypatch.delenv("LOGLEVEL", raising=False)
+    monkeypatch.setattr(handlers, "_registered", {})
+    monkeypatch.setattr(handlers, "_plugins", {})
+    monkeypatch.setattr(recording, "_failed", set())
+    yield
+
+
+def test_event_is_one_line_of_json() -> None:
+    """Both kinds of events survive the way through their JSON, and print as it."""
+    step = events.RdzvEvent("a.py:join", "job", "joins", "host", 7, events.NodeState.RUNNING)
+
+    assert events.Event.deserialize(START.serialize()) == START
+    assert events.Event.deserialize(START) is START
+    assert events.RdzvEvent.deserialize(str(step)) == step
+    assert json.loads(str(START)) == {
+        "name": "torchelastic.worker.status.START",
+        "source": "WORKER",
+        "timestamp": 5,
+        "metadata": {"run_id": "job", "rank": 1},
+    }
+    with pytest.raises(KeyError, match="ROBOT"):
+        events.Event.deserialize('{"name": "x", "source": "ROBOT"}')
+
+
+def test_handlers_by_name(capsys: pytest.CaptureFixture[str]) -> None:
+    """The console writes to standard error; null writes nothing; a program adds handlers."""
+    mine = Lines()
+    events.register_handler("mine", mine)
+    for destination in ("console", "null", "mine"):
+        events.record(START, destination)
+    events.record(START)
+
+    assert capsys.readouterr() == ("", f"{START}\n")
+    assert mine.lines == [str(START)]
+    later = Lines()
+    events.register_handler("mine", later)
+    events.record(START, "mine")
+    assert (len(mine.lines), len(later.lines)) == (1, 1)
+
+
+def test_unknown_name_is_refused() -> None:
+    """The error is torch's KeyError, and its text lists the names."""
+    with pytest.raises(KeyError) as error:
+        events.record(START, "scuba")
+
+    assert str(error.value) == (
+        "no event handler is named 'scuba'; known: console, dynamic_rendezvous, null"
+    )
+
+
+def test_registration_is_checked() -> None:
+    """A built-in name is taken, and a handler is a logging.Handler."""
+    with pytest.raises(ValueError, match="built in"):
+        events.register_handler("console", Lines())
+    with pytest.raises(TypeError, match=r"logging\.Handler"):
+        events.register_handler("mine", print)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("group", GROUPS)
+@pytest.mark.parametrize("attribute", ["Handler", "instance", "make"])
+def test_plugin_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, group: str, attribute: str
+) -> None:
+    """A class, a handler or a function, in our group and in torch's."""
+    install(tmp_path, group, here=f"hooks_here:{attribute}")
+    monkeypatch.syspath_prepend(tmp_path)
+    found = events.get_logging_handler("here")
+    found.lines = []  # type: ignore[attr-defined]
+    events.record(START, "here")
+
+    assert "here" in events.list_handlers()
+    assert found.lines == [str(START)]  # type: ignore[attr-defined]
+    assert events.get_logging_handler("here") is found
+
+
+def test_our_group_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over torch's; and what a program registers wins over both."""
+    install(tmp_path, GROUPS[1], here="hooks_here:leave")
+    monkeypatch.syspath_prepend(tmp_path)
+    install(tmp_path, GROUPS[0], here="hooks_here:instance")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    assert type(events.get_logging_handler("here")).__name__ == "Handler"
+    mine = Lines()
+    events.register_handler("here", mine)
+    assert events.get_logging_handler("here") is mine
+
+
+@pytest.mark.parametrize(
+    ("source", "why"),
+    [
+        ("hooks_absent:Handler", "ModuleNotFoundError: No module named 'hooks_absent'"),
+        ("hooks_here:absent", "AttributeError: module 'hooks_here' has no attribute 'absent'"),
+        ("hooks_here:leave", "SystemExit: 3"),
+        ("hooks_here:nothing", "TypeError: 'NoneType' object is not callable"),
+        ("hooks_here:make_text", "it is str, not a logging.Handler"),
+    ],
+)
+def test_broken_plugin_is_reported_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, why: str
+) -> None:
+    """One warning names the plug-in and what is wrong; its events are dropped."""
+    install(tmp_path, GROUPS[0], here=source)
+    monkeypatch.syspath_prepend(tmp_path)
+    with capture_logs() as lines:
+        events.record(START, "here")
+        events.record(START, "here")
+
+    (line,) = lines
+    assert (line["event"], line["log_level"]) == ("event_handler_not_loaded", "warning")
+    assert (line["handler"], line["source"], line["why"]) == ("here", source, why)
+
+
+@pytest.mark.parametrize("attribute", ["Failing", "Polite"])
+def test_failing_handler_stops_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, attribute: str
+) -> None:
+    """Its first failure is reported, once, and the caller continues."""
+    install(tmp_path, GROUPS[0], here=f"hooks_here:{attribute}")
+    monkeypatch.syspath_prepend(tmp_path)
+    with capture_logs() as lines:
+        events.record(START, "here")
+        events.record(START, "here")
+
+    (line,) = lines
+    assert line["event"] == "event_handler_failed"
+    assert line["error"] == "OSError: no route to the log server"
+
+
+@pytest.mark.parametrize(("level", "count"), [("INFO", 1), ("WARNING", 0), ("LOUD", 1)])
+def test_loglevel_is_torchs(monkeypatch: pytest.MonkeyPatch, level: str, count: int) -> None:
+    """WARNING and higher turn events off; an invalid level does not."""
+    monkeypatch.setenv("LOGLEVEL", level)
+    mine = Lines()
+    events.register_handler("mine", mine)
+    events.record(START, "mine")
+
+    assert len(mine.lines) == count
+
+
+def test_rendezvous_events_have_their_handler(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They go nowhere until a handler has their name, and name the calling function."""
+    join("joins")
+    mine = Lines()
+    events.register_handler("dynamic_rendezvous", mine)
+    join("joins")
+    try:
+        raise TimeoutError("late")
+    except TimeoutError:
+        join("gives up", events.NodeState.FAILED)
+
+    joined, failed = (events.RdzvEvent.deserialize(line) for line in mine.lines)
+    assert (joined.name, joined.message, joined.rank) == ("test_events.py:join", "joins", 3)
+    assert joined.pid > 0 and joined.hostname and joined.error_trace == ""
+    assert "TimeoutError: late" in failed.error_trace
+
+
+def join(message: str, state: events.NodeState = events.NodeState.RUNNING) -> None:
+    events.construct_and_record_rdzv_event("job", message, state, rank=3)
