@@ -13,8 +13,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from support.elastic.program import api, outcome
 from support.elastic.program import case as case_module
-from support.elastic.program import outcome
 from support.elastic.program.case import Case
 from support.elastic.runs import PROGRAM
 from support.torchrun.records import torch_version
@@ -33,7 +33,12 @@ def digest(case: Case) -> str:
     """Return what changes when torch has to be asked again."""
     module = inspect.getsourcefile(case.run)
     assert module is not None
-    shared = (case_module.__file__, outcome.__file__, *sorted(map(str, PROGRAM.glob("scripts/*"))))
+    shared = (
+        api.__file__,
+        case_module.__file__,
+        outcome.__file__,
+        *sorted(map(str, PROGRAM.glob("scripts/*"))),
+    )
     found = hashlib.sha256()
     for path in map(Path, (module, *shared)):
         if path.is_file():

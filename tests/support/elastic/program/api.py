@@ -29,6 +29,6 @@ def __getattr__(name: str) -> Any:
     if not name.startswith("__"):
         for module in MODULES[os.environ[VARIABLE]]:
             found = import_module(module)
-            if hasattr(found, name):
+            if name in getattr(found, "__all__", ()):  # modules of torch import the names of others
                 return getattr(found, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

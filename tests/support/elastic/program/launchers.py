@@ -131,7 +131,7 @@ def launch_config(setup: Setup) -> Any:
     legacy = api.LaunchConfig(1, 1, 1, rdzv_timeout=7)
     kept = api.LaunchConfig(1, 1, 1, rdzv_configs={"timeout": 8})
     fields = {
-        one.name: repr(getattr(config, one.name))
+        one.name: clean(setup, repr(getattr(config, one.name)))
         for one in dataclasses.fields(config)
         if one.name != "numa_options"
     }
@@ -217,7 +217,8 @@ def parameters_of_a_rendezvous(setup: Setup) -> Any:
         ("b", "h", "", 1, 1),
     )
     refused = [attempt(setup, api.RendezvousParameters, *one) for one in wrong]
-    return [read, [str(one)[:200] for one in refused], made.get("none", 3), made.get_as_int("z", 4)]
+    kinds = [one["raised"]["type"] if "raised" in one else "taken" for one in refused]
+    return [read, kinds, made.get("none", 3), made.get_as_int("z", 4)]
 
 
 @case()
@@ -242,7 +243,7 @@ def failures_of_error_files(setup: Setup) -> Any:
 
 def _read_failure(setup: Setup, path: Path) -> Any:
     failure = make_failure(1, error_file=str(path))
-    return [describe_failure(setup, failure, 0.0), failure.timestamp]
+    return [describe_failure(setup, failure, 0.0), min(failure.timestamp, 1000)]
 
 
 @case()

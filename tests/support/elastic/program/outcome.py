@@ -117,6 +117,7 @@ def clean(setup: Setup, text: str) -> str:
     text = text.replace(str(setup.folder), "@folder").replace(TESTS, "@tests")
     text = text.replace(sys.executable, "@python").replace(socket.getfqdn(), "HOST")
     text = text.replace(setup.folder.name, "@run")
+    text = re.sub(r"torchelastic_\w+", "torchelastic_DRAWN", text)
     text = re.sub(r"@folder/logs-\d/[^/\s]+", "@logs/@run", text)
     text = re.sub(r"\d{4}-\d\d-\d\d_\d\d:\d\d:\d\d", "TIME", text)
     text = re.sub(r"\b(pid: |PID |Process |process )\d+", r"\1N", text)
