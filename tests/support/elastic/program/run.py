@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import sys
 import time
@@ -16,6 +17,8 @@ from support.elastic.program.starts import describe_main
 MODULES = (agents, exits, failures, launchers, scripts, starts, values)
 """All that have cases."""
 LISTENER_TRIES = 600
+ADDRESS = re.compile(r"0x[0-9a-f]{6,}")
+"""In the text of a function, for example."""
 
 
 def of_the_main_module(word: str) -> list[object]:
@@ -42,7 +45,8 @@ def main(name: str, folder: str, node: str) -> None:
     if setup.node > 0:
         wait_for_listener(endpoint)
     found = CASES[name].run(setup)
-    (setup.folder / f"result-{node}.json").write_text(json.dumps(found, indent=1))
+    text = ADDRESS.sub("0xN", json.dumps(found, indent=1))
+    (setup.folder / f"result-{node}.json").write_text(text)
 
 
 if __name__ == "__main__":
