@@ -172,11 +172,15 @@ class DefaultLogsSpecs(LogsSpecs):
             f"tee={self._tee!r}, local_ranks_filter={self._local_ranks_filter!r})"
         )
 
-    def _choices(self) -> tuple[object, ...]:
+    @property
+    def choices(
+        self,
+    ) -> tuple[str | None, Std | dict[int, Std], Std | dict[int, Std], set[int] | None]:
+        """The folder, if one was given or made; redirected and tee'd streams; shown workers."""
         return self._root_log_dir, self._redirects, self._tee, self._local_ranks_filter
 
     def __eq__(self, other: object) -> bool:
         """Return whether the choices are the same."""
-        return isinstance(other, DefaultLogsSpecs) and self._choices() == other._choices()
+        return isinstance(other, DefaultLogsSpecs) and self.choices == other.choices
 
     __hash__ = None  # type: ignore[assignment]  # the choices may change

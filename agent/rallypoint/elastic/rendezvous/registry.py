@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 
 from rallypoint.elastic.rendezvous.handler import RendezvousHandler
 from rallypoint.elastic.rendezvous.parameters import RendezvousParameters
@@ -65,4 +66,5 @@ def get_rendezvous_handler(params: RendezvousParameters) -> RendezvousHandler:
     Raises:
         ValueError: no such backend is registered, or an option is wrong.
     """
+    import_module("rallypoint.elastic.rendezvous.coordinated")  # registers what is built in
     return rendezvous_handler_registry.create_handler(params)

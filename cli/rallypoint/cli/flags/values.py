@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import re
 import signal
 from collections.abc import Callable
 
+from rallypoint.base.addresses import parse_endpoint
 from rallypoint.base.limits import COUNT_MAX, DURATION_MS_MAX
 from rallypoint.cli.flags.flag import BadValue
-
-# Text, not a compiled pattern: `re` compiles it when it is first used, not at import.
-_HOST = r"[\w.-]+|\[[0-9a-fA-F:.]+(%[\w.-]+)?\]"
-"""A name, an IPv4 address, or an IPv6 address in brackets, perhaps with a zone."""
 
 
 def text(value: str) -> str:
@@ -118,16 +114,12 @@ def node_range(value: str) -> tuple[int, int]:
     return minimum, maximum
 
 
-def endpoint(value: str, default_port: int = 50_051) -> str:
+def endpoint(value: str) -> str:
     """Parse `host[:port]`; an IPv6 address with a port needs brackets."""
-    host, colon, port = value.rpartition(":")
-    if not colon or "]" in port or (":" in host and not host.startswith("[")):
-        host, port = value, str(default_port)
-    if ":" in host and not host.startswith("["):
-        host = f"[{host}]"
-    if not re.fullmatch(_HOST, host) or not port.isdecimal() or not 0 < int(port) < 65_536:
+    parsed = parse_endpoint(value)
+    if parsed is None:
         raise BadValue(f"{value!r} is not HOST:PORT")
-    return f"{host}:{port}"
+    return parsed
 
 
 def label(value: str) -> tuple[str, str]:

@@ -8,8 +8,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from typing import NoReturn
 
 from google.protobuf.duration_pb2 import Duration
@@ -29,7 +28,7 @@ from rallypoint.agent.torchelastic.variables import SIGNALS_ENV
 from rallypoint.agent.workers.environ import Launch
 from rallypoint.agent.workers.placement import Placement
 from rallypoint.base.console import Consoles, open_text
-from rallypoint.base.exit_codes import EXIT_FAILED, EXIT_SOFTWARE
+from rallypoint.base.exit_codes import EXIT_SOFTWARE
 from rallypoint.base.log import get_logger
 from rallypoint.cli.commands.agent.notes import Note
 from rallypoint.cli.commands.agent.resolution import Resolution, find_launch_id
@@ -38,6 +37,7 @@ from rallypoint.cli.flags.flag import Values
 from rallypoint.cli.flags.parser import fail
 from rallypoint.cli.logs import configure_logs
 from rallypoint.cli.report.reports import new_listener, new_reports
+from rallypoint.elastic.node.built_in import end_with, reaching_coordinator
 from rallypoint.v1 import job_pb2
 from rallypoint.wire.durations import to_duration
 
@@ -89,7 +89,7 @@ async def _live(
     consoles: Consoles,
 ) -> int:
     ports = _ports(args, resolution.master_port)
-    async with _coordinator(resolution) as (target, failed):
+    async with reaching_coordinator(resolution.coordinator) as (target, failed):
         settings = _settings(args, resolution, target, placement, for_workers)
         reports = new_reports(args, settings, consoles.err)
         listener = new_listener(settings, reports)
@@ -99,7 +99,7 @@ async def _live(
         gc.enable()
         try:
             async with asyncio.TaskGroup() as tasks:
-                watcher = tasks.create_task(_end_with(failed, agent))
+                watcher = tasks.create_task(end_with(failed, agent))
                 exit_code = await live(agent, host, consoles)
                 watcher.cancel()
             return exit_code
@@ -113,34 +113,6 @@ def _ports(args: Values, chosen: int) -> PortReserver:
         return PortReserver(chosen)
     except OSError as error:
         fail(args.prog, f"{args.source('master_port')}: {chosen}: {error.strerror}")
-
-
-@asynccontextmanager
-async def _coordinator(
-    resolution: Resolution,
-) -> AsyncIterator[tuple[str, asyncio.Future[None]]]:
-    """Yield the address of the given or a built-in coordinator, and the failure of a built-in one.
-
-    The future gets the exception when a built-in coordinator cannot continue.
-    """
-    if resolution.coordinator is not None:
-        yield resolution.coordinator, asyncio.get_running_loop().create_future()
-        return
-    from rallypoint.server.core.model.spec import Timing
-    from rallypoint.server.serve import Settings as ServerSettings
-    from rallypoint.server.serve import serving
-
-    server = ServerSettings("127.0.0.1", 0, Timing(), standalone=True)
-    async with serving(server) as running:
-        yield f"127.0.0.1:{running.port}", running.failed
-
-
-async def _end_with(failed: asyncio.Future[None], agent: Agent) -> None:
-    """End the agent when its built-in coordinator fails: no other one will ever serve it."""
-    await asyncio.wait((failed,))
-    error = failed.exception()
-    log.error("coordinator_failed", exc_info=error)
-    agent.on_dismissed(EXIT_FAILED, f"the built-in coordinator failed: {error!r}")
 
 
 def _log_launch(args: Values, count: WorkerCount) -> None:

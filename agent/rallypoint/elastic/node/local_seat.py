@@ -1,0 +1,97 @@
+"""A seat whose workers the supervisor of `node-agent` runs."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+from functools import partial
+
+from rallypoint.agent.agent import Agent
+from rallypoint.agent.helper.host import WorkerHost, become_subreaper
+from rallypoint.agent.life import new_supervisor
+from rallypoint.agent.torchelastic.logs_plugin import LogsPlugin
+from rallypoint.base.console import Console, Consoles
+from rallypoint.elastic.node.local_workers import LocalWorkers
+from rallypoint.elastic.node.node import Node
+from rallypoint.elastic.node.plan import Plan
+from rallypoint.elastic.node.seat import Seat
+from rallypoint.elastic.node.view import View
+
+
+class LocalSeat(Seat):
+    """The seat of a program whose workers a supervisor runs."""
+
+    _workers: LocalWorkers
+
+    def __init__(self, plan: Plan, host: WorkerHost, plugin: LogsPlugin | None) -> None:
+        """Prepare a node.
+
+        Args:
+            plan: what it brings.
+            host: the helper process, which is closed with the node.
+            plugin: assigns the destinations of output; None: the plan does.
+        """
+        self._host = host
+        self._plugin = plugin
+        super().__init__(plan)
+
+    def _new_node(self, plan: Plan) -> Node:
+        return Node(plan, self._new_workers)
+
+    def _new_workers(self, agent: Agent, tasks: asyncio.TaskGroup) -> LocalWorkers:
+        become_subreaper()
+        self._workers = new_supervisor(
+            agent, self._host, _consoles(), tasks, kind=LocalWorkers, plugin=self._plugin
+        )
+        return self._workers
+
+    def begin(self) -> View:
+        """Start the workers of the taken round; return the view once all have a pid.
+
+        The view tells whether that has failed, or the round was stopped meanwhile.
+
+        Raises:
+            RoundGone: it was stopped before.
+        """
+        number = self.number
+        self._node.call(partial(self._workers.begin_round, number))
+
+        def is_begun(view: View) -> bool:
+            held = view.held
+            if held is None or held.number != number or held.is_stopping or view.is_ending:
+                return True
+            return held.start_failure is not None or all(one.pid for one in held.workers)
+
+        return self._node.wait(is_begun)
+
+    def stop(self, signum: signal.Signals) -> None:
+        """Let the stop signal of the taken round pass, and wait until nothing of it runs."""
+        number = self.number
+        if self._node.view.is_clean(number):
+            return
+        if self.is_wanted:
+            self.fail(0, "the program has stopped the workers")
+        self._node.call_if_alive(partial(self._workers.release, signum))
+        self._node.wait(lambda view: view.is_clean(number))
+
+    def forward(self, signum: int) -> None:
+        """Pass a notification on to the workers."""
+        self._node.forward(signum)
+
+
+_lock = threading.Lock()
+_streams: dict[int, tuple[Console, Console]] = {}
+"""The console of this process: its threads live as long as the process does."""
+
+
+def _consoles() -> Consoles:
+    """Return the streams of this process: one console for both if they are the same file."""
+    with _lock:
+        pid = os.getpid()
+        if pid not in _streams:  # a forked process has none of the threads
+            _streams.clear()
+            _streams[pid] = Console(1), Console(2)
+        out, err = _streams[pid]
+    return Consoles(out, out if os.path.sameopenfile(1, 2) else err)

@@ -1,0 +1,162 @@
+"""The agent of a node in a thread beside the program, which starts and stops its workers.
+
+The agent's core decides as it does under `node-agent`. After each of its steps the program's thread
+finds a new `View`. Every method may be called in any thread, and none of them waits without end.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
+
+from msgspec.structs import replace
+
+from rallypoint.agent.core import inputs
+from rallypoint.agent.embedded.agent_thread import AgentGone, EmbeddedAgent, NewWorkers
+from rallypoint.agent.embedded.ended import Ended
+from rallypoint.agent.node_workers import SWEEP_LIMIT_MS
+from rallypoint.base.log import get_logger
+from rallypoint.elastic.node.built_in import reaching_coordinator
+from rallypoint.elastic.node.plan import Plan
+from rallypoint.elastic.node.view import View
+
+log = get_logger()
+
+_T = TypeVar("_T")
+
+END_MARGIN_S = 30.0
+"""How much longer than shutdown timeout and sweep the end of an agent may take: its parts close."""
+
+
+class Node:
+    """The part of one node in a job."""
+
+    def __init__(self, plan: Plan, new_workers: NewWorkers) -> None:
+        """Prepare the agent; `start` starts it.
+
+        Args:
+            plan: what the node brings.
+            new_workers: makes its workers, in the agent's loop.
+        """
+        self._plan = plan
+        self._changed = threading.Condition()
+        self._view = View()
+        self._is_leaving = False
+        is_alone = plan.coordinator is None
+        self._embedded = EmbeddedAgent(
+            plan.settings(),
+            new_workers,
+            stepped=self._on_step,
+            coordinator=partial(reaching_coordinator, None) if is_alone else None,
+            on_ended=self._on_ended,
+            master_port=plan.master_port,
+        )
+
+    def start(self) -> None:
+        """Start the agent.
+
+        Raises:
+            AgentGone: it cannot begin, for example because the fixed port is in use.
+        """
+        self._embedded.start()
+
+    @property
+    def view(self) -> View:
+        """What the node knows now."""
+        return self._view
+
+    @property
+    def job_id(self) -> str:
+        """The job's name."""
+        return self._plan.job_id
+
+    @property
+    def coordinator(self) -> str:
+        """host:port of the coordinator, also of a built-in one."""
+        return self._embedded.agent.settings.coordinator
+
+    def wait(self, is_done: Callable[[View], bool], timeout_s: float | None = None) -> View:
+        """Wait until a condition holds or the agent has ended, and return the view of that moment.
+
+        A signal handler that raises ends the wait.
+
+        Args:
+            is_done: the condition.
+            timeout_s: the longest wait; None: the agent bounds it.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: is_done(self._view) or self._view.is_over, timeout_s)
+            return self._view
+
+    def call(self, call: Callable[[], _T]) -> _T:
+        """Return what `call` returns in the agent's loop.
+
+        Raises:
+            AgentGone: the agent has ended, or does not answer.
+        """
+        return self._embedded.call(call)
+
+    def call_if_alive(self, call: Callable[[], None]) -> None:
+        """Call it in the agent's loop, unless the agent has ended."""
+        try:
+            self._embedded.call(call)
+        except AgentGone:
+            if not self._view.is_over:
+                raise
+
+    def forward(self, signum: int) -> None:
+        """Pass a signal on to the workers, which does not end the agent."""
+        self.post(inputs.SignalReceived(signum))
+
+    def post(self, input: inputs.Input) -> None:
+        """Give the core an input; an agent that has ended ignores it."""
+        self._embedded.post(input)
+
+    @property
+    def is_leaving(self) -> bool:
+        """True once the program has decided to leave the job."""
+        return self._is_leaving
+
+    def leave(self, text: str) -> None:
+        """Stop the workers and leave the job, because the program cannot continue.
+
+        Args:
+            text: why, as one line.
+        """
+        self._is_leaving = True
+        self._embedded.leave(text, exit_code=1)
+
+    def leave_on_signal(self, signum: int) -> None:
+        """Stop the workers with this signal and leave the job; called again, kill the workers."""
+        self._is_leaving = True
+        self.post(inputs.SignalReceived(signum))
+
+    def await_end(self) -> None:
+        """Wait until the agent has left the job and nothing of it runs, for a bounded time."""
+        limit_s = (self._plan.shutdown_timeout_ms + SWEEP_LIMIT_MS) / 1000 + END_MARGIN_S
+        ends_s = time.monotonic() + limit_s
+        self.wait(lambda view: view.is_over, limit_s)
+        if not self._embedded.close("the program leaves", max(0.1, ends_s - time.monotonic())):
+            log.error("agent_not_ended", within_s=limit_s, then="its helper kills the workers")
+
+    # --- the agent's thread ---
+
+    def _update(self, view: View) -> None:
+        with self._changed:
+            self._view = view
+            self._changed.notify_all()
+
+    def _on_step(self) -> None:
+        state, view = self._embedded.agent.state, self._view
+        if state.held is not view.held or state.ending is not view.ending:
+            last = view.last if state.held is None else state.held
+            self._update(replace(view, held=state.held, last=last, ending=state.ending))
+
+    def _on_ended(self, ended: Ended) -> None:
+        self._update(replace(self._view, held=None, ended=ended))
+
+
+__all__ = ["AgentGone", "Node"]

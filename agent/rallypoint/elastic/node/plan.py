@@ -1,0 +1,140 @@
+"""What a node brings into a job, and the settings of its agent that follow from it."""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from rallypoint.agent.helper.leftovers import AGENT_MARK_ENV, compute_mark
+from rallypoint.agent.machine.address import find_local_address
+from rallypoint.agent.output.destinations import OutputSpec
+from rallypoint.agent.session.program import describe_program, find_user
+from rallypoint.agent.settings import Settings
+from rallypoint.agent.torchelastic.variables import SIGNALS_ENV
+from rallypoint.agent.workers.environ import Launch
+from rallypoint.elastic.node.options import JobOptions
+
+if TYPE_CHECKING:
+    from rallypoint.elastic.rendezvous.coordinated import CoordinatedRendezvous
+    from rallypoint.elastic.values.worker_spec import WorkerSpec
+
+SHUTDOWN_TIMEOUT_MS = 30_000
+OUTCOME_TIMEOUT_MS = 300_000
+"""torch's timeout of the exit barrier."""
+
+
+class Plan(Struct, frozen=True, kw_only=True):
+    """What a node brings into a job."""
+
+    coordinator: str | None
+    """host:port; None: a built-in one."""
+    job_id: str
+    min_nodes: int
+    max_nodes: int
+    options: JobOptions
+    workers: int
+    role: str
+    max_restarts: int
+    local_addr: str | None
+    """Address of this node for workers elsewhere; None: it is found."""
+    master_port: int
+    """Port that this node offers for rank 0's store; 0: a free one in every round."""
+    shutdown_timeout_ms: int
+    outcome_timeout_ms: int
+    """How long it waits for the outcome of the job when no coordinator answers."""
+    program: str
+    """Name of what the workers run, for readers of the job; compared between nodes."""
+    launch: Launch
+    output: OutputSpec
+    environment: dict[str, str]
+    """What workers inherit."""
+    signals: str
+    """Names of the signals that the program handles, for the workers' environment."""
+
+    def settings(self) -> Settings:
+        """Return the settings of an agent; a built-in coordinator has no address yet."""
+        incarnation, host = os.urandom(16).hex(), socket.gethostname()
+        if self.coordinator is None:
+            address = self.local_addr or "127.0.0.1"
+        else:
+            towards = self.coordinator.rpartition(":")[0].strip("[]")
+            address = self.local_addr or find_local_address(towards)
+        options, launch = self.options, self.launch
+        timeout_ms = options.coordinator_timeout
+        return Settings(
+            coordinator=self.coordinator or "",
+            is_standalone=self.coordinator is None,
+            job_id=self.job_id,
+            spec=options.spec(
+                min_nodes=self.min_nodes,
+                max_nodes=self.max_nodes,
+                max_restarts=self.max_restarts,
+                shutdown_timeout_ms=self.shutdown_timeout_ms,
+            ),
+            workers=self.workers,
+            role=self.role,
+            node_name=options.node_name or host,
+            node_name_explicit=bool(options.node_name),
+            node_rank=options.rank,
+            address=address,
+            host_name=host,
+            labels={},
+            launch_id="",
+            launch=launch,
+            program=describe_program(
+                self.program,
+                launch.args,
+                is_module=False,
+                user=find_user(self.environment, os.getuid()),
+                may_differ=True,  # heterogeneous jobs have always been possible in this API
+            ),
+            output=self.output,
+            logs_plugin=None,
+            shutdown_timeout_ms=self.shutdown_timeout_ms,
+            drain_ms=0,
+            drain_signal=None,
+            coordinator_timeout_ms=options.join_timeout if timeout_ms is None else timeout_ms,
+            outcome_timeout_ms=self.outcome_timeout_ms,
+            fence_ms=options.fence_after,
+            signals=(),  # their handlers belong to the program
+            incarnation=incarnation,
+            environment={
+                **self.environment,
+                AGENT_MARK_ENV: compute_mark(incarnation),
+                SIGNALS_ENV: self.signals,
+            },
+        )
+
+
+def plan_node(handler: CoordinatedRendezvous, spec: WorkerSpec | None = None) -> Plan:
+    """Return what a node brings into a job, without what a launch of local workers needs.
+
+    Args:
+        handler: names the job.
+        spec: the workers; None: the program itself is the only one.
+    """
+    params, is_alone = handler.params, handler.coordinator is None
+    may_be_first = is_alone or handler.options.rank in (None, 0)
+    port = (spec.master_port if spec is not None else None) or 0
+    return Plan(
+        coordinator=handler.coordinator,
+        job_id=params.run_id,
+        min_nodes=params.min_nodes,
+        max_nodes=params.max_nodes,
+        options=handler.options,
+        workers=1 if spec is None else spec.local_world_size,
+        role="default" if spec is None else spec.role,
+        max_restarts=0 if spec is None else spec.max_restarts,
+        local_addr=(None if spec is None else spec.local_addr) or params.local_addr,
+        master_port=port if may_be_first else 0,
+        shutdown_timeout_ms=SHUTDOWN_TIMEOUT_MS,
+        outcome_timeout_ms=OUTCOME_TIMEOUT_MS,
+        program="" if spec is None else spec.get_entrypoint_name(),
+        launch=Launch("", ()),
+        output=OutputSpec(),
+        environment=dict(os.environ),
+        signals="",
+    )

@@ -1,0 +1,237 @@
+"""A node's place in a job, round by round, for the thread of a program that runs its workers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rallypoint.agent.core import inputs
+from rallypoint.agent.core.desired import RunOrder
+from rallypoint.agent.core.held_round import ErrorRecord
+from rallypoint.agent.embedded.ended import Ended, EndKind
+from rallypoint.agent.embedded.foreign import ForeignWorkers
+from rallypoint.elastic.node.node import AgentGone, Node
+from rallypoint.elastic.node.plan import Plan
+from rallypoint.elastic.node.view import View
+from rallypoint.elastic.rendezvous.errors import (
+    RendezvousClosedError,
+    RendezvousConnectionError,
+    RendezvousError,
+    RendezvousGracefulExitError,
+    RendezvousStateError,
+    RendezvousTimeoutError,
+)
+from rallypoint.v1 import job_pb2
+
+TAKE_S_MAX = 1.0
+"""How long a program waits for an order that its node holds already."""
+
+
+class Seat:
+    """A node in a job, and the round that the program has taken."""
+
+    def __init__(self, plan: Plan) -> None:
+        """Prepare a node; a subclass sets `_node`."""
+        self._plan = plan
+        self._node = self._new_node(plan)
+        self._order: RunOrder | None = None
+
+    def _new_node(self, plan: Plan) -> Node:
+        raise NotImplementedError
+
+    @property
+    def node(self) -> Node:
+        """The node."""
+        return self._node
+
+    @property
+    def view(self) -> View:
+        """What the node knows now."""
+        return self._node.view
+
+    @property
+    def order(self) -> RunOrder:
+        """The round that the program has taken.
+
+        Raises:
+            RendezvousStateError: there was none yet.
+        """
+        if self._order is None:
+            raise RendezvousStateError("no round has begun on this node yet")
+        return self._order
+
+    @property
+    def has_begun(self) -> bool:
+        """True once a round has begun on this node."""
+        return self._order is not None
+
+    @property
+    def number(self) -> int:
+        """Number of the round that the program has taken; 0 before the first."""
+        return 0 if self._order is None else self._order.number
+
+    @property
+    def is_wanted(self) -> bool:
+        """True while the round that the program has taken has to continue."""
+        return self._node.view.wants(self.number)
+
+    def start(self) -> None:
+        """Join the job.
+
+        Raises:
+            RendezvousError: the agent cannot begin.
+        """
+        try:
+            self._node.start()
+        except AgentGone as error:
+            raise RendezvousError(f"cannot join the job: {error}") from error
+
+    def await_next(self) -> bool:
+        """Wait until a round begins here that the program has not taken; False: none will."""
+        number = self.number
+
+        def is_next(view: View) -> bool:
+            held = view.held
+            return view.is_ending or (
+                held is not None and held.number > number and not held.is_stopping
+            )
+
+        return not self._node.wait(is_next).is_ending
+
+    def next_order(self) -> RunOrder:
+        """Stop what is left of the round before, wait for the next one, and take it.
+
+        Raises:
+            RendezvousError: none will begin here; the subclass says why.
+        """
+        self.stopped()
+        while self.await_next():
+            order = self._take()
+            if order is not None:
+                self._order = order
+                return order
+        raise self.explain_end()
+
+    def _take(self) -> RunOrder | None:
+        held = self._node.view.held
+        return None if held is None or held.is_stopping else held.order
+
+    def stopped(self) -> None:
+        """Report that no worker of the taken round runs any more."""
+
+    def explain_end(self) -> RendezvousError:
+        """Return why no further round begins on this node, once its agent has ended."""
+        self._node.await_end()
+        ended = self._node.view.ended
+        return RendezvousError("the agent does not end") if ended is None else describe_end(ended)
+
+    def fail(self, local_rank: int, text: str) -> None:
+        """Report that the program does not trust a worker that may still run."""
+        error = ErrorRecord(text, "", 0)
+        self._node.post(inputs.WorkerRecorded(self.number, local_rank, error, ""))
+
+    def forward(self, signum: int) -> None:
+        """Do nothing: the program passes notifications on to its workers."""
+
+    def has_ended_well(self) -> bool:
+        """Return whether the run has succeeded; wait for the end of the agent if it is ending."""
+        if not self._node.view.is_ending:
+            return False
+        self._node.await_end()
+        ended = self._node.view.ended
+        if ended is None or ended.finished is None:
+            # Without a coordinator, a node that was alone in its round knows the outcome.
+            return ended is not None and ended.exit_code == 0
+        return ended.finished.outcome == job_pb2.OUTCOME_SUCCEEDED
+
+    def leave(self, signum: int | None, text: str) -> None:
+        """Begin to leave the job, unless that has begun.
+
+        Args:
+            signum: the signal that the workers get; None: SIGTERM.
+            text: why, if there was no signal.
+        """
+        if self._node.is_leaving or self._node.view.is_ending:
+            return
+        if signum is not None:
+            self._node.leave_on_signal(signum)
+        else:
+            self._node.leave(text)
+
+    def close(self) -> None:
+        """Leave the job if that has not happened, and wait until nothing runs here."""
+        self.leave(None, "the program has ended its part")
+        self._node.await_end()
+
+
+class ForeignSeat(Seat):
+    """The seat of a program that starts its workers itself."""
+
+    def _new_node(self, plan: Plan) -> Node:
+        self._workers = ForeignWorkers()
+
+        def new_workers(agent, tasks):  # type: ignore[no-untyped-def]
+            self._workers.attach(agent, tasks)
+            return self._workers
+
+        return Node(plan, new_workers)
+
+    def _take(self) -> RunOrder | None:
+        try:
+            taken = self._workers.await_order(TAKE_S_MAX)
+        except TimeoutError:  # it was withdrawn
+            return None
+        return taken if isinstance(taken, RunOrder) else None
+
+    def began(self, pids: Sequence[int]) -> None:
+        """Report that all workers of the taken round run."""
+        self._workers.started(pids)
+
+    def exited(self, local_rank: int, exit_code: int, text: str = "") -> None:
+        """Report the end of a worker.
+
+        Args:
+            local_rank: of the worker.
+            exit_code: minus the signal if one ended it.
+            text: its error.
+        """
+        self._workers.exited(
+            local_rank,
+            exit_code=exit_code if exit_code >= 0 else None,
+            signum=-exit_code if exit_code < 0 else None,
+            error=ErrorRecord(text, "", 0) if text else None,
+            before_stop=True,
+        )
+
+    def stopped(self) -> None:
+        """Report that no worker of the taken round runs any more."""
+        if self.has_begun:
+            self._workers.stopped("the program restarts its workers")
+
+    def close(self) -> None:
+        """Leave the job if that has not happened, and wait until nothing runs here."""
+        self.leave(None, "the program has ended its part")
+        self.stopped()
+        self._node.await_end()
+
+
+def describe_end(ended: Ended) -> RendezvousError:
+    """Return why no further round begins on a node."""
+    text = ended.text or "the agent has ended"
+    match ended.kind:
+        case EndKind.REFUSED:
+            return RendezvousStateError(text)
+        case EndKind.UNREACHABLE:
+            return RendezvousConnectionError(text)
+        case EndKind.RELEASED:
+            return RendezvousGracefulExitError(text)
+        case EndKind.FAILED:
+            return RendezvousError(text)
+        case EndKind.LEFT:
+            return RendezvousClosedError("this node has left the job")
+    finished = ended.finished
+    if finished is not None and finished.outcome == job_pb2.OUTCOME_SUCCEEDED:
+        return RendezvousGracefulExitError("the job has succeeded without this node")
+    if finished is not None and not finished.round:
+        return RendezvousTimeoutError(finished.verdict.text or text)
+    detail = "" if finished is None else finished.verdict.text
+    return RendezvousClosedError(f"{text}: {detail}" if detail and detail not in text else text)

@@ -1,0 +1,155 @@
+"""The handler of this package: a description of a job, and the seat of this node in it."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from rallypoint.base.addresses import parse_endpoint
+from rallypoint.elastic.rendezvous.handler import (
+    RendezvousHandler,
+    RendezvousInfo,
+    RendezvousStoreInfo,
+)
+from rallypoint.elastic.rendezvous.parameters import RendezvousParameters
+from rallypoint.elastic.rendezvous.registry import rendezvous_handler_registry
+
+if TYPE_CHECKING:
+    from rallypoint.elastic.node.options import JobOptions
+    from rallypoint.elastic.node.seat import ForeignSeat, Seat
+
+OWN_BACKEND = "rallypoint"
+BACKENDS = (OWN_BACKEND, "c10d", "static", "etcd", "etcd-v2")
+"""Our name and torch's: behind all of them is the coordinator."""
+
+
+class CoordinatedRendezvous(RendezvousHandler):
+    """A rendezvous that a coordinator decides.
+
+    An agent takes the seat of the node when it runs. Without an agent, the first `next_rendezvous`
+    takes it, for a node with one worker.
+    """
+
+    def __init__(self, params: RendezvousParameters) -> None:
+        """Check the description; the network is not used yet.
+
+        Raises:
+            ValueError: an option is wrong, or several nodes have no coordinator or no name for
+                their job.
+        """
+        from rallypoint.elastic.node.options import parse_options
+
+        self.params = params
+        self.options: JobOptions = parse_options(params.config)
+        self.coordinator = find_coordinator(params)
+        """host:port; None: a built-in one."""
+        self._seat: Seat | None = None
+        self._own: ForeignSeat | None = None
+        """The seat that this handler has taken itself."""
+        _check_job(self.coordinator, params)
+
+    def take_seat(self, seat: Seat | None) -> None:
+        """Serve the calls from this seat; None: an agent has left it."""
+        self._seat = seat
+
+    def get_backend(self) -> str:
+        """Return the name of the backend that was asked for."""
+        return self.params.backend
+
+    def get_run_id(self) -> str:
+        """Return the name of the job."""
+        return self.params.run_id
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        """Wait until a round begins that includes this node, and return its place.
+
+        Whatever ran here for the round before counts as stopped.
+
+        Raises:
+            RendezvousClosedError: the job has ended.
+            RendezvousGracefulExitError: it has ended while this node was a spare.
+            RendezvousTimeoutError: too few nodes have joined in time.
+            RendezvousConnectionError: the coordinator cannot be reached.
+            RendezvousStateError: the coordinator refuses this node.
+        """
+        from rallypoint.elastic.rendezvous.round_store import RoundStore
+
+        if self._seat is None:
+            self._own = self._seat = self._take_own_seat()
+        seat = self._seat
+        order = seat.next_order()
+        if self._own is seat:
+            self._own.began((os.getpid(),))  # the program itself is the worker
+        header, rank = order.header, order.assignment.group_rank
+        store = RoundStore(seat.node.coordinator, seat.node.job_id, order)
+        info = RendezvousStoreInfo(header.master_addr, header.master_port)
+        return RendezvousInfo(store, rank, header.group_world_size, info)
+
+    def _take_own_seat(self) -> ForeignSeat:
+        from rallypoint.elastic.node.plan import plan_node
+        from rallypoint.elastic.node.seat import ForeignSeat
+
+        seat = ForeignSeat(plan_node(self))
+        seat.start()
+        return seat
+
+    def is_closed(self) -> bool:
+        """Return whether this node knows that no further round begins here."""
+        return self._seat is not None and self._seat.view.is_ending
+
+    def set_closed(self) -> None:
+        """Cancel the job: its workers are stopped on all nodes.
+
+        Raises:
+            RendezvousConnectionError: the coordinator cannot be reached.
+        """
+        from rallypoint.elastic.rendezvous.closing import cancel_job
+
+        seat = self._seat
+        target = self.coordinator if seat is None else seat.node.coordinator
+        if target is not None:
+            cancel_job(target, self.params.run_id)
+
+    def num_nodes_waiting(self) -> int:
+        """Return 1 while the round of this node has to end, so that another one begins; else 0."""
+        seat = self._seat
+        return int(seat is not None and seat.has_begun and not seat.is_wanted)
+
+    def shutdown(self) -> bool:
+        """Leave the job, if this node has not left it yet."""
+        seat, self._seat = self._seat, None
+        if seat is not None:
+            seat.close()
+        return True
+
+
+def find_coordinator(params: RendezvousParameters) -> str | None:
+    """Return host:port of the coordinator that an endpoint means; None: a built-in one.
+
+    Raises:
+        ValueError: several nodes have no coordinator, or the endpoint is none.
+    """
+    endpoint, is_alone = params.endpoint.strip(), params.max_nodes == 1
+    # torch's back end "static" has rank 0's store at its endpoint, and port 0 means any free port.
+    if is_alone and (not endpoint or endpoint.endswith(":0") or params.backend == "static"):
+        return None
+    if not endpoint:
+        raise ValueError("a job of several nodes needs a coordinator: set rdzv_endpoint to its host")
+    target = parse_endpoint(endpoint)
+    if target is None:
+        raise ValueError(f"rdzv_endpoint {endpoint!r} is not HOST:PORT of a coordinator")
+    return target
+
+
+def _check_job(coordinator: str | None, params: RendezvousParameters) -> None:
+    if not params.run_id:
+        raise ValueError("a job needs a name: give every node the same run_id")
+    ours = os.environ.get("RALLYPOINT_COORDINATOR"), os.environ.get("RALLYPOINT_JOB_ID")
+    if coordinator is not None and ours == (coordinator, params.run_id):
+        raise ValueError(
+            f"this process is already a worker of job {params.run_id}: use another run_id"
+        )
+
+
+for _name in BACKENDS:
+    rendezvous_handler_registry.register(_name, CoordinatedRendezvous)

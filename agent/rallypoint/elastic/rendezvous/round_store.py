@@ -1,0 +1,116 @@
+"""Keys and values that the agents of a round share, with the methods of torch's Store.
+
+The round fences them: after its end every call fails. Keys of the workers' own stores are others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from rallypoint.agent.core.desired import RunOrder
+
+if TYPE_CHECKING:
+    from rallypoint.client import Client
+
+TIMEOUT = timedelta(seconds=300)
+"""torch's default."""
+_PREFIX = "elastic/"
+
+
+class RoundStore:
+    """The keys of one round. It connects at the first call; threads may share it."""
+
+    def __init__(self, coordinator: str, job_id: str, order: RunOrder) -> None:
+        """Name the round.
+
+        Args:
+            coordinator: host:port.
+            job_id: the job.
+            order: proof that this node belongs to the round.
+        """
+        self._coordinator = coordinator
+        self._job_id = job_id
+        self._order = order
+        self._client: Client | None = None
+        self._timeout = TIMEOUT
+
+    @property
+    def timeout(self) -> timedelta:
+        """How long `get` and `wait` wait for a key."""
+        return self._timeout
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """Set how long `get` and `wait` wait for a key."""
+        self._timeout = timeout
+
+    def _connect(self) -> Client:
+        if self._client is None:
+            from rallypoint.client import Client
+
+            order = self._order
+            self._client = Client(
+                self._coordinator, token=order.worker_token, epoch=order.header.epoch
+            )
+        return self._client
+
+    def set(self, key: str, value: str | bytes) -> None:
+        """Set a key."""
+        data = value.encode() if isinstance(value, str) else value
+        self._connect().put_key(self._job_id, _PREFIX + key, data)
+
+    def get(self, key: str) -> bytes:
+        """Return the value of a key; wait until it exists.
+
+        Raises:
+            TimeoutError: it did not exist in time.
+        """
+        return self.multi_get([key])[0]
+
+    def multi_get(self, keys: Sequence[str]) -> list[bytes]:
+        """Return the values of several keys; wait until all exist.
+
+        Raises:
+            TimeoutError: one did not exist in time.
+        """
+        from rallypoint.client.errors import KeysMissing
+
+        names = [_PREFIX + key for key in keys]
+        wait_s = max(self._timeout.total_seconds(), 0.001)
+        try:
+            answer = self._connect().get_keys(self._job_id, names, wait_s=wait_s)
+        except KeysMissing as error:
+            raise TimeoutError(f"keys missing after {wait_s:g} s: {', '.join(keys)}") from error
+        values = {kv.key: kv.value for kv in answer.kvs}
+        return [values[name] for name in names]
+
+    def multi_set(self, keys: Sequence[str], values: Sequence[str | bytes]) -> None:
+        """Set several keys, one after the other."""
+        for key, value in zip(keys, values, strict=True):
+            self.set(key, value)
+
+    def add(self, key: str, amount: int) -> int:
+        """Add to the number that a key holds, 0 if it does not exist; return the sum."""
+        return self._connect().add_to_key(self._job_id, _PREFIX + key, amount).sum
+
+    def check(self, keys: Sequence[str]) -> bool:
+        """Return whether all keys exist."""
+        names = [_PREFIX + key for key in keys]
+        return len(self._connect().get_keys(self._job_id, names).kvs) == len(set(names))
+
+    def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
+        """Wait until all keys exist.
+
+        Raises:
+            TimeoutError: they did not exist in time.
+        """
+        before, self._timeout = self._timeout, timeout or self._timeout
+        try:
+            self.multi_get(keys)
+        finally:
+            self._timeout = before
+
+    def delete_key(self, key: str) -> bool:
+        """Delete a key; return whether it existed."""
+        return self._connect().delete_key(self._job_id, _PREFIX + key).was_deleted
