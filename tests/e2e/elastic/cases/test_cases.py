@@ -14,21 +14,32 @@ from e2e.elastic.cases.differences import DIFFERENCES
 from support.docs.pages import REPOSITORY
 from support.elastic import records
 from support.elastic.compare import find_differences
-from support.elastic.program import api
+from support.elastic.program import api, launchers
 from support.elastic.program.case import CASES, Case
 from support.elastic.runs import run_case
 from support.processes.world import World
 
 NAMES = list(CASES)
-
-
-@pytest.mark.parametrize(
-    "case",
-    [
-        pytest.param(case, marks=pytest.mark.long if case.is_long else (), id=name)
-        for name, case in CASES.items()
-    ],
+QUICK = (
+    *("nothing_is_returned", "values_of_many_types", "million_numbers", "arguments_of_all_kinds"),
+    *("value_that_cannot_be_pickled", "exception", "exception_that_cannot_be_pickled"),
+    *("exception_of_one_rank", "success_at_the_second_attempt", "restarts_used_up"),
+    *("exit_with_0", "exit_with_3", "killed", "launcher_terminated", "values_of_each_method"),
+    *("lambda_by_fork", "function_of_the_main_module", "environment_of_workers"),
+    *("many_launches_of_one_program", "script", "failing_script", "redirected_output"),
+    *("agent_that_succeeds", "agent_that_fails", "two_nodes", "two_roles"),
+    *("agents_of_two_nodes", "failure_of_one_node"),
 )
+"""Cases that launch something and still run with `make test`: one or two of each kind."""
+
+
+def case_parameter(case: Case) -> object:
+    """Return the parameter for a case; those that launch nothing are all quick."""
+    is_quick = case.name in QUICK or case.run.__module__ == launchers.__name__
+    return pytest.param(case, marks=() if is_quick else pytest.mark.long, id=case.name)
+
+
+@pytest.mark.parametrize("case", map(case_parameter, CASES.values()))
 def test_same_as_with_torch(case: Case, world: World, tmp_path: Path) -> None:
     """Every value that a program can see is the same, but for the differences that are listed."""
     expected = records.load(case)

@@ -53,8 +53,6 @@ class Case:
     """Returns what is compared: values that JSON can hold."""
     nodes: int
     """Processes that run it side by side."""
-    is_long: bool
-    """Whether it runs with the long tests only, with ours too."""
 
     @property
     def name(self) -> str:
@@ -64,11 +62,11 @@ class Case:
 CASES: dict[str, Case] = {}
 
 
-def case(*, nodes: int = 1, is_long: bool = False) -> Callable[[Callable[[Setup], Any]], Case]:
+def case(*, nodes: int = 1) -> Callable[[Callable[[Setup], Any]], Case]:
     """Make a function the case of this name; its docstring says what it is about."""
 
     def add(run: Callable[[Setup], Any]) -> Case:
-        made = Case(run, nodes, is_long)
+        made = Case(run, nodes)
         assert made.name not in CASES, made.name
         CASES[made.name] = made
         return made

@@ -113,7 +113,7 @@ def million_numbers(setup: Setup) -> Any:
     return launch(setup, returns_numbers, of=lambda value: [len(value), value[0], value[-1]])
 
 
-@case(is_long=True)
+@case()
 def gigabyte(setup: Setup) -> Any:
     """A value of 1 GB per rank."""
     return launch(setup, returns_a_gigabyte, of=lambda value: [len(value), zlib.crc32(value)])
