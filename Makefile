@@ -56,6 +56,16 @@ test-long: $(STAMP) ## run the long tests: torchrun itself, more seeds, the soak
 	$(BIN)/python -m pip install --quiet -c constraints.txt --group go
 	$(PYTEST) -m long $(ARGS)
 
+# The frameworks of docs/gallery/ are large, and bring versions of other packages: they live apart.
+FRAMEWORKS := $(VENV)-frameworks
+.PHONY: test-frameworks
+test-frameworks: $(STAMP) ## run the gallery: Lightning, Accelerate, transformers, DeepSpeed and TorchX
+	@test -x $(FRAMEWORKS)/bin/python || $(BIN)/python -m venv $(FRAMEWORKS)
+	$(FRAMEWORKS)/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
+	$(FRAMEWORKS)/bin/python -m pip install --quiet -c constraints.txt -e . \
+		--group test --group examples --group frameworks
+	$(FRAMEWORKS)/bin/python -m pytest tests/docs -m long -k gallery $(ARGS)
+
 .PHONY: record-torchrun
 record-torchrun: $(STAMP) ## run torchrun with every scenario whose record is stale
 	PYTHONPATH=tests $(BIN)/python tests/e2e/launching/record_torchrun.py $(ARGS)
@@ -186,4 +196,4 @@ clean: ## remove caches and build results
 
 .PHONY: distclean
 distclean: clean ## remove .venv too
-	rm -rf $(VENV)
+	rm -rf $(VENV) $(FRAMEWORKS)

@@ -3,9 +3,11 @@
     python examples/works_with.py
     python examples/works_with.py --python ~/frameworks/bin/python --only lightning,ignite
 
-Rallypoint and the frameworks may live in different environments: `--python` names the interpreter
-of the workers. A framework that it does not have is skipped, with a line that says how to install
-it. Nothing is downloaded. Exits with 1 if a program failed.
+Most programs run with node-agent, some also with torchrun and Rallypoint's back end, or as a
+function from Python. Rallypoint and the frameworks may live in different environments: `--python`
+names the interpreter of the workers. What it does not have is skipped, with a line that says how to
+install it; torchrun and Python need Rallypoint there too. Nothing is downloaded. Exits with 1 if a
+program failed.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import sysconfig
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 
 PROGRAMS = Path(__file__).parent / "frameworks"
@@ -29,6 +32,14 @@ TAIL_LINES = 25
 """Shown of a program that failed."""
 ACCELERATE_TESTS = "accelerate.test_utils.scripts"
 FIND_VERSION = "import sys, importlib.metadata as m; print(m.version(sys.argv[1]))"
+
+
+class Launcher(Enum):
+    """What starts the workers."""
+
+    NODE_AGENT = "node-agent"
+    TORCHRUN = "torchrun"
+    PYTHON = "Python"
 
 
 @dataclass(frozen=True)
@@ -45,6 +56,8 @@ class Case:
     nodes: int = 1
     workers: int = 2
     """Of each node."""
+    launcher: Launcher = Launcher.NODE_AGENT
+    """PYTHON takes a program that has a function `train`, on one node with two workers."""
 
 
 def test_script(name: str) -> Case:
@@ -89,6 +102,16 @@ CASES = (
     Case("pytorch-ignite", "`idist.Parallel`", ("ignite_parallel.py",), ranks(2, "sum 1"), 2, 1),
     Case("torchmetrics", "synced accuracy", ("torchmetrics_sync.py",), ranks(2, "accuracy 0.875")),
     Case("deepspeed", "`initialize`, 3 steps", ("deepspeed_steps.py",), ranks(2, "3 steps")),
+    *(
+        Case(framework, f"`{program}`", (program,), ranks(2, text), nodes, 2 // nodes, launcher)
+        for framework, program, text in (
+            ("accelerate", "accelerate_loop.py", "4 steps, mixed precision no"),
+            ("lightning", LIGHTNING, "16 steps"),
+            ("transformers", "transformers_trainer.py", "4 steps"),
+            ("deepspeed", "deepspeed_steps.py", "3 steps"),
+        )
+        for launcher, nodes in ((Launcher.TORCHRUN, 2), (Launcher.PYTHON, 1))
+    ),
 )
 
 
@@ -124,23 +147,42 @@ def coordinator(folder: Path) -> Iterator[str]:
             process.terminate()
 
 
+def compose(case: Case, python: str, target: str) -> list[list[str]]:
+    """Return the command of each node.
+
+    Args:
+        case: what to run.
+        python: interpreter of the workers.
+        target: host:port of a coordinator; empty: one node without one.
+    """
+    argv = [word.format(bin=Path(python).parent) for word in case.argv]
+    workers = f"--nproc-per-node={case.workers}"
+    if case.launcher is Launcher.PYTHON:
+        return [[python, "from_python.py", case.argv[0].removesuffix(".py")]]
+    if case.launcher is Launcher.TORCHRUN:
+        flags = f"--nnodes={case.nodes} --rdzv-backend=rallypoint --rdzv-id=works-with".split()
+        torchrun = [python, "-m", "torch.distributed.run", workers, f"--rdzv-endpoint={target}"]
+        return [[*torchrun, *flags, *argv]] * case.nodes
+    agent = [find_command("node-agent"), workers, "--log-level=warning"]
+    if not target:
+        return [[*agent, "--standalone", *argv]]
+    job = f"--coordinator={target} --job-id=works-with --nnodes={case.nodes}".split()
+    names = [f"--node-name=node-{number}" for number in range(case.nodes)]
+    return [[*agent, *job, name, *argv] for name in names]
+
+
 def run(case: Case, python: str, folder: Path) -> str:
     """Run a case on this machine, an agent per node; return what went wrong, or nothing."""
-    argv = [word.format(bin=Path(python).parent) for word in case.argv]
     ours = {"PYTHON_EXEC": python, "ACCELERATE_USE_CPU": "true", "PYTHONUNBUFFERED": "1"}
     env = {**os.environ, **ours}
-    agent = [find_command("node-agent"), f"--nproc-per-node={case.workers}", "--log-level=warning"]
     output = folder / "output"
     with contextlib.ExitStack() as stack:
-        flags = [["--standalone"]]
-        if case.nodes > 1:
-            target = stack.enter_context(coordinator(folder))
-            job = f"--coordinator={target} --job-id=works-with --nnodes={case.nodes}".split()
-            flags = [[*job, f"--node-name=node-{number}"] for number in range(case.nodes)]
+        needs_coordinator = case.nodes > 1 or case.launcher is Launcher.TORCHRUN
+        target = stack.enter_context(coordinator(folder)) if needs_coordinator else ""
         log = stack.enter_context(output.open("w"))
         agents = [
-            subprocess.Popen([*agent, *mine, *argv], env=env, cwd=PROGRAMS, stdout=log, stderr=log)
-            for mine in flags
+            subprocess.Popen(argv, env=env, cwd=PROGRAMS, stdout=log, stderr=log)
+            for argv in compose(case, python, target)
         ]
         codes = await_all(agents)
     lines = output.read_text(errors="replace")
@@ -182,21 +224,25 @@ def main() -> None:
     for name, version in versions.items():
         if version is None:
             print(f"skipped {name}; to install it: {arguments.python} -m pip install {name}")
+    has_rallypoint = find_version(arguments.python, "rallypoint") is not None
+    if not has_rallypoint:
+        print(f"skipped torchrun and Python: Rallypoint is not installed for {arguments.python}")
     print(f"\ntorch {find_version(arguments.python, 'torch')}\n")
-    print("| framework | program | nodes x workers | result |")
-    print("|---|---|---|---|")
+    print("| framework | program | launcher | nodes x workers | result |")
+    print("|---|---|---|---|---|")
     problems: list[str] = []
     for case in CASES:
         version = versions.get(case.framework)
-        if version is None:
+        if version is None or (case.launcher is not Launcher.NODE_AGENT and not has_rallypoint):
             continue
         with tempfile.TemporaryDirectory() as folder:
             problem = run(case, arguments.python, Path(folder))
         result = "failed" if problem else "works"
         shape = f"{case.nodes} x {case.workers}"
-        print(f"| {case.framework} {version} | {case.title} | {shape} | {result} |", flush=True)
+        by, what = case.launcher.value, f"{case.framework} {version}"
+        print(f"| {what} | {case.title} | {by} | {shape} | {result} |", flush=True)
         if problem:
-            problems.append(f"{case.framework}, {case.title}, {shape}: {problem}")
+            problems.append(f"{case.framework}, {case.title}, {by}, {shape}: {problem}")
     if problems:
         sys.exit("\n" + "\n\n".join(problems))
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import fcntl
 import signal
 import tempfile
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from rallypoint.base.log import use_logger
 
 HERE = Path(__file__).parent
 ORDER = ("sim", "e2e", "docs", "unit")
@@ -41,6 +43,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return item.nodeid.startswith(ALONE), ORDER.index(folder)
 
     items.sort(key=place)
+
+
+@pytest.fixture(autouse=True)
+def _structlog() -> Iterator[None]:
+    """Let each test begin with the logger of our own commands."""
+    yield
+    use_logger(None)
 
 
 class Turns:

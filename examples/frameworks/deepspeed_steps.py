@@ -6,15 +6,21 @@ import deepspeed
 import torch
 import torch.distributed as dist
 
-deepspeed.init_distributed(dist_backend="gloo")
-torch.manual_seed(0)
-model = torch.nn.Linear(8, 1)
-engine, *_ = deepspeed.initialize(
-    model=model,
-    optimizer=torch.optim.SGD(model.parameters(), lr=0.01),
-    config={"train_micro_batch_size_per_gpu": 4},
-)
-for _ in range(3):
-    engine.backward(engine(torch.randn(4, 8)).square().mean())
-    engine.step()
-print(f"rank {dist.get_rank()} of {dist.get_world_size()}: {engine.global_steps} steps")
+
+def train() -> None:
+    deepspeed.init_distributed(dist_backend="gloo")
+    torch.manual_seed(0)
+    model = torch.nn.Linear(8, 1)
+    engine, *_ = deepspeed.initialize(
+        model=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.01),
+        config={"train_micro_batch_size_per_gpu": 4},
+    )
+    for _ in range(3):
+        engine.backward(engine(torch.randn(4, 8)).square().mean())
+        engine.step()
+    print(f"rank {dist.get_rank()} of {dist.get_world_size()}: {engine.global_steps} steps")
+
+
+if __name__ == "__main__":
+    train()

@@ -29,25 +29,30 @@ class Model(lightning.LightningModule):  # type: ignore[misc]  # Lightning is no
         return torch.optim.SGD(self.parameters(), lr=0.01)
 
 
-torch.manual_seed(0)
-local, nodes = int(os.environ["LOCAL_WORLD_SIZE"]), int(os.environ["GROUP_WORLD_SIZE"])
-trainer = lightning.Trainer(
-    accelerator="cpu",
-    strategy="ddp",
-    devices=local,
-    num_nodes=nodes,
-    max_epochs=2,
-    logger=False,
-    enable_checkpointing=False,
-    enable_progress_bar=False,
-    enable_model_summary=False,
-)
-model = Model()
-trainer.fit(model, DataLoader(TensorDataset(torch.randn(64, 8)), batch_size=4))
-environment = type(trainer.strategy.cluster_environment).__name__
-assert environment == "TorchElasticEnvironment", environment
-weight = model.layer.weight.sum().reshape(1)
-weights = [torch.zeros(1) for _ in range(trainer.world_size)]
-torch.distributed.all_gather(weights, weight.detach())
-assert all(torch.equal(other, weights[0]) for other in weights), "ranks hold different weights"
-print(f"rank {trainer.global_rank} of {trainer.world_size}: {trainer.global_step} steps")
+def train() -> None:
+    torch.manual_seed(0)
+    local, nodes = int(os.environ["LOCAL_WORLD_SIZE"]), int(os.environ["GROUP_WORLD_SIZE"])
+    trainer = lightning.Trainer(
+        accelerator="cpu",
+        strategy="ddp",
+        devices=local,
+        num_nodes=nodes,
+        max_epochs=2,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    model = Model()
+    trainer.fit(model, DataLoader(TensorDataset(torch.randn(64, 8)), batch_size=4))
+    environment = type(trainer.strategy.cluster_environment).__name__
+    assert environment == "TorchElasticEnvironment", environment
+    weight = model.layer.weight.sum().reshape(1)
+    weights = [torch.zeros(1) for _ in range(trainer.world_size)]
+    torch.distributed.all_gather(weights, weight.detach())
+    assert all(torch.equal(other, weights[0]) for other in weights), "ranks hold different weights"
+    print(f"rank {trainer.global_rank} of {trainer.world_size}: {trainer.global_step} steps")
+
+
+if __name__ == "__main__":
+    train()

@@ -29,12 +29,12 @@ from rallypoint.agent.core.reports import GoodbyeKind, Report
 from rallypoint.agent.core.state import AgentState
 from rallypoint.agent.core.step import next_deadline_ms, step
 from rallypoint.agent.machine.ports import PortReserver
+from rallypoint.agent.node_workers import SWEEP_LIMIT_MS, Workers
 from rallypoint.agent.session.link import FAREWELL_S_MAX, Link
 from rallypoint.agent.session.session_log import SessionLog
 from rallypoint.agent.session.translate import fill_snapshot, parse_desired, parse_notices
 from rallypoint.agent.settings import Listener, Settings
 from rallypoint.agent.torchelastic.last_round import last_round
-from rallypoint.agent.workers.supervisor import SWEEP_LIMIT_MS, Supervisor
 from rallypoint.base.exit_codes import EXIT_SOFTWARE
 from rallypoint.base.log import get_logger
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
@@ -50,10 +50,10 @@ END_MARGIN_S = 5.0
 
 
 class Agent:
-    """One agent. `life.live` gives it a link and a supervisor."""
+    """One agent. `life.take_part` gives it a link and its workers."""
 
     link: Link
-    supervisor: Supervisor
+    supervisor: Workers
 
     def __init__(
         self, settings: Settings, listener: Listener, ports: PortReserver, now_ms: int
@@ -85,6 +85,7 @@ class Agent:
         self.exit_code: int | None = None
         """Set when the agent is done."""
         self.exit_text = ""
+        self.is_dismissed = False
         self.done = asyncio.Event()
         """Set when the core wants the agent to exit."""
         self.has_port = asyncio.Event()
@@ -383,4 +384,5 @@ class Agent:
 
     def on_dismissed(self, exit_code: int, text: str) -> None:
         """Note that the coordinator refuses this agent for good."""
+        self.is_dismissed = True
         self.post(inputs.Dismissed(exit_code, text))

@@ -58,6 +58,8 @@ def handle_errors(loop: asyncio.AbstractEventLoop, fail: Callable[[BaseException
         if isinstance(error, Exception) and is_ours(error):
             # A collection of garbage may report it in any thread.
             loop.call_soon_threadsafe(fail, error)
+        elif isinstance(error, BlockingIOError):
+            pass  # event loops of one process share gRPC's pipe: another one was faster
         else:
             what = str(context.get("message", ""))
             log.warning("library_failed", what=what, exc_info=error, then="the agent continues")

@@ -14,6 +14,7 @@ from rallypoint.agent.agent import Agent
 from rallypoint.agent.containment import GuardedTasks, handle_errors
 from rallypoint.agent.core import inputs
 from rallypoint.agent.helper.host import WorkerHost, become_subreaper
+from rallypoint.agent.node_workers import Workers
 from rallypoint.agent.output.log_folder import LogFolder
 from rallypoint.agent.output.outputs import WorkerOutputs
 from rallypoint.agent.session.link import Link
@@ -33,11 +34,21 @@ CLOSE_S_MAX = 15.0
 async def live(agent: Agent, host: WorkerHost, consoles: Consoles) -> int:
     """Take part in the job until it ends; return the exit code."""
     become_subreaper()
+    return await take_part(agent, lambda tasks: _new_supervisor(agent, host, consoles, tasks))
+
+
+async def take_part(agent: Agent, new_workers: Callable[[asyncio.TaskGroup], Workers]) -> int:
+    """Take part in the job with any kind of workers; return the exit code.
+
+    Args:
+        agent: the agent, without a link and without workers.
+        new_workers: makes its workers; the group runs their tasks.
+    """
     handle_errors(asyncio.get_running_loop(), agent.fail)
     async with GuardedTasks(agent.fail) as tasks:
         agent.link = Link(agent.settings.coordinator, agent.settings.incarnation, agent)
-        agent.supervisor = _new_supervisor(agent, host, consoles, tasks)
-        linked = tasks.create_task(_take_part(agent))
+        agent.supervisor = new_workers(tasks)
+        linked = tasks.create_task(_begin_and_link(agent))
         try:
             await agent.done.wait()
             if agent.has_lost_core:
@@ -55,7 +66,7 @@ async def live(agent: Agent, host: WorkerHost, consoles: Consoles) -> int:
     return agent.exit_code
 
 
-async def _take_part(agent: Agent) -> None:
+async def _begin_and_link(agent: Agent) -> None:
     await _begin(agent)
     await agent.has_port.wait()
     await agent.link.run()
@@ -102,11 +113,8 @@ async def _begin(agent: Agent) -> None:
     loop = asyncio.get_running_loop()
     for signum in agent.settings.signals:
         loop.add_signal_handler(signum, agent.post, inputs.SignalReceived(signum))
-    supervisor = agent.supervisor
-    if supervisor.plugin is not None:
-        await supervisor.plugin.begin()
     try:
-        supervisor.attach()
+        await agent.supervisor.begin()
     except TimerFileRefused as error:
         agent.on_dismissed(EXIT_USAGE, str(error))
     agent.reserve_port()

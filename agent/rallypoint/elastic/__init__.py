@@ -11,6 +11,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rallypoint.elastic.agents.elastic_agent import ElasticAgent
+    from rallypoint.elastic.agents.local_agent import LocalElasticAgent
+    from rallypoint.elastic.agents.simple_agent import SimpleElasticAgent
     from rallypoint.elastic.errors import (
         ChildFailedError,
         ErrorHandler,
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
         record_rdzv_event,
     )
     from rallypoint.elastic.launcher.config import LaunchConfig
+    from rallypoint.elastic.launcher.launch import elastic_launch, launch_agent
     from rallypoint.elastic.logs.logs_specs import DefaultLogsSpecs, LogsDest, LogsSpecs
     from rallypoint.elastic.logs.std import Std, to_map
     from rallypoint.elastic.metrics import (
@@ -69,11 +73,13 @@ __all__ = [
     "ChildFailedError",
     "ConsoleMetricHandler",
     "DefaultLogsSpecs",
+    "ElasticAgent",
     "ErrorHandler",
     "Event",
     "EventMetadataValue",
     "EventSource",
     "LaunchConfig",
+    "LocalElasticAgent",
     "LogsDest",
     "LogsSpecs",
     "MetricData",
@@ -99,16 +105,19 @@ __all__ = [
     "RendezvousTimeoutError",
     "RunResult",
     "SignalException",
+    "SimpleElasticAgent",
     "Std",
     "Worker",
     "WorkerGroup",
     "WorkerSpec",
     "WorkerState",
     "construct_and_record_rdzv_event",
+    "elastic_launch",
     "getStream",
     "get_error_handler",
     "get_logging_handler",
     "get_rendezvous_handler",
+    "launch_agent",
     "prof",
     "put_metric",
     "record",
@@ -136,7 +145,11 @@ _ROOMS = {
         "get_logging_handler",
         "record_rdzv_event",
     ),
+    "agents.elastic_agent": ("ElasticAgent",),
+    "agents.local_agent": ("LocalElasticAgent",),
+    "agents.simple_agent": ("SimpleElasticAgent",),
     "launcher.config": ("LaunchConfig",),
+    "launcher.launch": ("elastic_launch", "launch_agent"),
     "logs.logs_specs": ("DefaultLogsSpecs", "LogsDest", "LogsSpecs"),
     "logs.std": ("Std", "to_map"),
     "metrics": (

@@ -21,6 +21,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple, Self, TextIO, cast
 
@@ -68,7 +69,13 @@ class Console:
         """Bytes taken since the last pause."""
         self._is_busy = False
         self._is_released = False
-        threading.Thread(target=self._serve, name="console", daemon=True).start()
+        self._has_thread = False
+        self._start()
+
+    def _start(self) -> None:
+        if not self._has_thread:
+            threading.Thread(target=self._serve, name="console", daemon=True).start()
+            self._has_thread = True
 
     def say(self, lines: bytes) -> None:
         """Write lines of the agent, before any buffered output of workers. Never waits."""
@@ -77,6 +84,7 @@ class Console:
             if len(self._lines) > LINES_MAX:
                 self._lines.popleft()
                 self._dropped += 1
+            self._restart()
             self._changed.notify_all()
 
     def write(self, piece: bytes, is_last: Callable[[], bool]) -> None:
@@ -97,7 +105,12 @@ class Console:
             else:
                 self._pieces.append(piece)
                 self._pieces_bytes += len(piece)
+            self._restart()
             self._changed.notify_all()
+
+    def _restart(self) -> None:
+        with suppress(RuntimeError):  # no thread can be started: the lines wait for the next
+            self._start()
 
     def _has_room(self, limit: int) -> bool:
         return self._is_released or self._pieces_bytes < limit
@@ -119,7 +132,10 @@ class Console:
             self._changed.notify_all()
 
     def release(self) -> None:
-        """Drop all output of workers, buffered output too; from now on only `say` works."""
+        """Drop all output of workers, buffered output too; from now on only `say` works.
+
+        The thread ends when nothing is left to write; `say` starts another.
+        """
         with self._changed:
             self._is_released = True
             self._lost_bytes += self._pieces_bytes
@@ -154,7 +170,12 @@ class Console:
             with self._changed:
                 self._is_busy = False
                 self._changed.notify_all()
-                self._changed.wait_for(lambda: self._lines or self._pieces or self._lost_bytes)
+                self._changed.wait_for(
+                    lambda: self._is_released or self._lines or self._pieces or self._lost_bytes
+                )
+                if not (self._lines or self._pieces or self._lost_bytes):
+                    self._has_thread = False
+                    return
                 piece = self._take()
                 self._is_busy = True
             self._put_out(piece)

@@ -2,7 +2,8 @@
 
 A shared file system may stand still for a minute; an agent that waits for it in its event loop
 sends no heartbeats, and is lost. Each thread runs its calls in order, one at a time. It starts with
-its first call, and it is a daemon: a call that never returns does not keep the process from ending.
+a call and ends when there was none for a while, so that a program in which many agents have lived
+keeps no threads. It is a daemon: a call that never returns does not keep the process from ending.
 Calls that must not wait for each other, such as those of different file systems, need different
 threads.
 """
@@ -24,6 +25,8 @@ log = get_logger()
 
 CALLS_MAX = 1_024
 """Calls that wait for the thread. A node has a few at a time; more follow only a stalled one."""
+IDLE_S = 2.0
+"""A thread without calls ends after this time; the next call starts another."""
 STALLED_S = 5.0
 """A call that takes longer is logged."""
 
@@ -123,7 +126,9 @@ class FileThread:
             with self._changed:
                 self._is_busy = False
                 self._changed.notify_all()
-                self._changed.wait_for(lambda: self._calls)
+                if not self._changed.wait_for(lambda: self._calls, IDLE_S):
+                    self._has_thread = False
+                    return
                 call = self._calls.popleft()
                 self._is_busy = True
             try:

@@ -22,6 +22,11 @@ _context: ContextVar[dict[str, Any]] = ContextVar("log_context", default={})  # 
 
 _configure: Callable[[], None] | None = None
 _is_configured = False
+_replacement: Any = None
+"""The logger of a program that is not ours; None: structlog."""
+
+_QUOTED = frozenset(" \t\"'=")
+"""A value with one of these, or an unprintable character, is quoted."""
 
 
 def import_structlog() -> ModuleType:
@@ -42,6 +47,15 @@ def configure(how: Callable[[], None]) -> None:
     _configure, _is_configured = how, False
 
 
+def use_logger(logger: Any) -> None:
+    """Log to `logger` instead of structlog, unless `configure` was called; None: to structlog.
+
+    A program that only embeds a part of ours may configure structlog for itself.
+    """
+    global _replacement
+    _replacement = None if _configure is not None else logger
+
+
 class Logger:
     """Stands for `structlog.get_logger()` until it is used."""
 
@@ -54,6 +68,8 @@ class Logger:
     def __getattr__(self, name: str) -> Any:
         """Return a method of the real logger."""
         global _is_configured
+        if _replacement is not None:
+            return getattr(_replacement, name)
         if self._logger is None:
             self._logger = import_structlog().get_logger()
         if not _is_configured:
@@ -84,3 +100,17 @@ def bind_context(**fields: str) -> None:
 def merge_context(logger: object, method: str, event: MutableMapping[str, Any]) -> dict[str, Any]:
     """Add the bound fields to an event, after its own: a processor of structlog."""
     return dict(event) | {k: v for k, v in _context.get().items() if k not in event}
+
+
+def format_value(value: object) -> str:
+    """Return a field's value, quoted unless it is one word."""
+    text = value if isinstance(value, str) else _join(value)
+    if text and text.isprintable() and not _QUOTED.intersection(text):
+        return text
+    return repr(text)
+
+
+def _join(value: object) -> str:
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return ",".join(map(str, sorted(value) if isinstance(value, (set, frozenset)) else value))
+    return str(value)

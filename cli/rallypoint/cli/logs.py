@@ -31,8 +31,6 @@ _LEVEL_COLOURS = {
     "error": "\x1b[31m",
     "critical": "\x1b[31m",
 }
-_QUOTED = frozenset(" \t\"'=")
-"""A value with one of these, or an unprintable character, is quoted."""
 
 
 def configure_logs(level: str, style: str, file: TextIO | None = None) -> None:
@@ -95,7 +93,8 @@ class TextRenderer:
         stamp, level, event = (str(fields.pop(name)) for name in ("timestamp", "level", "event"))
         traceback = fields.pop("exception", "")
         pairs = " ".join(
-            f"{self._paint(_DIM, f'{key}=')}{format_value(value)}" for key, value in fields.items()
+            f"{self._paint(_DIM, f'{key}=')}{log.format_value(value)}"
+            for key, value in fields.items()
         )
         padded = f"{event:{EVENT_WIDTH}}" if pairs else event
         line = " ".join(
@@ -110,17 +109,3 @@ class TextRenderer:
 
     def _paint(self, colour: str, text: str) -> str:
         return f"{colour}{text}{_RESET}" if self._has_colours and colour else text
-
-
-def format_value(value: object) -> str:
-    """Return a field's value, quoted unless it is one word."""
-    text = value if isinstance(value, str) else _join(value)
-    if text and text.isprintable() and not _QUOTED.intersection(text):
-        return text
-    return repr(text)
-
-
-def _join(value: object) -> str:
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return ",".join(map(str, sorted(value) if isinstance(value, (set, frozenset)) else value))
-    return str(value)

@@ -17,8 +17,8 @@ from msgspec.structs import replace
 
 from rallypoint.agent.core import inputs
 from rallypoint.agent.core.desired import RunOrder
+from rallypoint.agent.node_workers import SWEEP_LIMIT_MS
 from rallypoint.agent.workers.exits import TAIL_WAIT_S
-from rallypoint.agent.workers.supervisor import SWEEP_LIMIT_MS
 from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.model.round import RoundHeader
 from sim.world.clock import Timer

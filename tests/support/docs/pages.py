@@ -6,13 +6,20 @@ import re
 import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[3]
-PAGES = (REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md")))
+PAGES = (
+    REPOSITORY / "README.md",
+    *sorted((REPOSITORY / "docs").glob("*.md")),
+    *sorted((REPOSITORY / "docs" / "gallery").glob("*.md")),
+)
 _FENCE = re.compile(r"( *)```(\w*)$")
 _COMMENT = re.compile(r" *<!-- (test|file|not run): (.+) -->$")
 PLACES = ("in the repository", "in a clone", "fresh environment")
+NEEDS = "needs "
+"""Before the name of a package: the session runs where it is installed."""
 WORDS = ("long", "continued", *PLACES)
 """What `<!-- test: … -->` may say, separated by commas."""
 
@@ -76,6 +83,12 @@ class Session:
     def options(self) -> set[str]:
         return set().union(*(block.options for block in self.blocks))
 
+    @property
+    def missing(self) -> list[str]:
+        """Return the packages that it needs and that are not installed here."""
+        needed = (one.removeprefix(NEEDS) for one in self.options if one.startswith(NEEDS))
+        return [name for name in needed if find_spec(name) is None]
+
     def steps(self) -> list[Step]:
         return [step for block in self.blocks for step in block.steps()]
 
@@ -93,7 +106,8 @@ def find_blocks(path: Path) -> Iterator[Block]:
         comment = _COMMENT.match(lines[number - 1]) if number else None
         kind, words = (comment[1], comment[2]) if comment else ("", "")
         text = textwrap.dedent("\n".join(lines[number + 1 : end]))
-        yield Block(path.name, number + 1, opening[2], kind, words, text)
+        page = f"{path.parent.name}/{path.name}" if path.parent.name == "gallery" else path.name
+        yield Block(page, number + 1, opening[2], kind, words, text)
         number = end + 1
 
 

@@ -12,7 +12,8 @@ import pytest
 import structlog
 
 from rallypoint.base import log
-from rallypoint.cli.logs import TextRenderer, configure_logs, format_value, wants_colours
+from rallypoint.base.log import format_value
+from rallypoint.cli.logs import TextRenderer, configure_logs, wants_colours
 
 
 class Screen(io.StringIO):

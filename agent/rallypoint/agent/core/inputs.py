@@ -139,6 +139,22 @@ class NoticesReceived(Struct, frozen=True):
     notices: tuple[Notice, ...]
 
 
+class RoundGivenUp(Struct, frozen=True):
+    """The launcher of the workers stops this round by itself; the node stays in the job."""
+
+    round: int
+    text: str
+    """Why, as one line."""
+
+
+class LeaveRequested(Struct, frozen=True):
+    """The program that embeds the agent leaves the job."""
+
+    exit_code: int
+    text: str
+    """Why, as one line."""
+
+
 class AgentFailed(Struct, frozen=True):
     """The agent found a bug in itself: it stops its workers and ends."""
 
@@ -167,6 +183,8 @@ Input = (
     | SweepBlocked
     | SignalReceived
     | NoticesReceived
+    | RoundGivenUp
+    | LeaveRequested
     | AgentFailed
     | TimePassed
 )

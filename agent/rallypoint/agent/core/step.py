@@ -19,6 +19,7 @@ from rallypoint.agent.core.leaving.drain import (
     apply_signal,
     finish_drain,
     follow_drain,
+    give_up,
     leave,
 )
 from rallypoint.agent.core.reports import (
@@ -115,6 +116,11 @@ def _apply(work: Work, input: inputs.Input) -> None:  # noqa: C901  # one flat c
             apply_signal(work, signum)
         case inputs.NoticesReceived(notices=notices):
             apply_notices(work, notices)
+        case inputs.RoundGivenUp(round=number, text=text):
+            give_up(work, number, text)
+        case inputs.LeaveRequested(exit_code=code, text=text):
+            kind = GoodbyeKind.ERROR if code else GoodbyeKind.RELEASED
+            leave(work, Ending(code, kind, text))
         case inputs.AgentFailed(text=text):
             leave(work, Ending(EXIT_SOFTWARE, GoodbyeKind.ERROR, f"internal error: {text}"))
         case inputs.TimePassed():

@@ -30,6 +30,7 @@ from rallypoint.agent.helper.events import (
     Swept,
 )
 from rallypoint.agent.helper.host import WorkerHost, WorkerHostError
+from rallypoint.agent.node_workers import SWEEP_LIMIT_MS
 from rallypoint.agent.output.outputs import WorkerOutput, WorkerOutputs
 from rallypoint.agent.torchelastic.error_watch import ErrorFile, ErrorWatch, Found
 from rallypoint.agent.torchelastic.logs_plugin import LogsPlugin
@@ -44,8 +45,6 @@ from rallypoint.base.log import get_logger
 
 log = get_logger()
 
-SWEEP_LIMIT_MS = 5_000
-"""A process that survives SIGKILL this long is reported as blocked."""
 NOTICES_WAIT_S = 1.0
 """How long a signal, and the log line about notices, wait for their file."""
 FOLDERS_WAIT_S = 2.0
@@ -134,6 +133,16 @@ class Supervisor:
             files=self._files,
             began=self._on_began,
         )
+
+    async def begin(self) -> None:
+        """Start the plug-in for logs, if there is one, then listen to the helper.
+
+        Raises:
+            TimerFileRefused: timers are enabled, but their FIFO cannot be made.
+        """
+        if self.plugin is not None:
+            await self.plugin.begin()
+        self.attach()
 
     def attach(self) -> None:
         """Begin to listen to the helper, and start the observers.

@@ -165,4 +165,3 @@ class LocalElasticAgent(SimpleElasticAgent):
         if ended is None or not is_last or held is None:
             return failed.failures
         return outcomes.find_failures(held) or failed.failures
-

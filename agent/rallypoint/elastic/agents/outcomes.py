@@ -12,9 +12,6 @@ from rallypoint.agent.torchelastic.root_cause import exit_number, to_torch_form
 from rallypoint.elastic.errors import ProcessFailure
 from rallypoint.v1 import job_pb2, verdict_pb2
 
-NO_FILE = "<N/A>"
-"""Instead of the path of an error file, as torch prints it."""
-
 
 def find_failures(held: HeldRound) -> dict[int, ProcessFailure]:
     """Return the workers of a round that have failed, by global rank."""
@@ -35,10 +32,8 @@ def has_succeeded(held: HeldRound) -> bool:
 
 
 def _describe(worker: LocalWorker, start_failure: str | None) -> ProcessFailure:
-    exit = worker.outcome
-    assert exit is not None
-    code = exit.exit_code if exit.exit_code is not None else -(exit.signal or -1)
-    failure = ProcessFailure(worker.local_rank, worker.pid, code, exit.error_file or NO_FILE)
+    assert worker.outcome is not None
+    failure = ProcessFailure.from_exit(worker.local_rank, worker.pid, worker.outcome)
     if not worker.pid and start_failure is not None:
         failure.message = start_failure
     return failure
@@ -58,7 +53,7 @@ def _describe_culprit(verdict: verdict_pb2.Verdict) -> ProcessFailure:
     time_s = exit.failed_at.seconds if exit.HasField("failed_at") else int(now_s)
     text = exit.error.message if exit.HasField("error") else verdict.text
     stack = exit.error.traceback if exit.HasField("error") else exit.stderr_tail
-    failure = ProcessFailure(worker.local_rank, worker.pid, exit_number(exit), NO_FILE)
+    failure = ProcessFailure(worker.local_rank, worker.pid, exit_number(exit), "")
     data: dict[str, Any] = to_torch_form(text, stack, time_s, exit_number(exit))
     failure.error_file_data, failure.message = data, data["message"]
     failure.timestamp = time_s

@@ -126,7 +126,7 @@ class SimpleElasticAgent(RecordingAgent):
                 self._record_worker_events(result)
                 return result
             except RendezvousGracefulExitError as error:
-                logger.info("Rendezvous gracefully exited: %s", error)
+                logger.debug("Rendezvous gracefully exited: %s", error)
                 return RunResult(WorkerState.STOPPED)
             except SignalException as error:
                 logger.warning("Received %s death signal, shutting down workers", error.sigval)
@@ -198,7 +198,8 @@ class SimpleElasticAgent(RecordingAgent):
 
     def _invoke_run(self, role: str = DEFAULT_ROLE) -> RunResult:
         spec = self._worker_group.spec
-        logger.info("[%s] starting workers for entrypoint: %s", spec.role, spec.get_entrypoint_name())
+        name = spec.get_entrypoint_name()
+        logger.debug("[%s] starting workers for entrypoint: %s", spec.role, name)
         try:
             return self._follow_rounds(self._worker_group)
         except (RendezvousClosedError, RendezvousTimeoutError, RendezvousGracefulExitError):
@@ -235,7 +236,7 @@ class SimpleElasticAgent(RecordingAgent):
             elif group.spec.rdzv_handler.num_nodes_waiting() > 0:
                 self._restart_workers(group)
             else:
-                seat.node.wait(lambda view: view is not seen, group.spec.monitor_interval)
+                seat.await_change(seen, group.spec.monitor_interval)
 
     def _follow_failure(self, group: WorkerGroup) -> None:
         """Restart the workers, or stop them for good, as the coordinator decides.
@@ -262,11 +263,12 @@ class SimpleElasticAgent(RecordingAgent):
         ended = self._sit().view.ended
         if ended is None or not self._sit().has_begun or not outcomes.has_failed_for_good(ended):
             return None
-        self._worker_group.state = WorkerState.FAILED
         failures = {} if self._failed is None else self._find_failures(self._failed)
-        return RunResult(
-            WorkerState.FAILED, failures=failures or outcomes.find_first_failure(ended)
-        )
+        failures = failures or outcomes.find_first_failure(ended)
+        if not failures:  # no worker has failed: the error says what did
+            return None
+        self._worker_group.state = WorkerState.FAILED
+        return RunResult(WorkerState.FAILED, failures=failures)
 
     def _find_failures(self, failed: RunResult) -> dict[int, Any]:
         """Return the failures of the last round here, now that all of its workers have ended."""
@@ -287,7 +289,9 @@ class SimpleElasticAgent(RecordingAgent):
 
         seat, state = self._sit(), result.state.name
         local_ranks = {one.global_rank: one.local_rank for one in self._worker_group.workers}
-        failed = {local_ranks[rank]: one for rank, one in result.failures.items() if rank in local_ranks}
+        failed = {
+            local_ranks[rank]: one for rank, one in result.failures.items() if rank in local_ranks
+        }
         if isinstance(seat, ForeignSeat):
             for local_rank, failure in failed.items():
                 code = getattr(failure, "exitcode", 1)
@@ -298,7 +302,10 @@ class SimpleElasticAgent(RecordingAgent):
     def _exit_barrier(self) -> None:
         """Wait until the coordinator has decided: the job has ended, or the round is repeated."""
         number = self._sit().number
-        logger.info("Local worker group finished (%s); waiting for the other nodes", self._worker_group.state)
+        logger.debug(
+            "Local worker group finished (%s); waiting for the other nodes",
+            self._worker_group.state,
+        )
         self._in_exit_barrier = True
         try:
             self._sit().node.wait(lambda view: not view.wants(number))
@@ -330,7 +337,7 @@ class SimpleElasticAgent(RecordingAgent):
         worker_group.master_port = spec.master_port or bootstrap.master_port
         restarts = self._sit().order.header.restart_count
         self._remaining_restarts = max(0, spec.max_restarts - restarts)
-        logger.info(
+        logger.debug(
             "[%s] Rendezvous complete for workers: restart_count=%d group_rank=%s "
             "group_world_size=%s global_ranks=%s",
             spec.role,
@@ -366,9 +373,9 @@ class SimpleElasticAgent(RecordingAgent):
             RendezvousError: no round begins here.
         """
         role = worker_group.spec.role
-        logger.info("[%s] Rendezvous'ing worker group", role)
+        logger.debug("[%s] Rendezvous'ing worker group", role)
         self._rendezvous(worker_group)
-        logger.info("[%s] Starting worker group", role)
+        logger.debug("[%s] Starting worker group", role)
         ids = self._start_workers(worker_group)
         for worker in worker_group.workers:
             worker.id = ids.get(worker.local_rank)
@@ -391,7 +398,7 @@ class SimpleElasticAgent(RecordingAgent):
         Raises:
             RendezvousError: no further round begins here.
         """
-        logger.info("[%s] Stopping worker group", worker_group.spec.role)
+        logger.debug("[%s] Stopping worker group", worker_group.spec.role)
         self._stop_workers(worker_group)
         worker_group.state = WorkerState.STOPPED
         self._initialize_workers(worker_group)

@@ -24,7 +24,7 @@ START_METHODS = ("spawn", "fork", "forkserver")
 SIGNALS_ENV = "TORCHELASTIC_SIGNALS_TO_HANDLE"
 
 
-class elastic_launch:  # noqa: N801  # torch's name
+class elastic_launch:  # torch's name
     """Launches workers on this node, once per call.
 
         outputs = elastic_launch(config, train)(0.1, "data")  # a function and its arguments
@@ -96,7 +96,7 @@ def launch_agent(
     _check(config, entrypoint)
     if not config.run_id:
         config.run_id = str(uuid.uuid4().int)
-        logger.info("config has no run_id, generated a random run_id: %s", config.run_id)
+        logger.debug("config has no run_id, generated a random run_id: %s", config.run_id)
     name = find_entrypoint_name(entrypoint, args)
     os.environ[SIGNALS_ENV] = config.signals_to_handle
     parameters = RendezvousParameters(

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
-import threading
 from functools import partial
 
 from rallypoint.agent.agent import Agent
+from rallypoint.agent.core.held_round import Stage
 from rallypoint.agent.helper.host import WorkerHost, become_subreaper
 from rallypoint.agent.life import new_supervisor
 from rallypoint.agent.torchelastic.logs_plugin import LogsPlugin
-from rallypoint.base.console import Console, Consoles
+from rallypoint.base.console import Consoles
 from rallypoint.elastic.node.local_workers import LocalWorkers
 from rallypoint.elastic.node.node import Node
 from rallypoint.elastic.node.plan import Plan
@@ -43,7 +42,7 @@ class LocalSeat(Seat):
     def _new_workers(self, agent: Agent, tasks: asyncio.TaskGroup) -> LocalWorkers:
         become_subreaper()
         self._workers = new_supervisor(
-            agent, self._host, _consoles(), tasks, kind=LocalWorkers, plugin=self._plugin
+            agent, self._host, Consoles.open(), tasks, LocalWorkers, self._plugin
         )
         return self._workers
 
@@ -71,7 +70,8 @@ class LocalSeat(Seat):
         number = self.number
         if self._node.view.is_clean(number):
             return
-        if self.is_wanted:
+        held = self._node.view.held
+        if self.is_wanted and held is not None and held.stage is not Stage.FAILED:
             self.fail(0, "the program has stopped the workers")
         self._node.call_if_alive(partial(self._workers.release, signum))
         self._node.wait(lambda view: view.is_clean(number))
@@ -79,19 +79,3 @@ class LocalSeat(Seat):
     def forward(self, signum: int) -> None:
         """Pass a notification on to the workers."""
         self._node.forward(signum)
-
-
-_lock = threading.Lock()
-_streams: dict[int, tuple[Console, Console]] = {}
-"""The console of this process: its threads live as long as the process does."""
-
-
-def _consoles() -> Consoles:
-    """Return the streams of this process: one console for both if they are the same file."""
-    with _lock:
-        pid = os.getpid()
-        if pid not in _streams:  # a forked process has none of the threads
-            _streams.clear()
-            _streams[pid] = Console(1), Console(2)
-        out, err = _streams[pid]
-    return Consoles(out, out if os.path.sameopenfile(1, 2) else err)

@@ -1,5 +1,4 @@
-"""Asks an object of the program for the destinations of output, as a plug-in of torchrun is asked.
-"""
+"""Asks an object of the program for the destinations of output, instead of a plug-in."""
 
 from __future__ import annotations
 

@@ -97,6 +97,10 @@ class Seat:
 
         return not self._node.wait(is_next).is_ending
 
+    def await_change(self, seen: View, limit_s: float) -> None:
+        """Wait until the node knows something else, for at most `limit_s` seconds."""
+        self._node.wait(lambda view: view is not seen, limit_s)
+
     def next_order(self) -> RunOrder:
         """Stop what is left of the round before, wait for the next one, and take it.
 
@@ -199,7 +203,6 @@ class ForeignSeat(Seat):
             exit_code=exit_code if exit_code >= 0 else None,
             signum=-exit_code if exit_code < 0 else None,
             error=ErrorRecord(text, "", 0) if text else None,
-            before_stop=True,
         )
 
     def stopped(self) -> None:

@@ -134,7 +134,9 @@ def find_coordinator(params: RendezvousParameters) -> str | None:
     if is_alone and (not endpoint or endpoint.endswith(":0") or params.backend == "static"):
         return None
     if not endpoint:
-        raise ValueError("a job of several nodes needs a coordinator: set rdzv_endpoint to its host")
+        raise ValueError(
+            "a job of several nodes needs a coordinator: set rdzv_endpoint to its host"
+        )
     target = parse_endpoint(endpoint)
     if target is None:
         raise ValueError(f"rdzv_endpoint {endpoint!r} is not HOST:PORT of a coordinator")

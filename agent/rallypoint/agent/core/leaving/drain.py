@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from rallypoint.agent.core.desired import Notice
 from rallypoint.agent.core.effects import ForwardSignal, SignalWorkers, WriteNotices
+from rallypoint.agent.core.held_round import Stage
 from rallypoint.agent.core.leaving.signals import FORWARDED_ONLY, describe_signal
 from rallypoint.agent.core.reports import DrainingReport, GoodbyeKind, LeavingReport
 from rallypoint.agent.core.state import Drain, Ending
@@ -24,6 +25,20 @@ def leave(work: Work, ending: Ending, signum: int = SIGTERM) -> None:
     if held is not None and not held.is_stopping:
         work.report(LeavingReport(held.number, ending.text))
         stop(work, work.state.shutdown_timeout_ms, signum)
+
+
+def give_up(work: Work, number: int, text: str) -> None:
+    """Stop a round that the launcher of its workers gives up; the node takes part in the next.
+
+    A round that has succeeded here stays so, and one that has failed here ends anyway.
+    """
+    held = work.state.held
+    if held is None or held.number != number or held.is_stopping:
+        return
+    if held.stage is not Stage.SUCCEEDED:
+        if held.stage is not Stage.FAILED:
+            work.report(LeavingReport(number, text))
+        stop(work, work.state.shutdown_timeout_ms)
 
 
 def begin_drain(work: Work, time_ms: int, reason: str, ending: Ending) -> None:

@@ -1,0 +1,288 @@
+"""An agent with its own event loop, in a daemon thread of another program."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import concurrent.futures
+import os
+import threading
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import TypeVar
+
+from msgspec.structs import replace
+
+from rallypoint.agent.agent import Agent
+from rallypoint.agent.containment import describe_error
+from rallypoint.agent.core import inputs
+from rallypoint.agent.core.desired import DesiredStandby
+from rallypoint.agent.core.leaving.away import Absence
+from rallypoint.agent.embedded.ended import Ended, EndKind, find_kind
+from rallypoint.agent.embedded.python_log import use_python_log
+from rallypoint.agent.life import take_part
+from rallypoint.agent.machine.ports import PortReserver
+from rallypoint.agent.node_workers import Workers
+from rallypoint.agent.settings import Listener, Settings
+from rallypoint.agent.torchelastic.last_round import LastRound
+from rallypoint.base.exit_codes import EXIT_FAILED, EXIT_SOFTWARE
+from rallypoint.base.log import get_logger
+from rallypoint.v1 import agent_service_pb2 as agent_pb2
+
+log = get_logger()
+
+BEGIN_S_MAX = 30.0
+"""How long the thread may take to begin; a busy machine is slow."""
+CALL_S_MAX = 10.0
+"""How long a call in the agent's loop may take."""
+EXIT_S_MAX = 3.0
+"""How long the end of the interpreter waits for the Goodbye."""
+DRAIN_S = 0.05
+"""gRPC completes cancelled calls a moment later. All loops of the process share its queue, which
+stops for a while at a loop that is closed already."""
+
+_T = TypeVar("_T")
+
+NewWorkers = Callable[[Agent, asyncio.TaskGroup], Workers]
+"""Makes the workers of an agent, in its event loop; the group runs their tasks."""
+Coordinator = Callable[[], AbstractAsyncContextManager[tuple[str, asyncio.Future[None]]]]
+"""Serves a built-in coordinator: its address, and a future that fails when it cannot continue."""
+
+
+class AgentGone(Exception):
+    """The agent has ended, or did not begin."""
+
+
+class EmbeddedAgent:
+    """An agent in a thread. All methods may be called from any other thread.
+
+    Signals belong to the program around it, so `Settings.signals` has to be empty. When the
+    interpreter exits, the agent stops its workers and says goodbye.
+    """
+
+    agent: Agent
+    """Set by `start`; belongs to the agent's own thread."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        new_workers: NewWorkers,
+        *,
+        listener: Listener | None = None,
+        coordinator: Coordinator | None = None,
+        on_ended: Callable[[Ended], None] = lambda ended: None,
+        master_port: int = 0,
+    ) -> None:
+        """Prepare an agent; `start` starts it.
+
+        Args:
+            settings: how the agent is started, with `signals` empty.
+            new_workers: makes its workers.
+            listener: is informed too, in the agent's thread.
+            coordinator: serves a built-in coordinator instead of `settings.coordinator`.
+            on_ended: called in the agent's thread, once, as the last thing that it does.
+            master_port: fixed port for the store of rank 0; 0: a new free one for each round.
+        """
+        assert not settings.signals, "signal handlers belong to the program around the agent"
+        self.settings = settings
+        self.absence: Absence | None = None
+        """Of the last loss of the session that was logged; None before the first."""
+        self.ended: Ended | None = None
+        """Set when the agent has ended."""
+        self._new_workers = new_workers
+        self._listener = listener
+        self._coordinator = coordinator
+        self._on_ended = on_ended
+        self._master_port = master_port
+        self._thread = threading.Thread(target=self._run, name="rallypoint-agent", daemon=True)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._begun = threading.Event()
+        self._pid = 0
+        self._outcome: tuple[agent_pb2.Finished, LastRound] | None = None
+        self._has_left = False
+        self._was_spare = False
+        self._error = ""
+        """Why the thread could not begin or continue; empty: it could."""
+
+    def start(self) -> None:
+        """Start the thread; return when its loop runs.
+
+        Raises:
+            AgentGone: it cannot begin, for example because no port is free.
+        """
+        use_python_log()
+        self._pid = os.getpid()
+        self._thread.start()
+        atexit.register(self._leave_at_exit)
+        if not self._begun.wait(BEGIN_S_MAX):
+            raise AgentGone(f"the agent's thread did not begin within {BEGIN_S_MAX:g} s")
+        if self._error:
+            raise AgentGone(self._error)
+
+    @property
+    def is_connected(self) -> bool:
+        """True while there is a session. It may change at any time."""
+        agent = getattr(self, "agent", None)
+        return agent is not None and agent.state.away_since_ms is None
+
+    @property
+    def node_name(self) -> str:
+        """The node's name, as the coordinator knows it."""
+        return self.agent.node_name
+
+    def post(self, input: inputs.Input) -> None:
+        """Apply an input of the core in the agent's loop; nothing happens once it has ended."""
+        self._in_loop(lambda: self.agent.post(input))
+
+    def call(self, call: Callable[[], _T]) -> _T:
+        """Return what `call` returns in the agent's loop.
+
+        Raises:
+            AgentGone: the agent has ended, or does not answer in time.
+        """
+        result: concurrent.futures.Future[_T] = concurrent.futures.Future()
+
+        def run() -> None:
+            try:
+                result.set_result(call())
+            except Exception as error:  # noqa: BLE001  # it belongs to the caller
+                result.set_exception(error)
+
+        if not self._in_loop(run):
+            raise AgentGone("the agent has ended")
+        try:
+            return result.result(CALL_S_MAX)
+        except TimeoutError:
+            raise AgentGone(f"the agent does not answer within {CALL_S_MAX:g} s") from None
+
+    def _in_loop(self, run: Callable[[], None]) -> bool:
+        """Run something in the agent's loop soon; return whether there still is one."""
+        if self._loop is None:
+            return False
+        try:
+            self._loop.call_soon_threadsafe(run)
+        except RuntimeError:  # the loop is closed
+            return False
+        return True
+
+    def leave(self, text: str, exit_code: int = 0) -> None:
+        """Begin to leave the job: stop the workers, then say goodbye.
+
+        Args:
+            text: why, as one line.
+            exit_code: 0: on purpose; any other: this node cannot continue.
+        """
+        self._has_left = True
+        self.post(inputs.LeaveRequested(exit_code, text))
+
+    def join(self, timeout_s: float) -> bool:
+        """Wait for the end of the agent; return whether it has ended."""
+        if self._thread is threading.current_thread() or not self._thread.ident:
+            return False
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def close(self, text: str, timeout_s: float, exit_code: int = 0) -> bool:
+        """Leave the job and wait for the end; return whether the agent has ended in time."""
+        self.leave(text, exit_code)
+        has_ended = self.join(timeout_s)
+        atexit.unregister(self._leave_at_exit)
+        return has_ended
+
+    def _leave_at_exit(self) -> None:
+        if os.getpid() == self._pid:  # not in a process that was forked from this one
+            self.close("its process exits", EXIT_S_MAX)
+
+    # --- the thread ---
+
+    def _run(self) -> None:
+        exit_code = EXIT_SOFTWARE
+        try:
+            with asyncio.Runner() as runner:
+                exit_code = runner.run(self._live())
+        except Exception as error:  # the root of the thread
+            self._error = describe_error(error)
+            log.error("agent_failed", error=self._error, then="it ends", exc_info=error)
+        finally:
+            self._end(exit_code)
+            self._begun.set()
+
+    def _end(self, exit_code: int) -> None:
+        """Announce the end, once."""
+        if self.ended is None:
+            self.ended = self._find_end(exit_code)
+            self._on_ended(self.ended)
+
+    async def _live(self) -> int:
+        self._loop = asyncio.get_running_loop()
+        async with self._serve() as (settings, failed):
+            ports = PortReserver(self._master_port)
+            listener = Listener(
+                self._on_finished,
+                self._on_disconnected,
+                None if self._listener is None else self._listener.events,
+            )
+            agent = Agent(settings, listener, ports, time.monotonic_ns() // 1_000_000)
+            self.agent = agent
+            self._begun.set()
+            async with asyncio.TaskGroup() as tasks:
+                watcher = tasks.create_task(self._end_with(failed))
+                exit_code = await take_part(agent, lambda group: self._new_workers(agent, group))
+                watcher.cancel()
+            self._end(exit_code)
+        await asyncio.sleep(DRAIN_S)
+        return exit_code
+
+    @asynccontextmanager
+    async def _serve(self) -> AsyncIterator[tuple[Settings, asyncio.Future[None]]]:
+        if self._coordinator is None:
+            yield self.settings, asyncio.get_running_loop().create_future()
+            return
+        async with self._coordinator() as (target, failed):
+            yield replace(self.settings, coordinator=target, is_standalone=True), failed
+
+    async def _end_with(self, failed: asyncio.Future[None]) -> None:
+        """End the agent when its built-in coordinator fails: no other one will ever serve it."""
+        await asyncio.wait((failed,))
+        error = failed.exception()
+        log.error("coordinator_failed", exc_info=error)
+        self.agent.on_dismissed(EXIT_FAILED, f"the built-in coordinator failed: {error!r}")
+
+    def _on_finished(self, message: agent_pb2.Finished, here: LastRound) -> None:
+        self._outcome = (message, here)
+        desired = self.agent.state.desired
+        self._was_spare = isinstance(desired, DesiredStandby) and desired.spare
+        if self._listener is not None:
+            self._listener.finished(message, here)
+
+    def _on_disconnected(self, absence: Absence) -> None:
+        self.absence = absence
+        if self._listener is not None:
+            self._listener.disconnected(absence)
+            return
+        then = "retrying" if absence.left_ms is not None else "workers keep running; retrying"
+        if absence.left_ms is not None:
+            then += f" for {absence.left_ms / 1000:.0f} s"
+        log.warning(
+            "coordinator_not_reached",
+            coordinator=self.agent.settings.coordinator,
+            why=absence.why,
+            then=then,
+        )
+
+    def _find_end(self, exit_code: int) -> Ended:
+        agent: Agent | None = getattr(self, "agent", None)
+        if agent is None or self._error:
+            return Ended(kind=EndKind.FAILED, exit_code=EXIT_SOFTWARE, text=self._error)
+        finished, here = self._outcome or (None, None)
+        return Ended(
+            kind=find_kind(
+                agent.state.ending, has_left=self._has_left, is_refused=agent.is_dismissed
+            ),
+            exit_code=exit_code,
+            text=agent.exit_text,
+            finished=finished,
+            last_round=here,
+            was_spare=self._was_spare,
+        )

@@ -1,0 +1,61 @@
+"""How the job ended for an embedded agent."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from msgspec import Struct
+
+from rallypoint.agent.core.reports import GoodbyeKind
+from rallypoint.agent.core.state import Ending
+from rallypoint.agent.torchelastic.last_round import LastRound
+from rallypoint.base.exit_codes import EXIT_UNREACHABLE
+from rallypoint.v1 import agent_service_pb2 as agent_pb2
+
+
+class EndKind(Enum):
+    """Why an agent has ended."""
+
+    FINISHED = "finished"  # the run has its outcome
+    RELEASED = "released"  # the node was drained; the run continues without it
+    REFUSED = "refused"  # the coordinator does not take this agent
+    UNREACHABLE = "unreachable"  # no coordinator answered in time
+    LEFT = "left"  # the program around the agent left the job
+    FAILED = "failed"  # the agent could not continue
+
+
+class Ended(Struct, frozen=True, kw_only=True):
+    """How the job ended for this agent."""
+
+    kind: EndKind
+    exit_code: int
+    """What node-agent would exit with."""
+    text: str
+    """Why, as one line; may be empty."""
+    finished: agent_pb2.Finished | None = None
+    """The outcome of the run, if the coordinator announced it."""
+    last_round: LastRound | None = None
+    """How the workers of the last round here ended; set with `finished`."""
+    was_spare: bool = False
+    """A round ran without this node when the run ended."""
+
+
+def find_kind(ending: Ending | None, *, has_left: bool, is_refused: bool) -> EndKind:
+    """Return why an agent has ended.
+
+    Args:
+        ending: what its core decided; None: it could not decide any more.
+        has_left: the program around the agent asked to leave.
+        is_refused: the coordinator has refused it.
+    """
+    if ending is None:
+        return EndKind.FAILED
+    if is_refused:
+        return EndKind.REFUSED
+    if ending.kind is GoodbyeKind.FINISHED:
+        return EndKind.FINISHED
+    if ending.kind is GoodbyeKind.DRAINED:
+        return EndKind.RELEASED
+    if ending.exit_code == EXIT_UNREACHABLE:
+        return EndKind.UNREACHABLE
+    return EndKind.LEFT if has_left else EndKind.FAILED

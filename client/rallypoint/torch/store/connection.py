@@ -1,0 +1,90 @@
+"""One channel to the coordinator, shared by a store and its clones.
+
+C++ may hold a store when Python does not any more, and can call only what Python still has. So
+every store lives until it is closed, or until the process ends.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+
+from rallypoint.client.errors import ClientClosed
+from rallypoint.client.sync import Client
+from rallypoint.client.values import Scope
+
+OUTAGE_S = 300.0
+"""How long a call without a timeout waits for a coordinator."""
+
+
+class Connection:
+    """A client, and who uses it. Threads may share it."""
+
+    def __init__(self, coordinator: str, job_id: str, token: str, epoch: int, scope: Scope) -> None:
+        """Connect at the first call.
+
+        Args:
+            coordinator: its host:port.
+            job_id: the job.
+            token: of a worker, or of the order of a round.
+            epoch: of the coordinator that formed the round; 0: not known.
+            scope: what the keys belong to.
+        """
+        self.coordinator = coordinator
+        self.job_id = job_id
+        self.token = token
+        self.epoch = epoch
+        self.scope = scope
+        self._client = Client(coordinator, token=token, epoch=epoch, limit_s=OUTAGE_S)
+        self._pid = os.getpid()
+
+    @property
+    def client(self) -> Client:
+        """The client.
+
+        Raises:
+            ClientClosed: when this process was forked from the one that made it.
+        """
+        if self._pid != os.getpid():
+            raise ClientClosed(
+                "this process was forked from the one that made the store; "
+                "start it by spawn, and make a store in it"
+            )
+        return self._client
+
+    def close(self) -> None:
+        """End all calls."""
+        self._client.close()
+
+
+_lock = threading.Lock()
+_users: dict[Connection, set[object]] = {}
+"""The open stores of each connection."""
+
+
+def enter(connection: Connection, store: object) -> None:
+    """Keep a store, and its connection, until it leaves."""
+    with _lock:
+        _users.setdefault(connection, set()).add(store)
+
+
+def leave(connection: Connection, store: object) -> None:
+    """Let a store go; the last one closes the connection."""
+    with _lock:
+        stores = _users.get(connection, set())
+        stores.discard(store)
+        is_last = connection in _users and not stores
+        if is_last:
+            del _users[connection]
+    if is_last:
+        connection.close()
+
+
+def _close_all(pid: int) -> None:
+    if pid == os.getpid():  # a child inherits the handlers of its parent
+        for connection in tuple(_users):
+            connection.close()
+
+
+atexit.register(_close_all, os.getpid())

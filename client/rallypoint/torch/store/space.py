@@ -1,0 +1,235 @@
+"""Changes of the keys of one store: torch's operations as calls of KeyValueService.
+
+* What depends on the value of a key compares its revision and tries again if another caller was
+  faster. So every attempt that fails is the progress of another.
+* A long value is complete before a key refers to it, and its parts go after no key does any more.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+
+from rallypoint.client.errors import LimitReached, RallypointError
+from rallypoint.torch.store.names import encode_key, is_digest
+from rallypoint.torch.store.packing import (
+    PART_BYTES,
+    VALUE_BYTES_MAX,
+    Parted,
+    pack_short,
+    split,
+    unpack,
+)
+from rallypoint.torch.store.reading import (
+    CALL_S_MIN,
+    PARTS_PER_CALL,
+    Deadline,
+    Reading,
+    batches,
+)
+from rallypoint.v1 import key_value_service_pb2 as keys_pb2
+
+WRITES_PER_CALL = 256
+"""Most changes of one WriteKeys."""
+ABSENT = keys_pb2.KeyCondition(mod_revision=0)
+
+
+class ValueTooLong(RallypointError):
+    """A value is longer than a store takes."""
+
+    status = "RESOURCE_EXHAUSTED"
+
+
+class Space(Reading):
+    """The keys of one store, to read and to change. Threads may share it."""
+
+    def note_name(self, key: str, limit_s: float) -> None:
+        """Keep a key whose name is a digest, so that it can be listed."""
+        name = encode_key(key, self._room)
+        if is_digest(name) and name not in self._named:
+            text = key.encode("utf-8", "surrogatepass")
+            self.set([(f"{self._prefix}n/{name}", text)], limit_s)
+            self._named.add(name)
+
+    def peek(self, name: str, limit_s: float) -> bytes | None:
+        """Return the value of a key; None: it does not exist."""
+        value, _ = self.change(name, lambda _: None, limit_s)
+        return value
+
+    def set(self, pairs: Sequence[tuple[str, bytes]], limit_s: float) -> None:
+        """Set keys, in order."""
+        limit_s = max(CALL_S_MIN, limit_s)
+        held = [(name, self._hold(value, limit_s)) for name, value in pairs]
+        # A key that exists may have parts to delete. Most do not exist: try that first.
+        for batch in _by_bytes(held):
+            answer = self._connection.client.write_keys(
+                self._job_id,
+                [_set_if(name, value, ABSENT) for name, value in batch],
+                scope=self._scope,
+                timeout_s=limit_s,
+            )
+            for (name, value), result in zip(batch, answer.results, strict=True):
+                if not result.was_changed:
+                    self._replace(name, value, result.kv, limit_s)
+
+    def add(self, name: str, amount: int, limit_s: float) -> int:
+        """Add to the number that a key holds; return the sum."""
+        limit_s = max(CALL_S_MIN, limit_s)
+        answer = self._connection.client.add_to_key(
+            self._job_id, name, amount, scope=self._scope, timeout_s=limit_s
+        )
+        return answer.sum
+
+    def change(
+        self, name: str, decide: Callable[[bytes | None], bytes | None], limit_s: float
+    ) -> tuple[bytes | None, bool]:
+        """Set a key to what is decided from its value; return the value before, and if it was set.
+
+        Args:
+            name: of the key.
+            decide: from the value, None if the key does not exist, returns the new one; None: leave
+                it as it is. It is asked again if the key was changed meanwhile.
+            limit_s: longest call.
+        """
+        limit_s = max(CALL_S_MIN, limit_s)
+        while True:
+            kv = self._fetch([name], Deadline(0.0)).get(name)
+            before = None if kv is None else self._load(kv, limit_s)
+            if kv is not None and before is None:
+                continue
+            after = decide(before)
+            if after is None:
+                return before, False
+            if self._swap(name, after, kv, limit_s):
+                return before, True
+
+    def delete(self, name: str, limit_s: float) -> bool:
+        """Delete a key; return whether it existed."""
+        limit_s = max(CALL_S_MIN, limit_s)
+        while True:
+            kv = self._fetch([name], Deadline(0.0)).get(name)
+            if kv is None:
+                return False
+            if self._delete_if(kv, limit_s):
+                return True
+
+    def pop(self, name: str, wait_s: float, cut: Callable[[bytes], tuple[bytes, bytes]]) -> bytes:
+        """Wait for a key, and take the beginning of its value; the key goes with the last bytes.
+
+        Args:
+            name: of the key.
+            wait_s: how long to wait; 0: do not wait.
+            cut: returns the beginning and the rest.
+
+        Raises:
+            KeysMissing: when there is no such key in time.
+            RallypointError: when it fails otherwise.
+        """
+        deadline, limit_s = Deadline(wait_s), max(CALL_S_MIN, wait_s)
+        while True:
+            kv = self._fetch_all([name], deadline)[name]
+            value = self._load(kv, limit_s)
+            if value is None:
+                continue
+            first, rest = cut(value)
+            if not rest and self._delete_if(kv, limit_s):
+                return first
+            if rest and self._swap(name, rest, kv, limit_s):
+                return first
+
+    def _replace(
+        self, name: str, held: bytes, kv: keys_pb2.KeyValue | None, limit_s: float
+    ) -> None:
+        """Set a key that existed."""
+        while kv is not None and isinstance(unpack(kv.value), Parted):
+            if self._set_over(name, held, kv, limit_s):
+                return
+            kv = self._fetch([name], Deadline(0.0)).get(name)
+        self._connection.client.put_key(
+            self._job_id, name, held, scope=self._scope, timeout_s=limit_s
+        )
+
+    def _set_over(
+        self, name: str, held: bytes, kv: keys_pb2.KeyValue | None, limit_s: float
+    ) -> bool:
+        """Set a key if it is as it was, None if it did not exist; return whether it was."""
+        expected = ABSENT if kv is None else keys_pb2.KeyCondition(mod_revision=kv.mod_revision)
+        answer = self._connection.client.compare_and_set_key(
+            self._job_id, name, held, expected=expected, scope=self._scope, timeout_s=limit_s
+        )
+        if answer.was_set and kv is not None:
+            self._drop_parts(kv.value, limit_s)
+        return answer.was_set
+
+    def _swap(self, name: str, value: bytes, kv: keys_pb2.KeyValue | None, limit_s: float) -> bool:
+        """Set the value of a key if the key is as it was; return whether it was."""
+        held = self._hold(value, limit_s)
+        was_set = self._set_over(name, held, kv, limit_s)
+        if not was_set:
+            self._drop_parts(held, limit_s)
+        return was_set
+
+    def _delete_if(self, kv: keys_pb2.KeyValue, limit_s: float) -> bool:
+        expected = keys_pb2.KeyCondition(mod_revision=kv.mod_revision)
+        answer = self._connection.client.delete_key(
+            self._job_id, kv.key, expected=expected, scope=self._scope, timeout_s=limit_s
+        )
+        if answer.was_deleted:
+            self._drop_parts(kv.value, limit_s)
+        return answer.was_deleted
+
+    def _hold(self, value: bytes, limit_s: float) -> bytes:
+        """Return what a key holds for a value, after its parts are written."""
+        held = pack_short(value)
+        if held is not None:
+            return held
+        if len(value) > VALUE_BYTES_MAX:
+            raise ValueTooLong(
+                f"a value of {len(value)} bytes is too long for the store: "
+                f"at most {VALUE_BYTES_MAX}"
+            )
+        parted = Parted(secrets.token_bytes(16), len(value))
+        writes = [
+            keys_pb2.KeyWrite(key=name, put=keys_pb2.KeyWrite.Put(value=part))
+            for name, part in zip(self._part_names(parted), split(value), strict=True)
+        ]
+        try:
+            for batch in batches(writes, PARTS_PER_CALL):
+                self._connection.client.write_keys(
+                    self._job_id, batch, scope=self._scope, timeout_s=limit_s
+                )
+        except LimitReached:
+            self._drop_parts(parted.pack(), limit_s)  # there was no room for all of them
+            raise
+        return parted.pack()
+
+    def _drop_parts(self, held: bytes, limit_s: float) -> None:
+        parted = unpack(held)
+        if isinstance(parted, Parted):
+            deletion = keys_pb2.KeyWrite.Delete()
+            writes = [
+                keys_pb2.KeyWrite(key=name, delete=deletion) for name in self._part_names(parted)
+            ]
+            for batch in batches(writes, WRITES_PER_CALL):
+                self._connection.client.write_keys(
+                    self._job_id, batch, scope=self._scope, timeout_s=limit_s
+                )
+
+
+def _set_if(name: str, held: bytes, expected: keys_pb2.KeyCondition) -> keys_pb2.KeyWrite:
+    change = keys_pb2.KeyWrite.CompareAndSet(expected=expected, value=held)
+    return keys_pb2.KeyWrite(key=name, compare_and_set=change)
+
+
+def _by_bytes(held: Sequence[tuple[str, bytes]]) -> Iterator[list[tuple[str, bytes]]]:
+    """Yield what fits into one call, also if the answer repeats all values."""
+    batch: list[tuple[str, bytes]] = []
+    room = PARTS_PER_CALL * PART_BYTES
+    for name, value in held:
+        if batch and (len(value) > room or len(batch) == WRITES_PER_CALL):
+            yield batch
+            batch, room = [], PARTS_PER_CALL * PART_BYTES
+        batch.append((name, value))
+        room -= len(value)
+    if batch:
+        yield batch

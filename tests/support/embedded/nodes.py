@@ -1,0 +1,119 @@
+"""Nodes whose workers a test runs by hand, and a coordinator in a thread for them."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from rallypoint.agent.core.desired import RunOrder
+from rallypoint.agent.embedded.agent_thread import EmbeddedAgent
+from rallypoint.agent.embedded.ended import Ended
+from rallypoint.agent.embedded.foreign import ForeignWorkers
+from rallypoint.agent.embedded.settings import foreign_settings
+from rallypoint.server.core.model.spec import Timing
+from rallypoint.server.serve import Settings, serving
+from rallypoint.v1 import agent_service_pb2 as agent_pb2
+from rallypoint.v1 import job_pb2
+
+LIMIT_S = 20.0
+
+
+class CoordinatorThread:
+    """A coordinator in a thread; `stop` and `start` again keep its port."""
+
+    def __init__(self, timing: Timing | None = None) -> None:
+        self.port = 0
+        self._timing = timing or Timing(window_ms=0)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._ready = threading.Event()
+        self._stop = asyncio.Event()
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        self._ready.clear()
+        self._stop = asyncio.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()))
+        self._thread.start()
+        assert self._ready.wait(LIMIT_S)
+
+    async def _serve(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        # Event loops of one process share gRPC's pipe: another one was faster.
+        self._loop.set_exception_handler(_ignore_blocking)
+        async with serving(Settings("127.0.0.1", self.port, self._timing)) as running:
+            self.port = running.port
+            self._ready.set()
+            await self._stop.wait()
+
+    def stop(self) -> None:
+        if self._thread is not None and self._loop is not None:
+            self._loop.call_soon_threadsafe(self._stop.set)
+            self._thread.join(LIMIT_S)
+            self._thread = None
+
+
+def _ignore_blocking(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    if not isinstance(context.get("exception"), BlockingIOError):
+        loop.default_exception_handler(context)
+
+
+@contextmanager
+def coordinator(timing: Timing | None = None) -> Iterator[CoordinatorThread]:
+    """Serve a coordinator in a thread while the context is open."""
+    thread = CoordinatorThread(timing)
+    thread.start()
+    try:
+        yield thread
+    finally:
+        thread.stop()
+
+
+class Node:
+    """An embedded agent with workers that do not exist."""
+
+    def __init__(self, address: str, name: str, *, job_id: str = "j", **spec: Any) -> None:
+        self.workers = ForeignWorkers()
+        settings = foreign_settings(
+            coordinator=address,
+            job_id=job_id,
+            spec=job_pb2.JobSpec(**({"min_nodes": 1, "max_nodes": 1} | spec)),
+            program=agent_pb2.Program(),
+            node_name=name,
+            address="127.0.0.1",
+            coordinator_timeout_ms=5_000,
+        )
+        self.agent = EmbeddedAgent(settings, self.workers.attach, on_ended=self.workers.on_ended)
+        self.agent.start()
+
+    def take(self) -> RunOrder:
+        """Wait for a round and report its worker as started."""
+        order = self.workers.await_order(LIMIT_S)
+        assert isinstance(order, RunOrder), order
+        self.workers.started([4_000])
+        return order
+
+    def wait_stop(self) -> str:
+        """Wait until the coordinator wants the round stopped; return why."""
+        changed = self.workers._changed
+        with changed:
+            changed.wait_for(lambda: self.workers._stop_reason is not None, LIMIT_S)
+        reason = self.workers.stop_reason
+        assert reason is not None
+        return reason
+
+    def end(self) -> Ended:
+        """Wait for the end of the agent."""
+        ended = self.workers.wait_ended(LIMIT_S)
+        assert ended is not None
+        return ended
+
+    def close(self) -> None:
+        self.workers.stopped("the test is over")
+        assert self.agent.close("the test is over", LIMIT_S)
