@@ -54,15 +54,19 @@ CONTENTS = {
 def describe_signature(function: Any) -> list[str]:
     """Return parameters with their defaults, without types."""
     return [
-        "**" if one.kind is one.VAR_KEYWORD else f"{one.name}{_default(one)}"
+        "**" if one.kind is one.VAR_KEYWORD else f"{one.name}{_default(function, one)}"
         for one in inspect.signature(function).parameters.values()
     ]
 
 
-def _default(one: inspect.Parameter) -> str:
+def _default(function: Any, one: inspect.Parameter) -> str:
     if one.default is one.empty:
         return ""
-    return " = factory" if "factory" in repr(one.default) else f" = {one.default!r}"
+    if "factory" not in repr(one.default):
+        return f" = {one.default!r}"
+    (made,) = (field for field in dataclasses.fields(function) if field.name == one.name)
+    assert made.default_factory is not dataclasses.MISSING
+    return f" = {made.default_factory()!r}"
 
 
 def make_failure(code: int, local_rank: int = 0, error_file: str = "<N/A>") -> Any:
