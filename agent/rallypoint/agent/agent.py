@@ -212,6 +212,8 @@ class Agent:
             self._last_held = self.state.held
         if self.listener.events is not None:
             self.listener.events.saw(self.state.held)
+        if self.listener.stepped is not None:
+            self.listener.stepped()
 
     def _set_timer(self) -> None:
         self._stop_timer()

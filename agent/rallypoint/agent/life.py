@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 from rallypoint.agent.agent import Agent
 from rallypoint.agent.containment import GuardedTasks, handle_errors
@@ -27,6 +28,8 @@ from rallypoint.base.log import get_logger
 
 log = get_logger()
 
+_S = TypeVar("_S", bound=Supervisor)
+
 CLOSE_S_MAX = 15.0
 """How long one part may take to close; longer than any of them takes when nothing hangs."""
 
@@ -34,7 +37,9 @@ CLOSE_S_MAX = 15.0
 async def live(agent: Agent, host: WorkerHost, consoles: Consoles) -> int:
     """Take part in the job until it ends; return the exit code."""
     become_subreaper()
-    return await take_part(agent, lambda tasks: _new_supervisor(agent, host, consoles, tasks))
+    return await take_part(
+        agent, lambda tasks: new_supervisor(agent, host, consoles, tasks, Supervisor)
+    )
 
 
 async def take_part(agent: Agent, new_workers: Callable[[asyncio.TaskGroup], Workers]) -> int:
@@ -83,12 +88,28 @@ async def _close(agent: Agent, part: Callable[[], Awaitable[None]]) -> None:
         agent.fail(error)
 
 
-def _new_supervisor(
-    agent: Agent, host: WorkerHost, consoles: Consoles, tasks: asyncio.TaskGroup
-) -> Supervisor:
+def new_supervisor(
+    agent: Agent,
+    host: WorkerHost,
+    consoles: Consoles,
+    tasks: asyncio.TaskGroup,
+    kind: type[_S],
+    plugin: LogsPlugin | None = None,
+) -> _S:
+    """Return a supervisor with an agent's settings.
+
+    Args:
+        agent: reports to the coordinator.
+        host: the helper process.
+        consoles: where the workers' output goes.
+        tasks: runs what takes time.
+        kind: the class of the supervisor.
+        plugin: assigns the destinations of output; None: the settings do.
+    """
     settings = agent.settings
-    plugin = settings.logs_plugin
-    return Supervisor(
+    if plugin is None and settings.logs_plugin is not None:
+        plugin = LogsPlugin(settings.logs_plugin, settings.environment)
+    return kind(
         host=host,
         launch=settings.launch,
         job_id=settings.job_id,
@@ -102,7 +123,7 @@ def _new_supervisor(
             LogFolder(settings.output.log_dir, settings.job_id),
             node_name=lambda: agent.node_name,
         ),
-        plugin=None if plugin is None else LogsPlugin(plugin, settings.environment),
+        plugin=plugin,
         is_wanted=agent.is_wanted,
         began=agent.log.round_began,
     )

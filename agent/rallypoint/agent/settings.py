@@ -106,3 +106,5 @@ class Listener(Struct, frozen=True):
     """Called when the session is lost, and again now and then until there is one."""
     events: EventLog | None = None
     """Records the events of torch's own agent; None without a request for them."""
+    stepped: Callable[[], None] | None = None
+    """Called after each step of the core, when its effects are carried out."""

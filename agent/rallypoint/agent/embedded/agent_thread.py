@@ -70,6 +70,7 @@ class EmbeddedAgent:
         new_workers: NewWorkers,
         *,
         listener: Listener | None = None,
+        stepped: Callable[[], None] | None = None,
         coordinator: Coordinator | None = None,
         on_ended: Callable[[Ended], None] = lambda ended: None,
         master_port: int = 0,
@@ -80,6 +81,7 @@ class EmbeddedAgent:
             settings: how the agent is started, with `signals` empty.
             new_workers: makes its workers.
             listener: is informed too, in the agent's thread.
+            stepped: called in the agent's thread after each step of the core.
             coordinator: serves a built-in coordinator instead of `settings.coordinator`.
             on_ended: called in the agent's thread, once, as the last thing that it does.
             master_port: fixed port for the store of rank 0; 0: a new free one for each round.
@@ -92,6 +94,7 @@ class EmbeddedAgent:
         """Set when the agent has ended."""
         self._new_workers = new_workers
         self._listener = listener
+        self._stepped = stepped
         self._coordinator = coordinator
         self._on_ended = on_ended
         self._master_port = master_port
@@ -222,6 +225,7 @@ class EmbeddedAgent:
                 self._on_finished,
                 self._on_disconnected,
                 None if self._listener is None else self._listener.events,
+                self._stepped,
             )
             agent = Agent(settings, listener, ports, time.monotonic_ns() // 1_000_000)
             self.agent = agent

@@ -51,7 +51,7 @@ class LocalElasticAgent(SimpleElasticAgent):
                 ${rank}.
             shutdown_timeout: seconds between a stop signal and SIGKILL.
             health_check_server: ignored, as in torch's public releases.
-            uninterruptible_state_timeout: ignored: the coordinator is told of processes that
+            uninterruptible_state_timeout: ignored: the coordinator learns of processes that
                 survive SIGKILL.
         """
         super().__init__(spec, exit_barrier_timeout, shutdown_timeout)

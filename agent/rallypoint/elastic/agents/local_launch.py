@@ -95,5 +95,5 @@ def _find_cpus(spec: WorkerSpec) -> tuple[tuple[int, ...], ...]:
     except CannotPlace as error:
         if not options.should_fall_back_if_binding_fails:
             raise ValueError(str(error)) from None
-        log.warning("workers_not_bound", why=str(error))
+        log.warning("binding_skipped", why=str(error))
         return ()

@@ -34,7 +34,7 @@ def parse_signals(names: str) -> tuple[signal.Signals, ...]:
             continue
         one = getattr(signal.Signals, name, None)
         if one is None:
-            log.warning("signal_unknown", name=name, then="it is not handled")
+            log.warning("signal_not_recognized", name=name, then="it is not handled")
         elif one is not signal.SIGHUP or signal.getsignal(one) is not signal.SIG_IGN:
             signals.append(one)
     return tuple(dict.fromkeys(signals))

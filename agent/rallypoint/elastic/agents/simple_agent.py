@@ -222,7 +222,7 @@ class SimpleElasticAgent(RecordingAgent):
             state = group.state = result.state
             self._record_state(state)
             if state is WorkerState.SUCCEEDED:
-                self._report_success(result)
+                seat.succeeded()
                 self._exit_barrier()
                 if seat.has_ended_well():
                     return result
@@ -274,30 +274,11 @@ class SimpleElasticAgent(RecordingAgent):
         """Return the failures of the last round here, now that all of its workers have ended."""
         return failed.failures
 
-    def _report_success(self, result: RunResult) -> None:
-        """Report that all workers have exited with 0."""
-        from rallypoint.elastic.node.seat import ForeignSeat
-
-        seat = self._sit()
-        if isinstance(seat, ForeignSeat):
-            for worker in self._worker_group.workers:
-                seat.exited(worker.local_rank, 0)
-
     def _report_failure(self, result: RunResult) -> None:
         """Report the workers that have failed; without one, that the agent does not trust them."""
-        from rallypoint.elastic.node.seat import ForeignSeat
-
-        seat, state = self._sit(), result.state.name
-        local_ranks = {one.global_rank: one.local_rank for one in self._worker_group.workers}
-        failed = {
-            local_ranks[rank]: one for rank, one in result.failures.items() if rank in local_ranks
-        }
-        if isinstance(seat, ForeignSeat):
-            for local_rank, failure in failed.items():
-                code = getattr(failure, "exitcode", 1)
-                seat.exited(local_rank, code if code else 1, _text_of(failure))
-        if not failed:
-            seat.fail(0, f"the agent found its workers {state}")
+        ranks = {one.global_rank: one.local_rank for one in self._worker_group.workers}
+        failed = {ranks[rank]: one for rank, one in result.failures.items() if rank in ranks}
+        self._sit().failed(failed, f"the agent found its workers {result.state.name}")
 
     def _exit_barrier(self) -> None:
         """Wait until the coordinator has decided: the job has ended, or the round is repeated."""
@@ -380,16 +361,8 @@ class SimpleElasticAgent(RecordingAgent):
         for worker in worker_group.workers:
             worker.id = ids.get(worker.local_rank)
             self._record(self._construct_event("START", EventSource.WORKER, worker))
-        self._report_start(ids)
+        self._sit().began([ids.get(one.local_rank) for one in worker_group.workers])
         worker_group.state = WorkerState.HEALTHY
-
-    def _report_start(self, ids: dict[int, Any]) -> None:
-        """Report that the workers run."""
-        from rallypoint.elastic.node.seat import ForeignSeat
-
-        seat = self._sit()
-        if isinstance(seat, ForeignSeat):
-            seat.began([_pid_of(ids.get(one.local_rank)) for one in self._worker_group.workers])
 
     @prof
     def _restart_workers(self, worker_group: WorkerGroup) -> None:
@@ -402,15 +375,3 @@ class SimpleElasticAgent(RecordingAgent):
         self._stop_workers(worker_group)
         worker_group.state = WorkerState.STOPPED
         self._initialize_workers(worker_group)
-
-
-def _text_of(failure: Any) -> str:
-    message = getattr(failure, "message", failure)
-    if isinstance(message, dict):
-        message = message.get("message", "")
-    return str(message)
-
-
-def _pid_of(worker_id: Any) -> int:
-    """Return a pid for the coordinator's readers: an id may be anything."""
-    return worker_id if isinstance(worker_id, int) and 0 < worker_id < 1 << 22 else 1

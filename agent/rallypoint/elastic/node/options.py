@@ -124,7 +124,7 @@ def parse_options(config: Mapping[str, Any]) -> JobOptions:
     if unused:
         log.info("rdzv_configs_ignored", keys=unused, why="no store is used")
     if unknown:
-        log.warning("rdzv_configs_unknown", keys=unknown, then="they have no effect")
+        log.warning("rdzv_configs_not_recognized", keys=unknown, then="they have no effect")
     return JobOptions(**fields)
 
 

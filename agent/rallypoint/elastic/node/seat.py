@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from rallypoint.agent.core import inputs
 from rallypoint.agent.core.desired import RunOrder
@@ -22,6 +23,8 @@ from rallypoint.elastic.rendezvous.errors import (
 )
 from rallypoint.v1 import job_pb2
 
+PID_MAX = 1 << 22
+"""The largest pid of Linux, and of the protocol."""
 TAKE_S_MAX = 1.0
 """How long a program waits for an order that its node holds already."""
 
@@ -102,7 +105,7 @@ class Seat:
         self._node.wait(lambda view: view is not seen, limit_s)
 
     def next_order(self) -> RunOrder:
-        """Stop what is left of the round before, wait for the next one, and take it.
+        """Report the round before as stopped, wait for the next one, and take it.
 
         Raises:
             RendezvousError: none will begin here; the subclass says why.
@@ -118,6 +121,26 @@ class Seat:
     def _take(self) -> RunOrder | None:
         held = self._node.view.held
         return None if held is None or held.is_stopping else held.order
+
+    def began(self, ids: Sequence[Any]) -> None:
+        """Report that all workers of the taken round run.
+
+        Args:
+            ids: of the workers, by local rank; whole numbers are taken for pids.
+        """
+
+    def succeeded(self) -> None:
+        """Report that all workers of the taken round have exited with 0."""
+
+    def failed(self, failures: Mapping[int, Any], doubt: str) -> None:
+        """Report the failures of workers.
+
+        Args:
+            failures: a `ProcessFailure`, by local rank; none: the program doubts its workers.
+            doubt: why, as one line.
+        """
+        if not failures:
+            self.fail(0, doubt)
 
     def stopped(self) -> None:
         """Report that no worker of the taken round runs any more."""
@@ -186,24 +209,35 @@ class ForeignSeat(Seat):
             return None
         return taken if isinstance(taken, RunOrder) else None
 
-    def began(self, pids: Sequence[int]) -> None:
-        """Report that all workers of the taken round run."""
-        self._workers.started(pids)
-
-    def exited(self, local_rank: int, exit_code: int, text: str = "") -> None:
-        """Report the end of a worker.
+    def began(self, ids: Sequence[Any]) -> None:
+        """Report that all workers of the taken round run.
 
         Args:
-            local_rank: of the worker.
-            exit_code: minus the signal if one ended it.
-            text: its error.
+            ids: of the workers, by local rank; whole numbers are taken for pids.
         """
-        self._workers.exited(
-            local_rank,
-            exit_code=exit_code if exit_code >= 0 else None,
-            signum=-exit_code if exit_code < 0 else None,
-            error=ErrorRecord(text, "", 0) if text else None,
-        )
+        self._workers.started([one if _is_pid(one) else 1 for one in ids])
+
+    def succeeded(self) -> None:
+        """Report that all workers of the taken round have exited with 0."""
+        for local_rank in range(self.order.assignment.local_world_size):
+            self._workers.exited(local_rank, exit_code=0)
+
+    def failed(self, failures: Mapping[int, Any], doubt: str) -> None:
+        """Report the failures of workers.
+
+        Args:
+            failures: a `ProcessFailure`, by local rank; none: the program doubts its workers.
+            doubt: why, as one line.
+        """
+        super().failed(failures, doubt)
+        for local_rank, failure in failures.items():
+            code, text = getattr(failure, "exitcode", 1) or 1, _text_of(failure)
+            self._workers.exited(
+                local_rank,
+                exit_code=code if code > 0 else None,
+                signum=-code if code < 0 else None,
+                error=ErrorRecord(text, "", 0) if text else None,
+            )
 
     def stopped(self) -> None:
         """Report that no worker of the taken round runs any more."""
@@ -215,6 +249,18 @@ class ForeignSeat(Seat):
         self.leave(None, "the program has ended its part")
         self.stopped()
         self._node.await_end()
+
+
+def _is_pid(worker_id: Any) -> bool:
+    """Return whether an id can be a pid: for readers of the job."""
+    return isinstance(worker_id, int) and 0 < worker_id <= PID_MAX
+
+
+def _text_of(failure: Any) -> str:
+    message = getattr(failure, "message", failure)
+    if isinstance(message, dict):
+        message = message.get("message", "")
+    return str(message)
 
 
 def describe_end(ended: Ended) -> RendezvousError:
