@@ -18,7 +18,9 @@ from support.elastic.program import api
 from support.elastic.program.case import Setup
 
 TESTS = str(Path(__file__).parents[3])
-_FRAME = re.compile(r'( *)File "([^"]+)", line \d+, in (.+)')
+_INDENT = " |"
+"""Before a line of a traceback, also of a group of exceptions."""
+_FRAME = re.compile(r'([ |]*)File "([^"]+)", line \d+, in (.+)')
 
 
 def launch(
@@ -136,8 +138,8 @@ def _without_foreign_frames(lines: list[str]) -> list[str]:
             if not dropped:
                 kept.append(f'{frame[1]}File "{Path(frame[2]).name}", in {frame[3]}')
             continue
-        is_below = len(line) - len(line.lstrip()) > indent
-        if not (is_below and (dropped or set(line.strip()) <= {"^", "~"})):
+        is_below = len(line) - len(line.lstrip(_INDENT)) > indent
+        if not (is_below and (dropped or set(line.strip(_INDENT)) <= {"^", "~"})):
             dropped = False
             kept.append(line)
     return kept

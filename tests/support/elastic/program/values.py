@@ -181,10 +181,10 @@ def pool_of_a_worker(setup: Setup) -> Any:
 @case()
 def value_that_cannot_be_pickled(setup: Setup) -> Any:
     """A lambda as the return value."""
-    return launch(setup, returns_a_lambda)
+    return launch(setup, returns_a_lambda, nproc_per_node=1)
 
 
 @case()
 def value_that_cannot_be_loaded(setup: Setup) -> Any:
     """It breaks in the launcher's process."""
-    return launch(setup, returns_what_cannot_be_loaded)
+    return launch(setup, returns_what_cannot_be_loaded, nproc_per_node=1)
