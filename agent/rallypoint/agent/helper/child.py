@@ -1,7 +1,8 @@
 """How a forked child of the helper becomes a worker.
 
 The worker gets its own session and process group, SIGKILL when the helper dies, default signal
-dispositions, an empty signal mask, and three descriptors as stdio. All others are closed.
+dispositions, an empty signal mask, and three descriptors as stdio. All others of the helper are
+closed. Then the worker executes its program, or runs a function in the helper's interpreter.
 
 Imported by the helper: standard library only, and no module that costs memory.
 """
@@ -13,42 +14,78 @@ import os
 import signal
 import warnings  # noqa: F401 - os.execvpe imports it; once here, not again in every child
 
-from rallypoint.agent.helper.descendants import PR_SET_PDEATHSIG, prctl
+from rallypoint.agent.helper.descendants import PR_SET_NAME, PR_SET_PDEATHSIG, prctl
 
 TYPE_CHECKING = False  # mypy knows the name; importing typing would cost 1 MB
 if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
     from typing import Any, NoReturn
 
+_FORKED_NAME = b"python"  # without exec it would have the helper's
 _REPORT_BYTES_MAX = 4096  # PIPE_BUF: one write to the pipe is atomic
 
 
 def become_worker(
-    message: dict[str, Any], stdio: tuple[int, int, int], report_fd: int, helper_pid: int
+    message: dict[str, Any],
+    stdio: tuple[int, int, int],
+    report_fd: int,
+    helper_pid: int,
+    *,
+    run: Callable[[list[str]], NoReturn] | None = None,
+    inherited: Collection[int] = (),
 ) -> NoReturn:
     """Turn this forked child into the worker; never returns.
 
     Args:
-        message: the spawn frame: argv, env, cwd, cpus.
+        message: the spawn frame: argv, env, cwd, cpus, forked.
         stdio: descriptors for stdin, stdout and stderr, all above 2.
-        report_fd: close-on-exec pipe for "<errno> <message>" when the child cannot exec.
+        report_fd: close-on-exec pipe for "<errno> <message>" when the child cannot become it.
         helper_pid: the parent.
+        run: runs a function instead of a program, if the frame wants that.
+        inherited: descriptors that such a function may use.
     """
+    is_forked = run is not None and message["forked"]
     try:
         os.setsid()
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != helper_pid:  # the helper died before prctl
             os._exit(1)
         _reset_signals()
-        _arrange_descriptors(stdio, report_fd)
-        os.chdir(message["cwd"])
+        _arrange_descriptors(stdio, report_fd, inherited if is_forked else ())
+        os.chdir(os.fsdecode(_to_bytes(message["cwd"])))
         _bind(message["cpus"])
-        os.execvpe(message["argv"][0], message["argv"], message["env"])
+        if is_forked:
+            prctl(PR_SET_NAME, _FORKED_NAME)
+            _set_environment(message["env"])
+            os.close(report_fd)
+        elif message["forked"]:
+            raise OSError(errno.ENOEXEC, "this helper cannot run functions")
+        else:
+            os.execvpe(message["argv"][0], message["argv"], message["env"])
     except OSError as error:
         report = f"{error.errno or errno.EIO} {error}"
     except Exception as error:  # noqa: BLE001 - the copy must not run on as a second helper
         report = f"{errno.EINVAL} {type(error).__name__}: {error}"
+    else:
+        try:
+            assert run is not None
+            run(message["argv"])
+        finally:
+            os._exit(1)
     os.write(report_fd, report.encode("utf-8", "backslashreplace")[:_REPORT_BYTES_MAX])
     os._exit(127)
+
+
+def _set_environment(environment: dict[str, str]) -> None:
+    """Replace the whole environment."""
+    os.environb.clear()
+    for name, value in environment.items():
+        os.environb[_to_bytes(name)] = _to_bytes(value)
+
+
+def _to_bytes(text: str) -> bytes:
+    """Return what the frame carries; the locale of a helper that runs functions is the user's."""
+    return text.encode("utf-8", "surrogateescape")
 
 
 def _bind(cpus: list[int]) -> None:
@@ -68,13 +105,15 @@ def _reset_signals() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
-def _arrange_descriptors(stdio: tuple[int, int, int], report_fd: int) -> None:
+def _arrange_descriptors(
+    stdio: tuple[int, int, int], report_fd: int, inherited: Collection[int]
+) -> None:
     # Received descriptors are above 2, because 0, 1 and 2 are open in the helper.
     for target, fd in enumerate(stdio):
         os.dup2(fd, target, inheritable=True)
     for name in os.listdir("/proc/self/fd"):
         fd = int(name)
-        if fd > 2 and fd != report_fd:
+        if fd > 2 and fd != report_fd and fd not in inherited:
             try:
                 os.close(fd)
             except OSError:  # the descriptor of the listing itself

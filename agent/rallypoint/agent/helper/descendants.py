@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 PR_SET_PDEATHSIG = 1
 PR_SET_NAME = 15
 PR_SET_CHILD_SUBREAPER = 36
+PR_GET_CHILD_SUBREAPER = 37
 
 # The longest chain of parents that is followed; real ones have a dozen links.
 MAX_ANCESTORS = 1024
@@ -53,6 +54,13 @@ def prctl(option: int, value: int | bytes) -> None:
     if _libc.prctl(option, argument, 0, 0, 0) != 0:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))
+
+
+def is_subreaper() -> bool:
+    """Return whether orphans below this process become its children."""
+    flag = ctypes.c_int()
+    _libc.prctl(PR_GET_CHILD_SUBREAPER, ctypes.byref(flag), 0, 0, 0)
+    return bool(flag.value) or os.getpid() == 1
 
 
 class ProcessStat:
@@ -186,6 +194,31 @@ def kill_descendants(root: int) -> None:
         for pid in fresh:
             signal_verified(pid, signal.SIGKILL, lambda target: is_descendant(target, root))
         killed.update(fresh)
+
+
+def drain(fd: int) -> None:
+    """Read all that a pipe holds, without blocking."""
+    try:
+        while len(os.read(fd, 4096)) == 4096:
+            pass
+    except BlockingIOError:
+        pass
+
+
+def end_descendants(wake_fd: int, limit_ms: int) -> None:
+    """KILL and reap until no descendant is left, or until the limit."""
+    deadline = time.monotonic() + limit_ms / 1000
+    poll = select.poll()
+    poll.register(wake_fd, select.POLLIN)
+    while time.monotonic() < deadline:
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            return
+        kill_descendants(os.getpid())
+        poll.poll(RESCAN_MS)
+        drain(wake_fd)
 
 
 def list_group(root: int, group: int) -> list[int]:

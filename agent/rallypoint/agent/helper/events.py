@@ -24,6 +24,7 @@ class SpawnRequest(NamedTuple):
     stderr_fd: int  # the same; may be the same descriptor
     stdin_fd: int = 0  # the same; the caller's own unless given
     cpus: tuple[int, ...] = ()  # CPUs to bind it to before exec; empty: those of the helper
+    is_forked: bool = False  # no exec: the helper's `run` gets argv, without a program
 
 
 class Spawned(NamedTuple):

@@ -21,13 +21,11 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-import signal
 import socket
-import subprocess
-import sys
 from collections import deque
-from collections.abc import Callable, Collection
-from pathlib import Path
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Self
 
 from rallypoint.agent.helper.descendants import (
@@ -35,6 +33,7 @@ from rallypoint.agent.helper.descendants import (
     Orphans,
     await_any_exit,
     end_orphans,
+    is_subreaper,
     prctl,
     read_stat,
 )
@@ -51,9 +50,17 @@ from rallypoint.agent.helper.events import (
     parse_event,
     parse_exit,
 )
-from rallypoint.agent.helper.frames import IGNORED_SIGNALS, LAST_SWEEP_MS, Decoder, encode
+from rallypoint.agent.helper.frames import LAST_SWEEP_MS, Decoder, encode
+from rallypoint.agent.helper.processes import Run, Started, exec_helper, exec_server, fork_helper
+from rallypoint.agent.helper.refusals import (
+    HelperIrreplaceable,
+    HostClosed,
+    HostStuck,
+    WorkerHostError,
+)
 
 __all__ = [
+    "HelperIrreplaceable",
     "HostClosed",
     "HostStuck",
     "SpawnRequest",
@@ -70,41 +77,8 @@ CLOSE_MARGIN_MS = 2_000
 # How long one attempt to kill orphans blocks its thread; repeated until they are gone.
 ORPHANS_LIMIT_MS = 2_000
 _READ_BYTES = 64 * 1024
-# The folder that holds `rallypoint`. Appended to the helper's path, so that it shadows nothing.
-# The helper is imported, not run as a file, because only imported modules have cached bytecode.
-_IMPORT_ROOT = str(Path(__file__).resolve().parents[3])
-_PROGRAM = (
-    "import sys; sys.path.append(sys.argv[2]); "
-    "from rallypoint.agent.helper.main import main; main(int(sys.argv[1]))"
-)
-
 # Live helpers of this process, which must not count as orphans of another helper.
 _live_helpers: set[int] = set()
-
-
-class WorkerHostError(Exception):
-    """The worker host cannot accept a request."""
-
-
-class HostClosed(WorkerHostError):
-    """The host was closed, or its helper is lost."""
-
-    def __init__(self) -> None:
-        """Carry the reason, for people: a round that could not start shows it."""
-        super().__init__("the helper process has ended")
-
-
-class HostStuck(WorkerHostError):
-    """The helper does not read, and the queue is full.
-
-    Attributes:
-        unsent_bytes: size of the queue.
-    """
-
-    def __init__(self, unsent_bytes: int) -> None:
-        """Carry the size of the queue."""
-        super().__init__(f"{unsent_bytes} bytes wait for the helper process")
-        self.unsent_bytes = unsent_bytes
 
 
 def become_subreaper() -> None:
@@ -115,9 +89,19 @@ def become_subreaper() -> None:
 class WorkerHost:
     """One helper process, and the socket to it."""
 
-    def __init__(self, process: subprocess.Popen[bytes], control: socket.socket) -> None:
-        """Wrap a new helper; use launch()."""
+    def __init__(self, start: Callable[[], Started], *, is_replaceable: bool = True) -> None:
+        """Start a helper; see launch().
+
+        Args:
+            start: starts it.
+            is_replaceable: it can be called again, after gRPC has started too.
+        """
+        process, control = start()
+        control.setblocking(False)
+        _live_helpers.add(process.pid)
         stat = read_stat(process.pid)
+        self._start = start
+        self._is_replaceable = is_replaceable
         self._process = process
         self._born_ticks = stat.start_ticks if stat else 0
         self._control = control
@@ -138,30 +122,38 @@ class WorkerHost:
 
         Does not fork this process (no preexec_fn), so it is safe even after gRPC has started.
         """
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        # -X utf8: the wire is UTF-8 with surrogate escapes whatever the locale; see _to_wire.
-        options = ["-I", "-S", "-X", "utf8"] + ["-B"] * sys.dont_write_bytecode
-        arguments = [str(theirs.fileno()), _IMPORT_ROOT]
-        # The helper inherits these signals blocked, and ignores them before it unblocks them.
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, IGNORED_SIGNALS)
-        with theirs:
-            try:
-                process = subprocess.Popen(
-                    [sys.executable, *options, "-c", _PROGRAM, *arguments],
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    stderr=None if sys.stderr else subprocess.DEVNULL,  # the helper relies on 0..2
-                    pass_fds=[theirs.fileno()],
-                    start_new_session=True,
-                )
-            except OSError:
-                ours.close()
-                raise
-            finally:
-                signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        ours.setblocking(False)
-        _live_helpers.add(process.pid)
-        return cls(process, ours)
+        return cls(exec_helper)
+
+    @classmethod
+    def launch_server(cls, flags: Sequence[str], environment: Mapping[str, str]) -> Self:
+        """Start a helper that can also fork workers for pickled functions; as safe as launch().
+
+        Args:
+            flags: of its interpreter, and so of the workers'.
+            environment: of the helper.
+        """
+        return cls(partial(exec_server, flags, environment))
+
+    @classmethod
+    def fork(cls, run: Run) -> Self:
+        """Fork this process to become the helper, before it starts threads and gRPC.
+
+        The helper cannot be replaced.
+
+        Args:
+            run: called in each worker.
+        """
+        return cls(partial(fork_helper, run), is_replaceable=False)
+
+    def replacement(self) -> WorkerHost:
+        """Start a helper of the same kind, after this one is lost.
+
+        Raises:
+            HelperIrreplaceable: it was a fork of this process.
+        """
+        if not self._is_replaceable:
+            raise HelperIrreplaceable(self.pid)
+        return WorkerHost(self._start)
 
     @property
     def pid(self) -> int:
@@ -194,6 +186,7 @@ class WorkerHost:
                 "env": {_to_wire(key): _to_wire(value) for key, value in request.env.items()},
                 "cwd": _to_wire(os.path.abspath(request.cwd)),
                 "cpus": request.cpus,
+                "forked": request.is_forked,
             }
         )
         self._send(frame, (request.stdin_fd, request.stdout_fd, request.stderr_fd))
@@ -331,6 +324,8 @@ class WorkerHost:
         if self._loop is not None:
             self._loop.remove_reader(self._control)
             self._loop.remove_writer(self._control)
+        with suppress(OSError):  # it is gone; a fork of this process may have a copy of the socket
+            self._control.shutdown(socket.SHUT_RDWR)
         self._control.close()
         for _, fds in self._unsent:
             _close_all(fds)
@@ -375,7 +370,8 @@ class WorkerHost:
             self._process.kill()
         self._process.wait()
         _live_helpers.discard(self.pid)
-        if self._process.returncode == 0:  # it ended on request, after its last sweep
+        # 0: it ended on request, after its last sweep. Who is no subreaper has no orphan to end.
+        if self._process.returncode == 0 or not is_subreaper():
             return Orphans({}, ())
         return end_orphans(
             born_ticks=self._born_ticks, spared=_live_helpers, limit_ms=ORPHANS_LIMIT_MS

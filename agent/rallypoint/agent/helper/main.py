@@ -2,7 +2,7 @@
 
 A process that has started gRPC must not fork, and the processes of the workers must be killed even
 if the agent dies. So the agent starts the helper before gRPC, as `python -I -S`, and sends it
-requests over a socket.
+requests over a socket. For functions as workers, processes.py starts other interpreters as helpers.
 
 Rules:
   * One thread with one poll waits for the socket, for SIGCHLD, and for children to exec.
@@ -10,10 +10,12 @@ Rules:
     waitpid proves that no descendant is left; a scan of /proc only finds processes to kill.
   * Each spawn gets one answer, spawned or spawn_failed; each spawned is followed by one exited.
     clean follows the exited of all workers.
-  * When the socket closes, the agent is gone: the helper kills every descendant, then ends.
+  * When the socket closes or the agent's process ends (a fork of it may hold the socket), the agent
+    is gone: the helper kills every descendant, then ends.
 
 Frames (see frames.py) from the agent:
-    spawn   {id, argv, env, cwd, cpus} and the descriptors of stdin, stdout and stderr
+    spawn   {id, argv, env, cwd, cpus,  and the descriptors of stdin, stdout and stderr
+             forked (no exec: argv is for a function)}
     signal  {ids (null: all), signal,   to the process group of each worker, or to the worker's
              alone}                     process without the processes that it has started
     sweep   {token, limit_ms}           KILL every descendant
@@ -41,6 +43,8 @@ from rallypoint.agent.helper.descendants import (
     PR_SET_CHILD_SUBREAPER,
     PR_SET_NAME,
     RESCAN_MS,
+    drain,
+    end_descendants,
     kill_descendants,
     list_descendants,
     list_group,
@@ -52,7 +56,10 @@ from rallypoint.agent.helper.leftovers import kill_leftovers
 
 TYPE_CHECKING = False  # mypy knows the name; importing typing would cost 1 MB
 if TYPE_CHECKING:
-    from typing import Any
+    from collections.abc import Callable, Collection
+    from typing import Any, NoReturn
+
+    Run = Callable[[list[str]], NoReturn]
 
 PROCESS_NAME = b"rallypoint-help"  # 15 bytes, the kernel's limit
 # A leftover holds GPU memory until it is gone, so the first spawn waits for it. The wait is
@@ -91,14 +98,34 @@ class Worker:
 class Helper:
     """The event loop and its state."""
 
-    def __init__(self, control: Control, wake_fd: int) -> None:
-        """Take the agent's socket, and the read end of the pipe that every SIGCHLD writes to."""
+    def __init__(
+        self,
+        control: Control,
+        wake_fd: int,
+        agent_fd: int = -1,
+        run: Run | None = None,
+        inherited: Collection[int] = (),
+    ) -> None:
+        """Begin without workers.
+
+        Args:
+            control: the agent's socket.
+            wake_fd: read end of the pipe that every SIGCHLD writes to.
+            agent_fd: the agent's pidfd; -1: none.
+            run: runs functions in workers; None: it cannot.
+            inherited: descriptors that functions may use.
+        """
         self._control = control
+        self._agent_fd = agent_fd
+        self._run = run
+        self._inherited = inherited
         self._wake_fd = wake_fd
         self._pid = os.getpid()
         self._poll = select.poll()
         self._poll.register(control, select.POLLIN)
         self._poll.register(wake_fd, select.POLLIN)
+        if agent_fd >= 0:
+            self._poll.register(agent_fd, select.POLLIN)
         self._workers: dict[int, Worker] = {}  # not yet reaped, by worker id
         self._by_pid: dict[int, Worker] = {}
         self._by_exec_fd: dict[int, Worker] = {}
@@ -114,8 +141,10 @@ class Helper:
             events = select.POLLIN | (select.POLLOUT if wants_write else 0)
             self._poll.modify(self._control, events)
             ready = [fd for fd, _ in self._poll.poll(self._compute_timeout_ms())]
+            if self._agent_fd in ready:
+                return
             if self._wake_fd in ready:
-                _drain(self._wake_fd)
+                drain(self._wake_fd)
             for fd in ready:
                 if fd in self._by_exec_fd:
                     self._finish_start(self._by_exec_fd[fd])
@@ -203,7 +232,9 @@ class Helper:
             os.close(report_fd)
             raise
         if pid == 0:
-            become_worker(message, stdio, report_fd, self._pid)
+            become_worker(
+                message, stdio, report_fd, self._pid, run=self._run, inherited=self._inherited
+            )
         os.close(report_fd)
         return pid, exec_fd
 
@@ -308,32 +339,20 @@ def _now_ms() -> int:
     return time.monotonic_ns() // 1_000_000
 
 
-def _drain(fd: int) -> None:
-    try:
-        while len(os.read(fd, 4096)) == 4096:
-            pass
-    except BlockingIOError:
-        pass
+def main(
+    control_fd: int,
+    agent_pid: int | None = None,
+    run: Run | None = None,
+    inherited: Collection[int] = (),
+) -> None:
+    """Run the helper until the agent is gone.
 
-
-def end_descendants(wake_fd: int, limit_ms: int) -> None:
-    """KILL and reap until no descendant is left, or until the limit."""
-    deadline = time.monotonic() + limit_ms / 1000
-    poll = select.poll()
-    poll.register(wake_fd, select.POLLIN)
-    while time.monotonic() < deadline:
-        try:
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
-        except ChildProcessError:
-            return
-        kill_descendants(os.getpid())
-        poll.poll(RESCAN_MS)
-        _drain(wake_fd)
-
-
-def main(control_fd: int) -> None:
-    """Run the helper on this socket until it closes."""
+    Args:
+        control_fd: the socket to the agent.
+        agent_pid: the agent's process, whose end counts too; None: only that of the socket.
+        run: runs functions in workers; None: this helper cannot.
+        inherited: descriptors that functions may use.
+    """
     control = socket.socket(fileno=control_fd)
     control.setblocking(False)
     control.set_inheritable(False)
@@ -350,7 +369,12 @@ def main(control_fd: int) -> None:
     os.chdir("/")
     try:
         agent = Control(control)
-        helper = Helper(agent, wake_fd)
+        agent_fd = -1
+        if agent_pid is not None:
+            agent_fd = os.pidfd_open(os.getppid())
+            if os.getppid() != agent_pid:  # the agent has died
+                return
+        helper = Helper(agent, wake_fd, agent_fd, run, inherited)
         # Before the loop: the scan takes 3 to 6 ms for 500 processes (measured), too little to be
         # worth the code of a scan in pieces; requests wait in the socket meanwhile.
         swept = kill_leftovers(LEFTOVERS_WAIT_MS)

@@ -2,7 +2,8 @@
 
 Each program is one file that imports the standard library and, inside functions, torch. The
 workers' interpreter may be older than the agent's, so the programs run under Python 3.8. The agent
-uses their paths and never imports them.
+uses their paths and never imports them. Only forked.py runs in an interpreter of the agent's kind,
+the helper's.
 """
 
 from pathlib import Path

@@ -122,7 +122,7 @@ def _store_by_value(value: Any, file: Any) -> bool:
 
 
 def report(error: BaseException) -> None:
-    """Record the exception that ends the worker, and print it without the frames of this file."""
+    """Record the exception that ends the worker, and print it without the frames of this folder."""
     error.with_traceback(_without_ours(error.__traceback__))
     if isinstance(error, Exception):
         _record(error)
@@ -131,8 +131,9 @@ def report(error: BaseException) -> None:
 
 def _without_ours(begin: TracebackType | None) -> TracebackType | None:
     """Return the traceback from the function's first frame on; None if no frame is its own."""
+    ours = os.path.dirname(__file__)
     trace = begin
-    while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
+    while trace is not None and os.path.dirname(trace.tb_frame.f_code.co_filename) == ours:
         trace = trace.tb_next
     return trace
 

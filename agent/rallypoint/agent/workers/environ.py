@@ -70,12 +70,17 @@ class WorkerFiles(Struct, frozen=True):
 
 
 def worker_command(launch: Launch, *, python: str, round: int, local_rank: int) -> tuple[str, ...]:
-    """Return the command line of one worker, with `${local_rank}` in its arguments replaced."""
+    """Return the command line of one worker, with `${local_rank}` in its arguments replaced.
+
+    For a worker that the helper forks it is what the helper's `run` takes.
+    """
     function = launch.function
     if function is not None:  # its pickles suit this interpreter only
         result = function.result_file(round, local_rank)
-        command = (*function.flags, "-u", FUNCTION, function.payload, result, str(local_rank))
-        return (sys.executable, *command)
+        arguments = (function.payload, result, str(local_rank))
+        if function.is_forked:
+            return arguments
+        return (sys.executable, *function.flags, "-u", FUNCTION, *arguments)
     args = tuple(arg.replace("${local_rank}", str(local_rank)) for arg in launch.args)
     if launch.no_python:
         return (launch.script, *args)

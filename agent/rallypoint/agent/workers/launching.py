@@ -222,6 +222,7 @@ class Launcher(Struct):
             cwd=os.getcwd(),
             stdout_fd=output.stdout_fd,
             stderr_fd=output.stderr_fd,
+            is_forked=self.launch.function is not None and self.launch.function.is_forked,
             cpus=self.launch.cpus_of(local_rank),
         )
 

@@ -29,7 +29,7 @@ from rallypoint.agent.helper.events import (
     SpawnRequest,
     Swept,
 )
-from rallypoint.agent.helper.host import WorkerHost, WorkerHostError
+from rallypoint.agent.helper.host import HelperIrreplaceable, WorkerHost, WorkerHostError
 from rallypoint.agent.node_workers import SWEEP_LIMIT_MS
 from rallypoint.agent.output.outputs import WorkerOutput, WorkerOutputs
 from rallypoint.agent.torchelastic.error_watch import ErrorFile, ErrorWatch, Found
@@ -102,6 +102,8 @@ class Supervisor:
         """Signals to workers that the helper does not know yet."""
         self._sweep_token = 0
         """Token of the current sweep; 0 without one."""
+        self._is_hostless = False
+        """The helper is lost, and cannot be replaced."""
         self._fence_at_ms: int | None = None
         """When the helper kills everything, by the monotonic clock; None: never."""
         # Several threads, because a file system may stand still, and each call waits for the last.
@@ -229,6 +231,10 @@ class Supervisor:
         """Kill every process that the workers started; `Swept` answers."""
         self._launcher.stop()
         self._sweep_token = token
+        if self._is_hostless:  # nothing is left
+            loop = asyncio.get_running_loop()
+            loop.call_soon(self.post, inputs.Swept(token))
+            return
         self._request(lambda: self.host.sweep(token, SWEEP_LIMIT_MS))
 
     def arm_fence(self, at_ms: int) -> None:
@@ -328,8 +334,18 @@ class Supervisor:
             log.warning("helper_request_failed", error=str(error))
 
     def _replace_host(self) -> None:
-        """Start a new helper, once the old one and everything below it are gone."""
-        self.host = WorkerHost.launch()
+        """Start a new helper, once the old one and everything below it are gone.
+
+        Raises:
+            HelperIrreplaceable: the agent cannot run workers any more.
+        """
+        try:
+            self.host = self.host.replacement()
+        except HelperIrreplaceable:
+            self._is_hostless = True
+            if self._sweep_token:
+                self.post(inputs.Swept(self._sweep_token))
+            raise  # ends the agent
         self.host.attach(self._on_event)
         if self._fence_at_ms is not None:
             self.arm_fence(self._fence_at_ms)

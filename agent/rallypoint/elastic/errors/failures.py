@@ -19,7 +19,7 @@ from rallypoint.base.signal_names import find_signal_name
 if TYPE_CHECKING:
     from rallypoint.agent.core.held_round import LocalExit
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 NOT_AVAILABLE = "<N/A>"
 NO_ERROR = "the worker recorded no error: decorate its main function with @record"
@@ -79,7 +79,7 @@ class ProcessFailure:
             extra = data if isinstance(message, str) else message.get("extraInfo", {})
             seconds = int(extra.get("timestamp") or os.stat(self.error_file).st_mtime)
         except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-            log.warning("%s is no error file: %r", self.error_file, error)
+            logger.warning("%s is no error file: %r", self.error_file, error)
             return False
         self.error_file_data, self.message, self.timestamp = data, message, seconds
         return True

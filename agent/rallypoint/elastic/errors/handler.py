@@ -12,7 +12,7 @@ import warnings
 from contextlib import suppress
 from typing import Any
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class ErrorHandler:
@@ -72,7 +72,9 @@ class ErrorHandler:
             message["errorCode"] = error_code
             return
         why = "no message" if message is None else "a message without fields"
-        log.warning("%s has %s: exit code %s is not added", rootcause_error_file, why, error_code)
+        logger.warning(
+            "%s has %s: exit code %s is not added", rootcause_error_file, why, error_code
+        )
 
     def dump_error_file(self, rootcause_error_file: str, error_code: int = 0) -> None:
         """Copy a child's error to this process's own error file.
@@ -90,11 +92,11 @@ class ErrorHandler:
             self.override_error_code_in_rootcause_data(rootcause_error_file, error, error_code)
         own = self._get_error_file_path()
         if not own:
-            log.error("no error file of this process: %s is not copied", rootcause_error_file)
+            logger.error("no error file of this process: %s is not copied", rootcause_error_file)
             return
         self._rm(own)
         self._write_error_file(own, json.dumps(error))
-        log.info("the error of %s was copied to %s", rootcause_error_file, own)
+        logger.info("the error of %s was copied to %s", rootcause_error_file, own)
 
     def _rm(self, my_error_file: str) -> None:
         """Remove an error that an earlier process left under the same name, and log it.
@@ -103,7 +105,7 @@ class ErrorHandler:
         """
         with suppress(FileNotFoundError):
             with open(my_error_file, encoding="utf-8", errors="replace") as file:
-                log.warning("%s is replaced; it held: %s", my_error_file, file.read())
+                logger.warning("%s is replaced; it held: %s", my_error_file, file.read())
             os.remove(my_error_file)
 
 

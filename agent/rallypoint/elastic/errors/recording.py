@@ -10,7 +10,7 @@ from typing import ParamSpec, TypeVar, overload
 
 from rallypoint.elastic.errors.handler import ErrorHandler, get_error_handler
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -71,4 +71,6 @@ def _record(handler: ErrorHandler, error: Exception) -> None:
     if os.path.isfile(failure.error_file):
         handler.dump_error_file(failure.error_file, failure.exitcode)
     else:
-        log.info("rank %s failed without an error file: decorate its function with @record", rank)
+        logger.info(
+            "rank %s failed without an error file: decorate its function with @record", rank
+        )

@@ -21,6 +21,8 @@ from subprocess import _args_from_interpreter_flags  # type: ignore[attr-defined
 from typing import Any
 
 from rallypoint.agent.helper.host import WorkerHost
+from rallypoint.agent.helper.leftovers import AGENT_MARK_ENV, compute_mark
+from rallypoint.agent.in_worker.forked import InheritedCall
 from rallypoint.agent.workers.dead_folders import PREFIX, lock_folder
 from rallypoint.agent.workers.environ import Function, Launch
 from rallypoint.elastic.functions.payload import write_payload
@@ -65,8 +67,9 @@ class FunctionLaunch:
         try:
             with suppress(OSError):  # no locks here: nothing but this process removes the folder
                 self._held_fd = lock_folder(self._folder)
-            payload = self._folder / "call"
-            write_payload(payload, entrypoint, tuple(args))
+            payload = "" if self.start_method is StartMethod.FORK else str(self._folder / "call")
+            if payload:
+                write_payload(Path(payload), entrypoint, tuple(args))
             results = self._folder / "results"
             results.mkdir()
         except BaseException:
@@ -76,11 +79,13 @@ class FunctionLaunch:
             script=getattr(entrypoint, "__qualname__", repr(entrypoint)),
             args=(),
             function=Function(
-                payload=str(payload),
+                payload=payload,
                 results=str(results),
                 flags=tuple(_args_from_interpreter_flags()),
+                is_forked=self.start_method is not StartMethod.SPAWN,
             ),
         )
+        self._call = InheritedCall(entrypoint, tuple(args))
 
     def host(self) -> WorkerHost:
         """Start the helper process that suits the start method.
@@ -90,6 +95,12 @@ class FunctionLaunch:
         Raises:
             OSError: the process cannot start.
         """
+        if self.start_method is StartMethod.FORK:
+            return WorkerHost.fork(self._call)
+        if self.start_method is StartMethod.FORKSERVER:
+            # Without exec, its workers keep its environment as far as other processes can see it.
+            environment = {**os.environ, AGENT_MARK_ENV: compute_mark("forkserver")}
+            return WorkerHost.launch_server(_args_from_interpreter_flags(), environment)
         return WorkerHost.launch()
 
     def results(self, round: int, local_ranks: Iterable[int]) -> dict[int, Any]:

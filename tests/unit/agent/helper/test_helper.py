@@ -71,10 +71,11 @@ async def test_output_goes_to_the_given_descriptors(talk: Conversation, output: 
 async def test_worker_is_bound_to_its_cpus(talk: Conversation, output: Lines) -> None:
     """A worker starts on the CPUs of the request, or not at all if it may not use them."""
     allowed = os.sched_getaffinity(0)
-    wanted = {"worker_id": 1, "stdout_fd": output.write_fd, "stderr_fd": output.write_fd}
+    out = output.write_fd
     program = "import os; print(sorted(os.sched_getaffinity(0)))"
     for cpus in ((min(allowed),), (1_000,), ()):
-        request = SpawnRequest(argv=(*PYTHON, program), env={}, cwd="/", cpus=cpus, **wanted)
+        argv = (*PYTHON, program)
+        request = SpawnRequest(1, argv, {}, "/", stdout_fd=out, stderr_fd=out, cpus=cpus)
         talk.host.spawn(request)
         event = await talk.next()
         if isinstance(event, Spawned):

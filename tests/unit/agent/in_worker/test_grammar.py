@@ -49,8 +49,14 @@ def test_annotations_are_not_evaluated(path: Path) -> None:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_imports_are_of_the_standard_library(path: Path) -> None:
-    """Only functions import torch or cloudpickle; all else is in the standard library."""
+    """Only functions import torch or cloudpickle; all else is in the standard library.
+
+    What the helper's own interpreter runs may use its neighbours.
+    """
     tree = parse(path.read_text(encoding="utf-8"))
+    if path.stem == "forked":
+        assert _imports(list(ast.walk(tree))) <= sys.stdlib_module_names | {"rallypoint"}
+        return
 
     assert _imports(tree.body) <= sys.stdlib_module_names
     assert _imports(list(ast.walk(tree))) <= sys.stdlib_module_names | {
