@@ -39,7 +39,7 @@ def case_parameter(case: Case) -> object:
     return pytest.param(case, marks=() if is_quick else pytest.mark.long, id=case.name)
 
 
-@pytest.mark.parametrize("case", map(case_parameter, CASES.values()))
+@pytest.mark.parametrize("case", [case_parameter(case) for case in CASES.values()])
 def test_same_as_with_torch(case: Case, world: World, tmp_path: Path) -> None:
     """Every value that a program can see is the same, but for the differences that are listed."""
     expected = records.load(case)

@@ -54,7 +54,8 @@ def run(setup: Setup, agent: Any, *args: Any) -> Any:
     """Return what comes of `run`, and what the agent knows then."""
     started = time.time()  # noqa: TID251  # the time stamps of failures are of this clock
     found = attempt(setup, lambda: describe_result(setup, agent.run(*args), started))
-    return [found, describe_group(agent.get_worker_group())]
+    group = agent.get_worker_group()
+    return [group.group_rank, found, describe_group(group)]  # the rank puts nodes in order
 
 
 def describe_group(group: Any) -> dict[str, Any]:

@@ -119,6 +119,7 @@ def clean(setup: Setup, text: str) -> str:
     text = text.replace(str(setup.folder), "@folder").replace(TESTS, "@tests")
     text = text.replace(sys.executable, "@python").replace(socket.getfqdn(), "HOST")
     text = text.replace(setup.folder.name, "@run")
+    text = re.sub(r"^(=|-)\1{9,}$", r"\1\1\1", text, flags=re.MULTILINE)  # as wide as a pid is
     text = re.sub(r"torchelastic_\w+", "torchelastic_DRAWN", text)
     text = re.sub(r"@folder/logs-\d/[^/\s]+", "@logs/@run", text)
     text = re.sub(r"\d{4}-\d\d-\d\d_\d\d:\d\d:\d\d", "TIME", text)
