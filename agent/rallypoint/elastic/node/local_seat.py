@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 from functools import partial
 
@@ -55,7 +56,7 @@ class LocalSeat(Seat):
             RoundGone: it was stopped before.
         """
         number = self.number
-        self._node.call(partial(self._workers.begin_round, number))
+        self._node.call(partial(self._workers.begin_round, number, dict(os.environ)))
 
         def is_begun(view: View) -> bool:
             held = view.held

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from collections.abc import Mapping
 
 from rallypoint.agent.core import inputs
 from rallypoint.agent.core.desired import RunOrder
+from rallypoint.agent.helper.leftovers import AGENT_MARK_ENV
+from rallypoint.agent.torchelastic.variables import SIGNALS_ENV
 from rallypoint.agent.workers.supervisor import Supervisor
 from rallypoint.base.log import get_logger
 
@@ -46,8 +49,12 @@ class LocalWorkers(Supervisor):
         """Announce a round; `begin_round` starts its workers."""
         self._order, self._is_released = order, False
 
-    def begin_round(self, number: int) -> None:
+    def begin_round(self, number: int, environment: Mapping[str, str]) -> None:
         """Start the workers of the announced round.
+
+        Args:
+            number: of the round.
+            environment: the program's own, which may have changed since the last round.
 
         Raises:
             RoundGone: it was stopped meanwhile.
@@ -56,6 +63,8 @@ class LocalWorkers(Supervisor):
         if order is None or order.number != number:
             raise RoundGone(f"round {number} was stopped before its workers started")
         self._order = None
+        ours = {name: self._launcher.environment[name] for name in (AGENT_MARK_ENV, SIGNALS_ENV)}
+        self._launcher.environment = {**environment, **ours}
         super().start(order)
 
     def signal(self, signum: int) -> None:

@@ -160,9 +160,13 @@ class Seat:
         """Do nothing: the program passes notifications on to its workers."""
 
     def has_ended_well(self) -> bool:
-        """Return whether the run has succeeded; wait for the end of the agent if it is ending."""
+        """Return whether the run has succeeded, once all workers here have.
+
+        Waits for the end of the agent if it is ending.
+        """
         if not self._node.view.is_ending:
             return False
+        self.stopped()
         self._node.await_end()
         ended = self._node.view.ended
         if ended is None or ended.finished is None:

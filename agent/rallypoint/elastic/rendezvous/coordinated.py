@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from rallypoint.agent.embedded.python_log import use_python_log
 from rallypoint.base.addresses import parse_endpoint
 from rallypoint.elastic.rendezvous.handler import (
     RendezvousHandler,
@@ -39,6 +40,7 @@ class CoordinatedRendezvous(RendezvousHandler):
         """
         from rallypoint.elastic.node.options import parse_options
 
+        use_python_log()
         self.params = params
         self.options: JobOptions = parse_options(params.config)
         self.coordinator = find_coordinator(params)
