@@ -98,6 +98,9 @@ WATCHFUL: dict[str, dict[str, Any]] = {
     },
 }
 """For each scenario of watchful_agent.py what is not as in a success."""
+UNHEALTHY_HERE = {"state": "FAILED", "is_failed": True}
+"""A group that is unhealthy for good has failed: torch's `is_failed()` is false then, so that
+`elastic_launch` returns as if nothing was wrong."""
 WATCHFUL_SUCCESS = {
     "state": "SUCCEEDED",
     "is_failed": False,
@@ -111,13 +114,21 @@ PROGRAMS = (
 )
 
 
-@pytest.mark.parametrize("which", [pytest.param(api.TORCH, marks=pytest.mark.long), api.RALLYPOINT])
+LONG = ("unhealthy", "unhealthy for good")
+"""They wait until the agent loses its patience."""
+
+
 @pytest.mark.parametrize(
-    ("program", "scenario", "expected"),
+    ("program", "scenario", "expected", "which"),
     [
-        pytest.param(name, scenario, {**common, **special}, id=f"{name}-{scenario}")
+        pytest.param(
+            *(name, scenario, {**common, **special}, which),
+            id=f"{name}-{scenario}-{which}",
+            marks=pytest.mark.long if which == api.TORCH or scenario in LONG else (),
+        )
         for name, scenarios, common in PROGRAMS
         for scenario, special in scenarios.items()
+        for which in (api.TORCH, api.RALLYPOINT)
     ],
 )
 def test_subclass(
@@ -133,6 +144,10 @@ def test_subclass(
     code = command.wait(RUN_LIMIT_S)
     assert code == 0, command.stderr()
     found = json.loads(command.stdout())
+    if which == api.RALLYPOINT and expected["state"] == "UNHEALTHY":
+        assert found.pop("failures") == ["the agent found its workers UNHEALTHY"]
+        expected = {**expected, **UNHEALTHY_HERE}
+        del expected["failures"]
     state = "FAILED" if expected["state"] == "UNHEALTHY" else expected["state"]
 
     assert found == {**expected, "group": [state, 0, 1, WORKERS]}
