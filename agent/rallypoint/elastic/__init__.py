@@ -47,6 +47,7 @@ if TYPE_CHECKING:
         prof,
         put_metric,
     )
+    from rallypoint.elastic.notebook import WorkerError, launch
     from rallypoint.elastic.rendezvous import (
         RendezvousClosedError,
         RendezvousConnectionError,
@@ -108,6 +109,7 @@ __all__ = [
     "SimpleElasticAgent",
     "Std",
     "Worker",
+    "WorkerError",
     "WorkerGroup",
     "WorkerSpec",
     "WorkerState",
@@ -117,6 +119,7 @@ __all__ = [
     "get_error_handler",
     "get_logging_handler",
     "get_rendezvous_handler",
+    "launch",
     "launch_agent",
     "prof",
     "put_metric",
@@ -163,6 +166,7 @@ _ROOMS = {
         "prof",
         "put_metric",
     ),
+    "notebook": ("WorkerError", "launch"),
     "rendezvous": (
         "RendezvousClosedError",
         "RendezvousConnectionError",

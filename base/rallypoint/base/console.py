@@ -220,7 +220,7 @@ class Console:
         while rest:
             began_s, before = time.monotonic(), len(rest)
             try:
-                rest = rest[os.write(self.fd, rest[: self._stride_bytes()]) :]
+                rest = rest[self._write(rest[: self._stride_bytes()]) :]
             except BlockingIOError:  # the parent process made the stream non-blocking
                 select.select([], [self.fd], [])
             except OSError:
@@ -230,6 +230,10 @@ class Console:
             with self._changed:
                 self._written += 1
                 self._changed.notify_all()
+
+    def _write(self, piece: memoryview) -> int:
+        """Write the beginning of a piece; return how many bytes of it."""
+        return os.write(self.fd, piece)
 
 
 class Consoles(NamedTuple):

@@ -23,6 +23,8 @@ from rallypoint.elastic.node.view import View
 class LocalSeat(Seat):
     """The seat of a program whose workers a supervisor runs."""
 
+    consoles: Consoles | None = None
+    """Where the workers' output goes; None: to the streams of this process."""
     _workers: LocalWorkers
 
     def __init__(self, plan: Plan, host: WorkerHost, plugin: LogsPlugin | None) -> None:
@@ -43,7 +45,7 @@ class LocalSeat(Seat):
     def _new_workers(self, agent: Agent, tasks: asyncio.TaskGroup) -> LocalWorkers:
         become_subreaper()
         self._workers = new_supervisor(
-            agent, self._host, Consoles.open(), tasks, LocalWorkers, self._plugin
+            agent, self._host, self.consoles or Consoles.open(), tasks, LocalWorkers, self._plugin
         )
         return self._workers
 
