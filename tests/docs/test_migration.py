@@ -31,7 +31,8 @@ import importlib, json, sys, types
 def is_public(name, value):
     if name.startswith("_") or isinstance(value, types.ModuleType):
         return False
-    return getattr(value, "__module__", "").startswith("torch.") or name.isupper()
+    is_defined_there = getattr(value, "__module__", "").startswith("torch.")
+    return is_defined_there or name.isupper() or isinstance(value, types.UnionType)
 
 found = {}
 for section, modules in json.load(sys.stdin).items():

@@ -159,7 +159,7 @@ def deprecated_function(setup: Setup) -> Any:
 
 @case(nodes=2)
 def two_nodes(setup: Setup) -> Any:
-    """Each returns the values of its own workers by global rank."""
+    """Each returns the values of the workers that it runs, by global rank."""
     return launch(setup, tells_ranks, str(setup.folder), 4, **TWO)
 
 

@@ -199,7 +199,7 @@ def virtual_local_rank(setup: Setup) -> Any:
 
 @case()
 def parents_of_workers(setup: Setup) -> Any:
-    """A worker is a process of its own."""
+    """A worker is another process than its parent."""
     return each_method(lambda method: launch(setup, parent_and_group, start_method=method))
 
 
