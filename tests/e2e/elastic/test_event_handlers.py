@@ -3,12 +3,29 @@
 from __future__ import annotations
 
 import json
+import re
+import sys
+from pathlib import Path
 
 import pytest
 
 from rallypoint.elastic.events.handlers import GROUPS
 from support.machines.event_handlers import install
 from support.processes.world import World
+
+PAGE = Path(__file__).parents[3] / "docs" / "events-hooks.md"
+PROGRAM = """
+from rallypoint.elastic import ConsoleMetricHandler, LaunchConfig, elastic_launch, metrics
+
+def train():
+    return 1
+
+if __name__ == "__main__":
+    metrics.configure(ConsoleMetricHandler(), group="torchelastic")
+    config = LaunchConfig(1, 1, 2, role="trainer", event_log_handler="mine")
+    elastic_launch(config, train)()
+"""
+PROFILED = re.compile(r"\w+\.(_?[a-z]\w+)\.(success|duration\.ms)")
 
 
 @pytest.mark.parametrize("group", GROUPS)
@@ -50,3 +67,36 @@ def test_broken_plugin_stops_nothing(world: World, attribute: str, event: str, w
     (warning,) = agent.events(event)
     assert warning["level"] == "warning" and warning["handler"] == "mine"
     assert why in (warning.get("why") or warning["error"])
+
+
+def test_python_api_records_torchs_events_and_metrics(world: World) -> None:
+    """In torch's order, and no metric that the page does not list."""
+    written = world.folder / "events"
+    handlers = {"mine": "hooks_here:File", "dynamic_rendezvous": "hooks_here:Other"}
+    env = install(world.folder / "site", GROUPS[0], **handlers)
+    program = world.folder / "program.py"
+    program.write_text(PROGRAM)
+    done = world.run(sys.executable, str(program), env={**env, "HOOKS_FILE": str(written)})
+
+    events = [json.loads(line) for line in written.read_text().splitlines()]
+    assert [(event["source"], event["metadata"]["state"]) for event in events] == [
+        ("AGENT", "RENDEZVOUS"),
+        ("AGENT", "ASSIGN_WORKER_RANKS"),
+        *[("WORKER", "START")] * 2,
+        *[("WORKER", "SUCCEEDED")] * 2,
+        ("AGENT", "SUCCEEDED"),
+    ]
+    steps = [json.loads(line) for line in Path(f"{written}.other").read_text().splitlines()]
+    assert [(step["node_state"], step["name"].split(".")[-1], step["rank"]) for step in steps] == [
+        ("RUNNING", "next_rendezvous", None),
+        ("RUNNING", "next_rendezvous", 0),
+        ("SUCCEEDED", "shutdown", None),
+    ]
+    found = dict(re.findall(r"\[torchelastic\]: (.+)=(\d+)", done.stdout))
+    expected = {"run_total": "1", "run_success_no_retries": "1", "run_failed_with_retries": "0"}
+    assert expected.items() <= {name.split(".")[-1]: value for name, value in found.items()}.items()
+    page = PAGE.read_text("utf-8")
+    for name in found:
+        profiled = PROFILED.fullmatch(name)
+        listed = profiled[1] if profiled else name.replace("trainer", "ROLE")
+        assert f"`{listed}`" in page or listed.endswith((".healthy", ".succeeded")), name

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import sys
 
 import pytest
 
+from support.processes.feed import LIMIT_S
 from support.processes.world import World
 
 PROGRAM = """
@@ -102,6 +104,20 @@ def test_interrupt(world: World) -> None:
     pids = [line.split()[-1] for line in program.stdout().splitlines() if "pid" in line]
     assert [os.path.exists(f"/proc/{pid}") for pid in pids] == [False, False]
     assert program.stdout().endswith("\ninterrupted: all workers have been stopped")
+
+
+def test_nothing_outlives_a_killed_program(world: World) -> None:
+    """The workers end with the program that has launched them."""
+    program = world.start("program", write(world, "launch(wait, nproc=2)"))
+    program.wait_stdout_text("pid", 2)
+    pids = [int(line.split()[-1]) for line in program.stdout().splitlines() if "pid" in line]
+    handles = [os.pidfd_open(pid) for pid in pids]
+    program.kill()
+    ended = [bool(select.select([handle], [], [], LIMIT_S)[0]) for handle in handles]
+    for handle in handles:
+        os.close(handle)
+
+    assert ended == [True, True]
 
 
 @pytest.mark.parametrize(

@@ -145,6 +145,11 @@ class WorkerHost:
         """
         return cls(partial(fork_helper, run), is_replaceable=False)
 
+    @property
+    def is_replaceable(self) -> bool:
+        """False when it is a fork of this process."""
+        return self._is_replaceable
+
     def replacement(self) -> WorkerHost:
         """Start a helper of the same kind, after this one is lost.
 
@@ -370,7 +375,7 @@ class WorkerHost:
             self._process.kill()
         self._process.wait()
         _live_helpers.discard(self.pid)
-        # 0: it ended on request, after its last sweep. Who is no subreaper has no orphan to end.
+        # 0: it ended on request, after its last sweep. Only a subreaper gets orphans.
         if self._process.returncode == 0 or not is_subreaper():
             return Orphans({}, ())
         return end_orphans(

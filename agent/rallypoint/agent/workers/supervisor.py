@@ -385,4 +385,5 @@ class Supervisor:
             case Swept(pids=pids):
                 log.warning("leftovers_killed", pids=pids, why="their agent is dead")
             case HelperLost(pid=pid):
-                log.error("helper_lost", pid=pid, then="its workers are dead; a new one starts")
+                then = "a new one starts" if self.host.is_replaceable else "the agent ends"
+                log.error("helper_lost", pid=pid, then=f"its workers are dead; {then}")

@@ -9,12 +9,13 @@ Whatever the method, a helper process is the parent of all workers, and nothing 
 
 from __future__ import annotations
 
+import importlib
 import os
 import pickle
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from enum import StrEnum
 from pathlib import Path
 from subprocess import _args_from_interpreter_flags  # type: ignore[attr-defined]
@@ -96,7 +97,9 @@ class FunctionLaunch:
             OSError: the process cannot start.
         """
         if self.start_method is StartMethod.FORK:
-            return WorkerHost.fork(self._call)
+            host = WorkerHost.fork(self._call)
+            _import_grpc()
+            return host
         if self.start_method is StartMethod.FORKSERVER:
             # Without exec, its workers keep its environment as far as other processes can see it.
             environment = {**os.environ, AGENT_MARK_ENV: compute_mark("forkserver")}
@@ -135,6 +138,28 @@ class FunctionLaunch:
         if self._held_fd >= 0:
             os.close(self._held_fd)
             self._held_fd = -1
+
+
+def _import_grpc() -> None:
+    """Import gRPC without its handlers of fork, for the next launch of this process.
+
+    They would print that they cannot run. The helper and its workers leave this gRPC alone.
+    """
+    with _variable("GRPC_ENABLE_FORK_SUPPORT", "0"):
+        importlib.import_module("grpc")
+
+
+@contextmanager
+def _variable(name: str, value: str) -> Iterator[None]:
+    """Set a variable of this process for a while."""
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        del os.environ[name]
+        if before is not None:
+            os.environ[name] = before
 
 
 class ResultUnreadable(Exception):

@@ -1,0 +1,109 @@
+"""Functions that run as workers."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+
+class LockedError(Exception):
+    """Holds what cannot be pickled."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.lock = threading.Lock()
+
+
+class SilentError(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+def tell(word: str, *numbers: int) -> dict[str, Any]:
+    return {
+        "word": word,
+        "sum": sum(numbers),
+        "rank": os.environ.get("RANK"),
+        "environment": sorted(os.environ.keys() - {"LC_CTYPE"}),  # Python's own, in a C locale
+        "argv": sys.argv,
+        "folder": os.getcwd(),
+        "group": os.getpgid(0) == os.getsid(0) == os.getpid(),
+        "random": random.random(),
+        "blocked": sorted(signal.pthread_sigmask(signal.SIG_BLOCK, ())),
+        "int": signal.getsignal(signal.SIGINT) is signal.default_int_handler,
+        "term": signal.getsignal(signal.SIGTERM) is signal.SIG_DFL,
+        "cpus": sorted(os.sched_getaffinity(0)),
+    }
+
+
+def fail(text: str) -> None:
+    raise ValueError(text)
+
+
+def fail_with_lock() -> None:
+    raise LockedError("locked")
+
+
+def fail_silently() -> None:
+    raise SilentError
+
+
+def leave(code: Any) -> None:
+    sys.exit(code)
+
+
+def drop_out(code: int) -> None:
+    os._exit(code)
+
+
+def die(signum: int) -> None:
+    os.kill(os.getpid(), signum)
+    signal.pause()
+
+
+def return_lock() -> Any:
+    return threading.Lock()
+
+
+def fill(size: int) -> bytes:
+    return b"x" * size
+
+
+def measure(data: bytes) -> int:
+    return len(data)
+
+
+def talk() -> None:
+    print("out", flush=False)
+    print("err", file=sys.stderr, flush=False)
+    print(sys.stdin.readline().strip(), flush=False)
+    os._exit(0)
+
+
+def touch_at_exit(path: str) -> None:
+    import atexit
+
+    atexit.register(Path(path).touch)
+
+
+def read(fd: int) -> str:
+    return os.read(fd, 100).decode()
+
+
+def list_descriptors() -> set[str]:
+    """Return what the open descriptors refer to."""
+    paths = [f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd")]
+    return {os.readlink(path) for path in paths if os.path.lexists(path)}
+
+
+def sum_in_pool(numbers: list[int]) -> int:
+    """Use `multiprocessing` in the worker."""
+    import multiprocessing
+
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        return sum(pool.map(abs, numbers))
