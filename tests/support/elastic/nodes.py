@@ -12,6 +12,7 @@ from support.processes.feed import LIMIT_S
 from support.processes.world import OBEDIENT, World
 
 PROGRAM = str(Path(__file__).parents[2] / "e2e" / "elastic" / "launching" / "node.py")
+OWN_PROGRAM = str(Path(PROGRAM).with_name("own_workers.py"))
 PROMPT = {"last_call": 0, "settle_time": 0, "grow_after": 0, "restart_backoff": 0, "lease": 15}
 """Policies that make a job wait, turned off."""
 
@@ -56,6 +57,26 @@ def launch(
     }
     options = json.dumps({"config": configured, "entry": entry, "args": args})
     return world.start(f"node {name}", [sys.executable, PROGRAM, options], {"OBEDIENT": OBEDIENT})
+
+
+def launch_own(
+    world: World, name: str, nodes: tuple[int, int], restarts: int = 0, **more: Any
+) -> Command:
+    """Start a program with an agent that runs its worker itself: the obedient one."""
+    options = {
+        "backend": "rallypoint",
+        "endpoint": world.target,
+        "run_id": world.job_id,
+        "min_nodes": nodes[0],
+        "max_nodes": nodes[1],
+        "local_addr": "127.0.0.1",
+        "command": [sys.executable, OBEDIENT],
+        "restarts": restarts,
+        "node_name": name,
+        **PROMPT,
+        **more,
+    }
+    return world.start(f"node {name}", [sys.executable, OWN_PROGRAM, json.dumps(options)])
 
 
 def result(command: Command, limit_s: float = LIMIT_S) -> dict[str, Any]:
