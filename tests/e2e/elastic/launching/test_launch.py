@@ -90,6 +90,16 @@ def test_interrupt_stops_everything(world: World) -> None:
     assert world.left() == []
 
 
+def test_signal_while_the_node_waits_for_others(world: World) -> None:
+    """Before the first round, too, a signal ends the launch at once."""
+    node = launch(world, nodes=(2, 2))
+    node.wait_text("coordinator_reached")
+    node.signal(signal.SIGTERM)
+
+    assert result(node)["raised"] == "SignalException"
+    assert world.left() == []
+
+
 @pytest.mark.parametrize("entry", [sys.executable, "obey"])
 def test_nothing_outlives_the_interpreter(world: World, entry: str) -> None:
     """Workers, and what they have started, die with a program that is killed."""
