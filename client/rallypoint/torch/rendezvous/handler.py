@@ -260,6 +260,9 @@ class CoordinatorRendezvousHandler(RendezvousHandler):
                 0, exit_code=farewell.exit_code, signum=farewell.signum, error=farewell.error
             )
         else:
+            if farewell.exit_code == 0 and workers.round and self._ends_after(farewell):
+                agent.join(LEAVE_S_MAX)
+                return True
             farewell = farewell.leaving()
         if farewell.is_leaving:
             agent.leave(farewell.text)  # first: a node that is ready would get the next round
@@ -275,6 +278,19 @@ class CoordinatorRendezvousHandler(RendezvousHandler):
             then = "it will count this node as lost"
             log.warning("end_not_reported", why="no coordinator answers", then=then)
         return is_known
+
+    def _ends_after(self, farewell: Farewell) -> bool:
+        """Return whether the job ends, after workers that succeeded while their round was stopped.
+
+        A failure elsewhere breaks torch's exit barrier, so it looks like that. A node that left at
+        once would be taken for the cause of the stop, and the job would not fail.
+        """
+        self._end_round(farewell.text)
+        try:
+            order = self._workers.await_order(self._conf.close_s)
+        except TimeoutError:
+            return False
+        return isinstance(order, Ended) and order.finished is not None
 
     def _await_outcome(self, farewell: Farewell) -> Ended | None:
         """Wait for the end of the job; return it, or None when it does not come in time.
