@@ -29,7 +29,7 @@ def finish(job: TorchJob, workers: list[Worker]) -> None:
 
 
 def test_job_grows(world: World) -> None:
-    """A job of one node takes in a second and a third; growth costs no restart."""
+    """A second and a third node join a job of one; growth costs no restart."""
     job = TorchJob(world, nodes=(1, 3), config=PROMPT)
     job.start(A)
     first = job.round(1)
@@ -45,7 +45,7 @@ def test_job_grows(world: World) -> None:
 
 
 def test_survivors_of_a_lost_node_restart(world: World) -> None:
-    """The survivors restart at once though none of their workers fails; a new node is taken in."""
+    """The survivors restart at once though none of their workers fails; then a new node joins."""
     job = TorchJob(world, nodes=(2, 3), config=PROMPT)
     job.start(A, B, C)
     first = job.round(3)
