@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from rallypoint.client.errors import StaleRound
 from rallypoint.torch import Store
-from rallypoint.torch.store.failures import StoreError
+from rallypoint.torch.store.failures import StoreError, to_store_error
 from rallypoint.worker.environment import NotAWorker
 from support.stores.cases import CASES, KINDS, TORCH, make, read_differences, run
 from support.stores.room import LIMIT_S, Room, rooms
@@ -82,6 +83,13 @@ def test_error_names_the_missing_keys(store: Store) -> None:
         store.wait(["here", "b c", "d"], timedelta(milliseconds=50))
 
     assert "wait timeout after 50ms, keys: b c, d" == str(failed.value)
+
+
+def test_one_key_is_no_list_of_keys(store: Store) -> None:
+    """As in torch's stores: its letters are not waited for."""
+    for call in (store.wait, store.check, store.multi_get):
+        with pytest.raises(TypeError, match="a list of keys is needed, not the key 'key'"):
+            call("key")
 
 
 def test_waiting_blocks_no_other_call(store: Store) -> None:
@@ -184,6 +192,14 @@ def test_value_that_looks_like_our_own_is_kept(store: Store) -> None:
 
         assert value == store.get("k")
         assert b"new" == store.compare_set("k", value, "new")
+
+
+def test_error_of_a_stopped_round() -> None:
+    """There may be no later round yet."""
+    stopped = to_store_error(StaleRound("stopped", expected=3, actual=3), "j")
+    assert str(stopped) == "this store belongs to round 3 of job j, which has been stopped"
+    over = to_store_error(StaleRound("over", expected=4, actual=3), "j")
+    assert str(over).endswith("round 3 of job j, which is over: the current round is 4")
 
 
 def test_worker_of_an_old_round_is_refused() -> None:

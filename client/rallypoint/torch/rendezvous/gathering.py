@@ -7,12 +7,16 @@ TCPStore listens. So a node that dies on the way costs the others nothing but an
 from __future__ import annotations
 
 import os
+import socket
 import time
 from datetime import timedelta
 
 import torch.distributed as dist
 from torch.distributed.elastic.rendezvous import RendezvousInfo
-from torch.distributed.elastic.rendezvous.api import RendezvousStoreInfo
+from torch.distributed.elastic.rendezvous.api import (
+    RendezvousConnectionError,
+    RendezvousStoreInfo,
+)
 
 from rallypoint.agent.core.desired import RunOrder
 from rallypoint.client.errors import Forgotten, RallypointError
@@ -26,6 +30,10 @@ PREFIX = "torchrun/"
 """What the names of torchrun's keys begin with: the workers' own have another prefix."""
 NOT_SHARED_ENV = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
 """torch's variable: with 1, the worker of rank 0 hosts the TCPStore."""
+SERVE_S_MAX = 30.0
+"""How long the TCPStore may take to start; a busy machine is slow."""
+REACH_S_MAX = 5.0
+"""How long a connection to this node's own address may take."""
 
 
 class NotFormed(Exception):
@@ -71,6 +79,7 @@ class Gathering:
 
         Raises:
             NotFormed: when that fails, for example because the round is stopped.
+            RendezvousConnectionError: when this node cannot be reached at its own address.
         """
         header, rank = self.order.header, self.order.assignment.group_rank
         if shares_store() and rank == 0:
@@ -87,19 +96,31 @@ class Gathering:
         return dist.HashStore() if is_alone else self._store  # type: ignore[attr-defined]
 
     def _serve(self) -> None:
+        """Host the TCPStore.
+
+        It connects to itself, and no signal interrupts that. So it does that by the loopback
+        address, and a wrong address of this node is found by a connection that can be interrupted.
+        """
         header = self.order.header
+        where = f"{header.master_addr}:{header.master_port}"
         try:
             self._served = dist.TCPStore(  # type: ignore[attr-defined]
-                host_name=header.master_addr,
+                host_name="127.0.0.1",
                 port=header.master_port,
                 is_master=True,
                 wait_for_workers=False,
-                timeout=timedelta(seconds=300),
+                timeout=timedelta(seconds=SERVE_S_MAX),
             )
         except (RuntimeError, OSError, ValueError) as error:
             text = " ".join(str(error).split())[:300]
-            where = f"{header.master_addr}:{header.master_port}"
             raise NotFormed(f"the store of rank 0 cannot listen at {where}: {text}") from error
+        try:
+            socket.create_connection((header.master_addr, header.master_port), REACH_S_MAX).close()
+        except OSError as error:
+            raise RendezvousConnectionError(
+                f"this node hosts the store of the workers and cannot be reached at its own "
+                f"address {where}: {error}; check --local-addr"
+            ) from error
 
     def _wait_for_all(self, timeout_s: float) -> None:
         ends_s = time.monotonic() + timeout_s

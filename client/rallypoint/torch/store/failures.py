@@ -21,6 +21,8 @@ def to_store_error(error: errors.RallypointError, job_id: str) -> RuntimeError:
     """Return what a store raises for a failed call."""
     text = str(error)
     match error:
+        case errors.StaleRound(actual=actual, expected=expected) if actual == expected:
+            text = f"this store belongs to round {actual} of job {job_id}, which has been stopped"
         case errors.StaleRound():
             text = (
                 f"this store belongs to round {error.actual} of job {job_id}, which is over: "

@@ -181,7 +181,7 @@ class Store(dist.Store):  # type: ignore[name-defined,misc]  # exported, but not
 
     def check(self, keys: Sequence[Text]) -> bool:
         """Return whether all of these keys exist, as a key or as a queue."""
-        texts = [_text(key) for key in keys]
+        texts = _texts(keys)
         with self._errors():
             return self._space.has(texts)
 
@@ -196,7 +196,7 @@ class Store(dist.Store):  # type: ignore[name-defined,misc]  # exported, but not
             DistStoreError: when they do not in time; it names those that are missing.
         """
         limit = self.timeout if timeout is None else timeout
-        texts = [_text(key) for key in keys]
+        texts = _texts(keys)
         with self._errors(texts, limit):
             self._space.wait([self._space.name_of(key) for key in texts], timedelta_s(limit))
 
@@ -254,7 +254,7 @@ class Store(dist.Store):  # type: ignore[name-defined,misc]  # exported, but not
             DistStoreError: when they do not all exist in time.
         """
         limit = self.timeout
-        texts = [_text(key) for key in keys]
+        texts = _texts(keys)
         with self._errors(texts, limit):
             return self._space.get([self._space.name_of(key) for key in texts], timedelta_s(limit))
 
@@ -349,6 +349,17 @@ class Store(dist.Store):  # type: ignore[name-defined,misc]  # exported, but not
             return self.connection.has_lost_keys()
         except RallypointError:
             return False  # the timeout is raised anyway
+
+
+def _texts(keys: Any) -> list[str]:
+    """Return several keys as texts.
+
+    Raises:
+        TypeError: when it is one key: its letters would be waited for.
+    """
+    if isinstance(keys, str | bytes):
+        raise TypeError(f"a list of keys is needed, not the key {keys!r}")
+    return [_text(key) for key in keys]
 
 
 def _text(key: Any) -> str:

@@ -188,6 +188,25 @@ def test_spare(job: Handlers) -> None:
     assert exit.value.code == 0
 
 
+def test_wrong_address_of_a_node(address: str) -> None:
+    """It is an error at once: torch would try to connect for minutes, deaf to signals."""
+    params = RendezvousParameters("rallypoint", address, "j", 1, 1, "no-such-host.invalid")
+    handler = Handler(params)
+    ended = Call(lambda: end_with_error_of(handler)).result()
+    assert isinstance(ended, api.RendezvousConnectionError)
+    assert "no-such-host.invalid" in str(ended) and "check --local-addr" in str(ended)
+
+
+def end_with_error_of(handler: Handler) -> BaseException:
+    """Return the error of a rendezvous, after the `shutdown` that torch calls then."""
+    try:
+        handler.next_rendezvous()
+    except api.RendezvousError as error:
+        assert handler.shutdown()
+        return error
+    raise AssertionError("there was no error")
+
+
 def test_timeout(job: Handlers) -> None:
     """The error says what was missing; the node does not stay."""
     handler = job.new("n0", join_timeout=0.5)
