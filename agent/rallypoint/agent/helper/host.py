@@ -33,6 +33,7 @@ from rallypoint.agent.helper.descendants import (
     Orphans,
     await_any_exit,
     end_orphans,
+    has_variable,
     is_subreaper,
     prctl,
     read_stat,
@@ -100,6 +101,9 @@ class WorkerHost:
         control.setblocking(False)
         _live_helpers.add(process.pid)
         stat = read_stat(process.pid)
+        self.mark = ""
+        """`NAME=VALUE` in the environment of all workers: only such processes count as orphans, if
+        the program around the agent has children of its own. Empty: all count."""
         self._start = start
         self._is_replaceable = is_replaceable
         self._process = process
@@ -158,7 +162,9 @@ class WorkerHost:
         """
         if not self._is_replaceable:
             raise HelperIrreplaceable(self.pid)
-        return WorkerHost(self._start)
+        replacement = WorkerHost(self._start)
+        replacement.mark = self.mark
+        return replacement
 
     @property
     def pid(self) -> int:
@@ -379,8 +385,15 @@ class WorkerHost:
         if self._process.returncode == 0 or not is_subreaper():
             return Orphans({}, ())
         return end_orphans(
-            born_ticks=self._born_ticks, spared=_live_helpers, limit_ms=ORPHANS_LIMIT_MS
+            born_ticks=self._born_ticks,
+            spared=_live_helpers,
+            limit_ms=ORPHANS_LIMIT_MS,
+            is_ours=self._is_ours,
         )
+
+    def _is_ours(self, pid: int) -> bool:
+        """Return whether a child of this process is an orphan of the helper."""
+        return not self.mark or pid in self._pids.values() or has_variable(pid, self.mark)
 
 
 def _to_wire(text: str) -> str:
