@@ -28,7 +28,12 @@ from rallypoint.base.log import get_logger
 from rallypoint.client.errors import RallypointError
 from rallypoint.client.sync import Client
 from rallypoint.torch.rendezvous.conf import read_conf
-from rallypoint.torch.rendezvous.endings import Farewell, find_farewell, is_crash_of_spare
+from rallypoint.torch.rendezvous.endings import (
+    Farewell,
+    find_farewell,
+    is_crash_of_spare,
+    is_too_early,
+)
 from rallypoint.torch.rendezvous.errors import describe_outcome, to_error
 from rallypoint.torch.rendezvous.gathering import CannotServe, Gathering, NotFormed, shares_store
 
@@ -151,7 +156,7 @@ class CoordinatorRendezvousHandler(RendezvousHandler):
         what. A failure for good ends the job for all nodes.
         """
         error = sys.exc_info()[1]
-        if self._agent is None:
+        if self._agent is None or is_too_early(sys._getframe(1)):
             return True
         is_known = self._leave(find_farewell(error))
         ended = self._workers.ended
@@ -263,6 +268,9 @@ class CoordinatorRendezvousHandler(RendezvousHandler):
                 0, exit_code=farewell.exit_code, signum=farewell.signum, error=farewell.error
             )
         else:
+            if farewell.exit_code == 0 and workers.round and self._ends_after(farewell):
+                agent.join(LEAVE_S_MAX)
+                return True
             farewell = farewell.leaving()
         if farewell.is_leaving:
             agent.leave(farewell.text)  # first: a node that is ready would get the next round
@@ -278,6 +286,19 @@ class CoordinatorRendezvousHandler(RendezvousHandler):
             then = "it will count this node as lost"
             log.warning("end_not_reported", why="no coordinator answers", then=then)
         return is_known
+
+    def _ends_after(self, farewell: Farewell) -> bool:
+        """Return whether the job ends, after workers that succeeded while their round was stopped.
+
+        A failure elsewhere breaks torch's exit barrier, so it looks like that. A node that left at
+        once would be taken for the cause of the stop, and the job would not fail.
+        """
+        self._end_round(farewell.text)
+        try:
+            order = self._workers.await_order(self._conf.close_s)
+        except TimeoutError:
+            return False
+        return isinstance(order, Ended) and order.finished is not None
 
     def _await_outcome(self, farewell: Farewell) -> Ended | None:
         """Wait for the end of the job; return it, or None when it does not come in time.
