@@ -252,6 +252,12 @@ class WorkerHost:
             await asyncio.wait([self._recovery])
         await loop.run_in_executor(None, self._end_helper, LAST_SWEEP_MS + CLOSE_MARGIN_MS)
 
+    def discard(self) -> None:
+        """End a helper that was never attached; any other one is left alone. Blocks."""
+        if self._loop is None and not self._is_closed:
+            self._hang_up()
+            self._end_helper(LAST_SWEEP_MS + CLOSE_MARGIN_MS)
+
     # --- the socket ---
 
     def _send(self, frame: bytes, fds: tuple[int, ...] = ()) -> None:
