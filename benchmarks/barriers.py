@@ -78,8 +78,8 @@ class Node:
         self._barriers: Any = barrier_grpc.BarrierServiceStub(self._channels[0])
         self._stream = agent_grpc.AgentServiceStub(self._channels[0]).Session()
         self._session = secrets.token_hex(16)
-        self._sequence = self._epoch = 0
-        self.token = ""
+        self._sequence = self.epoch = 0
+        self.token, self.port = "", port
         self.round = 0
 
     async def begin(self) -> None:
@@ -97,7 +97,7 @@ class Node:
         await self._send(hello=hello)
         while True:
             message: Any = await self._stream.read()
-            self._epoch = message.epoch
+            self.epoch = message.epoch
             desired = message.welcome.desired if message.HasField("welcome") else message.desired
             if desired.HasField("run"):
                 self.token = desired.run.worker_token
@@ -140,7 +140,7 @@ class Node:
 
     async def _send(self, **message: Any) -> None:
         request = agent_pb2.SessionRequest(session_id=self._session, connection=1, **message)
-        request.epoch = self._epoch
+        request.epoch = self.epoch
         await self._stream.write(request)
 
     def request(self, rank: int, generation: int, size: int = 0, timeout_s: int = 0) -> bytes:

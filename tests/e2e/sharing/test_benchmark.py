@@ -1,4 +1,4 @@
-"""The benchmarks of barriers and of key-value work: one short run of everything."""
+"""The benchmarks of barriers, key-value work and process groups: one short run of everything."""
 
 import json
 import subprocess
@@ -49,3 +49,14 @@ def test_barriers_are_measured_beside_torch() -> None:
     for row in ("8 workers, torch over TCPStore", "a worker of 64 fails", "a node of a worker"):
         assert f"\n| {row}" in shown
     assert "barriers of 8 workers a minute" in shown
+
+
+@pytest.mark.long
+def test_process_groups_are_made_over_every_store() -> None:
+    """Ours, and a TCPStore in rank 0 or in the agent."""
+    shown = run("groups/process_groups.py")
+
+    assert (
+        "| ranks | TCPStore in rank 0, ms | TCPStore of the agent, ms | Rallypoint, ms |" in shown
+    )
+    assert "\n| 2 | " in shown

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import random
+import resource
 import signal
+import socket
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +77,12 @@ def fill(size: int) -> bytes:
     return b"x" * size
 
 
+def fill_beyond_limit(size: int) -> bytes:
+    """Return more than the process may write to a file, as on a full disk."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size // 2, size // 2))
+    return fill(size)
+
+
 def measure(data: bytes) -> int:
     return len(data)
 
@@ -99,6 +108,16 @@ def list_descriptors() -> set[str]:
     """Return what the open descriptors refer to."""
     paths = [f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd")]
     return {os.readlink(path) for path in paths if os.path.lexists(path)}
+
+
+def list_ports() -> list[int]:
+    """Return the ports of the sockets that are open in this process."""
+    ports = []
+    for name in os.listdir("/proc/self/fd"):
+        with suppress(OSError), socket.socket(fileno=os.dup(int(name))) as copy:
+            if copy.family in (socket.AF_INET, socket.AF_INET6):
+                ports.append(copy.getsockname()[1])
+    return ports
 
 
 def sum_in_pool(numbers: list[int]) -> int:

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from structlog.testing import capture_logs
 
+from rallypoint.base.log import format_value
 from rallypoint.elastic import events
 from rallypoint.elastic.events import handlers, recording
 from rallypoint.elastic.events.handlers import GROUPS
@@ -131,34 +131,39 @@ def test_our_group_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     ],
 )
 def test_broken_plugin_is_reported_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, why: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    source: str,
+    why: str,
 ) -> None:
     """One warning names the plug-in and what is wrong; its events are dropped."""
     install(tmp_path, GROUPS[0], here=source)
     monkeypatch.syspath_prepend(tmp_path)
-    with capture_logs() as lines:
-        events.record(START, "here")
-        events.record(START, "here")
+    events.record(START, "here")
+    events.record(START, "here")
 
-    (line,) = lines
-    assert (line["event"], line["log_level"]) == ("event_handler_not_loaded", "warning")
-    assert (line["handler"], line["source"], line["why"]) == ("here", source, why)
+    (line,) = caplog.messages
+    named = f"warning event_handler_not_loaded handler=here source={source} why="
+    assert line.startswith(f"{named}{format_value(why)} then=")
 
 
 @pytest.mark.parametrize("attribute", ["Failing", "Polite"])
 def test_failing_handler_stops_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, attribute: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    attribute: str,
 ) -> None:
     """Its first failure is reported, once, and the caller continues."""
     install(tmp_path, GROUPS[0], here=f"hooks_here:{attribute}")
     monkeypatch.syspath_prepend(tmp_path)
-    with capture_logs() as lines:
-        events.record(START, "here")
-        events.record(START, "here")
+    events.record(START, "here")
+    events.record(START, "here")
 
-    (line,) = lines
-    assert line["event"] == "event_handler_failed"
-    assert line["error"] == "OSError: no route to the log server"
+    (line,) = caplog.messages
+    assert line.startswith("warning event_handler_failed handler=here ")
+    assert "error='OSError: no route to the log server'" in line
 
 
 @pytest.mark.parametrize(("level", "count"), [("INFO", 1), ("WARNING", 0), ("LOUD", 1)])

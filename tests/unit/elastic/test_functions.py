@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import random
 import signal
+import socket
 import stat
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -190,6 +192,15 @@ async def test_fork_takes_what_cannot_be_pickled(tmp_path: Path) -> None:
     assert ended.value == "from the caller"
 
 
+async def test_fork_leaves_the_callers_ports_alone(tmp_path: Path) -> None:
+    """A copy of a listening socket would keep the port taken after the caller has closed it."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        found = (await run_function(tmp_path, bodies.list_ports, method="fork")).value
+
+        assert server.getsockname()[1] in bodies.list_ports()
+        assert found == []
+
+
 @every_method
 async def test_worker_has_no_descriptor_of_the_helper(method: str, tmp_path: Path) -> None:
     """The sockets and pipes of the helper stay with the helper."""
@@ -221,6 +232,69 @@ def test_lambda_without_cloudpickle_is_refused(monkeypatch: pytest.MonkeyPatch) 
         "; define them in a module, or use the start method fork, or install rallypoint[notebook]"
     )
     assert len(made) == 1
+
+
+# Read from standard input, so its main module has no file.
+NOTEBOOK = """
+import asyncio, sys
+from pathlib import Path
+from support.functions.running import run_function
+
+class Point:
+    def __init__(self, x):
+        self.x = x
+
+def move(point):
+    return Point(point.x + 1)
+
+ended = asyncio.run(run_function(Path(sys.argv[2]), move, Point(1), method=sys.argv[1]))
+print(type(ended.value) is Point, ended.value.x)
+"""
+
+
+@every_method
+def test_main_module_without_a_file(method: str, tmp_path: Path) -> None:
+    """Functions and classes of a notebook go to the workers and back."""
+    done = subprocess.run(
+        [sys.executable, "-", method, str(tmp_path)],
+        input=NOTEBOOK,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+    assert (done.stdout, done.stderr) == ("True 2\n", "")
+
+
+@every_method
+async def test_full_disk_is_a_failure(method: str, tmp_path: Path) -> None:
+    """A value that cannot be stored is reported with the reason."""
+    ended = await run_function(tmp_path, bodies.fill_beyond_limit, MEBIBYTE, method=method)
+
+    assert (ended.exit, ended.values) == (1, {})
+    assert ended.error["message"] == (
+        "OSError: [Errno 27] cannot store what fill_beyond_limit returned: File too large"
+    )
+
+
+def test_notebook_without_cloudpickle_is_refused(tmp_path: Path) -> None:
+    """A function that no worker can import is refused before anything starts."""
+    done = subprocess.run(
+        [sys.executable, "-", "spawn", str(tmp_path)],
+        input="import sys; sys.modules['cloudpickle'] = None\n" + NOTEBOOK,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == (
+        "rallypoint.elastic.functions.payload.UnpicklableFunction: move and its arguments cannot "
+        "be pickled: move is defined in a main module without a file; define them in a module, or "
+        "use the start method fork, or install rallypoint[notebook]"
+    )
 
 
 def test_unknown_start_method_is_refused() -> None:

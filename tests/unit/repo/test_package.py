@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import zipfile
+from configparser import ConfigParser
 from pathlib import Path
 
 import pytest
@@ -78,16 +79,15 @@ def test_wheel_is_a_typed_namespace(wheel: Path) -> None:
 
 
 def test_wheel_has_the_three_commands(wheel: Path) -> None:
-    """And nothing else on PATH."""
+    """And nothing else on PATH; and torchrun finds the back end."""
+    entries = ConfigParser()
     with zipfile.ZipFile(wheel) as archive:
         (name,) = (name for name in archive.namelist() if name.endswith("entry_points.txt"))
-        lines = archive.read(name).decode().splitlines()
+        entries.read_string(archive.read(name).decode())
 
-    assert [line.split(" = ")[0] for line in lines if " = " in line] == [
-        "coordinator",
-        "node-agent",
-        "rallypoint",
-    ]
+    assert list(entries["console_scripts"]) == ["coordinator", "node-agent", "rallypoint"]
+    handlers = dict(entries["torchrun.handlers"])
+    assert handlers == {"rallypoint": "rallypoint.torch.rendezvous:handler"}
 
 
 @pytest.mark.long  # mypy without its cache

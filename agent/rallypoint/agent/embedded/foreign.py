@@ -31,8 +31,14 @@ class ForeignWorkers:
 
     tasks: asyncio.TaskGroup
 
-    def __init__(self) -> None:
-        """Begin without an agent; `attach` makes the object the workers of one."""
+    def __init__(self, *, counts_workers: bool = True) -> None:
+        """Begin without an agent; `attach` makes the object the workers of one.
+
+        Args:
+            counts_workers: the coordinator knows how many workers the node has; False: it counts
+                nodes.
+        """
+        self._counts_workers = counts_workers
         self._agent: Agent | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._changed = threading.Condition()
@@ -89,8 +95,14 @@ class ForeignWorkers:
                 return self._ended
             order = self._taken = self._order
             self._order, self._stop_reason, self._pids = None, None, ()
-        self._post(lambda agent: agent.log.round_began(order))
+        self._post(lambda agent: self._log_began(agent, order))
         return order
+
+    def _log_began(self, agent: Agent, order: RunOrder) -> None:
+        if self._counts_workers:
+            agent.log.round_began(order)
+        else:
+            agent.log.node_round_began(order)
 
     @property
     def stop_reason(self) -> str | None:

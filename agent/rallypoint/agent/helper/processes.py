@@ -11,6 +11,7 @@ import gc
 import os
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import traceback
@@ -190,10 +191,7 @@ def _become_helper(control: socket.socket, agent_pid: int, run: Run) -> NoReturn
         gc.disable()  # what nothing refers to any more may own descriptors that it would close
         for other in _controls:
             other.close()
-        null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-        for fd in (0, 1):
-            os.dup2(null, fd)
-        os.close(null)
+        _replace_descriptors()
         signal.set_wakeup_fd(-1)
         for signum in signal.valid_signals():  # as exec does
             if callable(signal.getsignal(signum)):
@@ -207,6 +205,27 @@ def _become_helper(control: socket.socket, agent_pid: int, run: Run) -> NoReturn
         os._exit(exit_code)
 
 
+def _replace_descriptors() -> None:
+    """Give up the agent's input, output and network: its ports and connections are not ours.
+
+    They become /dev/null, because the copies of its objects may still close their numbers.
+    """
+    null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    for fd in (0, 1):
+        os.dup2(null, fd)
+    for fd in filter(_is_network, _list_open()):
+        os.dup2(null, fd, inheritable=False)
+    os.close(null)
+
+
+def _is_network(fd: int) -> bool:
+    if not stat.S_ISSOCK(os.fstat(fd).st_mode):
+        return False
+    with socket.socket(fileno=os.dup(fd)) as copy:
+        return copy.family in (socket.AF_INET, socket.AF_INET6)
+
+
 def _list_open() -> set[int]:
+    """Return the open descriptors."""
     listed = [int(name) for name in os.listdir("/proc/self/fd")]
     return {fd for fd in listed if os.path.exists(f"/proc/self/fd/{fd}")}

@@ -92,7 +92,8 @@ def _store(value: Any, result: str, name: str, may_copy: bool) -> None:
         try:
             pickle.Pickler(file, _PICKLE_PROTOCOL).dump(value)
         except OSError as error:
-            raise OSError(error.errno, f"cannot store what {name} returned: {error}") from error
+            text = f"cannot store what {name} returned: {error.strerror}"
+            raise OSError(error.errno, text) from error
         except Exception as error:  # an object may raise anything when it is pickled
             if not (may_copy and _store_by_value(value, file)):
                 text = f"{name} returned a value that cannot be pickled"

@@ -11,6 +11,7 @@ from rallypoint.agent.session.reasons import plain_reason
 from rallypoint.base.exit_codes import EXIT_FAILED, EXIT_USAGE
 from rallypoint.v1 import error_details_pb2 as details_pb2
 
+NO_COORDINATOR = "no rallypoint coordinator listens at this address"
 RETRY_S_MAX = 60.0
 """Longest pause that a coordinator can ask for."""
 
@@ -67,7 +68,7 @@ def read_ending(
         return Misunderstood(EXIT_USAGE, f"the coordinator refused: {text}")
     if code is grpc.StatusCode.UNIMPLEMENTED:
         # Another server or a proxy may answer while the coordinator is away.
-        return Misunderstood(EXIT_USAGE, "no rallypoint coordinator listens at this address")
+        return Misunderstood(EXIT_USAGE, NO_COORDINATOR)
     retry_s = 0.0
     if metadata:
         # Imported here: most agents never see a refusal.

@@ -110,11 +110,24 @@ class SessionLog:
             case News.KNOWN:
                 pass
 
-    def round_began(self, order: RunOrder) -> None:
-        """Log that the workers of a round were started."""
+    def node_round_began(self, order: RunOrder) -> None:
+        """Log that a round began whose workers the coordinator does not count."""
+        self._begin_round()
+        log.info(
+            "round_began",
+            round=order.number,
+            node_rank=order.assignment.group_rank,
+            nodes=order.header.group_world_size,
+        )
+
+    def _begin_round(self) -> None:
         self.reached()
         self._is_waiting = False
         self._wait.forget()
+
+    def round_began(self, order: RunOrder) -> None:
+        """Log that the workers of a round were started."""
+        self._begin_round()
         header, assignment = order.header, order.assignment
         first, count = assignment.first_rank, assignment.local_world_size
         log.info(

@@ -119,7 +119,7 @@ class LocalElasticAgent(SimpleElasticAgent):
         seat = self._local()
         with suppress(RoundGone):  # `num_nodes_waiting` makes the agent wait for the next one
             seat.begin()
-        held = seat.view.round(seat.number)
+        held = seat.view.taken
         return {} if held is None else {one.local_rank: one.pid for one in held.workers}
 
     @prof
@@ -143,7 +143,7 @@ class LocalElasticAgent(SimpleElasticAgent):
         from rallypoint.elastic.agents import outcomes
 
         seat = self._local()
-        held = seat.view.round(seat.number)
+        held = seat.view.taken
         if held is None:
             return RunResult(WorkerState.UNKNOWN)
         failures = outcomes.find_failures(held)
@@ -163,9 +163,6 @@ class LocalElasticAgent(SimpleElasticAgent):
     def _find_failures(self, failed: RunResult) -> dict[int, Any]:
         from rallypoint.elastic.agents import outcomes
 
-        held = self._local().view.last
-        ended = self._sit().view.ended
-        is_last = held is not None and held.number == self._sit().number
-        if ended is None or not is_last or held is None:
-            return failed.failures
-        return outcomes.find_failures(held) or failed.failures
+        held = self._sit().view.taken
+        found = {} if held is None else outcomes.find_failures(held)
+        return found or failed.failures

@@ -19,6 +19,7 @@ import sys
 import threading
 from typing import TYPE_CHECKING, TextIO
 
+from rallypoint.agent.embedded.python_log import use_python_log
 from rallypoint.base.log import get_logger
 
 if TYPE_CHECKING:
@@ -141,6 +142,7 @@ def _load(point: EntryPoint) -> logging.Handler:
     except (Exception, SystemExit) as error:  # noqa: BLE001  # a stranger's code, reported here
         why = f"{type(error).__name__}: {error}"
     then = "its events are dropped; repair or uninstall the plug-in"
+    use_python_log()
     log.warning(
         "event_handler_not_loaded", handler=point.name, source=point.value, why=why, then=then
     )

@@ -8,6 +8,7 @@ import socket
 import sys
 import traceback
 
+from rallypoint.agent.embedded.python_log import use_python_log
 from rallypoint.base.log import get_logger
 from rallypoint.elastic.events.api import Event, NodeState, RdzvEvent
 from rallypoint.elastic.events.handlers import RENDEZVOUS, get_logging_handler
@@ -106,6 +107,7 @@ def _report(destination: str, error: Exception) -> None:
     if destination in _failed:
         return
     _failed.add(destination)
+    use_python_log()
     log.warning(
         "event_handler_failed",
         handler=destination,

@@ -13,9 +13,11 @@ import importlib
 import os
 import pickle
 import shutil
+import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
 from subprocess import _args_from_interpreter_flags  # type: ignore[attr-defined]
@@ -28,6 +30,9 @@ from rallypoint.agent.workers.dead_folders import PREFIX, lock_folder
 from rallypoint.agent.workers.environ import Function, Launch
 from rallypoint.elastic.errors import SignalException
 from rallypoint.elastic.functions.payload import write_payload
+
+_GRPC_FORKS = "GRPC_ENABLE_FORK_SUPPORT"
+_grpc_lock = threading.Lock()
 
 
 class StartMethod(StrEnum):
@@ -97,10 +102,13 @@ class FunctionLaunch:
         Raises:
             OSError: the process cannot start.
         """
+        host = self._start()
+        _import_grpc()
+        return host
+
+    def _start(self) -> WorkerHost:
         if self.start_method is StartMethod.FORK:
-            host = WorkerHost.fork(self._call)
-            _import_grpc()
-            return host
+            return WorkerHost.fork(self._call)
         if self.start_method is StartMethod.FORKSERVER:
             # Without exec, its workers keep its environment as far as other processes can see it.
             environment = {**os.environ, AGENT_MARK_ENV: compute_mark("forkserver")}
@@ -144,25 +152,18 @@ class FunctionLaunch:
 
 
 def _import_grpc() -> None:
-    """Import gRPC without its handlers of fork, for the next launch of this process.
+    """Import gRPC without its handlers of fork, for a later launch of this process by fork.
 
     They would print that they cannot run. The helper and its workers leave this gRPC alone.
     """
-    with _variable("GRPC_ENABLE_FORK_SUPPORT", "0"):
-        importlib.import_module("grpc")
-
-
-@contextmanager
-def _variable(name: str, value: str) -> Iterator[None]:
-    """Set a variable of this process for a while."""
-    before = os.environ.get(name)
-    os.environ[name] = value
-    try:
-        yield
-    finally:
-        del os.environ[name]
-        if before is not None:
-            os.environ[name] = before
+    with _grpc_lock:
+        if "grpc" in sys.modules or _GRPC_FORKS in os.environ:
+            return
+        os.environ[_GRPC_FORKS] = "0"
+        try:
+            importlib.import_module("grpc")
+        finally:
+            del os.environ[_GRPC_FORKS]
 
 
 class ResultUnreadable(Exception):

@@ -8,8 +8,8 @@ functions and classes are pickled by value, which takes cloudpickle.
 from __future__ import annotations
 
 import importlib
+import os
 import pickle
-import sys
 from collections.abc import Callable
 from multiprocessing import spawn
 from pathlib import Path
@@ -18,6 +18,10 @@ from typing import Any, BinaryIO
 
 _PROTOCOL = 5
 """Writes large arguments to the file without a second copy."""
+
+
+_MAIN = {"init_main_from_name", "init_main_from_path"}
+"""Where the worker finds the main module: in the path of modules, or in a file."""
 
 
 class UnpicklableFunction(pickle.PicklingError):
@@ -56,7 +60,7 @@ def write_payload(path: Path, entrypoint: Callable[..., Any], args: tuple[Any, .
     with open(path, "xb") as file:
         pickle.dump(preparation, file, _PROTOCOL)
         begin = file.tell()
-        for pickler, is_by_value in _picklers():
+        for pickler, is_by_value in _picklers(not _MAIN.isdisjoint(preparation)):
             try:
                 pickler(file, _PROTOCOL).dump((entrypoint, args, is_by_value))
             except OSError:
@@ -74,26 +78,24 @@ def write_payload(path: Path, entrypoint: Callable[..., Any], args: tuple[Any, .
 def _preparation() -> dict[str, Any]:
     """Return what `multiprocessing.spawn.prepare` needs.
 
-    The name of the process and its folder are left out: the helper sets the folder.
+    The name of the process and its folder are left out: the helper sets the folder. So is a main
+    module whose file does not exist, such as `<stdin>`.
     """
     preparation = spawn.get_preparation_data("")
     preparation["authkey"] = bytes(preparation["authkey"])  # which refuses to be pickled otherwise
-    return {key: value for key, value in preparation.items() if key not in ("name", "dir")}
+    left_out = {"name", "dir"}
+    if not os.path.exists(preparation.get("init_main_from_path", "")):
+        left_out.add("init_main_from_path")
+    return {key: value for key, value in preparation.items() if key not in left_out}
 
 
-def _picklers() -> list[tuple[Callable[[BinaryIO, int], Any], bool]]:
+def _picklers(is_main_importable: bool) -> list[tuple[Callable[[BinaryIO, int], Any], bool]]:
     """Return the picklers to try, and whether each pickles by value what has no module."""
     by_value = _cloudpickle()
     last = [] if by_value is None else [(by_value.Pickler, True)]
-    if _is_main_importable():
+    if is_main_importable:
         return [(pickle.Pickler, False), *last]
     return last or [(_ByNamePickler, False)]
-
-
-def _is_main_importable() -> bool:
-    main = sys.modules["__main__"]
-    spec = getattr(main, "__spec__", None)
-    return getattr(spec, "name", None) is not None or getattr(main, "__file__", None) is not None
 
 
 def _cloudpickle() -> ModuleType | None:

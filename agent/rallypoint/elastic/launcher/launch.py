@@ -15,7 +15,7 @@ from rallypoint.base.limits import COUNT_MAX, DURATION_MS_MAX
 from rallypoint.elastic import events, metrics
 from rallypoint.elastic.agents.local_agent import LocalElasticAgent
 from rallypoint.elastic.errors import ChildFailedError, SignalException
-from rallypoint.elastic.launcher.config import LaunchConfig
+from rallypoint.elastic.launcher.config import RDZV_TIMEOUT_S, LaunchConfig
 from rallypoint.elastic.logs.logs_specs import DefaultLogsSpecs
 from rallypoint.elastic.rendezvous import RendezvousParameters, get_rendezvous_handler
 from rallypoint.elastic.rendezvous.coordinated import OWN_BACKEND
@@ -128,7 +128,7 @@ def launch_agent(
         min_nodes=config.min_nodes,
         max_nodes=config.max_nodes,
         local_addr=config.local_addr,
-        **config.rdzv_configs,
+        **_options(config),
     )
     spec = WorkerSpec(
         role=config.role,
@@ -160,6 +160,17 @@ def launch_agent(
         raise
     finally:
         spec.rdzv_handler.shutdown()
+
+
+def _options(config: LaunchConfig) -> dict[str, Any]:
+    """Return the options of the job, without a timeout that no one has chosen.
+
+    torch puts that one in every configuration, and its back end c10d ignores it.
+    """
+    options = dict(config.rdzv_configs)
+    if options.get("timeout") == RDZV_TIMEOUT_S:
+        del options["timeout"]
+    return options
 
 
 class _LaunchedAgent(LocalElasticAgent):

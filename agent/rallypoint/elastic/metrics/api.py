@@ -13,6 +13,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import NamedTuple, ParamSpec, TypeVar, overload
 
+from rallypoint.agent.embedded.python_log import use_python_log
 from rallypoint.base.log import get_logger
 
 log = get_logger()
@@ -190,6 +191,7 @@ def _report(handler: MetricHandler, error: Exception) -> None:
     if type(handler) in _failed:
         return
     _failed.add(type(handler))
+    use_python_log()
     log.warning(
         "metric_handler_failed",
         handler=type(handler).__name__,

@@ -15,6 +15,7 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from rallypoint.agent.core import inputs
+from rallypoint.agent.core.desired import RunOrder
 from rallypoint.agent.embedded.agent_thread import AgentGone, EmbeddedAgent, NewWorkers
 from rallypoint.agent.embedded.ended import Ended
 from rallypoint.agent.node_workers import SWEEP_LIMIT_MS
@@ -91,6 +92,15 @@ class Node:
             self._changed.wait_for(lambda: is_done(self._view) or self._view.is_over, timeout_s)
             return self._view
 
+    def take(self) -> RunOrder | None:
+        """Take the round that the node holds, unless it has to stop: None then."""
+        with self._changed:
+            held = self._view.held
+            if held is None or held.is_stopping:
+                return None
+            self._update(replace(self._view, taken=held))
+            return held.order
+
     def call(self, call: Callable[[], _T]) -> _T:
         """Return what `call` returns in the agent's loop.
 
@@ -150,10 +160,16 @@ class Node:
             self._changed.notify_all()
 
     def _on_step(self) -> None:
+        with self._changed:
+            self._look()
+
+    def _look(self) -> None:
         state, view = self._embedded.agent.state, self._view
         if state.held is not view.held or state.ending is not view.ending:
-            last = view.last if state.held is None else state.held
-            self._update(replace(view, held=state.held, last=last, ending=state.ending))
+            taken = view.taken
+            if state.held is not None and taken is not None and state.held.number == taken.number:
+                taken = state.held
+            self._update(replace(view, held=state.held, taken=taken, ending=state.ending))
 
     def _on_ended(self, ended: Ended) -> None:
         self._update(replace(self._view, held=None, ended=ended))

@@ -53,6 +53,8 @@ class JobOptions(Struct, frozen=True, kw_only=True):
     restart_backoff: int = 1_000
     fence_after: int = 0
     no_retry_exit_codes: tuple[int, ...] = ()
+    no_requeue_exit_codes: tuple[int, ...] = ()
+    """Only for `node-agent`, whose exit code tells its scheduler."""
     quarantine_after: int = 3
     quarantine_window: int = 600_000
     quarantine_cooldown: int = 300_000
@@ -85,6 +87,7 @@ class JobOptions(Struct, frozen=True, kw_only=True):
             restart_backoff=to_duration(self.restart_backoff),
             fence_after=to_duration(self.fence_after) if self.fence_after else None,
             no_retry_exit_codes=self.no_retry_exit_codes,
+            no_requeue_exit_codes=self.no_requeue_exit_codes,
             quarantine_after=self.quarantine_after,
             quarantine_window=to_duration(self.quarantine_window),
             quarantine_cooldown=to_duration(self.quarantine_cooldown),

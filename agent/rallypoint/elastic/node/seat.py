@@ -119,8 +119,7 @@ class Seat:
         raise self.explain_end()
 
     def _take(self) -> RunOrder | None:
-        held = self._node.view.held
-        return None if held is None or held.is_stopping else held.order
+        return self._node.take()
 
     def began(self, ids: Sequence[Any]) -> None:
         """Report that all workers of the taken round run.

@@ -13,8 +13,8 @@ class View(Struct, frozen=True):
     """The round that the node holds, and how its part in the job ends."""
 
     held: HeldRound | None = None
-    last: HeldRound | None = None
-    """The last held round, in its last state."""
+    taken: HeldRound | None = None
+    """The round that the program has taken, in its last state: the node may be further."""
     ending: Ending | None = None
     """How this node's part ends, once that is decided."""
     ended: Ended | None = None
@@ -39,7 +39,3 @@ class View(Struct, frozen=True):
     def is_clean(self, number: int) -> bool:
         """Return whether no process of this round is left here."""
         return self.is_over or self.held is None or self.held.number != number
-
-    def round(self, number: int) -> HeldRound | None:
-        """Return the round with this number, in the last state that is known here."""
-        return self.last if self.last is not None and self.last.number == number else None

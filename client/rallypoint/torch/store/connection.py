@@ -9,10 +9,12 @@ from __future__ import annotations
 import atexit
 import os
 import threading
+from collections.abc import Collection
 
 from rallypoint.client.errors import ClientClosed
 from rallypoint.client.sync import Client
 from rallypoint.client.values import Scope
+from rallypoint.v1.job_pb2 import JOB_VIEW_BASIC
 
 OUTAGE_S = 300.0
 """How long a call without a timeout waits for a coordinator."""
@@ -37,6 +39,7 @@ class Connection:
         self.epoch = epoch
         self.scope = scope
         self._client = Client(coordinator, token=token, epoch=epoch, limit_s=OUTAGE_S)
+        self._world_size = 0
         self._pid = os.getpid()
 
     @property
@@ -52,6 +55,30 @@ class Connection:
                 "start it by spawn, and make a store in it"
             )
         return self._client
+
+    @property
+    def world_size(self) -> int:
+        """Ranks of the round, as the coordinator knows them; 0: there is no round now."""
+        if not self._world_size:
+            job = self.client.get_job(self.job_id, view=JOB_VIEW_BASIC).job
+            self._world_size = job.round.header.world_size
+        return self._world_size
+
+    def has_lost_keys(self) -> bool:
+        """Return whether the coordinator has started again since, without its memory."""
+        now = self.client.get_coordinator().coordinator
+        return 0 < self.epoch < now.epoch and not now.durable
+
+    def find_nodes(self, ranks: Collection[int]) -> dict[int, str]:
+        """Return the nodes of these ranks, as far as the coordinator shows them."""
+        if not ranks:
+            return {}
+        members = self.client.get_job(self.job_id).job.round.members
+        found: dict[int, str] = {}
+        for member in members:
+            first, count = member.assignment.first_rank, member.assignment.local_world_size
+            found |= {rank: member.node_name for rank in ranks if first <= rank < first + count}
+        return found
 
     def close(self) -> None:
         """End all calls."""

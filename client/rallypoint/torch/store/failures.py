@@ -38,12 +38,19 @@ def to_store_error(error: errors.RallypointError, job_id: str) -> RuntimeError:
     return StoreError(text)
 
 
-def timeout_error(keys: tuple[str, ...], timeout: timedelta) -> RuntimeError:
-    """Return what a store raises when keys do not exist in time, in the words of torch."""
+def timeout_error(keys: tuple[str, ...], timeout: timedelta, has_lost_keys: bool) -> RuntimeError:
+    """Return what a store raises when keys do not exist in time, in the words of torch.
+
+    Args:
+        keys: that do not exist.
+        timeout: how long they were waited for.
+        has_lost_keys: the coordinator has started again without its memory.
+    """
     named = ", ".join(keys[:NAMED_MAX])
     more = f" and {len(keys) - NAMED_MAX} more" if len(keys) > NAMED_MAX else ""
     milliseconds = round(timedelta_s(timeout) * 1000)
-    return StoreError(f"wait timeout after {milliseconds}ms, keys: {named}{more}")
+    why = "; the coordinator has started again and lost all earlier keys" if has_lost_keys else ""
+    return StoreError(f"wait timeout after {milliseconds}ms, keys: {named}{more}{why}")
 
 
 def timedelta_s(timeout: timedelta) -> float:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 
-from rallypoint.client.errors import LimitReached, RallypointError
+from rallypoint.client.errors import Forgotten, LimitReached, RallypointError
 from rallypoint.torch.store.names import encode_key, is_digest
 from rallypoint.torch.store.packing import (
     PART_BYTES,
@@ -58,7 +58,17 @@ class Space(Reading):
 
     def set(self, pairs: Sequence[tuple[str, bytes]], limit_s: float) -> None:
         """Set keys, in order."""
-        limit_s = max(CALL_S_MIN, limit_s)
+        deadline = Deadline(max(CALL_S_MIN, limit_s))
+        while True:
+            try:
+                self._set(pairs, deadline.limit_s)
+                return
+            except Forgotten:
+                # A new coordinator has no keys: whether this was done before makes no difference.
+                if not deadline.left_s():
+                    raise
+
+    def _set(self, pairs: Sequence[tuple[str, bytes]], limit_s: float) -> None:
         held = [(name, self._hold(value, limit_s)) for name, value in pairs]
         # A key that exists may have parts to delete. Most do not exist: try that first.
         for batch in _by_bytes(held):

@@ -78,8 +78,10 @@ class Store(dist.Store):  # type: ignore[name-defined,misc]  # exported, but not
         self._open(Connection(coordinator, job_id, token, epoch, scope), prefix, timeout)
 
     def _open(self, connection: Connection, prefix: str, timeout: timedelta) -> None:
-        self._connection = connection
-        self._prefix = prefix
+        self.connection = connection
+        """Shared with clones."""
+        self.prefix = prefix
+        """What the names of all keys begin with at the coordinator."""
         self._space = Space(connection, prefix)
         self.set_timeout(timeout)
         enter(connection, self)
@@ -133,19 +135,19 @@ class Store(dist.Store):  # type: ignore[name-defined,misc]  # exported, but not
 
         Without it a store lives as long as the process: C++ may hold it.
         """
-        leave(self._connection, self)
+        leave(self.connection, self)
 
     def clone(self) -> Store:
         """Return another store with the same keys and connection, and its own timeout."""
         other = type(self).__new__(type(self))
         super(Store, other).__init__()
-        other._open(self._connection, self._prefix, self.timeout)
+        other._open(self.connection, self.prefix, self.timeout)
         return other
 
     def __repr__(self) -> str:
         """Say whose keys these are; the token is a secret."""
-        one = self._connection
-        return f"Store({one.coordinator!r}, {one.job_id!r}, {one.scope}, prefix={self._prefix!r})"
+        one = self.connection
+        return f"Store({one.coordinator!r}, {one.job_id!r}, {one.scope}, prefix={self.prefix!r})"
 
     # --- Keys -------------------------------------------------------------------------------------
 
@@ -338,9 +340,15 @@ class Store(dist.Store):  # type: ignore[name-defined,misc]  # exported, but not
                 raise QueueEmptyError("queue is empty") from None
             name_of: Callable[[str], str] = self._space.name_of
             missing = tuple(key for key in keys if name_of(key) in error.keys) or tuple(keys)
-            raise timeout_error(missing, timeout) from error
+            raise timeout_error(missing, timeout, self._has_lost_keys()) from error
         except RallypointError as error:
-            raise to_store_error(error, self._connection.job_id) from error
+            raise to_store_error(error, self.connection.job_id) from error
+
+    def _has_lost_keys(self) -> bool:
+        try:
+            return self.connection.has_lost_keys()
+        except RallypointError:
+            return False  # the timeout is raised anyway
 
 
 def _text(key: Any) -> str:

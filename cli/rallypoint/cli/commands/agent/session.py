@@ -11,8 +11,6 @@ import time
 from collections.abc import Sequence
 from typing import NoReturn
 
-from google.protobuf.duration_pb2 import Duration
-
 from rallypoint.agent.agent import Agent
 from rallypoint.agent.containment import describe_error
 from rallypoint.agent.core.leaving.signals import FORWARDED_ONLY
@@ -38,8 +36,8 @@ from rallypoint.cli.flags.parser import fail
 from rallypoint.cli.logs import configure_logs
 from rallypoint.cli.report.reports import new_listener, new_reports
 from rallypoint.elastic.node.built_in import end_with, reaching_coordinator
+from rallypoint.elastic.node.options import JobOptions
 from rallypoint.v1 import job_pb2
-from rallypoint.wire.durations import to_duration
 
 log = get_logger()
 
@@ -195,34 +193,31 @@ def _launch(args: Values, placement: Placement) -> Launch:
 
 def _spec(args: Values) -> job_pb2.JobSpec:
     low, high = args.nnodes
-    return job_pb2.JobSpec(
-        min_nodes=low,
-        max_nodes=high,
-        max_restarts=args.max_restarts,
-        join_timeout=to_duration(args.join_timeout),
-        last_call=to_duration(args.last_call),
-        settle_time=to_duration(args.settle_time),
-        grow_after=to_duration(args.grow_after),
+    options = JobOptions(
+        join_timeout=args.join_timeout,
+        last_call=args.last_call,
+        settle_time=args.settle_time,
+        grow_after=args.grow_after,
         grow=not args.no_grow,
-        shutdown_timeout=to_duration(args.shutdown_timeout),
-        restart_backoff=to_duration(args.restart_backoff),
-        fence_after=to_duration(args.fence_after) if args.fence_after else None,
+        restart_backoff=args.restart_backoff,
+        fence_after=args.fence_after,
         no_retry_exit_codes=args.no_retry_exit_codes,
         no_requeue_exit_codes=args.no_requeue_exit_codes,
         quarantine_after=args.quarantine_after,
-        quarantine_window=to_duration(args.quarantine_window),
-        quarantine_cooldown=to_duration(args.quarantine_cooldown),
+        quarantine_window=args.quarantine_window,
+        quarantine_cooldown=args.quarantine_cooldown,
         max_reformations=args.max_reformations,
         crash_loop=args.crash_loop,
-        progress_after=to_duration(args.progress_after),
-        heartbeat_interval=_duration(args.heartbeat_interval),
-        lease=_duration(args.lease),
+        progress_after=args.progress_after,
+        heartbeat_interval=args.heartbeat_interval,
+        lease=args.lease,
     )
-
-
-def _duration(ms: int | None) -> Duration | None:
-    """Return a duration for the specification; None: the coordinator's default."""
-    return None if ms is None else to_duration(ms)
+    return options.spec(
+        min_nodes=low,
+        max_nodes=high,
+        max_restarts=args.max_restarts,
+        shutdown_timeout_ms=args.shutdown_timeout,
+    )
 
 
 def _now_ms() -> int:

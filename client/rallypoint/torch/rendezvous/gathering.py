@@ -1,0 +1,121 @@
+"""The round of one node: its store, and the TCPStore that the node of rank 0 hosts.
+
+A round is entered together: no node starts workers before all nodes of the round have come and the
+TCPStore listens. So a node that dies on the way costs the others nothing but another round.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from datetime import timedelta
+
+import torch.distributed as dist
+from torch.distributed.elastic.rendezvous import RendezvousInfo
+from torch.distributed.elastic.rendezvous.api import RendezvousStoreInfo
+
+from rallypoint.agent.core.desired import RunOrder
+from rallypoint.client.errors import Forgotten, RallypointError
+from rallypoint.client.sync import Client
+from rallypoint.torch.store.store import Store
+from rallypoint.v1.barrier_service_pb2 import Participant
+
+BARRIER = "torchrun.formed"
+"""Name of the barrier that all nodes of a round pass before their workers start."""
+PREFIX = "torchrun/"
+"""What the names of torchrun's keys begin with: the workers' own have another prefix."""
+NOT_SHARED_ENV = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
+"""torch's variable: with 1, the worker of rank 0 hosts the TCPStore."""
+
+
+class NotFormed(Exception):
+    """The round could not be entered."""
+
+
+def shares_store() -> bool:
+    """Return whether the launcher hosts the TCPStore of the workers."""
+    return os.environ.get(NOT_SHARED_ENV, "0") != "1"
+
+
+class Gathering:
+    """One round on this node, until the next one."""
+
+    def __init__(self, coordinator: str, job_id: str, node_name: str, order: RunOrder) -> None:
+        """Take the order of a round.
+
+        Args:
+            coordinator: its host:port.
+            job_id: the job.
+            node_name: this node.
+            order: of the round.
+        """
+        self.order = order
+        self._job_id = job_id
+        self._client = Client(coordinator, token=order.worker_token, epoch=order.header.epoch)
+        self._store = Store(
+            coordinator, job_id, order.worker_token, epoch=order.header.epoch, prefix=PREFIX
+        )
+        self._served: dist.TCPStore | None = None  # type: ignore[name-defined]
+        self._variables = {
+            "RALLYPOINT_COORDINATOR": coordinator,
+            "RALLYPOINT_JOB_ID": job_id,
+            "RALLYPOINT_NODE": node_name,
+            "RALLYPOINT_RUN": str(order.header.run),
+            "RALLYPOINT_ROUND": str(order.number),
+            "RALLYPOINT_EPOCH": str(order.header.epoch),
+            "RALLYPOINT_WORKER_TOKEN": order.worker_token,
+        }
+
+    def enter(self, timeout_s: float) -> RendezvousInfo:
+        """Host the TCPStore if this is the first node, and wait for the others.
+
+        Raises:
+            NotFormed: when that fails, for example because the round is stopped.
+        """
+        header, rank = self.order.header, self.order.assignment.group_rank
+        if shares_store() and rank == 0:
+            self._serve()
+        if header.group_world_size > 1:
+            self._wait_for_all(timeout_s)
+        os.environ.update(self._variables)  # torchrun's workers inherit them
+        info = RendezvousStoreInfo(header.master_addr, header.master_port)
+        return RendezvousInfo(self._find_store(), rank, header.group_world_size, info)
+
+    def _find_store(self) -> dist.Store:  # type: ignore[name-defined]
+        """Return the store of the round; a node alone needs no coordinator for it."""
+        is_alone = self.order.header.group_world_size == 1
+        return dist.HashStore() if is_alone else self._store  # type: ignore[attr-defined]
+
+    def _serve(self) -> None:
+        header = self.order.header
+        try:
+            self._served = dist.TCPStore(  # type: ignore[attr-defined]
+                host_name=header.master_addr,
+                port=header.master_port,
+                is_master=True,
+                wait_for_workers=False,
+                timeout=timedelta(seconds=300),
+            )
+        except (RuntimeError, OSError, ValueError) as error:
+            text = " ".join(str(error).split())[:300]
+            where = f"{header.master_addr}:{header.master_port}"
+            raise NotFormed(f"the store of rank 0 cannot listen at {where}: {text}") from error
+
+    def _wait_for_all(self, timeout_s: float) -> None:
+        ends_s = time.monotonic() + timeout_s
+        me = Participant(rank=self.order.assignment.first_rank)
+        while True:
+            left_s = max(0.0, ends_s - time.monotonic())
+            try:
+                self._client.arrive(self._job_id, BARRIER, me, timeout_s=left_s)
+                return
+            except Forgotten:
+                continue  # the coordinator has started again: all nodes arrive again
+            except RallypointError as error:
+                raise NotFormed(str(error)) from error
+
+    def close(self) -> None:
+        """End all calls, and close the TCPStore."""
+        self._store.close()
+        self._client.close()
+        self._served = None  # the last reference closes its port

@@ -1,0 +1,300 @@
+"""torchrun's rendezvous at the coordinator: a `RendezvousHandler` that is one node of a job.
+
+An agent in a thread holds the node's session, as node-agent does. torchrun runs the workers, and
+asks the handler only this: for the next round, and now and then whether the current one is over
+(`num_nodes_waiting`). What the handler can tell it is limited by that; docs/torch.md says how.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import time
+
+from torch.distributed.elastic.rendezvous import (
+    RendezvousHandler,
+    RendezvousInfo,
+    RendezvousParameters,
+)
+from torch.distributed.elastic.rendezvous import api as torch_api
+
+from rallypoint.agent.core.desired import DesiredStandby, RunOrder
+from rallypoint.agent.embedded.agent_thread import AgentGone, EmbeddedAgent
+from rallypoint.agent.embedded.ended import Ended
+from rallypoint.agent.embedded.foreign import ForeignWorkers
+from rallypoint.agent.embedded.python_log import use_python_log
+from rallypoint.base.log import get_logger
+from rallypoint.client.errors import RallypointError
+from rallypoint.client.sync import Client
+from rallypoint.torch.rendezvous.conf import read_conf
+from rallypoint.torch.rendezvous.endings import Farewell, find_farewell, is_crash_of_spare
+from rallypoint.torch.rendezvous.errors import describe_outcome, to_error
+from rallypoint.torch.rendezvous.gathering import Gathering, NotFormed, shares_store
+
+log = get_logger()
+
+LEAVE_S_MAX = 5.0
+"""How long the Goodbye of a node may take."""
+VERDICT_S = 1.0
+"""How much longer than the limit a node waits to learn that the coordinator's has passed too."""
+STOP_SLACK_S = 10.0
+"""How much longer than the others may take to stop a failed node waits for the end of the job."""
+RESTARTS = "torchrun restarts its workers after a failure"
+VERBOSITY_ENV = "GRPC_VERBOSITY"
+
+
+class CoordinatorRendezvousHandler(RendezvousHandler):
+    """A node of a job at a coordinator; torchrun's threads may share it."""
+
+    def __init__(self, params: RendezvousParameters) -> None:
+        """Check the parameters; the first rendezvous connects.
+
+        Raises:
+            ValueError: when one is wrong.
+        """
+        use_python_log()
+        self._conf = read_conf(params)
+        self._workers = ForeignWorkers(counts_workers=False)
+        self._agent: EmbeddedAgent | None = None
+        self._gathering: Gathering | None = None
+        self._announced = 0
+        """The round whose end `num_nodes_waiting` has announced."""
+        self._pid = os.getpid()
+
+    # --- what torch asks ---
+
+    def get_backend(self) -> str:
+        """Return the name of the back end."""
+        return self._conf.backend
+
+    def get_run_id(self) -> str:
+        """Return the id of the job."""
+        return self._conf.run_id
+
+    @property
+    def use_agent_store(self) -> bool:
+        """True unless TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1: the node of rank 0 hosts a TCPStore."""
+        return shares_store()
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        """Wait for the next round, and return this node's place in it.
+
+        Raises:
+            RendezvousClosedError: the job has ended.
+            RendezvousTimeoutError: no round was formed within `join_timeout`.
+            RendezvousConnectionError: no coordinator answers.
+            RendezvousStateError: the coordinator refuses this node.
+            RendezvousGracefulExitError: this node is not needed any more.
+        """
+        self._end_round(RESTARTS)
+        self._begin()
+        ends_s = time.monotonic() + self._conf.join_s
+        while True:
+            order = self._await_order(ends_s)
+            if order is None:  # a spare waits without a limit
+                ends_s = time.monotonic() + self._conf.join_s
+                continue
+            self._workers.started([os.getpid()])
+            agent = self._require_agent()
+            self._gathering = Gathering(
+                self._conf.endpoint, self._conf.run_id, agent.node_name, order
+            )
+            try:
+                return self._gathering.enter(max(0.0, ends_s - time.monotonic()))
+            except NotFormed as error:
+                self._end_round(str(error))
+
+    def num_nodes_waiting(self) -> int:
+        """Return 1 while the current round has to end, else 0. Never waits.
+
+        torchrun restarts its workers when this is positive. It is not only the arrival of a node:
+        also a node that was lost, a failure elsewhere, and the end of the job.
+        """
+        return 0 if self._workers.stop_reason is None else 1
+
+    def is_closed(self) -> bool:
+        """Return whether the job has ended, as far as this node knows."""
+        ended = self._workers.ended
+        return ended is not None and ended.finished is not None
+
+    def set_closed(self) -> None:
+        """End the job for all its nodes.
+
+        Raises:
+            RendezvousConnectionError: no coordinator answers.
+            RendezvousStateError: the coordinator refuses.
+        """
+        if self.is_closed():
+            return
+        name = "a node" if self._agent is None else f"node {self._agent.node_name}"
+        try:
+            self._cancel(f"{name} closed the rendezvous")
+        except RallypointError as error:
+            is_absent = error.status == "UNAVAILABLE"
+            kind = (
+                torch_api.RendezvousConnectionError if is_absent else torch_api.RendezvousStateError
+            )
+            raise kind(f"job {self._conf.run_id} cannot be closed: {error}") from error
+
+    def shutdown(self) -> bool:
+        """Report how this node ends, and leave; return whether the coordinator knows it.
+
+        torch calls this at the end, whatever has happened: the exception that is on its way tells
+        what. A failure for good ends the job for all nodes.
+        """
+        error = sys.exc_info()[1]
+        if self._agent is None:
+            return True
+        is_known = self._leave(find_farewell(error))
+        ended = self._workers.ended
+        if ended is not None and is_crash_of_spare(error):
+            # Without this, torchrun would fail with that AttributeError (pytorch#133380).
+            log.info("node_not_needed", why=describe_outcome(ended, self._conf.run_id))
+            raise SystemExit(0)
+        return is_known
+
+    # --- inside ---
+
+    def _begin(self) -> None:
+        """Start the agent, unless it runs."""
+        if self._agent is not None and self._workers.ended is None:
+            return
+        if self._agent is not None and self.is_closed():
+            return  # no other agent would change that
+        self._workers = ForeignWorkers(counts_workers=False)
+        workers = self._workers
+        self._agent = EmbeddedAgent(
+            self._conf.settings(), workers.attach, on_ended=workers.on_ended
+        )
+        has_verbosity = VERBOSITY_ENV in os.environ
+        os.environ.setdefault(VERBOSITY_ENV, "NONE")  # gRPC's C core would write its own lines
+        try:
+            self._agent.start()
+        except AgentGone as error:
+            raise torch_api.RendezvousStateError(str(error)) from error
+        finally:
+            if not has_verbosity:  # the workers' gRPC is not our business
+                os.environ.pop(VERBOSITY_ENV, None)
+        atexit.register(self._leave_at_exit)
+
+    def _require_agent(self) -> EmbeddedAgent:
+        assert self._agent is not None
+        return self._agent
+
+    def _await_order(self, ends_s: float) -> RunOrder | None:
+        """Return the next order, or None when the time of a spare is over."""
+        agent = self._require_agent()
+        order: RunOrder | Ended | None
+        try:
+            order = self._workers.await_order(max(0.0, ends_s - time.monotonic()))
+        except TimeoutError:
+            desired = agent.agent.state.desired
+            if isinstance(desired, DesiredStandby) and desired.spare:
+                return None
+            # The coordinator has the same limit, and its verdict says more.
+            order = self._workers.wait_ended(VERDICT_S)
+        if order is None:
+            why = self._describe_wait()
+            agent.close("torchrun gave up waiting for a round", LEAVE_S_MAX)
+            raise torch_api.RendezvousTimeoutError(
+                f"job {self._conf.run_id}: no round was formed within {self._conf.join_s:g} s"
+                f"{why} (--rdzv-conf join_timeout)"
+            )
+        if isinstance(order, Ended):
+            absence = agent.absence
+            raise to_error(
+                order,
+                self._conf.run_id,
+                self._conf.endpoint,
+                "" if absence is None else absence.why,
+            )
+        return order
+
+    def _describe_wait(self) -> str:
+        """Return what the job waits for, in words; empty when that is not known."""
+        agent = self._require_agent()
+        if not agent.is_connected:
+            why = "" if agent.absence is None else f": {agent.absence.why}"
+            return f"; no coordinator answers at {self._conf.endpoint}{why}"
+        client = Client(self._conf.endpoint)
+        try:
+            job = client.get_job(self._conf.run_id, timeout_s=LEAVE_S_MAX).job
+            return f"; {job.waiting.text}" if job.waiting.text else ""
+        except RallypointError:
+            return ""
+        finally:
+            client.close()
+
+    def _end_round(self, why: str) -> None:
+        """Report that no worker of the current round runs here any more."""
+        gathering, self._gathering = self._gathering, None
+        if gathering is not None:
+            gathering.close()
+        self._workers.stopped(why)
+
+    def _cancel(self, reason: str) -> None:
+        client = Client(self._conf.endpoint)
+        try:
+            client.cancel_job(self._conf.run_id, reason=reason, timeout_s=self._conf.close_s)
+        finally:
+            client.close()
+
+    def _leave(self, farewell: Farewell) -> bool:
+        """Report what has become of this node, and end its agent; return whether that is known."""
+        atexit.unregister(self._leave_at_exit)
+        agent, workers = self._require_agent(), self._workers
+        if workers.ended is not None:
+            self._end_round(farewell.text)
+            return workers.ended.finished is not None
+        is_over = not workers.round or workers.stop_reason is not None
+        if farewell.is_failure and farewell.ends_job and is_over:
+            self._fail_stopped(farewell)
+        elif not farewell.is_leaving and not is_over:
+            workers.exited(
+                0, exit_code=farewell.exit_code, signum=farewell.signum, error=farewell.error
+            )
+        else:
+            farewell = farewell.leaving()
+        if farewell.is_leaving:
+            agent.leave(farewell.text)  # first: a node that is ready would get the next round
+        self._end_round(farewell.text)
+        ended = None if farewell.is_leaving else self._await_outcome(farewell)
+        if ended is not None:
+            agent.join(LEAVE_S_MAX)
+            is_known = ended.finished is not None
+        else:
+            was_connected = agent.is_connected
+            is_known = agent.close(farewell.text, LEAVE_S_MAX) and was_connected
+        if not is_known:
+            then = "it will count this node as lost"
+            log.warning("end_not_reported", why="no coordinator answers", then=then)
+        return is_known
+
+    def _await_outcome(self, farewell: Farewell) -> Ended | None:
+        """Wait for the end of the job; return it, or None when it does not come in time.
+
+        A node that left before that would be taken for the cause, and the job would continue.
+        """
+        limit_s = self._conf.close_s
+        if farewell.is_failure and self._require_agent().is_connected:
+            limit_s = max(limit_s, self._conf.stop_s + STOP_SLACK_S)
+        ended = self._workers.wait_ended(limit_s)
+        if ended is None and farewell.is_failure:
+            self._fail_stopped(farewell)
+        return ended
+
+    def _fail_stopped(self, farewell: Farewell) -> None:
+        """End the job although its round is being stopped for another reason."""
+        name = self._require_agent().node_name
+        try:
+            self._cancel(f"node {name} failed: {farewell.text}")
+        except RallypointError as error:
+            log.warning("job_not_ended", job=self._conf.run_id, why=str(error))
+
+    def _leave_at_exit(self) -> None:
+        """Leave the job when torchrun ends without `shutdown`, as after a signal."""
+        if os.getpid() == self._pid and self._agent is not None:
+            self._agent.leave("torchrun ends")
+            self._end_round("torchrun ends")
+            self._agent.close("torchrun ends", LEAVE_S_MAX)

@@ -1,0 +1,70 @@
+"""`init_process_group(init_method="rallypoint://")`: the store of the worker that this process is.
+
+`rallypoint://NAME` uses other keys than `rallypoint://`. A process group that is made again in the
+same round gets fresh keys too, so it never reads the addresses of the one before: each process
+counts, and all ranks have to make the groups equally often.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qs, urlsplit
+
+import torch.distributed as dist
+
+if TYPE_CHECKING:
+    from rallypoint.torch.store.store import Store
+
+SCHEME = "rallypoint"
+NAME_BYTES_MAX = 80
+"""Longest name; a longer one counts by its digest."""
+_made: Counter[tuple[str, str]] = Counter()
+"""Process groups of this process, by the token of the round and the name."""
+
+
+def register() -> None:
+    """Teach torch the scheme `rallypoint`, if it was built with torch.distributed."""
+    if dist.is_available():
+        dist.register_rendezvous_handler(SCHEME, join)  # type: ignore[attr-defined,no-untyped-call]
+
+
+def join(url: str, timeout: timedelta | None = None, **_: Any) -> Iterator[tuple[Store, int, int]]:
+    """Yield the store, the rank and the number of ranks, once.
+
+    Args:
+        url: such as "rallypoint://" or "rallypoint://NAME?rank=0&world_size=2". torch puts the
+            arguments of `init_process_group` there; without them the environment counts.
+        timeout: how long calls wait for keys; None: the store's own.
+
+    Raises:
+        NotAWorker: when no agent has started this process.
+        ValueError: when there is no rank, or no number of ranks.
+    """
+    from rallypoint.torch.store.names import encode_key
+    from rallypoint.torch.store.store import TIMEOUT, Store
+
+    parts = urlsplit(url)
+    query = parse_qs(parts.query)
+    rank, world_size = _number(query, "rank"), _number(query, "world_size")
+    name = encode_key(parts.netloc, NAME_BYTES_MAX) if parts.netloc else "default"
+    token = os.environ.get("RALLYPOINT_WORKER_TOKEN", "")
+    _made[token, name] += 1
+    prefix = f"init/{name}/{_made[token, name]}/"
+    yield Store.from_environment(prefix=prefix, timeout=timeout or TIMEOUT), rank, world_size
+    raise RuntimeError("a store of rallypoint:// serves one process group")
+
+
+def _number(query: dict[str, list[str]], name: str) -> int:
+    """Return what the caller wants, else what the environment says; torch writes -1 for none."""
+    wanted = [found for found in query.get(name, []) if not found.startswith("-")]
+    found = wanted[0] if wanted else os.environ.get(name.upper(), "")
+    try:
+        return int(found)
+    except ValueError:
+        raise ValueError(
+            f"init_method rallypoint:// needs {name}: set {name.upper()}, or pass {name}="
+        ) from None

@@ -1,0 +1,117 @@
+"""The options of a job in Python: torch's keys keep their meaning, ours are those of the flags."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rallypoint.cli.flags.agent import job
+from rallypoint.elastic import RendezvousParameters, get_rendezvous_handler
+from rallypoint.elastic.node.options import JobOptions, parse_options
+from rallypoint.elastic.rendezvous.coordinated import CoordinatedRendezvous, find_coordinator
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ({}, JobOptions()),
+        ({"timeout": 60}, JobOptions(join_timeout=60_000)),
+        ({"timeout": 60, "join_timeout": "90"}, JobOptions(join_timeout=90_000)),
+        ({"last_call_timeout": "30"}, JobOptions(last_call=30_000)),
+        ({"keep_alive_interval": 5}, JobOptions(lease=15_000)),
+        ({"keep_alive_max_attempt": "2"}, JobOptions(lease=10_000)),
+        ({"keep_alive_interval": 5, "lease": 7}, JobOptions(lease=7_000)),
+        ({"grow": False, "settle_time": 0.5}, JobOptions(grow=False, settle_time=500)),
+        ({"no_retry_exit_codes": "3:4"}, JobOptions(no_retry_exit_codes=(3, 4))),
+        ({"no_retry_exit_codes": [3]}, JobOptions(no_retry_exit_codes=(3,))),
+        ({"rank": 0, "node_name": "n"}, JobOptions(rank=0, node_name="n")),
+        ({"close_timeout": 30, "store_type": "file"}, JobOptions()),
+    ],
+)
+def test_options(config: dict[str, Any], expected: JobOptions) -> None:
+    """Each key has one meaning, and the clearer one of two wins."""
+    assert expected == parse_options(config)
+
+
+@pytest.mark.parametrize(
+    ("config", "text"),
+    [
+        ({"join_timeout": "soon"}, "join_timeout: 'soon'"),
+        ({"lease": -1}, "lease: -1: not a number of seconds from 0 on"),
+        ({"grow": "maybe"}, "grow: 'maybe': neither true nor false"),
+        ({"crash_loop": -2}, "crash_loop: -2: must not be negative"),
+        ({"no_retry_exit_codes": [object]}, "no_retry_exit_codes"),
+    ],
+)
+def test_wrong_options(config: dict[str, Any], text: str) -> None:
+    """The error names the key, the value and what is wrong."""
+    with pytest.raises(ValueError, match=f"rendezvous option {text}"):
+        parse_options(config)
+
+
+def test_defaults_are_those_of_the_command_line() -> None:
+    """Nodes of both kinds have one specification."""
+    ours = JobOptions()
+    flags = {flag.dest: flag.default for group in job.GROUPS for flag in group.flags}
+    shared = [name for name in JobOptions.__struct_fields__ if name in flags]
+
+    assert len(shared) > 12
+    assert {name: flags[name] for name in shared} == {name: getattr(ours, name) for name in shared}
+
+
+def parameters(**changed: Any) -> RendezvousParameters:
+    fields: dict[str, Any] = {
+        "backend": "rallypoint",
+        "endpoint": "",
+        "run_id": "job",
+        "min_nodes": 1,
+        "max_nodes": 1,
+        **changed,
+    }
+    return RendezvousParameters(**fields)
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "nodes", "backend", "expected"),
+    [
+        ("", 1, "rallypoint", None),
+        ("localhost:0", 1, "c10d", None),
+        ("127.0.0.1:29500", 1, "static", None),
+        ("head", 1, "rallypoint", "head:50051"),
+        ("head:29400", 4, "c10d", "head:29400"),
+        ("[::1]:7", 2, "static", "[::1]:7"),
+    ],
+)
+def test_coordinator(endpoint: str, nodes: int, backend: str, expected: str | None) -> None:
+    """An endpoint is the coordinator; a node that is alone without one gets a built-in one."""
+    found = find_coordinator(parameters(endpoint=endpoint, max_nodes=nodes, backend=backend))
+
+    assert expected == found
+
+
+@pytest.mark.parametrize(
+    ("changed", "text"),
+    [
+        ({"max_nodes": 2}, "a job of several nodes needs a coordinator: set rdzv_endpoint"),
+        ({"endpoint": "no host:x"}, "'no host:x' is not HOST:PORT of a coordinator"),
+        ({"run_id": ""}, "a job needs a name"),
+        ({"backend": "zookeeper"}, "'zookeeper' is not registered; known: c10d, etcd"),
+        ({"join_timeout": "x"}, "rendezvous option join_timeout"),
+    ],
+)
+def test_wrong_parameters(changed: dict[str, Any], text: str) -> None:
+    """A wrong description is refused before the network is used."""
+    with pytest.raises(ValueError, match=text):
+        get_rendezvous_handler(parameters(**changed))
+
+
+def test_worker_does_not_join_its_own_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would wait for itself."""
+    monkeypatch.setenv("RALLYPOINT_COORDINATOR", "head:50051")
+    monkeypatch.setenv("RALLYPOINT_JOB_ID", "job")
+
+    with pytest.raises(ValueError, match="already a worker of job job"):
+        get_rendezvous_handler(parameters(endpoint="head"))
+    other = get_rendezvous_handler(parameters(endpoint="head", run_id="other"))
+    assert isinstance(other, CoordinatedRendezvous)

@@ -1,0 +1,88 @@
+"""The parameters of a rendezvous: torch's meaning and defaults, and clear errors."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+from torch.distributed.elastic.rendezvous import RendezvousParameters
+
+from rallypoint.agent.embedded.python_log import use_python_log
+from rallypoint.torch.rendezvous.conf import Conf, read_conf
+
+
+def read(
+    endpoint: str = "c:50051", run_id: str = "j", nodes: tuple[int, int] = (1, 2), **config: Any
+) -> Conf:
+    return read_conf(RendezvousParameters("rallypoint", endpoint, run_id, *nodes, **config))
+
+
+def test_defaults_are_those_of_torch() -> None:
+    """As in torch's dynamic rendezvous."""
+    conf = read()
+    assert (conf.join_s, conf.last_call_s, conf.close_s, conf.read_s) == (600, 30, 30, 60)
+    assert (conf.beat_s, conf.lease_s) == (5, 15)
+    assert conf.endpoint == "c:50051" and conf.run_id == "j"
+
+
+def test_specification() -> None:
+    """The run never ends before torchrun gives up; torchrun counts the restarts."""
+    spec = read(join_timeout="20", last_call_timeout="1.5", keep_alive_max_attempt="2").settings()
+    job = spec.spec
+    assert (job.min_nodes, job.max_nodes, job.max_restarts) == (1, 2, 0)
+    assert job.join_timeout.seconds == 20
+    assert (job.last_call.seconds, job.last_call.nanos) == (1, 500_000_000)
+    assert (job.quarantine_after, job.crash_loop, job.max_reformations) == (0, 0, 2**31 - 1)
+    assert (job.heartbeat_interval.seconds, job.lease.seconds) == (5, 10)
+    assert spec.signals == () and spec.fence_ms == 0
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "expected"),
+    [
+        ("host", "host:50051"),
+        ("host:7", "host:7"),
+        ("[::1]:7", "[::1]:7"),
+        ("[::1]", "[::1]:50051"),
+        (" host:7 ", "host:7"),
+    ],
+)
+def test_endpoint(endpoint: str, expected: str) -> None:
+    """The port is the coordinator's unless the endpoint has one."""
+    assert read(endpoint).endpoint == expected
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"endpoint": ""}, "--rdzv-endpoint is missing: name a coordinator"),
+        ({"endpoint": "host:0"}, "port 0 names no coordinator"),
+        ({"endpoint": "host:x"}, "port number"),
+        ({"run_id": "none"}, "--rdzv-id is missing"),
+        ({"join_timeout": "soon"}, "join_timeout=soon has to be a time in seconds"),
+        ({"last_call_timeout": "-1"}, "last_call_timeout=-1 has to be a time in seconds"),
+        ({"keep_alive_max_attempt": "0"}, "keep_alive_max_attempt=0 has to be 1 or more"),
+        ({"grow": "perhaps"}, "grow"),
+    ],
+)
+def test_wrong_values(arguments: dict[str, Any], text: str) -> None:
+    """Each is named, with what to do."""
+    with pytest.raises(ValueError, match=text):
+        read(**arguments)
+
+
+def test_job_of_one_node_needs_no_id() -> None:
+    """It gets its own; two such jobs share nothing."""
+    first, second = (read(run_id="none", nodes=(1, 1)).run_id for _ in range(2))
+    assert first != second and first.startswith("torchrun-")
+
+
+def test_unknown_keys_are_named(caplog: pytest.LogCaptureFixture) -> None:
+    """A key without an effect does no harm, but is not ignored in silence."""
+    use_python_log()
+    with caplog.at_level(logging.WARNING, "rallypoint"):
+        read(is_host="1", join_timout="3", timeout=900)
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(lines) == 2
+    assert "is_host" in lines[0] and "join_timout" in lines[1] and "join_timeout" in lines[1]

@@ -1,0 +1,239 @@
+"""`rallypoint.torch.Store` does what torch's stores do, or docs/torch.md lists the difference."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+from collections.abc import Iterator
+from datetime import timedelta
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from rallypoint.torch import Store
+from rallypoint.torch.store.failures import StoreError
+from rallypoint.worker.environment import NotAWorker
+from support.stores.cases import CASES, KINDS, TORCH, make, read_differences, run
+from support.stores.room import LIMIT_S, Room, rooms
+
+DIFFERENCES = read_differences()
+_prefixes = (f"test{number}/" for number in count())
+
+
+@pytest.fixture(scope="module")
+def room() -> Iterator[Room]:
+    with rooms() as room:
+        yield room
+
+
+@pytest.fixture
+def store(room: Room) -> Iterator[Store]:
+    with room.store(prefix=next(_prefixes)) as store:
+        yield store
+
+
+def expected(case: str, kind: str) -> str:
+    return DIFFERENCES.get(case, {}).get(kind, CASES[case])
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_store_gives_what_is_listed(case: str, store: Store) -> None:
+    """The result of all stores, except where the table has another one."""
+    assert expected(case, "Store") == run(case, store)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", KINDS[:-1])
+def test_stores_of_torch_give_what_is_listed(kind: str, tmp_path: Path) -> None:
+    """The results of the table, and of all other cases, are really theirs."""
+    results = {case: run(case, make(kind, tmp_path)) for case in CASES}
+
+    assert {case: expected(case, kind) for case in CASES} == results
+
+
+def test_table_lists_only_differences() -> None:
+    """Every row has two different results, and one is what the other stores give."""
+    alike = [case for case, results in DIFFERENCES.items() if len(set(results.values())) == 1]
+
+    assert [] == alike
+    assert len(DIFFERENCES) > 20
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("case", [case for case in CASES if "queue" not in case])
+def test_cpp_gets_the_same_results(case: str, room: Room) -> None:
+    """C++ calls it through a PrefixStore, also when Python refers to it no more."""
+    prefixed = TORCH.PrefixStore("p", room.store(prefix=next(_prefixes)))
+    gc.collect()
+    if "list_keys" in case:
+        assert run(case, prefixed) == "NotImplementedError"
+        return
+
+    assert expected(case, "Store") == run(case, prefixed)
+
+
+def test_error_names_the_missing_keys(store: Store) -> None:
+    """In the words of TCPStore."""
+    store.set("here", "1")
+    with pytest.raises(StoreError) as failed:
+        store.wait(["here", "b c", "d"], timedelta(milliseconds=50))
+
+    assert "wait timeout after 50ms, keys: b c, d" == str(failed.value)
+
+
+def test_waiting_blocks_no_other_call(store: Store) -> None:
+    """A thread waits for a key while others set and read; then it gets it."""
+    found: list[bytes] = []
+    waiting = threading.Thread(target=lambda: found.append(store.get("late")))
+    waiting.start()
+    for number in range(50):
+        store.set(f"key {number}", "v")
+        assert number + 1 == store.add("n", 1)
+    popping = threading.Thread(target=lambda: found.append(store.queue_pop("q")))
+    popping.start()
+    store.set("late", "1")
+    waiting.join(LIMIT_S)
+    store.queue_push("q", "2")
+    popping.join(LIMIT_S)
+
+    assert [b"1", b"2"] == found
+
+
+def test_changes_of_many_threads_all_count(store: Store) -> None:
+    """Appends, comparisons and queues lose nothing, and give nothing twice."""
+    popped: list[bytes] = []
+
+    def work(number: int) -> None:
+        own = store.clone()
+        for step in range(10):
+            own.append("log", f"{number}{step},")
+            own.queue_push("q", f"{number}{step}")
+        for _ in range(10):
+            popped.append(own.queue_pop("q"))
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(LIMIT_S)
+    everything = sorted(f"{number}{step}".encode() for number in range(4) for step in range(10))
+
+    assert everything == sorted(popped)
+    assert everything == sorted(store.get("log").split(b",")[:-1])
+    assert 0 == store.queue_len("q")
+
+
+def test_long_values_leave_nothing_behind(room: Room) -> None:
+    """Their parts go when they are replaced or deleted."""
+    prefix = next(_prefixes)
+    with room.store(prefix=prefix) as store:
+        for _ in range(6):  # the keys of a job have 32 MiB together
+            store.set("k", b"x" * 6_000_000)
+            assert 6_000_000 == len(store.get("k"))
+        store.set("k", "short")
+        store.set("k", b"y" * 200_000)
+        store.delete_key("k")
+        client = store.connection.client
+        left = [kv.key for kv in client.list_keys(room.job_id, prefix)]
+
+    assert [] == left
+
+
+def test_many_long_values_are_read_at_once(store: Store) -> None:
+    """Answers of more than 1 MiB are split."""
+    keys = [f"{number}" for number in range(40)]
+    store.multi_set(keys, [b"%d" % number * 30_000 for number in range(40)])
+    store.wait(keys)
+
+    assert store.check(keys)
+    assert [b"%d" % number * 30_000 for number in range(40)] == store.multi_get(keys)
+
+
+def test_value_that_looks_like_our_own_is_kept(store: Store) -> None:
+    """The mark of long values is only a mark when the store has written it."""
+    for value in (b"\0rallypoint\0+", b"\0rallypoint\0" + b"x" * 65_530):
+        store.set("k", value)
+
+        assert value == store.get("k")
+        assert b"new" == store.compare_set("k", value, "new")
+
+
+def test_worker_of_an_old_round_is_refused() -> None:
+    """The error names the round, also for a call that waits when the round ends."""
+    with rooms() as room, room.store() as old:
+        old.set("k", "old")
+        errors: list[str] = []
+
+        def wait() -> None:
+            try:
+                old.get("never")
+            except StoreError as error:
+                errors.append(str(error))
+
+        waiting = threading.Thread(target=wait)
+        waiting.start()
+        room.begin_round()
+        waiting.join(LIMIT_S)
+        for call in (lambda: old.set("k", "v"), lambda: old.check(["k"]), old.num_keys):
+            with pytest.raises(StoreError, match="belongs to round 1 of job job") as failed:
+                call()
+            errors.append(str(failed.value))
+        with room.store() as new:
+            assert not new.check(["k"])
+
+        assert 4 == len(errors)
+        assert all("the current round is 2" in one for one in errors[1:]), errors
+        assert "round" in errors[0]
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_forked_child_gets_an_error(store: Store) -> None:
+    """Its parent's store still works."""
+    store.set("k", "v")
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        text = "no error"
+        try:
+            store.get("k")
+        except StoreError as error:
+            text = str(error)
+        os.write(writing, text.encode())
+        os._exit(0)
+    os.waitpid(pid, 0)
+    os.close(writing)
+    with os.fdopen(reading) as pipe:
+        text = pipe.read()
+
+    assert "this process was forked" in text
+    assert b"v" == store.get("k")
+
+
+def test_closed_store_fails_and_its_clone_works(room: Room) -> None:
+    """The connection ends with the last of them."""
+    store = room.store()
+    clone = store.clone()
+    store.close()
+    clone.set("k", "v")
+    clone.close()
+
+    with pytest.raises(StoreError, match="the client was closed"):
+        clone.get("k")
+
+
+def test_environment_of_a_worker_is_needed(room: Room) -> None:
+    """The error names the first variable that is missing."""
+    environ = room.environ
+    del environ["RALLYPOINT_WORKER_TOKEN"]
+
+    with pytest.raises(NotAWorker, match="RALLYPOINT_WORKER_TOKEN is not set"):
+        Store.from_environment(environ)
+
+
+@pytest.mark.parametrize("prefix", ["a b", "x" * 129, "\n"])
+def test_prefix_is_checked(room: Room, prefix: str) -> None:
+    """The contract accepts no spaces, and names have to stay short."""
+    with pytest.raises(ValueError, match="prefix"):
+        room.store(prefix=prefix)
