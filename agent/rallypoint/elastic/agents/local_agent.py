@@ -81,8 +81,10 @@ class LocalElasticAgent(SimpleElasticAgent):
 
     def _new_launch(self) -> tuple[Launch, WorkerHost]:
         from rallypoint.agent.helper.host import WorkerHost
+        from rallypoint.agent.helper.processes import open_missing_streams
         from rallypoint.agent.workers.environ import Launch
 
+        open_missing_streams()
         entrypoint, args = self._worker_group.spec.entrypoint, self._worker_group.spec.args
         assert entrypoint is not None
         if isinstance(entrypoint, str):

@@ -209,22 +209,7 @@ def _check(config: LaunchConfig, entrypoint: Callable[..., Any] | str | None) ->
     if not isinstance(entrypoint, str) and not callable(entrypoint):
         raise ValueError(f"entrypoint {entrypoint!r} is neither a function nor a program")
     _check_kinds(config)
-    if config.nproc_per_node < 1:
-        raise ValueError(f"nproc_per_node must be at least 1, not {config.nproc_per_node}")
-    if config.max_restarts < 0:
-        raise ValueError(f"max_restarts must not be negative: {config.max_restarts}")
-    if config.max_restarts > COUNT_MAX:
-        raise ValueError(f"max_restarts must be at most {COUNT_MAX}, not {config.max_restarts}")
-    if config.shutdown_timeout is not None and config.shutdown_timeout > DURATION_MS_MAX / 1000:
-        limit = DURATION_MS_MAX // 1000
-        raise ValueError(
-            f"shutdown_timeout must be at most {limit} s, not {config.shutdown_timeout}"
-        )
-    if set(config.rdzv_configs) & _OWN_FIELDS:
-        name = min(set(config.rdzv_configs) & _OWN_FIELDS)
-        raise ValueError(f"rdzv_configs[{name!r}]: set the field of LaunchConfig instead")
-    if config.monitor_interval <= 0:
-        raise ValueError(f"monitor_interval must be positive: {config.monitor_interval}")
+    _check_numbers(config)
     if config.start_method not in START_METHODS:
         known = ", ".join(START_METHODS)
         raise ValueError(f"start_method {config.start_method!r} is unknown; known: {known}")
@@ -234,6 +219,23 @@ def _check(config: LaunchConfig, entrypoint: Callable[..., Any] | str | None) ->
         names = ", ".join(sorted(known_handlers))
         raise ValueError(
             f"event_log_handler {config.event_log_handler!r} is unknown; known: {names}"
+        )
+
+
+def _check_numbers(config: LaunchConfig) -> None:
+    """Refuse numbers out of their range."""
+    if config.nproc_per_node < 1:
+        raise ValueError(f"nproc_per_node must be at least 1, not {config.nproc_per_node}")
+    if config.max_restarts < 0:
+        raise ValueError(f"max_restarts must not be negative: {config.max_restarts}")
+    if config.max_restarts > COUNT_MAX:
+        raise ValueError(f"max_restarts must be at most {COUNT_MAX}, not {config.max_restarts}")
+    if not config.monitor_interval > 0:
+        raise ValueError(f"monitor_interval must be positive: {config.monitor_interval}")
+    if config.shutdown_timeout is not None and config.shutdown_timeout > DURATION_MS_MAX / 1000:
+        limit = DURATION_MS_MAX // 1000
+        raise ValueError(
+            f"shutdown_timeout must be at most {limit} s, not {config.shutdown_timeout}"
         )
 
 
@@ -249,6 +251,8 @@ def _check_kinds(config: LaunchConfig) -> None:
     for name in config.rdzv_configs:
         if not isinstance(name, str):
             raise ValueError(f"the names in rdzv_configs must be strings, not {name!r}")
+        if name in _OWN_FIELDS:
+            raise ValueError(f"rdzv_configs[{name!r}]: set the field of LaunchConfig instead")
 
 
 __all__ = ["ChildFailedError", "LaunchConfig", "SignalException", "elastic_launch", "launch_agent"]
