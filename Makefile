@@ -70,6 +70,10 @@ test-frameworks: $(STAMP) ## run the gallery: Lightning, Accelerate, transformer
 record-torchrun: $(STAMP) ## run torchrun with every scenario whose record is stale
 	PYTHONPATH=tests $(BIN)/python tests/e2e/launching/record_torchrun.py $(ARGS)
 
+.PHONY: record-elastic
+record-elastic: $(STAMP) ## run torch's Python API with every case whose record is stale
+	PYTHONPATH=tests $(BIN)/python tests/e2e/elastic/cases/record.py $(ARGS)
+
 .PHONY: simulate
 simulate: $(STAMP) ## simulate both cores under faults: make simulate SEEDS=0:20000
 	$(BIN)/python tests/sim/run.py --seeds $(SEEDS) $(ARGS)

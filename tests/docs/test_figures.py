@@ -10,8 +10,10 @@ from support.docs.pages import REPOSITORY
 
 
 def load_chart() -> ModuleType:
-    """Return benchmarks/chart.py, which is a script."""
-    spec = importlib.util.spec_from_file_location("chart", REPOSITORY / "benchmarks" / "chart.py")
+    """Return benchmarks/charts/chart.py, which is a script."""
+    spec = importlib.util.spec_from_file_location(
+        "chart", REPOSITORY / "benchmarks" / "charts" / "chart.py"
+    )
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses look their module up
@@ -20,7 +22,7 @@ def load_chart() -> ModuleType:
 
 
 def test_chart_is_fresh() -> None:
-    """The committed chart is what the script draws; if not, run python benchmarks/chart.py."""
+    """The committed chart is what benchmarks/charts/chart.py draws; if not, run it."""
     chart = load_chart()
 
     assert chart.CHART.read_text() == chart.draw(chart.find_comparisons())

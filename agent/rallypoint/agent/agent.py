@@ -77,7 +77,8 @@ class Agent:
             settings.job_id,
             settings.node_name,
             is_standalone=settings.is_standalone,
-            limits_threads="OMP_NUM_THREADS" not in settings.environment,
+            limits_threads=settings.launch.limits_threads
+            and "OMP_NUM_THREADS" not in settings.environment,
         )
         self.run_number = 0
         self.coordinator_id = ""

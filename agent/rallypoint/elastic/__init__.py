@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from rallypoint.elastic.agents.elastic_agent import ElasticAgent
     from rallypoint.elastic.agents.local_agent import LocalElasticAgent
     from rallypoint.elastic.agents.simple_agent import SimpleElasticAgent
+    from rallypoint.elastic.agents.variables import (
+        TORCHELASTIC_ENABLE_FILE_TIMER,
+        TORCHELASTIC_TIMER_FILE,
+    )
     from rallypoint.elastic.errors import (
         ChildFailedError,
         ErrorHandler,
@@ -70,6 +74,8 @@ if TYPE_CHECKING:
     from rallypoint.elastic.values.worker_spec import WorkerSpec
 
 __all__ = [
+    "TORCHELASTIC_ENABLE_FILE_TIMER",
+    "TORCHELASTIC_TIMER_FILE",
     "AffinityMode",
     "ChildFailedError",
     "ConsoleMetricHandler",
@@ -151,6 +157,7 @@ _ROOMS = {
     "agents.elastic_agent": ("ElasticAgent",),
     "agents.local_agent": ("LocalElasticAgent",),
     "agents.simple_agent": ("SimpleElasticAgent",),
+    "agents.variables": ("TORCHELASTIC_ENABLE_FILE_TIMER", "TORCHELASTIC_TIMER_FILE"),
     "launcher.config": ("LaunchConfig",),
     "launcher.launch": ("elastic_launch", "launch_agent"),
     "logs.logs_specs": ("DefaultLogsSpecs", "LogsDest", "LogsSpecs"),

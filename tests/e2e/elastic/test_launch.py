@@ -14,7 +14,8 @@ from support.processes.world import World
 
 PROGRAM = """
 import os, signal, sys, threading
-from rallypoint.elastic import WorkerError, launch
+from rallypoint.elastic import launch
+from rallypoint.elastic.notebook import agent
 
 def square(offset):
     rank = int(os.environ["RANK"])
@@ -35,6 +36,10 @@ def fail_once():
 def wait():
     print("pid", os.getpid(), flush=True)
     threading.Event().wait()
+
+def refuse():
+    signal.signal(signal.SIGTERM, lambda *_: print("refused", flush=True))
+    wait()
 
 if __name__ == "__main__":
     {call}
@@ -103,6 +108,19 @@ def test_interrupt(world: World) -> None:
     assert program.wait() == -signal.SIGINT
     pids = [line.split()[-1] for line in program.stdout().splitlines() if "pid" in line]
     assert [os.path.exists(f"/proc/{pid}") for pid in pids] == [False, False]
+    assert program.stdout().endswith("\ninterrupted: all workers have been stopped")
+
+
+def test_second_interrupt_kills(world: World) -> None:
+    """Workers that do not end after the first one get SIGKILL before their time is over."""
+    call = "agent.SHUTDOWN_TIMEOUT_S = 3_600; launch(refuse, nproc=2)"
+    program = world.start("program", write(world, call))
+    program.wait_stdout_text("pid", 2)
+    program.signal(signal.SIGINT)
+    program.wait_stdout_text("refused", 2)
+    program.signal(signal.SIGINT)
+
+    assert program.wait() == -signal.SIGINT
     assert program.stdout().endswith("\ninterrupted: all workers have been stopped")
 
 

@@ -11,7 +11,7 @@ import subprocess
 import sysconfig
 import threading
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -76,6 +76,10 @@ class Command:
     def stdout_line(self) -> str:
         """Wait for the first line of standard output."""
         return self._out.wait(lambda line: True)[0]
+
+    def wait_stdout_line(self, is_wanted: Callable[[str], bool], limit_s: float = LIMIT_S) -> str:
+        """Wait for a line of standard output; return it."""
+        return self._out.wait(is_wanted, limit_s=limit_s)[0]
 
     def wait_stdout(self, line: str, count: int = 1) -> None:
         """Wait until standard output has had a line so many times."""

@@ -169,6 +169,18 @@ async def test_output_and_input_are_those_of_the_request(method: str, tmp_path: 
 
 
 @every_method
+async def test_lines_are_written_whole(method: str, tmp_path: Path) -> None:
+    """Lines of workers that share a stream do not mix, not even with PYTHONUNBUFFERED."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)  # keeps writes apart
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    with ours, theirs:
+        fds = (0, theirs.fileno(), 2)
+        await run_function(tmp_path, print, "a", 1, method=method, environment=environment, fds=fds)
+
+        assert ours.recv(100, socket.MSG_DONTWAIT) == b"a 1\n"
+
+
+@every_method
 async def test_end_of_the_interpreter_is_orderly(method: str, tmp_path: Path) -> None:
     """What the function registers for the end runs; `multiprocessing` works inside a function."""
     touched = tmp_path / "touched"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import threading
 from collections.abc import Iterator
 from datetime import timedelta
@@ -99,6 +100,31 @@ def test_waiting_blocks_no_other_call(store: Store) -> None:
     popping.join(LIMIT_S)
 
     assert [b"1", b"2"] == found
+
+
+@pytest.mark.parametrize("is_cpp", [False, True], ids=["python", "cpp"])
+def test_signal_interrupts_a_wait(is_cpp: bool, store: Store) -> None:
+    """A launcher whose handler raises does not wait for a key meanwhile."""
+
+    class Interrupted(Exception):
+        pass
+
+    def handle(*_: object) -> None:
+        raise Interrupted
+
+    waiting = TORCH.PrefixStore("p", store) if is_cpp else store
+    before = signal.signal(signal.SIGUSR1, handle)
+    sending = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGUSR1))
+    try:
+        sending.start()
+        with pytest.raises(Interrupted):
+            waiting.wait(["missing"], timedelta(seconds=60))
+    finally:
+        sending.join()
+        signal.signal(signal.SIGUSR1, before)
+    store.set("k", "v")
+
+    assert b"v" == store.get("k")
 
 
 def test_changes_of_many_threads_all_count(store: Store) -> None:

@@ -49,6 +49,8 @@ class Launch(Struct, frozen=True):
     """Every worker sees one GPU and gets LOCAL_RANK=0."""
     function: Function | None = None
     """Run a function; `script` is its name, for people."""
+    limits_threads: bool = True
+    """Several workers on a node get OMP_NUM_THREADS=1, unless it is set."""
     cpus: tuple[tuple[int, ...], ...] = ()
     """CPUs of the worker with each local rank; empty: workers are not bound."""
 
@@ -80,7 +82,7 @@ def worker_command(launch: Launch, *, python: str, round: int, local_rank: int) 
         arguments = (function.payload, result, str(local_rank))
         if function.is_forked:
             return arguments
-        return (sys.executable, *function.flags, "-u", FUNCTION, *arguments)
+        return (sys.executable, *function.flags, FUNCTION, *arguments)
     args = tuple(arg.replace("${local_rank}", str(local_rank)) for arg in launch.args)
     if launch.no_python:
         return (launch.script, *args)
@@ -106,6 +108,7 @@ def worker_environment(
     job_id: str,
     files: WorkerFiles,
     virtual_local_rank: bool = False,
+    limits_threads: bool = True,
     ours: Iterable[tuple[str, str]],
 ) -> dict[str, str]:
     """Return the whole environment of one worker.
@@ -117,6 +120,7 @@ def worker_environment(
         job_id: name of the job, as TORCHELASTIC_RUN_ID.
         files: paths that its variables name.
         virtual_local_rank: let it see only its GPU, as device 0.
+        limits_threads: set OMP_NUM_THREADS if there are several workers, and it is not set.
         ours: further variables, such as RALLYPOINT_NODE.
     """
     environment = dict(parent)
@@ -141,7 +145,7 @@ def worker_environment(
         TORCHELASTIC_ERROR_FILE=files.error,
     )
     environment.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
-    if order.assignment.local_world_size > 1:
+    if limits_threads and order.assignment.local_world_size > 1:
         environment.setdefault("OMP_NUM_THREADS", "1")
     if virtual_local_rank:
         environment["LOCAL_RANK"] = "0"

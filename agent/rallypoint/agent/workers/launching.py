@@ -262,6 +262,7 @@ class Launcher(Struct):
             job_id=self.job_id,
             files=files,
             virtual_local_rank=self.launch.virtual_local_rank,
+            limits_threads=self.launch.limits_threads,
             ours=ours,
         )
 

@@ -55,7 +55,12 @@ def new_local_seat(
         output = _with_choices(output, logs_specs)
     else:
         plugin = new_caller_plugin(logs_specs)
-    launch = replace(launch, virtual_local_rank=spec.virtual_local_rank, cpus=_find_cpus(spec))
+    launch = replace(
+        launch,
+        virtual_local_rank=spec.virtual_local_rank,
+        limits_threads=False,  # torchrun does that, but torch's Python API leaves it to the program
+        cpus=_find_cpus(spec),
+    )
     if spec.virtual_local_rank:
         try:
             check_visible_devices(spec.local_world_size, os.environ)

@@ -133,7 +133,7 @@ def plan_node(handler: CoordinatedRendezvous, spec: WorkerSpec | None = None) ->
         shutdown_timeout_ms=SHUTDOWN_TIMEOUT_MS,
         outcome_timeout_ms=OUTCOME_TIMEOUT_MS,
         program="" if spec is None else spec.get_entrypoint_name(),
-        launch=Launch("", ()),
+        launch=Launch("", (), limits_threads=False),
         output=OutputSpec(),
         environment=dict(os.environ),
         signals="",

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from rallypoint.elastic.agents.local_agent import LocalElasticAgent
@@ -41,9 +46,31 @@ class CellAgent(LocalElasticAgent):
             log_line_prefix_template=PREFIX,
             shutdown_timeout=SHUTDOWN_TIMEOUT_S,
         )
-        self._signals_to_handle = ""  # an interrupt raises KeyboardInterrupt, as in any cell
+        self._signals_to_handle = ""  # see `interrupts`
         self._cell = cell
         self._shown_round = 0
+
+    @contextmanager
+    def interrupts(self) -> Iterator[None]:
+        """Let SIGINT raise KeyboardInterrupt, as in any cell; the second one kills the workers.
+
+        A program's own handler stays.
+        """
+        is_main = threading.current_thread() is threading.main_thread()
+        if not is_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+            yield
+            return
+        signal.signal(signal.SIGINT, self._interrupt)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def _interrupt(self, signum: int, frame: FrameType | None) -> None:
+        seat = self._seat
+        if seat is None or not seat.node.is_leaving:
+            raise KeyboardInterrupt
+        seat.node.leave_on_signal(signum)
 
     def _new_seat(self, handler: CoordinatedRendezvous) -> LocalSeat:
         seat = super()._new_seat(handler)

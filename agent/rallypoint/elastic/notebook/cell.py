@@ -59,7 +59,7 @@ class _CellConsole(Console):
             self._stream.flush()
 
     def _serve(self) -> None:
-        self._context.run(super()._serve)
+        self._context.copy().run(super()._serve)  # a copy: the thread before may still leave it
 
     def _stride_bytes(self) -> int:
         return sys.maxsize  # whole lines, so that no character is cut

@@ -32,7 +32,8 @@ def launch(
         losses = launch(train, 0.1, nproc=4)
 
     The workers find the variables of torchrun. Their output and the progress of the launch appear
-    while they run. An interrupt of the cell or of the program stops them. Nothing outlives the
+    while they run. An interrupt of the cell or of the program stops them, and a second one
+    kills them. Nothing outlives the
     call, and a coordinator is built in.
 
     Args:
@@ -92,8 +93,10 @@ def _run(
         rdzv_handler=handler,
         max_restarts=max_restarts,
     )
+    agent = CellAgent(spec, start_method, folder, cell)
     try:
-        result = CellAgent(spec, start_method, folder, cell).run()
+        with agent.interrupts():
+            result = agent.run()
     except KeyboardInterrupt:
         cell.show("interrupted: all workers have been stopped")
         raise

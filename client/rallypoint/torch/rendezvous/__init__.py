@@ -12,10 +12,20 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousParameters
 
+NAME = "rallypoint"
+"""What --rdzv-backend is given."""
+
 
 def handler() -> Callable[[RendezvousParameters], RendezvousHandler]:
     """Return what makes a handler: the entry point in the group `torchrun.handlers`."""
     return create_handler
+
+
+def register() -> None:
+    """Make the back end known to torch. Only torch before 2.6 needs this call."""
+    from torch.distributed.elastic.rendezvous import rendezvous_handler_registry
+
+    rendezvous_handler_registry.register(NAME, create_handler)
 
 
 def create_handler(params: RendezvousParameters) -> RendezvousHandler:

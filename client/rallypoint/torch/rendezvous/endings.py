@@ -6,6 +6,8 @@ exception is on its way.
 
 from __future__ import annotations
 
+from types import FrameType
+
 from msgspec import Struct
 from msgspec.structs import replace
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -13,6 +15,7 @@ from torch.distributed.elastic.rendezvous.api import RendezvousError
 
 from rallypoint.agent.core.held_round import ErrorRecord
 
+_AGENT = "torch.distributed.elastic.agent.server.local_elastic_agent"
 TEXT_CHARS_MAX = 1_000
 """Of an error; the coordinator takes 1,024 characters of a reason."""
 
@@ -54,6 +57,15 @@ def find_farewell(error: BaseException | None) -> Farewell:
         return Farewell(text=f"torchrun ends: {_describe(error)}")
     text = f"torchrun failed: {_describe(error)}"
     return Farewell(text=text, exit_code=1, error=ErrorRecord(text, "", None))
+
+
+def is_too_early(caller: FrameType) -> bool:
+    """Return whether torch calls `shutdown` before it knows how the node ends.
+
+    The agent of torch before 2.8 does so whenever it stops its workers for good, and the launcher
+    calls it again at the end. Only then is a failure to be seen.
+    """
+    return caller.f_code.co_name == "_shutdown" and caller.f_globals.get("__name__") == _AGENT
 
 
 def is_crash_of_spare(error: BaseException | None) -> bool:

@@ -12,12 +12,12 @@ import os
 import sys
 import time
 
-from torch.distributed.elastic.rendezvous import (
+from torch.distributed.elastic.rendezvous import api as torch_api
+from torch.distributed.elastic.rendezvous.api import (
     RendezvousHandler,
     RendezvousInfo,
     RendezvousParameters,
 )
-from torch.distributed.elastic.rendezvous import api as torch_api
 
 from rallypoint.agent.core.desired import DesiredStandby, RunOrder
 from rallypoint.agent.embedded.agent_thread import AgentGone, EmbeddedAgent
@@ -28,14 +28,21 @@ from rallypoint.base.log import get_logger
 from rallypoint.client.errors import RallypointError
 from rallypoint.client.sync import Client
 from rallypoint.torch.rendezvous.conf import read_conf
-from rallypoint.torch.rendezvous.endings import Farewell, find_farewell, is_crash_of_spare
+from rallypoint.torch.rendezvous.endings import (
+    Farewell,
+    find_farewell,
+    is_crash_of_spare,
+    is_too_early,
+)
 from rallypoint.torch.rendezvous.errors import describe_outcome, to_error
-from rallypoint.torch.rendezvous.gathering import Gathering, NotFormed, shares_store
+from rallypoint.torch.rendezvous.gathering import CannotServe, Gathering, NotFormed, shares_store
 
 log = get_logger()
 
 LEAVE_S_MAX = 5.0
 """How long the Goodbye of a node may take."""
+SERVE_ATTEMPTS_MAX = 3
+"""Rounds in a row whose TCPStore cannot listen: another program may have taken a port or two."""
 VERDICT_S = 1.0
 """How much longer than the limit a node waits to learn that the coordinator's has passed too."""
 STOP_SLACK_S = 10.0
@@ -90,6 +97,7 @@ class CoordinatorRendezvousHandler(RendezvousHandler):
         self._end_round(RESTARTS)
         self._begin()
         ends_s = time.monotonic() + self._conf.join_s
+        unserved = 0
         while True:
             order = self._await_order(ends_s)
             if order is None:  # a spare waits without a limit
@@ -101,9 +109,13 @@ class CoordinatorRendezvousHandler(RendezvousHandler):
                 self._conf.endpoint, self._conf.run_id, agent.node_name, order
             )
             try:
-                return self._gathering.enter(max(0.0, ends_s - time.monotonic()))
+                left_s = max(0.0, ends_s - time.monotonic())
+                return self._gathering.enter(left_s, serve_s=self._conf.read_s)
             except NotFormed as error:
                 self._end_round(str(error))
+                unserved = unserved + 1 if isinstance(error, CannotServe) else 0
+                if unserved >= SERVE_ATTEMPTS_MAX:  # the next rounds would fail in the same way
+                    raise torch_api.RendezvousStateError(str(error)) from error
 
     def num_nodes_waiting(self) -> int:
         """Return 1 while the current round has to end, else 0. Never waits.
@@ -144,13 +156,14 @@ class CoordinatorRendezvousHandler(RendezvousHandler):
         what. A failure for good ends the job for all nodes.
         """
         error = sys.exc_info()[1]
-        if self._agent is None:
+        if self._agent is None or is_too_early(sys._getframe(1)):
             return True
         is_known = self._leave(find_farewell(error))
         ended = self._workers.ended
         if ended is not None and is_crash_of_spare(error):
             # Without this, torchrun would fail with that AttributeError (pytorch#133380).
-            log.info("node_not_needed", why=describe_outcome(ended, self._conf.run_id))
+            why = describe_outcome(ended, self._conf.run_id) if ended.finished else ended.text
+            log.info("node_not_needed", why=why)
             raise SystemExit(0)
         return is_known
 
@@ -255,6 +268,9 @@ class CoordinatorRendezvousHandler(RendezvousHandler):
                 0, exit_code=farewell.exit_code, signum=farewell.signum, error=farewell.error
             )
         else:
+            if farewell.exit_code == 0 and workers.round and self._ends_after(farewell):
+                agent.join(LEAVE_S_MAX)
+                return True
             farewell = farewell.leaving()
         if farewell.is_leaving:
             agent.leave(farewell.text)  # first: a node that is ready would get the next round
@@ -270,6 +286,19 @@ class CoordinatorRendezvousHandler(RendezvousHandler):
             then = "it will count this node as lost"
             log.warning("end_not_reported", why="no coordinator answers", then=then)
         return is_known
+
+    def _ends_after(self, farewell: Farewell) -> bool:
+        """Return whether the job ends, after workers that succeeded while their round was stopped.
+
+        A failure elsewhere breaks torch's exit barrier, so it looks like that. A node that left at
+        once would be taken for the cause of the stop, and the job would not fail.
+        """
+        self._end_round(farewell.text)
+        try:
+            order = self._workers.await_order(self._conf.close_s)
+        except TimeoutError:
+            return False
+        return isinstance(order, Ended) and order.finished is not None
 
     def _await_outcome(self, farewell: Farewell) -> Ended | None:
         """Wait for the end of the job; return it, or None when it does not come in time.

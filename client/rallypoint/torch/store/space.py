@@ -31,6 +31,8 @@ from rallypoint.v1 import key_value_service_pb2 as keys_pb2
 
 WRITES_PER_CALL = 256
 """Most changes of one WriteKeys."""
+NAMED_MAX = 4_096
+"""Digests of keys that a store remembers to have written; the same is written again beyond that."""
 ABSENT = keys_pb2.KeyCondition(mod_revision=0)
 
 
@@ -47,6 +49,8 @@ class Space(Reading):
         """Keep a key whose name is a digest, so that it can be listed."""
         name = encode_key(key, self._room)
         if is_digest(name) and name not in self._named:
+            if len(self._named) >= NAMED_MAX:
+                self._named.clear()
             text = key.encode("utf-8", "surrogatepass")
             self.set([(f"{self._prefix}n/{name}", text)], limit_s)
             self._named.add(name)

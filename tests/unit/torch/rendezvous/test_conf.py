@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import logging
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 from torch.distributed.elastic.rendezvous import RendezvousParameters
 
 from rallypoint.agent.embedded.python_log import use_python_log
-from rallypoint.torch.rendezvous.conf import Conf, read_conf
+from rallypoint.torch.rendezvous.conf import _SECONDS, Conf, read_conf
+
+PAGE = Path(__file__).parents[4] / "docs" / "torch.md"
+DOCUMENTED = {*_SECONDS, "keep_alive_max_attempt", "grow", "node_name"}
 
 
 def read(
@@ -86,3 +91,12 @@ def test_unknown_keys_are_named(caplog: pytest.LogCaptureFixture) -> None:
     lines = [record.getMessage() for record in caplog.records]
     assert len(lines) == 2
     assert "is_host" in lines[0] and "join_timout" in lines[1] and "join_timeout" in lines[1]
+
+
+def test_documented_keys() -> None:
+    """docs/torch.md has every key, with its default."""
+    rows = re.findall(r"^\| `(\w+)` (?:\* )?\| ([^|]+) \|", PAGE.read_text(), re.MULTILINE)
+    documented = {key: default for key, default in rows if key in DOCUMENTED}
+    assert set(documented) == DOCUMENTED
+    for key, seconds in _SECONDS.items():
+        assert documented[key] == f"{seconds:g} s"

@@ -1,6 +1,6 @@
 """Draw the chart of the README from the figures in docs/benchmarks.md.
 
-    python benchmarks/chart.py
+    python benchmarks/charts/chart.py
 
 Each figure stands in one row of a table there; this script only finds it. The README repeats the
 figures in a table, and a test compares them.
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.sax.saxutils import escape
 
-DOCS = Path(__file__).resolve().parent.parent / "docs"
+DOCS = Path(__file__).resolve().parents[2] / "docs"
 FIGURES = DOCS / "benchmarks.md"
 CHART = DOCS / "images" / "torchrun.svg"
 WIDTH, BAR_X, BAR_WIDTH, BAR_HEIGHT = 820, 110, 560, 22

@@ -1,0 +1,80 @@
+"""One program of function entry points through torch's Python API and through ours.
+
+Each case runs with ours and is compared with what torch was recorded to do; the long tests run
+torch itself. Only the import differs. Differences on purpose are in `differences.py`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from e2e.elastic.cases.differences import DIFFERENCES
+from support.docs.pages import REPOSITORY
+from support.elastic import records
+from support.elastic.compare import find_differences
+from support.elastic.program import api, launchers
+from support.elastic.program.case import CASES, Case
+from support.elastic.runs import run_case
+from support.processes.world import World
+
+NAMES = list(CASES)
+QUICK = (
+    *("nothing_is_returned", "values_of_many_types", "million_numbers", "arguments_of_all_kinds"),
+    *("value_that_cannot_be_pickled", "exception", "exception_that_cannot_be_pickled"),
+    *("exception_of_one_rank", "success_at_the_second_attempt", "restarts_used_up"),
+    *("exit_with_0", "exit_with_3", "killed", "launcher_terminated", "values_of_each_method"),
+    *("lambda_by_fork", "function_of_the_main_module", "environment_of_workers"),
+    *("many_launches_of_one_program", "script", "failing_script", "redirected_output"),
+    *("agent_that_succeeds", "agent_that_fails", "two_nodes", "two_roles"),
+    *("agents_of_two_nodes", "failure_of_one_node"),
+)
+"""Cases that launch something and still run with `make test`: one or two of each kind."""
+
+
+def case_parameter(case: Case) -> object:
+    """Return the parameter for a case; those that launch nothing are all quick."""
+    is_quick = case.name in QUICK or case.run.__module__ == launchers.__name__
+    return pytest.param(case, marks=() if is_quick else pytest.mark.long, id=case.name)
+
+
+@pytest.mark.parametrize("case", [case_parameter(case) for case in CASES.values()])
+def test_same_as_with_torch(case: Case, world: World, tmp_path: Path) -> None:
+    """Every value that a program can see is the same, but for the differences that are listed."""
+    expected = records.load(case)
+    ours = run_case(case, api.RALLYPOINT, tmp_path / world.job_id, world.target)
+    found = find_differences(expected, ours)
+    listed = [one for one in DIFFERENCES if case.name in one.cases]
+
+    assert [one for one in found if not any(listing.covers(one) for listing in listed)] == []
+    assert [one for one in listed if not any(map(one.covers, found))] == [], "not so any more"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("case", CASES.values(), ids=NAMES)
+def test_torch_does_what_was_recorded(case: Case, tmp_path: Path) -> None:
+    """torch itself does what its record shows."""
+    expected = records.load(case)
+
+    assert run_case(case, api.TORCH, tmp_path / "recorded-run", "localhost:1") == expected
+
+
+def test_every_record_is_fresh() -> None:
+    """Each case was recorded as it is now, with the torch that is installed; no other was."""
+    stale = [why for case in CASES.values() if (why := records.find_staleness(case))]
+
+    assert stale == [], f"run {records.AGAIN}"
+    assert records.find_unused(CASES.values()) == []
+
+
+def test_every_difference_belongs_to_a_case() -> None:
+    """No name in the table is misspelt."""
+    assert [name for one in DIFFERENCES for name in one.cases if name not in CASES] == []
+
+
+def test_every_reason_is_documented() -> None:
+    """Users find each of them in docs/python.md."""
+    page = (REPOSITORY / "docs" / "python.md").read_text()
+
+    assert [one.why for one in DIFFERENCES if one.why not in page] == []

@@ -1,0 +1,91 @@
+"""torchrun itself, unmodified, with our back end: nothing but the package is installed."""
+
+import signal
+from importlib import metadata
+
+import pytest
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
+from torch.distributed.elastic.rendezvous import rendezvous_handler_registry
+
+from rallypoint.torch.rendezvous import NAME, create_handler
+from support.processes.commands import SCRIPTS, Command
+from support.processes.mailbox import Worker
+from support.processes.world import OBEDIENT, World
+
+TORCH = tuple(int(part) for part in metadata.version("torch").split(".")[:2])
+DOOR = [] if TORCH >= (2, 6) else ["--logs-specs=rallypoint"]
+"""Older torchruns look for no back ends in other packages."""
+
+
+def torchrun(world: World, name: str, nnodes: str) -> Command:
+    """Start a node under torchrun."""
+    argv = [
+        str(SCRIPTS / "torchrun"),
+        *DOOR,
+        "--rdzv-backend=rallypoint",
+        f"--rdzv-endpoint={world.target}",
+        f"--rdzv-id={world.job_id}",
+        "--rdzv-conf=last_call_timeout=1",
+        f"--nnodes={nnodes}",
+        "--local-addr=127.0.0.1",
+        OBEDIENT,
+        name,
+    ]
+    return world.start(f"torchrun {name}", argv)
+
+
+def workers_of(world: World, count: int, already: int) -> list[Worker]:
+    """Wait for so many more workers; return them by rank."""
+    world.mailbox.wait("started", already + count)
+    return sorted(world.mailbox.started()[already:], key=lambda worker: worker.rank)
+
+
+@pytest.mark.long
+def test_spare_takes_the_place_of_a_lost_node(world: World) -> None:
+    """A node is lost, the survivor restarts, and a spare comes in; it ends well, as all do."""
+    agents = {name: torchrun(world, name, "2:2") for name in "abc"}
+    first = workers_of(world, 2, 0)
+    running = {worker.argv[0] for worker in first}
+    (spare,) = {"a", "b", "c"} - running
+    lost = first[0].argv[0]
+    agents[lost].kill()
+    first[0].kill()
+    second = workers_of(world, 2, 2)
+
+    assert {worker.argv[0] for worker in second} == {first[1].argv[0], spare}
+    assert {worker.env["WORLD_SIZE"] for worker in second} == {"2"}
+    for worker in second:
+        worker.tell("exit", "0")
+    codes = {name: agent.wait() for name, agent in agents.items()}
+    assert codes == {**dict.fromkeys("abc", 0), lost: -signal.SIGKILL}
+
+
+@pytest.mark.long
+def test_spare_of_a_job_that_succeeds_exits_with_0(world: World) -> None:
+    """A spare that was never needed ends with 0 and without a traceback."""
+    agents = {name: torchrun(world, name, "1:1") for name in "ab"}
+    (worker,) = workers_of(world, 1, 0)
+    world.jobs.wait(world.job_id, lambda job: len(job.nodes) == 2)
+    worker.tell("exit", "0")
+
+    assert [agent.wait() for agent in agents.values()] == [0, 0]
+    assert not any("Traceback" in agent.stderr() for agent in agents.values())
+
+
+@pytest.mark.long
+def test_failure_is_the_failure_of_every_node(world: World) -> None:
+    """When a worker fails for good, the other node's torchrun ends at once, and with an error."""
+    agents = {name: torchrun(world, name, "2:2") for name in "ab"}
+    first = workers_of(world, 2, 0)
+    first[1].tell("exit", "3")
+
+    assert [agent.wait() for agent in agents.values()] == [1, 1]
+    assert len(world.mailbox.started()) == 2
+
+
+def test_old_torch_finds_the_back_end_by_its_logs_specs() -> None:
+    """--logs-specs=rallypoint registers the back end, and changes nothing about the logs."""
+    (door,) = metadata.entry_points(group="torchrun.logs_specs", name="rallypoint")
+
+    assert door.load() is DefaultLogsSpecs
+    assert rendezvous_handler_registry._registry[NAME] is create_handler

@@ -1,0 +1,47 @@
+"""Process groups over the store, in workers of an agent and of an unmodified torchrun."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import support.stores
+from support.processes.commands import Command
+from support.processes.world import World
+
+GROUP = str(Path(support.stores.__path__[0]) / "group.py")
+ALONE = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+LIMIT_S = 240.0
+
+pytestmark = pytest.mark.long  # four workers import torch
+
+
+def start_agents(world: World) -> list[Command]:
+    return [
+        world.agent(name, nnodes="2", nproc=2, script=(GROUP,), env=ALONE) for name in ("a", "b")
+    ]
+
+
+def start_torchruns(world: World) -> list[Command]:
+    argv = [
+        *(sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=2"),
+        *("--rdzv-backend=rallypoint", f"--rdzv-endpoint={world.target}"),
+        *(f"--rdzv-id={world.job_id}", GROUP),
+    ]
+    return [world.start(f"torchrun {name}", argv, ALONE) for name in ("a", "b")]
+
+
+@pytest.mark.parametrize("start", [start_agents, start_torchruns])
+def test_workers_meet_at_the_store(world: World, start: Callable[[World], list[Command]]) -> None:
+    """By `rallypoint://` and with a store: the environment has what they need."""
+    commands = start(world)
+    assert [0, 0] == [command.wait(LIMIT_S) for command in commands]
+    lines = [line for command in commands for line in command.stdout().splitlines()]
+    found = [json.loads(line) for line in lines if line.startswith("{")]
+
+    assert [[6.0] * 3] * 2 + [[12.0] * 3] * 2 == sorted(one["totals"] for one in found)
+    assert [0, 1, 2, 3] == sorted(one["swapped"] for one in found)
