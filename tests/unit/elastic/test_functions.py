@@ -15,7 +15,9 @@ from typing import Any
 
 import pytest
 
+from rallypoint.agent.in_worker import FUNCTION
 from rallypoint.elastic.functions import FunctionLaunch, UnpicklableFunction
+from rallypoint.elastic.functions.payload import write_payload
 from support.functions import bodies
 from support.functions.running import METHODS, run_function
 
@@ -307,6 +309,18 @@ def test_notebook_without_cloudpickle_is_refused(tmp_path: Path) -> None:
         "be pickled: move is defined in a main module without a file; define them in a module, or "
         "use the start method fork, or install rallypoint[notebook]"
     )
+
+
+def test_value_of_an_earlier_round_is_removed(tmp_path: Path) -> None:
+    """Restarts of a function with large values do not fill the disk."""
+    results = tmp_path / "results"
+    results.mkdir()
+    write_payload(tmp_path / "call", bodies.fill, (10,))
+    for name in ("0-1", "1-1", "0-2"):
+        command = [sys.executable, FUNCTION, str(tmp_path / "call"), str(results / name), name[0]]
+        subprocess.run(command, check=True, timeout=60)
+
+    assert sorted(os.listdir(results)) == ["0-2", "1-1"]
 
 
 def test_unknown_start_method_is_refused() -> None:

@@ -68,13 +68,17 @@ def run(get_call: Callable[[], Call], result: str, local_rank: str) -> None:
 
     Args:
         get_call: returns the call; what it raises is a failure of the worker.
-        result: path for the return value.
+        result: path for the return value; earlier values of this local rank are removed.
         local_rank: replaces `${local_rank}` in arguments that are strings, as torch does.
     """
     try:
         faulthandler.enable(all_threads=True)
     except (OSError, RuntimeError, ValueError):  # standard error is not a file
         pass
+    folder = os.path.dirname(result)
+    for name in os.listdir(folder):
+        if name.startswith(f"{local_rank}-"):  # of a round that did not succeed
+            os.remove(os.path.join(folder, name))
     function, args, may_copy = get_call()
     try:
         value = function(*(_substitute(arg, local_rank) for arg in args))
