@@ -29,13 +29,12 @@ from functools import partial
 from typing import Self
 
 from rallypoint.agent.helper.descendants import (
-    PR_SET_CHILD_SUBREAPER,
     Orphans,
     await_any_exit,
+    become_subreaper,
     end_orphans,
     has_variable,
     is_subreaper,
-    prctl,
     read_stat,
 )
 from rallypoint.agent.helper.events import (
@@ -51,7 +50,7 @@ from rallypoint.agent.helper.events import (
     parse_event,
     parse_exit,
 )
-from rallypoint.agent.helper.frames import LAST_SWEEP_MS, Decoder, encode
+from rallypoint.agent.helper.frames import LAST_SWEEP_MS, Decoder, encode, to_wire
 from rallypoint.agent.helper.processes import Run, Started, exec_helper, exec_server, fork_helper
 from rallypoint.agent.helper.refusals import (
     HelperIrreplaceable,
@@ -82,11 +81,6 @@ _READ_BYTES = 64 * 1024
 _live_helpers: set[int] = set()
 
 
-def become_subreaper() -> None:
-    """Make this process the new parent of the orphans of a dead helper."""
-    prctl(PR_SET_CHILD_SUBREAPER, 1)
-
-
 class WorkerHost:
     """One helper process, and the socket to it."""
 
@@ -101,9 +95,7 @@ class WorkerHost:
         control.setblocking(False)
         _live_helpers.add(process.pid)
         stat = read_stat(process.pid)
-        self.mark = ""
-        """`NAME=VALUE` in the environment of all workers: only such processes count as orphans, if
-        the program around the agent has children of its own. Empty: all count."""
+        self.mark = ""  # NAME=VALUE of all workers; without it, all children may be orphans
         self._start = start
         self._is_replaceable = is_replaceable
         self._process = process
@@ -162,9 +154,9 @@ class WorkerHost:
         """
         if not self._is_replaceable:
             raise HelperIrreplaceable(self.pid)
-        replacement = WorkerHost(self._start)
-        replacement.mark = self.mark
-        return replacement
+        host = WorkerHost(self._start)
+        host.mark = self.mark
+        return host
 
     @property
     def pid(self) -> int:
@@ -193,9 +185,9 @@ class WorkerHost:
             {
                 "type": "spawn",
                 "id": request.worker_id,
-                "argv": [_to_wire(argument) for argument in request.argv],
-                "env": {_to_wire(key): _to_wire(value) for key, value in request.env.items()},
-                "cwd": _to_wire(os.path.abspath(request.cwd)),
+                "argv": [to_wire(argument) for argument in request.argv],
+                "env": {to_wire(key): to_wire(value) for key, value in request.env.items()},
+                "cwd": to_wire(os.path.abspath(request.cwd)),
                 "cpus": request.cpus,
                 "forked": request.is_forked,
             }
@@ -257,6 +249,12 @@ class WorkerHost:
         if self._recovery is not None:
             await asyncio.wait([self._recovery])
         await loop.run_in_executor(None, self._end_helper, LAST_SWEEP_MS + CLOSE_MARGIN_MS)
+
+    def discard(self) -> None:
+        """End a helper that was never attached; any other one is left alone. Blocks."""
+        if self._loop is None and not self._is_closed:
+            self._hang_up()
+            self._end_helper(LAST_SWEEP_MS + CLOSE_MARGIN_MS)
 
     # --- the socket ---
 
@@ -392,13 +390,7 @@ class WorkerHost:
         )
 
     def _is_ours(self, pid: int) -> bool:
-        """Return whether a child of this process is an orphan of the helper."""
         return not self.mark or pid in self._pids.values() or has_variable(pid, self.mark)
-
-
-def _to_wire(text: str) -> str:
-    """Return text whose UTF-8 has the bytes of `text` in this process's encoding."""
-    return os.fsencode(text).decode("utf-8", "surrogateescape")
 
 
 def _close_all(fds: Collection[int]) -> None:

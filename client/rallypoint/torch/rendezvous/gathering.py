@@ -12,11 +12,7 @@ import time
 from datetime import timedelta
 
 import torch.distributed as dist
-from torch.distributed.elastic.rendezvous import RendezvousInfo
-from torch.distributed.elastic.rendezvous.api import (
-    RendezvousConnectionError,
-    RendezvousStoreInfo,
-)
+from torch.distributed.elastic.rendezvous.api import RendezvousInfo, RendezvousStoreInfo
 
 from rallypoint.agent.core.desired import RunOrder
 from rallypoint.client.errors import Forgotten, RallypointError
@@ -30,14 +26,14 @@ PREFIX = "torchrun/"
 """What the names of torchrun's keys begin with: the workers' own have another prefix."""
 NOT_SHARED_ENV = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
 """torch's variable: with 1, the worker of rank 0 hosts the TCPStore."""
-SERVE_S_MAX = 30.0
-"""How long the TCPStore may take to start; a busy machine is slow."""
-REACH_S_MAX = 5.0
-"""How long a connection to this node's own address may take."""
 
 
 class NotFormed(Exception):
     """The round could not be entered."""
+
+
+class CannotServe(NotFormed):
+    """The TCPStore of the workers cannot listen."""
 
 
 def shares_store() -> bool:
@@ -74,16 +70,20 @@ class Gathering:
             "RALLYPOINT_WORKER_TOKEN": order.worker_token,
         }
 
-    def enter(self, timeout_s: float) -> RendezvousInfo:
+    def enter(self, timeout_s: float, *, serve_s: float) -> RendezvousInfo:
         """Host the TCPStore if this is the first node, and wait for the others.
 
+        Args:
+            timeout_s: how long to wait for the others.
+            serve_s: how long the TCPStore may take until it listens.
+
         Raises:
-            NotFormed: when that fails, for example because the round is stopped.
-            RendezvousConnectionError: when this node cannot be reached at its own address.
+            CannotServe: when the TCPStore cannot listen.
+            NotFormed: when it fails otherwise, for example because the round is stopped.
         """
         header, rank = self.order.header, self.order.assignment.group_rank
         if shares_store() and rank == 0:
-            self._serve()
+            self._serve(serve_s)
         if header.group_world_size > 1:
             self._wait_for_all(timeout_s)
         os.environ.update(self._variables)  # torchrun's workers inherit them
@@ -95,32 +95,28 @@ class Gathering:
         is_alone = self.order.header.group_world_size == 1
         return dist.HashStore() if is_alone else self._store  # type: ignore[attr-defined]
 
-    def _serve(self) -> None:
+    def _serve(self, timeout_s: float) -> None:
         """Host the TCPStore.
 
-        It connects to itself, and no signal interrupts that. So it does that by the loopback
-        address, and a wrong address of this node is found by a connection that can be interrupted.
+        It connects to itself, and no signal interrupts that: so it uses the loopback address. A
+        wrong address of this node shows in a connection that a signal does interrupt.
         """
         header = self.order.header
-        where = f"{header.master_addr}:{header.master_port}"
         try:
             self._served = dist.TCPStore(  # type: ignore[attr-defined]
                 host_name="127.0.0.1",
                 port=header.master_port,
                 is_master=True,
                 wait_for_workers=False,
-                timeout=timedelta(seconds=SERVE_S_MAX),
+                timeout=timedelta(seconds=timeout_s),
             )
+            address = header.master_addr, header.master_port
+            socket.create_connection(address, timeout=max(timeout_s, 0.1)).close()
         except (RuntimeError, OSError, ValueError) as error:
             text = " ".join(str(error).split())[:300]
-            raise NotFormed(f"the store of rank 0 cannot listen at {where}: {text}") from error
-        try:
-            socket.create_connection((header.master_addr, header.master_port), REACH_S_MAX).close()
-        except OSError as error:
-            raise RendezvousConnectionError(
-                f"this node hosts the store of the workers and cannot be reached at its own "
-                f"address {where}: {error}; check --local-addr"
-            ) from error
+            where = f"{header.master_addr}:{header.master_port}"
+            text = f"the store of rank 0 cannot listen at {where} (--local-addr): {text}"
+            raise CannotServe(text) from error
 
     def _wait_for_all(self, timeout_s: float) -> None:
         ends_s = time.monotonic() + timeout_s

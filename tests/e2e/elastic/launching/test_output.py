@@ -129,7 +129,7 @@ def test_helper_that_dies_takes_no_child_of_the_program(tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     line = (
         f"echo $PPID >> {pids}; sleep 61 & "
-        'test "$TORCHELASTIC_RESTART_COUNT" = 1 || kill -9 $PPID; test "$RANK" -ge 0 || wait'
+        'test "$TORCHELASTIC_RESTART_COUNT" = 1 || { kill -9 $PPID; wait; }'
     )
     child: list[subprocess.Popen[bytes]] = []
 

@@ -188,23 +188,30 @@ def test_spare(job: Handlers) -> None:
     assert exit.value.code == 0
 
 
-def test_wrong_address_of_a_node(address: str) -> None:
-    """It is an error at once: torch would try to connect for minutes, deaf to signals."""
-    params = RendezvousParameters("rallypoint", address, "j", 1, 1, "no-such-host.invalid")
-    handler = Handler(params)
-    ended = Call(lambda: end_with_error_of(handler)).result()
-    assert isinstance(ended, api.RendezvousConnectionError)
-    assert "no-such-host.invalid" in str(ended) and "check --local-addr" in str(ended)
+def test_drain(job: Handlers) -> None:
+    """A node that an operator drains leaves, and torchrun exits with 0."""
+    job.nodes = (1, 2)
+    first, second = job.new("n0"), job.new("n1")
+    job.form(first, second)
+    with Client(job.endpoint) as client:
+        client.drain_node("j", "n0", drain_timeout_s=0, reason="maintenance")
+    wait_stopped(first)
+    with pytest.raises(api.RendezvousGracefulExitError, match="maintenance"):
+        first.next_rendezvous()
+    with pytest.raises(SystemExit) as exit:
+        end_with(first, AttributeError("'NoneType' object has no attribute 'is_failed'"))
+    assert exit.value.code == 0
+    wait_stopped(second)
+    assert second.next_rendezvous().world_size == 1
 
 
-def end_with_error_of(handler: Handler) -> BaseException:
-    """Return the error of a rendezvous, after the `shutdown` that torch calls then."""
-    try:
-        handler.next_rendezvous()
-    except api.RendezvousError as error:
-        assert handler.shutdown()
-        return error
-    raise AssertionError("there was no error")
+def test_address_of_another_host(job: Handlers) -> None:
+    """A node that cannot reach itself says so soon, instead of trying for ever."""
+    params = RendezvousParameters("rallypoint", job.endpoint, "k", 1, 1, "nowhere.invalid")
+    handler = get_rendezvous_handler(params)
+    with pytest.raises(api.RendezvousStateError, match=r"nowhere.invalid.*--local-addr"):
+        Call(handler.next_rendezvous).result()
+    handler.shutdown()
 
 
 def test_timeout(job: Handlers) -> None:
