@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from rallypoint.agent.agent import Agent
 from rallypoint.agent.containment import describe_error
 from rallypoint.agent.core import inputs
-from rallypoint.agent.core.desired import DesiredStandby
+from rallypoint.agent.core.desired import DesiredStandby, RunOrder
 from rallypoint.agent.core.leaving.away import Absence
 from rallypoint.agent.embedded.ended import Ended, EndKind, find_kind
 from rallypoint.agent.embedded.python_log import use_python_log
@@ -233,7 +233,7 @@ class EmbeddedAgent:
                 self._on_finished,
                 self._on_disconnected,
                 None if self._listener is None else self._listener.events,
-                self._stepped,
+                self._on_step,
             )
             agent = Agent(settings, listener, ports, time.monotonic_ns() // 1_000_000)
             self.agent = agent
@@ -261,10 +261,17 @@ class EmbeddedAgent:
         log.error("coordinator_failed", exc_info=error)
         self.agent.on_dismissed(EXIT_FAILED, f"the built-in coordinator failed: {error!r}")
 
+    def _on_step(self) -> None:
+        desired = self.agent.state.desired
+        if isinstance(desired, RunOrder):
+            self._was_spare = False
+        elif isinstance(desired, DesiredStandby) and desired.spare:
+            self._was_spare = True  # also when the round that ran without this node has failed
+        if self._stepped is not None:
+            self._stepped()
+
     def _on_finished(self, message: agent_pb2.Finished, here: LastRound) -> None:
         self._outcome = (message, here)
-        desired = self.agent.state.desired
-        self._was_spare = isinstance(desired, DesiredStandby) and desired.spare
         if self._listener is not None:
             self._listener.finished(message, here)
 

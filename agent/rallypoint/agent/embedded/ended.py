@@ -37,7 +37,7 @@ class Ended(Struct, frozen=True, kw_only=True):
     last_round: LastRound | None = None
     """How the workers of the last round here ended; set with `finished`."""
     was_spare: bool = False
-    """A round ran without this node when the run ended."""
+    """The last round of the run was one without this node."""
 
 
 def find_kind(ending: Ending | None, *, has_left: bool, is_refused: bool) -> EndKind:

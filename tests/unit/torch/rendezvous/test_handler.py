@@ -188,6 +188,24 @@ def test_spare(job: Handlers) -> None:
     assert exit.value.code == 0
 
 
+def test_spare_of_a_job_that_fails(job: Handlers) -> None:
+    """It is not needed any more either, although the failed round is stopped first."""
+    first, second = job.new("n0"), job.new("n1")
+    job.form(first, second)
+    waiting = Call(job.new("n2").next_rendezvous)
+    with Client(job.endpoint) as client:
+        for state in client.watch_job(first.get_run_id()):
+            if any(node.spare for node in state.job.nodes):
+                break
+    ending = Call(lambda: end_with(first, failure(7)))
+    wait_stopped(second)
+    with pytest.raises(api.RendezvousClosedError):
+        second.next_rendezvous()
+    with pytest.raises(api.RendezvousGracefulExitError, match="this node was a spare"):
+        waiting.result()
+    assert ending.result()
+
+
 def test_drain(job: Handlers) -> None:
     """A node that an operator drains leaves, and torchrun exits with 0."""
     job.nodes = (1, 2)
