@@ -15,7 +15,9 @@ from typing import Any
 
 import pytest
 
+from rallypoint.agent.in_worker import FUNCTION
 from rallypoint.elastic.functions import FunctionLaunch, UnpicklableFunction
+from rallypoint.elastic.functions.payload import write_payload
 from support.functions import bodies
 from support.functions.running import METHODS, run_function
 
@@ -169,6 +171,18 @@ async def test_output_and_input_are_those_of_the_request(method: str, tmp_path: 
 
 
 @every_method
+async def test_lines_are_written_whole(method: str, tmp_path: Path) -> None:
+    """Lines of workers that share a stream do not mix, not even with PYTHONUNBUFFERED."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)  # keeps writes apart
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    with ours, theirs:
+        fds = (0, theirs.fileno(), 2)
+        await run_function(tmp_path, print, "a", 1, method=method, environment=environment, fds=fds)
+
+        assert ours.recv(100, socket.MSG_DONTWAIT) == b"a 1\n"
+
+
+@every_method
 async def test_end_of_the_interpreter_is_orderly(method: str, tmp_path: Path) -> None:
     """What the function registers for the end runs; `multiprocessing` works inside a function."""
     touched = tmp_path / "touched"
@@ -295,6 +309,18 @@ def test_notebook_without_cloudpickle_is_refused(tmp_path: Path) -> None:
         "be pickled: move is defined in a main module without a file; define them in a module, or "
         "use the start method fork, or install rallypoint[notebook]"
     )
+
+
+def test_value_of_an_earlier_round_is_removed(tmp_path: Path) -> None:
+    """Restarts of a function with large values do not fill the disk."""
+    results = tmp_path / "results"
+    results.mkdir()
+    write_payload(tmp_path / "call", bodies.fill, (10,))
+    for name in ("0-1", "1-1", "0-2"):
+        command = [sys.executable, FUNCTION, str(tmp_path / "call"), str(results / name), name[0]]
+        subprocess.run(command, check=True, timeout=60)
+
+    assert sorted(os.listdir(results)) == ["0-2", "1-1"]
 
 
 def test_unknown_start_method_is_refused() -> None:

@@ -35,6 +35,8 @@ MAX_ANCESTORS = 1024
 # One pass lists and kills again while new processes appear, to catch a tree that forks. A tree that
 # forks faster than this many lists is left to the next pass.
 MAX_LOOKS_PER_PASS = 16
+# The kernel allows an environment of up to 6 MiB.
+ENVIRON_BYTES_MAX = 8 * 1024 * 1024
 # How often a wait for killed processes lists again. A death ends the wait anyway, but no event
 # reports an orphan that is reparented from below a process that does not die.
 RESCAN_MS = 20
@@ -259,7 +261,13 @@ class Orphans:
         self.survivors = survivors
 
 
-def end_orphans(*, born_ticks: int, spared: Collection[int], limit_ms: int) -> Orphans:
+def end_orphans(
+    *,
+    born_ticks: int,
+    spared: Collection[int],
+    limit_ms: int,
+    is_ours: Callable[[int], bool] = lambda pid: True,
+) -> Orphans:
     """KILL and reap the orphans of a dead child of this process, a subreaper. Blocks.
 
     An orphan is a child in another session than ours, started no earlier than `born_ticks` and not
@@ -270,11 +278,20 @@ def end_orphans(*, born_ticks: int, spared: Collection[int], limit_ms: int) -> O
         born_ticks: start of the dead child, clock ticks since boot as in /proc/<pid>/stat.
         spared: children that must live, with their descendants.
         limit_ms: how long to try, in milliseconds.
+        is_ours: tells orphans from other children, which a program around us may have started in
+            another session.
     """
     own = os.getpid()
+    known: set[int] = set()  # a dead process shows no environment
     deadline = time.monotonic() + limit_ms / 1000
     statuses: dict[int, int] = {}
-    roots = _list_orphan_roots(born_ticks, spared)
+
+    def list_roots() -> list[int]:
+        found = _list_orphan_roots(born_ticks, spared)
+        known.update(pid for pid in found if pid not in known and is_ours(pid))
+        return [pid for pid in found if pid in known]
+
+    roots = list_roots()
     while roots and time.monotonic() < deadline:
         for pid in roots:
             signal_verified(pid, signal.SIGKILL, lambda target: is_descendant(target, own))
@@ -282,7 +299,7 @@ def end_orphans(*, born_ticks: int, spared: Collection[int], limit_ms: int) -> O
         await_any_exit(roots, RESCAN_MS)
         for pid in roots:
             _reap(pid, statuses)
-        roots = _list_orphan_roots(born_ticks, spared)
+        roots = list_roots()
     below = [pid for root in roots for pid in list_descendants(root)]
     return Orphans(statuses, tuple(sorted({*roots, *below})))
 
@@ -299,6 +316,12 @@ def _list_orphan_roots(born_ticks: int, spared: Collection[int]) -> list[int]:
         if stat and stat.parent == own and stat.session != session
         if stat.start_ticks >= born_ticks and stat.pid not in spared
     ]
+
+
+def has_variable(pid: int, variable: str) -> bool:
+    """Return whether a live process has this variable, `NAME=VALUE`, in its environment."""
+    environ = read_proc(f"/proc/{pid}/environ", ENVIRON_BYTES_MAX) or b""
+    return os.fsencode(variable) in environ.split(b"\0")
 
 
 def _reap(pid: int, statuses: dict[int, int]) -> None:

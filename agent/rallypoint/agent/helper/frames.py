@@ -10,6 +10,7 @@ Imported by the helper: standard library only, and no module that costs memory.
 from __future__ import annotations
 
 import json
+import os
 import signal
 
 TYPE_CHECKING = False  # mypy knows the name; importing typing would cost the helper 1 MB
@@ -88,3 +89,8 @@ class Decoder:
             if not isinstance(message, dict):
                 raise ValueError("a frame must hold a JSON object")
             yield message
+
+
+def to_wire(text: str) -> str:
+    """Return text whose UTF-8 has the bytes of `text` in this process's encoding."""
+    return os.fsencode(text).decode("utf-8", "surrogateescape")

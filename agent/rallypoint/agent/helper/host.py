@@ -33,6 +33,7 @@ from rallypoint.agent.helper.descendants import (
     Orphans,
     await_any_exit,
     end_orphans,
+    has_variable,
     is_subreaper,
     prctl,
     read_stat,
@@ -50,7 +51,7 @@ from rallypoint.agent.helper.events import (
     parse_event,
     parse_exit,
 )
-from rallypoint.agent.helper.frames import LAST_SWEEP_MS, Decoder, encode
+from rallypoint.agent.helper.frames import LAST_SWEEP_MS, Decoder, encode, to_wire
 from rallypoint.agent.helper.processes import Run, Started, exec_helper, exec_server, fork_helper
 from rallypoint.agent.helper.refusals import (
     HelperIrreplaceable,
@@ -100,6 +101,7 @@ class WorkerHost:
         control.setblocking(False)
         _live_helpers.add(process.pid)
         stat = read_stat(process.pid)
+        self.mark = ""  # NAME=VALUE of all workers; without it, all children may be orphans
         self._start = start
         self._is_replaceable = is_replaceable
         self._process = process
@@ -158,7 +160,9 @@ class WorkerHost:
         """
         if not self._is_replaceable:
             raise HelperIrreplaceable(self.pid)
-        return WorkerHost(self._start)
+        host = WorkerHost(self._start)
+        host.mark = self.mark
+        return host
 
     @property
     def pid(self) -> int:
@@ -187,9 +191,9 @@ class WorkerHost:
             {
                 "type": "spawn",
                 "id": request.worker_id,
-                "argv": [_to_wire(argument) for argument in request.argv],
-                "env": {_to_wire(key): _to_wire(value) for key, value in request.env.items()},
-                "cwd": _to_wire(os.path.abspath(request.cwd)),
+                "argv": [to_wire(argument) for argument in request.argv],
+                "env": {to_wire(key): to_wire(value) for key, value in request.env.items()},
+                "cwd": to_wire(os.path.abspath(request.cwd)),
                 "cpus": request.cpus,
                 "forked": request.is_forked,
             }
@@ -379,13 +383,14 @@ class WorkerHost:
         if self._process.returncode == 0 or not is_subreaper():
             return Orphans({}, ())
         return end_orphans(
-            born_ticks=self._born_ticks, spared=_live_helpers, limit_ms=ORPHANS_LIMIT_MS
+            born_ticks=self._born_ticks,
+            spared=_live_helpers,
+            limit_ms=ORPHANS_LIMIT_MS,
+            is_ours=self._is_ours,
         )
 
-
-def _to_wire(text: str) -> str:
-    """Return text whose UTF-8 has the bytes of `text` in this process's encoding."""
-    return os.fsencode(text).decode("utf-8", "surrogateescape")
+    def _is_ours(self, pid: int) -> bool:
+        return not self.mark or pid in self._pids.values() or has_variable(pid, self.mark)
 
 
 def _close_all(fds: Collection[int]) -> None:

@@ -18,6 +18,7 @@ import signal
 import time
 
 from rallypoint.agent.helper.descendants import (
+    ENVIRON_BYTES_MAX,
     await_any_exit,
     is_descendant,
     list_processes,
@@ -29,8 +30,6 @@ from rallypoint.agent.helper.descendants import (
 AGENT_MARK_ENV = "RALLYPOINT_AGENT"
 
 _PREFIX = AGENT_MARK_ENV.encode() + b"="
-# The kernel allows an environment of up to 6 MiB.
-_ENVIRON_BYTES_MAX = 8 * 1024 * 1024
 
 
 class AgentMark:
@@ -117,7 +116,7 @@ def _read_mark(pid: int) -> AgentMark | None:
             return None
     except OSError:
         return None
-    environ = read_proc(f"/proc/{pid}/environ", _ENVIRON_BYTES_MAX)
+    environ = read_proc(f"/proc/{pid}/environ", ENVIRON_BYTES_MAX)
     if not environ or _PREFIX not in environ:
         return None
     for entry in environ.split(b"\0"):

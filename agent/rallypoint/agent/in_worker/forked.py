@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import atexit
 import gc
-import io
 import os
 import signal
 import sys
@@ -100,7 +99,7 @@ def _reset_signals() -> None:
 
 
 def _open_output() -> None:
-    """Open the standard output and error without buffers, as `python -u` does."""
+    """Open the standard output and error; each line is written when it is complete."""
     _replaced.append(sys.stdin)
     sys.stdin = None  # `multiprocessing` would close it, and maybe descriptor 0 with it
     _replace("stdout", _open_text(1, "strict"))
@@ -114,5 +113,4 @@ def _replace(name: str, stream: TextIO) -> None:
 
 
 def _open_text(fd: int, errors: str) -> TextIO:
-    raw: Any = io.FileIO(fd, "w", closefd=False)
-    return io.TextIOWrapper(raw, errors=errors, write_through=True)
+    return open(fd, "w", buffering=1, errors=errors, closefd=False)

@@ -1,6 +1,6 @@
 """Runs a function as a worker: records the exception that ends it, and stores what it returns.
 
-Run as `python -u function.py PAYLOAD RESULT LOCAL_RANK`. PAYLOAD is a file with two pickles: what
+Run as `python function.py PAYLOAD RESULT LOCAL_RANK`. PAYLOAD is a file with two pickles: what
 `multiprocessing` needs to prepare the interpreter, and the call: a function, the tuple of its
 arguments, and whether they are pickled by value. The exception goes to $TORCHELASTIC_ERROR_FILE in
 the form of torch's `@record`. The return value goes to RESULT, which appears only when it is
@@ -10,6 +10,7 @@ complete.
 from __future__ import annotations
 
 import faulthandler
+import io
 import json
 import os
 import pickle
@@ -33,6 +34,10 @@ _PICKLE_PROTOCOL = 5
 
 def _main() -> None:
     payload, result, local_rank = sys.argv[1:]
+    for stream in (sys.stdout, sys.stderr):
+        # Whole lines, at once, even if PYTHONUNBUFFERED asks for less: workers share the stream.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(line_buffering=True, write_through=False)
     if not getattr(sys.flags, "safe_path", False):
         del sys.path[0]  # the folder of this file
     try:
@@ -63,13 +68,17 @@ def run(get_call: Callable[[], Call], result: str, local_rank: str) -> None:
 
     Args:
         get_call: returns the call; what it raises is a failure of the worker.
-        result: path for the return value.
+        result: path for the return value; earlier values of this local rank are removed.
         local_rank: replaces `${local_rank}` in arguments that are strings, as torch does.
     """
     try:
         faulthandler.enable(all_threads=True)
     except (OSError, RuntimeError, ValueError):  # standard error is not a file
         pass
+    folder = os.path.dirname(result)
+    for name in os.listdir(folder):
+        if name.startswith(f"{local_rank}-"):  # of a round that did not succeed
+            os.remove(os.path.join(folder, name))
     function, args, may_copy = get_call()
     try:
         value = function(*(_substitute(arg, local_rank) for arg in args))

@@ -82,7 +82,7 @@ def worker_command(launch: Launch, *, python: str, round: int, local_rank: int) 
         arguments = (function.payload, result, str(local_rank))
         if function.is_forked:
             return arguments
-        return (sys.executable, *function.flags, "-u", FUNCTION, *arguments)
+        return (sys.executable, *function.flags, FUNCTION, *arguments)
     args = tuple(arg.replace("${local_rank}", str(local_rank)) for arg in launch.args)
     if launch.no_python:
         return (launch.script, *args)

@@ -10,6 +10,7 @@ from functools import partial
 from rallypoint.agent.agent import Agent
 from rallypoint.agent.core.held_round import Stage
 from rallypoint.agent.helper.host import WorkerHost, become_subreaper
+from rallypoint.agent.helper.leftovers import AGENT_MARK_ENV
 from rallypoint.agent.life import new_supervisor
 from rallypoint.agent.torchelastic.logs_plugin import LogsPlugin
 from rallypoint.base.console import Consoles
@@ -44,6 +45,10 @@ class LocalSeat(Seat):
 
     def _new_workers(self, agent: Agent, tasks: asyncio.TaskGroup) -> LocalWorkers:
         become_subreaper()
+        function = agent.settings.launch.function
+        if function is None or not function.is_forked:  # without exec, a process shows no variable
+            mark = agent.settings.environment[AGENT_MARK_ENV]
+            self._host.mark = f"{AGENT_MARK_ENV}={mark}"
         self._workers = new_supervisor(
             agent, self._host, self.consoles or Consoles.open(), tasks, LocalWorkers, self._plugin
         )

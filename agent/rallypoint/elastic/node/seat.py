@@ -170,7 +170,8 @@ class Seat:
         ended = self._node.view.ended
         if ended is None or ended.finished is None:
             # Without a coordinator, a node that was alone in its round knows the outcome.
-            return ended is not None and ended.exit_code == 0
+            is_known = ended is not None and ended.kind is EndKind.FINISHED
+            return is_known and ended is not None and ended.exit_code == 0
         return ended.finished.outcome == job_pb2.OUTCOME_SUCCEEDED
 
     def leave(self, signum: int | None, text: str) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from msgspec import Struct
-from torch.distributed.elastic.rendezvous import RendezvousParameters
+from torch.distributed.elastic.rendezvous.api import RendezvousParameters
 
 from rallypoint.agent.embedded.settings import foreign_settings
 from rallypoint.agent.session.program import describe_program, find_user

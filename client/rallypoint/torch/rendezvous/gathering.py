@@ -11,8 +11,7 @@ import time
 from datetime import timedelta
 
 import torch.distributed as dist
-from torch.distributed.elastic.rendezvous import RendezvousInfo
-from torch.distributed.elastic.rendezvous.api import RendezvousStoreInfo
+from torch.distributed.elastic.rendezvous.api import RendezvousInfo, RendezvousStoreInfo
 
 from rallypoint.agent.core.desired import RunOrder
 from rallypoint.client.errors import Forgotten, RallypointError
@@ -30,6 +29,10 @@ NOT_SHARED_ENV = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
 
 class NotFormed(Exception):
     """The round could not be entered."""
+
+
+class CannotServe(NotFormed):
+    """The TCPStore of the workers cannot listen."""
 
 
 def shares_store() -> bool:
@@ -66,15 +69,20 @@ class Gathering:
             "RALLYPOINT_WORKER_TOKEN": order.worker_token,
         }
 
-    def enter(self, timeout_s: float) -> RendezvousInfo:
+    def enter(self, timeout_s: float, *, serve_s: float) -> RendezvousInfo:
         """Host the TCPStore if this is the first node, and wait for the others.
 
+        Args:
+            timeout_s: how long to wait for the others.
+            serve_s: how long the TCPStore may take until it listens.
+
         Raises:
-            NotFormed: when that fails, for example because the round is stopped.
+            CannotServe: when the TCPStore cannot listen.
+            NotFormed: when it fails otherwise, for example because the round is stopped.
         """
         header, rank = self.order.header, self.order.assignment.group_rank
         if shares_store() and rank == 0:
-            self._serve()
+            self._serve(serve_s)
         if header.group_world_size > 1:
             self._wait_for_all(timeout_s)
         os.environ.update(self._variables)  # torchrun's workers inherit them
@@ -86,7 +94,7 @@ class Gathering:
         is_alone = self.order.header.group_world_size == 1
         return dist.HashStore() if is_alone else self._store  # type: ignore[attr-defined]
 
-    def _serve(self) -> None:
+    def _serve(self, timeout_s: float) -> None:
         header = self.order.header
         try:
             self._served = dist.TCPStore(  # type: ignore[attr-defined]
@@ -94,12 +102,13 @@ class Gathering:
                 port=header.master_port,
                 is_master=True,
                 wait_for_workers=False,
-                timeout=timedelta(seconds=300),
+                timeout=timedelta(seconds=timeout_s),
             )
         except (RuntimeError, OSError, ValueError) as error:
             text = " ".join(str(error).split())[:300]
             where = f"{header.master_addr}:{header.master_port}"
-            raise NotFormed(f"the store of rank 0 cannot listen at {where}: {text}") from error
+            text = f"the store of rank 0 cannot listen at {where} (--local-addr): {text}"
+            raise CannotServe(text) from error
 
     def _wait_for_all(self, timeout_s: float) -> None:
         ends_s = time.monotonic() + timeout_s

@@ -12,12 +12,12 @@ import os
 import sys
 import time
 
-from torch.distributed.elastic.rendezvous import (
+from torch.distributed.elastic.rendezvous import api as torch_api
+from torch.distributed.elastic.rendezvous.api import (
     RendezvousHandler,
     RendezvousInfo,
     RendezvousParameters,
 )
-from torch.distributed.elastic.rendezvous import api as torch_api
 
 from rallypoint.agent.core.desired import DesiredStandby, RunOrder
 from rallypoint.agent.embedded.agent_thread import AgentGone, EmbeddedAgent
@@ -35,12 +35,14 @@ from rallypoint.torch.rendezvous.endings import (
     is_too_early,
 )
 from rallypoint.torch.rendezvous.errors import describe_outcome, to_error
-from rallypoint.torch.rendezvous.gathering import Gathering, NotFormed, shares_store
+from rallypoint.torch.rendezvous.gathering import CannotServe, Gathering, NotFormed, shares_store
 
 log = get_logger()
 
 LEAVE_S_MAX = 5.0
 """How long the Goodbye of a node may take."""
+SERVE_ATTEMPTS_MAX = 3
+"""Rounds in a row whose TCPStore cannot listen: another program may have taken a port or two."""
 VERDICT_S = 1.0
 """How much longer than the limit a node waits to learn that the coordinator's has passed too."""
 STOP_SLACK_S = 10.0
@@ -95,6 +97,7 @@ class CoordinatorRendezvousHandler(RendezvousHandler):
         self._end_round(RESTARTS)
         self._begin()
         ends_s = time.monotonic() + self._conf.join_s
+        unserved = 0
         while True:
             order = self._await_order(ends_s)
             if order is None:  # a spare waits without a limit
@@ -106,9 +109,13 @@ class CoordinatorRendezvousHandler(RendezvousHandler):
                 self._conf.endpoint, self._conf.run_id, agent.node_name, order
             )
             try:
-                return self._gathering.enter(max(0.0, ends_s - time.monotonic()))
+                left_s = max(0.0, ends_s - time.monotonic())
+                return self._gathering.enter(left_s, serve_s=self._conf.read_s)
             except NotFormed as error:
                 self._end_round(str(error))
+                unserved = unserved + 1 if isinstance(error, CannotServe) else 0
+                if unserved >= SERVE_ATTEMPTS_MAX:  # the next rounds would fail in the same way
+                    raise torch_api.RendezvousStateError(str(error)) from error
 
     def num_nodes_waiting(self) -> int:
         """Return 1 while the current round has to end, else 0. Never waits.
@@ -155,7 +162,8 @@ class CoordinatorRendezvousHandler(RendezvousHandler):
         ended = self._workers.ended
         if ended is not None and is_crash_of_spare(error):
             # Without this, torchrun would fail with that AttributeError (pytorch#133380).
-            log.info("node_not_needed", why=describe_outcome(ended, self._conf.run_id))
+            why = describe_outcome(ended, self._conf.run_id) if ended.finished else ended.text
+            log.info("node_not_needed", why=why)
             raise SystemExit(0)
         return is_known
 

@@ -21,7 +21,7 @@ from support.processes.world import World
 FOLDER = REPOSITORY / "tests" / "support" / "elastic" / "subclasses"
 TORCHS = re.compile(r"^from torch\.distributed\.(?:elastic|launcher)[.\w]* import", re.MULTILINE)
 OURS = "from rallypoint.elastic import"
-RUN_LIMIT_S = 120.0
+RUN_LIMIT_S = 240.0
 WORKERS = (
     "[local_rank=0,global_rank=0,role_rank=0,world_size=2,role_world_size=2, "
     "local_rank=1,global_rank=1,role_rank=1,world_size=2,role_world_size=2]"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import threading
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,16 @@ from rallypoint.elastic import (
     ChildFailedError,
     DefaultLogsSpecs,
     LaunchConfig,
+    LocalElasticAgent,
     LogsDest,
     LogsSpecs,
+    RendezvousParameters,
     Std,
+    WorkerGroup,
+    WorkerSpec,
+    WorkerState,
     elastic_launch,
+    get_rendezvous_handler,
 )
 
 LINE = 'echo "$RANK $ADDED"'
@@ -115,3 +122,31 @@ def test_environment_is_that_of_the_start(tmp_path: Path, monkeypatch: pytest.Mo
     elastic_launch(config(signals_to_handle="SIGTERM"), "sh")("-c", line)
 
     assert target.read_text() == "x SIGTERM\n"
+
+
+def test_helper_that_dies_takes_no_child_of_the_program(tmp_path: Path) -> None:
+    """Workers of a lost helper are ended and restarted; the program's own children live."""
+    pids = tmp_path / "pids"
+    line = (
+        f"echo $PPID >> {pids}; sleep 61 & "
+        'test "$TORCHELASTIC_RESTART_COUNT" = 1 || { kill -9 $PPID; wait; }'
+    )
+    child: list[subprocess.Popen[bytes]] = []
+
+    class Agent(LocalElasticAgent):
+        def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
+            if not child:
+                child.append(subprocess.Popen(["sleep", "60"], start_new_session=True))
+            return super()._start_workers(worker_group)
+
+    parameters = RendezvousParameters("rallypoint", "", tmp_path.name, 1, 1)
+    handler = get_rendezvous_handler(parameters)
+    spec = WorkerSpec("r", 1, handler, entrypoint="sh", args=("-c", line), max_restarts=1)
+    try:
+        run = Agent(spec, DefaultLogsSpecs()).run()
+        assert run.state is WorkerState.SUCCEEDED
+        assert child[0].poll() is None
+        assert len(set(pids.read_text().split())) == 2
+    finally:
+        child[0].kill()
+        child[0].wait()

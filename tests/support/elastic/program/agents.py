@@ -87,7 +87,7 @@ def tells_ranks(folder: str, workers: int) -> list[str]:
 def wait_for(folder: str, count: int) -> str:
     """Wait until so many workers have begun: a node that has succeeded takes no part again."""
     (Path(folder) / f"began-{rank()}").touch()
-    end = time.monotonic() + 60
+    end = time.monotonic() + 100
     while len(list(Path(folder).glob("began-*"))) < count:
         if time.monotonic() > end:
             return "alone"

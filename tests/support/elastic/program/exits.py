@@ -18,7 +18,7 @@ from support.elastic.program.failures import LONG_S, raises
 from support.elastic.program.outcome import attempt, clean, launch
 from support.elastic.program.values import rank
 
-HANG_S = 15.0
+HANG_S = 45.0
 """A launcher that has not noticed the end of its worker by then never will."""
 
 

@@ -27,9 +27,9 @@ FAILS_AT_FIRST = """
 import os, sys, time
 if os.environ["RANK"] == "1" and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
     sys.exit(3)
-time.sleep(0.2 if os.environ["TORCHELASTIC_RESTART_COUNT"] == "1" else 60)
+time.sleep(0.2 if os.environ["TORCHELASTIC_RESTART_COUNT"] == "1" else 200)
 """
-RANK_0_FAILS = "import os, time; time.sleep(60 * int(os.environ['RANK'])); raise SystemExit(7)"
+RANK_0_FAILS = "import os, time; time.sleep(200 * int(os.environ['RANK'])); raise SystemExit(7)"
 SCENARIOS = {
     "success": ("pass", 0),
     "failure": (RANK_0_FAILS, 0),
@@ -132,7 +132,7 @@ def main(folder: str, scenario: str) -> None:
         "group": [group.state.name, group.group_rank, group.group_world_size, str(group.workers)],
         "left": [process.poll() is None for process in agent._processes.values()],
         "restarts_left": agent._remaining_restarts,
-        "is_quick": time.monotonic() - started < 40,
+        "is_quick": time.monotonic() - started < 150,
     }
     print(json.dumps(found))
 

@@ -80,14 +80,14 @@ def train(way: str) -> list[Any]:
     if way == "raise" or (way == "raise at first" and count == 0):
         raise ValueError(f"attempt {count}")
     if way == "sleep" and count == 0:
-        time.sleep(60)
+        time.sleep(200)
     return [int(os.environ["RANK"]), count, os.environ["GIVEN_BY_THE_SUBCLASS"]]
 
 
 SCENARIOS = {
-    "success": ("return", 0, 60.0),
-    "failure": ("raise", 0, 60.0),
-    "restart": ("raise at first", 1, 60.0),
+    "success": ("return", 0, 150.0),
+    "failure": ("raise", 0, 150.0),
+    "restart": ("raise at first", 1, 150.0),
     "unhealthy": ("sleep", 1, 8.0),
     "unhealthy for good": ("sleep", 0, 8.0),
 }

@@ -92,7 +92,7 @@ async def test_signals_reach_the_group_or_the_worker_alone(
     [({"cwd": "/nowhere"}, errno.ENOENT), ({"cpus": (1_000,)}, errno.EINVAL)],
 )
 async def test_worker_that_cannot_start_is_reported(
-    talk: Conversation, fields: dict[str, object], code: int
+    talk: Conversation, fields: dict[str, Any], code: int
 ) -> None:
     """A missing folder and CPUs that do not exist are refused before the function runs."""
     ask(talk, "pass", **fields)

@@ -188,6 +188,34 @@ def test_spare(job: Handlers) -> None:
     assert exit.value.code == 0
 
 
+def test_drain(job: Handlers) -> None:
+    """A node that an operator drains leaves, and torchrun exits with 0."""
+    job.nodes = (1, 2)
+    first, second = job.new("n0"), job.new("n1")
+    job.form(first, second)
+    with Client(job.endpoint) as client:
+        client.drain_node("j", "n0", drain_timeout_s=0, reason="maintenance")
+    wait_stopped(first)
+    with pytest.raises(api.RendezvousGracefulExitError, match="maintenance"):
+        first.next_rendezvous()
+    with pytest.raises(SystemExit) as exit:
+        end_with(first, AttributeError("'NoneType' object has no attribute 'is_failed'"))
+    assert exit.value.code == 0
+    wait_stopped(second)
+    assert second.next_rendezvous().world_size == 1
+
+
+def test_address_of_another_host(job: Handlers) -> None:
+    """A node that cannot reach itself says so, instead of trying for ever."""
+    params = RendezvousParameters(
+        *("rallypoint", job.endpoint, "k", 1, 1, "nowhere.invalid"), read_timeout=0.5
+    )
+    handler = get_rendezvous_handler(params)
+    with pytest.raises(api.RendezvousStateError, match=r"nowhere.invalid.*--local-addr"):
+        handler.next_rendezvous()
+    handler.shutdown()
+
+
 def test_timeout(job: Handlers) -> None:
     """The error says what was missing; the node does not stay."""
     handler = job.new("n0", join_timeout=0.5)
