@@ -67,7 +67,7 @@ def connect(info: Any) -> Any:
 
 
 def test_registered() -> None:
-    """torch finds the back end by its entry point; torch before 2.6 has to be told."""
+    """torch finds the back end by its entry point; torch before 2.6 needs a call."""
     if DOOR:
         register()
     params = RendezvousParameters("rallypoint", "localhost:1", "j", 1, 1)
