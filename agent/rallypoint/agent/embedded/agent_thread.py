@@ -112,10 +112,16 @@ class EmbeddedAgent:
         """Start the thread; return when its loop runs.
 
         Raises:
-            AgentGone: it cannot begin, for example because no port is free.
+            AgentGone: it cannot begin, for example because no port is free, or because this
+                process is a fork of one with an agent.
         """
         use_python_log()
-        self._pid = os.getpid()
+        try:
+            self._pid = _claim_grpc()
+        except AgentGone as error:
+            self._error = str(error)
+            self._end(EXIT_SOFTWARE)
+            raise
         self._thread.start()
         atexit.register(self._leave_at_exit)
         if not self._begun.wait(BEGIN_S_MAX):
@@ -181,8 +187,10 @@ class EmbeddedAgent:
 
     def join(self, timeout_s: float) -> bool:
         """Wait for the end of the agent; return whether it has ended."""
-        if self._thread is threading.current_thread() or not self._thread.ident:
+        if self._thread is threading.current_thread():
             return False
+        if not self._thread.ident:
+            return self.ended is not None
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
@@ -290,3 +298,23 @@ class EmbeddedAgent:
             last_round=here,
             was_spare=self._was_spare,
         )
+
+
+_grpc_pids: set[int] = set()
+"""The process whose agents have used gRPC, in it and in its forks."""
+
+
+def _claim_grpc() -> int:
+    """Return this process's id, unless gRPC was used before the process was forked.
+
+    Raises:
+        AgentGone: it was; here it would wait for ever.
+    """
+    _grpc_pids.add(os.getpid())
+    if len(_grpc_pids) == 1:
+        return os.getpid()
+    _grpc_pids.remove(os.getpid())
+    raise AgentGone(
+        "this process is a fork of one that has already launched, where gRPC cannot work: "
+        "start it with spawn or forkserver"
+    )

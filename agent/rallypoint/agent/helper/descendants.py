@@ -58,6 +58,11 @@ def prctl(option: int, value: int | bytes) -> None:
         raise OSError(code, os.strerror(code))
 
 
+def become_subreaper() -> None:
+    """Make this process the new parent of the orphans of a dead helper."""
+    prctl(PR_SET_CHILD_SUBREAPER, 1)
+
+
 def is_subreaper() -> bool:
     """Return whether orphans below this process become its children."""
     flag = ctypes.c_int()

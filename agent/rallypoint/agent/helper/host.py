@@ -29,13 +29,12 @@ from functools import partial
 from typing import Self
 
 from rallypoint.agent.helper.descendants import (
-    PR_SET_CHILD_SUBREAPER,
     Orphans,
     await_any_exit,
+    become_subreaper,
     end_orphans,
     has_variable,
     is_subreaper,
-    prctl,
     read_stat,
 )
 from rallypoint.agent.helper.events import (
@@ -80,11 +79,6 @@ ORPHANS_LIMIT_MS = 2_000
 _READ_BYTES = 64 * 1024
 # Live helpers of this process, which must not count as orphans of another helper.
 _live_helpers: set[int] = set()
-
-
-def become_subreaper() -> None:
-    """Make this process the new parent of the orphans of a dead helper."""
-    prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
 class WorkerHost:
@@ -255,6 +249,12 @@ class WorkerHost:
         if self._recovery is not None:
             await asyncio.wait([self._recovery])
         await loop.run_in_executor(None, self._end_helper, LAST_SWEEP_MS + CLOSE_MARGIN_MS)
+
+    def discard(self) -> None:
+        """End a helper that was never attached; any other one is left alone. Blocks."""
+        if self._loop is None and not self._is_closed:
+            self._hang_up()
+            self._end_helper(LAST_SWEEP_MS + CLOSE_MARGIN_MS)
 
     # --- the socket ---
 

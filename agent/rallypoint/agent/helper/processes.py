@@ -102,6 +102,19 @@ class ForkedProcess:
             self.returncode = os.waitstatus_to_exitcode(status)
 
 
+def open_missing_streams() -> None:
+    """Open those of the descriptors 0, 1 and 2 that are closed: to nothing.
+
+    Otherwise a socket or a file gets such a number, and is taken for a standard stream.
+
+    Raises:
+        OSError: no descriptor is left.
+    """
+    while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(fd, True)
+    os.close(fd)
+
+
 def exec_helper() -> Started:
     """Start the smallest helper. Does not fork this process, so it is safe after gRPC has started.
 

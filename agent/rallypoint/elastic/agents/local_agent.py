@@ -64,21 +64,27 @@ class LocalElasticAgent(SimpleElasticAgent):
     def _new_seat(self, handler: CoordinatedRendezvous) -> LocalSeat:
         # The helper process starts before gRPC is imported: what may fork does it before.
         launch, host = self._new_launch()
-        from rallypoint.elastic.agents.local_launch import new_local_seat
+        try:
+            from rallypoint.elastic.agents.local_launch import new_local_seat
 
-        return new_local_seat(
-            self._plan(handler),
-            self._worker_group.spec,
-            launch,
-            host,
-            self._logs_specs,
-            self._log_line_prefix_template,
-        )
+            return new_local_seat(
+                self._plan(handler),
+                self._worker_group.spec,
+                launch,
+                host,
+                self._logs_specs,
+                self._log_line_prefix_template,
+            )
+        except BaseException:
+            host.discard()
+            raise
 
     def _new_launch(self) -> tuple[Launch, WorkerHost]:
         from rallypoint.agent.helper.host import WorkerHost
+        from rallypoint.agent.helper.processes import open_missing_streams
         from rallypoint.agent.workers.environ import Launch
 
+        open_missing_streams()
         entrypoint, args = self._worker_group.spec.entrypoint, self._worker_group.spec.args
         assert entrypoint is not None
         if isinstance(entrypoint, str):

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from rallypoint.elastic.agents.elastic_agent import DEFAULT_ROLE
 from rallypoint.elastic.agents.recording import RecordingAgent
-from rallypoint.elastic.agents.signals import DEFAULT, handling_signals, parse_signals
+from rallypoint.elastic.agents.signals import DEFAULT, SignalGate, parse_signals
 from rallypoint.elastic.errors import SignalException
 from rallypoint.elastic.events import EventSource
 from rallypoint.elastic.metrics import prof
@@ -116,27 +116,35 @@ class SimpleElasticAgent(RecordingAgent):
             SignalException: a signal has ended the agent, and its workers before.
         """
         start_s = time.monotonic()
-        has_shut_down = False
-        with handling_signals(parse_signals(self._signals_to_handle), lambda: self._seat):
+        signals = SignalGate(parse_signals(self._signals_to_handle), lambda: self._seat)
+        with signals.handling():
+            sigval: signal.Signals | None = None
             try:
-                self._join()
-                result = self._invoke_run(role)
-                self._total_execution_time = int(time.monotonic() - start_s)
-                self._record_metrics(result)
-                self._record_worker_events(result)
-                return result
-            except RendezvousGracefulExitError as error:
-                logger.debug("Rendezvous gracefully exited: %s", error)
-                return RunResult(WorkerState.STOPPED)
+                try:
+                    return self._take_part(role, start_s, signals)
+                finally:
+                    signals.hold()  # what follows frees the workers, files and processes
             except SignalException as error:
-                logger.warning("Received %s death signal, shutting down workers", error.sigval)
-                has_shut_down = True
-                self._leave(error.sigval)
+                sigval = error.sigval
+                logger.warning("Received %s death signal, shutting down workers", sigval)
                 raise
             finally:
-                if not has_shut_down:
-                    self._leave(None)
+                self._leave(sigval)
                 self._total_execution_time = int(time.monotonic() - start_s)
+
+    def _take_part(self, role: str, start_s: float, signals: SignalGate) -> RunResult:
+        """Join the job and follow it to its end."""
+        try:
+            with signals.holding():
+                self._join()
+            result = self._invoke_run(role)
+        except RendezvousGracefulExitError as error:
+            logger.debug("Rendezvous gracefully exited: %s", error)
+            return RunResult(WorkerState.STOPPED)
+        self._total_execution_time = int(time.monotonic() - start_s)
+        self._record_metrics(result)
+        self._record_worker_events(result)
+        return result
 
     def _join(self) -> None:
         """Take the seat of this node.

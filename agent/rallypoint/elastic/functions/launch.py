@@ -28,6 +28,7 @@ from rallypoint.agent.helper.leftovers import AGENT_MARK_ENV, compute_mark
 from rallypoint.agent.in_worker.forked import InheritedCall
 from rallypoint.agent.workers.dead_folders import PREFIX, lock_folder
 from rallypoint.agent.workers.environ import Function, Launch
+from rallypoint.elastic.errors import SignalException
 from rallypoint.elastic.functions.payload import write_payload
 
 _GRPC_FORKS = "GRPC_ENABLE_FORK_SUPPORT"
@@ -137,6 +138,8 @@ class FunctionLaunch:
         with file:
             try:
                 return pickle.load(file)
+            except SignalException:  # a signal to this program, while the value is read
+                raise
             except Exception as error:
                 raise ResultUnreadable(local_rank, error) from error
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import Any
 
 from rallypoint.elastic.logs.logs_specs import DefaultLogsSpecs, LogsSpecs
@@ -71,7 +72,7 @@ class LaunchConfig:
         Raises:
             ValueError: the shutdown timeout is negative, or its variable is no number.
         """
-        self.rdzv_configs = dict(self.rdzv_configs)
+        self.rdzv_configs = dict(self.rdzv_configs or {})
         if self.rdzv_timeout != -1:
             self.rdzv_configs["timeout"] = self.rdzv_timeout
         else:
@@ -80,7 +81,7 @@ class LaunchConfig:
             self.logs_specs = DefaultLogsSpecs()
         if self.shutdown_timeout is None:
             self.shutdown_timeout = _read_shutdown_timeout()
-        elif self.shutdown_timeout < 0:
+        elif isinstance(self.shutdown_timeout, Real) and self.shutdown_timeout < 0:
             raise ValueError(f"shutdown_timeout must not be negative: {self.shutdown_timeout}")
 
 

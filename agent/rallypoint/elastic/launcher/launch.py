@@ -7,8 +7,11 @@ import os
 import sys
 import uuid
 from collections.abc import Callable, Sequence
+from numbers import Integral, Real
+from types import NoneType
 from typing import Any
 
+from rallypoint.base.limits import COUNT_MAX, DURATION_MS_MAX
 from rallypoint.elastic import events, metrics
 from rallypoint.elastic.agents.local_agent import LocalElasticAgent
 from rallypoint.elastic.errors import ChildFailedError, SignalException
@@ -22,6 +25,25 @@ logger = logging.getLogger("rallypoint.elastic")
 
 START_METHODS = ("spawn", "fork", "forkserver")
 SIGNALS_ENV = "TORCHELASTIC_SIGNALS_TO_HANDLE"
+
+_KINDS: tuple[tuple[str, Any, tuple[str, ...]], ...] = (
+    ("a whole number", Integral, ("min_nodes", "max_nodes", "nproc_per_node", "max_restarts")),
+    ("a number of seconds", Real, ("monitor_interval",)),
+    ("a number of seconds", (Real, NoneType), ("shutdown_timeout",)),
+    ("a string", str, ("run_id", "signals_to_handle")),
+    (
+        "a string",
+        (str, NoneType),
+        ("role", "rdzv_endpoint", "rdzv_backend", "local_addr", "log_line_prefix_template"),
+    ),
+    (
+        "a list of strings",
+        (list, tuple, NoneType),
+        ("duplicate_stdout_filters", "duplicate_stderr_filters"),
+    ),
+)
+_OWN_FIELDS = {"backend", "endpoint", "run_id", "min_nodes", "max_nodes", "local_addr"}
+"""What a rendezvous gets from fields of the configuration."""
 
 
 class elastic_launch:  # torch's name
@@ -101,7 +123,7 @@ def launch_agent(
     os.environ[SIGNALS_ENV] = config.signals_to_handle
     parameters = RendezvousParameters(
         backend=config.rdzv_backend or OWN_BACKEND,
-        endpoint=config.rdzv_endpoint,
+        endpoint=config.rdzv_endpoint or "",
         run_id=config.run_id,
         min_nodes=config.min_nodes,
         max_nodes=config.max_nodes,
@@ -186,12 +208,8 @@ def _check(config: LaunchConfig, entrypoint: Callable[..., Any] | str | None) ->
         raise ValueError("there is no entrypoint: give a function or a program")
     if not isinstance(entrypoint, str) and not callable(entrypoint):
         raise ValueError(f"entrypoint {entrypoint!r} is neither a function nor a program")
-    if config.nproc_per_node < 1:
-        raise ValueError(f"nproc_per_node must be at least 1, not {config.nproc_per_node}")
-    if config.max_restarts < 0:
-        raise ValueError(f"max_restarts must not be negative: {config.max_restarts}")
-    if config.monitor_interval <= 0:
-        raise ValueError(f"monitor_interval must be positive: {config.monitor_interval}")
+    _check_kinds(config)
+    _check_numbers(config)
     if config.start_method not in START_METHODS:
         known = ", ".join(START_METHODS)
         raise ValueError(f"start_method {config.start_method!r} is unknown; known: {known}")
@@ -202,6 +220,39 @@ def _check(config: LaunchConfig, entrypoint: Callable[..., Any] | str | None) ->
         raise ValueError(
             f"event_log_handler {config.event_log_handler!r} is unknown; known: {names}"
         )
+
+
+def _check_numbers(config: LaunchConfig) -> None:
+    """Refuse numbers out of their range."""
+    if config.nproc_per_node < 1:
+        raise ValueError(f"nproc_per_node must be at least 1, not {config.nproc_per_node}")
+    if config.max_restarts < 0:
+        raise ValueError(f"max_restarts must not be negative: {config.max_restarts}")
+    if config.max_restarts > COUNT_MAX:
+        raise ValueError(f"max_restarts must be at most {COUNT_MAX}, not {config.max_restarts}")
+    if not config.monitor_interval > 0:
+        raise ValueError(f"monitor_interval must be positive: {config.monitor_interval}")
+    if config.shutdown_timeout is not None and config.shutdown_timeout > DURATION_MS_MAX / 1000:
+        limit = DURATION_MS_MAX // 1000
+        raise ValueError(
+            f"shutdown_timeout must be at most {limit} s, not {config.shutdown_timeout}"
+        )
+
+
+def _check_kinds(config: LaunchConfig) -> None:
+    """Refuse values of a wrong kind here, not deep in the agent."""
+    for what, kind, names in _KINDS:
+        for name in names:
+            value = getattr(config, name)
+            if not isinstance(value, kind):
+                raise ValueError(f"{name} must be {what}, not {value!r}")
+    if not callable(getattr(config.logs_specs, "reify", None)):
+        raise ValueError(f"logs_specs must be a LogsSpecs, not {config.logs_specs!r}")
+    for name in config.rdzv_configs:
+        if not isinstance(name, str):
+            raise ValueError(f"the names in rdzv_configs must be strings, not {name!r}")
+        if name in _OWN_FIELDS:
+            raise ValueError(f"rdzv_configs[{name!r}]: set the field of LaunchConfig instead")
 
 
 __all__ = ["ChildFailedError", "LaunchConfig", "SignalException", "elastic_launch", "launch_agent"]

@@ -87,3 +87,8 @@ class LocalSeat(Seat):
     def forward(self, signum: int) -> None:
         """Pass a notification on to the workers."""
         self._node.forward(signum)
+
+    def close(self) -> None:
+        """Leave the job if that has not happened, and wait until nothing runs here."""
+        super().close()
+        self._host.discard()  # the agent may have failed before it took the helper
