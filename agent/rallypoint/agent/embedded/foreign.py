@@ -23,6 +23,11 @@ from rallypoint.agent.node_workers import SWEEP_LIMIT_MS
 _WITHDRAWN = "the round was stopped before it started here"
 
 
+SLICE_S = 0.2
+"""A wait is made of such parts: a signal that comes just before the thread blocks would not end it,
+and its handler runs only between two of them."""
+
+
 class ForeignWorkers:
     """The workers of one node, run by another launcher. Has the requests of `Workers`.
 
@@ -89,7 +94,7 @@ class ForeignWorkers:
                 left_s = ends_s - time.monotonic()
                 if left_s <= 0:
                     raise TimeoutError(f"no round was formed within {timeout_s:g} s")
-                self._changed.wait(left_s)
+                self._changed.wait(min(left_s, SLICE_S))
             if self._order is None:
                 assert self._ended is not None
                 return self._ended

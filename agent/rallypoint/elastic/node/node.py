@@ -28,6 +28,9 @@ log = get_logger()
 
 _T = TypeVar("_T")
 
+SLICE_S = 0.2
+"""A wait is made of such parts: a signal that comes just before the thread blocks would not end it,
+and its handler runs only between two of them."""
 END_MARGIN_S = 30.0
 """How much longer than shutdown timeout and sweep the end of an agent may take: its parts close."""
 
@@ -88,8 +91,13 @@ class Node:
             is_done: the condition.
             timeout_s: the longest wait; None: the agent bounds it.
         """
+        ends_s = None if timeout_s is None else time.monotonic() + timeout_s
         with self._changed:
-            self._changed.wait_for(lambda: is_done(self._view) or self._view.is_over, timeout_s)
+            while not (is_done(self._view) or self._view.is_over):
+                left_s = SLICE_S if ends_s is None else min(SLICE_S, ends_s - time.monotonic())
+                if left_s <= 0:
+                    break
+                self._changed.wait(left_s)
             return self._view
 
     def take(self) -> RunOrder | None:
