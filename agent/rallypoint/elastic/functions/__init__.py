@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rallypoint.elastic.functions.launch import FunctionLaunch, StartMethod
+from rallypoint.elastic.functions.launch import FunctionLaunch, ResultUnreadable, StartMethod
 from rallypoint.elastic.functions.payload import UnpicklableFunction
 
-__all__ = ["FunctionLaunch", "StartMethod", "UnpicklableFunction"]
+__all__ = ["FunctionLaunch", "ResultUnreadable", "StartMethod", "UnpicklableFunction"]
