@@ -119,12 +119,13 @@ class Threads:
     """Handlers in threads of this process, which has to end afterwards."""
 
     def __init__(self, make: Make, count: int) -> None:
-        self._handlers = [make() for _ in range(count)]
         self._gate = threading.Event()
+        self._end = threading.Event()
+        self._joined = threading.Semaphore(0)
         self._results: list[Result] = []
         self._threads = [
             threading.Thread(target=self._live, args=(handler,), daemon=True)
-            for handler in self._handlers
+            for handler in [make() for _ in range(count)]
         ]
         for thread in self._threads:
             thread.start()
@@ -133,22 +134,27 @@ class Threads:
         self._gate.wait()
         info = handler.next_rendezvous()
         self._results.append((time.monotonic_ns(), info.rank, info.world_size))
+        self._joined.release()
+        self._end.wait()
+        handler.shutdown()
 
     def join(self, limit_s: float) -> list[Result] | None:
         began_ns = time.monotonic_ns()
         self._gate.set()
-        for thread in self._threads:
-            thread.join(max(0.0, limit_s - (time.monotonic_ns() - began_ns) / 1e9))
-        if any(thread.is_alive() for thread in self._threads):
-            return None
-        if len(self._results) < len(self._threads):
-            raise RuntimeError("a handler failed; see above")
+        for _ in self._threads:
+            if not self._joined.acquire(timeout=max(0.0, limit_s - seconds_since(began_ns))):
+                return None
         return [(end_ns - began_ns, rank, size) for end_ns, rank, size in self._results]
 
     def close(self, *, at_once: bool) -> None:
-        """Close the rendezvous, unless it never formed: then the process can only be killed."""
-        for handler in () if at_once else self._handlers:
-            handler.shutdown()
+        self._end.set()
+        deadline_s = time.monotonic() + (0.0 if at_once else LEAVE_LIMIT_S)
+        for thread in self._threads:
+            thread.join(max(0.0, deadline_s - time.monotonic()))
+
+
+def seconds_since(moment_ns: int) -> float:
+    return (time.monotonic_ns() - moment_ns) / 1e9
 
 
 def read_all(pipe: int, count: int, limit_s: float) -> bytes:

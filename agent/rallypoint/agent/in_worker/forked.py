@@ -75,6 +75,7 @@ def _run(get_call: Callable[[], Call], result: str, local_rank: str) -> NoReturn
     try:
         _reset_signals()
         _open_output()
+        gc.freeze()  # garbage of the copied process may own threads that do not exist here
         gc.enable()
         atexit._clear()  # what the copied process does at its end is not for its copies
         worker: Any = _Worker(get_call, result, local_rank)

@@ -127,6 +127,10 @@ class SignalGate:
         if one is None:
             return
         self._quiet_until_s = time.monotonic() + QUIET_S
-        if one is signal.SIGINT and one not in self._signals:
-            raise KeyboardInterrupt
-        raise SignalException(f"Process {os.getpid()} got signal: {one}", sigval=one)
+        error: BaseException = KeyboardInterrupt()
+        if one is not signal.SIGINT or one in self._signals:
+            error = SignalException(f"Process {os.getpid()} got signal: {one}", sigval=one)
+        seat = self._find_seat()
+        if seat is not None:
+            seat.node.interruption = error
+        raise error

@@ -49,6 +49,9 @@ class Node:
         self._changed = threading.Condition()
         self._view = View()
         self._is_leaving = False
+        self.interruption: BaseException | None = None
+        """What a signal handler has raised: code that catches every exception may have dropped it,
+        so the next wait raises it again, unless the node leaves by then."""
         is_alone = plan.coordinator is None
         self._embedded = EmbeddedAgent(
             plan.settings(),
@@ -93,12 +96,19 @@ class Node:
         """
         ends_s = None if timeout_s is None else time.monotonic() + timeout_s
         with self._changed:
+            self._raise_interruption()
             while not (is_done(self._view) or self._view.is_over):
+                self._raise_interruption()
                 left_s = SLICE_S if ends_s is None else min(SLICE_S, ends_s - time.monotonic())
                 if left_s <= 0:
                     break
                 self._changed.wait(left_s)
             return self._view
+
+    def _raise_interruption(self) -> None:
+        is_leaving = self._is_leaving or self._view.is_ending
+        if self.interruption is not None and not is_leaving:
+            raise self.interruption
 
     def take(self) -> RunOrder | None:
         """Take the round that the node holds, unless it has to stop: None then."""

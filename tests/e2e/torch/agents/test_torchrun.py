@@ -8,30 +8,15 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
 from torch.distributed.elastic.rendezvous import rendezvous_handler_registry
 
 from rallypoint.torch.rendezvous import NAME, create_handler
-from support.processes.commands import SCRIPTS, Command
+from support.processes.commands import Command
 from support.processes.mailbox import Worker
 from support.processes.world import OBEDIENT, World
-
-TORCH = tuple(int(part) for part in metadata.version("torch").split(".")[:2])
-DOOR = [] if TORCH >= (2, 6) else ["--logs-specs=rallypoint"]
-"""Older torchruns look for no back ends in other packages."""
+from support.torchrun.plugin import torchrun
 
 
-def torchrun(world: World, name: str, nnodes: str) -> Command:
-    """Start a node under torchrun."""
-    argv = [
-        str(SCRIPTS / "torchrun"),
-        *DOOR,
-        "--rdzv-backend=rallypoint",
-        f"--rdzv-endpoint={world.target}",
-        f"--rdzv-id={world.job_id}",
-        "--rdzv-conf=last_call_timeout=1",
-        f"--nnodes={nnodes}",
-        "--local-addr=127.0.0.1",
-        OBEDIENT,
-        name,
-    ]
-    return world.start(f"torchrun {name}", argv)
+def start(world: World, name: str, nnodes: str) -> Command:
+    """Start a node whose worker has its name as an argument."""
+    return torchrun(world, name, nnodes=nnodes, script=(OBEDIENT, name))
 
 
 def workers_of(world: World, count: int, already: int) -> list[Worker]:
@@ -43,7 +28,7 @@ def workers_of(world: World, count: int, already: int) -> list[Worker]:
 @pytest.mark.long
 def test_spare_takes_the_place_of_a_lost_node(world: World) -> None:
     """A node is lost, the survivor restarts, and a spare comes in; it ends well, as all do."""
-    agents = {name: torchrun(world, name, "2:2") for name in "abc"}
+    agents = {name: start(world, name, "2:2") for name in "abc"}
     first = workers_of(world, 2, 0)
     running = {worker.argv[0] for worker in first}
     (spare,) = {"a", "b", "c"} - running
@@ -63,7 +48,7 @@ def test_spare_takes_the_place_of_a_lost_node(world: World) -> None:
 @pytest.mark.long
 def test_spare_of_a_job_that_succeeds_exits_with_0(world: World) -> None:
     """A spare that was never needed ends with 0 and without a traceback."""
-    agents = {name: torchrun(world, name, "1:1") for name in "ab"}
+    agents = {name: start(world, name, "1:1") for name in "ab"}
     (worker,) = workers_of(world, 1, 0)
     world.jobs.wait(world.job_id, lambda job: len(job.nodes) == 2)
     worker.tell("exit", "0")
@@ -75,7 +60,7 @@ def test_spare_of_a_job_that_succeeds_exits_with_0(world: World) -> None:
 @pytest.mark.long
 def test_failure_is_the_failure_of_every_node(world: World) -> None:
     """When a worker fails for good, the other node's torchrun ends at once, and with an error."""
-    agents = {name: torchrun(world, name, "2:2") for name in "ab"}
+    agents = {name: start(world, name, "2:2") for name in "ab"}
     first = workers_of(world, 2, 0)
     first[1].tell("exit", "3")
 

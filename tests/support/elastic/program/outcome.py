@@ -57,7 +57,7 @@ def describe_error(setup: Setup, error: BaseException, started: float) -> dict[s
         rank, first = error.get_first_failure()
         return {
             **found,
-            "name": error.name,
+            "name": clean(setup, error.name),
             "first": [rank, first is error.failures[rank]],
             "failures": describe_failures(setup, error.failures, started),
             "text": clean(setup, str(error)),

@@ -55,3 +55,19 @@ def test_launch_in_a_fork_of_a_launcher(tmp_path: Path) -> None:
 
     refusal, count = done.stdout.splitlines()
     assert "a fork of one that has already launched" in refusal and count == "1"
+
+
+def test_forked_worker_collects_garbage(tmp_path: Path) -> None:
+    """Garbage that earlier launches left to the caller is not the worker's to free."""
+    command = write(
+        tmp_path,
+        "import gc",
+        "gc.disable()",
+        "config = LaunchConfig(1, 1, 1, start_method='fork')",
+        "print([elastic_launch(config, gc.collect)()[0] >= 0 for _ in range(2)])",
+    )
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=True, timeout=LIMIT_S, cwd=tmp_path
+    )
+
+    assert done.stdout == "[True, True]\n"

@@ -16,10 +16,12 @@ from torch.distributed.elastic.rendezvous import RendezvousParameters, api
 from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
 
 from rallypoint.client import Client
+from rallypoint.torch.rendezvous import create_handler, register
 from rallypoint.torch.rendezvous.handler import CoordinatorRendezvousHandler
 from rallypoint.v1 import job_pb2, node_pb2
 from support.embedded.nodes import coordinator
 from support.torchrun.handlers import Call, Handlers, wait_stopped
+from support.torchrun.plugin import DOOR
 
 Handler = CoordinatorRendezvousHandler
 
@@ -65,7 +67,9 @@ def connect(info: Any) -> Any:
 
 
 def test_registered() -> None:
-    """torch finds the back end by its entry point."""
+    """torch finds the back end by its entry point; torch before 2.6 needs a call."""
+    if DOOR:
+        register()
     params = RendezvousParameters("rallypoint", "localhost:1", "j", 1, 1)
     handler = get_rendezvous_handler(params)
     assert isinstance(handler, Handler)
@@ -244,7 +248,7 @@ def test_timeout(job: Handlers) -> None:
 def test_unreachable() -> None:
     """The error names the endpoint and what to do."""
     params = RendezvousParameters("rallypoint", "127.0.0.1:1", "j", 1, 1, read_timeout=0.3)
-    handler = get_rendezvous_handler(params)
+    handler = create_handler(params)
     with pytest.raises(api.RendezvousConnectionError, match="check --rdzv-endpoint"):
         handler.next_rendezvous()
     assert isinstance(handler, Handler)
