@@ -114,6 +114,8 @@ def list_ports() -> list[int]:
     """Return the ports of the sockets that are open in this process."""
     ports = []
     for name in os.listdir("/proc/self/fd"):
+        if not os.path.realpath(f"/proc/self/fd/{name}").rpartition("/")[2].startswith("socket:"):
+            continue  # a socket of something else could not be made, nor its descriptor closed
         with suppress(OSError), socket.socket(fileno=os.dup(int(name))) as copy:
             if copy.family in (socket.AF_INET, socket.AF_INET6):
                 ports.append(copy.getsockname()[1])
