@@ -190,7 +190,7 @@ def test_names_of_plugins(world: World) -> None:
     assert agent.wait() == 2
     agent.drain()
     (line,) = agent.stderr().splitlines()
-    text = "--logs-specs nowhere: not installed; known: default, here"
+    text = "--logs-specs nowhere: not installed; known: default, here, rallypoint"
     assert line == f"node-agent: error: {text}"
 
 

@@ -252,11 +252,15 @@ class Files(FileThread):
 
 
 def _new_supervisor(
-    agent: Agent, host: Helper, consoles: object, tasks: asyncio.TaskGroup
+    agent: Agent,
+    host: Helper,
+    consoles: object,
+    tasks: asyncio.TaskGroup,
+    kind: type[Supervisor],
 ) -> Supervisor:
     outputs: Any = Outputs()
     helper: Any = host
-    return Supervisor(
+    return kind(
         host=helper,
         launch=agent.settings.launch,
         job_id=agent.settings.job_id,
@@ -296,9 +300,6 @@ def stand_ins(world: World) -> Iterator[None]:
         world.compute()
         return real_step(*args)
 
-    def launch() -> Any:
-        return world.replace_helper(_running())
-
     def random_bytes(count: int) -> bytes:
         return world.draw().to_bytes(8, "big").rjust(count, b"\0")[-count:]
 
@@ -312,13 +313,12 @@ def stand_ins(world: World) -> Iterator[None]:
         (grpc.aio, "server", lambda options, interceptors: world.serve(_running(), interceptors)),
         (stepper, "step", step),
         (life, "become_subreaper", lambda: None),
-        (life, "_new_supervisor", _new_supervisor),
+        (life, "new_supervisor", _new_supervisor),
         (supervisor, "FileThread", Files),
         (supervisor, "OwnFolder", Folder),
         (supervisor, "new_observers", lambda *args: ()),
         (supervisor, "remove_dead_folders", lambda folder: ()),
         (supervisor, "write_notices", lambda *args: None),
-        (supervisor, "WorkerHost", SimpleNamespace(launch=launch)),
         (launching, "PATIENCE_S", 0),
         (Logger, "__getattr__", lambda logger, method: recorder.get(logger, method)),
     )

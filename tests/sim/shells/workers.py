@@ -127,6 +127,13 @@ class Helper:
     def attach(self, on_event: Callable[[HostEvent], None]) -> None:
         self._on_event = on_event
 
+    @property
+    def is_replaceable(self) -> bool:
+        return True
+
+    def replacement(self) -> Helper:
+        return self.world.replace_helper(self.owner.loop)
+
     # --- requests ---
 
     def spawn(self, request: SpawnRequest) -> None:
