@@ -243,7 +243,7 @@ def test_lambda_without_cloudpickle_is_refused(monkeypatch: pytest.MonkeyPatch) 
         FunctionLaunch(lambda: 1, (), "spawn")
 
     assert str(refused.value).endswith(
-        "; define them in a module, or use the start method fork, or install rallypoint[notebook]"
+        "; define them in a module, or use the start method fork, or install cloudpickle"
     )
     assert len(made) == 1
 
@@ -307,7 +307,7 @@ def test_notebook_without_cloudpickle_is_refused(tmp_path: Path) -> None:
     assert done.stderr.splitlines()[-1] == (
         "rallypoint.elastic.functions.payload.UnpicklableFunction: move and its arguments cannot "
         "be pickled: move is defined in a main module without a file; define them in a module, or "
-        "use the start method fork, or install rallypoint[notebook]"
+        "use the start method fork, or install cloudpickle"
     )
 
 

@@ -107,4 +107,4 @@ def _cloudpickle() -> ModuleType | None:
 
 def _advice() -> str:
     choices = "define them in a module, or use the start method fork"
-    return choices if _cloudpickle() else f"{choices}, or install rallypoint[notebook]"
+    return choices if _cloudpickle() else f"{choices}, or install cloudpickle"

@@ -189,7 +189,7 @@ def _find_id(params: RendezvousParameters) -> str:
         return run_id
     if params.max_nodes == 1:
         return f"torchrun-{uuid.uuid4().hex[:12]}"
-    raise ValueError("--rdzv-id is missing: nodes find each other by the id of their job")
+    raise ValueError("--rdzv-id is missing: give every node of the job the same --rdzv-id NAME")
 
 
 def _read_seconds(params: RendezvousParameters, key: str) -> float:
