@@ -165,7 +165,7 @@ class SimpleElasticAgent(RecordingAgent):
     def _plan(self, handler: CoordinatedRendezvous) -> Plan:
         from msgspec.structs import replace
 
-        from rallypoint.elastic.node.plan import plan_node
+        from rallypoint.elastic.rendezvous.planning import plan_node
 
         return replace(
             plan_node(handler, self._worker_group.spec),

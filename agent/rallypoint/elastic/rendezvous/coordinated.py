@@ -106,8 +106,8 @@ class CoordinatedRendezvous(RendezvousHandler):
         return RendezvousInfo(store, rank, header.group_world_size, info), order.number
 
     def _take_own_seat(self) -> ForeignSeat:
-        from rallypoint.elastic.node.plan import plan_node
         from rallypoint.elastic.node.seat import ForeignSeat
+        from rallypoint.elastic.rendezvous.planning import plan_node
 
         seat = ForeignSeat(plan_node(self))
         seat.start()

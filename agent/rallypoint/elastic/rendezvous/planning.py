@@ -1,0 +1,49 @@
+"""What a node brings into the job that a rendezvous handler names."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from rallypoint.agent.output.destinations import OutputSpec
+from rallypoint.agent.workers.environ import Launch
+from rallypoint.elastic.node.plan import Plan
+
+if TYPE_CHECKING:
+    from rallypoint.elastic.rendezvous.coordinated import CoordinatedRendezvous
+    from rallypoint.elastic.values.worker_spec import WorkerSpec
+
+SHUTDOWN_TIMEOUT_MS = 30_000
+OUTCOME_TIMEOUT_MS = 300_000
+"""torch's timeout of the exit barrier."""
+
+
+def plan_node(handler: CoordinatedRendezvous, spec: WorkerSpec | None = None) -> Plan:
+    """Return what a node brings into a job, without what a launch of local workers needs.
+
+    Args:
+        handler: names the job.
+        spec: the workers; None: the program itself is the only one.
+    """
+    params, is_alone = handler.params, handler.coordinator is None
+    may_be_first = is_alone or handler.options.rank in (None, 0)
+    port = (spec.master_port if spec is not None else None) or 0
+    return Plan(
+        coordinator=handler.coordinator,
+        job_id=params.run_id,
+        min_nodes=params.min_nodes,
+        max_nodes=params.max_nodes,
+        options=handler.options,
+        workers=1 if spec is None else spec.local_world_size,
+        role="default" if spec is None else spec.role,
+        max_restarts=0 if spec is None else spec.max_restarts,
+        local_addr=(None if spec is None else spec.local_addr) or params.local_addr,
+        master_port=port if may_be_first else 0,
+        shutdown_timeout_ms=SHUTDOWN_TIMEOUT_MS,
+        outcome_timeout_ms=OUTCOME_TIMEOUT_MS,
+        program="" if spec is None else spec.get_entrypoint_name(),
+        launch=Launch("", (), limits_threads=False),
+        output=OutputSpec(),
+        environment=dict(os.environ),
+        signals="",
+    )
