@@ -44,12 +44,12 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: test
 test: $(STAMP) ## run the tests, but for the long ones
-	$(PYTEST) -m "not long" $(ARGS)
+	$(PYTEST) -m "not long and not records" $(ARGS)
 
 .PHONY: test-fast
 test-fast: JOBS = 3  # unit tests do not wait
 test-fast: $(STAMP) ## run the unit tests and a few simulation seeds
-	$(PYTEST) -m "not long" tests/unit "tests/sim/test_simulation.py::test_every_seed_is_safe_and_comes_to_rest[0]" $(ARGS)
+	$(PYTEST) -m "not long and not records" tests/unit "tests/sim/test_simulation.py::test_every_seed_is_safe_and_comes_to_rest[0]" $(ARGS)
 
 .PHONY: test-long
 test-long: $(STAMP) ## run the long tests: torchrun itself, more seeds, the soak
@@ -65,6 +65,10 @@ test-frameworks: $(STAMP) ## run the gallery: Lightning, Accelerate, transformer
 	$(FRAMEWORKS)/bin/python -m pip install --quiet -c constraints.txt -e . \
 		--group test --group examples --group frameworks
 	$(FRAMEWORKS)/bin/python -m pytest tests/docs -m long -k gallery $(ARGS)
+
+.PHONY: test-records
+test-records: $(STAMP) ## run torch again for every record of its Python API
+	$(PYTEST) -m records $(ARGS)
 
 .PHONY: record-torchrun
 record-torchrun: $(STAMP) ## run torchrun with every scenario whose record is stale

@@ -19,7 +19,6 @@ from support.elastic.program.case import CASES, Case
 from support.elastic.runs import run_case
 from support.processes.world import World
 
-NAMES = list(CASES)
 QUICK = (
     *("nothing_is_returned", "values_of_many_types", "million_numbers", "arguments_of_all_kinds"),
     *("value_that_cannot_be_pickled", "exception", "exception_that_cannot_be_pickled"),
@@ -51,8 +50,20 @@ def test_same_as_with_torch(case: Case, world: World, tmp_path: Path) -> None:
     assert [one for one in listed if not any(map(one.covers, found))] == [], "not so any more"
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("case", CASES.values(), ids=NAMES)
+SAMPLE = 10
+"""One of so many records is checked by each run of the long tests; `make test-records` checks all,
+which takes half an hour of a processor."""
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(
+            case, id=case.name, marks=pytest.mark.records if at % SAMPLE else pytest.mark.long
+        )
+        for at, case in enumerate(CASES.values())
+    ],
+)
 def test_torch_does_what_was_recorded(case: Case, tmp_path: Path) -> None:
     """torch itself does what its record shows."""
     expected = records.load(case)
