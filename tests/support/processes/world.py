@@ -76,7 +76,7 @@ class World:
         for command in self._commands:
             command.drain()
         self.mailbox.close()
-        assert described == [], "left behind"
+        assert described == [], f"left behind: {described}"
 
     def env(self, extra: Mapping[str, str] | None = None) -> dict[str, str]:
         """Return the environment of the commands that this test starts."""
