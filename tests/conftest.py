@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import signal
+import sys
 import tempfile
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from rallypoint.base.log import use_logger
+from rallypoint.base import log
 
 HERE = Path(__file__).parent
 ORDER = ("sim", "e2e", "docs", "unit")
@@ -47,9 +48,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def _structlog() -> Iterator[None]:
-    """Let each test begin with the logger of our own commands."""
+    """Let each test begin with a log that no test before it has configured."""
     yield
-    use_logger(None)
+    log.configure(None)
+    log.use_logger(None)
+    if structlog := sys.modules.get("structlog"):
+        structlog.reset_defaults()
 
 
 class Turns:

@@ -41,8 +41,8 @@ def import_structlog() -> ModuleType:
     return structlog
 
 
-def configure(how: Callable[[], None]) -> None:
-    """Run `how` before the first event is logged."""
+def configure(how: Callable[[], None] | None) -> None:
+    """Run `how` before the first event is logged; None: leave structlog as it is."""
     global _configure, _is_configured
     _configure, _is_configured = how, False
 

@@ -6,10 +6,8 @@ import io
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import pytest
-import structlog
 
 from rallypoint.base import log
 from rallypoint.base.log import format_value
@@ -19,13 +17,6 @@ from rallypoint.cli.logs import TextRenderer, configure_logs, wants_colours
 class Screen(io.StringIO):
     def isatty(self) -> bool:
         return True
-
-
-@pytest.fixture(autouse=True)
-def unconfigured() -> Iterator[None]:
-    yield
-    structlog.reset_defaults()
-    log.configure(lambda: None)
 
 
 def render(has_colours: bool = False, **fields: object) -> str:
