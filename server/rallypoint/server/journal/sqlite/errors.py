@@ -85,6 +85,8 @@ def explaining(path: Path) -> Iterator[None]:
         raise foreign(path) from error
     except Newer as error:
         raise newer(path, error.format, error.known) from error
+    except UnicodeDecodeError as error:  # of a name, or of SQLite's own message
+        raise damaged(path, "it is damaged (a text is not UTF-8)") from error
     except (sqlite3.Error, OSError) as error:
         raise failed(path, error) from error
 

@@ -11,13 +11,13 @@ from pathlib import Path
 from msgspec import Struct
 
 from rallypoint.base.log import get_logger
+from rallypoint.server.journal.interface import SECRET_BYTES, JournalUnreadable
 from rallypoint.server.journal.sqlite import errors, file, pages
 from rallypoint.server.journal.sqlite.chain import Link
 from rallypoint.server.journal.sqlite.witness import Mark, Witness
 
 log = get_logger()
 
-SECRET_BYTES = 32
 _IDENTITY_BYTES = 16
 
 
@@ -72,7 +72,12 @@ def open_files(path: Path) -> Files:
         meta = pages.read_meta(connection)
         witness = Witness.open(head)
         stack.callback(witness.close)
-        mark = witness.read()
+        try:
+            mark = witness.read()
+        except JournalUnreadable:
+            if meta is None or meta.snapshot or pages.has_batches(connection):
+                raise
+            mark = None  # power was cut when the journal was made
         if meta is None:
             if mark is not None and mark.link.sequence > 0:
                 raise errors.cut_off(path, 0, mark.link.sequence, head)
