@@ -32,7 +32,7 @@ class _ParticipantKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Parti
     PARTICIPANT_KIND_NODE: _ParticipantKind.ValueType  # 2
     """A node, by its name."""
     PARTICIPANT_KIND_NAME: _ParticipantKind.ValueType  # 3
-    """Whoever uses a free name."""
+    """A free name, which workers have agreed on."""
 
 class ParticipantKind(_ParticipantKind, metaclass=_ParticipantKindEnumTypeWrapper):
     """What a participant is. The value orders the participants of a barrier."""
@@ -44,7 +44,7 @@ PARTICIPANT_KIND_RANK: ParticipantKind.ValueType  # 1
 PARTICIPANT_KIND_NODE: ParticipantKind.ValueType  # 2
 """A node, by its name."""
 PARTICIPANT_KIND_NAME: ParticipantKind.ValueType  # 3
-"""Whoever uses a free name."""
+"""A free name, which workers have agreed on."""
 Global___ParticipantKind: _TypeAlias = ParticipantKind  # noqa: Y015
 
 class _BreakReason:
@@ -350,7 +350,7 @@ class Barrier(_message.Message):
 
     @_builtins.property
     def expected(self) -> Global___Expected:
-        """Who must arrive, by those who have arrived; absent: nobody is known."""
+        """Who must arrive, by those who have arrived; absent: no one is known."""
 
     @_builtins.property
     def ends(self) -> _containers.RepeatedCompositeFieldContainer[Global___Ended]:

@@ -34,7 +34,7 @@ def test_record_comes_back(kind: type[JournalRecord]) -> None:
     check()
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(BATCHES)
 def test_batch_is_one_message(batch: list[JournalRecord]) -> None:
     """Any program that has the .proto files reads it."""
@@ -46,7 +46,7 @@ def test_batch_is_one_message(batch: list[JournalRecord]) -> None:
     assert data == message.SerializeToString(deterministic=True)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(BATCHES)
 def test_equal_records_have_equal_bytes(batch: list[JournalRecord]) -> None:
     """However they came to be: sets have no order."""
@@ -55,7 +55,7 @@ def test_equal_records_have_equal_bytes(batch: list[JournalRecord]) -> None:
     assert encode_batch(again.records, NOW_MS, UNIX_MS) == encode_batch(batch, NOW_MS, UNIX_MS)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(BATCHES, st.data())
 def test_flipped_bytes_are_noticed(batch: list[JournalRecord], data: st.DataObject) -> None:
     """No damage decodes to other records, and none raises anything else."""
@@ -67,7 +67,7 @@ def test_flipped_bytes_are_noticed(batch: list[JournalRecord], data: st.DataObje
         decode_batch(bytes(encoded))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(BATCHES, st.data())
 def test_truncated_bytes_are_noticed(batch: list[JournalRecord], data: st.DataObject) -> None:
     """At any place."""
@@ -77,7 +77,7 @@ def test_truncated_bytes_are_noticed(batch: list[JournalRecord], data: st.DataOb
         decode_batch(encoded[: data.draw(st.integers(0, len(encoded) - 1))])
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(BATCHES, st.data())
 def test_damage_below_the_checksum_is_contained(
     batch: list[JournalRecord], data: st.DataObject

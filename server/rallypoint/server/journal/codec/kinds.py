@@ -56,7 +56,7 @@ class Kind:
 
 def _find_kinds() -> dict[type, Kind]:
     fields = batch_pb2.Record.DESCRIPTOR.oneofs_by_name["kind"].fields
-    by_name = {field.message_type.name: field for field in fields}
+    by_name = {kind.name: one for one in fields if (kind := one.message_type) is not None}
     types = {one.__name__: one for one in get_args(JournalRecord)}
     if by_name.keys() != types.keys():
         raise BadShape(f"records and their messages differ: {by_name.keys() ^ types.keys()}")

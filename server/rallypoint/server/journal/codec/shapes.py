@@ -142,13 +142,19 @@ class Shapes:
         if default is not NODEFAULT and default:
             raise BadShape(f"{field.full_name} is empty when it is absent, unlike its default")
         if origin is dict:
-            shape = self._fixed(arguments, field.message_type)
+            shape = self._entries(arguments, field)
             return _repeated_part(field.name, shape, dict, _items)
         is_uniform = origin in _SEQUENCES[1:] or (origin is tuple and arguments[1:] == (...,))
         if not is_uniform:
             raise BadShape(f"{field.full_name} is repeated, and {hint} is no collection")
         shape = self._element(arguments[0], field)
         return _repeated_part(field.name, shape, origin, sorted if origin is frozenset else None)
+
+    def _entries(self, hints: tuple[Any, ...], field: FieldDescriptor) -> Shape:
+        """Return the shape of an entry of a dict."""
+        if field.message_type is None:
+            raise BadShape(f"{field.full_name} has no messages, unlike a dict")
+        return self._fixed(hints, field.message_type)
 
     def _single(self, hint: Any, field: FieldDescriptor) -> Part:
         """Return the part for a field with one value that is never None."""
@@ -186,7 +192,7 @@ class Shapes:
 
     def _choice(self, hint: Any, arms: tuple[FieldDescriptor, ...]) -> Part:
         """Return the part for a value of one of several types, each an arm of a oneof."""
-        oneof = arms[0].containing_oneof.name
+        oneof = _oneof_of(arms[0])
         kinds = [_plain(one) for one in get_args(hint)]
         if len(kinds) != len(arms):
             raise BadShape(f"{oneof} has {len(arms)} arms, and {hint} has {len(kinds)}")
@@ -227,7 +233,7 @@ def _struct_encoder(parts: list[Part], left_out: frozenset[str]) -> Callable[[An
 
 
 def _tuple_encoder(parts: list[Part]) -> Callable[[Any], dict[str, Any]]:
-    """Return the encoder of a tuple; a part without a name encodes to a dict of its own."""
+    """Return the encoder of a tuple; a part without a name becomes a dict itself."""
     names = [part.name for part in parts]
     if all(part.encode is None for part in parts):
         return lambda value: dict(zip(names, value, strict=True))
@@ -309,7 +315,7 @@ def _read_message(
 
     def read(message: Message) -> Any:
         if not message.HasField(name):
-            raise BadMessage(f"{field.containing_type.name}.{name} is missing")
+            raise BadMessage(f"{_owner(field)}.{name} is missing")
         return decode(get(message))
 
     return read
@@ -364,6 +370,18 @@ def _default_of(info: FieldInfo) -> Any:
     if info.default_factory is not NODEFAULT:
         return info.default_factory()
     return info.default
+
+
+def _owner(field: FieldDescriptor) -> str:
+    """Return the name of the message that a field belongs to."""
+    assert field.containing_type is not None, field.full_name
+    return field.containing_type.name
+
+
+def _oneof_of(field: FieldDescriptor) -> str:
+    """Return the name of the oneof that a field belongs to."""
+    assert field.containing_oneof is not None, field.full_name
+    return field.containing_oneof.name
 
 
 def _places(descriptor: Descriptor) -> Iterator[tuple[FieldDescriptor, ...]]:
