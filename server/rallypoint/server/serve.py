@@ -11,49 +11,25 @@ import grpc
 from msgspec import Struct
 
 from rallypoint.base.log import get_logger
-from rallypoint.server.beginning import begin
-from rallypoint.server.coordinator import Coordinator
 from rallypoint.server.core.model.spec import Timing
+from rallypoint.server.hosting.shard import (
+    SERVICES,
+    Shard,
+    ShardSettings,
+    add_services,
+    open_shard,
+    share,
+)
 from rallypoint.server.journal.interface import Journal
 from rallypoint.server.journal.memory import MemoryJournal
-from rallypoint.server.rpc.about.service import CoordinatorService
-from rallypoint.server.rpc.agent_service import AgentService
-from rallypoint.server.rpc.barriers.service import BarrierService
-from rallypoint.server.rpc.events.service import EventService
-from rallypoint.server.rpc.guards.resume import ResumeTokens
-from rallypoint.server.rpc.guards.worker_tokens import WorkerTokens
 from rallypoint.server.rpc.interceptor import Interceptor
-from rallypoint.server.rpc.job_service import JobService
-from rallypoint.server.rpc.keys.service import KeyValueService
-from rallypoint.server.rpc.node_service import NodeService
-from rallypoint.server.rpc.outbox import Outboxes
-from rallypoint.server.rpc.reading.pace import Pace
 from rallypoint.server.rpc.standard import Health, add_reflection
-from rallypoint.server.rpc.workers.service import WorkerService
-from rallypoint.v1 import agent_service_pb2_grpc as agent_grpc
-from rallypoint.v1 import barrier_service_pb2_grpc as barrier_grpc
-from rallypoint.v1 import coordinator_service_pb2_grpc as coordinator_grpc
-from rallypoint.v1 import event_service_pb2_grpc as events_grpc
-from rallypoint.v1 import job_service_pb2_grpc as job_grpc
-from rallypoint.v1 import key_value_service_pb2_grpc as keys_grpc
-from rallypoint.v1 import node_service_pb2_grpc as node_grpc
-from rallypoint.v1 import worker_service_pb2_grpc as worker_grpc
 from rallypoint.wire.channel import server_options
 
 log = get_logger()
 
 STOP_GRACE_S = 0.5
 """How long open calls may take to end when the coordinator stops."""
-SERVICES = (
-    "rallypoint.v1.AgentService",
-    "rallypoint.v1.BarrierService",
-    "rallypoint.v1.CoordinatorService",
-    "rallypoint.v1.EventService",
-    "rallypoint.v1.KeyValueService",
-    "rallypoint.v1.JobService",
-    "rallypoint.v1.NodeService",
-    "rallypoint.v1.WorkerService",
-)
 
 
 class CannotListen(Exception):
@@ -101,44 +77,25 @@ async def serving(settings: Settings) -> AsyncIterator[Running]:
 
 @asynccontextmanager
 async def _serving(settings: Settings, journal: Journal) -> AsyncIterator[Running]:
-    begun = await begin(journal, settings.timing, listens=not settings.standalone)
-    state = begun.state
-    outboxes = Outboxes()
-    coordinator = Coordinator(
-        state,
+    shard = await open_shard(
+        0,
         journal,
-        outboxes,
-        begun.clock,
-        announces=not settings.standalone,  # the agent in this process logs the same events
+        ShardSettings(
+            settings.timing,
+            listens=not settings.standalone,
+            announces=not settings.standalone,  # the agent in this process logs the same events
+        ),
+        share(),
     )
-    outboxes.epoch = state.epoch
-    tokens = WorkerTokens(journal.identity, journal.secret)
-    resume_tokens = ResumeTokens(journal.secret)
     server = grpc.aio.server(options=server_options(), interceptors=[Interceptor()])
-    agent_grpc.add_AgentServiceServicer_to_server(
-        AgentService(coordinator, outboxes, state, tokens, resume_tokens), server
-    )
-    pace = Pace()
-    job_grpc.add_JobServiceServicer_to_server(JobService(coordinator, outboxes, pace), server)
-    node_service = NodeService(coordinator, pace)
-    node_grpc.add_NodeServiceServicer_to_server(node_service, server)
-    events = EventService(coordinator, outboxes, pace)
-    events_grpc.add_EventServiceServicer_to_server(events, server)
-    barriers = BarrierService(coordinator, outboxes, tokens, pace)
-    barrier_grpc.add_BarrierServiceServicer_to_server(barriers, server)
-    keys = KeyValueService(coordinator, outboxes, tokens)
-    keys_grpc.add_KeyValueServiceServicer_to_server(keys, server)
-    about = CoordinatorService(coordinator, outboxes)
-    coordinator_grpc.add_CoordinatorServiceServicer_to_server(about, server)
-    worker_service = WorkerService(coordinator, tokens)
-    worker_grpc.add_WorkerServiceServicer_to_server(worker_service, server)
+    add_services(shard.services, server)
     health = Health(server, SERVICES)
     add_reflection(server, SERVICES)
     port = _bind(server, settings)
     await server.start()
     await health.set_serving(True)
     running = Running(port, asyncio.get_running_loop().create_future())
-    shell = asyncio.ensure_future(_run(coordinator, health, running))  # noqa: TID251  # owned by this context
+    shell = asyncio.ensure_future(_run(shard, health, running))  # noqa: TID251  # owned by this context
     try:
         yield running
     finally:
@@ -148,10 +105,10 @@ async def _serving(settings: Settings, journal: Journal) -> AsyncIterator[Runnin
         await asyncio.gather(shell, return_exceptions=True)
 
 
-async def _run(coordinator: Coordinator, health: Health, running: Running) -> None:
-    """Run the coordinator's loop; if it fails, report it at once."""
+async def _run(shard: Shard, health: Health, running: Running) -> None:
+    """Run the shard; if it fails, report it at once."""
     try:
-        await coordinator.run()
+        await shard.run()
     except Exception as error:  # noqa: BLE001  # the root of the loop; the owner gets it
         if not running.failed.done():
             running.failed.set_exception(error)

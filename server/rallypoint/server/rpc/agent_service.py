@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import grpc
 from google.rpc.status_pb2 import Status
@@ -45,6 +45,37 @@ FAREWELL_S_MAX = 5.0
 _EOF: object = grpc.aio.EOF
 """`read` returns it when the peer has ended its side; the annotation of `read` omits it."""
 _Context = grpc.aio.ServicerContext[agent_pb2.SessionRequest, agent_pb2.SessionResponse]
+Find = Callable[[agent_pb2.SessionRequest], "AgentService | Status"]
+"""Returns the service for the first message of a stream, or the status to end the stream with."""
+
+
+async def accept(context: _Context, peers: Peers, find: Find) -> None:
+    """Read the first message of an agent's stream, and let a service serve the stream.
+
+    Args:
+        context: of the call.
+        peers: what each host uses.
+        find: chooses the service.
+    """
+    try:
+        with peers.stream(host_of(context.peer()), time.monotonic()) as stream:
+            end = await _serve_first(context, stream, find)
+    except LimitExceeded as exceeded:
+        end = limit_status(exceeded)
+    if end is not None:
+        await abort_with(context, end)
+
+
+async def _serve_first(context: _Context, stream: Stream, find: Find) -> Status | None:
+    try:
+        async with asyncio.timeout(limits.HELLO_S_MAX):
+            first = await context.read()
+    except TimeoutError:
+        return silent_status(f"no hello arrived within {limits.HELLO_S_MAX:g} s")
+    if first is _EOF:
+        return None
+    found = find(first)
+    return found if isinstance(found, Status) else await found.serve(first, context, stream)
 
 
 class AgentService(agent_grpc.AgentServiceServicer):
@@ -57,6 +88,7 @@ class AgentService(agent_grpc.AgentServiceServicer):
         state: State,
         worker_tokens: WorkerTokens,
         resume_tokens: ResumeTokens | None = None,
+        peers: Peers | None = None,
     ) -> None:
         """Serve agents of `coordinator`.
 
@@ -67,13 +99,14 @@ class AgentService(agent_grpc.AgentServiceServicer):
                 intervals and leases, which follow the number of sessions.
             worker_tokens: made for the workers of each round.
             resume_tokens: made for each session; None: with a key of this process.
+            peers: what each host uses; None: of this service alone.
         """
         self._coordinator = coordinator
         self._outboxes = outboxes
         self._state = state
         self._envelopes = Envelopes(outboxes, state, worker_tokens, resume_tokens)
         self._stalls = Stalls()
-        self._peers = Peers()
+        self._peers = peers or Peers()
 
     async def Session(  # type: ignore[override]  # a handler may write instead of yield
         self,
@@ -81,29 +114,19 @@ class AgentService(agent_grpc.AgentServiceServicer):
         context: _Context,
     ) -> None:
         """Serve one connection of one agent until it breaks or is refused."""
-        try:
-            with self._peers.stream(host_of(context.peer()), time.monotonic()) as stream:
-                end = await self._serve(context, stream)
-        except LimitExceeded as exceeded:
-            end = limit_status(exceeded)
-        if end is not None:
-            await abort_with(context, end)
+        await accept(context, self._peers, lambda first: self)
 
-    async def _serve(self, context: _Context, stream: Stream) -> Status | None:
-        """Serve a connection; return the status to end with, if any.
+    async def serve(
+        self, first: agent_pb2.SessionRequest, context: _Context, stream: Stream
+    ) -> Status | None:
+        """Serve a connection whose first message was read; return the status to end with, if any.
 
         Raises:
             LimitExceeded: when the Hello is too much for its host.
         """
         try:
-            async with asyncio.timeout(limits.HELLO_S_MAX):
-                first = await context.read()
-            if first is _EOF:
-                return None
             bind_context(job_id=first.hello.job_id, session_id=show_session(first.session_id))
             hello = to_hello(first, self._clock_ms(), self._envelopes.tokens.is_proof)
-        except TimeoutError:
-            return silent_status(f"no hello arrived within {limits.HELLO_S_MAX:g} s")
         except InvalidMessage as invalid:
             log.warning("hello_rejected", path=invalid.path, problem=invalid.problem)
             return invalid_status(invalid.path, invalid.problem)

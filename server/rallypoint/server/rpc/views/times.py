@@ -10,6 +10,9 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_right
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
@@ -26,16 +29,26 @@ def wall_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-class _Distances:
+class Distances:
     """How far journal time is behind Unix time, now and before.
 
     The distance grows with every stall. What happened before a stall keeps its time of day.
     """
 
     def __init__(self) -> None:
+        """Know nothing: the first measurement holds for all time before it."""
         self._since_ms: list[int] = []
         """Journal time from which each distance holds, ascending."""
         self._distances_ms: list[int] = []
+
+    @contextmanager
+    def used(self) -> Iterator[None]:
+        """Let these count while the context is open, in the task that has opened it."""
+        token = _current.set(self)
+        try:
+            yield
+        finally:
+            _current.reset(token)
 
     def clear(self) -> None:
         """Forget all distances."""
@@ -61,23 +74,30 @@ class _Distances:
         return self._distances_ms[max(0, place)]
 
 
-_distances = _Distances()
+_current = ContextVar("distances", default=Distances())  # noqa: B039  # shared on purpose
+"""Those of the only journal of this process; each shard has its own."""
+
+
+def current_distances() -> Distances:
+    """Return those that count here."""
+    return _current.get()
 
 
 def begin_time() -> None:
     """Forget all distances: a coordinator begins, whose journal time is another one."""
-    _distances.clear()
+    _current.get().clear()
 
 
 def note_time(now_ms: int) -> None:
     """Compare the clocks; called in every turn, so that times of day are right around a stall."""
-    _distances.note(now_ms)
+    _current.get().note(now_ms)
 
 
 def to_timestamp(at_ms: int, now_ms: int) -> Timestamp:
     """Return the time of day of an event; both are journal time."""
-    _distances.note(now_ms)
-    return durations.to_timestamp(_distances.find(at_ms) + at_ms)
+    distances = _current.get()
+    distances.note(now_ms)
+    return durations.to_timestamp(distances.find(at_ms) + at_ms)
 
 
 def to_optional_timestamp(at_ms: int | None, now_ms: int) -> Timestamp | None:

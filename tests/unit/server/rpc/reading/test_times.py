@@ -14,7 +14,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The wall clock; nothing was measured yet."""
     wall = [NOON_MS]
     monkeypatch.setattr(times, "wall_ms", lambda: wall[0])
-    monkeypatch.setattr(times, "_distances", times._Distances())
+    times.begin_time()
     return wall
 
 

@@ -1,0 +1,1 @@
+"""Puts shards together, and serves those that this coordinator owns."""

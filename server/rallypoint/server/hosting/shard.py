@@ -1,0 +1,162 @@
+"""A shard: one state with its journal, its clock and its services.
+
+A coordinator has one shard for all jobs, or, with a store that several coordinators share, some of
+the shards into which jobs are divided. Shards know nothing of each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import grpc
+from msgspec import Struct
+
+from rallypoint.server.beginning import begin
+from rallypoint.server.coordinator import Coordinator
+from rallypoint.server.core.model.spec import Timing
+from rallypoint.server.core.state.state import State
+from rallypoint.server.journal.interface import Journal
+from rallypoint.server.rpc.about.service import CoordinatorService
+from rallypoint.server.rpc.agent_service import AgentService
+from rallypoint.server.rpc.barriers.service import BarrierService
+from rallypoint.server.rpc.events.service import EventService
+from rallypoint.server.rpc.guards.peers import Peers
+from rallypoint.server.rpc.guards.resume import ResumeTokens
+from rallypoint.server.rpc.guards.worker_tokens import WorkerTokens
+from rallypoint.server.rpc.job_service import JobService
+from rallypoint.server.rpc.keys.service import KeyValueService
+from rallypoint.server.rpc.node_service import NodeService
+from rallypoint.server.rpc.outbox import Outboxes
+from rallypoint.server.rpc.reading.pace import Pace
+from rallypoint.server.rpc.views.times import Distances, current_distances
+from rallypoint.server.rpc.workers.service import WorkerService
+from rallypoint.v1 import agent_service_pb2_grpc as agent_grpc
+from rallypoint.v1 import barrier_service_pb2_grpc as barrier_grpc
+from rallypoint.v1 import coordinator_service_pb2_grpc as coordinator_grpc
+from rallypoint.v1 import event_service_pb2_grpc as events_grpc
+from rallypoint.v1 import job_service_pb2_grpc as job_grpc
+from rallypoint.v1 import key_value_service_pb2_grpc as keys_grpc
+from rallypoint.v1 import node_service_pb2_grpc as node_grpc
+from rallypoint.v1 import worker_service_pb2_grpc as worker_grpc
+
+_ADD: Mapping[str, Callable[[Any, grpc.aio.Server], None]] = {
+    "rallypoint.v1.AgentService": agent_grpc.add_AgentServiceServicer_to_server,
+    "rallypoint.v1.BarrierService": barrier_grpc.add_BarrierServiceServicer_to_server,
+    "rallypoint.v1.CoordinatorService": coordinator_grpc.add_CoordinatorServiceServicer_to_server,
+    "rallypoint.v1.EventService": events_grpc.add_EventServiceServicer_to_server,
+    "rallypoint.v1.KeyValueService": keys_grpc.add_KeyValueServiceServicer_to_server,
+    "rallypoint.v1.JobService": job_grpc.add_JobServiceServicer_to_server,
+    "rallypoint.v1.NodeService": node_grpc.add_NodeServiceServicer_to_server,
+    "rallypoint.v1.WorkerService": worker_grpc.add_WorkerServiceServicer_to_server,
+}
+SERVICES = tuple(_ADD)
+"""Full names of the services of a shard."""
+
+
+class ShardSettings(Struct, frozen=True):
+    """What the shards of one coordinator have in common."""
+
+    timing: Timing
+    listens: bool = True
+    """Agents of other machines may come, which know more than a new journal."""
+    announces: bool = True
+    """It logs what happens to its jobs."""
+
+
+class Shared(Struct, frozen=True):
+    """What the shards of one coordinator share."""
+
+    pace: Pace
+    """Only one large answer is built at a time."""
+    peers: Peers
+    """What each host uses of all shards together."""
+
+
+def share() -> Shared:
+    """Return what the shards of a new coordinator share."""
+    return Shared(Pace(), Peers())
+
+
+class Shard:
+    """A shard that this process serves."""
+
+    def __init__(
+        self,
+        number: int,
+        journal: Journal,
+        state: State,
+        coordinator: Coordinator,
+        outboxes: Outboxes,
+        services: Mapping[str, Any],
+        distances: Distances,
+    ) -> None:
+        """Hold what `open_shard` has put together; `run` does the work."""
+        self.number = number
+        self.state = state
+        self.services = services
+        """The servicers, by the full names of their services."""
+        self.distances = distances
+        """Of the shard's journal time; in use where its services are called."""
+        self._journal = journal
+        self._coordinator = coordinator
+        self._outboxes = outboxes
+
+    async def run(self) -> None:
+        """Serve until cancelled.
+
+        Raises:
+            JournalFailed: when a batch could not be appended.
+        """
+        with self.distances.used():
+            await self._coordinator.run()
+
+    def halt(self) -> None:
+        """End all streams and watches now; `run` has to be cancelled too."""
+        self._outboxes.end()
+
+    async def close(self) -> None:
+        """Close the journal; `run` has ended."""
+        await self._journal.close()
+
+
+async def open_shard(
+    number: int, journal: Journal, settings: ShardSettings, shared: Shared
+) -> Shard:
+    """Load a shard, which takes a new epoch; its times of day count from the distances in use.
+
+    Args:
+        number: of the shard; 0 for the only one.
+        journal: of the shard, open and not loaded; the caller closes it when this fails.
+        settings: of all shards.
+        shared: by all shards.
+
+    Raises:
+        JournalFailed: when the journal cannot be read or written.
+    """
+    begun = await begin(journal, settings.timing, listens=settings.listens)
+    state, outboxes = begun.state, Outboxes()
+    coordinator = Coordinator(state, journal, outboxes, begun.clock, announces=settings.announces)
+    outboxes.epoch = state.epoch
+    tokens = WorkerTokens(journal.identity, journal.secret)
+    resume = ResumeTokens(journal.secret)
+    pace = shared.pace
+    services = {
+        "rallypoint.v1.AgentService": AgentService(
+            coordinator, outboxes, state, tokens, resume, shared.peers
+        ),
+        "rallypoint.v1.BarrierService": BarrierService(coordinator, outboxes, tokens, pace),
+        "rallypoint.v1.CoordinatorService": CoordinatorService(coordinator, outboxes),
+        "rallypoint.v1.EventService": EventService(coordinator, outboxes, pace),
+        "rallypoint.v1.KeyValueService": KeyValueService(coordinator, outboxes, tokens),
+        "rallypoint.v1.JobService": JobService(coordinator, outboxes, pace),
+        "rallypoint.v1.NodeService": NodeService(coordinator, pace),
+        "rallypoint.v1.WorkerService": WorkerService(coordinator, tokens),
+    }
+    return Shard(number, journal, state, coordinator, outboxes, services, current_distances())
+
+
+def add_services(services: Mapping[str, Any], server: grpc.aio.Server) -> None:
+    """Register the servicers of a shard with a server: it serves no other one."""
+    for name, add in _ADD.items():
+        add(services[name], server)
