@@ -146,7 +146,8 @@ class Cluster:
         ports = pick_ports(2 * size)
         names = [f"m{number}" for number in range(size)]
         peers = ",".join(
-            f"{name}=http://127.0.0.1:{port}" for name, port in zip(names, ports[size:], strict=True)
+            f"{name}=http://127.0.0.1:{port}"
+            for name, port in zip(names, ports[size:], strict=True)
         )
         return [
             self.make(name, ports[at], ports[size + at], peers, self._folder / str(attempt))
@@ -219,9 +220,7 @@ class Cluster:
 
 
 @contextlib.contextmanager
-def running(
-    folder: Path, size: int = 1, *flags: str, scheme: str = "http"
-) -> Iterator[Cluster]:
+def running(folder: Path, size: int = 1, *flags: str, scheme: str = "http") -> Iterator[Cluster]:
     """Run a cluster; nothing of it is left at the end."""
     cluster = Cluster(folder, size, flags, scheme)
     try:

@@ -70,7 +70,9 @@ def _with_options(address: EtcdAddress, query: str) -> EtcdAddress:
     options = dict(parse_qsl(query, keep_blank_values=True))
     known = {"ca", "cert", "key", "user", "password-file"}
     if unknown := sorted(options.keys() - known):
-        raise AddressInvalid(f"unknown option {unknown[0]!r} for etcd; known: {', '.join(sorted(known))}")
+        raise AddressInvalid(
+            f"unknown option {unknown[0]!r} for etcd; known: {', '.join(sorted(known))}"
+        )
     if ("cert" in options) != ("key" in options) or ("cert" in options and "ca" not in options):
         raise AddressInvalid("TLS to etcd takes ca=FILE, or ca=FILE, cert=FILE and key=FILE")
     if ("user" in options) != ("password-file" in options):

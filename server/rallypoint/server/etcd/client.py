@@ -36,7 +36,15 @@ from rallypoint.server.etcd.translate import (
     to_range,
     to_transaction,
 )
-from rallypoint.server.etcd.values import Condition, Get, Granted, KeyValue, Operation, Outcome, Ranged
+from rallypoint.server.etcd.values import (
+    Condition,
+    Get,
+    Granted,
+    KeyValue,
+    Operation,
+    Outcome,
+    Ranged,
+)
 
 CALL_LIMIT_S = 5.0
 """Longest call, over all attempts: two elections, or every member of three suspended in turn."""

@@ -62,7 +62,8 @@ class EtcdOtherCluster(EtcdError):
 
 
 OUT_OF_SPACE = (
-    "etcd is out of space: compact and defragment it, then `etcdctl alarm disarm`, or raise its quota"
+    "etcd is out of space: compact and defragment it, then run `etcdctl alarm disarm`,"
+    " or raise its quota"
 )
 _TEXTS: tuple[tuple[str, type[EtcdError], str], ...] = (
     ("database space exceeded", EtcdOutOfSpace, OUT_OF_SPACE),
@@ -100,9 +101,14 @@ _TEXTS: tuple[tuple[str, type[EtcdError], str], ...] = (
     ("no leader", EtcdLeaderLost, "etcd has no leader: start its members, more than half of them"),
     ("leader changed", EtcdLeaderLost, "etcd has changed its leader"),
     ("not leader", EtcdLeaderLost, "etcd has changed its leader"),
-    ("corrupt cluster", EtcdError, "etcd reports a corrupt member: replace it, then disarm the alarm"),
+    (
+        "corrupt cluster",
+        EtcdError,
+        "etcd reports a corrupt member: replace it, then disarm the alarm",
+    ),
 )
 _NO_QUORUM = "etcd did not answer in time: see that more than half of its members run"
+_LATE = ("timed out", "deadline exceeded")
 _REPEATED = {
     grpc.StatusCode.UNAVAILABLE,
     grpc.StatusCode.CANCELLED,
@@ -117,11 +123,19 @@ def to_error(code: grpc.StatusCode, details: str, endpoint: str) -> EtcdError:
     for text, kind, line in _TEXTS:
         if text in details:
             return kind(line)
-    if code is grpc.StatusCode.DEADLINE_EXCEEDED or "timed out" in details:
+    if code is grpc.StatusCode.DEADLINE_EXCEEDED or any(text in details for text in _LATE):
         return EtcdTimedOut(_NO_QUORUM)
     if "too many requests" in details:
         return EtcdTimedOut("etcd is overloaded: give it faster disks, or fewer clients")
     first = (details.splitlines() or [""])[0]
+    if "handshake failed" in details:
+        return EtcdUnreachable(
+            f"etcd at {endpoint} and this client do not trust each other: check ca=, cert= and key="
+        )
+    if code in _REPEATED and ("failed to connect" in details or "onnection" in details):
+        return EtcdUnreachable(
+            f"etcd at {endpoint} cannot be reached: see that its members run, and its address"
+        )
     if code in _REPEATED:
         return EtcdUnreachable(f"etcd at {endpoint} cannot be reached: {first or code.name}")
     return EtcdError(f"etcd at {endpoint} answers {code.name}: {first}")

@@ -71,6 +71,12 @@ class Lease:
         Raises:
             LeaseLost: when the lease has ended, or is not sure any more.
         """
+        try:
+            await self._keep(key)
+        finally:
+            self._sure_until_s = 0.0  # of the machine's start: never
+
+    async def _keep(self, key: bytes) -> None:
         failed = "this process stood still"
         while (left_s := self.left_s()) > 0:
             try:
@@ -103,5 +109,3 @@ async def begin_lease(client: EtcdClient, ttl_s: int) -> Lease:
     """
     asked_s = now_s()
     return Lease(client, await client.grant(ttl_s), asked_s)
-
-

@@ -149,6 +149,9 @@ class _Life:
         """Shards that a task claims, starts or releases."""
         self._not_before_s: dict[int, float] = {}
         """When a shard may be claimed again that could not be started, by the loop's clock."""
+        self._claiming: set[asyncio.Task[None]] = set()
+        self._lost: LeaseLost | None = None
+        """Why the lease is not sure any more."""
         self._changed = asyncio.Event()
 
     async def run(self, leaves: asyncio.Event) -> None:
@@ -160,25 +163,19 @@ class _Life:
         """
         try:
             await self._register(Member(self._fact.address))
-            lost: LeaseLost | None = None
             async with asyncio.TaskGroup() as tasks:
-                work = [
-                    tasks.create_task(self._follow()),
-                    tasks.create_task(self._share(tasks)),
-                    (leaving := tasks.create_task(leaves.wait())),
-                ]
+                following = tasks.create_task(self._follow())
+                sharing = tasks.create_task(self._share(tasks))
+                leaving = tasks.create_task(leaves.wait())
                 keeping = tasks.create_task(self._keep())
                 await asyncio.wait([keeping, leaving], return_when=asyncio.FIRST_COMPLETED)
-                if keeping.done():
-                    lost = keeping.result()
-                    self._halt_all()
-                for task in work:
+                for task in (following, sharing, leaving, *self._claiming):
                     task.cancel()
-                if lost is None:
+                if not keeping.done():
                     await self._leave()
                     keeping.cancel()
-            if lost is not None:
-                raise lost
+            if self._lost is not None:
+                raise self._lost
         finally:
             self._halt_all()
             await self._stop_all()
@@ -190,12 +187,13 @@ class _Life:
         value = msgspec.json.encode(member)
         await self._client.transact([], [Put(self._key, value, self.lease.id)])
 
-    async def _keep(self) -> LeaseLost:
-        """Keep the lease; return why it is lost."""
+    async def _keep(self) -> None:
+        """Keep the lease; halt everything as soon as it is not sure any more."""
         try:
             await self.lease.keep(self._key)
         except LeaseLost as error:
-            return error
+            self._lost = error
+            self._halt_all()
 
     async def _follow(self) -> None:
         """Keep the view up to date."""
@@ -206,9 +204,7 @@ class _Life:
                     await self._look()
                     is_known = True
                 end = prefix_end(self._view.begin)
-                await watch(
-                    self._client, self._view.begin, end, self._view.revision + 1, self._see
-                )
+                await watch(self._client, self._view.begin, end, self._view.revision + 1, self._see)
             except EtcdCompacted:
                 is_known = False
             except EtcdError as error:
@@ -243,15 +239,18 @@ class _Life:
                 self._fact.shard_count,
                 {shard: self._shards.load_of(shard) for shard in self.serving},
             )
-            for shard in planned.releases:
-                if shard in self.serving and shard not in self._busy:
+            halted = self._held.keys() - self.serving  # a release of theirs has failed
+            for shard in (*planned.releases, *sorted(halted)):
+                if shard in self._held and shard not in self._busy:
                     self._busy.add(shard)
                     tasks.create_task(self._release(shard))
             for shard in (*planned.claims, *self._late_claims()):
                 may_try = loop.time() >= self._not_before_s.get(shard, 0)
                 if may_try and shard not in self._held and shard not in self._busy:
                     self._busy.add(shard)
-                    tasks.create_task(self._claim(shard))
+                    task = tasks.create_task(self._claim(shard))
+                    self._claiming.add(task)
+                    task.add_done_callback(self._claiming.discard)
 
     def _late_claims(self) -> list[int]:
         """Return shards whose claim has succeeded although its answer was lost."""
@@ -276,7 +275,7 @@ class _Life:
                 async with asyncio.timeout(START_LIMIT_S):
                     await self._shards.start(claim)
                 self.serving.add(shard)
-            except Exception as error:  # noqa: BLE001  # one shard must not end the others
+            except Exception as error:  # one shard must not end the others
                 log.error("shard_refused", shard=shard, why=str(error), exc_info=error)
                 loop = asyncio.get_running_loop()
                 self._not_before_s[shard] = loop.time() + REFUSED_S
@@ -291,28 +290,36 @@ class _Life:
         self._busy.add(shard)
         self.serving.discard(shard)
         self._shards.halt(shard)
+        await self._stop(shard)
         try:
-            async with asyncio.timeout(STOP_LIMIT_S):
-                await self._shards.stop(shard)
             claim = self._held[shard]
             revision = await claims.give_up(self._client, claim)
             self._view.note_released(claim, revision)
             del self._held[shard]
             log.info("shard_released", shard=shard)
-        except (EtcdError, TimeoutError) as error:
-            # It is halted, and stays claimed up to the end of the lease.
+        except EtcdError as error:
             log.warning("release_failed", shard=shard, why=str(error))
         finally:
             self._busy.discard(shard)
             self._changed.set()
 
+    async def _stop(self, shard: int) -> None:
+        """Stop a shard that is halted. If that fails, etcd refuses what it still writes."""
+        try:
+            async with asyncio.timeout(STOP_LIMIT_S):
+                await self._shards.stop(shard)
+        except Exception as error:  # one shard must not end the others
+            log.error("stop_failed", shard=shard, why=str(error), exc_info=error)
+
     async def _leave(self) -> None:
         """Release everything, while the lease is kept."""
+        if self._claiming:
+            await asyncio.wait(self._claiming)
         with suppress(EtcdError, TimeoutError):
             async with asyncio.timeout(LEAVE_LIMIT_S):
                 await self._register(Member(self._fact.address, is_leaving=True))
                 async with asyncio.TaskGroup() as tasks:
-                    for shard in tuple(self._held):
+                    for shard in self._held.keys() - self._busy:
                         tasks.create_task(self._release(shard))
 
     def _halt_all(self) -> None:
@@ -324,7 +331,6 @@ class _Life:
         """Stop what was not released; the lease is over, so etcd refuses what it still writes."""
         held = tuple(self._held)
         self._held.clear()
-        for shard in held:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(STOP_LIMIT_S):
-                    await self._shards.stop(shard)
+        async with asyncio.TaskGroup() as tasks:
+            for shard in held:
+                tasks.create_task(self._stop(shard))

@@ -22,7 +22,7 @@ from rallypoint.server.journal.interface import JournalUnreadable
 
 FORMAT = 1
 """Of keys and heads. A higher one was written by a newer version, and is refused."""
-PART_BYTES = 1_000_000
+PART_BYTES = 1_200_000
 """Of one part. etcd takes requests of 1.5 MiB, with keys and conditions."""
 PARTS_MAX = 1_024
 """Of one batch: 1 GB is more than a coordinator can hold in memory."""
@@ -34,7 +34,7 @@ class Head(Struct, frozen=True):
 
     format: int = FORMAT
     life: str = ""
-    """Random; each start of an owner draws a new one, so that a late write of the last one fails."""
+    """Random: each start of an owner draws another, so that a late write of the last one fails."""
     generation: int = 0
     """Of the batches: one more with each snapshot."""
     next: int = 0

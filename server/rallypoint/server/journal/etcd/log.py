@@ -16,8 +16,16 @@ import msgspec
 
 from rallypoint.server.etcd.client import EtcdClient
 from rallypoint.server.etcd.errors import EtcdError
-from rallypoint.server.etcd.values import Condition, Delete, Get, KeyValue, Operation, Put, Target
-from rallypoint.server.etcd.values import prefix_end
+from rallypoint.server.etcd.values import (
+    Condition,
+    Delete,
+    Get,
+    KeyValue,
+    Operation,
+    Put,
+    Target,
+    prefix_end,
+)
 from rallypoint.server.journal.etcd.layout import (
     PART_BYTES,
     PARTS_MAX,
@@ -106,11 +114,12 @@ class ShardLog:
             await self._write([Put(key, value)])
         await self._write([Put(*last)], head)
 
-    async def replace(self, batches: Sequence[tuple[bytes, int]]) -> None:
-        """Replace all batches; until this returns, the old ones stay.
+    async def replace(self, payloads: Sequence[bytes], records: int) -> None:
+        """Replace all batches; until the last transaction, the old ones stay.
 
         Args:
-            batches: payload of each, and how many records it holds.
+            payloads: of the new batches.
+            records: how many they hold together.
 
         Raises:
             ShardLost: when the shard has another owner; nothing was replaced.
@@ -119,10 +128,11 @@ class ShardLog:
         generation = self.head.generation + 1
         head = Head(life=self.head.life, generation=generation)
         puts: list[Put] = []
-        for number, (payload, records) in enumerate(batches):
+        for number, payload in enumerate(payloads):
             batch = batch_prefix(self._prefix, self._shard, generation, number)
             puts += [Put(*part) for part in _checked_parts(batch, payload)]
-            head = head.extended(payload, records)
+            head = head.extended(payload, 0)
+        head = msgspec.structs.replace(head, records=records)
         for group in _grouped(puts):
             await self._write(group)
         all_before = Delete(
@@ -170,7 +180,9 @@ class ShardLog:
             self._broken = failure
             raise failure
 
-    async def _try(self, operations: Sequence[Operation], head: Head | None) -> JournalFailed | None:
+    async def _try(
+        self, operations: Sequence[Operation], head: Head | None
+    ) -> JournalFailed | None:
         """Return None when the operations are done, else why they are not and never will be."""
         value = b"" if head is None else head.encode()
         then = [*operations, *(() if head is None else (Put(self._key, value),))]

@@ -1,4 +1,4 @@
-"""Reads the batches of a shard, as of one revision, and checks that they are those that were written."""
+"""Reads the batches of a shard as of one revision, and checks that they are what was written."""
 
 from __future__ import annotations
 
@@ -39,7 +39,9 @@ async def read_batches(
         EtcdError: when they cannot be read.
     """
     parts: dict[bytes, list[bytes]] = {}
-    async for pair in _read_pairs(client, generation_prefix(prefix, shard, head.generation), revision):
+    async for pair in _read_pairs(
+        client, generation_prefix(prefix, shard, head.generation), revision
+    ):
         parts.setdefault(pair.key.rpartition(b"/")[0], []).append(pair.value)
     batches, digest = [], ""
     for number in range(head.next):
@@ -57,9 +59,7 @@ async def read_batches(
 async def _read_pairs(client: EtcdClient, prefix: bytes, revision: int) -> AsyncIterator[KeyValue]:
     key, end, limit = prefix, prefix_end(prefix), PAGE_KEYS
     while True:
-        page = await client.range(
-            key, end, revision=revision, limit=limit, limit_s=PAGE_LIMIT_S
-        )
+        page = await client.range(key, end, revision=revision, limit=limit, limit_s=PAGE_LIMIT_S)
         for pair in page.found:
             yield pair
         if not page.has_more:
