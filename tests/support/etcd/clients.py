@@ -7,10 +7,10 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import grpc
-from support.etcd.cluster import Cluster
 
 from rallypoint.server.etcd.address import parse_address
 from rallypoint.server.etcd.client import EtcdClient
+from support.etcd.cluster import Cluster
 
 Connect = Callable[..., EtcdClient]
 
@@ -32,10 +32,12 @@ async def connecting() -> AsyncIterator[Connect]:
             await client.close()
 
 
-def lost(code: grpc.StatusCode = grpc.StatusCode.UNAVAILABLE) -> grpc.aio.AioRpcError:
-    """Return the error of a call whose answer was lost."""
+def lost(
+    code: grpc.StatusCode = grpc.StatusCode.UNAVAILABLE, details: str = "Connection reset by peer"
+) -> grpc.aio.AioRpcError:
+    """Return the error of a call whose answer was lost, or another one."""
     nothing = grpc.aio.Metadata()
-    return grpc.aio.AioRpcError(code, nothing, nothing, details="Connection reset by peer")
+    return grpc.aio.AioRpcError(code, nothing, nothing, details=details)
 
 
 def lose_answers(client: EtcdClient, times: int) -> None:

@@ -6,8 +6,9 @@ import secrets
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
-from support.etcd.cluster import Cluster, running
+
 from support.etcd.clients import Connect, connecting
+from support.etcd.cluster import Cluster, running
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,7 @@
 """Calls etcd: reads, transactions and leases, each with a deadline and typed errors.
 
 Only the generated messages and stubs come from `aetcd`. Its client connects to one host without
-TLS, never renews a token, has no deadline of its own for a call, and gives a full database the same
+TLS, never renews a token, gives a call no deadline, and gives a full database the same
 error as a wrong argument; its watch reports no lost connection while it waits.
 
 A call moves from endpoint to endpoint until its deadline. An attempt whose answer was lost may

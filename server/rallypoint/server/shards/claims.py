@@ -1,7 +1,7 @@
 """Takes and gives up shards: one key for each owner, which lives as long as its lease.
 
 The revision at which the key was created is the fencing token: it only grows, and a transaction
-that names it fails once the key is gone, whoever owns the shard since.
+that names it fails once the key is gone, whatever owns the shard since.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ async def take(
         limit_s: of the call.
 
     Raises:
-        EtcdError: when that cannot be told. The claim may exist, now or later, up to the end of
+        EtcdError: when that is unknown. The claim may exist, now or later, up to the end of
             the lease.
     """
     key = owner_key(prefix, shard)
@@ -86,13 +86,13 @@ async def take(
     return None
 
 
-async def give_up(client: EtcdClient, claim: Claim, *, limit_s: float = CALL_LIMIT_S) -> int:
+async def give_up(client: EtcdClient, claim: Claim, *, limit_s: float = CALL_LIMIT_S) -> int | None:
     """Release a shard; its journal takes nothing more under this claim.
 
-    Returns: A revision of the store at which the claim was gone.
+    Returns: The revision at which it was released; None if the claim was gone before.
 
     Raises:
-        EtcdError: when that cannot be told. The claim ends with its lease.
+        EtcdError: when that is unknown. The claim ends with its lease.
     """
     outcome = await client.transact(claim.conditions, [Delete(claim.key)], limit_s=limit_s)
-    return outcome.revision
+    return outcome.revision if outcome.is_done else None

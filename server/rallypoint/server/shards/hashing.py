@@ -11,7 +11,7 @@ from __future__ import annotations
 
 SHARDS_DEFAULT = 16
 SHARDS_MAX = 1_024
-"""Each shard is a journal and a state of its own; a coordinator owns about its share of them."""
+"""Each shard has its own journal and state; a coordinator owns about its share of them."""
 _MASK = (1 << 64) - 1
 
 

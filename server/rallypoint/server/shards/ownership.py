@@ -230,6 +230,8 @@ class _Life:
                 async with asyncio.timeout(LOOK_S):
                     await self._changed.wait()
             self._changed.clear()
+            if not self.lease.is_sure():
+                return  # this life ends
             if self.member not in self._view.members:
                 continue  # the view is older than this life
             planned = plan(
@@ -294,7 +296,8 @@ class _Life:
         try:
             claim = self._held[shard]
             revision = await claims.give_up(self._client, claim)
-            self._view.note_released(claim, revision)
+            if revision is not None:
+                self._view.note_released(claim, revision)
             del self._held[shard]
             log.info("shard_released", shard=shard)
         except EtcdError as error:

@@ -7,8 +7,6 @@ from pathlib import Path
 
 import grpc
 import pytest
-from support.etcd.clients import Connect
-from support.etcd.cluster import Cluster, pick_ports, running
 
 from rallypoint.server.etcd.address import EtcdAddress
 from rallypoint.server.etcd.client import EtcdClient
@@ -26,6 +24,8 @@ from rallypoint.server.etcd.errors import (
     to_error,
 )
 from rallypoint.server.etcd.values import Put
+from support.etcd.clients import Connect
+from support.etcd.cluster import Cluster, pick_ports, running
 
 MIB = 1024 * 1024
 TLS = Path(__file__).parents[3] / "support/etcd/tls"
@@ -71,7 +71,9 @@ def guarded(
         EtcdAddress(
             cluster.endpoints,
             "/p",
-            *(TLS / name for name in ("ca.pem", "client.pem", "client.key")),
+            ca=TLS / "ca.pem",
+            cert=TLS / "client.pem",
+            key=TLS / "client.key",
             user=user,
             password_file=file if user else None,
         )
@@ -186,7 +188,7 @@ async def test_user_of_an_etcd_without_users_is_refused(etcd: Cluster, tmp_path:
 
 
 async def test_files_that_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(EtcdError, match="cannot read .*/absent for etcd: No such file"):
+    with pytest.raises(EtcdError, match=r"cannot read .*/absent for etcd: No such file"):
         EtcdClient(EtcdAddress(("127.0.0.1:1",), "/p", ca=tmp_path / "absent"))
 
 

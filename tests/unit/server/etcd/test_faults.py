@@ -7,13 +7,13 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from support.etcd.clients import Connect, lose_answers
-from support.etcd.cluster import Cluster, pick_ports, running
 
 from rallypoint.server.etcd.client import EtcdClient
 from rallypoint.server.etcd.errors import EtcdCompacted, EtcdError, EtcdUnreachable
 from rallypoint.server.etcd.values import Change, Condition, Get, Put, Target
 from rallypoint.server.etcd.watch import watch
+from support.etcd.clients import Connect, lose_answers
+from support.etcd.cluster import Cluster, pick_ports, running
 
 LIMIT_S = 30.0
 

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 
 import msgspec
 
 from rallypoint.server.etcd.client import EtcdClient
-from rallypoint.server.etcd.errors import EtcdError
+from rallypoint.server.etcd.errors import EtcdCompacted, EtcdError
 from rallypoint.server.etcd.values import (
     Condition,
     Delete,
@@ -87,7 +88,9 @@ class ShardLog:
         try:
             for _ in range(OPEN_TRIES_MAX):
                 found = await self._client.get(self._key)
-                if await self._begin(found):
+                if not await self._begin(found):
+                    continue
+                with suppress(EtcdCompacted):  # with much history, etcd compacts while this reads
                     batches = await read_batches(
                         self._client, self._prefix, self._shard, self.head, self._revision
                     )
@@ -105,7 +108,7 @@ class ShardLog:
 
         Raises:
             ShardLost: when the shard has another owner; nothing was written.
-            JournalFailed: when the batch is not stored, or that cannot be told.
+            JournalFailed: when the batch is not stored, or that is unknown.
         """
         head = self.head.extended(payload, records)
         batch = batch_prefix(self._prefix, self._shard, head.generation, self.head.next)
@@ -123,7 +126,7 @@ class ShardLog:
 
         Raises:
             ShardLost: when the shard has another owner; nothing was replaced.
-            JournalFailed: when they are not replaced, or that cannot be told.
+            JournalFailed: when they are not replaced, or that is unknown.
         """
         generation = self.head.generation + 1
         head = Head(life=self.head.life, generation=generation)
@@ -168,7 +171,7 @@ class ShardLog:
         try:
             failure = await self._try(operations, head)
         except EtcdError as error:
-            unknown = " it cannot be told whether the last decisions are stored;"
+            unknown = " the last decisions may be stored or not;"
             text = f"shard {self._shard}:{unknown if error.is_repeated else ''} {error}"
             self._broken = JournalFailed(text)
             raise self._broken from error
