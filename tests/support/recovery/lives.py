@@ -63,7 +63,7 @@ class Life:
             self.deliver()
 
     def deliver(self) -> None:
-        kept = []
+        kept: list[tuple[int, MakeReport]] = []
         for at, (sequence, make) in enumerate(self.reports):
             taken = self.agent.bench.take(make(self.agent.sender(sequence)))
             if taken.refusal is not None:
