@@ -233,7 +233,7 @@ def test_failing_workers_leave_facts(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_workers_meet_and_share_keys() -> None:
     """Often enough that the rules about it have something to judge, limits included."""
     summary = Summary()
-    for seed in range(12):
+    for seed in range(16):
         summary.add(run_seed(seed, {"keys": "1", "meetings": "1"}))
     counts = summary.coverage.counts
 

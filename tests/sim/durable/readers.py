@@ -47,7 +47,7 @@ class Seen:
     """None while the run is open."""
     cordoned: frozenset[NodeName]
     history: tuple[tuple[int, bytes], ...]
-    """Ended rounds by number, with all that is said about them but for times."""
+    """Ended rounds by number, with everything that is shown of them but times."""
     runs: tuple[tuple[int, int], ...]
     """Ended runs with their outcomes."""
 
@@ -133,7 +133,7 @@ def look(server: Server, job_id: JobId) -> Seen | None:
 
 
 def _drop_times(one: job_pb2.RoundSummary) -> None:
-    """Drop what is measured anew at every look."""
+    """Drop what is different at every look."""
     for name in ("began_at", "ended_at"):
         one.ClearField(name)
     for failed in (one.verdict.culprit, *one.verdict.collateral) if one.HasField("verdict") else ():

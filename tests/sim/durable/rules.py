@@ -42,7 +42,7 @@ VOLATILE = frozenset(
         "round",
     }
 )
-"""Fields of a job that only say what goes on at the moment; rounds are compared by themselves."""
+"""Fields of a job that only say what it does at the moment; rounds are compared separately."""
 VOLATILE_OF_ROUNDS = frozenset({"notices_sent", "step"})
 KEPT_OF_NODES = (
     "identity",

@@ -75,7 +75,7 @@ def _show_before_writing() -> list[Patch]:
 
 
 def _replay_a_torn_batch() -> list[Patch]:
-    """Replay what is left of a batch that was not written whole."""
+    """Replay what is left of a batch that was written in part."""
     tear, load = Disk.tear, Disk.load
     left: dict[int, list[Any]] = {}
 
@@ -279,7 +279,7 @@ def _forget_writes() -> list[Patch]:
 
 
 def _leave_a_gap() -> list[Patch]:
-    """Begin the log of events anew, as a coordinator without memory does."""
+    """Begin the log of events again, as a coordinator without memory does."""
 
     def forget(state: State) -> None:
         state.events = EventLog()

@@ -7,7 +7,7 @@ seed; `changed` sets some of them by name, as `run.py --option` does.
 
 One seed in eight has no fault but crashes of the coordinator's process, or stalls of it: there
 every running round has to be adopted or to continue. In half of the seeds the coordinator is
-durable: its journal outlives it, and its disk has faults of its own.
+durable: its journal outlives it, and its disk has other faults.
 """
 
 from __future__ import annotations

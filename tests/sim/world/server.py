@@ -5,7 +5,7 @@ then it carries out effects. After every step the invariants of the job are chec
 turn that a replay of everything journalled so far gives exactly what the state remembers.
 
 A process that loads a journal continues the life of the one before: rules make no difference
-between the two. Without a journal every process is a life of its own.
+between the two. Without a journal every process is another life.
 """
 
 from __future__ import annotations
