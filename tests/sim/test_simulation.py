@@ -8,7 +8,6 @@ from random import Random
 from typing import Any
 
 import pytest
-from sim.seeds.durable_bugs import DURABLE_OPTIONS
 
 from rallypoint.server.core.model.worker import WorkerExit
 from rallypoint.server.core.state.state import State
@@ -17,6 +16,7 @@ from sim.run import commit
 from sim.seeds.bugs import BUGS, planted
 from sim.seeds.campaign import Summary, run_seed, run_seeds
 from sim.seeds.coverage import EVERY, EXPECTED, UNREACHABLE
+from sim.seeds.durable_bugs import DURABLE_OPTIONS
 from sim.seeds.faults import DiskFault, Fault, Feature, draw_faults
 from sim.seeds.key_bugs import KEY_BUGS
 from sim.seeds.meeting_bugs import MEETING_BUGS

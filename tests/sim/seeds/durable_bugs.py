@@ -75,7 +75,7 @@ def _show_before_writing() -> list[Patch]:
 
 
 def _replay_a_torn_batch() -> list[Patch]:
-    """Replay what is left of a batch that was written in part."""
+    """Replay what a crash has left of a batch."""
     tear, load = Disk.tear, Disk.load
     left: dict[int, list[Any]] = {}
 
