@@ -281,7 +281,7 @@ class Agent:
     def variables(self) -> tuple[tuple[str, str], ...]:
         """Return the RALLYPOINT_ variables that a round starts with."""
         return (
-            ("RALLYPOINT_COORDINATOR", self.settings.coordinator),
+            ("RALLYPOINT_COORDINATOR", self.log.coordinator),
             ("RALLYPOINT_JOB_ID", self.settings.job_id),
             ("RALLYPOINT_NODE", self.node_name),
         )
@@ -338,6 +338,7 @@ class Agent:
         self.coordinator_durable = welcome.coordinator_durable
         self.run_number = welcome.run
         self.log.on_welcome(welcome.node_name, welcome.arguments_differ_from)
+        self.log.coordinator = self.link.target
         self.post(inputs.Welcomed(message.epoch))
         if welcome.HasField("desired"):
             self._on_desired(message.epoch, welcome.desired)

@@ -150,6 +150,14 @@ class _RefusalReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Refusal
     """Keys that the call waited for do not exist. Do not retry, unless there is more time to wait."""
     REFUSAL_REASON_LATER_RUN: _RefusalReason.ValueType  # 50
     """The latest run of the job is another one than that in the request. Do not retry."""
+    REFUSAL_REASON_NOT_OWNER: _RefusalReason.ValueType  # 51
+    """Another coordinator owns the job: NotOwner names it. An agent connects there at once."""
+    REFUSAL_REASON_NO_OWNER: _RefusalReason.ValueType  # 52
+    """No coordinator owns the job at the moment. Nothing was changed. Retry."""
+    REFUSAL_REASON_OWNER_LOST: _RefusalReason.ValueType  # 53
+    """The coordinator that owns the job did not answer, or owns it no more. Whether the request
+    counted is not known. Retry, with the same request id.
+    """
 
 class RefusalReason(_RefusalReason, metaclass=_RefusalReasonEnumTypeWrapper):
     """Why the coordinator refused something. Every refusal carries google.rpc.ErrorInfo with the domain
@@ -280,6 +288,14 @@ REFUSAL_REASON_KEYS_MISSING: RefusalReason.ValueType  # 49
 """Keys that the call waited for do not exist. Do not retry, unless there is more time to wait."""
 REFUSAL_REASON_LATER_RUN: RefusalReason.ValueType  # 50
 """The latest run of the job is another one than that in the request. Do not retry."""
+REFUSAL_REASON_NOT_OWNER: RefusalReason.ValueType  # 51
+"""Another coordinator owns the job: NotOwner names it. An agent connects there at once."""
+REFUSAL_REASON_NO_OWNER: RefusalReason.ValueType  # 52
+"""No coordinator owns the job at the moment. Nothing was changed. Retry."""
+REFUSAL_REASON_OWNER_LOST: RefusalReason.ValueType  # 53
+"""The coordinator that owns the job did not answer, or owns it no more. Whether the request
+counted is not known. Retry, with the same request id.
+"""
 Global___RefusalReason: _TypeAlias = RefusalReason  # noqa: Y015
 
 class _StaleKind:
@@ -1124,3 +1140,31 @@ class KeysCompacted(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___KeysCompacted: _TypeAlias = KeysCompacted  # noqa: Y015
+
+@_typing.final
+class NotOwner(_message.Message):
+    """Detail of UNAVAILABLE: another coordinator owns the job of an agent that has opened a
+    stream. All other calls are forwarded to the owner.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ADDRESS_FIELD_NUMBER: _builtins.int
+    COORDINATOR_ID_FIELD_NUMBER: _builtins.int
+    address: _builtins.str
+    """`host:port` of the owner."""
+    coordinator_id: _builtins.str
+    """Identity of the store, which all its coordinators share; see Coordinator.coordinator_id."""
+    def __init__(
+        self,
+        *,
+        address: _builtins.str = ...,
+        coordinator_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "coordinator_id", b"coordinator_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NotOwner: _TypeAlias = NotOwner  # noqa: Y015

@@ -19,9 +19,26 @@ RETRY_S_MAX = 60.0
 class BrokenStream(Exception):
     """The stream ended."""
 
-    def __init__(self, text: str, retry_s: float = 0.0) -> None:
-        """Keep why, and how long the coordinator asks the agent to wait, in seconds."""
+    def __init__(self, text: str, retry_s: float = 0.0, *, is_silent: bool = False) -> None:
+        """Keep what happened.
+
+        Args:
+            text: why.
+            retry_s: how long the coordinator asks the agent to wait, in seconds.
+            is_silent: the coordinator says nothing, although the connection stands.
+        """
         super().__init__(text)
+        self.retry_s = retry_s
+        self.is_silent = is_silent
+
+
+class Redirected(Exception):
+    """Another coordinator owns the job."""
+
+    def __init__(self, text: str, address: str, retry_s: float) -> None:
+        """Keep the coordinator's words, the owner's `host:port`, and the pause it asks for."""
+        super().__init__(text)
+        self.address = address
         self.retry_s = retry_s
 
 
@@ -62,7 +79,7 @@ def read_ending(
         text: of the status, for people.
         metadata: the call's trailing metadata, which carries the details.
 
-    Returns: `Dismissed`, `Misunderstood` or `BrokenStream`.
+    Returns: `Dismissed`, `Misunderstood`, `Redirected` or `BrokenStream`.
     """
     if code is grpc.StatusCode.INVALID_ARGUMENT:
         return Misunderstood(EXIT_USAGE, f"the coordinator refused: {text}")
@@ -82,6 +99,8 @@ def read_ending(
             exit_code = None
             retry_ms = to_ms(detail.retry_after)  # coordinators of earlier releases say only this
         retry_s = min(max(0.0, (retry_ms or 0) / 1000), RETRY_S_MAX)
+        if isinstance(detail, details_pb2.NotOwner):
+            return Redirected(text, detail.address, retry_s)
         if (
             isinstance(detail, details_pb2.StaleSender)
             and detail.kind == details_pb2.STALE_KIND_RUN

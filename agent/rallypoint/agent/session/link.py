@@ -1,8 +1,9 @@
 """The link to the coordinator: it connects, sends Hello, reports and heartbeats, and reconnects.
 
 Each attempt opens a fresh channel and gets the next connection number; messages for another one are
-ignored. If no message arrives for a whole lease, the link gives up the connection, because a stream
-does not break when its peer vanishes.
+ignored. With several coordinators, each attempt may be with another one. If no message arrives for
+a whole lease, the link gives up the connection, because a stream does not break when its peer
+vanishes.
 """
 
 from __future__ import annotations
@@ -10,13 +11,22 @@ from __future__ import annotations
 import asyncio
 import random
 import socket
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import grpc
 import grpc.aio
+from msgspec import Struct
 
 from rallypoint.agent.core.reports import Report
-from rallypoint.agent.session.endings import BrokenStream, Dismissed, Misunderstood, read_ending
+from rallypoint.agent.session.coordinators import Coordinators
+from rallypoint.agent.session.endings import (
+    BrokenStream,
+    Dismissed,
+    Misunderstood,
+    Redirected,
+    read_ending,
+)
 from rallypoint.agent.session.exchange import Exchange
 from rallypoint.base.log import get_logger
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
@@ -73,18 +83,35 @@ class Unreachable(Exception):
     """An attempt to connect failed."""
 
 
+class _End(Struct):
+    """How a connection ended that another one follows."""
+
+    why: str
+    retry_s: float = 0.0
+    """How long the coordinator asks the agent to wait."""
+    is_understood: bool = True
+    """False when the next attempt may end in the same way."""
+    moves: bool = False
+    """Another coordinator is more likely to answer."""
+    owner: str = ""
+    """`host:port` of the coordinator that owns the job; empty: not said."""
+
+
 class Link:
     """One agent's link to the coordinator."""
 
-    def __init__(self, target: str, session_id: str, user: LinkUser) -> None:
+    def __init__(
+        self, target: str, session_id: str, user: LinkUser, others: Sequence[str] = ()
+    ) -> None:
         """Begin without a connection.
 
         Args:
             target: host:port of the coordinator.
             session_id: 32 hexadecimal digits, the agent's incarnation.
             user: provides messages to send and receives messages.
+            others: coordinators that know the owner of the job as well, host:port.
         """
-        self.target = target
+        self._coordinators = Coordinators((target, *others))
         self.user = user
         self.exchange = Exchange(session_id)
         self._wake = asyncio.Event()
@@ -94,6 +121,11 @@ class Link:
         """The reason of the latest refused message that was logged."""
         self._beat_at = 0.0
         """When the next heartbeat is due, in the loop's time; 0 at the start of a connection."""
+
+    @property
+    def target(self) -> str:
+        """Return host:port of the coordinator of this connection, or of the next attempt."""
+        return self._coordinators.target
 
     def wake(self) -> None:
         """Send the unsent reports."""
@@ -105,34 +137,55 @@ class Link:
         task = asyncio.current_task()
         while True:
             self.exchange.begin()
-            is_understood, retry_s = True, 0.0
-            try:
-                await self._attempt()
-                why = "the coordinator closed the stream"
-                if self.exchange.has_left:
-                    self.user.on_disconnected(why)
-                    return  # the coordinator has accepted the Goodbye
-            except Unreachable as error:
-                why = str(error)
-            except BrokenStream as broken:
-                why, retry_s = str(broken), broken.retry_s
-            except Misunderstood as misunderstood:
-                why = misunderstood.text
-                if not self.user.holds_round():
-                    self.user.on_dismissed(misunderstood.exit_code, why)
-                    return
-                self._note_refusal(why)
-                is_understood = False  # the next attempt may end in the same way
-            except Dismissed as dismissed:
-                self.user.on_dismissed(dismissed.exit_code, dismissed.text)
+            target = self.target
+            end = await self._connection()
+            if end is None:
                 return
-            if is_understood and self.exchange.is_welcome:
+            if end.is_understood and self.exchange.is_welcome:
                 backoff_s = BACKOFF_S_MIN
+                self._coordinators.welcomed()
             if task is not None and task.cancelling():
                 return  # a stream that breaks while it is cancelled would hide the cancellation
-            self.user.on_disconnected(why + await self._look_up())
-            await asyncio.sleep(_draw_pause(backoff_s, retry_s))
-            backoff_s = min(backoff_s * 2, BACKOFF_S_MAX)
+            is_at_once = self._move(end)
+            if is_at_once and end.owner:
+                continue  # the agent has learned where to go, and has lost nothing
+            self.user.on_disconnected(end.why + await self._look_up(target))
+            if not is_at_once:
+                await asyncio.sleep(_draw_pause(backoff_s, end.retry_s))
+                backoff_s = min(backoff_s * 2, BACKOFF_S_MAX)
+
+    async def _connection(self) -> _End | None:
+        """Connect once; return how that ended, or None when no connection follows."""
+        try:
+            await self._attempt()
+        except Redirected as redirected:
+            return _End(str(redirected), redirected.retry_s, owner=redirected.address)
+        except Unreachable as error:
+            return _End(str(error), moves=True)
+        except BrokenStream as broken:
+            moves = broken.is_silent or not self.exchange.is_welcome
+            return _End(str(broken), broken.retry_s, moves=moves)
+        except Misunderstood as misunderstood:
+            if not self.user.holds_round():
+                self.user.on_dismissed(misunderstood.exit_code, misunderstood.text)
+                return None
+            self._note_refusal(misunderstood.text)
+            return _End(misunderstood.text, is_understood=False)
+        except Dismissed as dismissed:
+            self.user.on_dismissed(dismissed.exit_code, dismissed.text)
+            return None
+        why = "the coordinator closed the stream"
+        if self.exchange.has_left:
+            self.user.on_disconnected(why)
+            return None  # the coordinator has accepted the Goodbye
+        return _End(why)
+
+    def _move(self, end: _End) -> bool:
+        """Choose the next coordinator; return whether the agent tries it without a pause."""
+        if end.owner:
+            log.info("job_owned_elsewhere", asked=self.target, owner=end.owner)
+            return self._coordinators.redirected(end.owner)
+        return end.moves and self._coordinators.failed() and not end.retry_s
 
     def _note_refusal(self, why: str) -> None:
         """Log that the coordinator does not understand a message, once for each reason."""
@@ -140,7 +193,7 @@ class Link:
             self._refused = why
             log.error("message_refused", why=why, then="workers keep running; retrying")
 
-    async def _look_up(self) -> str:
+    async def _look_up(self, target: str) -> str:
         """Return why the coordinator's name cannot be resolved, or ""; looks it up only once.
 
         There is no look-up after the coordinator was reached: it would delay a reconnection.
@@ -148,7 +201,7 @@ class Link:
         if self._is_name_known:
             return ""
         self._is_name_known = True
-        host = self.target.rpartition(":")[0].strip("[]")
+        host = target.rpartition(":")[0].strip("[]")
         try:
             async with asyncio.timeout(LOOK_UP_S_MAX):
                 await asyncio.get_running_loop().getaddrinfo(host, None)
@@ -210,7 +263,8 @@ class Link:
                 async with asyncio.timeout(lease_s):
                     message = await call.read()
             except TimeoutError:
-                raise BrokenStream(f"no message from the coordinator for {lease_s:g} s") from None
+                text = f"no message from the coordinator for {lease_s:g} s"
+                raise BrokenStream(text, is_silent=True) from None
             if message is grpc.aio.EOF:
                 code = await call.code()
                 if code is not grpc.StatusCode.OK:

@@ -39,6 +39,7 @@ class SessionLog:
             limits_threads: several workers on a node get OMP_NUM_THREADS=1, because it is not set.
         """
         self.coordinator = coordinator
+        """The one that was reached last."""
         self.job_id = job_id
         self.node_name = node_name
         """As the coordinator knows it."""

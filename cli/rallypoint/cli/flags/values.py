@@ -122,6 +122,11 @@ def endpoint(value: str) -> str:
     return parsed
 
 
+def endpoints(value: str) -> str:
+    """Parse `host[:port]`, or several of them with commas in between."""
+    return ",".join(endpoint(part) for part in value.split(","))
+
+
 def label(value: str) -> tuple[str, str]:
     """Parse `key=value`."""
     key, equals, word = text(value).partition("=")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
+from typing import Protocol
 
 import grpc
 from google.rpc.status_pb2 import Status
@@ -45,8 +46,21 @@ FAREWELL_S_MAX = 5.0
 _EOF: object = grpc.aio.EOF
 """`read` returns it when the peer has ended its side; the annotation of `read` omits it."""
 _Context = grpc.aio.ServicerContext[agent_pb2.SessionRequest, agent_pb2.SessionResponse]
-Find = Callable[[agent_pb2.SessionRequest], "AgentService | Status"]
-"""Returns the service for the first message of a stream, or the status to end the stream with."""
+Find = Callable[[agent_pb2.SessionRequest], "Sessions | Status"]
+"""Returns who serves a stream with this first message, or the status to end the stream with."""
+
+
+class Sessions(Protocol):
+    """Serves the streams of agents."""
+
+    async def serve(
+        self, first: agent_pb2.SessionRequest, context: _Context, stream: Stream
+    ) -> Status | None:
+        """Serve a stream whose first message was read; return the status to end with, if any.
+
+        Raises:
+            LimitExceeded: when the Hello is too much for its host.
+        """
 
 
 async def accept(context: _Context, peers: Peers, find: Find) -> None:

@@ -15,7 +15,7 @@ from rallypoint.cli.commands.agent.notes import Note
 from rallypoint.cli.flags.agent import rdzv_conf
 from rallypoint.cli.flags.agent.rendezvous import OWN_BACKEND
 from rallypoint.cli.flags.flag import BadValue, Values
-from rallypoint.cli.flags.values import endpoint
+from rallypoint.cli.flags.values import endpoints
 
 TORCHRUN_PORT = 29_500
 """torchrun's default for --master-port."""
@@ -132,7 +132,7 @@ def _find_standalone(args: Values, notes: list[Note]) -> str | None:
 
 def _parse_endpoint(text: str) -> str | None:
     try:
-        return endpoint(text)
+        return endpoints(text)
     except BadValue:
         return None
 

@@ -133,14 +133,16 @@ def _settings(
     for_workers: dict[str, str],
 ) -> Settings:
     incarnation = os.urandom(16).hex()
+    coordinator, *others = target.split(",")
     address = resolution.address
     if address is None:
-        address = find_local_address(target.rpartition(":")[0].strip("[]"))
+        address = find_local_address(coordinator.rpartition(":")[0].strip("[]"))
     elif not is_of_this_host(address):
         log.warning("foreign_address_used", address=address, why="not found on this host")
     timeout_ms = args.coordinator_timeout
     return Settings(
-        coordinator=target,
+        coordinator=coordinator,
+        other_coordinators=tuple(others),
         is_standalone=resolution.coordinator is None,
         job_id=resolution.job_id,
         spec=_spec(args),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rallypoint.base.limits import JOB_ID_BYTES_MAX
 from rallypoint.cli.flags.flag import Flag, Group, Values
 from rallypoint.cli.flags.parser import fail
-from rallypoint.cli.flags.values import endpoint, label, natural_int, text
+from rallypoint.cli.flags.values import endpoints, label, natural_int, text
 
 GROUPS = (
     Group(
@@ -13,9 +13,9 @@ GROUPS = (
         (
             Flag(
                 names=("--coordinator",),
-                parse=endpoint,
-                metavar="HOST:PORT",
-                help="address of the coordinator",
+                parse=endpoints,
+                metavar="HOST:PORT,…",
+                help="address of the coordinator, or of several that share a store",
                 default_text="built in, for a single node; port 50051",
             ),
             Flag(

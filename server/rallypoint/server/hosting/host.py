@@ -1,0 +1,183 @@
+"""The shards that this process serves, and the server that answers for all shards.
+
+Ownership starts a shard, halts it, and stops it. A shard that has halted answers nothing more. One
+that fails by itself is halted too. Its owner learns it, and gives it up or starts it again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import grpc
+from msgspec import Struct
+
+from rallypoint.base.log import get_logger
+from rallypoint.server.hosting.shard import (
+    SERVICES,
+    Shard,
+    ShardSettings,
+    Shared,
+    open_shard,
+    share,
+)
+from rallypoint.server.journal.interface import Journal
+from rallypoint.server.rpc.interceptor import Interceptor
+from rallypoint.server.rpc.routing.directory import Directory
+from rallypoint.server.rpc.routing.forwarding import Forwarder
+from rallypoint.server.rpc.routing.router import Router
+from rallypoint.server.rpc.standard import Health, add_reflection
+from rallypoint.server.rpc.views.times import Distances
+from rallypoint.wire.channel import server_options
+
+log = get_logger()
+
+STOP_GRACE_S = 0.5
+"""How long open calls may take to end when the coordinator stops."""
+
+
+class _Hosted(Struct):
+    """A shard that is served."""
+
+    shard: Shard
+    task: asyncio.Task[None]
+    """Runs it."""
+
+
+class Host:
+    """The shards of this process."""
+
+    def __init__(
+        self,
+        settings: ShardSettings,
+        shared: Shared,
+        is_sure: Callable[[int], bool],
+        failed: Callable[[int], None],
+    ) -> None:
+        """Serve no shard yet.
+
+        Args:
+            settings: of all shards.
+            shared: by all shards.
+            is_sure: whether no other coordinator can own a shard, at this moment.
+            failed: learns of a shard that has halted by itself; `stop` it.
+        """
+        self._failed = failed
+        self._settings = settings
+        self._shared = shared
+        self._is_sure = is_sure
+        self._served: dict[int, _Hosted] = {}
+        self._halted: dict[int, _Hosted] = {}
+
+    def find(self, shard: int) -> Shard | None:
+        """Return a shard; None when it is not served, or may be another coordinator's."""
+        hosted = self._served.get(shard)
+        return hosted.shard if hosted is not None and self._is_sure(shard) else None
+
+    async def start(self, number: int, journal: Journal) -> None:
+        """Load a shard and serve it.
+
+        Args:
+            number: of the shard.
+            journal: open, and not loaded; closed when this fails.
+
+        Raises:
+            JournalFailed: when the journal cannot be read or written.
+        """
+        try:
+            with Distances().used():
+                shard = await open_shard(number, journal, self._settings, self._shared)
+        except BaseException:
+            await journal.close()
+            raise
+        task = asyncio.ensure_future(self._run(shard))  # noqa: TID251  # `stop` awaits it
+        self._served[number] = _Hosted(shard, task)
+
+    async def _run(self, shard: Shard) -> None:
+        try:
+            await shard.run()
+        except Exception as error:  # one shard must not end the others
+            log.error("shard_failed", shard=shard.number, exc_info=error)
+            self.halt(shard.number)
+            self._failed(shard.number)
+
+    def halt(self, number: int) -> None:
+        """Answer nothing more about a shard, at once. It need not be served."""
+        hosted = self._served.pop(number, None)
+        if hosted is not None:
+            self._halted[number] = hosted
+            hosted.shard.halt()
+
+    async def stop(self, number: int) -> None:
+        """Return when a shard that was halted writes nothing more."""
+        hosted = self._halted.pop(number, None)
+        if hosted is not None:
+            hosted.task.cancel()
+            await asyncio.gather(hosted.task, return_exceptions=True)
+            await hosted.shard.close()
+
+    async def stop_all(self) -> None:
+        """Halt and stop every shard."""
+        for number in tuple(self._served):
+            self.halt(number)
+        for number in tuple(self._halted):
+            await self.stop(number)
+
+
+class Listening(Struct):
+    """A coordinator that answers for all shards of a store."""
+
+    port: int
+    host: Host
+
+
+@asynccontextmanager
+async def hosting(
+    address: str,
+    directory: Directory,
+    settings: ShardSettings,
+    is_sure: Callable[[int], bool],
+    failed: Callable[[int], None],
+) -> AsyncIterator[Listening]:
+    """Answer for all shards while the context is open; serve those that the host is given.
+
+    Args:
+        address: `host:port` to listen on; port 0: any free one.
+        directory: knows the owners of all shards.
+        settings: of the shards.
+        is_sure: whether no other coordinator can own a shard, at this moment.
+        failed: learns of a shard that has halted by itself.
+
+    Raises:
+        RuntimeError: when it cannot listen there.
+    """
+    shared = share()
+    host, forwarder = Host(settings, shared, is_sure, failed), Forwarder(directory)
+    server = grpc.aio.server(options=server_options(), interceptors=[Interceptor()])
+    server.add_generic_rpc_handlers((Router(directory, host, forwarder, shared.peers),))
+    health = Health(server, SERVICES)
+    add_reflection(server, SERVICES)
+    port = server.add_insecure_port(address)
+    await server.start()
+    async with asyncio.TaskGroup() as tasks:
+        background = (
+            tasks.create_task(forwarder.run()),
+            tasks.create_task(_follow(directory, health)),
+        )
+        try:
+            yield Listening(port, host)
+        finally:
+            await health.set_serving(False)
+            await host.stop_all()
+            await server.stop(STOP_GRACE_S)
+            for task in background:
+                task.cancel()
+
+
+async def _follow(directory: Directory, health: Health) -> None:
+    """Say SERVING while the store can be reached."""
+    while True:
+        changed = directory.changed
+        await health.set_serving(directory.is_sure())
+        await changed.wait()

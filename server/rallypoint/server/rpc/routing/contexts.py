@@ -1,0 +1,82 @@
+"""Contexts that stand for the one that gRPC gives to a servicer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, NoReturn
+
+import grpc
+
+from rallypoint.server.rpc.routing.forwarding import CallFailed
+from rallypoint.server.rpc.routing.marks import Context, Metadata, forwarded, original_peer
+
+
+class ForwardedContext:
+    """The context of a call that another coordinator has forwarded: its peer is the client."""
+
+    def __init__(self, context: Context) -> None:
+        """Stand for `context`."""
+        self._context = context
+        self._peer = original_peer(context)
+
+    def peer(self) -> str:
+        """Return the peer that has made the call."""
+        return self._peer
+
+    def __getattr__(self, name: str) -> Any:
+        """Return everything else from the real context."""
+        return getattr(self._context, name)
+
+
+class PartContext:
+    """The context of a part of a call: of one shard of this process.
+
+    A refusal is an exception here, so that the other parts can be given up first.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        shard: int,
+        write: Callable[[Any], Awaitable[None]] | None = None,
+    ) -> None:
+        """Stand for `context`; `write` takes the answers of a stream."""
+        self._context = context
+        self._shard = shard
+        self._write = write
+
+    def peer(self) -> str:
+        """Return the peer that has made the call."""
+        return original_peer(self._context)
+
+    def invocation_metadata(self) -> Metadata:
+        """Return the metadata of a forwarded call."""
+        return forwarded(self._context, self._shard)
+
+    def time_remaining(self) -> float | None:
+        """Return the time until the deadline, in seconds; None: there is none."""
+        return self._context.time_remaining()
+
+    def done(self) -> bool:
+        """Return whether the call has ended."""
+        return self._context.done()
+
+    async def write(self, answer: Any) -> None:
+        """Pass an answer on."""
+        assert self._write is not None
+        await self._write(answer)
+
+    async def abort(
+        self,
+        code: grpc.StatusCode,
+        details: str = "",
+        trailing_metadata: Sequence[tuple[str, str | bytes]] = (),
+    ) -> NoReturn:
+        """End this part.
+
+        Raises:
+            CallFailed: always.
+        """
+        await asyncio.sleep(0)
+        raise CallFailed(code, details, tuple(trailing_metadata))

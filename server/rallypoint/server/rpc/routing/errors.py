@@ -1,0 +1,51 @@
+"""How a call ends that no owner has answered."""
+
+from __future__ import annotations
+
+import grpc
+from google.rpc.status_pb2 import Status
+
+from rallypoint.v1 import error_details_pb2 as details_pb2
+from rallypoint.wire.errors import pack_status
+
+AGAIN_MS = 500
+"""Pause before another attempt: a shard moves within seconds."""
+_UNAVAILABLE: int = grpc.StatusCode.UNAVAILABLE.value[0]
+
+
+def no_owner_status(shard: int) -> Status:
+    """Return the status for a job that no coordinator serves at the moment."""
+    return pack_status(
+        _UNAVAILABLE,
+        f"no coordinator owns shard {shard} at the moment: another one takes it within seconds",
+        None,
+        reason=details_pb2.REFUSAL_REASON_NO_OWNER,
+        retry_ms=AGAIN_MS,
+    )
+
+
+def owner_lost_status(shard: int, address: str) -> Status:
+    """Return the status for a call whose owner has not answered, or is the owner no more."""
+    return pack_status(
+        _UNAVAILABLE,
+        f"the owner of shard {shard}, the coordinator at {address}, has not answered",
+        None,
+        reason=details_pb2.REFUSAL_REASON_OWNER_LOST,
+        retry_ms=AGAIN_MS,
+    )
+
+
+def not_owner_status(address: str, coordinator_id: str) -> Status:
+    """Return the status for an agent whose job another coordinator owns.
+
+    Args:
+        address: of the owner.
+        coordinator_id: of the store.
+    """
+    return pack_status(
+        _UNAVAILABLE,
+        f"the coordinator at {address} owns the job",
+        details_pb2.NotOwner(address=address, coordinator_id=coordinator_id),
+        reason=details_pb2.REFUSAL_REASON_NOT_OWNER,
+        retry_ms=AGAIN_MS,
+    )

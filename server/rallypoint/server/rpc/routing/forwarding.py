@@ -1,0 +1,194 @@
+"""Calls to other coordinators, on one channel for each.
+
+A forwarded call ends in time: by the deadline of its client, when its client has gone, when the
+connection breaks, and when the shard gets another owner. The last one covers an owner that hangs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import grpc
+from google.rpc.status_pb2 import Status
+from grpc_status import rpc_status
+from msgspec import Struct
+
+from rallypoint.server.rpc.routing.directory import Directory
+from rallypoint.server.rpc.routing.errors import owner_lost_status
+from rallypoint.server.rpc.routing.marks import Context, forwarded
+from rallypoint.server.rpc.routing.table import Route
+from rallypoint.wire.channel import client_options
+from rallypoint.wire.errors import DETAILS_KEY
+
+CHANNELS_MAX = 64
+"""Channels that are kept; a store has fewer coordinators."""
+RECONNECT_MS, RECONNECT_MS_MAX = 100, 1_000
+"""Pauses between attempts to connect. A coordinator that comes back is reached soon."""
+
+
+class CallFailed(Exception):
+    """A call ended with a status that is the caller's too."""
+
+    def __init__(
+        self,
+        code: grpc.StatusCode,
+        text: str = "",
+        metadata: tuple[tuple[str, str | bytes], ...] = (),
+    ) -> None:
+        """Keep the status, and the metadata with its details."""
+        super().__init__(text)
+        self.code = code
+        self.text = text
+        self.metadata = metadata
+
+    @classmethod
+    def of(cls, status: Status) -> CallFailed:
+        """Return the exception for a status."""
+        made = rpc_status.to_status(status)
+        return cls(made.code, made.details, tuple(made.trailing_metadata))
+
+
+class _Call(Protocol):
+    def cancel(self) -> bool:
+        """End the call."""
+
+
+class _Sent(Struct, eq=False):
+    """A forwarded call in progress."""
+
+    call: _Call
+    shard: int
+    address: str
+    """Of the owner, when the call was made."""
+    is_lost: bool = False
+    """The shard has another owner by now."""
+
+
+class Forwarder:
+    """Makes calls to the owners of shards. `run` ends those whose owner has changed."""
+
+    def __init__(self, directory: Directory) -> None:
+        """Begin without channels."""
+        self._directory = directory
+        self._channels: dict[str, grpc.aio.Channel] = {}
+        self._sent: set[_Sent] = set()
+
+    async def run(self) -> None:
+        """End calls to former owners, until cancelled; then close all channels."""
+        try:
+            while True:
+                changed = self._directory.changed
+                for sent in self._sent:
+                    if self._directory.owner_of(sent.shard) != sent.address:
+                        sent.is_lost = True
+                        sent.call.cancel()
+                await changed.wait()
+        finally:
+            channels, self._channels = tuple(self._channels.values()), {}
+            for channel in channels:
+                await channel.close()
+
+    async def call(
+        self, route: Route, shard: int, address: str, request: bytes, context: Context
+    ) -> bytes:
+        """Forward a call; return the encoded answer.
+
+        Args:
+            route: its method.
+            shard: that it is about.
+            address: of the owner.
+            request: encoded.
+            context: of the client's call.
+
+        Raises:
+            CallFailed: when it ends with another status than OK.
+        """
+        make: Any = (await self._channel(address)).unary_unary(route.path)
+        call = make(request, timeout=context.time_remaining(), metadata=forwarded(context, shard))
+        with self._watching(call, shard, address) as sent:
+            answer: bytes = await _translated(sent, call)
+            return answer
+
+    async def stream(
+        self, route: Route, shard: int, address: str, request: bytes, context: Context
+    ) -> AsyncIterator[bytes]:
+        """Forward a call with many answers; yield each, encoded. The arguments are as above.
+
+        Raises:
+            CallFailed: when it ends with another status than OK.
+        """
+        make: Any = (await self._channel(address)).unary_stream(route.path)
+        call = make(request, timeout=context.time_remaining(), metadata=forwarded(context, shard))
+        with self._watching(call, shard, address) as sent:
+            while (answer := await _translated(sent, call.read())) is not grpc.aio.EOF:
+                yield answer
+
+    @contextmanager
+    def _watching(self, call: _Call, shard: int, address: str) -> Iterator[_Sent]:
+        """End the call with the context, or when the shard gets another owner."""
+        sent = _Sent(call, shard, address)
+        self._sent.add(sent)
+        if self._directory.owner_of(shard) != address:  # since the address was looked up
+            sent.is_lost = True
+            call.cancel()
+        try:
+            yield sent
+        finally:
+            self._sent.discard(sent)
+            call.cancel()
+
+    async def _channel(self, address: str) -> grpc.aio.Channel:
+        channel = self._channels.pop(address, None)
+        if channel is None:
+            options = [
+                *client_options(),
+                ("grpc.initial_reconnect_backoff_ms", RECONNECT_MS),
+                ("grpc.min_reconnect_backoff_ms", RECONNECT_MS),
+                ("grpc.max_reconnect_backoff_ms", RECONNECT_MS_MAX),
+            ]
+            channel = grpc.aio.insecure_channel(address, options=options)
+        self._channels[address] = channel  # the last one: it was used last
+        if len(self._channels) > CHANNELS_MAX:
+            oldest = self._channels.pop(next(iter(self._channels)))
+            await oldest.close()
+        return channel
+
+
+async def _translated(sent: _Sent, answer: Awaitable[Any]) -> Any:
+    """Return an answer, or raise what the end of its call means.
+
+    Raises:
+        CallFailed: when the call ends with another status than OK.
+    """
+    try:
+        return await answer
+    except asyncio.CancelledError:
+        if not sent.is_lost:
+            raise  # the client has gone
+        raise CallFailed.of(owner_lost_status(sent.shard, sent.address)) from None
+    except grpc.aio.AioRpcError as error:
+        raise _to_failure(sent, error) from None
+
+
+def _to_failure(sent: _Sent, error: grpc.aio.AioRpcError) -> CallFailed:
+    details = tuple(
+        (key, value) for key, value in error.trailing_metadata() or () if key == DETAILS_KEY
+    )
+    code = error.code()
+    if not details and code in _OF_THE_CONNECTION:
+        return CallFailed.of(owner_lost_status(sent.shard, sent.address))
+    return CallFailed(code, error.details() or "", details)
+
+
+_OF_THE_CONNECTION = frozenset(
+    {
+        grpc.StatusCode.UNAVAILABLE,
+        grpc.StatusCode.CANCELLED,
+        grpc.StatusCode.INTERNAL,
+        grpc.StatusCode.UNKNOWN,
+    }
+)
+"""Statuses that gRPC makes itself when a connection breaks. The owner's own ones have details."""

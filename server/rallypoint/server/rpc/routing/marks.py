@@ -1,0 +1,47 @@
+"""Metadata of calls between coordinators.
+
+A forwarded call has the metadata of the call of the client, the number of the shard that it is
+about, and the peer that has made it. The first stops it from being forwarded once more. The second
+only counts towards the limits of a host: who can reach a coordinator can also connect to it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import grpc
+
+SHARD_KEY = "rallypoint-shard"
+PEER_KEY = "rallypoint-peer"
+_OWN = (SHARD_KEY, PEER_KEY, "user-agent", "content-type", "te")
+
+Metadata = list[tuple[str, str | bytes]]
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+def marked_shard(context: Context) -> int | None:
+    """Return the shard that a forwarded call is about; None for a call of a client."""
+    text = _find(context, SHARD_KEY)
+    return None if text is None else int(text) if text.isascii() and text.isdigit() else -1
+
+
+def original_peer(context: Context) -> str:
+    """Return the peer that has made a call, also when another coordinator has forwarded it."""
+    return _find(context, PEER_KEY) or context.peer()
+
+
+def forwarded(context: Context, shard: int) -> Metadata:
+    """Return the metadata with which a call is forwarded to the owner of a shard."""
+    kept: Metadata = [
+        (key, value)
+        for key, value in context.invocation_metadata() or ()
+        if key not in _OWN and not key.startswith(("grpc-", ":"))
+    ]
+    return [*kept, (SHARD_KEY, str(shard)), (PEER_KEY, original_peer(context))]
+
+
+def _find(context: Context, wanted: str) -> str | None:
+    for key, value in context.invocation_metadata() or ():
+        if key == wanted and isinstance(value, str):
+            return value
+    return None

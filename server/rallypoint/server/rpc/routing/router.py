@@ -1,0 +1,191 @@
+"""Finds the owner of what a call is about, and lets it answer.
+
+The shard of a job follows from its id. A shard of this process answers itself. A call about another
+one is forwarded to its owner, once: who gets a forwarded call and is not the owner refuses it, and
+the client tries again when the directory has caught up. A stream of an agent is not forwarded: the
+agent learns where the owner is, so that its heartbeats depend on one coordinator only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from typing import Any, NoReturn
+
+import grpc
+from google.rpc.status_pb2 import Status
+from msgspec import Struct
+
+from rallypoint.base.log import get_logger
+from rallypoint.server.rpc.agent_service import AgentService, accept
+from rallypoint.server.rpc.errors import stalled_status
+from rallypoint.server.rpc.guards.peers import Peers, Stream
+from rallypoint.server.rpc.routing.contexts import ForwardedContext
+from rallypoint.server.rpc.routing.directory import Directory, Local, LocalShard
+from rallypoint.server.rpc.routing.errors import no_owner_status, not_owner_status
+from rallypoint.server.rpc.routing.forwarding import CallFailed, Forwarder
+from rallypoint.server.rpc.routing.marks import Context, marked_shard
+from rallypoint.server.rpc.routing.table import ROUTES, Route, Subject
+from rallypoint.server.rpc.status import abort_with
+from rallypoint.server.shards.hashing import shard_of
+from rallypoint.v1 import agent_service_pb2 as agent_pb2
+
+log = get_logger()
+
+STALL_S_MAX = 30.0
+"""Longest time that a client may take to read a forwarded answer; owners have the same limit."""
+AGENT_SERVICE = "rallypoint.v1.AgentService"
+
+
+class Remote(Struct, frozen=True):
+    """Where a shard is that this process does not serve."""
+
+    shard: int
+    address: str
+
+
+class Router(grpc.GenericRpcHandler):
+    """Handles every method of the contract."""
+
+    def __init__(
+        self, directory: Directory, local: Local, forwarder: Forwarder, peers: Peers
+    ) -> None:
+        """Make the handlers.
+
+        Args:
+            directory: knows the owners.
+            local: the shards of this process.
+            forwarder: makes calls to the others.
+            peers: what each host uses of all shards of this process.
+        """
+        self._directory = directory
+        self._local = local
+        self._forwarder = forwarder
+        self._peers = peers
+        self._handlers = {path: self._to_handler(route) for path, route in ROUTES.items()}
+
+    def service(
+        self, handler_call_details: grpc.HandlerCallDetails
+    ) -> grpc.RpcMethodHandler[Any, Any] | None:
+        """Return the handler of a method, or None when the contract has no such method."""
+        return self._handlers.get(handler_call_details.method)
+
+    def _to_handler(self, route: Route) -> grpc.RpcMethodHandler[Any, Any]:
+        kind: Any = grpc.unary_unary_rpc_method_handler
+
+        async def unary(request: Any, context: Context) -> Any:
+            return await self._answer(route, request, context)
+
+        async def stream(request: Any, context: Context) -> None:
+            await self._answer_all(route, request, context)
+
+        handle: Any = unary
+        if route.subject is Subject.STREAM:
+            kind, handle = grpc.stream_stream_rpc_method_handler, self._session
+        elif route.is_stream:
+            kind, handle = grpc.unary_stream_rpc_method_handler, stream
+        made: grpc.RpcMethodHandler[Any, Any] = kind(
+            handle,
+            request_deserializer=route.request.FromString,
+            response_serializer=route.response.SerializeToString,
+        )
+        return made
+
+    async def _answer(self, route: Route, request: Any, context: Context) -> Any:
+        """Return the answer of the owner of a job, encoded or not."""
+        found = self._find(shard_of(request.job_id, self._directory.shard_count), context)
+        match found:
+            case Status():
+                await abort_with(context, found)
+            case Remote(shard=shard, address=address):
+                encoded = request.SerializeToString()
+                try:
+                    return await self._forwarder.call(route, shard, address, encoded, context)
+                except CallFailed as failed:
+                    await _abort(context, failed)
+        with found.distances.used():
+            serve = getattr(found.services[route.service], route.name)
+            return await serve(request, _as_seen(context))
+
+    async def _answer_all(self, route: Route, request: Any, context: Context) -> None:
+        """Write the answers of the owner of a job."""
+        found = self._find(shard_of(request.job_id, self._directory.shard_count), context)
+        match found:
+            case Status():
+                await abort_with(context, found)
+            case Remote(shard=shard, address=address):
+                encoded = request.SerializeToString()
+                await write_all(
+                    self._forwarder.stream(route, shard, address, encoded, context), context
+                )
+            case _:
+                with found.distances.used():
+                    serve = getattr(found.services[route.service], route.name)
+                    answers = serve(request, _as_seen(context))
+                    if inspect.isasyncgen(answers):
+                        await write_all(answers, context)
+                    else:
+                        await answers
+
+    def _find(self, shard: int, context: Context) -> LocalShard | Remote | Status:
+        """Return who answers a call about a shard, or how it ends."""
+        local = self._local.find(shard)
+        if local is not None:
+            return local
+        address = self._directory.owner_of(shard)
+        if address is None or marked_shard(context) is not None:
+            return no_owner_status(shard)
+        return Remote(shard, address)
+
+    async def _session(self, requests: AsyncIterator[Any], context: Context) -> None:
+        await accept(context, self._peers, self._find_agents)
+
+    def _find_agents(self, first: agent_pb2.SessionRequest) -> _Session | Status:
+        """Return who serves the agent that has sent this message, or how its stream ends."""
+        shard = shard_of(first.hello.job_id, self._directory.shard_count)
+        local = self._local.find(shard)
+        if local is not None:
+            return _Session(local)
+        address = self._directory.owner_of(shard)
+        if address is None:
+            return no_owner_status(shard)
+        return not_owner_status(address, self._directory.coordinator_id)
+
+
+class _Session:
+    """The agents of one shard."""
+
+    def __init__(self, shard: LocalShard) -> None:
+        self._shard = shard
+
+    async def serve(
+        self, first: agent_pb2.SessionRequest, context: Any, stream: Stream
+    ) -> Status | None:
+        service: AgentService = self._shard.services[AGENT_SERVICE]
+        with self._shard.distances.used():
+            return await service.serve(first, context, stream)
+
+
+def _as_seen(context: Context) -> Any:
+    """Return the context for a servicer, which sees the client and not who has forwarded a call."""
+    return context if marked_shard(context) is None else ForwardedContext(context)
+
+
+async def write_all(answers: AsyncIterator[Any], context: Context) -> None:
+    """Write answers to a client until they end; end the call when the client does not read them."""
+    try:
+        async with aclosing(answers):  # type: ignore[type-var]  # an asynchronous generator
+            async for answer in answers:
+                async with asyncio.timeout(STALL_S_MAX):
+                    await context.write(answer)
+    except CallFailed as failed:
+        await _abort(context, failed)
+    except TimeoutError:
+        log.warning("watcher_stalled", limit_s=STALL_S_MAX)
+        await abort_with(context, stalled_status(STALL_S_MAX))
+
+
+async def _abort(context: Context, failed: CallFailed) -> NoReturn:
+    await context.abort(failed.code, failed.text, failed.metadata)
