@@ -160,19 +160,19 @@ async def hosting(
     add_reflection(server, SERVICES)
     port = server.add_insecure_port(address)
     await server.start()
-    async with asyncio.TaskGroup() as tasks:
-        background = (
-            tasks.create_task(forwarder.run()),
-            tasks.create_task(_follow(directory, health)),
-        )
-        try:
-            yield Listening(port, host)
-        finally:
-            await health.set_serving(False)
-            await host.stop_all()
-            await server.stop(STOP_GRACE_S)
-            for task in background:
-                task.cancel()
+    background = [
+        asyncio.ensure_future(task)  # noqa: TID251  # owned by this context
+        for task in (forwarder.run(), _follow(directory, health))
+    ]
+    try:
+        yield Listening(port, host)
+    finally:
+        await health.set_serving(False)
+        await host.stop_all()
+        await server.stop(STOP_GRACE_S)
+        for task in background:
+            task.cancel()
+        await asyncio.gather(*background, return_exceptions=True)
 
 
 async def _follow(directory: Directory, health: Health) -> None:
