@@ -84,6 +84,7 @@ class Coordinator(_message.Message):
     LIMITS_FIELD_NUMBER: _builtins.int
     REVISION_FIELD_NUMBER: _builtins.int
     LAST_EVENT_SEQUENCE_FIELD_NUMBER: _builtins.int
+    SHARDS_FIELD_NUMBER: _builtins.int
     coordinator_id: _builtins.str
     """Its id. It stays the same over restarts only with a durable journal."""
     durable: _builtins.bool
@@ -130,6 +131,13 @@ class Coordinator(_message.Message):
     def limits(self) -> Global___CoordinatorLimits:
         """How many there may be."""
 
+    @_builtins.property
+    def shards(self) -> _containers.RepeatedCompositeFieldContainer[Global___Shard]:
+        """The shards into which jobs are divided, in order. With several coordinators, `counts` is the sum
+        over all shards that have an owner, and `revision` and `last_event_sequence` are 0. Empty with a
+        single coordinator.
+        """
+
     def __init__(
         self,
         *,
@@ -149,14 +157,49 @@ class Coordinator(_message.Message):
         limits: Global___CoordinatorLimits | None = ...,
         revision: _builtins.int = ...,
         last_event_sequence: _builtins.int = ...,
+        shards: _abc.Iterable[Global___Shard] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["counts", b"counts", "deadlines", b"deadlines", "heartbeat_interval", b"heartbeat_interval", "limits", b"limits", "started_at", b"started_at", "uptime", b"uptime"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["capabilities", b"capabilities", "coordinator_id", b"coordinator_id", "counts", b"counts", "deadlines", b"deadlines", "durable", b"durable", "epoch", b"epoch", "heartbeat_interval", b"heartbeat_interval", "last_event_sequence", b"last_event_sequence", "limits", b"limits", "min_protocol_version", b"min_protocol_version", "protocol_version", b"protocol_version", "reattaching", b"reattaching", "revision", b"revision", "started_at", b"started_at", "uptime", b"uptime", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["capabilities", b"capabilities", "coordinator_id", b"coordinator_id", "counts", b"counts", "deadlines", b"deadlines", "durable", b"durable", "epoch", b"epoch", "heartbeat_interval", b"heartbeat_interval", "last_event_sequence", b"last_event_sequence", "limits", b"limits", "min_protocol_version", b"min_protocol_version", "protocol_version", b"protocol_version", "reattaching", b"reattaching", "revision", b"revision", "shards", b"shards", "started_at", b"started_at", "uptime", b"uptime", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Coordinator: _TypeAlias = Coordinator  # noqa: Y015
+
+@_typing.final
+class Shard(_message.Message):
+    """A part of the jobs, which one coordinator serves at a time."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUMBER_FIELD_NUMBER: _builtins.int
+    OWNER_FIELD_NUMBER: _builtins.int
+    SERVED_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    """Its number, from 0."""
+    owner: _builtins.str
+    """`host:port` of the coordinator that owns it. Empty: none does at the moment, or this one does."""
+    served: _builtins.bool
+    """True when an owner has answered."""
+    epoch: _builtins.int
+    """Epoch of the shard. 0 when it is not served."""
+    def __init__(
+        self,
+        *,
+        number: _builtins.int = ...,
+        owner: _builtins.str = ...,
+        served: _builtins.bool = ...,
+        epoch: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "number", b"number", "owner", b"owner", "served", b"served"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Shard: _TypeAlias = Shard  # noqa: Y015
 
 @_typing.final
 class CoordinatorCounts(_message.Message):

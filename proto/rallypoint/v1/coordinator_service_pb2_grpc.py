@@ -47,7 +47,8 @@ class CoordinatorServiceServicer(object):
     """
 
     def GetCoordinator(self, request, context):
-        """Returns what the coordinator is and how busy it is.
+        """Returns what the coordinator is and how busy it is. With several coordinators, each answers for all
+        shards, and names those without an owner.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -34,7 +34,9 @@ class CoordinatorServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> CoordinatorServiceAsyncStub: ...
     GetCoordinator: _grpc.UnaryUnaryMultiCallable[_coordinator_service_pb2.GetCoordinatorRequest, _coordinator_service_pb2.GetCoordinatorResponse]
-    """Returns what the coordinator is and how busy it is."""
+    """Returns what the coordinator is and how busy it is. With several coordinators, each answers for all
+    shards, and names those without an owner.
+    """
 
 @_typing.type_check_only
 class CoordinatorServiceAsyncStub(CoordinatorServiceStub):
@@ -42,7 +44,9 @@ class CoordinatorServiceAsyncStub(CoordinatorServiceStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     GetCoordinator: _aio.UnaryUnaryMultiCallable[_coordinator_service_pb2.GetCoordinatorRequest, _coordinator_service_pb2.GetCoordinatorResponse]  # type: ignore[assignment]
-    """Returns what the coordinator is and how busy it is."""
+    """Returns what the coordinator is and how busy it is. With several coordinators, each answers for all
+    shards, and names those without an owner.
+    """
 
 class CoordinatorServiceServicer(metaclass=_abc_1.ABCMeta):
     """The coordinator itself."""
@@ -53,6 +57,8 @@ class CoordinatorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _coordinator_service_pb2.GetCoordinatorRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_coordinator_service_pb2.GetCoordinatorResponse, _abc.Awaitable[_coordinator_service_pb2.GetCoordinatorResponse]]:
-        """Returns what the coordinator is and how busy it is."""
+        """Returns what the coordinator is and how busy it is. With several coordinators, each answers for all
+        shards, and names those without an owner.
+        """
 
 def add_CoordinatorServiceServicer_to_server(servicer: CoordinatorServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -996,6 +996,7 @@ class ListEventsRequest(_message.Message):
     AFTER_SEQUENCE_FIELD_NUMBER: _builtins.int
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    AFTER_POSITION_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     """Only events of this job, which need not exist any more. Empty: of all jobs."""
     after_sequence: _builtins.int
@@ -1004,6 +1005,11 @@ class ListEventsRequest(_message.Message):
     """Most events to return. Absent (0) means 1000, and so does more than that."""
     page_token: _builtins.str
     """Token of the page: next_page_token of the page before. Empty means the first page."""
+    after_position: _builtins.str
+    """Only events after this position, of ListEventsResponse or WatchEventsResponse. Empty: from the
+    oldest. With several coordinators and without a job instead of `after_sequence`, which must be 0
+    then.
+    """
     @_builtins.property
     def kinds(self) -> _containers.RepeatedScalarFieldContainer[Global___EventKind.ValueType]:
         """Only events of these kinds. Empty: of all."""
@@ -1016,10 +1022,11 @@ class ListEventsRequest(_message.Message):
         after_sequence: _builtins.int = ...,
         page_size: _builtins.int = ...,
         page_token: _builtins.str = ...,
+        after_position: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_sequence", b"after_sequence", "job_id", b"job_id", "kinds", b"kinds", "page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_position", b"after_position", "after_sequence", b"after_sequence", "job_id", b"job_id", "kinds", b"kinds", "page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1034,10 +1041,15 @@ class ListEventsResponse(_message.Message):
     EVENTS_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     LAST_SEQUENCE_FIELD_NUMBER: _builtins.int
+    POSITION_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
     """Token of the next page. Empty when this is the last."""
     last_sequence: _builtins.int
     """Everything up to this sequence was looked at. A watch after it continues without a gap."""
+    position: _builtins.str
+    """With several coordinators and without a job instead of `last_sequence`, which is then 0. Each
+    shard numbers its events.
+    """
     @_builtins.property
     def events(self) -> _containers.RepeatedCompositeFieldContainer[Global___Event]:
         """The events, the oldest first; together at most 1 MiB."""
@@ -1048,10 +1060,11 @@ class ListEventsResponse(_message.Message):
         events: _abc.Iterable[Global___Event] | None = ...,
         next_page_token: _builtins.str = ...,
         last_sequence: _builtins.int = ...,
+        position: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["events", b"events", "last_sequence", b"last_sequence", "next_page_token", b"next_page_token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["events", b"events", "last_sequence", b"last_sequence", "next_page_token", b"next_page_token", "position", b"position"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1066,10 +1079,15 @@ class WatchEventsRequest(_message.Message):
     JOB_ID_FIELD_NUMBER: _builtins.int
     KINDS_FIELD_NUMBER: _builtins.int
     AFTER_SEQUENCE_FIELD_NUMBER: _builtins.int
+    AFTER_POSITION_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     """Only events of this job, which need not exist. Empty: of all jobs."""
     after_sequence: _builtins.int
     """Only later events. Absent: only those to come. 0: from the oldest that is kept."""
+    after_position: _builtins.str
+    """Only events after this position. Empty: `after_sequence` counts, which may only be absent or 0
+    with several coordinators and without a job.
+    """
     @_builtins.property
     def kinds(self) -> _containers.RepeatedScalarFieldContainer[Global___EventKind.ValueType]:
         """Only events of these kinds. Empty: of all."""
@@ -1080,10 +1098,11 @@ class WatchEventsRequest(_message.Message):
         job_id: _builtins.str = ...,
         kinds: _abc.Iterable[Global___EventKind.ValueType] | None = ...,
         after_sequence: _builtins.int | None = ...,
+        after_position: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_after_sequence", b"_after_sequence", "after_sequence", b"after_sequence"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_after_sequence", b"_after_sequence", "after_sequence", b"after_sequence", "job_id", b"job_id", "kinds", b"kinds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_after_sequence", b"_after_sequence", "after_position", b"after_position", "after_sequence", b"after_sequence", "job_id", b"job_id", "kinds", b"kinds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__after_sequence: _TypeAlias = _typing.Literal["after_sequence"]  # noqa: Y015
     _WhichOneofArgType__after_sequence: _TypeAlias = _typing.Literal["_after_sequence", b"_after_sequence"]  # noqa: Y015
@@ -1099,10 +1118,13 @@ class WatchEventsResponse(_message.Message):
 
     EVENTS_FIELD_NUMBER: _builtins.int
     LAST_SEQUENCE_FIELD_NUMBER: _builtins.int
+    POSITION_FIELD_NUMBER: _builtins.int
     last_sequence: _builtins.int
     """Everything up to this sequence was looked at; a later watch continues after it. The first message
     comes at once.
     """
+    position: _builtins.str
+    """With several coordinators and without a job instead of `last_sequence`, which is then 0."""
     @_builtins.property
     def events(self) -> _containers.RepeatedCompositeFieldContainer[Global___Event]:
         """The events, the oldest first; together at most 1 MiB. Empty: the message only says how far the
@@ -1114,10 +1136,11 @@ class WatchEventsResponse(_message.Message):
         *,
         events: _abc.Iterable[Global___Event] | None = ...,
         last_sequence: _builtins.int = ...,
+        position: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["events", b"events", "last_sequence", b"last_sequence"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["events", b"events", "last_sequence", b"last_sequence", "position", b"position"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -55,7 +55,9 @@ class EventServiceServicer(object):
 
     def ListEvents(self, request, context):
         """Returns events in pages, the oldest first. OUT_OF_RANGE with EventsCompacted when events after
-        after_sequence are not kept any more. A list from 0 shows what is kept when each page is read.
+        after_sequence are not kept any more. A list from 0 shows what is kept when each page is read. With
+        several coordinators, and without a job, the events of all of them are ordered by their times, and
+        the list is UNAVAILABLE while a shard has no owner.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -65,6 +67,8 @@ class EventServiceServicer(object):
         """Sends events, the oldest first, and then each new one. A client that was cut off watches again after
         the last `last_sequence` that it has received: it misses nothing and gets nothing twice, or learns
         from OUT_OF_RANGE with EventsCompacted that events are lost. RESOURCE_EXHAUSTED with LimitReached.
+        With several coordinators, and without a job, those of different shards come as they arrive, and the
+        watch ends with UNAVAILABLE when a shard gets another owner: watch again, after the last position.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

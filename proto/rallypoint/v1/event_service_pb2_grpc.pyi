@@ -37,12 +37,16 @@ class EventServiceStub:
     def __new__(cls, channel: _aio.Channel) -> EventServiceAsyncStub: ...
     ListEvents: _grpc.UnaryUnaryMultiCallable[_event_service_pb2.ListEventsRequest, _event_service_pb2.ListEventsResponse]
     """Returns events in pages, the oldest first. OUT_OF_RANGE with EventsCompacted when events after
-    after_sequence are not kept any more. A list from 0 shows what is kept when each page is read.
+    after_sequence are not kept any more. A list from 0 shows what is kept when each page is read. With
+    several coordinators, and without a job, the events of all of them are ordered by their times, and
+    the list is UNAVAILABLE while a shard has no owner.
     """
     WatchEvents: _grpc.UnaryStreamMultiCallable[_event_service_pb2.WatchEventsRequest, _event_service_pb2.WatchEventsResponse]
     """Sends events, the oldest first, and then each new one. A client that was cut off watches again after
     the last `last_sequence` that it has received: it misses nothing and gets nothing twice, or learns
     from OUT_OF_RANGE with EventsCompacted that events are lost. RESOURCE_EXHAUSTED with LimitReached.
+    With several coordinators, and without a job, those of different shards come as they arrive, and the
+    watch ends with UNAVAILABLE when a shard gets another owner: watch again, after the last position.
     """
 
 @_typing.type_check_only
@@ -54,12 +58,16 @@ class EventServiceAsyncStub(EventServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     ListEvents: _aio.UnaryUnaryMultiCallable[_event_service_pb2.ListEventsRequest, _event_service_pb2.ListEventsResponse]  # type: ignore[assignment]
     """Returns events in pages, the oldest first. OUT_OF_RANGE with EventsCompacted when events after
-    after_sequence are not kept any more. A list from 0 shows what is kept when each page is read.
+    after_sequence are not kept any more. A list from 0 shows what is kept when each page is read. With
+    several coordinators, and without a job, the events of all of them are ordered by their times, and
+    the list is UNAVAILABLE while a shard has no owner.
     """
     WatchEvents: _aio.UnaryStreamMultiCallable[_event_service_pb2.WatchEventsRequest, _event_service_pb2.WatchEventsResponse]  # type: ignore[assignment]
     """Sends events, the oldest first, and then each new one. A client that was cut off watches again after
     the last `last_sequence` that it has received: it misses nothing and gets nothing twice, or learns
     from OUT_OF_RANGE with EventsCompacted that events are lost. RESOURCE_EXHAUSTED with LimitReached.
+    With several coordinators, and without a job, those of different shards come as they arrive, and the
+    watch ends with UNAVAILABLE when a shard gets another owner: watch again, after the last position.
     """
 
 class EventServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -74,7 +82,9 @@ class EventServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_event_service_pb2.ListEventsResponse, _abc.Awaitable[_event_service_pb2.ListEventsResponse]]:
         """Returns events in pages, the oldest first. OUT_OF_RANGE with EventsCompacted when events after
-        after_sequence are not kept any more. A list from 0 shows what is kept when each page is read.
+        after_sequence are not kept any more. A list from 0 shows what is kept when each page is read. With
+        several coordinators, and without a job, the events of all of them are ordered by their times, and
+        the list is UNAVAILABLE while a shard has no owner.
         """
 
     @_abc_1.abstractmethod
@@ -86,6 +96,8 @@ class EventServiceServicer(metaclass=_abc_1.ABCMeta):
         """Sends events, the oldest first, and then each new one. A client that was cut off watches again after
         the last `last_sequence` that it has received: it misses nothing and gets nothing twice, or learns
         from OUT_OF_RANGE with EventsCompacted that events are lost. RESOURCE_EXHAUSTED with LimitReached.
+        With several coordinators, and without a job, those of different shards come as they arrive, and the
+        watch ends with UNAVAILABLE when a shard gets another owner: watch again, after the last position.
         """
 
 def add_EventServiceServicer_to_server(servicer: EventServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -159,6 +159,7 @@ class ListJobsResponse(_message.Message):
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     REVISION_FIELD_NUMBER: _builtins.int
     JOB_COUNT_FIELD_NUMBER: _builtins.int
+    POSITION_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
     """Token of the next page. Empty when this is the last."""
     revision: _builtins.int
@@ -167,6 +168,10 @@ class ListJobsResponse(_message.Message):
     """
     job_count: _builtins.int
     """All jobs that match the filters, on this page or another."""
+    position: _builtins.str
+    """With several coordinators instead of `revision`, which is then 0: as of which revision each shard
+    is shown. Empty with a single coordinator.
+    """
     @_builtins.property
     def jobs(self) -> _containers.RepeatedCompositeFieldContainer[_job_pb2.JobSummary]:
         """The jobs, in order; together at most 1 MiB."""
@@ -178,10 +183,11 @@ class ListJobsResponse(_message.Message):
         next_page_token: _builtins.str = ...,
         revision: _builtins.int = ...,
         job_count: _builtins.int = ...,
+        position: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_count", b"job_count", "jobs", b"jobs", "next_page_token", b"next_page_token", "revision", b"revision"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_count", b"job_count", "jobs", b"jobs", "next_page_token", b"next_page_token", "position", b"position", "revision", b"revision"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -269,21 +275,27 @@ class WatchJobsRequest(_message.Message):
 
     AFTER_REVISION_FIELD_NUMBER: _builtins.int
     JOB_ID_PREFIX_FIELD_NUMBER: _builtins.int
+    AFTER_POSITION_FIELD_NUMBER: _builtins.int
     after_revision: _builtins.int
     """Revision that the client has seen, of ListJobsResponse or WatchJobsResponse. 0: every job is sent
     first.
     """
     job_id_prefix: _builtins.str
     """Only jobs whose id begins with this. Empty: all."""
+    after_position: _builtins.str
+    """Position that the client has seen, of ListJobsResponse or WatchJobsResponse. Empty: every job is
+    sent first. With several coordinators instead of `after_revision`, which must be 0 then.
+    """
     def __init__(
         self,
         *,
         after_revision: _builtins.int = ...,
         job_id_prefix: _builtins.str = ...,
+        after_position: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_revision", b"after_revision", "job_id_prefix", b"job_id_prefix"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_position", b"after_position", "after_revision", b"after_revision", "job_id_prefix", b"job_id_prefix"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -298,8 +310,11 @@ class WatchJobsResponse(_message.Message):
     JOBS_FIELD_NUMBER: _builtins.int
     DELETED_JOB_IDS_FIELD_NUMBER: _builtins.int
     REVISION_FIELD_NUMBER: _builtins.int
+    POSITION_FIELD_NUMBER: _builtins.int
     revision: _builtins.int
     """Everything up to this revision was sent; a later watch continues after it."""
+    position: _builtins.str
+    """With several coordinators instead of `revision`, which is then 0. Empty with a single one."""
     @_builtins.property
     def jobs(self) -> _containers.RepeatedCompositeFieldContainer[_job_pb2.JobSummary]:
         """Those that exist, each as it is now, in the order of their revisions; together at most 1 MiB."""
@@ -314,10 +329,11 @@ class WatchJobsResponse(_message.Message):
         jobs: _abc.Iterable[_job_pb2.JobSummary] | None = ...,
         deleted_job_ids: _abc.Iterable[_builtins.str] | None = ...,
         revision: _builtins.int = ...,
+        position: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["deleted_job_ids", b"deleted_job_ids", "jobs", b"jobs", "revision", b"revision"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["deleted_job_ids", b"deleted_job_ids", "jobs", b"jobs", "position", b"position", "revision", b"revision"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -120,7 +120,8 @@ class JobServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ListJobs(self, request, context):
-        """Returns jobs in pages. Jobs that come or go between two pages move no other job.
+        """Returns jobs in pages. Jobs that come or go between two pages move no other job. With several
+        coordinators it has the jobs of all of them, and is UNAVAILABLE while a shard has no owner.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -139,7 +140,9 @@ class JobServiceServicer(object):
     def WatchJobs(self, request, context):
         """Sends the jobs that have changed since a revision, then every change. Several changes of a job may
         be merged. OUT_OF_RANGE with RevisionCompacted when deletions since then are not remembered: list the
-        jobs, and watch from the revision of that answer. RESOURCE_EXHAUSTED with LimitReached.
+        jobs, and watch from the revision of that answer. RESOURCE_EXHAUSTED with LimitReached. With
+        several coordinators it has the jobs of all of them, and ends with UNAVAILABLE when a shard gets
+        another owner: watch again, after the last position.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

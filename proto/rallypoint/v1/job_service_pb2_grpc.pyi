@@ -45,7 +45,9 @@ class JobServiceStub:
     GetJob: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.GetJobRequest, _job_service_pb2.GetJobResponse]
     """Returns one job. NOT_FOUND with UnknownJob when there is none."""
     ListJobs: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.ListJobsRequest, _job_service_pb2.ListJobsResponse]
-    """Returns jobs in pages. Jobs that come or go between two pages move no other job."""
+    """Returns jobs in pages. Jobs that come or go between two pages move no other job. With several
+    coordinators it has the jobs of all of them, and is UNAVAILABLE while a shard has no owner.
+    """
     WatchJob: _grpc.UnaryStreamMultiCallable[_job_service_pb2.WatchJobRequest, _job_service_pb2.WatchJobResponse]
     """Sends the job at once and after every change. When the client reads slowly, several changes are
     merged into one message. Without `across_runs`, the stream ends when the run has its outcome and
@@ -55,7 +57,9 @@ class JobServiceStub:
     WatchJobs: _grpc.UnaryStreamMultiCallable[_job_service_pb2.WatchJobsRequest, _job_service_pb2.WatchJobsResponse]
     """Sends the jobs that have changed since a revision, then every change. Several changes of a job may
     be merged. OUT_OF_RANGE with RevisionCompacted when deletions since then are not remembered: list the
-    jobs, and watch from the revision of that answer. RESOURCE_EXHAUSTED with LimitReached.
+    jobs, and watch from the revision of that answer. RESOURCE_EXHAUSTED with LimitReached. With
+    several coordinators it has the jobs of all of them, and ends with UNAVAILABLE when a shard gets
+    another owner: watch again, after the last position.
     """
     ListRuns: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.ListRunsRequest, _job_service_pb2.ListRunsResponse]
     """Returns the runs of a job in pages, the latest first: that which is open, and the latest that have
@@ -111,7 +115,9 @@ class JobServiceAsyncStub(JobServiceStub):
     GetJob: _aio.UnaryUnaryMultiCallable[_job_service_pb2.GetJobRequest, _job_service_pb2.GetJobResponse]  # type: ignore[assignment]
     """Returns one job. NOT_FOUND with UnknownJob when there is none."""
     ListJobs: _aio.UnaryUnaryMultiCallable[_job_service_pb2.ListJobsRequest, _job_service_pb2.ListJobsResponse]  # type: ignore[assignment]
-    """Returns jobs in pages. Jobs that come or go between two pages move no other job."""
+    """Returns jobs in pages. Jobs that come or go between two pages move no other job. With several
+    coordinators it has the jobs of all of them, and is UNAVAILABLE while a shard has no owner.
+    """
     WatchJob: _aio.UnaryStreamMultiCallable[_job_service_pb2.WatchJobRequest, _job_service_pb2.WatchJobResponse]  # type: ignore[assignment]
     """Sends the job at once and after every change. When the client reads slowly, several changes are
     merged into one message. Without `across_runs`, the stream ends when the run has its outcome and
@@ -121,7 +127,9 @@ class JobServiceAsyncStub(JobServiceStub):
     WatchJobs: _aio.UnaryStreamMultiCallable[_job_service_pb2.WatchJobsRequest, _job_service_pb2.WatchJobsResponse]  # type: ignore[assignment]
     """Sends the jobs that have changed since a revision, then every change. Several changes of a job may
     be merged. OUT_OF_RANGE with RevisionCompacted when deletions since then are not remembered: list the
-    jobs, and watch from the revision of that answer. RESOURCE_EXHAUSTED with LimitReached.
+    jobs, and watch from the revision of that answer. RESOURCE_EXHAUSTED with LimitReached. With
+    several coordinators it has the jobs of all of them, and ends with UNAVAILABLE when a shard gets
+    another owner: watch again, after the last position.
     """
     ListRuns: _aio.UnaryUnaryMultiCallable[_job_service_pb2.ListRunsRequest, _job_service_pb2.ListRunsResponse]  # type: ignore[assignment]
     """Returns the runs of a job in pages, the latest first: that which is open, and the latest that have
@@ -186,7 +194,9 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _job_service_pb2.ListJobsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_job_service_pb2.ListJobsResponse, _abc.Awaitable[_job_service_pb2.ListJobsResponse]]:
-        """Returns jobs in pages. Jobs that come or go between two pages move no other job."""
+        """Returns jobs in pages. Jobs that come or go between two pages move no other job. With several
+        coordinators it has the jobs of all of them, and is UNAVAILABLE while a shard has no owner.
+        """
 
     @_abc_1.abstractmethod
     def WatchJob(
@@ -208,7 +218,9 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_abc.Iterator[_job_service_pb2.WatchJobsResponse], _abc.AsyncIterator[_job_service_pb2.WatchJobsResponse]]:
         """Sends the jobs that have changed since a revision, then every change. Several changes of a job may
         be merged. OUT_OF_RANGE with RevisionCompacted when deletions since then are not remembered: list the
-        jobs, and watch from the revision of that answer. RESOURCE_EXHAUSTED with LimitReached.
+        jobs, and watch from the revision of that answer. RESOURCE_EXHAUSTED with LimitReached. With
+        several coordinators it has the jobs of all of them, and ends with UNAVAILABLE when a shard gets
+        another owner: watch again, after the last position.
         """
 
     @_abc_1.abstractmethod

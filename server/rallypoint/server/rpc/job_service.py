@@ -46,6 +46,7 @@ from rallypoint.server.rpc.reading.jobs import read_jobs
 from rallypoint.server.rpc.reading.jobs_view import Compacted, JobsView
 from rallypoint.server.rpc.reading.pace import Pace
 from rallypoint.server.rpc.reading.past import read_token, show_rounds, show_runs
+from rallypoint.server.rpc.routing.marks import marked_shard
 from rallypoint.server.rpc.stalls import Stalls
 from rallypoint.server.rpc.status import abort_with, invalid_status
 from rallypoint.server.rpc.views.job import summary_message
@@ -120,7 +121,7 @@ class JobService(service_grpc.JobServiceServicer):
         """Return a page of jobs."""
         try:
             size, token = to_page(request)
-            wanted = to_job_list(request)
+            wanted = to_job_list(request, by_wall=marked_shard(context) is not None)
             return await read_jobs(self._coordinator, self._pace, wanted, size, token)
         except InvalidMessage as invalid:
             await abort_with(context, invalid_status(invalid.path, invalid.problem))

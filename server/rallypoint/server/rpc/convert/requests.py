@@ -55,8 +55,13 @@ def to_create(request: job_service_pb2.CreateJobRequest) -> inputs.CreateJob:
     return inputs.CreateJob(JobId(request.job_id), spec, request.request_id)
 
 
-def to_job_list(request: job_service_pb2.ListJobsRequest) -> JobList:
-    """Return which jobs a reader asks for, in which order; checked by `to_page`."""
+def to_job_list(request: job_service_pb2.ListJobsRequest, *, by_wall: bool = False) -> JobList:
+    """Return which jobs a reader asks for, in which order; checked by `to_page`.
+
+    Args:
+        request: the reader's.
+        by_wall: the list is a part of one over several shards.
+    """
     for place, phase in enumerate(request.phases):
         require(phase in _PHASES, f"phases[{place}]", "is not a phase")
     for place, outcome in enumerate(request.outcomes):
@@ -66,6 +71,7 @@ def to_job_list(request: job_service_pb2.ListJobsRequest) -> JobList:
         outcomes=frozenset(_OUTCOMES[outcome] for outcome in request.outcomes),
         prefix=request.job_id_prefix,
         latest_first=request.order == job_service_pb2.JOB_ORDER_LATEST,
+        by_wall=by_wall,
     )
 
 

@@ -106,6 +106,18 @@ def to_watch(request: events_pb2.WatchEventsRequest) -> Asked:
     return Asked(job_id, _to_kinds(request), after)
 
 
+def to_kinds_checked(
+    request: events_pb2.ListEventsRequest | events_pb2.WatchEventsRequest,
+) -> frozenset[EventKind]:
+    """Return the wanted kinds of a request; empty: all.
+
+    Raises:
+        InvalidMessage: when the request breaks the contract.
+    """
+    check(request)
+    return _to_kinds(request)
+
+
 def _to_kinds(
     request: events_pb2.ListEventsRequest | events_pb2.WatchEventsRequest,
 ) -> frozenset[EventKind]:

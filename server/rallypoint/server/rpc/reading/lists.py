@@ -9,6 +9,7 @@ from msgspec import Struct
 from rallypoint.server.core.model.job import Job
 from rallypoint.server.core.model.phase import Outcome, Phase
 from rallypoint.server.rpc.convert.checks import require
+from rallypoint.server.rpc.views.times import to_unix_ms
 
 Place = tuple[int, str]
 """Where a job stands in its list, ascending: for the order by job id, only that counts."""
@@ -24,6 +25,8 @@ class JobList(Struct, frozen=True):
     prefix: str = ""
     latest_first: bool = False
     """By the opening of their runs; otherwise by job id."""
+    by_wall: bool = False
+    """By times of day: those of other shards are compared with them, and journal time is not."""
 
     def has(self, job: Job) -> bool:
         """Return whether the list has this job."""
@@ -35,7 +38,10 @@ class JobList(Struct, frozen=True):
 
     def place(self, job: Job) -> Place:
         """Return where a job stands."""
-        return (-job.opened_ms if self.latest_first else 0), job.job_id
+        if not self.latest_first:
+            return 0, job.job_id
+        opened_ms = to_unix_ms(job.opened_ms) if self.by_wall else job.opened_ms
+        return -opened_ms, job.job_id
 
     def write_token(self, place: Place) -> str:
         """Return the token of the page that begins after a place."""

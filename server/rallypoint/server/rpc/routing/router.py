@@ -8,34 +8,30 @@ agent learns where the owner is, so that its heartbeats depend on one coordinato
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 from collections.abc import AsyncIterator
 from contextlib import aclosing
-from typing import Any, NoReturn
+from typing import Any
 
 import grpc
 from google.rpc.status_pb2 import Status
 from msgspec import Struct
 
-from rallypoint.base.log import get_logger
 from rallypoint.server.rpc.agent_service import AgentService, accept
-from rallypoint.server.rpc.errors import stalled_status
 from rallypoint.server.rpc.guards.peers import Peers, Stream
 from rallypoint.server.rpc.routing.contexts import ForwardedContext
 from rallypoint.server.rpc.routing.directory import Directory, Local, LocalShard
+from rallypoint.server.rpc.routing.ends import ending, write_in_time
 from rallypoint.server.rpc.routing.errors import no_owner_status, not_owner_status
-from rallypoint.server.rpc.routing.forwarding import CallFailed, Forwarder
+from rallypoint.server.rpc.routing.forwarding import Forwarder
 from rallypoint.server.rpc.routing.marks import Context, marked_shard
-from rallypoint.server.rpc.routing.table import ROUTES, Route, Subject
+from rallypoint.server.rpc.routing.merging.parts import Parts
+from rallypoint.server.rpc.routing.table import ROUTES, Route, Subject, is_about_all
+from rallypoint.server.rpc.routing.whole import Whole
 from rallypoint.server.rpc.status import abort_with
 from rallypoint.server.shards.hashing import shard_of
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 
-log = get_logger()
-
-STALL_S_MAX = 30.0
-"""Longest time that a client may take to read a forwarded answer; owners have the same limit."""
 AGENT_SERVICE = "rallypoint.v1.AgentService"
 
 
@@ -64,6 +60,7 @@ class Router(grpc.GenericRpcHandler):
         self._local = local
         self._forwarder = forwarder
         self._peers = peers
+        self._whole = Whole(directory, Parts(directory, local, forwarder))
         self._handlers = {path: self._to_handler(route) for path, route in ROUTES.items()}
 
     def service(
@@ -76,10 +73,15 @@ class Router(grpc.GenericRpcHandler):
         kind: Any = grpc.unary_unary_rpc_method_handler
 
         async def unary(request: Any, context: Context) -> Any:
+            if is_about_all(route, request) and marked_shard(context) is None:
+                return await self._whole.answer(route, request, context)
             return await self._answer(route, request, context)
 
         async def stream(request: Any, context: Context) -> None:
-            await self._answer_all(route, request, context)
+            if is_about_all(route, request) and marked_shard(context) is None:
+                await self._whole.write(route, request, context)
+            else:
+                await self._answer_all(route, request, context)
 
         handle: Any = unary
         if route.subject is Subject.STREAM:
@@ -95,29 +97,27 @@ class Router(grpc.GenericRpcHandler):
 
     async def _answer(self, route: Route, request: Any, context: Context) -> Any:
         """Return the answer of the owner of a job, encoded or not."""
-        found = self._find(shard_of(request.job_id, self._directory.shard_count), context)
+        found = self._find(self._shard_of(route, request, context), context)
         match found:
             case Status():
                 await abort_with(context, found)
             case Remote(shard=shard, address=address):
                 encoded = request.SerializeToString()
-                try:
+                async with ending(context):
                     return await self._forwarder.call(route, shard, address, encoded, context)
-                except CallFailed as failed:
-                    await _abort(context, failed)
         with found.distances.used():
             serve = getattr(found.services[route.service], route.name)
             return await serve(request, _as_seen(context))
 
     async def _answer_all(self, route: Route, request: Any, context: Context) -> None:
         """Write the answers of the owner of a job."""
-        found = self._find(shard_of(request.job_id, self._directory.shard_count), context)
+        found = self._find(self._shard_of(route, request, context), context)
         match found:
             case Status():
                 await abort_with(context, found)
             case Remote(shard=shard, address=address):
                 encoded = request.SerializeToString()
-                await write_all(
+                await _write_all(
                     self._forwarder.stream(route, shard, address, encoded, context), context
                 )
             case _:
@@ -125,9 +125,16 @@ class Router(grpc.GenericRpcHandler):
                     serve = getattr(found.services[route.service], route.name)
                     answers = serve(request, _as_seen(context))
                     if inspect.isasyncgen(answers):
-                        await write_all(answers, context)
+                        await _write_all(answers, context)
                     else:
                         await answers
+
+    def _shard_of(self, route: Route, request: Any, context: Context) -> int:
+        """Return the shard that a call is about; one about all jobs was forwarded for a shard."""
+        marked = marked_shard(context)
+        if marked is not None and is_about_all(route, request):
+            return marked
+        return shard_of(request.job_id, self._directory.shard_count)
 
     def _find(self, shard: int, context: Context) -> LocalShard | Remote | Status:
         """Return who answers a call about a shard, or how it ends."""
@@ -173,19 +180,8 @@ def _as_seen(context: Context) -> Any:
     return context if marked_shard(context) is None else ForwardedContext(context)
 
 
-async def write_all(answers: AsyncIterator[Any], context: Context) -> None:
-    """Write answers to a client until they end; end the call when the client does not read them."""
-    try:
-        async with aclosing(answers):  # type: ignore[type-var]  # an asynchronous generator
-            async for answer in answers:
-                async with asyncio.timeout(STALL_S_MAX):
-                    await context.write(answer)
-    except CallFailed as failed:
-        await _abort(context, failed)
-    except TimeoutError:
-        log.warning("watcher_stalled", limit_s=STALL_S_MAX)
-        await abort_with(context, stalled_status(STALL_S_MAX))
-
-
-async def _abort(context: Context, failed: CallFailed) -> NoReturn:
-    await context.abort(failed.code, failed.text, failed.metadata)
+async def _write_all(answers: AsyncIterator[Any], context: Context) -> None:
+    """Write answers to a client until they end."""
+    async with ending(context), aclosing(answers):  # type: ignore[type-var]  # a generator
+        async for answer in answers:
+            await write_in_time(context, answer)

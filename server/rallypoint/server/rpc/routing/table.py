@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import Enum
+from typing import Any
 
 from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message import Message
@@ -93,3 +94,13 @@ ROUTES: Mapping[str, Route] = {
     for route in (_to_route(method) for service in SERVICES for method in service.methods)
 }
 """By path."""
+
+
+def is_about_all(route: Route, request: Any) -> bool:
+    """Return whether a request is about the jobs of all shards."""
+    match route.subject:
+        case Subject.ALL:
+            return True
+        case Subject.JOB_OR_ALL:
+            return not request.job_id
+    return False

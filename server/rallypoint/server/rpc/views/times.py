@@ -100,6 +100,11 @@ def to_timestamp(at_ms: int, now_ms: int) -> Timestamp:
     return durations.to_timestamp(distances.find(at_ms) + at_ms)
 
 
+def to_unix_ms(at_ms: int) -> int:
+    """Return the time of day of an event in ms, as `to_timestamp` shows it; after `note_time`."""
+    return _current.get().find(at_ms) + at_ms
+
+
 def to_optional_timestamp(at_ms: int | None, now_ms: int) -> Timestamp | None:
     """Return the time of day of an event that may not have happened."""
     return None if at_ms is None else to_timestamp(at_ms, now_ms)

@@ -1,0 +1,1 @@
+"""Answers about all jobs, put together from what every shard answers."""

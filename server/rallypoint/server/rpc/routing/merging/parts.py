@@ -1,0 +1,155 @@
+"""Calls about all jobs: one part for each shard, answered here or by its owner.
+
+A part that fails ends the whole call with its status: an answer never leaves a shard out without
+saying so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import Any
+
+import grpc
+from google.protobuf.message import Message
+
+from rallypoint.server.coordinator import CoordinatorEnded
+from rallypoint.server.rpc.errors import ended_status
+from rallypoint.server.rpc.routing.contexts import PartContext
+from rallypoint.server.rpc.routing.directory import Directory, Local, LocalShard
+from rallypoint.server.rpc.routing.errors import no_owner_status
+from rallypoint.server.rpc.routing.forwarding import CallFailed, Forwarder
+from rallypoint.server.rpc.routing.marks import Context
+from rallypoint.server.rpc.routing.table import Route
+
+Take = Callable[[int, Any], Awaitable[None]]
+"""Takes an answer of a shard; for one answer at a time."""
+
+
+class Parts:
+    """Makes the parts of calls."""
+
+    def __init__(self, directory: Directory, local: Local, forwarder: Forwarder) -> None:
+        """Ask shards of this process directly, and the owners of the others."""
+        self._directory = directory
+        self._local = local
+        self._forwarder = forwarder
+
+    @property
+    def count(self) -> int:
+        """Return the number of shards."""
+        return self._directory.shard_count
+
+    async def ask(self, route: Route, shard: int, request: Message, context: Context) -> Any:
+        """Return the answer of one shard.
+
+        Raises:
+            CallFailed: when there is none.
+        """
+        local = self._local.find(shard)
+        if local is None:
+            address = self._address(shard)
+            encoded = request.SerializeToString()
+            answer = await self._forwarder.call(route, shard, address, encoded, context)
+            return route.response.FromString(answer)
+        try:
+            return _decoded(route, await _serve(local, route, request, PartContext(context, shard)))
+        except CoordinatorEnded:
+            raise CallFailed.of(ended_status()) from None
+
+    async def ask_all(
+        self, route: Route, requests: Sequence[Message], context: Context
+    ) -> list[Any]:
+        """Return the answers of all shards, in their order; `requests` has one for each.
+
+        Raises:
+            CallFailed: when a shard gives none.
+        """
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                asked = [
+                    tasks.create_task(self.ask(route, shard, request, context))
+                    for shard, request in enumerate(requests)
+                ]
+        except ExceptionGroup as group:
+            raise _first_failure(group) from None
+        return [task.result() for task in asked]
+
+    async def watch_all(
+        self, route: Route, requests: Sequence[Message], context: Context, take: Take
+    ) -> None:
+        """Give all answers of all shards to `take`, until one of them ends.
+
+        Raises:
+            CallFailed: when a shard answers no more.
+        """
+        lock = asyncio.Lock()
+
+        async def follow(shard: int, request: Message) -> None:
+            async def write(answer: Any) -> None:
+                async with lock:
+                    await take(shard, _decoded(route, answer))
+
+            await self._watch(route, shard, request, context, write)
+            raise CallFailed.of(no_owner_status(shard))  # such a watch ends only with its shard
+
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for shard, request in enumerate(requests):
+                    tasks.create_task(follow(shard, request))
+        except ExceptionGroup as group:
+            raise _first_failure(group) from None
+
+    async def _watch(
+        self,
+        route: Route,
+        shard: int,
+        request: Message,
+        context: Context,
+        write: Callable[[Any], Awaitable[None]],
+    ) -> None:
+        local = self._local.find(shard)
+        if local is None:
+            address, encoded = self._address(shard), request.SerializeToString()
+            async for answer in self._forwarder.stream(route, shard, address, encoded, context):
+                await write(answer)
+            return
+        try:
+            await _serve(local, route, request, PartContext(context, shard, write))
+        except CoordinatorEnded:
+            raise CallFailed.of(ended_status()) from None
+
+    def _address(self, shard: int) -> str:
+        address = self._directory.owner_of(shard)
+        if address is None:
+            raise CallFailed.of(no_owner_status(shard))
+        return address
+
+
+async def _serve(local: LocalShard, route: Route, request: Message, context: PartContext) -> Any:
+    with local.distances.used():
+        return await getattr(local.services[route.service], route.name)(request, context)
+
+
+def _decoded(route: Route, answer: Any) -> Any:
+    return route.response.FromString(answer) if isinstance(answer, bytes) else answer
+
+
+def _first_failure(group: ExceptionGroup[Any]) -> Exception:
+    """Return how a call ends some of whose parts have failed: as the first of them, bugs first."""
+    leaves = list(_leaves(group))
+    bugs = (leaf for leaf in leaves if not isinstance(leaf, CallFailed))
+    refusals = (leaf for leaf in leaves if not _is_unavailable(leaf))
+    return next(bugs, None) or next(refusals, None) or leaves[0]
+
+
+def _is_unavailable(leaf: Exception) -> bool:
+    return isinstance(leaf, CallFailed) and leaf.code is grpc.StatusCode.UNAVAILABLE
+
+
+def _leaves(group: ExceptionGroup[Any]) -> Iterator[Exception]:
+    for one in group.exceptions:
+        if isinstance(one, ExceptionGroup):
+            yield from _leaves(one)
+        else:
+            yield one

@@ -1,0 +1,49 @@
+"""Calls about all jobs, which no single shard can answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rallypoint.server.rpc.about.views import start_now
+from rallypoint.server.rpc.routing.directory import Directory
+from rallypoint.server.rpc.routing.ends import ending, write_in_time
+from rallypoint.server.rpc.routing.marks import Context
+from rallypoint.server.rpc.routing.merging.about import get_coordinator
+from rallypoint.server.rpc.routing.merging.events import list_events, watch_events
+from rallypoint.server.rpc.routing.merging.jobs import list_jobs, watch_jobs
+from rallypoint.server.rpc.routing.merging.parts import Parts
+from rallypoint.server.rpc.routing.table import Route
+
+
+class Whole:
+    """Answers for all shards together."""
+
+    def __init__(self, directory: Directory, parts: Parts) -> None:
+        """Start now; `parts` asks the shards."""
+        self._directory = directory
+        self._parts = parts
+        self._start = start_now()
+
+    async def answer(self, route: Route, request: Any, context: Context) -> Any:
+        """Return the answer to a call."""
+        async with ending(context):
+            match route.name:
+                case "GetCoordinator":
+                    return await get_coordinator(
+                        self._parts, route, self._directory, self._start, context
+                    )
+                case "ListJobs":
+                    return await list_jobs(self._parts, route, request, context)
+                case "ListEvents":
+                    return await list_events(self._parts, route, request, context)
+        raise AssertionError(f"{route.path} is not about all jobs")
+
+    async def write(self, route: Route, request: Any, context: Context) -> None:
+        """Write the answers to a watch until it ends."""
+
+        async def write(shard: int, answer: Any) -> None:
+            await write_in_time(context, answer)
+
+        watches: dict[str, Any] = {"WatchJobs": watch_jobs, "WatchEvents": watch_events}
+        async with ending(context):
+            await watches[route.name](self._parts, route, request, context, write)
