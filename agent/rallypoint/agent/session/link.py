@@ -94,7 +94,7 @@ class _End(Struct):
     moves: bool = False
     """Another coordinator is more likely to answer."""
     owner: str = ""
-    """`host:port` of the coordinator that owns the job; empty: not said."""
+    """`host:port` of the coordinator that owns the job; empty: no other one, or unknown."""
 
 
 class Link:

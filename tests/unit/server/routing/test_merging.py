@@ -267,7 +267,7 @@ async def test_watch_of_all_events_continues_after_a_list() -> None:
 
 
 async def test_watch_of_events_to_come_shows_no_earlier_ones() -> None:
-    """Its position is known once every shard has said where it is."""
+    """Its position is known once every shard has answered."""
     async with fleet() as made:
         first = made.members[0]
         await create_all(first, 1)

@@ -6,10 +6,12 @@ import asyncio
 
 import grpc
 import grpc.aio
+import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import error_details_pb2 as details_pb2
+from rallypoint.v1 import job_service_pb2, job_service_pb2_grpc
 from rallypoint.wire.errors import Details, unpack_details
 from support.core.served import LIMIT_S, Agent
 from support.routing.fleet import STORE, fleet, job_of
@@ -97,6 +99,40 @@ async def test_session_resumes_with_the_next_owner() -> None:
         welcome = (await again.read()).welcome
         assert welcome.coordinator_id == STORE
         assert again.epoch > agent.epoch
+
+
+async def test_owner_that_is_not_sure_answers_no_heartbeat() -> None:
+    """It has stood still, perhaps, and nothing has halted the shard yet."""
+    async with fleet() as made:
+        owner = made.members[1]
+        agent = await owner.join(job_of(OTHERS), 1)
+        await agent.check_alive()
+        owner.sure.clear()
+        beat = agent_pb2.Heartbeat(number=agent.beats + 1)
+        await agent.write(agent_pb2.SessionRequest(heartbeat=beat))
+
+        with pytest.raises(grpc.aio.AioRpcError) as ended:
+            while True:
+                answer = await agent.read()
+                assert not answer.HasField("acknowledgement")
+        assert ended.value.code() is UNAVAILABLE
+
+
+async def test_watch_of_an_owner_that_is_not_sure_shows_nothing_new() -> None:
+    """The next owner may decide otherwise."""
+    async with fleet() as made:
+        owner, job_id = made.members[1], job_of(OTHERS)
+        agent = await owner.join(job_id, 1)
+        stub = job_service_pb2_grpc.JobServiceStub(owner.channel)
+        watch = stub.WatchJob(job_service_pb2.WatchJobRequest(job_id=job_id))
+        async with asyncio.timeout(LIMIT_S):
+            await watch.read()
+            owner.sure.clear()
+            await agent.report(started=agent_pb2.Started(round=agent.round, pids=[7]))
+            with pytest.raises(grpc.aio.AioRpcError) as ended:
+                await watch.read()
+
+        assert ended.value.code() is UNAVAILABLE
 
 
 async def test_health_follows_the_store() -> None:

@@ -8,21 +8,37 @@ from typing import Any, NoReturn
 
 import grpc
 
+from rallypoint.server.coordinator import CoordinatorEnded
 from rallypoint.server.rpc.routing.forwarding import CallFailed
 from rallypoint.server.rpc.routing.marks import Context, Metadata, forwarded, original_peer
 
 
-class ForwardedContext:
-    """The context of a call that another coordinator has forwarded: its peer is the client."""
+class OwnedContext:
+    """The context of a call to a shard of this process.
 
-    def __init__(self, context: Context) -> None:
-        """Stand for `context`."""
+    The shard writes nothing once this process may have lost it, also when the process has stood
+    still for so long that nothing has halted the shard yet. The peer is the client, also when
+    another coordinator has forwarded the call.
+    """
+
+    def __init__(self, context: Context, owns: Callable[[], bool]) -> None:
+        """Stand for `context`; `owns` says whether the shard is certainly owned at this moment."""
         self._context = context
-        self._peer = original_peer(context)
+        self._owns = owns
 
     def peer(self) -> str:
         """Return the peer that has made the call."""
-        return self._peer
+        return original_peer(self._context)
+
+    async def write(self, answer: Any) -> None:
+        """Write an answer.
+
+        Raises:
+            CoordinatorEnded: when another coordinator may own the shard.
+        """
+        if not self._owns():
+            raise CoordinatorEnded
+        await self._context.write(answer)
 
     def __getattr__(self, name: str) -> Any:
         """Return everything else from the real context."""

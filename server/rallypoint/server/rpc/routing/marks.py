@@ -27,7 +27,8 @@ def marked_shard(context: Context) -> int | None:
 
 def original_peer(context: Context) -> str:
     """Return the peer that has made a call, also when another coordinator has forwarded it."""
-    return _find(context, PEER_KEY) or context.peer()
+    marked = None if marked_shard(context) is None else _find(context, PEER_KEY)
+    return marked or context.peer()
 
 
 def forwarded(context: Context, shard: int) -> Metadata:

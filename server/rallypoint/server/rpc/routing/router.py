@@ -9,7 +9,7 @@ agent learns where the owner is, so that its heartbeats depend on one coordinato
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 from typing import Any
 
@@ -17,9 +17,10 @@ import grpc
 from google.rpc.status_pb2 import Status
 from msgspec import Struct
 
+from rallypoint.server.coordinator import CoordinatorEnded
 from rallypoint.server.rpc.agent_service import AgentService, accept
 from rallypoint.server.rpc.guards.peers import Peers, Stream
-from rallypoint.server.rpc.routing.contexts import ForwardedContext
+from rallypoint.server.rpc.routing.contexts import OwnedContext
 from rallypoint.server.rpc.routing.directory import Directory, Local, LocalShard
 from rallypoint.server.rpc.routing.ends import ending, write_in_time
 from rallypoint.server.rpc.routing.errors import no_owner_status, not_owner_status
@@ -97,7 +98,8 @@ class Router(grpc.GenericRpcHandler):
 
     async def _answer(self, route: Route, request: Any, context: Context) -> Any:
         """Return the answer of the owner of a job, encoded or not."""
-        found = self._find(self._shard_of(route, request, context), context)
+        number = self._shard_of(route, request, context)
+        found = self._find(number, context)
         match found:
             case Status():
                 await abort_with(context, found)
@@ -107,11 +109,15 @@ class Router(grpc.GenericRpcHandler):
                     return await self._forwarder.call(route, shard, address, encoded, context)
         with found.distances.used():
             serve = getattr(found.services[route.service], route.name)
-            return await serve(request, _as_seen(context))
+            answer = await serve(request, self._owned(number, found, context))
+        if self._local.find(number) is not found:
+            raise CoordinatorEnded  # it may know less than the next owner
+        return answer
 
     async def _answer_all(self, route: Route, request: Any, context: Context) -> None:
         """Write the answers of the owner of a job."""
-        found = self._find(self._shard_of(route, request, context), context)
+        number = self._shard_of(route, request, context)
+        found = self._find(number, context)
         match found:
             case Status():
                 await abort_with(context, found)
@@ -123,11 +129,16 @@ class Router(grpc.GenericRpcHandler):
             case _:
                 with found.distances.used():
                     serve = getattr(found.services[route.service], route.name)
-                    answers = serve(request, _as_seen(context))
+                    owned = self._owned(number, found, context)
+                    answers = serve(request, owned)
                     if inspect.isasyncgen(answers):
-                        await _write_all(answers, context)
+                        await _write_all(answers, owned)
                     else:
                         await answers
+
+    def _owned(self, number: int, shard: LocalShard, context: Context) -> Any:
+        """Return the context for a servicer of a shard."""
+        return OwnedContext(context, lambda: self._local.find(number) is shard)
 
     def _shard_of(self, route: Route, request: Any, context: Context) -> int:
         """Return the shard that a call is about; one about all jobs was forwarded for a shard."""
@@ -154,7 +165,7 @@ class Router(grpc.GenericRpcHandler):
         shard = shard_of(first.hello.job_id, self._directory.shard_count)
         local = self._local.find(shard)
         if local is not None:
-            return _Session(local)
+            return _Session(local, lambda: self._local.find(shard) is local)
         address = self._directory.owner_of(shard)
         if address is None:
             return no_owner_status(shard)
@@ -164,20 +175,17 @@ class Router(grpc.GenericRpcHandler):
 class _Session:
     """The agents of one shard."""
 
-    def __init__(self, shard: LocalShard) -> None:
+    def __init__(self, shard: LocalShard, owns: Callable[[], bool]) -> None:
         self._shard = shard
+        self._owns = owns
 
     async def serve(
         self, first: agent_pb2.SessionRequest, context: Any, stream: Stream
     ) -> Status | None:
         service: AgentService = self._shard.services[AGENT_SERVICE]
         with self._shard.distances.used():
-            return await service.serve(first, context, stream)
-
-
-def _as_seen(context: Context) -> Any:
-    """Return the context for a servicer, which sees the client and not who has forwarded a call."""
-    return context if marked_shard(context) is None else ForwardedContext(context)
+            owned: Any = OwnedContext(context, self._owns)
+            return await service.serve(first, owned, stream)
 
 
 async def _write_all(answers: AsyncIterator[Any], context: Context) -> None:

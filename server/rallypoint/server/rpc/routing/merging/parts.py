@@ -53,7 +53,9 @@ class Parts:
             answer = await self._forwarder.call(route, shard, address, encoded, context)
             return route.response.FromString(answer)
         try:
-            return _decoded(route, await _serve(local, route, request, PartContext(context, shard)))
+            answer = await _serve(local, route, request, PartContext(context, shard))
+            self._check(shard, local)
+            return _decoded(route, answer)
         except CoordinatorEnded:
             raise CallFailed.of(ended_status()) from None
 
@@ -114,10 +116,24 @@ class Parts:
             async for answer in self._forwarder.stream(route, shard, address, encoded, context):
                 await write(answer)
             return
+
+        async def write_owned(answer: Any) -> None:
+            self._check(shard, local)
+            await write(answer)
+
         try:
-            await _serve(local, route, request, PartContext(context, shard, write))
+            await _serve(local, route, request, PartContext(context, shard, write_owned))
         except CoordinatorEnded:
             raise CallFailed.of(ended_status()) from None
+
+    def _check(self, shard: int, local: LocalShard) -> None:
+        """Let nothing out of a shard that another coordinator may own.
+
+        Raises:
+            CoordinatorEnded: when that may be.
+        """
+        if self._local.find(shard) is not local:
+            raise CoordinatorEnded
 
     def _address(self, shard: int) -> str:
         address = self._directory.owner_of(shard)
