@@ -49,6 +49,8 @@ class Seat:
     def __init__(self, table: Table) -> None:
         self.table = table
         self.address = ""
+        self.believed: dict[int, str] = {}
+        """Owners that it takes for those of the table, which it has not read yet."""
 
     @property
     def changed(self) -> asyncio.Event:
@@ -58,7 +60,7 @@ class Seat:
         return self.table.can_reach
 
     def owner_of(self, shard: int) -> str | None:
-        address = self.table.owners.get(shard)
+        address = self.believed.get(shard) or self.table.owners.get(shard)
         return None if address == self.address else address
 
 
@@ -67,6 +69,7 @@ class Member(Struct):
 
     address: str
     listening: Listening
+    seat: Seat
     channel: grpc.aio.Channel
     sure: set[int]
     """Shards that it may be sure of."""
@@ -151,7 +154,7 @@ async def fleet(size: int = 2, timing: Timing = Timing(window_ms=0)) -> AsyncIte
             channel = await stack.enter_async_context(
                 grpc.aio.insecure_channel(address, options=client_options())
             )
-            members.append(Member(address, listening, channel, sure, failed, []))
+            members.append(Member(address, listening, seat, channel, sure, failed, []))
         made = Fleet(members, table)
         for shard in range(SHARDS):
             await made.give(members[shard % size], shard)

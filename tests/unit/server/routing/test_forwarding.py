@@ -226,8 +226,9 @@ async def test_forwarded_call_is_not_forwarded_again() -> None:
     """Two coordinators that take each other for the owner do not call each other for ever."""
     async with fleet() as made:
         first, second = made.members
-        second.listening.host.halt(OTHERS)  # the table still says that it is the owner
-        await second.listening.host.stop(OTHERS)
+        await made.take(OTHERS)
+        first.seat.believed[OTHERS] = second.address
+        second.seat.believed[OTHERS] = first.address
         request = job_service_pb2.GetJobRequest(job_id=job_of(OTHERS))
 
         for member in (first, second):

@@ -12,12 +12,15 @@ import grpc.aio
 import pytest
 
 from rallypoint.server.rpc.convert.checks import InvalidMessage
+from rallypoint.server.rpc.reading.lists import JobList
+from rallypoint.server.rpc.routing.merging.jobs import merge_pages
 from rallypoint.server.rpc.routing.merging.positions import read_position, write_position
 from rallypoint.v1 import (
     coordinator_service_pb2,
     coordinator_service_pb2_grpc,
     event_service_pb2,
     event_service_pb2_grpc,
+    job_pb2,
     job_service_pb2,
     job_service_pb2_grpc,
 )
@@ -111,6 +114,18 @@ async def test_filters_are_those_of_every_shard() -> None:
         assert [job.job_id for page in found for job in page.jobs] == [
             job for job in sorted(ids) if job.startswith(ids[3])
         ]
+
+
+def test_page_ends_where_that_of_a_shard_does() -> None:
+    """A shard whose page is full of bytes may have jobs that come before those of the others."""
+
+    def page(token: str, *ids: str) -> job_service_pb2.ListJobsResponse:
+        summaries = [job_pb2.JobSummary(job_id=job_id) for job_id in ids]
+        return job_service_pb2.ListJobsResponse(jobs=summaries, next_page_token=token)
+
+    merged = merge_pages([page("id:b", "a", "b"), page("", "c", "e")], JobList(), 10)
+    assert [job.job_id for job in merged.jobs] == ["a", "b"]
+    assert merged.next_page_token == "id:b"
 
 
 async def test_list_without_a_shard_is_refused() -> None:

@@ -35,10 +35,10 @@ async def list_jobs(
     wanted = to_job_list(request)
     wanted.read_token(token)
     pages = await parts.ask_all(route, [request] * parts.count, context)
-    return _merge(pages, wanted, size)
+    return merge_pages(pages, wanted, size)
 
 
-def _merge(
+def merge_pages(
     pages: Sequence[job_service_pb2.ListJobsResponse], wanted: JobList, size: int
 ) -> job_service_pb2.ListJobsResponse:
     """Return what fits into a page. Behind the end of a page that has a next one, jobs may lack."""
