@@ -93,7 +93,14 @@ async def start_agent(play: Play, name: str) -> None:
     command = [
         *("node-agent", "--coordinator", play.stage.address, "--job-id", JOB_ID),
         *("--node-name", name, "--local-addr", "127.0.0.1", "--log-format", "json"),
-        *(*JOB_FLAGS, str(script), "--checkpoint", str(play.folder / "checkpoint"), "--epochs", str(EPOCHS)),
+        *(
+            *JOB_FLAGS,
+            str(script),
+            "--checkpoint",
+            str(play.folder / "checkpoint"),
+            "--epochs",
+            str(EPOCHS),
+        ),
         *("--steps-per-checkpoint", str(STEPS_PER_CHECKPOINT), "--step-time", str(STEP_TIME_S)),
         *("--log-every", "1"),
     ]

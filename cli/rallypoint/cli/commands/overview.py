@@ -16,7 +16,7 @@ MENU = Menu(
     examples=(
         "agent --nproc-per-node 2 train.py",
         "coordinator --port 50051",
-        "journal verify sqlite:/var/lib/rallypoint/journal.sqlite",
+        "journal verify sqlite:journal.sqlite",
     ),
     aliases={"node-agent": "agent"},
 )

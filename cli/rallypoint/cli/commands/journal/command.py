@@ -13,15 +13,15 @@ from rallypoint.cli.flags.menu import Menu
 from rallypoint.cli.flags.parser import Parser
 from rallypoint.cli.flags.values import positive_int, text
 
-PLACE = "sqlite:/var/lib/rallypoint/journal.sqlite"
+PLACE = "sqlite:journal.sqlite"
 STATE = Operand(
     name="STATE",
     parse=text,
-    help="the journal, as `coordinator --state` names it: sqlite:PATH or etcd://HOST:PORT/PREFIX; "
-    "a coordinator logs it when it starts",
+    help="the journal, as `coordinator --state` has it: sqlite:PATH; the log of a coordinator "
+    "begins with it",
 )
-FILE = Operand(name="FILE", parse=text, help="a file of JSON lines; - is standard output")
-ARCHIVE = Operand(name="FILE", parse=text, help="a file that export has written; - is standard input")
+FILE = Operand(name="FILE", parse=text, help="a file that does not exist yet; it gets JSON lines")
+ARCHIVE = Operand(name="FILE", parse=text, help="a file that export has written")
 
 CHOICE = Group(
     "Which records",
@@ -108,7 +108,7 @@ MENU = Menu(
         f"show {PLACE} --last 20",
         f"verify {PLACE}",
         f"export {PLACE} journal.jsonl",
-        "import journal.jsonl sqlite:/srv/rallypoint/journal.sqlite",
+        "import journal.jsonl sqlite:other.sqlite",
     ),
 )
 
@@ -129,12 +129,14 @@ def main(prog: str, argv: Sequence[str]) -> int:
     try:
         run(args)
     except JournalInUse as error:
-        return _report(f"{prog} {name}", error, EXIT_USAGE)
-    except (JournalFailed, OSError) as error:
-        return _report(f"{prog} {name}", error, EXIT_FAILED)
+        return _report(f"{prog} {name}", str(error), EXIT_USAGE)
+    except JournalFailed as error:
+        return _report(f"{prog} {name}", str(error), EXIT_FAILED)
+    except OSError as error:
+        return _report(f"{prog} {name}", f"{error.filename}: {error.strerror}", EXIT_FAILED)
     return 0
 
 
-def _report(prog: str, error: Exception, code: int) -> int:
-    print(f"{prog}: error: {error}", file=sys.stderr, flush=True)
+def _report(prog: str, message: str, code: int) -> int:
+    print(f"{prog}: error: {message}", file=sys.stderr, flush=True)
     return code

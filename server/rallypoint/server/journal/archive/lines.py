@@ -104,9 +104,7 @@ def read_lines(lines: Iterable[bytes], name: str) -> Contents:
             is_last = next(numbered, None) is None
             if not is_last or tail != Tail(batches=len(payloads), sha256=digest.hexdigest()):
                 raise JournalUnreadable(f"{name}: it was changed after it was exported")
-            return Contents(
-                identity=head.identity, secret=head.secret, payloads=tuple(payloads)
-            )
+            return Contents(identity=head.identity, secret=head.secret, payloads=tuple(payloads))
         payloads.append(_read_batch(line, f"{name}: line {number}"))
         digest.update(line)
     raise JournalUnreadable(f"{name}: its end is missing; export the journal again")
