@@ -32,7 +32,7 @@ VERSION = 1
 IDENTITY_DIGITS = 32
 _TAIL = b'{"batches":'
 _CHECKSUM = "checksum"
-"""The field of a batch that is not exported: it is about bytes, which an import makes anew."""
+"""The field of a batch that is not exported: it is about bytes, which an import makes again."""
 
 
 class Head(Struct, frozen=True, kw_only=True):
