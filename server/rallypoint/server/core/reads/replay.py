@@ -9,13 +9,14 @@ In production `snapshot` keeps the store small.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from rallypoint.server.core.events.log import EventLog
-from rallypoint.server.core.keyspace.keyspace import Keyspace
+from rallypoint.server.core.events.log import EventLog, JobEvents
+from rallypoint.server.core.keyspace.keyspace import Keyspace, size_of, size_of_answer
+from rallypoint.server.core.keyspace.values import Answer, Change, Entry, Place
 from rallypoint.server.core.messages.records import (
     BarrierArrived,
     BarrierDropped,
@@ -44,6 +45,7 @@ from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.model.job import Gone, Job
 from rallypoint.server.core.model.round import Round
 from rallypoint.server.core.reads.job_records import apply_job_record, open_from
+from rallypoint.server.core.reads.parts import cut
 from rallypoint.server.core.state.state import State, apply_keys, remember_gone
 
 
@@ -65,21 +67,40 @@ class BarrierSnapshot(Struct, frozen=True):
 
 
 class KeysSnapshot(Struct, frozen=True):
-    """A record that replaces all earlier ones of a job's keys."""
+    """A record that replaces all earlier ones of a job's keys; KeysRestored follow it."""
 
     job_id: JobId
-    space: Keyspace
-    """A copy, which is not changed."""
+    run: int
+    revision: int
+    """As in `Keyspace`, like the fields that follow."""
+    compacted: int
+    round: int
+    forgotten: int
+
+
+class KeysRestored(Struct, frozen=True):
+    """A part of a job's keys, all in order; it follows the KeysSnapshot."""
+
+    job_id: JobId
+    entries: tuple[tuple[Place, Entry], ...] = ()
+    changes: tuple[Change, ...] = ()
+    requests: tuple[tuple[str, Answer], ...] = ()
 
 
 class EventsSnapshot(Struct, frozen=True):
-    """A record that replaces all earlier ones of events."""
+    """A record that replaces all earlier ones of events; EventsLogged follow with those kept."""
 
-    log: EventLog
-    """A copy, which is not changed."""
+    last: int
+    """As in `EventLog`, like the fields that follow."""
+    dropped: int
+    evicted: int
+    jobs: tuple[tuple[JobId, int], ...]
+    """Jobs of which any event is kept, with `JobEvents.dropped` of each."""
 
 
-JournalRecord = Record | JobSnapshot | BarrierSnapshot | KeysSnapshot | EventsSnapshot
+JournalRecord = (
+    Record | JobSnapshot | BarrierSnapshot | KeysSnapshot | KeysRestored | EventsSnapshot
+)
 
 
 class Memory(Struct):
@@ -117,10 +138,30 @@ def snapshot(memory: Memory) -> tuple[JournalRecord, ...]:
         )
         for key, barrier in memory.barriers.items()
     )
-    keys = (KeysSnapshot(job_id, space) for job_id, space in memory.keys.items())
+    keys = (one for job_id, space in memory.keys.items() for one in _keys_records(job_id, space))
     gone = (JobForgotten(job_id, left) for job_id, left in memory.gone.items())
-    events = EventsSnapshot(memory.events)
-    return (EpochRaised(memory.epoch), *jobs, *barriers, *keys, *gone, events)
+    events = _events_records(memory.events)
+    return (EpochRaised(memory.epoch), *jobs, *barriers, *keys, *gone, *events)
+
+
+def _keys_records(job_id: JobId, space: Keyspace) -> Iterator[KeysSnapshot | KeysRestored]:
+    """Yield the records of a job's keys, each of a bounded size."""
+    yield KeysSnapshot(
+        job_id, space.run, space.revision, space.compacted, space.round, space.forgotten
+    )
+    for places in cut(space.places, lambda place: size_of(place, space.entries[place])):
+        yield KeysRestored(job_id, tuple((place, space.entries[place]) for place in places))
+    for changes in cut(space.changes, lambda change: size_of(change.place, change.entry)):
+        yield KeysRestored(job_id, changes=changes)
+    for requests in cut(space.requests.items(), lambda one: size_of_answer(one[1])):
+        yield KeysRestored(job_id, requests=requests)
+
+
+def _events_records(log: EventLog) -> Iterator[EventsSnapshot | EventsLogged]:
+    """Yield the records of all events, each of a bounded size."""
+    jobs = tuple((job_id, of_job.dropped) for job_id, of_job in log.jobs.items())
+    yield EventsSnapshot(log.last, log.dropped, log.evicted, jobs)
+    yield from (EventsLogged(events) for events in cut(log.kept(), lambda _: 0))
 
 
 def _apply_record(memory: Memory, record: JournalRecord) -> None:
@@ -128,7 +169,7 @@ def _apply_record(memory: Memory, record: JournalRecord) -> None:
         _raise_epoch(memory, record)
     elif isinstance(record, BarrierArrived | BarrierEnded | BarrierDropped | BarrierSnapshot):
         _apply_barrier_record(memory, record)
-    elif isinstance(record, KeysWritten | KeysDropped | KeysSnapshot):
+    elif isinstance(record, KeysWritten | KeysDropped | KeysSnapshot | KeysRestored):
         _apply_keys_record(memory, record)
     elif isinstance(record, EventsLogged | EventsSnapshot):
         _apply_events(memory, record)
@@ -163,16 +204,23 @@ def _forget_job(memory: Memory, record: JobForgotten) -> None:
         _forget_barrier(memory, key)
 
 
-def _apply_keys_record(memory: Memory, record: KeysWritten | KeysDropped | KeysSnapshot) -> None:
+def _apply_keys_record(
+    memory: Memory, record: KeysWritten | KeysDropped | KeysSnapshot | KeysRestored
+) -> None:
     if isinstance(record, KeysSnapshot):
-        memory.keys[record.job_id] = record.space.copy()
+        memory.keys[record.job_id] = Keyspace(
+            record.run, record.revision, record.compacted, record.round, record.forgotten
+        )
+    elif isinstance(record, KeysRestored):
+        memory.keys[record.job_id].restore(record.entries, record.changes, record.requests)
     else:
         apply_keys(memory.keys, record)
 
 
 def _apply_events(memory: Memory, record: EventsLogged | EventsSnapshot) -> None:
     if isinstance(record, EventsSnapshot):
-        memory.events = record.log.copy()
+        jobs = {job_id: JobEvents(dropped=dropped) for job_id, dropped in record.jobs}
+        memory.events = EventLog(record.last, record.dropped, record.evicted, jobs=jobs)
     else:
         memory.events.take(record.events)
 
