@@ -127,8 +127,9 @@ def _read_batch(line: bytes, where: str) -> bytes:
     """Return the bytes of a batch."""
     try:
         found = msgspec.json.decode(line, type=dict[str, Any])
-        if isinstance(format := found.get("format"), int):
-            check_format(format)
+        format = str(found.get("format"))
+        if format.isdecimal():
+            check_format(int(format))
         message = json_format.ParseDict(found, batch_pb2.Batch())
         records = [decode_record(record) for record in message.records]
     except JournalUnreadable as error:

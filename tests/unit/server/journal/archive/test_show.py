@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -34,7 +35,7 @@ from rallypoint.server.core.reads.replay import JournalRecord
 from rallypoint.server.journal.archive.contents import Contents
 from rallypoint.server.journal.archive.show import describe_records
 from rallypoint.server.journal.codec.batches import encode_batch
-from rallypoint.server.rpc.views.node import digest_of_session
+from rallypoint.server.rpc.views.node import show_session
 from support.journal.values import records
 
 A, B = JobId("a"), JobId("b")
@@ -54,9 +55,74 @@ ARRIVED = BarrierArrived(
 HELD = JobNoted(A, JobChanges(round=RoundChanges(held_token="password")))
 
 
-def shown(*found: JournalRecord, job_id: str = "", has_values: bool = False) -> list[object]:
+def shown(
+    *found: JournalRecord, job_id: str = "", has_values: bool = False
+) -> list[dict[str, Any]]:
     """Return what is shown of a journal with one batch."""
     contents = Contents(
         identity="", secret=b"password", payloads=(encode_batch(found, 12_345, 1_700_000_000_500),)
     )
     return list(describe_records(contents, job_id=job_id, has_values=has_values))
+
+
+def test_record_has_its_batch_and_time() -> None:
+    """And its kind, with the names of the fields."""
+    assert shown(EpochRaised(7)) == [
+        {
+            "batch": 1,
+            "at": "2023-11-14T22:13:20.500+00:00",
+            "now_ms": 12_345,
+            "kind": "epoch_raised",
+            "record": {"epoch": "7"},
+        }
+    ]
+
+
+@pytest.mark.parametrize("record", [WRITTEN, ARRIVED, HELD], ids=["key", "payload", "token"])
+def test_secrets_are_hidden(record: JournalRecord) -> None:
+    """Values and payloads show how long they are, tokens nothing."""
+    text = json.dumps(shown(record))
+
+    assert "password" not in text and "cGFzc3dvcmQ" not in text
+    assert ("(hidden)" if record is HELD else "(8 bytes)") in text
+
+
+def test_values_are_shown_on_request() -> None:
+    """As base64; a token is not."""
+    text = json.dumps(shown(WRITTEN, ARRIVED, HELD, has_values=True))
+
+    assert text.count("cGFzc3dvcmQ") == 3
+    assert "(hidden)" in text
+
+
+def test_session_is_shown_as_readers_see_it() -> None:
+    """Its id opens the session, so it is not shown itself."""
+    text = json.dumps(shown(NodeRemoved(A, SESSION)))
+
+    assert SESSION not in text
+    assert show_session(SESSION) in text
+
+
+@given(records())
+def test_every_record_can_be_shown(record: JournalRecord) -> None:
+    """Of any kind, whole and narrowed, as JSON."""
+    assert len(json.dumps(shown(record))) > 0
+    assert len(shown(record, job_id="no such job")) <= 1
+
+
+def test_only_records_about_the_job_are_shown() -> None:
+    """Also where the id of the job is within a key; what is about no job is left out."""
+    found = shown(
+        EpochRaised(7), WRITTEN, NodeRemoved(B, SESSION), ARRIVED, JobForgotten(B), job_id=A
+    )
+
+    assert [one["kind"] for one in found] == ["keys_written", "barrier_arrived"]
+
+
+def test_only_events_of_the_job_are_shown() -> None:
+    """A record of events has those of several jobs."""
+    event = Event(1, A, EventKind.JOB_CREATED, "job_created", 1, 1, 1, 0, ())
+    logged = EventsLogged((event, replace(event, sequence=2, job_id=B)))
+
+    (one,) = shown(logged, EventsLogged((replace(event, sequence=3, job_id=B),)), job_id=A)
+    assert [event["sequence"] for event in one["record"]["events"]] == ["1"]
