@@ -13,7 +13,6 @@ from rallypoint.cli.flags.flag import Values
 from rallypoint.server.journal.archive.lines import read_lines, write_lines
 from rallypoint.server.journal.archive.places import fill, read
 from rallypoint.server.journal.archive.show import describe_records
-from rallypoint.server.journal.archive.verify import describe, verify_contents
 
 NAME_WIDTH = 12
 """Columns for a name in what `verify` prints."""
@@ -35,6 +34,8 @@ def show(args: Values) -> None:
 
 def verify(args: Values) -> None:
     """Check a whole journal, and print what it holds."""
+    from rallypoint.server.journal.archive.verify import describe, verify_contents
+
     contents = read(args.state)
     for name, text in (("journal", args.state), *describe(verify_contents(contents, args.state))):
         print(f"{name:{NAME_WIDTH}}{text}")
@@ -60,6 +61,8 @@ def export(args: Values) -> None:
 
 def restore(args: Values) -> None:
     """Write what was exported into a journal that does not exist yet."""
+    from rallypoint.server.journal.archive.verify import verify_contents
+
     with open(args.file, "rb") as file:
         contents = read_lines(_lines(file), args.file)
     verify_contents(contents, args.file)
