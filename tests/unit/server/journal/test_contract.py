@@ -108,7 +108,7 @@ async def test_compaction_to_nothing(store: Store) -> None:
 
     journal = await store.reopen(journal)
     loaded = await journal.load()
-    assert ([], False) == (list(loaded.records), loaded.is_new)
+    assert ([], 20, False) == (list(loaded.records), loaded.now_ms, loaded.is_new)
     await journal.append(small(2), 30)
     journal = await store.reopen(journal)
     assert list(small(2)) == list((await journal.load()).records)

@@ -7,6 +7,6 @@ file.py      the folder, the lock, and the connection
 reading.py   everything that it holds, checked
 pages.py     the tables, and what each transaction writes
 chain.py     digests: each batch continues that of the one before
-witness.py   the last batch that was acknowledged, in a file of its own
+witness.py   the last batch that was acknowledged, in a second file
 errors.py    one line for each way in which a disk fails
 """

@@ -160,8 +160,8 @@ def cut_off(path: Path, last: int, acknowledged: int, head: Path) -> JournalUnre
         head: the file of the witness.
     """
     return JournalUnreadable(
-        f"{path}: the end is missing (it has {last} of {acknowledged} batches); restore it from a "
-        f"backup, or delete {head.name} to start with what is left"
+        f"{path}: its end is missing (it has {last} of {acknowledged} batches); restore it from a "
+        f"backup, or delete {head.name} to start without these"
     )
 
 

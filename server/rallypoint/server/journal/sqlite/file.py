@@ -92,7 +92,7 @@ def connect(path: Path) -> sqlite3.Connection:
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute(f"PRAGMA wal_autocheckpoint = {WAL_PAGES}")
         connection.execute(f"PRAGMA journal_size_limit = {WAL_BYTES}")
-        connection.execute("PRAGMA secure_delete = OFF")  # it would write all that is dropped
+        connection.execute("PRAGMA secure_delete = OFF")  # it would write what is dropped
         connection.execute("PRAGMA trusted_schema = OFF")
     except BaseException:
         connection.close()

@@ -203,7 +203,7 @@ class SqliteJournal:
         snapshot, parts, size = meta.snapshot + 1, 0, 0
         digest = pages.begin_snapshot(meta, snapshot, base)
         self._await_write(partial(pages.drop_unnamed, connection, meta))
-        for payload in encode_batches(records, now_ms, unix_ms):
+        for payload in _encode(records, now_ms, unix_ms):
             if self._gives_up:
                 return  # the old records still count
             self._await_write(partial(pages.add_part, connection, snapshot, parts, payload))
@@ -261,6 +261,14 @@ class SqliteJournal:
             self._files.close()
         except (sqlite3.Error, OSError) as error:
             log.warning("journal_not_closed", why=str(errors.failed(self.path, error)))
+
+
+def _encode(records: Sequence[JournalRecord], now_ms: int, unix_ms: int) -> Iterator[bytes]:
+    """Yield the parts of a snapshot. There is at least one, because it holds the time."""
+    if records:
+        yield from encode_batches(records, now_ms, unix_ms)
+    else:
+        yield encode_batch(records, now_ms, unix_ms)
 
 
 def _estimate(records: Sequence[JournalRecord]) -> int:

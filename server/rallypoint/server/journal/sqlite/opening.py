@@ -29,7 +29,7 @@ class Files(Struct):
     lock: int
     meta: pages.Meta
     mark: Mark | None
-    """What the witness said when it was opened; None: nothing."""
+    """What the witness held when it was opened; None: nothing."""
 
     def remember(self, link: Link) -> None:
         """Note in the witness that a batch is stored.
@@ -86,7 +86,7 @@ def open_files(path: Path) -> Files:
             mark = None
         if mark is None:
             if meta.snapshot or pages.has_batches(connection):
-                log.warning("journal_witness_missing", path=str(head))
+                log.warning("journal_witness_lost", path=str(head))
             else:
                 witness.reset(Mark(meta.identity, meta.base))
                 file.sync_folder(path.parent)

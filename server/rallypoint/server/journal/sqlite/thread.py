@@ -30,7 +30,7 @@ class StoreThread:
         return await asyncio.wrap_future(self.submit(work))
 
     def submit(self, work: Callable[[], T]) -> Future[T]:
-        """Add `work`; whoever has begun it finishes it, even if its caller gives up."""
+        """Add `work`; once begun, it is finished even if its caller has gone."""
         future: Future[T] = Future()
 
         def do() -> None:

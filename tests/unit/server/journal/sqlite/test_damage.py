@@ -106,7 +106,7 @@ async def test_wal_is_gone(folder: Path) -> None:
     assert "belongs to another journal" in text
     for wal in (b"", copy.wal[:16]):
         text = await outcome(folder, replace(copy, wal=wal), refusal=True)
-        assert f"the end is missing (it has 0 of {len(BATCHES)} batches)" in text
+        assert f"its end is missing (it has 0 of {len(BATCHES)} batches)" in text
         assert head.name in text
 
     head.unlink()
