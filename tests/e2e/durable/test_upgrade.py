@@ -46,8 +46,8 @@ def version_of(world: World) -> str:
 
 @pytest.mark.long
 def test_no_worker_notices_an_upgrade(world: World, following: Package, tmp_path: Path) -> None:
-    """SIGTERM, then a newer build on the same journal: the job continues with its round, its workers
-    and its restart count. The older build refuses the journal from then on, and changes nothing."""
+    """SIGTERM, then a newer build on the same journal: the job continues with its round, workers
+    and restart count. The older build refuses the journal from then on, and changes nothing."""
     port, state = world.ports.reserve(), f"sqlite:{tmp_path / 'journal.sqlite'}"
     older = start(world, COORDINATOR, port, state)
     agents = [world.agent(name, *FLAGS, nnodes="2") for name in "ab"]
