@@ -73,7 +73,7 @@ def _path_of(state: str) -> Path:
     kind, colon, path = state.partition(":")
     if f"{kind}{colon}" != SQLITE or not path:
         raise JournalFailed(f"{state!r} is not {KINDS}: there is nothing to read or write")
-    return Path(os.path.realpath(Path(path).expanduser()))
+    return Path(os.path.realpath(path))
 
 
 def _open(path: Path) -> sqlite3.Connection:
