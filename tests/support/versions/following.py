@@ -7,12 +7,11 @@ record, which it writes. Its dependencies are this checkout's.
 from __future__ import annotations
 
 import shutil
+import subprocess
 import sys
 import sysconfig
 import venv
 from pathlib import Path
-
-from grpc_tools import protoc
 
 from support.versions.earlier import REPOSITORY, Package, write_command
 
@@ -65,9 +64,8 @@ def _grow(packages: Path) -> None:
     )
     batches = server / "journal" / "codec" / "batches.py"
     _replace(batches, f"FORMAT = {FORMAT - 1}\n", f"FORMAT = {FORMAT}\n")
-    known = Path(protoc.__file__).parent / "_proto"
-    arguments = (f"--proto_path={packages}", f"--proto_path={known}", f"--python_out={packages}")
-    assert protoc.main([sys.argv[0], *arguments, _RECORD_PROTO]) == 0
+    command = (sys.executable, "-m", "grpc_tools.protoc", f"--proto_path={packages}")
+    subprocess.run([*command, f"--python_out={packages}", _RECORD_PROTO], check=True)
 
 
 def _replace(path: Path, old: str, new: str) -> None:

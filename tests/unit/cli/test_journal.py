@@ -43,7 +43,7 @@ def test_show_prints_a_record_on_each_line(state: str, capsys: pytest.CaptureFix
     assert main(PROG, ["show", "--last", "2", state]) == 0
     latest = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
-    assert [one["record"]["epoch"] for one in every] == ["7", "8", "9"]
+    assert [one["record"]["epoch"] for one in every] == [7, 8, 9]
     assert latest == every[1:]
 
 

@@ -23,9 +23,7 @@ _PRIVATE = 0o600
 
 def show(args: Values) -> None:
     """Print records as JSON lines."""
-    found: Iterable[dict[str, Any]] = describe_records(
-        read(args.state), job_id=args.job, has_values=args.values
-    )
+    found: Iterable[dict[str, Any]] = describe_records(read(args.state), args.job)
     if args.last:
         found = deque(found, maxlen=args.last)
     for record in found:

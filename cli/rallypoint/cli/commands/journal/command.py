@@ -40,10 +40,6 @@ CHOICE = Group(
             default=0,
             help="only the last N of them",
         ),
-        Flag(
-            names=("--values",),
-            help="show values of keys and payloads of barriers; otherwise only their sizes",
-        ),
     ),
 )
 PARSERS = {
@@ -56,7 +52,10 @@ PARSERS = {
             ("the last decisions about a job", f"{PLACE} --job train --last 20"),
             ("only the kinds of records", f"{PLACE} | jq -r .kind"),
         ),
-        notes=("A coordinator may be running on the journal.",),
+        notes=(
+            "A coordinator may be running on the journal. Tokens, values of keys and payloads of "
+            "barriers are left out; ids of sessions are digests, as in logs.",
+        ),
     ),
     "verify": Parser(
         prog="rallypoint journal verify",

@@ -13,26 +13,17 @@ from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar
 
 import msgspec
-from google.protobuf import json_format
 from msgspec import Struct
 
-from rallypoint.journal.v1 import batch_pb2
 from rallypoint.server.journal.archive.contents import Contents
-from rallypoint.server.journal.codec.batches import (
-    check_format,
-    decode_batch,
-    decode_record,
-    encode_batch,
-)
-from rallypoint.server.journal.codec.shapes import BadMessage
+from rallypoint.server.journal.codec.batches import check_format, decode_batch, encode_batch
+from rallypoint.server.journal.codec.json_form import from_json, to_json
 from rallypoint.server.journal.interface import SECRET_BYTES, JournalUnreadable
 
 VERSION = 1
 """Of the lines; each batch says its own format."""
 IDENTITY_DIGITS = 32
 _TAIL = b'{"batches":'
-_CHECKSUM = "checksum"
-"""The field of a batch that is not exported: it is about bytes, which an import makes again."""
 
 
 class Head(Struct, frozen=True, kw_only=True):
@@ -46,6 +37,19 @@ class Head(Struct, frozen=True, kw_only=True):
     """Its secret; base64 in JSON."""
 
 
+class Line(Struct, frozen=True, kw_only=True):
+    """A batch."""
+
+    format: int
+    """Of its records."""
+    now_ms: int
+    """Journal time."""
+    unix_ms: int
+    """The same moment as Unix time."""
+    records: tuple[dict[str, Any], ...]
+    """In order, as `to_json` returns them."""
+
+
 class Tail(Struct, frozen=True, kw_only=True):
     """The last line."""
 
@@ -55,7 +59,7 @@ class Tail(Struct, frozen=True, kw_only=True):
     """Of all lines before this one, with their ends; hexadecimal."""
 
 
-_Kind = TypeVar("_Kind", Head, Tail)
+_Kind = TypeVar("_Kind", Head, Line, Tail)
 
 
 def write_lines(contents: Contents) -> Iterator[bytes]:
@@ -66,20 +70,24 @@ def write_lines(contents: Contents) -> Iterator[bytes]:
     """
     digest = hashlib.sha256()
     head = Head(rallypoint_journal=VERSION, identity=contents.identity, secret=contents.secret)
-    for value in (head, *contents.payloads):
-        line = msgspec.json.encode(_to_json(value) if isinstance(value, bytes) else value) + b"\n"
+    for line in map(_encode, (head, *map(_line_of, contents.payloads))):
         digest.update(line)
         yield line
-    tail = Tail(batches=len(contents.payloads), sha256=digest.hexdigest())
-    yield msgspec.json.encode(tail) + b"\n"
+    yield _encode(Tail(batches=len(contents.payloads), sha256=digest.hexdigest()))
 
 
-def _to_json(payload: bytes) -> dict[str, Any]:
-    decode_batch(payload)  # what is damaged is not exported
-    message = batch_pb2.Batch.FromString(payload)
-    found: dict[str, Any] = json_format.MessageToDict(message, preserving_proto_field_name=True)
-    del found[_CHECKSUM]
-    return found
+def _line_of(payload: bytes) -> Line:
+    batch = decode_batch(payload)
+    return Line(
+        format=batch.format,
+        now_ms=batch.now_ms,
+        unix_ms=batch.unix_ms,
+        records=tuple(map(to_json, batch.records)),
+    )
+
+
+def _encode(line: Head | Line | Tail) -> bytes:
+    return msgspec.json.encode(line) + b"\n"
 
 
 def read_lines(lines: Iterable[bytes], name: str) -> Contents:
@@ -125,18 +133,14 @@ def _read_head(line: bytes, name: str) -> Head:
 
 def _read_batch(line: bytes, where: str) -> bytes:
     """Return the bytes of a batch."""
+    found = _decode(line, Line, where)
     try:
-        found = msgspec.json.decode(line, type=dict[str, Any])
-        format = str(found.get("format"))
-        if format.isdecimal():
-            check_format(int(format))
-        message = json_format.ParseDict(found, batch_pb2.Batch())
-        records = [decode_record(record) for record in message.records]
+        check_format(found.format)
+        return encode_batch(
+            [from_json(record) for record in found.records], found.now_ms, found.unix_ms
+        )
     except JournalUnreadable as error:
         raise JournalUnreadable(f"{where}: {error}") from None
-    except (msgspec.DecodeError, UnicodeDecodeError, json_format.ParseError, BadMessage) as error:
-        raise JournalUnreadable(f"{where} is not a batch of this version: {error}") from None
-    return encode_batch(records, message.now_ms, message.unix_ms)
 
 
 def _decode(line: bytes, kind: type[_Kind], name: str) -> _Kind:
