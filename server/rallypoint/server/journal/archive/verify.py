@@ -9,8 +9,7 @@ from itertools import pairwise
 
 from msgspec import Struct
 
-from rallypoint.server.core.invariants import check_job
-from rallypoint.server.core.messages.errors import BrokenInvariant
+from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.model.phase import Phase
 from rallypoint.server.core.model.spec import Timing
 from rallypoint.server.core.reads.replay import replay
@@ -78,22 +77,30 @@ def _check_times(batches: Sequence[Batch], name: str) -> None:
 
 def _restore(contents: Contents, batches: Sequence[Batch], name: str) -> tuple[int, State]:
     """Return the epoch of a journal, and the state that a coordinator begins with."""
-    try:
-        memory = replay(record for batch in batches for record in batch.records)
-        state = restore(
-            memory,
-            coordinator_id=contents.identity,
-            epoch=memory.epoch + 1,
-            timing=Timing(),
-            now_ms=batches[-1].now_ms if batches else 0,
-            is_new=not batches,
+    broken: dict[JobId, Exception] = {}
+
+    def explain(job_id: JobId, error: Exception) -> str:
+        broken[job_id] = error
+        return ""
+
+    memory = replay(record for batch in batches for record in batch.records)
+    epoch, last_ms = memory.epoch, batches[-1].now_ms if batches else 0
+    restored = restore(
+        memory,
+        coordinator_id=contents.identity,
+        epoch=epoch + 1,
+        timing=Timing(),
+        now_ms=last_ms,
+        last_ms=last_ms,
+        explain=explain,
+    )
+    for job_id, error in broken.items():
+        why = f"{type(error).__name__}: {error}"
+        raise JournalUnreadable(
+            f"{name}: job {job_id} would fail, and {len(broken) - 1} others: its records do not fit "
+            f"({why}); this is a bug, please report it"
         )
-        for job_id in state.jobs:
-            check_job(state, job_id)
-    except (BrokenInvariant, LookupError, AssertionError, ValueError, TypeError) as error:
-        text = f"{name}: its records contradict each other ({type(error).__name__}: {error})"
-        raise JournalUnreadable(f"{text}; restore the journal from a backup") from error
-    return memory.epoch, state
+    return epoch, restored.state
 
 
 def describe(summary: Summary) -> Iterator[tuple[str, str]]:
