@@ -97,8 +97,7 @@ def _restore(contents: Contents, batches: Sequence[Batch], name: str) -> tuple[i
     for job_id, error in broken.items():
         why = f"{type(error).__name__}: {error}"
         raise JournalUnreadable(
-            f"{name}: job {job_id} would fail, and {len(broken) - 1} others: its records do not fit "
-            f"({why}); this is a bug, please report it"
+            f"{name}: job {job_id} would end, its records do not fit ({why}): please report this bug"
         )
     return epoch, restored.state
 
