@@ -96,9 +96,8 @@ def _restore(contents: Contents, batches: Sequence[Batch], name: str) -> tuple[i
     )
     for job_id, error in broken.items():
         why = f"{type(error).__name__}: {error}"
-        raise JournalUnreadable(
-            f"{name}: job {job_id} would end, its records do not fit ({why}): please report this bug"
-        )
+        text = f"{name}: job {job_id} would end, because its records do not fit ({why})"
+        raise JournalUnreadable(f"{text}: please report this bug")
     return epoch, restored.state
 
 

@@ -43,7 +43,7 @@ def epochs_of(contents: Contents) -> list[int]:
 
 
 async def test_journal_is_read_beside_its_coordinator(journal: SqliteJournal, path: Path) -> None:
-    """All that was appended, with identity and secret; the coordinator continues."""
+    """Everything that was appended, with identity and secret; the coordinator continues."""
     contents = places.read(f"sqlite:{path}")
     await journal.append([EpochRaised(4)], 40)
 
