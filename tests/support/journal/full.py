@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from enum import Enum
 from itertools import count
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from msgspec import Struct
 
@@ -19,6 +19,7 @@ from rallypoint.server.journal.codec.kinds import LEFT_OUT
 
 KINDS: tuple[type[JournalRecord], ...] = get_args(JournalRecord)
 """Every kind of record."""
+_Struct = TypeVar("_Struct", bound=Struct)
 _ENTRIES = 2
 """Entries of a collection."""
 
@@ -43,6 +44,11 @@ class Maker:
         """How many values of each enum were made; beyond its members, all of them were."""
         self._numbers = count(2)
         self._arms: Counter[Any] = Counter()
+
+    def whole(self, kind: type[_Struct]) -> _Struct:
+        """Return a struct with all its fields set, those that no journal keeps as well."""
+        hints = get_type_hints(kind)
+        return kind(**{name: self.make(hints[name], name) for name in kind.__struct_fields__})
 
     def make(self, hint: Any, name: str) -> Any:
         """Return a value of a type for a field of this name."""

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from msgspec import NODEFAULT, Struct, defstruct
-from msgspec.structs import fields
+from msgspec.structs import fields, replace
 
 from rallypoint.journal.v1 import (
     barrier_pb2,
@@ -20,6 +20,13 @@ from rallypoint.journal.v1 import (
     snapshot_pb2,
     verdict_pb2,
 )
+from rallypoint.server.core.messages.records import NodeJoined
+from rallypoint.server.core.model.job import Job
+from rallypoint.server.core.model.node import Node, NodeState
+from rallypoint.server.core.model.round import Round
+from rallypoint.server.core.reads.durable import durable_job, durable_node
+from rallypoint.server.core.reads.replay import JobSnapshot
+from rallypoint.server.journal.codec.batches import decode_batch, encode_batch
 from rallypoint.server.journal.codec.fields import BadShape
 from rallypoint.server.journal.codec.kinds import LEFT_OUT
 from rallypoint.server.journal.codec.shapes import Shapes
@@ -88,6 +95,19 @@ def test_fields_of_an_earlier_format_have_defaults(kind: type[Struct]) -> None:
 def _message_of(kind: type[Struct]) -> Any:
     (found,) = {getattr(one, kind.__name__) for one in MODULES if hasattr(one, kind.__name__)}
     return found
+
+
+def test_nothing_durable_is_left_out() -> None:
+    """The fields that no message has are those that the core calls volatile."""
+    maker = Maker()
+    job, node = maker.whole(Job), maker.whole(Node)
+    records = (
+        JobSnapshot(durable_job(replace(job, round=maker.whole(Round)))),
+        NodeJoined(durable_node(replace(node, member=True))),
+        NodeJoined(durable_node(replace(node, member=False, state=NodeState.BLOCKED))),
+    )
+
+    assert records == decode_batch(encode_batch(records, 1, 2)).records
 
 
 def _struct(name: str, *of_fields: Any) -> Any:

@@ -22,7 +22,6 @@ LEFT_OUT: dict[type, frozenset[str]] = {
     Node: frozenset(
         {
             "attached",
-            "assignment",
             "port",
             "eligibility",
             "acknowledged",
