@@ -74,7 +74,8 @@ async def steps(folder: Path, count: int) -> AsyncIterator[Step]:
     """Append small and large batches, and compact now and then."""
     journal = SqliteJournal.open(folder / NAME)
     await journal.load()
-    before, old = copy_of(journal.path), [*small(0)][:0]
+    before = await still_copy(journal)
+    old: list[JournalRecord] = []
     for number in range(1, count + 1):
         if number % 9 == 0:
             new = old[-5:]
@@ -84,10 +85,15 @@ async def steps(folder: Path, count: int) -> AsyncIterator[Step]:
             batch = large(number, 5 * PAGE) if number % 5 == 0 else small(number)
             new = [*old, *batch]
             await journal.append(batch, number)
-        after = copy_of(journal.path)
+        after = await still_copy(journal)
         yield Step(before, after, old, new)
         before, old = after, new
     await journal.close()
+
+
+async def still_copy(journal: SqliteJournal) -> Copy:
+    """Copy the files while nothing is written."""
+    return await journal._writer.run(lambda: copy_of(journal.path))
 
 
 async def settled(journal: SqliteJournal) -> SqliteJournal:
