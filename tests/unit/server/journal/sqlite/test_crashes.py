@@ -97,10 +97,17 @@ async def still_copy(journal: SqliteJournal) -> Copy:
 
 
 async def settled(journal: SqliteJournal) -> SqliteJournal:
-    """Wait for the end of a compaction."""
+    """Wait for the end of a compaction, and until nothing is left to tidy."""
     await journal.close()
     journal = SqliteJournal.open(journal.path)
     await journal.load()
+    connection, meta = journal._files.connection, journal._files.meta
+
+    def tidy() -> bool:
+        return pages.drop_some(connection, meta) or pages.shrink_some(connection)
+
+    while await journal._writer.run(tidy):
+        pass
     return journal
 
 
