@@ -1,4 +1,4 @@
-"""Appends to a SQLite journal in a child process, kills it, and checks what is left; many times.
+"""Appends to a SQLite journal in a child process, kills it, and checks what it has left, many times.
 
     python crashing.py PATH KILLS
 
@@ -14,6 +14,7 @@ import random
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from rallypoint.server.core.messages.records import EpochRaised, RunClosed
@@ -57,7 +58,7 @@ async def read(path: Path) -> list[JournalRecord]:
         await journal.close()
 
 
-def last_of(records: list[JournalRecord] | tuple[JournalRecord, ...]) -> int:
+def last_of(records: Sequence[JournalRecord]) -> int:
     """Return the number of the last batch, after checking that it is whole and in its place."""
     numbers = [record.epoch for record in records if isinstance(record, EpochRaised)]
     assert numbers == list(range(numbers[0], numbers[0] + len(numbers))) if numbers else True
