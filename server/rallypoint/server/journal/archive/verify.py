@@ -88,6 +88,7 @@ def _restore(contents: Contents, batches: Sequence[Batch], name: str) -> tuple[i
     restored = restore(
         memory,
         coordinator_id=contents.identity,
+        durable=True,
         epoch=epoch + 1,
         timing=Timing(),
         now_ms=last_ms,
