@@ -161,8 +161,8 @@ async def kill_coordinator(play: Play, coordinator: Process) -> Process:
     steps = stage.stints[-1].last_step - killed_step
     stage.tell(f"both agents are back; steps meanwhile: {steps}; workers restarted: 0")
     play.remarks[2] = (
-        f"coordinator killed; back after {back_s - killed_s:.2f} s; "
-        f"restarted: 0 workers; trained: {steps} steps"
+        f"coordinator killed, away {back_s - killed_s:.2f} s: 0 workers restarted, "
+        f"{steps} steps trained"
     )
     return again
 

@@ -24,9 +24,9 @@ def test_journal_of_a_release_opens(format: int, world: World, tmp_path: Path) -
     verified = world.run(str(SCRIPTS / "rallypoint"), "journal", "verify", f"sqlite:{state}")
     coordinator = world.coordinator(0, f"--state=sqlite:{state}")
     with Client(world.target) as client:
-        running = client.get_job(RUNNING)
-        created = client.get_job(CREATED)
-        events = [event.reason for event in client.list_events(DONE)]
+        running = client.get_job(RUNNING).job
+        created = client.get_job(CREATED).job
+        events = [event.WhichOneof("detail") for event in client.list_events(DONE)]
         health = {one.node_name: one.cordoned for one in running.health}
 
     assert (verified.returncode, verified.stderr) == (0, "")

@@ -82,7 +82,7 @@ def test_no_worker_notices_an_upgrade(world: World, following: Package, tmp_path
     assert len(world.mailbox.started()) == 6
     assert refused.returncode == 1
     (line,) = refused.stderr.splitlines()
-    assert "was written by a newer rallypoint" in line and "upgrade this coordinator" in line
+    assert "a newer rallypoint wrote the journal" in line and "upgrade this coordinator" in line
     assert (
         world.jobs.wait(
             world.job_id, lambda job: job.phase == job_pb2.JOB_PHASE_CLOSED

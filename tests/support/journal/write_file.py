@@ -21,7 +21,8 @@ from rallypoint.client.errors import BarrierBroken
 from rallypoint.client.sync import Client
 from rallypoint.client.values import Scope
 from rallypoint.server.journal.codec.batches import FORMAT
-from rallypoint.v1 import barrier_pb2, job_pb2
+from rallypoint.v1 import barrier_service_pb2 as barrier_pb2
+from rallypoint.v1 import job_pb2
 from support.journal.write_format import FORMATS
 from support.processes.jobs import is_started
 from support.processes.mailbox import Worker

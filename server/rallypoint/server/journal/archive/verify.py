@@ -110,7 +110,7 @@ def describe(summary: Summary) -> Iterator[tuple[str, str]]:
     yield "coordinator", summary.identity
     yield "epoch", str(summary.epoch)
     yield "batches", str(summary.batches)
-    yield "records", f"{summary.records}, {summary.size / 1_000_000:.1f} MB"
+    yield "records", f"{summary.records}, {summary.size / 1_000:.0f} kB"
     yield "jobs", f"{jobs} ({phases})" if jobs else "0"
     if summary.batches:
         yield "from", _time_of(summary.first_ms)
