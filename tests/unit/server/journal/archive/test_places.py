@@ -168,3 +168,26 @@ async def test_lost_end_is_noticed(journal: SqliteJournal, path: Path) -> None:
 
     with pytest.raises(JournalUnreadable):
         places.read(f"sqlite:{path}")
+
+
+@pytest.mark.parametrize("way", ["backup", "vacuum"])
+async def test_copy_that_sqlite_makes_is_a_journal(
+    journal: SqliteJournal, path: Path, way: str
+) -> None:
+    """While the coordinator runs, without any other file: `.backup` and `VACUUM INTO`."""
+    copy = path.with_name("copy.sqlite")
+    connection = sqlite3.connect(path)
+    if way == "vacuum":
+        connection.execute("VACUUM INTO ?", (str(copy),))
+    else:
+        with sqlite3.connect(copy) as other:
+            connection.backup(other)
+        other.close()
+    connection.close()
+    await journal.append([EpochRaised(4)], 40)
+
+    again = SqliteJournal.open(copy)
+    assert [EpochRaised(1), EpochRaised(2), EpochRaised(3)] == list((await again.load()).records)
+    await again.append([EpochRaised(5)], 50)
+    await again.close()
+    assert epochs_of(places.read(f"sqlite:{copy}")) == [1, 2, 3, 5]
