@@ -86,7 +86,7 @@ def _line_of(payload: bytes) -> Line:
     )
 
 
-def _encode(line: Head | Line | Tail) -> bytes:
+def _encode(line: Struct) -> bytes:
     return msgspec.json.encode(line) + b"\n"
 
 

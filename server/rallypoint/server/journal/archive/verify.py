@@ -13,7 +13,7 @@ from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.model.phase import Phase
 from rallypoint.server.core.model.spec import Timing
 from rallypoint.server.core.reads.replay import replay
-from rallypoint.server.core.reads.restore import restore
+from rallypoint.server.core.restore import restore
 from rallypoint.server.core.state.state import State
 from rallypoint.server.journal.archive.contents import Contents
 from rallypoint.server.journal.codec.batches import FORMAT, Batch, decode_batch
