@@ -59,8 +59,8 @@ STATE = Group(
             metavar="PLACE",
             default="",
             default_text="a file for each port in $XDG_STATE_HOME/rallypoint; with --port 0 memory",
-            help="where to keep what must survive a restart: sqlite:PATH, a file on a local disk, or "
-            "memory, which keeps nothing",
+            help="where to keep what must survive a restart: sqlite:PATH, a file on a local disk; "
+            "or memory, which keeps nothing",
         ),
     ),
 )
@@ -79,8 +79,8 @@ def build_parser(prog: str = "coordinator") -> Parser:
         ),
         notes=(
             "Connections are neither encrypted nor authenticated: listen on a trusted network.",
-            "After a restart the coordinator continues from its journal, and the agents report their "
-            "running rounds; no worker restarts.",
+            "After a restart the coordinator continues from its journal, and the agents report "
+            "their running rounds; no worker restarts.",
         ),
     )
 
