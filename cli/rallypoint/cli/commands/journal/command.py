@@ -11,12 +11,12 @@ from rallypoint.cli.flags.common import ONE_HELP_GROUP
 from rallypoint.cli.flags.flag import Flag, Group, Operand
 from rallypoint.cli.flags.menu import Menu
 from rallypoint.cli.flags.parser import Parser
-from rallypoint.cli.flags.values import positive_int, text
+from rallypoint.cli.flags.values import journal_place, positive_int, text
 
 PLACE = "sqlite:journal.sqlite"
 STATE = Operand(
     name="STATE",
-    parse=text,
+    parse=journal_place,
     help="the journal, as `coordinator --state` has it: sqlite:PATH; the log of a coordinator "
     "begins with it",
 )
