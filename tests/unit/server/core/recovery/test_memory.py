@@ -206,7 +206,7 @@ def test_history_and_runs_go_on() -> None:
 
 
 def test_created_job_waits_for_its_agents() -> None:
-    """Its time for the first agent goes on, but no shorter than agents need to come."""
+    """The time for its first agent continues, and is no shorter than agents need to come."""
     bench = Bench(replace(PAIR, join_timeout_ms=60_000), durable=True)
     bench.advance(10_000)
     bench.take(inputs.CreateJob(JobId(JOB), bench.spec, "c"))
@@ -310,7 +310,7 @@ def load(bench: Bench, *tampered: object) -> tuple[Restored, list[Exception]]:
 
 @pytest.mark.parametrize("kind", ["record", "fact"])
 def test_job_that_cannot_be_restored_fails_alone(kind: str) -> None:
-    """It has a report, its agents get the outcome, and the other job goes on."""
+    """It has a report, its agents get the outcome, and the other job continues."""
     bench = running()
     good = tuple(bench.agents)
     bench.run_round("c", "d", job_id="bad")

@@ -71,7 +71,7 @@ def test_cordon_and_its_reason_stay() -> None:
 
 @pytest.mark.parametrize("away_ms", [1_000, COOLDOWN_MS + 1_000])
 def test_quarantine_ends_in_time(away_ms: int) -> None:
-    """It goes on while the coordinator is away, and its end is announced once."""
+    """It continues while the coordinator is away, and its end is announced once."""
     bench = begun(replace(SPEC, max_nodes=3, quarantine_after=1))
     agents = bench.run_round("a", "b", "sick")
     fail_again(bench, agents[2], 1)
