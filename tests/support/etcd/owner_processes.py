@@ -32,14 +32,8 @@ class Processes:
 
     def start(self, name: str, host: Host = HERE) -> Command:
         path = os.pathsep.join(one for one in sys.path if one)
-        argv = [
-            *host.prefix(),
-            sys.executable,
-            owner_process.__file__,
-            *self._arguments,
-            name,
-            *self._rest,
-        ]
+        program = [*host.prefix(), sys.executable, owner_process.__file__]
+        argv = [*program, *self._arguments, name, *self._rest]
         env = {"PATH": os.environ["PATH"], "PYTHONPATH": path}
         self.all[name] = Command(name, argv, env, self._folder)
         return self.all[name]
