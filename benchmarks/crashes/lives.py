@@ -1,0 +1,136 @@
+"""The lives of one coordinator: it is started, killed and started again at one address."""
+
+from __future__ import annotations
+
+import select
+import subprocess
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from harness.trial import MeasurementFailed, Process, Trial
+from rallypoint.agent.machine.ports import PortReserver
+
+WATCH_S = 2.0
+"""Longest wait for a write to the journal."""
+LISTEN_S = 30.0
+
+
+@dataclass(slots=True)
+class Life:
+    """One life, as far as this process has seen it."""
+
+    process: Process
+    began_s: float
+    """time.monotonic() before the process was started."""
+    listening_s: float = 0.0
+    """When its first line was read; 0: not yet."""
+    rss_mb: float = 0.0
+    """Shortly before its end."""
+
+
+@dataclass(slots=True)
+class Disk:
+    """The files of a journal."""
+
+    state: str
+    """As for --state."""
+
+    @property
+    def folder(self) -> Path | None:
+        """Return where they are; None: there are none."""
+        kind, _, path = self.state.partition(":")
+        return Path(path).parent if kind == "sqlite" else None
+
+    @property
+    def log(self) -> Path | None:
+        """Return the file that each append is written to first."""
+        kind, _, path = self.state.partition(":")
+        return Path(f"{path}-wal") if kind == "sqlite" else None
+
+    def size(self) -> int:
+        """Return the bytes of all files."""
+        if self.folder is None:
+            return 0
+        return sum(one.stat().st_size for one in self.folder.iterdir() if one.is_file())
+
+    def is_cut(self) -> bool:
+        """Return whether it ends with a batch whose append had not returned."""
+        return False
+
+    def stamp(self) -> int:
+        """Return when the last append was written, in ns; 0: never."""
+        try:
+            return 0 if self.log is None else self.log.stat().st_mtime_ns
+        except FileNotFoundError:
+            return 0
+
+
+@dataclass(slots=True)
+class Lives:
+    """Starts and kills the coordinator."""
+
+    trial: Trial
+    state: str
+    ports: PortReserver = field(default_factory=PortReserver)
+    all: list[Life] = field(default_factory=list)
+    port: int = 0
+
+    def __post_init__(self) -> None:
+        """Reserve a port: nothing else gets it while no coordinator lives."""
+        self.port = self.ports.reserve()
+
+    @property
+    def address(self) -> str:
+        """Return where it listens in every life."""
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def disk(self) -> Disk:
+        """Return the files of its journal."""
+        return Disk(self.state)
+
+    def start(self) -> Life:
+        """Start it; `await_listening` waits for it."""
+        command = ["coordinator", "--host=127.0.0.1", f"--port={self.port}"]
+        command += ["--log-format=json", *([f"--state={self.state}"] if self.state else [])]
+        began_s = time.monotonic()
+        life = Life(self.trial.start(command, stdout=subprocess.PIPE), began_s)
+        self.all.append(life)
+        return life
+
+    def await_listening(self) -> None:
+        """Wait until the latest one listens."""
+        life = self.all[-1]
+        pipe = life.process.popen.stdout
+        assert pipe is not None
+        if not select.select([pipe], [], [], LISTEN_S)[0] or not pipe.read(1):
+            raise MeasurementFailed("the coordinator did not start")
+        life.listening_s = time.monotonic()
+
+    def kill(self, *, in_append: bool = False) -> None:
+        """SIGKILL to the latest one; on request as soon as it writes to its journal."""
+        life = self.all[-1]
+        if life.process.popen.poll() is not None:
+            code = life.process.popen.returncode
+            raise MeasurementFailed(f"the coordinator has ended by itself with {code}")
+        life.rss_mb = _read_rss_mb(life.process.popen.pid)
+        if in_append:
+            self._await_append()
+        life.process.popen.kill()
+        life.process.popen.wait()
+
+    def _await_append(self) -> None:
+        """Return as soon as something is written to the journal."""
+        disk, end_s = self.disk, time.monotonic() + WATCH_S
+        before = disk.stamp()
+        while disk.stamp() == before and time.monotonic() < end_s:
+            pass
+
+
+def _read_rss_mb(pid: int) -> float:
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except FileNotFoundError:
+        return 0.0
+    return sum(int(line.split()[1]) for line in lines if line.startswith("VmRSS:")) / 1024
