@@ -138,6 +138,7 @@ class Model:
         blame = replace(blame, consequence="BUDGET_SPENT")
         self.end_round("WORKER_FAILED", blame)
         self.close("FAILED", blame)
+        self.failures[blame.node] += 1
 
 
 def _phase(phase: job_pb2.JobPhase.ValueType) -> str:
