@@ -36,7 +36,7 @@ from crashes.lives import Lives
 from crashes.readers import EventReader, JobReader, KeyReader, Poller
 from harness.trial import MeasurementFailed, Trial
 from launch import describe_machine
-from rallypoint.client import Client
+from rallypoint.client import Client, errors
 from rallypoint.v1 import job_pb2
 
 AWAY_S_MAX = 5.0
@@ -133,7 +133,7 @@ class Play:
         for crew in self.crews.values():
             try:
                 crew.settle()
-            except MeasurementFailed as error:
+            except (MeasurementFailed, errors.RallypointError) as error:
                 raise MeasurementFailed("\n".join([str(error), *self.find()])) from error
         wrong = [text for crew in self.crews.values() for text in crew.compare()]
         wrong += self.find()
@@ -296,7 +296,7 @@ def run(arguments: argparse.Namespace, state: str) -> tuple[Play, str]:
                 play.crash(kills=not arguments.calm)
                 play.settle()
                 print(f"{len(play.crashes)}: {play.crashes[-1]}", file=sys.stderr, flush=True)
-        except MeasurementFailed as error:
+        except (MeasurementFailed, errors.RallypointError) as error:
             why = (
                 f"after {len(play.crashes)} crashes, the last of them {play.crashes[-1:]}:\n{error}"
             )

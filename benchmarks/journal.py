@@ -21,7 +21,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -60,6 +60,9 @@ class Cost:
     nodes: int
     store: str
     times: Times = field(default_factory=Times)
+    appends: list[int] = field(default_factory=list)
+    """Batches that were written in a first round and its re-formings."""
+    idle_appends: list[int] = field(default_factory=list)
     idle_cpu_percent: list[float] = field(default_factory=list)
     rss_mb: list[float] = field(default_factory=list)
 
@@ -98,10 +101,13 @@ async def measure_once(cost: Cost, rounds: int, idle_s: float) -> None:
     async with place(cost.store) as state, server(*command(state)) as (port, pid):
 
         async def idle() -> None:
+            cost.appends.append(disk.appends())
             if idle_s:
                 cost.idle_cpu_percent.append(await idle_cpu_percent(pid, idle_s))
+            cost.idle_appends.append(disk.appends() - cost.appends[-1])
             cost.rss_mb.append(read_rss_mb(pid))
 
+        disk = Disk(state)
         await asyncio.sleep(WINDOW_S)
         await form_rounds(
             port, pid, cost.nodes, rounds, cost.times, Traffic(), marked=False, afterwards=idle
@@ -174,7 +180,7 @@ async def _form_many(port: int, pid: int, found: Long, disk: Disk) -> None:
         await asyncio.gather(*(channel.close() for channel in channels))
 
 
-def spread(values: list[float], digits: int = 0) -> str:
+def spread(values: Sequence[float], digits: int = 0) -> str:
     """Return median and range."""
     if not values:
         return "-"
@@ -191,8 +197,8 @@ def render(found: list[Cost]) -> str:
     """Return the table of all stores."""
     lines = [
         "| nodes | store | first round, ms | CPU, ms | round again, ms | to memory's "
-        "| CPU, ms | to memory's | idle CPU, % | RSS, MB |",
-        "|---" * 10 + "|",
+        "| CPU, ms | to memory's | appends of both | idle CPU, % | idle appends | RSS, MB |",
+        "|---" * 12 + "|",
     ]
     memories = {cost.nodes: cost for cost in found if cost.store == "memory"}
     for cost in found:
@@ -207,7 +213,9 @@ def render(found: list[Cost]) -> str:
             f"{ratio(cost, memory):.2f}",
             spread(times.again_cpu_ms),
             f"{spent / statistics.median(memory.times.again_cpu_ms):.2f}",
+            spread(cost.appends),
             spread(cost.idle_cpu_percent, 1),
+            spread(cost.idle_appends),
             spread(cost.rss_mb),
         ]
         lines.append(f"| {' | '.join(cells)} |")

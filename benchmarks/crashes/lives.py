@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import select
+import shutil
+import sqlite3
 import subprocess
+import tempfile
 import time
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from harness.trial import MeasurementFailed, Process, Trial
 from rallypoint.agent.machine.ports import PortReserver
+from rallypoint.server.journal.sqlite.witness import Witness
 
 WATCH_S = 2.0
 """Longest wait for a write to the journal."""
 LISTEN_S = 30.0
+_WAL_HEADER, _FRAME_HEADER = 32, 24
+"""Bytes; see https://sqlite.org/fileformat2.html#the_write_ahead_log."""
 
 
 @dataclass(slots=True)
@@ -54,9 +61,32 @@ class Disk:
             return 0
         return sum(one.stat().st_size for one in self.folder.iterdir() if one.is_file())
 
+    def appends(self) -> int:
+        """Return how many batches were acknowledged so far."""
+        kind, _, name = self.state.partition(":")
+        if kind != "sqlite":
+            return 0
+        mark = Witness.open(Path(f"{name}-head")).read()
+        return 0 if mark is None else mark.link.sequence
+
     def is_cut(self) -> bool:
-        """Return whether it ends with a batch whose append had not returned."""
-        return False
+        """Return whether it ends with a batch whose append had not returned, or with a part of it.
+
+        The witness is written when a batch is stored, and before the coordinator learns of it.
+        """
+        kind, _, name = self.state.partition(":")
+        path = Path(name)
+        if kind != "sqlite" or not path.exists():
+            return False
+        with tempfile.TemporaryDirectory() as folder:
+            for suffix in ("", "-wal", "-head"):
+                shutil.copy(f"{name}{suffix}", folder)
+            copy = Path(folder) / path.name
+            mark = Witness.open(copy.with_name(f"{copy.name}-head")).read()
+            is_torn = _is_torn(copy.with_name(f"{copy.name}-wal"))
+            with closing(sqlite3.connect(copy)) as connection:
+                (last,) = connection.execute("SELECT max(sequence) FROM batches").fetchone()
+        return is_torn or (mark is not None and (last or 0) > mark.link.sequence)
 
     def stamp(self) -> int:
         """Return when the last append was written, in ns; 0: never."""
@@ -126,6 +156,18 @@ class Lives:
         before = disk.stamp()
         while disk.stamp() == before and time.monotonic() < end_s:
             pass
+
+
+def _is_torn(log: Path) -> bool:
+    """Return whether a WAL has frames after its last commit."""
+    content, at, is_torn = log.read_bytes(), _WAL_HEADER, False
+    if len(content) < at:
+        return False
+    page_size = int.from_bytes(content[8:12], "big")
+    while len(content) >= at + _FRAME_HEADER and content[at + 8 : at + 16] == content[16:24]:
+        is_torn = content[at + 4 : at + 8] == bytes(4)  # no commit
+        at += _FRAME_HEADER + page_size
+    return is_torn
 
 
 def _read_rss_mb(pid: int) -> float:
