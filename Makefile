@@ -19,11 +19,14 @@ FAILURES ?=
 PROTO_SOURCES := $(sort $(shell find proto -name '*.proto' 2>/dev/null))
 # protoc finds its mypy plugins on PATH.
 PROTOC := PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m grpc_tools.protoc --proto_path=proto
-# $(call stubs_into,FOLDER) writes all stubs below FOLDER, and the descriptors with their comments,
-# which reflection serves.
+API_SOURCES := $(filter proto/rallypoint/v1/%,$(PROTO_SOURCES))
+# $(call stubs_into,FOLDER) writes all stubs below FOLDER, and the descriptors of the API with their
+# comments, which reflection serves. The journal has no services: clients need none of it.
 stubs_into = mkdir -p $(1)/rallypoint/v1 && $(PROTOC) --python_out=$(1) --grpc_python_out=$(1) \
 	--mypy_out=quiet:$(1) --mypy_grpc_out=quiet:$(1) \
-	--include_source_info --descriptor_set_out=$(1)/rallypoint/v1/descriptors.binpb $(PROTO_SOURCES)
+	--include_source_info --descriptor_set_out=$(1)/rallypoint/v1/descriptors.binpb $(API_SOURCES) && \
+	$(PROTOC) --python_out=$(1) --mypy_out=quiet:$(1) \
+	$(filter-out $(API_SOURCES),$(PROTO_SOURCES))
 # $(call stub_sums,FOLDER) prints a checksum and a name for everything that stubs_into writes there.
 stub_sums = cd $(1) && find . \( -name '*_pb2*.py*' -o -name descriptors.binpb \) \
 	-not -path '*/__pycache__/*' -exec sha256sum {} + | sort -k2
@@ -156,13 +159,13 @@ docs: $(STAMP) ## build the documentation site into site/
 proto-lint: $(STAMP) ## buf lint
 	$(BIN)/buf lint proto
 
-# What v1 promises: the contract as of the latest release, without comments.
+# What both packages promise, the API and the journal: all as of the latest release, without comments.
 FROZEN := proto/v1.binpb
 buf_breaking = $(BIN)/buf breaking proto --against $(FROZEN)
 
 .PHONY: proto-breaking
 proto-breaking: $(STAMP) ## fail when the contract breaks what is frozen
-	@$(buf_breaking) || { echo "v1 is frozen: add fields instead; docs/versions.md says what may change" >&2; exit 1; }
+	@$(buf_breaking) || { echo "the contract is frozen: add fields instead; docs/versions.md says what may change" >&2; exit 1; }
 	@echo "the contract keeps what is frozen"
 
 .PHONY: proto-freeze

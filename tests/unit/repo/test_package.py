@@ -17,6 +17,7 @@ PORTIONS = (
     "cli",
     "client",
     "elastic",
+    "journal",
     "server",
     "torch",
     "v1",
@@ -76,6 +77,7 @@ def test_wheel_is_a_typed_namespace(wheel: Path) -> None:
     for portion in PORTIONS:
         assert f"rallypoint/{portion}/py.typed" in names
     assert "rallypoint/v1/descriptors.binpb" in names  # what reflection serves
+    assert "rallypoint/journal/v1/batch_pb2.py" in names
 
 
 def test_wheel_has_the_three_commands(wheel: Path) -> None:

@@ -4,15 +4,16 @@ The coordinator appends the records of a turn in one batch. Their decisions beco
 `append` has returned. A store raises `JournalFailed` when it cannot promise that the batch survives
 a crash; the coordinator then shows nothing and reports NOT_SERVING.
 
-Today the only store lives in memory, and no coordinator calls `load`: after a restart it learns
-from its agents. Tests and the simulation check that a replay of the records gives the state, so
-this is the base for a durable store.
+A store notes with each batch the wall clock's time. From it a coordinator that starts again knows
+how much journal time has passed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Protocol
+
+from msgspec import Struct
 
 from rallypoint.server.core.reads.replay import JournalRecord
 
@@ -21,11 +22,34 @@ COMPACT_AFTER = 10_000
 
 
 COMPACT_ABOVE = 67_108_864
-"""Bytes of keys, values and payloads in its records above which it is compacted as well."""
+"""Bytes of its records above which it is compacted as well."""
+
+SECRET_BYTES = 32
 
 
 class JournalFailed(Exception):
-    """A batch could not be stored."""
+    """A journal cannot be read or written. Its text is one line that says what to do."""
+
+
+class JournalInUse(JournalFailed):
+    """Another coordinator has the journal open."""
+
+
+class JournalUnreadable(JournalFailed):
+    """The journal is damaged, or a newer version has written it."""
+
+
+class Loaded(Struct, frozen=True):
+    """What a journal holds."""
+
+    records: Sequence[JournalRecord]
+    """Oldest first."""
+    now_ms: int = 0
+    """Journal time of the latest batch; 0 when there is none."""
+    unix_ms: int = 0
+    """When that was by the wall clock, as Unix time; 0 when there is none."""
+    is_new: bool = True
+    """Nothing was ever written to it."""
 
 
 class Journal(Protocol):
@@ -33,7 +57,11 @@ class Journal(Protocol):
 
     @property
     def identity(self) -> str:
-        """Id of the coordinator that the journal belongs to; never changes."""
+        """Id of the coordinator that the journal belongs to: 32 hexadecimal digits, for ever."""
+
+    @property
+    def secret(self) -> bytes:
+        """From which the coordinator derives its tokens: SECRET_BYTES random bytes, for ever."""
 
     @property
     def is_durable(self) -> bool:
@@ -43,15 +71,20 @@ class Journal(Protocol):
     def length(self) -> int:
         """Number of records that `load` would return."""
 
-    async def load(self) -> Sequence[JournalRecord]:
-        """Return all records, oldest first.
+    @property
+    def size(self) -> int:
+        """How many bytes they take, about."""
+
+    async def load(self) -> Loaded:
+        """Return all records; called once, before the first append.
 
         Raises:
-            JournalFailed: when a record cannot be read, except for a last one that is incomplete.
+            JournalUnreadable: when a record cannot be read. None is ever skipped.
+            JournalFailed: when the store cannot be read.
         """
 
     async def append(self, records: Sequence[JournalRecord], now_ms: int) -> None:
-        """Add a batch, all of it or nothing.
+        """Add a batch, all of it or nothing; it survives a crash once this returns.
 
         Args:
             records: at least one, in order.
@@ -67,3 +100,6 @@ class Journal(Protocol):
         Raises:
             JournalFailed: when the records could not be replaced; the old ones stay.
         """
+
+    async def close(self) -> None:
+        """Release the store. Nothing is lost: every append that has returned is stored."""

@@ -63,7 +63,7 @@ async def check_others(shell: Shell, good: Peer) -> None:
     assert isinstance(good.desired, DesiredRun)
     job = shell.job(GOOD)
     assert job is not None and job.phase is Phase.RUNNING
-    assert memory_of(shell.state) == replay(await shell.journal.load())
+    assert memory_of(shell.state) == replay((await shell.journal.load()).records)
 
 
 def check_ended(shell: Shell) -> str:

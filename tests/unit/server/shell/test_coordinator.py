@@ -83,7 +83,7 @@ def test_answer_comes_when_the_change_is_durable() -> None:
             journal.let.set()
             after = [await asked, await read]
             shell.cancel()
-        return before, after, await journal.load()
+        return before, after, (await journal.load()).records
 
     before, after, records = asyncio.run(play())
 

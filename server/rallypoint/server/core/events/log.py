@@ -12,7 +12,7 @@ bisection.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -93,8 +93,12 @@ class Found(NamedTuple):
     """Everything up to this sequence was looked at."""
 
 
-class EventLog(Struct):
-    """The events of all jobs. Only its own methods change it."""
+class EventLog(Struct, eq=False):
+    """The events of all jobs. Only its own methods change it.
+
+    Two logs are equal when no reader can tell them apart: dropped events that are still in the list
+    do not count.
+    """
 
     last: int = 0
     """The highest sequence that was given; before the first event, the one before it."""
@@ -110,6 +114,13 @@ class EventLog(Struct):
     """Events that are kept."""
     jobs: dict[JobId, JobEvents] = field(default_factory=dict)
     """Jobs of which any event is kept."""
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether readers find the same in both."""
+        if not isinstance(other, EventLog):
+            return NotImplemented
+        mine = (self.last, self.dropped, self.evicted, self.jobs)
+        return mine == (other.last, other.dropped, other.evicted, other.jobs)
 
     def begin(self, epoch: int) -> None:
         """Begin with the first epoch of a coordinator that remembers nothing."""
@@ -162,6 +173,10 @@ class EventLog(Struct):
         if len(self.all) - self.head - self.count > max(_DROPPED_MAX, self.count):
             self.all = [event for event in self.all if self._is_kept(event)]
             self.head = 0
+
+    def kept(self) -> Iterator[Event]:
+        """Yield the events of all jobs that are kept, in order."""
+        return (event for event in self.all[self.head :] if self._is_kept(event))
 
     def lost(self, job_id: JobId | None) -> int:
         """Return the highest sequence that was dropped, of a job or (None) of all."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import deque
+from collections.abc import Iterable
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -81,6 +82,20 @@ class Keyspace(Struct):
             self._remember_change(change)
             self.revision = change.revision
         if request_id:
+            self._remember_request(request_id, answer)
+
+    def restore(
+        self,
+        entries: Iterable[tuple[Place, Entry]],
+        changes: Iterable[Change],
+        requests: Iterable[tuple[str, Answer]],
+    ) -> None:
+        """Add what a snapshot has kept, in its order; the numbers of the keyspace stay."""
+        for place, entry in entries:
+            self._put(place, entry)
+        for change in changes:
+            self._remember_change(change)
+        for request_id, answer in requests:
             self._remember_request(request_id, answer)
 
     def drop_round(self, round: int) -> None:

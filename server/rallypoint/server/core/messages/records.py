@@ -13,18 +13,39 @@ from rallypoint.server.core.model.barrier import (
     Expected,
     Participant,
 )
-from rallypoint.server.core.model.ids import JobId, NodeName
-from rallypoint.server.core.model.job import Counts, DrainRequest, Gone, Job, NodeHealth
+from rallypoint.server.core.model.desired import Drain
+from rallypoint.server.core.model.ids import JobId, NodeName, SessionId
+from rallypoint.server.core.model.job import (
+    Counts,
+    DrainRequest,
+    Fence,
+    Gone,
+    Job,
+    NodeHealth,
+    RunSummary,
+)
+from rallypoint.server.core.model.node import Node, NodeState
 from rallypoint.server.core.model.phase import Outcome
-from rallypoint.server.core.model.round import Member, RoundHeader, RoundReason
+from rallypoint.server.core.model.round import (
+    Departure,
+    Member,
+    Notice,
+    RoundHeader,
+    RoundReason,
+    RoundSummary,
+)
 from rallypoint.server.core.model.spec import JobSpec
-from rallypoint.server.core.model.verdict import Consequence, Verdict
+from rallypoint.server.core.model.verdict import Consequence, FailureGroup, Verdict
+from rallypoint.server.core.model.worker import FailedWorker
 
 
 class EpochRaised(Struct, frozen=True):
     """The coordinator sends this epoch from now on."""
 
     epoch: int
+    resumed: bool = False
+    """The coordinator has started again from its journal. Else a coordinator that remembers nothing
+    has begun, or another one was at work before this epoch: what it decided is unknown."""
 
 
 class RunOpened(Struct, frozen=True):
@@ -82,6 +103,7 @@ class NodeSucceeded(Struct, frozen=True):
     job_id: JobId
     round: int
     name: NodeName
+    session: SessionId
 
 
 class DrainRequested(Struct, frozen=True):
@@ -222,6 +244,108 @@ class EventsLogged(Struct, frozen=True):
     """In order, with their numbers; never empty."""
 
 
+class NodeJoined(Struct, frozen=True):
+    """A node is known to the coordinator, or its identity or name is another now."""
+
+    node: Node
+    """Its durable facts; `reads.durable` says which those are."""
+
+
+class NodeRemoved(Struct, frozen=True):
+    """A node was lost, has left, or was displaced."""
+
+    job_id: JobId
+    session: SessionId
+
+
+class NodeNoted(Struct, frozen=True):
+    """Durable facts of a node as they are now, unless the other records imply them.
+
+    `RoundSealed` makes its members members and gives them the round. `RoundSettled` and `RunClosed`
+    end their membership. `NodeSucceeded` says that a node has succeeded.
+    """
+
+    job_id: JobId
+    session: SessionId
+    state: NodeState
+    """SUCCEEDED while it is a member, BLOCKED, or UNREADY for any other."""
+    member: bool
+    last_round: int
+    set_aside: bool
+    blocked_round: int
+    drain: Drain | None
+
+
+class Splice(Struct, frozen=True):
+    """How a list has changed: by what is kept of it, which precedes what the record adds."""
+
+    field: str
+    dropped: int
+    """How many entries are dropped at its beginning."""
+    kept: int
+    """How many entries after those are kept. Everything that follows them is dropped too."""
+
+
+class RoundChanges(Struct, frozen=True):
+    """Facts of the job's round that have changed, and that no other record says.
+
+    A field that is None or empty has not changed, but for the lists in `spliced` and the fields in
+    `cleared`.
+    """
+
+    sealed_ms: int | None = None
+    disrupted_ms: int | None = None
+    started_ms: int | None = None
+    succeeded_gone: tuple[NodeName, ...] = ()
+    any_finished: bool | None = None
+    failures: tuple[FailedWorker, ...] = ()
+    failure_count: int | None = None
+    failure_groups: tuple[FailureGroup, ...] = ()
+    first_failure_ms: int | None = None
+    departures: tuple[Departure, ...] = ()
+    notices: tuple[Notice, ...] = ()
+    drain_first_ms: int | None = None
+    drain_last_ms: int | None = None
+    drain_began: Departure | None = None
+    overdue: tuple[NodeName, ...] = ()
+    start_failure: tuple[NodeName, str] | None = None
+    held_token: str | None = None
+    durable_step: int | None = None
+    stop_ms: int | None = None
+    spliced: tuple[Splice, ...] = ()
+    """The lists that have changed; the fields hold only what is added at their ends."""
+    cleared: tuple[str, ...] = ()
+    """Fields that have their default values again."""
+
+
+class JobChanges(Struct, frozen=True):
+    """Facts of a job that have changed, and that no other record says; see `RoundChanges`."""
+
+    opened_ms: int | None = None
+    forming_since_ms: int | None = None
+    disrupted_ms: int | None = None
+    rounds_before: int | None = None
+    verdict: Verdict | None = None
+    closed_ms: int | None = None
+    history: tuple[RoundSummary, ...] = ()
+    runs: tuple[RunSummary, ...] = ()
+    lost: tuple[Departure, ...] = ()
+    next_arrival: int | None = None
+    empty_since_ms: int | None = None
+    fences: tuple[Fence, ...] = ()
+    unknown_past_until_ms: int | None = None
+    round: RoundChanges | None = None
+    spliced: tuple[Splice, ...] = ()
+    cleared: tuple[str, ...] = ()
+
+
+class JobNoted(Struct, frozen=True):
+    """Facts of a job have changed in a turn; it follows the other records of the turn."""
+
+    job_id: JobId
+    changes: JobChanges
+
+
 Record = (
     EpochRaised
     | RunOpened
@@ -243,4 +367,8 @@ Record = (
     | OperationDone
     | PauseEnded
     | EventsLogged
+    | NodeJoined
+    | NodeRemoved
+    | NodeNoted
+    | JobNoted
 )

@@ -105,6 +105,9 @@ class Node(Struct, frozen=True):
     """Reserved master port; set when READY."""
     set_aside: bool = False
     """It missed a deadline; no wait counts it until it is READY again."""
+    blocked_round: int = 0
+    """Latest round whose processes survived SIGKILL here, so that a report that is sent again
+    counts once; 0: none."""
     eligibility: Eligibility = Eligibility.NONE
     """Eligibility by the health of its name, as of now."""
     acknowledged: int = 0

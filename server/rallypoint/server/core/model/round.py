@@ -138,6 +138,8 @@ class Round(Struct, frozen=True):
     """The token of its workers, if an earlier coordinator without a journal has made it."""
     step: int = 0
     """Highest step that a worker of the round has reported; 0: none."""
+    durable_step: int = 0
+    """The same as of the last time that it was journalled; see `rounds.progress`."""
     stop_ms: int | None = None
     stop_reason: RoundReason | None = None
 

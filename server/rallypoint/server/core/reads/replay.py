@@ -9,35 +9,29 @@ In production `snapshot` keeps the store small.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from rallypoint.server.core.control.requests import with_operation
-from rallypoint.server.core.events.log import EventLog
-from rallypoint.server.core.keyspace.keyspace import Keyspace
+from rallypoint.server.core.events.log import EventLog, JobEvents
+from rallypoint.server.core.keyspace.keyspace import Keyspace, size_of, size_of_answer
+from rallypoint.server.core.keyspace.values import Answer, Change, Entry, Place
 from rallypoint.server.core.messages.records import (
     BarrierArrived,
     BarrierDropped,
     BarrierEnded,
-    DrainRequested,
-    DrainRequestEnded,
     EpochRaised,
     EventsLogged,
     JobForgotten,
-    JobUpdated,
+    JobNoted,
     KeysDropped,
     KeysWritten,
-    NodeHealthChanged,
+    NodeJoined,
+    NodeNoted,
+    NodeRemoved,
     NodeSucceeded,
-    OperationDone,
-    PauseEnded,
     Record,
-    RoundSealed,
-    RoundSettled,
-    RoundStopped,
-    RunClosed,
     RunOpened,
 )
 from rallypoint.server.core.model.barrier import (
@@ -47,51 +41,19 @@ from rallypoint.server.core.model.barrier import (
     Ended,
     Participant,
 )
-from rallypoint.server.core.model.ids import JobId, NodeName
-from rallypoint.server.core.model.job import Counts, DrainRequest, Gone, Job, NodeHealth
-from rallypoint.server.core.model.node import NodeState
-from rallypoint.server.core.model.phase import Outcome, Phase
-from rallypoint.server.core.model.round import Member, RoundHeader, RoundReason
-from rallypoint.server.core.model.spec import JobSpec
-from rallypoint.server.core.model.verdict import Verdict
-from rallypoint.server.core.rounds.drains import with_request, without_request
-from rallypoint.server.core.rounds.ranks import slots_of
+from rallypoint.server.core.model.ids import JobId
+from rallypoint.server.core.model.job import Gone, Job
+from rallypoint.server.core.model.round import Round
+from rallypoint.server.core.reads.job_records import apply_job_record, open_from
+from rallypoint.server.core.reads.parts import cut
 from rallypoint.server.core.state.state import State, apply_keys, remember_gone
-from rallypoint.server.core.verdicts.health import with_health
-
-
-class JobMemory(Struct, frozen=True):
-    """The durable facts of one job's latest run."""
-
-    run: int
-    since_epoch: int
-    spec: JobSpec
-    launch_id: str
-    phase: Phase = Phase.FORMING
-    round_number: int = 0
-    header: RoundHeader | None = None
-    """Header of the round that runs or is being stopped."""
-    members: tuple[Member, ...] = ()
-    slots: tuple[NodeName, ...] = ()
-    stop_reason: RoundReason | None = None
-    succeeded: frozenset[NodeName] = frozenset()
-    next_reason: RoundReason = RoundReason.FIRST
-    counts: Counts = Counts()
-    drain_requests: tuple[DrainRequest, ...] = ()
-    backoff_until_ms: int = 0
-    outcome: Outcome | None = None
-    verdict: Verdict | None = None
-    health: tuple[NodeHealth, ...] = ()
-    updated: frozenset[str] = frozenset()
-    spec_revision: int = 0
-    operations: tuple[str, ...] = ()
 
 
 class JobSnapshot(Struct, frozen=True):
     """A record that replaces all earlier ones of its job."""
 
-    job_id: JobId
-    memory: JobMemory
+    job: Job
+    """Its durable facts."""
 
 
 class BarrierSnapshot(Struct, frozen=True):
@@ -105,28 +67,47 @@ class BarrierSnapshot(Struct, frozen=True):
 
 
 class KeysSnapshot(Struct, frozen=True):
-    """A record that replaces all earlier ones of a job's keys."""
+    """A record that replaces all earlier ones of a job's keys; KeysRestored follow it."""
 
     job_id: JobId
-    space: Keyspace
-    """A copy, which is not changed."""
+    run: int
+    revision: int
+    """As in `Keyspace`, like the fields that follow."""
+    compacted: int
+    round: int
+    forgotten: int
+
+
+class KeysRestored(Struct, frozen=True):
+    """A part of a job's keys, all in order; it follows the KeysSnapshot."""
+
+    job_id: JobId
+    entries: tuple[tuple[Place, Entry], ...] = ()
+    changes: tuple[Change, ...] = ()
+    requests: tuple[tuple[str, Answer], ...] = ()
 
 
 class EventsSnapshot(Struct, frozen=True):
-    """A record that replaces all earlier ones of events."""
+    """A record that replaces all earlier ones of events; EventsLogged follow with those kept."""
 
-    log: EventLog
-    """A copy, which is not changed."""
+    last: int
+    """As in `EventLog`, like the fields that follow."""
+    dropped: int
+    evicted: int
+    jobs: tuple[tuple[JobId, int], ...]
+    """Jobs of which any event is kept, with `JobEvents.dropped` of each."""
 
 
-JournalRecord = Record | JobSnapshot | BarrierSnapshot | KeysSnapshot | EventsSnapshot
+JournalRecord = (
+    Record | JobSnapshot | BarrierSnapshot | KeysSnapshot | KeysRestored | EventsSnapshot
+)
 
 
 class Memory(Struct):
     """The durable facts of a coordinator."""
 
     epoch: int = 0
-    jobs: dict[JobId, JobMemory] = field(default_factory=dict)
+    jobs: dict[JobId, Job] = field(default_factory=dict)
     barriers: dict[BarrierKey, Barrier] = field(default_factory=dict)
     arrivals: dict[BarrierKey, dict[Participant, Arrival]] = field(default_factory=dict)
     """Of the open generations."""
@@ -148,7 +129,7 @@ def replay(records: Iterable[JournalRecord]) -> Memory:
 
 def snapshot(memory: Memory) -> tuple[JournalRecord, ...]:
     """Return the fewest records whose replay is `memory`."""
-    jobs = (JobSnapshot(job_id, job) for job_id, job in memory.jobs.items())
+    jobs = (JobSnapshot(job) for job in memory.jobs.values())
     barriers = (
         BarrierSnapshot(
             barrier,
@@ -157,63 +138,89 @@ def snapshot(memory: Memory) -> tuple[JournalRecord, ...]:
         )
         for key, barrier in memory.barriers.items()
     )
-    keys = (KeysSnapshot(job_id, space) for job_id, space in memory.keys.items())
+    keys = (one for job_id, space in memory.keys.items() for one in _keys_records(job_id, space))
     gone = (JobForgotten(job_id, left) for job_id, left in memory.gone.items())
-    events = EventsSnapshot(memory.events)
-    return (EpochRaised(memory.epoch), *jobs, *barriers, *keys, *gone, events)
+    events = _events_records(memory.events)
+    return (EpochRaised(memory.epoch), *jobs, *barriers, *keys, *gone, *events)
+
+
+def _keys_records(job_id: JobId, space: Keyspace) -> Iterator[KeysSnapshot | KeysRestored]:
+    """Yield the records of a job's keys, each of a bounded size."""
+    yield KeysSnapshot(
+        job_id, space.run, space.revision, space.compacted, space.round, space.forgotten
+    )
+    for places in cut(space.places, lambda place: size_of(place, space.entries[place])):
+        yield KeysRestored(job_id, tuple((place, space.entries[place]) for place in places))
+    for changes in cut(space.changes, lambda change: size_of(change.place, change.entry)):
+        yield KeysRestored(job_id, changes=changes)
+    for requests in cut(space.requests.items(), lambda one: size_of_answer(one[1])):
+        yield KeysRestored(job_id, requests=requests)
+
+
+def _events_records(log: EventLog) -> Iterator[EventsSnapshot | EventsLogged]:
+    """Yield the records of all events, each of a bounded size."""
+    jobs = tuple((job_id, of_job.dropped) for job_id, of_job in log.jobs.items())
+    yield EventsSnapshot(log.last, log.dropped, log.evicted, jobs)
+    yield from (EventsLogged(events) for events in cut(log.kept(), lambda _: 0))
 
 
 def _apply_record(memory: Memory, record: JournalRecord) -> None:
     if isinstance(record, EpochRaised):
-        memory.epoch = max(memory.epoch, record.epoch)
-        if memory.events.last:
-            memory.events.miss(record.epoch)
-        else:
-            memory.events.begin(record.epoch)
-    elif isinstance(record, JobForgotten):
-        memory.jobs.pop(record.job_id, None)
-        remember_gone(memory.gone, record.job_id, record.left)
-        memory.keys.pop(record.job_id, None)
-        for key in [key for key in memory.barriers if key.job_id == record.job_id]:
-            _forget_barrier(memory, key)
-    elif isinstance(record, JobSnapshot):
-        memory.jobs[record.job_id] = record.memory
+        _raise_epoch(memory, record)
     elif isinstance(record, BarrierArrived | BarrierEnded | BarrierDropped | BarrierSnapshot):
         _apply_barrier_record(memory, record)
-    elif isinstance(record, KeysWritten | KeysDropped | KeysSnapshot):
+    elif isinstance(record, KeysWritten | KeysDropped | KeysSnapshot | KeysRestored):
         _apply_keys_record(memory, record)
     elif isinstance(record, EventsLogged | EventsSnapshot):
         _apply_events(memory, record)
+    elif isinstance(record, NodeJoined | NodeRemoved | NodeNoted | NodeSucceeded | JobNoted):
+        pass  # not part of the memory yet
+    elif isinstance(record, JobForgotten):
+        _forget_job(memory, record)
+    elif isinstance(record, JobSnapshot):
+        memory.jobs[record.job.job_id] = record.job
     elif isinstance(record, RunOpened):
-        known = memory.jobs.get(record.job_id)
         memory.gone.pop(record.job_id, None)
-        memory.jobs[record.job_id] = JobMemory(
-            run=record.run,
-            since_epoch=record.since_epoch,
-            spec=record.spec,
-            launch_id=record.launch_id,
-            round_number=record.round_number,
-            counts=record.counts,
-            drain_requests=record.drain_requests,
-            health=() if known is None else known.health,
-            updated=record.updated,
-            spec_revision=record.spec_revision,
-            operations=record.operations,
-        )
+        opened = open_from(memory.jobs.get(record.job_id), record)
+        memory.jobs[record.job_id] = _recorded_facts(opened)
     else:
-        memory.jobs[record.job_id] = _apply_job_record(memory.jobs[record.job_id], record)
+        job = apply_job_record(memory.jobs[record.job_id], record)
+        memory.jobs[record.job_id] = _recorded_facts(job)
 
 
-def _apply_keys_record(memory: Memory, record: KeysWritten | KeysDropped | KeysSnapshot) -> None:
+def _raise_epoch(memory: Memory, record: EpochRaised) -> None:
+    memory.epoch = max(memory.epoch, record.epoch)
+    if not memory.events.last:
+        memory.events.begin(record.epoch)
+    elif not record.resumed:
+        memory.events.miss(record.epoch)
+
+
+def _forget_job(memory: Memory, record: JobForgotten) -> None:
+    memory.jobs.pop(record.job_id, None)
+    remember_gone(memory.gone, record.job_id, record.left)
+    memory.keys.pop(record.job_id, None)
+    for key in [key for key in memory.barriers if key.job_id == record.job_id]:
+        _forget_barrier(memory, key)
+
+
+def _apply_keys_record(
+    memory: Memory, record: KeysWritten | KeysDropped | KeysSnapshot | KeysRestored
+) -> None:
     if isinstance(record, KeysSnapshot):
-        memory.keys[record.job_id] = record.space.copy()
+        memory.keys[record.job_id] = Keyspace(
+            record.run, record.revision, record.compacted, record.round, record.forgotten
+        )
+    elif isinstance(record, KeysRestored):
+        memory.keys[record.job_id].restore(record.entries, record.changes, record.requests)
     else:
         apply_keys(memory.keys, record)
 
 
 def _apply_events(memory: Memory, record: EventsLogged | EventsSnapshot) -> None:
     if isinstance(record, EventsSnapshot):
-        memory.events = record.log.copy()
+        jobs = {job_id: JobEvents(dropped=dropped) for job_id, dropped in record.jobs}
+        memory.events = EventLog(record.last, record.dropped, record.evicted, jobs=jobs)
     else:
         memory.events.take(record.events)
 
@@ -263,84 +270,11 @@ def _forget_barrier(memory: Memory, key: BarrierKey) -> None:
     memory.counted.pop(key, None)
 
 
-def _apply_job_record(
-    job: JobMemory,
-    record: RoundSealed
-    | RoundStopped
-    | NodeSucceeded
-    | DrainRequested
-    | DrainRequestEnded
-    | RoundSettled
-    | NodeHealthChanged
-    | RunClosed
-    | JobUpdated
-    | OperationDone
-    | PauseEnded,
-) -> JobMemory:
-    match record:
-        case RoundSealed(header=header, members=members):
-            return replace(
-                job,
-                phase=Phase.RUNNING,
-                round_number=header.number,
-                header=header,
-                members=members,
-                slots=slots_of(members, header.group_world_size),
-                stop_reason=None,
-                succeeded=frozenset(),
-            )
-        case RoundStopped(reason=reason):
-            return replace(job, phase=Phase.STOPPING, stop_reason=reason)
-        case NodeSucceeded(name=name):
-            return replace(job, succeeded=job.succeeded | {name})
-        case DrainRequested(request=request):
-            return replace(job, drain_requests=with_request(job.drain_requests, request))
-        case DrainRequestEnded(name=name):
-            return replace(job, drain_requests=without_request(job.drain_requests, name))
-        case RoundSettled():
-            return replace(
-                job,
-                phase=Phase.FORMING,
-                header=None,
-                members=(),
-                stop_reason=None,
-                succeeded=frozenset(),
-                next_reason=record.reason,
-                counts=record.counts,
-                backoff_until_ms=record.backoff_until_ms,
-            )
-        case NodeHealthChanged(health=health):
-            return replace(job, health=with_health(job.health, health))
-        case JobUpdated() | OperationDone() | PauseEnded():
-            return _apply_operation(job, record)
-        case RunClosed(outcome=outcome, verdict=verdict):
-            return replace(
-                job,
-                phase=Phase.CLOSED,
-                header=None,
-                members=(),
-                stop_reason=None,
-                succeeded=frozenset(),
-                outcome=outcome,
-                verdict=verdict,
-            )
-
-
-def _apply_operation(job: JobMemory, record: JobUpdated | OperationDone | PauseEnded) -> JobMemory:
-    match record:
-        case JobUpdated(spec=spec, fields=fields, revision=revision):
-            return replace(job, spec=spec, updated=fields, spec_revision=revision)
-        case PauseEnded(at_ms=at_ms):
-            return replace(job, backoff_until_ms=at_ms)
-        case OperationDone(request=request):
-            return replace(job, operations=with_operation(job.operations, request))
-
-
 def memory_of(state: State) -> Memory:
     """Return the durable facts of `state`, which a replay of its journal must reproduce."""
     return Memory(
         state.epoch,
-        {job_id: _memory_of_job(state, job) for job_id, job in state.jobs.items()},
+        {job_id: _recorded_facts(job) for job_id, job in state.jobs.items()},
         {key: barrier for of_job in state.barriers.values() for key, barrier in of_job.items()},
         {key: dict(arrivals) for key, arrivals in state.arrivals.items()},
         {key: dict(counted) for key, counted in state.counted.items()},
@@ -350,25 +284,22 @@ def memory_of(state: State) -> Memory:
     )
 
 
-def _memory_of_job(state: State, job: Job) -> JobMemory:
+def _recorded_facts(job: Job) -> Job:
+    """Return the job with the facts that records say, and no others."""
     round = job.round
-    alive = frozenset(
-        node.name
-        for node in (state.nodes[session] for session in state.sessions.get(job.job_id, ()))
-        if node.member and node.state is NodeState.SUCCEEDED
-    )
-    return JobMemory(
-        run=job.run,
+    return Job(
+        job.job_id,
+        job.run,
+        job.spec,
+        0,
         since_epoch=job.since_epoch,
-        spec=job.spec,
         launch_id=job.launch_id,
         phase=job.phase,
         round_number=job.round_number,
-        header=round.header if round else None,
-        members=round.members if round else (),
+        round=None
+        if round is None
+        else Round(round.header, round.members, 0, None, stop_reason=round.stop_reason),
         slots=job.slots,
-        stop_reason=round.stop_reason if round else None,
-        succeeded=alive | frozenset(round.succeeded_gone if round else ()),
         next_reason=job.next_reason,
         counts=job.counts,
         drain_requests=job.drain_requests,

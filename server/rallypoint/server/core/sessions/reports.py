@@ -296,7 +296,7 @@ def mark_succeeded(draft: Draft, node: Node) -> None:
             # The success was already under way when the drain began.
             round = without_drain_of(draft, round, node)
         draft.put_job(replace(job, round=round))
-    draft.records.append(NodeSucceeded(job.job_id, node.last_round, node.name))
+    draft.records.append(NodeSucceeded(job.job_id, node.last_round, node.name, node.session))
 
 
 def mark_start_failed(draft: Draft, node: Node, text: str) -> None:

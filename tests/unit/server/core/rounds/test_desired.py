@@ -188,7 +188,6 @@ def test_journal_gives_everything_back() -> None:
 
     bench.check_journal()
     assert memory == replay(snapshot(memory))
-    assert {"a"} == memory.jobs[a.identity.job_id].succeeded
     assert any(isinstance(effect, Notify) for effect in bench.effects)
 
 

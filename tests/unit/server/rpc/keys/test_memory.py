@@ -30,7 +30,7 @@ async def test_large_values_are_compacted_early(monkeypatch: pytest.MonkeyPatch)
         await shell.join(JOB, 1)
         for number in range(100):
             await put(shell, number, 10_000)
-        records = await shell.journal.load()
+        records = (await shell.journal.load()).records
         weight = sum(map(weight_of, records))
         space = shell.state.keys[JOB]
         assert space.bytes < 21_000

@@ -1,0 +1,1 @@
+"""The records of a journal as protobuf messages, and back."""

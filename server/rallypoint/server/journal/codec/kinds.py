@@ -1,0 +1,69 @@
+"""The kinds of records, and the shape of each."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any, get_args
+
+from google.protobuf.descriptor import FieldDescriptor
+
+from rallypoint.journal.v1 import batch_pb2
+from rallypoint.server.core.model.job import Job
+from rallypoint.server.core.model.node import Node
+from rallypoint.server.core.model.round import Round
+from rallypoint.server.core.reads.replay import JournalRecord
+from rallypoint.server.journal.codec.shapes import BadShape, Shape, Shapes
+
+LEFT_OUT: dict[type, frozenset[str]] = {
+    Job: frozenset({"first_ready_ms", "last_arrival_ms", "first_newcomer_ms", "breaks"}),
+    Round: frozenset({"notices_sent", "step"}),
+    Node: frozenset(
+        {
+            "attached",
+            "assignment",
+            "port",
+            "eligibility",
+            "acknowledged",
+            "pids",
+            "exits",
+            "broke_ms",
+            "is_heard",
+            "held",
+            "revision",
+            "desired",
+        }
+    ),
+}
+"""Facts that no journal keeps."""
+_SHAPES = Shapes(LEFT_OUT)
+
+
+class Kind:
+    """One kind of record; its shape is made at the first use."""
+
+    def __init__(self, type: type, field: FieldDescriptor) -> None:
+        """Belong to the arm `field` of Record."""
+        self.type = type
+        self.name: str = field.name
+        self.number: int = field.number
+        self.message: Any = getattr(batch_pb2.Record(), field.name).__class__
+
+    @cached_property
+    def shape(self) -> Shape:
+        """How its messages are written and read."""
+        return _SHAPES.struct(self.type, self.message.DESCRIPTOR)
+
+
+def _find_kinds() -> dict[type, Kind]:
+    fields = batch_pb2.Record.DESCRIPTOR.oneofs_by_name["kind"].fields
+    by_name = {kind.name: one for one in fields if (kind := one.message_type) is not None}
+    types = {one.__name__: one for one in get_args(JournalRecord)}
+    if by_name.keys() != types.keys():
+        raise BadShape(f"records and their messages differ: {by_name.keys() ^ types.keys()}")
+    return {one: Kind(one, by_name[name]) for name, one in types.items()}
+
+
+KINDS = _find_kinds()
+"""By the type of the record."""
+KINDS_BY_NAME = {kind.name: kind for kind in KINDS.values()}
+"""By the name of the arm of Record."""

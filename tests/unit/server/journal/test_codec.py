@@ -1,0 +1,108 @@
+"""Records as bytes: they come back as they were, and what is not understood is refused."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rallypoint.journal.v1 import batch_pb2
+from rallypoint.server.core.reads.replay import JournalRecord
+from rallypoint.server.journal.codec import batches
+from rallypoint.server.journal.codec.batches import (
+    Batch,
+    decode_batch,
+    encode_batch,
+    encode_batches,
+)
+from rallypoint.server.journal.interface import JournalUnreadable
+from support.journal.values import KINDS, records, values
+
+BATCHES = st.lists(records(), min_size=1, max_size=4)
+NOW_MS, UNIX_MS = 12_345, 1_790_000_000_000
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_record_comes_back(kind: type[JournalRecord]) -> None:
+    """With every field, whatever its value."""
+
+    @settings(max_examples=25, deadline=None)
+    @given(values(kind))
+    def check(record: JournalRecord) -> None:
+        assert Batch(1, 5, 6, (record,)) == decode_batch(encode_batch([record], 5, 6))
+
+    check()
+
+
+@settings(max_examples=20, deadline=None)
+@given(BATCHES)
+def test_batch_is_one_message(batch: list[JournalRecord]) -> None:
+    """Any program that has the .proto files reads it."""
+    data = encode_batch(batch, NOW_MS, UNIX_MS)
+    message = batch_pb2.Batch.FromString(data)
+
+    assert (1, NOW_MS, UNIX_MS) == (message.format, message.now_ms, message.unix_ms)
+    assert len(batch) == len(message.records)
+    assert data == message.SerializeToString(deterministic=True)
+
+
+@settings(max_examples=20, deadline=None)
+@given(BATCHES)
+def test_equal_records_have_equal_bytes(batch: list[JournalRecord]) -> None:
+    """However they came to be: sets have no order."""
+    again = decode_batch(encode_batch(batch, NOW_MS, UNIX_MS))
+
+    assert encode_batch(again.records, NOW_MS, UNIX_MS) == encode_batch(batch, NOW_MS, UNIX_MS)
+
+
+@settings(max_examples=25, deadline=None)
+@given(BATCHES, st.data())
+def test_flipped_bytes_are_noticed(batch: list[JournalRecord], data: st.DataObject) -> None:
+    """No damage decodes to other records, and none raises anything else."""
+    encoded = bytearray(encode_batch(batch, NOW_MS, UNIX_MS))
+    at = data.draw(st.integers(0, len(encoded) - 1))
+    encoded[at] ^= data.draw(st.integers(1, 255))
+
+    with pytest.raises(JournalUnreadable, match="damaged"):
+        decode_batch(bytes(encoded))
+
+
+@settings(max_examples=25, deadline=None)
+@given(BATCHES, st.data())
+def test_truncated_bytes_are_noticed(batch: list[JournalRecord], data: st.DataObject) -> None:
+    """At any place."""
+    encoded = encode_batch(batch, NOW_MS, UNIX_MS)
+
+    with pytest.raises(JournalUnreadable, match="damaged"):
+        decode_batch(encoded[: data.draw(st.integers(0, len(encoded) - 1))])
+
+
+@settings(max_examples=25, deadline=None)
+@given(BATCHES, st.data())
+def test_damage_below_the_checksum_is_contained(
+    batch: list[JournalRecord], data: st.DataObject
+) -> None:
+    """Bytes that are no records raise nothing else, even if their checksum is right."""
+    content = bytearray(encode_batch(batch, NOW_MS, UNIX_MS)[:-5])
+    content[data.draw(st.integers(0, len(content) - 1))] ^= data.draw(st.integers(1, 255))
+    try:
+        decoded = decode_batch(batches.with_checksum(bytes(content)))
+    except JournalUnreadable as error:
+        assert len(str(error)) <= 120
+        return
+
+    again = encode_batch(decoded.records, decoded.now_ms, decoded.unix_ms)
+    assert decoded == decode_batch(again)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(records(), max_size=20), st.integers(1, 400))
+def test_long_list_becomes_several_batches(batch: list[JournalRecord], most: int) -> None:
+    """In order; a batch is larger than asked for only if it has one record."""
+    parts = [decode_batch(one) for one in encode_batches(batch, NOW_MS, UNIX_MS, most)]
+
+    assert batch == [record for part in parts for record in part.records]
+    for part in parts:
+        assert part.now_ms == NOW_MS
+        sizes = [len(batches.encode_record(record)) for record in part.records]
+        assert sum(sizes) <= most or len(sizes) == 1
