@@ -1,0 +1,118 @@
+"""The file of a journal: its folder, its lock, and the connection to it.
+
+Beside `NAME` lie `NAME-wal` and `NAME-shm` (SQLite's), `NAME-head` (the witness) and `NAME-lock`.
+All have the owner's permissions only, because a journal holds its secret and what workers share.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import sqlite3
+import stat
+from pathlib import Path
+
+from rallypoint.server.journal.sqlite import errors
+
+BUSY_S = 5.0
+"""How long to wait for another program that has the file locked, such as one that reads it."""
+WAL_PAGES = 1_000
+"""Pages in the WAL after which SQLite copies them into the file: 4 MB, some ten milliseconds."""
+WAL_BYTES = 8 * 1_048_576
+"""The WAL is cut down to this size when it begins again."""
+_FOLDER_MODE = 0o700
+_FILE_MODE = 0o600
+_PID_BYTES = 20
+
+
+def prepare(path: Path) -> None:
+    """Make the folder and an empty file where there is none.
+
+    Raises:
+        OSError: when the system refuses.
+    """
+    missing = [path.parent, *path.parent.parents]
+    missing = missing[: next((n for n, one in enumerate(missing) if one.exists()), 0)]
+    for folder in reversed(missing):
+        folder.mkdir(_FOLDER_MODE, exist_ok=True)
+        sync_folder(folder.parent)
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
+    fd = os.open(path, flags, _FILE_MODE)
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+    finally:
+        os.close(fd)
+
+
+def lock(path: Path) -> int:
+    """Take the lock of a journal for this process; return its descriptor.
+
+    The lock ends with the process, however that ends.
+
+    Raises:
+        JournalInUse: when another process has it.
+        OSError: when the system refuses.
+    """
+    fd = os.open(beside(path, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, str(os.getpid()).encode(), 0)
+    except BlockingIOError:
+        holder = os.pread(fd, _PID_BYTES, 0).decode("ascii", "replace").strip()
+        os.close(fd)
+        raise errors.in_use(path, holder if holder.isdecimal() else "") from None
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def connect(path: Path) -> sqlite3.Connection:
+    """Open the database for reading and writing, each commit synced.
+
+    Raises:
+        JournalFailed: when the file system cannot do what WAL needs.
+        sqlite3.Error: when SQLite refuses.
+    """
+    connection = sqlite3.connect(
+        path,
+        timeout=BUSY_S,
+        isolation_level=None,  # transactions begin and end where the code says so
+        check_same_thread=False,  # it is opened at the start, and used in the store's thread
+    )
+    try:
+        # The first has no effect once there are tables; then the file was made with it.
+        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
+        [[mode]] = connection.execute("PRAGMA journal_mode = WAL").fetchall()
+        if mode != "wal":
+            raise errors.no_wal(path)
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute(f"PRAGMA wal_autocheckpoint = {WAL_PAGES}")
+        connection.execute(f"PRAGMA journal_size_limit = {WAL_BYTES}")
+        connection.execute("PRAGMA secure_delete = OFF")  # it would write what is dropped
+        connection.execute("PRAGMA trusted_schema = OFF")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def beside(path: Path, kind: str) -> Path:
+    """Return the file that belongs to a journal: its `head`, its `lock`."""
+    return path.with_name(f"{path.name}-{kind}")
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder survive a power cut.
+
+    Raises:
+        OSError: when the system refuses.
+    """
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,94 @@
+"""Opens the files of a journal, or makes them."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sqlite3
+from contextlib import ExitStack
+from pathlib import Path
+
+from msgspec import Struct
+
+from rallypoint.base.log import get_logger
+from rallypoint.server.journal.interface import SECRET_BYTES, JournalUnreadable
+from rallypoint.server.journal.sqlite import errors, file, pages
+from rallypoint.server.journal.sqlite.chain import Link
+from rallypoint.server.journal.sqlite.witness import Mark, Witness
+
+log = get_logger()
+
+_IDENTITY_BYTES = 16
+
+
+class Files(Struct):
+    """The open files of a journal, and what they say about it."""
+
+    connection: sqlite3.Connection
+    witness: Witness
+    lock: int
+    meta: pages.Meta
+    mark: Mark | None
+    """What the witness held when it was opened; None: nothing."""
+
+    def remember(self, link: Link) -> None:
+        """Note in the witness that a batch is stored.
+
+        Raises:
+            OSError: when the system refuses.
+        """
+        self.witness.write(Mark(self.meta.identity, link))
+
+    def close(self) -> None:
+        """Close them all; the lock goes last.
+
+        Raises:
+            sqlite3.Error: when SQLite could not close its file.
+            OSError: when the system refuses.
+        """
+        with ExitStack() as stack:
+            stack.callback(os.close, self.lock)
+            stack.callback(self.witness.close)
+            stack.callback(self.connection.close)
+
+
+def open_files(path: Path) -> Files:
+    """Open a journal; make it where there is none.
+
+    Raises:
+        JournalInUse: when another process has it.
+        JournalFailed: when its witness contradicts it.
+        Damaged, Foreign, Newer: when it is not a journal that can be read.
+        sqlite3.Error: when SQLite refuses.
+        OSError: when the system refuses.
+    """
+    file.prepare(path)
+    head = file.beside(path, "head")
+    with ExitStack() as stack:
+        lock = file.lock(path)
+        stack.callback(os.close, lock)
+        connection = file.connect(path)
+        stack.callback(connection.close)
+        meta = pages.read_meta(connection)
+        witness = Witness.open(head)
+        stack.callback(witness.close)
+        try:
+            mark = witness.read()
+        except JournalUnreadable:
+            if meta is None or meta.snapshot or pages.has_batches(connection):
+                raise
+            mark = None  # power was cut when the journal was made
+        if meta is None:
+            if mark is not None and mark.link.sequence > 0:
+                raise errors.cut_off(path, 0, mark.link.sequence, head)
+            identity = secrets.token_hex(_IDENTITY_BYTES)
+            meta = pages.make(connection, identity, secrets.token_bytes(SECRET_BYTES))
+            mark = None
+        if mark is None:
+            if meta.snapshot or pages.has_batches(connection):
+                log.warning("journal_witness_lost", path=str(head))
+            else:
+                witness.reset(Mark(meta.identity, meta.base))
+                file.sync_folder(path.parent)
+        stack.pop_all()
+        return Files(connection, witness, lock, meta, mark)

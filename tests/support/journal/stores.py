@@ -1,0 +1,84 @@
+"""The stores that the contract of a journal is tested with, and records to put into them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+from rallypoint.server.core.keyspace.values import Answer, Change, Entry, Place
+from rallypoint.server.core.messages.records import (
+    BarrierArrived,
+    EpochRaised,
+    KeysWritten,
+    PauseEnded,
+)
+from rallypoint.server.core.model.barrier import Arrival, BarrierKey, Participant, ParticipantKind
+from rallypoint.server.core.model.ids import JobId
+from rallypoint.server.core.reads.replay import JournalRecord
+from rallypoint.server.journal.interface import Journal
+from rallypoint.server.journal.memory import MemoryJournal
+from rallypoint.server.journal.sqlite.journal import SqliteJournal
+
+JOB = JobId("job")
+
+
+class Store(Protocol):
+    """A place that holds one journal."""
+
+    async def open(self) -> Journal:
+        """Open the journal, as a coordinator does when it starts."""
+
+    async def reopen(self, journal: Journal) -> Journal:
+        """Close a journal and open it again. One in memory lives on: it has no other place."""
+
+
+class MemoryStore:
+    """A journal in memory."""
+
+    async def open(self) -> Journal:
+        return MemoryJournal("0" * 32)
+
+    async def reopen(self, journal: Journal) -> Journal:
+        return journal
+
+
+class SqliteStore:
+    """A journal in a file."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "journal.sqlite"
+
+    async def open(self) -> SqliteJournal:
+        return SqliteJournal.open(self.path)
+
+    async def reopen(self, journal: Journal) -> SqliteJournal:
+        await journal.close()
+        return await self.open()
+
+
+def participant(rank: int) -> Participant:
+    return Participant(ParticipantKind.RANK, rank, "")
+
+
+def small(number: int) -> tuple[JournalRecord, ...]:
+    """Return a batch of three small records that no other number has."""
+    key = BarrierKey(JOB, 1, 0, f"b{number % 7}")
+    arrival = Arrival(f"t{number}", 1, number, b"p" * (number % 50))
+    return (
+        EpochRaised(number),
+        PauseEnded(JOB, number),
+        BarrierArrived(key, number, None, 5, participant(0), arrival),
+    )
+
+
+def large(number: int, size: int) -> tuple[JournalRecord, ...]:
+    """Return a batch of one record with so many bytes."""
+    value = number.to_bytes(4, "big") * (size // 4)
+    change = Change(number, Place(0, f"k{number}"), Entry(value, number, number, 1))
+    return (KeysWritten(JOB, 1, 1, 1, (change,), f"r{number}", Answer(number, ())),)
+
+
+def joined(batches: Sequence[Sequence[JournalRecord]]) -> list[JournalRecord]:
+    """Return the records of all batches, in order."""
+    return [record for batch in batches for record in batch]
