@@ -262,6 +262,7 @@ class Coordinator:
             self._stepper.expire(
                 now_ms, turn, lambda: self._clock.now_ms() - began_ms >= TURN_MS_MAX
             )
+        self._stepper.close(turn)
         if turn.records:
             await self._append(turn.records, now_ms)
         if turn.effects or turn.changed:

@@ -22,6 +22,7 @@ from rallypoint.server.core.messages.records import EpochRaised
 from rallypoint.server.core.messages.refusals import Refusal, RefusalKind
 from rallypoint.server.core.model.ids import JobId, SessionId
 from rallypoint.server.core.model.phase import Phase
+from rallypoint.server.core.reads.notes import Before, note_changes
 from rallypoint.server.core.reads.replay import JournalRecord
 from rallypoint.server.core.state.state import State, apply
 from rallypoint.server.core.step import Transition, step
@@ -42,6 +43,8 @@ class Turn(Struct):
     effects: list[Effect] = field(default_factory=list)
     changed: dict[JobId, None] = field(default_factory=dict)
     """Jobs that look different to their readers, or do not exist any more."""
+    before: Before = field(default_factory=Before)
+    """What the steps have changed, as it was before the turn."""
 
 
 class Stepper:
@@ -65,6 +68,7 @@ class Stepper:
             transition = step(self._state, input, now_ms)
         except Exception as error:  # noqa: BLE001  # a bug in one job must not end the others
             return self._contain(error, input, now_ms, turn)
+        turn.before.keep(self._state, transition.delta)
         try:
             apply(self._state, transition.delta)
         except Exception as error:  # noqa: BLE001  # the same; the state holds a part of the changes
@@ -89,6 +93,10 @@ class Stepper:
             self.step(inputs.TimePassed(), now_ms, turn)
             if is_over():
                 break
+
+    def close(self, turn: Turn) -> None:
+        """Add to the records what the turn has changed and no record says. Nothing follows."""
+        turn.records.extend(note_changes(turn.before, turn.records, self._state))
 
     def _check(self, transition: Transition) -> None:
         check_touched(self._state, transition.delta)
@@ -177,6 +185,7 @@ class Stepper:
         self, job_id: JobId, sessions: Iterable[SessionId], now_ms: int, text: str, turn: Turn
     ) -> None:
         log.error("job_evicted", job_id=job_id, why=text)
+        turn.before.keep_job(self._state, job_id)
         eviction = evict(self._state, job_id, tuple(sessions), now_ms, text)
         turn.records.extend(eviction.records)
         turn.effects.extend(eviction.effects)

@@ -21,6 +21,7 @@ from rallypoint.server.core.messages.records import EpochRaised, RoundSealed
 from rallypoint.server.core.messages.refusals import Refusal
 from rallypoint.server.core.model.desired import DesiredRun
 from rallypoint.server.core.model.ids import JobId, SessionId
+from rallypoint.server.core.reads.notes import Before, note_changes
 from rallypoint.server.core.reads.replay import memory_of, replay, snapshot
 from rallypoint.server.core.state.deadlines import DeadlineKey, DeadlineKind
 from rallypoint.server.core.state.state import State, apply
@@ -241,7 +242,10 @@ class ServerSide:
         server = server_view(self.coordinator, now_ms, self.arena)
         self.ghosts.hear("coordinator_hears", server, input)
         transition = core.step(state, input, now_ms)
+        changed = Before()
+        changed.keep(state, transition.delta)
         apply(state, transition.delta)
+        notes = note_changes(changed, transition.records, state)
         for key in list(transition.delta.deadlines):
             if key[0] is DeadlineKind.LEASE and state.deadlines.get(key) is not None:
                 state.deadlines.set(key, NEVER_MS)
@@ -249,8 +253,8 @@ class ServerSide:
         for job_id in transition.jobs:
             if job_id in state.jobs:
                 check_job(state, job_id)
-        if transition.records:
-            memory = replay((*snapshot(self.coordinator.memory), *transition.records))
+        if transition.records or notes:
+            memory = replay((*snapshot(self.coordinator.memory), *transition.records, *notes))
             self.coordinator = self.coordinator._replace(memory=memory)
             self.ghosts.hear("remembered", memory, memory_of(state))
         self.ghosts.hear("coordinator_stepped", server, input, transition)

@@ -18,6 +18,7 @@ from rallypoint.server.core.messages.effects import Effect
 from rallypoint.server.core.messages.records import EpochRaised, RoundSealed
 from rallypoint.server.core.model.ids import JobId, SessionId
 from rallypoint.server.core.model.spec import Timing
+from rallypoint.server.core.reads.notes import Before, note_changes
 from rallypoint.server.core.reads.replay import memory_of, replay, snapshot
 from rallypoint.server.core.state.deadlines import DeadlineKind
 from rallypoint.server.core.state.state import State, apply
@@ -240,7 +241,10 @@ class Server:
         before = {job_id: job.phase for job_id, job in state.jobs.items()}
         world.safety.coordinator_hears(self, input)
         transition = core.step(state, input, now_ms)
+        changed_here = Before()
+        changed_here.keep(state, transition.delta)
         apply(state, transition.delta)
+        notes = note_changes(changed_here, transition.records, state)
         world.steps += 1
         self.calls.stepped(input, transition.refusal)
         self.key_calls.stepped(input, transition.refusal)
@@ -249,8 +253,8 @@ class Server:
         for job_id in transition.jobs:
             if job_id in state.jobs:
                 check_job(state, job_id)
-        if transition.records or world.steps % 64 == 0:
-            self.memory = replay((*snapshot(self.memory), *transition.records))
+        if transition.records or notes or world.steps % 64 == 0:
+            self.memory = replay((*snapshot(self.memory), *transition.records, *notes))
             world.safety.remembered(self.memory, memory_of(state))
         world.coverage.coordinator_stepped(before, input, transition, state)
         world.safety.coordinator_stepped(self, input, transition)

@@ -23,7 +23,7 @@ from rallypoint.server.core.messages.effects import (
     Send,
     Welcome,
 )
-from rallypoint.server.core.messages.records import EpochRaised, Record, RoundSealed
+from rallypoint.server.core.messages.records import EpochRaised, RoundSealed
 from rallypoint.server.core.model.desired import DesiredStandby, DesiredStop
 from rallypoint.server.core.model.ids import JobId, SessionId
 from rallypoint.server.core.model.job import Job
@@ -33,7 +33,8 @@ from rallypoint.server.core.model.round import RoundHeader
 from rallypoint.server.core.model.spec import JobSpec, Timing
 from rallypoint.server.core.model.verdict import Consequence, Verdict
 from rallypoint.server.core.reads.explain import Waiting, explain
-from rallypoint.server.core.reads.replay import memory_of, replay, snapshot
+from rallypoint.server.core.reads.notes import Before, note_changes
+from rallypoint.server.core.reads.replay import JournalRecord, memory_of, replay, snapshot
 from rallypoint.server.core.rounds.desired import desired_state
 from rallypoint.server.core.state.deadlines import DeadlineKind
 from rallypoint.server.core.state.state import NO_CHANGES, State, apply
@@ -73,7 +74,7 @@ class Bench:
         )
         if window_ms:
             self.state.deadlines.set((DeadlineKind.WINDOW, ""), window_ms)
-        self.records: list[Record] = [EpochRaised(epoch)]
+        self.records: list[JournalRecord] = [EpochRaised(epoch)]
         self.effects: list[Effect] = []
         """All effects so far."""
         self.agents: dict[SessionId, FakeAgent] = {}
@@ -192,6 +193,8 @@ class Bench:
         if transition.refusal is not None:
             assert transition.delta == NO_CHANGES and not transition.records
             assert all(isinstance(effect, Refuse) for effect in transition.effects)
+        changed = Before()
+        changed.keep(self.state, transition.delta)
         apply(self.state, transition.delta)
         check_touched(self.state, transition.delta)
         assert self.state.heard == sum(node.is_heard for node in self.state.nodes.values())
@@ -200,9 +203,11 @@ class Bench:
         for job_id in self.state.jobs:
             check_job(self.state, job_id)
         self._check_revisions(revision, transition)
-        self.records.extend(transition.records)
+        notes = note_changes(changed, transition.records, self.state)
+        records = (*transition.records, *notes)
+        self.records.extend(records)
         self.effects.extend(transition.effects)
-        self._memory = replay((*snapshot(self._memory), *transition.records))
+        self._memory = replay((*snapshot(self._memory), *records))
         assert memory_of(self.state) == self._memory
         self._tell(transition.effects)
         self._check_told()

@@ -1,11 +1,12 @@
-"""The contract one version ahead: every message, enum and oneof of the session has something new.
+"""The contract one version ahead: every message, enum and oneof has something new.
 
-The messages are made of the descriptors of this checkout, in a pool for themselves, so both
-versions live in one process.
+The same can be had of the journal. The messages are made of the descriptors of this checkout, in a
+pool for themselves, so both versions live in one process.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib.resources import files
 from typing import Any
 
@@ -21,6 +22,8 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
+from support.journal.contract import current_files
+
 NEW_NUMBER = 900
 NEW_FIELD, NEW_PART, NEW_ARM = "new_field", "new_part", "new_arm"
 PACKAGE = "rallypoint.v1"
@@ -29,17 +32,16 @@ PACKAGE = "rallypoint.v1"
 class Ahead:
     """Messages of the next version."""
 
-    def __init__(self) -> None:
-        """Add to the contract of this checkout."""
+    def __init__(self, package: str = PACKAGE) -> None:
+        """Add to the contract of this checkout: the API, or another package of ours."""
+        self._package = package
         self._pool = DescriptorPool()
         for module in (any_pb2, duration_pb2, field_mask_pb2, timestamp_pb2):
             self._pool.AddSerializedFile(module.DESCRIPTOR.serialized_pb)
         from google.protobuf import descriptor_pb2
 
         self._pool.AddSerializedFile(descriptor_pb2.DESCRIPTOR.serialized_pb)
-        package = files(PACKAGE)
-        found = FileDescriptorSet.FromString((package / "descriptors.binpb").read_bytes())
-        for file in found.file:
+        for file in _api_files() if package == PACKAGE else current_files():
             if not file.name.endswith("/limits.proto"):
                 _grow(file)
             self._pool.AddSerializedFile(file.SerializeToString())
@@ -54,13 +56,18 @@ class Ahead:
 
     def make(self, name: str) -> Any:
         """Return an empty message of the next version."""
-        return GetMessageClass(self._pool.FindMessageTypeByName(f"{PACKAGE}.{name}"))()
+        return GetMessageClass(self._pool.FindMessageTypeByName(f"{self._package}.{name}"))()
+
+
+def _api_files() -> Sequence[FileDescriptorProto]:
+    data = (files(PACKAGE) / "descriptors.binpb").read_bytes()
+    return FileDescriptorSet.FromString(data).file
 
 
 def fill(message: Any) -> None:
     """Set the new fields of a message and of everything in it."""
     for field, value in message.ListFields():
-        if field.message_type is None or not field.message_type.full_name.startswith(PACKAGE):
+        if field.message_type is None or not field.message_type.full_name.startswith("rallypoint."):
             continue
         if field.message_type.GetOptions().map_entry:
             continue

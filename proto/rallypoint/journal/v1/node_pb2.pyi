@@ -9,6 +9,7 @@ from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from rallypoint.journal.v1 import job_pb2 as _job_pb2
+from rallypoint.journal.v1 import round_pb2 as _round_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -223,6 +224,7 @@ class Node(_message.Message):
     CONNECTION_FIELD_NUMBER: _builtins.int
     STATE_FIELD_NUMBER: _builtins.int
     MEMBER_FIELD_NUMBER: _builtins.int
+    ASSIGNMENT_FIELD_NUMBER: _builtins.int
     LAST_ROUND_FIELD_NUMBER: _builtins.int
     SET_ASIDE_FIELD_NUMBER: _builtins.int
     BLOCKED_ROUND_FIELD_NUMBER: _builtins.int
@@ -233,7 +235,7 @@ class Node(_message.Message):
     arrival: _builtins.int
     """Its place in the order of arrival in the job."""
     connection: _builtins.int
-    """Number of its connection when it joined."""
+    """Always 0: its agent has to connect again."""
     state: Global___NodeState.ValueType
     """SUCCEEDED or BLOCKED if it is; UNREADY otherwise: the round and the agent say the rest."""
     member: _builtins.bool
@@ -253,6 +255,10 @@ class Node(_message.Message):
         """What its Hello says about it."""
 
     @_builtins.property
+    def assignment(self) -> _round_pb2.Assignment:
+        """Its place in the round; absent unless it is a member."""
+
+    @_builtins.property
     def drain(self) -> _job_pb2.Drain:
         """Set once it drains; no later round has a place for it."""
 
@@ -265,15 +271,16 @@ class Node(_message.Message):
         connection: _builtins.int = ...,
         state: Global___NodeState.ValueType | None = ...,
         member: _builtins.bool = ...,
+        assignment: _round_pb2.Assignment | None = ...,
         last_round: _builtins.int = ...,
         set_aside: _builtins.bool = ...,
         blocked_round: _builtins.int = ...,
         drain: _job_pb2.Drain | None = ...,
         is_newcomer: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_state", b"_state", "drain", b"drain", "identity", b"identity", "state", b"state"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_state", b"_state", "assignment", b"assignment", "drain", b"drain", "identity", b"identity", "state", b"state"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_state", b"_state", "arrival", b"arrival", "blocked_round", b"blocked_round", "connection", b"connection", "drain", b"drain", "identity", b"identity", "is_newcomer", b"is_newcomer", "last_round", b"last_round", "member", b"member", "name", b"name", "set_aside", b"set_aside", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_state", b"_state", "arrival", b"arrival", "assignment", b"assignment", "blocked_round", b"blocked_round", "connection", b"connection", "drain", b"drain", "identity", b"identity", "is_newcomer", b"is_newcomer", "last_round", b"last_round", "member", b"member", "name", b"name", "set_aside", b"set_aside", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__state: _TypeAlias = _typing.Literal["state"]  # noqa: Y015
     _WhichOneofArgType__state: _TypeAlias = _typing.Literal["_state", b"_state"]  # noqa: Y015

@@ -9,6 +9,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from rallypoint.server.core.control.requests import with_operation
+from rallypoint.server.core.messages.errors import BrokenInvariant
 from rallypoint.server.core.messages.records import (
     DrainRequested,
     DrainRequestEnded,
@@ -78,7 +79,11 @@ def open_from(known: Job | None, record: RunOpened) -> Job:
 
 
 def apply_job_record(job: Job, record: JobRecord) -> Job:
-    """Return the job after one more record."""
+    """Return the job after one more record.
+
+    Raises:
+        BrokenInvariant: when the record does not fit the job.
+    """
     match record:
         case RoundSealed(header=header, members=members):
             return replace(
@@ -89,7 +94,8 @@ def apply_job_record(job: Job, record: JobRecord) -> Job:
                 slots=slots_of(members, header.group_world_size),
             )
         case RoundStopped(reason=reason):
-            assert job.round is not None, job.job_id
+            if job.round is None:
+                raise BrokenInvariant(job.job_id, "a round was stopped that does not run")
             return replace(job, phase=Phase.STOPPING, round=replace(job.round, stop_reason=reason))
         case RoundSettled():
             return replace(

@@ -1,10 +1,10 @@
 """A coordinator's memory: the result of the journal's records, applied in order.
 
-Nodes are not part of it: their agents send Hello again.
+`durable` says which facts of jobs and nodes it has. A coordinator that starts again gets its state
+from it; see `restore`. `snapshot` keeps the journal small.
 
-Today no coordinator loads a journal: the only store lives in memory. Tests and the simulation check
-after every step that a replay of the records gives the state, so a durable store can build on it.
-In production `snapshot` keeps the store small.
+A record that does not fit its job is a bug of ours. The job is noted as broken, and only this job
+is lost.
 """
 
 from __future__ import annotations
@@ -41,10 +41,23 @@ from rallypoint.server.core.model.barrier import (
     Ended,
     Participant,
 )
-from rallypoint.server.core.model.ids import JobId
+from rallypoint.server.core.model.ids import JobId, SessionId
 from rallypoint.server.core.model.job import Gone, Job
-from rallypoint.server.core.model.round import Round
-from rallypoint.server.core.reads.job_records import apply_job_record, open_from
+from rallypoint.server.core.model.node import Node
+from rallypoint.server.core.reads.changes import apply_changes
+from rallypoint.server.core.reads.durable import (
+    NodeFacts,
+    durable_job,
+    durable_node,
+    facts_of,
+    with_facts,
+)
+from rallypoint.server.core.reads.job_records import JobRecord, apply_job_record, open_from
+from rallypoint.server.core.reads.node_records import (
+    NodeRecord,
+    apply_node_record,
+    places_of,
+)
 from rallypoint.server.core.reads.parts import cut
 from rallypoint.server.core.state.state import State, apply_keys, remember_gone
 
@@ -107,7 +120,11 @@ class Memory(Struct):
     """The durable facts of a coordinator."""
 
     epoch: int = 0
+    since_epoch: int = 0
+    """As in `State.since_epoch`."""
     jobs: dict[JobId, Job] = field(default_factory=dict)
+    nodes: dict[JobId, dict[SessionId, Node]] = field(default_factory=dict)
+    """Of each job that has any."""
     barriers: dict[BarrierKey, Barrier] = field(default_factory=dict)
     arrivals: dict[BarrierKey, dict[Participant, Arrival]] = field(default_factory=dict)
     """Of the open generations."""
@@ -117,19 +134,48 @@ class Memory(Struct):
     events: EventLog = field(default_factory=EventLog)
     gone: dict[JobId, Gone] = field(default_factory=dict)
     """As in `State.gone`."""
+    broken: dict[JobId, Exception] = field(default_factory=dict)
+    """Jobs to which a record could not be applied, and why not."""
 
 
 def replay(records: Iterable[JournalRecord]) -> Memory:
     """Apply `records`, oldest first, to an empty memory."""
     memory = Memory()
     for record in records:
-        _apply_record(memory, record)
+        try:
+            _apply_record(memory, record)
+        except Exception as error:  # a bug in one job must not stop the others
+            job_id = _job_of(record)
+            if job_id is None:
+                raise
+            memory.broken.setdefault(job_id, error)
     return memory
+
+
+def _job_of(record: JournalRecord) -> JobId | None:
+    """Return the job that a record is about; None: it is about all."""
+    match record:
+        case BarrierArrived() | BarrierEnded() | BarrierDropped():
+            return record.key.job_id
+        case BarrierSnapshot(barrier=barrier):
+            return barrier.key.job_id
+        case NodeJoined(node=node):
+            return node.job_id
+        case JobSnapshot(job=job):
+            return job.job_id
+        case EpochRaised() | EventsLogged() | EventsSnapshot():
+            return None
+        case _:
+            return record.job_id
 
 
 def snapshot(memory: Memory) -> tuple[JournalRecord, ...]:
     """Return the fewest records whose replay is `memory`."""
+    epochs = [EpochRaised(memory.since_epoch)]
+    if memory.epoch != memory.since_epoch:
+        epochs.append(EpochRaised(memory.epoch, resumed=True))
     jobs = (JobSnapshot(job) for job in memory.jobs.values())
+    nodes = (NodeJoined(node) for of_job in memory.nodes.values() for node in of_job.values())
     barriers = (
         BarrierSnapshot(
             barrier,
@@ -141,7 +187,7 @@ def snapshot(memory: Memory) -> tuple[JournalRecord, ...]:
     keys = (one for job_id, space in memory.keys.items() for one in _keys_records(job_id, space))
     gone = (JobForgotten(job_id, left) for job_id, left in memory.gone.items())
     events = _events_records(memory.events)
-    return (EpochRaised(memory.epoch), *jobs, *barriers, *keys, *gone, *events)
+    return (*epochs, *gone, *jobs, *nodes, *barriers, *keys, *events)
 
 
 def _keys_records(job_id: JobId, space: Keyspace) -> Iterator[KeysSnapshot | KeysRestored]:
@@ -173,19 +219,14 @@ def _apply_record(memory: Memory, record: JournalRecord) -> None:
         _apply_keys_record(memory, record)
     elif isinstance(record, EventsLogged | EventsSnapshot):
         _apply_events(memory, record)
-    elif isinstance(record, NodeJoined | NodeRemoved | NodeNoted | NodeSucceeded | JobNoted):
-        pass  # not part of the memory yet
+    elif isinstance(record, NodeJoined | NodeRemoved | NodeNoted):
+        _apply_node(memory, record)
     elif isinstance(record, JobForgotten):
         _forget_job(memory, record)
     elif isinstance(record, JobSnapshot):
         memory.jobs[record.job.job_id] = record.job
-    elif isinstance(record, RunOpened):
-        memory.gone.pop(record.job_id, None)
-        opened = open_from(memory.jobs.get(record.job_id), record)
-        memory.jobs[record.job_id] = _recorded_facts(opened)
     else:
-        job = apply_job_record(memory.jobs[record.job_id], record)
-        memory.jobs[record.job_id] = _recorded_facts(job)
+        _apply_job(memory, record)
 
 
 def _raise_epoch(memory: Memory, record: EpochRaised) -> None:
@@ -194,12 +235,62 @@ def _raise_epoch(memory: Memory, record: EpochRaised) -> None:
         memory.events.begin(record.epoch)
     elif not record.resumed:
         memory.events.miss(record.epoch)
+    if not record.resumed or not memory.since_epoch:
+        memory.since_epoch = record.epoch
+
+
+def _apply_job(memory: Memory, record: RunOpened | JobNoted | JobRecord | NodeSucceeded) -> None:
+    job_id = record.job_id
+    if isinstance(record, RunOpened):
+        memory.gone.pop(job_id, None)
+        memory.jobs[job_id] = open_from(memory.jobs.get(job_id), record)
+    elif isinstance(record, JobNoted):
+        memory.jobs[job_id] = apply_changes(memory.jobs[job_id], record.changes)
+    elif not isinstance(record, NodeSucceeded):
+        memory.jobs[job_id] = apply_job_record(memory.jobs[job_id], record)
+    if isinstance(record, NodeRecord):
+        _change_members(memory.nodes.get(job_id, {}), record)
+
+
+def _change_members(nodes: dict[SessionId, Node], record: NodeRecord) -> None:
+    places = places_of(record)
+    for session, node in nodes.items():
+        known = facts_of(node)
+        facts = apply_node_record(known, node.name, session, record, places)
+        if facts != known:
+            nodes[session] = with_facts(node, facts, places.get(node.name, node.assignment))
+
+
+def _apply_node(memory: Memory, record: NodeJoined | NodeRemoved | NodeNoted) -> None:
+    match record:
+        case NodeJoined(node=node):
+            memory.nodes.setdefault(node.job_id, {})[node.session] = node
+            job = memory.jobs[node.job_id]
+            if job.next_arrival <= node.arrival:
+                memory.jobs[node.job_id] = replace(job, next_arrival=node.arrival + 1)
+        case NodeRemoved(job_id=job_id, session=session):
+            del memory.nodes[job_id][session]
+            if not memory.nodes[job_id]:
+                del memory.nodes[job_id]
+        case NodeNoted(job_id=job_id, session=session):
+            node = memory.nodes[job_id][session]
+            facts = NodeFacts(
+                record.state,
+                record.member,
+                record.last_round,
+                record.set_aside,
+                record.blocked_round,
+                record.drain,
+            )
+            memory.nodes[job_id][session] = with_facts(node, facts, node.assignment)
 
 
 def _forget_job(memory: Memory, record: JobForgotten) -> None:
     memory.jobs.pop(record.job_id, None)
     remember_gone(memory.gone, record.job_id, record.left)
     memory.keys.pop(record.job_id, None)
+    memory.nodes.pop(record.job_id, None)
+    memory.broken.pop(record.job_id, None)
     for key in [key for key in memory.barriers if key.job_id == record.job_id]:
         _forget_barrier(memory, key)
 
@@ -274,40 +365,17 @@ def memory_of(state: State) -> Memory:
     """Return the durable facts of `state`, which a replay of its journal must reproduce."""
     return Memory(
         state.epoch,
-        {job_id: _recorded_facts(job) for job_id, job in state.jobs.items()},
+        state.since_epoch,
+        {job_id: durable_job(job) for job_id, job in state.jobs.items()},
+        {
+            job_id: {session: durable_node(state.nodes[session]) for session in sessions}
+            for job_id, sessions in state.sessions.items()
+            if sessions
+        },
         {key: barrier for of_job in state.barriers.values() for key, barrier in of_job.items()},
         {key: dict(arrivals) for key, arrivals in state.arrivals.items()},
         {key: dict(counted) for key, counted in state.counted.items()},
         {job_id: space.copy() for job_id, space in state.keys.items()},
         state.events.copy(),
         dict(state.gone),
-    )
-
-
-def _recorded_facts(job: Job) -> Job:
-    """Return the job with the facts that records say, and no others."""
-    round = job.round
-    return Job(
-        job.job_id,
-        job.run,
-        job.spec,
-        0,
-        since_epoch=job.since_epoch,
-        launch_id=job.launch_id,
-        phase=job.phase,
-        round_number=job.round_number,
-        round=None
-        if round is None
-        else Round(round.header, round.members, 0, None, stop_reason=round.stop_reason),
-        slots=job.slots,
-        next_reason=job.next_reason,
-        counts=job.counts,
-        drain_requests=job.drain_requests,
-        backoff_until_ms=job.backoff_until_ms,
-        outcome=job.outcome,
-        verdict=job.verdict if job.outcome is not None else None,
-        health=job.health,
-        updated=job.updated,
-        spec_revision=job.spec_revision,
-        operations=job.operations,
     )

@@ -1,4 +1,9 @@
-"""Workers report how far training has come, by which a round is judged when it ends."""
+"""Workers report how far training has come, by which a round is judged when it ends.
+
+Steps are many, so few of them are journalled: the first one beyond those of earlier rounds, then
+whenever the progress has doubled, and at the stop. A coordinator that starts again knows whether
+the round has advanced, and about how far.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +16,16 @@ from rallypoint.server.core.state.draft import Draft
 
 
 def receive_progress(draft: Draft, report: inputs.Progressed) -> Refusal | None:
-    """Note the highest step of the round. It is journalled with the end of the round."""
+    """Note the highest step of the round."""
     job = check_claim(draft, report.claim)
     if isinstance(job, Refusal):
         return job
     assert job.round is not None
-    if report.step > job.round.step:
-        draft.put_job(replace(job, round=replace(job.round, step=report.step)))
+    round, step = job.round, report.step
+    if step > round.step:
+        before = job.counts.step
+        is_due = step - before >= max(1, 2 * (round.durable_step - before))
+        durable_step = step if is_due else round.durable_step
+        round = replace(round, step=step, durable_step=durable_step)
+        draft.put_job(replace(job, round=round))
     return None

@@ -316,7 +316,7 @@ def stop(draft: Draft, job: Job, reason: RoundReason) -> None:
     round, now_ms, job_id = job.round, draft.now_ms, job.job_id
     assert round is not None
     phase = next_phase(job, PhaseEvent.STOP)
-    stopped = replace(round, stop_ms=now_ms, stop_reason=reason)
+    stopped = replace(round, stop_ms=now_ms, stop_reason=reason, durable_step=round.step)
     verdict = find_verdict(stopped)
     # Readers see the verdict of the latest round that failed, also when this one did not.
     draft.put_job(replace(job, phase=phase, round=stopped, verdict=verdict or job.verdict))

@@ -309,9 +309,14 @@ def mark_start_failed(draft: Draft, node: Node, text: str) -> None:
 
 
 def become_blocked(draft: Draft, node: Node) -> None:
-    """Note that a node cannot become clean; a member that has succeeded keeps its success."""
-    draft.put_node(replace(node, state=NodeState.BLOCKED, set_aside=True))
-    note_failure(draft, node.job_id, node.name, "its processes survived SIGKILL")
+    """Note that a node cannot become clean; a member that has succeeded keeps its success.
+
+    An agent repeats the report to a coordinator that has started again: it counts once.
+    """
+    number = node.last_round
+    draft.put_node(replace(node, state=NodeState.BLOCKED, set_aside=True, blocked_round=number))
+    if node.blocked_round < number:
+        note_failure(draft, node.job_id, node.name, "its processes survived SIGKILL")
     phase = draft.require_job(node.job_id).phase
     if phase is Phase.RUNNING or node.state is NodeState.SUCCEEDED:
         depart(draft, node, RoundReason.NODE_LEFT, "its processes survived SIGKILL")

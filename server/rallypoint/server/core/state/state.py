@@ -35,6 +35,9 @@ class State(Struct):
     timing: Timing = field(default_factory=Timing)
     first_epoch: int = 0
     """Epoch of this coordinator process at its start."""
+    since_epoch: int = 0
+    """Epoch since which nothing that happened is unknown: a coordinator that remembered nothing
+    began with it, or another one was at work before it."""
     window_until_ms: int = 0
     """No round is sealed before this time."""
     has_unknown_past: bool = False
@@ -75,7 +78,7 @@ class State(Struct):
     @property
     def compacted_revision(self) -> int:
         """Revision after which every deletion is remembered."""
-        return max(self.revisions.compacted, self.first_epoch * PER_EPOCH)
+        return max(self.revisions.compacted, self.since_epoch * PER_EPOCH)
 
     def revision_of(self, job_id: JobId) -> int:
         """Return the revision of a job; for one that does not exist, that of its deletion.
@@ -90,7 +93,8 @@ class State(Struct):
         self.revisions.change(job_id, self.revision + 1, exists=job_id in self.jobs)
 
     def __post_init__(self) -> None:
-        """Begin the log of events, unless it was loaded."""
+        """Begin with the epoch, unless the journal was loaded."""
+        self.since_epoch = self.since_epoch or self.epoch
         if not self.events.last:
             self.events.begin(self.epoch)
 
@@ -171,7 +175,7 @@ NO_CHANGES = Delta(
 def apply(state: State, delta: Delta) -> None:
     """Apply the changes of one step to the state."""
     if delta.epoch is not None:
-        state.epoch = delta.epoch
+        state.epoch = state.since_epoch = delta.epoch
         # Another coordinator has been at work: a reader may have its revisions.
         state.revisions.compacted = state.revision
         state.events.miss(delta.epoch)

@@ -109,12 +109,19 @@ def unknown(text: str) -> JournalUnreadable:
     )
 
 
+def to_message(record: JournalRecord) -> batch_pb2.Record:
+    """Return a record as a message Record."""
+    kind = KINDS[type(record)]
+    message = batch_pb2.Record()
+    getattr(message, kind.name).MergeFrom(kind.to_message(record))
+    getattr(message, kind.name).SetInParent()
+    return message
+
+
 def encode_record(record: JournalRecord) -> bytes:
     """Return a record as a field of a batch."""
     kind = KINDS[type(record)]
-    encode = kind.shape.encode
-    assert encode is not None
-    content: bytes = kind.message(**encode(record)).SerializeToString(deterministic=True)
+    content = kind.to_message(record).SerializeToString()
     return _delimited(_RECORDS, _delimited(_tag(kind.number, _DELIMITED), content))
 
 
@@ -127,10 +134,7 @@ def decode_record(record: Any) -> JournalRecord:
     name = record.WhichOneof("kind")
     if name is None:
         raise BadMessage("a record without a kind")
-    decode = KINDS_BY_NAME[name].shape.decode
-    assert decode is not None
-    decoded: JournalRecord = decode(getattr(record, name))
-    return decoded
+    return KINDS_BY_NAME[name].from_message(getattr(record, name))
 
 
 # --- The frame ---

@@ -6,13 +6,15 @@ from functools import cached_property
 from typing import Any, get_args
 
 from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import Message
 
 from rallypoint.journal.v1 import batch_pb2
 from rallypoint.server.core.model.job import Job
 from rallypoint.server.core.model.node import Node
 from rallypoint.server.core.model.round import Round
 from rallypoint.server.core.reads.replay import JournalRecord
-from rallypoint.server.journal.codec.shapes import BadShape, Shape, Shapes
+from rallypoint.server.journal.codec.fields import BadShape
+from rallypoint.server.journal.codec.shapes import Shape, Shapes
 
 LEFT_OUT: dict[type, frozenset[str]] = {
     Job: frozenset({"first_ready_ms", "last_arrival_ms", "first_newcomer_ms", "breaks"}),
@@ -20,7 +22,6 @@ LEFT_OUT: dict[type, frozenset[str]] = {
     Node: frozenset(
         {
             "attached",
-            "assignment",
             "port",
             "eligibility",
             "acknowledged",
@@ -48,9 +49,24 @@ class Kind:
         self.number: int = field.number
         self.message: Any = getattr(batch_pb2.Record(), field.name).__class__
 
+    def to_message(self, record: JournalRecord) -> Message:
+        """Return a record of this kind as its message."""
+        assert self._shape.encode is not None
+        message: Message = self.message(**self._shape.encode(record))
+        return message
+
+    def from_message(self, message: Message) -> JournalRecord:
+        """Return the record of a message.
+
+        Raises:
+            BadMessage: it has something that this version does not know.
+        """
+        assert self._shape.decode is not None
+        record: JournalRecord = self._shape.decode(message)
+        return record
+
     @cached_property
-    def shape(self) -> Shape:
-        """How its messages are written and read."""
+    def _shape(self) -> Shape:
         return _SHAPES.struct(self.type, self.message.DESCRIPTOR)
 
 

@@ -17,18 +17,28 @@ message is made from nested dicts in one call.
 
 from __future__ import annotations
 
-import types
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
-from functools import cache
 from operator import attrgetter
-from typing import Any, NamedTuple, Union, get_args, get_origin, get_type_hints
+from typing import Any, NamedTuple, get_args, get_origin
 
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
 from google.protobuf.message import Message
 from msgspec import NODEFAULT, Struct
 from msgspec.structs import FieldInfo, asdict, fields
+
+from rallypoint.server.journal.codec.fields import (
+    BadShape,
+    default_of,
+    hints_of,
+    match_fields,
+    oneof_of,
+    owner_of,
+    places_of,
+    plain,
+    without_none,
+)
 
 _SCALARS: dict[type, int] = {
     int: FieldDescriptor.TYPE_INT64,
@@ -41,10 +51,6 @@ _SEQUENCES = (tuple, list, deque, frozenset)
 
 class BadMessage(Exception):
     """A message that no value of this version has; the text says where and why."""
-
-
-class BadShape(Exception):
-    """A struct and its message do not fit: a mistake in this checkout."""
 
 
 class Shape(NamedTuple):
@@ -91,11 +97,11 @@ class Shapes:
         return known
 
     def _make_struct(self, kind: type[Struct], descriptor: Descriptor) -> Shape:
-        hints = _hints(kind)
+        hints = hints_of(kind)
         left_out = self._left_out.get(kind, frozenset())
         infos = fields(kind)
         named = {info.name for info in infos}
-        _match(kind.__name__, named - left_out, descriptor)
+        match_fields(kind.__name__, named - left_out, descriptor)
         if not left_out <= named:
             raise BadShape(f"{kind.__name__} has no {sorted(left_out - named)}")
         parts = [
@@ -107,8 +113,8 @@ class Shapes:
         return Shape(_struct_encoder(parts, left_out), _reader(kind, parts))
 
     def _make_named_tuple(self, kind: Any, descriptor: Descriptor) -> Shape:
-        hints = _hints(kind)
-        _match(kind.__name__, set(kind._fields), descriptor)
+        hints = hints_of(kind)
+        match_fields(kind.__name__, set(kind._fields), descriptor)
         parts = [
             self._single(hints[name], descriptor.fields_by_name[name]) for name in kind._fields
         ]
@@ -116,11 +122,11 @@ class Shapes:
 
     def _field(self, info: FieldInfo, hint: Any, descriptor: Descriptor) -> Part:
         field = descriptor.fields_by_name[info.name]
-        hint, may_be_none = _without_none(hint)
+        hint, may_be_none = without_none(hint)
         if field.is_repeated:
             return self._repeated(info, hint, field)
         part = self._single(hint, field)
-        default = _default_of(info)
+        default = default_of(info)
         is_message = field.message_type is not None
         if default is NODEFAULT and may_be_none:
             default = None
@@ -138,7 +144,7 @@ class Shapes:
     def _repeated(self, info: FieldInfo, hint: Any, field: FieldDescriptor) -> Part:
         """Return the part for a field whose value is a collection."""
         origin, arguments = get_origin(hint), get_args(hint)
-        default = _default_of(info)
+        default = default_of(info)
         if default is not NODEFAULT and default:
             raise BadShape(f"{field.full_name} is empty when it is absent, unlike its default")
         if origin is dict:
@@ -168,7 +174,7 @@ class Shapes:
 
     def _element(self, hint: Any, field: FieldDescriptor) -> Shape:
         """Return the shape of one value of a field."""
-        hint = _plain(hint)
+        hint = plain(hint)
         if get_origin(hint) is tuple and field.message_type is not None:
             return self._fixed(get_args(hint), field.message_type)
         if hint in _SCALARS and field.type == _SCALARS[hint]:
@@ -181,7 +187,7 @@ class Shapes:
 
     def _fixed(self, hints: tuple[Any, ...], descriptor: Descriptor) -> Shape:
         """Return the shape of a tuple of fixed length, or of an entry of a dict."""
-        places = list(_places(descriptor))
+        places = list(places_of(descriptor))
         if len(places) != len(hints):
             raise BadShape(f"{descriptor.full_name} has {len(places)} parts, not {len(hints)}")
         parts = [
@@ -192,8 +198,8 @@ class Shapes:
 
     def _choice(self, hint: Any, arms: tuple[FieldDescriptor, ...]) -> Part:
         """Return the part for a value of one of several types, each an arm of a oneof."""
-        oneof = _oneof_of(arms[0])
-        kinds = [_plain(one) for one in get_args(hint)]
+        oneof = oneof_of(arms[0])
+        kinds = [plain(one) for one in get_args(hint)]
         if len(kinds) != len(arms):
             raise BadShape(f"{oneof} has {len(arms)} arms, and {hint} has {len(kinds)}")
         singles = {kind: self._single(kind, arm) for kind, arm in zip(kinds, arms, strict=True)}
@@ -315,7 +321,7 @@ def _read_message(
 
     def read(message: Message) -> Any:
         if not message.HasField(name):
-            raise BadMessage(f"{_owner(field)}.{name} is missing")
+            raise BadMessage(f"{owner_of(field)}.{name} is missing")
         return decode(get(message))
 
     return read
@@ -332,74 +338,9 @@ def _chain(first: Callable[[Any], Any], then: Callable[[Any], Any]) -> Callable[
 
 def _absent(info: FieldInfo) -> Part:
     """Return the part for a field that no message has."""
-    if _default_of(info) is NODEFAULT:
+    if default_of(info) is NODEFAULT:
         raise BadShape(f"{info.name} has no default, so it cannot be left out")
     factory = info.default_factory
     if factory is not NODEFAULT:
         return Part(info.name, None, lambda _: factory())
     return Part(info.name, None, lambda _: info.default)
-
-
-# --- Types ---
-
-
-@cache
-def _hints(kind: Any) -> dict[str, Any]:
-    return get_type_hints(kind)
-
-
-def _plain(hint: Any) -> Any:
-    """Return the type below a NewType."""
-    while hasattr(hint, "__supertype__"):
-        hint = hint.__supertype__
-    return hint
-
-
-def _without_none(hint: Any) -> tuple[Any, bool]:
-    """Return a type without None, and whether None was possible."""
-    hint = _plain(hint)
-    if get_origin(hint) not in (Union, types.UnionType):
-        return hint, False
-    rest = [one for one in get_args(hint) if one is not type(None)]
-    if len(rest) == 1 and len(rest) < len(get_args(hint)):
-        return _plain(rest[0]), True
-    return hint, False
-
-
-def _default_of(info: FieldInfo) -> Any:
-    if info.default_factory is not NODEFAULT:
-        return info.default_factory()
-    return info.default
-
-
-def _owner(field: FieldDescriptor) -> str:
-    """Return the name of the message that a field belongs to."""
-    assert field.containing_type is not None, field.full_name
-    return field.containing_type.name
-
-
-def _oneof_of(field: FieldDescriptor) -> str:
-    """Return the name of the oneof that a field belongs to."""
-    assert field.containing_oneof is not None, field.full_name
-    return field.containing_oneof.name
-
-
-def _places(descriptor: Descriptor) -> Iterator[tuple[FieldDescriptor, ...]]:
-    """Yield the parts of a message in order; the arms of a oneof are one part."""
-    seen = set()
-    for field in descriptor.fields:
-        oneof = field.containing_oneof
-        if oneof is None or len(oneof.fields) == 1:
-            yield (field,)
-        elif oneof.name not in seen:
-            seen.add(oneof.name)
-            yield tuple(oneof.fields)
-
-
-def _match(name: str, expected: set[str], descriptor: Descriptor) -> None:
-    found = set(descriptor.fields_by_name)
-    if expected != found:
-        raise BadShape(
-            f"{name}: without a proto field {sorted(expected - found)}, "
-            f"without a field of the struct {sorted(found - expected)}"
-        )

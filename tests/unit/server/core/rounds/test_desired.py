@@ -8,6 +8,7 @@ from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.effects import Acknowledge, JobChanged, Notify, Send, Welcome
 from rallypoint.server.core.messages.records import (
     EventsLogged,
+    JobNoted,
     NodeHealthChanged,
     RoundSealed,
     RoundSettled,
@@ -125,7 +126,8 @@ def test_members_share_one_header() -> None:
 def test_records_per_round_are_few() -> None:
     """A round that fails costs a record each to seal, stop and settle it, and for the node.
 
-    Besides, each step of it that readers see has one record of its events.
+    Its stop, seal and start have a note each, however many nodes it has. Besides, each step of it
+    that readers see has one record of its events.
     """
     bench = Bench(JobSpec(min_nodes=8, max_nodes=8, max_restarts=1))
     agents = bench.run_round(*(f"n{n}" for n in range(8)))
@@ -135,7 +137,8 @@ def test_records_per_round_are_few() -> None:
 
     kinds = [type(record) for record in bench.records[before:]]
     decisions = [kind for kind in kinds if kind is not EventsLogged]
-    assert [RoundStopped, RoundSettled, NodeHealthChanged, RoundSealed] == decisions
+    begun = [RoundSettled, NodeHealthChanged, RoundSealed, JobNoted]
+    assert [RoundStopped, JobNoted, *begun, JobNoted] == decisions
     assert kinds.count(EventsLogged) == 3  # stopped; settled and sealed; started
 
 

@@ -1,0 +1,115 @@
+"""One record of every kind with every field set, always the same ones; and every value of an enum.
+
+What a version of the journal can hold. `write_format.py` keeps it as bytes, one file per format.
+"""
+
+from __future__ import annotations
+
+import types
+from collections import Counter
+from collections.abc import Iterator
+from enum import Enum
+from itertools import count
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from msgspec import Struct
+
+from rallypoint.server.core.reads.replay import JournalRecord
+from rallypoint.server.journal.codec.kinds import LEFT_OUT
+
+KINDS: tuple[type[JournalRecord], ...] = get_args(JournalRecord)
+"""Every kind of record."""
+_Struct = TypeVar("_Struct", bound=Struct)
+_ENTRIES = 2
+"""Entries of a collection."""
+
+
+def full_records() -> list[JournalRecord]:
+    """Return records of all kinds, with everything that a record can have."""
+    maker = Maker()
+    records = [maker.make(kind, "") for kind in KINDS]
+    sizes = {type(record): len(repr(record)) for record in records}
+    for kind in sorted(KINDS, key=lambda kind: sizes[kind]):
+        while any(maker.used[one] < len(one) for one in _enums_of(kind)):
+            records.append(maker.make(kind, ""))
+    return records
+
+
+class Maker:
+    """Makes values that differ from each other and from all defaults."""
+
+    def __init__(self) -> None:
+        """Begin with the first value of everything."""
+        self.used: Counter[Any] = Counter()
+        """How many values of each enum were made; beyond its members, all of them were."""
+        self._numbers = count(2)
+        self._arms: Counter[Any] = Counter()
+
+    def whole(self, kind: type[_Struct]) -> _Struct:
+        """Return a struct with all its fields set, those that no journal keeps as well."""
+        hints = get_type_hints(kind)
+        return kind(**{name: self.make(hints[name], name) for name in kind.__struct_fields__})
+
+    def make(self, hint: Any, name: str) -> Any:
+        """Return a value of a type for a field of this name."""
+        hint = _plain(hint)
+        origin, arguments = get_origin(hint), get_args(hint)
+        if hint in (int, bool, str, bytes):
+            return self._scalar(hint, name)
+        if origin in (Union, types.UnionType):
+            arms = [one for one in arguments if one is not type(None)]
+            self._arms[hint] += 1
+            return self.make(arms[self._arms[hint] % len(arms)], name)
+        if origin is tuple and arguments[1:] != (...,):
+            return tuple(self.make(one, name) for one in arguments)
+        if origin is not None:
+            return origin(self.make(arguments[0], name) for _ in range(_ENTRIES))
+        if issubclass(hint, Enum):
+            members = list(hint)
+            self.used[hint] += 1
+            return members[self.used[hint] % len(members)]
+        return self._built(hint)
+
+    def _scalar(self, hint: Any, name: str) -> Any:
+        number = next(self._numbers)
+        if hint is bool:
+            return True
+        if hint is int:
+            return number if number % 3 else -number * 10**12
+        return f"{name} {number} ä" if hint is str else bytes((number % 256, 0, 255))
+
+    def _built(self, kind: Any) -> Any:
+        hints = get_type_hints(kind)
+        return kind(**{name: self.make(hints[name], name) for name in names_of(kind)})
+
+
+def names_of(kind: Any) -> list[str]:
+    """Return the names of the fields of a struct or named tuple that a journal keeps."""
+    names = kind.__struct_fields__ if issubclass(kind, Struct) else kind._fields
+    return [name for name in names if name not in LEFT_OUT.get(kind, frozenset())]
+
+
+def types_in(hint: Any) -> Iterator[Any]:
+    """Yield the structs, named tuples and enums of which values of a type are made."""
+    hint = _plain(hint)
+    for argument in get_args(hint):
+        if argument not in (..., type(None)):
+            yield from types_in(argument)
+    if get_origin(hint) is not None or hint in (int, bool, str, bytes):
+        return
+    if not isinstance(hint, types.UnionType):
+        yield hint
+    if isinstance(hint, type) and not issubclass(hint, Enum):
+        hints = get_type_hints(hint)
+        for name in names_of(hint):
+            yield from types_in(hints[name])
+
+
+def _enums_of(kind: Any) -> set[Any]:
+    return {one for one in types_in(kind) if issubclass(one, Enum)}
+
+
+def _plain(hint: Any) -> Any:
+    while hasattr(hint, "__supertype__"):
+        hint = hint.__supertype__
+    return hint

@@ -1,0 +1,105 @@
+"""Records as JSON: they come back as they were, and secrets can be left out."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+
+from rallypoint.server.core.keyspace.values import Answer, Change, Entry, Place, Written
+from rallypoint.server.core.messages.records import (
+    BarrierArrived,
+    JobChanges,
+    JobNoted,
+    KeysWritten,
+    RoundChanges,
+    RoundStopped,
+)
+from rallypoint.server.core.model.barrier import Arrival, BarrierKey, Participant, ParticipantKind
+from rallypoint.server.core.model.ids import JobId
+from rallypoint.server.core.model.round import RoundReason
+from rallypoint.server.core.reads.replay import JournalRecord
+from rallypoint.server.journal.codec.json_form import REDACTED, from_json, to_json
+from rallypoint.server.journal.interface import JournalUnreadable
+from support.journal.values import KINDS, values
+
+JOB = JobId("train")
+SECRET = b"secret"
+STOPPED = RoundStopped(JOB, 7, RoundReason.NODE_LOST)
+ENTRY = Entry(SECRET, 1, 1, 1)
+SECRETS: list[JournalRecord] = [
+    JobNoted(JOB, JobChanges(round=RoundChanges(held_token="secret"))),
+    KeysWritten(
+        JOB,
+        1,
+        2,
+        3,
+        (Change(1, Place(0, "key"), ENTRY),),
+        "",
+        Answer(1, (Written(1, entry=ENTRY),)),
+    ),
+    BarrierArrived(
+        BarrierKey(JOB, 1, 1, "epoch"),
+        1,
+        None,
+        5,
+        Participant(ParticipantKind.RANK, 0, ""),
+        Arrival("a" * 32, 1, 5, SECRET),
+    ),
+]
+"""Records with something that workers keep from others."""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_record_comes_back(kind: type[JournalRecord]) -> None:
+    """Through the text of a line."""
+
+    @settings(max_examples=8, deadline=None)
+    @given(values(kind))
+    def check(record: JournalRecord) -> None:
+        assert record == from_json(json.loads(json.dumps(to_json(record))))
+
+    check()
+
+
+def test_names_are_those_of_the_proto_files() -> None:
+    """Numbers are numbers, also large ones."""
+    expected = {
+        "round_stopped": {"job_id": "train", "round": 7, "reason": "ROUND_REASON_NODE_LOST"}
+    }
+
+    assert expected == to_json(STOPPED)
+
+
+@pytest.mark.parametrize("record", SECRETS, ids=lambda record: type(record).__name__)
+def test_secrets_can_be_left_out(record: JournalRecord) -> None:
+    """Such a record cannot be read again."""
+    redacted = to_json(record, redact=True)
+
+    assert REDACTED in json.dumps(redacted)
+    assert not any(word in json.dumps(redacted) for word in ("secret", "c2VjcmV0"))
+    with pytest.raises(JournalUnreadable, match="was redacted"):
+        from_json(redacted)
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        ({}, "without a kind"),
+        ({"round_paused": {}}, "round_paused"),
+        ({"round_stopped": {"job_id": 5}}, "job_id"),
+        ({"round_stopped": {"job_id": "train", "colour": 1}}, "colour"),
+        ({"round_stopped": {"reason": "ROUND_REASON_TIRED"}}, "ROUND_REASON_TIRED"),
+        ({"round_stopped": {"round": 2**63}}, "round"),
+        ({"round_stopped": {"job_id": "train"}}, "RoundReason"),
+        ({"round_sealed": {"job_id": "train"}}, "header is missing"),
+        ({"round_sealed": {"job_id": "train", "header": None}}, "header is missing"),
+        ([], "no object"),
+    ],
+)
+def test_other_objects_are_refused(data: Any, words: str) -> None:
+    """Each with the reason."""
+    with pytest.raises(JournalUnreadable, match=words):
+        from_json(data)
