@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -12,17 +11,16 @@ import grpc
 from msgspec import Struct
 
 from rallypoint.base.log import get_logger
-from rallypoint.server.clock import JournalClock
+from rallypoint.server.beginning import begin
 from rallypoint.server.coordinator import Coordinator
-from rallypoint.server.core.messages.records import EpochRaised
 from rallypoint.server.core.model.spec import Timing
-from rallypoint.server.core.state.deadlines import DeadlineKind
-from rallypoint.server.core.state.state import State
+from rallypoint.server.journal.interface import Journal
 from rallypoint.server.journal.memory import MemoryJournal
 from rallypoint.server.rpc.about.service import CoordinatorService
 from rallypoint.server.rpc.agent_service import AgentService
 from rallypoint.server.rpc.barriers.service import BarrierService
 from rallypoint.server.rpc.events.service import EventService
+from rallypoint.server.rpc.guards.resume import ResumeTokens
 from rallypoint.server.rpc.guards.worker_tokens import WorkerTokens
 from rallypoint.server.rpc.interceptor import Interceptor
 from rallypoint.server.rpc.job_service import JobService
@@ -72,6 +70,8 @@ class Settings(Struct, frozen=True):
     timing: Timing
     standalone: bool = False
     """It serves only the agent in its own process, so no older round can be running."""
+    journal: Journal | None = None
+    """Open, and not loaded; the coordinator closes it at its end. None: one in memory."""
 
 
 class Running(Struct):
@@ -89,37 +89,34 @@ async def serving(settings: Settings) -> AsyncIterator[Running]:
 
     Raises:
         CannotListen: when the port is in use, or the address is not this host's.
+        JournalFailed: when the journal cannot be read or written.
     """
-    journal = MemoryJournal(os.urandom(16).hex())
-    # Higher than the epoch of any earlier coordinator, unless the clock was set back. In that case
-    # the first Hello with a higher epoch raises it.
-    epoch = time.time_ns() // 1_000_000
-    state = State(
-        coordinator_id=journal.identity,
-        epoch=epoch,
-        first_epoch=epoch,
-        durable=journal.is_durable,
-        timing=settings.timing,
-    )
-    await journal.append([EpochRaised(epoch)], 0)
-    clock = JournalClock()
-    if not settings.standalone and settings.timing.window_ms > 0:
-        state.has_unknown_past = True
-        state.window_until_ms = settings.timing.window_ms
-        state.deadlines.set((DeadlineKind.WINDOW, ""), state.window_until_ms)
+    journal = settings.journal or MemoryJournal(os.urandom(16).hex())
+    try:
+        async with _serving(settings, journal) as running:
+            yield running
+    finally:
+        await journal.close()
+
+
+@asynccontextmanager
+async def _serving(settings: Settings, journal: Journal) -> AsyncIterator[Running]:
+    begun = await begin(journal, settings.timing, listens=not settings.standalone)
+    state = begun.state
     outboxes = Outboxes()
     coordinator = Coordinator(
         state,
         journal,
         outboxes,
-        clock,
+        begun.clock,
         announces=not settings.standalone,  # the agent in this process logs the same events
     )
-    outboxes.epoch = epoch
-    tokens = WorkerTokens(journal.identity)
+    outboxes.epoch = state.epoch
+    tokens = WorkerTokens(journal.identity, journal.secret)
+    resume_tokens = ResumeTokens(journal.secret)
     server = grpc.aio.server(options=server_options(), interceptors=[Interceptor()])
     agent_grpc.add_AgentServiceServicer_to_server(
-        AgentService(coordinator, outboxes, state, tokens), server
+        AgentService(coordinator, outboxes, state, tokens, resume_tokens), server
     )
     pace = Pace()
     job_grpc.add_JobServiceServicer_to_server(JobService(coordinator, outboxes, pace), server)

@@ -13,7 +13,7 @@ from itertools import count
 
 from msgspec.structs import replace
 
-from rallypoint.server.core.invariants import check_job, check_touched
+from rallypoint.server.core.invariants import check_job, check_touched, check_whole
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.effects import (
     Effect,
@@ -35,6 +35,7 @@ from rallypoint.server.core.model.verdict import Consequence, Verdict
 from rallypoint.server.core.reads.explain import Waiting, explain
 from rallypoint.server.core.reads.notes import Before, note_changes
 from rallypoint.server.core.reads.replay import JournalRecord, memory_of, replay, snapshot
+from rallypoint.server.core.reads.restore import restore
 from rallypoint.server.core.rounds.desired import desired_state
 from rallypoint.server.core.state.deadlines import DeadlineKind
 from rallypoint.server.core.state.state import NO_CHANGES, State, apply
@@ -214,6 +215,37 @@ class Bench:
         self._check_deadlines()
         return transition
 
+    def restart(self, after_ms: int = 1_000, journal: Iterable[JournalRecord] = ()) -> None:
+        """Let the coordinator start again from its journal; every stream is gone.
+
+        Args:
+            after_ms: journal time that passes meanwhile.
+            journal: what it loads; empty: everything that it has recorded.
+        """
+        last_ms, loaded = self.now_ms, tuple(journal or self.records)
+        self.now_ms += after_ms
+        memory = replay(loaded)
+        restored = restore(
+            memory,
+            coordinator_id=self.state.coordinator_id,
+            epoch=memory.epoch + 1,
+            durable=True,
+            timing=self.state.timing,
+            now_ms=self.now_ms,
+            last_ms=last_ms,
+            explain=lambda _, error: str(error),
+        )
+        self.state = restored.state
+        self.records = [*loaded, *restored.records]
+        self._memory = replay(self.records)
+        assert memory_of(self.state) == self._memory
+        assert not self._memory.broken
+        for job_id in self.state.jobs:
+            check_whole(self.state, job_id)
+        self._check_deadlines()
+        while (due_ms := self.state.next_deadline_ms()) is not None and due_ms <= self.now_ms:
+            self.take(inputs.TimePassed())
+
     def check_journal(self) -> None:
         """Check that a replay of all records from the first gives what the state remembers."""
         assert memory_of(self.state) == replay(self.records)
@@ -239,6 +271,8 @@ class Bench:
             job = self.state.jobs[node.job_id]
             if node.held is not None and job.phase is not Phase.CLOSED:
                 continue  # nothing is decided about its round yet
+            if node.desired is None and not node.attached:
+                continue  # it has not returned since the coordinator started again
             wanted = desired_state(job, node)
             if isinstance(wanted, DesiredStop) and isinstance(node.desired, DesiredStop):
                 wanted = replace(

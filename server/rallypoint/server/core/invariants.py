@@ -70,6 +70,18 @@ def check_job(state: State, job_id: JobId) -> None:
     _check_ranks(job, nodes)
 
 
+def check_whole(state: State, job_id: JobId) -> None:
+    """Check everything about one job, and what its workers share.
+
+    Raises:
+        BrokenInvariant: if anything does not hold.
+    """
+    check_job(state, job_id)
+    for key in state.barriers.get(job_id, ()):
+        _check_barrier(state, key)
+    _check_keys(state, job_id)
+
+
 def _check_node(job: Job, node: Node) -> None:
     problem = _problem_of(job, node)
     if problem is not None:

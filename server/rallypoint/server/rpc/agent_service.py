@@ -25,6 +25,7 @@ from rallypoint.server.rpc.envelopes import Envelopes
 from rallypoint.server.rpc.errors import limit_status, lost_status, protocol_status
 from rallypoint.server.rpc.guards import limits
 from rallypoint.server.rpc.guards.peers import LimitExceeded, Peers, Stream, host_of
+from rallypoint.server.rpc.guards.resume import ResumeTokens
 from rallypoint.server.rpc.guards.worker_tokens import WorkerTokens
 from rallypoint.server.rpc.outbox import Outbox, Outboxes
 from rallypoint.server.rpc.stalls import Stalls
@@ -55,6 +56,7 @@ class AgentService(agent_grpc.AgentServiceServicer):
         outboxes: Outboxes,
         state: State,
         worker_tokens: WorkerTokens,
+        resume_tokens: ResumeTokens | None = None,
     ) -> None:
         """Serve agents of `coordinator`.
 
@@ -64,11 +66,12 @@ class AgentService(agent_grpc.AgentServiceServicer):
             state: the live state. Read without a turn for the coordinator's id and for heartbeat
                 intervals and leases, which follow the number of sessions.
             worker_tokens: made for the workers of each round.
+            resume_tokens: made for each session; None: with a key of this process.
         """
         self._coordinator = coordinator
         self._outboxes = outboxes
         self._state = state
-        self._envelopes = Envelopes(outboxes, state, worker_tokens)
+        self._envelopes = Envelopes(outboxes, state, worker_tokens, resume_tokens)
         self._stalls = Stalls()
         self._peers = Peers()
 

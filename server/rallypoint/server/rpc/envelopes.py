@@ -30,7 +30,13 @@ EXPLAINED_MS = 200
 class Envelopes:
     """Makes messages; sends nothing."""
 
-    def __init__(self, outboxes: Outboxes, state: State, worker_tokens: WorkerTokens) -> None:
+    def __init__(
+        self,
+        outboxes: Outboxes,
+        state: State,
+        worker_tokens: WorkerTokens,
+        resume_tokens: ResumeTokens | None = None,
+    ) -> None:
         """Begin without explanations.
 
         Args:
@@ -38,8 +44,9 @@ class Envelopes:
             state: the live state. Read without a turn for the coordinator's id and for heartbeat
                 intervals and leases, which follow the number of sessions.
             worker_tokens: made for the workers of each round.
+            resume_tokens: made for each session; None: with a key of this process.
         """
-        self.tokens = ResumeTokens()
+        self.tokens = resume_tokens or ResumeTokens()
         self._worker_tokens = worker_tokens
         self._outboxes = outboxes
         self._state = state

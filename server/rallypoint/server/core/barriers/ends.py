@@ -83,11 +83,12 @@ def note_due(draft: Draft, job_id: JobId, at_ms: int) -> None:
 
 def _set_due(draft: Draft, job_id: JobId) -> None:
     """Set when the next generation of the job is overdue, or its end is forgotten."""
-    times = [time_ms for barrier in draft.barriers_of(job_id) for time_ms in _times_of(barrier)]
+    times = [time_ms for barrier in draft.barriers_of(job_id) for time_ms in times_of(barrier)]
     draft.set_deadline(DeadlineKind.BARRIER, job_id, min(times, default=None))
 
 
-def _times_of(barrier: Barrier) -> Iterable[int]:
+def times_of(barrier: Barrier) -> Iterable[int]:
+    """Yield when the open generation is overdue, and when the ends are forgotten."""
     if barrier.is_open:
         yield barrier.deadline_ms
     if barrier.ends:

@@ -108,6 +108,8 @@ def send_desired(draft: Draft) -> None:
         if node is None:
             continue
         job, previous = draft.require_job(node.job_id), node.desired
+        if previous is None and not node.attached:
+            continue  # its agent, known from the journal, says with its Hello what it has
         if node.held is not None and job.phase is not Phase.CLOSED:
             continue  # its round may be adopted; until then the node keeps its desired state
         wanted = desired_state(job, node, orders)

@@ -216,7 +216,7 @@ def _resume(draft: Draft, node: Node, hello: inputs.Hello) -> Refusal | None:
         acknowledged=max(node.acknowledged, hello.acknowledged),
         revision=max(node.revision, hello.revision),
     )
-    if node.held is not None:
+    if node.held is not None or (not node.member and draft.awaits_adoption(node.job_id)):
         node = replace(node, held=hello.held)
     draft.put_node(node)
     draft.set_deadline(DeadlineKind.GRACE, session, None)

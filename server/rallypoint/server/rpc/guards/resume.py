@@ -1,8 +1,8 @@
 """The tokens that resume sessions.
 
-A token is a keyed digest of the session's id. The key is random and lives as long as the
-coordinator's process, so tokens cannot be guessed, and none has to be stored. A coordinator that
-starts again knows no sessions; its agents resume none and need no token.
+A token is a keyed digest of the session's id. The key cannot be guessed and belongs to the journal,
+so no token has to be stored, and one is good as long as the session is known: also by a coordinator
+that starts again.
 """
 
 from __future__ import annotations
@@ -14,11 +14,16 @@ KEY_BYTES = 32
 
 
 class ResumeTokens:
-    """Makes and checks the tokens of one coordinator process."""
+    """Makes and checks the tokens of one coordinator."""
 
-    def __init__(self) -> None:
-        """Draw a key."""
-        self._key = secrets.token_bytes(KEY_BYTES)
+    def __init__(self, secret: bytes | None = None) -> None:
+        """Derive the key.
+
+        Args:
+            secret: the journal's; None: a random one, for this process alone.
+        """
+        secret = secret or secrets.token_bytes(KEY_BYTES)
+        self._key = hmac.digest(secret, b"session", "sha256")
 
     def make(self, session_id: str) -> str:
         """Return the token of a session: 64 hexadecimal digits. It must never be logged."""

@@ -1,8 +1,8 @@
 """The tokens by which workers prove that they belong to a round.
 
-A token names its job, run and round, with a keyed digest of them. The key is random and lives as
-long as the coordinator's process, so tokens cannot be guessed, and none has to be stored. After a
-restart without a journal the core accepts the token that the members of an adopted round hold.
+A token names its job, run and round, with a keyed digest of them. The key cannot be guessed and
+belongs to the journal, so no token has to be stored, and a coordinator that starts again knows its
+own. Without a durable journal the core accepts the token that the members of an adopted round hold.
 """
 
 from __future__ import annotations
@@ -23,16 +23,17 @@ KEY_BYTES = 32
 
 
 class WorkerTokens:
-    """Makes and checks the tokens of one coordinator process."""
+    """Makes and checks the tokens of one coordinator."""
 
-    def __init__(self, coordinator_id: str) -> None:
-        """Draw a key.
+    def __init__(self, coordinator_id: str, secret: bytes | None = None) -> None:
+        """Derive the key.
 
         Args:
             coordinator_id: part of what is signed.
+            secret: the journal's; None: a random one, for this process alone.
         """
         self._coordinator_id = coordinator_id
-        self._key = secrets.token_bytes(KEY_BYTES)
+        self._key = hmac.digest(secret or secrets.token_bytes(KEY_BYTES), b"worker", "sha256")
 
     def make(self, job_id: str, run: int, round: int) -> str:
         """Return the token of a round's workers: printable, without spaces. Never log it."""
@@ -61,7 +62,7 @@ class WorkerTokens:
         return claim
 
     def _read(self, token: str) -> Claim | None:
-        """Return what a token says, and whether this process has made it; None: it is no token."""
+        """Return what a token says, and whether it is genuine; None: it is no token."""
         try:
             run_text, round_text, job, digest = token.split(".")
             run, round = int(run_text), int(round_text)

@@ -1,0 +1,100 @@
+"""How a coordinator begins: with nothing, or with what its journal remembers."""
+
+from __future__ import annotations
+
+import time
+
+from msgspec import Struct
+
+from rallypoint.base.log import get_logger, new_incident
+from rallypoint.server.clock import JournalClock
+from rallypoint.server.core.messages.errors import BrokenInvariant
+from rallypoint.server.core.messages.records import EpochRaised
+from rallypoint.server.core.model.ids import JobId
+from rallypoint.server.core.model.spec import Timing
+from rallypoint.server.core.reads.replay import Memory, replay
+from rallypoint.server.core.reads.restore import restore
+from rallypoint.server.core.state.deadlines import DeadlineKind
+from rallypoint.server.core.state.state import State
+from rallypoint.server.journal.interface import Journal, JournalUnreadable, Loaded
+
+log = get_logger()
+
+
+class Begun(Struct):
+    """What a coordinator begins with; its journal has the first record of this life."""
+
+    state: State
+    clock: JournalClock
+
+
+async def begin(journal: Journal, timing: Timing, *, listens: bool) -> Begun:
+    """Load the journal, raise the epoch, and continue journal time.
+
+    Args:
+        journal: of the coordinator; not loaded yet.
+        timing: the coordinator's.
+        listens: a coordinator without memory may have been at work before, so a new journal begins
+            with a window in which running rounds are adopted.
+
+    Raises:
+        JournalFailed: when the journal cannot be read or written.
+    """
+    loaded = await journal.load()
+    unix_ms = time.time_ns() // 1_000_000
+    if not loaded.records:
+        return await _begin_new(journal, timing, unix_ms, listens=listens)
+    # The wall clock may have been set back, journal time never runs backwards.
+    now_ms = loaded.now_ms + max(0, unix_ms - loaded.unix_ms)
+    memory = _replay(loaded)
+    restored = restore(
+        memory,
+        coordinator_id=journal.identity,
+        epoch=max(memory.epoch + 1, unix_ms),
+        durable=journal.is_durable,
+        timing=timing,
+        now_ms=now_ms,
+        last_ms=loaded.now_ms,
+        explain=_explain,
+    )
+    await journal.append(restored.records, now_ms)
+    sessions, jobs = len(restored.state.nodes), len(restored.state.jobs)
+    log.info("journal_loaded", records=len(loaded.records), jobs=jobs, nodes=sessions)
+    return Begun(restored.state, JournalClock(now_ms))
+
+
+async def _begin_new(journal: Journal, timing: Timing, unix_ms: int, *, listens: bool) -> Begun:
+    # Higher than the epoch of any earlier coordinator, unless the clock was set back. In that case
+    # the first Hello with a higher epoch raises it.
+    state = State(
+        coordinator_id=journal.identity,
+        epoch=unix_ms,
+        first_epoch=unix_ms,
+        durable=journal.is_durable,
+        timing=timing,
+    )
+    if listens and timing.window_ms > 0:
+        state.has_unknown_past = True
+        state.window_until_ms = timing.window_ms
+        state.deadlines.set((DeadlineKind.WINDOW, ""), state.window_until_ms)
+    await journal.append([EpochRaised(unix_ms)], 0)
+    return Begun(state, JournalClock())
+
+
+def _replay(loaded: Loaded) -> Memory:
+    try:
+        return replay(loaded.records)
+    except Exception as error:
+        incident = new_incident()
+        log.error("replay_failed", incident=incident, exc_info=error)
+        text = f"the journal's records contradict each other (incident {incident} in the log)"
+        raise JournalUnreadable(f"{text}; start with another --state, or report this") from error
+
+
+def _explain(job_id: JobId, error: Exception) -> str:
+    """Log why a job could not be restored; return the reason for its verdict."""
+    incident = new_incident()
+    log.error("restore_failed", incident=incident, job_id=job_id, exc_info=error)
+    if isinstance(error, BrokenInvariant):
+        return f"the journal of this job is inconsistent: {error.text} (incident {incident})"
+    return f"the coordinator's log has the cause (incident {incident})"

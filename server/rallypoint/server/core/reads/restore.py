@@ -1,0 +1,278 @@
+"""The state of a coordinator that starts again, from what its journal remembers.
+
+Nodes are known and away: each has a while to return before it counts as lost. Rounds, budgets,
+pauses, drains, cordons, barriers, keys and events are as they were. What a returning agent repeats
+in its Hello is known already, so it counts once: a round that runs goes on untouched. Every open
+job is looked at in the first turn, because time has passed.
+
+A job that cannot be restored fails alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from rallypoint.server.core.barriers.ends import times_of
+from rallypoint.server.core.containment import evict
+from rallypoint.server.core.invariants import check_whole
+from rallypoint.server.core.messages.errors import BrokenInvariant
+from rallypoint.server.core.messages.records import EpochRaised
+from rallypoint.server.core.model.ids import JobId, SessionId
+from rallypoint.server.core.model.job import FORGOTTEN_MAX, Job
+from rallypoint.server.core.model.node import Node, NodeState
+from rallypoint.server.core.model.phase import Phase
+from rallypoint.server.core.model.round import Round
+from rallypoint.server.core.model.spec import NOTHING_ASKED, JobSpec, Timing
+from rallypoint.server.core.model.verdict import FailureGroup
+from rallypoint.server.core.model.worker import ErrorRecord, WorkerExit
+from rallypoint.server.core.reads.notes import Before, note_changes
+from rallypoint.server.core.reads.replay import JournalRecord, Memory
+from rallypoint.server.core.rounds.rounds import culprit_due_ms
+from rallypoint.server.core.rounds.settling import REMEMBERED_MS
+from rallypoint.server.core.state.deadlines import DeadlineKind
+from rallypoint.server.core.state.revisions import PER_EPOCH
+from rallypoint.server.core.state.state import State
+from rallypoint.server.core.state.tally import Tally, tally_of
+from rallypoint.server.core.verdicts.blame import describe_exit
+from rallypoint.server.core.verdicts.health import find_eligibility
+
+ADOPTION_MS = 1_000
+"""How long the coordinator may have taken to adopt rounds once its first window had closed."""
+STILL_RUNNING = describe_exit(WorkerExit(0, 0, None, None))
+"""How a group describes workers that have recorded an error and run."""
+
+
+class Restored(Struct):
+    """The state, and what the coordinator appends to its journal before it shows anything."""
+
+    state: State
+    records: list[JournalRecord] = field(default_factory=list)
+
+
+def is_listening(last_ms: int, timing: Timing) -> bool:
+    """Return whether the first window of a new journal may still have been open.
+
+    Args:
+        last_ms: journal time of the latest batch.
+        timing: of the coordinator.
+    """
+    return timing.window_ms > 0 and last_ms < timing.window_ms + ADOPTION_MS
+
+
+def reattach_ms(timing: Timing, spec: JobSpec, sessions: int) -> int:
+    """Return how long a known agent may take to return to a coordinator that starts again.
+
+    Longer than the longest pause between its attempts, and a lease, as when the network fails.
+
+    Args:
+        timing: of the coordinator.
+        spec: of the agent's job.
+        sessions: that are known, of all jobs.
+    """
+    own_ms = timing.compute_lease_ms(NOTHING_ASKED, sessions)
+    return max(own_ms, timing.compute_lease_ms(spec, sessions), timing.window_ms)
+
+
+def restore(
+    memory: Memory,
+    *,
+    coordinator_id: str,
+    epoch: int,
+    durable: bool,
+    timing: Timing,
+    now_ms: int,
+    last_ms: int,
+    explain: Callable[[JobId, Exception], str],
+) -> Restored:
+    """Return the state of the coordinator as it starts again.
+
+    Args:
+        memory: from the journal. The state takes parts of it over.
+        coordinator_id: the journal's.
+        epoch: the first of this life, higher than any before.
+        durable: whether the journal outlives the process.
+        timing: of the coordinator.
+        now_ms: journal time.
+        last_ms: journal time of the latest batch; what was due by then has happened.
+        explain: returns why a job could not be restored, for its verdict.
+    """
+    state = State(
+        coordinator_id=coordinator_id,
+        epoch=epoch,
+        durable=durable,
+        timing=timing,
+        first_epoch=epoch,
+        since_epoch=memory.since_epoch,
+        # It limits only what opens within a fence of the journal's beginning.
+        has_unknown_past=timing.window_ms > 0,
+        events=memory.events,
+        gone=memory.gone,
+    )
+    restored = Restored(state, [EpochRaised(epoch, resumed=True)])
+    if len(memory.gone) >= FORGOTTEN_MAX:  # others may have been dropped
+        state.revisions.compacted = epoch * PER_EPOCH
+    for job_id in memory.gone:
+        state.revise(job_id)
+    if is_listening(last_ms, timing):
+        state.window_until_ms = now_ms + timing.window_ms
+        state.deadlines.set((DeadlineKind.WINDOW, ""), state.window_until_ms)
+    known = {session: node for of_job in memory.nodes.values() for session, node in of_job.items()}
+    before = Before(dict(memory.jobs), dict(known))
+    for job_id, job in memory.jobs.items():
+        nodes = memory.nodes.get(job_id, {})
+        try:
+            _refuse_broken(memory, job_id)
+            _restore_job(state, memory, job, nodes, now_ms, last_ms, len(known))
+            check_whole(state, job_id)
+        except Exception as error:  # noqa: BLE001  # a bug in one job must not end the others
+            text = explain(job_id, error)
+            state.jobs[job_id] = job
+            restored.records += evict(state, job_id, nodes, now_ms, text).records
+    restored.records += note_changes(before, restored.records, state)
+    return restored
+
+
+def _refuse_broken(memory: Memory, job_id: JobId) -> None:
+    error = memory.broken.get(job_id)
+    if error is not None:
+        raise BrokenInvariant(job_id, "a record does not fit it") from error
+
+
+def _restore_job(
+    state: State,
+    memory: Memory,
+    job: Job,
+    nodes: Mapping[SessionId, Node],
+    now_ms: int,
+    last_ms: int,
+    sessions: int,
+) -> None:
+    """Add a job with its nodes, barriers, keys and deadlines."""
+    job_id, timing = job.job_id, state.timing
+    back_by_ms = now_ms + reattach_ms(timing, job.spec, sessions)
+    round = job.round
+    if round is not None:
+        round = replace(round, notices_sent=round.notices, step=round.durable_step)
+    # While no coordinator was there, no node could join.
+    forming_since_ms = max(job.forming_since_ms, back_by_ms - job.spec.join_timeout_ms)
+    if job.phase is not Phase.FORMING:
+        forming_since_ms = job.forming_since_ms
+    job = replace(job, round=round, forming_since_ms=forming_since_ms, last_arrival_ms=now_ms)
+    state.jobs[job_id] = job
+    state.revise(job_id)
+    _restore_shared(state, memory, job_id)
+    failed = {} if round is None else _failed_workers(round)
+    tally = Tally()
+    for node in sorted(nodes.values(), key=lambda one: one.arrival):
+        node = _restore_node(job, node, failed, now_ms, last_ms)
+        state.nodes[node.session] = node
+        state.sessions.setdefault(job_id, {})[node.session] = None
+        state.index[job_id, node.name] = node.session
+        if node.identity.node_rank is not None:
+            state.index[job_id, node.identity.node_rank] = node.session
+        state.deadlines.set((DeadlineKind.GRACE, node.session), back_by_ms)
+        tally = tally.plus(tally_of(node), 1)
+    state.tallies[job_id] = tally
+    for kind, at_ms in _deadlines_of(job, timing, now_ms, last_ms, back_by_ms).items():
+        state.deadlines.set((kind, job_id), at_ms)
+
+
+def _restore_shared(state: State, memory: Memory, job_id: JobId) -> None:
+    """Add what the workers of a job share."""
+    barriers = {key: one for key, one in memory.barriers.items() if key.job_id == job_id}
+    if barriers:
+        state.barriers[job_id] = barriers
+        times = [time_ms for barrier in barriers.values() for time_ms in times_of(barrier)]
+        state.deadlines.set((DeadlineKind.BARRIER, job_id), min(times, default=None))
+    for key in barriers:
+        if key in memory.arrivals:
+            state.arrivals[key] = memory.arrivals[key]
+        if key in memory.counted:
+            state.counted[key] = memory.counted[key]
+    if job_id in memory.keys:
+        space = state.keys[job_id] = memory.keys[job_id]
+        state.keys_weight += space.weight
+
+
+def _restore_node(
+    job: Job, node: Node, failed: Mapping[int, WorkerExit], now_ms: int, last_ms: int
+) -> Node:
+    """Return the node, away, with what is known of its workers."""
+    state, exits = node.state, node.exits
+    if node.member:
+        assert job.round is not None and node.assignment is not None, node.name
+        first = node.assignment.first_rank
+        exits = tuple(
+            replace(failed[rank], local_rank=rank - first)
+            for rank in range(first, first + node.assignment.local_world_size)
+            if rank in failed
+        )
+        if state is NodeState.UNREADY:
+            has_started = job.round.started_ms is not None
+            state = NodeState.STARTED if has_started else NodeState.ASSIGNED
+    return replace(
+        node,
+        attached=False,
+        broke_ms=now_ms,
+        state=state,
+        exits=exits,
+        # As of the latest batch: the end of a quarantine since then is still an event.
+        eligibility=find_eligibility(job.health, node.name, last_ms),
+    )
+
+
+def _failed_workers(round: Round) -> dict[int, WorkerExit]:
+    """Return how the workers of a round have failed, by rank, as far as it is known."""
+    failed = {
+        rank: _stub_of(group)
+        for group in round.failure_groups
+        for first, last in group.ranks
+        for rank in range(first, last + 1)
+    }
+    for one in round.failures:
+        failed[one.rank] = one.exit.without_words()
+    return failed
+
+
+def _stub_of(group: FailureGroup) -> WorkerExit:
+    """Return the exit of one worker of a group of equal failures."""
+    if group.key[0] == STILL_RUNNING:
+        return WorkerExit(0, 0, None, None, error=ErrorRecord(""))
+    is_mixed = group.exit_code is None and group.signal is None
+    exit_code = 1 if is_mixed else group.exit_code
+    return WorkerExit(0, 0, exit_code, group.signal)
+
+
+def _deadlines_of(
+    job: Job, timing: Timing, now_ms: int, last_ms: int, back_by_ms: int
+) -> dict[DeadlineKind, int]:
+    """Return what the job waits for. Members get their time to start or to stop again."""
+    due: dict[DeadlineKind, int] = {}
+    ends = [known.quarantined_until_ms for known in job.health]
+    pending = [end_ms for end_ms in ends if end_ms > last_ms]
+    if pending:
+        due[DeadlineKind.HEALTH] = min(pending)
+    round, spec = job.round, job.spec
+    match job.phase:
+        case Phase.FORMING:
+            due[DeadlineKind.FORMING] = now_ms
+            if job.empty_since_ms is not None:
+                abandoned_ms = job.empty_since_ms + spec.join_timeout_ms
+                due[DeadlineKind.ABANDON] = max(abandoned_ms, back_by_ms)
+        case Phase.RUNNING:
+            assert round is not None
+            due[DeadlineKind.DRAIN] = now_ms  # the job is looked at
+            if round.started_ms is None:
+                due[DeadlineKind.START] = back_by_ms + timing.start_due_ms
+            culprit_ms = culprit_due_ms(round) if round.failures else None
+            if culprit_ms is not None:
+                due[DeadlineKind.CULPRIT] = culprit_ms
+        case Phase.STOPPING:
+            slack_ms = timing.stop_slack_ms
+            due[DeadlineKind.STOP] = back_by_ms + spec.shutdown_timeout_ms + slack_ms
+        case Phase.CLOSED:
+            due[DeadlineKind.FORGET] = (job.closed_ms or 0) + REMEMBERED_MS
+    return due
