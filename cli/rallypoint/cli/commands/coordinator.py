@@ -14,7 +14,7 @@ from rallypoint.base.exit_codes import EXIT_USAGE
 from rallypoint.cli.flags.common import LOGS, ONE_HELP_GROUP
 from rallypoint.cli.flags.flag import Flag, Group, Values
 from rallypoint.cli.flags.parser import Parser
-from rallypoint.cli.flags.values import port_number, seconds_ms
+from rallypoint.cli.flags.values import journal_place, port_number, seconds_ms
 
 GARBAGE_MIN = 20_000
 """Allocations between two runs of the garbage collector (Python: 700). A round of a thousand nodes
@@ -50,6 +50,20 @@ LISTENING = Group(
         ),
     ),
 )
+STATE = Group(
+    "State",
+    (
+        Flag(
+            names=("--state",),
+            parse=journal_place,
+            metavar="PLACE",
+            default="",
+            default_text="a file for each port in $XDG_STATE_HOME/rallypoint; with --port 0 memory",
+            help="where to keep what must survive a restart: sqlite:PATH, a file on a local disk, or "
+            "memory, which keeps nothing",
+        ),
+    ),
+)
 
 
 def build_parser(prog: str = "coordinator") -> Parser:
@@ -57,15 +71,16 @@ def build_parser(prog: str = "coordinator") -> Parser:
     return Parser(
         prog=prog,
         summary="Serve elastic PyTorch jobs: own their membership, ranks and restarts.",
-        groups=(LISTENING, LOGS, ONE_HELP_GROUP),
+        groups=(LISTENING, STATE, LOGS, ONE_HELP_GROUP),
         examples=(
             ("listen on every address", "--port 50051"),
             ("on this machine only, any free port", "--host 127.0.0.1 --port 0"),
+            ("with its journal on another disk", "--state sqlite:/data/rallypoint/journal.sqlite"),
         ),
         notes=(
             "Connections are neither encrypted nor authenticated: listen on a trusted network.",
-            "State is kept in memory. After a restart the agents report their running rounds; no "
-            "worker restarts.",
+            "After a restart the coordinator continues from its journal, and the agents report their "
+            "running rounds; no worker restarts.",
         ),
     )
 
