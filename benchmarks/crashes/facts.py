@@ -13,6 +13,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 
 from google.protobuf.message import Message
+from google.protobuf.timestamp_pb2 import Timestamp
 
 from rallypoint.v1 import event_service_pb2 as events_pb2
 from rallypoint.v1 import job_pb2, verdict_pb2
@@ -30,6 +31,9 @@ class Facts:
     """What was taken back, or came in the wrong order."""
     counts: dict[str, int] = field(default_factory=dict)
     """How often each kind of answer was read."""
+    shift_ms_max: int = 0
+    """How far a time of day that was shown has moved at most."""
+    _times: dict[tuple[Hashable, ...], int] = field(default_factory=dict)
     _known: dict[tuple[Hashable, ...], bytes] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -43,6 +47,17 @@ class Facts:
         with self._lock:
             if len(self.findings) < FINDINGS_MAX:
                 self.findings.append(text)
+
+    def see_time(self, name: tuple[Hashable, ...], message: Message, field_name: str) -> None:
+        """Note a time of day, and remove it; it may be shown a little different later."""
+        if not message.HasField(field_name):
+            return
+        shown: Timestamp = getattr(message, field_name)
+        at_ms = shown.ToMilliseconds()
+        with self._lock:
+            shift_ms = abs(self._times.setdefault((*name, field_name), at_ms) - at_ms)
+            self.shift_ms_max = max(self.shift_ms_max, shift_ms)
+        message.ClearField(field_name)
 
     def see(self, name: tuple[Hashable, ...], message: Message, source: str) -> None:
         """Note a fact; it must be as it was seen before."""
@@ -63,7 +78,10 @@ class Facts:
     def see_round(self, job_id: str, round: job_pb2.RoundSummary, source: str) -> None:
         """Note a round that has ended."""
         clear_ages(round.verdict)
-        self.see(("round", job_id, round.number), round, source)
+        name = ("round", job_id, round.number)
+        self.see_time(name, round, "began_at")
+        self.see_time(name, round, "ended_at")
+        self.see(name, round, source)
 
     def see_rounds(self, job_id: str, rounds: list[job_pb2.RoundSummary], source: str) -> None:
         """Note all ended rounds that a coordinator remembers: none that was known is missing."""
@@ -82,7 +100,10 @@ class Facts:
         for run in runs:
             if run.HasField("closed_at"):
                 clear_ages(run.verdict)
-                self.see(("run", job_id, run.run), run, source)
+                name = ("run", job_id, run.run)
+                self.see_time(name, run, "opened_at")
+                self.see_time(name, run, "closed_at")
+                self.see(name, run, source)
 
     def see_job(self, job: job_pb2.Job, source: str) -> None:
         """Note what a job shows for good: decided verdicts, outcomes, ended rounds."""
@@ -94,11 +115,12 @@ class Facts:
             name = ("verdict", job.job_id, job.run, job.verdict.round)
             self.see(name, job.verdict, source)
         if job.HasField("closed_at"):
-            end = job_pb2.RunSummary(run=job.run, outcome=job.outcome, closed_at=job.closed_at)
+            end = job_pb2.RunSummary(run=job.run, outcome=job.outcome)
             self.see(("end", job.job_id, job.run), end, source)
 
     def see_event(self, event: events_pb2.Event, source: str) -> None:
         """Note an event."""
+        self.see_time(("event", event.sequence), event, "time")
         self.see(("event", event.sequence), event, source)
 
 
