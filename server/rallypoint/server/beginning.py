@@ -13,7 +13,7 @@ from rallypoint.server.core.messages.records import EpochRaised
 from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.model.spec import Timing
 from rallypoint.server.core.reads.replay import Memory, replay
-from rallypoint.server.core.reads.restore import restore
+from rallypoint.server.core.restore import restore
 from rallypoint.server.core.state.deadlines import DeadlineKind
 from rallypoint.server.core.state.state import State
 from rallypoint.server.journal.interface import Journal, JournalUnreadable, Loaded

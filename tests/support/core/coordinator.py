@@ -35,7 +35,7 @@ from rallypoint.server.core.model.verdict import Consequence, Verdict
 from rallypoint.server.core.reads.explain import Waiting, explain
 from rallypoint.server.core.reads.notes import Before, note_changes
 from rallypoint.server.core.reads.replay import JournalRecord, memory_of, replay, snapshot
-from rallypoint.server.core.reads.restore import restore
+from rallypoint.server.core.restore import restore
 from rallypoint.server.core.rounds.desired import desired_state
 from rallypoint.server.core.state.deadlines import DeadlineKind
 from rallypoint.server.core.state.state import NO_CHANGES, State, apply

@@ -2,7 +2,7 @@
 
 Nodes are known and away: each has a while to return before it counts as lost. Rounds, budgets,
 pauses, drains, cordons, barriers, keys and events are as they were. What a returning agent repeats
-in its Hello is known already, so it counts once: a round that runs goes on untouched. Every open
+in its Hello is known already, so it counts once: a round that runs is left alone. Every open
 job is looked at in the first turn, because time has passed.
 
 A job that cannot be restored fails alone.
