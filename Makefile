@@ -134,6 +134,10 @@ proto-check: $(STAMP) ## fail when a committed stub is stale, missing or left ov
 	{ echo "stubs differ (< fresh, > committed): run make proto; delete what has no .proto" >&2; exit 1; }
 	@echo "stubs are fresh"
 
+.PHONY: journal-format
+journal-format: $(STAMP) ## keep what the journal's format can hold, for the tests of later versions
+	$(BIN)/python tests/support/journal/write_format.py
+
 .PHONY: flags
 flags: $(STAMP) ## write docs/reference/flags.md from the parsers
 	@mkdir -p docs/reference

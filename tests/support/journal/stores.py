@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import secrets
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
@@ -16,9 +18,12 @@ from rallypoint.server.core.messages.records import (
 from rallypoint.server.core.model.barrier import Arrival, BarrierKey, Participant, ParticipantKind
 from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.reads.replay import JournalRecord
+from rallypoint.server.journal.etcd.journal import EtcdJournal
+from rallypoint.server.journal.etcd.opening import open_shard
 from rallypoint.server.journal.interface import Journal
 from rallypoint.server.journal.memory import MemoryJournal
 from rallypoint.server.journal.sqlite.journal import SqliteJournal
+from support.etcd.cluster import Cluster
 
 JOB = JobId("job")
 
@@ -53,6 +58,21 @@ class SqliteStore:
         return SqliteJournal.open(self.path)
 
     async def reopen(self, journal: Journal) -> SqliteJournal:
+        await journal.close()
+        return await self.open()
+
+
+class EtcdStore:
+    """A shard in etcd."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        hosts = ",".join(cluster.endpoints)
+        self.address = f"etcd://{hosts}/{secrets.token_hex(4)}"
+
+    async def open(self) -> EtcdJournal:
+        return await open_shard(self.address, 3, lambda: time.time_ns() // 1_000_000)
+
+    async def reopen(self, journal: Journal) -> EtcdJournal:
         await journal.close()
         return await self.open()
 

@@ -1,7 +1,7 @@
 """Writes what the current format of the journal can hold, for the versions that come after it.
 
-`python tests/support/journal/write_format.py` writes the folder of the format. It refuses to change
-one that was released: then `FORMAT` has to be raised.
+`make journal-format` runs it. It refuses to change a format that was released: then `FORMAT` has to
+be raised.
 """
 
 from __future__ import annotations

@@ -5,14 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from support.journal.stores import MemoryStore, SqliteStore, Store
+from support.etcd.cluster import Cluster
+from support.journal.stores import EtcdStore, MemoryStore, SqliteStore, Store
 
-STORES: dict[str, Callable[[Path], Store]] = {
-    "memory": lambda folder: MemoryStore(),
-    "sqlite": SqliteStore,
+STORES: dict[str, Callable[[Path, Callable[[], Cluster]], Store]] = {
+    "memory": lambda folder, etcd: MemoryStore(),
+    "sqlite": lambda folder, etcd: SqliteStore(folder),
+    "etcd": lambda folder, etcd: EtcdStore(etcd()),
 }
 
 
 @pytest.fixture(params=STORES)
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
-    return STORES[request.param](tmp_path)
+    return STORES[request.param](tmp_path, lambda: request.getfixturevalue("etcd"))

@@ -1,4 +1,4 @@
-"""Every released format opens: each has a folder, which `write_format.py` has written."""
+"""Every released format opens: each has a folder, which `make journal-format` has written."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_every_format_has_a_folder() -> None:
 
 
 def test_current_format_is_as_kept() -> None:
-    """Otherwise run `python tests/support/journal/write_format.py`."""
+    """Otherwise run `make journal-format`."""
     assert list_fields(current_files()) == read_fields(FORMAT)
     assert (
         encode_batch(full_records(), NOW_MS, UNIX_MS)

@@ -1,0 +1,87 @@
+"""What all coordinators of a store share: its identity, its secret, and how many shards it has."""
+
+from __future__ import annotations
+
+import secrets
+
+from msgspec import Struct
+
+from rallypoint.server.etcd.client import EtcdClient
+from rallypoint.server.etcd.errors import EtcdError
+from rallypoint.server.etcd.values import Condition, Get, Put, Target
+from rallypoint.server.journal.etcd.layout import FORMAT, newer
+from rallypoint.server.journal.interface import JournalFailed, JournalUnreadable
+from rallypoint.server.shards.hashing import SHARDS_DEFAULT, SHARDS_MAX
+
+SECRET_BYTES = 32
+IDENTITY_BYTES = 16
+_NAMES = ("format", "identity", "secret", "shard_count")
+
+
+class Fleet(Struct, frozen=True):
+    """What the first coordinator of a store has fixed for ever."""
+
+    identity: str
+    """32 hexadecimal digits: all coordinators of the store are one to their agents."""
+    secret: bytes
+    """32 random bytes, from which tokens are derived."""
+    shard_count: int
+
+
+async def open_fleet(client: EtcdClient, prefix: str, shards: int | None = None) -> Fleet:
+    """Return what was fixed; the first call fixes it.
+
+    Args:
+        client: of the cluster.
+        prefix: of all keys.
+        shards: number of shards, 1 to SHARDS_MAX; None: what is fixed, or the default.
+
+    Raises:
+        JournalUnreadable: when a newer version has made the store, or it is damaged.
+        JournalFailed: when etcd cannot be reached, or `shards` is not the number that is fixed.
+    """
+    if shards is not None and not 0 < shards <= SHARDS_MAX:
+        raise JournalFailed(f"{shards} is no number of shards: 1 to {SHARDS_MAX}")
+    values = (
+        str(FORMAT),
+        secrets.token_hex(IDENTITY_BYTES),
+        secrets.token_hex(SECRET_BYTES),
+        str(shards or SHARDS_DEFAULT),
+    )
+    keys = [f"{prefix}/{name}".encode() for name in _NAMES]
+    gets = [Get(key) for key in keys]
+    try:
+        found = (await client.transact([], gets)).found
+        if not any(found):
+            outcome = await client.transact(
+                [Condition(key, Target.CREATED, 0) for key in keys],
+                [
+                    *(Put(key, value.encode()) for key, value in zip(keys, values, strict=True)),
+                    *gets,
+                ],
+                gets,
+            )
+            found = outcome.found
+    except EtcdError as error:
+        raise JournalFailed(str(error)) from error
+    fleet = _read([pairs[0].value if pairs else b"" for pairs in found], prefix)
+    if shards not in (None, fleet.shard_count):
+        raise JournalFailed(
+            f"{prefix} has {fleet.shard_count} shards for ever: start with that number,"
+            " or with another prefix"
+        )
+    return fleet
+
+
+def _read(values: list[bytes], prefix: str) -> Fleet:
+    format, identity, secret, shard_count = (value.decode("ascii", "replace") for value in values)
+    if format.isdigit() and int(format) > FORMAT:
+        raise JournalUnreadable(newer(int(format)))
+    try:
+        fleet = Fleet(identity, bytes.fromhex(secret), int(shard_count))
+        is_sound = len(bytes.fromhex(identity)) == IDENTITY_BYTES
+    except ValueError:
+        is_sound = False
+    if not (is_sound and format == str(FORMAT) and len(fleet.secret) == SECRET_BYTES):
+        raise JournalUnreadable(f"the keys under {prefix} in etcd are damaged: restore a backup")
+    return fleet

@@ -1,0 +1,150 @@
+"""Owners of shards over a real etcd: they come, leave, and cannot start what they claim."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from rallypoint.server.etcd.client import EtcdClient
+from rallypoint.server.etcd.values import Delete, Put, prefix_end
+from rallypoint.server.etcd.watch import Seen, watch
+from rallypoint.server.shards.claims import owner_key
+from support.etcd.clients import Connect, lose_answers
+from support.etcd.cluster import Cluster
+from support.etcd.owners import SHARDS, Owners
+
+
+@pytest.fixture
+async def owners(etcd: Cluster, connect: Connect, prefix: str) -> AsyncIterator[Owners]:
+    owners = Owners(prefix, lambda: connect(etcd, prefix))
+    yield owners
+    await owners.end()
+
+
+async def test_shards_follow_those_who_come_and_leave(owners: Owners) -> None:
+    """About equal shares, few moves, and no move waits for a lease."""
+    owners.start()
+    await owners.until(16)
+    owners.start()
+    await owners.until(8, 8)
+    before = dict(owners.served[0].claims)
+    owners.start()
+    await owners.until(5, 5, 6)
+    moved = [shard for shard in before if shard not in owners.served[0].claims]
+
+    assert len(moved) in (2, 3), "one third of what it had"
+    assert await owners.leave(0) < 1.5
+    assert await owners.until(0, 8, 8) < 1.5
+    for served in owners.served:
+        started = [shard for what, shard in served.asked if what == "start"]
+        assert len(set(started)) == len(started), "no shard comes back to one that has released it"
+
+
+async def test_every_release_is_in_order(owners: Owners) -> None:
+    """Halted, stopped, and only then somewhere else."""
+    owners.start()
+    await owners.until(16)
+    owners.served[0].stops.clear()
+    owners.start()
+    await owners.until_true(lambda: ("halt", 0) in owners.served[0].asked)
+    await owners.until_true(lambda: len(owners.ownerships[1].view.members) == 2)
+
+    assert not owners.ownerships[0].owns(0)
+    assert 0 not in owners.served[1].claims
+    owners.served[0].stops.set()
+    await owners.until(8, 8)
+    for shard in owners.served[1].claims:
+        assert owners.served[0].asked.index(("halt", shard)) < owners.served[0].asked.index(
+            ("stop", shard)
+        )
+
+
+async def test_readers_find_owners(owners: Owners) -> None:
+    """Each one knows the address of every owner."""
+    owners.start()
+    await owners.until(16)
+    owners.start()
+    await owners.until(8, 8)
+    expected = ["h0:1" if shard in owners.served[0].claims else "h1:1" for shard in range(SHARDS)]
+
+    def known(number: int) -> list[str | None]:
+        return [owners.ownerships[number].owner_address(shard) for shard in range(SHARDS)]
+
+    await owners.until_true(lambda: known(0) == known(1) == expected)
+
+
+async def test_shard_that_cannot_start_is_released(owners: Owners, etcd: Cluster) -> None:
+    """The others are served, and it is tried again, not at once."""
+    number = owners.start()
+    owners.served[number].refuses = {3}
+    await owners.until(15)
+    await owners.until_true(lambda: ("stop", 3) in owners.served[0].asked)
+    await owners.until_true(lambda: 3 not in owners.ownerships[0].view.owners)
+
+    assert owners.served[0].asked.count(("start", 3)) == 1
+
+
+async def test_claims_whose_answers_were_lost(owners: Owners) -> None:
+    """A shard is claimed and started once."""
+    owners.start()
+    lose_answers(owners.clients[0], 30)
+    await owners.until(16)
+
+    assert 16 == sum(what == "start" for what, _ in owners.served[0].asked)
+
+
+async def test_owner_key_that_something_deletes(
+    owners: Owners, etcd: Cluster, connect: Connect, prefix: str
+) -> None:
+    """Deleted keys of members end their lives, and everything begins again."""
+    owners.start()
+    await owners.until(16)
+    begin = f"{prefix}/live/".encode()
+    await connect(etcd, prefix).transact([], [Delete(begin, prefix_end(begin))])
+    await owners.until_true(lambda: ("halt", 5) in owners.served[0].asked)
+    await owners.until(16)
+
+    assert 2 <= sum(one == ("start", 5) for one in owners.served[0].asked)
+
+
+async def test_claim_of_something_else_is_respected(
+    owners: Owners, etcd: Cluster, connect: Connect, prefix: str
+) -> None:
+    """A shard that a command owns is not claimed before it is free."""
+    client = connect(etcd, prefix)
+    await client.transact([], [Put(owner_key(prefix, 7), b'{"member": "command"}')])
+    owners.start()
+    await owners.until(15)
+    await client.transact([], [Delete(owner_key(prefix, 7))])
+    await owners.until(16)
+
+
+async def test_history_that_etcd_compacts(
+    owners: Owners,
+    etcd: Cluster,
+    connect: Connect,
+    prefix: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A watch that begins at a compacted revision reads everything again."""
+    client = connect(etcd, prefix)
+    first = await client.transact([], [Put(b"/other", b"")])
+    last = await client.transact([], [Put(b"/other", b"")])
+    await asyncio.to_thread(etcd.control, "compact", str(last.revision))
+    begun: list[int] = []
+
+    async def watch_late(
+        client: EtcdClient, key: bytes, end: bytes, from_revision: int, seen: Seen
+    ) -> None:
+        begun.append(from_revision if begun else first.revision)
+        await watch(client, key, end, begun[-1], seen)
+
+    monkeypatch.setattr("rallypoint.server.shards.ownership.watch", watch_late)
+    owners.start()
+    await owners.until(16)
+    owners.start()
+    await owners.until(8, 8)
+
+    assert begun[0] < last.revision < begun[1]

@@ -1,0 +1,211 @@
+"""Owners whose etcd, or who themselves, are killed, frozen and continued: never two at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rallypoint.server.etcd.client import EtcdClient
+from rallypoint.server.journal.etcd.layout import decode_head, head_key
+from rallypoint.server.journal.etcd.reading import read_batches
+from support.etcd import owner_process
+from support.etcd.clients import Connect
+from support.etcd.cluster import Cluster
+from support.etcd.owners import SHARDS, Owners
+from support.processes.commands import Command
+
+QUIET_S = 6.0
+"""Longer than a lease: what has not happened by then does not happen."""
+
+
+@pytest.fixture
+def trio(etcd_of_three: Cluster) -> Iterator[Cluster]:
+    yield etcd_of_three
+    etcd_of_three.heal()
+
+
+@pytest.fixture
+async def owners(trio: Cluster, connect: Connect, prefix: str) -> AsyncIterator[Owners]:
+    owners = Owners(prefix, lambda: connect(trio, prefix))
+    yield owners
+    await owners.end()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("fault", ["kill", "freeze"])
+@pytest.mark.parametrize("role", ["leader", "follower"])
+async def test_one_member_of_etcd_may_be_gone(
+    owners: Owners, trio: Cluster, fault: str, role: str
+) -> None:
+    """No shard is halted, whichever member it is, and however it is gone."""
+    for _ in range(3):
+        owners.start()
+    await owners.until(5, 5, 6)
+    before = [dict(served.claims) for served in owners.served]
+    leader = trio.find_leader()
+    others = [member for member in trio.members if member is not leader]
+    getattr(leader if role == "leader" else others[0], fault)()
+    ends_s = time.monotonic() + QUIET_S
+    while time.monotonic() < ends_s:
+        assert sorted(owners.shares) == [5, 5, 6]
+        await asyncio.sleep(0.02)  # nothing may happen, so there is nothing to wait for
+
+    assert before == [dict(served.claims) for served in owners.served]
+
+
+async def test_most_members_of_etcd_gone_and_back(owners: Owners, trio: Cluster) -> None:
+    """Everything is halted before a lease can end, with the reason; then it begins again."""
+    owners.start()
+    owners.start()
+    await owners.until(8, 8)
+    trio.members[0].kill()
+    trio.members[1].freeze()
+    halted_s = await owners.until(0, 0)
+    await owners.until_true(lambda: all(served.claims == {} for served in owners.served))
+    await owners.until_true(lambda: all(one.trouble for one in owners.ownerships))
+    trio.members[1].thaw()
+    await owners.until(8, 8)
+
+    assert halted_s < 3.6, "the lease of 4 s without its margin"
+
+
+class Processes:
+    """Owners as processes, on one store."""
+
+    def __init__(self, cluster: Cluster, prefix: str, folder: Path, ttl_s: int) -> None:
+        hosts = ",".join(cluster.endpoints)
+        self._arguments = [f"etcd://{hosts}{prefix}"]
+        self._rest = [str(SHARDS), str(ttl_s)]
+        self._folder = folder
+        self.all: dict[str, Command] = {}
+
+    def start(self, name: str) -> Command:
+        path = os.pathsep.join(one for one in sys.path if one)
+        argv = [sys.executable, owner_process.__file__, *self._arguments, name, *self._rest]
+        env = {"PATH": os.environ["PATH"], "PYTHONPATH": path}
+        self.all[name] = Command(name, argv, env, self._folder)
+        return self.all[name]
+
+    def end(self) -> dict[str, Any]:
+        """Let all leave; return what each has done."""
+        for command in self.all.values():
+            command.signal(signal.SIGTERM)
+        assert [0] * len(self.all) == [command.wait() for command in self.all.values()]
+        return {
+            name: json.loads(command.stdout().splitlines()[-1])
+            for name, command in self.all.items()
+        }
+
+
+@pytest.fixture
+def processes(prefix: str, tmp_path: Path) -> Iterator[Callable[[Cluster, int], Processes]]:
+    made: list[Processes] = []
+
+    def make(cluster: Cluster, ttl_s: int) -> Processes:
+        made.append(Processes(cluster, prefix, tmp_path, ttl_s))
+        return made[-1]
+
+    yield make
+    for one in made:
+        for command in one.all.values():
+            command.kill()
+            command.drain()
+
+
+@pytest.mark.parametrize(
+    ("fixture", "ttl_s"),
+    [("etcd", 2), pytest.param("etcd_of_three", 4, marks=pytest.mark.long)],
+)
+async def test_owner_that_is_frozen_and_continues(
+    request: pytest.FixtureRequest,
+    processes: Callable[[Cluster, int], Processes],
+    connect: Connect,
+    prefix: str,
+    fixture: str,
+    ttl_s: int,
+) -> None:
+    """Nothing it still writes is accepted, and it is never sure while another one is."""
+    cluster: Cluster = request.getfixturevalue(fixture)
+    owners = processes(cluster, ttl_s)
+    first = owners.start("a")
+    await asyncio.to_thread(first.wait_stdout, f"owns {SHARDS}")
+    second = owners.start("b")
+    for one in (first, second):
+        await asyncio.to_thread(one.wait_stdout, f"owns {SHARDS // 2}")
+    first.signal(signal.SIGSTOP)
+    began_s = time.monotonic()
+    await asyncio.to_thread(second.wait_stdout, f"owns {SHARDS}")
+    took_s = time.monotonic() - began_s
+    first.signal(signal.SIGCONT)
+    await asyncio.to_thread(first.wait_stdout, f"owns {SHARDS // 2}", 2)
+    done = await asyncio.to_thread(owners.end)
+
+    assert took_s < ttl_s + 1.5, "the lease, etcd's pause between two looks, and a plan"
+    assert done["a"]["refused"]
+    _check_never_two_are_sure(done)
+    await _check_journals(connect(cluster, prefix), prefix, done)
+
+
+@pytest.mark.long
+async def test_owner_that_is_killed(
+    trio: Cluster,
+    processes: Callable[[Cluster, int], Processes],
+    connect: Connect,
+    prefix: str,
+) -> None:
+    """Its shards are served elsewhere within 5 s, at the default lease."""
+    owners = processes(trio, 4)
+    first = owners.start("a")
+    await asyncio.to_thread(first.wait_stdout, f"owns {SHARDS}")
+    second = owners.start("b")
+    for one in (first, second):
+        await asyncio.to_thread(one.wait_stdout, f"owns {SHARDS // 2}")
+    first.kill()
+    began_s = time.monotonic()
+    await asyncio.to_thread(second.wait_stdout, f"owns {SHARDS}")
+    took_s = time.monotonic() - began_s
+    del owners.all["a"]
+    done = await asyncio.to_thread(owners.end)
+    first.drain()
+
+    assert took_s < 5.0
+    await _check_journals(connect(trio, prefix), prefix, done)
+
+
+def _check_never_two_are_sure(done: dict[str, Any]) -> None:
+    """The times at which processes were sure of a shard do not overlap."""
+    for shard in range(SHARDS):
+        spans = sorted(
+            (begin_s, end_s, name)
+            for name, one in done.items()
+            for begin_s, end_s, _ in one["sure"].get(str(shard), [])
+        )
+        assert spans
+        for (_, end_s, name), (begin_s, _, other) in pairwise(spans):
+            assert end_s <= begin_s, f"{name} and {other} were sure of shard {shard}"
+
+
+async def _check_journals(client: EtcdClient, prefix: str, done: dict[str, Any]) -> None:
+    """Every batch that was stored is there, and none of an owner after one of its successor."""
+    for shard in range(SHARDS):
+        found = await client.range(head_key(prefix, shard))
+        head = decode_head(found.found[0].value, shard)
+        payloads = await read_batches(client, prefix, shard, head, found.revision)
+        batches = [json.loads(payload) for payload in payloads]
+        revisions = [batch["revision"] for batch in batches]
+        assert revisions == sorted(revisions), f"a deposed owner has written to shard {shard}"
+        for one in done.values():
+            for key, stored in one["stored"].items():
+                if key.split()[0] == str(shard):
+                    count = revisions.count(int(key.split()[1]))
+                    assert count in (stored, stored + 1), "one may be stored without an answer"
