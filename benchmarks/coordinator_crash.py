@@ -33,7 +33,7 @@ from crashes.crew import Crew, Ending, Failing, Moving, Stage, Steady
 from crashes.facts import Facts
 from crashes.figures import Crash, Totals, render
 from crashes.lives import Lives
-from crashes.readers import EventReader, JobReader, KeyReader, Poller
+from crashes.readers import EventReader, JobReader, JobsReader, KeyReader, Poller
 from harness.trial import MeasurementFailed, Trial
 from launch import describe_machine
 from rallypoint.client import Client, errors
@@ -66,6 +66,7 @@ MOMENTS = {
     "restarting": Moment("failing", "restart", (0.0, 0.3)),
     "draining": Moment("moving", "drain", (0.0, 1.3)),
     "growing": Moment("moving", "growth", (0.3, 1.6)),
+    "leaving": Moment("moving", "leave", (0.0, 0.3)),
     "losing a node": Moment("moving", "loss", (0.0, 0.8)),
     "succeeding": Moment("ending", "success", (0.0, 0.1)),
     "cancelling": Moment("ending", "cancel", (0.0, 0.1)),
@@ -107,6 +108,7 @@ class Play:
             "ending": Ending(self.stage, "ending", each, each, max_restarts="1"),
         }
         self.events = EventReader("WatchEvents", address, self.facts)
+        self.jobs = JobsReader("WatchJobs", address, self.facts)
         self.poller = Poller(address, self.facts, list(jobs), arguments.seed)
         self._stack = stack
 
@@ -114,7 +116,7 @@ class Play:
         """Start everything, and wait until it runs."""
         self.lives.start()
         self.lives.await_listening()
-        for reader in (*self.stage.readers.values(), self.events, self.poller):
+        for reader in (*self.stage.readers.values(), self.events, self.jobs, self.poller):
             self._stack.callback(reader.close)
             reader.start()
         for crew in self.crews.values():

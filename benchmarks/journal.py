@@ -47,7 +47,7 @@ RATIO_MAX = {"sqlite": 1.3, "etcd": 2.0}
 RATIO_NODES = 256
 FILE_MB_MAX = 20.0
 START_S_MAX = 1.0
-LONG_NODES = 4
+LONG_NODES = 16
 LONG_CHUNK = 500
 """Rounds between two looks at the file."""
 STARTS = 5

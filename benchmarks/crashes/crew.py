@@ -261,7 +261,8 @@ class Moving(Crew):
 
     def actions(self) -> dict[str, Callable[[], str]]:
         if len(self.model.members) == self.size:
-            return {"drain": self.drain, "loss": self.lose, "cordon": self.cordon}
+            several = {"drain": self.drain, "leave": self.leave, "loss": self.lose}
+            return {**several, "cordon": self.cordon}
         return {"growth": self.grow, "cordon": self.cordon}
 
     def drain(self) -> str:
@@ -284,6 +285,14 @@ class Moving(Crew):
         self.model.failures[name] += 1
         self.dismiss((name,), -signal.SIGKILL)
         return "a node is lost"
+
+    def leave(self) -> str:
+        """SIGTERM to an agent."""
+        name = self.stage.chance.choice(self.model.members)
+        self.agents[name].popen.terminate()
+        self._leave(name, "NODE_LEFT", Blame("NODE_LEFT", name, "REFORMED"))
+        self.dismiss((name,), 128 + signal.SIGTERM)
+        return "a node leaves"
 
     def _leave(self, name: str, why: str, blame: Blame) -> None:
         self.model.end_round(why, blame)

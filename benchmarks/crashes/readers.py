@@ -100,6 +100,26 @@ class JobReader(Reader):
                 self.job = answer.job
 
 
+class JobsReader(Reader):
+    """Watches all jobs: after a restart nothing is missing, so it never has to list them again."""
+
+    revision = 0
+
+    def read(self) -> None:
+        latest: dict[str, tuple[int, int, int]] = {}
+        with self.client.watch_jobs(after=self.revision) as answers:
+            for answer in answers:
+                self.facts.count("WatchJobs")
+                if answer.revision < self.revision or answer.deleted_job_ids:
+                    self.facts.find(f"{self.name}: after {self.revision}: {answer}")
+                for job in answer.jobs:
+                    place = (job.run, job.round, job.revision)
+                    if place < latest.get(job.job_id, (0, 0, 0)):
+                        self.facts.find(f"{self.name}: after {latest[job.job_id]}: {job}")
+                    latest[job.job_id] = place
+                self.revision = answer.revision
+
+
 class Poller(Reader):
     """Reads jobs, rounds, runs and events again and again."""
 
