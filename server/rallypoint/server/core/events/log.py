@@ -12,7 +12,7 @@ bisection.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -171,12 +171,21 @@ class EventLog(Struct, eq=False):
             del self.all[: self.head]
             self.head = 0
         if len(self.all) - self.head - self.count > max(_DROPPED_MAX, self.count):
-            self.all = [event for event in self.all if self._is_kept(event)]
+            self.all = self.kept()
             self.head = 0
 
-    def kept(self) -> Iterator[Event]:
-        """Yield the events of all jobs that are kept, in order."""
-        return (event for event in self.all[self.head :] if self._is_kept(event))
+    def kept(self) -> list[Event]:
+        """Return the events of all jobs that are kept, in order."""
+        listed = self.all[self.head :]
+        if len(listed) == self.count:
+            return listed
+        dropped = self.last + 1
+        first = {
+            job_id: of_job.events[0].sequence
+            for job_id, of_job in self.jobs.items()
+            if of_job.events  # a snapshot names its jobs before their events
+        }
+        return [event for event in listed if event.sequence >= first.get(event.job_id, dropped)]
 
     def lost(self, job_id: JobId | None) -> int:
         """Return the highest sequence that was dropped, of a job or (None) of all."""

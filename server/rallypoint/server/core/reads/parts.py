@@ -12,6 +12,8 @@ PART_BYTES = 131_072
 """Bytes after which the next part begins."""
 ENTRY_BYTES = 256
 """What an entry takes besides what `size_of` says, about."""
+EVENTS_PER_PART = 512
+"""Events of a part; few have long texts."""
 Entry = TypeVar("Entry")
 
 

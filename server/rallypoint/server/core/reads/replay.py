@@ -58,7 +58,7 @@ from rallypoint.server.core.reads.node_records import (
     apply_node_record,
     places_of,
 )
-from rallypoint.server.core.reads.parts import cut
+from rallypoint.server.core.reads.parts import EVENTS_PER_PART, cut
 from rallypoint.server.core.state.state import State, apply_keys, remember_gone
 
 
@@ -207,7 +207,9 @@ def _events_records(log: EventLog) -> Iterator[EventsSnapshot | EventsLogged]:
     """Yield the records of all events, each of a bounded size."""
     jobs = tuple((job_id, of_job.dropped) for job_id, of_job in log.jobs.items())
     yield EventsSnapshot(log.last, log.dropped, log.evicted, jobs)
-    yield from (EventsLogged(events) for events in cut(log.kept(), lambda _: 0))
+    kept = log.kept()
+    for begin in range(0, len(kept), EVENTS_PER_PART):
+        yield EventsLogged(tuple(kept[begin : begin + EVENTS_PER_PART]))
 
 
 def _apply_record(memory: Memory, record: JournalRecord) -> None:

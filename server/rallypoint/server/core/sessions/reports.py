@@ -285,9 +285,14 @@ def _put_round(draft: Draft, job: Job, round: Round) -> None:
 
 
 def mark_succeeded(draft: Draft, node: Node) -> None:
-    """Note that all workers of a member exited with 0."""
+    """Note that all workers of a member exited with 0.
+
+    An agent repeats the report to a coordinator that has started again: it counts once.
+    """
     job = draft.require_job(node.job_id)
     if node.state is NodeState.SUCCEEDED or job.round is None:
+        return
+    if node.name in job.round.succeeded_gone:
         return
     draft.put_node(replace(node, state=NodeState.SUCCEEDED))
     if not job.round.any_finished or node.drain is not None:
