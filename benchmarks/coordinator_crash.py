@@ -37,7 +37,6 @@ from crashes.readers import EventReader, JobReader, JobsReader, KeyReader, Polle
 from harness.trial import MeasurementFailed, Trial
 from launch import describe_machine
 from rallypoint.client import Client, errors
-from rallypoint.v1 import job_pb2
 
 AWAY_S_MAX = 5.0
 """Longest time without a coordinator."""
@@ -51,21 +50,24 @@ AGAIN = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """What a crash is aimed at. within_s: when it comes, after something was done to a job."""
+    """What a crash is aimed at."""
 
     job: str
     action: str
     within_s: tuple[float, float]
+    """When it comes, after the action."""
+    joins: bool = False
+    """The time runs from when the first new node has joined."""
 
 
 MOMENTS = {
     "running": Moment("", "", (0.0, 0.5)),
-    "forming": Moment("ending", "launch", (0.3, 1.5)),
+    "forming": Moment("ending", "launch", (0.0, 0.3), joins=True),
     "stopping": Moment("failing", "failure", (0.0, 0.2)),
     "settling": Moment("failing", "failure", (0.2, 0.3)),
     "restarting": Moment("failing", "restart", (0.0, 0.3)),
     "draining": Moment("moving", "drain", (0.0, 1.3)),
-    "growing": Moment("moving", "growth", (0.3, 1.6)),
+    "growing": Moment("moving", "growth", (0.0, 0.6), joins=True),
     "leaving": Moment("moving", "leave", (0.0, 0.3)),
     "losing a node": Moment("moving", "loss", (0.0, 0.8)),
     "succeeding": Moment("ending", "success", (0.0, 0.1)),
@@ -181,6 +183,8 @@ class Play:
         crash.done = [self._act(name) for name in crash.done]
         if moment.job:
             crash.done.append(self._act(moment.job, moment.action))
+            if moment.joins:
+                self.crews[moment.job].await_join()
         time.sleep(self.chance.uniform(*moment.within_s))
         if not kills:
             return
@@ -205,10 +209,10 @@ class Play:
 
     def _kill(self, crash: Crash) -> None:
         self.lives.kill(in_append=crash.aim == "inside an append")
-        crash.phases = [_phase(reader.job) for reader in self.stage.readers.values()]
         crash.rss_mb = self.lives.all[-1].rss_mb
         crash.journal_bytes = self.lives.disk.size()
-        crash.is_in_append = self.lives.disk.is_cut()
+        remains = self.lives.disk.look()
+        crash.is_in_append, crash.phases = remains.is_cut, list(remains.phases)
 
     def _stay_away(self, crash: Crash, idle: list[str]) -> None:
         """Wait, and do something to jobs meanwhile."""
@@ -252,23 +256,6 @@ class Play:
         ids = [job_id for job_id, crew in self.crews.items() if crew.model.run]
         jobs = [self.stage.client.get_job(job_id).job for job_id in ids]
         return {node.name for job in jobs for node in job.nodes if node.attached}
-
-
-def _phase(job: job_pb2.Job) -> str:
-    """Return the phase of a job in one word."""
-    kind = job.waiting.kind if job.HasField("waiting") else job_pb2.WAIT_KIND_UNSPECIFIED
-    running = {
-        job_pb2.WAIT_KIND_DRAIN: "draining",
-        job_pb2.WAIT_KIND_GROWTH: "growing",
-        job_pb2.WAIT_KIND_START: "starting",
-    }
-    if job.phase == job_pb2.JOB_PHASE_RUNNING:
-        return running.get(kind, "running")
-    if job.phase == job_pb2.JOB_PHASE_FORMING:
-        return "settling" if any(one.run == job.run for one in job.history) else "forming"
-    if job.phase == job_pb2.JOB_PHASE_STOPPING:
-        return "stopping"
-    return "closing" if job.nodes else "closed"
 
 
 def parse_arguments() -> argparse.Namespace:

@@ -142,6 +142,16 @@ class Crew:
             )
         self._await(self._is_settled, end_s)
 
+    def await_join(self) -> None:
+        """Wait until a node has joined that the round does not have."""
+
+        def has_joined(job: job_pb2.Job) -> bool:
+            members = {member.node_name for member in job.round.members}
+            nodes = {node.name for node in job.nodes}
+            return job.run == self.model.run and bool(nodes - members)
+
+        self._await(has_joined, time.monotonic() + LIMIT_S)
+
     def _await(self, is_reached: Callable[[job_pb2.Job], bool], end_s: float) -> None:
         reader = self.stage.readers[self.job_id]
         while not is_reached(reader.job):

@@ -20,7 +20,7 @@ class Crash:
     done: list[str] = field(default_factory=list)
     """What was done to the jobs."""
     phases: list[str] = field(default_factory=list)
-    """Phases of the jobs, as readers last saw them."""
+    """What the jobs were doing, by the journal."""
     is_in_append: bool = False
     """The journal ends with a batch that the coordinator never knew to be written."""
     away_s: float = 0.0
@@ -67,7 +67,7 @@ def render(crashes: list[Crash], totals: Totals) -> str:
     sizes = [crash.journal_bytes for crash in crashes]
     rows = {
         "crashes": str(len(crashes)),
-        "phases of the jobs then": _list(phases),
+        "in how many of them a job was, by the journal": _list(phases),
         "aimed at": _list(aims),
         "inside an append, by the journal": str(sum(crash.is_in_append for crash in crashes)),
         "done meanwhile": _list(done),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import select
 import shutil
 import sqlite3
@@ -14,6 +15,9 @@ from pathlib import Path
 
 from harness.trial import MeasurementFailed, Process, Trial
 from rallypoint.agent.machine.ports import PortReserver
+from rallypoint.server.core.model.phase import Phase
+from rallypoint.server.core.reads.replay import replay
+from rallypoint.server.journal.sqlite.journal import SqliteJournal
 from rallypoint.server.journal.sqlite.witness import Witness
 
 WATCH_S = 2.0
@@ -34,6 +38,17 @@ class Life:
     """When its first line was read; 0: not yet."""
     rss_mb: float = 0.0
     """Shortly before its end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Remains:
+    """What a killed coordinator has left."""
+
+    is_cut: bool = False
+    """The journal ends with a batch whose append had not returned, or with a part of it. The
+    witness is written when a batch is stored, and before the coordinator learns of it."""
+    phases: tuple[str, ...] = ()
+    """What the jobs were doing by the journal, sorted."""
 
 
 @dataclass(slots=True)
@@ -69,15 +84,12 @@ class Disk:
         mark = Witness.open(Path(f"{name}-head")).read()
         return 0 if mark is None else mark.link.sequence
 
-    def is_cut(self) -> bool:
-        """Return whether it ends with a batch whose append had not returned, or with a part of it.
-
-        The witness is written when a batch is stored, and before the coordinator learns of it.
-        """
+    def look(self) -> Remains:
+        """Return what a coordinator that was killed has left."""
         kind, _, name = self.state.partition(":")
         path = Path(name)
         if kind != "sqlite" or not path.exists():
-            return False
+            return Remains()
         with tempfile.TemporaryDirectory() as folder:
             for suffix in ("", "-wal", "-head"):
                 shutil.copy(f"{name}{suffix}", folder)
@@ -86,7 +98,8 @@ class Disk:
             is_torn = _is_torn(copy.with_name(f"{copy.name}-wal"))
             with closing(sqlite3.connect(copy)) as connection:
                 (last,) = connection.execute("SELECT max(sequence) FROM batches").fetchone()
-        return is_torn or (mark is not None and (last or 0) > mark.link.sequence)
+            is_cut = is_torn or (mark is not None and (last or 0) > mark.link.sequence)
+            return Remains(is_cut, asyncio.run(_read_phases(copy)))
 
     def stamp(self) -> int:
         """Return when the last append was written, in ns; 0: never."""
@@ -156,6 +169,34 @@ class Lives:
         before = disk.stamp()
         while disk.stamp() == before and time.monotonic() < end_s:
             pass
+
+
+async def _read_phases(path: Path) -> tuple[str, ...]:
+    """Return what the jobs of a journal are doing, in words."""
+    journal = SqliteJournal.open(path)
+    try:
+        memory = replay((await journal.load()).records)
+    finally:
+        await journal.close()
+    found = {"barrier half full" for barrier in memory.barriers.values() if barrier.is_open}
+    for job_id, job in memory.jobs.items():
+        nodes = memory.nodes.get(job_id, {}).values()
+        if job.phase is Phase.FORMING:
+            has_run = any(one.run == job.run for one in job.history)
+            found.add("forming again" if has_run else "forming")
+        elif job.phase is Phase.STOPPING:
+            found.add("stopping")
+        elif job.phase is Phase.CLOSED:
+            found |= {"closing"} if nodes else set()
+        elif any(node.drain is not None for node in nodes):
+            found.add("draining")
+        elif job.round is not None and job.round.started_ms is None:
+            found.add("starting")
+        elif any(not node.member for node in nodes):
+            found.add("growing")
+        else:
+            found.add("running")
+    return tuple(sorted(found))
 
 
 def _is_torn(log: Path) -> bool:
