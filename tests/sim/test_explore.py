@@ -89,7 +89,7 @@ HUNTS = {
     "forget to check the connection": Bounds(is_running=True),
     "start a round twice": Bounds(is_running=True),
     "go back to an older epoch": Bounds(is_running=True),
-    "forget a record": Bounds(is_running=True),
+    "forget the notes of nodes": Bounds(is_running=True),
     "succeed early": Bounds(depth=30, faults=0),
     "tell two outcomes": Bounds(depth=30, faults=0),
     "give ranks twice": Bounds(nodes=3, min_nodes=3, workers=(1, 2, 1), faults=0),

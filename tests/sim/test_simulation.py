@@ -16,7 +16,8 @@ from sim.run import commit
 from sim.seeds.bugs import BUGS, planted
 from sim.seeds.campaign import Summary, run_seed, run_seeds
 from sim.seeds.coverage import EVERY, EXPECTED, UNREACHABLE
-from sim.seeds.faults import Fault, Feature, draw_faults
+from sim.seeds.durable_bugs import DURABLE_OPTIONS
+from sim.seeds.faults import DiskFault, Fault, Feature, draw_faults
 from sim.seeds.key_bugs import KEY_BUGS
 from sim.seeds.meeting_bugs import MEETING_BUGS
 from sim.seeds.operation_bugs import OPERATION_BUGS
@@ -71,8 +72,10 @@ OPTIONS = {
     **{name: {"meetings": "1"} for name in MEETING_BUGS},
     **{name: {"keys": "1"} for name in KEY_BUGS},
     **{name: {"operators": "1"} for name in OPERATION_BUGS},
+    **{name: {"durable": "1", **options} for name, options in DURABLE_OPTIONS.items()},
 }
-"""What the seeds of a hunt do, for bugs that few of the others notice."""
+"""What the seeds of a hunt do, for bugs that few of the others notice. Their coordinators have no
+memory, unless the bug is about that."""
 NEAR = 10
 MOST_TRANSITIONS = 262
 """Of those in `coverage.EXPECTED`; the rare ones take more seeds than there is time for here."""
@@ -132,7 +135,7 @@ def test_seeds_differ() -> None:
 @pytest.mark.parametrize("name", BUGS)
 def test_planted_bug_is_noticed(name: str) -> None:
     """The rule that a bug breaks notices it within a few seeds."""
-    known, options = NOTICED.get(name, 0), OPTIONS.get(name)
+    known, options = NOTICED.get(name, 0), {"durable": "0", **OPTIONS.get(name, {})}
     seeds = (*range(max(0, known - NEAR), known + NEAR), *HUNT)
     with planted(name):
         results = (run_seed(seed, options) for seed in seeds)
@@ -177,6 +180,23 @@ def test_seeds_are_a_swarm() -> None:
         assert 20 < sum(kind in options.kinds for options in drawn) < 80, kind
     for feature in Feature:
         assert 20 < sum(feature in options.features for options in drawn) < 80, feature
+    for disk_fault in DiskFault:
+        assert 20 < sum(disk_fault in options.disk for options in drawn) < 80, disk_fault
+
+
+def test_durable_coordinators_start_again() -> None:
+    """Often enough that the rules about it have something to judge, whatever the disk did."""
+    summary = Summary()
+    for seed in range(12):
+        disk = ",".join(fault.name for fault in DiskFault)
+        options = {"durable": "1", "disk": disk, "disk_every_ms": "1500"}
+        summary.add(run_seed(seed, options))
+    counts = summary.coverage.counts
+
+    assert [result.failure for result in summary.failures] == []
+    assert counts["event", "coordinator restored"] >= 40
+    for fault in DiskFault:
+        assert counts["disk", fault.value] >= 5, fault
 
 
 def test_some_nodes_have_other_flags() -> None:
@@ -213,7 +233,7 @@ def test_failing_workers_leave_facts(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_workers_meet_and_share_keys() -> None:
     """Often enough that the rules about it have something to judge, limits included."""
     summary = Summary()
-    for seed in range(12):
+    for seed in range(16):
         summary.add(run_seed(seed, {"keys": "1", "meetings": "1"}))
     counts = summary.coverage.counts
 

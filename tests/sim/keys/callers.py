@@ -77,6 +77,8 @@ class Call:
     """Takes the answer, a message of the stream, or the status."""
     life: int = 0
     """Life of the coordinator that it has reached."""
+    boot: int = 0
+    """Number of its process."""
     floors: dict[int, int] = field(default_factory=dict)
     """By life: the highest revision that anyone in the job knew when it began."""
     known_life: int | None = None
@@ -335,7 +337,9 @@ class Keys:
     def _deliver(self, call: Call) -> None:
         server = self.world.server
         if server is not None and server.stalled_until_ms <= self.world.clock.now_ms:
-            call.life = server.life
+            if server.writes.hold_up(partial(self._deliver, call)):
+                return
+            call.life, call.boot = server.life, server.boot
             server.key_calls.take(call)
         else:
             self.refuse(call, Status(code=UNAVAILABLE))
@@ -376,8 +380,8 @@ class Keys:
 
     def coordinator_gone(self, server: Server) -> None:
         """Break every stream to a coordinator that is gone."""
-        gone = [call for call in self.streams if call.life == server.life]
-        self.streams = [call for call in self.streams if call.life != server.life]
+        gone = [call for call in self.streams if call.boot == server.boot]
+        self.streams = [call for call in self.streams if call.boot != server.boot]
         for call in gone:
             if not call.is_done:
                 self.cut(call)

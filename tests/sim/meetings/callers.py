@@ -190,7 +190,7 @@ class Meetings:
         server = self.world.server
         if self.world.is_calm:
             return
-        if server is not None and server.stalled_until_ms <= self.world.clock.now_ms:
+        if server is not None and server.busy_until_ms <= self.world.clock.now_ms:
             job = self._more.choice(self.world.jobs)
             server.calls.list(job.job_id, self._more.choice((0, 1, 2)))
         self._look_later()
@@ -205,7 +205,8 @@ class Meetings:
         """Let a call arrive at the coordinator."""
         server = self.world.server
         if server is not None and server.stalled_until_ms <= self.world.clock.now_ms:
-            server.calls.take(call)
+            if not server.writes.hold_up(partial(self.deliver, call)):
+                server.calls.take(call)
         else:
             status = Status(code=grpc.StatusCode.UNAVAILABLE.value[0])
             self.answer(call, status.SerializeToString(), is_status=True)

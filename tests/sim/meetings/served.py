@@ -40,11 +40,12 @@ class Calls:
         self._tokens = tokens
         unused = cast(Any, None)
         self._service = BarrierService(unused, server.outboxes, tokens, unused)
-        self._new: dict[int, tuple[inputs.Arrive, Call]] = {}
-        """Submitted, by the identity of the input; no turn has stepped it yet."""
+        self._new: dict[int, tuple[inputs.Arrive, Call, int]] = {}
+        """Submitted, by the identity of the input, and shown by no turn yet; each with how long the
+        server had been late by then."""
         self._refused: dict[int, Refusal] = {}
         self._waiting: list[tuple[inputs.Arrive, Call, Wait, int]] = []
-        """Each with how long the server's clock had been held back when it arrived."""
+        """Each with how long the server had been late when it arrived."""
 
     def take(self, call: Call) -> None:
         """Convert a call that has arrived, and submit it."""
@@ -61,7 +62,7 @@ class Calls:
         except InputRefused as refused:
             self._refuse(call, refused.refusal)
             return
-        self._new[id(arrive)] = arrive, call
+        self._new[id(arrive)] = arrive, call, server.lateness_ms
         server.submit_call(arrive)
 
     def stepped(self, input: inputs.Input, refusal: Refusal | None) -> None:
@@ -72,7 +73,7 @@ class Calls:
     def finish_turn(self) -> None:
         """Answer what the turn has decided, as after every turn."""
         state = self._server.state
-        for key, (arrive, call) in list(self._new.items()):
+        for key, (arrive, call, lateness_ms) in list(self._new.items()):
             if key in self._refused:
                 self._refuse(call, self._refused.pop(key))
                 continue
@@ -81,7 +82,7 @@ class Calls:
             except InputRefused as refused:
                 self._refuse(call, refused.refusal)
                 continue
-            self._waiting.append((arrive, call, wait, self._server.lateness_ms))
+            self._waiting.append((arrive, call, wait, lateness_ms))
         self._new.clear()
         for entry in list(self._waiting):
             if entry[2].ended is not None:

@@ -117,6 +117,8 @@ class Operators:
         if server is None or server.stalled_until_ms > world.clock.now_ms:
             self._answer(operation, Status(code=UNAVAILABLE))
             return
+        if server.writes.hold_up(partial(self._deliver, operation)):
+            return
         message = type(operation.message).FromString(operation.message.SerializeToString())
         try:
             request = CONVERT[operation.method](message)

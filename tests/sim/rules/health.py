@@ -174,7 +174,7 @@ class QuarantineYields(_SetAside):
                 self._since.pop(key, None)
                 continue
             since_ms = self._since.setdefault(key, now_ms)
-            waited_ms = now_ms - max(since_ms, self.world.timing.window_ms)
+            waited_ms = now_ms - max(since_ms, server.settled_ms(spec))
             is_right = waited_ms <= _pauses_ms(spec, self.world.timing)
             names = [agent.name for agent in ready]
             self.require(is_right, f"{job_id} waits for {waited_ms} ms although {names} are ready")

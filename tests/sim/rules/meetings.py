@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.records import Record, RoundSealed, RoundStopped, RunClosed
+from rallypoint.server.core.messages.refusals import RefusalKind
 from rallypoint.server.core.model.barrier import REMEMBERED_MS, BarrierKey, Ended
 from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.step import Transition
@@ -58,7 +59,10 @@ class BarriersHold(Checker):
     def coordinator_stepped(
         self, server: Server, input: inputs.Input, transition: Transition
     ) -> None:
-        if isinstance(input, inputs.Arrive) and transition.refusal is None:
+        refusal = transition.refusal
+        is_forgotten = refusal is not None and refusal.kind is RefusalKind.BARRIER_FORGOTTEN
+        self.require(not (is_forgotten and server.is_durable), f"{input}: {refusal}")
+        if isinstance(input, inputs.Arrive) and refusal is None:
             current = self._running.get((server.life, input.key.job_id))
             text = f"an arrival of round {input.claim.round} counts in round {current}"
             self.require(input.claim.round == current, text)

@@ -30,8 +30,9 @@ if TYPE_CHECKING:
     from sim.world.world import World
 
 _FOUND = frozenset({"round_adopted", "round_found_incomplete"})
-_GONE = frozenset({RefusalKind.UNKNOWN_JOB})
-"""Why an attempt may be refused although an earlier one was not: there is no job to act on."""
+_GONE = frozenset({RefusalKind.UNKNOWN_JOB, RefusalKind.NOT_READY})
+"""Why an attempt may be refused although an earlier one was not: there is no job to act on, or the
+coordinator has begun again in its first window and asks to come later."""
 
 
 class OperationsHold(Checker):
@@ -106,8 +107,7 @@ class OperationsHold(Checker):
             case inputs.DeleteJob():
                 gone = [one.job_id for one in records if isinstance(one, JobForgotten)]
                 self.require(gone == [input.job_id], f"{input} forgot {gone}")
-                is_there = input.job_id in server.state.jobs or input.job_id in server.memory.jobs
-                self.require(not is_there, f"{input} left the job")
+                self.require(input.job_id not in server.state.jobs, f"{input} left the job")
             case inputs.RestartJob(round=round):
                 header = self._round.get(key)
                 stops = [one.round for one in records if isinstance(one, RoundStopped)]

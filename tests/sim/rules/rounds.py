@@ -104,7 +104,8 @@ class NumberMeansOneRound(Checker):
         if not isinstance(record, RoundSealed):
             return
         known = self._headers.setdefault(_key(record.job_id, record.header), set())
-        is_one = not known - {record.header} or self.world.was_set_back
+        may_repeat = self.world.was_set_back and not server.is_durable
+        is_one = not known - {record.header} or may_repeat
         self.require(is_one, f"one number for {known} and {record.header}")
         known.add(record.header)
 
@@ -114,7 +115,10 @@ def _key(job_id: JobId, header: RoundHeader) -> tuple[JobId, int, int, int]:
 
 
 class NumbersOnlyGrow(Checker):
-    """While a coordinator lives, every round of a job has a higher number than the last."""
+    """While a coordinator lives, every round of a job has a higher number than the last.
+
+    A durable one lives as long as its journal.
+    """
 
     def __init__(self, world: World) -> None:
         super().__init__(world)

@@ -92,6 +92,12 @@ class Checker:
     def shaken(self, server: Server, until_ms: int, jobs: Collection[JobId]) -> None:
         """Something is about to go wrong that no worker of these jobs should notice."""
 
+    def crashed(self, server: Server) -> None:
+        """A process of the coordinator has ended."""
+
+    def restored(self, before: Server, after: Server) -> None:
+        """A process has loaded the journal of the one before, and continues its life."""
+
     def joined(self, agent: Agent) -> None:
         """An agent was started on a host that had none."""
 

@@ -36,25 +36,38 @@ QUIET_MS = 8_000
 
 class BudgetHolds(Checker):
     """The restart count of a run never exceeds its budget and, within a coordinator's life, never
-    falls."""
+    falls.
+
+    At a durable coordinator, it is what the end of the round before has made of it.
+    """
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
         self._last: dict[tuple[int, JobId], RoundHeader] = {}
+        self._settled: dict[tuple[int, JobId], int] = {}
+        """The count after the latest round."""
 
     def recorded(self, server: Server, record: Record) -> None:
+        if isinstance(record, RunOpened | RoundSettled):
+            self._settled[(server.life, record.job_id)] = record.counts.restart_count
         if not isinstance(record, RoundSealed):
             return
+        if server.is_durable:
+            self._check_exact(server, record)
         header, key = record.header, (server.life, record.job_id)
         last = self._last.get(key)
         if last is not None and last.run == header.run:
             # An adopted round may have used a budget that an operator had raised at a coordinator
             # without memory: the update is lost with it.
             budget = server.state.jobs[record.job_id].spec.max_restarts
-            least = min(last.restart_count, budget)
+            least = last.restart_count if server.is_durable else min(last.restart_count, budget)
             self.require(header.restart_count >= least, f"{header} after {last}")
             self.require(header.restart_count <= last.restart_count + 1, f"{header} after {last}")
         self._last[key] = header
+
+    def _check_exact(self, server: Server, record: RoundSealed) -> None:
+        header, settled = record.header, self._settled[(server.life, record.job_id)]
+        self.require(header.restart_count == settled, f"{header} after {settled} restarts")
 
     def order_received(self, agent: Agent, order: RunOrder) -> None:
         is_within = 0 <= order.header.restart_count <= order.max_restarts

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from rallypoint.agent.core.desired import Desired, RunOrder
 from rallypoint.agent.core.state import AgentState
@@ -13,6 +13,8 @@ from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.reads.replay import Memory
 from rallypoint.server.core.step import Transition
 from rallypoint.v1.agent_service_pb2 import Finished
+from sim.durable.readers import EventsGoOn
+from sim.durable.rules import DURABLE_RULES
 from sim.events.journalled import EventsAreTheJournal
 from sim.rules.exits import EXIT_RULES
 from sim.rules.health import HEALTH_RULES
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
     from sim.world.server import Server
     from sim.world.world import World
 
+C = TypeVar("C", bound=Checker)
+
 
 class Safety:
     """All checkers, by the events that they handle."""
@@ -48,6 +52,8 @@ class Safety:
             KeysHold,
             OperationsHold,
             EventsAreTheJournal,
+            *DURABLE_RULES,
+            EventsGoOn,
         )
         self.checkers = tuple(kind(world) for kind in kinds)
         self._listeners = {
@@ -58,6 +64,10 @@ class Safety:
             )
             for name in _HAPPENINGS
         }
+
+    def find(self, kind: type[C]) -> C:
+        """Return the rule of a kind."""
+        return next(one for one in self.checkers if isinstance(one, kind))
 
     def spawned(self, process: Process) -> None:
         for checker in self._listeners["spawned"]:
@@ -112,6 +122,14 @@ class Safety:
     def shaken(self, server: Server, until_ms: int, jobs: Collection[JobId]) -> None:
         for checker in self._listeners["shaken"]:
             checker.shaken(server, until_ms, jobs)
+
+    def crashed(self, server: Server) -> None:
+        for checker in self._listeners["crashed"]:
+            checker.crashed(server)
+
+    def restored(self, before: Server, after: Server) -> None:
+        for checker in self._listeners["restored"]:
+            checker.restored(before, after)
 
     def joined(self, agent: Agent) -> None:
         for checker in self._listeners["joined"]:

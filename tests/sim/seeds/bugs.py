@@ -37,6 +37,7 @@ from rallypoint.server.core.state.draft import Draft
 from rallypoint.server.core.state.tally import Tally
 from rallypoint.server.core.verdicts import blame
 from rallypoint.server.core.verdicts import policy as failures
+from sim.seeds.durable_bugs import DURABLE_BUGS
 from sim.seeds.key_bugs import KEY_BUGS
 from sim.seeds.meeting_bugs import MEETING_BUGS
 from sim.seeds.operation_bugs import OPERATION_BUGS
@@ -204,18 +205,6 @@ def _wait_for_ever() -> list[Patch]:
     return [(core, "note_broken_stream", note_broken_stream)]
 
 
-def _forget_a_record() -> list[Patch]:
-    """Do not journal a success."""
-
-    def mark_succeeded(draft: Draft, node: Node) -> None:
-        kept = list(draft.records)
-        real(draft, node)
-        draft.records[:] = kept
-
-    real = reports.mark_succeeded
-    return [(reports, "mark_succeeded", mark_succeeded)]
-
-
 def _tell_two_outcomes() -> list[Patch]:
     """Send every second node of a successful run the outcome "failed"."""
 
@@ -369,11 +358,11 @@ BUGS: dict[str, Bug] = {
     "take a stall for deaths": (_take_a_stall_for_deaths, frozenset({"WorkersDoNotNotice"})),
     "let newcomers outrank members": (_let_newcomers_outrank, frozenset({"WorkersDoNotNotice"})),
     "count a failure twice": (_fail_twice, frozenset({"WorkersFailOnce"})),
-    "forget a record": (_forget_a_record, frozenset({"ReplayIsMemory"})),
     **OUTER_BUGS,
     **MEETING_BUGS,
     **KEY_BUGS,
     **OPERATION_BUGS,
+    **DURABLE_BUGS,
 }
 """By name: how a bug is planted, and the rules that may notice it."""
 

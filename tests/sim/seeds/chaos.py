@@ -68,13 +68,12 @@ class Chaos:
         server = world.server
         if server is None or server.stalled_until_ms > now_ms:
             return
-        jobs = [job.job_id for job in world.jobs]
         down_ms = world.rng.randint(1, DOWN_MS_MAX)
         if kind is Fault.STALL:
             # It ends with the faults: an agent that waits for its end may give up meanwhile.
             left_ms = max(1, world.faults.until_ms - now_ms)
             stalled_ms = min(world.rng.randint(100, STALL_MS_MAX), left_ms)
-            world.safety.shaken(server, now_ms + stalled_ms + TAKEOVER_MS, jobs)
+            world.shake(server, stalled_ms)
             # Up to a pulse may pass before lateness counts.
             noticed_ms = max(0, stalled_ms - world.rng.randint(0, PULSE_MS))
             server.stall(stalled_ms, noticed_ms if noticed_ms > LATE_MS else 0)
@@ -82,11 +81,11 @@ class Chaos:
         if kind is Fault.BLACKOUT:
             world.disturb_all()
         else:
-            world.safety.shaken(server, now_ms + down_ms + TAKEOVER_MS, jobs)
+            world.shake(server, down_ms)
         world.stop_coordinator(resets=kind is Fault.CRASH)
-        world.clock.after(down_ms, self._begin_again)
+        world.clock.after(down_ms, self.begin_again)
 
-    def _begin_again(self) -> None:
+    def begin_again(self) -> None:
         """Start a coordinator; some agents with other flags may find it before the members do."""
         world = self.world
         world.start_coordinator()

@@ -4,10 +4,11 @@
 or input is a new row without a line here, and `make simulate` names it until some seed takes it.
 What else a new feature has to add:
 
-* a fault: a member of `Fault`, a case in `chaos.py`, and, if it has rates, fields in `Faults`;
+* a fault: a member of `Fault`, a case in `chaos.py`, and, if it has rates, fields in `Faults`; or a
+  member of `DiskFault`, and a case in `durable/writes.py`;
 * a feature of jobs or nodes: a member of `Feature`, and its use in `scenario.py`;
-* a rule: a `Checker` in one of the lists that `Safety` collects, and a bug in `bugs.py` or
-  `outer_bugs.py` that shows that it bites;
+* a rule: a `Checker` in one of the lists that `Safety` collects, and a planted bug that shows that
+  it bites;
 * a row that cannot be taken: an entry in `UNREACHABLE`, with its reason.
 """
 
@@ -46,10 +47,12 @@ from rallypoint.server.core.model.job import WaitKind
 from rallypoint.server.core.model.phase import Outcome, Phase
 from rallypoint.server.core.model.round import RoundReason
 from rallypoint.server.core.model.verdict import Consequence, Verdict, VerdictCause
+from rallypoint.server.core.reads.replay import JournalRecord
 from rallypoint.server.core.rounds.phases import TRANSITIONS
 from rallypoint.server.core.state.deadlines import DeadlineKind
 from rallypoint.server.core.state.state import State
 from rallypoint.server.core.step import Transition
+from sim.seeds.faults import DiskFault
 
 Row = tuple[str, str]
 """A table and one of its rows."""
@@ -107,6 +110,7 @@ EVERY: tuple[Row, ...] = (
             "job_updated",
             "restart_requested",
             "operation repeated",
+            "coordinator restored",
         )
     ),
     *(("job", f"{phase} x {name}") for phase in PHASES for name in INPUTS),
@@ -121,6 +125,8 @@ EVERY: tuple[Row, ...] = (
     *_rows("wait", WaitKind),
     *_rows("outcome", Outcome),
     *_rows("refusal", RefusalKind),
+    *_rows("disk", DiskFault),
+    *(("record", kind.__name__) for kind in get_args(JournalRecord)),
     *(("exit code", code) for code in ("0", "1", "2", "75", "93", "143")),
 )
 """Every row of every table."""
@@ -151,7 +157,7 @@ UNREACHABLE: dict[Row, str] = {
     ("verdict", "internal"): "needs a broken invariant: that fails the seed",
     ("refusal", "stale epoch"): "an agent reports only after a Welcome, with its epoch",
     ("refusal", "newer epoch"): "an agent has no session but with the coordinator that it follows",
-    ("refusal", "foreign round"): "needs a coordinator with a durable journal",
+    ("refusal", "foreign round"): "needs another coordinator with a durable journal",
     ("refusal", "not proven"): "an agent has the token of every coordinator that welcomed it",
     ("refusal", "sequence gap"): "an agent skips no report: streams keep their order",
     ("refusal", "token missing"): "every worker has a token",
@@ -279,6 +285,11 @@ class Coverage:
         if before.held is not None and after.held is not None:
             for edge in _path(before.held.stage, after.held.stage):
                 self.counts["stage", edge] += 1
+
+    def wrote(self, records: Iterable[JournalRecord]) -> None:
+        """Count what a coordinator has written."""
+        for record in records:
+            self.counts["record", type(record).__name__] += 1
 
     def waited(self, kind: WaitKind) -> None:
         """Count what a job waits for."""

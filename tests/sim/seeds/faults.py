@@ -6,7 +6,8 @@ Groce, Zhang, Eide, Chen and Regehr, "Swarm Testing", ISSTA 2012. `Faults` are a
 seed; `changed` sets some of them by name, as `run.py --option` does.
 
 One seed in eight has no fault but crashes of the coordinator's process, or stalls of it: there
-every running round has to be adopted or to continue.
+every running round has to be adopted or to continue. In half of the seeds the coordinator is
+durable: its journal outlives it, and its disk has other faults.
 """
 
 from __future__ import annotations
@@ -34,6 +35,18 @@ class Fault(Enum):
     CRASH = "crash coordinator"  # kill -9 of its process: every stream is reset
     BLACKOUT = "blackout"  # the coordinator's host dies: no stream is reset
     STALL = "stall coordinator"  # SIGSTOP for a while
+
+
+class DiskFault(Enum):
+    """What can happen where a durable coordinator writes its journal. The next write meets it."""
+
+    CRASH_BEFORE = "crash before an append"  # nothing is written, and nothing was shown
+    CRASH_HALFWAY = "crash half-way"  # the last batch is torn: the store drops it
+    CRASH_AFTER = "crash after an append"  # it is written, and nothing of it was shown
+    FAIL = "disk fails"  # the append raises: the coordinator ends, and comes back later
+    SLOW = "slow append"  # what the turn decided is shown only when it is written
+    COMPACT = "compact"  # a snapshot replaces everything
+    CRASH_COMPACTING = "crash in a compaction"  # all of it is replaced, or nothing
 
 
 class Feature(Enum):
@@ -105,13 +118,19 @@ class Faults:
     """1: workers use the key-value store; 0 and -1 as for meetings."""
     operators: int = -1
     """1: operators change jobs and nodes; 0 and -1 as for meetings."""
+    durable: int = -1
+    """1: the coordinator's journal outlives it; 0 and -1 as for meetings."""
+    disk: tuple[DiskFault, ...] = ()
+    """What writes meet; all equally likely. Only a durable coordinator writes."""
+    disk_every_ms: int = 5_000
+    """Mean time between two of them."""
 
 
 def draw_faults(rng: Random) -> Faults:
     """Return the options of one seed."""
     features = tuple(feature for feature in Feature if rng.random() < 0.5)
     if rng.random() < 0.125:
-        return replace(_only_crashes(rng), features=features)
+        return _with_disk(replace(_only_crashes(rng), features=features))
 
     def maybe(low: int, high: int) -> int:
         return rng.randint(low, high) if rng.random() < 0.5 else 0
@@ -137,7 +156,14 @@ def draw_faults(rng: Random) -> Faults:
         features=features,
     )
     # Drawn from the others, not from the seed's generator: everything else stays as it is.
-    return replace(drawn, record_percent=Random(repr(drawn)).choice((0, 40, 100)))
+    return _with_disk(replace(drawn, record_percent=Random(repr(drawn)).choice((0, 40, 100))))
+
+
+def _with_disk(drawn: Faults) -> Faults:
+    """Return the options with what the disk does, drawn from the others for the same reason."""
+    rng = Random(f"{drawn} disk")
+    disk = tuple(fault for fault in DiskFault if rng.random() < 0.5)
+    return replace(drawn, disk=disk, disk_every_ms=rng.choice((1_000, 3_000, 9_000)))
 
 
 def changed(faults: Faults, options: Mapping[str, str]) -> Faults:
@@ -148,7 +174,7 @@ def changed(faults: Faults, options: Mapping[str, str]) -> Faults:
     Raises:
         ValueError: no such knob, or no such value.
     """
-    types = {"kinds": Fault, "features": Feature}
+    types = {"kinds": Fault, "features": Feature, "disk": DiskFault}
     known = {one.name for one in fields(Faults)}
     changes: dict[str, object] = {}
     for name, text in options.items():
@@ -208,4 +234,5 @@ def calm(faults: Faults) -> Faults:
         blocked_percent=0,
         return_percent=0,
         clock_back_percent=0,
+        disk=(),
     )

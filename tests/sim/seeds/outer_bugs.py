@@ -218,7 +218,10 @@ OUTER_BUGS: dict[str, Bug] = {
     "confirm too much": (_confirm_too_much, frozenset({"FenceHolds"})),
     "dismiss no agent for good": (_dismiss_none_for_good, frozenset({"Liveness"})),
     "log no end of a run": (_log_no_ends, frozenset({"EventsAreTheJournal"})),
-    "repeat sequences": (_repeat_sequences, frozenset({"EventsAreTheJournal"})),
+    "repeat sequences": (
+        _repeat_sequences,
+        frozenset({"EventsAreTheJournal", "EventsGoOn"}),
+    ),
     "hide the end from readers": (_hide_ends, frozenset({"ReadersMissNothing"})),
 }
 """By name: how a bug is planted, and the rules that may notice it."""

@@ -31,14 +31,16 @@ from rallypoint.agent.workers.environ import Launch
 from rallypoint.agent.workers.supervisor import Supervisor
 from rallypoint.base.file_thread import FileThread
 from rallypoint.base.log import Logger
-from rallypoint.server import clock, serve, stepper
+from rallypoint.server import beginning, clock, serve, stepper
 from rallypoint.server.core.model.spec import Timing
 from rallypoint.server.core.reads.replay import JournalRecord
+from rallypoint.server.journal.interface import JournalFailed
 from rallypoint.server.journal.memory import MemoryJournal
 from rallypoint.server.rpc import agent_service
 from rallypoint.server.serve import Settings as ServerSettings
 from rallypoint.server.serve import serving
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
+from sim.durable.journal import DiskJournal
 from sim.shells.calls import Channel, Server
 from sim.shells.loop import Loop, VirtualTime, new_loop
 from sim.shells.plan import JobPlan, NodePlan
@@ -107,15 +109,27 @@ class CoordinatorProcess:
         self.server: Server | None = None
         self.is_gone = False
         self.was_killed = False
+        self.could_not_write = False
+        """Its disk has failed, so it ends."""
         self._stop = asyncio.Event()
         self.main = self.loop.create_task(self._live())
         self.main.add_done_callback(lambda task: world.coordinator_ended(self))
 
     async def _live(self) -> None:
-        async with serving(ServerSettings(ADDRESS, PORT, self.world.timing)) as running:
+        try:
+            await self._serve()
+        except JournalFailed:
+            if not self.could_not_write:
+                raise
+
+    async def _serve(self) -> None:
+        disk = self.world.disk
+        journal = DiskJournal(disk) if disk.is_durable else None
+        settings = ServerSettings(ADDRESS, PORT, self.world.timing, journal=journal)
+        async with serving(settings) as running:
             stop = asyncio.get_running_loop().create_task(self._stop.wait())
             await asyncio.wait((stop, running.failed), return_when=asyncio.FIRST_COMPLETED)
-            if running.failed.done():
+            if running.failed.done() and not self.could_not_write:
                 self.world.violate("CoordinatorLives", f"{running.failed.exception()!r}")
             stop.cancel()
 
@@ -304,7 +318,7 @@ def stand_ins(world: World) -> Iterator[None]:
         return world.draw().to_bytes(8, "big").rjust(count, b"\0")[-count:]
 
     changes: tuple[tuple[Any, str, Any], ...] = (
-        *((module, "time", virtual) for module in (clock, serve, agent_service, agent_shell)),
+        *((module, "time", virtual) for module in (clock, beginning, agent_service, agent_shell)),
         (exits, "time", virtual),
         (serve, "MemoryJournal", SlowJournal),
         (serve, "os", SimpleNamespace(urandom=random_bytes)),

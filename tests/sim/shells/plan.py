@@ -26,7 +26,7 @@ class Fault(Enum):
     LOSE_HELPER = "lose helper"
     START_AGENT = "start agent"
     READ = "read"  # someone asks for a job
-    CRASH = "crash"  # kill -9 of the coordinator; another one starts, without memory
+    CRASH = "crash"  # kill -9 of the coordinator; another one starts
     BLACKOUT = "blackout"  # its host dies: no stream is reset
     STOP = "stop"  # SIGTERM to the coordinator
     STALL = "stall"  # the coordinator stands still for a while

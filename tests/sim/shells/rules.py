@@ -52,6 +52,8 @@ class Rules:
         self._last: dict[tuple[str, str], Group] = {}
         """The latest round of each run."""
         self._outcomes: dict[tuple[int, str, int], int] = {}
+        self._seen: dict[str, tuple[tuple[int, int], int, int]] = {}
+        """What readers have seen: run and round, restart count, outcome."""
 
     def _require(self, rule: str, holds: bool, text: str) -> None:
         if not holds:
@@ -147,8 +149,12 @@ class Rules:
         key = group.job_id, group.key[1]
         before = self._last.get(key)
         self._last[key] = group
-        if before is None or before.round >= group.round:
-            return  # a coordinator without memory may begin a run again
+        if before is None:
+            return
+        if before.round >= group.round:  # a coordinator without memory may begin a run again
+            text = f"{group.key} after {before.key}"
+            self._require("NumbersGrow", not self.world.disk.is_durable, text)
+            return
         rise = group.restart_count - before.restart_count
         text = f"{before.key} had {before.restart_count}, {group.key} has {group.restart_count}"
         between = [
@@ -212,7 +218,9 @@ class Rules:
         world, job_id = self.world, process.host.job.job_id
         run = process.agent.run_number
         self._require("WelcomeIsFirst", run > 0, f"{process.loop.name} knows no run")
-        key = process.agent.state.epoch, job_id, run  # a coordinator without memory may differ
+        # A coordinator without memory may differ.
+        epoch = 0 if world.disk.is_durable else process.agent.state.epoch
+        key = epoch, job_id, run
         first = self._outcomes.setdefault(key, finished.outcome)
         self._require("OutcomeIsOne", first == finished.outcome, f"{job_id}: {first}, {finished}")
         if finished.outcome == job_pb2.OUTCOME_SUCCEEDED:
@@ -260,6 +268,23 @@ class Rules:
         job = job_service_pb2.GetJobResponse.FromString(raw).job
         self._count("AnswersAreWhole")
         self._require("AnswersAreWhole", job.job_id == job_id and job.run > 0, f"{job}")
+        if self.world.disk.is_durable:
+            self._check_seen(job)
+
+    def _check_seen(self, job: job_pb2.Job) -> None:
+        """What someone has read of a job is never taken back."""
+        rounds = {one.number: one.end_reason for one in job.history}
+        seen = (job.run, max([job.round.header.number, *rounds])), job.restart_count, job.outcome
+        before = self._seen.get(job.job_id)
+        self._seen[job.job_id] = seen
+        if before is None:
+            return
+        is_run = before[0][0] == seen[0][0]
+        has_ended = before[2] != job_pb2.OUTCOME_OPEN
+        is_later = before[0] <= seen[0] or not rounds
+        is_later = is_later and (not is_run or before[1] <= seen[1])
+        is_later = is_later and not (is_run and has_ended and before[2] != seen[2])
+        self._require("NothingIsTakenBack", is_later, f"{job.job_id} was {before}, now {seen}")
 
     # --- the log ---
 

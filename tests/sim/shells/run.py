@@ -47,9 +47,15 @@ class Result:
     trace: list[str] = field(default_factory=list)
 
 
-def run_seed(seed: int, *, is_traced: bool = False) -> Result:
-    """Run one seed from its beginning until every process has ended."""
-    world = World(seed, is_traced=is_traced)
+def run_seed(seed: int, *, is_durable: bool | None = None, is_traced: bool = False) -> Result:
+    """Run one seed from its beginning until every process has ended.
+
+    Args:
+        seed: what everything is drawn from.
+        is_durable: whether the journal outlives the coordinator; None: as the seed draws it.
+        is_traced: whether to keep the history.
+    """
+    world = World(seed, is_durable=is_durable, is_traced=is_traced)
     with stand_ins(world):
         try:
             _live(world)

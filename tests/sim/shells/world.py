@@ -15,6 +15,7 @@ from random import Random
 from typing import Any
 
 from rallypoint.agent.helper.events import SpawnRequest
+from sim.durable.journal import Disk
 from sim.shells.calls import Server
 from sim.shells.chaos import Chaos
 from sim.shells.loop import NS, Loop, Schedule
@@ -60,12 +61,15 @@ class Host:
 class World:
     """Everything that exists in one seed."""
 
-    def __init__(self, seed: int, *, is_traced: bool = False) -> None:
+    def __init__(
+        self, seed: int, *, is_durable: bool | None = None, is_traced: bool = False
+    ) -> None:
         self.rng = Random(seed)
         self.rates = draw_rates(self.rng)
         self.jobs = draw_jobs(self.rng, self.rates)
         self.schedule = Schedule(Random(self.draw()))
         self.timing = DEFAULT_TIMING
+        self.disk = Disk(self, seed, is_durable)
         self.rules = Rules(self)
         self.hosts = [
             Host(f"{job.job_id}/{p.name}", p, job) for job in self.jobs for p in job.nodes
@@ -161,7 +165,7 @@ class World:
     # --- processes ---
 
     def start_coordinator(self) -> None:
-        """Start a coordinator without memory, if none runs."""
+        """Start a coordinator, with its journal or without memory, if none runs."""
         if self.coordinator is None:
             self._lives += 1
             self.is_dark = False
@@ -196,6 +200,8 @@ class World:
         self.network.reset(life, resets=True)
         if self.is_calm and not self.is_over:
             self.start_coordinator()  # it was ending when faults stopped
+        elif life.could_not_write:
+            self.disk.restart_later()
 
     def start_agent(self, host: Host) -> None:
         """Start an agent on a host that has none."""
@@ -344,6 +350,7 @@ class World:
         for host in self.hosts:
             self.schedule.after(host.plan.starts_s, partial(self.start_agent, host))
         Chaos(self).begin()
+        self.disk.begin()
 
     def calm(self) -> None:
         """Stop all faults, and mend what is broken."""

@@ -134,7 +134,11 @@ def server_view(coordinator: Coordinator, now_ms: int, arena: Arena) -> Any:
         )
 
     return SimpleNamespace(
-        life=coordinator.life, state=coordinator.state, now_ms=lambda: now_ms, is_missed=is_gone
+        life=coordinator.life,
+        is_durable=coordinator.state.durable,
+        state=coordinator.state,
+        now_ms=lambda: now_ms,
+        is_missed=is_gone,
     )
 
 

@@ -12,7 +12,13 @@ from dataclasses import dataclass
 
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.model.ids import SessionId
-from rallypoint.server.core.model.spec import Timing
+from rallypoint.server.core.model.spec import NOTHING_ASKED, Timing
+
+
+def reattach_ms(timing: Timing, lease_ms: int) -> int:
+    """Return how long a known agent with this lease may take to return after a restart."""
+    own_ms = timing.compute_lease_ms(NOTHING_ASKED, sessions=0)
+    return max(own_ms, lease_ms, timing.window_ms)
 
 
 @dataclass(slots=True)
@@ -26,10 +32,13 @@ class _Contact:
     """When its stream ended on the coordinator's side; None while it is open."""
     was_missed: bool = False
     """It may have counted as lost since its latest round was sealed."""
+    awaited_until_ms: int | None = None
+    """The coordinator has started again, and may count it as lost from then on; None once it has
+    returned."""
 
 
 class Contacts:
-    """The agents that one life of a coordinator has heard of."""
+    """The agents that one life of a coordinator has heard of, whatever process lives it."""
 
     def __init__(self, timing: Timing) -> None:
         self._timing = timing
@@ -47,6 +56,7 @@ class Contacts:
             elif connection > known.connection:
                 known.was_missed = self._is_missed(known, now_ms)
                 known.connection, known.ended_ms, known.heard_ms = connection, None, now_ms
+                known.awaited_until_ms = None
             return
         known = self._contacts.get(input.sender.session)
         if known is not None and known.connection == input.sender.connection:
@@ -70,6 +80,13 @@ class Contacts:
             known.heard_ms = min(known.heard_ms, now_ms)
             known.ended_ms = None if known.ended_ms is None else min(known.ended_ms, now_ms)
 
+    def restarted(self, ended_ms: int, now_ms: int) -> None:
+        """Note that the process has ended, and that another one waits for everyone from now on."""
+        for known in self._contacts.values():
+            known.was_missed = self._is_missed(known, ended_ms)
+            known.ended_ms = known.heard_ms = now_ms
+            known.awaited_until_ms = now_ms + reattach_ms(self._timing, known.lease_ms)
+
     def is_missed(self, session: SessionId, now_ms: int) -> bool:
         """Return whether the coordinator may have lost an agent since its latest round was sealed.
 
@@ -86,6 +103,8 @@ class Contacts:
         return now_ms - known.ended_ms < max(known.lease_ms, self._timing.lease_ms)
 
     def _is_missed(self, known: _Contact, now_ms: int) -> bool:
+        if known.awaited_until_ms is not None:
+            return known.was_missed or now_ms >= known.awaited_until_ms
         ended_ms, grace_ms = known.ended_ms, self._timing.reconnect_grace_ms
         is_broken = ended_ms is not None and now_ms - ended_ms >= grace_ms
         return known.was_missed or is_broken or now_ms - known.heard_ms >= known.lease_ms

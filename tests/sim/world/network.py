@@ -33,12 +33,14 @@ Down = bytes | Hangup
 
 @dataclass(slots=True, eq=False)
 class Stream:
-    """One connection of one agent to one life of the coordinator."""
+    """One connection of one agent to one process of the coordinator."""
 
     agent: Agent
     connection: int
+    boot: int
+    """Number of the process that accepted it."""
     life: int
-    """Life of the coordinator that accepted it."""
+    """Life of the coordinator that this process began or continued."""
     hello: inputs.Hello | None = None
     """Set when the Hello has arrived, and the outbox with it."""
     outbox: Outbox | None = None
@@ -91,7 +93,7 @@ class Network:
             failed = partial(agent.link.unreachable, connection)
             self.world.clock.after(CONNECT_MS_MAX, partial(agent.take, failed))
             return
-        stream = Stream(agent, connection, server.life)
+        stream = Stream(agent, connection, server.boot, server.life)
         self.streams.append(stream)
         agent.take(partial(agent.link.connected, stream))
 
@@ -109,7 +111,7 @@ class Network:
             return
         message, sent_ms = stream.up.popleft()
         server = self.world.server
-        if server is None or server.life != stream.life:
+        if server is None or server.boot != stream.boot:
             # The process that had this stream is gone. Its host, if there is one, answers with a
             # reset.
             if not self.world.is_dark:
@@ -161,7 +163,7 @@ class Network:
 
     def _tell_server(self, stream: Stream) -> None:
         server = self.world.server
-        if server is not None and server.life == stream.life:
+        if server is not None and server.boot == stream.boot:
             server.receive(stream, Hangup(), self.world.clock.now_ms)
 
     def let_go(self, stream: Stream) -> None:

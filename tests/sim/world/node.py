@@ -71,6 +71,7 @@ class Agent:
         self.name = NodeName(host.plan.name)
         self.run = 0
         self.coordinator_id = ""
+        self.coordinator_durable = False
         self.state = AgentState(
             workers=host.plan.workers,
             shutdown_timeout_ms=spec.shutdown_timeout_ms,
@@ -107,7 +108,7 @@ class Agent:
         if self.is_gone or stream is None or server is None or not self.link.is_welcome:
             return False
         is_still = max(self.frozen_until_ms, self.host.unreachable_until_ms) > now_ms
-        is_open = stream.life == server.life and not stream.is_cut and not stream.server_done
+        is_open = stream.boot == server.boot and not stream.is_cut and not stream.server_done
         return is_open and not is_still
 
     @property
@@ -242,7 +243,7 @@ class Agent:
             node_name=self.name,
             run=self.run,
             coordinator_id=self.coordinator_id,
-            coordinator_durable=False,
+            coordinator_durable=self.coordinator_durable,
         )
         fill_snapshot(hello, self.state, self.world.clock.now_ms)
         return hello
@@ -264,6 +265,7 @@ class Agent:
     def _on_welcome(self, message: agent_pb2.SessionResponse) -> None:
         welcome = message.welcome
         self.coordinator_id = welcome.coordinator_id
+        self.coordinator_durable = welcome.coordinator_durable
         self.name, self.run = NodeName(welcome.node_name), welcome.run
         self.post(inputs.Welcomed(message.epoch))
         if welcome.HasField("desired"):

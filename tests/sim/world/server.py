@@ -1,42 +1,47 @@
-"""One life of the coordinator: its real core and outboxes, with the shell's rules around them.
+"""One process of the coordinator: its real core and outboxes, with the shell's rules around them.
 
-A turn takes what has arrived, steps it, steps what has expired, and only then carries out effects.
-After every step the invariants of the job are checked, and that a replay of everything journalled
-so far gives exactly what the state remembers.
+A turn takes what has arrived, steps it, steps what has expired, and writes what that decides. Only
+then it carries out effects. After every step the invariants of the job are checked, and after every
+turn that a replay of everything journalled so far gives exactly what the state remembers.
+
+A process that loads a journal continues the life of the one before: rules make no difference
+between the two. Without a journal every process is another life.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
 from rallypoint.server.coordinator import PULSE_S
-from rallypoint.server.core import step as core
 from rallypoint.server.core.invariants import check_job, check_touched
 from rallypoint.server.core.messages import inputs
-from rallypoint.server.core.messages.effects import Effect
-from rallypoint.server.core.messages.records import EpochRaised, RoundSealed
-from rallypoint.server.core.model.ids import JobId, SessionId
-from rallypoint.server.core.model.spec import Timing
-from rallypoint.server.core.reads.notes import Before, note_changes
+from rallypoint.server.core.messages.records import RoundSealed
+from rallypoint.server.core.model.ids import SessionId
+from rallypoint.server.core.model.spec import JobSpec
 from rallypoint.server.core.reads.replay import memory_of, replay, snapshot
-from rallypoint.server.core.state.deadlines import DeadlineKind
-from rallypoint.server.core.state.state import State, apply
 from rallypoint.server.rpc.convert.checks import InvalidMessage
 from rallypoint.server.rpc.convert.hello import to_hello
 from rallypoint.server.rpc.convert.reports import require_sender, to_heartbeat, to_report
 from rallypoint.server.rpc.envelopes import Envelopes
+from rallypoint.server.rpc.guards.resume import ResumeTokens
 from rallypoint.server.rpc.guards.worker_tokens import WorkerTokens
 from rallypoint.server.rpc.outbox import Outbox, Outboxes
 from rallypoint.server.rpc.views.enums import WAITS
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.wire.limits import DAY_MS
+from sim.durable.disk import SECRET
+from sim.durable.recovery import Past
+from sim.durable.writes import Writes
 from sim.keys.served import KeyCalls
 from sim.meetings.served import Calls
 from sim.rules.rules import Violation
+from sim.small.small import copied
 from sim.world.clock import Timer
-from sim.world.contacts import Contacts
+from sim.world.contacts import Contacts, reattach_ms
 from sim.world.network import Stream
+from sim.world.turns import Steps
 from sim.world.wire import Hangup
 
 if TYPE_CHECKING:
@@ -52,26 +57,28 @@ _WAITS = {number: kind for kind, number in WAITS.items()}
 class Server:
     """A coordinator that serves until it is killed."""
 
-    def __init__(self, world: World, life: int, epoch: int, timing: Timing) -> None:
+    def __init__(self, world: World, boot: int, past: Past, clock_back_ms: int = 0) -> None:
         self.world = world
-        self.life = life
-        self.state = State(
-            coordinator_id=f"{life:032x}", epoch=epoch, first_epoch=epoch, timing=timing
-        )
-        self.state.has_unknown_past = True
-        self.state.window_until_ms = timing.window_ms
-        self.state.deadlines.set((DeadlineKind.WINDOW, ""), timing.window_ms)
-        self.memory = replay((EpochRaised(epoch),))
+        self.boot = boot
+        """The number of the process."""
+        self.life = past.life
+        self.state, self.memory = past.state, past.memory
+        self.is_durable = past.state.durable
+        timing = past.state.timing
         self.outboxes = Outboxes()
-        self.outboxes.epoch = epoch
-        tokens = WorkerTokens(self.state.coordinator_id)
-        self.envelopes = Envelopes(self.outboxes, self.state, tokens)
+        self.outboxes.epoch = past.state.epoch
+        secret = SECRET if self.is_durable else None
+        self.tokens = tokens = WorkerTokens(self.state.coordinator_id, secret)
+        self.envelopes = Envelopes(self.outboxes, self.state, tokens, ResumeTokens(secret))
         self.calls = Calls(self, tokens)
         self.key_calls = KeyCalls(self, tokens)
-        self._contacts = Contacts(timing)
+        self.contacts = past.contacts or Contacts(timing)
         self.is_dead = False
         self.stalled_until_ms = 0
-        self._began_ms = world.clock.now_ms
+        self.writes = Writes(self)
+        self._past = past
+        self._origin_ms = past.origin_ms - world.clock.now_ms
+        self._clock_back_ms = clock_back_ms
         self._held_back_ms = 0
         self._inbox: list[inputs.Input] = []
         self._heard: dict[SessionId, inputs.Heartbeat] = {}
@@ -82,24 +89,40 @@ class Server:
         self._last_report: dict[SessionId, inputs.Report] = {}
         self._turn: Timer | None = None
         self._turn_at_ms = 0
-        self._schedule(timing.window_ms)
+        self._schedule(0 if past.contacts else timing.window_ms)
 
     def now_ms(self) -> int:
         """Return journal time."""
-        return self.world.clock.now_ms - self._began_ms - self._held_back_ms
+        return self.world.clock.now_ms + self._origin_ms - self._held_back_ms
+
+    def settled_ms(self, spec: JobSpec) -> int:
+        """Return the journal time at which every agent of a job has returned that wants to."""
+        timing = self.state.timing
+        if self._past.contacts is None:
+            return timing.window_ms
+        return self._past.origin_ms + reattach_ms(timing, timing.compute_lease_ms(spec, 0))
+
+    def unix_ms(self) -> int:
+        """Return the wall clock of its host."""
+        return self.world.unix_ms() - self._clock_back_ms
 
     def is_missed(self, session: SessionId) -> bool:
         """Return whether it may have lost an agent, by what its host has heard of the agent."""
-        return self._contacts.is_missed(session, self.now_ms())
+        return self.contacts.is_missed(session, self.now_ms())
 
     def awaits_return(self, session: SessionId) -> bool:
         """Return whether the stream of an agent has ended so recently that it may return."""
-        return self._contacts.awaits_return(session, self.now_ms())
+        return self.contacts.awaits_return(session, self.now_ms())
 
     @property
     def lateness_ms(self) -> int:
         """How long it was suspended in all, as far as it matters to those who wait."""
-        return self._held_back_ms + self.stalled_until_ms
+        return self._held_back_ms + self.stalled_until_ms + self.writes.slow_ms
+
+    @property
+    def busy_until_ms(self) -> int:
+        """Until when it takes no turn."""
+        return max(self.stalled_until_ms, self.writes.until_ms)
 
     def stall(self, duration_ms: int, noticed_ms: int) -> None:
         """Suspend the process; afterwards it notices for how long, roughly."""
@@ -107,11 +130,15 @@ class Server:
         self.world.clock.at(self.stalled_until_ms, partial(self._resume, noticed_ms))
 
     def _resume(self, noticed_ms: int) -> None:
+        self.hold_back(noticed_ms)
+        self._schedule(0)
+
+    def hold_back(self, noticed_ms: int) -> None:
+        """Hold journal time back by this time, and let the core know; 0: nothing was noticed."""
         self._held_back_ms += noticed_ms
-        self._contacts.held_back(self.now_ms())
+        self.contacts.held_back(self.now_ms())
         if noticed_ms:
             self._inbox.insert(0, inputs.Stalled(noticed_ms))
-        self._schedule(0)
 
     # --- streams ---
 
@@ -120,7 +147,7 @@ class Server:
         if isinstance(message, bytes):
             self._hear(stream, agent_pb2.SessionRequest.FromString(message), sent_ms)
         elif stream.outbox is not None:  # else it ended before its Hello arrived
-            self._contacts.ended(stream.outbox.session, stream.connection, self.now_ms())
+            self.contacts.ended(stream.outbox.session, stream.connection, self.now_ms())
             stream.outbox.ended = True
             stream.outbox.wake.set()
             self._flush_soon(stream)
@@ -140,7 +167,7 @@ class Server:
             raise Violation("Contract", f"{stream.agent.host.name}: {invalid}") from invalid
         input = input or to_heartbeat(envelope)
         self.world.safety.heard(self, stream.agent, input, sent_ms)
-        self._contacts.heard(input, self.now_ms())
+        self.contacts.heard(input, self.now_ms())
         self._accept(stream, input)
 
     def _accept(
@@ -201,7 +228,7 @@ class Server:
 
     def _schedule(self, delay_ms: int) -> None:
         """Schedule a turn, unless an earlier one is scheduled."""
-        at_ms = max(self.world.clock.now_ms + delay_ms, self.stalled_until_ms)
+        at_ms = max(self.world.clock.now_ms + delay_ms, self.busy_until_ms)
         if self._turn is not None and not self._turn.cancelled and self._turn_at_ms <= at_ms:
             return
         if self._turn is not None:
@@ -213,49 +240,66 @@ class Server:
         self._turn = None
         if self.is_dead:
             return
-        if self.stalled_until_ms > self.world.clock.now_ms:
+        if self.busy_until_ms > self.world.clock.now_ms:
             self._schedule(0)
             return
-        now_ms, state = self.now_ms(), self.state
-        arrived, self._inbox = self._inbox, []
-        effects: list[Effect] = []
-        changed: dict[JobId, None] = {}
-        heard, self._heard = self._heard, {}
-        for input in (*heard.values(), *arrived):
-            self._step(input, now_ms, effects, changed)
+        now_ms, disk = self.now_ms(), self.world.disk
+        arrived = (*self._heard.values(), *self._inbox)
+        if disk.loses and (turn := self._foresee(arrived, now_ms)).records:
+            self.writes.lose(turn)
+            return
+        self._heard, self._inbox = {}, []
+        turn = Steps(self.state, now_ms)
+        for input in arrived:
+            self._step(input, turn)
+        while (due_ms := self.state.next_deadline_ms()) is not None and due_ms <= now_ms:
+            self._step(inputs.TimePassed(), turn)
+        self._close(turn)
+        if turn.records and self.is_durable:
+            self.writes.write(turn)
+        else:
+            self.show(turn)
+
+    def _foresee(self, arrived: Sequence[inputs.Input], now_ms: int) -> Steps:
+        """Return what a turn would decide, without taking it: no rule hears of it."""
+        state = copied(self.state)
+        turn = Steps(state, now_ms)
+        for input in arrived:
+            turn.step(input)
         while (due_ms := state.next_deadline_ms()) is not None and due_ms <= now_ms:
-            self._step(inputs.TimePassed(), now_ms, effects, changed)
-        self.outboxes.carry_out(effects, changed, state, now_ms)
+            turn.step(inputs.TimePassed())
+        turn.close()
+        return turn
+
+    def show(self, turn: Steps) -> None:
+        """Carry out what a turn has decided, and answer everyone."""
+        state = turn.state
+        self.outboxes.carry_out(turn.effects, turn.changed, state, turn.now_ms)
+        for input, refusal in turn.stepped:
+            self.world.operators.stepped(input, refusal)
         self.calls.finish_turn()
         self.key_calls.finish_turn()
         self._flush_all()
+        due_ms = state.next_deadline_ms()
         if due_ms is not None:
-            self._schedule(due_ms - now_ms)
+            self._schedule(max(0, due_ms - self.now_ms()))
+        if self._inbox:
+            self._schedule(0)
         if state.nodes:
             self._schedule(PULSE_MS)
 
-    def _step(
-        self, input: inputs.Input, now_ms: int, effects: list[Effect], changed: dict[JobId, None]
-    ) -> None:
+    def _step(self, input: inputs.Input, turn: Steps) -> None:
         world, state = self.world, self.state
         before = {job_id: job.phase for job_id, job in state.jobs.items()}
         world.safety.coordinator_hears(self, input)
-        transition = core.step(state, input, now_ms)
-        changed_here = Before()
-        changed_here.keep(state, transition.delta)
-        apply(state, transition.delta)
-        notes = note_changes(changed_here, transition.records, state)
+        transition = turn.step(input)
         world.steps += 1
         self.calls.stepped(input, transition.refusal)
         self.key_calls.stepped(input, transition.refusal)
-        world.operators.stepped(input, transition.refusal)
         check_touched(state, transition.delta)
         for job_id in transition.jobs:
             if job_id in state.jobs:
                 check_job(state, job_id)
-        if transition.records or notes or world.steps % 64 == 0:
-            self.memory = replay((*snapshot(self.memory), *transition.records, *notes))
-            world.safety.remembered(self.memory, memory_of(state))
         world.coverage.coordinator_stepped(before, input, transition, state)
         world.safety.coordinator_stepped(self, input, transition)
         for record in transition.records:
@@ -263,9 +307,14 @@ class Server:
             world.safety.recorded(self, record)
             if isinstance(record, RoundSealed):
                 names = [member.name for member in record.members]
-                self._contacts.sealed(state.index[(record.job_id, name)] for name in names)
-        effects.extend(transition.effects)
-        changed.update(dict.fromkeys(transition.delta.revised))
+                self.contacts.sealed(state.index[(record.job_id, name)] for name in names)
+
+    def _close(self, turn: Steps) -> None:
+        """Note what the records of a turn do not say, and check that nothing is missing."""
+        turn.close()
+        if turn.records or self.world.steps % 64 == 0:
+            self.memory = replay((*snapshot(self.memory), *turn.records))
+            self.world.safety.remembered(self.memory, memory_of(self.state))
 
     # --- messages to the streams ---
 
@@ -314,7 +363,7 @@ class Server:
     def _finish(self, stream: Stream, outbox: Outbox) -> None:
         """Close a stream, and send the peer the reason if it still listens."""
         stream.server_done = True
-        self._contacts.ended(outbox.session, outbox.connection, self.now_ms())
+        self.contacts.ended(outbox.session, outbox.connection, self.now_ms())
         del self._streams[id(outbox)]
         if not outbox.ended:
             end = outbox.end

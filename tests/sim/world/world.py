@@ -15,13 +15,18 @@ from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.model.ids import JobId, NodeName, SessionId
 from rallypoint.server.core.model.round import RoundHeader
 from rallypoint.server.core.model.spec import JobSpec, Timing
+from sim.durable.disk import Disk
+from sim.durable.progress import Progress
+from sim.durable.readers import EventsGoOn, Readers
+from sim.durable.recovery import begin_without_memory, load
+from sim.durable.rules import NothingIsTakenBack
 from sim.keys.callers import Keys
 from sim.meetings.callers import Meetings
 from sim.operations.operators import Operators
 from sim.rules.keys import KeysHold
 from sim.rules.meetings import BarriersHold
 from sim.rules.safety import Safety
-from sim.seeds.chaos import Chaos
+from sim.seeds.chaos import TAKEOVER_MS, Chaos
 from sim.seeds.coverage import Coverage
 from sim.seeds.faults import Faults, calm, changed, draw_faults
 from sim.seeds.scenario import JobPlan, NodePlan, draw_jobs
@@ -41,6 +46,15 @@ RETURN_MS_MAX = 8_000
 class World:
     """Everything that exists in one seed."""
 
+    is_dark = False
+    """The coordinator's host is dead: attempts to connect get no answer."""
+    is_calm = False
+    """Faults have stopped."""
+    is_finishing = False
+    """Workers finish their work as soon as all of their round run."""
+    was_set_back = False
+    """A coordinator has started with a clock behind its predecessor's."""
+
     def __init__(
         self, seed: int, options: Mapping[str, str] | None = None, *, is_traced: bool = False
     ) -> None:
@@ -54,10 +68,10 @@ class World:
         self.clock = Clock()
         self.coverage = Coverage()
         self.safety = Safety(self)
-        self.meeting_rule = next(
-            one for one in self.safety.checkers if isinstance(one, BarriersHold)
-        )
-        self.key_rule = next(one for one in self.safety.checkers if isinstance(one, KeysHold))
+        self.meeting_rule = self.safety.find(BarriersHold)
+        self.key_rule = self.safety.find(KeysHold)
+        self.read_rule = self.safety.find(NothingIsTakenBack)
+        self.event_rule = self.safety.find(EventsGoOn)
         self.network = Network(self)
         self.hosts = [
             Host(f"{plan.job_id}/{number}:{plan.name}", plan)
@@ -65,14 +79,6 @@ class World:
             for number, plan in enumerate(job.nodes)
         ]
         self.server: Server | None = None
-        self.is_dark = False
-        """The coordinator's host is dead: attempts to connect get no answer."""
-        self.is_calm = False
-        """Faults have stopped."""
-        self.is_finishing = False
-        """Workers finish their work as soon as all of their round run."""
-        self.was_set_back = False
-        """A coordinator has started with a clock behind its predecessor's."""
         self.steps = 0
         """Steps of the coordinator's core."""
         self.drained: set[tuple[JobId, NodeName]] = set()
@@ -91,10 +97,14 @@ class World:
         self.meetings = Meetings(self)
         self.keys = Keys(self)
         self.operators = Operators(self)
-        self._lives = 0
+        self.readers = Readers(self)
+        self.progress = Progress(self)
+        self._boots = self._incarnations = 0
+        self._before: Server | None = None
+        """The process before the present one."""
         self._epoch = FIRST_EPOCH
-        self._incarnations = 0
         self._pids = 100
+        self.disk = Disk(self)
         self.start_coordinator()
         for host in self.hosts:
             if host.plan.starts_ms < self.faults.until_ms:
@@ -128,18 +138,30 @@ class World:
     # --- the coordinator ---
 
     def start_coordinator(self) -> None:
-        """Start a coordinator without memory."""
+        """Start a process of the coordinator: without memory, or with its journal."""
         if self.server is not None:
             return
-        epoch = FIRST_EPOCH + self.clock.now_ms
-        if self._lives and self.happens(self.faults.clock_back_percent):
-            epoch = self._epoch - self.rng.randint(1, 5_000)
+        unix_ms = self.unix_ms()
+        if self._boots and self.happens(self.faults.clock_back_percent):
+            unix_ms = self._epoch - self.rng.randint(1, 5_000)
             self.was_set_back = True
-        self._epoch = max(self._epoch, epoch)
-        self._lives += 1
+        self._boots += 1
         self.is_dark = False
-        self.note("coordinator", self._lives, epoch)
-        self.server = Server(self, self._lives, epoch, self.timing)
+        if self.disk.is_durable:
+            loaded = load(self.disk, unix_ms, self.timing, self._before)
+            if loaded is None:
+                self.disk.begin_again_later()
+                return
+            past = loaded
+        else:
+            past = begin_without_memory(self._boots, unix_ms, self.timing)
+        epoch = past.state.epoch
+        self._epoch = max(self._epoch, epoch)
+        self.note("coordinator", self._boots, epoch)
+        self.server = Server(self, self._boots, past, self.unix_ms() - unix_ms)
+        if past.contacts is not None:
+            assert self._before is not None
+            self.safety.restored(self._before, self.server)
 
     def stop_coordinator(self, *, resets: bool) -> None:
         """Kill the coordinator; if its host dies too, no process resets its streams."""
@@ -147,12 +169,19 @@ class World:
         if server is None:
             return
         server.is_dead = True
+        self._before = server
+        self.safety.crashed(server)
         self._epoch = max(self._epoch, server.state.epoch)
         self.is_dark = not resets
         self.keys.coordinator_gone(server)
         for stream in list(self.network.streams):
             agent_ms = self.rng.randint(0, 10) if resets else None
             self.network.cut(stream, server_ms=None, agent_ms=agent_ms)
+
+    def shake(self, server: Server, away_ms: int) -> None:
+        """Tell the rules that the coordinator is about to be away for so long."""
+        jobs = [job.job_id for job in self.jobs]
+        self.safety.shaken(server, self.clock.now_ms + away_ms + TAKEOVER_MS, jobs)
 
     # --- nodes ---
 
@@ -267,6 +296,7 @@ class World:
         group.is_joined = True
         self.meetings.begin(group)
         self.keys.begin(group)
+        self.progress.begin(group)
         if self.is_finishing:
             self.finish(group, 0)
         elif group.work_ms is not None and not self.is_calm:
@@ -298,6 +328,7 @@ class World:
         """Stop all faults and mend what is broken."""
         self.is_calm = True
         self.faults = calm(self.faults)
+        self.disk.calm()
         self.note("calm")
         for host in self.hosts:
             host.unreachable_until_ms = 0

@@ -23,6 +23,7 @@ from rallypoint.server.core.model.round import RoundReason
 from rallypoint.server.core.reads.replay import JournalRecord
 from rallypoint.server.journal.codec.json_form import REDACTED, from_json, to_json
 from rallypoint.server.journal.interface import JournalUnreadable
+from support.journal.contract import current_files, list_fields
 from support.journal.values import KINDS, values
 
 JOB = JobId("train")
@@ -82,6 +83,20 @@ def test_secrets_can_be_left_out(record: JournalRecord) -> None:
     assert not any(word in json.dumps(redacted) for word in ("secret", "c2VjcmV0"))
     with pytest.raises(JournalUnreadable, match="was redacted"):
         from_json(redacted)
+
+
+def test_every_token_is_a_secret() -> None:
+    """Whatever message has one, and so is what workers share."""
+    secrets = {
+        f"{message.name}.{field.name}"
+        for file in current_files()
+        for message in file.message_type
+        for field in message.field
+        if field.options.debug_redact
+    }
+    tokens = {line.split(" ")[0] for line in list_fields(current_files()) if "token" in line}
+
+    assert tokens | {"Arrival.payload", "Entry.value"} == secrets
 
 
 @pytest.mark.parametrize(

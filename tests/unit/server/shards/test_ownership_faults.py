@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -76,7 +77,7 @@ async def test_most_members_of_etcd_gone_and_back(owners: Owners, trio: Cluster)
     trio.members[1].thaw()
     await owners.until(8, 8)
 
-    assert halted_s < 3.6, "the lease of 4 s without its margin"
+    assert halted_s < 4.0, "the lease"
 
 
 class Processes:
@@ -124,7 +125,7 @@ def processes(prefix: str, tmp_path: Path) -> Iterator[Callable[[Cluster, int], 
 
 @pytest.mark.parametrize(
     ("fixture", "ttl_s"),
-    [("etcd", 2), pytest.param("etcd_of_three", 4, marks=pytest.mark.long)],
+    [("etcd", 3), pytest.param("etcd_of_three", 4, marks=pytest.mark.long)],
 )
 async def test_owner_that_is_frozen_and_continues(
     request: pytest.FixtureRequest,
@@ -150,7 +151,7 @@ async def test_owner_that_is_frozen_and_continues(
     await asyncio.to_thread(first.wait_stdout, f"owns {SHARDS // 2}", 2)
     done = await asyncio.to_thread(owners.end)
 
-    assert took_s < ttl_s + 1.5, "the lease, etcd's pause between two looks, and a plan"
+    assert took_s < ttl_s + 3, "the lease, etcd's pause between two looks, and a plan"
     assert done["a"]["refused"]
     _check_never_two_are_sure(done)
     await _check_journals(connect(cluster, prefix), prefix, done)
@@ -163,7 +164,7 @@ async def test_owner_that_is_killed(
     connect: Connect,
     prefix: str,
 ) -> None:
-    """Its shards are served elsewhere within 5 s, at the default lease."""
+    """Its shards are served elsewhere when its lease has ended."""
     owners = processes(trio, 4)
     first = owners.start("a")
     await asyncio.to_thread(first.wait_stdout, f"owns {SHARDS}")
@@ -178,7 +179,44 @@ async def test_owner_that_is_killed(
     done = await asyncio.to_thread(owners.end)
     first.drain()
 
-    assert took_s < 5.0
+    assert took_s < 4 + 3
+    await _check_journals(connect(trio, prefix), prefix, done)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(400)
+async def test_faults_of_all_kinds(
+    trio: Cluster,
+    processes: Callable[[Cluster, int], Processes],
+    connect: Connect,
+    prefix: str,
+) -> None:
+    """Three owners and three members of etcd: some stand still, end, and come back."""
+    random = Random(1)
+    owners = processes(trio, 4)
+    lives = {name: owners.start(name) for name in ("a0", "b0", "c0")}
+    for _ in range(16):
+        name = random.choice(sorted(lives))
+        member = random.choice(trio.members)
+        fault = random.choice(("freeze", "freeze", "stop", "member killed", "member frozen"))
+        pause_s = random.uniform(0.5, 6.5)
+        if fault == "freeze":
+            lives[name].signal(signal.SIGSTOP)
+            await asyncio.sleep(pause_s)  # around the lease: the fault is how long it lasts
+            lives[name].signal(signal.SIGCONT)
+        elif fault == "stop":
+            lives.pop(name).signal(signal.SIGTERM)
+            after = f"{name[0]}{int(name[1:]) + 1}"
+            lives[after] = owners.start(after)
+        else:
+            (member.kill if fault == "member killed" else member.freeze)()
+            await asyncio.sleep(pause_s / 2)
+            trio.heal()
+    await asyncio.sleep(6)  # whatever is late has happened
+    done = await asyncio.to_thread(owners.end)
+
+    assert sum(one["refused"] for one in done.values())
+    _check_never_two_are_sure(done)
     await _check_journals(connect(trio, prefix), prefix, done)
 
 

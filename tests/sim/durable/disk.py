@@ -1,0 +1,126 @@
+"""The journal of a durable coordinator, and what goes wrong where it is written.
+
+It holds the bytes of the real codec, one entry for each batch, and outlives the coordinator's
+process. Like every store, it takes a batch whole or not at all: what a crash has left half-way is
+dropped when the journal is opened again.
+
+Everything here is drawn from a separate generator, so the other choices of a seed stay as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+from typing import TYPE_CHECKING
+
+from rallypoint.server.core.reads.replay import JournalRecord
+from rallypoint.server.journal.codec.batches import Batch, decode_batch, encode_batch
+from sim.seeds.faults import DiskFault
+
+if TYPE_CHECKING:
+    from sim.world.server import Server
+    from sim.world.world import World
+
+DURABLE_PERCENT = 50
+"""Of the seeds."""
+IDENTITY = f"{0xD:032x}"
+SECRET = bytes(range(32))
+SLOW_MS = (5, 60, 400, 6_000)
+"""How long an append may take, at most."""
+DOWN_MS_MAX = 4_000
+"""How long a coordinator is away."""
+LOST = frozenset({DiskFault.CRASH_BEFORE, DiskFault.CRASH_HALFWAY, DiskFault.FAIL})
+"""After these nothing of the batch is there."""
+CRASHES = frozenset({*LOST, DiskFault.CRASH_AFTER, DiskFault.CRASH_COMPACTING})
+
+
+class Disk:
+    """The journal, and the fault that its next write meets."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.rng = Random(f"{world.seed} disk")
+        is_durable = self.rng.random() * 100 < DURABLE_PERCENT
+        wanted = world.options.durable
+        self.is_durable = is_durable if wanted < 0 else wanted > 0
+        self.batches: list[bytes] = []
+        """Whole ones, oldest first."""
+        self.torn = b""
+        """The beginning of a batch that a crash has cut off."""
+        self.armed: DiskFault | None = None
+        """What the next write meets."""
+        if self.is_durable and world.options.disk:
+            self._schedule()
+
+    def _schedule(self) -> None:
+        delay_ms = int(self.rng.expovariate(1 / self.world.options.disk_every_ms)) + 1
+        self.world.clock.after(delay_ms, self._arm)
+
+    def _arm(self) -> None:
+        if not self.world.is_calm:
+            self.armed = self.rng.choice(self.world.options.disk)
+            self._schedule()
+
+    def calm(self) -> None:
+        """Let every write succeed from now on."""
+        self.armed = None
+
+    # --- the store ---
+
+    def load(self) -> list[Batch]:
+        """Return what was written, oldest first; drop what is torn."""
+        self.torn = b""
+        return [decode_batch(batch) for batch in self.batches]
+
+    def append(self, records: Sequence[JournalRecord], now_ms: int, unix_ms: int) -> None:
+        """Write a batch."""
+        self.torn = b""
+        self.world.coverage.wrote(records)
+        self.batches.append(encode_batch(records, now_ms, unix_ms))
+
+    def tear(self, records: Sequence[JournalRecord], now_ms: int, unix_ms: int) -> None:
+        """Write the beginning of a batch."""
+        whole = encode_batch(records, now_ms, unix_ms)
+        self.torn = whole[: self.rng.randrange(len(whole))]
+
+    def compact(self, records: Sequence[JournalRecord], now_ms: int, unix_ms: int) -> None:
+        """Replace everything by one batch."""
+        self.world.coverage.wrote(records)
+        self.batches = [encode_batch(records, now_ms, unix_ms)]
+        self.torn = b""
+
+    # --- faults ---
+
+    @property
+    def loses(self) -> bool:
+        """Whether the next write is lost."""
+        return self.armed in LOST
+
+    def take(self) -> DiskFault | None:
+        """Return the fault that a write meets, which is over with it."""
+        fault, self.armed = self.armed, None
+        if fault is not None:
+            self.world.note("disk", fault.value)
+            self.world.coverage.counts["disk", fault.value] += 1
+        return fault
+
+    def slow_ms(self) -> int:
+        """Return how long an append takes that is slow; it ends with the faults."""
+        left_ms = max(1, self.world.faults.until_ms - self.world.clock.now_ms)
+        return min(self.rng.randint(1, self.rng.choice(SLOW_MS)), left_ms)
+
+    def happens(self) -> bool:
+        """Return one of two possibilities."""
+        return self.rng.random() < 0.5
+
+    def crash(self, server: Server) -> None:
+        """End the process of a coordinator that writes; another one starts after a while."""
+        down_ms = self.rng.randint(1, DOWN_MS_MAX)
+        self.world.shake(server, down_ms)
+        self.world.stop_coordinator(resets=True)
+        self.world.clock.after(down_ms, self.world.chaos.begin_again)
+
+    def begin_again_later(self) -> None:
+        """Start another process after a while: one has ended before it served anyone."""
+        down_ms = self.rng.randint(1, DOWN_MS_MAX)
+        self.world.clock.after(down_ms, self.world.chaos.begin_again)

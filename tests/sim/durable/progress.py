@@ -1,0 +1,66 @@
+"""Simulated workers that report the steps of their training.
+
+Everything here is drawn from a separate generator, so the other choices of a seed stay as they are.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from random import Random
+from typing import TYPE_CHECKING
+
+from rallypoint.server.coordinator import InputRefused
+from rallypoint.server.rpc.convert.requests import to_progress
+from rallypoint.v1 import worker_service_pb2 as worker_pb2
+from rallypoint.wire.tokens import WORKER_TOKEN_KEY
+
+if TYPE_CHECKING:
+    from sim.world.processes import Group, Process
+    from sim.world.world import World
+
+ACTIVE_PERCENT = 40
+"""Of the seeds."""
+STEP_MS_MAX = 2_500
+"""Pause between two reports."""
+STEPS_MAX = 3
+"""Between two reports."""
+
+
+class Progress:
+    """All workers of a seed that report steps."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self._rng = Random(f"{world.seed} progress")
+        self._is_active = self._rng.random() * 100 < ACTIVE_PERCENT
+        self._steps: dict[str, int] = {}
+        """The latest step of each job."""
+
+    def begin(self, group: Group) -> None:
+        """Let the first worker of a round, all of which run, report steps."""
+        if self._is_active:
+            self._later(next(process for process in group.living if process.rank == 0))
+
+    def _later(self, process: Process) -> None:
+        delay_ms = self._rng.randint(1, STEP_MS_MAX)
+        self.world.clock.after(delay_ms, partial(self._report, process))
+
+    def _report(self, process: Process) -> None:
+        server, now_ms = self.world.server, self.world.clock.now_ms
+        is_cut = process.host.unreachable_until_ms > now_ms
+        if not process.is_alive or self.world.is_calm:
+            return
+        if server is not None and server.stalled_until_ms <= now_ms and not is_cut:
+            if server.writes.hold_up(partial(self._report, process)):
+                return
+            job_id = process.host.plan.job_id
+            step = self._steps.get(job_id, 0) + self._rng.randint(1, STEPS_MAX)
+            self._steps[job_id] = step
+            request = worker_pb2.ReportProgressRequest(job_id=job_id, step=step)
+            metadata = ((WORKER_TOKEN_KEY, process.order.worker_token),)
+            try:
+                claim = server.tokens.claim(job_id, metadata)
+            except InputRefused:
+                return
+            server.request(to_progress(request, claim))
+        self._later(process)

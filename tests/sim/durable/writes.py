@@ -1,0 +1,98 @@
+"""What a durable coordinator writes, by the rules of its shell: nothing is shown before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from rallypoint.server.coordinator import LATE_MS
+from rallypoint.server.core.reads.replay import memory_of, snapshot
+from sim.seeds.faults import DiskFault
+from sim.world.turns import Steps
+
+if TYPE_CHECKING:
+    from sim.world.server import Server
+
+
+class Writes:
+    """What one process of the coordinator writes."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._disk = server.world.disk
+        self.until_ms = 0
+        """Until then the journal is being written: no turn is taken, and nothing is shown."""
+        self.slow_ms = 0
+        """How long slow appends have taken."""
+
+    def hold_up(self, deliver: Callable[[], None]) -> bool:
+        """Deliver something once the journal is written; return False if it is not being written.
+
+        A coordinator that writes accepts calls, and looks at them in its next turn.
+        """
+        clock = self._server.world.clock
+        if self.until_ms <= clock.now_ms:
+            return False
+        clock.at(self.until_ms, deliver)
+        return True
+
+    def lose(self, turn: Steps) -> None:
+        """End where a turn would be written: nothing of it is there, and nothing was shown."""
+        disk, world = self._disk, self._server.world
+        if disk.take() is DiskFault.CRASH_HALFWAY:
+            disk.tear(turn.records, turn.now_ms, self._server.unix_ms())
+        if not disk.happens():
+            disk.crash(self._server)
+            return
+        slow_ms = disk.slow_ms()
+        world.shake(self._server, slow_ms)
+        self.until_ms = world.clock.now_ms + slow_ms
+        world.clock.at(self.until_ms, self._end)
+
+    def _end(self) -> None:
+        if not self._server.is_dead:
+            self._disk.crash(self._server)
+
+    def write(self, turn: Steps) -> None:
+        """Write what a turn has decided; then, and only then, show it."""
+        disk, server = self._disk, self._server
+        disk.append(turn.records, turn.now_ms, server.unix_ms())
+        match disk.take():
+            case DiskFault.CRASH_AFTER:
+                disk.crash(server)
+            case DiskFault.CRASH_COMPACTING:
+                if disk.happens():
+                    self._compact(turn.now_ms)
+                disk.crash(server)
+            case DiskFault.SLOW:
+                self._wait(turn, disk.slow_ms())
+            case DiskFault.COMPACT:
+                self._compact(turn.now_ms)
+                server.show(turn)
+            case _:
+                server.show(turn)
+
+    def _compact(self, now_ms: int) -> None:
+        records = snapshot(memory_of(self._server.state))
+        self._disk.compact(records, now_ms, self._server.unix_ms())
+
+    def _wait(self, turn: Steps, slow_ms: int) -> None:
+        """Wait for a slow append; what arrives meanwhile is for the next turn."""
+        world = self._server.world
+        world.shake(self._server, slow_ms)
+        self.until_ms = world.clock.now_ms + slow_ms
+        world.clock.at(self.until_ms, partial(self._written, turn, slow_ms))
+
+    def _written(self, turn: Steps, slow_ms: int) -> None:
+        server, clock = self._server, self._server.world.clock
+        if server.is_dead:
+            return
+        if server.stalled_until_ms > clock.now_ms:
+            clock.at(server.stalled_until_ms, partial(self._written, turn, slow_ms))
+            return
+        self.slow_ms += slow_ms
+        waited_ms = server.now_ms() - turn.now_ms
+        if waited_ms > LATE_MS:
+            server.hold_back(waited_ms)
+        server.show(turn)

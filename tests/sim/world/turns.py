@@ -1,0 +1,41 @@
+"""The steps of one turn and what they have decided, as the product's stepper collects it."""
+
+from __future__ import annotations
+
+from rallypoint.server.core import step as core
+from rallypoint.server.core.messages import inputs
+from rallypoint.server.core.messages.effects import Effect
+from rallypoint.server.core.messages.refusals import Refusal
+from rallypoint.server.core.model.ids import JobId
+from rallypoint.server.core.reads.notes import Before, note_changes
+from rallypoint.server.core.reads.replay import JournalRecord
+from rallypoint.server.core.state.state import State, apply
+from rallypoint.server.core.step import Transition
+
+
+class Steps:
+    """One turn."""
+
+    def __init__(self, state: State, now_ms: int) -> None:
+        self.state = state
+        self.now_ms = now_ms
+        self.records: list[JournalRecord] = []
+        self.effects: list[Effect] = []
+        self.changed: dict[JobId, None] = {}
+        self.stepped: list[tuple[inputs.Input, Refusal | None]] = []
+        self._before = Before()
+
+    def step(self, input: inputs.Input) -> Transition:
+        """Take a step."""
+        transition = core.step(self.state, input, self.now_ms)
+        self._before.keep(self.state, transition.delta)
+        apply(self.state, transition.delta)
+        self.records += transition.records
+        self.effects += transition.effects
+        self.changed.update(dict.fromkeys(transition.delta.revised))
+        self.stepped.append((input, transition.refusal))
+        return transition
+
+    def close(self) -> None:
+        """Note what the records do not say."""
+        self.records += note_changes(self._before, self.records, self.state)
