@@ -61,7 +61,7 @@ class Stage:
         self.address: str | None = None
         """Where the coordinator listens."""
         self.joined: set[str] = set()
-        """Agents that have reached the coordinator."""
+        """Agents that have reached the coordinator, since it was started last."""
         self.stints: list[Stint] = []
         self.accuracy: float | None = None
         self.awaited = ""
@@ -130,7 +130,7 @@ class Stage:
 
     def take_log(self, name: str, line: str) -> None:
         """Take a line from the standard error of a process: an agent's log, or a worker's."""
-        if '"event": "coordinator_reached"' in line:
+        if '"event": "coordinator_reached' in line:  # or coordinator_reached_again
             self.joined.add(name)
             self._changed.set()
 
@@ -150,25 +150,36 @@ class Stage:
 
     # --- the job, from the coordinator ---
 
+    def lose_coordinator(self) -> None:
+        """Expect the coordinator to end and to be started again on the same address."""
+        self.address = None
+        self.joined.clear()
+
     async def watch(self, job_id: str) -> None:
-        """Follow the job until its end.
+        """Follow the job until its end, over a restart of the coordinator that is expected.
 
         Raises:
-            DemoFailed: when the stream breaks, or ends before the run has its outcome.
+            DemoFailed: when the stream breaks otherwise, or ends before the run has its outcome.
         """
-        assert self.address is not None
-        async with grpc.aio.insecure_channel(self.address, options=client_options()) as channel:
-            request = service_pb2.WatchJobRequest(job_id=job_id)
+        while self.job.phase != job_pb2.JOB_PHASE_CLOSED:
+            await self.until(lambda: self.address is not None, "the coordinator listened again")
+            assert self.address is not None
             try:
-                async for response in service_grpc.JobServiceStub(channel).WatchJob(request):
-                    self._take_job(response.job)
+                await self._follow(job_id, self.address)
             except grpc.aio.AioRpcError as error:
-                text = f"{error.code().name}: {error.details()}"
-                raise DemoFailed(f"WatchJob ended with {text}") from error
-        if self.job.phase != job_pb2.JOB_PHASE_CLOSED:
-            raise DemoFailed("WatchJob ended before the job did")
+                if self.address is not None:
+                    text = f"{error.code().name}: {error.details()}"
+                    raise DemoFailed(f"WatchJob ended with {text}") from error
         self.watch_has_ended = True
         self._changed.set()
+
+    async def _follow(self, job_id: str, address: str) -> None:
+        async with grpc.aio.insecure_channel(address, options=client_options()) as channel:
+            request = service_pb2.WatchJobRequest(job_id=job_id)
+            async for response in service_grpc.JobServiceStub(channel).WatchJob(request):
+                self._take_job(response.job)
+        if self.job.phase != job_pb2.JOB_PHASE_CLOSED:
+            raise DemoFailed("WatchJob ended before the job did")
 
     def _take_job(self, job: job_pb2.Job) -> None:
         before, self.job = self.job, job

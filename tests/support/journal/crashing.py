@@ -1,4 +1,4 @@
-"""Appends to a SQLite journal in a child process, kills it, and checks what it has left, many times.
+"""Appends to a SQLite journal in a child process, kills it, and checks the file; many times.
 
     python crashing.py PATH KILLS
 

@@ -83,6 +83,7 @@ class World:
         name, _, value = self._mark.partition("=")
         kept = {k: v for k, v in os.environ.items() if not k.startswith(NOT_INHERITED)}
         ours = {name: value, MAILBOX_ENV: self.mailbox.name, "TMPDIR": str(self.folder)}
+        ours["XDG_STATE_HOME"] = str(self.folder / "state")
         return {**kept, "RALLYPOINT_LOG_FORMAT": "json", **ours, **(extra or {})}
 
     def start(

@@ -37,6 +37,11 @@ def open_journal(state: str, port: int) -> Journal:
     return SqliteJournal.open(path)
 
 
+def describe_journal(journal: Journal) -> str:
+    """Return where a journal is kept, as `--state` takes it."""
+    return f"{SQLITE}{journal.path}" if isinstance(journal, SqliteJournal) else MEMORY
+
+
 def default_path(port: int) -> Path:
     """Return where a coordinator on this port keeps its journal, unless its user chose a place.
 

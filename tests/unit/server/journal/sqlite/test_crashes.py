@@ -160,9 +160,9 @@ async def test_crash_in_an_append(folder: Path, count: int) -> None:
         if not is_append(step):
             continue
         for copy in (*in_the_wal(step, drawn), *without_sync(step, drawn)):
-            await outcome(trial, copy, step.old, step.new, refusal=False)
+            outcome(trial, copy, step.old, step.new, refusal=False)
         for copy in (*at_a_checkpoint(step, drawn), *at_the_witness(step, drawn)):
-            await outcome(trial, copy, step.new, refusal=False)
+            outcome(trial, copy, step.new, refusal=False)
 
 
 @pytest.mark.usefixtures("small_wal")
@@ -186,8 +186,8 @@ async def test_crash_in_a_compaction(folder: Path, monkeypatch: pytest.MonkeyPat
     trial.mkdir()
     counts = []
     for copy in copies:
-        counts.append(len(await load(copy.put(trial))))
-        await outcome(trial, copy, old if counts[-1] == len(old) else new, refusal=False)
+        counts.append(len(load(copy.put(trial))))
+        outcome(trial, copy, old if counts[-1] == len(old) else new, refusal=False)
     assert sorted(counts, reverse=True) == counts, "once the snapshot counts, it always does"
     assert counts.count(len(old)) > 4
     assert counts.count(len(new)) > 4
@@ -228,11 +228,11 @@ async def test_crash_when_a_journal_is_made(folder: Path) -> None:
     assert opened.wal and opened.head and not closed.wal
 
     for place in range(0, len(opened.wal) + 1, 64):
-        await outcome(trial, Copy(opened.db, opened.wal[:place]), (), refusal=False)
+        outcome(trial, Copy(opened.db, opened.wal[:place]), (), refusal=False)
     for head in (b"", b"\0" * 2 * SECTOR, opened.head[:100], opened.head[:SECTOR], opened.head):
-        await outcome(trial, replace(opened, head=head), (), refusal=False)
-        await outcome(trial, replace(closed, head=head), (), refusal=False)
-    await outcome(trial, Copy(), (), refusal=False)
+        outcome(trial, replace(opened, head=head), (), refusal=False)
+        outcome(trial, replace(closed, head=head), (), refusal=False)
+    outcome(trial, Copy(), (), refusal=False)
 
 
 @pytest.mark.parametrize("kills", [6, pytest.param(150, marks=pytest.mark.long)])
