@@ -43,7 +43,7 @@ AWAY_S_MAX = 5.0
 POLL_S = 0.03
 LIMIT_S = 60.0
 OTHERS = 0.3
-"""How likely something is done to each other job, too; and how likely while nobody serves it."""
+"""How likely something is done to each other job, too; and how likely while it is not served."""
 AGAIN = 0.2
 """How likely a coordinator is killed while agents return to it."""
 

@@ -17,7 +17,7 @@ from crashes.model import Blame, Model
 from crashes.readers import JobReader
 from harness.trial import MeasurementFailed, Process, Trial
 from rallypoint.client import Client
-from rallypoint.v1 import job_pb2
+from rallypoint.v1 import job_pb2, round_pb2
 
 WORKERS = 2
 """On each node."""
@@ -267,7 +267,10 @@ class Failing(Crew):
 
 @dataclass
 class Moving(Crew):
-    """Its nodes are drained and lost, others come; nodes are cordoned."""
+    """Its nodes are drained, leave and are lost, others come; nodes are cordoned."""
+
+    left: str = ""
+    """The node that leaves now."""
 
     def actions(self) -> dict[str, Callable[[], str]]:
         if len(self.model.members) == self.size:
@@ -302,7 +305,17 @@ class Moving(Crew):
         self.agents[name].popen.terminate()
         self._leave(name, "NODE_LEFT", Blame("NODE_LEFT", name, "REFORMED"))
         self.dismiss((name,), 128 + signal.SIGTERM)
+        self.left = name
         return "a node leaves"
+
+    def compare(self) -> list[str]:
+        # An agent that is stopped waits for no coordinator. If there was none when it wanted to
+        # say that it leaves, it was lost.
+        left, self.left = self.left, ""
+        last = next(iter(self.stage.client.list_rounds(self.job_id)))
+        if left and last.end_reason == round_pb2.ROUND_REASON_NODE_LOST:
+            self.model.lose_instead(left)
+        return super().compare()
 
     def _leave(self, name: str, why: str, blame: Blame) -> None:
         self.model.end_round(why, blame)

@@ -1,4 +1,4 @@
-"""What a job must show after all that was injected: its rounds, runs, verdicts and cordons."""
+"""What a job must show after everything that was injected: its rounds, runs, verdicts and cordons."""
 
 from __future__ import annotations
 
@@ -126,6 +126,13 @@ class Model:
         ended = [_life(run) for run in reversed(runs) if run.outcome != OPEN]
         expect("ended runs", self.runs[len(self.runs) - len(ended) :], ended)
         return wrong
+
+    def lose_instead(self, node: str) -> None:
+        """Change the last end of a round: the node was lost, and did not leave."""
+        blame = Blame("NODE_LOST", node, "REFORMED")
+        self.ended[-1] = replace(self.ended[-1], end="NODE_LOST", blame=blame)
+        self.begin, self.blame = "NODE_LOST", blame
+        self.failures[node] += 1
 
     def charge(self, blame: Blame) -> None:
         """Charge a restart for a failure."""

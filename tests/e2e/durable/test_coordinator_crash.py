@@ -26,7 +26,7 @@ def crash(figures: Path, *flags: str) -> list[str]:
 
 @pytest.mark.timeout(LIMIT_S + 20)
 def test_nothing_is_forgotten(tmp_path: Path) -> None:
-    """No worker restarts without a failure, nothing is taken back, and all that was done counts."""
+    """No worker restarts without a failure, nothing is taken back, every change counts."""
     moments = crash(tmp_path / "figures.json", "--quick")
 
     assert len(moments) >= 3
