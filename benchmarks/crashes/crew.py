@@ -312,9 +312,10 @@ class Moving(Crew):
         # An agent that is stopped waits for no coordinator. If there was none when it wanted to
         # say that it leaves, it was lost.
         left, self.left = self.left, ""
-        last = next(iter(self.stage.client.list_rounds(self.job_id)))
-        if left and last.end_reason == round_pb2.ROUND_REASON_NODE_LOST:
-            self.model.lose_instead(left)
+        if left:
+            last = next(iter(self.stage.client.list_rounds(self.job_id)))
+            if last.end_reason == round_pb2.ROUND_REASON_NODE_LOST:
+                self.model.lose_instead(left)
         return super().compare()
 
     def _leave(self, name: str, why: str, blame: Blame) -> None:

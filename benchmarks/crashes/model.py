@@ -1,4 +1,4 @@
-"""What a job must show after everything that was injected: its rounds, runs, verdicts and cordons."""
+"""What a job must show after everything that was injected: rounds, runs, verdicts and cordons."""
 
 from __future__ import annotations
 
