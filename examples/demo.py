@@ -132,7 +132,7 @@ async def kill_worker(play: Play) -> None:
         os.kill(worker.pid, signal.SIGKILL)
     except ProcessLookupError:
         raise DemoFailed(f"the JobService names pid {worker.pid}, which does not run") from None
-    await stage.until(lambda: stage.is_training(2, STEPS_BEFORE_TROUBLE), "round 2 had trained")
+    await stage.until(lambda: stage.is_training(2), "round 2 trained")
 
 
 async def kill_coordinator(play: Play, coordinator: Process) -> Process:
@@ -180,6 +180,7 @@ async def kill_agent(play: Play) -> str:
     Rank 0 hosts the workers' store and writes the checkpoints, so it is the worst to lose.
     """
     stage = play.stage
+    await stage.until(lambda: stage.is_training(2, STEPS_BEFORE_TROUBLE), "round 2 had trained")
     first, other = (member.node_name for member in stage.job.round.members)
     agent = play.agents[first]
     stage.tell(f">>> SIGKILL to the agent {first} (pid {agent.child.pid}), which runs rank 0")
@@ -259,10 +260,10 @@ def check_and_show(play: Play, survivor: str) -> None:
     print(f"\n{render_table(job.history, stage.stints, play.trouble_s, play.remarks)}\n")
     print(
         "step:    of the checkpoint that training began from"
-        "\nrun in:  from the failure as the coordinator saw it (or the stop to grow) until all"
-        "\n         new workers ran, according to JobService"
-        "\ntrain:   from the kill (or the stop) to the first training step; most of it is the"
-        "\n         import of torch in every worker"
+        "\nrun in:  from the failure as the coordinator saw it (or the stop to grow) until"
+        "\n         all new workers ran, according to JobService"
+        "\ntrain:   from the kill (or the stop) to the first training step; most of it is"
+        "\n         the import of torch in every worker"
     )
     print(f"\ntest accuracy {stage.accuracy:.3f}; took {stage.now_s():.1f} s")
 

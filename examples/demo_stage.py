@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import textwrap
 import time
 from collections.abc import Callable
 
@@ -22,6 +23,9 @@ from rallypoint.wire.channel import client_options
 
 # Longest wait for one event. Four workers that import torch on two busy cores take ten seconds.
 WAIT_LIMIT_S = 45.0
+WIDTH = 80
+INDENT = 10
+"""Columns of the time."""
 
 # What train_digits.py writes.
 STARTED = re.compile(r"started rank=(\d+) world_size=(\d+) restart=\d+ epoch=\d+ step=(\d+)$")
@@ -72,8 +76,10 @@ class Stage:
         return time.monotonic() - self._began_s
 
     def tell(self, text: str) -> None:
-        """Print a line with the time."""
-        print(f"{self.now_s():6.1f} s  {text}", flush=True)
+        """Print a line with the time; a long one as several, for a terminal of 80 columns."""
+        indent = " " * (INDENT + len(text) - len(text.lstrip()))
+        line = f"{self.now_s():6.1f} s  {text}"
+        print(textwrap.fill(line, WIDTH, subsequent_indent=indent), flush=True)
 
     async def until(
         self, is_so: Callable[[], bool], what: str, limit_s: float = WAIT_LIMIT_S
@@ -201,6 +207,6 @@ class Stage:
         header = round.header
         names = ", ".join(member.node_name for member in round.members)
         self.tell(
-            f"round {header.number} begins ({reason_words(header.reason)}) with {names}: "
-            f"{header.world_size} workers, restarts charged: {header.restart_count}"
+            f"round {header.number} begins ({reason_words(header.reason)}): {names}, "
+            f"{header.world_size} workers, restarts: {header.restart_count}"
         )
