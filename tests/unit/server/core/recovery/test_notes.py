@@ -148,7 +148,7 @@ def test_lists_are_noted_by_what_is_added() -> None:
 
 
 def test_fact_that_is_unknown_again_is_cleared() -> None:
-    """It cannot be told from one that has not changed otherwise."""
+    """Its name says so: without it the fact would not have changed."""
     before = Job(JobId(JOB), 1, SPEC, 5, empty_since_ms=7, closed_ms=0)
     after = Job(JobId(JOB), 1, SPEC, 0, empty_since_ms=None, closed_ms=0)
 
