@@ -24,7 +24,7 @@ from rallypoint.server.core.model.node import HeldRound, NodeState
 from rallypoint.server.core.model.phase import Phase
 from rallypoint.server.core.model.spec import JobSpec, Timing
 from rallypoint.server.core.model.worker import WorkerExit
-from support.core.coordinator import Bench
+from support.core.coordinator import Bench, Death, Died
 from support.core.fake_agents import FakeAgent, worker_exit
 
 NAMES = ("a", "b", "c", "d", "e")
@@ -207,8 +207,19 @@ class World:
         for life in self.lives:
             life.connected = False
 
+    def plan_death(self) -> None:
+        """Let the coordinator die in one of its next steps, before or after the append."""
+        if self.durable:
+            self.bench.death = Death(self.chance.randint(0, 4), self.chance.random() < 0.5)
+
     def misfortune(self) -> None:
         """Let one thing happen."""
+        try:
+            self._let_one_happen()
+        except Died:
+            self.replace_coordinator()
+
+    def _let_one_happen(self) -> None:
         if self.chance.random() < 0.3:
             self.bench.advance(self.chance.choice((10, 100, 600, 3_000, 7_000)))
         if not self.alive or self.chance.random() < 0.12:
@@ -244,6 +255,7 @@ class World:
 
     def peace(self) -> None:
         """Let every agent act as it should, for long enough."""
+        self.bench.death = None
         for _ in range(PEACE_TICKS):
             for life in self.alive:
                 life.agent.beats = True
@@ -282,5 +294,6 @@ MISFORTUNES: tuple[tuple[Callable[[World, Life], None], int], ...] = (
     (World.die, 4),
     (World.leave, 2),
     (lambda world, life: world.replace_coordinator(), 2),
+    (lambda world, life: world.plan_death(), 4),
 )
 """What may happen, and how often among a hundred times."""

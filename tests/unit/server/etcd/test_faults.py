@@ -43,6 +43,7 @@ class Watching:
             self.broken = error
 
 
+@pytest.mark.long
 async def test_one_member_may_be_gone(trio: Cluster, connect: Connect, prefix: str) -> None:
     """Whichever is killed or frozen, also the leader: every call is answered within its limit."""
     client = connect(trio, prefix)
@@ -61,6 +62,7 @@ async def test_one_member_may_be_gone(trio: Cluster, connect: Connect, prefix: s
             assert found is not None and found.value == b"%d" % number
 
 
+@pytest.mark.long
 async def test_two_of_three_gone(trio: Cluster, connect: Connect, prefix: str) -> None:
     """A call ends at its limit and says what to look at; with one back, the next is answered."""
     client = connect(trio, prefix)

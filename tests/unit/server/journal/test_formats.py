@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
+from google.protobuf.json_format import ParseDict
 
+from rallypoint.journal.v1 import batch_pb2
 from rallypoint.server.journal.codec.batches import (
     FORMAT,
     Batch,
@@ -15,7 +20,13 @@ from rallypoint.server.journal.codec.batches import (
     to_message,
 )
 from rallypoint.server.journal.codec.json_form import from_json, to_json
-from support.journal.contract import current_files, frozen_files, list_fields
+from support.journal.contract import (
+    PACKAGE,
+    REPOSITORY,
+    current_files,
+    frozen_files,
+    list_fields,
+)
 from support.journal.full import full_records
 from support.journal.write_format import (
     BATCH,
@@ -26,6 +37,7 @@ from support.journal.write_format import (
     read_fields,
 )
 
+LIMIT_S = 60
 KNOWN = sorted(int(path.name) for path in FORMATS.iterdir())
 
 
@@ -72,6 +84,19 @@ def assert_holds(whole: Any, part: Any) -> None:
             assert_holds(one, other)
     else:
         assert whole == part
+
+
+def test_other_programs_read_a_batch() -> None:
+    """buf knows nothing but the .proto files."""
+    batch = FORMATS / str(FORMAT) / BATCH
+    buf = str(Path(sys.executable).with_name("buf"))
+    asked = f"--type={PACKAGE}.Batch", f"--from={batch}", "--to=-#format=json"
+    run = [buf, "convert", str(REPOSITORY / "proto"), *asked]
+    done = subprocess.run(run, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+
+    assert (0, "") == (done.returncode, done.stderr)
+    found = ParseDict(json.loads(done.stdout), batch_pb2.Batch())
+    assert found == batch_pb2.Batch.FromString(batch.read_bytes())
 
 
 def test_kept_records_have_every_field() -> None:

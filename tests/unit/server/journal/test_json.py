@@ -23,6 +23,7 @@ from rallypoint.server.core.model.round import RoundReason
 from rallypoint.server.core.reads.replay import JournalRecord
 from rallypoint.server.journal.codec.json_form import REDACTED, from_json, to_json
 from rallypoint.server.journal.interface import JournalUnreadable
+from support.journal.contract import current_files, list_fields
 from support.journal.values import KINDS, values
 
 JOB = JobId("train")
@@ -84,6 +85,20 @@ def test_secrets_can_be_left_out(record: JournalRecord) -> None:
         from_json(redacted)
 
 
+def test_every_token_is_a_secret() -> None:
+    """Whatever message has one, and so is what workers share."""
+    secrets = {
+        f"{message.name}.{field.name}"
+        for file in current_files()
+        for message in file.message_type
+        for field in message.field
+        if field.options.debug_redact
+    }
+    tokens = {line.split(" ")[0] for line in list_fields(current_files()) if "token" in line}
+
+    assert tokens | {"Arrival.payload", "Entry.value"} == secrets
+
+
 @pytest.mark.parametrize(
     ("data", "words"),
     [
@@ -96,6 +111,9 @@ def test_secrets_can_be_left_out(record: JournalRecord) -> None:
         ({"round_stopped": {"job_id": "train"}}, "RoundReason"),
         ({"round_sealed": {"job_id": "train"}}, "header is missing"),
         ({"round_sealed": {"job_id": "train", "header": None}}, "header is missing"),
+        ({"round_stopped": {"reason": float("inf")}}, "infinity"),
+        ({"round_stopped": {"job_id": "\ud800"}}, "surrogate"),
+        ({"round_stopped": {"reason": "\ud800"}}, "is no text"),
         ([], "no object"),
     ],
 )

@@ -3,26 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import os
 import signal
-import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from random import Random
 
 import pytest
 
-from rallypoint.server.etcd.client import EtcdClient
-from rallypoint.server.journal.etcd.layout import decode_head, head_key
-from rallypoint.server.journal.etcd.reading import read_batches
-from support.etcd import owner_process
 from support.etcd.clients import Connect
 from support.etcd.cluster import Cluster
+from support.etcd.owner_processes import Processes, check_journals, check_never_two_are_sure
 from support.etcd.owners import SHARDS, Owners
-from support.processes.commands import Command
 
 QUIET_S = 6.0
 """Longer than a lease: what has not happened by then does not happen."""
@@ -76,35 +68,7 @@ async def test_most_members_of_etcd_gone_and_back(owners: Owners, trio: Cluster)
     trio.members[1].thaw()
     await owners.until(8, 8)
 
-    assert halted_s < 3.6, "the lease of 4 s without its margin"
-
-
-class Processes:
-    """Owners as processes, on one store."""
-
-    def __init__(self, cluster: Cluster, prefix: str, folder: Path, ttl_s: int) -> None:
-        hosts = ",".join(cluster.endpoints)
-        self._arguments = [f"etcd://{hosts}{prefix}"]
-        self._rest = [str(SHARDS), str(ttl_s)]
-        self._folder = folder
-        self.all: dict[str, Command] = {}
-
-    def start(self, name: str) -> Command:
-        path = os.pathsep.join(one for one in sys.path if one)
-        argv = [sys.executable, owner_process.__file__, *self._arguments, name, *self._rest]
-        env = {"PATH": os.environ["PATH"], "PYTHONPATH": path}
-        self.all[name] = Command(name, argv, env, self._folder)
-        return self.all[name]
-
-    def end(self) -> dict[str, Any]:
-        """Let all leave; return what each has done."""
-        for command in self.all.values():
-            command.signal(signal.SIGTERM)
-        assert [0] * len(self.all) == [command.wait() for command in self.all.values()]
-        return {
-            name: json.loads(command.stdout().splitlines()[-1])
-            for name, command in self.all.items()
-        }
+    assert halted_s < 4.0, "the lease"
 
 
 @pytest.fixture
@@ -124,7 +88,7 @@ def processes(prefix: str, tmp_path: Path) -> Iterator[Callable[[Cluster, int], 
 
 @pytest.mark.parametrize(
     ("fixture", "ttl_s"),
-    [("etcd", 2), pytest.param("etcd_of_three", 4, marks=pytest.mark.long)],
+    [("etcd", 3), pytest.param("etcd_of_three", 4, marks=pytest.mark.long)],
 )
 async def test_owner_that_is_frozen_and_continues(
     request: pytest.FixtureRequest,
@@ -150,10 +114,10 @@ async def test_owner_that_is_frozen_and_continues(
     await asyncio.to_thread(first.wait_stdout, f"owns {SHARDS // 2}", 2)
     done = await asyncio.to_thread(owners.end)
 
-    assert took_s < ttl_s + 1.5, "the lease, etcd's pause between two looks, and a plan"
+    assert took_s < ttl_s + 3, "the lease, etcd's pause between two looks, and a plan"
     assert done["a"]["refused"]
-    _check_never_two_are_sure(done)
-    await _check_journals(connect(cluster, prefix), prefix, done)
+    check_never_two_are_sure(done)
+    await check_journals(connect(cluster, prefix), prefix, done)
 
 
 @pytest.mark.long
@@ -163,7 +127,7 @@ async def test_owner_that_is_killed(
     connect: Connect,
     prefix: str,
 ) -> None:
-    """Its shards are served elsewhere within 5 s, at the default lease."""
+    """Its shards are served elsewhere when its lease has ended."""
     owners = processes(trio, 4)
     first = owners.start("a")
     await asyncio.to_thread(first.wait_stdout, f"owns {SHARDS}")
@@ -178,34 +142,42 @@ async def test_owner_that_is_killed(
     done = await asyncio.to_thread(owners.end)
     first.drain()
 
-    assert took_s < 5.0
-    await _check_journals(connect(trio, prefix), prefix, done)
+    assert took_s < 4 + 3
+    await check_journals(connect(trio, prefix), prefix, done)
 
 
-def _check_never_two_are_sure(done: dict[str, Any]) -> None:
-    """The times at which processes were sure of a shard do not overlap."""
-    for shard in range(SHARDS):
-        spans = sorted(
-            (begin_s, end_s, name)
-            for name, one in done.items()
-            for begin_s, end_s, _ in one["sure"].get(str(shard), [])
-        )
-        assert spans
-        for (_, end_s, name), (begin_s, _, other) in pairwise(spans):
-            assert end_s <= begin_s, f"{name} and {other} were sure of shard {shard}"
+@pytest.mark.long
+@pytest.mark.timeout(400)
+async def test_faults_of_all_kinds(
+    trio: Cluster,
+    processes: Callable[[Cluster, int], Processes],
+    connect: Connect,
+    prefix: str,
+) -> None:
+    """Three owners and three members of etcd: some stand still, end, and come back."""
+    random = Random(1)
+    owners = processes(trio, 4)
+    lives = {name: owners.start(name) for name in ("a0", "b0", "c0")}
+    for _ in range(16):
+        name = random.choice(sorted(lives))
+        member = random.choice(trio.members)
+        fault = random.choice(("freeze", "freeze", "stop", "member killed", "member frozen"))
+        pause_s = random.uniform(0.5, 6.5)
+        if fault == "freeze":
+            lives[name].signal(signal.SIGSTOP)
+            await asyncio.sleep(pause_s)  # around the lease: the fault is how long it lasts
+            lives[name].signal(signal.SIGCONT)
+        elif fault == "stop":
+            lives.pop(name).signal(signal.SIGTERM)
+            after = f"{name[0]}{int(name[1:]) + 1}"
+            lives[after] = owners.start(after)
+        else:
+            (member.kill if fault == "member killed" else member.freeze)()
+            await asyncio.sleep(pause_s / 2)
+            trio.heal()
+    await asyncio.sleep(6)  # whatever is late has happened
+    done = await asyncio.to_thread(owners.end)
 
-
-async def _check_journals(client: EtcdClient, prefix: str, done: dict[str, Any]) -> None:
-    """Every batch that was stored is there, and none of an owner after one of its successor."""
-    for shard in range(SHARDS):
-        found = await client.range(head_key(prefix, shard))
-        head = decode_head(found.found[0].value, shard)
-        payloads = await read_batches(client, prefix, shard, head, found.revision)
-        batches = [json.loads(payload) for payload in payloads]
-        revisions = [batch["revision"] for batch in batches]
-        assert revisions == sorted(revisions), f"a deposed owner has written to shard {shard}"
-        for one in done.values():
-            for key, stored in one["stored"].items():
-                if key.split()[0] == str(shard):
-                    count = revisions.count(int(key.split()[1]))
-                    assert count in (stored, stored + 1), "one may be stored without an answer"
+    assert sum(one["refused"] for one in done.values())
+    check_never_two_are_sure(done)
+    await check_journals(connect(trio, prefix), prefix, done)

@@ -7,7 +7,7 @@ from itertools import permutations
 from random import Random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rallypoint.server.shards.planner import Plan, compute_quotas, plan
@@ -78,6 +78,7 @@ def test_no_two_members_plan_to_own_a_shard(
         assert member in members or not one.claims
 
 
+@settings(max_examples=50)
 @given(situations(), st.randoms(use_true_random=False), st.booleans())
 def test_every_order_converges(
     situation: tuple[list[str], dict[int, str], int], random: Random, is_late: bool

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import suppress
 
 from rallypoint.server.etcd.client import EtcdClient
+from rallypoint.server.etcd.errors import EtcdCompacted, EtcdError
 from rallypoint.server.etcd.values import KeyValue, prefix_end
 from rallypoint.server.journal.etcd.layout import (
     PART_BYTES,
     Head,
     batch_prefix,
     chain,
+    decode_head,
     generation_prefix,
+    head_key,
 )
-from rallypoint.server.journal.interface import JournalUnreadable
+from rallypoint.server.journal.interface import JournalFailed, JournalUnreadable
 
 PAGE_BYTES = 16 * 1024 * 1024
 """About what one answer may bring; the channel takes four times as much."""
 PAGE_KEYS = PAGE_BYTES // PART_BYTES
 PAGE_KEYS_MAX = 1_000
 PAGE_LIMIT_S = 10.0
+READ_TRIES_MAX = 5
 
 
 async def read_batches(
@@ -67,3 +72,23 @@ async def _read_pairs(client: EtcdClient, prefix: bytes, revision: int) -> Async
         key = page.found[-1].key + b"\0"
         mean = sum(len(pair.value) for pair in page.found) // len(page.found) + 1
         limit = max(PAGE_KEYS, min(PAGE_BYTES // mean, 2 * limit, PAGE_KEYS_MAX))
+
+
+async def read_shard(client: EtcdClient, prefix: str, shard: int) -> list[bytes]:
+    """Return all batches of a shard as of now, whatever owns it. It writes nothing.
+
+    Raises:
+        JournalUnreadable: when it is damaged, or a newer version has written it.
+        JournalFailed: when it cannot be read.
+    """
+    try:
+        for _ in range(READ_TRIES_MAX):
+            found = await client.range(head_key(prefix, shard))
+            if not found.found:
+                return []
+            head = decode_head(found.found[0].value, shard)
+            with suppress(EtcdCompacted):  # with much history, etcd compacts while this reads
+                return await read_batches(client, prefix, shard, head, found.revision)
+    except EtcdError as error:
+        raise JournalFailed(f"shard {shard} cannot be read: {error}") from error
+    raise JournalFailed(f"etcd compacts faster than shard {shard} can be read: try again")

@@ -21,6 +21,7 @@ def live(seed: int, steps: int) -> World:
     world = World(seed, durable=True)
     for _ in range(steps):
         world.misfortune()
+    world.bench.death = None
     for life in world.lives:
         life.agent.beats = True
     present = {life.agent.session for life in world.alive}

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Iterator
 
 import grpc
-import msgspec
 import pytest
 
 from rallypoint.server.etcd.client import EtcdClient
@@ -14,13 +13,13 @@ from rallypoint.server.etcd.errors import EtcdOutOfSpace
 from rallypoint.server.etcd.values import Delete, Operation, Put
 from rallypoint.server.journal.etcd.layout import (
     PART_BYTES,
-    Head,
     batch_prefix,
     batches_prefix,
     head_key,
     split,
 )
 from rallypoint.server.journal.etcd.log import ShardLog, ShardLost
+from rallypoint.server.journal.etcd.reading import read_shard
 from rallypoint.server.journal.interface import JournalFailed, JournalUnreadable
 from rallypoint.server.shards.claims import Claim, give_up, take
 from support.etcd.clients import Connect, Died, fail_from, lose_answers, lost
@@ -209,8 +208,7 @@ async def test_etcd_out_of_space(
             await log.append(b"refused", 1)
         with pytest.raises(JournalFailed, match="out of space"):
             await opened(client, prefix, claim)
-        found = await client.get(head_key(prefix, SHARD))
-        assert found is not None and msgspec.json.decode(found.value, type=Head).next == 1
+        assert [b"stored"] == await read_shard(client, prefix, SHARD)
 
         cluster.control("compact", str((await client.range(b"/")).revision))
         cluster.control("defrag")
@@ -329,3 +327,18 @@ async def test_refused_attempt_after_a_lost_one(
         await log.append(b"never", 1)
 
     assert (await opened(client, prefix, claim))[1] == [b"stored"]
+
+
+async def test_reader_writes_nothing(etcd: Cluster, connect: Connect, prefix: str) -> None:
+    """A shard is read while its owner appends and compacts; one without a journal is empty."""
+    client = connect(etcd, prefix)
+    reader = connect(etcd, prefix)
+    assert [] == await read_shard(reader, prefix, SHARD)
+    log, _ = await opened(client, prefix, await claimed(client, prefix))
+    for payload in (b"a", LARGE, b"c"):
+        await log.append(payload, 1)
+    assert [b"a", LARGE, b"c"] == await read_shard(reader, prefix, SHARD)
+    await log.replace([b"d"], 1)
+    await log.append(b"e", 1)
+
+    assert [b"d", b"e"] == await read_shard(reader, prefix, SHARD)
