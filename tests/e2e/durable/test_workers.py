@@ -1,4 +1,4 @@
-"""What workers and readers notice of a coordinator that is killed and continues from its journal."""
+"""What workers and readers notice of a coordinator that is killed and continues: only a pause."""
 
 from __future__ import annotations
 
