@@ -36,7 +36,7 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  \033[1m%-12s\033[0m %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: demo
-demo: $(STAMP) ## run the demonstration: a job that loses a node and goes on
+demo: $(STAMP) ## run the demonstration: a job that survives a worker, the coordinator and a node
 	$(BIN)/python examples/demo.py $(ARGS)
 
 # Most end-to-end tests wait for processes and for leases: more tests at once than processors.

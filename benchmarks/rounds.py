@@ -99,7 +99,8 @@ async def server(*command: str) -> AsyncIterator[tuple[int, int]]:
             line = await process.stdout.readline()
         yield int(line.decode().rpartition(":")[2]), process.pid
     finally:
-        process.terminate()
+        if process.returncode is None:
+            process.terminate()
         async with asyncio.timeout(STEP_S_MAX):
             await process.wait()
 

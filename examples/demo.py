@@ -1,10 +1,11 @@
-"""Show what Rallypoint is for: a training job survives the loss of a worker and of a node.
+"""Show what Rallypoint is for: training survives the loss of a worker, the coordinator and a node.
 
 The demonstration starts a coordinator and two node agents with two workers each on this machine.
 They train train_digits.py. Then
 
     round 1   both nodes train, until a worker is killed (SIGKILL);
-    round 2   both nodes train again, one restart charged, until the agent of rank 0 is killed;
+    round 2   both nodes train again, one restart charged. The coordinator is killed and started
+              again on the same journal; no worker notices. Then the agent of rank 0 is killed;
     round 3   the other node trains alone, no restart charged, until a new node joins;
     round 4   both nodes train to the end.
 
@@ -42,6 +43,8 @@ EPOCHS = 10
 STEPS_PER_CHECKPOINT = 5
 STEPS_BEFORE_TROUBLE = 25
 """Slightly more than an epoch of 23 steps."""
+STEPS_WITHOUT_COORDINATOR = 10
+"""Trained before the coordinator is started again."""
 STEP_TIME_S = 0.05
 """Least duration of a step, so that training lasts until a new node has joined."""
 ENDING_LIMIT_S = 20.0
@@ -57,19 +60,28 @@ The other times are short, because this is a demonstration."""
 
 @dataclass(slots=True)
 class Play:
-    """One demonstration. trouble_s: when each round became necessary, like `Stint.first_step_s`."""
+    """One demonstration.
+
+    folder: holds the journal and the checkpoint.
+    trouble_s: when each round became necessary, like `Stint.first_step_s`.
+    remarks: what else happened in a round, for the table.
+    """
 
     stage: Stage
     processes: Processes
     owner: asyncio.TaskGroup
-    checkpoint: Path
+    folder: Path
     agents: dict[str, Process] = field(default_factory=dict)
     trouble_s: list[float | None] = field(default_factory=lambda: [None])
+    remarks: dict[int, str] = field(default_factory=dict)
 
 
-async def start_coordinator(play: Play) -> Process:
-    command = ["coordinator", "--host", "127.0.0.1", "--port", "0", "--log-format", "json"]
-    coordinator = await play.processes.start(play.owner, "coordinator", command, None)
+async def start_coordinator(play: Play, name: str = "coordinator", port: str = "0") -> Process:
+    command = [
+        *("coordinator", "--host", "127.0.0.1", "--port", port, "--log-format", "json"),
+        *("--state", f"sqlite:{play.folder / 'coordinator' / 'journal.sqlite'}"),
+    ]
+    coordinator = await play.processes.start(play.owner, name, command, None)
     await play.stage.until(lambda: play.stage.address is not None, "the coordinator listened")
     play.stage.tell(f"the coordinator listens on {play.stage.address}")
     return coordinator
@@ -81,7 +93,14 @@ async def start_agent(play: Play, name: str) -> None:
     command = [
         *("node-agent", "--coordinator", play.stage.address, "--job-id", JOB_ID),
         *("--node-name", name, "--local-addr", "127.0.0.1", "--log-format", "json"),
-        *(*JOB_FLAGS, str(script), "--checkpoint", str(play.checkpoint), "--epochs", str(EPOCHS)),
+        *(
+            *JOB_FLAGS,
+            str(script),
+            "--checkpoint",
+            str(play.folder / "checkpoint"),
+            "--epochs",
+            str(EPOCHS),
+        ),
         *("--steps-per-checkpoint", str(STEPS_PER_CHECKPOINT), "--step-time", str(STEP_TIME_S)),
         *("--log-every", "1"),
     ]
@@ -113,7 +132,46 @@ async def kill_worker(play: Play) -> None:
         os.kill(worker.pid, signal.SIGKILL)
     except ProcessLookupError:
         raise DemoFailed(f"the JobService names pid {worker.pid}, which does not run") from None
-    await stage.until(lambda: stage.is_training(2, STEPS_BEFORE_TROUBLE), "round 2 had trained")
+    await stage.until(lambda: stage.is_training(2), "round 2 trained")
+
+
+async def kill_coordinator(play: Play, coordinator: Process) -> Process:
+    """While round 2 trains, kill the coordinator and start it again; return the new one.
+
+    Raises:
+        DemoFailed: when the workers or the round are not the same afterwards.
+    """
+    stage = play.stage
+    before, killed_step = find_workers(stage.job), stage.stints[-1].last_step
+    assert stage.address is not None
+    port = stage.address.rpartition(":")[2]
+    stage.tell(f">>> SIGKILL to the coordinator (pid {coordinator.child.pid})")
+    killed_s = stage.now_s()
+    stage.lose_coordinator()
+    coordinator.kill()
+    await coordinator.wait_end(ENDING_LIMIT_S)
+    resume_step = killed_step + STEPS_WITHOUT_COORDINATOR
+    await stage.until(
+        lambda: stage.stints[-1].last_step >= resume_step, "training went on without it"
+    )
+    again = await start_coordinator(play, "coordinator-2", port)
+    await stage.until(lambda: stage.joined == {*play.agents}, "both agents were back")
+    back_s = stage.now_s()
+    await stage.until(lambda: find_workers(stage.job) == before, "the same workers were back")
+    steps = stage.stints[-1].last_step - killed_step
+    stage.tell(f"both agents are back; steps meanwhile: {steps}; workers restarted: 0")
+    play.remarks[2] = (
+        f"coordinator killed, away {back_s - killed_s:.2f} s: 0 workers restarted, "
+        f"{steps} steps trained"
+    )
+    return again
+
+
+def find_workers(job: job_pb2.Job) -> tuple[int, int, tuple[int, ...]]:
+    """Return the round, its restart count, and the pids of its workers."""
+    header = job.round.header
+    pids = (worker.pid for node in job.nodes for worker in node.workers)
+    return header.number, header.restart_count, tuple(sorted(pids))
 
 
 async def kill_agent(play: Play) -> str:
@@ -122,6 +180,7 @@ async def kill_agent(play: Play) -> str:
     Rank 0 hosts the workers' store and writes the checkpoints, so it is the worst to lose.
     """
     stage = play.stage
+    await stage.until(lambda: stage.is_training(2, STEPS_BEFORE_TROUBLE), "round 2 had trained")
     first, other = (member.node_name for member in stage.job.round.members)
     agent = play.agents[first]
     stage.tell(f">>> SIGKILL to the agent {first} (pid {agent.child.pid}), which runs rank 0")
@@ -176,6 +235,7 @@ async def perform(play: Play) -> None:
     await stage.until(lambda: bool(stage.joined), "an agent reached the coordinator")
     play.owner.create_task(stage.watch(JOB_ID))
     await kill_worker(play)
+    coordinator = await kill_coordinator(play, coordinator)
     survivor = await kill_agent(play)
     await replace_node(play, "node-c")
     await await_end(play, coordinator)
@@ -197,12 +257,13 @@ def check_and_show(play: Play, survivor: str) -> None:
     check_stints(stage.stints, job.history, STEPS_PER_CHECKPOINT)
     if stage.accuracy is None or stage.accuracy < ACCURACY_MIN:
         raise DemoFailed(f"the test accuracy is {stage.accuracy}, below {ACCURACY_MIN}")
-    print(f"\n{render_table(job.history, stage.stints, play.trouble_s)}\n")
+    print(f"\n{render_table(job.history, stage.stints, play.trouble_s, play.remarks)}\n")
     print(
-        "workers run after: from the failure as the coordinator saw it (or the stop to grow) until"
-        "\n                   all new workers ran, according to JobService"
-        "\ntraining after:    from the kill (or the stop) to the first training step; most of it is"
-        "\n                   the import of torch in every worker"
+        "step:    of the checkpoint that training began from"
+        "\nrun in:  from the failure as the coordinator saw it (or the stop to grow) until"
+        "\n         all new workers ran, according to JobService"
+        "\ntrain:   from the kill (or the stop) to the first training step; most of it is"
+        "\n         the import of torch in every worker"
     )
     print(f"\ntest accuracy {stage.accuracy:.3f}; took {stage.now_s():.1f} s")
 
@@ -210,7 +271,7 @@ def check_and_show(play: Play, survivor: str) -> None:
 async def perform_in_time(stage: Stage, processes: Processes, folder: Path) -> None:
     try:
         async with asyncio.timeout(TIME_LIMIT_S), asyncio.TaskGroup() as owner:
-            await perform(Play(stage, processes, owner, folder / "checkpoint"))
+            await perform(Play(stage, processes, owner, folder))
     except TimeoutError:
         raise DemoFailed(f"{TIME_LIMIT_S:g} s went by before {stage.awaited}") from None
     except BaseExceptionGroup as group:
@@ -266,7 +327,7 @@ def show_logs(processes: Processes) -> None:
 
 def main() -> int:
     """Parse the arguments, of which there are none, and run."""
-    about = "Train through the loss of a worker and of a node; takes about a minute."
+    about = "Train through the loss of a worker, the coordinator and a node; takes about a minute."
     argparse.ArgumentParser(description=about).parse_args()
     return asyncio.run(run())
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -99,10 +99,7 @@ def check_stints(
             raise DemoFailed(f"too much training was lost: {text}")
 
 
-HEADINGS = (
-    "round", "began because", "nodes", "workers", "restarts", "from step", "workers run after",
-    "training after",
-)  # fmt: skip
+HEADINGS = ("round", "began because", "nodes", "workers", "restarts", "step", "run in", "train")
 NUMBERS = frozenset({0, 3, 4, 5, 6, 7})
 """Columns that are aligned to the right."""
 
@@ -111,14 +108,16 @@ def render_table(
     rounds: Sequence[job_pb2.RoundSummary],
     stints: Sequence[Stint],
     trouble_s: Sequence[float | None],
+    remarks: Mapping[int, str],
 ) -> str:
-    """Return the rounds as a table of plain text.
+    """Return the rounds as a table of plain text, of at most 80 columns.
 
     Args:
         rounds: the history of the job.
         stints: one per round.
         trouble_s: per round, the time of the event that made it necessary, in seconds since the
             demonstration began; None for none.
+        remarks: what else happened in a round, by its number.
     """
     rows: list[tuple[str, ...]] = [HEADINGS]
     for round, stint, since_s in zip(rounds, stints, trouble_s, strict=True):
@@ -142,7 +141,12 @@ def render_table(
         )
     widths = [max(len(row[column]) for row in rows) for column in range(len(HEADINGS))]
     rows.insert(1, tuple("-" * width for width in widths))
-    return "\n".join(_render_row(row, widths) for row in rows)
+    lines: list[str] = []
+    for row in rows:
+        lines.append(_render_row(row, widths))
+        remark = remarks.get(int(row[0])) if row[0].isdecimal() else None
+        lines += [f"{'':{widths[0]}}  {remark}"] if remark else []
+    return "\n".join(lines)
 
 
 def _render_row(row: Sequence[str], widths: Sequence[int]) -> str:

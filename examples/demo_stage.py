@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import textwrap
 import time
 from collections.abc import Callable
 
@@ -22,6 +23,9 @@ from rallypoint.wire.channel import client_options
 
 # Longest wait for one event. Four workers that import torch on two busy cores take ten seconds.
 WAIT_LIMIT_S = 45.0
+WIDTH = 80
+INDENT = 10
+"""Columns of the time."""
 
 # What train_digits.py writes.
 STARTED = re.compile(r"started rank=(\d+) world_size=(\d+) restart=\d+ epoch=\d+ step=(\d+)$")
@@ -61,7 +65,7 @@ class Stage:
         self.address: str | None = None
         """Where the coordinator listens."""
         self.joined: set[str] = set()
-        """Agents that have reached the coordinator."""
+        """Agents that have reached the coordinator, since it was started last."""
         self.stints: list[Stint] = []
         self.accuracy: float | None = None
         self.awaited = ""
@@ -72,8 +76,10 @@ class Stage:
         return time.monotonic() - self._began_s
 
     def tell(self, text: str) -> None:
-        """Print a line with the time."""
-        print(f"{self.now_s():6.1f} s  {text}", flush=True)
+        """Print a line with the time; a long one as several, for a terminal of 80 columns."""
+        indent = " " * (INDENT + len(text) - len(text.lstrip()))
+        line = f"{self.now_s():6.1f} s  {text}"
+        print(textwrap.fill(line, WIDTH, subsequent_indent=indent), flush=True)
 
     async def until(
         self, is_so: Callable[[], bool], what: str, limit_s: float = WAIT_LIMIT_S
@@ -130,7 +136,7 @@ class Stage:
 
     def take_log(self, name: str, line: str) -> None:
         """Take a line from the standard error of a process: an agent's log, or a worker's."""
-        if '"event": "coordinator_reached"' in line:
+        if '"event": "coordinator_reached' in line:  # or coordinator_reached_again
             self.joined.add(name)
             self._changed.set()
 
@@ -150,25 +156,36 @@ class Stage:
 
     # --- the job, from the coordinator ---
 
+    def lose_coordinator(self) -> None:
+        """Expect the coordinator to end and to be started again on the same address."""
+        self.address = None
+        self.joined.clear()
+
     async def watch(self, job_id: str) -> None:
-        """Follow the job until its end.
+        """Follow the job until its end, over a restart of the coordinator that is expected.
 
         Raises:
-            DemoFailed: when the stream breaks, or ends before the run has its outcome.
+            DemoFailed: when the stream breaks otherwise, or ends before the run has its outcome.
         """
-        assert self.address is not None
-        async with grpc.aio.insecure_channel(self.address, options=client_options()) as channel:
-            request = service_pb2.WatchJobRequest(job_id=job_id)
+        while self.job.phase != job_pb2.JOB_PHASE_CLOSED:
+            await self.until(lambda: self.address is not None, "the coordinator listened again")
+            assert self.address is not None
             try:
-                async for response in service_grpc.JobServiceStub(channel).WatchJob(request):
-                    self._take_job(response.job)
+                await self._follow(job_id, self.address)
             except grpc.aio.AioRpcError as error:
-                text = f"{error.code().name}: {error.details()}"
-                raise DemoFailed(f"WatchJob ended with {text}") from error
-        if self.job.phase != job_pb2.JOB_PHASE_CLOSED:
-            raise DemoFailed("WatchJob ended before the job did")
+                if self.address is not None:
+                    text = f"{error.code().name}: {error.details()}"
+                    raise DemoFailed(f"WatchJob ended with {text}") from error
         self.watch_has_ended = True
         self._changed.set()
+
+    async def _follow(self, job_id: str, address: str) -> None:
+        async with grpc.aio.insecure_channel(address, options=client_options()) as channel:
+            request = service_pb2.WatchJobRequest(job_id=job_id)
+            async for response in service_grpc.JobServiceStub(channel).WatchJob(request):
+                self._take_job(response.job)
+        if self.job.phase != job_pb2.JOB_PHASE_CLOSED:
+            raise DemoFailed("WatchJob ended before the job did")
 
     def _take_job(self, job: job_pb2.Job) -> None:
         before, self.job = self.job, job
@@ -190,6 +207,6 @@ class Stage:
         header = round.header
         names = ", ".join(member.node_name for member in round.members)
         self.tell(
-            f"round {header.number} begins ({reason_words(header.reason)}) with {names}: "
-            f"{header.world_size} workers, restarts charged: {header.restart_count}"
+            f"round {header.number} begins ({reason_words(header.reason)}): {names}, "
+            f"{header.world_size} workers, restarts: {header.restart_count}"
         )

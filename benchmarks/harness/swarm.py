@@ -61,6 +61,8 @@ class SimulatedAgent:
     workers: int = 1
     """Workers that it pretends to start."""
     job_id: str = "rounds"
+    restarts: int = 1_000
+    """Restarts that its job allows."""
     lease_ms: int = 0
     """The lease that its job requests; 0: none."""
     session_id: str = field(default_factory=lambda: secrets.token_hex(16))
@@ -78,7 +80,7 @@ class SimulatedAgent:
         spec = job_pb2.JobSpec(
             min_nodes=self.nodes,
             max_nodes=self.nodes,
-            max_restarts=1_000,
+            max_restarts=self.restarts,
             shutdown_timeout=to_duration(10_000),
             restart_backoff=to_duration(0),
         )

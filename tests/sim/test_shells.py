@@ -40,11 +40,13 @@ NOTICED = {
     "lose nested inputs": (15, "Liveness"),
     "forget the sweep of a lost helper": (17, "Liveness"),
     "start a stopped round": (194, "OneRoundPerNode"),
+    "act before writing": (6, "Liveness"),
+    "act without writing": (2, "Liveness"),
+    "await no one": (6, "NobodyIsLost"),
 }
 """A seed that notices each planted bug, and the rule that the bug breaks there. To find another one
 after a change of what seeds draw, plant the bug and run seeds until one fails."""
-
-DURABLE = frozenset({"act before writing"})
+DURABLE = frozenset({"act before writing", "act without writing", "await no one"})
 """Bugs of durable coordinators; the others are planted where the coordinator has no memory."""
 
 

@@ -14,9 +14,9 @@ from rallypoint.cli.streams import make_streams_tolerant
 def rallypoint() -> NoReturn:
     """Run the `rallypoint` command."""
     _prepare()
-    from rallypoint.cli.commands.overview import main
+    from rallypoint.cli.commands.overview import MENU
 
-    name, words = main(sys.argv[1:])
+    name, words = MENU.choose(sys.argv[1:])
     COMMANDS[name](f"rallypoint {name}", words)
 
 
@@ -47,9 +47,16 @@ def _agent(prog: str, argv: Sequence[str]) -> NoReturn:
     main(prog, argv)
 
 
+def _journal(prog: str, argv: Sequence[str]) -> NoReturn:
+    from rallypoint.cli.commands.journal.command import main
+
+    sys.exit(main(prog, argv))
+
+
 COMMANDS: dict[str, Callable[[str, Sequence[str]], NoReturn]] = {
     "agent": _agent,
     "coordinator": _coordinator,
+    "journal": _journal,
 }
 """The function of each command of `rallypoint`. It takes the command's name and arguments."""
 

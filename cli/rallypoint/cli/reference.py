@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from rallypoint.cli.commands.agent.command import build_parser as build_agent_parser
 from rallypoint.cli.commands.coordinator import build_parser as build_coordinator_parser
+from rallypoint.cli.commands.journal.command import PARSERS as JOURNAL_PARSERS
 from rallypoint.cli.exit_codes import EXIT_CODES
 from rallypoint.cli.flags.flag import Flag, Group
 from rallypoint.cli.flags.help import describe_names
@@ -35,6 +36,11 @@ def render_reference() -> str:
             INTRODUCTION,
             *_command_lines("rallypoint agent", build_agent_parser()),
             *_command_lines("rallypoint coordinator", build_coordinator_parser()),
+            *(
+                line
+                for parser in JOURNAL_PARSERS.values()
+                for line in _command_lines(parser.prog, parser)
+            ),
             "## Exit codes of `rallypoint agent`",
             "",
             *_table(("code", "meaning"), EXIT_CODES),
@@ -43,7 +49,11 @@ def render_reference() -> str:
 
 
 def _command_lines(name: str, parser: Parser) -> Iterator[str]:
-    yield from (f"## `{name}`", "", parser.summary, "")
+    words = "".join(f" {operand.name}" for operand in parser.operands)
+    yield from (f"## `{name}{words}`", "", parser.summary, "")
+    if parser.operands:
+        rows = tuple((f"`{operand.name}`", operand.help) for operand in parser.operands)
+        yield from (*_table(("word", "meaning"), rows), "")
     for group in parser.groups:
         yield from _group_lines(group, parser)
 

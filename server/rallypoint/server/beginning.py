@@ -40,6 +40,7 @@ async def begin(journal: Journal, timing: Timing, *, listens: bool) -> Begun:
     Raises:
         JournalFailed: when the journal cannot be read or written.
     """
+    began_ns = time.monotonic_ns()
     loaded = await journal.load()
     unix_ms = time.time_ns() // 1_000_000
     if not loaded.records:
@@ -59,7 +60,9 @@ async def begin(journal: Journal, timing: Timing, *, listens: bool) -> Begun:
     )
     await journal.append(restored.records, now_ms)
     sessions, jobs = len(restored.state.nodes), len(restored.state.jobs)
-    log.info("journal_loaded", records=len(loaded.records), jobs=jobs, nodes=sessions)
+    took_ms = (time.monotonic_ns() - began_ns) // 1_000_000
+    facts = {"records": len(loaded.records), "jobs": jobs, "nodes": sessions}
+    log.info("journal_loaded", **facts, took_ms=took_ms)
     return Begun(restored.state, JournalClock(now_ms))
 
 

@@ -25,7 +25,6 @@ from rallypoint.server.core.messages.effects import Effect, JobChanged
 from rallypoint.server.core.messages.refusals import Refusal, RefusalKind
 from rallypoint.server.core.model.ids import JobId, SessionId
 from rallypoint.server.core.reads.replay import JournalRecord, memory_of, snapshot
-from rallypoint.server.core.reads.weights import weight_of
 from rallypoint.server.core.state.state import State
 from rallypoint.server.journal.interface import COMPACT_ABOVE, COMPACT_AFTER, Journal
 from rallypoint.server.stepper import Stepper, Turn
@@ -122,10 +121,8 @@ class Coordinator:
         """Length of stalls that the core does not know about yet."""
         self._compact_after = COMPACT_AFTER
         """Records after which the journal is compacted."""
-        self._weight = 0
-        """What workers have put into the records of the journal, in bytes."""
         self._compact_above = COMPACT_ABOVE
-        """Weight above which the journal is compacted."""
+        """Bytes of records above which the journal is compacted."""
         self._has_ended = False
 
     async def submit(self, input: inputs.Input) -> None:
@@ -307,8 +304,8 @@ class Coordinator:
 
     async def _append(self, records: Sequence[JournalRecord], now_ms: int) -> None:
         await self._journal.append(records, now_ms)
-        self._weight += sum(map(weight_of, records))
-        if self._journal.length > self._compact_after or self._weight > self._compact_above:
+        length, size = self._journal.length, self._journal.size
+        if length > self._compact_after or size > self._compact_above:
             await self._compact(now_ms)
         waited_ms = self._clock.now_ms() - now_ms
         if waited_ms > LATE_MS:
@@ -317,20 +314,19 @@ class Coordinator:
             log.warning("journal_stalled", waited_ms=waited_ms)
 
     async def _compact(self, now_ms: int) -> None:
-        """Replace the journal by a snapshot; if a bug prevents one, let it grow for a while."""
-        self._compact_after, self._compact_above = COMPACT_AFTER, COMPACT_ABOVE
+        """Replace the journal by a snapshot; if a bug prevents one, let it grow for a while.
+
+        The values of a snapshot never change, so the store may write it after this turn.
+        """
         try:
             records = snapshot(memory_of(self._state))
         except Exception as error:  # a bug in one job must not end the others
-            self._compact_after = 2 * self._journal.length
-            self._compact_above = 2 * self._weight
             log.error("snapshot_failed", incident=new_incident(), exc_info=error)
-            return
-        # A snapshot that is itself long must not be made again at once.
-        self._compact_after = max(COMPACT_AFTER, 2 * len(records))
-        self._weight = sum(map(weight_of, records))
-        self._compact_above = max(COMPACT_ABOVE, 2 * self._weight)
-        await self._journal.compact(records, now_ms)
+        else:
+            await self._journal.compact(records, now_ms)
+        # A snapshot that is itself large must not be made again at once.
+        self._compact_after = max(COMPACT_AFTER, 2 * self._journal.length)
+        self._compact_above = max(COMPACT_ABOVE, 2 * self._journal.size)
 
     def _step(self, input: inputs.Input, now_ms: int, turn: Turn) -> Refusal | None:
         refusal = self._stepper.step(input, now_ms, turn)

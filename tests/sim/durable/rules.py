@@ -19,7 +19,7 @@ from rallypoint.server.core.messages.records import (
 )
 from rallypoint.server.core.model.ids import JobId, NodeName
 from rallypoint.server.core.model.job import Job
-from rallypoint.server.core.model.node import NodeState
+from rallypoint.server.core.model.node import Eligibility, NodeState
 from rallypoint.server.core.model.round import Round, RoundHeader, RoundReason
 from sim.rules.rules import Checker
 
@@ -53,7 +53,6 @@ KEPT_OF_NODES = (
     "last_round",
     "set_aside",
     "drain",
-    "eligibility",
     "is_newcomer",
 )
 KEPT_STATES = frozenset({NodeState.SUCCEEDED, NodeState.BLOCKED})
@@ -80,6 +79,11 @@ class RestoredIsWhole(Checker):
             found = new.nodes[session]
             for name in KEPT_OF_NODES:
                 self._same(f"{name} of {node.name}", getattr(node, name), getattr(found, name))
+            # A process that ended before its first turn has noted the time, and no end by then.
+            is_over = node.eligibility is Eligibility.QUARANTINED
+            expected = Eligibility.NONE if is_over else node.eligibility
+            is_same = found.eligibility in (node.eligibility, expected)
+            self.require(is_same, f"{node.name} was {node.eligibility}, is {found.eligibility}")
             if node.member and node.state in KEPT_STATES:
                 self._same(f"state of {node.name}", node.state, found.state)
         for name in ("barriers", "arrivals", "counted", "gone", "index"):

@@ -51,8 +51,11 @@ class Writes:
         world.clock.at(self.until_ms, self._end)
 
     def _end(self) -> None:
-        if not self._server.is_dead:
-            self._disk.crash(self._server)
+        server = self._server
+        if server.world.is_calm:  # faults have stopped: nothing was taken from the inbox yet
+            server.look_soon()
+        elif not server.is_dead:
+            self._disk.crash(server)
 
     def write(self, turn: Steps) -> None:
         """Write what a turn has decided; then, and only then, show it."""

@@ -6,9 +6,10 @@ proving nothing.
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -18,8 +19,10 @@ from rallypoint.agent.session.link import Link
 from rallypoint.agent.workers.launching import Launcher
 from rallypoint.agent.workers.supervisor import Supervisor
 from rallypoint.server.coordinator import Coordinator
+from rallypoint.server.core import restore
 from rallypoint.server.core.messages.effects import Send
 from rallypoint.server.core.model.desired import DesiredRun
+from rallypoint.server.journal.interface import JournalFailed
 from rallypoint.server.rpc import outbox
 from rallypoint.server.rpc.agent_service import AgentService
 from rallypoint.server.rpc.outbox import Outbox, Outboxes
@@ -156,6 +159,36 @@ def _start_a_stopped_round() -> Patch:
     return Launcher, "stop", lambda self: None
 
 
+def _act_before_writing() -> Patch:
+    """Carry out what a turn has decided while it is being written."""
+    real = Coordinator._append
+    writing: WeakKeyDictionary[Coordinator, Any] = WeakKeyDictionary()
+
+    async def append(self: Coordinator, records: Any, now_ms: int) -> None:
+        before = writing.get(self)
+        if before is not None:
+            await before
+        writing[self] = asyncio.get_running_loop().create_task(real(self, records, now_ms))
+
+    return Coordinator, "_append", append
+
+
+def _act_without_writing() -> Patch:
+    """Carry on when a batch could not be written."""
+    real = Coordinator._append
+
+    async def append(self: Coordinator, records: Any, now_ms: int) -> None:
+        with suppress(JournalFailed):
+            await real(self, records, now_ms)
+
+    return Coordinator, "_append", append
+
+
+def _await_no_one() -> Patch:
+    """Give sessions hardly any time to return to a coordinator that starts again."""
+    return restore, "reattach_ms", lambda timing, spec, sessions: 10
+
+
 BUGS: dict[str, Callable[[], Patch]] = {
     "forget to wake the writer": _forget_to_wake_the_writer,
     "forget to wake the link": _forget_to_wake_the_link,
@@ -171,6 +204,9 @@ BUGS: dict[str, Callable[[], Patch]] = {
     "lose nested inputs": _lose_nested_inputs,
     "forget the sweep of a lost helper": _forget_the_sweep_of_a_lost_helper,
     "start a stopped round": _start_a_stopped_round,
+    "act before writing": _act_before_writing,
+    "act without writing": _act_without_writing,
+    "await no one": _await_no_one,
 }
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import count
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -48,6 +49,19 @@ EPOCH = 1_000
 _sessions = count(1)
 
 
+class Died(Exception):
+    """The coordinator has died in a step."""
+
+
+class Death(NamedTuple):
+    """When the coordinator dies, for tests that let it start again from its journal."""
+
+    steps: int
+    """How many more steps it takes whole."""
+    is_written: bool
+    """Whether the records of the last step reach the journal; its effects reach no agent."""
+
+
 class Bench:
     """A coordinator's state, a clock that only `advance` moves, and its agents."""
 
@@ -81,6 +95,7 @@ class Bench:
         self.agents: dict[SessionId, FakeAgent] = {}
         self._memory = replay(self.records)
         self._next_beat_ms = HEARTBEAT_MS
+        self.death: Death | None = None
 
     def agent(self, name: str, **facts: object) -> FakeAgent:
         """Return an agent before its Hello; `facts` as `identity` takes them."""
@@ -186,7 +201,11 @@ class Bench:
         self.now_ms = until_ms
 
     def take(self, said: inputs.Input) -> Transition:
-        """Step one input, check everything, and pass the effects to the agents."""
+        """Step one input, check everything, and pass the effects to the agents.
+
+        Raises:
+            Died: instead of the effects, when that was planned.
+        """
         before, revision = _photograph(self.state), self.state.revision
         transition = step(self.state, said, self.now_ms)
         assert step(self.state, said, self.now_ms) == transition, "two results for one input"
@@ -197,6 +216,7 @@ class Bench:
         changed = Before()
         changed.keep(self.state, transition.delta)
         apply(self.state, transition.delta)
+        self._die(changed, transition)
         check_touched(self.state, transition.delta)
         assert self.state.heard == sum(node.is_heard for node in self.state.nodes.values())
         if isinstance(said, inputs.Heartbeat):
@@ -214,6 +234,19 @@ class Bench:
         self._check_told()
         self._check_deadlines()
         return transition
+
+    def _die(self, changed: Before, transition: Transition) -> None:
+        """End the coordinator if this is its last step."""
+        if self.death is None:
+            return
+        if self.death.steps > 0:
+            self.death = self.death._replace(steps=self.death.steps - 1)
+            return
+        if self.death.is_written:
+            notes = note_changes(changed, transition.records, self.state)
+            self.records += (*transition.records, *notes)
+        self.death = None
+        raise Died
 
     def restart(self, after_ms: int = 1_000, journal: Iterable[JournalRecord] = ()) -> None:
         """Let the coordinator start again from its journal; every stream is gone.

@@ -14,6 +14,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from support.machines.netns import Host
+
+HERE = Host("", "127.0.0.1", -1)
 READY_LIMIT_S = 30.0
 START_TRIES = 3
 """A port may be taken between its choice and the start of the member."""
@@ -52,6 +55,7 @@ class Member:
     folder: Path
     client_port: int
     scheme: str = "http"
+    address: str = "127.0.0.1"
     process: subprocess.Popen[str] | None = None
     is_frozen: bool = False
     lines: list[str] = field(default_factory=list)
@@ -60,7 +64,7 @@ class Member:
 
     @property
     def endpoint(self) -> str:
-        return f"127.0.0.1:{self.client_port}"
+        return f"{self.address}:{self.client_port}"
 
     def start(self) -> None:
         """Start the process; `wait` until it serves."""
@@ -123,9 +127,15 @@ class Cluster:
     """Members that know each other."""
 
     def __init__(
-        self, folder: Path, size: int = 1, flags: Sequence[str] = (), scheme: str = "http"
+        self,
+        folder: Path,
+        size: int = 1,
+        flags: Sequence[str] = (),
+        scheme: str = "http",
+        hosts: Sequence[Host] = (),
     ) -> None:
         self._folder = folder
+        self._hosts = hosts
         self._flags = tuple(flags)
         self._scheme = scheme
         self.members: list[Member] = []
@@ -145,24 +155,36 @@ class Cluster:
     def _plan(self, size: int, attempt: int) -> list[Member]:
         ports = pick_ports(2 * size)
         names = [f"m{number}" for number in range(size)]
+        hosts = self._hosts or [HERE] * size
         peers = ",".join(
-            f"{name}=http://127.0.0.1:{port}"
-            for name, port in zip(names, ports[size:], strict=True)
+            f"{name}=http://{host.address}:{port}"
+            for name, port, host in zip(names, ports[size:], hosts, strict=True)
         )
+        folder = self._folder / str(attempt)
         return [
-            self.make(name, ports[at], ports[size + at], peers, self._folder / str(attempt))
+            self.make(name, ports[at], ports[size + at], peers, folder, host=hosts[at])
             for at, name in enumerate(names)
         ]
 
     def make(
-        self, name: str, port: int, peer_port: int, peers: str, folder: Path, state: str = "new"
+        self,
+        name: str,
+        port: int,
+        peer_port: int,
+        peers: str,
+        folder: Path,
+        state: str = "new",
+        host: Host = HERE,
     ) -> Member:
         """Return a member that was not started."""
         data = folder / name
         data.mkdir(parents=True, mode=0o700)
-        client, peer = f"{self._scheme}://127.0.0.1:{port}", f"http://127.0.0.1:{peer_port}"
+        client, peer = (
+            f"{self._scheme}://{host.address}:{port}",
+            f"http://{host.address}:{peer_port}",
+        )
         argv = [
-            *(find_program(), f"--name={name}", f"--data-dir={data}"),
+            *(*host.prefix(), find_program(), f"--name={name}", f"--data-dir={data}"),
             *(f"--listen-client-urls={client}", f"--advertise-client-urls={client}"),
             *(f"--listen-peer-urls={peer}", f"--initial-advertise-peer-urls={peer}"),
             *(f"--initial-cluster={peers}", f"--initial-cluster-state={state}"),
@@ -170,7 +192,7 @@ class Cluster:
             "--unsafe-no-fsync",  # a killed process loses nothing that the kernel has
             *self._flags,
         ]
-        return Member(name, argv, folder, port, self._scheme)
+        return Member(name, argv, folder, port, self._scheme, host.address)
 
     def restart(self, member: Member) -> None:
         """Start a member that was killed; return when it serves."""
@@ -220,9 +242,11 @@ class Cluster:
 
 
 @contextlib.contextmanager
-def running(folder: Path, size: int = 1, *flags: str, scheme: str = "http") -> Iterator[Cluster]:
-    """Run a cluster; nothing of it is left at the end."""
-    cluster = Cluster(folder, size, flags, scheme)
+def running(
+    folder: Path, size: int = 1, *flags: str, scheme: str = "http", hosts: Sequence[Host] = ()
+) -> Iterator[Cluster]:
+    """Run a cluster, its members on `hosts` if there are any; nothing of it is left at the end."""
+    cluster = Cluster(folder, size, flags, scheme, hosts)
     try:
         yield cluster
     finally:

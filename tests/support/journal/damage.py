@@ -11,8 +11,11 @@ from pathlib import Path
 from msgspec import Struct
 
 from rallypoint.server.core.reads.replay import JournalRecord
+from rallypoint.server.journal.codec.batches import decode_batch
 from rallypoint.server.journal.interface import JournalFailed
-from rallypoint.server.journal.sqlite.journal import SqliteJournal
+from rallypoint.server.journal.sqlite.errors import explaining
+from rallypoint.server.journal.sqlite.opening import open_files
+from rallypoint.server.journal.sqlite.reading import read_contents
 
 NAME = "journal.sqlite"
 PAGE = 4_096
@@ -55,22 +58,22 @@ def fast_folder() -> Iterator[Path]:
         shutil.rmtree(folder)
 
 
-async def load(path: Path) -> list[JournalRecord]:
-    """Open a journal, load it, and close it.
+def load(path: Path) -> list[JournalRecord]:
+    """Open a journal, load it, and close it, without the threads of the store.
 
     Raises:
         JournalFailed: when it is refused.
     """
-    journal = SqliteJournal.open(path)
-    try:
-        return list((await journal.load()).records)
-    finally:
-        await journal.close()
+    with explaining(path):
+        files = open_files(path)
+        try:
+            contents = read_contents(path, files.connection, files.meta, files.mark)
+        finally:
+            files.close()
+    return [record for payload in contents.payloads for record in decode_batch(payload).records]
 
 
-async def outcome(
-    folder: Path, copy: Copy, *allowed: Sequence[JournalRecord], refusal: bool
-) -> str:
+def outcome(folder: Path, copy: Copy, *allowed: Sequence[JournalRecord], refusal: bool) -> str:
     """Open a copy; return how that ends, after checking that it may end so.
 
     Args:
@@ -83,7 +86,7 @@ async def outcome(
     """
     path = copy.put(folder)
     try:
-        found = await load(path)
+        found = load(path)
     except JournalFailed as error:
         assert refusal, f"refused: {error}"
         assert "\n" not in str(error) and str(path) in str(error)

@@ -83,6 +83,7 @@ class World:
         name, _, value = self._mark.partition("=")
         kept = {k: v for k, v in os.environ.items() if not k.startswith(NOT_INHERITED)}
         ours = {name: value, MAILBOX_ENV: self.mailbox.name, "TMPDIR": str(self.folder)}
+        ours["XDG_STATE_HOME"] = str(self.folder / "state")
         return {**kept, "RALLYPOINT_LOG_FORMAT": "json", **ours, **(extra or {})}
 
     def start(
@@ -108,8 +109,12 @@ class World:
         )
 
     def coordinator(self, port: int, *flags: str) -> Command:
-        """Start a coordinator of this test's own, and talk to it from now on."""
-        argv = [COORDINATOR, "--host=127.0.0.1", f"--port={port}", *flags]
+        """Start a coordinator of this test's own, and talk to it from now on.
+
+        It has no memory unless `flags` give it one: most tests are about what agents bring back.
+        """
+        state = () if any(flag.startswith("--state") for flag in flags) else ("--state=memory",)
+        argv = [COORDINATOR, "--host=127.0.0.1", f"--port={port}", *state, *flags]
         command = self.start("coordinator", argv)
         self.target = command.stdout_line().removeprefix("listening on ")
         self.jobs.channel.close()

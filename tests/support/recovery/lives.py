@@ -11,10 +11,13 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from msgspec.structs import replace
+
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.refusals import RefusalKind
 from rallypoint.server.core.model.desired import (
     DesiredFinished,
+    DesiredReleased,
     DesiredRun,
     DesiredStandby,
     DesiredStop,
@@ -24,8 +27,10 @@ from rallypoint.server.core.model.node import HeldRound, NodeState
 from rallypoint.server.core.model.phase import Phase
 from rallypoint.server.core.model.spec import JobSpec, Timing
 from rallypoint.server.core.model.worker import WorkerExit
-from support.core.coordinator import Bench
+from support.core.barriers import Meeting, rank
+from support.core.coordinator import Bench, Death, Died
 from support.core.fake_agents import FakeAgent, worker_exit
+from support.core.keys import Sharing
 
 NAMES = ("a", "b", "c", "d", "e")
 PEACE_TICKS = 150
@@ -110,7 +115,7 @@ class Life:
                 self.stop(number)
             case DesiredStandby() if self.running is not None:
                 self.stop(self.given)
-            case DesiredFinished():
+            case DesiredFinished() | DesiredReleased():
                 self.running = None
                 self.over = True
                 self.report(lambda sender: inputs.Goodbye(sender, "finished"))
@@ -173,9 +178,18 @@ class World:
             shutdown_timeout_ms=2_000,
             grow=self.chance.random() < 0.7,
         )
+        if durable:
+            self.spec = replace(
+                self.spec,
+                quarantine_after=self.chance.choice((0, 1, 2)),
+                quarantine_cooldown_ms=10_000,
+                fence_ms=self.chance.choice((0, 0, 4_000)),
+                restart_backoff_ms=self.chance.choice((0, 2_000)),
+            )
         # Nothing was at work before it, so it has no window.
         self.bench = Bench(self.spec, durable=durable, timing=Timing(window_ms=0))
         self.lives: list[Life] = []
+        self.requests = 0
 
     @property
     def alive(self) -> list[Life]:
@@ -207,14 +221,26 @@ class World:
         for life in self.lives:
             life.connected = False
 
+    def plan_death(self) -> None:
+        """Let the coordinator die in one of its next steps, before or after the append."""
+        if self.durable:
+            self.bench.death = Death(self.chance.randint(0, 4), self.chance.random() < 0.5)
+
     def misfortune(self) -> None:
         """Let one thing happen."""
+        try:
+            self._let_one_happen()
+        except Died:
+            self.replace_coordinator()
+
+    def _let_one_happen(self) -> None:
         if self.chance.random() < 0.3:
             self.bench.advance(self.chance.choice((10, 100, 600, 3_000, 7_000)))
         if not self.alive or self.chance.random() < 0.12:
             self.spawn()
             return
-        events, weights = zip(*MISFORTUNES, strict=True)
+        known = (*MISFORTUNES, *OPERATIONS) if self.durable else MISFORTUNES
+        events, weights = zip(*known, strict=True)
         (event,) = self.chance.choices(events, weights)
         event(self, self.chance.choice(self.alive))
 
@@ -233,6 +259,40 @@ class World:
             life.over = True
             life.report(lambda sender: inputs.Goodbye(sender, "signal"))
 
+    def operate(self, life: Life) -> None:
+        """Let an operator request something of the job, or of a node."""
+        name, job_id = life.agent.identity.name, life.agent.identity.job_id
+        self.requests += 1
+        request_id = f"r{self.requests}"
+        operations: tuple[inputs.Operation, ...] = (
+            inputs.DrainNode(
+                job_id, name, self.chance.choice((0, 2_000, 9_000)), "why", request_id
+            ),
+            inputs.Cordon(job_id, name, "bad disk", request_id),
+            inputs.Uncordon(job_id, name, request_id),
+            inputs.RestartJob(job_id, 0, "new data", request_id),
+            inputs.UpdateJob(job_id, max_restarts=self.chance.randint(0, 9), request_id=request_id),
+            inputs.CancelJob(job_id, 0, "enough", request_id),
+        )
+        (one,) = self.chance.choices(operations, (4, 2, 4, 2, 2, 1))
+        self.bench.take(one)
+
+    def drain(self, life: Life) -> None:
+        """Let an agent announce that it leaves."""
+        if life.connected:
+            life.report(lambda sender: inputs.Draining(sender, 3_000, "SIGTERM"))
+
+    def share(self, life: Life) -> None:
+        """Let workers arrive at a barrier, write a key and report their progress."""
+        job = self.bench.state.jobs.get(life.agent.identity.job_id)
+        if job is None or job.phase is not Phase.RUNNING or job.round is None:
+            return
+        number = self.chance.randrange(job.round.header.world_size)
+        Meeting(self.bench, self.chance.choice("xy")).arrive(rank(number))
+        keys = Sharing(self.bench, of_run=self.chance.random() < 0.5)
+        keys.add("n", 1)
+        self.bench.take(inputs.Progressed(keys.claim, self.bench.now_ms // 10_000))
+
     def go_on(self, life: Life) -> None:
         """Let an agent do the next sensible thing."""
         if not life.has_session:
@@ -244,6 +304,10 @@ class World:
 
     def peace(self) -> None:
         """Let every agent act as it should, for long enough."""
+        self.bench.death = None
+        for job in tuple(self.bench.state.jobs.values()):
+            for known in job.health:
+                self.bench.take(inputs.Uncordon(job.job_id, known.name, ""))
         for _ in range(PEACE_TICKS):
             for life in self.alive:
                 life.agent.beats = True
@@ -282,5 +346,12 @@ MISFORTUNES: tuple[tuple[Callable[[World, Life], None], int], ...] = (
     (World.die, 4),
     (World.leave, 2),
     (lambda world, life: world.replace_coordinator(), 2),
+    (lambda world, life: world.plan_death(), 4),
 )
 """What may happen, and how often among a hundred times."""
+OPERATIONS: tuple[tuple[Callable[[World, Life], None], int], ...] = (
+    (World.operate, 4),
+    (World.drain, 2),
+    (World.share, 12),
+)
+"""What happens besides in the life of a durable coordinator."""

@@ -56,12 +56,13 @@ def _install(wheel: Path, folder: Path) -> Package:
     # As a path: the .pth files there, among them that of this checkout, are not read.
     (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
     return Package(
-        _write_command(folder, "node-agent", "node_agent"),
-        _write_command(folder, "coordinator", "coordinator"),
+        write_command(folder, "node-agent", "node_agent"),
+        write_command(folder, "coordinator", "coordinator"),
     )
 
 
-def _write_command(folder: Path, name: str, function: str) -> str:
+def write_command(folder: Path, name: str, function: str) -> str:
+    """Write a command that an environment runs; return its path."""
     path = folder / "bin" / name
     lines = (
         f"#!{folder}/bin/python",

@@ -15,22 +15,22 @@ LIMIT_S = 60
 
 def test_commands_are_those_of_help() -> None:
     """What --help lists can be run, and the other way round."""
-    assert main.COMMANDS.keys() == overview.COMMANDS.keys()
+    assert main.COMMANDS.keys() == overview.MENU.commands.keys()
 
 
 @pytest.mark.parametrize("name", main.COMMANDS)
 def test_command_gets_the_words_after_it(name: str) -> None:
     """As they are, also those that look like flags of `rallypoint`."""
-    assert overview.main([name, "--help", "x"]) == (name, ["--help", "x"])
+    assert overview.MENU.choose([name, "--help", "x"]) == (name, ["--help", "x"])
 
 
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
-        ([], "no command given: agent or coordinator"),
+        ([], "no command given: agent, coordinator or journal"),
         (["agnet"], "unknown command 'agnet'; did you mean agent?"),
         (["node-agent"], "unknown command 'node-agent'; did you mean agent?"),
-        (["--nope"], "unknown command '--nope' (see rallypoint --help)"),
+        (["--nope"], "unknown flag --nope (see rallypoint --help)"),
     ],
 )
 def test_bad_command_is_one_line(
@@ -38,7 +38,7 @@ def test_bad_command_is_one_line(
 ) -> None:
     """Exit code 2, and what to do."""
     with pytest.raises(SystemExit) as caught:
-        overview.main(argv)
+        overview.MENU.choose(argv)
     text = capsys.readouterr().err
 
     assert caught.value.code == 2
@@ -54,8 +54,8 @@ def run(*argv: str) -> subprocess.CompletedProcess[str]:
 def test_modules_run_the_command(module: str) -> None:
     """`python -m rallypoint`, and the module that one finds in a traceback."""
     assert run("-m", module, "--version").stdout.startswith("rallypoint 0.")
-    assert run("-m", module, "--help").stdout == overview.HELP + "\n"
-    assert run("-m", module, "--help-all").stdout == overview.HELP + "\n"
+    assert run("-m", module, "--help").stdout == overview.MENU.help() + "\n"
+    assert run("-m", module, "--help-all").stdout == overview.MENU.help() + "\n"
     assert run("-m", module).returncode == 2
 
 
@@ -75,6 +75,7 @@ def test_errors_carry_the_command_as_typed(name: str) -> None:
     [
         ("agent", "rallypoint.cli.commands.coordinator rallypoint.server"),
         ("coordinator", "rallypoint.cli.commands.agent rallypoint.agent"),
+        ("journal", "rallypoint.cli.commands.coordinator rallypoint.server rallypoint.agent"),
     ],
 )
 def test_chosen_command_alone_is_imported(name: str, others: str) -> None:

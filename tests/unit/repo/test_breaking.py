@@ -19,7 +19,7 @@ def find_breaks(folder: Path, file: str, old: str, new: str) -> str:
     """Return what `buf breaking` says about the contract with one change; empty: nothing."""
     proto = folder / "proto"
     shutil.copytree(REPOSITORY / "proto", proto, ignore=shutil.ignore_patterns("*.py*"))
-    path = proto / "rallypoint" / "v1" / file
+    path = proto / "rallypoint" / file
     text = path.read_text(encoding="utf-8")
     assert text.count(old) == 1, f"{file} has {text.count(old)} of {old!r}"
     path.write_text(text.replace(old, new), encoding="utf-8")
@@ -34,33 +34,51 @@ def find_breaks(folder: Path, file: str, old: str, new: str) -> str:
     return done.stdout
 
 
+AGENT, RECORD = "v1/agent_service.proto", "journal/v1/batch.proto"
 NUMBER = "uint64 revision_applied = 16"
 TEXT = "bool spare = 1;"
+KIND = "RoundSealed round_sealed = 3;"
+STEP = "int64 durable_step = 20;"
 
 
 @pytest.mark.parametrize(
     ("file", "old", "new", "words"),
     [
-        ("agent_service.proto", NUMBER, "uint64 revision_applied = 96", "revision_applied"),
-        ("agent_service.proto", TEXT, "", 'deleted without reserving the number "1"'),
-        ("agent_service.proto", TEXT, "reserved 1;", 'deleted without reserving the name "spare"'),
-        ("agent_service.proto", TEXT, "uint32 spare = 1;", "changed type"),
-        ("agent_service.proto", TEXT, "repeated bool spare = 1;", "cardinality"),
-        ("agent_service.proto", TEXT, "bool reserve = 1;", "changed name"),
+        (AGENT, NUMBER, "uint64 revision_applied = 96", "revision_applied"),
+        (AGENT, TEXT, "", 'deleted without reserving the number "1"'),
+        (AGENT, TEXT, "reserved 1;", 'deleted without reserving the name "spare"'),
+        (AGENT, TEXT, "uint32 spare = 1;", "changed type"),
+        (AGENT, TEXT, "repeated bool spare = 1;", "cardinality"),
+        (AGENT, TEXT, "bool reserve = 1;", "changed name"),
         (
-            "agent_service.proto",
+            AGENT,
             "RELEASED_REASON_DRAINED = 1;",
             "RELEASED_REASON_DRAINED = 2;",
             "RELEASED_REASON_DRAINED",
         ),
         (
-            "coordinator_service.proto",
+            "v1/coordinator_service.proto",
             "rpc GetCoordinator(GetCoordinatorRequest) returns (GetCoordinatorResponse);",
             "",
             "GetCoordinator",
         ),
+        (RECORD, KIND, "RoundSealed round_sealed = 93;", "round_sealed"),
+        (RECORD, KIND, "", 'deleted without reserving the number "3"'),
+        ("journal/v1/round.proto", STEP, "int64 step = 20;", "changed name"),
     ],
-    ids=["number", "removal", "name", "type", "cardinality", "rename", "value", "rpc"],
+    ids=[
+        "number",
+        "removal",
+        "name",
+        "type",
+        "cardinality",
+        "rename",
+        "value",
+        "rpc",
+        "number of a record",
+        "removal of a record",
+        "name in a record",
+    ],
 )
 def test_breaking_change_is_refused(
     tmp_path: Path, file: str, old: str, new: str, words: str
@@ -80,4 +98,4 @@ def test_breaking_change_is_refused(
 )
 def test_other_change_is_allowed(tmp_path: Path, new: str) -> None:
     """A field may go if its name and number are never used again, and fields may be added."""
-    assert "" == find_breaks(tmp_path, "agent_service.proto", TEXT, new)
+    assert "" == find_breaks(tmp_path, AGENT, TEXT, new)

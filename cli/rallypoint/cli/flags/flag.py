@@ -69,6 +69,22 @@ class Group(Struct, frozen=True):
     """One sentence about all of them; empty: none."""
 
 
+class Operand(Struct, frozen=True, kw_only=True):
+    """A word without a flag, which a command needs. Flags may stand before and after it."""
+
+    name: str
+    """In capitals, as --help shows it: `STATE`."""
+    help: str
+    """Its meaning. Starts in lower case, ends without a full stop."""
+    parse: Callable[[str], Any]
+    """Reads the word and raises BadValue for a bad one."""
+
+    @property
+    def dest(self) -> str:
+        """The name of the value: `state`."""
+        return self.name.lower()
+
+
 class Usage(Struct, frozen=True):
     """The flags of a command, and the other texts of its --help."""
 
@@ -77,6 +93,8 @@ class Usage(Struct, frozen=True):
     summary: str
     """The purpose of the command, in one or two sentences."""
     groups: tuple[Group, ...]
+    operands: tuple[Operand, ...] = ()
+    """The words that it needs, in order."""
     takes_program: bool = False
     """Whether a program with its arguments follows the flags, and every flag has a variable."""
     basics: tuple[str, ...] = ()
@@ -93,7 +111,7 @@ class Usage(Struct, frozen=True):
 
 
 class Values(SimpleNamespace):
-    """The value of every flag, by `Flag.dest`."""
+    """The value of every flag and operand, by its `dest`."""
 
     prog: str
     """The command as the user typed it: `node-agent` or `rallypoint agent`."""

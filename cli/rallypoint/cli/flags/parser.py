@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from rallypoint.base.exit_codes import EXIT_USAGE
-from rallypoint.cli.flags.argv import BadArgument, Given, split_argv
+from rallypoint.cli.flags.argv import BadArgument, CommandLine, Given, split_argv
 from rallypoint.cli.flags.flag import BadValue, Flag, Usage, Values
 from rallypoint.cli.flags.torchrun_names import TORCHRUN_FLAGS
 from rallypoint.cli.flags.variables import find_variable, parse_switch
@@ -23,7 +23,7 @@ class Parser(Usage, frozen=True):
         """
         known = {name: flag for flag in self.flags() for name in flag.names}
         try:
-            line = split_argv(argv, known, TORCHRUN_FLAGS)
+            line = self._split(argv, known)
         except BadArgument as bad:
             self._fail_usage(str(bad))
         for given in line.flags:
@@ -37,8 +37,25 @@ class Parser(Usage, frozen=True):
         for flag in self.flags():
             if flag.dest not in values.given:
                 self._set_from_variable(flag, environment, values)
-        self._set_program(line.program, values)
+        if self.operands:
+            self._set_operands(line.program, values)
+        else:
+            self._set_program(line.program, values)
         return values
+
+    def _split(self, argv: Sequence[str], known: Mapping[str, Flag]) -> CommandLine:
+        """Split a command line; flags may follow operands, but no program."""
+        if not self.operands:
+            return split_argv(argv, known, TORCHRUN_FLAGS)
+        end = argv.index("--") if "--" in argv else len(argv)
+        flags, operands = list[Given](), list[str]()
+        rest = list(argv[:end])
+        while rest:
+            line = split_argv(rest, known, ())
+            flags += line.flags
+            operands += line.program[:1]
+            rest = list(line.program[1:])
+        return CommandLine(tuple(flags), (*operands, *argv[end + 1 :]))
 
     def _set(self, given: Given, values: Values) -> None:
         flag = given.flag
@@ -69,6 +86,17 @@ class Parser(Usage, frozen=True):
             fail(self.prog, f"{name}: {bad}")
         setattr(values, flag.dest, parsed if flag.is_repeatable else parsed[0])
         values.given[flag.dest] = name
+
+    def _set_operands(self, words: Sequence[str], values: Values) -> None:
+        for operand, word in zip(self.operands, words, strict=False):
+            try:
+                setattr(values, operand.dest, operand.parse(word))
+            except BadValue as bad:
+                self._fail_usage(f"{operand.name}: {bad}")
+        if len(words) < len(self.operands):
+            self._fail_usage(f"no {self.operands[len(words)].name} given")
+        if len(words) > len(self.operands):
+            self._fail_usage(f"unexpected argument {words[len(self.operands)]!r}")
 
     def _set_program(self, words: Sequence[str], values: Values) -> None:
         if self.takes_program and not words:

@@ -101,6 +101,16 @@ def port_number(value: str) -> int:
     return port
 
 
+def journal_place(value: str) -> str:
+    """Parse where a coordinator keeps its journal: `memory`, `sqlite:PATH` or `etcd://…`."""
+    kind, colon, path = text(value).partition(":")
+    if value == "memory" or (kind == "sqlite" and path) or (kind == "etcd" and path[:2] == "//"):
+        return value
+    if not colon and "/" in value:
+        raise BadValue(f"{value!r} has no kind: write sqlite:{value}")
+    raise BadValue(f"{value!r} is not memory or sqlite:PATH")
+
+
 def node_range(value: str) -> tuple[int, int]:
     """Parse `N` or `MIN:MAX`."""
     low, colon, high = value.partition(":")

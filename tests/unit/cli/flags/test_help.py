@@ -6,10 +6,19 @@ import pytest
 
 from rallypoint.cli.commands.agent.command import BASICS, build_parser
 from rallypoint.cli.commands.coordinator import build_parser as build_coordinator_parser
+from rallypoint.cli.commands.journal.command import MENU
+from rallypoint.cli.commands.journal.command import PARSERS as JOURNAL_PARSERS
+from rallypoint.cli.commands.overview import MENU as OVERVIEW
 from rallypoint.cli.flags.help import format_help
+from rallypoint.cli.flags.menu import Menu
 from rallypoint.cli.flags.parser import Parser
 
-PARSERS = (build_parser(), build_parser("rallypoint agent"), build_coordinator_parser())
+PARSERS = (
+    build_parser(),
+    build_parser("rallypoint agent"),
+    build_coordinator_parser(),
+    *JOURNAL_PARSERS.values(),
+)
 
 
 def test_short_help_has_the_basics_and_examples() -> None:
@@ -66,3 +75,12 @@ def test_printing_flags_win(word: str, capsys: pytest.CaptureFixture[str]) -> No
 
     assert caught.value.code == 0
     assert capsys.readouterr().out
+
+
+@pytest.mark.parametrize("menu", [OVERVIEW, MENU], ids=lambda menu: menu.prog)
+def test_menus_fit(menu: Menu) -> None:
+    """Each command in a line of 80 columns, in the style of flags."""
+    lines = menu.help().splitlines()
+
+    assert [line for line in lines if len(line) > 80] == []
+    assert [name for name, text in menu.commands.items() if text.endswith(".")] == []

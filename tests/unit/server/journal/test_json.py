@@ -111,6 +111,9 @@ def test_every_token_is_a_secret() -> None:
         ({"round_stopped": {"job_id": "train"}}, "RoundReason"),
         ({"round_sealed": {"job_id": "train"}}, "header is missing"),
         ({"round_sealed": {"job_id": "train", "header": None}}, "header is missing"),
+        ({"round_stopped": {"reason": float("inf")}}, "infinity"),
+        ({"round_stopped": {"job_id": "\ud800"}}, "surrogate"),
+        ({"round_stopped": {"reason": "\ud800"}}, "is no text"),
         ([], "no object"),
     ],
 )

@@ -5,23 +5,35 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 import grpc
 import grpc.aio
 import pytest
 from msgspec import Struct
 
-from rallypoint.server.coordinator import CoordinatorEnded
-from rallypoint.server.core.model.barrier import BarrierKey
+from rallypoint.server.coordinator import CoordinatorEnded, InputRefused
+from rallypoint.server.core.messages import inputs
+from rallypoint.server.core.messages.refusals import RefusalKind
+from rallypoint.server.core.model.barrier import (
+    NO_ONE,
+    BarrierKey,
+    Participant,
+    ParticipantKind,
+)
 from rallypoint.server.core.model.ids import JobId
+from rallypoint.server.core.model.spec import JobSpec
+from rallypoint.server.rpc.barriers.service import BarrierService
 from rallypoint.server.rpc.barriers.waits import BarrierWaits, Wait
+from rallypoint.server.rpc.outbox import Outboxes
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import barrier_service_pb2 as barrier_pb2
 from rallypoint.v1 import barrier_service_pb2_grpc as barrier_grpc
 from rallypoint.v1 import error_details_pb2 as details_pb2
 from rallypoint.v1 import node_pb2, scope_pb2
 from rallypoint.wire.errors import unpack_detail
+from support.core.coordinator import Bench
+from support.core.fake_agents import JOB
 from support.core.served import LIMIT_S, Agent, Served, served
 
 KEY = "rallypoint-worker-token"
@@ -255,3 +267,20 @@ async def _end(wait: Wait) -> Exception | None:
     except CoordinatorEnded as error:
         return error
     return None
+
+
+def test_round_that_ends_in_the_turn_of_a_repeated_arrival() -> None:
+    """The first attempt was answered, and its barrier was dropped with the round."""
+    bench, unused = Bench(JobSpec(min_nodes=2, max_nodes=2)), cast(Any, None)
+    bench.run_round("a", "b")
+    claim = inputs.Claim(JOB, run=1, round=1, token="", is_signed=True)
+    key = BarrierKey(JOB, 1, 1, "b")
+    arrive = inputs.Arrive(
+        claim, key, Participant(ParticipantKind.RANK, 0, ""), NO_ONE, 1_000, "r0"
+    )
+    service = BarrierService(unused, Outboxes(), unused, unused)
+
+    with pytest.raises(InputRefused) as refused:
+        service._find(bench.state, arrive)
+
+    assert refused.value.refusal.kind is RefusalKind.OLD_ROUND

@@ -3,27 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import os
 import signal
-import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from itertools import pairwise
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import pytest
 
-from rallypoint.server.etcd.client import EtcdClient
-from rallypoint.server.journal.etcd.layout import decode_head, head_key
-from rallypoint.server.journal.etcd.reading import read_batches
-from support.etcd import owner_process
 from support.etcd.clients import Connect
 from support.etcd.cluster import Cluster
+from support.etcd.owner_processes import Processes, check_journals, check_never_two_are_sure
 from support.etcd.owners import SHARDS, Owners
-from support.processes.commands import Command
 
 QUIET_S = 6.0
 """Longer than a lease: what has not happened by then does not happen."""
@@ -80,34 +71,6 @@ async def test_most_members_of_etcd_gone_and_back(owners: Owners, trio: Cluster)
     assert halted_s < 4.0, "the lease"
 
 
-class Processes:
-    """Owners as processes, on one store."""
-
-    def __init__(self, cluster: Cluster, prefix: str, folder: Path, ttl_s: int) -> None:
-        hosts = ",".join(cluster.endpoints)
-        self._arguments = [f"etcd://{hosts}{prefix}"]
-        self._rest = [str(SHARDS), str(ttl_s)]
-        self._folder = folder
-        self.all: dict[str, Command] = {}
-
-    def start(self, name: str) -> Command:
-        path = os.pathsep.join(one for one in sys.path if one)
-        argv = [sys.executable, owner_process.__file__, *self._arguments, name, *self._rest]
-        env = {"PATH": os.environ["PATH"], "PYTHONPATH": path}
-        self.all[name] = Command(name, argv, env, self._folder)
-        return self.all[name]
-
-    def end(self) -> dict[str, Any]:
-        """Let all leave; return what each has done."""
-        for command in self.all.values():
-            command.signal(signal.SIGTERM)
-        assert [0] * len(self.all) == [command.wait() for command in self.all.values()]
-        return {
-            name: json.loads(command.stdout().splitlines()[-1])
-            for name, command in self.all.items()
-        }
-
-
 @pytest.fixture
 def processes(prefix: str, tmp_path: Path) -> Iterator[Callable[[Cluster, int], Processes]]:
     made: list[Processes] = []
@@ -153,8 +116,8 @@ async def test_owner_that_is_frozen_and_continues(
 
     assert took_s < ttl_s + 3, "the lease, etcd's pause between two looks, and a plan"
     assert done["a"]["refused"]
-    _check_never_two_are_sure(done)
-    await _check_journals(connect(cluster, prefix), prefix, done)
+    check_never_two_are_sure(done)
+    await check_journals(connect(cluster, prefix), prefix, done)
 
 
 @pytest.mark.long
@@ -180,7 +143,7 @@ async def test_owner_that_is_killed(
     first.drain()
 
     assert took_s < 4 + 3
-    await _check_journals(connect(trio, prefix), prefix, done)
+    await check_journals(connect(trio, prefix), prefix, done)
 
 
 @pytest.mark.long
@@ -198,7 +161,9 @@ async def test_faults_of_all_kinds(
     for _ in range(16):
         name = random.choice(sorted(lives))
         member = random.choice(trio.members)
-        fault = random.choice(("freeze", "freeze", "stop", "member killed", "member frozen"))
+        # No member is killed here: etcd 3.5.0 to 3.5.2 can lose data of one that is killed while it
+        # writes much, and then its members differ (etcd's postmortem "v3.5 data inconsistency").
+        fault = random.choice(("freeze", "freeze", "stop", "member", "member"))
         pause_s = random.uniform(0.5, 6.5)
         if fault == "freeze":
             lives[name].signal(signal.SIGSTOP)
@@ -209,41 +174,12 @@ async def test_faults_of_all_kinds(
             after = f"{name[0]}{int(name[1:]) + 1}"
             lives[after] = owners.start(after)
         else:
-            (member.kill if fault == "member killed" else member.freeze)()
+            member.freeze()
             await asyncio.sleep(pause_s / 2)
             trio.heal()
     await asyncio.sleep(6)  # whatever is late has happened
     done = await asyncio.to_thread(owners.end)
 
     assert sum(one["refused"] for one in done.values())
-    _check_never_two_are_sure(done)
-    await _check_journals(connect(trio, prefix), prefix, done)
-
-
-def _check_never_two_are_sure(done: dict[str, Any]) -> None:
-    """The times at which processes were sure of a shard do not overlap."""
-    for shard in range(SHARDS):
-        spans = sorted(
-            (begin_s, end_s, name)
-            for name, one in done.items()
-            for begin_s, end_s, _ in one["sure"].get(str(shard), [])
-        )
-        assert spans
-        for (_, end_s, name), (begin_s, _, other) in pairwise(spans):
-            assert end_s <= begin_s, f"{name} and {other} were sure of shard {shard}"
-
-
-async def _check_journals(client: EtcdClient, prefix: str, done: dict[str, Any]) -> None:
-    """Every batch that was stored is there, and none of an owner after one of its successor."""
-    for shard in range(SHARDS):
-        found = await client.range(head_key(prefix, shard))
-        head = decode_head(found.found[0].value, shard)
-        payloads = await read_batches(client, prefix, shard, head, found.revision)
-        batches = [json.loads(payload) for payload in payloads]
-        revisions = [batch["revision"] for batch in batches]
-        assert revisions == sorted(revisions), f"a deposed owner has written to shard {shard}"
-        for one in done.values():
-            for key, stored in one["stored"].items():
-                if key.split()[0] == str(shard):
-                    count = revisions.count(int(key.split()[1]))
-                    assert count in (stored, stored + 1), "one may be stored without an answer"
+    check_never_two_are_sure(done)
+    await check_journals(connect(trio, prefix), prefix, done)

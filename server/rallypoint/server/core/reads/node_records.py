@@ -4,19 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rallypoint.server.core.messages.records import (
-    NodeSucceeded,
-    RoundSealed,
-    RoundSettled,
-    RunClosed,
-)
-from rallypoint.server.core.model.ids import NodeName, SessionId
+from rallypoint.server.core.messages.records import RoundSealed, RoundSettled, RunClosed
+from rallypoint.server.core.model.ids import NodeName
 from rallypoint.server.core.model.node import NodeState
 from rallypoint.server.core.model.round import Assignment
 from rallypoint.server.core.reads.durable import NodeFacts
 
-NodeRecord = RoundSealed | RoundSettled | RunClosed | NodeSucceeded
-"""The records that change durable facts of nodes without naming these facts."""
+NodeRecord = RoundSealed | RoundSettled | RunClosed
+"""The records that change durable facts of all nodes of a job, or of many."""
 Places = Mapping[NodeName, Assignment]
 
 
@@ -27,15 +22,19 @@ def places_of(record: NodeRecord) -> Places:
     return {member.name: member.assignment for member in record.members}
 
 
+def after_success(facts: NodeFacts) -> NodeFacts:
+    """Return the facts of a member once all of its workers have ended with 0."""
+    return facts._replace(state=NodeState.SUCCEEDED)
+
+
 def apply_node_record(
-    facts: NodeFacts, name: NodeName, session: SessionId, record: NodeRecord, places: Places
+    facts: NodeFacts, name: NodeName, record: NodeRecord, places: Places
 ) -> NodeFacts:
     """Return the facts of a node after a record of its job.
 
     Args:
         facts: as they were.
         name: the node's name.
-        session: the node's session.
         record: of the node's job.
         places: of the same record, from `places_of`.
     """
@@ -44,8 +43,6 @@ def apply_node_record(
             if name not in places:
                 return facts
             return facts._replace(state=NodeState.UNREADY, member=True, last_round=header.number)
-        case NodeSucceeded():
-            return facts._replace(state=NodeState.SUCCEEDED) if record.session == session else facts
         case RoundSettled() | RunClosed():
             if not facts.member:
                 return facts

@@ -30,6 +30,7 @@ from rallypoint.server.core.model.job import Job
 from rallypoint.server.core.model.node import Node
 from rallypoint.server.core.reads.changes import Inexpressible, find_changes
 from rallypoint.server.core.reads.durable import (
+    NodeFacts,
     durable_job,
     durable_node,
     facts_of,
@@ -39,6 +40,7 @@ from rallypoint.server.core.reads.job_records import JobRecord, apply_job_record
 from rallypoint.server.core.reads.node_records import (
     NodeRecord,
     Places,
+    after_success,
     apply_node_record,
     places_of,
 )
@@ -75,6 +77,9 @@ class _Decided(Struct):
 
     of_job: list[RunOpened | JobForgotten | JobRecord] = field(default_factory=list)
     of_nodes: list[tuple[NodeRecord, Places]] = field(default_factory=list)
+    """Those that may concern every node."""
+    succeeded: dict[SessionId, int] = field(default_factory=dict)
+    """Nodes that have succeeded: how many of `of_nodes` came before."""
     is_forgotten: bool = False
     """A record has forgotten the job; its nodes are forgotten with it."""
     next_arrival: int = 0
@@ -108,14 +113,34 @@ def note_changes(
     return notes
 
 
+def note_whole(before: Before, state: State) -> list[JournalRecord]:
+    """Return everything about what a turn has changed, for when its notes cannot be found.
+
+    Args:
+        before: what the turn has changed, as it was.
+        state: after the turn.
+    """
+    jobs = (state.jobs.get(job_id) for job_id in before.jobs)
+    notes: list[JournalRecord] = [JobSnapshot(durable_job(job)) for job in jobs if job is not None]
+    for session, was in before.nodes.items():
+        now = state.nodes.get(session)
+        if now is not None:
+            notes.append(NodeJoined(durable_node(now)))
+        elif was is not None:
+            notes.append(NodeRemoved(was.job_id, session))
+    return notes
+
+
 def _group(records: Iterable[JournalRecord]) -> dict[JobId, _Decided]:
     decided: dict[JobId, _Decided] = {}
     for record in records:
         if isinstance(record, RunOpened | JobForgotten | JobRecord | NodeSucceeded):
             of_job = decided.setdefault(record.job_id, _Decided())
-            if not isinstance(record, NodeSucceeded):
-                of_job.of_job.append(record)
-            if isinstance(record, RoundSealed | RoundSettled | RunClosed | NodeSucceeded):
+            if isinstance(record, NodeSucceeded):
+                of_job.succeeded[record.session] = len(of_job.of_nodes)
+                continue
+            of_job.of_job.append(record)
+            if isinstance(record, RoundSealed | RoundSettled | RunClosed):
                 of_job.of_nodes.append((record, places_of(record)))
             if isinstance(record, JobForgotten):
                 of_job.is_forgotten = True
@@ -137,11 +162,21 @@ def _note_node(
         of_job.next_arrival = max(of_job.next_arrival, now.arrival + 1)
         return NodeJoined(durable_node(now))
     expected, facts = facts_of(was), facts_of(now)
-    for record, places in () if of_job is None else of_job.of_nodes:
-        expected = apply_node_record(expected, was.name, was.session, record, places)
+    if of_job is not None:
+        expected = _expect(expected, was, of_job)
     if expected == facts:
         return None
     return NodeNoted(now.job_id, now.session, **facts._asdict())
+
+
+def _expect(facts: NodeFacts, node: Node, decided: _Decided) -> NodeFacts:
+    """Return the facts of a node as the turn's records leave them."""
+    succeeded_at = decided.succeeded.get(node.session)
+    for at, (record, places) in enumerate(decided.of_nodes):
+        if at == succeeded_at:
+            facts = after_success(facts)
+        facts = apply_node_record(facts, node.name, record, places)
+    return after_success(facts) if succeeded_at == len(decided.of_nodes) else facts
 
 
 def _note_job(was: Job | None, now: Job, decided: _Decided) -> JobNoted | JobSnapshot | None:

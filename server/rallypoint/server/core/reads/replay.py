@@ -55,6 +55,7 @@ from rallypoint.server.core.reads.durable import (
 from rallypoint.server.core.reads.job_records import JobRecord, apply_job_record, open_from
 from rallypoint.server.core.reads.node_records import (
     NodeRecord,
+    after_success,
     apply_node_record,
     places_of,
 )
@@ -248,7 +249,12 @@ def _apply_job(memory: Memory, record: RunOpened | JobNoted | JobRecord | NodeSu
         memory.jobs[job_id] = open_from(memory.jobs.get(job_id), record)
     elif isinstance(record, JobNoted):
         memory.jobs[job_id] = apply_changes(memory.jobs[job_id], record.changes)
-    elif not isinstance(record, NodeSucceeded):
+    elif isinstance(record, NodeSucceeded):
+        node = memory.nodes.get(job_id, {}).get(record.session)
+        if node is not None:  # else it has joined in this turn, and a note follows
+            facts = after_success(facts_of(node))
+            memory.nodes[job_id][record.session] = with_facts(node, facts, node.assignment)
+    else:
         memory.jobs[job_id] = apply_job_record(memory.jobs[job_id], record)
     if isinstance(record, NodeRecord):
         _change_members(memory.nodes.get(job_id, {}), record)
@@ -258,7 +264,7 @@ def _change_members(nodes: dict[SessionId, Node], record: NodeRecord) -> None:
     places = places_of(record)
     for session, node in nodes.items():
         known = facts_of(node)
-        facts = apply_node_record(known, node.name, session, record, places)
+        facts = apply_node_record(known, node.name, record, places)
         if facts != known:
             nodes[session] = with_facts(node, facts, places.get(node.name, node.assignment))
 
@@ -271,9 +277,10 @@ def _apply_node(memory: Memory, record: NodeJoined | NodeRemoved | NodeNoted) ->
             if job.next_arrival <= node.arrival:
                 memory.jobs[node.job_id] = replace(job, next_arrival=node.arrival + 1)
         case NodeRemoved(job_id=job_id, session=session):
-            del memory.nodes[job_id][session]
-            if not memory.nodes[job_id]:
-                del memory.nodes[job_id]
+            of_job = memory.nodes.get(job_id, {})
+            of_job.pop(session, None)
+            if not of_job:
+                memory.nodes.pop(job_id, None)
         case NodeNoted(job_id=job_id, session=session):
             node = memory.nodes[job_id][session]
             facts = NodeFacts(

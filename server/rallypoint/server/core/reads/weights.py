@@ -3,15 +3,31 @@
 from __future__ import annotations
 
 from rallypoint.server.core.keyspace.keyspace import OBJECT_BYTES, size_of, size_of_answer
-from rallypoint.server.core.messages.records import BarrierArrived, EventsLogged, KeysWritten
+from rallypoint.server.core.messages.records import (
+    BarrierArrived,
+    EventsLogged,
+    JobNoted,
+    KeysWritten,
+    NodeJoined,
+    RoundSealed,
+    RunClosed,
+)
+from rallypoint.server.core.model.job import Job
+from rallypoint.server.core.model.verdict import FailureGroup, Verdict
+from rallypoint.server.core.model.worker import FailedWorker
 from rallypoint.server.core.reads.replay import (
     BarrierSnapshot,
+    JobSnapshot,
     JournalRecord,
     KeysRestored,
 )
 
 EVENT_BYTES = 512
 """Memory of an event, about."""
+NODE_BYTES = 1_024
+MEMBER_BYTES = 256
+SUMMARY_BYTES = 1_024
+"""Memory of a round or a run that has ended."""
 
 
 def weight_of(record: JournalRecord) -> int:
@@ -33,4 +49,50 @@ def weight_of(record: JournalRecord) -> int:
         case EventsLogged(events=events):
             return len(events) * EVENT_BYTES
         case _:
+            return _weight_of_job_record(record)
+
+
+def _weight_of_job_record(record: JournalRecord) -> int:
+    match record:
+        case JobNoted(changes=changes):
+            round = changes.round
+            verdict = _weight_of_verdict(changes.verdict)
+            summaries = (len(changes.history) + len(changes.runs)) * SUMMARY_BYTES
+            failed = 0 if round is None else _weight_of(round.failures, round.failure_groups)
+            return verdict + summaries + failed
+        case RunClosed(verdict=verdict_of_run):
+            return _weight_of_verdict(verdict_of_run)
+        case RoundSealed(members=members):
+            return len(members) * MEMBER_BYTES
+        case NodeJoined():
+            return NODE_BYTES
+        case JobSnapshot(job=job):
+            return _weight_of_job(job)
+        case _:
             return 0
+
+
+def _weight_of_job(job: Job) -> int:
+    round = job.round
+    weight = (len(job.history) + len(job.runs)) * SUMMARY_BYTES + _weight_of_verdict(job.verdict)
+    if round is not None:
+        weight += len(round.members) * MEMBER_BYTES
+        weight += _weight_of(round.failures, round.failure_groups)
+    return weight
+
+
+def _weight_of_verdict(verdict: Verdict | None) -> int:
+    if verdict is None:
+        return 0
+    culprit = () if verdict.culprit is None else (verdict.culprit,)
+    return _weight_of((*culprit, *verdict.collateral), verdict.groups)
+
+
+def _weight_of(failures: tuple[FailedWorker, ...], groups: tuple[FailureGroup, ...]) -> int:
+    """Return the bytes of what workers have written."""
+    weight = sum(len(group.error) + len(group.key[1]) for group in groups)
+    for failed in failures:
+        exit, error = failed.exit, failed.exit.error
+        weight += OBJECT_BYTES + len(exit.stderr_tail)
+        weight += 0 if error is None else len(error.message) + len(error.traceback)
+    return weight

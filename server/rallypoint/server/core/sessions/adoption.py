@@ -55,6 +55,8 @@ def _adopt_latest(
         return
     # A coordinator without memory can reuse a round number, so the epoch counts first.
     header = max((held.header for _, held in current), key=lambda h: (h.epoch, h.number))
+    if header.number <= job.round_number and header.epoch >= job.since_epoch:
+        return  # the journal has its end: this coordinator has started again in its first window
     job = _adopt_counts(draft, job, header)
     holding = {node.session for node, _ in holders}
     if any(node.last_round > header.number and node.session not in holding for node in nodes):

@@ -51,6 +51,9 @@ from rallypoint.server.core.state.deadlines import DeadlineKind
 from rallypoint.server.core.state.draft import Draft
 from rallypoint.server.core.verdicts.health import find_eligibility
 
+AHEAD = "its agent knows a later round than the journal, which is older than that"
+"""Why a node has no place any more: the journal was restored from a backup."""
+
 
 def receive_hello(draft: Draft, hello: inputs.Hello) -> Refusal | None:
     """Attach a node: new, resuming, or known to a former coordinator."""
@@ -218,6 +221,8 @@ def _resume(draft: Draft, node: Node, hello: inputs.Hello) -> Refusal | None:
     )
     if node.held is not None or (not node.member and draft.awaits_adoption(node.job_id)):
         node = replace(node, held=hello.held)
+    elif _highest_round(hello) > node.last_round:
+        node = _catch_up(draft, node, _highest_round(hello))
     draft.put_node(node)
     draft.set_deadline(DeadlineKind.GRACE, session, None)
     if hello.ready is not None:
@@ -230,6 +235,30 @@ def _resume(draft: Draft, node: Node, hello: inputs.Hello) -> Refusal | None:
     _welcome(draft, draft.require_node(session), draft.require_job(node.job_id))
     draft.emit(node.job_id, "node_resumed", node=node.name)
     return None
+
+
+def _highest_round(hello: inputs.Hello) -> int:
+    """Return the highest round that the agent knows; 0 for none."""
+    if hello.held is not None:
+        return hello.held.header.number
+    return 0 if hello.ready is None else hello.ready.round
+
+
+def _catch_up(draft: Draft, node: Node, number: int) -> Node:
+    """Return a node whose agent is ahead of the journal, which was restored from a backup.
+
+    Its place was in an earlier round than the one that it runs, so both are over for it.
+    """
+    depart(draft, node, RoundReason.NODE_LOST, AHEAD)
+    return replace(
+        node,
+        state=NodeState.UNREADY,
+        member=False,
+        assignment=None,
+        last_round=number,
+        pids=(),
+        exits=(),
+    )
 
 
 def note_broken_stream(draft: Draft, sender: inputs.Sender) -> Refusal | None:

@@ -48,7 +48,9 @@ def from_json(data: object) -> JournalRecord:
         ParseDict(data, message)
         _refuse_redacted(data, message.DESCRIPTOR)
         return decode_record(message)
-    except (ParseError, BadMessage) as error:
+    except SystemError:  # what protobuf raises for half a surrogate pair as a name
+        raise _no_record("the name of a value is no text") from None
+    except (ParseError, BadMessage, ValueError, OverflowError) as error:
         raise _no_record(str(error).splitlines()[0]) from None
 
 

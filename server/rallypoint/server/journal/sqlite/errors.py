@@ -96,14 +96,15 @@ def failed(path: Path, error: sqlite3.Error | OSError) -> JournalFailed:
     if isinstance(error, OSError):
         name = errno.errorcode.get(error.errno or 0, "no reason given")
         return _say(path, _BY_ERRNO.get(error.errno or 0, _FAILED.format(name=name)))
-    # Errors that the module itself raises have no code.
-    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & _PRIMARY
+    # Errors that the module itself raises have no code, and their texts may hold values.
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & _PRIMARY
+    name = getattr(error, "sqlite_errorname", "a value of another kind")
     if code == sqlite3.SQLITE_NOTADB:
         return foreign(path)
     if code == sqlite3.SQLITE_IOERR:
-        return _say(path, _FAILED.format(name=error.sqlite_errorname))
+        return _say(path, _FAILED.format(name=name))
     text = _BY_CODE.get(code)
-    return damaged(path, f"it is damaged ({error})") if text is None else _say(path, text)
+    return damaged(path, f"it is damaged ({name})") if text is None else _say(path, text)
 
 
 def damaged(path: Path, what: str) -> JournalUnreadable:

@@ -94,7 +94,7 @@ class SqliteJournal:
 
     @property
     def size(self) -> int:
-        """Bytes that they take, about; a compaction that runs counts as done."""
+        """Bytes that they take; of a snapshot, until the next start, an estimate."""
         return self._size
 
     async def load(self) -> Loaded:
@@ -182,7 +182,7 @@ class SqliteJournal:
         """Return the last batch that a snapshot will replace."""
         self._check()
         self._length = len(records)
-        self._size = _estimate(records)
+        self._size = sum(map(weight_of, records)) + RECORD_BYTES * len(records)
         return self._tip
 
     def _compact(
@@ -200,19 +200,17 @@ class SqliteJournal:
         self, records: Sequence[JournalRecord], base: Link, now_ms: int, unix_ms: int
     ) -> None:
         connection, meta = self._files.connection, self._files.meta
-        snapshot, parts, size = meta.snapshot + 1, 0, 0
+        snapshot, parts = meta.snapshot + 1, 0
         digest = pages.begin_snapshot(meta, snapshot, base)
         self._await_write(partial(pages.drop_unnamed, connection, meta))
         for payload in _encode(records, now_ms, unix_ms):
             if self._gives_up:
                 return  # the old records still count
             self._await_write(partial(pages.add_part, connection, snapshot, parts, payload))
-            digest, parts, size = extend(digest, payload), parts + 1, size + len(payload)
-        estimated = _estimate(records)
+            digest, parts = extend(digest, payload), parts + 1
 
         def name() -> None:
             self._files.meta = pages.name_snapshot(connection, meta, base, parts, digest)
-            self._size += size - estimated
             self._tidy()
 
         self._await_write(name)
@@ -269,10 +267,6 @@ def _encode(records: Sequence[JournalRecord], now_ms: int, unix_ms: int) -> Iter
         yield from encode_batches(records, now_ms, unix_ms)
     else:
         yield encode_batch(records, now_ms, unix_ms)
-
-
-def _estimate(records: Sequence[JournalRecord]) -> int:
-    return sum(map(weight_of, records)) + RECORD_BYTES * len(records)
 
 
 def _read_wall_clock() -> int:

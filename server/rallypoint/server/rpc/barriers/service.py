@@ -9,7 +9,7 @@ from google.rpc.status_pb2 import Status
 
 from rallypoint.server.coordinator import Coordinator, InputRefused
 from rallypoint.server.core.messages import inputs
-from rallypoint.server.core.messages.refusals import Limit
+from rallypoint.server.core.messages.refusals import Limit, Refusal, RefusalKind
 from rallypoint.server.core.model.barrier import BarrierKey, Ended
 from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.state.state import State
@@ -91,7 +91,8 @@ class BarrierService(barrier_grpc.BarrierServiceServicer):
             return wait
         ends = () if barrier is None else barrier.ends
         ended = next((one for one in ends if one.has(mine, request_id)), None)
-        assert ended is not None, f"an arrival at {key.name} was lost"
+        if ended is None:  # another attempt was known, and the round ended later in the same turn
+            raise InputRefused(_over(state, arrive))
         return Wait(ended=ended)
 
     async def ListBarriers(
@@ -110,6 +111,17 @@ class BarrierService(barrier_grpc.BarrierServiceServicer):
             await abort_with(context, invalid_status(invalid.path, invalid.problem))
         except UnknownJob:
             await abort_with(context, unknown_job_status(request.job_id))
+
+
+def _over(state: State, arrive: inputs.Arrive) -> Refusal:
+    """Return the refusal of a worker whose round or run is over."""
+    job, claim = state.jobs.get(arrive.job_id), arrive.claim
+    if job is None:
+        return Refusal(RefusalKind.UNKNOWN_JOB, (("job_id", arrive.job_id),))
+    if job.run != claim.run:
+        return Refusal(RefusalKind.RUN_OVER, (("expected", job.run), ("actual", claim.run)))
+    facts = (("expected", job.round_number), ("actual", claim.round))
+    return Refusal(RefusalKind.OLD_ROUND, facts)
 
 
 def _answer(key: BarrierKey, ended: Ended, epoch: int) -> bytes | Status:

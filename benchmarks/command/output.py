@@ -4,7 +4,7 @@ One worker writes lines of 100 bytes to standard output under `--tee 3`; this pr
 and reads as fast as it can. Both launchers run in turn (A B A B), each also with a worker that
 writes nothing: what that costs is subtracted, so the start of a launcher does not count.
 
-    python benchmarks/output.py --repeats 7 --megabytes 200
+    python benchmarks/command/output.py --repeats 7 --megabytes 200
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # started as a script, it sees only its folder
 
 from launch import describe_machine
 

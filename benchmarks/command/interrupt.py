@@ -7,7 +7,7 @@ shows how long the launcher takes after its last worker has ended. SIGINT goes t
 alone, as in a terminal, because workers run in separate sessions. Processes of the job that outlive
 the launcher are counted.
 
-    python benchmarks/interrupt.py --repeats 20 --json interrupt.json
+    python benchmarks/command/interrupt.py --repeats 20 --json interrupt.json
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # started as a script, it sees only its folder
 
 from harness.trial import WAIT_LIMIT_S, WORKER_SOURCE, MeasurementFailed, Trial, list_tree
 from launch import Launcher, Metric, Samples, describe_machine, render_table, summarize

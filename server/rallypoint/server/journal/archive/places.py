@@ -1,0 +1,109 @@
+"""Where journals are: reads one beside a coordinator that runs on it, and fills a new one."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from contextlib import ExitStack, closing
+from pathlib import Path
+from urllib.parse import quote
+
+from rallypoint.server.journal.archive.contents import Contents
+from rallypoint.server.journal.interface import JournalFailed
+from rallypoint.server.journal.sqlite import errors, file, pages
+from rallypoint.server.journal.sqlite.chain import Link, extend
+from rallypoint.server.journal.sqlite.reading import read_contents
+from rallypoint.server.journal.sqlite.witness import Mark, Witness
+
+SQLITE = "sqlite:"
+KINDS = f"{SQLITE}PATH"
+
+
+def read(state: str) -> Contents:
+    """Return a whole journal, as of one moment; a coordinator may be running on it.
+
+    Args:
+        state: as `coordinator --state` has it.
+
+    Raises:
+        JournalUnreadable: when it is damaged, or was written by a newer version.
+        JournalFailed: when there is none, or the system refuses.
+    """
+    path = _path_of(state)
+    if not path.exists():
+        raise JournalFailed(f"{path}: there is no such file; the coordinator's log names its state")
+    with errors.explaining(path):
+        mark = _read_witness(path)  # first: what is written meanwhile makes the journal longer
+        with closing(_open(path)) as connection:
+            connection.execute("BEGIN")  # all that follows is as of one moment
+            meta = pages.read_meta(connection)
+            if meta is None:
+                raise JournalFailed(f"{path}: it is empty; a coordinator makes it when it starts")
+            found = read_contents(path, connection, meta, mark)
+    return Contents(identity=meta.identity, secret=meta.secret, payloads=tuple(found.payloads))
+
+
+def fill(state: str, contents: Contents) -> None:
+    """Write a whole journal where there is none yet, all of it or nothing.
+
+    Args:
+        state: as `coordinator --state` has it.
+        contents: what to write.
+
+    Raises:
+        JournalInUse: when a coordinator has it open.
+        JournalFailed: when there is a journal, or the system refuses.
+    """
+    path = _path_of(state)
+    with errors.explaining(path), ExitStack() as stack:
+        file.prepare(path)
+        stack.callback(os.close, file.lock(path))
+        beside = (path, file.beside(path, "wal"), file.beside(path, "head"))
+        if any(one.exists() and one.stat().st_size for one in beside):
+            raise JournalFailed(f"{path}: there is a journal already; import into a new file")
+        tip = _write(file.beside(path, "import"), contents)
+        os.rename(file.beside(path, "import"), path)
+        witness = Witness.open(file.beside(path, "head"))
+        stack.callback(witness.close)
+        witness.reset(Mark(contents.identity, tip))
+        file.sync_folder(path.parent)
+
+
+def _path_of(state: str) -> Path:
+    kind, colon, path = state.partition(":")
+    if f"{kind}{colon}" != SQLITE or not path:
+        raise JournalFailed(f"{state!r} is not {KINDS}: there is nothing to read or write")
+    return Path(os.path.realpath(path))
+
+
+def _open(path: Path) -> sqlite3.Connection:
+    """Open a database for reading only, also one that has a writer."""
+    return sqlite3.connect(
+        f"file:{quote(str(path))}?mode=ro", uri=True, timeout=file.BUSY_S, isolation_level=None
+    )
+
+
+def _read_witness(path: Path) -> Mark | None:
+    head = file.beside(path, "head")
+    if not head.exists():
+        return None
+    witness = Witness(head, os.open(head, os.O_RDONLY | os.O_CLOEXEC))
+    try:
+        return witness.read()
+    finally:
+        witness.close()
+
+
+def _write(path: Path, contents: Contents) -> Link:
+    """Make a whole journal, synced; return its last batch."""
+    path.unlink(missing_ok=True)  # what an import left that was cut off
+    file.prepare(path)
+    with closing(file.connect(path)) as connection:
+        meta = pages.make(connection, contents.identity, contents.secret)
+        tip = meta.base
+        connection.execute("BEGIN IMMEDIATE")
+        for payload in contents.payloads:
+            tip = Link(tip.sequence + 1, extend(tip.digest, payload))
+            pages.append(connection, tip, payload)
+        connection.execute("COMMIT")
+    return tip  # closing has moved the WAL into the file

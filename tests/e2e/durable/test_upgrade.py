@@ -1,0 +1,91 @@
+"""A newer build on the journal of this one, and this one on the journal of a newer build."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from rallypoint.v1 import coordinator_service_pb2, coordinator_service_pb2_grpc, job_pb2
+from support.processes.commands import COORDINATOR, Command
+from support.processes.feed import LIMIT_S
+from support.processes.jobs import Jobs, is_started, pids
+from support.processes.world import World
+from support.versions.earlier import Package
+from support.versions.following import VERSION, install_following
+
+FLAGS = ("--last-call=60", "--max-restarts=3")
+
+
+@pytest.fixture(scope="module")
+def following(tmp_path_factory: pytest.TempPathFactory) -> Package:
+    return install_following(tmp_path_factory.mktemp("following"))
+
+
+def start(world: World, coordinator: str, port: int, state: str) -> Command:
+    """Start a build of the coordinator; talk to it from now on."""
+    argv = [coordinator, "--host=127.0.0.1", f"--port={port}", f"--state={state}"]
+    command = world.start("coordinator", argv)
+    world.target = command.stdout_line().removeprefix("listening on ")
+    world.jobs.channel.close()
+    world.jobs = Jobs(world.target)
+    return command
+
+
+def stop(command: Command) -> None:
+    command.signal(signal.SIGTERM)
+    assert command.wait() == 0, command.stderr()
+
+
+def version_of(world: World) -> str:
+    stub = coordinator_service_pb2_grpc.CoordinatorServiceStub(world.jobs.channel)
+    request = coordinator_service_pb2.GetCoordinatorRequest()
+    return stub.GetCoordinator(request, timeout=LIMIT_S).coordinator.version
+
+
+@pytest.mark.long
+def test_no_worker_notices_an_upgrade(world: World, following: Package, tmp_path: Path) -> None:
+    """SIGTERM, then a newer build on the same journal: the job continues with its round, workers
+    and restart count. The older build refuses the journal from then on, and changes nothing."""
+    port, state = world.ports.reserve(), f"sqlite:{tmp_path / 'journal.sqlite'}"
+    older = start(world, COORDINATOR, port, state)
+    agents = [world.agent(name, *FLAGS, nnodes="2") for name in "ab"]
+    world.mailbox.workers(2)[1].tell("exit", "3")
+    workers = world.mailbox.workers(2, round=2)
+    before = world.jobs.wait(world.job_id, lambda job: is_started(job, 2))
+
+    stop(older)
+    for agent in agents:
+        agent.wait_event("coordinator_not_reached")
+    newer = start(world, following.coordinator, port, state)
+    for agent in agents:
+        agent.wait_event("coordinator_reached_again")
+    after = world.jobs.wait(world.job_id, lambda job: is_started(job, 2))
+    found = version_of(world)
+    workers[0].tell("exit", "3")  # the newer one writes its own records, too
+    world.mailbox.workers(2, round=3)
+    world.jobs.wait(world.job_id, lambda job: is_started(job, 3))
+
+    stop(newer)
+    refused = world.run(COORDINATOR, "--host=127.0.0.1", f"--port={port}", f"--state={state}")
+    start(world, following.coordinator, port, state)
+    for worker in world.mailbox.workers(2, round=3):
+        worker.tell("exit", "0")
+
+    assert VERSION == found
+    assert before.round.header == after.round.header
+    assert pids(before) == pids(after) == [worker.pid for worker in workers]
+    assert (before.restart_count, after.restart_count) == (1, 1)
+    assert [round.number for round in after.history] == [1]
+    assert [agent.wait() for agent in agents] == [0, 0]
+    assert len(world.mailbox.started()) == 6
+    assert refused.returncode == 1
+    (line,) = refused.stderr.splitlines()
+    assert "a newer rallypoint wrote the journal" in line and "upgrade this coordinator" in line
+    assert (
+        world.jobs.wait(
+            world.job_id, lambda job: job.phase == job_pb2.JOB_PHASE_CLOSED
+        ).restart_count
+        == 2
+    )

@@ -1,0 +1,128 @@
+"""How a coordinator begins with a journal: epoch, time, window, tokens."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from msgspec.structs import replace
+
+from rallypoint.client.aio import AsyncClient
+from rallypoint.server.beginning import begin
+from rallypoint.server.core.messages.records import EpochRaised, EventsLogged
+from rallypoint.server.core.model.spec import Timing
+from rallypoint.server.journal.interface import Journal, JournalUnreadable, Loaded
+from rallypoint.server.journal.memory import MemoryJournal
+from rallypoint.server.rpc.guards.resume import ResumeTokens
+from rallypoint.server.rpc.guards.worker_tokens import WorkerTokens
+from rallypoint.server.serve import Settings, serving
+from rallypoint.v1 import job_pb2
+
+DAY_MS = 86_400_000
+TIMING = Timing()
+
+
+class Remembered(MemoryJournal):
+    """A journal that was written some time ago, by the wall clock."""
+
+    def __init__(self, *, epoch: int = 1_000, now_ms: int = 50_000, ago_ms: int = 0) -> None:
+        super().__init__("c" * 32)
+        self._records = [EpochRaised(epoch)]
+        self._at = now_ms, time.time_ns() // 1_000_000 - ago_ms
+
+    async def load(self) -> Loaded:
+        return replace(await super().load(), now_ms=self._at[0], unix_ms=self._at[1], is_new=False)
+
+
+async def test_epoch_is_higher_than_any_before() -> None:
+    """Also if the wall clock was set back since; it is the first record of the new life."""
+    far = time.time_ns() // 1_000_000 + DAY_MS
+    for before in (1_000, far):
+        journal = Remembered(epoch=before)
+
+        begun = await begin(journal, TIMING, listens=True)
+
+        records = (await MemoryJournal.load(journal)).records
+        assert EpochRaised(begun.state.epoch, resumed=True) == records[-1]
+        assert begun.state.epoch > before
+        assert begun.state.epoch >= time.time_ns() // 1_000_000 - 60_000
+        assert before == begun.state.since_epoch
+
+
+@pytest.mark.parametrize(("ago_ms", "passed_ms"), [(0, 0), (7_000, 7_000), (-DAY_MS, 0)])
+async def test_journal_time_continues(ago_ms: int, passed_ms: int) -> None:
+    """It moves on with the wall clock, and never back."""
+    journal = Remembered(ago_ms=ago_ms)
+
+    begun = await begin(journal, TIMING, listens=True)
+
+    assert 0 <= begun.clock.now_ms() - 50_000 - passed_ms < 60_000
+
+
+@pytest.mark.parametrize("listens", [False, True])
+async def test_only_a_new_journal_begins_with_a_window(*, listens: bool) -> None:
+    """One that remembers seals at once; so does one that shares its process with its agent."""
+    new = await begin(MemoryJournal("c" * 32), TIMING, listens=listens)
+    known = await begin(Remembered(), TIMING, listens=listens)
+
+    assert (listens * TIMING.window_ms, 0) == (
+        new.state.window_until_ms,
+        known.state.window_until_ms,
+    )
+    assert listens == new.state.has_unknown_past
+
+
+async def test_records_that_contradict_each_other_stop_the_start() -> None:
+    """When they are about all jobs; the line names the incident in the log."""
+    journal = Remembered()
+    journal._records.append(EventsLogged(None))  # type: ignore[arg-type]
+
+    with pytest.raises(JournalUnreadable, match=r"incident \w+ in the log"):
+        await begin(journal, TIMING, listens=True)
+
+
+def test_tokens_are_those_of_the_journal() -> None:
+    """Another process with the same secret knows them; one with another secret does not."""
+    secret, other = b"s" * 32, b"o" * 32
+    token = ResumeTokens(secret).make("session")
+    of_round = WorkerTokens("c", secret).make("job", 1, 2)
+
+    assert ResumeTokens(secret).is_proof("session", token)
+    assert not ResumeTokens(other).is_proof("session", token)
+    assert WorkerTokens("c", secret).make("job", 1, 2) == of_round
+    assert WorkerTokens("c", other).make("job", 1, 2) != of_round
+    assert ResumeTokens().make("session") != ResumeTokens().make("session")
+
+
+async def test_coordinator_closes_its_journal() -> None:
+    """Also when it cannot listen."""
+
+    class Closing(MemoryJournal):
+        closed = 0
+
+        async def close(self) -> None:
+            self.closed += 1
+
+    journal: Journal = (first := Closing("c" * 32))
+    async with serving(Settings("127.0.0.1", 0, TIMING, journal=journal)) as running:
+        assert 0 == first.closed
+        second = Closing("d" * 32)
+        with pytest.raises(Exception, match="cannot listen"):
+            async with serving(Settings("127.0.0.1", running.port, TIMING, journal=second)):
+                pass
+        assert 1 == second.closed
+
+    assert 1 == first.closed
+
+
+async def test_job_is_there_after_a_start() -> None:
+    """Readers find it as they left it."""
+    journal = MemoryJournal("c" * 32)
+    for number in range(3):
+        timing = Timing(window_ms=0)
+        async with serving(Settings("127.0.0.1", 0, timing, journal=journal)) as running:
+            async with AsyncClient(f"127.0.0.1:{running.port}") as client:
+                if number == 0:
+                    await client.create_job("job", job_pb2.JobSpec(min_nodes=2, max_nodes=2))
+                job = (await client.get_job("job")).job
+                assert ("job", 1) == (job.job_id, job.run)
