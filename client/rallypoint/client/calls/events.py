@@ -32,13 +32,17 @@ def watch_events(
 ) -> Following[events_pb2.WatchEventsRequest, events_pb2.WatchEventsResponse, events_pb2.Event]:
     """Follow events.
 
-    Every answer says up to which sequence all events were sent. The next connection begins after
-    it.
+    Every answer says up to which sequence all events were sent, or position with several
+    coordinators. The next connection begins after it.
     """
     request = events_pb2.WatchEventsRequest(job_id=job_id, kinds=kinds, after_sequence=after)
 
     def take(answer: events_pb2.WatchEventsResponse) -> Iterable[events_pb2.Event]:
-        request.after_sequence = answer.last_sequence
+        if answer.position:
+            request.after_position = answer.position
+            request.ClearField("after_sequence")
+        else:
+            request.after_sequence = answer.last_sequence
         return answer.events
 
     return Following(WATCH_EVENTS, request, take)

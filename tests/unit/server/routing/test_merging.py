@@ -11,6 +11,7 @@ import grpc
 import grpc.aio
 import pytest
 
+from rallypoint.client.aio import AsyncClient
 from rallypoint.server.rpc.convert.checks import InvalidMessage
 from rallypoint.server.rpc.reading.lists import JobList
 from rallypoint.server.rpc.routing.merging.jobs import merge_pages
@@ -28,6 +29,7 @@ from rallypoint.wire.errors import unpack_details
 from support.core.served import LIMIT_S, SPEC
 from support.routing.fleet import SHARDS, STORE, Member, fleet, jobs_of
 
+CREATED = event_service_pb2.EVENT_KIND_JOB_CREATED
 ID, LATEST = job_service_pb2.JOB_ORDER_JOB_ID, job_service_pb2.JOB_ORDER_LATEST
 
 
@@ -282,14 +284,14 @@ async def test_watch_of_all_events_continues_after_a_list() -> None:
 
 
 async def test_watch_of_events_to_come_shows_no_earlier_ones() -> None:
-    """Its position is known once every shard has answered."""
+    """The first answer comes once every shard has one: only then a client could continue."""
     async with fleet() as made:
         first = made.members[0]
         await create_all(first, 1)
         watch = events(first).WatchEvents(event_service_pb2.WatchEventsRequest())
         async with asyncio.timeout(LIMIT_S):
-            while not (answer := await watch.read()).position:
-                assert not answer.events
+            answer = await watch.read()
+            assert answer.position and not answer.events
             new = ids_of(1)[1]
             await create(first, new)
             while not (answer := await watch.read()).events:
@@ -332,3 +334,27 @@ def test_other_text_is_no_position(text: str) -> None:
     """It may be that of another store."""
     with pytest.raises(InvalidMessage, match="no position in 3 shards"):
         read_position(text, 3, "p")
+
+
+async def test_client_follows_all_jobs_and_events_over_a_move() -> None:
+    """It continues by itself after the last position, and gets no event twice."""
+    async with fleet() as made, asyncio.timeout(LIMIT_S):
+        first, second = made.members
+        old, new = await create_all(first, 1), ids_of(1)
+        async with (
+            AsyncClient(first.address) as client,
+            client.watch_jobs() as changes,
+            client.watch_events(kinds=[CREATED], after=0) as events,
+        ):
+            seen: set[str] = set()
+            while not set(old) <= seen:
+                seen |= {job.job_id for job in (await anext(changes)).jobs}
+            happened = [(await anext(events)).job_id for _ in old]
+            await made.give(second, 0)
+            for job_id in new:
+                await create(second, job_id)
+            while not set(new) <= seen:
+                seen |= {job.job_id for job in (await anext(changes)).jobs}
+            happened += [(await anext(events)).job_id for _ in new]
+
+        assert sorted(happened) == sorted([*old, *new])

@@ -14,6 +14,7 @@ from rallypoint.server.rpc.convert.checks import require
 from rallypoint.server.rpc.errors import refusal_status
 from rallypoint.server.rpc.events.reading import PAGE_BYTES_MAX, PAGE_MAX, to_kinds_checked
 from rallypoint.server.rpc.reading.pages import FRAME_BYTES_MAX
+from rallypoint.server.rpc.routing.errors import no_owner_status
 from rallypoint.server.rpc.routing.forwarding import CallFailed
 from rallypoint.server.rpc.routing.marks import Context
 from rallypoint.server.rpc.routing.merging.parts import Parts, Take
@@ -125,12 +126,21 @@ async def watch_events(
         for after in position
     ]
 
+    held = events_pb2.WatchEventsResponse()
+
     async def take(shard: int, answer: events_pb2.WatchEventsResponse) -> None:
         position[shard] = answer.last_sequence
         unknown.discard(shard)
-        answer.last_sequence = 0
-        answer.position = "" if unknown else write_position(position)
-        await write(shard, answer)
+        held.events.extend(answer.events)
+        if unknown:  # a client could not continue after this answer
+            if held.ByteSize() > PAGE_BYTES_MAX:
+                raise CallFailed.of(no_owner_status(min(unknown)))
+            return
+        await write(
+            shard,
+            events_pb2.WatchEventsResponse(events=held.events, position=write_position(position)),
+        )
+        del held.events[:]
 
     await parts.watch_all(route, requests, context, take)
 
