@@ -37,6 +37,10 @@ STOP_GRACE_S = 0.5
 """How long open calls may take to end when the coordinator stops."""
 
 
+class Halted(Exception):
+    """A shard was halted while it was loaded."""
+
+
 class _Hosted(Struct):
     """A shard that is served."""
 
@@ -69,6 +73,9 @@ class Host:
         self._is_sure = is_sure
         self._served: dict[int, _Hosted] = {}
         self._halted: dict[int, _Hosted] = {}
+        self._loading: set[int] = set()
+        self._unwanted: set[int] = set()
+        """Shards that were halted while they are loaded."""
 
     def find(self, shard: int) -> Shard | None:
         """Return a shard; None when it is not served, or may be another coordinator's."""
@@ -84,13 +91,20 @@ class Host:
 
         Raises:
             JournalFailed: when the journal cannot be read or written.
+            Halted: when the shard was halted meanwhile.
         """
+        self._loading.add(number)
         try:
             with Distances().used():
                 shard = await open_shard(number, journal, self._settings, self._shared)
+            if number in self._unwanted:
+                raise Halted(f"shard {number} was halted while it was loaded")
         except BaseException:
             await journal.close()
             raise
+        finally:
+            self._loading.discard(number)
+            self._unwanted.discard(number)
         task = asyncio.ensure_future(self._run(shard))  # noqa: TID251  # `stop` awaits it
         self._served[number] = _Hosted(shard, task)
 
@@ -103,7 +117,9 @@ class Host:
             self._failed(shard.number)
 
     def halt(self, number: int) -> None:
-        """Answer nothing more about a shard, at once. It need not be served."""
+        """Answer nothing more about a shard, at once. It may be loading, or not be served."""
+        if number in self._loading:
+            self._unwanted.add(number)
         hosted = self._served.pop(number, None)
         if hosted is not None:
             self._halted[number] = hosted
