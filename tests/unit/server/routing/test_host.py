@@ -82,7 +82,7 @@ async def test_shard_is_served_again_after_it_was_stopped() -> None:
 
 
 async def test_shard_whose_journal_fails_halts_and_its_owner_learns_it() -> None:
-    """The other shards of the process go on."""
+    """The other shards of the process are served as before."""
     failed = asyncio.Queue[int]()
     host = host_of(failed.put_nowait)
     journal = FullJournal("5" * 32)
