@@ -116,12 +116,14 @@ class Ownership:
                 lease = await begin_lease(self._client, self._fact.ttl_s)
                 self._life = _Life(self._client, self._fact, self._shards, lease, self.view)
                 self.trouble, pause_s = "", RETRY_S
+                self.view.wake()
                 await self._life.run(self._leaves)
             except (EtcdError, LeaseLost) as error:
                 self.trouble = str(error)
                 log.warning("shards_lost", why=self.trouble)
             finally:
                 self._life = None
+                self.view.wake()
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause_s * random.uniform(0.5, 1.5)):
                     await self._leaves.wait()

@@ -6,6 +6,8 @@ has the revision of its last change, and an older one never replaces a newer one
 
 from __future__ import annotations
 
+import asyncio
+
 import msgspec
 from msgspec import Struct
 
@@ -45,6 +47,13 @@ class View:
         """All changes up to this revision of the store are known."""
         self.members: dict[str, Member] = {}
         self.owners: dict[int, Owned] = {}
+        self.changed = asyncio.Event()
+        """Set by the next change, and replaced."""
+
+    def wake(self) -> None:
+        """Let those know who wait for a change."""
+        changed, self.changed = self.changed, asyncio.Event()
+        changed.set()
 
     def reset(self, pairs: tuple[KeyValue, ...], revision: int) -> None:
         """Replace what is known by what was read at `revision`; keep what is newer."""
@@ -53,6 +62,7 @@ class View:
             if changed <= revision and key not in present:
                 self._apply(key, None)
                 del self._changed[key]
+                self.wake()
         for pair in pairs:
             self.note(Change(pair, is_deleted=False))
         self.revision = max(self.revision, revision)
@@ -69,6 +79,7 @@ class View:
         if pair.modified > self._changed.get(pair.key, 0):
             self._changed[pair.key] = pair.modified
             self._apply(pair.key, None if change.is_deleted else pair)
+            self.wake()
 
     def note_released(self, claim: Claim, revision: int) -> None:
         """Apply the end of a claim, at `revision`."""

@@ -1,0 +1,74 @@
+"""Coordinators that share a store in a real etcd."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+from rallypoint.client.aio import AsyncClient
+from rallypoint.server.core.model.spec import Timing
+from rallypoint.server.hosting.host import Listening
+from rallypoint.server.hosting.owned import Advertised, owning
+from rallypoint.server.hosting.shard import ShardSettings
+from rallypoint.server.journal.etcd.fleet import open_fleet
+from rallypoint.v1 import coordinator_service_pb2 as coordinator_pb2
+from support.core.served import SPEC
+from support.etcd.clients import Connect
+from support.etcd.cluster import Cluster, pick_ports
+
+LIMIT_S = 60
+SHARDS = 4
+SETTINGS = ShardSettings(Timing(window_ms=0), announces=False)
+
+
+@asynccontextmanager
+async def coordinator(
+    connect: Connect, etcd: Cluster, prefix: str
+) -> AsyncIterator[tuple[str, Listening]]:
+    """Run a coordinator of the store; return its address too."""
+    client = connect(etcd, prefix)
+    fleet = await open_fleet(client, prefix, SHARDS)
+    address = f"127.0.0.1:{pick_ports(1)[0]}"
+    async with owning(client, fleet, address, Advertised(address), SETTINGS) as listening:
+        yield address, listening
+
+
+async def shards(address: str) -> list[coordinator_pb2.Shard]:
+    """Return the shards as a coordinator shows them."""
+    async with AsyncClient(address) as client:
+        return list((await client.get_coordinator()).coordinator.shards)
+
+
+async def settled(addresses: list[str]) -> None:
+    """Wait until each of these serves its share, and all know."""
+    share = SHARDS // len(addresses)
+    while True:
+        seen = [await shards(address) for address in addresses]
+        here = [sum(one.served and not one.owner for one in found) for found in seen]
+        if here == [share] * len(addresses) and all(one.served for found in seen for one in found):
+            return
+        await asyncio.sleep(0.05)
+
+
+async def test_every_job_has_an_owner_while_coordinators_come_and_go(
+    etcd: Cluster, connect: Connect, prefix: str
+) -> None:
+    """One coordinator, then two, then the other one alone: every job is there all the time."""
+    ids = [f"job-{number}" for number in range(12)]
+    async with asyncio.timeout(LIMIT_S), AsyncExitStack() as first_stack:
+        first, _ = await first_stack.enter_async_context(coordinator(connect, etcd, prefix))
+        await settled([first])
+        async with AsyncClient(first) as client:
+            for job_id in ids[:6]:
+                await client.create_job(job_id, SPEC)
+        async with coordinator(connect, etcd, prefix) as (second, _):
+            await settled([first, second])
+            async with AsyncClient(second) as client:
+                for job_id in ids[6:]:
+                    await client.create_job(job_id, SPEC)
+                await first_stack.aclose()
+                await settled([second])
+                found = [job.job_id async for job in client.list_jobs()]
+
+    assert found == sorted(ids)
