@@ -9,7 +9,6 @@ from contextlib import asynccontextmanager
 
 from msgspec import Struct
 
-from rallypoint.base.log import get_logger
 from rallypoint.server.etcd.client import EtcdClient
 from rallypoint.server.hosting.host import Host, Listening, hosting
 from rallypoint.server.hosting.shard import ShardSettings
@@ -18,8 +17,6 @@ from rallypoint.server.journal.etcd.journal import EtcdJournal
 from rallypoint.server.shards.claims import Claim
 from rallypoint.server.shards.lease import TTL_S
 from rallypoint.server.shards.ownership import Fact, Ownership
-
-log = get_logger()
 
 
 class Advertised(Struct, frozen=True):
@@ -108,7 +105,7 @@ async def owning(
     fact = Fact(client.address.prefix, own.address, fleet.shard_count, own.ttl_s)
     ownership = Ownership(client, fact, shards)
     owners = _Owners(fleet, ownership, own.address)
-    async with hosting(listen, owners, settings, ownership.owns, _note_failure) as listening:
+    async with hosting(listen, owners, settings, ownership.owns, ownership.drop) as listening:
         shards.host = listening.host
         task = asyncio.ensure_future(ownership.run())  # noqa: TID251  # owned by this context
         try:
@@ -116,8 +113,3 @@ async def owning(
         finally:
             ownership.leave()
             await asyncio.gather(task, return_exceptions=True)
-
-
-def _note_failure(shard: int) -> None:
-    # The ownership cannot give up one shard yet: it stays without an answer until the lease ends.
-    log.error("shard_not_served", shard=shard)

@@ -104,6 +104,11 @@ class Ownership:
         member = None if owned is None else self.view.members.get(owned.member)
         return None if member is None else member.address
 
+    def drop(self, shard: int) -> None:
+        """Release a shard that has halted by itself, and claim it no more for a while."""
+        if self._life is not None:
+            self._life.drop(shard)
+
     def leave(self) -> None:
         """Release everything and end; `run` returns."""
         self._leaves.set()
@@ -257,6 +262,12 @@ class _Life:
                     task = tasks.create_task(self._claim(shard))
                     self._claiming[task] = shard
                     task.add_done_callback(self._claiming.pop)
+
+    def drop(self, shard: int) -> None:
+        """Let the next plan release a shard that has halted by itself."""
+        self.serving.discard(shard)
+        self._not_before_s[shard] = asyncio.get_running_loop().time() + REFUSED_S
+        self._changed.set()
 
     def _late_claims(self) -> list[int]:
         """Return shards whose claim has succeeded although its answer was lost."""

@@ -6,12 +6,16 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
+import pytest
+
 from rallypoint.client.aio import AsyncClient
 from rallypoint.server.core.model.spec import Timing
 from rallypoint.server.hosting.host import Listening
 from rallypoint.server.hosting.owned import Advertised, owning
 from rallypoint.server.hosting.shard import ShardSettings
 from rallypoint.server.journal.etcd.fleet import open_fleet
+from rallypoint.server.journal.interface import JournalFailed
+from rallypoint.server.shards.hashing import shard_of
 from rallypoint.v1 import coordinator_service_pb2 as coordinator_pb2
 from support.core.served import SPEC
 from support.etcd.clients import Connect
@@ -72,3 +76,26 @@ async def test_every_job_has_an_owner_while_coordinators_come_and_go(
                 found = [job.job_id async for job in client.list_jobs()]
 
     assert found == sorted(ids)
+
+
+@pytest.mark.long
+async def test_shard_whose_journal_has_failed_is_served_again(
+    etcd: Cluster, connect: Connect, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its owner gives it up, and claims it again after a while; a change that failed is made."""
+
+    async def fail(records: object, now_ms: int) -> None:
+        raise JournalFailed("etcd is full")
+
+    job_id = "job"
+    number = shard_of(job_id, SHARDS)
+    async with asyncio.timeout(LIMIT_S), coordinator(connect, etcd, prefix) as (address, listening):
+        await settled([address])
+        shard = listening.host.find(number)
+        assert shard is not None
+        monkeypatch.setattr(shard._journal, "append", fail)
+        async with AsyncClient(address) as client:
+            await client.create_job(job_id, SPEC)
+            again = listening.host.find(number)
+
+    assert again is not None and again.state.epoch > shard.state.epoch
