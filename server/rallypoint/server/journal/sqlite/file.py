@@ -13,7 +13,7 @@ import sqlite3
 import stat
 from pathlib import Path
 
-from rallypoint.server.journal.sqlite import errors
+from rallypoint.server.journal.sqlite import errors, pages
 
 BUSY_S = 5.0
 """How long to wait for another program that has the file locked, such as one that reads it."""
@@ -75,6 +75,7 @@ def connect(path: Path) -> sqlite3.Connection:
 
     Raises:
         JournalFailed: when the file system cannot do what WAL needs.
+        Foreign: when it is the database of another program.
         sqlite3.Error: when SQLite refuses.
     """
     connection = sqlite3.connect(
@@ -84,6 +85,7 @@ def connect(path: Path) -> sqlite3.Connection:
         check_same_thread=False,  # it is opened at the start, and used in the store's thread
     )
     try:
+        pages.read_names(connection)  # what follows would change another program's file
         # The first has no effect once there are tables; then the file was made with it.
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
         [[mode]] = connection.execute("PRAGMA journal_mode = WAL").fetchall()

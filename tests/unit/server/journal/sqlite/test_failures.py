@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from rallypoint.server.journal.interface import JournalFailed, JournalUnreadable
 from rallypoint.server.journal.sqlite import pages
@@ -89,11 +90,11 @@ async def test_file_of_another_program(tmp_path: Path) -> None:
     with connection:
         connection.execute("CREATE TABLE meta (key, value)")
     connection.close()
-    before = text.read_bytes()
+    before = text.read_bytes(), other.read_bytes()
 
     for path in (text, other):
         assert refusal(path).startswith(": this is not a journal of Rallypoint; choose another")
-    assert before == text.read_bytes()
+    assert before == (text.read_bytes(), other.read_bytes())
 
 
 async def test_file_from_the_future(tmp_path: Path) -> None:
@@ -258,3 +259,21 @@ async def test_link_leads_to_one_lock(tmp_path: Path) -> None:
     with pytest.raises(JournalFailed, match=f"process id {os.getpid()} uses this journal"):
         SqliteJournal.open(tmp_path / "link")
     await journal.close()
+
+
+async def test_file_is_deleted_beside_a_coordinator(tmp_path: Path) -> None:
+    """SQLite continues in the file without a name; the log says once what the next start loses."""
+    path = tmp_path / NAME
+    journal = SqliteJournal.open(path)
+    await journal.load()
+    with capture_logs() as lines:
+        await journal.append(small(1), 1)
+        assert lines == []
+        path.unlink()
+        path.write_bytes(b"")
+        for number in (2, 3):
+            await journal.append(small(number), number)
+    await journal.close()
+
+    assert ["journal_gone"] == [line["event"] for line in lines]
+    assert str(path) == lines[0]["path"]
