@@ -36,6 +36,7 @@ NOTICED = {
     "begin a watch late": 2,
     "bring back a scope": 0,
     "confirm too much": 20,
+    "count failures again": 77,
     "dismiss no agent for good": 60,
     "fail after a drain": 9,
     "forget to fence": 19,

@@ -22,7 +22,7 @@ from rallypoint.server.core.messages.records import EpochRaised
 from rallypoint.server.core.messages.refusals import Refusal, RefusalKind
 from rallypoint.server.core.model.ids import JobId, SessionId
 from rallypoint.server.core.model.phase import Phase
-from rallypoint.server.core.reads.notes import Before, note_changes
+from rallypoint.server.core.reads.notes import Before, note_changes, note_whole
 from rallypoint.server.core.reads.replay import JournalRecord
 from rallypoint.server.core.state.state import State, apply
 from rallypoint.server.core.step import Transition, step
@@ -96,7 +96,12 @@ class Stepper:
 
     def close(self, turn: Turn) -> None:
         """Add to the records what the turn has changed and no record says. Nothing follows."""
-        turn.records.extend(note_changes(turn.before, turn.records, self._state))
+        try:
+            notes = note_changes(turn.before, turn.records, self._state)
+        except Exception as error:  # a bug in one job must not end the others
+            log.error("notes_failed", incident=new_incident(), exc_info=error)
+            notes = note_whole(turn.before, self._state)
+        turn.records.extend(notes)
 
     def _check(self, transition: Transition) -> None:
         check_touched(self._state, transition.delta)

@@ -66,8 +66,14 @@ def last_of(records: Sequence[JournalRecord]) -> int:
     return numbers[-1] if numbers else 0
 
 
-def kill_one(path: Path, after_s: float) -> int:
-    """Start a writer, kill it, and return the last number that it acknowledged; 0: none."""
+def kill_one(path: Path, after_s: float, *, waits: bool) -> int:
+    """Start a writer, kill it, and return the last number that it acknowledged; 0: none.
+
+    Args:
+        path: the journal.
+        after_s: when to kill it.
+        waits: whether that counts from its first batch, else from its start.
+    """
     ours, its = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -75,9 +81,10 @@ def kill_one(path: Path, after_s: float) -> int:
         asyncio.run(append_for_ever(path, its))
     os.close(its)
     with os.fdopen(ours, "rb") as pipe:
+        numbers = pipe.read(NUMBER_BYTES) if waits else b""
         time.sleep(after_s)  # the moment of the kill is what is random here
         os.kill(pid, signal.SIGKILL)
-        numbers = pipe.read()
+        numbers += pipe.read()
     os.waitpid(pid, 0)
     return int.from_bytes(numbers[-NUMBER_BYTES:], "big")  # such a write is never cut
 
@@ -87,8 +94,9 @@ def main() -> None:
     file.WAL_PAGES, pages.FREE_PAGES = 20, 4
     drawn = random.Random(kills)
     acknowledged = 0
-    for _ in range(kills):
-        acknowledged = max(acknowledged, kill_one(path, drawn.uniform(0.005, LONGEST_S)))
+    for kill in range(kills):
+        after_s = drawn.uniform(0.005, LONGEST_S)
+        acknowledged = max(acknowledged, kill_one(path, after_s, waits=kill % 3 > 0))
         found = last_of(asyncio.run(read(path)))
         assert acknowledged <= found <= acknowledged + 1, (acknowledged, found)
         acknowledged = found

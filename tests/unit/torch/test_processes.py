@@ -85,7 +85,7 @@ def test_our_functions_name_the_missing_to_every_rank(known: int, named: str) ->
         where = f"Timed out waiting on barrier on rank {rank}, for key prefix: "
         assert f"{where}traced (world_size=8, missing_ranks=[host7], timeout=6)" == answer["traced"]
         assert f"{where}named (world_size=8, missing_ranks=[{named}], timeout=6)" == answer["named"]
-        assert "missing_ranks=[1 of unknown number]" in answer["unnamed"]
+        assert "missing_ranks=[1 of unknown rank]" in answer["unnamed"]
 
 
 def test_process_groups_meet_at_the_store() -> None:

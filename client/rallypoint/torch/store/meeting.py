@@ -204,7 +204,7 @@ def _broken(
     else:
         shown = [describe(one) for one in missing]
     more = error.missing_count - len(shown)
-    shown += [f"{more} more" if shown else f"{more} unknown"] if more > 0 else []
+    shown += [f"{more} more" if shown else f"{more} of unknown rank"] if more > 0 else []
     return StoreError(
         f"Timed out waiting on barrier{where}, for key prefix: {key_prefix} "
         f"(world_size={world_size}, missing_ranks=[{', '.join(shown)}], "

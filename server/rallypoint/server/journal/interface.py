@@ -97,6 +97,9 @@ class Journal(Protocol):
     async def compact(self, records: Sequence[JournalRecord], now_ms: int) -> None:
         """Replace all records by a shorter list with the same meaning, all of it or nothing.
 
+        A store may do so after this has returned, beside further appends: until then the old
+        records count, and the next append raises a failure. The records must not change.
+
         Raises:
             JournalFailed: when the records could not be replaced; the old ones stay.
         """

@@ -149,7 +149,8 @@ class _Life:
         """Shards that a task claims, starts or releases."""
         self._not_before_s: dict[int, float] = {}
         """When a shard may be claimed again that could not be started, by the loop's clock."""
-        self._claiming: set[asyncio.Task[None]] = set()
+        self._claiming: dict[asyncio.Task[None], int] = {}
+        """Shards that tasks claim and start."""
         self._lost: LeaseLost | None = None
         """Why the lease is not sure any more."""
         self._changed = asyncio.Event()
@@ -237,7 +238,8 @@ class _Life:
             planned = plan(
                 self.member,
                 self._view.taking_part(),
-                self._view.owners_by_id(),
+                # A claim under way counts as one: what has become free since is not for it alone.
+                dict.fromkeys(self._claiming.values(), self.member) | self._view.owners_by_id(),
                 self._fact.shard_count,
                 {shard: self._shards.load_of(shard) for shard in self.serving},
             )
@@ -251,8 +253,8 @@ class _Life:
                 if may_try and shard not in self._held and shard not in self._busy:
                     self._busy.add(shard)
                     task = tasks.create_task(self._claim(shard))
-                    self._claiming.add(task)
-                    task.add_done_callback(self._claiming.discard)
+                    self._claiming[task] = shard
+                    task.add_done_callback(self._claiming.pop)
 
     def _late_claims(self) -> list[int]:
         """Return shards whose claim has succeeded although its answer was lost."""

@@ -270,7 +270,7 @@ async def _end(wait: Wait) -> Exception | None:
 
 
 def test_round_that_ends_in_the_turn_of_a_repeated_arrival() -> None:
-    """The first attempt was answered, and what is left of its barrier went with the round."""
+    """The first attempt was answered, and its barrier was dropped with the round."""
     bench, unused = Bench(JobSpec(min_nodes=2, max_nodes=2)), cast(Any, None)
     bench.run_round("a", "b")
     claim = inputs.Claim(JOB, run=1, round=1, token="", is_signed=True)

@@ -39,7 +39,8 @@ async def test_shards_follow_those_who_come_and_leave(owners: Owners) -> None:
     assert await owners.until(0, 8, 8) < 1.5
     for served in owners.served:
         started = [shard for what, shard in served.asked if what == "start"]
-        assert len(set(started)) == len(started), "no shard comes back to one that has released it"
+        # One may, when views differ for a moment about who has a shard more than the others.
+        assert len(started) - len(set(started)) <= 1, "no shard comes back"
 
 
 async def test_every_release_is_in_order(owners: Owners) -> None:

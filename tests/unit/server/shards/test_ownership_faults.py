@@ -161,7 +161,9 @@ async def test_faults_of_all_kinds(
     for _ in range(16):
         name = random.choice(sorted(lives))
         member = random.choice(trio.members)
-        fault = random.choice(("freeze", "freeze", "stop", "member killed", "member frozen"))
+        # No member is killed here: etcd 3.5.0 to 3.5.2 can lose data of one that is killed while it
+        # writes much, and then its members differ (etcd's postmortem "v3.5 data inconsistency").
+        fault = random.choice(("freeze", "freeze", "stop", "member", "member"))
         pause_s = random.uniform(0.5, 6.5)
         if fault == "freeze":
             lives[name].signal(signal.SIGSTOP)
@@ -172,7 +174,7 @@ async def test_faults_of_all_kinds(
             after = f"{name[0]}{int(name[1:]) + 1}"
             lives[after] = owners.start(after)
         else:
-            (member.kill if fault == "member killed" else member.freeze)()
+            member.freeze()
             await asyncio.sleep(pause_s / 2)
             trio.heal()
     await asyncio.sleep(6)  # whatever is late has happened

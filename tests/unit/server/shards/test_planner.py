@@ -62,6 +62,7 @@ def situations(draw: st.DrawFn) -> tuple[list[str], dict[int, str], int]:
     return members, {shard: owner for shard, owner in drawn.items() if owner}, count
 
 
+@settings(deadline=None)
 @given(situations())
 def test_no_two_members_plan_to_own_a_shard(
     situation: tuple[list[str], dict[int, str], int],
@@ -78,7 +79,7 @@ def test_no_two_members_plan_to_own_a_shard(
         assert member in members or not one.claims
 
 
-@settings(max_examples=50)
+@settings(max_examples=50, deadline=None)
 @given(situations(), st.randoms(use_true_random=False), st.booleans())
 def test_every_order_converges(
     situation: tuple[list[str], dict[int, str], int], random: Random, is_late: bool
@@ -110,6 +111,7 @@ def test_every_order_converges(
     assert is_late or moves == excess
 
 
+@settings(deadline=None)
 @given(situations())
 def test_quotas_move_as_little_as_possible(
     situation: tuple[list[str], dict[int, str], int],

@@ -113,6 +113,24 @@ def note_changes(
     return notes
 
 
+def note_whole(before: Before, state: State) -> list[JournalRecord]:
+    """Return everything about what a turn has changed, for when its notes cannot be found.
+
+    Args:
+        before: what the turn has changed, as it was.
+        state: after the turn.
+    """
+    jobs = (state.jobs.get(job_id) for job_id in before.jobs)
+    notes: list[JournalRecord] = [JobSnapshot(durable_job(job)) for job in jobs if job is not None]
+    for session, was in before.nodes.items():
+        now = state.nodes.get(session)
+        if now is not None:
+            notes.append(NodeJoined(durable_node(now)))
+        elif was is not None:
+            notes.append(NodeRemoved(was.job_id, session))
+    return notes
+
+
 def _group(records: Iterable[JournalRecord]) -> dict[JobId, _Decided]:
     decided: dict[JobId, _Decided] = {}
     for record in records:

@@ -277,9 +277,10 @@ def _apply_node(memory: Memory, record: NodeJoined | NodeRemoved | NodeNoted) ->
             if job.next_arrival <= node.arrival:
                 memory.jobs[node.job_id] = replace(job, next_arrival=node.arrival + 1)
         case NodeRemoved(job_id=job_id, session=session):
-            del memory.nodes[job_id][session]
-            if not memory.nodes[job_id]:
-                del memory.nodes[job_id]
+            of_job = memory.nodes.get(job_id, {})
+            of_job.pop(session, None)
+            if not of_job:
+                memory.nodes.pop(job_id, None)
         case NodeNoted(job_id=job_id, session=session):
             node = memory.nodes[job_id][session]
             facts = NodeFacts(

@@ -55,6 +55,10 @@ def _adopt_latest(
         return
     # A coordinator without memory can reuse a round number, so the epoch counts first.
     header = max((held.header for _, held in current), key=lambda h: (h.epoch, h.number))
+    if job.slots and header.number <= job.round_number:
+        # This coordinator has started again in the first window of its journal. The run has had a
+        # round since then, so the journal has the end of this one.
+        return
     job = _adopt_counts(draft, job, header)
     holding = {node.session for node, _ in holders}
     if any(node.last_round > header.number and node.session not in holding for node in nodes):

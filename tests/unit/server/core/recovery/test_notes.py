@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
+
+from rallypoint.server import stepper
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.records import (
     EventsLogged,
@@ -121,6 +124,24 @@ def test_node_that_joins_and_leaves_in_a_turn_leaves_a_number() -> None:
 
     assert {"JobNoted": 1} == kinds
     assert NODES - 1 == fleet.state.jobs[JobId(JOB)].next_arrival
+
+
+def test_notes_that_cannot_be_found_are_replaced_by_everything(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A bug in comparing costs bytes, and no job."""
+
+    def strike(*_: object) -> None:
+        raise LookupError
+
+    monkeypatch.setattr(stepper, "note_changes", strike)
+    fleet = Fleet()
+    fleet.turn(*fleet.hellos())
+    senders = fleet.senders()
+    fleet.turn(*(inputs.Started(sender, 1, (1,)) for sender in senders))
+    gone = fleet.turn(inputs.Goodbye(fleet.senders()[0], ""))
+
+    assert {"RoundStopped", "JobSnapshot", "NodeRemoved"} <= gone.keys()
 
 
 def departed(*names: str) -> tuple[Departure, ...]:

@@ -245,4 +245,4 @@ async def test_killed_at_any_moment(folder: Path, kills: int) -> None:
     assert (0, "") == (process.returncode, err.decode())
     facts = json.loads(out)
     assert kills == facts["kills"]
-    assert facts["acknowledged"] > kills
+    assert facts["acknowledged"] >= kills // 3 * 2
