@@ -165,9 +165,7 @@ def test_another_file_is_refused(tmp_path: Path) -> None:
         places.read(f"sqlite:{tmp_path / ('x' * 300)}")
 
 
-async def test_tilde_is_the_home(
-    journal: SqliteJournal, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_tilde_is_the_home(journal: SqliteJournal, monkeypatch: pytest.MonkeyPatch) -> None:
     """A shell leaves that of `sqlite:~/journal.sqlite` to the command."""
     monkeypatch.setenv("HOME", str(journal.path.parent))
 

@@ -153,6 +153,20 @@ async def test_disk_is_full(tmp_path: Path) -> None:
         assert "the disk is full; free some space" in refusal(disk / "new" / NAME)
 
 
+def test_disk_has_room_for_some_files(tmp_path: Path) -> None:
+    """Whichever of its files has no room: a journal of 64 kB is refused with the same line."""
+    with small_disk(tmp_path / "disk") as disk:
+        (disk / "folder").mkdir()
+        fill(disk)
+        for pages_free in range(1, 12):
+            for left in (disk / "folder").iterdir():
+                left.unlink()
+            fill(disk)
+            filler = disk / "filler"
+            os.truncate(filler, filler.stat().st_size - 4096 * pages_free)
+            assert "the disk is full; free some space" in refusal(disk / "folder" / NAME)
+
+
 async def test_disk_is_full_during_a_compaction(tmp_path: Path) -> None:
     """A snapshot that has no room leaves the old records; the next append says why."""
     with small_disk(tmp_path / "disk") as disk:
