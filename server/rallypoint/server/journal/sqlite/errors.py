@@ -46,6 +46,7 @@ _BY_ERRNO = {
     errno.ENOTDIR: f"a part of its path is a file, not a folder; {ELSEWHERE}",
     errno.EEXIST: f"a part of its path is a file, not a folder; {ELSEWHERE}",
     errno.ENOENT: f"its folder does not exist; make it, or {ELSEWHERE}",
+    errno.EMLINK: f"it has a second name, a hard link; remove one, or {ELSEWHERE}",
     errno.ELOOP: f"its path is a loop of links; {ELSEWHERE}",
     errno.ENOLCK: _NO_LOCKS,
     errno.EOPNOTSUPP: _NO_LOCKS,

@@ -40,8 +40,11 @@ def prepare(path: Path) -> None:
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
     fd = os.open(path, flags, _FILE_MODE)
     try:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        if status.st_nlink > 1:  # by another name it has another lock and another WAL
+            raise OSError(errno.EMLINK, os.strerror(errno.EMLINK))
     finally:
         os.close(fd)
 

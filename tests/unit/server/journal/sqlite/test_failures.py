@@ -81,6 +81,18 @@ def test_path_that_is_no_file(tmp_path: Path) -> None:
     assert not (tmp_path / "file-lock").exists()
 
 
+async def test_file_with_two_names(tmp_path: Path) -> None:
+    """Two coordinators could open it, each with a lock beside the name that it was given."""
+    await made(tmp_path / NAME)
+    other = tmp_path / "other.sqlite"
+    os.link(tmp_path / NAME, other)
+
+    for path in (other, tmp_path / NAME):
+        assert "a second name, a hard link; remove one" in refusal(path)
+    other.unlink()
+    assert load(tmp_path / NAME)
+
+
 async def test_file_of_another_program(tmp_path: Path) -> None:
     """Neither a text nor the database of another program is touched."""
     text = tmp_path / "notes.txt"
