@@ -121,7 +121,7 @@ class Facts:
     def see_event(self, event: events_pb2.Event, source: str) -> None:
         """Note an event."""
         self.see_time(("event", event.sequence), event, "time")
-        self.see(("event", event.sequence), event, source)
+        self.see(("event", event.sequence, event.job_id), event, source)
 
 
 def clear_ages(verdict: verdict_pb2.Verdict) -> None:

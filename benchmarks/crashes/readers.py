@@ -9,6 +9,7 @@ from abc import abstractmethod
 
 from crashes.facts import Facts, Place
 from rallypoint.client import Client, Scope, errors
+from rallypoint.server.core.events.log import EVENTS_PER_JOB_MAX
 from rallypoint.v1 import job_pb2
 
 PAUSE_S = 0.2
@@ -144,17 +145,25 @@ class Poller(Reader):
 
     def compare_events(self, until: int) -> None:
         """List all events, up to one that was seen: none that was seen is missing or changed."""
-        listed = set()
+        listed: dict[str, list[int]] = {}
         for event in self.client.list_events():
+            listed.setdefault(event.job_id, []).append(event.sequence)
             if event.sequence <= until:
-                listed.add(event.sequence)
                 self.facts.see_event(event, "ListEvents")
-        known = {int(str(name[1])) for name in self.facts.known("event")}
-        first = min(listed, default=0)
-        if missing := {number for number in known if first <= number <= until} - listed:
+        known = [(str(job_id), int(str(number))) for _, number, job_id in self.facts.known("event")]
+        lost = [number for job_id, number in known if _is_lost(number, listed.get(job_id, []))]
+        if missing := [number for number in lost if number <= until]:
             self.facts.find(f"ListEvents: lost {sorted(missing)[:20]}")
-        if extra := listed - known:
+        news = {number for numbers in listed.values() for number in numbers if number <= until}
+        if extra := news - {number for _, number in known}:
             self.facts.find(f"ListEvents: a watch has missed {sorted(extra)[:20]}")
+
+
+def _is_lost(number: int, listed: list[int]) -> bool:
+    """Return whether an event is missing among its job's, which drops the oldest at the limit."""
+    if len(listed) >= EVENTS_PER_JOB_MAX and number < listed[0]:
+        return False
+    return number not in listed
 
 
 class KeyReader(Reader):

@@ -32,30 +32,36 @@ HUNT = range(600)
 NOTICED = {
     "add again after a restart": 14,
     "add twice": 2,
+    "adopt nothing": 78,
     "answer with another generation": 0,
     "begin a watch late": 2,
     "bring back a scope": 0,
+    "cancel later": 45,
     "confirm too much": 20,
     "count failures again": 77,
     "dismiss no agent for good": 60,
     "fail after a drain": 9,
+    "forget releases": 11,
+    "forget to check the connection": 12,
     "forget to fence": 19,
     "judge a node by a stale lease": 19,
     "keep the scope": 0,
-    "prefer the run to the stop": 7,
+    "let newcomers outrank members": 590,
+    "prefer the run to the stop": 23,
     "read too long": 0,
     "release twice": 0,
     "release without everyone": 0,
     "repeat a key": 2,
     "set nodes aside at once": 11,  # from seed 1 on: the rule that is about it notices it first
     "skip a change": 1,
-    "swap blindly": 19,
+    "swap blindly": 23,
     "take a stall for deaths": 31,
     "take half a batch": 44,
     "take old rounds": 3,
     "wait for a quarantine": 361,
     "wait for ever for a node": 15,
     "wait too long": 0,
+    "wake no reader": 13,
 }
 """Seeds that have noticed a bug; the hunt begins there, where it would take long else."""
 OPTIONS = {
@@ -151,7 +157,7 @@ def test_seeds_differ() -> None:
 def test_planted_bug_is_noticed(name: str) -> None:
     """The rule that a bug breaks notices it within a few seeds."""
     known, options = NOTICED.get(name, 0), {"durable": "0", **OPTIONS.get(name, {})}
-    seeds = (*range(max(0, known - NEAR), known + NEAR), *HUNT)
+    seeds = (*range(known, known + NEAR), *HUNT)
     with planted(name):
         results = (run_seed(seed, options) for seed in seeds)
         caught = next((found for found in results if found.failure), None)

@@ -38,6 +38,7 @@ def test_running_job_is_refused_without_a_backup(world: World, port: int, tmp_pa
 
     assert agent.wait() == 1
     assert "the agent holds a round of coordinator" in agent.stderr()
+    assert "start that one with its journal, or start this agent again" in agent.stderr()
 
 
 def test_job_continues_after_an_old_backup(world: World, port: int, tmp_path: Path) -> None:

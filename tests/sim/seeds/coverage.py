@@ -153,7 +153,6 @@ UNREACHABLE: dict[Row, str] = {
     ("settled", "succeeded"): _NOT_A_STOP,
     ("stopped", "closed"): _NOT_A_STOP,
     ("settled", "closed"): _NOT_A_STOP,
-    ("consequence", "undecided"): "a provisional verdict, never journalled",
     ("verdict", "internal"): "needs a broken invariant: that fails the seed",
     ("refusal", "stale epoch"): "an agent reports only after a Welcome, with its epoch",
     ("refusal", "newer epoch"): "an agent has no session but with the coordinator that it follows",

@@ -124,7 +124,8 @@ def test_export_replaces_no_file(
     assert main(PROG, ["export", state, str(file)]) == 1
 
     assert file.read_text() == "precious"
-    assert capsys.readouterr().err == f"{PROG} export: error: {file}: File exists\n"
+    line = f"{PROG} export: error: {file}: this file exists already; choose a new one\n"
+    assert capsys.readouterr().err == line
 
 
 def test_import_beside_a_coordinator_is_refused(

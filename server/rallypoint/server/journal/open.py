@@ -33,7 +33,8 @@ def open_journal(state: str, port: int) -> Journal:
         return MemoryJournal(secrets.token_hex(_IDENTITY_BYTES))
     if state.startswith(ETCD):
         raise JournalFailed(_explain_etcd(state))
-    path = Path(state.removeprefix(SQLITE)) if state else default_path(port)
+    # A shell leaves the `~` of `--state sqlite:~/journal.sqlite` as it is.
+    path = Path(os.path.expanduser(state.removeprefix(SQLITE))) if state else default_path(port)
     return SqliteJournal.open(path)
 
 

@@ -13,6 +13,7 @@ from rallypoint.cli.flags.flag import Values
 from rallypoint.server.journal.archive.lines import read_lines, write_lines
 from rallypoint.server.journal.archive.places import fill, read
 from rallypoint.server.journal.archive.show import describe_records
+from rallypoint.server.journal.interface import JournalFailed
 
 NAME_WIDTH = 12
 """Columns for a name in what `verify` prints."""
@@ -43,7 +44,11 @@ def export(args: Values) -> None:
     """Write a whole journal to a file that does not exist yet."""
     contents = read(args.state)
     path = Path(args.file)
-    with open(path, "xb", opener=_open_private) as file:
+    try:
+        file = open(path, "xb", opener=_open_private)
+    except FileExistsError as error:
+        raise JournalFailed(f"{path}: this file exists already; choose a new one") from error
+    with file:
         try:
             file.writelines(write_lines(contents))
             file.flush()

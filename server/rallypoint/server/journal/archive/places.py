@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
 from contextlib import ExitStack, closing
@@ -30,9 +31,13 @@ def read(state: str) -> Contents:
         JournalFailed: when there is none, or the system refuses.
     """
     path = _path_of(state)
-    if not path.exists():
-        raise JournalFailed(f"{path}: there is no such file; the coordinator's log names its state")
     with errors.explaining(path):
+        if not path.exists():
+            text = "there is no such file; the coordinator's log names its state"
+            raise JournalFailed(f"{path}: {text}")
+        if not path.is_file():  # SQLite would wait for the other end of a pipe
+            reason = errno.EISDIR if path.is_dir() else errno.EINVAL
+            raise OSError(reason, os.strerror(reason))
         mark = _read_witness(path)  # first: what is written meanwhile makes the journal longer
         with closing(_open(path)) as connection:
             connection.execute("BEGIN")  # all that follows is as of one moment
@@ -73,7 +78,7 @@ def _path_of(state: str) -> Path:
     kind, colon, path = state.partition(":")
     if f"{kind}{colon}" != SQLITE or not path:
         raise JournalFailed(f"{state!r} is not {KINDS}: there is nothing to read or write")
-    return Path(os.path.realpath(path))
+    return Path(os.path.realpath(os.path.expanduser(path)))
 
 
 def _open(path: Path) -> sqlite3.Connection:

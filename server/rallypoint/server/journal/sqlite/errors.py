@@ -46,12 +46,15 @@ _BY_ERRNO = {
     errno.ENOTDIR: f"a part of its path is a file, not a folder; {ELSEWHERE}",
     errno.EEXIST: f"a part of its path is a file, not a folder; {ELSEWHERE}",
     errno.ENOENT: f"its folder does not exist; make it, or {ELSEWHERE}",
+    errno.EMLINK: f"it has a second name, a hard link; remove one, or {ELSEWHERE}",
     errno.ELOOP: f"its path is a loop of links; {ELSEWHERE}",
     errno.ENOLCK: _NO_LOCKS,
     errno.EOPNOTSUPP: _NO_LOCKS,
     errno.EINVAL: f"it is not a file; {ELSEWHERE}",
     errno.ENAMETOOLONG: f"its path is too long; {ELSEWHERE}",
 }
+_FULL_WITH_WAL = sqlite3.SQLITE_IOERR_SHMSIZE
+"""There is no room for the index of the WAL, which SQLite does not call a full disk."""
 _PRIMARY = 0xFF
 """Bits of SQLite's extended error code that hold the code itself."""
 
@@ -97,7 +100,8 @@ def failed(path: Path, error: sqlite3.Error | OSError) -> JournalFailed:
         name = errno.errorcode.get(error.errno or 0, "no reason given")
         return _say(path, _BY_ERRNO.get(error.errno or 0, _FAILED.format(name=name)))
     # Errors that the module itself raises have no code, and their texts may hold values.
-    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & _PRIMARY
+    extended = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT)
+    code = sqlite3.SQLITE_FULL if extended == _FULL_WITH_WAL else extended & _PRIMARY
     name = getattr(error, "sqlite_errorname", "a value of another kind")
     if code == sqlite3.SQLITE_NOTADB:
         return foreign(path)

@@ -13,7 +13,7 @@ import sqlite3
 import stat
 from pathlib import Path
 
-from rallypoint.server.journal.sqlite import errors
+from rallypoint.server.journal.sqlite import errors, pages
 
 BUSY_S = 5.0
 """How long to wait for another program that has the file locked, such as one that reads it."""
@@ -40,8 +40,11 @@ def prepare(path: Path) -> None:
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
     fd = os.open(path, flags, _FILE_MODE)
     try:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        if status.st_nlink > 1:  # by another name it has another lock and another WAL
+            raise OSError(errno.EMLINK, os.strerror(errno.EMLINK))
     finally:
         os.close(fd)
 
@@ -75,6 +78,7 @@ def connect(path: Path) -> sqlite3.Connection:
 
     Raises:
         JournalFailed: when the file system cannot do what WAL needs.
+        Foreign: when it is the database of another program.
         sqlite3.Error: when SQLite refuses.
     """
     connection = sqlite3.connect(
@@ -84,6 +88,7 @@ def connect(path: Path) -> sqlite3.Connection:
         check_same_thread=False,  # it is opened at the start, and used in the store's thread
     )
     try:
+        pages.read_names(connection)  # what follows would change another program's file
         # The first has no effect once there are tables; then the file was made with it.
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
         [[mode]] = connection.execute("PRAGMA journal_mode = WAL").fetchall()

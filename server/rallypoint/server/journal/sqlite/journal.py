@@ -65,6 +65,8 @@ class SqliteJournal:
         self._failure: JournalFailed | None = None
         """Why nothing can be stored any more."""
         self._is_closing = False
+        self._is_gone = False
+        """Whether the file was deleted or replaced, which is logged once."""
         self._gives_up = False
         """Whether a snapshot took so long when the journal was closed that it is abandoned."""
         self._writer = StoreThread("journal")
@@ -174,9 +176,17 @@ class SqliteJournal:
         with self._failing():
             pages.append(self._files.connection, link, payload)
             self._files.remember(link)
+        self._look_for_file()
         self._tip = link
         self._length += len(records)
         self._size += len(payload)
+
+    def _look_for_file(self) -> None:
+        """Log if no start will find this journal: SQLite continues without a word."""
+        if not self._is_gone and not self._files.is_at(self.path):
+            self._is_gone = True
+            then = "the next start forgets all jobs: let them end first; never delete these files"
+            log.error("journal_gone", path=str(self.path), then=then)
 
     def _accept(self, records: Sequence[JournalRecord]) -> Link:
         """Return the last batch that a snapshot will replace."""

@@ -30,6 +30,8 @@ class Files(Struct):
     meta: pages.Meta
     mark: Mark | None
     """What the witness held when it was opened; None: nothing."""
+    origin: os.stat_result
+    """Of the database when it was opened."""
 
     def remember(self, link: Link) -> None:
         """Note in the witness that a batch is stored.
@@ -38,6 +40,13 @@ class Files(Struct):
             OSError: when the system refuses.
         """
         self.witness.write(Mark(self.meta.identity, link))
+
+    def is_at(self, path: Path) -> bool:
+        """Return whether these files are still the ones at a path."""
+        try:
+            return os.path.samestat(os.stat(path), self.origin)
+        except OSError:
+            return False
 
     def close(self) -> None:
         """Close them all; the lock goes last.
@@ -90,5 +99,6 @@ def open_files(path: Path) -> Files:
             else:
                 witness.reset(Mark(meta.identity, meta.base))
                 file.sync_folder(path.parent)
+        files = Files(connection, witness, lock, meta, mark, os.stat(path))
         stack.pop_all()
-        return Files(connection, witness, lock, meta, mark)
+        return files

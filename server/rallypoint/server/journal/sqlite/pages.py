@@ -72,6 +72,21 @@ def make(connection: sqlite3.Connection, identity: str, secret: bytes) -> Meta:
     return meta
 
 
+def read_names(connection: sqlite3.Connection) -> set[str] | None:
+    """Return the names of all tables; None when the file has none at all.
+
+    Raises:
+        Foreign: when they are those of another program.
+    """
+    [[application]] = connection.execute("PRAGMA application_id").fetchall()
+    names = {name for (name,) in connection.execute("SELECT name FROM sqlite_schema")}
+    if not names and application == 0:
+        return None
+    if application != APPLICATION_ID:
+        raise Foreign
+    return names
+
+
 def read_meta(connection: sqlite3.Connection) -> Meta | None:
     """Return what `meta` holds; None when the file has no tables at all.
 
@@ -80,12 +95,9 @@ def read_meta(connection: sqlite3.Connection) -> Meta | None:
         Foreign: when the tables are those of another program.
         Newer: when a newer version made the tables.
     """
-    [[application]] = connection.execute("PRAGMA application_id").fetchall()
-    names = {name for (name,) in connection.execute("SELECT name FROM sqlite_schema")}
-    if not names and application == 0:
+    names = read_names(connection)
+    if names is None:
         return None
-    if application != APPLICATION_ID:
-        raise Foreign
     if "meta" not in names:
         raise Damaged("its table `meta` is missing")
     found = dict(connection.execute("SELECT key, value FROM meta"))

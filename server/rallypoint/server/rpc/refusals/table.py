@@ -108,7 +108,8 @@ TABLE: dict[RefusalKind, Row] = {
     RefusalKind.FOREIGN_ROUND: Row(
         grpc.StatusCode.FAILED_PRECONDITION,
         details_pb2.ForeignRound,
-        "the agent holds a round of coordinator {owner_id}; this is coordinator {coordinator_id}",
+        "the agent holds a round of coordinator {owner_id}; this is coordinator {coordinator_id}: "
+        "start that one with its journal, or start this agent again",
         "hello.held",
     ),
     RefusalKind.LIMIT_REACHED: Row(

@@ -18,6 +18,7 @@ from rallypoint.server.journal.interface import (
     JournalInUse,
     JournalUnreadable,
 )
+from rallypoint.server.journal.open import describe_journal, open_journal
 from rallypoint.server.journal.sqlite.journal import SqliteJournal
 
 
@@ -155,8 +156,23 @@ def test_another_file_is_refused(tmp_path: Path) -> None:
     for name in ("text", "database"):
         with pytest.raises(JournalUnreadable, match="is not a journal of Rallypoint"):
             places.read(f"sqlite:{tmp_path / name}")
-    with pytest.raises(JournalFailed):
+    with pytest.raises(JournalFailed, match="it is a folder, not a file"):
         places.read(f"sqlite:{tmp_path}")
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(JournalFailed, match="it is not a file"):
+        places.read(f"sqlite:{tmp_path / 'pipe'}")
+    with pytest.raises(JournalFailed, match="its path is too long"):
+        places.read(f"sqlite:{tmp_path / ('x' * 300)}")
+
+
+async def test_tilde_is_the_home(journal: SqliteJournal, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shell leaves that of `sqlite:~/journal.sqlite` to the command."""
+    monkeypatch.setenv("HOME", str(journal.path.parent))
+
+    assert epochs_of(places.read("sqlite:~/journal.sqlite")) == [1, 2, 3]
+    other = open_journal("sqlite:~/other.sqlite", 1)
+    assert describe_journal(other) == f"sqlite:{journal.path.parent}/other.sqlite"
+    await other.close()
 
 
 async def test_lost_end_is_noticed(journal: SqliteJournal, path: Path) -> None:

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from rallypoint.server.journal.interface import JournalFailed, JournalUnreadable
 from rallypoint.server.journal.sqlite import pages
@@ -80,6 +81,18 @@ def test_path_that_is_no_file(tmp_path: Path) -> None:
     assert not (tmp_path / "file-lock").exists()
 
 
+async def test_file_with_two_names(tmp_path: Path) -> None:
+    """Two coordinators could open it, each with a lock beside the name that it was given."""
+    await made(tmp_path / NAME)
+    other = tmp_path / "other.sqlite"
+    os.link(tmp_path / NAME, other)
+
+    for path in (other, tmp_path / NAME):
+        assert "a second name, a hard link; remove one" in refusal(path)
+    other.unlink()
+    assert load(tmp_path / NAME)
+
+
 async def test_file_of_another_program(tmp_path: Path) -> None:
     """Neither a text nor the database of another program is touched."""
     text = tmp_path / "notes.txt"
@@ -89,11 +102,11 @@ async def test_file_of_another_program(tmp_path: Path) -> None:
     with connection:
         connection.execute("CREATE TABLE meta (key, value)")
     connection.close()
-    before = text.read_bytes()
+    before = text.read_bytes(), other.read_bytes()
 
     for path in (text, other):
         assert refusal(path).startswith(": this is not a journal of Rallypoint; choose another")
-    assert before == text.read_bytes()
+    assert before == (text.read_bytes(), other.read_bytes())
 
 
 async def test_file_from_the_future(tmp_path: Path) -> None:
@@ -150,6 +163,20 @@ async def test_disk_is_full(tmp_path: Path) -> None:
         assert list(small(1)) == load(disk / NAME)
         fill(disk)
         assert "the disk is full; free some space" in refusal(disk / "new" / NAME)
+
+
+def test_disk_has_room_for_some_files(tmp_path: Path) -> None:
+    """Whichever of its files has no room: a journal of 64 kB is refused with the same line."""
+    with small_disk(tmp_path / "disk") as disk:
+        (disk / "folder").mkdir()
+        fill(disk)
+        for pages_free in range(1, 12):
+            for left in (disk / "folder").iterdir():
+                left.unlink()
+            fill(disk)
+            filler = disk / "filler"
+            os.truncate(filler, filler.stat().st_size - 4096 * pages_free)
+            assert "the disk is full; free some space" in refusal(disk / "folder" / NAME)
 
 
 async def test_disk_is_full_during_a_compaction(tmp_path: Path) -> None:
@@ -258,3 +285,21 @@ async def test_link_leads_to_one_lock(tmp_path: Path) -> None:
     with pytest.raises(JournalFailed, match=f"process id {os.getpid()} uses this journal"):
         SqliteJournal.open(tmp_path / "link")
     await journal.close()
+
+
+async def test_file_is_deleted_beside_a_coordinator(tmp_path: Path) -> None:
+    """SQLite continues in the file without a name; the log says once what the next start loses."""
+    path = tmp_path / NAME
+    journal = SqliteJournal.open(path)
+    await journal.load()
+    with capture_logs() as lines:
+        await journal.append(small(1), 1)
+        assert lines == []
+        path.unlink()
+        path.write_bytes(b"")
+        for number in (2, 3):
+            await journal.append(small(number), number)
+    await journal.close()
+
+    assert ["journal_gone"] == [line["event"] for line in lines]
+    assert str(path) == lines[0]["path"]
