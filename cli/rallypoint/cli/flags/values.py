@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable
 
-from rallypoint.base.addresses import parse_endpoints
+from rallypoint.base.addresses import first_host, is_wildcard, parse_endpoint, parse_endpoints
 from rallypoint.base.limits import COUNT_MAX, DURATION_MS_MAX
 from rallypoint.cli.flags.flag import BadValue
 
@@ -108,7 +108,7 @@ def journal_place(value: str) -> str:
         return value
     if not colon and "/" in value:
         raise BadValue(f"{value!r} has no kind: write sqlite:{value}")
-    raise BadValue(f"{value!r} is not memory or sqlite:PATH")
+    raise BadValue(f"{value!r} is not memory, sqlite:PATH or etcd://HOST:PORT/PREFIX")
 
 
 def node_range(value: str) -> tuple[int, int]:
@@ -122,6 +122,16 @@ def node_range(value: str) -> tuple[int, int]:
     if not 1 <= minimum <= maximum:
         raise BadValue(f"{value!r} does not satisfy 1 <= MIN <= MAX")
     return minimum, maximum
+
+
+def own_address(value: str) -> str:
+    """Parse `host` or `host:port` of this host, as others reach it."""
+    parsed = parse_endpoint(value)
+    if parsed is None:
+        raise BadValue(f"{value!r} is not HOST or HOST:PORT")
+    if is_wildcard(first_host(parsed)):
+        raise BadValue(f"{value!r} is every address of a host; others can connect only to one")
+    return value
 
 
 def endpoints(value: str) -> str:
