@@ -249,7 +249,7 @@ class Server:
             self.writes.lose(turn)
             return
         self._heard, self._inbox = {}, []
-        turn = Steps(self.state, now_ms)
+        turn = self._begin_turn(self.state, now_ms)
         for input in arrived:
             self._step(input, turn)
         while (due_ms := self.state.next_deadline_ms()) is not None and due_ms <= now_ms:
@@ -260,10 +260,16 @@ class Server:
         else:
             self.show(turn)
 
+    def _begin_turn(self, state: State, now_ms: int) -> Steps:
+        turn = Steps(state, now_ms)
+        if self.is_durable:
+            turn.measure(self.unix_ms())
+        return turn
+
     def _foresee(self, arrived: Sequence[inputs.Input], now_ms: int) -> Steps:
         """Return what a turn would decide, without taking it: no rule hears of it."""
         state = copied(self.state)
-        turn = Steps(state, now_ms)
+        turn = self._begin_turn(state, now_ms)
         for input in arrived:
             turn.step(input)
         while (due_ms := state.next_deadline_ms()) is not None and due_ms <= now_ms:
