@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
-from rallypoint.server.clock import JournalClock
+from rallypoint.server.clock import JournalClock, wall_ms
 from rallypoint.server.coordinator import Coordinator
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.effects import Send
@@ -92,6 +92,7 @@ class Shell:
     def __init__(self) -> None:
         self.journal = FullJournal("c")
         self.state = State("c", 1, first_epoch=1)
+        self.state.clocks.measure(0, wall_ms())
         self.outboxes = Outboxes()
         self.coordinator = Coordinator(
             self.state, self.journal, self.outboxes, JournalClock(), announces=False

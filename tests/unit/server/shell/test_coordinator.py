@@ -12,7 +12,6 @@ from rallypoint.server.coordinator import Coordinator, CoordinatorEnded, InputRe
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.effects import Effect
 from rallypoint.server.core.messages.records import (
-    ClockMeasured,
     EventsLogged,
     NodeHealthChanged,
 )
@@ -64,7 +63,7 @@ def started() -> tuple[Coordinator, SlowJournal]:
     """Return a coordinator that knows a job with a node, and its journal."""
     bench = Bench(JobSpec())
     bench.run_round("a")
-    bench.state.clocks.take(ClockMeasured(0, wall_ms()))
+    bench.state.clocks.measure(0, wall_ms())
     journal = SlowJournal()
     return Coordinator(bench.state, journal, Nobody(), JournalClock(), announces=False), journal
 

@@ -294,14 +294,7 @@ def _apply_node(memory: Memory, record: NodeJoined | NodeRemoved | NodeNoted) ->
                 memory.nodes.pop(job_id, None)
         case NodeNoted(job_id=job_id, session=session):
             node = memory.nodes[job_id][session]
-            facts = NodeFacts(
-                record.state,
-                record.member,
-                record.last_round,
-                record.set_aside,
-                record.blocked_round,
-                record.drain,
-            )
+            facts = NodeFacts(*(getattr(record, name) for name in NodeFacts._fields))
             memory.nodes[job_id][session] = with_facts(node, facts, node.assignment)
 
 
