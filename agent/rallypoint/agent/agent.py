@@ -382,12 +382,7 @@ class Agent:
         self.log.standby(is_spare=which == "standby" and message.standby.spare)
 
     def on_disconnected(self, why: str, *, is_undecided: bool = False) -> None:
-        """Note that there is no session; inform the listener now and then.
-
-        Args:
-            why: in words.
-            is_undecided: no coordinator can decide anything.
-        """
+        """Note that there is no session; inform the listener now and then."""
         self._guard(self._on_disconnected, why, is_undecided)
 
     def _on_disconnected(self, why: str, is_undecided: bool) -> None:

@@ -87,5 +87,5 @@ class Standing:
             try:
                 self.note(await find_alarm(self._client))
             except EtcdError as error:
-                log.debug("alarms_not_fetched", why=str(error))  # the lease shows whether it answers
+                log.debug("alarms_not_fetched", why=str(error))  # the lease shows it, too
             await asyncio.sleep(LOOK_S)
