@@ -56,7 +56,7 @@ def finish(world: World, agent: Command, workers: list[Worker]) -> None:
 
 @pytest.mark.long
 def test_members_of_etcd_are_killed(world: World, on_three: Coordinators, trio: Cluster) -> None:
-    """One: nothing happens. Two: workers run on, calls and agents say why. One back: it continues."""
+    """One: nothing happens. Two: workers run on, all say why. One back: it continues."""
     seats = on_three.start_many(2)
     agent, workers, before = begin(world, seats[0])
     trio.find_leader().kill()

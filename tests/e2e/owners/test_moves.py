@@ -1,4 +1,4 @@
-"""A job moves between coordinators that share a store, whatever ends or joins: no worker restarts."""
+"""A job moves between coordinators that share a store, whatever ends or joins; no worker ends."""
 
 from __future__ import annotations
 
