@@ -92,7 +92,6 @@ class Shell:
     def __init__(self) -> None:
         self.journal = FullJournal("c")
         self.state = State("c", 1, first_epoch=1)
-        self.state.clocks.measure(0, wall_ms())
         self.outboxes = Outboxes()
         self.coordinator = Coordinator(
             self.state, self.journal, self.outboxes, JournalClock(), announces=False
@@ -131,7 +130,8 @@ class Shell:
 async def running_shell() -> AsyncIterator[Shell]:
     """Run a shell while the context is open."""
     shell = Shell()
-    await shell.journal.append([EpochRaised(shell.state.epoch)], 0)
+    measured = shell.state.clocks.measure(0, wall_ms())
+    await shell.journal.append([EpochRaised(shell.state.epoch), *measured], 0)
     async with asyncio.TaskGroup() as tasks:
         task = tasks.create_task(shell.coordinator.run())
         try:
