@@ -162,7 +162,7 @@ def test_export_that_fails_leaves_no_file(
 
 
 def test_export_that_is_killed_leaves_no_file(state: str, tmp_path: Path) -> None:
-    """Nothing has the name that was asked for; what is left cannot be taken for a backup."""
+    """Nothing has the name that was asked for; the rest cannot be taken for a backup."""
     folder = tmp_path / "backups"
     folder.mkdir()
     code = (

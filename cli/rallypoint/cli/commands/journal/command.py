@@ -18,8 +18,8 @@ STORE = "etcd://e1:2379,e2:2379,e3:2379/rallypoint"
 STATE = Operand(
     name="STATE",
     parse=durable_place,
-    help="the journal, as `coordinator --state` has it: sqlite:PATH or "
-    "etcd://HOST:2379,HOST:2379/PREFIX; the log of a coordinator begins with it",
+    help="the journal, as the log of a coordinator begins with it: sqlite:PATH or "
+    "etcd://HOST:2379,HOST:2379/PREFIX",
 )
 FILE = Operand(
     name="FILE",

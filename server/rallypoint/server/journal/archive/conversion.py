@@ -206,7 +206,7 @@ def _renumber(logs: Sequence[EventLog]) -> EventLog:
 
 
 def _join_gone(parts: Sequence[Mapping[JobId, Gone]]) -> dict[JobId, Gone]:
-    """Return what is left of forgotten jobs. The latest of each shard are kept longest."""
+    """Return what is known of forgotten jobs. The latest of each shard are kept longest."""
     aged = [
         (age, job_id, left)
         for part in parts

@@ -203,7 +203,7 @@ async def test_large_store_is_filled(state: str) -> None:
 async def test_crash_at_every_write_of_an_import(
     etcd: Cluster, connect: Connect, prefix: str, state: str
 ) -> None:
-    """No coordinator starts on what is left, and the next import takes it over."""
+    """No coordinator starts on the remains, and the next import takes them over."""
     contents = divided()
     writes, is_done = 0, False
     while not is_done:
@@ -314,7 +314,7 @@ async def test_store_in_use_is_not_filled(
 async def test_coordinators_that_come_meanwhile_stop_an_import(
     etcd: Cluster, connect: Connect, prefix: str, state: str
 ) -> None:
-    """Someone deleted the keys of a store under them, and they go on with it."""
+    """Someone deleted the keys of a store under them, and they continue with it."""
     client = connect(etcd, prefix)
     commit = client.endpoints.current.keys.Txn
     other = connect(etcd, prefix)

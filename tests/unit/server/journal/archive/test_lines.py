@@ -69,7 +69,7 @@ def test_shards_come_back() -> None:
 
 
 def test_release_without_shards_reads_one_journal_only() -> None:
-    """The lines of one journal are what they were; those of shards have a version of their own."""
+    """The lines of one journal are what they were; those of shards have another version."""
     one, several = (
         json.loads(next(write_lines(contents)))
         for contents in (contents_of([EpochRaised(7)]), shards_of_three())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from rallypoint.server.core.model.ids import NodeName
 from rallypoint.server.core.model.job import NodeHealth
 from rallypoint.server.core.model.worker import WorkerExit
 from rallypoint.server.core.reads.replay import JournalRecord
@@ -38,9 +39,9 @@ def test_record_moves_there_and_back(record: JournalRecord) -> None:
 
 def test_what_is_not_set_stays_so() -> None:
     """No quarantine, no end: they must not become moments in the past."""
-    health = NodeHealth("node", failures_ms=(5, 7))
+    health = NodeHealth(NodeName("node"), failures_ms=(5, 7))
 
-    assert moved(health, 10) == NodeHealth("node", failures_ms=(15, 17))
+    assert moved(health, 10) == NodeHealth(NodeName("node"), failures_ms=(15, 17))
 
 
 def test_time_of_another_clock_stays() -> None:
