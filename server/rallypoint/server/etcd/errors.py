@@ -65,6 +65,7 @@ OUT_OF_SPACE = (
     "etcd is out of space: compact and defragment it, then run `etcdctl alarm disarm`,"
     " or raise its quota"
 )
+CORRUPT = "etcd reports a corrupt member: replace it, then disarm the alarm"
 _TEXTS: tuple[tuple[str, type[EtcdError], str], ...] = (
     ("database space exceeded", EtcdOutOfSpace, OUT_OF_SPACE),
     ("invalid auth token", EtcdTokenExpired, "the token for etcd has expired"),
@@ -108,7 +109,7 @@ _TEXTS: tuple[tuple[str, type[EtcdError], str], ...] = (
     (
         "corrupt cluster",
         EtcdError,
-        "etcd reports a corrupt member: replace it, then disarm the alarm",
+        CORRUPT,
     ),
 )
 _NO_QUORUM = "etcd did not answer in time: see that more than half of its members run"
