@@ -61,7 +61,8 @@ def status_of(kind: RefusalKind) -> Status:
     for field in () if row.detail is None else row.detail.DESCRIPTOR.fields:
         if field.type == field.TYPE_STRING:
             facts[field.name] = "x"
-    facts.pop("differences", None)
+    for of_code in ("differences", "advice"):
+        facts.pop(of_code, None)
     facts |= FACTS.get(kind, {})
     return errors.refusal_status(Refusal(kind, tuple(facts.items())))
 
