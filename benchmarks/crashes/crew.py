@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from crashes.board import Board, Start
-from crashes.lives import Lives
 from crashes.model import Blame, Model
 from crashes.readers import JobReader
 from harness.trial import MeasurementFailed, Process, Trial
@@ -37,7 +36,8 @@ class Stage:
     """What all jobs share."""
 
     trial: Trial
-    lives: Lives
+    address: str
+    """`host:port` of every coordinator, for agents."""
     board: Board
     client: Client
     readers: dict[str, JobReader]
@@ -66,6 +66,14 @@ class Crew:
     """Requests that are not answered yet."""
     count: int = 0
     """Agents that were started."""
+    is_stuck: bool = False
+    """It did not come to rest, and is left alone."""
+    starts: int = 0
+    """Workers that had to be started."""
+    extra: int = 0
+    """Workers that were started without a reason."""
+    seen: int = 0
+    """Round whose workers were counted last."""
 
     # --- What may be injected; each returns what was done. -----------------------------------
 
@@ -77,7 +85,7 @@ class Crew:
         """Start one more agent; return its name."""
         self.count += 1
         name = f"{self.job_id}{self.count}"
-        where = ["--coordinator", self.stage.lives.address, "--job-id", self.job_id]
+        where = ["--coordinator", self.stage.address, "--job-id", self.job_id]
         nodes = ["--nnodes", f"{self.min_size}:{self.size}", "--nproc-per-node", str(WORKERS)]
         flags = [*FLAGS, *PATIENT, "--max-restarts", self.max_restarts]
         flags += ["--node-name", name, "--local-addr", "127.0.0.1"]
@@ -102,7 +110,7 @@ class Crew:
     def fail(self, worker: Start) -> Blame:
         """Let a worker fail; return what the verdict must say."""
         is_killed = self.stage.chance.random() < 0.5
-        code = self.stage.chance.randint(1, 50)
+        code = self.stage.chance.choice((1, self.stage.chance.randint(2, 50)))
         self.stage.board.say(worker, "die" if is_killed else f"exit {code}")
         end = "signal 9" if is_killed else f"exit {code}"
         return Blame("WORKER_FAILED", worker.node, "RESTARTED", worker.rank, end)
@@ -184,6 +192,25 @@ class Crew:
             wrong += self._compare_workers(job)
         return wrong
 
+    def adopt(self) -> None:
+        """Let the model take over what the job shows, so that a difference is found only once."""
+        client = self.stage.client
+        job = client.get_job(self.job_id).job
+        rounds, runs = list(client.list_rounds(self.job_id)), list(client.list_runs(self.job_id))
+        self.model.adopt(job, rounds, runs)
+
+    def count_starts(self) -> list[str]:
+        """Count the workers of a round that is new since the last count; compare."""
+        if self.model.is_open and self.seen != self.model.round:
+            self.seen = self.model.round
+            self.starts += len(self.workers())
+        expected, found = self.starts, self.stage.board.count_starts(self.job_id)
+        self.starts = found
+        self.extra += max(0, found - expected)
+        if found == expected:
+            return []
+        return [f"{self.job_id}: {found} workers have started, not {expected}"]
+
     def _compare_workers(self, job: job_pb2.Job) -> list[str]:
         """Compare the workers that have started with those that the job shows."""
         started = [(one.node, one.rank, one.pid, one.restarts) for one in self.workers()]
@@ -249,10 +276,10 @@ class Failing(Crew):
         """Let two workers on different nodes fail while no coordinator is there."""
         first = self.pick()
         others = [one for one in self.workers() if one.node != first.node]
-        blame = self.fail(first)
+        earlier = self.fail(first)
         time.sleep(0.3)
-        self.fail(self.stage.chance.choice(others))
-        self.model.charge(blame)
+        later = self.fail(self.stage.chance.choice(others))
+        self.model.charge(later if later.outranks(earlier) else earlier)
         self.model.form("WORKER_FAILED", self.model.members)
         return "two workers fail"
 
