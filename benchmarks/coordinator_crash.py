@@ -8,7 +8,12 @@ gets SIGKILL. After 0 to 5 s it is started again. Then every job must be exactly
 (crashes/facts.py). Differences are printed as they are found, and again at the end; then the exit
 code is 1.
 
+With `--state etcd`, three coordinators serve 48 jobs of a store in etcd. One of them is killed,
+suspended for longer than its lease, or ended (owners/shared.py); then etcd fails itself
+(owners/outages.py).
+
     python benchmarks/coordinator_crash.py --crashes 100
+    python benchmarks/coordinator_crash.py --state etcd
     python benchmarks/coordinator_crash.py --quick --state sqlite:/tmp/journal/journal.sqlite
 """
 
@@ -16,17 +21,18 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shlex
 import signal
 import sys
 import tempfile
 from contextlib import ExitStack
-from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from crashes.alone import Alone
+from crashes.play import Play
 from harness.trial import MeasurementFailed
 from launch import describe_machine
 from rallypoint.client import errors
@@ -41,24 +47,42 @@ TABLE_EVERY = 25
 def parse_arguments() -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(description="Kill the coordinator at every kind of moment.")
-    parser.add_argument("--crashes", type=int, default=100, help="default: 100")
+    parser.add_argument("--crashes", type=int, help="default: 100; with --state etcd 50")
     parser.add_argument("--agents", type=int, default=16, help="default: 16, in four jobs")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--state", help="as of the coordinator; default: sqlite in a new folder")
+    parser.add_argument(
+        "--state",
+        help="as of the coordinator, or `etcd`: three of them, with a new etcd of three members; "
+        "default: sqlite in a new folder",
+    )
+    parser.add_argument("--jobs", type=int, default=48, help="with --state etcd; default: 48")
     parser.add_argument("--limit", type=float, default=LIMIT_S, metavar="S", help="default: 720")
-    parser.add_argument("--quick", action="store_true", help="3 crashes of 8 agents")
+    parser.add_argument("--quick", action="store_true", help="3 crashes, of 8 agents or jobs")
     parser.add_argument("--calm", action="store_true", help="kill nothing: checks the model alone")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write every crash here")
     arguments = parser.parse_args()
     arguments.away = 1.0 if arguments.quick else AWAY_S_MAX
+    if arguments.crashes is None:
+        arguments.crashes = 50 if arguments.state == "etcd" else 100
     if arguments.quick:
-        arguments.crashes, arguments.agents = 3, 8
-    if arguments.agents < 8 or arguments.crashes < 1:
-        parser.error("needs 8 agents and a crash")
+        arguments.crashes, arguments.agents, arguments.jobs = 3, 8, min(8, arguments.jobs)
+    if arguments.agents < 8 or arguments.crashes < 0 or arguments.jobs < 5:
+        parser.error("needs 8 agents and 5 jobs")
     return arguments
 
 
-def crash_often(play: Alone, arguments: argparse.Namespace, report: dict[str, Any]) -> None:
+def make_play(stack: ExitStack, arguments: argparse.Namespace) -> Play:
+    """Return what is played, as the arguments say."""
+    if arguments.state == "etcd":
+        from owners.shared import Shared  # needs etcd
+
+        return Shared(stack, arguments.jobs, arguments.seed)
+    folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="crashes-"))
+    state = arguments.state or f"sqlite:{folder}/journal/journal.sqlite"
+    return Alone(stack, state, arguments.agents, arguments.seed, arguments.away)
+
+
+def crash_often(play: Play, arguments: argparse.Namespace, report: dict[str, Any]) -> None:
     """Crash as often as was asked for; print what comes of it as it comes."""
     play.open()
     while play.count < arguments.crashes and play.passed_s() < arguments.limit:
@@ -72,14 +96,16 @@ def crash_often(play: Alone, arguments: argparse.Namespace, report: dict[str, An
         if play.count % TABLE_EVERY == 0:
             print(f"\n{play.render()}\n", flush=True)
         if arguments.json is not None:
-            found = [asdict(crash) for crash in play.crashes]
+            found = play.list_crashes()
             text = json.dumps({**report, "crashes": found, "failures": play.failures}, indent=2)
             arguments.json.write_text(text + "\n")
+    play.finish()
 
 
 def main() -> int:
     """Crash, and print the table."""
     arguments = parse_arguments()
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # gRPC's C core would write its own lines
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     report: dict[str, Any] = {
         **describe_machine(),
@@ -88,9 +114,7 @@ def main() -> int:
     }
     print("\n".join(f"- {name}: {value}" for name, value in report.items()), flush=True)
     with ExitStack() as stack:
-        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="crashes-"))
-        state = arguments.state or f"sqlite:{folder}/journal/journal.sqlite"
-        play = Alone(stack, state, arguments.agents, arguments.seed, arguments.away)
+        play = make_play(stack, arguments)
         try:
             crash_often(play, arguments, report)
         finally:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from collections import Counter
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
-from crashes.crew import Ending, Failing, Moving, Steady
 from crashes.figures import Crash, render
+from crashes.kinds import Ending, Failing, Moving, Steady
 from crashes.lives import Lives
 from crashes.play import LIMIT_S, Play
 from harness.trial import MeasurementFailed, Trial
@@ -86,27 +87,26 @@ class Alone(Play):
 
     @property
     def count(self) -> int:
-        """Crashes so far."""
         return len(self.crashes)
 
     def render(self) -> str:
-        """Return what the crashes so far amount to, as a table."""
         return render(self.crashes, self.totals())
 
     def describe_last(self) -> str:
-        """Return the last crash in one line."""
-        crash = self.crashes[-1]
+        # Not one that came while agents returned.
+        crash = next((one for one in reversed(self.crashes) if one.away_s), self.crashes[-1])
         attached = f"{max(crash.attached_s):.2f} s" if crash.attached_s else "-"
         return f"{crash.aim}; {', '.join(crash.done)}; all attached after {attached}"
 
+    def list_crashes(self) -> list[dict[str, Any]]:
+        return [asdict(crash) for crash in self.crashes]
+
     def recover(self) -> None:
-        """Start the coordinator if it has ended."""
         if self.lives.all[-1].process.popen.poll() is not None:
             self.lives.start()
             self.lives.await_listening()
 
     def crash(self, *, kills: bool = True) -> None:
-        """Do something to jobs, and kill the coordinator at a random moment of it."""
         crash = Crash(self._aim())
         self.crashes.append(crash)
         moment = MOMENTS[crash.aim]

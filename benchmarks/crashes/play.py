@@ -9,9 +9,11 @@ from __future__ import annotations
 import random
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from typing import Any
 
 from crashes.board import Board
 from crashes.crew import Crew, Stage
@@ -23,17 +25,34 @@ from rallypoint.client import Client, errors
 
 LIMIT_S = 60.0
 LOG_CHARS = 8_000
+TOGETHER = 8
+"""Jobs that start at once."""
 CALLS = 8
 """Requests under way at once."""
 
 
-class Play:
+class Play(ABC):
     """Jobs, readers, and what was found wrong."""
 
     def __init__(
-        self, stack: ExitStack, trial: Trial, addresses: Sequence[str], seed: int, jobs: list[str]
+        self,
+        stack: ExitStack,
+        trial: Trial,
+        addresses: Sequence[str],
+        seed: int,
+        jobs: list[str],
+        shards: int = 0,
     ) -> None:
-        """Prepare; `crews` has to be filled for the same jobs, in the same order."""
+        """Prepare; `crews` has to be filled for the same jobs.
+
+        Args:
+            stack: closes everything.
+            trial: starts processes.
+            addresses: of the coordinators.
+            seed: of what is done, and when.
+            jobs: their ids.
+            shards: of the store; 0: one coordinator is alone.
+        """
         self.stack = stack
         self.trial = trial
         self.chance = random.Random(seed)
@@ -57,16 +76,48 @@ class Play:
         }
         every = ",".join(addresses)
         self.stage = Stage(trial, every, board, client, readers, self.chance, pool)
-        self.events = EventReader("WatchEvents", addresses[0], facts)
+        self.events = EventReader("WatchEvents", addresses[0], facts, shards=shards)
         self.poller = Poller(addresses[-1], facts, jobs, seed)
         self._others: list[Reader] = [JobsReader("WatchJobs", addresses[-1], facts)]
+
+    @property
+    @abstractmethod
+    def count(self) -> int:
+        """Crashes so far."""
+
+    @abstractmethod
+    def crash(self, *, kills: bool = True) -> None:
+        """Do something to jobs, and let a coordinator crash at a random moment of it."""
+
+    @abstractmethod
+    def recover(self) -> None:
+        """Start what has ended, after a crash that went wrong."""
+
+    @abstractmethod
+    def list_crashes(self) -> list[dict[str, Any]]:
+        """Return all crashes."""
+
+    @abstractmethod
+    def describe_last(self) -> str:
+        """Return the last crash in one line."""
+
+    @abstractmethod
+    def render(self) -> str:
+        """Return what the crashes so far amount to, as a table."""
+
+    def finish(self) -> None:  # noqa: B027  # most have nothing more
+        """Do what comes after all crashes."""
 
     def open(self) -> None:
         """Start readers and agents, and wait until everything runs."""
         for reader in (*self.stage.readers.values(), self.events, *self._others, self.poller):
             self.follow(reader)
-        for crew in self.crews.values():
-            crew.open()
+        crews = list(self.crews.values())
+        for at in range(0, len(crews), TOGETHER):
+            for crew in crews[at : at + TOGETHER]:
+                crew.open()
+            for crew in crews[at : at + TOGETHER]:
+                crew.settle()
         self.settle("the start")
         for name, crew in self.crews.items():
             if "shares" in crew.manner:
@@ -137,7 +188,8 @@ class Play:
 
     def _compare_epochs(self, when: str) -> None:
         shown = self.stage.client.get_coordinator().coordinator
-        epochs = {shard.number: shard.epoch for shard in shown.shards} or {-1: shown.epoch}
+        served = {shard.number: shard.epoch for shard in shown.shards if shard.served}
+        epochs = served or {-1: shown.epoch}
         for shard, epoch in epochs.items():
             before = self._epochs.get(shard, 0)
             if epoch < before:
