@@ -70,14 +70,13 @@ STATE = Group(
             metavar="PLACE",
             default="",
             default_text="a file for each port in $XDG_STATE_HOME/rallypoint; with --port 0 memory",
-            help="where to keep what must survive a restart: sqlite:PATH, a file on a local disk; "
-            "etcd://HOST:2379,HOST:2379/PREFIX, which several coordinators share; or memory, which "
-            "keeps nothing",
+            help="where to keep what must survive a restart: sqlite:PATH, a local file; "
+            "etcd://HOST:2379/PREFIX; or memory: nowhere",
         ),
     ),
 )
 SHARING = Group(
-    "Several coordinators, with --state etcd://…",
+    "Several coordinators, which share a store in etcd",
     (
         Flag(
             names=("--advertise",),
