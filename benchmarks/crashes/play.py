@@ -67,18 +67,21 @@ class Play(ABC):
         board = Board(trial.folder)
         stack.callback(board.close)
         pool = stack.enter_context(ThreadPoolExecutor(CALLS))
-        client = stack.enter_context(Client(addresses[0]))
-        self._addresses = addresses
+        # Each begins with another one.
+        self._targets = [
+            ",".join((*addresses[at:], *addresses[:at])) for at in range(len(addresses))
+        ]
+        every, last = self._targets[0], self._targets[-1]
+        client = stack.enter_context(Client(every))
         facts = self.facts
         readers = {
-            name: JobReader(addresses[at % len(addresses)], facts, name)
+            name: JobReader(self._targets[at % len(addresses)], facts, name)
             for at, name in enumerate(jobs)
         }
-        every = ",".join(addresses)
         self.stage = Stage(trial, every, board, client, readers, self.chance, pool)
-        self.events = EventReader("WatchEvents", addresses[0], facts, shards=shards)
-        self.poller = Poller(addresses[-1], facts, jobs, seed)
-        self._others: list[Reader] = [JobsReader("WatchJobs", addresses[-1], facts)]
+        self.events = EventReader("WatchEvents", every, facts, shards=shards)
+        self.poller = Poller(last, facts, jobs, seed)
+        self._others: list[Reader] = [JobsReader("WatchJobs", last, facts)]
 
     @property
     @abstractmethod
@@ -122,7 +125,7 @@ class Play(ABC):
         for name, crew in self.crews.items():
             if "shares" in crew.manner:
                 token = crew.workers()[0].token
-                self.follow(KeyReader(self._addresses[0], self.facts, name, token))
+                self.follow(KeyReader(self._targets[0], self.facts, name, token))
 
     def follow(self, reader: Reader) -> None:
         """Start a reader, and close it at the end."""
