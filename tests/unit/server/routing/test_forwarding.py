@@ -268,12 +268,12 @@ async def test_jobs_survive_a_move() -> None:
 
 async def test_ending_coordinator_ends_what_it_has_forwarded() -> None:
     """The client goes elsewhere. A call that the server cancels would look like the client's."""
-    table, failed = Table(), list[int]()
+    table = Table()
     settings = ShardSettings(Timing(window_ms=0), announces=False)
     request = job_service_pb2.GetJobRequest(job_id=job_of(OTHERS))
     async with hanging() as (address, owner), AsyncExitStack() as stack:
         table.owners[OTHERS] = address
-        async with hosting("127.0.0.1:0", Seat(table), settings, bool, failed.append) as listening:
+        async with hosting("127.0.0.1:0", Seat(table), settings, bool, _fail) as listening:
             channel = grpc.aio.insecure_channel(f"127.0.0.1:{listening.port}")
             await stack.enter_async_context(channel)
             call = job_service_pb2_grpc.JobServiceStub(channel).GetJob(request)
@@ -282,3 +282,7 @@ async def test_ending_coordinator_ends_what_it_has_forwarded() -> None:
 
         code, details = await failure_of(call)
         assert (code, details.reason) == (UNAVAILABLE, "OWNER_LOST")
+
+
+def _fail(shard: int, why: str) -> None:
+    pytest.fail(f"shard {shard}: {why}")
