@@ -89,9 +89,9 @@ def _stand_still(play: Shared, reason: str) -> str:
     """Let a worker fail while nothing can be decided; return what agents and coordinators say."""
     began_s = time.monotonic()
     play.act(FAILS, "failure")
-    said: dict[str, str] = {}
+    answers: list[str] = []
     for address in play.seats.addresses:
-        said[address] = _await_text(address, FAILS, reason, began_s)
+        answers.append(_await_text(address, FAILS, reason, began_s))
     after_s = time.monotonic() - began_s
     _await_steps(play)
     time.sleep(LOOK_S)
@@ -102,7 +102,7 @@ def _stand_still(play: Shared, reason: str) -> str:
     if not told:
         play.note(f"etcd, {reason}", f"the agent does not say why: {own[-3:]}")
     return (
-        f"after {after_s:.1f} s every coordinator answers {next(iter(said.values()))!r}; "
+        f"after {after_s:.1f} s every coordinator answers {answers[0]!r}; "
         f"the agents say {(told or ['nothing'])[-1].strip()!r}; the workers step on"
     )
 

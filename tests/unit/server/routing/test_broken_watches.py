@@ -11,6 +11,7 @@ import grpc.aio
 import pytest
 
 from rallypoint.server.rpc.routing import whole
+from rallypoint.server.rpc.routing.ends import write_in_time
 from rallypoint.v1 import event_service_pb2, event_service_pb2_grpc
 from rallypoint.v1 import job_service_pb2 as jobs_pb2
 from rallypoint.v1 import job_service_pb2_grpc as jobs_grpc
@@ -25,7 +26,6 @@ LONG = "j" * 200
 async def test_watch_ends_while_its_first_answer_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     """A shard loses its owner meanwhile: the client learns of it once it has read the answer."""
     is_sending = asyncio.Event()
-    write_in_time = whole.write_in_time
 
     async def write(context: Any, answer: Any) -> None:
         is_sending.set()
