@@ -265,6 +265,8 @@ class _Life:
                 {shard: self._shards.load_of(shard) for shard in self.serving},
             )
             halted = self._held.keys() - self.serving  # a release of theirs has failed
+            if self._standing.trouble:
+                halted = set(self._held)  # etcd takes no change: nothing more can be decided
             for shard in (*planned.releases, *sorted(halted)):
                 if shard in self._held and shard not in self._busy:
                     self._busy.add(shard)
