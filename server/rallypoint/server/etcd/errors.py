@@ -71,11 +71,15 @@ _TEXTS: tuple[tuple[str, type[EtcdError], str], ...] = (
     ("invalid auth token", EtcdTokenExpired, "the token for etcd has expired"),
     ("auth store is old", EtcdTokenExpired, "the users of etcd have changed"),
     ("user name is empty", EtcdTokenExpired, "etcd asks for a user: name one with ?user="),
-    ("authentication failed", EtcdRefusedUser, "etcd refuses user or password: correct --state"),
+    (
+        "authentication failed",
+        EtcdRefusedUser,
+        "etcd refuses user or password: correct ?user= and the file of the password",
+    ),
     (
         "authentication is not enabled",
         EtcdRefusedUser,
-        "etcd has no users: leave ?user= out of --state, or enable authentication",
+        "etcd has no users: leave ?user= out, or enable authentication",
     ),
     (
         "permission denied",

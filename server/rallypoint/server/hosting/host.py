@@ -192,6 +192,7 @@ async def hosting(
     finally:
         await health.set_serving(False)
         await host.stop_all()
+        forwarder.end()  # else these calls would last as long as the grace, and end as CANCELLED
         await server.stop(STOP_GRACE_S)
         for task in background:
             task.cancel()
