@@ -70,7 +70,8 @@ def test_spec_mismatch_says_that_no_agent_is_there() -> None:
 
 def text_of(transition: Transition) -> str:
     """Return what the agent is shown."""
-    return refusal_status(refusal_of(transition)).message
+    text: str = refusal_status(refusal_of(transition)).message
+    return text
 
 
 @pytest.mark.parametrize(
