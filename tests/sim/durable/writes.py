@@ -26,6 +26,11 @@ class Writes:
         self.slow_ms = 0
         """How long slow appends have taken."""
 
+    @property
+    def loses(self) -> bool:
+        """Whether the next write is lost."""
+        return self._disk.loses
+
     def hold_up(self, deliver: Callable[[], None]) -> bool:
         """Deliver something once the journal is written; return False if it is not being written.
 

@@ -75,7 +75,7 @@ class Server:
         self.contacts = past.contacts or Contacts(timing)
         self.is_dead = False
         self.stalled_until_ms = 0
-        self.writes = Writes(self)
+        self.writes = self._new_writes()
         self._past = past
         self._origin_ms = past.origin_ms - world.clock.now_ms
         self._clock_back_ms = clock_back_ms
@@ -90,6 +90,9 @@ class Server:
         self._turn: Timer | None = None
         self._turn_at_ms = 0
         self._schedule(0 if past.contacts else timing.window_ms)
+
+    def _new_writes(self) -> Writes:
+        return Writes(self)
 
     def now_ms(self) -> int:
         """Return journal time."""
@@ -243,12 +246,11 @@ class Server:
         if self.busy_until_ms > self.world.clock.now_ms:
             self._schedule(0)
             return
-        now_ms, disk = self.now_ms(), self.world.disk
-        arrived = (*self._heard.values(), *self._inbox)
-        if disk.loses and (turn := self._foresee(arrived, now_ms)).records:
+        now_ms, arrived = self.now_ms(), self._arrived()
+        if self.writes.loses and (turn := self._foresee(arrived, now_ms)).records:
             self.writes.lose(turn)
             return
-        self._heard, self._inbox = {}, []
+        self.take_inbox()
         turn = Steps(self.state, now_ms)
         for input in arrived:
             self._step(input, turn)
@@ -259,6 +261,21 @@ class Server:
             self.writes.write(turn)
         else:
             self.show(turn)
+
+    def _arrived(self) -> Sequence[inputs.Input]:
+        return (*self._heard.values(), *self._inbox)
+
+    def take_inbox(self) -> None:
+        """Take everything that has arrived."""
+        self._heard, self._inbox = {}, []
+
+    def take_again(self, foreseen: Steps) -> Steps:
+        """Take a turn that was foreseen, with the same inputs at the same time."""
+        turn = Steps(self.state, foreseen.now_ms)
+        for input, _ in foreseen.stepped:
+            self._step(input, turn)
+        self._close(turn)
+        return turn
 
     def _foresee(self, arrived: Sequence[inputs.Input], now_ms: int) -> Steps:
         """Return what a turn would decide, without taking it: no rule hears of it."""
@@ -340,9 +357,12 @@ class Server:
             return
         outbox.wake.clear()
         for message in self._take(outbox):
-            self.world.network.send_down(stream, message.SerializeToString())
+            self._send(stream, message.SerializeToString())
         if outbox.end is not None or outbox.ended or outbox.has_left:
             self._finish(stream, outbox)
+
+    def _send(self, stream: Stream, message: bytes) -> None:
+        self.world.network.send_down(stream, message)
 
     def _take(self, outbox: Outbox) -> list[agent_pb2.SessionResponse]:
         """Empty an outbox into messages, in the order of `AgentService`."""
