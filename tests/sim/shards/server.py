@@ -119,7 +119,7 @@ class ShardServer(Server):
             return
         if self.is_ended and not self.writes.is_refused:
             # It does not know that yet: etcd has to refuse what it decides.
-            if not self.writes.try_in_vain(self._foresee(self._arrived(), self.now_ms())):
+            if not self.writes.try_in_vain(self._foresee(self._arrived(), super().now_ms())):
                 self._turn = None
                 self._schedule(PULSE_MS)
             return
