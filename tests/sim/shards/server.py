@@ -115,7 +115,7 @@ class ShardServer(Server):
             super()._submit(input)
 
     def _take_turn(self) -> None:
-        if self.is_halted:
+        if self.is_halted or self.is_dead:
             return
         if self.is_ended and not self.writes.is_refused:
             # It does not know that yet: etcd has to refuse what it decides.
