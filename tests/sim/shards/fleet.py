@@ -10,12 +10,14 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
 
+from rallypoint.server.core.messages.errors import BrokenInvariant
 from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.etcd.values import Change, Condition, Granted, Operation, Outcome, Put
 from rallypoint.server.journal.codec.batches import Batch, decode_batch
 from rallypoint.server.journal.etcd.layout import decode_head, generation_prefix, head_key
 from rallypoint.server.shards.claims import Claim, owner_key
 from rallypoint.server.shards.hashing import shard_of
+from sim.rules.rules import Violation
 from sim.shards.chaos import OwnerChaos
 from sim.shards.client import PREFIX, SimClient
 from sim.shards.etcd import Etcd
@@ -113,8 +115,11 @@ class Fleet:
 
     def fail(self, error: BaseException) -> None:
         """Fail the seed: raised in a task, an error could be handled as a failure of etcd."""
-        if not self.is_over:
-            self.world.clock.after(0, partial(_raise, error))
+        if self.is_over:
+            return
+        if not isinstance(error, Violation | BrokenInvariant | AssertionError):
+            error = AssertionError(f"{error!r}")
+        self.world.clock.after(0, partial(_raise, error))
 
     def _owners_changed(self, changes: tuple[Change, ...]) -> None:
         """End the owners, for those who judge, whose keys are gone."""
@@ -334,11 +339,17 @@ class Fleet:
             for loop in left:
                 loop.is_dead = False
                 loop.wake_ns = 0
+                _run(loop)  # a task that never began warns
                 for task in loop.pending():
                     task.cancel()
-                while loop.ready:
-                    loop.turn()
+                _run(loop)
         raise AssertionError([task for loop in self.loops for task in loop.pending()])
+
+
+def _run(loop: ProcessLoop) -> None:
+    """Run everything that is ready."""
+    while loop.ready:
+        loop.turn()
 
 
 def _raise(error: BaseException) -> None:

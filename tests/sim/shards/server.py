@@ -36,6 +36,8 @@ class ShardServer(Server):
         """It answers nothing more."""
         self._ended_ms: int | None = None
         """Journal time at which nothing that it does counts any more."""
+        self._turn_ms: int | None = None
+        """Journal time of the turn that etcd has just taken, which began before."""
         self._stalled_ms = 0
         """Journal time when it was suspended last."""
         world = member.fleet.world
@@ -56,7 +58,16 @@ class ShardServer(Server):
         return self._ended_ms is not None
 
     def now_ms(self) -> int:
+        if self._turn_ms is not None:
+            return self._turn_ms
         return super().now_ms() if self._ended_ms is None else self._ended_ms
+
+    def take_again(self, foreseen: Steps) -> Steps:
+        self._turn_ms = foreseen.now_ms
+        try:
+            return super().take_again(foreseen)
+        finally:
+            self._turn_ms = None
 
     def end(self) -> None:
         """Let nothing count any more that it does: it is killed, halted, or another one begins."""
