@@ -1,7 +1,7 @@
-"""Which coordinator an agent tries next. Pure.
+"""Which coordinator is tried next, by agents and clients that know several. Pure.
 
-Any of several coordinators may own the job. Each knows which one does, so the agent asks one after
-another, beginning with the one that answered last, and goes where it is sent.
+Any of several coordinators may own a job. Each knows which one does: it forwards a call, and sends
+an agent there. So they are asked one after another, beginning with the one that answered last.
 """
 
 from __future__ import annotations
@@ -15,8 +15,16 @@ HOPS_MAX = 3
 moment while a job moves from one to another."""
 
 
+def describe_start(targets: str) -> str:
+    """Return how to start what listens at host:port, or at one of several with commas between."""
+    port = targets.partition(",")[0].rpartition(":")[2]
+    if "," in targets:
+        return f"start one of them: rallypoint coordinator --port {port} --state etcd://…"
+    return f"start one there: rallypoint coordinator --port {port}"
+
+
 class Coordinators:
-    """The coordinators that an agent knows."""
+    """The coordinators that an agent, or one call of a client, knows."""
 
     def __init__(self, targets: Sequence[str]) -> None:
         """Begin with the first; `targets` are `host:port`, at least one."""
@@ -34,6 +42,12 @@ class Coordinators:
     def target(self) -> str:
         """Return `host:port` of the one to try."""
         return self._owner or self._targets[self._at]
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        """Return all of them, in the order in which they are tried if each fails."""
+        rest = self._targets[self._at :] + self._targets[: self._at]
+        return (self._owner, *rest) if self._owner else rest
 
     def welcomed(self) -> None:
         """Note that the target serves the agent."""
