@@ -1,4 +1,4 @@
-"""Planted bugs of coordinators that own shards: in the product's claims, leases, logs and starts."""
+"""Planted bugs of coordinators that own shards: in leases, logs, starts and hand-overs."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _believe_an_old_leader() -> list[Patch]:
 
 def _use_an_epoch_again() -> list[Patch]:
     """Begin with the epoch of the owner before."""
-    real = beginning.restore
+    real: Any = beginning.__dict__["restore"]
 
     def restore(memory: Any, *, epoch: int, **how: Any) -> Any:
         restored = real(memory, epoch=epoch, **how)

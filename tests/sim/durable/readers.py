@@ -68,6 +68,7 @@ class Readers:
     def __init__(self, world: World) -> None:
         self.world = world
         self._rng = Random(f"{world.seed} readers")
+        self._event_rule = world.safety.find(EventsGoOn)
         self._after: dict[int, int] = {}
         """The latest event that was read, by the life of the coordinator."""
         self._look_later()
@@ -98,11 +99,11 @@ class Readers:
                 text = f"after {after}: {refused.refusal}"
                 raise Violation("EventsGoOn", text) from refused
             place = reading.Place(0, 0)  # an agent knew a later coordinator: begin with the oldest
-            self.world.event_rule.begin_again(server)
+            self._event_rule.begin_again(server)
         found = server.state.events.find(None, place.after, EVERYTHING)
         for event in found.events:
             event_message(event, server.now_ms())
-        self.world.event_rule.read(server, found.events)
+        self._event_rule.read(server, found.events)
         self._after[server.life] = found.looked_at
 
 

@@ -166,9 +166,7 @@ def _resolve(future: asyncio.Future[Any], answer: Any) -> None:
         future.set_result(answer)
 
 
-async def watch(
-    client: SimClient, key: bytes, end: bytes, from_revision: int, seen: Seen
-) -> None:
+async def watch(client: SimClient, key: bytes, end: bytes, from_revision: int, seen: Seen) -> None:
     """Call `seen` with every change, until the watch breaks; changes may take long to arrive.
 
     Raises:
@@ -197,11 +195,14 @@ async def watch(
 
     watcher = fleet.etcd.watch(key, from_revision, changed)
 
+    def break_it() -> None:
+        loop.call_soon(_resolve, broken, None)
+
     def stop() -> None:
         if watcher in fleet.etcd.watchers:
             fleet.etcd.watchers.remove(watcher)
             delay_ms = fleet.rng.randint(0, SILENT_MS)
-            fleet.world.clock.after(delay_ms, partial(loop.call_soon, _resolve, broken, None))
+            fleet.world.clock.after(delay_ms, break_it)
 
     client.member.watch_stops = stop
     try:

@@ -17,7 +17,7 @@ from rallypoint.server.etcd.errors import EtcdError
 from rallypoint.server.journal.etcd.fleet import Fleet as Fixed
 from rallypoint.server.journal.etcd.journal import EtcdJournal
 from rallypoint.server.journal.interface import JournalFailed
-from rallypoint.server.rpc.routing.errors import no_owner_status, not_owner_status
+from rallypoint.server.rpc.routing.errors import not_owner_status, unserved_status
 from rallypoint.server.shards.claims import Claim
 from rallypoint.server.shards.ownership import Fact, Ownership
 from sim.durable.disk import IDENTITY, SECRET
@@ -93,7 +93,7 @@ class Member:
         """Return how the stream of an agent ends whose shard is not served here."""
         address = self.ownership.owner_address(shard)
         if address in (None, self.address):
-            return no_owner_status(shard)
+            return unserved_status(shard, self.ownership.trouble)
         assert address is not None
         return not_owner_status(address, IDENTITY)
 

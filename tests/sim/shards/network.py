@@ -6,8 +6,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from rallypoint.agent.core import inputs as agent_inputs
-from rallypoint.agent.session.coordinators import Coordinators
 from rallypoint.agent.session.endings import BrokenStream, Dismissed, Misunderstood, Redirected
+from rallypoint.wire.coordinators import Coordinators
 from sim.rules.rules import Violation
 from sim.world.link import Link
 from sim.world.network import CONNECT_MS_MAX, Network, Stream
@@ -140,4 +140,3 @@ class FleetLink(Link):
             return
         self.agent.post(agent_inputs.Disconnected())
         self.world.clock.after(0, partial(self.agent.take, self.attempt))
-

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from functools import partial
+from functools import cached_property, partial
 from random import Random
 
 from rallypoint.server.core.messages import inputs
@@ -18,7 +18,7 @@ from rallypoint.server.core.model.round import RoundHeader
 from rallypoint.server.core.model.spec import JobSpec, Timing
 from sim.durable.disk import Disk
 from sim.durable.progress import Progress
-from sim.durable.readers import EventsGoOn, Readers
+from sim.durable.readers import Readers
 from sim.durable.recovery import begin_without_memory, load
 from sim.durable.rules import NothingIsTakenBack
 from sim.keys.callers import Keys
@@ -34,8 +34,8 @@ from sim.seeds.scenario import JobPlan, NodePlan, draw_jobs
 from sim.shards.fleet import Fleet
 from sim.shards.network import FleetLink, FleetNetwork
 from sim.world.clock import Clock
-from sim.world.link import Link
 from sim.world.last_words import CUT_OFF, LastWords, draw_last_words, draw_record
+from sim.world.link import Link
 from sim.world.network import Network
 from sim.world.node import Agent, Host
 from sim.world.processes import STRAGGLE_MS_MAX, Group, Process
@@ -74,9 +74,6 @@ class World:
         self.coverage = Coverage()
         self.safety = Safety(self)
         self.meeting_rule = self.safety.find(BarriersHold)
-        self.key_rule = self.safety.find(KeysHold)
-        self.read_rule = self.safety.find(NothingIsTakenBack)
-        self.event_rule = self.safety.find(EventsGoOn)
         self.network = FleetNetwork(self) if self.options.owners else Network(self)
         self.hosts = [
             Host(f"{plan.job_id}/{number}:{plan.name}", plan)
@@ -121,6 +118,16 @@ class World:
             if host.plan.starts_ms < self.faults.until_ms:
                 self.clock.at(host.plan.starts_ms, partial(self.start_agent, host))
         self.chaos = Chaos(self)
+
+    @cached_property
+    def key_rule(self) -> KeysHold:
+        """Return the rule about keys."""
+        return self.safety.find(KeysHold)
+
+    @cached_property
+    def read_rule(self) -> NothingIsTakenBack:
+        """Return the rule about readers."""
+        return self.safety.find(NothingIsTakenBack)
 
     @property
     def digest(self) -> str:
