@@ -18,7 +18,7 @@ FREEZE_MS = (300, 3_000, 9_000)
 """How long a process is suspended, at most; a lease takes 4 s."""
 CUT_MS = (400, 3_000, 9_000)
 DOWN_MS = (300, 2_500, 7_000)
-STALE_MS_MAX = 4_000
+STALE_MS_MAX = 8_000
 LAG_MS_MAX = 6_000
 AWAY_MS_MAX = 4_000
 """How long there is no process at an address."""
@@ -80,7 +80,9 @@ class OwnerChaos:
                 fleet.etcd.elect(now_ms)
             case OwnerFault.STALE:
                 fleet.etcd.elect(now_ms)
-                fleet.stale_until_ms = now_ms + rng.randint(100, STALE_MS_MAX)
+                until_ms = now_ms + rng.randint(100, STALE_MS_MAX)
+                for one in fleet.living():
+                    one.stale_until_ms = until_ms if rng.random() < 0.5 else 0
             case OwnerFault.COMPACT:
                 fleet.etcd.compact()
             case OwnerFault.LAG:

@@ -58,7 +58,7 @@ class Fleet:
         """Calls of etcd take no time, at this moment."""
         self.armed: AppendFault | None = None
         """What the next append meets."""
-        self.down_until_ms = self.stale_until_ms = self.lag_until_ms = 0
+        self.down_until_ms = self.lag_until_ms = 0
         self.members: dict[str, Member] = {}
         """The latest process at each address; it may be gone."""
         self.loops: list[ProcessLoop] = []
@@ -248,7 +248,7 @@ class Fleet:
     def renew(self, member: Member, lease: int) -> Granted:
         """Renew a lease; a leader that is one no more confirms that as well."""
         now_ms = self.world.clock.now_ms
-        if self.stale_until_ms > now_ms and lease in self.etcd.leases and self.rng.random() < 0.7:
+        if member.stale_until_ms > now_ms and lease in self.etcd.leases:
             self.world.coverage.counts["owners", "renewed by an old leader"] += 1
             return Granted(lease, self.ttl_s, self.etcd.term - 1)
         renewed = self.etcd.renew(lease, now_ms)
@@ -323,11 +323,11 @@ class Fleet:
         """Mend everything, and let nothing go wrong any more."""
         self.armed = None
         self.lost_percent = 0
-        self.down_until_ms = self.stale_until_ms = self.lag_until_ms = 0
+        self.down_until_ms = self.lag_until_ms = 0
         for address in self.addresses:
             self.join(address)
         for member in self.living():
-            member.etcd_back_ms = member.answers_lost = 0
+            member.etcd_back_ms = member.answers_lost = member.stale_until_ms = 0
 
     def bury(self) -> None:
         """End all tasks of all processes, so that none ends later."""

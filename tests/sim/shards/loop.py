@@ -35,7 +35,8 @@ class Ticks:
     def add(self, at_ns: int, timer: Timer | asyncio.TimerHandle | None, loop: Loop | None) -> None:
         """Make a timer due."""
         assert isinstance(timer, asyncio.TimerHandle) and loop is not None
-        self._clock.at(-(-(at_ns - 1) // MS_NS), partial(self._fire, timer, loop))
+        # In the next millisecond: a float that is a little above the present one never ends else.
+        self._clock.at(at_ns // MS_NS + 1, partial(self._fire, timer, loop))
 
     def _fire(self, timer: asyncio.TimerHandle, loop: Loop) -> None:
         if not timer.cancelled() and not loop.is_dead:

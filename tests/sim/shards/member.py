@@ -50,6 +50,8 @@ class Member:
         self.frozen_until_ms = 0
         self.etcd_back_ms = 0
         """Until then nothing passes between it and etcd."""
+        self.stale_until_ms = 0
+        """Until then a leader that is one no more renews its lease, which is none."""
         self.answers_lost = 0
         """How many of the next answers get lost."""
         self.watch_stops: Callable[[], None] = lambda: None
