@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from rallypoint.server.etcd.client import ATTEMPT_LIMIT_S, CALL_LIMIT_S, PAUSE_S
 from rallypoint.server.etcd.errors import EtcdError, EtcdTimedOut, EtcdUnreachable
+from rallypoint.server.etcd.survey import ANSWER_LIMIT_S
 from rallypoint.server.etcd.values import (
     Change,
     Condition,
@@ -164,6 +165,12 @@ def _resolve(future: asyncio.Future[Any], answer: Any) -> None:
         future.set_exception(answer)
     else:
         future.set_result(answer)
+
+
+async def find_alarm(client: SimClient) -> str:
+    """Return why etcd takes no change although it answers."""
+    alarm: str = await client._call(lambda: "", ANSWER_LIMIT_S)
+    return alarm
 
 
 async def watch(client: SimClient, key: bytes, end: bytes, from_revision: int, seen: Seen) -> None:

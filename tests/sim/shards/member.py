@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -95,7 +94,7 @@ class Member:
         """Return how the stream of an agent ends whose shard is not served here."""
         address = self.ownership.owner_address(shard)
         if address in (None, self.address):
-            return unserved_status(shard, self.ownership.trouble)
+            return unserved_status(shard, self.ownership.standing.trouble)
         assert address is not None
         return not_owner_status(address, IDENTITY)
 
@@ -204,13 +203,13 @@ class Member:
         found = self.find(shard)
         return 0 if found is None else len(found.state.nodes)
 
-    def failed(self, shard: int) -> None:
+    def failed(self, shard: int, why: str) -> None:
         """Note that a shard has failed by itself, as `Host` does."""
-        self.loop.call_soon(partial(self._drop, shard))
+        self.loop.call_soon(self._drop, shard, why)
 
-    def _drop(self, shard: int) -> None:
+    def _drop(self, shard: int, why: str) -> None:
         self.halt(shard)
-        self.ownership.drop(shard)
+        self.ownership.drop(shard, why)
 
     def bury(self) -> list[asyncio.Task[None]]:
         """Return the tasks that have not ended."""

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from rallypoint.server import beginning
 from rallypoint.server import clock as journal_clock
 from rallypoint.server.journal.etcd import log as shard_log
-from rallypoint.server.shards import lease, ownership
-from sim.shards.client import watch
+from rallypoint.server.shards import lease, ownership, standing
+from sim.shards.client import SimClient, find_alarm, watch
 from sim.shards.loop import MS_NS, ProcessLoop
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class _Log:
         if not self._fleet.is_over:
             self._fleet.world.note("log", event, fields.get("shard"), fields.get("why"))
 
-    warning = error = info
+    warning = error = debug = info
 
 
 class _Secrets:
@@ -58,6 +58,10 @@ class _Secrets:
 
 def _explain(job_id: object, error: Exception) -> str:
     raise AssertionError(f"{job_id} cannot be restored: {error!r}") from error
+
+
+async def _explain_away(client: SimClient, why: str) -> str:
+    return why
 
 
 @contextmanager
@@ -78,6 +82,9 @@ def stand_ins(fleet: Fleet | None) -> Iterator[None]:
         (ownership, "random", fleet.rng),
         (ownership, "log", log),
         (ownership, "watch", watch),
+        (standing, "log", log),
+        (standing, "explain", _explain_away),
+        (standing, "find_alarm", find_alarm),
     ]
     kept = [(owner, name, getattr(owner, name)) for owner, name, _ in patches]
     try:

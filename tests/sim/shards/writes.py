@@ -128,7 +128,7 @@ class ShardWrites(Writes):
             self.is_refused = True
             owner.world.note("append failed", owner.claim.shard, str(failed))
             owner.world.coverage.counts["owners", "append failed"] += 1
-            owner.member.failed(owner.claim.shard)
+            owner.member.failed(owner.claim.shard, str(failed))
         else:
             owner.member.fleet.guarded(self._acknowledged)
 
