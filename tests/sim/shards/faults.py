@@ -37,7 +37,7 @@ class AppendFault(Enum):
 
     CRASH_BEFORE = "owner crashes before an append"
     CRASH_AFTER = "owner crashes after an append"
-    FREEZE = "owner freezes before an append"  # etcd gets it when the process goes on
+    FREEZE = "owner freezes before an append"  # etcd gets it when the process continues
     LOSE_ANSWERS = "answers to an append get lost"  # it is sent again, or given up
     LATE = "append takes its way"  # other things happen before it arrives
     SLOW = "append is answered late"

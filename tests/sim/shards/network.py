@@ -64,7 +64,7 @@ class FleetNetwork(Network):
         return stream.server
 
     def _route(self, stream: Stream, member: Member) -> None:
-        """Find the shard of an agent that has said Hello, or end its stream."""
+        """Find the shard of an agent whose Hello has arrived, or end its stream."""
         shard = self.fleet.shard_of(stream.agent.host.plan.job_id)
         stream.server = member.find(shard)
         if stream.server is None:

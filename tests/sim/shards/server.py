@@ -138,7 +138,7 @@ class ShardServer(Server):
 
     def show(self, turn: Steps) -> None:
         if self.is_halted or not self.owns():
-            return  # whoever waits learns that the coordinator has ended
+            return  # those who wait learn that the coordinator has ended
         self.member.fleet.shown(self, "what a turn has decided")
         super().show(turn)
 
