@@ -74,10 +74,15 @@ WHOLE = {
 
 LARGE = frozenset(
     {
+        "two nodes, one mishap",
         "two nodes, fenced, one falls silent",
         "three nodes, a worker fails",
         "workers meet, all goes well",
         "workers meet, one mishap",
+        "workers meet, one fails",
+        "workers meet twice",
+        "workers meet, the coordinator restarts",
+        "workers add, one watches",
         "workers add, the coordinator restarts",
         "workers add, one watches, the coordinator restarts",
         "workers add, an answer is lost and the coordinator restarts",
@@ -135,6 +140,10 @@ HUNTS = {
 """Where each bug shows: the small world that is explored for it."""
 LONG_HUNTS = frozenset(
     {
+        "adopt an incomplete round",
+        "judge a node by a stale lease",
+        "reuse a round number",
+        "skip a change",
         "answer with another generation",
         "wait for the lost",
         "count a retry",
@@ -143,7 +152,7 @@ LONG_HUNTS = frozenset(
         "wake no watch",
     }
 )
-"""Hunts like others, in worlds that take long."""
+"""Hunts in worlds that take long."""
 
 
 @pytest.mark.parametrize(

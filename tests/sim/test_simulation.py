@@ -86,14 +86,18 @@ memory, unless the bug is about that."""
 LONG_HUNTS = frozenset(
     {
         "count failures again",
+        "dismiss no agent for good",
         "forget fences",
         "forget successes",
         "forget the notes of nodes",
+        "forget to fence",
         "forget verdicts",
+        "prefer the run to the stop",
+        "set nodes aside at once",
         "show before writing",
     }
 )
-"""Bugs of durable coordinators like others, which take long to notice."""
+"""Bugs that take long to notice."""
 NEAR = 10
 MOST_TRANSITIONS = 340
 """Of those in `coverage.EXPECTED`; the rare ones take more seeds than there is time for here."""

@@ -19,6 +19,14 @@ def is_loopback(address: str) -> bool:
     return address.startswith("127.") or address in ("::1", "localhost")
 
 
+def is_wildcard(address: str) -> bool:
+    """Return whether a server listens on every address of its host with this one."""
+    try:
+        return ipaddress.ip_address(address).is_unspecified
+    except ValueError:
+        return not address
+
+
 def is_address(text: str) -> bool:
     """Return whether a text is an IP address, perhaps with a zone, or could be a host name."""
     if re.fullmatch(_NAME, text):

@@ -6,12 +6,15 @@ import asyncio
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from importlib.util import find_spec
 
 import grpc
 from msgspec import Struct
 
 from rallypoint.base.log import get_logger
 from rallypoint.server.core.model.spec import Timing
+from rallypoint.server.etcd.address import EtcdAddress
+from rallypoint.server.hosting.listening import CannotListen, bind
 from rallypoint.server.hosting.shard import (
     SERVICES,
     Shard,
@@ -20,20 +23,18 @@ from rallypoint.server.hosting.shard import (
     open_shard,
     share,
 )
-from rallypoint.server.journal.interface import Journal
+from rallypoint.server.journal.interface import Journal, JournalFailed
 from rallypoint.server.journal.memory import MemoryJournal
 from rallypoint.server.rpc.interceptor import Interceptor
 from rallypoint.server.rpc.standard import Health, add_reflection
 from rallypoint.wire.channel import server_options
 
+__all__ = ["CannotListen", "Running", "Settings", "Sharing", "serving", "sharing"]
+
 log = get_logger()
 
 STOP_GRACE_S = 0.5
 """How long open calls may take to end when the coordinator stops."""
-
-
-class CannotListen(Exception):
-    """The port is in use, or the address is not this host's."""
 
 
 class Settings(Struct, frozen=True):
@@ -48,6 +49,18 @@ class Settings(Struct, frozen=True):
     """It serves only the agent in its own process, so no older round can be running."""
     journal: Journal | None = None
     """Open, and not loaded; the coordinator closes it at its end. None: one in memory."""
+
+
+class Sharing(Struct, frozen=True):
+    """How a coordinator shares a store in etcd with others."""
+
+    store: EtcdAddress
+    """Where the store is."""
+    advertise: str
+    """`host` or `host:port` where agents and other coordinators reach this one. Without a port: the
+    port it listens on."""
+    shards: int | None = None
+    """Number of shards of a new store; None: the default, or as many as there are."""
 
 
 class Running(Struct):
@@ -91,7 +104,7 @@ async def _serving(settings: Settings, journal: Journal) -> AsyncIterator[Runnin
     add_services(shard.services, server)
     health = Health(server, SERVICES)
     add_reflection(server, SERVICES)
-    port = _bind(server, settings)
+    port = bind(server, _address(settings))
     await server.start()
     await health.set_serving(True)
     running = Running(port, asyncio.get_running_loop().create_future())
@@ -105,6 +118,39 @@ async def _serving(settings: Settings, journal: Journal) -> AsyncIterator[Runnin
         await asyncio.gather(shell, return_exceptions=True)
 
 
+@asynccontextmanager
+async def sharing(settings: Settings, share: Sharing) -> AsyncIterator[Running]:
+    """Serve a share of the jobs of a store, and answer for all, while the context is open.
+
+    Its end hands the jobs over to the other coordinators, within a limit.
+
+    Args:
+        settings: how the coordinator is started; its journal is not used.
+        share: how it shares a store.
+
+    Raises:
+        CannotListen: when the port is in use, or the address is not this host's.
+        JournalFailed: when etcd can never be used like that.
+    """
+    if find_spec("aetcd") is None:
+        raise JournalFailed("a journal in etcd needs a client: pip install 'rallypoint[etcd]'")
+    # Imported here: a coordinator without etcd never loads its client.
+    from rallypoint.server.etcd.client import EtcdClient
+    from rallypoint.server.etcd.errors import EtcdError
+    from rallypoint.server.hosting.owned import Own, owning
+
+    try:
+        client = EtcdClient(share.store)
+    except EtcdError as error:
+        raise JournalFailed(str(error)) from error
+    own = Own(_address(settings), share.advertise, share.shards)
+    try:
+        async with owning(client, own, ShardSettings(settings.timing)) as made:
+            yield Running(made.port, made.failed)
+    finally:
+        await client.close()
+
+
 async def _run(shard: Shard, health: Health, running: Running) -> None:
     """Run the shard; if it fails, report it at once."""
     try:
@@ -116,10 +162,6 @@ async def _run(shard: Shard, health: Health, running: Running) -> None:
         await health.set_serving(False)
 
 
-def _bind(server: grpc.aio.Server, settings: Settings) -> int:
+def _address(settings: Settings) -> str:
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
-    try:
-        port: int = server.add_insecure_port(f"{host}:{settings.port}")
-    except RuntimeError as error:
-        raise CannotListen(f"cannot listen on {host}:{settings.port}") from error
-    return port
+    return f"{host}:{settings.port}"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import signal
 
+import pytest
+
 from rallypoint.v1 import job_pb2
 from support.languages.nodejs_client import Client
 from support.machines.proxy import Proxy
@@ -11,6 +13,7 @@ from support.processes.jobs import is_started, pids
 from support.processes.world import NEW, World
 
 
+@pytest.mark.long
 def test_coordinator_is_killed_and_adopts_its_round(world: World, client: Client) -> None:
     """Round and pids stay the same; what comes later is reported to the new coordinator."""
     port = world.ports.reserve()
@@ -36,6 +39,7 @@ def test_coordinator_is_killed_and_adopts_its_round(world: World, client: Client
     assert [python.wait(), nodejs.wait()] == [0, 0]
 
 
+@pytest.mark.long
 def test_broken_connection_costs_nothing(world: World, client: Client) -> None:
     """It connects again in time, and a report that the break has swallowed arrives once."""
     python = world.agent("a", "--max-restarts=1", nnodes="2")
@@ -57,6 +61,7 @@ def test_broken_connection_costs_nothing(world: World, client: Client) -> None:
         assert [python.wait(), nodejs.wait()] == [0, 0]
 
 
+@pytest.mark.long
 def test_every_restart_is_charged_once_while_connections_break(
     world: World, client: Client
 ) -> None:
@@ -84,6 +89,7 @@ def test_every_restart_is_charged_once_while_connections_break(
         assert [python.wait(), nodejs.wait()] == [0, 0]
 
 
+@pytest.mark.long
 def test_failure_without_a_coordinator_is_reported_later(world: World, client: Client) -> None:
     """The Hello to the next coordinator has the exit; the failure is charged once."""
     port = world.ports.reserve()
@@ -107,6 +113,7 @@ def test_failure_without_a_coordinator_is_reported_later(world: World, client: C
     assert [python.wait(), nodejs.wait()] == [0, 0]
 
 
+@pytest.mark.long
 def test_lost_node_comes_back(world: World, client: Client) -> None:
     """An agent that was suspended for longer than its lease stops its workers and joins again."""
     world.patience = ("--lease=1.5",)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import shlex
 import sys
 
+import pytest
+
 from rallypoint.v1 import job_pb2, node_pb2, round_pb2
 from support.languages.nodejs_client import Client
 from support.processes.jobs import pids
@@ -26,6 +28,7 @@ def await_round(world: World, after: int, nodes: int) -> job_pb2.Job:
     return world.jobs.wait(world.job_id, is_wanted)
 
 
+@pytest.mark.long
 def test_life(world: World, client: Client) -> None:
     """It meets Python workers, fails, restarts, outlives its coordinator, is drained, finishes."""
     port = world.ports.reserve()

@@ -92,4 +92,4 @@ def test_places_that_are_none(world: World, place: str) -> None:
     ended = world.run(COORDINATOR, "--port=0", f"--state={place}")
 
     assert 2 == ended.returncode
-    assert f"{place!r} is not memory or sqlite:PATH" in ended.stderr
+    assert f"{place!r} is not memory, sqlite:PATH or etcd://HOST:PORT/PREFIX" in ended.stderr

@@ -5,12 +5,15 @@ import re
 import sys
 from pathlib import Path
 
+import pytest
+
 from rallypoint.v1 import verdict_pb2
 from support.processes.world import WORKERS, World
 
 VERDICTS = Path(__file__).parents[3] / "benchmarks" / "verdicts.py"
 
 
+@pytest.mark.long
 def test_small_run_of_the_benchmark(world: World) -> None:
     """The culprit is found whether its victims fail after it or before it."""
     path = world.folder / "verdicts.json"
@@ -61,6 +64,7 @@ def test_recorded_error_outranks_our_signal(world: World) -> None:
     assert [(span.first, span.last) for span in group.ranks] == [(0, 1)]
 
 
+@pytest.mark.long
 def test_what_gloo_says_of_a_peer_is_not_the_cause(world: World) -> None:
     """With real torch, a worker that lost its peer is not blamed, whichever is reported first."""
     script = [str(WORKERS / "closing.py")]

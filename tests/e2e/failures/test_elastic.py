@@ -3,6 +3,8 @@
 import os
 import signal
 
+import pytest
+
 from rallypoint.v1 import round_pb2, verdict_pb2
 from support.processes.commands import Command
 from support.processes.jobs import is_started, node
@@ -30,6 +32,7 @@ def places(workers: list[Worker]) -> list[tuple[int, str]]:
     return [(worker.rank, worker.node) for worker in workers]
 
 
+@pytest.mark.long
 def test_a_job_loses_a_worker_and_a_node_and_gains_a_node(world: World) -> None:
     """A dead worker is charged, a lost node is not, a new node joins; then the budget is spent.
 

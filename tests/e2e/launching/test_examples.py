@@ -60,7 +60,7 @@ def start(world: World, script: Sequence[str], *flags: str, watched: bool = Fals
         pytest.param(
             ("--standalone",), ELASTIC, marks=pytest.mark.long, id=f"standalone-{ELASTIC}"
         ),
-        pytest.param((), DDP, id=f"coordinator-{DDP}"),
+        pytest.param((), DDP, marks=pytest.mark.long, id=f"coordinator-{DDP}"),
         pytest.param((), ELASTIC, marks=pytest.mark.long, id=f"coordinator-{ELASTIC}"),
     ],
 )

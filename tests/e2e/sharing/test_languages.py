@@ -125,6 +125,7 @@ def test_languages_meet(
     assert others == [printed] * len(others)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("example", LANGUAGES, indirect=True)
 def test_missing_rank_is_named(world: World, example: Example) -> None:
     """After its timeout an example ends with 1, and says who has not arrived."""
@@ -156,6 +157,7 @@ def test_lost_rank_is_named(world: World, example: Example) -> None:
     assert f"rank 0 on node {first.node} failed: exit code 7" in status
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("example", LANGUAGES, indirect=True)
 def test_missing_key_is_named(world: World, example: Example) -> None:
     """After its timeout an example ends with 1, and says which key no one has set."""
@@ -213,6 +215,7 @@ def test_lost_replies_count_once(world: World, example: Example) -> None:
     assert (answer.generation, version(world, second)) == (1, 1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("example", LANGUAGES, indirect=True)
 def test_forgotten_barrier_is_an_error(world: World, example: Example) -> None:
     """A new coordinator without memory does not take the second attempt for a first one."""

@@ -59,6 +59,9 @@ class Seat:
     def is_sure(self) -> bool:
         return self.table.can_reach
 
+    def trouble(self) -> str:
+        return "" if self.table.can_reach else "the table cannot be reached"
+
     def owner_of(self, shard: int) -> str | None:
         address = self.believed.get(shard) or self.table.owners.get(shard)
         return None if address == self.address else address

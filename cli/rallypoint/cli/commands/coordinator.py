@@ -8,17 +8,24 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, suppress
 from typing import TYPE_CHECKING
 
+from rallypoint.base.addresses import is_wildcard
 from rallypoint.base.exit_codes import EXIT_USAGE
 from rallypoint.cli.flags.common import LOGS, ONE_HELP_GROUP
 from rallypoint.cli.flags.flag import Flag, Group, Values
-from rallypoint.cli.flags.parser import Parser
-from rallypoint.cli.flags.values import journal_place, port_number, seconds_ms
+from rallypoint.cli.flags.parser import Parser, fail
+from rallypoint.cli.flags.values import (
+    journal_place,
+    own_address,
+    port_number,
+    positive_int,
+    seconds_ms,
+)
 
 if TYPE_CHECKING:
-    from rallypoint.server.serve import Settings
+    from rallypoint.server.serve import Running, Sharing
 
 GARBAGE_MIN = 20_000
 """Allocations between two runs of the garbage collector (Python: 700). A round of a thousand nodes
@@ -63,8 +70,30 @@ STATE = Group(
             metavar="PLACE",
             default="",
             default_text="a file for each port in $XDG_STATE_HOME/rallypoint; with --port 0 memory",
-            help="where to keep what must survive a restart: sqlite:PATH, a file on a local disk; "
-            "or memory, which keeps nothing",
+            help="where to keep what must survive a restart: sqlite:PATH, a local file; "
+            "etcd://HOST:2379/PREFIX; or memory: nowhere",
+        ),
+    ),
+)
+SHARING = Group(
+    "Several coordinators, which share a store in etcd",
+    (
+        Flag(
+            names=("--advertise",),
+            parse=own_address,
+            metavar="HOST[:PORT]",
+            default="",
+            default_text="--host, if that is one address, and the port",
+            help="where agents and other coordinators reach this one",
+        ),
+        Flag(
+            names=("--shards",),
+            parse=positive_int,
+            metavar="N",
+            default=None,
+            default_text="16, or as many as the store has",
+            help="into how many parts the jobs are divided; the first coordinator of a store fixes "
+            "it for ever",
         ),
     ),
 )
@@ -75,11 +104,15 @@ def build_parser(prog: str = "coordinator") -> Parser:
     return Parser(
         prog=prog,
         summary="Serve elastic PyTorch jobs: own their membership, ranks and restarts.",
-        groups=(LISTENING, STATE, LOGS, ONE_HELP_GROUP),
+        groups=(LISTENING, STATE, SHARING, LOGS, ONE_HELP_GROUP),
         examples=(
             ("listen on every address", "--port 50051"),
             ("on this machine only, any free port", "--host 127.0.0.1 --port 0"),
             ("with its journal on another disk", "--state sqlite:/data/rallypoint/journal.sqlite"),
+            (
+                "one of several, which share a store",
+                "--advertise head1:50051 --state etcd://e1:2379,e2:2379,e3:2379/rallypoint",
+            ),
         ),
         notes=(
             "Connections are neither encrypted nor authenticated: listen on a trusted network.",
@@ -106,35 +139,73 @@ def main(prog: str, argv: Sequence[str]) -> int:
 
 
 async def _serve(args: Values) -> int:
-    from rallypoint.server.core.model.spec import Timing
-    from rallypoint.server.journal.interface import JournalFailed, JournalInUse
-    from rallypoint.server.journal.open import describe_journal, open_journal
-    from rallypoint.server.serve import CannotListen, Settings
+    from rallypoint.server.journal.interface import JournalFailed, JournalInUse, StoreMismatch
+    from rallypoint.server.serve import CannotListen
 
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for signum in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(signum, stop.set)
-    timing = Timing(window_ms=args.startup_window)
     try:
-        journal = open_journal(args.state, args.port)
-        settings = Settings(args.host, args.port, timing, journal=journal)
-        return await _serve_until(stop, settings, describe_journal(journal))
+        serving, place = _prepare(args)
+        return await _serve_until(stop, serving, args.host, place)
     except CannotListen as error:
         text = f"{error}: the port is in use, or the address is not this host's"
         print(f"{args.prog}: error: {text}", file=sys.stderr, flush=True)
         return EXIT_USAGE
     except JournalFailed as error:
         print(f"{args.prog}: error: {error}", file=sys.stderr, flush=True)
-        return EXIT_USAGE if isinstance(error, JournalInUse) else 1
+        return EXIT_USAGE if isinstance(error, JournalInUse | StoreMismatch) else 1
 
 
-async def _serve_until(stop: asyncio.Event, settings: Settings, place: str) -> int:
+def _prepare(args: Values) -> tuple[AbstractAsyncContextManager[Running], str]:
+    """Return what serves as the flags say, and where its journal is, as `--state` takes it.
+
+    Raises:
+        JournalFailed: when the journal cannot be opened.
+    """
+    from rallypoint.server.core.model.spec import Timing
+    from rallypoint.server.journal.open import describe_journal, open_journal
+    from rallypoint.server.serve import Settings, serving, sharing
+
+    timing = Timing(window_ms=args.startup_window)
+    if args.state.startswith("etcd:"):
+        return sharing(Settings(args.host, args.port, timing), _share(args)), args.state
+    for name in ("advertise", "shards"):
+        if name in args.given:
+            fail(args.prog, f"{args.source(name)} is only for --state etcd://…")
+    journal = open_journal(args.state, args.port)
+    settings = Settings(args.host, args.port, timing, journal=journal)
+    return serving(settings), describe_journal(journal)
+
+
+def _share(args: Values) -> Sharing:
+    """Return how the coordinator shares its store, or end with a line about what is wrong."""
+    from rallypoint.server.etcd.address import AddressInvalid, parse_address
+    from rallypoint.server.serve import Sharing
+
+    try:
+        store = parse_address(args.state)
+    except AddressInvalid as error:
+        fail(args.prog, f"--state: {error}")
+    if not args.advertise and is_wildcard(args.host):
+        fail(
+            args.prog,
+            "--state etcd://… needs --advertise HOST:PORT: where agents and other coordinators "
+            "reach this one",
+        )
+    return Sharing(store, args.advertise or args.host, args.shards)
+
+
+async def _serve_until(
+    stop: asyncio.Event, serving: AbstractAsyncContextManager[Running], host: str, place: str
+) -> int:
     """Serve until asked to stop; return the exit code.
 
     Args:
         stop: set when the coordinator is asked to stop.
-        settings: how it is started.
+        serving: serves while it is open.
+        host: that it listens on.
         place: where its journal is, as `--state` takes it.
 
     Raises:
@@ -143,12 +214,11 @@ async def _serve_until(stop: asyncio.Event, settings: Settings, place: str) -> i
     """
     from rallypoint.base.log import get_logger
     from rallypoint.server.journal.interface import JournalFailed
-    from rallypoint.server.serve import serving
 
     log = get_logger()
-    async with serving(settings) as running:
-        print(f"listening on {settings.host}:{running.port}", flush=True)
-        log.info("coordinator_started", host=settings.host, port=running.port, state=place)
+    async with serving as running:
+        print(f"listening on {host}:{running.port}", flush=True)
+        log.info("coordinator_started", host=host, port=running.port, state=place)
         gc.freeze()  # imported modules stay, so the collector can skip them
         gc.set_threshold(GARBAGE_MIN, *gc.get_threshold()[1:])
         stopped = asyncio.get_running_loop().create_task(stop.wait())

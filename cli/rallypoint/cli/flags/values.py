@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable
 
-from rallypoint.base.addresses import parse_endpoint
+from rallypoint.base.addresses import is_wildcard, parse_endpoint
 from rallypoint.base.limits import COUNT_MAX, DURATION_MS_MAX
 from rallypoint.cli.flags.flag import BadValue
 
@@ -108,7 +108,7 @@ def journal_place(value: str) -> str:
         return value
     if not colon and "/" in value:
         raise BadValue(f"{value!r} has no kind: write sqlite:{value}")
-    raise BadValue(f"{value!r} is not memory or sqlite:PATH")
+    raise BadValue(f"{value!r} is not memory, sqlite:PATH or etcd://HOST:PORT/PREFIX")
 
 
 def node_range(value: str) -> tuple[int, int]:
@@ -130,6 +130,16 @@ def endpoint(value: str) -> str:
     if parsed is None:
         raise BadValue(f"{value!r} is not HOST:PORT")
     return parsed
+
+
+def own_address(value: str) -> str:
+    """Parse `host` or `host:port` of this host, as others reach it."""
+    parsed = parse_endpoint(value)
+    if parsed is None:
+        raise BadValue(f"{value!r} is not HOST or HOST:PORT")
+    if is_wildcard(parsed.rpartition(":")[0].strip("[]")):
+        raise BadValue(f"{value!r} is every address of a host; others can connect only to one")
+    return value
 
 
 def endpoints(value: str) -> str:

@@ -14,6 +14,7 @@ import grpc
 from msgspec import Struct
 
 from rallypoint.base.log import get_logger
+from rallypoint.server.hosting.listening import bind
 from rallypoint.server.hosting.shard import (
     SERVICES,
     Shard,
@@ -137,8 +138,9 @@ class Host:
         """Halt and stop every shard."""
         for number in tuple(self._served):
             self.halt(number)
-        for number in tuple(self._halted):
-            await self.stop(number)
+        async with asyncio.TaskGroup() as tasks:
+            for number in tuple(self._halted):
+                tasks.create_task(self.stop(number))
 
 
 class Listening(Struct):
@@ -166,7 +168,7 @@ async def hosting(
         failed: learns of a shard that has halted by itself.
 
     Raises:
-        RuntimeError: when it cannot listen there.
+        CannotListen: when the port is in use, or the address is not this host's.
     """
     shared = share()
     host, forwarder = Host(settings, shared, is_sure, failed), Forwarder(directory)
@@ -174,7 +176,7 @@ async def hosting(
     server.add_generic_rpc_handlers((Router(directory, host, forwarder, shared.peers),))
     health = Health(server, SERVICES)
     add_reflection(server, SERVICES)
-    port = server.add_insecure_port(address)
+    port = bind(server, address)
     await server.start()
     background = [
         asyncio.ensure_future(task)  # noqa: TID251  # owned by this context

@@ -1,115 +1,214 @@
-"""Serves the shards that this process owns in etcd, and answers for all of the store."""
+"""Serves the shards that this process owns in etcd, and answers for all of the store.
+
+It listens before it has reached etcd: calls and agents learn why nothing is decided yet.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 from msgspec import Struct
 
+from rallypoint.base.addresses import parse_endpoint
+from rallypoint.base.log import get_logger
 from rallypoint.server.etcd.client import EtcdClient
-from rallypoint.server.hosting.host import Host, Listening, hosting
+from rallypoint.server.hosting.host import Host, hosting
 from rallypoint.server.hosting.shard import ShardSettings
-from rallypoint.server.journal.etcd.fleet import Fleet
+from rallypoint.server.journal.etcd.fleet import Fleet, StoreAway, open_fleet
 from rallypoint.server.journal.etcd.journal import EtcdJournal
 from rallypoint.server.shards.claims import Claim
 from rallypoint.server.shards.lease import TTL_S
 from rallypoint.server.shards.ownership import Fact, Ownership
 
+log = get_logger()
 
-class Advertised(Struct, frozen=True):
-    """Where a coordinator is, and how soon its shards move when it is not."""
+AGAIN_S = 0.5
+"""Pause between two attempts to reach etcd at the start; an attempt has its own limit."""
+REMIND_S = 30.0
+"""How often the log repeats why etcd is not reached."""
+LEAVE_LIMIT_S = 12.0
+"""For handing all shards over. Then the process ends, and they move when its lease has ended."""
 
-    address: str
-    """`host:port` for agents and other coordinators."""
+
+class Own(Struct, frozen=True):
+    """What is this coordinator's own."""
+
+    listen: str
+    """`host:port` to listen on; port 0: any free one."""
+    advertise: str
+    """`host` or `host:port` where agents and other coordinators reach it. Without a port: the port
+    it listens on."""
+    shards: int | None = None
+    """Number of shards of a new store; None: the default, or as many as there are."""
     ttl_s: int = TTL_S
-    """Of its lease."""
+    """Of its lease: how soon its shards move when it has died."""
+
+
+class Owning(Struct, frozen=True):
+    """A coordinator that shares a store with others."""
+
+    port: int
+    """The port it listens on."""
+    address: str
+    """`host:port` where agents and other coordinators reach it."""
+    host: Host
+    failed: asyncio.Future[None]
+    """Done, with its exception, when the coordinator cannot continue."""
 
 
 class _Shards:
     """Starts and stops shards for their ownership."""
 
-    def __init__(self, client: EtcdClient, fleet: Fleet) -> None:
+    def __init__(self, client: EtcdClient, fleet: Fleet, host: Host) -> None:
         self._client = client
         self._fleet = fleet
-        self.host: Host | None = None
-        """Set before the ownership runs."""
+        self._host = host
 
     async def start(self, claim: Claim) -> None:
         """Load a shard and serve it."""
         journal = EtcdJournal(self._client, self._fleet, claim, lambda: time.time_ns() // 1_000_000)
-        await self._served.start(claim.shard, journal)
+        await self._host.start(claim.shard, journal)
 
     def halt(self, shard: int) -> None:
         """Answer nothing more about a shard."""
-        self._served.halt(shard)
+        self._host.halt(shard)
 
     async def stop(self, shard: int) -> None:
         """Return when nothing is written any more."""
-        await self._served.stop(shard)
+        await self._host.stop(shard)
 
     def load_of(self, shard: int) -> int:
         """Return the number of nodes: they connect again when the shard moves."""
-        found = self._served.find(shard)
+        found = self._host.find(shard)
         return 0 if found is None else len(found.state.nodes)
 
-    @property
-    def _served(self) -> Host:
-        assert self.host is not None
-        return self.host
 
+class _Store:
+    """The directory of a store in etcd, and the part that this process has in it."""
 
-class _Owners:
-    """The directory of a store in etcd."""
+    def __init__(self, client: EtcdClient, own: Own) -> None:
+        self._client = client
+        self._own = own
+        self._address = ""
+        self._fleet: Fleet | None = None
+        self._ownership: Ownership | None = None
+        self._opened = asyncio.Event()
+        """Set when the store is open."""
+        self._trouble = "etcd was not reached yet"
+        """Why the store is not open."""
 
-    def __init__(self, fleet: Fleet, ownership: Ownership, address: str) -> None:
-        self.coordinator_id = fleet.identity
-        self.shard_count = fleet.shard_count
-        self._ownership = ownership
+    async def run(self, address: str, host: Host) -> None:
+        """Open the store as soon as etcd allows it, and own a share of it until `leave`.
+
+        Raises:
+            JournalFailed: when waiting does not help.
+        """
         self._address = address
+        prefix = self._client.address.prefix
+        fleet = await self._open(prefix)
+        fact = Fact(prefix, address, fleet.shard_count, self._own.ttl_s)
+        self._ownership = Ownership(self._client, fact, _Shards(self._client, fleet, host))
+        self._fleet = fleet
+        self._opened.set()
+        log.info("store_opened", coordinator_id=fleet.identity, shards=fleet.shard_count)
+        await self._ownership.run()
+
+    async def _open(self, prefix: str) -> Fleet:
+        loop = asyncio.get_running_loop()
+        remind_s = 0.0
+        while True:
+            try:
+                return await open_fleet(self._client, prefix, self._own.shards)
+            except StoreAway as error:
+                if str(error) != self._trouble or loop.time() >= remind_s:
+                    log.warning("store_not_reached", why=str(error))
+                    remind_s = loop.time() + REMIND_S
+                self._trouble = str(error)
+            await asyncio.sleep(AGAIN_S)
+
+    async def leave(self, run: asyncio.Task[None]) -> None:
+        """Hand all shards over, within a limit; `run` has ended afterwards."""
+        if self._ownership is None:
+            run.cancel()
+        else:
+            self._ownership.leave()
+        await asyncio.wait((run,), timeout=LEAVE_LIMIT_S)
+        if not run.done():
+            log.warning("shards_not_handed_over", why="etcd did not answer in time")
+        run.cancel()
+        with suppress(Exception, asyncio.CancelledError):  # the owner has it in `failed`
+            await run
+
+    def owns(self, shard: int) -> bool:
+        """Return whether this process serves a shard, and is sure of it, at this moment."""
+        return self._ownership is not None and self._ownership.owns(shard)
+
+    def drop(self, shard: int) -> None:
+        """Give up a shard that has halted by itself."""
+        if self._ownership is not None:
+            self._ownership.drop(shard)
+
+    @property
+    def coordinator_id(self) -> str:
+        """Return the identity of the store; empty before it is open."""
+        return "" if self._fleet is None else self._fleet.identity
+
+    @property
+    def shard_count(self) -> int:
+        """Return the number of shards; 0 before the store is open."""
+        return 0 if self._fleet is None else self._fleet.shard_count
 
     @property
     def changed(self) -> asyncio.Event:
         """Return an event that the next change sets."""
-        return self._ownership.view.changed
+        return self._opened if self._ownership is None else self._ownership.view.changed
 
     def is_sure(self) -> bool:
         """Return whether etcd can be reached, as far as it matters."""
-        return self._ownership.is_sure()
+        return self._ownership is not None and self._ownership.is_sure()
+
+    def trouble(self) -> str:
+        """Return why nothing can be decided, in one line; empty while that is possible."""
+        return self._trouble if self._ownership is None else self._ownership.trouble
 
     def owner_of(self, shard: int) -> str | None:
         """Return where another coordinator serves a shard."""
+        if self._ownership is None:
+            return None
         address = self._ownership.owner_address(shard)
         return None if address == self._address else address
 
 
 @asynccontextmanager
-async def owning(
-    client: EtcdClient, fleet: Fleet, listen: str, own: Advertised, settings: ShardSettings
-) -> AsyncIterator[Listening]:
+async def owning(client: EtcdClient, own: Own, settings: ShardSettings) -> AsyncIterator[Owning]:
     """Serve a share of the shards of a store, and answer for all, while the context is open.
 
     Args:
         client: of the cluster; its address has the prefix.
-        fleet: what all coordinators of the store share.
-        listen: `host:port` to listen on.
-        own: where others reach this coordinator.
+        own: what is this coordinator's own.
         settings: of the shards.
 
     Raises:
-        RuntimeError: when it cannot listen there.
+        CannotListen: when the port is in use, or the address is not this host's.
     """
-    shards = _Shards(client, fleet)
-    fact = Fact(client.address.prefix, own.address, fleet.shard_count, own.ttl_s)
-    ownership = Ownership(client, fact, shards)
-    owners = _Owners(fleet, ownership, own.address)
-    async with hosting(listen, owners, settings, ownership.owns, ownership.drop) as listening:
-        shards.host = listening.host
-        task = asyncio.ensure_future(ownership.run())  # noqa: TID251  # owned by this context
+    store = _Store(client, own)
+    failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def note_end(task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not failed.done():
+            failed.set_exception(error)
+            failed.exception()  # asyncio would report one that its owner does not ask for
+
+    async with hosting(own.listen, store, settings, store.owns, store.drop) as listening:
+        address = parse_endpoint(own.advertise, listening.port)
+        assert address is not None, own.advertise
+        run = asyncio.ensure_future(store.run(address, listening.host))  # noqa: TID251  # `leave` awaits it
+        run.add_done_callback(note_end)
         try:
-            yield listening
+            yield Owning(listening.port, address, listening.host, failed)
         finally:
-            ownership.leave()
-            await asyncio.gather(task, return_exceptions=True)
+            await store.leave(run)

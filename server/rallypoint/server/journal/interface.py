@@ -39,6 +39,10 @@ class JournalUnreadable(JournalFailed):
     """The journal is damaged, or a newer version has written it."""
 
 
+class StoreMismatch(JournalFailed):
+    """The store was made with another setting than that of the command line."""
+
+
 class Loaded(Struct, frozen=True):
     """What a journal holds."""
 

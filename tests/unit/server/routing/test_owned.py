@@ -10,16 +10,14 @@ import pytest
 
 from rallypoint.client.aio import AsyncClient
 from rallypoint.server.core.model.spec import Timing
-from rallypoint.server.hosting.host import Listening
-from rallypoint.server.hosting.owned import Advertised, owning
+from rallypoint.server.hosting.owned import Own, Owning, owning
 from rallypoint.server.hosting.shard import ShardSettings
-from rallypoint.server.journal.etcd.fleet import open_fleet
 from rallypoint.server.journal.interface import JournalFailed
 from rallypoint.server.shards.hashing import shard_of
 from rallypoint.v1 import coordinator_service_pb2 as coordinator_pb2
 from support.core.served import SPEC
 from support.etcd.clients import Connect
-from support.etcd.cluster import Cluster, pick_ports
+from support.etcd.cluster import Cluster
 
 LIMIT_S = 60
 SHARDS = 4
@@ -29,13 +27,12 @@ SETTINGS = ShardSettings(Timing(window_ms=0), announces=False)
 @asynccontextmanager
 async def coordinator(
     connect: Connect, etcd: Cluster, prefix: str
-) -> AsyncIterator[tuple[str, Listening]]:
+) -> AsyncIterator[tuple[str, Owning]]:
     """Run a coordinator of the store; return its address too."""
     client = connect(etcd, prefix)
-    fleet = await open_fleet(client, prefix, SHARDS)
-    address = f"127.0.0.1:{pick_ports(1)[0]}"
-    async with owning(client, fleet, address, Advertised(address), SETTINGS) as listening:
-        yield address, listening
+    own = Own("127.0.0.1:0", "127.0.0.1", SHARDS)
+    async with owning(client, own, SETTINGS) as running:
+        yield running.address, running
 
 
 async def shards(address: str) -> list[coordinator_pb2.Shard]:
@@ -89,13 +86,13 @@ async def test_shard_whose_journal_has_failed_is_served_again(
 
     job_id = "job"
     number = shard_of(job_id, SHARDS)
-    async with asyncio.timeout(LIMIT_S), coordinator(connect, etcd, prefix) as (address, listening):
+    async with asyncio.timeout(LIMIT_S), coordinator(connect, etcd, prefix) as (address, running):
         await settled([address])
-        shard = listening.host.find(number)
+        shard = running.host.find(number)
         assert shard is not None
         monkeypatch.setattr(shard._journal, "append", fail)
         async with AsyncClient(address) as client:
             await client.create_job(job_id, SPEC)
-            again = listening.host.find(number)
+            again = running.host.find(number)
 
     assert again is not None and again.state.epoch > shard.state.epoch

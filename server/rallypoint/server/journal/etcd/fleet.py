@@ -7,15 +7,19 @@ import secrets
 from msgspec import Struct
 
 from rallypoint.server.etcd.client import EtcdClient
-from rallypoint.server.etcd.errors import EtcdError
+from rallypoint.server.etcd.errors import EtcdError, EtcdOutOfSpace
 from rallypoint.server.etcd.values import Condition, Get, Put, Target
 from rallypoint.server.journal.etcd.layout import FORMAT, newer
-from rallypoint.server.journal.interface import JournalFailed, JournalUnreadable
+from rallypoint.server.journal.interface import JournalFailed, JournalUnreadable, StoreMismatch
 from rallypoint.server.shards.hashing import SHARDS_DEFAULT, SHARDS_MAX
 
 SECRET_BYTES = 32
 IDENTITY_BYTES = 16
 _NAMES = ("format", "identity", "secret", "shard_count")
+
+
+class StoreAway(JournalFailed):
+    """etcd cannot be used at the moment; later it may."""
 
 
 class Fleet(Struct, frozen=True):
@@ -38,7 +42,9 @@ async def open_fleet(client: EtcdClient, prefix: str, shards: int | None = None)
 
     Raises:
         JournalUnreadable: when a newer version has made the store, or it is damaged.
-        JournalFailed: when etcd cannot be reached, or `shards` is not the number that is fixed.
+        StoreMismatch: when `shards` is not the number that is fixed.
+        StoreAway: when etcd cannot be used at the moment.
+        JournalFailed: when it cannot be used for another reason.
     """
     if shards is not None and not 0 < shards <= SHARDS_MAX:
         raise JournalFailed(f"{shards} is no number of shards: 1 to {SHARDS_MAX}")
@@ -63,10 +69,11 @@ async def open_fleet(client: EtcdClient, prefix: str, shards: int | None = None)
             )
             found = outcome.found
     except EtcdError as error:
-        raise JournalFailed(str(error)) from error
+        is_away = error.is_repeated or isinstance(error, EtcdOutOfSpace)
+        raise (StoreAway if is_away else JournalFailed)(str(error)) from error
     fleet = _read([pairs[0].value if pairs else b"" for pairs in found], prefix)
     if shards not in (None, fleet.shard_count):
-        raise JournalFailed(
+        raise StoreMismatch(
             f"{prefix} has {fleet.shard_count} shards for ever: start with that number,"
             " or with another prefix"
         )

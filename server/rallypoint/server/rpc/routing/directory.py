@@ -18,7 +18,7 @@ class Directory(Protocol):
 
     @property
     def shard_count(self) -> int:
-        """Return the number of shards, 1 or more; it never changes."""
+        """Return the number of shards; it never changes. 0: the store was not reached yet."""
 
     @property
     def changed(self) -> asyncio.Event:
@@ -29,6 +29,9 @@ class Directory(Protocol):
 
     def is_sure(self) -> bool:
         """Return whether the store can be reached."""
+
+    def trouble(self) -> str:
+        """Return why nothing can be decided, in one line; empty while that is possible."""
 
     def owner_of(self, shard: int) -> str | None:
         """Return the `host:port` of the other coordinator that owns a shard.

@@ -24,6 +24,27 @@ def no_owner_status(shard: int) -> Status:
     )
 
 
+def unserved_status(shard: int, trouble: str) -> Status:
+    """Return the status for a job that this coordinator knows no owner of.
+
+    Args:
+        shard: of the job.
+        trouble: why nothing can be decided; empty while that is possible.
+    """
+    return store_status(trouble) if trouble else no_owner_status(shard)
+
+
+def store_status(trouble: str) -> Status:
+    """Return the status for a call that cannot be decided, because the store is out of reach."""
+    return pack_status(
+        _UNAVAILABLE,
+        f"nothing can be decided at the moment: {trouble}",
+        None,
+        reason=details_pb2.REFUSAL_REASON_NO_OWNER,
+        retry_ms=AGAIN_MS,
+    )
+
+
 def owner_lost_status(shard: int, address: str) -> Status:
     """Return the status for a call whose owner has not answered, or is the owner no more."""
     return pack_status(

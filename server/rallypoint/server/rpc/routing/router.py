@@ -23,7 +23,11 @@ from rallypoint.server.rpc.guards.peers import Peers, Stream
 from rallypoint.server.rpc.routing.contexts import OwnedContext
 from rallypoint.server.rpc.routing.directory import Directory, Local, LocalShard
 from rallypoint.server.rpc.routing.ends import ending, write_in_time
-from rallypoint.server.rpc.routing.errors import no_owner_status, not_owner_status
+from rallypoint.server.rpc.routing.errors import (
+    not_owner_status,
+    store_status,
+    unserved_status,
+)
 from rallypoint.server.rpc.routing.forwarding import Forwarder
 from rallypoint.server.rpc.routing.marks import Context, marked_shard
 from rallypoint.server.rpc.routing.merging.parts import Parts
@@ -74,11 +78,13 @@ class Router(grpc.GenericRpcHandler):
         kind: Any = grpc.unary_unary_rpc_method_handler
 
         async def unary(request: Any, context: Context) -> Any:
+            await self._require_store(context)
             if is_about_all(route, request) and marked_shard(context) is None:
                 return await self._whole.answer(route, request, context)
             return await self._answer(route, request, context)
 
         async def stream(request: Any, context: Context) -> None:
+            await self._require_store(context)
             if is_about_all(route, request) and marked_shard(context) is None:
                 await self._whole.write(route, request, context)
             else:
@@ -95,6 +101,11 @@ class Router(grpc.GenericRpcHandler):
             response_serializer=route.response.SerializeToString,
         )
         return made
+
+    async def _require_store(self, context: Context) -> None:
+        """End the call while it is not known which shards there are."""
+        if not self._directory.shard_count:
+            await abort_with(context, store_status(self._directory.trouble()))
 
     async def _answer(self, route: Route, request: Any, context: Context) -> Any:
         """Return the answer of the owner of a job, encoded or not."""
@@ -154,7 +165,7 @@ class Router(grpc.GenericRpcHandler):
             return local
         address = self._directory.owner_of(shard)
         if address is None or marked_shard(context) is not None:
-            return no_owner_status(shard)
+            return unserved_status(shard, self._directory.trouble())
         return Remote(shard, address)
 
     async def _session(self, requests: AsyncIterator[Any], context: Context) -> None:
@@ -162,13 +173,15 @@ class Router(grpc.GenericRpcHandler):
 
     def _find_agents(self, first: agent_pb2.SessionRequest) -> _Session | Status:
         """Return who serves the agent that has sent this message, or how its stream ends."""
+        if not self._directory.shard_count:
+            return store_status(self._directory.trouble())
         shard = shard_of(first.hello.job_id, self._directory.shard_count)
         local = self._local.find(shard)
         if local is not None:
             return _Session(local, lambda: self._local.find(shard) is local)
         address = self._directory.owner_of(shard)
         if address is None:
-            return no_owner_status(shard)
+            return unserved_status(shard, self._directory.trouble())
         return not_owner_status(address, self._directory.coordinator_id)
 
 

@@ -17,7 +17,7 @@ from rallypoint.server.coordinator import CoordinatorEnded
 from rallypoint.server.rpc.errors import ended_status
 from rallypoint.server.rpc.routing.contexts import PartContext
 from rallypoint.server.rpc.routing.directory import Directory, Local, LocalShard
-from rallypoint.server.rpc.routing.errors import no_owner_status
+from rallypoint.server.rpc.routing.errors import no_owner_status, unserved_status
 from rallypoint.server.rpc.routing.forwarding import CallFailed, Forwarder
 from rallypoint.server.rpc.routing.marks import Context
 from rallypoint.server.rpc.routing.table import Route
@@ -138,7 +138,7 @@ class Parts:
     def _address(self, shard: int) -> str:
         address = self._directory.owner_of(shard)
         if address is None:
-            raise CallFailed.of(no_owner_status(shard))
+            raise CallFailed.of(unserved_status(shard, self._directory.trouble()))
         return address
 
 
