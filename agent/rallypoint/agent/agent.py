@@ -106,6 +106,12 @@ class Agent:
         self._last_held: HeldRound | None = None
         """The last round that was held, in its last state."""
 
+    @property
+    def coordinators(self) -> str:
+        """Return host:port of all coordinators that are known, the one that serves first."""
+        link: Link | None = getattr(self, "link", None)  # none yet when it has just begun
+        return self.settings.coordinator if link is None else link.targets
+
     # --- the loop ---
 
     def now_ms(self) -> int:
@@ -281,7 +287,7 @@ class Agent:
     def variables(self) -> tuple[tuple[str, str], ...]:
         """Return the RALLYPOINT_ variables that a round starts with."""
         return (
-            ("RALLYPOINT_COORDINATOR", self.log.coordinator),
+            ("RALLYPOINT_COORDINATOR", self.coordinators),
             ("RALLYPOINT_JOB_ID", self.settings.job_id),
             ("RALLYPOINT_NODE", self.node_name),
         )

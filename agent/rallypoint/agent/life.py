@@ -52,9 +52,7 @@ async def take_part(agent: Agent, new_workers: Callable[[asyncio.TaskGroup], Wor
     handle_errors(asyncio.get_running_loop(), agent.fail)
     async with GuardedTasks(agent.fail) as tasks:
         settings = agent.settings
-        agent.link = Link(
-            settings.coordinator, settings.incarnation, agent, settings.other_coordinators
-        )
+        agent.link = Link(settings.coordinator, settings.incarnation, agent)
         agent.supervisor = new_workers(tasks)
         linked = tasks.create_task(_begin_and_link(agent))
         try:

@@ -25,9 +25,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     """How an agent is started."""
 
     coordinator: str
-    """host:port"""
-    other_coordinators: tuple[str, ...] = ()
-    """Coordinators of the same store, host:port. The agent tries all in turn."""
+    """host:port, or those of several with commas in between. The agent tries all in turn."""
     is_standalone: bool
     """The coordinator is built in: it runs in this process."""
     job_id: str

@@ -51,3 +51,31 @@ def parse_endpoint(text: str, default_port: int = COORDINATOR_PORT) -> str | Non
     if not re.fullmatch(_HOST, host) or not port.isdecimal() or not 0 < int(port) < 65_536:
         return None
     return f"{host}:{port}"
+
+
+def parse_endpoints(text: str) -> str:
+    """Return `host:port,host:port,…` for a text `host[:port],…`, or `host:port` for a single one.
+
+    So agents, clients and workers are given coordinators that share a store. Spaces around an
+    address do not count.
+
+    Raises:
+        ValueError: one of them is no address; the text says which.
+    """
+    parsed = []
+    for part in text.split(","):
+        one = parse_endpoint(part.strip())
+        if one is None:
+            raise ValueError(f"{part.strip()!r} is not HOST:PORT")
+        parsed.append(one)
+    return ",".join(dict.fromkeys(parsed))
+
+
+def first_host(endpoints: str) -> str:
+    """Return the host of `host:port`, or of the first of several, without brackets."""
+    return endpoints.partition(",")[0].rpartition(":")[0].strip("[]")
+
+
+def have_common_endpoint(one: str, other: str) -> bool:
+    """Return whether an address is in both lists, each of them as `parse_endpoints` returns it."""
+    return not {*one.split(",")}.isdisjoint(other.split(","))

@@ -15,27 +15,30 @@ import grpc.aio
 
 from rallypoint.client.attempts import Attempts, Backoff, Call, Method, Request, Response
 from rallypoint.client.calls.lists import Following, Item, Listing
-from rallypoint.client.channel import channel_options, token_metadata
+from rallypoint.client.channel import channel_options, read_targets, token_metadata
 from rallypoint.client.errors import ClientClosed
 from rallypoint.client.failures import Failure, read_failure
 
 
 class Transport:
-    """One channel."""
+    """A channel to each coordinator that was called."""
 
     def __init__(self, target: str, token: str, limit_s: float) -> None:
         """Connect at the first call; the arguments are those of the blocking one."""
-        self.target = target
+        self.targets = read_targets(target)
+        """In the order in which the next call tries them."""
         self.limit_s = limit_s
-        self._channel = grpc.aio.insecure_channel(target, options=channel_options())
+        self._is_shared = len(self.targets) > 1
+        self._channels: dict[str, grpc.aio.Channel] = {}
         self._metadata = token_metadata(token)
-        self._methods: dict[str, Any] = {}
+        self._methods: dict[tuple[str, str], Any] = {}
         self._is_closed = False
 
     async def close(self) -> None:
         """End all calls."""
         self._is_closed = True
-        await self._channel.close()
+        for channel in self._channels.values():
+            await channel.close()
 
     async def run(self, call: Call[Request, Response], limit_s: float | None = None) -> Response:
         """Return the answer to a call, after as many attempts as it takes.
@@ -44,23 +47,31 @@ class Transport:
             RallypointError: when it fails for good.
         """
         limit_s = self.limit_s if limit_s is None else limit_s
-        attempts = Attempts(call, self.target, limit_s, time.monotonic, random.uniform)
+        attempts = Attempts(call, self.targets, limit_s, time.monotonic, random.uniform)
         while True:
-            timeout_s = attempts.prepare()
+            timeout_s, target = attempts.prepare(), attempts.backoff.target
             try:
-                # The attempt begins when there is a connection. So one that fails may have counted.
-                response: Response = await self._method(call.method)(
-                    call.request, timeout=timeout_s, metadata=self._metadata, wait_for_ready=True
+                # With one coordinator the attempt begins when there is a connection. So one that
+                # fails may have counted. With several, a connection that fails leads to the next.
+                response: Response = await self._method(target, call.method)(
+                    call.request,
+                    timeout=timeout_s,
+                    metadata=self._metadata,
+                    wait_for_ready=not self._is_shared,
                 )
             except grpc.RpcError as error:
                 failure = self.read(error)
             else:
                 return attempts.succeed(response)
-            await asyncio.sleep(attempts.fail(failure))  # an error from here shows nothing of gRPC
+            try:
+                pause_s = attempts.fail(failure)  # an error from here shows nothing of gRPC
+            finally:
+                self.targets = attempts.backoff.order
+            await asyncio.sleep(pause_s)
 
-    def open(self, method: Method[Request, Response], request: Request) -> Any:
+    def open(self, target: str, method: Method[Request, Response], request: Request) -> Any:
         """Return a new stream of answers."""
-        return self._method(method, is_stream=True)(request, metadata=self._metadata)
+        return self._method(target, method, is_stream=True)(request, metadata=self._metadata)
 
     def read(self, error: grpc.RpcError) -> Failure:
         """Return how a call failed.
@@ -72,19 +83,27 @@ class Transport:
             raise ClientClosed("the client was closed") from None
         return read_failure(error)
 
-    def _method(self, method: Method[Any, Any], *, is_stream: bool = False) -> Any:
+    def _method(self, target: str, method: Method[Any, Any], *, is_stream: bool = False) -> Any:
         if self._is_closed:
             raise ClientClosed("the client was closed")
-        found = self._methods.get(method.path)
+        found = self._methods.get((target, method.path))
         if found is None:
-            make: Any = self._channel.unary_stream if is_stream else self._channel.unary_unary
+            channel = self._channel(target)
+            make: Any = channel.unary_stream if is_stream else channel.unary_unary
             found = make(
                 method.path,
                 request_serializer=method.request.SerializeToString,
                 response_deserializer=method.response.FromString,
             )
-            self._methods[method.path] = found
+            self._methods[target, method.path] = found
         return found
+
+    def _channel(self, target: str) -> grpc.aio.Channel:
+        channel = self._channels.get(target)
+        if channel is None:
+            options = channel_options(is_shared=self._is_shared)
+            channel = self._channels[target] = grpc.aio.insecure_channel(target, options=options)
+        return channel
 
 
 class Pages(Generic[Item]):
@@ -120,6 +139,8 @@ class Watch(Generic[Item]):
         self._following = following
         self._items: deque[Item] = deque()
         self._stream: Any = None
+        self._order = transport.targets
+        """The coordinator of the stream, and then the others."""
         self._backoff: Backoff | None = None
         """Of the outage; None: there is none."""
         self._is_begun = False
@@ -165,8 +186,11 @@ class Watch(Generic[Item]):
         while True:
             try:
                 if self._stream is None:
-                    following = self._following
-                    self._stream = self._transport.open(following.method, following.request)
+                    backoff, following = self._backoff, self._following
+                    self._order = self._transport.targets if backoff is None else backoff.order
+                    self._stream = self._transport.open(
+                        self._order[0], following.method, following.request
+                    )
                 answer = await self._stream.read()
             except grpc.RpcError as error:
                 self._stream = None
@@ -178,7 +202,9 @@ class Watch(Generic[Item]):
                 self._items.extend(self._following.take(answer))
                 return True
             if self._backoff is None:
-                target, limit_s = self._transport.target, self._transport.limit_s
-                self._backoff = Backoff(target, limit_s, time.monotonic, random.uniform)
+                limit_s = self._transport.limit_s
+                self._backoff = Backoff(self._order, limit_s, time.monotonic, random.uniform)
             also = self._following.transient if self._is_begun else ()
-            await asyncio.sleep(self._backoff.pause_s(failure, also))
+            pause_s = self._backoff.pause_s(failure, also)
+            self._transport.targets = self._backoff.order
+            await asyncio.sleep(pause_s)

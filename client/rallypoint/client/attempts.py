@@ -10,6 +10,9 @@ Pure: the clock and the random pauses are arguments. The two forms of the client
   first one. So the coordinator counts it once, or says that it cannot know.
 * The coordinator's wait, at a barrier or for keys, ends before the attempt does. So the answer that
   names the missing arrives.
+* With several coordinators the next attempt is with another one. There is a pause only when all
+  have failed, or when the coordinator asks for one. An attempt that does not wait for others is
+  short, so that a frozen coordinator costs a moment; the attempts after each pause may take longer.
 
 Source: "Exponential Backoff And Jitter", AWS Architecture Blog, 2015.
 """
@@ -17,7 +20,7 @@ Source: "Exponential Backoff And Jitter", AWS Architecture Blog, 2015.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 import grpc
@@ -26,6 +29,7 @@ from msgspec import Struct
 
 from rallypoint.client.errors import RallypointError, Unavailable
 from rallypoint.client.failures import Failure, to_error
+from rallypoint.wire.coordinators import Coordinators
 from rallypoint.wire.durations import set_ms
 
 LIMIT_S = 30.0
@@ -33,6 +37,12 @@ LIMIT_S = 30.0
 READ_S_MAX = 10.0
 """Longest attempt of a call that changes nothing. The attempts of others last until an answer or
 the end of the connection: it is not known before whether they counted."""
+SHARED_S_MAX = 2.0
+"""Longest first attempt of a call that does not wait for others, if there are other coordinators.
+After each pause it doubles, for coordinators that are slow."""
+SHARED_S_MIN = 0.2
+"""An attempt may also take half of the time that is left, so that there is some for the next; but
+at least so long."""
 ANSWER_S = 2.0
 """Time for the answer after the end of a wait. The coordinator subtracts at most 1 s."""
 BACKOFF_S_MIN = 0.05
@@ -80,28 +90,48 @@ class Draw(Protocol):
 class Backoff:
     """The pauses between the attempts of one call, or during one outage of a stream."""
 
-    def __init__(self, target: str, limit_s: float, now_s: Callable[[], float], draw: Draw) -> None:
+    def __init__(
+        self, targets: Sequence[str], limit_s: float, now_s: Callable[[], float], draw: Draw
+    ) -> None:
         """Begin.
 
         Args:
-            target: host:port of the coordinator, for the error.
+            targets: host:port of the coordinators, in the order in which they are tried.
             limit_s: when to give up, from now.
             now_s: a clock that never runs backwards.
             draw: for the jitter.
         """
-        self._target = target
+        self._coordinators = Coordinators(targets)
         self._limit_s = limit_s
         self._now_s = now_s
         self._draw = draw
         self._ends_s = now_s() + limit_s
-        self._failures = 0
+        self._pauses = 0
+
+    @property
+    def target(self) -> str:
+        """Return host:port of the coordinator for the next attempt."""
+        return self._coordinators.target
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        """Return all coordinators, in the order in which they are tried from now on."""
+        return self._coordinators.order
+
+    @property
+    def attempt_s_max(self) -> float:
+        """How long an attempt may take that does not wait for others."""
+        if len(self.order) == 1:
+            return math.inf
+        most_s: float = SHARED_S_MAX * 2 ** min(self._pauses, 16)
+        return min(most_s, max(self.left_s() / 2, SHARED_S_MIN))
 
     def left_s(self) -> float:
         """Return the time until the limit; 0 or less when it is over."""
         return self._ends_s - self._now_s()
 
     def pause_s(self, failure: Failure, also: Collection[grpc.StatusCode] = ()) -> float:
-        """Return how long to wait before the next attempt.
+        """Return how long to wait before the next attempt, which may be with another coordinator.
 
         Args:
             failure: how the last one ended.
@@ -112,23 +142,30 @@ class Backoff:
         """
         if not _is_transient(failure) and failure.code not in also:
             raise to_error(failure)
-        bound_s = min(BACKOFF_S_MAX, BACKOFF_S_MIN * 2 ** min(self._failures, 16))
-        self._failures += 1
+        target, is_at_once = self.target, self._coordinators.failed() and failure.retry_s is None
+        pause_s = 0.0 if is_at_once else self._draw_pause(failure)
+        if pause_s >= self.left_s():
+            raise self._give_up(failure, target)
+        return pause_s
+
+    def _draw_pause(self, failure: Failure) -> float:
+        bound_s = min(BACKOFF_S_MAX, BACKOFF_S_MIN * 2 ** min(self._pauses, 16))
+        self._pauses += 1
         pause_s = self._draw(0.0, bound_s)
         if failure.retry_s is not None:
             pause_s = max(pause_s, self._draw(failure.retry_s, RETRY_SPREAD * failure.retry_s))
-        if pause_s >= self.left_s():
-            raise self._give_up(failure)
         return pause_s
 
-    def _give_up(self, failure: Failure) -> RallypointError:
+    def _give_up(self, failure: Failure, target: str) -> RallypointError:
         if failure.code is grpc.StatusCode.DEADLINE_EXCEEDED:
+            who = f"the coordinator at {target} did not answer"
+            if len(self.order) > 1:
+                who = f"no coordinator answered at {', '.join(sorted(self.order))}"
             return Unavailable(
-                f"the coordinator at {self._target} did not answer within {self._limit_s:.3g} s; "
-                "check that it runs there and can be reached"
+                f"{who} within {self._limit_s:.3g} s; check that it runs there and can be reached"
             )
         if failure.code is grpc.StatusCode.UNAVAILABLE:
-            where = f"coordinator at {self._target}"
+            where = f"coordinator at {target}"
             return Unavailable(f"{where}: {failure.text}; gave up after {self._limit_s:.3g} s")
         return to_error(failure)
 
@@ -139,25 +176,26 @@ class Attempts(Generic[Request, Response]):
     def __init__(
         self,
         call: Call[Request, Response],
-        target: str,
+        targets: Sequence[str],
         limit_s: float,
         now_s: Callable[[], float],
         draw: Draw,
     ) -> None:
         """Begin; the arguments are those of `Backoff`."""
         self.call = call
-        self._backoff = Backoff(target, limit_s, now_s, draw)
+        self.backoff = Backoff(targets, limit_s, now_s, draw)
         self._may_have_counted = False
 
     def prepare(self) -> float:
         """Make the request ready for the next attempt; return how long that may take, in s."""
-        left_s = max(0.0, self._backoff.left_s())
+        left_s = max(0.0, self.backoff.left_s())
         if self._may_have_counted and self.call.mark is not None:
             self.call.mark()
         if self.call.waits:
             request: Any = self.call.request
             set_ms(request.timeout, max(1, round((left_s - ANSWER_S) * 1000)))
-        return min(left_s, self.call.attempt_s)
+            return left_s
+        return min(left_s, self.call.attempt_s, self.backoff.attempt_s_max)
 
     def fail(self, failure: Failure) -> float:
         """Return how long to wait before the next attempt, in s.
@@ -166,7 +204,7 @@ class Attempts(Generic[Request, Response]):
             RallypointError: when there is none.
         """
         self._may_have_counted = self._may_have_counted or failure.may_have_counted
-        return self._backoff.pause_s(failure)
+        return self.backoff.pause_s(failure)
 
     def succeed(self, response: Response) -> Response:
         """Return the answer, once it was noted."""

@@ -1,7 +1,12 @@
-"""How a client's channel behaves: it notices a dead connection, and reconnects soon."""
+"""Where a client connects, and how its channels behave.
+
+A channel notices a dead connection, and reconnects soon. A client that knows several coordinators
+need not wait for one of them: it gives up a silent one earlier, and calls the next.
+"""
 
 from __future__ import annotations
 
+from rallypoint.base.addresses import parse_endpoints
 from rallypoint.wire.channel import Options, client_options
 from rallypoint.wire.tokens import WORKER_TOKEN_KEY
 
@@ -10,17 +15,38 @@ KEEPALIVE_TIMEOUT_S = 5
 """A host that vanishes without a word is noticed after the sum of both."""
 CONNECT_S_MAX = 2
 RECONNECT_S_MAX = 2
+SHARED_KEEPALIVE_S = 2
+SHARED_KEEPALIVE_TIMEOUT_S = 2
+SHARED_CONNECT_S_MAX = 1
+"""The same for one of several coordinators."""
 
 
-def channel_options() -> Options:
-    """Return the options of a client's channel."""
+def read_targets(text: str) -> tuple[str, ...]:
+    """Return the addresses that a caller has given: one, or several with commas in between.
+
+    Raises:
+        ValueError: one of several is not `host[:port]`.
+    """
+    try:
+        return tuple(parse_endpoints(text).split(","))
+    except ValueError:
+        if "," in text:
+            raise
+        return (text,)  # whatever else gRPC can connect to
+
+
+def channel_options(*, is_shared: bool) -> Options:
+    """Return the options of a client's channel; `is_shared`: there are other coordinators."""
+    interval_s = SHARED_KEEPALIVE_S if is_shared else KEEPALIVE_S
+    timeout_s = SHARED_KEEPALIVE_TIMEOUT_S if is_shared else KEEPALIVE_TIMEOUT_S
+    connect_s = SHARED_CONNECT_S_MAX if is_shared else CONNECT_S_MAX
     return [
         *client_options(),
-        ("grpc.keepalive_time_ms", KEEPALIVE_S * 1000),
-        ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_S * 1000),
+        ("grpc.keepalive_time_ms", interval_s * 1000),
+        ("grpc.keepalive_timeout_ms", timeout_s * 1000),
         ("grpc.http2.max_pings_without_data", 0),  # as long as a call waits
         ("grpc.initial_reconnect_backoff_ms", 100),
-        ("grpc.min_reconnect_backoff_ms", CONNECT_S_MAX * 1000),  # how long to try to connect
+        ("grpc.min_reconnect_backoff_ms", connect_s * 1000),  # how long to try to connect
         ("grpc.max_reconnect_backoff_ms", RECONNECT_S_MAX * 1000),
     ]
 

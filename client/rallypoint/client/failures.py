@@ -16,7 +16,7 @@ from rallypoint.v1 import error_details_pb2 as details_pb2
 from rallypoint.wire.durations import to_ms
 from rallypoint.wire.errors import Details, unpack_details
 
-NOT_COUNTED = frozenset({"NOT_READY"})
+NOT_COUNTED = frozenset({"NOT_READY", "NO_OWNER"})
 """Reasons of refusals after which a request has certainly changed nothing."""
 
 T = TypeVar("T", bound=Message)

@@ -27,7 +27,7 @@ from rallypoint.v1 import worker_service_pb2 as worker_pb2
 
 
 class Client(Operations):
-    """The services of one coordinator. Threads may share it."""
+    """The services of one coordinator, or of several that share a store. Threads may share it."""
 
     def __init__(
         self, target: str, *, token: str = "", epoch: int = 0, limit_s: float = LIMIT_S
@@ -35,10 +35,14 @@ class Client(Operations):
         """Connect at the first call.
 
         Args:
-            target: host:port of the coordinator; RALLYPOINT_COORDINATOR in a worker.
+            target: host:port of the coordinator, or of several with commas in between;
+                RALLYPOINT_COORDINATOR in a worker.
             token: RALLYPOINT_WORKER_TOKEN, for barriers and keys; empty: none.
             epoch: RALLYPOINT_EPOCH; 0: not known.
             limit_s: longest call, and longest outage of a watch.
+
+        Raises:
+            ValueError: one of several addresses is not `host[:port]`.
         """
         self._transport = Transport(target, token, limit_s)
         self._known = Known(epoch)

@@ -21,42 +21,54 @@ from google.protobuf.empty_pb2 import Empty
 
 from rallypoint.client.attempts import Attempts, Backoff, Call, Method, Request, Response
 from rallypoint.client.calls.lists import Following, Item, Listing
-from rallypoint.client.channel import channel_options, token_metadata
+from rallypoint.client.channel import channel_options, read_targets, token_metadata
 from rallypoint.client.errors import ClientClosed
 from rallypoint.client.failures import Failure, read_failure
+from rallypoint.wire.coordinators import Coordinators
 
 IDLE_S = 0.005
 """A connection that has answered since then is taken for alive."""
+_AWAY = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
 CHECK = Method("/grpc.health.v1.Health/Check", Empty, Empty)
 """Both messages are read as empty ones: any answer will do."""
 
 
 class Transport:
-    """One channel."""
+    """A channel to each coordinator that was called."""
 
     def __init__(self, target: str, token: str, limit_s: float) -> None:
         """Connect at the first call.
 
         Args:
-            target: host:port of the coordinator.
+            target: host:port of the coordinator, or of several with commas in between.
             token: of the worker; empty: none.
             limit_s: longest call, and longest outage of a stream, unless the caller says otherwise.
+
+        Raises:
+            ValueError: one of several is not `host[:port]`.
         """
-        self.target = target
+        self.targets = read_targets(target)
+        """In the order in which the next call tries them."""
         self.limit_s = limit_s
-        self._channel = grpc.insecure_channel(target, options=channel_options())
+        self._is_shared = len(self.targets) > 1
+        self._channels: dict[str, grpc.Channel] = {}
         self._metadata = token_metadata(token)
-        self._methods: dict[str, Any] = {}
+        self._methods: dict[tuple[str, str], Any] = {}
+        self._lock = threading.Lock()
+        """For channels and methods that are made, and for the end."""
         self._closed = threading.Event()
-        self._answered_s = -IDLE_S
-        """When the latest answer came."""
+        self._answered: dict[str, float] = {}
+        """When the latest answer of each coordinator came."""
         self._pid = os.getpid()
 
     def close(self) -> None:
         """End all calls."""
         self._closed.set()
         if self._pid == os.getpid():  # a child that was forked has none of gRPC's threads
-            self._channel.close()
+            with self._lock:
+                channels = tuple(self._channels.values())
+            for channel in channels:
+                channel.close()
 
     def run(self, call: Call[Request, Response], limit_s: float | None = None) -> Response:
         """Return the answer to a call, after as many attempts as it takes.
@@ -67,35 +79,55 @@ class Transport:
         limit_s = self.limit_s if limit_s is None else limit_s
         if call.mark is not None:
             began_s = time.monotonic()
-            if began_s - self._answered_s > IDLE_S:
+            if began_s - self._answered.get(self.targets[0], -IDLE_S) > IDLE_S:
                 self._attempt(Call(CHECK, Empty()), limit_s)
                 limit_s = max(0.0, limit_s - (time.monotonic() - began_s))
         return self._attempt(call, limit_s)
 
     def _attempt(self, call: Call[Request, Response], limit_s: float) -> Response:
-        attempts = Attempts(call, self.target, limit_s, time.monotonic, random.uniform)
+        attempts = Attempts(call, self.targets, limit_s, time.monotonic, random.uniform)
         while True:
-            timeout_s = attempts.prepare()
+            timeout_s, target = attempts.prepare(), attempts.backoff.target
             try:
-                # The attempt begins when there is a connection. So one that fails may have counted.
-                response: Response = self._method(call.method)(
-                    call.request, timeout=timeout_s, metadata=self._metadata, wait_for_ready=True
+                # With one coordinator the attempt begins when there is a connection. So one that
+                # fails may have counted. With several, a connection that fails leads to the next.
+                response: Response = self._method(target, call.method)(
+                    call.request,
+                    timeout=timeout_s,
+                    metadata=self._metadata,
+                    wait_for_ready=not self._is_shared,
                 )
             except grpc.RpcError as error:
                 failure = self.read(error)
             else:
-                self._answered_s = time.monotonic()
+                self._answered[target] = time.monotonic()
                 return attempts.succeed(response)
-            self.pause(attempts.fail(failure))  # an error from here shows nothing of gRPC
+            try:
+                pause_s = attempts.fail(failure)  # an error from here shows nothing of gRPC
+            finally:
+                self.targets = attempts.backoff.order
+            self.pause(pause_s)
 
     def begin(self, call: Call[Request, Response], timeout_s: float) -> Any:
-        """Make one attempt without waiting for it; return a grpc.Future."""
-        method = self._method(call.method)
-        return method.future(call.request, timeout=timeout_s, metadata=self._metadata)
+        """Make one attempt without waiting for it; return a grpc.Future.
 
-    def open(self, method: Method[Request, Response], request: Request) -> Any:
+        If it fails, the next call tries another coordinator.
+        """
+        coordinators = Coordinators(self.targets)
+        method = self._method(coordinators.target, call.method)
+        future = method.future(call.request, timeout=timeout_s, metadata=self._metadata)
+
+        def look(ended: Any) -> None:
+            if ended.code() in _AWAY:
+                coordinators.failed()
+                self.targets = coordinators.order
+
+        future.add_done_callback(look)
+        return future
+
+    def open(self, target: str, method: Method[Request, Response], request: Request) -> Any:
         """Return a new stream of answers."""
-        return self._method(method, is_stream=True)(request, metadata=self._metadata)
+        return self._method(target, method, is_stream=True)(request, metadata=self._metadata)
 
     def read(self, error: grpc.RpcError) -> Failure:
         """Return how a call failed.
@@ -116,21 +148,32 @@ class Transport:
         if self._closed.wait(pause_s):
             raise ClientClosed("the client was closed")
 
-    def _method(self, method: Method[Any, Any], *, is_stream: bool = False) -> Any:
+    def _method(self, target: str, method: Method[Any, Any], *, is_stream: bool = False) -> Any:
         if self._pid != os.getpid():
             raise ClientClosed("this process was forked from the one that made the client")
         if self._closed.is_set():
             raise ClientClosed("the client was closed")
-        found = self._methods.get(method.path)
+        found = self._methods.get((target, method.path))
         if found is None:
-            make: Any = self._channel.unary_stream if is_stream else self._channel.unary_unary
+            channel = self._channel(target)
+            make: Any = channel.unary_stream if is_stream else channel.unary_unary
             found = make(
                 method.path,
                 request_serializer=method.request.SerializeToString,
                 response_deserializer=method.response.FromString,
             )
-            self._methods[method.path] = found
+            self._methods[target, method.path] = found
         return found
+
+    def _channel(self, target: str) -> grpc.Channel:
+        with self._lock:
+            if self._closed.is_set():
+                raise ClientClosed("the client was closed")
+            channel = self._channels.get(target)
+            if channel is None:
+                options = channel_options(is_shared=self._is_shared)
+                channel = self._channels[target] = grpc.insecure_channel(target, options=options)
+            return channel
 
 
 class Pages(Generic[Item]):
@@ -166,6 +209,8 @@ class Watch(Generic[Item]):
         self._following = following
         self._items: deque[Item] = deque()
         self._stream: Any = None
+        self._order = transport.targets
+        """The coordinator of the stream, and then the others."""
         self._backoff: Backoff | None = None
         """Of the outage; None: there is none."""
         self._is_begun = False
@@ -218,8 +263,11 @@ class Watch(Generic[Item]):
         while not self._is_closed:
             try:
                 if self._stream is None:
-                    following = self._following
-                    self._stream = self._transport.open(following.method, following.request)
+                    backoff, following = self._backoff, self._following
+                    self._order = self._transport.targets if backoff is None else backoff.order
+                    self._stream = self._transport.open(
+                        self._order[0], following.method, following.request
+                    )
                 answer = next(self._stream)
             except StopIteration:
                 break
@@ -233,8 +281,10 @@ class Watch(Generic[Item]):
                 self._items.extend(self._following.take(answer))
                 return True
             if self._backoff is None:
-                target, limit_s = self._transport.target, self._transport.limit_s
-                self._backoff = Backoff(target, limit_s, time.monotonic, random.uniform)
+                limit_s = self._transport.limit_s
+                self._backoff = Backoff(self._order, limit_s, time.monotonic, random.uniform)
             also = self._following.transient if self._is_begun else ()
-            self._transport.pause(self._backoff.pause_s(failure, also))
+            pause_s = self._backoff.pause_s(failure, also)
+            self._transport.targets = self._backoff.order
+            self._transport.pause(pause_s)
         return False

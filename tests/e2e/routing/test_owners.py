@@ -59,7 +59,7 @@ async def agent(
 
 
 def started(folder: Path) -> list[str]:
-    """Return the coordinator that each worker was given."""
+    """Return the coordinators that each worker was given."""
     return [path.read_text() for path in folder.glob("started-*")]
 
 
@@ -78,7 +78,7 @@ async def until(made: Fleet, member: int, job_id: str) -> job_pb2.Job:
 
 
 async def test_agent_finds_the_owner_among_several(tmp_path: Path) -> None:
-    """It is sent there by the first, and gives its workers the owner's address."""
+    """It is sent there by the first. Its workers get all addresses, the owner's first."""
     async with fleet() as made:
         first, owner = made.members
         job_id = job_of(OTHERS)
@@ -90,7 +90,7 @@ async def test_agent_finds_the_owner_among_several(tmp_path: Path) -> None:
                 _, logged = await one.communicate()
 
         assert one.returncode == 0, logged.decode()
-        assert started(tmp_path) == [owner.address]
+        assert started(tmp_path) == [f"{owner.address},127.0.0.1:1,{first.address}"]
 
 
 async def test_agent_needs_to_know_one_coordinator(tmp_path: Path) -> None:
@@ -104,6 +104,7 @@ async def test_agent_needs_to_know_one_coordinator(tmp_path: Path) -> None:
                 _, logged = await one.communicate()
 
         assert one.returncode == 0, logged.decode()
+        assert started(tmp_path) == [f"{made.members[1].address},{first.address}"]
 
 
 async def test_workers_do_not_notice_a_move(tmp_path: Path) -> None:
@@ -120,7 +121,7 @@ async def test_workers_do_not_notice_a_move(tmp_path: Path) -> None:
                 _, logged = await one.communicate()
 
         assert one.returncode == 0, logged.decode()
-        assert started(tmp_path) == [owner.address]
+        assert started(tmp_path) == [f"{owner.address},{first.address}"]
         assert before.round.header == after.round.header
         assert [worker.pid for worker in before.nodes[0].workers] == [
             worker.pid for worker in after.nodes[0].workers

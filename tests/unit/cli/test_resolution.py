@@ -215,6 +215,9 @@ def test_worker_is_no_node_of_its_own_job() -> None:
     with pytest.raises(Unresolvable, match=r"already a worker of job j: use another --job-id"):
         follow("--coordinator=c", f"{around} PET_RDZV_ID=j")
 
+    with pytest.raises(Unresolvable, match=r"already a worker of job j"):
+        follow("--coordinator=a,b:7,c --job-id=j", around.replace("c:50051", "c:50051,x:1"))
+
     assert follow("--coordinator=c --job-id=i", around).job_id == "i"
     assert follow("--coordinator=d --job-id=j", around).coordinator == "d:50051"
     assert follow("--standalone --job-id=j", around).coordinator is OWN
@@ -231,6 +234,9 @@ def test_endpoint_is_said_to_be_hosted_by_no_agent() -> None:
         == "no agent hosts it; start one there: rallypoint coordinator --port 29400"
     )
     assert "hint" not in follow(f"{line} --coordinator=e:29400").notes[-1].fields
+    several = follow("--rdzv-endpoint=a:1,b:2 --rdzv-backend=c10d").notes[0].fields["hint"]
+    start = "start one of them: rallypoint coordinator --port 1 --state etcd://…"
+    assert several == f"no agent hosts it; {start}"
 
 
 def test_notes_say_what_was_given_and_what_holds() -> None:

@@ -10,6 +10,7 @@ from rallypoint.client.attempts import (
     ANSWER_S,
     BACKOFF_S_MAX,
     READ_S_MAX,
+    SHARED_S_MAX,
     Attempts,
     Backoff,
     Call,
@@ -47,7 +48,7 @@ def high(low: float, high: float) -> float:
 
 
 def backoff(clock: Clock, limit_s: float = 30.0) -> Backoff:
-    return Backoff("head:50051", limit_s, clock, high)
+    return Backoff(["head:50051"], limit_s, clock, high)
 
 
 def limit_reached(retry_s: float | None) -> Failure:
@@ -72,7 +73,7 @@ def test_jitter_is_full() -> None:
         drawn.append((low, high))
         return low
 
-    waits = Backoff("head:50051", 30.0, Clock(), draw)
+    waits = Backoff(["head:50051"], 30.0, Clock(), draw)
 
     assert [0.0, 0.0] == [waits.pause_s(BROKEN), waits.pause_s(BROKEN)]
     assert [(0.0, 0.05), (0.0, 0.1)] == drawn
@@ -165,7 +166,7 @@ def test_wait_ends_before_its_attempt() -> None:
     """In every attempt, so that the answer with the names arrives in time."""
     clock = Clock()
     call = arrival(Known(7))
-    attempts = Attempts(call, "head:50051", 60.0 + ANSWER_S, clock, high)
+    attempts = Attempts(call, ["head:50051"], 60.0 + ANSWER_S, clock, high)
     assert (62.0, 60_000) == (attempts.prepare(), to_ms(call.request.timeout))
     clock.now_s += 45.0
     attempts.fail(BROKEN)
@@ -179,7 +180,7 @@ def test_further_attempt_is_the_same_arrival() -> None:
     """It has the same request id, and the epoch that was known before the first."""
     known = Known(7)
     call = arrival(known)
-    attempts = Attempts(call, "head:50051", 60.0, Clock(), high)
+    attempts = Attempts(call, ["head:50051"], 60.0, Clock(), high)
     attempts.prepare()
     request_id = call.request.request_id
     assert (0, 32) == (call.request.first_epoch, len(request_id))
@@ -195,7 +196,7 @@ def test_further_attempt_is_the_same_arrival() -> None:
 def test_refusal_that_changed_nothing_is_no_attempt(failure: Failure, epoch: int) -> None:
     """A coordinator that knows no rounds yet has not counted it. Any other end may hide a count."""
     call = arrival(Known(7))
-    attempts = Attempts(call, "head:50051", 60.0, Clock(), high)
+    attempts = Attempts(call, ["head:50051"], 60.0, Clock(), high)
     attempts.prepare()
     attempts.fail(failure)
     attempts.prepare()
@@ -212,7 +213,7 @@ def test_change_says_what_was_known_before_it() -> None:
         keys_pb2.KeyValueHeader(epoch=7, revision=12),
     ):
         call = keys.add_to_key(known, "job", "k", 1, Scope.RUN)
-        attempts = Attempts(call, "head:50051", 30.0, Clock(), high)
+        attempts = Attempts(call, ["head:50051"], 30.0, Clock(), high)
         attempts.prepare()
         assert not call.request.HasField("known")
         attempts.fail(BROKEN)
@@ -235,11 +236,79 @@ def test_older_answer_does_not_hide_a_newer_one() -> None:
 def test_attempts_to_read_are_short() -> None:
     """A change waits for its answer, because a further attempt might have to be refused."""
     reading = Attempts(
-        jobs.get_job("job", job_pb2.JOB_VIEW_FULL), "head:50051", 30.0, Clock(), high
+        jobs.get_job("job", job_pb2.JOB_VIEW_FULL), ["head:50051"], 30.0, Clock(), high
     )
     changing = Attempts(
-        keys.put_key(Known(0), "job", "k", b"", Scope.ROUND), "head:50051", 30.0, Clock(), high
+        keys.put_key(Known(0), "job", "k", b"", Scope.ROUND), ["head:50051"], 30.0, Clock(), high
     )
 
     assert (READ_S_MAX, 30.0) == (reading.prepare(), changing.prepare())
     assert READ_S_MAX > BACKOFF_S_MAX
+
+
+def shared(clock: Clock, limit_s: float = 30.0) -> Backoff:
+    return Backoff(["a:1", "b:1", "c:1"], limit_s, clock, high)
+
+
+def test_next_coordinator_is_called_without_a_pause() -> None:
+    """There is a pause when all have failed; the next sweep begins where this one did."""
+    waits = shared(Clock())
+
+    tried = [(waits.target, waits.pause_s(BROKEN)) for _ in range(6)]
+    assert [("a:1", 0.0), ("b:1", 0.0), ("c:1", 0.05)] == tried[:3]
+    assert [("a:1", 0.0), ("b:1", 0.0), ("c:1", 0.1)] == tried[3:]
+
+
+def test_pause_that_is_asked_for_is_kept() -> None:
+    """The others know as little about a job without an owner."""
+    waits = shared(Clock())
+    homeless = Failure(
+        grpc.StatusCode.UNAVAILABLE, "no owner", Details(reason="NO_OWNER", retry_ms=400)
+    )
+
+    assert (0.5, "b:1") == (waits.pause_s(homeless), waits.target)
+    assert not homeless.may_have_counted
+
+
+def test_refusal_moves_to_no_other_coordinator() -> None:
+    """All would refuse it."""
+    waits = shared(Clock())
+    with pytest.raises(errors.Refused):
+        waits.pause_s(Failure(grpc.StatusCode.FAILED_PRECONDITION, "no"))
+
+    assert "a:1" == waits.target
+
+
+def test_attempts_are_short_with_several_coordinators() -> None:
+    """A frozen one costs a moment. After a pause they get longer, for those that are slow."""
+    clock = Clock()
+    call = keys.put_key(Known(0), "job", "k", b"", Scope.ROUND)
+    attempts = Attempts(call, ["a:1", "b:1"], 30.0, clock, high)
+
+    limits = []
+    for _ in range(4):
+        limits.append(attempts.prepare())
+        attempts.fail(SILENT)
+    assert [SHARED_S_MAX, SHARED_S_MAX, 2 * SHARED_S_MAX, 2 * SHARED_S_MAX] == limits
+    clock.now_s += 27
+    assert 1.5 == attempts.prepare()
+    clock.now_s += 2.9
+    assert [pytest.approx(0.1)] == [attempts.prepare()]
+
+
+def test_call_that_waits_for_others_is_not_cut_short() -> None:
+    """Its coordinator is silent because the others are not there yet; pings notice its death."""
+    waiting = keys.get_keys(Known(0), "job", ["k"], Scope.ROUND, waits=True)
+    attempts = Attempts(waiting, ["a:1", "b:1"], 30.0, Clock(), high)
+
+    assert 30.0 == attempts.prepare()
+
+
+def test_outage_names_all_coordinators() -> None:
+    """The limit is over while one of them is silent."""
+    clock = Clock()
+    waits = shared(clock)
+    clock.now_s += 30
+
+    with pytest.raises(errors.Unavailable, match=r"no coordinator answered at a:1, b:1, c:1 with"):
+        waits.pause_s(SILENT)

@@ -9,6 +9,7 @@ from rallypoint.agent.machine.address import find_local_address
 from rallypoint.agent.output.destinations import OutputSpec
 from rallypoint.agent.settings import Settings
 from rallypoint.agent.workers.environ import Launch
+from rallypoint.base.addresses import first_host
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import job_pb2
 
@@ -30,7 +31,7 @@ def foreign_settings(
     """Return settings with what such an agent needs; the rest is empty.
 
     Args:
-        coordinator: host:port.
+        coordinator: host:port, or those of several with commas in between.
         job_id: the job's name.
         spec: the specification of its run.
         program: what the workers run, for readers of the job.
@@ -43,7 +44,7 @@ def foreign_settings(
         outcome_timeout_ms: how long a node whose workers have succeeded waits for one.
     """
     if address is None:
-        address = find_local_address(coordinator.rpartition(":")[0].strip("[]"))
+        address = find_local_address(first_host(coordinator))
     return Settings(
         coordinator=coordinator,
         is_standalone=False,

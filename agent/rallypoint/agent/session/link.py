@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import random
 import socket
-from collections.abc import Sequence
 from typing import Any, Protocol
 
 import grpc
@@ -19,7 +18,6 @@ import grpc.aio
 from msgspec import Struct
 
 from rallypoint.agent.core.reports import Report
-from rallypoint.agent.session.coordinators import Coordinators
 from rallypoint.agent.session.endings import (
     BrokenStream,
     Dismissed,
@@ -28,10 +26,12 @@ from rallypoint.agent.session.endings import (
     read_ending,
 )
 from rallypoint.agent.session.exchange import Exchange
+from rallypoint.base.addresses import first_host
 from rallypoint.base.log import get_logger
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import agent_service_pb2_grpc as agent_grpc
 from rallypoint.wire.channel import client_options
+from rallypoint.wire.coordinators import Coordinators
 
 log = get_logger()
 
@@ -100,18 +100,15 @@ class _End(Struct):
 class Link:
     """One agent's link to the coordinator."""
 
-    def __init__(
-        self, target: str, session_id: str, user: LinkUser, others: Sequence[str] = ()
-    ) -> None:
+    def __init__(self, targets: str, session_id: str, user: LinkUser) -> None:
         """Begin without a connection.
 
         Args:
-            target: host:port of the coordinator.
+            targets: host:port of the coordinator, or of several with commas in between.
             session_id: 32 hexadecimal digits, the agent's incarnation.
             user: provides messages to send and receives messages.
-            others: coordinators that know the owner of the job as well, host:port.
         """
-        self._coordinators = Coordinators((target, *others))
+        self._coordinators = Coordinators(targets.split(","))
         self.user = user
         self.exchange = Exchange(session_id)
         self._wake = asyncio.Event()
@@ -126,6 +123,11 @@ class Link:
     def target(self) -> str:
         """Return host:port of the coordinator of this connection, or of the next attempt."""
         return self._coordinators.target
+
+    @property
+    def targets(self) -> str:
+        """Return all coordinators with commas in between, the one of this connection first."""
+        return ",".join(self._coordinators.order)
 
     def wake(self) -> None:
         """Send the unsent reports."""
@@ -201,7 +203,7 @@ class Link:
         if self._is_name_known:
             return ""
         self._is_name_known = True
-        host = target.rpartition(":")[0].strip("[]")
+        host = first_host(target)
         try:
             async with asyncio.timeout(LOOK_UP_S_MAX):
                 await asyncio.get_running_loop().getaddrinfo(host, None)

@@ -82,8 +82,8 @@ class Node:
 
     @property
     def coordinator(self) -> str:
-        """host:port of the coordinator, also of a built-in one."""
-        return self._embedded.agent.settings.coordinator
+        """host:port of the coordinators, also of a built-in one; first the one that serves."""
+        return self._embedded.agent.coordinators
 
     def wait(self, is_done: Callable[[View], bool], timeout_s: float | None = None) -> View:
         """Wait until a condition holds or the agent has ended, and return the view of that moment.

@@ -14,6 +14,7 @@ from rallypoint.agent.session.program import describe_program, find_user
 from rallypoint.agent.settings import Settings
 from rallypoint.agent.torchelastic.variables import SIGNALS_ENV
 from rallypoint.agent.workers.environ import Launch
+from rallypoint.base.addresses import first_host
 from rallypoint.elastic.node.options import JobOptions
 
 
@@ -21,7 +22,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     """What a node brings into a job."""
 
     coordinator: str | None
-    """host:port; None: a built-in one."""
+    """host:port, or those of several with commas in between; None: a built-in one."""
     job_id: str
     min_nodes: int
     max_nodes: int
@@ -51,8 +52,7 @@ class Plan(Struct, frozen=True, kw_only=True):
         if self.coordinator is None:
             address = self.local_addr or "127.0.0.1"
         else:
-            towards = self.coordinator.rpartition(":")[0].strip("[]")
-            address = self.local_addr or find_local_address(towards)
+            address = self.local_addr or find_local_address(first_host(self.coordinator))
         options, launch = self.options, self.launch
         timeout_ms = options.coordinator_timeout
         return Settings(

@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from rallypoint.agent.embedded.python_log import use_python_log
-from rallypoint.base.addresses import parse_endpoint
+from rallypoint.base.addresses import have_common_endpoint, parse_endpoints
 from rallypoint.elastic.events import NodeState, construct_and_record_rdzv_event
 from rallypoint.elastic.rendezvous.handler import (
     RendezvousHandler,
@@ -47,7 +47,7 @@ class CoordinatedRendezvous(RendezvousHandler):
         self.params = params
         self.options: JobOptions = parse_options(params.config)
         self.coordinator = find_coordinator(params)
-        """host:port; None: a built-in one."""
+        """host:port, or those of several with commas in between; None: a built-in one."""
         self._seat: Seat | None = None
         self._own: ForeignSeat | None = None
         """The seat that this handler has taken itself."""
@@ -166,7 +166,7 @@ class CoordinatedRendezvous(RendezvousHandler):
 
 
 def find_coordinator(params: RendezvousParameters) -> str | None:
-    """Return host:port of the coordinator that an endpoint means; None: a built-in one.
+    """Return host:port of the coordinators that an endpoint means; None: a built-in one.
 
     Raises:
         ValueError: several nodes have no coordinator, or the endpoint is none.
@@ -179,17 +179,18 @@ def find_coordinator(params: RendezvousParameters) -> str | None:
         raise ValueError(
             "a job of several nodes needs a coordinator: set rdzv_endpoint to its host"
         )
-    target = parse_endpoint(endpoint)
-    if target is None:
-        raise ValueError(f"rdzv_endpoint {endpoint!r} is not HOST:PORT of a coordinator")
-    return target
+    try:
+        return parse_endpoints(endpoint)
+    except ValueError as error:
+        raise ValueError(f"rdzv_endpoint {error} of a coordinator") from None
 
 
 def _check_job(coordinator: str | None, params: RendezvousParameters) -> None:
     if not params.run_id:
         raise ValueError("a job needs a name: give every node the same run_id")
-    ours = os.environ.get("RALLYPOINT_COORDINATOR"), os.environ.get("RALLYPOINT_JOB_ID")
-    if coordinator is not None and ours == (coordinator, params.run_id):
+    if coordinator is None or os.environ.get("RALLYPOINT_JOB_ID") != params.run_id:
+        return
+    if have_common_endpoint(coordinator, os.environ.get("RALLYPOINT_COORDINATOR", "")):
         raise ValueError(
             f"this process is already a worker of job {params.run_id}: use another run_id"
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable
 
-from rallypoint.base.addresses import is_wildcard, parse_endpoint
+from rallypoint.base.addresses import first_host, is_wildcard, parse_endpoint, parse_endpoints
 from rallypoint.base.limits import COUNT_MAX, DURATION_MS_MAX
 from rallypoint.cli.flags.flag import BadValue
 
@@ -124,27 +124,25 @@ def node_range(value: str) -> tuple[int, int]:
     return minimum, maximum
 
 
-def endpoint(value: str) -> str:
-    """Parse `host[:port]`; an IPv6 address with a port needs brackets."""
-    parsed = parse_endpoint(value)
-    if parsed is None:
-        raise BadValue(f"{value!r} is not HOST:PORT")
-    return parsed
-
-
 def own_address(value: str) -> str:
     """Parse `host` or `host:port` of this host, as others reach it."""
     parsed = parse_endpoint(value)
     if parsed is None:
         raise BadValue(f"{value!r} is not HOST or HOST:PORT")
-    if is_wildcard(parsed.rpartition(":")[0].strip("[]")):
+    if is_wildcard(first_host(parsed)):
         raise BadValue(f"{value!r} is every address of a host; others can connect only to one")
     return value
 
 
 def endpoints(value: str) -> str:
-    """Parse `host[:port]`, or several of them with commas in between."""
-    return ",".join(endpoint(part) for part in value.split(","))
+    """Parse `host[:port]`, or several of them with commas in between.
+
+    An IPv6 address with a port needs brackets.
+    """
+    try:
+        return parse_endpoints(value)
+    except ValueError as error:
+        raise BadValue(str(error)) from None
 
 
 def label(value: str) -> tuple[str, str]:

@@ -20,6 +20,7 @@ from rallypoint.base.file_thread import FileThread
 from rallypoint.base.log import get_logger
 from rallypoint.cli.flags.flag import Values
 from rallypoint.cli.report.render import render_finished
+from rallypoint.cli.report.starting import describe_start
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import job_pb2
 
@@ -81,13 +82,9 @@ class Reports(Struct):
 
     def disconnected(self, absence: Absence) -> None:
         """Log that no coordinator answers."""
-        start = {} if absence.was_reached else {"hint": self._start_hint()}
+        start = {} if absence.was_reached else {"hint": describe_start(self.coordinator)}
         then = describe_absence(absence)
         log.warning("coordinator_not_reached", why=absence.why, then=then, **start)
-
-    def _start_hint(self) -> str:
-        port = self.coordinator.rpartition(":")[2]
-        return f"start one there: rallypoint coordinator --port {port}"
 
     def ended(self, exit_code: int | None, text: str, *, always_print: bool) -> None:
         """Print the report, and the reason why the agent ends unless it succeeded.
@@ -104,7 +101,7 @@ class Reports(Struct):
             log.info("job_succeeded", round=ended.round, restarts=ended.restart_count)
         lines = [self._report] if self._report else []
         if exit_code == EXIT_UNREACHABLE:
-            text += f" ({self.coordinator}); {self._start_hint()}"
+            text += f" ({self.coordinator}); {describe_start(self.coordinator)}"
         if exit_code or always_print or (exit_code == 0 and not self._has_outcome):
             lines.append(f"{self.prog}: {text}")
         if lines:

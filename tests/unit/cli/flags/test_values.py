@@ -6,7 +6,7 @@ import pytest
 
 from rallypoint.cli.commands.agent.command import build_parser
 from rallypoint.cli.flags.flag import BadValue
-from rallypoint.cli.flags.values import endpoint, natural_int
+from rallypoint.cli.flags.values import endpoints, natural_int
 
 
 @pytest.mark.parametrize(
@@ -20,11 +20,12 @@ from rallypoint.cli.flags.values import endpoint, natural_int
         ("[::1]", "[::1]:50051"),
         ("[::1]:7", "[::1]:7"),
         ("[fe80::1%eth0]:7", "[fe80::1%eth0]:7"),
+        ("a,b:7, [::1]:7,a:50051", "a:50051,b:7,[::1]:7"),
     ],
 )
 def test_endpoint(text: str, expected: str) -> None:
-    """A host, perhaps with a port; an IPv6 address has brackets if it has a port."""
-    assert endpoint(text) == expected
+    """Hosts, perhaps with ports; an IPv6 address has brackets if it has a port."""
+    assert endpoints(text) == expected
 
 
 @pytest.mark.parametrize(
@@ -37,7 +38,9 @@ def test_endpoint(text: str, expected: str) -> None:
 def test_bad_endpoint_is_rejected(text: str) -> None:
     """A file, a URL, a port that cannot be connected to."""
     with pytest.raises(BadValue, match="is not HOST:PORT"):
-        endpoint(text)
+        endpoints(text)
+    with pytest.raises(BadValue, match="is not HOST:PORT"):
+        endpoints(f"h:1,{text}")
 
 
 @pytest.mark.parametrize(

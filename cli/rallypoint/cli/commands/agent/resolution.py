@@ -10,12 +10,13 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from rallypoint.base.addresses import is_loopback
+from rallypoint.base.addresses import first_host, have_common_endpoint, is_loopback
 from rallypoint.cli.commands.agent.notes import Note
 from rallypoint.cli.flags.agent import rdzv_conf
 from rallypoint.cli.flags.agent.rendezvous import OWN_BACKEND
 from rallypoint.cli.flags.flag import BadValue, Values
 from rallypoint.cli.flags.values import endpoints
+from rallypoint.cli.report.starting import describe_start
 
 TORCHRUN_PORT = 29_500
 """torchrun's default for --master-port."""
@@ -29,7 +30,7 @@ class Resolution(Struct, frozen=True):
     """The meaning of the flags."""
 
     coordinator: str | None
-    """host:port; None: one built into this agent."""
+    """host:port, or those of several with commas in between; None: one built into this agent."""
     job_id: str
     """1 to 255 bytes."""
     address: str | None
@@ -100,18 +101,16 @@ def _find_coordinator(args: Values, notes: list[Note]) -> str | None:
     # With torchrun, a single node gives an endpoint with port 0 to avoid meeting other jobs.
     has_endpoint = args.rdzv_endpoint and not (is_alone(args) and args.rdzv_endpoint.endswith(":0"))
     if args.coordinator is not None:
-        if has_endpoint and _parse_endpoint(args.rdzv_endpoint) != args.coordinator:
+        if has_endpoint and _parse_endpoints(args.rdzv_endpoint) != args.coordinator:
             fields = {"endpoint": args.rdzv_endpoint, "coordinator": args.coordinator}
             notes.append(Note("rdzv_endpoint_ignored", {**fields, "why": "--coordinator wins"}))
         return str(args.coordinator)
     if has_endpoint:
-        address = _parse_endpoint(args.rdzv_endpoint)
-        if address is None:
-            name, text = args.source("rdzv_endpoint"), args.rdzv_endpoint
-            raise Unresolvable(
-                f"{name}: {text!r} is not HOST:PORT of a coordinator; give --coordinator"
-            )
-        return address
+        try:
+            return endpoints(args.rdzv_endpoint)
+        except BadValue as error:
+            name = args.source("rdzv_endpoint")
+            raise Unresolvable(f"{name}: {error} of a coordinator; give --coordinator") from None
     if not is_alone(args):
         raise Unresolvable("a job of several nodes needs a coordinator: give --coordinator HOST")
     return None
@@ -130,7 +129,7 @@ def _find_standalone(args: Values, notes: list[Note]) -> str | None:
     return None if args.coordinator is None else str(args.coordinator)
 
 
-def _parse_endpoint(text: str) -> str | None:
+def _parse_endpoints(text: str) -> str | None:
     try:
         return endpoints(text)
     except BadValue:
@@ -167,8 +166,9 @@ def _find_job_id(
 
 def _refuse_own_job(coordinator: str | None, job_id: str, environment: Mapping[str, str]) -> None:
     """Reject a worker that would join its own job: agent and worker would wait for each other."""
-    parent = environment.get("RALLYPOINT_COORDINATOR"), environment.get("RALLYPOINT_JOB_ID")
-    if coordinator is not None and parent == (coordinator, job_id):
+    if coordinator is None or environment.get("RALLYPOINT_JOB_ID") != job_id:
+        return
+    if have_common_endpoint(coordinator, environment.get("RALLYPOINT_COORDINATOR", "")):
         raise Unresolvable(
             f"this process is already a worker of job {job_id}: use another --job-id"
         )
@@ -185,7 +185,7 @@ def _find_address(args: Values, coordinator: str | None, notes: list[Note]) -> s
         return None
     if is_alone(args):
         return address
-    if is_loopback(address) and not is_loopback(_bare(str(coordinator).rpartition(":")[0])):
+    if is_loopback(address) and not is_loopback(first_host(str(coordinator))):
         why = "a loopback address, but the coordinator is on another host"
         notes.append(Note("master_addr_ignored", {"master_addr": address, "why": why}))
         return None
@@ -207,8 +207,5 @@ def _note_backend(args: Values, coordinator: str | None, notes: list[Note]) -> N
     if args.rdzv_backend != OWN_BACKEND and not args.standalone:
         fields = {"backend": args.rdzv_backend, "by": coordinator or "built-in coordinator"}
         if coordinator is not None and args.coordinator is None:
-            port = coordinator.rpartition(":")[2]
-            fields["hint"] = (
-                f"no agent hosts it; start one there: rallypoint coordinator --port {port}"
-            )
+            fields["hint"] = f"no agent hosts it; {describe_start(coordinator)}"
         notes.append(Note("rdzv_backend_replaced", fields, is_warning=False))

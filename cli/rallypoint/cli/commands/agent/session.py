@@ -25,6 +25,7 @@ from rallypoint.agent.settings import Settings
 from rallypoint.agent.torchelastic.variables import SIGNALS_ENV
 from rallypoint.agent.workers.environ import Launch
 from rallypoint.agent.workers.placement import Placement
+from rallypoint.base.addresses import first_host
 from rallypoint.base.console import Consoles, open_text
 from rallypoint.base.exit_codes import EXIT_SOFTWARE
 from rallypoint.base.log import get_logger
@@ -133,16 +134,14 @@ def _settings(
     for_workers: dict[str, str],
 ) -> Settings:
     incarnation = os.urandom(16).hex()
-    coordinator, *others = target.split(",")
     address = resolution.address
     if address is None:
-        address = find_local_address(coordinator.rpartition(":")[0].strip("[]"))
+        address = find_local_address(first_host(target))
     elif not is_of_this_host(address):
         log.warning("foreign_address_used", address=address, why="not found on this host")
     timeout_ms = args.coordinator_timeout
     return Settings(
-        coordinator=coordinator,
-        other_coordinators=tuple(others),
+        coordinator=target,
         is_standalone=resolution.coordinator is None,
         job_id=resolution.job_id,
         spec=_spec(args),

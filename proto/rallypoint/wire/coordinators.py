@@ -1,7 +1,7 @@
-"""Which coordinator an agent tries next. Pure.
+"""Which coordinator is tried next, by agents and clients that know several. Pure.
 
-Any of several coordinators may own the job. Each knows which one does, so the agent asks one after
-another, beginning with the one that answered last, and goes where it is sent.
+Any of several coordinators may own a job. Each knows which one does: it forwards a call, and sends
+an agent there. So they are asked one after another, beginning with the one that answered last.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ moment while a job moves from one to another."""
 
 
 class Coordinators:
-    """The coordinators that an agent knows."""
+    """The coordinators that an agent, or one call of a client, knows."""
 
     def __init__(self, targets: Sequence[str]) -> None:
         """Begin with the first; `targets` are `host:port`, at least one."""
@@ -34,6 +34,12 @@ class Coordinators:
     def target(self) -> str:
         """Return `host:port` of the one to try."""
         return self._owner or self._targets[self._at]
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        """Return all of them, in the order in which they are tried if each fails."""
+        rest = self._targets[self._at :] + self._targets[: self._at]
+        return (self._owner, *rest) if self._owner else rest
 
     def welcomed(self) -> None:
         """Note that the target serves the agent."""

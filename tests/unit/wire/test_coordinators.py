@@ -1,8 +1,8 @@
-"""Which coordinator an agent tries next."""
+"""Which coordinator is tried next."""
 
 from __future__ import annotations
 
-from rallypoint.agent.session.coordinators import HOPS_MAX, Coordinators
+from rallypoint.wire.coordinators import HOPS_MAX, Coordinators
 
 A, B, C, OWNER = "a:1", "b:1", "c:1", "owner:1"
 
@@ -84,3 +84,14 @@ def test_address_that_is_none_is_not_tried() -> None:
     two = Coordinators([A, B])
 
     assert (two.redirected("not an address"), two.target) == (False, B)
+
+
+def test_order_begins_with_the_one_to_try() -> None:
+    """An owner that was not known before comes first; it leaves when it does not serve."""
+    three = Coordinators([A, B, A, C])
+    orders = []
+    for note in (three.failed, lambda: three.redirected(OWNER), three.failed):
+        note()
+        orders.append(three.order)
+
+    assert orders == [(B, C, A), (OWNER, B, C, A), (B, C, A)]
