@@ -17,7 +17,7 @@ class Environment(NamedTuple):
     """The variables of one worker that matter here."""
 
     coordinator: str
-    """Its host:port."""
+    """Its host:port, or those of several with commas in between."""
     job_id: str
     token: str
     """Proof that the worker belongs to its round. It is a secret."""

@@ -37,5 +37,6 @@ def server_options() -> Options:
         # The lease detects a dead host. Keepalive only frees the connections of idle streams.
         ("grpc.keepalive_time_ms", 30_000),
         ("grpc.keepalive_timeout_ms", 20_000),
+        ("grpc.http2.ping_timeout_ms", 20_000),  # gRPC 1.76 waits a minute without it
         ("grpc.http2.max_ping_strikes", 0),
     ]

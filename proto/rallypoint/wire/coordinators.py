@@ -15,6 +15,14 @@ HOPS_MAX = 3
 moment while a job moves from one to another."""
 
 
+def describe_start(targets: str) -> str:
+    """Return how to start what listens at host:port, or at one of several with commas between."""
+    port = targets.partition(",")[0].rpartition(":")[2]
+    if "," in targets:
+        return f"start one of them: rallypoint coordinator --port {port} --state etcd://…"
+    return f"start one there: rallypoint coordinator --port {port}"
+
+
 class Coordinators:
     """The coordinators that an agent, or one call of a client, knows."""
 

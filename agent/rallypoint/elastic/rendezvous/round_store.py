@@ -26,7 +26,7 @@ class RoundStore:
         """Name the round.
 
         Args:
-            coordinator: host:port.
+            coordinator: host:port, or those of several with commas in between.
             job_id: the job.
             order: proof that this node belongs to the round.
         """

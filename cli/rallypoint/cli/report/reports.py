@@ -20,9 +20,9 @@ from rallypoint.base.file_thread import FileThread
 from rallypoint.base.log import get_logger
 from rallypoint.cli.flags.flag import Values
 from rallypoint.cli.report.render import render_finished
-from rallypoint.cli.report.starting import describe_start
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import job_pb2
+from rallypoint.wire.coordinators import describe_start
 
 if TYPE_CHECKING:
     from rallypoint.cli.report.event_recorder import EventRecorder

@@ -57,8 +57,8 @@ class Conf(Struct, frozen=True, kw_only=True):
     """The parameters of one handler. Times are in seconds."""
 
     backend: str
-    host: str
-    port: int
+    endpoint: str
+    """host:port of the coordinator, or of several with commas in between."""
     run_id: str
     min_nodes: int
     max_nodes: int
@@ -79,12 +79,6 @@ class Conf(Struct, frozen=True, kw_only=True):
     settle_s: float
     grow_after_s: float
     grow: bool
-
-    @property
-    def endpoint(self) -> str:
-        """host:port, with an IPv6 address in brackets."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{host}:{self.port}"
 
     def settings(self) -> Settings:
         """Return the settings of an agent for one node with these parameters."""
@@ -129,7 +123,7 @@ def read_conf(params: RendezvousParameters) -> Conf:
         ValueError: when a value is wrong or missing; the text says which one, and what to do.
     """
     _warn_of_keys(params.config)
-    host, port = _parse_endpoint(params.endpoint)
+    endpoint = _parse_endpoints(params.endpoint)
     seconds = {key: _read_seconds(params, key) for key in _SECONDS}
     attempts = params.get_as_int("keep_alive_max_attempt", 3)
     if attempts is None or attempts < 1:
@@ -138,8 +132,7 @@ def read_conf(params: RendezvousParameters) -> Conf:
     lease_s = min(max(seconds["keep_alive_interval"] * attempts, 1.5), 3600.0)
     return Conf(
         backend=params.backend,
-        host=host,
-        port=port,
+        endpoint=endpoint,
         run_id=_find_id(params),
         min_nodes=params.min_nodes,
         max_nodes=params.max_nodes,
@@ -167,7 +160,11 @@ def _warn_of_keys(config: Mapping[str, Any]) -> None:
             log.warning("option_ignored", option=f"--rdzv-conf {key}", known=known)
 
 
-def _parse_endpoint(endpoint: str) -> tuple[str, int]:
+def _parse_endpoints(endpoint: str) -> str:
+    """Return host:port of every coordinator in the text, with commas in between.
+
+    What torch accepts as an endpoint is one address, so each part of the text is one.
+    """
     from torch.distributed.elastic.rendezvous.utils import parse_rendezvous_endpoint
 
     endpoint = (endpoint or "").strip()
@@ -176,10 +173,15 @@ def _parse_endpoint(endpoint: str) -> tuple[str, int]:
             "--rdzv-endpoint is missing: name a coordinator, HOST[:PORT]; "
             f"start one with `rallypoint coordinator --port {DEFAULT_PORT}`"
         )
-    host, port = parse_rendezvous_endpoint(endpoint, DEFAULT_PORT)
-    if port == 0:
-        raise ValueError(f"--rdzv-endpoint={endpoint}: port 0 names no coordinator")
-    return host, port
+    found = []
+    for part in endpoint.split(","):
+        if not part.strip():
+            raise ValueError(f"--rdzv-endpoint={endpoint}: an address is missing at a comma")
+        host, port = parse_rendezvous_endpoint(part, DEFAULT_PORT)
+        if port == 0:
+            raise ValueError(f"--rdzv-endpoint={endpoint}: port 0 names no coordinator")
+        found.append(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+    return ",".join(dict.fromkeys(found))
 
 
 def _find_id(params: RendezvousParameters) -> str:

@@ -7,6 +7,7 @@ from torch.distributed.elastic.rendezvous import api
 from rallypoint.agent.embedded.ended import Ended, EndKind
 from rallypoint.agent.session.endings import NO_COORDINATOR
 from rallypoint.v1 import job_pb2, verdict_pb2
+from rallypoint.wire.coordinators import describe_start
 
 _OUTCOMES = {
     job_pb2.OUTCOME_SUCCEEDED: "succeeded",
@@ -22,16 +23,15 @@ def to_error(ended: Ended, job_id: str, endpoint: str, why_absent: str) -> api.R
     Args:
         ended: how the job ended for this node.
         job_id: the job.
-        endpoint: of the coordinator.
+        endpoint: of the coordinator, or of several.
         why_absent: why the last attempt to reach it failed; empty: it did not.
     """
     match ended.kind:
         case EndKind.UNREACHABLE:
             why = f": {why_absent}" if why_absent else ""
-            port = endpoint.rpartition(":")[2]
             return api.RendezvousConnectionError(
                 f"{ended.text} at {endpoint}{why}; check --rdzv-endpoint, "
-                f"or start one there: rallypoint coordinator --port {port}"
+                f"or {describe_start(endpoint)}"
             )
         case EndKind.REFUSED if ended.text == NO_COORDINATOR:
             return api.RendezvousConnectionError(f"{endpoint}: {ended.text}; check --rdzv-endpoint")

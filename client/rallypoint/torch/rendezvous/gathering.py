@@ -48,7 +48,7 @@ class Gathering:
         """Take the order of a round.
 
         Args:
-            coordinator: its host:port.
+            coordinator: its host:port, or those of several with commas in between.
             job_id: the job.
             node_name: this node.
             order: of the round.

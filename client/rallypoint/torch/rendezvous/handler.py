@@ -105,9 +105,8 @@ class CoordinatorRendezvousHandler(RendezvousHandler):
                 continue
             self._workers.started([os.getpid()])
             agent = self._require_agent()
-            self._gathering = Gathering(
-                self._conf.endpoint, self._conf.run_id, agent.node_name, order
-            )
+            coordinators = agent.agent.coordinators
+            self._gathering = Gathering(coordinators, self._conf.run_id, agent.node_name, order)
             try:
                 left_s = max(0.0, ends_s - time.monotonic())
                 return self._gathering.enter(left_s, serve_s=self._conf.read_s)

@@ -27,7 +27,7 @@ class Connection:
         """Connect at the first call.
 
         Args:
-            coordinator: its host:port.
+            coordinator: its host:port, or those of several with commas in between.
             job_id: the job.
             token: of a worker, or of the order of a round.
             epoch: of the coordinator that formed the round; 0: not known.

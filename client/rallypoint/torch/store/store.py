@@ -65,7 +65,7 @@ class Store(dist.Store):  # type: ignore[name-defined,misc]  # exported, but not
         """Connect at the first call.
 
         Args:
-            coordinator: its host:port.
+            coordinator: its host:port, or those of several with commas in between.
             job_id: the job.
             token: RALLYPOINT_WORKER_TOKEN, or that of the order of a round.
             epoch: RALLYPOINT_EPOCH; 0: not known.

@@ -51,6 +51,7 @@ def test_specification() -> None:
         ("[::1]:7", "[::1]:7"),
         ("[::1]", "[::1]:50051"),
         (" host:7 ", "host:7"),
+        ("a,b:7, [::1]:7,a:50051", "a:50051,b:7,[::1]:7"),
     ],
 )
 def test_endpoint(endpoint: str, expected: str) -> None:
@@ -64,6 +65,8 @@ def test_endpoint(endpoint: str, expected: str) -> None:
         ({"endpoint": ""}, "--rdzv-endpoint is missing: name a coordinator"),
         ({"endpoint": "host:0"}, "port 0 names no coordinator"),
         ({"endpoint": "host:x"}, "port number"),
+        ({"endpoint": "host:1,b:x"}, "port number"),
+        ({"endpoint": "host:1,"}, "an address is missing at a comma"),
         ({"run_id": "none"}, "--rdzv-id is missing"),
         ({"join_timeout": "soon"}, "join_timeout=soon has to be a time in seconds"),
         ({"last_call_timeout": "-1"}, "last_call_timeout=-1 has to be a time in seconds"),

@@ -16,7 +16,7 @@ from rallypoint.cli.flags.agent import rdzv_conf
 from rallypoint.cli.flags.agent.rendezvous import OWN_BACKEND
 from rallypoint.cli.flags.flag import BadValue, Values
 from rallypoint.cli.flags.values import endpoints
-from rallypoint.cli.report.starting import describe_start
+from rallypoint.wire.coordinators import describe_start
 
 TORCHRUN_PORT = 29_500
 """torchrun's default for --master-port."""
