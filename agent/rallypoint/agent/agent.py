@@ -381,14 +381,14 @@ class Agent:
             self.log.round_continued(before.held.number)
         self.log.standby(is_spare=which == "standby" and message.standby.spare)
 
-    def on_disconnected(self, why: str) -> None:
+    def on_disconnected(self, why: str, *, is_undecided: bool = False) -> None:
         """Note that there is no session; inform the listener now and then."""
-        self._guard(self._on_disconnected, why)
+        self._guard(self._on_disconnected, why, is_undecided)
 
-    def _on_disconnected(self, why: str) -> None:
+    def _on_disconnected(self, why: str, is_undecided: bool) -> None:
         self.post(inputs.Disconnected())
         state, now_ms = self.state, self.now_ms()
-        if state.ending is None and self.log.on_disconnected(now_ms):
+        if state.ending is None and self.log.on_disconnected(now_ms, is_undecided=is_undecided):
             was_reached = self.log.was_reached
             self.listener.disconnected(find_absence(state, why, now_ms, was_reached=was_reached))
 

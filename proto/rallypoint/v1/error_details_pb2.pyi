@@ -158,6 +158,10 @@ class _RefusalReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Refusal
     """The coordinator that owns the job did not answer, or owns it no more. Whether the request
     counted is not known. Retry, with the same request id.
     """
+    REFUSAL_REASON_STORE_UNAVAILABLE: _RefusalReason.ValueType  # 54
+    """The store of the coordinators cannot be used, or the part that holds the job: the text says why.
+    Nothing was changed, and nothing is decided about the job meanwhile; its workers run on. Retry.
+    """
 
 class RefusalReason(_RefusalReason, metaclass=_RefusalReasonEnumTypeWrapper):
     """Why the coordinator refused something. Every refusal carries google.rpc.ErrorInfo with the domain
@@ -295,6 +299,10 @@ REFUSAL_REASON_NO_OWNER: RefusalReason.ValueType  # 52
 REFUSAL_REASON_OWNER_LOST: RefusalReason.ValueType  # 53
 """The coordinator that owns the job did not answer, or owns it no more. Whether the request
 counted is not known. Retry, with the same request id.
+"""
+REFUSAL_REASON_STORE_UNAVAILABLE: RefusalReason.ValueType  # 54
+"""The store of the coordinators cannot be used, or the part that holds the job: the text says why.
+Nothing was changed, and nothing is decided about the job meanwhile; its workers run on. Retry.
 """
 Global___RefusalReason: _TypeAlias = RefusalReason  # noqa: Y015
 

@@ -7,12 +7,12 @@ import time
 from msgspec import Struct
 
 from rallypoint.base.log import get_logger, new_incident
-from rallypoint.server.clock import JournalClock
+from rallypoint.server.clock import JournalClock, wall_ms
 from rallypoint.server.core.messages.errors import BrokenInvariant
 from rallypoint.server.core.messages.records import EpochRaised
 from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.model.spec import Timing
-from rallypoint.server.core.reads.replay import Memory, replay
+from rallypoint.server.core.reads.replay import JournalRecord, Memory, replay
 from rallypoint.server.core.restore import restore
 from rallypoint.server.core.state.deadlines import DeadlineKind
 from rallypoint.server.core.state.state import State
@@ -42,7 +42,7 @@ async def begin(journal: Journal, timing: Timing, *, listens: bool) -> Begun:
     """
     began_ns = time.monotonic_ns()
     loaded = await journal.load()
-    unix_ms = time.time_ns() // 1_000_000
+    unix_ms = wall_ms()
     if not loaded.records:
         return await _begin_new(journal, timing, unix_ms, listens=listens)
     # The wall clock may have been set back, journal time never runs backwards.
@@ -58,6 +58,7 @@ async def begin(journal: Journal, timing: Timing, *, listens: bool) -> Begun:
         last_ms=loaded.now_ms,
         explain=_explain,
     )
+    restored.records += restored.state.clocks.measure(now_ms, unix_ms)
     await journal.append(restored.records, now_ms)
     sessions, jobs = len(restored.state.nodes), len(restored.state.jobs)
     took_ms = (time.monotonic_ns() - began_ns) // 1_000_000
@@ -75,12 +76,15 @@ async def _begin_new(journal: Journal, timing: Timing, unix_ms: int, *, listens:
         first_epoch=unix_ms,
         durable=journal.is_durable,
         timing=timing,
+        listens_until_ms=0,
     )
     if listens and timing.window_ms > 0:
         state.has_unknown_past = True
-        state.window_until_ms = timing.window_ms
+        state.window_until_ms = state.listens_until_ms = timing.window_ms
         state.deadlines.set((DeadlineKind.WINDOW, ""), state.window_until_ms)
-    await journal.append([EpochRaised(unix_ms)], 0)
+    records: list[JournalRecord] = [EpochRaised(unix_ms, window_until_ms=state.listens_until_ms)]
+    records += state.clocks.measure(0, unix_ms)
+    await journal.append(records, 0)
     return Begun(state, JournalClock())
 
 

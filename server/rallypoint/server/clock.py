@@ -9,6 +9,11 @@ from __future__ import annotations
 import time
 
 
+def wall_ms() -> int:
+    """Return the Unix time in ms."""
+    return time.time_ns() // 1_000_000
+
+
 class JournalClock:
     """Milliseconds since an origin, without the time that the coordinator was stalled."""
 

@@ -19,7 +19,7 @@ from typing import Protocol, TypeVar
 from msgspec import Struct
 
 from rallypoint.base.log import get_logger, new_incident
-from rallypoint.server.clock import JournalClock
+from rallypoint.server.clock import JournalClock, wall_ms
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.effects import Effect, JobChanged
 from rallypoint.server.core.messages.refusals import Refusal, RefusalKind
@@ -247,6 +247,7 @@ class Coordinator:
 
     async def _turn(self, arrived: Sequence[inputs.Input | _Query]) -> None:
         now_ms, turn = self._clock.now_ms(), Turn()
+        self._stepper.measure(now_ms, wall_ms(), turn)
         heard, self._heard = self._heard, {}
         for beat, heard_ms in heard.values():
             # A lease runs from the arrival of the heartbeat. After a stall that can be later than

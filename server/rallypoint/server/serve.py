@@ -6,7 +6,6 @@ import asyncio
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from importlib.util import find_spec
 
 import grpc
 from msgspec import Struct
@@ -25,6 +24,7 @@ from rallypoint.server.hosting.shard import (
 )
 from rallypoint.server.journal.interface import Journal, JournalFailed
 from rallypoint.server.journal.memory import MemoryJournal
+from rallypoint.server.journal.open import require_etcd_client
 from rallypoint.server.rpc.interceptor import Interceptor
 from rallypoint.server.rpc.standard import Health, add_reflection
 from rallypoint.wire.channel import server_options
@@ -132,8 +132,7 @@ async def sharing(settings: Settings, share: Sharing) -> AsyncIterator[Running]:
         CannotListen: when the port is in use, or the address is not this host's.
         JournalFailed: when etcd can never be used like that.
     """
-    if find_spec("aetcd") is None:
-        raise JournalFailed("a journal in etcd needs a client: pip install 'rallypoint[etcd]'")
+    require_etcd_client()
     # Imported here: a coordinator without etcd never loads its client.
     from rallypoint.server.etcd.client import EtcdClient
     from rallypoint.server.etcd.errors import EtcdError

@@ -94,6 +94,10 @@ class Stepper:
             if is_over():
                 break
 
+    def measure(self, now_ms: int, unix_ms: int, turn: Turn) -> None:
+        """Compare the clocks; times of day are right around a stall, also after a restart."""
+        turn.records.extend(self._state.clocks.measure(now_ms, unix_ms))
+
     def close(self, turn: Turn) -> None:
         """Add to the records what the turn has changed and no record says. Nothing follows."""
         try:

@@ -63,7 +63,7 @@ def test_disk_fills_while_a_job_runs(world: World, disk: Path) -> None:
     assert 1 == first.wait()
     [line] = first.said()
     assert line.startswith(f"coordinator: error: {disk}")
-    assert line.endswith("the disk is full; free some space, then start the coordinator again")
+    assert line.endswith("the disk is full; free some space, then start again")
 
     filler.unlink()
     world.coordinator(port, *flags)

@@ -63,7 +63,8 @@ def load(disk: Disk, unix_ms: int, timing: Timing, before: Server | None) -> Pas
     if is_new:
         state = _new_state(IDENTITY, epoch, timing)
         state.durable = True
-        records: list[JournalRecord] = [EpochRaised(epoch)]
+        records: list[JournalRecord] = [EpochRaised(epoch, window_until_ms=state.window_until_ms)]
+        state.listens_until_ms = state.window_until_ms
     else:
         restored = restore(
             memory,
@@ -76,6 +77,7 @@ def load(disk: Disk, unix_ms: int, timing: Timing, before: Server | None) -> Pas
             explain=_explain,
         )
         state, records = restored.state, restored.records
+    records += state.clocks.measure(now_ms, unix_ms)
     fault = disk.take() if disk.armed in CRASHES else None
     if fault not in LOST:
         disk.append(records, now_ms, unix_ms)

@@ -21,6 +21,7 @@ from rallypoint.server.core.messages.records import RoundSealed
 from rallypoint.server.core.model.ids import SessionId
 from rallypoint.server.core.model.spec import JobSpec
 from rallypoint.server.core.reads.replay import memory_of, replay, snapshot
+from rallypoint.server.core.state.state import State
 from rallypoint.server.rpc.convert.checks import InvalidMessage
 from rallypoint.server.rpc.convert.hello import to_hello
 from rallypoint.server.rpc.convert.reports import require_sender, to_heartbeat, to_report
@@ -249,7 +250,7 @@ class Server:
             self.writes.lose(turn)
             return
         self._heard, self._inbox = {}, []
-        turn = Steps(self.state, now_ms)
+        turn = self._begin_turn(self.state, now_ms)
         for input in arrived:
             self._step(input, turn)
         while (due_ms := self.state.next_deadline_ms()) is not None and due_ms <= now_ms:
@@ -260,10 +261,16 @@ class Server:
         else:
             self.show(turn)
 
+    def _begin_turn(self, state: State, now_ms: int) -> Steps:
+        turn = Steps(state, now_ms)
+        if self.is_durable:
+            turn.measure(self.unix_ms())
+        return turn
+
     def _foresee(self, arrived: Sequence[inputs.Input], now_ms: int) -> Steps:
         """Return what a turn would decide, without taking it: no rule hears of it."""
         state = copied(self.state)
-        turn = Steps(state, now_ms)
+        turn = self._begin_turn(state, now_ms)
         for input in arrived:
             turn.step(input)
         while (due_ms := state.next_deadline_ms()) is not None and due_ms <= now_ms:

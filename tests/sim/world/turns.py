@@ -25,6 +25,10 @@ class Steps:
         self.stepped: list[tuple[inputs.Input, Refusal | None]] = []
         self._before = Before()
 
+    def measure(self, unix_ms: int) -> None:
+        """Compare the clocks."""
+        self.records += self.state.clocks.measure(self.now_ms, unix_ms)
+
     def step(self, input: inputs.Input) -> Transition:
         """Take a step."""
         transition = core.step(self.state, input, self.now_ms)

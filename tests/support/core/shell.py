@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
-from rallypoint.server.clock import JournalClock
+from rallypoint.server.clock import JournalClock, wall_ms
 from rallypoint.server.coordinator import Coordinator
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.effects import Send
@@ -130,7 +130,8 @@ class Shell:
 async def running_shell() -> AsyncIterator[Shell]:
     """Run a shell while the context is open."""
     shell = Shell()
-    await shell.journal.append([EpochRaised(shell.state.epoch)], 0)
+    measured = shell.state.clocks.measure(0, wall_ms())
+    await shell.journal.append([EpochRaised(shell.state.epoch), *measured], 0)
     async with asyncio.TaskGroup() as tasks:
         task = tasks.create_task(shell.coordinator.run())
         try:

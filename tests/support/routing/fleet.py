@@ -59,7 +59,7 @@ class Seat:
     def is_sure(self) -> bool:
         return self.table.can_reach
 
-    def trouble(self) -> str:
+    def trouble(self, shard: int | None = None) -> str:
         return "" if self.table.can_reach else "the table cannot be reached"
 
     def owner_of(self, shard: int) -> str | None:
@@ -150,7 +150,7 @@ async def fleet(size: int = 2, timing: Timing = Timing(window_ms=0)) -> AsyncIte
                     seat,
                     ShardSettings(timing, announces=False),
                     sure.__contains__,
-                    failed.append,
+                    lambda shard, why, failed=failed: failed.append(shard),  # type: ignore[misc]
                 )
             )
             address = seat.address = f"127.0.0.1:{listening.port}"

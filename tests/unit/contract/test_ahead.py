@@ -216,7 +216,7 @@ class Follower:
             self.kinds += [notice.node for notice in parse_notices(message.notices, 0)]
             self.got.set()
 
-    def on_disconnected(self, why: str) -> None: ...
+    def on_disconnected(self, why: str, *, is_undecided: bool = False) -> None: ...
 
     def on_dismissed(self, exit_code: int, text: str) -> None:
         self.dismissed.append(text)

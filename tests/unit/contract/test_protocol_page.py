@@ -57,7 +57,7 @@ OF_OTHER_CALLS = {
 REASONS = (
     *sorted({kind.name for kind in RefusalKind} - OF_OTHER_CALLS),
     *("SESSION_LOST", "NO_HELLO", "INVALID_FIELD", "COORDINATOR_ENDED", "PROTOCOL_MISMATCH"),
-    *("NOT_OWNER", "NO_OWNER"),
+    *("NOT_OWNER", "NO_OWNER", "STORE_UNAVAILABLE"),
 )
 
 

@@ -19,16 +19,25 @@ RETRY_S_MAX = 60.0
 class BrokenStream(Exception):
     """The stream ended."""
 
-    def __init__(self, text: str, retry_s: float = 0.0, *, is_silent: bool = False) -> None:
+    def __init__(
+        self,
+        text: str,
+        retry_s: float = 0.0,
+        *,
+        is_silent: bool = False,
+        is_undecided: bool = False,
+    ) -> None:
         """Keep what happened.
 
         Args:
             text: why.
             retry_s: how long the coordinator asks the agent to wait, in seconds.
             is_silent: the coordinator says nothing, although the connection stands.
+            is_undecided: no coordinator can decide anything, and the text says why.
         """
         super().__init__(text)
         self.retry_s = retry_s
+        self.is_undecided = is_undecided
         self.is_silent = is_silent
 
 
@@ -86,7 +95,7 @@ def read_ending(
     if code is grpc.StatusCode.UNIMPLEMENTED:
         # Another server or a proxy may answer while the coordinator is away.
         return Misunderstood(EXIT_USAGE, NO_COORDINATOR)
-    retry_s = 0.0
+    retry_s, is_undecided = 0.0, False
     if metadata:
         # Imported here: most agents never see a refusal.
         from rallypoint.wire.durations import to_ms
@@ -98,6 +107,7 @@ def read_ending(
         if isinstance(detail, details_pb2.LimitReached) and detail.HasField("retry_after"):
             exit_code = None
             retry_ms = to_ms(detail.retry_after)  # coordinators of earlier releases say only this
+        is_undecided = details.reason == "STORE_UNAVAILABLE"
         retry_s = min(max(0.0, (retry_ms or 0) / 1000), RETRY_S_MAX)
         if isinstance(detail, details_pb2.NotOwner):
             return Redirected(text, detail.address, retry_s)
@@ -108,4 +118,6 @@ def read_ending(
             exit_code = EXIT_FAILED
         if exit_code is not None:
             return Dismissed(exit_code, text or "refused")
+    if is_undecided:
+        return BrokenStream(text, retry_s, is_undecided=True)
     return BrokenStream(plain_reason(text, code), retry_s)

@@ -72,8 +72,8 @@ class LinkUser(Protocol):
     def on_message(self, message: agent_pb2.SessionResponse) -> None:
         """Apply a message of the current connection."""
 
-    def on_disconnected(self, why: str) -> None:
-        """Note that there is no session."""
+    def on_disconnected(self, why: str, *, is_undecided: bool = False) -> None:
+        """Note that there is no session; `is_undecided`: no coordinator can decide anything."""
 
     def on_dismissed(self, exit_code: int, text: str) -> None:
         """Note that the coordinator refuses this agent for good."""
@@ -93,6 +93,8 @@ class _End(Struct):
     """False when the next attempt may end in the same way."""
     moves: bool = False
     """Another coordinator is more likely to answer."""
+    is_undecided: bool = False
+    """No coordinator can decide anything, and `why` says what keeps it."""
     owner: str = ""
     """`host:port` of the coordinator that owns the job; empty: no other one, or unknown."""
 
@@ -151,7 +153,8 @@ class Link:
             is_at_once = self._move(end)
             if is_at_once and end.owner:
                 continue  # the agent has learned where to go, and has lost nothing
-            self.user.on_disconnected(end.why + await self._look_up(target))
+            why = end.why + await self._look_up(target)
+            self.user.on_disconnected(why, is_undecided=end.is_undecided)
             if not is_at_once:
                 await asyncio.sleep(_draw_pause(backoff_s, end.retry_s))
                 backoff_s = min(backoff_s * 2, BACKOFF_S_MAX)
@@ -166,7 +169,7 @@ class Link:
             return _End(str(error), moves=True)
         except BrokenStream as broken:
             moves = broken.is_silent or not self.exchange.is_welcome
-            return _End(str(broken), broken.retry_s, moves=moves)
+            return _End(str(broken), broken.retry_s, moves=moves, is_undecided=broken.is_undecided)
         except Misunderstood as misunderstood:
             if not self.user.holds_round():
                 self.user.on_dismissed(misunderstood.exit_code, misunderstood.text)

@@ -54,6 +54,8 @@ class SessionLog:
         """A coordinator has welcomed this agent."""
         self._absence = Reminder()
         """Whether the loss of the session was logged."""
+        self._is_undecided = False
+        """Since the loss, it was logged that no coordinator can decide anything."""
         self._wait = Reminder()
         """Whether the job's wait was logged."""
         self._is_waiting = False
@@ -75,6 +77,7 @@ class SessionLog:
         self.node_name = node_name
         self._arguments_differ_from = arguments_differ_from
         self._absence.forget()
+        self._is_undecided = False
         self._is_reached = self.was_reached = True
 
     def reached(self) -> None:
@@ -95,9 +98,17 @@ class SessionLog:
                 why="both run the same program; GetJob shows their arguments",
             )
 
-    def on_disconnected(self, now_ms: int) -> bool:
-        """Return whether to log that there is no session: at its loss, and again now and then."""
-        return self._absence.judge("away", now_ms) is not News.KNOWN
+    def on_disconnected(self, now_ms: int, *, is_undecided: bool = False) -> bool:
+        """Return whether to log that there is no session: at its loss, and again now and then.
+
+        Args:
+            now_ms: monotonic time.
+            is_undecided: no coordinator can decide anything. The first such reason is logged too,
+                because another one was probably logged at the loss.
+        """
+        is_new = is_undecided and not self._is_undecided
+        self._is_undecided = self._is_undecided or is_undecided
+        return self._absence.judge("away", now_ms) is not News.KNOWN or is_new
 
     def waiting(self, message: job_pb2.Waiting, now_ms: int) -> None:
         """Log what the job waits for: when the reason changes, and again now and then."""

@@ -147,7 +147,7 @@ async def _serve(args: Values) -> int:
     for signum in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(signum, stop.set)
     try:
-        serving, place = _prepare(args)
+        serving, place = prepare(args)
         return await _serve_until(stop, serving, args.host, place)
     except CannotListen as error:
         text = f"{error}: the port is in use, or the address is not this host's"
@@ -158,7 +158,7 @@ async def _serve(args: Values) -> int:
         return EXIT_USAGE if isinstance(error, JournalInUse | StoreMismatch) else 1
 
 
-def _prepare(args: Values) -> tuple[AbstractAsyncContextManager[Running], str]:
+def prepare(args: Values) -> tuple[AbstractAsyncContextManager[Running], str]:
     """Return what serves as the flags say, and where its journal is, as `--state` takes it.
 
     Raises:
@@ -183,6 +183,7 @@ def _share(args: Values) -> Sharing:
     """Return how the coordinator shares its store, or end with a line about what is wrong."""
     from rallypoint.server.etcd.address import AddressInvalid, parse_address
     from rallypoint.server.serve import Sharing
+    from rallypoint.server.shards.hashing import SHARDS_MAX
 
     try:
         store = parse_address(args.state)
@@ -194,6 +195,8 @@ def _share(args: Values) -> Sharing:
             "--state etcd://… needs --advertise HOST:PORT: where agents and other coordinators "
             "reach this one",
         )
+    if args.shards is not None and args.shards > SHARDS_MAX:
+        fail(args.prog, f"{args.source('shards')}: {args.shards} is not 1 to {SHARDS_MAX}")
     return Sharing(store, args.advertise or args.host, args.shards)
 
 

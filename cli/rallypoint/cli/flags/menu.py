@@ -68,7 +68,8 @@ class Menu(Struct, frozen=True, kw_only=True):
             print(f"{self.prog} {version('rallypoint')}")
             sys.exit(0)
         if name not in self.commands:
-            kind = f"flag {name}" if name.startswith("-") else f"command {name!r}"
+            is_flag = name.startswith("-") and name != "-"
+            kind = f"flag {name}" if is_flag else f"command {name!r}"
             self._fail(f"unknown {kind}{self._suggest(name)}")
         return name, words
 

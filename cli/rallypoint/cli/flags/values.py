@@ -111,6 +111,18 @@ def journal_place(value: str) -> str:
     raise BadValue(f"{value!r} is not memory, sqlite:PATH or etcd://HOST:PORT/PREFIX")
 
 
+def durable_place(value: str) -> str:
+    """Parse where a journal is that outlives its coordinator: `sqlite:PATH` or `etcd://…`."""
+    if value == "memory":
+        raise BadValue("a journal in memory is gone with its coordinator: there is nothing to read")
+    try:
+        return journal_place(value)
+    except BadValue:
+        if "/" in value and ":" not in value:
+            raise  # it says what is missing
+        raise BadValue(f"{value!r} is not sqlite:PATH or etcd://HOST:PORT/PREFIX") from None
+
+
 def node_range(value: str) -> tuple[int, int]:
     """Parse `N` or `MIN:MAX`."""
     low, colon, high = value.partition(":")

@@ -104,6 +104,7 @@ class Record(_message.Message):
     KEYS_SNAPSHOT_FIELD_NUMBER: _builtins.int
     KEYS_RESTORED_FIELD_NUMBER: _builtins.int
     EVENTS_SNAPSHOT_FIELD_NUMBER: _builtins.int
+    CLOCK_MEASURED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def epoch_raised(self) -> _record_pb2.EpochRaised:
         """The coordinator sends this epoch from now on."""
@@ -220,6 +221,10 @@ class Record(_message.Message):
     def events_snapshot(self) -> _snapshot_pb2.EventsSnapshot:
         """Replaces all earlier records of events."""
 
+    @_builtins.property
+    def clock_measured(self) -> _record_pb2.ClockMeasured:
+        """The wall clock is another distance ahead of journal time than before."""
+
     def __init__(
         self,
         *,
@@ -252,12 +257,13 @@ class Record(_message.Message):
         keys_snapshot: _snapshot_pb2.KeysSnapshot | None = ...,
         keys_restored: _snapshot_pb2.KeysRestored | None = ...,
         events_snapshot: _snapshot_pb2.EventsSnapshot | None = ...,
+        clock_measured: _record_pb2.ClockMeasured | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["barrier_arrived", b"barrier_arrived", "barrier_dropped", b"barrier_dropped", "barrier_ended", b"barrier_ended", "barrier_snapshot", b"barrier_snapshot", "drain_request_ended", b"drain_request_ended", "drain_requested", b"drain_requested", "epoch_raised", b"epoch_raised", "events_logged", b"events_logged", "events_snapshot", b"events_snapshot", "job_forgotten", b"job_forgotten", "job_noted", b"job_noted", "job_snapshot", b"job_snapshot", "job_updated", b"job_updated", "keys_dropped", b"keys_dropped", "keys_restored", b"keys_restored", "keys_snapshot", b"keys_snapshot", "keys_written", b"keys_written", "kind", b"kind", "node_health_changed", b"node_health_changed", "node_joined", b"node_joined", "node_noted", b"node_noted", "node_removed", b"node_removed", "node_succeeded", b"node_succeeded", "operation_done", b"operation_done", "pause_ended", b"pause_ended", "round_sealed", b"round_sealed", "round_settled", b"round_settled", "round_stopped", b"round_stopped", "run_closed", b"run_closed", "run_opened", b"run_opened"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["barrier_arrived", b"barrier_arrived", "barrier_dropped", b"barrier_dropped", "barrier_ended", b"barrier_ended", "barrier_snapshot", b"barrier_snapshot", "clock_measured", b"clock_measured", "drain_request_ended", b"drain_request_ended", "drain_requested", b"drain_requested", "epoch_raised", b"epoch_raised", "events_logged", b"events_logged", "events_snapshot", b"events_snapshot", "job_forgotten", b"job_forgotten", "job_noted", b"job_noted", "job_snapshot", b"job_snapshot", "job_updated", b"job_updated", "keys_dropped", b"keys_dropped", "keys_restored", b"keys_restored", "keys_snapshot", b"keys_snapshot", "keys_written", b"keys_written", "kind", b"kind", "node_health_changed", b"node_health_changed", "node_joined", b"node_joined", "node_noted", b"node_noted", "node_removed", b"node_removed", "node_succeeded", b"node_succeeded", "operation_done", b"operation_done", "pause_ended", b"pause_ended", "round_sealed", b"round_sealed", "round_settled", b"round_settled", "round_stopped", b"round_stopped", "run_closed", b"run_closed", "run_opened", b"run_opened"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["barrier_arrived", b"barrier_arrived", "barrier_dropped", b"barrier_dropped", "barrier_ended", b"barrier_ended", "barrier_snapshot", b"barrier_snapshot", "drain_request_ended", b"drain_request_ended", "drain_requested", b"drain_requested", "epoch_raised", b"epoch_raised", "events_logged", b"events_logged", "events_snapshot", b"events_snapshot", "job_forgotten", b"job_forgotten", "job_noted", b"job_noted", "job_snapshot", b"job_snapshot", "job_updated", b"job_updated", "keys_dropped", b"keys_dropped", "keys_restored", b"keys_restored", "keys_snapshot", b"keys_snapshot", "keys_written", b"keys_written", "kind", b"kind", "node_health_changed", b"node_health_changed", "node_joined", b"node_joined", "node_noted", b"node_noted", "node_removed", b"node_removed", "node_succeeded", b"node_succeeded", "operation_done", b"operation_done", "pause_ended", b"pause_ended", "round_sealed", b"round_sealed", "round_settled", b"round_settled", "round_stopped", b"round_stopped", "run_closed", b"run_closed", "run_opened", b"run_opened"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["barrier_arrived", b"barrier_arrived", "barrier_dropped", b"barrier_dropped", "barrier_ended", b"barrier_ended", "barrier_snapshot", b"barrier_snapshot", "clock_measured", b"clock_measured", "drain_request_ended", b"drain_request_ended", "drain_requested", b"drain_requested", "epoch_raised", b"epoch_raised", "events_logged", b"events_logged", "events_snapshot", b"events_snapshot", "job_forgotten", b"job_forgotten", "job_noted", b"job_noted", "job_snapshot", b"job_snapshot", "job_updated", b"job_updated", "keys_dropped", b"keys_dropped", "keys_restored", b"keys_restored", "keys_snapshot", b"keys_snapshot", "keys_written", b"keys_written", "kind", b"kind", "node_health_changed", b"node_health_changed", "node_joined", b"node_joined", "node_noted", b"node_noted", "node_removed", b"node_removed", "node_succeeded", b"node_succeeded", "operation_done", b"operation_done", "pause_ended", b"pause_ended", "round_sealed", b"round_sealed", "round_settled", b"round_settled", "round_stopped", b"round_stopped", "run_closed", b"run_closed", "run_opened", b"run_opened"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["epoch_raised", "run_opened", "round_sealed", "round_stopped", "node_succeeded", "drain_requested", "drain_request_ended", "round_settled", "node_health_changed", "run_closed", "job_forgotten", "barrier_arrived", "barrier_ended", "barrier_dropped", "job_updated", "pause_ended", "operation_done", "keys_written", "keys_dropped", "events_logged", "node_joined", "node_removed", "node_noted", "job_noted", "job_snapshot", "barrier_snapshot", "keys_snapshot", "keys_restored", "events_snapshot"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["epoch_raised", "run_opened", "round_sealed", "round_stopped", "node_succeeded", "drain_requested", "drain_request_ended", "round_settled", "node_health_changed", "run_closed", "job_forgotten", "barrier_arrived", "barrier_ended", "barrier_dropped", "job_updated", "pause_ended", "operation_done", "keys_written", "keys_dropped", "events_logged", "node_joined", "node_removed", "node_noted", "job_noted", "job_snapshot", "barrier_snapshot", "keys_snapshot", "keys_restored", "events_snapshot", "clock_measured"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 

@@ -33,6 +33,7 @@ class EpochRaised(_message.Message):
 
     EPOCH_FIELD_NUMBER: _builtins.int
     RESUMED_FIELD_NUMBER: _builtins.int
+    WINDOW_UNTIL_MS_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     """The epoch."""
     resumed: _builtins.bool
@@ -40,19 +41,54 @@ class EpochRaised(_message.Message):
     nothing has begun, or another one was at work before this epoch: what it decided is
     unknown.
     """
+    window_until_ms: _builtins.int
+    """When the first window of this life closes; 0: it has none. Absent: as before, or as if the
+    journal had begun with a window of the usual length, before format 2.
+    """
     def __init__(
         self,
         *,
         epoch: _builtins.int = ...,
         resumed: _builtins.bool = ...,
+        window_until_ms: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_window_until_ms", b"_window_until_ms", "window_until_ms", b"window_until_ms"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_window_until_ms", b"_window_until_ms", "epoch", b"epoch", "resumed", b"resumed", "window_until_ms", b"window_until_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__window_until_ms: _TypeAlias = _typing.Literal["window_until_ms"]  # noqa: Y015
+    _WhichOneofArgType__window_until_ms: _TypeAlias = _typing.Literal["_window_until_ms", b"_window_until_ms"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__window_until_ms) -> _WhichOneofReturnType__window_until_ms | None: ...
+
+Global___EpochRaised: _TypeAlias = EpochRaised  # noqa: Y015
+
+@_typing.final
+class ClockMeasured(_message.Message):
+    """The wall clock is another distance ahead of journal time than before: one of them stood. Since
+    format 2.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AT_MS_FIELD_NUMBER: _builtins.int
+    UNIX_MS_FIELD_NUMBER: _builtins.int
+    at_ms: _builtins.int
+    """Journal time."""
+    unix_ms: _builtins.int
+    """The same moment by the wall clock, as Unix time."""
+    def __init__(
+        self,
+        *,
+        at_ms: _builtins.int = ...,
+        unix_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "resumed", b"resumed"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["at_ms", b"at_ms", "unix_ms", b"unix_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___EpochRaised: _TypeAlias = EpochRaised  # noqa: Y015
+Global___ClockMeasured: _TypeAlias = ClockMeasured  # noqa: Y015
 
 @_typing.final
 class RunOpened(_message.Message):
@@ -889,6 +925,7 @@ class RoundChanges(_message.Message):
     STOP_MS_FIELD_NUMBER: _builtins.int
     SPLICED_FIELD_NUMBER: _builtins.int
     CLEARED_FIELD_NUMBER: _builtins.int
+    UNLISTED_RANKS_FIELD_NUMBER: _builtins.int
     sealed_ms: _builtins.int
     """When it was sealed."""
     disrupted_ms: _builtins.int
@@ -951,6 +988,10 @@ class RoundChanges(_message.Message):
     def cleared(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Fields that have their default values again."""
 
+    @_builtins.property
+    def unlisted_ranks(self) -> _containers.RepeatedCompositeFieldContainer[_verdict_pb2.RankRange]:
+        """Ranks of workers that have failed and that no group shows. Since format 2."""
+
     def __init__(
         self,
         *,
@@ -975,10 +1016,11 @@ class RoundChanges(_message.Message):
         stop_ms: _builtins.int | None = ...,
         spliced: _abc.Iterable[Global___Splice] | None = ...,
         cleared: _abc.Iterable[_builtins.str] | None = ...,
+        unlisted_ranks: _abc.Iterable[_verdict_pb2.RankRange] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_any_finished", b"_any_finished", "_disrupted_ms", b"_disrupted_ms", "_drain_first_ms", b"_drain_first_ms", "_drain_last_ms", b"_drain_last_ms", "_durable_step", b"_durable_step", "_failure_count", b"_failure_count", "_first_failure_ms", b"_first_failure_ms", "_held_token", b"_held_token", "_sealed_ms", b"_sealed_ms", "_started_ms", b"_started_ms", "_stop_ms", b"_stop_ms", "any_finished", b"any_finished", "disrupted_ms", b"disrupted_ms", "drain_began", b"drain_began", "drain_first_ms", b"drain_first_ms", "drain_last_ms", b"drain_last_ms", "durable_step", b"durable_step", "failure_count", b"failure_count", "first_failure_ms", b"first_failure_ms", "held_token", b"held_token", "sealed_ms", b"sealed_ms", "start_failure", b"start_failure", "started_ms", b"started_ms", "stop_ms", b"stop_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_any_finished", b"_any_finished", "_disrupted_ms", b"_disrupted_ms", "_drain_first_ms", b"_drain_first_ms", "_drain_last_ms", b"_drain_last_ms", "_durable_step", b"_durable_step", "_failure_count", b"_failure_count", "_first_failure_ms", b"_first_failure_ms", "_held_token", b"_held_token", "_sealed_ms", b"_sealed_ms", "_started_ms", b"_started_ms", "_stop_ms", b"_stop_ms", "any_finished", b"any_finished", "cleared", b"cleared", "departures", b"departures", "disrupted_ms", b"disrupted_ms", "drain_began", b"drain_began", "drain_first_ms", b"drain_first_ms", "drain_last_ms", b"drain_last_ms", "durable_step", b"durable_step", "failure_count", b"failure_count", "failure_groups", b"failure_groups", "failures", b"failures", "first_failure_ms", b"first_failure_ms", "held_token", b"held_token", "notices", b"notices", "overdue", b"overdue", "sealed_ms", b"sealed_ms", "spliced", b"spliced", "start_failure", b"start_failure", "started_ms", b"started_ms", "stop_ms", b"stop_ms", "succeeded_gone", b"succeeded_gone"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_any_finished", b"_any_finished", "_disrupted_ms", b"_disrupted_ms", "_drain_first_ms", b"_drain_first_ms", "_drain_last_ms", b"_drain_last_ms", "_durable_step", b"_durable_step", "_failure_count", b"_failure_count", "_first_failure_ms", b"_first_failure_ms", "_held_token", b"_held_token", "_sealed_ms", b"_sealed_ms", "_started_ms", b"_started_ms", "_stop_ms", b"_stop_ms", "any_finished", b"any_finished", "cleared", b"cleared", "departures", b"departures", "disrupted_ms", b"disrupted_ms", "drain_began", b"drain_began", "drain_first_ms", b"drain_first_ms", "drain_last_ms", b"drain_last_ms", "durable_step", b"durable_step", "failure_count", b"failure_count", "failure_groups", b"failure_groups", "failures", b"failures", "first_failure_ms", b"first_failure_ms", "held_token", b"held_token", "notices", b"notices", "overdue", b"overdue", "sealed_ms", b"sealed_ms", "spliced", b"spliced", "start_failure", b"start_failure", "started_ms", b"started_ms", "stop_ms", b"stop_ms", "succeeded_gone", b"succeeded_gone", "unlisted_ranks", b"unlisted_ranks"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__any_finished: _TypeAlias = _typing.Literal["any_finished"]  # noqa: Y015
     _WhichOneofArgType__any_finished: _TypeAlias = _typing.Literal["_any_finished", b"_any_finished"]  # noqa: Y015

@@ -332,6 +332,7 @@ class Round(_message.Message):
     DURABLE_STEP_FIELD_NUMBER: _builtins.int
     STOP_MS_FIELD_NUMBER: _builtins.int
     STOP_REASON_FIELD_NUMBER: _builtins.int
+    UNLISTED_RANKS_FIELD_NUMBER: _builtins.int
     sealed_ms: _builtins.int
     """When it was sealed."""
     disrupted_ms: _builtins.int
@@ -396,6 +397,10 @@ class Round(_message.Message):
     def start_failure(self) -> Global___StartFailure:
         """The first member that could not start its workers, and why."""
 
+    @_builtins.property
+    def unlisted_ranks(self) -> _containers.RepeatedCompositeFieldContainer[_verdict_pb2.RankRange]:
+        """Ranks of workers that have failed and that no group shows, ascending; none before format 2."""
+
     def __init__(
         self,
         *,
@@ -421,10 +426,11 @@ class Round(_message.Message):
         durable_step: _builtins.int = ...,
         stop_ms: _builtins.int | None = ...,
         stop_reason: Global___RoundReason.ValueType | None = ...,
+        unlisted_ranks: _abc.Iterable[_verdict_pb2.RankRange] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_disrupted_ms", b"_disrupted_ms", "_drain_first_ms", b"_drain_first_ms", "_first_failure_ms", b"_first_failure_ms", "_started_ms", b"_started_ms", "_stop_ms", b"_stop_ms", "_stop_reason", b"_stop_reason", "disrupted_ms", b"disrupted_ms", "drain_began", b"drain_began", "drain_first_ms", b"drain_first_ms", "first_failure_ms", b"first_failure_ms", "header", b"header", "start_failure", b"start_failure", "started_ms", b"started_ms", "stop_ms", b"stop_ms", "stop_reason", b"stop_reason"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_disrupted_ms", b"_disrupted_ms", "_drain_first_ms", b"_drain_first_ms", "_first_failure_ms", b"_first_failure_ms", "_started_ms", b"_started_ms", "_stop_ms", b"_stop_ms", "_stop_reason", b"_stop_reason", "any_finished", b"any_finished", "departures", b"departures", "disrupted_ms", b"disrupted_ms", "drain_began", b"drain_began", "drain_first_ms", b"drain_first_ms", "drain_last_ms", b"drain_last_ms", "durable_step", b"durable_step", "failure_count", b"failure_count", "failure_groups", b"failure_groups", "failures", b"failures", "first_failure_ms", b"first_failure_ms", "header", b"header", "held_token", b"held_token", "members", b"members", "notices", b"notices", "overdue", b"overdue", "sealed_ms", b"sealed_ms", "start_failure", b"start_failure", "started_ms", b"started_ms", "stop_ms", b"stop_ms", "stop_reason", b"stop_reason", "succeeded_gone", b"succeeded_gone"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_disrupted_ms", b"_disrupted_ms", "_drain_first_ms", b"_drain_first_ms", "_first_failure_ms", b"_first_failure_ms", "_started_ms", b"_started_ms", "_stop_ms", b"_stop_ms", "_stop_reason", b"_stop_reason", "any_finished", b"any_finished", "departures", b"departures", "disrupted_ms", b"disrupted_ms", "drain_began", b"drain_began", "drain_first_ms", b"drain_first_ms", "drain_last_ms", b"drain_last_ms", "durable_step", b"durable_step", "failure_count", b"failure_count", "failure_groups", b"failure_groups", "failures", b"failures", "first_failure_ms", b"first_failure_ms", "header", b"header", "held_token", b"held_token", "members", b"members", "notices", b"notices", "overdue", b"overdue", "sealed_ms", b"sealed_ms", "start_failure", b"start_failure", "started_ms", b"started_ms", "stop_ms", b"stop_ms", "stop_reason", b"stop_reason", "succeeded_gone", b"succeeded_gone", "unlisted_ranks", b"unlisted_ranks"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__disrupted_ms: _TypeAlias = _typing.Literal["disrupted_ms"]  # noqa: Y015
     _WhichOneofArgType__disrupted_ms: _TypeAlias = _typing.Literal["_disrupted_ms", b"_disrupted_ms"]  # noqa: Y015

@@ -53,14 +53,17 @@ class Restored(Struct):
     records: list[JournalRecord] = field(default_factory=list)
 
 
-def is_listening(last_ms: int, timing: Timing) -> bool:
-    """Return whether the first window of a new journal may still have been open.
+def is_listening(memory: Memory, last_ms: int, timing: Timing) -> bool:
+    """Return whether the first window may still have been open, in which rounds are adopted.
 
     Args:
+        memory: from the journal.
         last_ms: journal time of the latest batch.
         timing: of the coordinator.
     """
-    return timing.window_ms > 0 and last_ms < timing.window_ms + ADOPTION_MS
+    until_ms = memory.listens_until_ms
+    until_ms = timing.window_ms if until_ms is None else until_ms
+    return 0 < until_ms and last_ms < until_ms + ADOPTION_MS and timing.window_ms > 0
 
 
 def reattach_ms(timing: Timing, spec: JobSpec, sessions: int) -> int:
@@ -111,15 +114,19 @@ def restore(
         has_unknown_past=timing.window_ms > 0,
         events=memory.events,
         gone=memory.gone,
+        clocks=memory.clocks,
+        listens_until_ms=0,
     )
-    restored = Restored(state, [EpochRaised(epoch, resumed=True)])
     if len(memory.gone) >= FORGOTTEN_MAX:  # others may have been dropped
         state.revisions.compacted = epoch * PER_EPOCH
     for job_id in memory.gone:
         state.revise(job_id)
-    if is_listening(last_ms, timing):
-        state.window_until_ms = now_ms + timing.window_ms
+    if is_listening(memory, last_ms, timing):
+        # It begins again, because its agents may be away as long again.
+        state.window_until_ms = state.listens_until_ms = now_ms + timing.window_ms
         state.deadlines.set((DeadlineKind.WINDOW, ""), state.window_until_ms)
+    raised = EpochRaised(epoch, resumed=True, window_until_ms=state.listens_until_ms)
+    restored = Restored(state, [raised])
     known = {session: node for of_job in memory.nodes.values() for session, node in of_job.items()}
     before = Before(dict(memory.jobs), dict(known))
     barriers = _barriers_by_job(memory)
@@ -241,6 +248,8 @@ def _failed_workers(round: Round) -> dict[int, WorkerExit]:
         for first, last in group.ranks
         for rank in range(first, last + 1)
     }
+    for first, last in round.unlisted_ranks:
+        failed |= dict.fromkeys(range(first, last + 1), WorkerExit(0, 0, 1, None))
     for one in round.failures:
         failed[one.rank] = one.exit.without_words()
     return failed

@@ -7,6 +7,7 @@ fails there moves on to the next one. Host names, IPv6 and certificates work as 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import grpc
@@ -48,6 +49,7 @@ class Endpoint:
         self.leases = rpc.LeaseStub(self.channel)
         self.watches = rpc.WatchStub(self.channel)
         self.users = rpc.AuthStub(self.channel)
+        self.upkeep = rpc.MaintenanceStub(self.channel)
 
 
 class Endpoints:
@@ -66,6 +68,10 @@ class Endpoints:
     def __len__(self) -> int:
         """Return how many there are."""
         return len(self._all)
+
+    def __iter__(self) -> Iterator[Endpoint]:
+        """Return all of them, in the order of the address."""
+        return iter(self._all)
 
     @property
     def current(self) -> Endpoint:

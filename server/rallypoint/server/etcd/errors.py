@@ -65,16 +65,21 @@ OUT_OF_SPACE = (
     "etcd is out of space: compact and defragment it, then run `etcdctl alarm disarm`,"
     " or raise its quota"
 )
+CORRUPT = "etcd reports a corrupt member: replace it, then disarm the alarm"
 _TEXTS: tuple[tuple[str, type[EtcdError], str], ...] = (
     ("database space exceeded", EtcdOutOfSpace, OUT_OF_SPACE),
     ("invalid auth token", EtcdTokenExpired, "the token for etcd has expired"),
     ("auth store is old", EtcdTokenExpired, "the users of etcd have changed"),
     ("user name is empty", EtcdTokenExpired, "etcd asks for a user: name one with ?user="),
-    ("authentication failed", EtcdRefusedUser, "etcd refuses user or password: correct --state"),
+    (
+        "authentication failed",
+        EtcdRefusedUser,
+        "etcd refuses user or password: correct ?user= and the file of the password",
+    ),
     (
         "authentication is not enabled",
         EtcdRefusedUser,
-        "etcd has no users: leave ?user= out of --state, or enable authentication",
+        "etcd has no users: leave ?user= out, or enable authentication",
     ),
     (
         "permission denied",
@@ -104,7 +109,7 @@ _TEXTS: tuple[tuple[str, type[EtcdError], str], ...] = (
     (
         "corrupt cluster",
         EtcdError,
-        "etcd reports a corrupt member: replace it, then disarm the alarm",
+        CORRUPT,
     ),
 )
 _NO_QUORUM = "etcd did not answer in time: see that more than half of its members run"

@@ -23,7 +23,7 @@ from rallypoint.server.hosting.shard import (
     open_shard,
     share,
 )
-from rallypoint.server.journal.interface import Journal
+from rallypoint.server.journal.interface import Journal, JournalFailed
 from rallypoint.server.rpc.interceptor import Interceptor
 from rallypoint.server.rpc.routing.directory import Directory
 from rallypoint.server.rpc.routing.forwarding import Forwarder
@@ -58,7 +58,7 @@ class Host:
         settings: ShardSettings,
         shared: Shared,
         is_sure: Callable[[int], bool],
-        failed: Callable[[int], None],
+        failed: Callable[[int, str], None],
     ) -> None:
         """Serve no shard yet.
 
@@ -66,7 +66,7 @@ class Host:
             settings: of all shards.
             shared: by all shards.
             is_sure: whether no other coordinator can own a shard, at this moment.
-            failed: learns of a shard that has halted by itself; `stop` it.
+            failed: learns of a shard that has halted by itself, and why; `stop` it.
         """
         self._failed = failed
         self._settings = settings
@@ -113,9 +113,11 @@ class Host:
         try:
             await shard.run()
         except Exception as error:  # one shard must not end the others
-            log.error("shard_failed", shard=shard.number, exc_info=error)
+            is_known = isinstance(error, JournalFailed)
+            why = str(error) if is_known else f"a bug has ended shard {shard.number}: see the log"
+            log.error("shard_failed", shard=shard.number, why=why, exc_info=not is_known and error)
             self.halt(shard.number)
-            self._failed(shard.number)
+            self._failed(shard.number, why)
 
     def halt(self, number: int) -> None:
         """Answer nothing more about a shard, at once. It may be loading, or not be served."""
@@ -156,7 +158,7 @@ async def hosting(
     directory: Directory,
     settings: ShardSettings,
     is_sure: Callable[[int], bool],
-    failed: Callable[[int], None],
+    failed: Callable[[int, str], None],
 ) -> AsyncIterator[Listening]:
     """Answer for all shards while the context is open; serve those that the host is given.
 
@@ -165,7 +167,7 @@ async def hosting(
         directory: knows the owners of all shards.
         settings: of the shards.
         is_sure: whether no other coordinator can own a shard, at this moment.
-        failed: learns of a shard that has halted by itself.
+        failed: learns of a shard that has halted by itself, and why.
 
     Raises:
         CannotListen: when the port is in use, or the address is not this host's.

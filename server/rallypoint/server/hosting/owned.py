@@ -15,20 +15,21 @@ from msgspec import Struct
 from rallypoint.base.addresses import parse_endpoint
 from rallypoint.base.log import get_logger
 from rallypoint.server.etcd.client import EtcdClient
-from rallypoint.server.hosting.host import Host, hosting
+from rallypoint.server.etcd.survey import explain
+from rallypoint.server.hosting.host import Halted, Host, hosting
 from rallypoint.server.hosting.shard import ShardSettings
 from rallypoint.server.journal.etcd.fleet import Fleet, StoreAway, open_fleet
 from rallypoint.server.journal.etcd.journal import EtcdJournal
+from rallypoint.server.journal.interface import JournalFailed
 from rallypoint.server.shards.claims import Claim
 from rallypoint.server.shards.lease import TTL_S
 from rallypoint.server.shards.ownership import Fact, Ownership
+from rallypoint.server.shards.standing import REMIND_S, ShardRefused
 
 log = get_logger()
 
 AGAIN_S = 0.5
 """Pause between two attempts to reach etcd at the start; an attempt has its own limit."""
-REMIND_S = 30.0
-"""How often the log repeats why etcd is not reached."""
 LEAVE_LIMIT_S = 12.0
 """For handing all shards over. Then the process ends, and they move when its lease has ended."""
 
@@ -68,9 +69,16 @@ class _Shards:
         self._host = host
 
     async def start(self, claim: Claim) -> None:
-        """Load a shard and serve it."""
+        """Load a shard and serve it.
+
+        Raises:
+            ShardRefused: when it cannot be loaded.
+        """
         journal = EtcdJournal(self._client, self._fleet, claim, lambda: time.time_ns() // 1_000_000)
-        await self._host.start(claim.shard, journal)
+        try:
+            await self._host.start(claim.shard, journal)
+        except (JournalFailed, Halted) as error:
+            raise ShardRefused(str(error)) from error
 
     def halt(self, shard: int) -> None:
         """Answer nothing more about a shard."""
@@ -123,16 +131,17 @@ class _Store:
             try:
                 return await open_fleet(self._client, prefix, self._own.shards)
             except StoreAway as error:
-                if str(error) != self._trouble or loop.time() >= remind_s:
-                    log.warning("store_not_reached", why=str(error))
+                why = await explain(self._client, str(error))
+                if why != self._trouble or loop.time() >= remind_s:
+                    log.warning("decisions_stopped", why=why)
                     remind_s = loop.time() + REMIND_S
-                self._trouble = str(error)
+                self._trouble = why
             await asyncio.sleep(AGAIN_S)
 
     async def leave(self, run: asyncio.Task[None]) -> None:
         """Hand all shards over, within a limit; `run` has ended afterwards."""
-        if self._ownership is None:
-            run.cancel()
+        if self._ownership is None or not self._ownership.is_sure():
+            run.cancel()  # there is nothing to hand over
         else:
             self._ownership.leave()
         await asyncio.wait((run,), timeout=LEAVE_LIMIT_S)
@@ -146,10 +155,10 @@ class _Store:
         """Return whether this process serves a shard, and is sure of it, at this moment."""
         return self._ownership is not None and self._ownership.owns(shard)
 
-    def drop(self, shard: int) -> None:
+    def drop(self, shard: int, why: str) -> None:
         """Give up a shard that has halted by itself."""
         if self._ownership is not None:
-            self._ownership.drop(shard)
+            self._ownership.drop(shard, why)
 
     @property
     def coordinator_id(self) -> str:
@@ -167,12 +176,15 @@ class _Store:
         return self._opened if self._ownership is None else self._ownership.view.changed
 
     def is_sure(self) -> bool:
-        """Return whether etcd can be reached, as far as it matters."""
-        return self._ownership is not None and self._ownership.is_sure()
+        """Return whether etcd can be reached and takes changes."""
+        return self._ownership is not None and self._ownership.is_sure() and not self.trouble()
 
-    def trouble(self) -> str:
-        """Return why nothing can be decided, in one line; empty while that is possible."""
-        return self._trouble if self._ownership is None else self._ownership.trouble
+    def trouble(self, shard: int | None = None) -> str:
+        """Return why a shard is not served, in one line; None: why none can be."""
+        if self._ownership is None:
+            return self._trouble
+        standing = self._ownership.standing
+        return standing.trouble if shard is None else standing.why(shard)
 
     def owner_of(self, shard: int) -> str | None:
         """Return where another coordinator serves a shard."""

@@ -123,7 +123,7 @@ class Shard:
 async def open_shard(
     number: int, journal: Journal, settings: ShardSettings, shared: Shared
 ) -> Shard:
-    """Load a shard, which takes a new epoch; its times of day count from the distances in use.
+    """Load a shard, which takes a new epoch; the distances in use follow its clocks.
 
     Args:
         number: of the shard; 0 for the only one.
@@ -135,7 +135,8 @@ async def open_shard(
         JournalFailed: when the journal cannot be read or written.
     """
     begun = await begin(journal, settings.timing, listens=settings.listens)
-    state, outboxes = begun.state, Outboxes()
+    state, outboxes, distances = begun.state, Outboxes(), current_distances()
+    distances.follow(state.clocks)
     coordinator = Coordinator(state, journal, outboxes, begun.clock, announces=settings.announces)
     outboxes.epoch = state.epoch
     tokens = WorkerTokens(journal.identity, journal.secret)
@@ -153,7 +154,7 @@ async def open_shard(
         "rallypoint.v1.NodeService": NodeService(coordinator, pace),
         "rallypoint.v1.WorkerService": WorkerService(coordinator, tokens),
     }
-    return Shard(number, journal, state, coordinator, outboxes, services, current_distances())
+    return Shard(number, journal, state, coordinator, outboxes, services, distances)
 
 
 def add_services(services: Mapping[str, Any], server: grpc.aio.Server) -> None:

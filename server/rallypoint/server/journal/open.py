@@ -7,14 +7,12 @@ import secrets
 from importlib.util import find_spec
 from pathlib import Path
 
-from rallypoint.server.etcd.address import AddressInvalid, parse_address
 from rallypoint.server.journal.interface import Journal, JournalFailed
 from rallypoint.server.journal.memory import MemoryJournal
 from rallypoint.server.journal.sqlite.journal import SqliteJournal
 
 MEMORY = "memory"
 SQLITE = "sqlite:"
-ETCD = "etcd://"
 _IDENTITY_BYTES = 16
 
 
@@ -31,22 +29,19 @@ def open_journal(state: str, port: int) -> Journal:
     """
     if state == MEMORY or (not state and port == 0):
         return MemoryJournal(secrets.token_hex(_IDENTITY_BYTES))
-    if state.startswith(ETCD):
-        raise JournalFailed(_explain_etcd(state))
     # A shell leaves the `~` of `--state sqlite:~/journal.sqlite` as it is.
     path = Path(os.path.expanduser(state.removeprefix(SQLITE))) if state else default_path(port)
     return SqliteJournal.open(path)
 
 
-def _explain_etcd(state: str) -> str:
-    """Return why no coordinator can be started with a journal in etcd."""
-    try:
-        parse_address(state)
-    except AddressInvalid as error:
-        return str(error)
+def require_etcd_client() -> None:
+    """Check that the client of etcd, an extra, is installed.
+
+    Raises:
+        JournalFailed: when it is not.
+    """
     if find_spec("aetcd") is None:
-        return "a journal in etcd needs a client: pip install 'rallypoint[etcd]'"
-    return f"{state}: this version has no coordinators on etcd; use --state sqlite:PATH"
+        raise JournalFailed("a journal in etcd needs a client: pip install 'rallypoint[etcd]'")
 
 
 def describe_journal(journal: Journal) -> str:

@@ -47,7 +47,6 @@ from rallypoint.server.rpc.errors import (
 from rallypoint.server.rpc.events.waits import EventWaits
 from rallypoint.server.rpc.keys.waits import KeyWaits
 from rallypoint.server.rpc.views.node import show_session
-from rallypoint.server.rpc.views.times import begin_time, note_time
 from rallypoint.server.rpc.watchers import Watchers
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 
@@ -115,7 +114,6 @@ class Outboxes:
 
     def __init__(self) -> None:
         """Start without connections."""
-        begin_time()
         self._by_session: dict[SessionId, Outbox] = {}
         """The connection that each session has."""
         self._opened: dict[tuple[SessionId, int], Outbox] = {}
@@ -167,7 +165,6 @@ class Outboxes:
     ) -> None:
         """Put the effects of a journalled turn into the outboxes."""
         self.epoch = state.epoch
-        note_time(now_ms)
         self.barriers.begin_turn()
         self.keys.begin_turn()
         noted, eventful = dict.fromkeys(changed), dict[JobId, None]()

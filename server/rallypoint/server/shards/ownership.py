@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import random
 import secrets
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Protocol
 
@@ -21,13 +22,14 @@ from msgspec import Struct
 
 from rallypoint.base.log import get_logger
 from rallypoint.server.etcd.client import EtcdClient
-from rallypoint.server.etcd.errors import EtcdCompacted, EtcdError
+from rallypoint.server.etcd.errors import EtcdCompacted, EtcdError, EtcdUnreachable
 from rallypoint.server.etcd.values import Change, Put, prefix_end
 from rallypoint.server.etcd.watch import watch
 from rallypoint.server.shards import claims
 from rallypoint.server.shards.claims import Claim, member_key
 from rallypoint.server.shards.lease import TTL_S, Lease, LeaseLost, begin_lease
 from rallypoint.server.shards.planner import plan
+from rallypoint.server.shards.standing import ShardRefused, Standing
 from rallypoint.server.shards.view import Member, View
 
 log = get_logger()
@@ -87,8 +89,8 @@ class Ownership:
         self._life: _Life | None = None
         self.view = View(fact.prefix)
         """What etcd shows, as far as it is known; it may be out of date."""
-        self.trouble = ""
-        """Why nothing is owned, in one line; empty while a life runs."""
+        self.standing = Standing(client, self.view.wake)
+        """Why shards are not served."""
 
     def is_sure(self) -> bool:
         """Return whether nothing else can own what this process owns, at this moment."""
@@ -104,10 +106,10 @@ class Ownership:
         member = None if owned is None else self.view.members.get(owned.member)
         return None if member is None else member.address
 
-    def drop(self, shard: int) -> None:
+    def drop(self, shard: int, why: str) -> None:
         """Release a shard that has halted by itself, and claim it no more for a while."""
         if self._life is not None:
-            self._life.drop(shard)
+            self._life.drop(shard, why)
 
     def leave(self) -> None:
         """Release everything and end; `run` returns."""
@@ -119,13 +121,17 @@ class Ownership:
         while not self._leaves.is_set():
             try:
                 lease = await begin_lease(self._client, self._fact.ttl_s)
-                self._life = _Life(self._client, self._fact, self._shards, lease, self.view)
-                self.trouble, pause_s = "", RETRY_S
-                self.view.wake()
+                self._life = _Life(
+                    self._client, self._fact, self._shards, lease, self.view, self.standing
+                )
+                pause_s = RETRY_S
                 await self._life.run(self._leaves)
             except (EtcdError, LeaseLost) as error:
-                self.trouble = str(error)
-                log.warning("shards_lost", why=self.trouble)
+                self._life = None
+                if isinstance(error, LeaseLost | EtcdUnreachable):
+                    await self.standing.explain(str(error))
+                else:
+                    self.standing.note(str(error))
             finally:
                 self._life = None
                 self.view.wake()
@@ -139,7 +145,13 @@ class _Life:
     """One lease and its claims."""
 
     def __init__(
-        self, client: EtcdClient, fact: Fact, shards: Shards, lease: Lease, view: View
+        self,
+        client: EtcdClient,
+        fact: Fact,
+        shards: Shards,
+        lease: Lease,
+        view: View,
+        standing: Standing,
     ) -> None:
         self.lease = lease
         self.member = secrets.token_hex(8)
@@ -149,6 +161,7 @@ class _Life:
         self._fact = fact
         self._shards = shards
         self._view = view
+        self._standing = standing
         self._key = member_key(fact.prefix, self.member)
         self._held: dict[int, Claim] = {}
         """Shards that are claimed, whether they have started or not."""
@@ -176,8 +189,9 @@ class _Life:
                 sharing = tasks.create_task(self._share(tasks))
                 leaving = tasks.create_task(leaves.wait())
                 keeping = tasks.create_task(self._keep())
+                watching = tasks.create_task(self._standing.watch())
                 await asyncio.wait([keeping, leaving], return_when=asyncio.FIRST_COMPLETED)
-                for task in (following, sharing, leaving, *self._claiming):
+                for task in (following, sharing, leaving, watching, *self._claiming):
                     task.cancel()
                 if not keeping.done():
                     await self._leave()
@@ -202,6 +216,7 @@ class _Life:
         except LeaseLost as error:
             self._lost = error
             self._halt_all()
+            self._standing.note(str(error))
 
     async def _follow(self) -> None:
         """Keep the view up to date."""
@@ -232,7 +247,6 @@ class _Life:
 
     async def _share(self, tasks: asyncio.TaskGroup) -> None:
         """Claim and release shards as the plan says, each in a task."""
-        loop = asyncio.get_running_loop()
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_S):
@@ -255,16 +269,25 @@ class _Life:
                 if shard in self._held and shard not in self._busy:
                     self._busy.add(shard)
                     tasks.create_task(self._release(shard))
-            for shard in (*planned.claims, *self._late_claims()):
-                may_try = loop.time() >= self._not_before_s.get(shard, 0)
-                if may_try and shard not in self._held and shard not in self._busy:
-                    self._busy.add(shard)
-                    task = tasks.create_task(self._claim(shard))
-                    self._claiming[task] = shard
-                    task.add_done_callback(self._claiming.pop)
+            self._claim_all((*planned.claims, *self._late_claims()), tasks)
 
-    def drop(self, shard: int) -> None:
+    def _claim_all(self, shards: Iterable[int], tasks: asyncio.TaskGroup) -> None:
+        """Claim these shards, but for those that have failed lately."""
+        if self._standing.trouble:
+            self._not_before_s.clear()  # etcd takes no claim; once it does, none waits longer
+            return
+        now_s = asyncio.get_running_loop().time()
+        for shard in shards:
+            may_try = now_s >= self._not_before_s.get(shard, 0)
+            if may_try and shard not in self._held and shard not in self._busy:
+                self._busy.add(shard)
+                task = tasks.create_task(self._claim(shard))
+                self._claiming[task] = shard
+                task.add_done_callback(self._claiming.pop)
+
+    def drop(self, shard: int, why: str) -> None:
         """Let the next plan release a shard that has halted by itself."""
+        self._standing.refuse(shard, why)
         self.serving.discard(shard)
         self._not_before_s[shard] = asyncio.get_running_loop().time() + REFUSED_S
         self._changed.set()
@@ -292,8 +315,12 @@ class _Life:
                 async with asyncio.timeout(START_LIMIT_S):
                     await self._shards.start(claim)
                 self.serving.add(shard)
+                self._standing.accept(shard)
             except Exception as error:  # one shard must not end the others
-                log.error("shard_refused", shard=shard, why=str(error), exc_info=error)
+                is_known = isinstance(error, ShardRefused | TimeoutError)
+                why = str(error) or f"shard {shard} was not loaded within {START_LIMIT_S:g} s"
+                log.error("shard_refused", shard=shard, why=why, exc_info=not is_known and error)
+                self._standing.refuse(shard, why)
                 loop = asyncio.get_running_loop()
                 self._not_before_s[shard] = loop.time() + REFUSED_S
                 await self._release(shard)

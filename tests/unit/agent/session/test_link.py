@@ -80,7 +80,7 @@ class FakeUser:
     def on_message(self, message: agent_pb2.SessionResponse) -> None:
         self.heard.append(message.WhichOneof("message"))
 
-    def on_disconnected(self, why: str) -> None:
+    def on_disconnected(self, why: str, *, is_undecided: bool = False) -> None:
         self.ends.append(why)
 
     def on_dismissed(self, exit_code: int, text: str) -> None:

@@ -50,7 +50,7 @@ class Holder:
 
     def on_message(self, message: agent_pb2.SessionResponse) -> None: ...
 
-    def on_disconnected(self, why: str) -> None:
+    def on_disconnected(self, why: str, *, is_undecided: bool = False) -> None:
         self.ends.append(why)
 
     def on_dismissed(self, exit_code: int, text: str) -> None:

@@ -132,6 +132,16 @@ def test_loss_of_contact_is_logged_again_now_and_then() -> None:
     assert log.on_disconnected(61_000)
 
 
+def test_reason_why_nothing_is_decided_is_logged_at_once() -> None:
+    """The loss itself was logged with another one; after a Welcome, it is news again."""
+    log = new_log()
+    for _ in range(2):
+        assert log.on_disconnected(0)
+        assert [log.on_disconnected(ms, is_undecided=True) for ms in (500, 900)] == [True, False]
+        assert not log.on_disconnected(1_000)
+        log.on_welcome("given")
+
+
 def test_wait_is_logged_again_now_and_then(lines: Lines) -> None:
     """A heartbeat tells the wait each second: a change is logged at once, the same after 30 s."""
     log = new_log()

@@ -13,6 +13,7 @@ from rallypoint.journal.v1 import batch_pb2
 from rallypoint.server.core.reads.replay import JournalRecord
 from rallypoint.server.journal.codec import batches
 from rallypoint.server.journal.codec.batches import (
+    FORMAT,
     Batch,
     decode_batch,
     encode_batch,
@@ -34,7 +35,7 @@ def test_record_comes_back(kind: type[JournalRecord]) -> None:
     @settings(max_examples=25, deadline=None)
     @given(values(kind))
     def check(record: JournalRecord) -> None:
-        assert Batch(1, 5, 6, (record,)) == decode_batch(encode_batch([record], 5, 6))
+        assert Batch(FORMAT, 5, 6, (record,)) == decode_batch(encode_batch([record], 5, 6))
 
     check()
 
@@ -46,7 +47,7 @@ def test_batch_is_one_message(batch: list[JournalRecord]) -> None:
     data = encode_batch(batch, NOW_MS, UNIX_MS)
     message = batch_pb2.Batch.FromString(data)
 
-    assert (1, NOW_MS, UNIX_MS) == (message.format, message.now_ms, message.unix_ms)
+    assert (FORMAT, NOW_MS, UNIX_MS) == (message.format, message.now_ms, message.unix_ms)
     assert len(batch) == len(message.records)
     assert data == message.SerializeToString(deterministic=True)
 

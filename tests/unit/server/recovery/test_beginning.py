@@ -9,8 +9,9 @@ from msgspec.structs import replace
 
 from rallypoint.client.aio import AsyncClient
 from rallypoint.server.beginning import begin
-from rallypoint.server.core.messages.records import EpochRaised, EventsLogged
+from rallypoint.server.core.messages.records import ClockMeasured, EpochRaised, EventsLogged
 from rallypoint.server.core.model.spec import Timing
+from rallypoint.server.core.reads.replay import replay
 from rallypoint.server.journal.interface import Journal, JournalUnreadable, Loaded
 from rallypoint.server.journal.memory import MemoryJournal
 from rallypoint.server.rpc.guards.resume import ResumeTokens
@@ -19,6 +20,7 @@ from rallypoint.server.serve import Settings, serving
 from rallypoint.v1 import job_pb2
 
 DAY_MS = 86_400_000
+HOUR_MS = 3_600_000
 TIMING = Timing()
 
 
@@ -43,7 +45,8 @@ async def test_epoch_is_higher_than_any_before() -> None:
         begun = await begin(journal, TIMING, listens=True)
 
         records = (await MemoryJournal.load(journal)).records
-        assert EpochRaised(begun.state.epoch, resumed=True) == records[-1]
+        raised = EpochRaised(begun.state.epoch, resumed=True, window_until_ms=0)
+        assert raised in records[1:]
         assert begun.state.epoch > before
         assert begun.state.epoch >= time.time_ns() // 1_000_000 - 60_000
         assert before == begun.state.since_epoch
@@ -70,6 +73,35 @@ async def test_only_a_new_journal_begins_with_a_window(*, listens: bool) -> None
         known.state.window_until_ms,
     )
     assert listens == new.state.has_unknown_past
+
+
+async def test_times_of_day_survive_a_start() -> None:
+    """A stall of an hour, before which things keep their time; so does what came after it."""
+    journal = Remembered(now_ms=50_000, ago_ms=7_000)
+    unix_ms = journal._at[1] - 50_000
+    before = [ClockMeasured(0, unix_ms - HOUR_MS), ClockMeasured(40_000, unix_ms + 40_000)]
+    journal._records += before
+
+    begun = await begin(journal, TIMING, listens=True)
+
+    clocks = begun.state.clocks
+    assert [unix_ms - HOUR_MS] * 2 == [clocks.find(at_ms) for at_ms in (0, 39_999)]
+    assert [unix_ms] * 2 == [clocks.find(at_ms) for at_ms in (40_000, 57_000)]
+    assert before == clocks.records()
+
+
+async def test_clock_that_was_set_meanwhile_counts_from_the_start() -> None:
+    """What was before keeps its time."""
+    journal = Remembered(ago_ms=-HOUR_MS)
+    unix_ms = journal._at[1] - 50_000
+    journal._records.append(ClockMeasured(0, unix_ms))
+
+    begun = await begin(journal, TIMING, listens=True)
+
+    assert unix_ms == begun.state.clocks.find(49_999)
+    found_ms = begun.state.clocks.find(50_000)
+    assert found_ms is not None and abs(unix_ms - HOUR_MS - found_ms) < 60_000
+    assert begun.state.clocks == replay((await MemoryJournal.load(journal)).records).clocks
 
 
 async def test_records_that_contradict_each_other_stop_the_start() -> None:

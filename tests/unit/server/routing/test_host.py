@@ -37,13 +37,13 @@ class SlowJournal(MemoryJournal):
         self.is_closed = True
 
 
-def host_of(failed: Callable[[int], None]) -> Host:
+def host_of(failed: Callable[[int, str], None]) -> Host:
     settings = ShardSettings(Timing(window_ms=0), announces=False)
     return Host(settings, share(), lambda shard: True, failed)
 
 
-def unexpected(shard: int) -> None:
-    pytest.fail(f"shard {shard} has failed")
+def unexpected(shard: int, why: str) -> None:
+    pytest.fail(f"shard {shard} has failed: {why}")
 
 
 async def test_shard_that_is_halted_while_it_loads_is_never_served() -> None:
@@ -83,8 +83,8 @@ async def test_shard_is_served_again_after_it_was_stopped() -> None:
 
 async def test_shard_whose_journal_fails_halts_and_its_owner_learns_it() -> None:
     """The other shards of the process are served as before."""
-    failed = asyncio.Queue[int]()
-    host = host_of(failed.put_nowait)
+    failed = asyncio.Queue[tuple[int, str]]()
+    host = host_of(lambda shard, why: failed.put_nowait((shard, why)))
     journal = FullJournal("5" * 32)
     await host.start(3, journal)
     await host.start(4, MemoryJournal("5" * 32))
@@ -96,7 +96,7 @@ async def test_shard_whose_journal_fails_halts_and_its_owner_learns_it() -> None
     with pytest.raises(CoordinatorEnded):
         await service._coordinator.ask(create, lambda state, now_ms: None)
     async with asyncio.timeout(LIMIT_S):
-        assert await failed.get() == 3
+        assert await failed.get() == (3, "no space left on device")
 
     assert host.find(3) is None and host.find(4) is not None
     await host.stop_all()

@@ -64,7 +64,7 @@ async def test_most_members_of_etcd_gone_and_back(owners: Owners, trio: Cluster)
     trio.members[1].freeze()
     halted_s = await owners.until(0, 0)
     await owners.until_true(lambda: all(served.claims == {} for served in owners.served))
-    await owners.until_true(lambda: all(one.trouble for one in owners.ownerships))
+    await owners.until_true(lambda: all(one.standing.trouble for one in owners.ownerships))
     trio.members[1].thaw()
     await owners.until(8, 8)
 

@@ -7,11 +7,14 @@ from collections.abc import Collection, Sequence
 
 import pytest
 
-from rallypoint.server.clock import JournalClock
+from rallypoint.server.clock import JournalClock, wall_ms
 from rallypoint.server.coordinator import Coordinator, CoordinatorEnded, InputRefused
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.effects import Effect
-from rallypoint.server.core.messages.records import EventsLogged, NodeHealthChanged
+from rallypoint.server.core.messages.records import (
+    EventsLogged,
+    NodeHealthChanged,
+)
 from rallypoint.server.core.messages.refusals import RefusalKind
 from rallypoint.server.core.model.ids import JobId, NodeName
 from rallypoint.server.core.model.spec import JobSpec
@@ -60,6 +63,7 @@ def started() -> tuple[Coordinator, SlowJournal]:
     """Return a coordinator that knows a job with a node, and its journal."""
     bench = Bench(JobSpec())
     bench.run_round("a")
+    bench.state.clocks.measure(0, wall_ms())
     journal = SlowJournal()
     return Coordinator(bench.state, journal, Nobody(), JournalClock(), announces=False), journal
 

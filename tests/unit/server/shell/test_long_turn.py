@@ -107,7 +107,7 @@ async def test_stall_between_two_parts_of_a_turn(monkeypatch: pytest.MonkeyPatch
         monkeypatch.setattr(shell.outboxes, "carry_out", send)
         monkeypatch.setattr(
             "rallypoint.server.clock.time",
-            SimpleNamespace(monotonic_ns=lambda: real_ns() + jumps[0]),
+            SimpleNamespace(monotonic_ns=lambda: real_ns() + jumps[0], time_ns=time.time_ns),
         )
         for peer in peers[1:]:
             await shell.coordinator.submit(inputs.Succeeded(peer.next_sender(), 1))

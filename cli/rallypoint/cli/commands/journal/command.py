@@ -11,17 +11,24 @@ from rallypoint.cli.flags.common import ONE_HELP_GROUP
 from rallypoint.cli.flags.flag import Flag, Group, Operand
 from rallypoint.cli.flags.menu import Menu
 from rallypoint.cli.flags.parser import Parser
-from rallypoint.cli.flags.values import journal_place, positive_int, text
+from rallypoint.cli.flags.values import durable_place, positive_int, text
 
 PLACE = "sqlite:journal.sqlite"
+STORE = "etcd://e1:2379,e2:2379,e3:2379/rallypoint"
 STATE = Operand(
     name="STATE",
-    parse=journal_place,
-    help="the journal, as `coordinator --state` has it: sqlite:PATH; the log of a coordinator "
-    "begins with it",
+    parse=durable_place,
+    help="the journal, as the log of a coordinator begins with it: sqlite:PATH or "
+    "etcd://HOST:2379,HOST:2379/PREFIX",
 )
-FILE = Operand(name="FILE", parse=text, help="a file that does not exist yet; it gets JSON lines")
-ARCHIVE = Operand(name="FILE", parse=text, help="a file that export has written")
+FILE = Operand(
+    name="FILE",
+    parse=text,
+    help="a file that does not exist yet; it gets JSON lines; - is standard output",
+)
+ARCHIVE = Operand(
+    name="FILE", parse=text, help="a file that export has written; - is standard input"
+)
 
 CHOICE = Group(
     "Which records",
@@ -42,6 +49,19 @@ CHOICE = Group(
         ),
     ),
 )
+DIVISION = Group(
+    "Into etcd",
+    (
+        Flag(
+            names=("--shards",),
+            parse=positive_int,
+            metavar="N",
+            default=0,
+            default_text="as many as the file has; 16 for a file from SQLite",
+            help="into how many parts the jobs are divided, for ever",
+        ),
+    ),
+)
 PARSERS = {
     "show": Parser(
         prog="rallypoint journal show",
@@ -55,6 +75,8 @@ PARSERS = {
         notes=(
             "A coordinator may be running on the journal. Tokens, values of keys and payloads of "
             "barriers are left out; ids of sessions are digests, as in logs.",
+            "Records from etcd say their shard. Those of several shards come in the order of their "
+            "times, as far as the clocks of the coordinators agree.",
         ),
     ),
     "verify": Parser(
@@ -62,7 +84,7 @@ PARSERS = {
         summary="Read a whole journal, check it, and print what it holds.",
         operands=(STATE,),
         groups=(ONE_HELP_GROUP,),
-        examples=(("a journal, or a copy of one", PLACE),),
+        examples=(("a journal, or a copy of one", PLACE), ("all shards in etcd", STORE)),
         notes=(
             "It checks all digests, that no acknowledged batch is missing, every record, and the "
             "state that a coordinator would restore. A coordinator may be running on the journal.",
@@ -74,10 +96,15 @@ PARSERS = {
         summary="Write a whole journal to a file, which import reads: a backup, or a move.",
         operands=(STATE, FILE),
         groups=(ONE_HELP_GROUP,),
-        examples=(("a backup", f"{PLACE} journal.jsonl"),),
+        examples=(
+            ("a backup", f"{PLACE} journal.jsonl"),
+            ("of all shards in etcd", f"{STORE} journal.jsonl"),
+        ),
         notes=(
             "A coordinator may be running on the journal. The file holds everything up to one "
-            "moment.",
+            "moment: in etcd, up to one revision of all shards.",
+            "The file appears when it is whole. An export that is killed may leave FILE.*.partial, "
+            "which is of no use: delete it.",
             "The file holds the secret of the coordinator, with which anyone can act as its "
             "workers and agents. Only its owner may read it (mode 0600).",
         ),
@@ -86,11 +113,18 @@ PARSERS = {
         prog="rallypoint journal import",
         summary="Write what export has written into a journal that does not exist yet.",
         operands=(ARCHIVE, STATE),
-        groups=(ONE_HELP_GROUP,),
-        examples=(("restore a backup", f"journal.jsonl {PLACE}"),),
+        groups=(DIVISION, ONE_HELP_GROUP),
+        examples=(
+            ("restore a backup", f"journal.jsonl {PLACE}"),
+            ("restore it in etcd, or move there", f"journal.jsonl {STORE}"),
+        ),
         notes=(
-            "A coordinator on the new journal is the same one, with the same secret. Never start "
-            "both.",
+            "All of it is imported, or nothing. What a killed import has left is no journal; the "
+            "next import deletes it.",
+            "A coordinator on the new journal is the same one, with the same secret: running jobs "
+            "continue. Never start both.",
+            "A move from several shards to one journal, or to another number of shards, gives "
+            "events new numbers.",
         ),
     ),
 }
@@ -107,7 +141,7 @@ MENU = Menu(
         f"show {PLACE} --last 20",
         f"verify {PLACE}",
         f"export {PLACE} journal.jsonl",
-        "import journal.jsonl sqlite:other.sqlite",
+        f"import journal.jsonl {STORE}",
     ),
 )
 

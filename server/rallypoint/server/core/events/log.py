@@ -162,7 +162,8 @@ class EventLog(Struct, eq=False):
             of_job.events.append(event)
             self.all.append(event)
             self.count += 1
-            self.last = event.sequence
+            # That of a journal with a part of the jobs is higher, and readers have come so far.
+            self.last = max(self.last, event.sequence)
             if len(of_job.events) > EVENTS_PER_JOB_MAX:
                 self._drop(of_job)
             elif self.count > EVENTS_MAX:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from rallypoint.base.ranges import Range
 from rallypoint.server.core.events.log import Event
 from rallypoint.server.core.keyspace.values import Answer, Change
 from rallypoint.server.core.model.barrier import (
@@ -46,6 +47,18 @@ class EpochRaised(Struct, frozen=True):
     resumed: bool = False
     """The coordinator has started again from its journal. Else a coordinator that remembers nothing
     has begun, or another one was at work before this epoch: what it decided is unknown."""
+    window_until_ms: int | None = None
+    """When the first window of this life closes, in journal time; 0: it has none. None: as before,
+    or an earlier format."""
+
+
+class ClockMeasured(Struct, frozen=True):
+    """The wall clock is another distance ahead of journal time than before: one of them stood."""
+
+    at_ms: int
+    """Journal time."""
+    unix_ms: int
+    """The same moment by the wall clock, as Unix time."""
 
 
 class RunOpened(Struct, frozen=True):
@@ -301,6 +314,7 @@ class RoundChanges(Struct, frozen=True):
     failures: tuple[FailedWorker, ...] = ()
     failure_count: int | None = None
     failure_groups: tuple[FailureGroup, ...] = ()
+    unlisted_ranks: tuple[Range, ...] = ()
     first_failure_ms: int | None = None
     departures: tuple[Departure, ...] = ()
     notices: tuple[Notice, ...] = ()
@@ -348,6 +362,7 @@ class JobNoted(Struct, frozen=True):
 
 Record = (
     EpochRaised
+    | ClockMeasured
     | RunOpened
     | RoundSealed
     | RoundStopped

@@ -6,6 +6,7 @@ from enum import Enum
 
 from msgspec import Struct
 
+from rallypoint.base.ranges import Range
 from rallypoint.server.core.model.ids import NodeName
 from rallypoint.server.core.model.verdict import FailureGroup, Verdict
 from rallypoint.server.core.model.worker import FailedWorker
@@ -117,6 +118,8 @@ class Round(Struct, frozen=True):
     failure_count: int = 0
     failure_groups: tuple[FailureGroup, ...] = ()
     """All failures, equal ones folded into one group, at most GROUPS_MAX."""
+    unlisted_ranks: tuple[Range, ...] = ()
+    """Ranks of workers that have failed and that no group shows, so that each counts once."""
     first_failure_ms: int | None = None
     departures: tuple[Departure, ...] = ()
     """Members lost before they succeeded, each once, in order of arrival, at most LOST_MAX."""

@@ -60,6 +60,7 @@ _ROUND_LISTS = (
     "succeeded_gone",
     "failures",
     "failure_groups",
+    "unlisted_ranks",
     "departures",
     "notices",
     "overdue",

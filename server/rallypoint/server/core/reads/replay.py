@@ -21,6 +21,7 @@ from rallypoint.server.core.messages.records import (
     BarrierArrived,
     BarrierDropped,
     BarrierEnded,
+    ClockMeasured,
     EpochRaised,
     EventsLogged,
     JobForgotten,
@@ -60,6 +61,7 @@ from rallypoint.server.core.reads.node_records import (
     places_of,
 )
 from rallypoint.server.core.reads.parts import EVENTS_PER_PART, cut
+from rallypoint.server.core.state.clocks import Clocks
 from rallypoint.server.core.state.state import State, apply_keys, remember_gone
 
 
@@ -135,6 +137,9 @@ class Memory(Struct):
     events: EventLog = field(default_factory=EventLog)
     gone: dict[JobId, Gone] = field(default_factory=dict)
     """As in `State.gone`."""
+    clocks: Clocks = field(default_factory=Clocks)
+    listens_until_ms: int | None = None
+    """As in `State`."""
     broken: dict[JobId, Exception] = field(default_factory=dict)
     """Jobs to which a record could not be applied, and why not."""
 
@@ -164,7 +169,7 @@ def _job_of(record: JournalRecord) -> JobId | None:
             return node.job_id
         case JobSnapshot(job=job):
             return job.job_id
-        case EpochRaised() | EventsLogged() | EventsSnapshot():
+        case EpochRaised() | ClockMeasured() | EventsLogged() | EventsSnapshot():
             return None
         case _:
             return record.job_id
@@ -172,7 +177,8 @@ def _job_of(record: JournalRecord) -> JobId | None:
 
 def snapshot(memory: Memory) -> tuple[JournalRecord, ...]:
     """Return the fewest records whose replay is `memory`."""
-    epochs = [EpochRaised(memory.since_epoch)]
+    window_ms = memory.listens_until_ms
+    epochs = [EpochRaised(memory.since_epoch, window_until_ms=window_ms)]
     if memory.epoch != memory.since_epoch:
         epochs.append(EpochRaised(memory.epoch, resumed=True))
     jobs = (JobSnapshot(job) for job in memory.jobs.values())
@@ -188,7 +194,8 @@ def snapshot(memory: Memory) -> tuple[JournalRecord, ...]:
     keys = (one for job_id, space in memory.keys.items() for one in _keys_records(job_id, space))
     gone = (JobForgotten(job_id, left) for job_id, left in memory.gone.items())
     events = _events_records(memory.events)
-    return (*epochs, *gone, *jobs, *nodes, *barriers, *keys, *events)
+    clocks = memory.clocks.records()
+    return (*epochs, *clocks, *gone, *jobs, *nodes, *barriers, *keys, *events)
 
 
 def _keys_records(job_id: JobId, space: Keyspace) -> Iterator[KeysSnapshot | KeysRestored]:
@@ -216,6 +223,8 @@ def _events_records(log: EventLog) -> Iterator[EventsSnapshot | EventsLogged]:
 def _apply_record(memory: Memory, record: JournalRecord) -> None:
     if isinstance(record, EpochRaised):
         _raise_epoch(memory, record)
+    elif isinstance(record, ClockMeasured):
+        memory.clocks.take(record)
     elif isinstance(record, BarrierArrived | BarrierEnded | BarrierDropped | BarrierSnapshot):
         _apply_barrier_record(memory, record)
     elif isinstance(record, KeysWritten | KeysDropped | KeysSnapshot | KeysRestored):
@@ -234,6 +243,8 @@ def _apply_record(memory: Memory, record: JournalRecord) -> None:
 
 def _raise_epoch(memory: Memory, record: EpochRaised) -> None:
     memory.epoch = max(memory.epoch, record.epoch)
+    if record.window_until_ms is not None:
+        memory.listens_until_ms = record.window_until_ms
     if not memory.events.last:
         memory.events.begin(record.epoch)
     elif not record.resumed:
@@ -283,14 +294,7 @@ def _apply_node(memory: Memory, record: NodeJoined | NodeRemoved | NodeNoted) ->
                 memory.nodes.pop(job_id, None)
         case NodeNoted(job_id=job_id, session=session):
             node = memory.nodes[job_id][session]
-            facts = NodeFacts(
-                record.state,
-                record.member,
-                record.last_round,
-                record.set_aside,
-                record.blocked_round,
-                record.drain,
-            )
+            facts = NodeFacts(*(getattr(record, name) for name in NodeFacts._fields))
             memory.nodes[job_id][session] = with_facts(node, facts, node.assignment)
 
 
@@ -387,4 +391,6 @@ def memory_of(state: State) -> Memory:
         {job_id: space.copy() for job_id, space in state.keys.items()},
         state.events.copy(),
         dict(state.gone),
+        state.clocks.copy(),
+        state.listens_until_ms,
     )

@@ -15,6 +15,7 @@ from rallypoint.server.core.model.job import FORGOTTEN_MAX, Gone, Job
 from rallypoint.server.core.model.network import NetworkSuspicion
 from rallypoint.server.core.model.node import Node
 from rallypoint.server.core.model.spec import NOTHING_ASKED, JobSpec, Timing
+from rallypoint.server.core.state.clocks import Clocks
 from rallypoint.server.core.state.deadlines import DeadlineKey, Deadlines
 from rallypoint.server.core.state.revisions import PER_EPOCH, Revisions
 from rallypoint.server.core.state.tally import Tally
@@ -27,7 +28,7 @@ IndexKey = tuple[JobId, str | int]
 
 
 class State(Struct):
-    """Everything that the coordinator knows. Only `apply` changes it."""
+    """Everything that the coordinator knows. Only `apply` changes it, but for `clocks`."""
 
     coordinator_id: str
     epoch: int
@@ -40,6 +41,9 @@ class State(Struct):
     began with it, or another one was at work before it."""
     window_until_ms: int = 0
     """No round is sealed before this time."""
+    listens_until_ms: int | None = None
+    """When the first window of this life closes, or did; 0: it has none. None: as before format 2
+    of the journal."""
     has_unknown_past: bool = False
     """Workers of an earlier coordinator process may run. This process began at 0 ms."""
     jobs: dict[JobId, Job] = field(default_factory=dict)
@@ -65,6 +69,8 @@ class State(Struct):
     """How much memory they take, about, in bytes."""
     events: EventLog = field(default_factory=EventLog)
     """What has happened to all jobs."""
+    clocks: Clocks = field(default_factory=Clocks)
+    """For times of day. What runs the core measures them: nothing is decided by them."""
     deadlines: Deadlines = field(default_factory=Deadlines)
     network: NetworkSuspicion = field(default_factory=NetworkSuspicion)
     revisions: Revisions = field(default_factory=Revisions)

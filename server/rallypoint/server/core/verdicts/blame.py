@@ -12,9 +12,10 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
+from rallypoint.base.ranges import Range, add_to_ranges, is_in_ranges, remove_from_ranges
 from rallypoint.base.signal_names import find_signal_name
 from rallypoint.server.core.model.round import FAILURES_MAX, Departure, Round, RoundReason
-from rallypoint.server.core.model.verdict import Verdict, VerdictCause
+from rallypoint.server.core.model.verdict import FailureGroup, Verdict, VerdictCause
 from rallypoint.server.core.model.worker import FailedWorker, Symptom, WorkerExit
 from rallypoint.server.core.verdicts.folding import Status, fold, refold
 from rallypoint.server.core.verdicts.symptoms import classify, find_error, find_stack
@@ -71,18 +72,20 @@ def with_failure(round: Round, failed: FailedWorker, now_ms: int) -> Round:
         # The first report is part of the evidence and stays.
         out = max(range(1, len(kept)), key=lambda at: (*_rank_suspect(kept[at]), at))
         kept = (*kept[:out], *kept[out + 1 :])
+    groups = fold(
+        round.failure_groups,
+        rank=failed.rank,
+        ended=describe_exit(exit),
+        status=Status(exit.exit_code, exit.signal),
+        error=_fold_text(exit),
+        is_victim=failed.symptom is Symptom.VICTIM,
+    )
     return replace(
         round,
         failures=kept,
         failure_count=round.failure_count + 1,
-        failure_groups=fold(
-            round.failure_groups,
-            rank=failed.rank,
-            ended=describe_exit(exit),
-            status=Status(exit.exit_code, exit.signal),
-            error=_fold_text(exit),
-            is_victim=failed.symptom is Symptom.VICTIM,
-        ),
+        failure_groups=groups,
+        unlisted_ranks=_find_unlisted(round, groups, failed.rank),
         first_failure_ms=now_ms if round.first_failure_ms is None else round.first_failure_ms,
     )
 
@@ -104,7 +107,15 @@ def with_end(round: Round, rank: int, exit: WorkerExit) -> Round:
         status=Status(whole.exit_code, whole.signal),
         error=_fold_text(whole),
     )
-    return replace(round, failures=failures, failure_groups=groups)
+    unlisted = _find_unlisted(round, groups, rank)
+    return replace(round, failures=failures, failure_groups=groups, unlisted_ranks=unlisted)
+
+
+def _find_unlisted(round: Round, groups: tuple[FailureGroup, ...], rank: int) -> tuple[Range, ...]:
+    """Return the ranks that have failed and are in none of the groups, which may have `rank`."""
+    if any(is_in_ranges(group.ranks, rank) for group in groups):
+        return remove_from_ranges(round.unlisted_ranks, rank) if round.unlisted_ranks else ()
+    return add_to_ranges(round.unlisted_ranks, rank)
 
 
 def _rank_suspect(failed: FailedWorker) -> tuple[int, int]:

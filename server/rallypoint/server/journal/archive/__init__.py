@@ -1,8 +1,12 @@
-"""A journal apart from its store: all of it at once, its check, and its form as JSON lines.
+"""Journals apart from their stores: all of them at once, their check, and their form as JSON lines.
 
-contents.py  what a journal holds
-lines.py     the file that `rallypoint journal export` writes and `import` reads
-places.py    reads the contents of a store, also beside a coordinator, and fills a new one
-verify.py    what a coordinator would restore, and what is wrong with it
-show.py      records for a reader: one job's, without secrets
+contents.py    what a store holds: one journal, or one for each shard
+lines.py       the file that `rallypoint journal export` writes and `import` reads
+places.py      reads the contents of a store, also beside coordinators, and fills a new one
+sqlite.py      does so with a file
+etcd.py        does so with etcd
+conversion.py  makes the journals of shards from one journal, and the other way round
+times.py       moves records to the clock of another journal
+verify.py      what a coordinator would restore, and what is wrong with it
+show.py        records for a reader: one job's, without secrets
 """

@@ -1,114 +1,73 @@
-"""Where journals are: reads one beside a coordinator that runs on it, and fills a new one."""
+"""Where journals are: SQLite's files and etcd. Reads all of a store, and fills a new one."""
 
 from __future__ import annotations
 
-import errno
-import os
-import sqlite3
-from contextlib import ExitStack, closing
-from pathlib import Path
-from urllib.parse import quote
+from importlib.util import find_spec
 
+from rallypoint.server.journal.archive import sqlite
 from rallypoint.server.journal.archive.contents import Contents
+from rallypoint.server.journal.archive.conversion import with_shards, without_shards
 from rallypoint.server.journal.interface import JournalFailed
-from rallypoint.server.journal.sqlite import errors, file, pages
-from rallypoint.server.journal.sqlite.chain import Link, extend
-from rallypoint.server.journal.sqlite.reading import read_contents
-from rallypoint.server.journal.sqlite.witness import Mark, Witness
+from rallypoint.server.shards.hashing import SHARDS_DEFAULT, SHARDS_MAX
 
 SQLITE = "sqlite:"
-KINDS = f"{SQLITE}PATH"
+ETCD = "etcd://"
+KINDS = f"{SQLITE}PATH or {ETCD}HOST:PORT/PREFIX"
 
 
-def read(state: str) -> Contents:
-    """Return a whole journal, as of one moment; a coordinator may be running on it.
+def read(state: str, job_id: str = "") -> Contents:
+    """Return all journals of a store, as of one moment; coordinators may be running on them.
 
     Args:
         state: as `coordinator --state` has it.
+        job_id: read nothing that cannot be about this job; empty: everything.
 
     Raises:
-        JournalUnreadable: when it is damaged, or was written by a newer version.
-        JournalFailed: when there is none, or the system refuses.
+        JournalUnreadable: when they are damaged, or were written by a newer version.
+        JournalFailed: when there are none, or the system refuses.
     """
-    path = _path_of(state)
-    with errors.explaining(path):
-        if not path.exists():
-            text = "there is no such file; the coordinator's log names its state"
-            raise JournalFailed(f"{path}: {text}")
-        if not path.is_file():  # SQLite would wait for the other end of a pipe
-            reason = errno.EISDIR if path.is_dir() else errno.EINVAL
-            raise OSError(reason, os.strerror(reason))
-        mark = _read_witness(path)  # first: what is written meanwhile makes the journal longer
-        with closing(_open(path)) as connection:
-            connection.execute("BEGIN")  # all that follows is as of one moment
-            meta = pages.read_meta(connection)
-            if meta is None:
-                raise JournalFailed(f"{path}: it is empty; a coordinator makes it when it starts")
-            found = read_contents(path, connection, meta, mark)
-    return Contents(identity=meta.identity, secret=meta.secret, payloads=tuple(found.payloads))
+    if state.startswith(ETCD):
+        _require_client()
+        from rallypoint.server.journal.archive import etcd
+
+        return etcd.read(state, job_id)
+    return sqlite.read(_path_of(state))
 
 
-def fill(state: str, contents: Contents) -> None:
-    """Write a whole journal where there is none yet, all of it or nothing.
+def fill(state: str, contents: Contents, shards: int = 0) -> None:
+    """Write all journals where there are none yet, all of them or nothing.
 
     Args:
         state: as `coordinator --state` has it.
-        contents: what to write.
+        contents: what to write, with shards or without.
+        shards: number of them in etcd; 0: as many as `contents` has, or the default.
 
     Raises:
-        JournalInUse: when a coordinator has it open.
+        JournalInUse: when a coordinator runs there.
         JournalFailed: when there is a journal, or the system refuses.
     """
+    if state.startswith(ETCD):
+        _require_client()
+        from rallypoint.server.journal.archive import etcd
+
+        count = shards or contents.shard_count or SHARDS_DEFAULT
+        if count > SHARDS_MAX:
+            raise JournalFailed(f"{count} shards are too many: at most {SHARDS_MAX}")
+        etcd.fill(state, with_shards(contents, count))
+        return
     path = _path_of(state)
-    with errors.explaining(path), ExitStack() as stack:
-        file.prepare(path)
-        stack.callback(os.close, file.lock(path))
-        beside = (path, file.beside(path, "wal"), file.beside(path, "head"))
-        if any(one.exists() and one.stat().st_size for one in beside):
-            raise JournalFailed(f"{path}: there is a journal already; import into a new file")
-        tip = _write(file.beside(path, "import"), contents)
-        os.rename(file.beside(path, "import"), path)
-        witness = Witness.open(file.beside(path, "head"))
-        stack.callback(witness.close)
-        witness.reset(Mark(contents.identity, tip))
-        file.sync_folder(path.parent)
+    if shards:
+        raise JournalFailed(f"{state}: only a journal in etcd has shards; leave --shards out")
+    sqlite.fill(path, without_shards(contents))
 
 
-def _path_of(state: str) -> Path:
-    kind, colon, path = state.partition(":")
-    if f"{kind}{colon}" != SQLITE or not path:
+def _path_of(state: str) -> str:
+    path = state.removeprefix(SQLITE)
+    if path == state or not path:
         raise JournalFailed(f"{state!r} is not {KINDS}: there is nothing to read or write")
-    return Path(os.path.realpath(os.path.expanduser(path)))
+    return path
 
 
-def _open(path: Path) -> sqlite3.Connection:
-    """Open a database for reading only, also one that has a writer."""
-    return sqlite3.connect(
-        f"file:{quote(str(path))}?mode=ro", uri=True, timeout=file.BUSY_S, isolation_level=None
-    )
-
-
-def _read_witness(path: Path) -> Mark | None:
-    head = file.beside(path, "head")
-    if not head.exists():
-        return None
-    witness = Witness(head, os.open(head, os.O_RDONLY | os.O_CLOEXEC))
-    try:
-        return witness.read()
-    finally:
-        witness.close()
-
-
-def _write(path: Path, contents: Contents) -> Link:
-    """Make a whole journal, synced; return its last batch."""
-    path.unlink(missing_ok=True)  # what an import left that was cut off
-    file.prepare(path)
-    with closing(file.connect(path)) as connection:
-        meta = pages.make(connection, contents.identity, contents.secret)
-        tip = meta.base
-        connection.execute("BEGIN IMMEDIATE")
-        for payload in contents.payloads:
-            tip = Link(tip.sequence + 1, extend(tip.digest, payload))
-            pages.append(connection, tip, payload)
-        connection.execute("COMMIT")
-    return tip  # closing has moved the WAL into the file
+def _require_client() -> None:
+    if find_spec("aetcd") is None:
+        raise JournalFailed("a journal in etcd needs a client: pip install 'rallypoint[etcd]'")

@@ -7,13 +7,16 @@ payloads of barriers are the user's own; a bug report does not need them.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+import heapq
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
+from operator import itemgetter
 from typing import Any
 
 from rallypoint.server.journal.archive.contents import Contents
-from rallypoint.server.journal.codec.batches import decode_batch
+from rallypoint.server.journal.codec.batches import Batch, decode_batch
 from rallypoint.server.journal.codec.json_form import to_json
+from rallypoint.server.shards.hashing import shard_of
 
 _JOB = "job_id"
 _SESSION = "session"
@@ -23,28 +26,44 @@ _SESSION_BYTES = 16
 def describe_records(contents: Contents, job_id: str = "") -> Iterator[dict[str, Any]]:
     """Yield each record as a value of JSON, oldest first.
 
+    Records of several shards come in the order of their times, as far as the clocks of their
+    coordinators agree, and those of one shard always in their own order.
+
     Args:
-        contents: the journal.
+        contents: the store.
         job_id: only records about this job; empty: all.
 
     Raises:
         JournalUnreadable: when a batch is damaged, or a newer version has written it.
     """
-    for number, payload in enumerate(contents.payloads, 1):
-        batch = decode_batch(payload)
-        at = datetime.fromtimestamp(batch.unix_ms / 1000, UTC).isoformat("T", "milliseconds")
+    wanted = range(len(contents.journals))
+    if contents.is_sharded and job_id:
+        shard = shard_of(job_id, contents.shard_count)
+        wanted = range(shard, shard + 1)
+    numbered = [_decode_all(contents.journals[shard], shard) for shard in wanted]
+    for at_ms, shard, number, batch in heapq.merge(*numbered, key=itemgetter(0)):
+        at = datetime.fromtimestamp(at_ms / 1000, UTC).isoformat("T", "milliseconds")
+        place = {"shard": shard} if contents.is_sharded else {}
         for record in batch.records:
             [(kind, fields)] = to_json(record, redact=True).items()
             if job_id and not _narrow(fields, job_id):
                 continue
             _hide_sessions(fields)
             yield {
+                **place,
                 "batch": number,
                 "at": at,
                 "now_ms": batch.now_ms,
                 "kind": kind,
                 "record": fields,
             }
+
+
+def _decode_all(payloads: Sequence[bytes], shard: int) -> Iterator[tuple[int, int, int, Batch]]:
+    """Yield when each batch was written, its shard, its number, and itself."""
+    for number, payload in enumerate(payloads, 1):
+        batch = decode_batch(payload)
+        yield batch.unix_ms, shard, number, batch
 
 
 def _narrow(fields: dict[str, Any], job_id: str) -> bool:

@@ -18,16 +18,19 @@ from rallypoint.server.core.state.state import State
 from rallypoint.server.journal.archive.contents import Contents
 from rallypoint.server.journal.codec.batches import FORMAT, Batch, decode_batch
 from rallypoint.server.journal.interface import JournalUnreadable
+from rallypoint.server.shards.hashing import shard_of
 
 
 class Summary(Struct, frozen=True, kw_only=True):
-    """What a journal holds."""
+    """What a store holds."""
 
     identity: str
+    shards: int
+    """0: one journal has all jobs."""
     format: int
     """The highest of its batches."""
     epoch: int
-    """Of the coordinator that wrote it last."""
+    """The highest of the coordinators that wrote it last."""
     batches: int
     records: int
     size: int
@@ -35,37 +38,65 @@ class Summary(Struct, frozen=True, kw_only=True):
     jobs: tuple[tuple[str, int], ...]
     """Number of jobs by phase, in the order of the phases."""
     first_ms: int
-    """When the oldest batch was written, as Unix time."""
+    """When the oldest batch was written, as Unix time; 0 when there is none."""
     last_ms: int
     """When the latest one was."""
 
 
 def verify_contents(contents: Contents, name: str) -> Summary:
-    """Decode, replay and restore a journal, as a coordinator does when it starts.
+    """Decode, replay and restore every journal, as a coordinator does when it starts.
 
     Args:
-        contents: the journal.
+        contents: the store.
         name: what it is called, for messages.
 
     Raises:
         JournalUnreadable: when a coordinator could not start from it, or would start with a state
             that no coordinator can have.
     """
-    batches = [decode_batch(payload) for payload in contents.payloads]
-    _check_times(batches, name)
-    epoch, state = _restore(contents, batches, name)
-    phases = Counter(job.phase for job in state.jobs.values())
+    phases: Counter[Phase] = Counter()
+    epoch = records = 0
+    formats, times = {FORMAT if not contents.batches else 0}, {0}
+    for shard, (called, payloads) in enumerate(contents.named(name)):
+        batches = [_decode(payload, called, contents) for payload in payloads]
+        _check_times(batches, called)
+        of_journal, state = _restore(contents.identity, batches, called)
+        if contents.is_sharded:
+            _check_shard(state, shard, contents.shard_count, called)
+        phases.update(job.phase for job in state.jobs.values())
+        epoch = max(epoch, of_journal)
+        records += sum(len(batch.records) for batch in batches)
+        formats |= {batch.format for batch in batches}
+        times |= {batch.unix_ms for batch in batches}
     return Summary(
         identity=contents.identity,
-        format=max((batch.format for batch in batches), default=FORMAT),
+        shards=contents.shard_count,
+        format=max(formats),
         epoch=epoch,
-        batches=len(batches),
-        records=sum(len(batch.records) for batch in batches),
+        batches=contents.batches,
+        records=records,
         size=contents.size,
         jobs=tuple((phase.value, phases[phase]) for phase in Phase if phases[phase]),
-        first_ms=batches[0].unix_ms if batches else 0,
-        last_ms=batches[-1].unix_ms if batches else 0,
+        first_ms=min(times - {0}, default=0),
+        last_ms=max(times),
     )
+
+
+def _decode(payload: bytes, name: str, contents: Contents) -> Batch:
+    try:
+        return decode_batch(payload)
+    except JournalUnreadable as error:
+        if not contents.is_sharded:
+            raise
+        raise JournalUnreadable(f"{name}: {error}") from None
+
+
+def _check_shard(state: State, shard: int, count: int, name: str) -> None:
+    """Refuse a job whose calls go to another shard."""
+    for job_id in state.jobs:
+        if (other := shard_of(job_id, count)) != shard:
+            text = f"{name}: job {job_id} belongs into shard {other}"
+            raise JournalUnreadable(f"{text}; restore the journal from a backup")
 
 
 def _check_times(batches: Sequence[Batch], name: str) -> None:
@@ -75,7 +106,7 @@ def _check_times(batches: Sequence[Batch], name: str) -> None:
             raise JournalUnreadable(f"{text}; restore the journal from a backup")
 
 
-def _restore(contents: Contents, batches: Sequence[Batch], name: str) -> tuple[int, State]:
+def _restore(identity: str, batches: Sequence[Batch], name: str) -> tuple[int, State]:
     """Return the epoch of a journal, and the state that a coordinator begins with."""
     broken: dict[JobId, Exception] = {}
 
@@ -83,11 +114,15 @@ def _restore(contents: Contents, batches: Sequence[Batch], name: str) -> tuple[i
         broken[job_id] = error
         return ""
 
-    memory = replay(record for batch in batches for record in batch.records)
+    try:
+        memory = replay(record for batch in batches for record in batch.records)
+    except Exception as bug:
+        text = f"{name}: its records contradict each other ({type(bug).__name__}: {bug})"
+        raise JournalUnreadable(f"{text}; restore the journal from a backup") from bug
     epoch, last_ms = memory.epoch, batches[-1].now_ms if batches else 0
     restored = restore(
         memory,
-        coordinator_id=contents.identity,
+        coordinator_id=identity,
         durable=True,
         epoch=epoch + 1,
         timing=Timing(),
@@ -103,11 +138,13 @@ def _restore(contents: Contents, batches: Sequence[Batch], name: str) -> tuple[i
 
 
 def describe(summary: Summary) -> Iterator[tuple[str, str]]:
-    """Yield what a journal holds, for a person: names and texts."""
+    """Yield what a store holds, for a person: names and texts."""
     phases = ", ".join(f"{count} {phase}" for phase, count in summary.jobs)
     jobs = sum(count for _, count in summary.jobs)
     yield "format", str(summary.format)
     yield "coordinator", summary.identity
+    if summary.shards:
+        yield "shards", str(summary.shards)
     yield "epoch", str(summary.epoch)
     yield "batches", str(summary.batches)
     yield "records", f"{summary.records}, {summary.size / 1_000:.0f} kB"

@@ -8,14 +8,14 @@ from msgspec import Struct
 
 from rallypoint.server.etcd.client import EtcdClient
 from rallypoint.server.etcd.errors import EtcdError, EtcdOutOfSpace
-from rallypoint.server.etcd.values import Condition, Get, Put, Target
-from rallypoint.server.journal.etcd.layout import FORMAT, newer
+from rallypoint.server.etcd.values import Condition, Get, KeyValue, Put, Target
+from rallypoint.server.journal.etcd.layout import FORMAT, IMPORTING, newer
 from rallypoint.server.journal.interface import JournalFailed, JournalUnreadable, StoreMismatch
 from rallypoint.server.shards.hashing import SHARDS_DEFAULT, SHARDS_MAX
 
 SECRET_BYTES = 32
 IDENTITY_BYTES = 16
-_NAMES = ("format", "identity", "secret", "shard_count")
+NAMES = ("format", "identity", "secret", "shard_count")
 
 
 class StoreAway(JournalFailed):
@@ -54,7 +54,7 @@ async def open_fleet(client: EtcdClient, prefix: str, shards: int | None = None)
         secrets.token_hex(SECRET_BYTES),
         str(shards or SHARDS_DEFAULT),
     )
-    keys = [f"{prefix}/{name}".encode() for name in _NAMES]
+    keys = fleet_keys(prefix)
     gets = [Get(key) for key in keys]
     try:
         found = (await client.transact([], gets)).found
@@ -71,7 +71,7 @@ async def open_fleet(client: EtcdClient, prefix: str, shards: int | None = None)
     except EtcdError as error:
         is_away = error.is_repeated or isinstance(error, EtcdOutOfSpace)
         raise (StoreAway if is_away else JournalFailed)(str(error)) from error
-    fleet = _read([pairs[0].value if pairs else b"" for pairs in found], prefix)
+    fleet = _decode(found, prefix)
     if shards not in (None, fleet.shard_count):
         raise StoreMismatch(
             f"{prefix} has {fleet.shard_count} shards for ever: start with that number,"
@@ -80,13 +80,37 @@ async def open_fleet(client: EtcdClient, prefix: str, shards: int | None = None)
     return fleet
 
 
-def _read(values: list[bytes], prefix: str) -> Fleet:
+def fleet_keys(prefix: str) -> list[bytes]:
+    """Return the keys of what is fixed: format, identity, secret, number of shards."""
+    return [f"{prefix}/{name}".encode() for name in NAMES]
+
+
+async def read_fleet(client: EtcdClient, prefix: str) -> tuple[Fleet | None, int]:
+    """Return what was fixed, None when nothing was, and the revision of the store.
+
+    Raises:
+        JournalUnreadable: when a newer version has made the store, or it is damaged.
+        EtcdError: when it cannot be read.
+    """
+    outcome = await client.transact([], [Get(key) for key in fleet_keys(prefix)])
+    fleet = _decode(outcome.found, prefix) if any(outcome.found) else None
+    return fleet, outcome.revision
+
+
+def _decode(found: tuple[tuple[KeyValue, ...], ...], prefix: str) -> Fleet:
+    values = [pairs[0].value if pairs else b"" for pairs in found]
     format, identity, secret, shard_count = (value.decode("ascii", "replace") for value in values)
+    if format == IMPORTING:
+        raise JournalUnreadable(
+            f"an import into {prefix} in etcd has not ended: wait for it, or repeat it"
+        )
     if format.isdigit() and int(format) > FORMAT:
         raise JournalUnreadable(newer(int(format)))
     try:
         fleet = Fleet(identity, bytes.fromhex(secret), int(shard_count))
-        is_sound = len(bytes.fromhex(identity)) == IDENTITY_BYTES
+        is_sound = (
+            len(bytes.fromhex(identity)) == IDENTITY_BYTES and 0 < fleet.shard_count <= SHARDS_MAX
+        )
     except ValueError:
         is_sound = False
     if not (is_sound and format == str(FORMAT) and len(fleet.secret) == SECRET_BYTES):

@@ -1,6 +1,7 @@
 """The keys of a store in etcd, and the value that says what a journal holds.
 
     PREFIX/format, identity, secret, shard_count          written once, together
+    PREFIX/import                                         of the import that has filled the store
     PREFIX/live/…                                         members and owners, until a lease ends
     PREFIX/shards/SHARD/head                              what the journal holds
     PREFIX/shards/SHARD/batches/GENERATION/NUMBER/PART    a batch, in parts that fit in a request
@@ -22,6 +23,8 @@ from rallypoint.server.journal.interface import JournalUnreadable
 
 FORMAT = 1
 """Of keys and heads. A higher one was written by a newer version, and is refused."""
+IMPORTING = "importing"
+"""The format of a store that an import has begun to fill. No coordinator starts on it."""
 PART_BYTES = 1_200_000
 """Of one part. etcd takes requests of 1.5 MiB, with keys and conditions."""
 PARTS_MAX = 1_024

@@ -112,7 +112,7 @@ class ShardLog:
         """
         head = self.head.extended(payload, records)
         batch = batch_prefix(self._prefix, self._shard, head.generation, self.head.next)
-        *before, last = _checked_parts(batch, payload)
+        *before, last = checked_parts(batch, payload)
         for key, value in before:
             await self._write([Put(key, value)])
         await self._write([Put(*last)], head)
@@ -133,10 +133,10 @@ class ShardLog:
         puts: list[Put] = []
         for number, payload in enumerate(payloads):
             batch = batch_prefix(self._prefix, self._shard, generation, number)
-            puts += [Put(*part) for part in _checked_parts(batch, payload)]
+            puts += [Put(*part) for part in checked_parts(batch, payload)]
             head = head.extended(payload, 0)
         head = msgspec.structs.replace(head, records=records)
-        for group in _grouped(puts):
+        for group in grouped(puts):
             await self._write(group)
         all_before = Delete(
             batches_prefix(self._prefix, self._shard),
@@ -208,13 +208,18 @@ class ShardLog:
         return JournalFailed(f"shard {self._shard} was written by something else than its owner")
 
 
-def _checked_parts(batch: bytes, payload: bytes) -> list[tuple[bytes, bytes]]:
+def checked_parts(batch: bytes, payload: bytes) -> list[tuple[bytes, bytes]]:
+    """Return key and value of each part of a batch.
+
+    Raises:
+        JournalFailed: when it has too many.
+    """
     if len(payload) > PARTS_MAX * PART_BYTES:
         raise JournalFailed(f"a batch of {len(payload)} bytes is too large for etcd")
     return list(split(batch, payload))
 
 
-def _grouped(puts: Iterable[Put]) -> Iterable[list[Put]]:
+def grouped(puts: Iterable[Put]) -> Iterable[list[Put]]:
     """Yield the operations of each transaction: none is too long or too large."""
     group: list[Put] = []
     size = 0

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import suppress
 
 from rallypoint.server.etcd.client import EtcdClient
 from rallypoint.server.etcd.errors import EtcdCompacted, EtcdError
 from rallypoint.server.etcd.values import KeyValue, prefix_end
+from rallypoint.server.journal.etcd.fleet import Fleet, read_fleet
 from rallypoint.server.journal.etcd.layout import (
     PART_BYTES,
     Head,
@@ -83,12 +84,55 @@ async def read_shard(client: EtcdClient, prefix: str, shard: int) -> list[bytes]
     """
     try:
         for _ in range(READ_TRIES_MAX):
-            found = await client.range(head_key(prefix, shard))
-            if not found.found:
-                return []
-            head = decode_head(found.found[0].value, shard)
             with suppress(EtcdCompacted):  # with much history, etcd compacts while this reads
-                return await read_batches(client, prefix, shard, head, found.revision)
+                return await _read_as_of(client, prefix, shard, 0)
     except EtcdError as error:
         raise JournalFailed(f"shard {shard} cannot be read: {error}") from error
     raise JournalFailed(f"etcd compacts faster than shard {shard} can be read: try again")
+
+
+async def read_store(
+    client: EtcdClient, prefix: str, choose: Callable[[int], Collection[int]]
+) -> tuple[Fleet, tuple[tuple[bytes, ...], ...]]:
+    """Return what all shards share, and the batches of each, as of one revision.
+
+    It writes nothing, and may run beside the owners.
+
+    Args:
+        client: of the cluster.
+        prefix: of all keys.
+        choose: returns the shards to read, of so many; the others have no batches here.
+
+    Raises:
+        JournalUnreadable: when the store is damaged, or a newer version has written it.
+        JournalFailed: when there is none, or it cannot be read.
+    """
+    try:
+        for _ in range(READ_TRIES_MAX):
+            fleet, revision = await read_fleet(client, prefix)
+            if fleet is None:
+                raise JournalFailed(
+                    f"etcd has no journal under {prefix}; a coordinator makes it when it starts"
+                )
+            wanted = choose(fleet.shard_count)
+            with suppress(EtcdCompacted):  # with much history, etcd compacts while this reads
+                return fleet, tuple(
+                    [
+                        tuple(await _read_as_of(client, prefix, shard, revision))
+                        if shard in wanted
+                        else ()
+                        for shard in range(fleet.shard_count)
+                    ]
+                )
+    except EtcdError as error:
+        raise JournalFailed(str(error)) from error
+    raise JournalFailed("etcd compacts faster than the journal can be read: try again")
+
+
+async def _read_as_of(client: EtcdClient, prefix: str, shard: int, revision: int) -> list[bytes]:
+    """Return all batches of a shard as of a revision; 0: as of now."""
+    found = await client.range(head_key(prefix, shard), revision=revision)
+    if not found.found:
+        return []
+    head = decode_head(found.found[0].value, shard)
+    return await read_batches(client, prefix, shard, head, revision or found.revision)

@@ -10,18 +10,21 @@ from pathlib import Path
 
 from rallypoint.server.journal.interface import JournalFailed, JournalInUse, JournalUnreadable
 
-ELSEWHERE = "choose another file with --state sqlite:PATH"
+ELSEWHERE = "choose another file (sqlite:PATH)"
 
-_FULL = "the disk is full; free some space, then start the coordinator again"
+_FULL = "the disk is full; free some space, then start again"
 _READ_ONLY = f"it cannot be written; make the file and its folder writable, or {ELSEWHERE}"
-_DENIED = f"no permission; start the coordinator as the owner of the file, or {ELSEWHERE}"
+_DENIED = f"no permission; start as the owner of the file, or {ELSEWHERE}"
 _TOO_LARGE = "a file may not grow any more; raise the limit (ulimit -f), then start again"
-_LOCKED = "another program has locked it; end that program, then start the coordinator again"
-_FAILED = "the disk failed ({name}); see the kernel's log, then start the coordinator again"
+_LOCKED = "another program has locked it; end that program, then start again"
+_FAILED = "the disk failed ({name}); see the kernel's log, then start again"
 _CHANGED = "another program has changed it; restore the journal from a backup"
-_MEMORY = "SQLite has no memory left; free some, then start the coordinator again"
+_MEMORY = "SQLite has no memory left; free some, then start again"
 _NO_LOCKS = f"its file system has no locks; use a local disk: {ELSEWHERE}"
-_DAMAGED = "{what}; restore the journal from a backup, or move its files away to begin without it"
+_DAMAGED = (
+    "{what}; restore the journal from a backup, or move its files away to begin without it: agents "
+    "that hold a round are then refused, and their jobs end"
+)
 
 _BY_CODE = {
     sqlite3.SQLITE_FULL: _FULL,

@@ -21,7 +21,6 @@ from rallypoint.server.rpc.reading.lists import JobList, Place
 from rallypoint.server.rpc.reading.pace import SLICE_S, Pace
 from rallypoint.server.rpc.reading.pages import FRAME_BYTES_MAX, PAGE_BYTES_MAX
 from rallypoint.server.rpc.views.job import summary_message
-from rallypoint.server.rpc.views.times import note_time
 from rallypoint.v1 import job_pb2, job_service_pb2
 
 log = get_logger()
@@ -83,7 +82,6 @@ async def read_jobs(
 
 
 def _begin(wanted: JobList, after: Place | None, state: State, now_ms: int) -> _Start:
-    note_time(now_ms)
     places = sorted(wanted.place(job) for job in state.jobs.values() if wanted.has(job))
     ids = [JobId(place[1]) for place in places if after is None or place > after]
     return _Start(ids, len(places), state.revision)

@@ -30,8 +30,11 @@ class Directory(Protocol):
     def is_sure(self) -> bool:
         """Return whether the store can be reached."""
 
-    def trouble(self) -> str:
-        """Return why nothing can be decided, in one line; empty while that is possible."""
+    def trouble(self, shard: int | None = None) -> str:
+        """Return why a shard is not served, in one line; None: why none can be.
+
+        Empty: no reason is known. A shard that moves has none for a moment.
+        """
 
     def owner_of(self, shard: int) -> str | None:
         """Return the `host:port` of the other coordinator that owns a shard.

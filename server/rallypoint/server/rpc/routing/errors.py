@@ -29,7 +29,7 @@ def unserved_status(shard: int, trouble: str) -> Status:
 
     Args:
         shard: of the job.
-        trouble: why nothing can be decided; empty while that is possible.
+        trouble: why it has none; empty: it moves.
     """
     return store_status(trouble) if trouble else no_owner_status(shard)
 
@@ -40,7 +40,7 @@ def store_status(trouble: str) -> Status:
         _UNAVAILABLE,
         f"nothing can be decided at the moment: {trouble}",
         None,
-        reason=details_pb2.REFUSAL_REASON_NO_OWNER,
+        reason=details_pb2.REFUSAL_REASON_STORE_UNAVAILABLE,
         retry_ms=AGAIN_MS,
     )
 

@@ -165,7 +165,7 @@ class Router(grpc.GenericRpcHandler):
             return local
         address = self._directory.owner_of(shard)
         if address is None or marked_shard(context) is not None:
-            return unserved_status(shard, self._directory.trouble())
+            return unserved_status(shard, self._directory.trouble(shard))
         return Remote(shard, address)
 
     async def _session(self, requests: AsyncIterator[Any], context: Context) -> None:
@@ -181,7 +181,7 @@ class Router(grpc.GenericRpcHandler):
             return _Session(local, lambda: self._local.find(shard) is local)
         address = self._directory.owner_of(shard)
         if address is None:
-            return unserved_status(shard, self._directory.trouble())
+            return unserved_status(shard, self._directory.trouble(shard))
         return not_owner_status(address, self._directory.coordinator_id)
 
 

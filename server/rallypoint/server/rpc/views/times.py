@@ -1,45 +1,29 @@
 """Times of day, for people. Nothing is decided by them.
 
-Journal time means nothing outside one coordinator, so what is shown is how long ago something was,
-by the wall clock of now. That clock and journal time drift apart by fractions of a second, and a
-time that was shown once must not change with every answer. So their distance is kept as long as it
-is about right.
+Journal time means nothing outside one coordinator. How far it is behind the wall clock is measured
+in every turn and journalled, so a time that was shown once does not change: not with every answer,
+not with a stall, and not with a restart.
 """
 
 from __future__ import annotations
 
-import time
-from bisect import bisect_right
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from rallypoint.server.clock import wall_ms
+from rallypoint.server.core.state.clocks import Clocks
 from rallypoint.wire import durations
-
-DRIFT_MS_MAX = 500
-"""How wrong a shown time may become before the distance of the two clocks is measured again."""
-DISTANCES_MAX = 1_024
-"""Distances that are remembered: one more with every stall, and whenever the clock is set."""
-
-
-def wall_ms() -> int:
-    """Return the Unix time in ms."""
-    return time.time_ns() // 1_000_000
 
 
 class Distances:
-    """How far journal time is behind Unix time, now and before.
-
-    The distance grows with every stall. What happened before a stall keeps its time of day.
-    """
+    """How far the journal time of one coordinator, or of one shard, is behind Unix time."""
 
     def __init__(self) -> None:
-        """Know nothing: the first measurement holds for all time before it."""
-        self._since_ms: list[int] = []
-        """Journal time from which each distance holds, ascending."""
-        self._distances_ms: list[int] = []
+        """Know nothing: times of day count from the wall clock of now."""
+        self._clocks = Clocks()
 
     @contextmanager
     def used(self) -> Iterator[None]:
@@ -50,28 +34,13 @@ class Distances:
         finally:
             _current.reset(token)
 
-    def clear(self) -> None:
-        """Forget all distances."""
-        self._since_ms.clear()
-        self._distances_ms.clear()
+    def follow(self, clocks: Clocks) -> None:
+        """Count from what a coordinator measures."""
+        self._clocks = clocks
 
-    def note(self, now_ms: int) -> None:
-        """Measure the distance; `now_ms` is journal time."""
-        measured = wall_ms() - now_ms
-        if self._distances_ms and abs(measured - self._distances_ms[-1]) <= DRIFT_MS_MAX:
-            return
-        if self._since_ms and now_ms <= self._since_ms[-1]:  # the clock was set again at once
-            self._distances_ms[-1] = measured
-            return
-        self._since_ms.append(now_ms)
-        self._distances_ms.append(measured)
-        if len(self._since_ms) > DISTANCES_MAX:
-            del self._since_ms[0], self._distances_ms[0]
-
-    def find(self, at_ms: int) -> int:
-        """Return the distance at a journal time, at least the oldest that is known."""
-        place = bisect_right(self._since_ms, at_ms) - 1
-        return self._distances_ms[max(0, place)]
+    def find(self, at_ms: int) -> int | None:
+        """Return the distance at a journal time; None when nothing was measured."""
+        return self._clocks.find(at_ms)
 
 
 _current = ContextVar("distances", default=Distances())  # noqa: B039  # shared on purpose
@@ -83,26 +52,17 @@ def current_distances() -> Distances:
     return _current.get()
 
 
-def begin_time() -> None:
-    """Forget all distances: a coordinator begins, whose journal time is another one."""
-    _current.get().clear()
-
-
-def note_time(now_ms: int) -> None:
-    """Compare the clocks; called in every turn, so that times of day are right around a stall."""
-    _current.get().note(now_ms)
-
-
 def to_timestamp(at_ms: int, now_ms: int) -> Timestamp:
     """Return the time of day of an event; both are journal time."""
-    distances = _current.get()
-    distances.note(now_ms)
-    return durations.to_timestamp(distances.find(at_ms) + at_ms)
+    distance_ms = _current.get().find(at_ms)
+    return durations.to_timestamp(
+        at_ms + (wall_ms() - now_ms if distance_ms is None else distance_ms)
+    )
 
 
 def to_unix_ms(at_ms: int) -> int:
-    """Return the time of day of an event in ms, as `to_timestamp` shows it; after `note_time`."""
-    return _current.get().find(at_ms) + at_ms
+    """Return the time of day of an event in ms, as `to_timestamp` shows it."""
+    return at_ms + (_current.get().find(at_ms) or 0)
 
 
 def to_optional_timestamp(at_ms: int | None, now_ms: int) -> Timestamp | None:

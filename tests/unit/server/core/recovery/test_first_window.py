@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from rallypoint.server.core.model.phase import Phase
 from rallypoint.server.core.model.spec import JobSpec
+from rallypoint.server.core.reads.replay import replay, snapshot
+from rallypoint.server.core.restore import ADOPTION_MS
 from support.core.adoption import WINDOW_MS
 from support.core.coordinator import Bench
 from support.core.fake_agents import stopped_round
@@ -42,3 +44,35 @@ def test_round_that_the_journal_has_ended_is_not_adopted() -> None:
         bench.job().phase,
         bench.job().round_number,
     )
+
+
+def test_window_that_no_process_has_lived_through_begins_again() -> None:
+    """Two processes die in it, one after the other; then members of a run come."""
+    before = Bench(PAIR, coordinator_id="before")
+    agents = before.run_round("a", "b")
+    bench = Bench(PAIR, window_ms=WINDOW_MS, durable=True)
+    bench.advance(WINDOW_MS // 2)
+
+    bench.restart(after_ms=10_000)
+    bench.restart(after_ms=10_000)
+    for agent in agents:
+        bench.adopt_agent(agent).hello(held=agent.held_round())
+    bench.advance(WINDOW_MS)
+
+    assert Phase.RUNNING is bench.job().phase
+    assert [1] == [header.number for header in bench.rounds()]
+    assert "round_adopted" in bench.events()
+
+
+def test_window_that_is_over_does_not_begin_again() -> None:
+    """Nor after a second start, or a compaction."""
+    bench = Bench(PAIR, window_ms=WINDOW_MS, durable=True)
+    bench.advance(WINDOW_MS // 2)
+    bench.restart(after_ms=10_000)
+    bench.advance(WINDOW_MS + ADOPTION_MS)
+
+    bench.restart(after_ms=0, journal=snapshot(replay(bench.records)))
+
+    assert 0 == bench.state.window_until_ms
+    bench.restart(after_ms=0)
+    assert 0 == bench.state.window_until_ms

@@ -12,7 +12,7 @@ from rallypoint.server.core.model.node import NodeState
 from rallypoint.server.core.model.phase import Outcome, Phase
 from rallypoint.server.core.model.round import RoundReason
 from rallypoint.server.core.model.spec import JobSpec, Timing
-from rallypoint.server.core.model.verdict import Consequence, VerdictCause
+from rallypoint.server.core.model.verdict import GROUPS_MAX, Consequence, VerdictCause
 from rallypoint.server.core.model.worker import ErrorRecord, WorkerExit
 from support.core.coordinator import Bench, Death, Died
 from support.core.fake_agents import FakeAgent, finished, worker_exit
@@ -131,6 +131,24 @@ def test_many_equal_failures_that_are_repeated_count_once() -> None:
     assert after is not None and 40 == after.failure_count
     assert [(((0, 39),), 40)] == [(group.ranks, group.count) for group in after.failure_groups]
     assert before.failures == after.failures
+
+
+def test_many_different_failures_that_are_repeated_count_once() -> None:
+    """Also those that no group shows, because there are too many of them."""
+    bench, a, b = running(workers=40)
+    exits = [worker_exit(rank + 1, local_rank=rank) for rank in range(40)]
+    a.fail(*exits[:30])
+    before = bench.job().round
+    assert before is not None and 30 == before.failure_count
+    assert GROUPS_MAX == len(before.failure_groups)
+
+    bench.restart()
+    come_back(a, NodeState.FAILED, exits)
+    come_back(b)
+
+    after = bench.job().round
+    assert after is not None and 40 == after.failure_count
+    assert ((GROUPS_MAX, 39),) == after.unlisted_ranks
 
 
 def test_failure_while_the_coordinator_was_away_is_charged() -> None:

@@ -11,7 +11,7 @@ import pytest
 from rallypoint.server.core.messages.records import EpochRaised
 from rallypoint.server.core.reads.replay import JournalRecord
 from rallypoint.server.journal.archive.contents import Contents
-from rallypoint.server.journal.archive.lines import read_lines, write_lines
+from rallypoint.server.journal.archive.lines import VERSION, read_lines, write_lines
 from rallypoint.server.journal.codec.batches import FORMAT, encode_batch
 from rallypoint.server.journal.interface import SECRET_BYTES, JournalUnreadable
 from support.journal.full import full_records
@@ -27,7 +27,7 @@ def contents_of(*batches: Sequence[JournalRecord]) -> Contents:
         encode_batch(batch, 10 * number, 1_000 + 10 * number)
         for number, batch in enumerate(batches, 1)
     )
-    return Contents(identity=IDENTITY, secret=SECRET, payloads=tuple(payloads))
+    return Contents(identity=IDENTITY, secret=SECRET, journals=(tuple(payloads),))
 
 
 def lines_of_two() -> list[bytes]:
@@ -45,6 +45,57 @@ def test_journal_comes_back() -> None:
     contents = contents_of(*([record] for record in full_records()), full_records())
 
     assert read_lines(write_lines(contents), "file") == contents
+
+
+def shards_of_three() -> Contents:
+    """Return a store of three shards; the second one has no batch."""
+    (first, second), third = (
+        contents_of([EpochRaised(7)], [EpochRaised(8)]).journals[0],
+        contents_of([EpochRaised(9)]).journals[0],
+    )
+    return Contents(
+        identity=IDENTITY, secret=SECRET, journals=((first, second), (), third), is_sharded=True
+    )
+
+
+def test_shards_come_back() -> None:
+    """With their number, and each batch in its own."""
+    contents = shards_of_three()
+
+    lines = list(write_lines(contents))
+    assert read_lines(lines, "file") == contents
+    assert [json.loads(line).get("shard", 0) for line in lines[1:-1]] == [0, 0, 2]
+    assert json.loads(lines[0])["shards"] == 3
+
+
+def test_release_without_shards_reads_one_journal_only() -> None:
+    """The lines of one journal are what they were; those of shards have another version."""
+    one, several = (
+        json.loads(next(write_lines(contents)))
+        for contents in (contents_of([EpochRaised(7)]), shards_of_three())
+    )
+
+    assert (one["rallypoint_journal"], several["rallypoint_journal"]) == (1, VERSION)
+    assert "shards" not in one
+
+
+@pytest.mark.parametrize(
+    ("at", "change", "text"),
+    [
+        (1, {"shard": 3}, "line 2: there is no shard 3"),
+        (1, {"shard": -1}, "line 2: there is no shard -1"),
+        (0, {"shards": 0}, "line 4: there is no shard 2"),
+        (0, {"shards": 9_999}, "9999 is no number of shards: 1 to 1024"),
+        (0, {"shards": -1}, "-1 is no number of shards"),
+    ],
+)
+def test_shard_that_cannot_be_is_refused(at: int, change: dict[str, int], text: str) -> None:
+    """In a line, or as their number."""
+    lines = list(write_lines(shards_of_three()))
+    lines[at] = changed(lines[at], change)
+
+    with pytest.raises(JournalUnreadable, match=text):
+        read_lines(lines, "file")
 
 
 def test_journal_without_batches_comes_back() -> None:
@@ -99,7 +150,7 @@ def test_file_that_was_changed_is_refused() -> None:
 @pytest.mark.parametrize(
     ("at", "change"),
     [
-        (0, {"rallypoint_journal": 2}),
+        (0, {"rallypoint_journal": VERSION + 1}),
         (1, {"format": FORMAT + 1}),
         (1, {"records": [{"epoch_raised": {"epoch": 7, "city": "Graz"}}]}),
         (1, {"records": [{"moon_rose": {}}]}),
@@ -135,8 +186,8 @@ def test_first_line_without_identity_or_secret_is_refused(change: dict[str, str]
 
 def test_damaged_batch_is_not_exported() -> None:
     """An export that could not be imported would be no backup."""
-    (payload,) = contents_of([EpochRaised(7)]).payloads
-    damaged = Contents(identity=IDENTITY, secret=SECRET, payloads=(payload[:-1] + b"?",))
+    ((payload,),) = contents_of([EpochRaised(7)]).journals
+    damaged = Contents(identity=IDENTITY, secret=SECRET, journals=((payload[:-1] + b"?",),))
 
     with pytest.raises(JournalUnreadable, match="damaged"):
         list(write_lines(damaged))

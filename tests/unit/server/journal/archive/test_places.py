@@ -39,7 +39,8 @@ async def journal(path: Path) -> AsyncIterator[SqliteJournal]:
 
 
 def epochs_of(contents: Contents) -> list[int]:
-    records = [record for one in contents.payloads for record in decode_batch(one).records]
+    (payloads,) = contents.journals
+    records = [record for one in payloads for record in decode_batch(one).records]
     return [record.epoch for record in records if isinstance(record, EpochRaised)]
 
 
@@ -84,7 +85,7 @@ async def test_filled_journal_is_the_same(journal: SqliteJournal, path: Path) ->
     loaded = await again.load()
     await again.append([EpochRaised(4)], 40)
     await again.close()
-    last = decode_batch(contents.payloads[-1])
+    last = decode_batch(contents.journals[0][-1])
     assert list(loaded.records) == [EpochRaised(1), EpochRaised(2), EpochRaised(3)]
     assert (loaded.now_ms, loaded.unix_ms, loaded.is_new) == (30, last.unix_ms, False)
     assert (again.identity, again.secret) == (journal.identity, journal.secret)
@@ -135,9 +136,10 @@ async def test_import_that_was_killed_leaves_no_journal(
 @pytest.mark.parametrize(
     ("state", "message"),
     [
-        ("memory", "'memory' is not sqlite:PATH"),
+        ("memory", "'memory' is not sqlite:PATH or etcd://HOST:PORT/PREFIX"),
         ("sqlite:", "'sqlite:' is not sqlite:PATH"),
         ("/a/b", "'/a/b' is not sqlite:PATH"),
+        ("etcd://h", "'etcd://h' has no prefix"),
         ("sqlite:/no/such/file", "/no/such/file: there is no such file"),
     ],
 )

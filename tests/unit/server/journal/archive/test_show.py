@@ -36,6 +36,7 @@ from rallypoint.server.journal.archive.show import describe_records
 from rallypoint.server.journal.codec.batches import encode_batch
 from rallypoint.server.journal.codec.json_form import REDACTED
 from rallypoint.server.rpc.views.node import show_session
+from rallypoint.server.shards.hashing import shard_of
 from support.journal.full import full_records
 
 A, B = JobId("a"), JobId("b")
@@ -58,7 +59,7 @@ HELD = JobNoted(A, JobChanges(round=RoundChanges(held_token="password")))
 def shown(*found: JournalRecord, job_id: str = "") -> list[dict[str, Any]]:
     """Return what is shown of a journal with one batch."""
     payload = encode_batch(found, 12_345, 1_700_000_000_500)
-    contents = Contents(identity="", secret=b"password", payloads=(payload,))
+    contents = Contents(identity="", secret=b"password", journals=((payload,),))
     return list(describe_records(contents, job_id))
 
 
@@ -115,3 +116,21 @@ def test_only_events_of_the_job_are_shown() -> None:
 
     (one,) = shown(logged, EventsLogged((replace(event, sequence=3, job_id=B),)), job_id=A)
     assert [event["sequence"] for event in one["record"]["events"]] == [1]
+
+
+def test_records_of_shards_come_in_the_order_of_their_times() -> None:
+    """Each says its shard; those of a job come from its shard alone."""
+    mine = shard_of(A, 2)
+    epochs = {mine: (1, 3, 4), 1 - mine: (2, 5)}
+    journals = tuple(
+        tuple(encode_batch([EpochRaised(epoch), WRITTEN], epoch, epoch) for epoch in epochs[shard])
+        for shard in range(2)
+    )
+    contents = Contents(identity="", secret=b"", journals=journals, is_sharded=True)
+
+    found = [one for one in describe_records(contents) if one["kind"] == "epoch_raised"]
+    assert [one["record"]["epoch"] for one in found] == [1, 2, 3, 4, 5]
+    assert [one["shard"] for one in found] == [mine, 1 - mine, mine, mine, 1 - mine]
+    assert [one["batch"] for one in found] == [1, 1, 2, 3, 2]
+    about = list(describe_records(contents, A))
+    assert [(one["shard"], one["now_ms"]) for one in about] == [(mine, 1), (mine, 3), (mine, 4)]

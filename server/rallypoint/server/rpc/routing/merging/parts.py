@@ -138,7 +138,7 @@ class Parts:
     def _address(self, shard: int) -> str:
         address = self._directory.owner_of(shard)
         if address is None:
-            raise CallFailed.of(unserved_status(shard, self._directory.trouble()))
+            raise CallFailed.of(unserved_status(shard, self._directory.trouble(shard)))
         return address
 
 

@@ -1,0 +1,86 @@
+"""Asks every endpoint of etcd how it is, to say more than that a call has failed."""
+
+from __future__ import annotations
+
+import asyncio
+
+import grpc
+from aetcd import rpc
+
+from rallypoint.server.etcd.channels import Endpoint
+from rallypoint.server.etcd.client import EtcdClient
+from rallypoint.server.etcd.errors import CORRUPT, OUT_OF_SPACE, EtcdRefusedUser
+
+ANSWER_LIMIT_S = 1.0
+"""A member answers such a question without the others, within milliseconds."""
+NAMES_MAX = 3
+"""Endpoints that a text names."""
+
+
+async def find_silent(client: EtcdClient) -> tuple[str, ...]:
+    """Return the endpoints that do not answer, as `host:port`; takes up to ANSWER_LIMIT_S."""
+    endpoints = tuple(client.endpoints)
+    answers = await asyncio.gather(*(_answers(endpoint) for endpoint in endpoints))
+    return tuple(
+        endpoint.name
+        for endpoint, is_answered in zip(endpoints, answers, strict=True)
+        if not is_answered
+    )
+
+
+async def _answers(endpoint: Endpoint) -> bool:
+    try:
+        await endpoint.upkeep.Status(rpc.StatusRequest(), timeout=ANSWER_LIMIT_S)
+    except grpc.aio.AioRpcError as error:
+        return error.code() not in _SILENCE
+    return True
+
+
+async def explain(client: EtcdClient, why: str) -> str:
+    """Return why etcd cannot be used, in one line.
+
+    Args:
+        client: of the cluster.
+        why: what a call has failed with.
+    """
+    silent = await find_silent(client)
+    count = len(client.endpoints)
+    if not silent or count == 1:
+        return why
+    names = ", ".join((*silent[:NAMES_MAX], *(("…",) if len(silent) > NAMES_MAX else ())))
+    return (
+        f"etcd cannot be reached: {len(silent)} of {count} endpoints do not answer ({names}):"
+        " see that more than half of its members run"
+    )
+
+
+async def find_alarm(client: EtcdClient) -> str:
+    """Return why etcd takes no change although it answers, in one line; empty when it does.
+
+    Raises:
+        EtcdError: when that is unknown.
+    """
+    request = rpc.AlarmRequest(action=rpc.AlarmRequest.GET)
+
+    async def ask(endpoint: Endpoint, timeout_s: float) -> object:
+        return await endpoint.upkeep.Alarm(request, timeout=timeout_s, metadata=client.metadata())
+
+    try:
+        answer = await client.attempt(ask, ANSWER_LIMIT_S)
+    except EtcdRefusedUser:
+        return ""  # versions that ask for an administrator: a write that fails says it
+    alarms = {one.alarm for one in answer.alarms}
+    if rpc.NOSPACE in alarms:
+        return OUT_OF_SPACE
+    return CORRUPT if rpc.CORRUPT in alarms else ""
+
+
+_SILENCE = frozenset(
+    {
+        grpc.StatusCode.UNAVAILABLE,
+        grpc.StatusCode.DEADLINE_EXCEEDED,
+        grpc.StatusCode.CANCELLED,
+        grpc.StatusCode.INTERNAL,
+        grpc.StatusCode.UNKNOWN,
+    }
+)
