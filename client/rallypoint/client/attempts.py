@@ -3,7 +3,8 @@
 Pure: the clock and the random pauses are arguments. The two forms of the client drive it.
 
 * UNAVAILABLE is always tried again, every other refusal only when the coordinator says when. So is
-  the deadline of one attempt, never that of the call. Everything else is the caller's.
+  the deadline of one attempt, never that of the call, and a call that the server has cancelled.
+  Everything else is the caller's.
 * Pauses are random below a bound that doubles ("full jitter"), and at least as long as the
   coordinator asks for.
 * A further attempt is the same request, with its request id, and says what was known before the
@@ -164,7 +165,7 @@ class Backoff:
             return Unavailable(
                 f"{who} within {self._limit_s:.3g} s; check that it runs there and can be reached"
             )
-        if failure.code is grpc.StatusCode.UNAVAILABLE:
+        if failure.code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
             where = f"coordinator at {target}"
             return Unavailable(f"{where}: {failure.text}; gave up after {self._limit_s:.3g} s")
         return to_error(failure)
@@ -219,6 +220,8 @@ def _is_transient(failure: Failure) -> bool:
     match failure.code:
         case grpc.StatusCode.UNAVAILABLE:
             return True
+        case grpc.StatusCode.CANCELLED:
+            return failure.details.own is None  # by a server that ends: the caller has not done it
         case grpc.StatusCode.DEADLINE_EXCEEDED:
             return failure.details.own is None  # of the attempt: a wait that ends says for what
         case _:

@@ -136,6 +136,7 @@ def test_limit_that_lasts_longer_than_the_call_is_final() -> None:
         if code
         not in (
             grpc.StatusCode.OK,
+            grpc.StatusCode.CANCELLED,
             grpc.StatusCode.UNAVAILABLE,
             grpc.StatusCode.DEADLINE_EXCEEDED,
         )
@@ -268,6 +269,14 @@ def test_pause_that_is_asked_for_is_kept() -> None:
 
     assert (0.5, "b:1") == (waits.pause_s(homeless), waits.target)
     assert not homeless.may_have_counted
+
+
+def test_call_that_a_server_has_cancelled_is_made_again() -> None:
+    """It ends; its client has not given up."""
+    waits = shared(Clock())
+
+    assert 0.0 == waits.pause_s(Failure(grpc.StatusCode.CANCELLED, "CANCELLED"))
+    assert "b:1" == waits.target
 
 
 def test_refusal_moves_to_no_other_coordinator() -> None:

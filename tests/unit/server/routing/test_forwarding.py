@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
 from typing import Any
 
 import grpc
 import grpc.aio
 import pytest
 
+from rallypoint.server.core.model.spec import Timing
+from rallypoint.server.hosting.host import hosting
+from rallypoint.server.hosting.shard import ShardSettings
 from rallypoint.v1 import (
     barrier_service_pb2,
     barrier_service_pb2_grpc,
@@ -22,7 +26,7 @@ from rallypoint.v1 import (
 from rallypoint.wire.errors import unpack_details
 from rallypoint.wire.tokens import WORKER_TOKEN_KEY
 from support.core.served import LIMIT_S, SPEC, Agent
-from support.routing.fleet import Member, fleet, hanging, job_of
+from support.routing.fleet import Member, Seat, Table, fleet, hanging, job_of
 
 MINE, OTHERS = 0, 1
 """A shard of the first coordinator, and one of the second."""
@@ -260,3 +264,25 @@ async def test_jobs_survive_a_move() -> None:
         for member in (first, second):
             after = await jobs(member).GetJob(request, timeout=LIMIT_S)
             assert after.job.spec == before.job.spec
+
+
+async def test_ending_coordinator_ends_what_it_has_forwarded() -> None:
+    """The client goes elsewhere. A call that the server cancels would look like the client's."""
+    table = Table()
+    settings = ShardSettings(Timing(window_ms=0), announces=False)
+    request = job_service_pb2.GetJobRequest(job_id=job_of(OTHERS))
+    async with hanging() as (address, owner), AsyncExitStack() as stack:
+        table.owners[OTHERS] = address
+        async with hosting("127.0.0.1:0", Seat(table), settings, bool, _fail) as listening:
+            channel = grpc.aio.insecure_channel(f"127.0.0.1:{listening.port}")
+            await stack.enter_async_context(channel)
+            call = job_service_pb2_grpc.JobServiceStub(channel).GetJob(request)
+            async with asyncio.timeout(LIMIT_S):
+                await owner.taken.acquire()
+
+        code, details = await failure_of(call)
+        assert (code, details.reason) == (UNAVAILABLE, "OWNER_LOST")
+
+
+def _fail(shard: int, why: str) -> None:
+    pytest.fail(f"shard {shard}: {why}")

@@ -75,6 +75,7 @@ class Forwarder:
         self._directory = directory
         self._channels: dict[str, grpc.aio.Channel] = {}
         self._sent: set[_Sent] = set()
+        self._has_ended = False
 
     async def run(self) -> None:
         """End calls to former owners, until cancelled; then close all channels."""
@@ -90,6 +91,13 @@ class Forwarder:
             channels, self._channels = tuple(self._channels.values()), {}
             for channel in channels:
                 await channel.close()
+
+    def end(self) -> None:
+        """End all calls, also those that come: this process ends, and clients go elsewhere."""
+        self._has_ended = True
+        for sent in self._sent:
+            sent.is_lost = True
+            sent.call.cancel()
 
     async def call(
         self, route: Route, shard: int, address: str, request: bytes, context: Context
@@ -131,7 +139,8 @@ class Forwarder:
         """End the call with the context, or when the shard gets another owner."""
         sent = _Sent(call, shard, address)
         self._sent.add(sent)
-        if self._directory.owner_of(shard) != address:  # since the address was looked up
+        has_moved = self._directory.owner_of(shard) != address  # since it was looked up
+        if has_moved or self._has_ended:
             sent.is_lost = True
             call.cancel()
         try:
