@@ -31,6 +31,8 @@ WRITERS = 16
 GUARDS = 20
 """Conditions of a transaction: they take the time in which a kill does harm."""
 LIMIT_S = 5.0
+START_LIMIT_S = 300.0
+"""A member reads its whole log when it starts, beside 16 writers."""
 SETTLE_S = 3.0
 FLAGS = ("--backend-batch-interval=5ms",)
 PAGE = 5_000
@@ -119,6 +121,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=3)
     parser.add_argument("--program", default=clusters.find_program(), help="the etcd to try")
     arguments = parser.parse_args()
+    clusters.READY_LIMIT_S = START_LIMIT_S
     clusters.find_program = lambda name="etcd": arguments.program
     with (
         tempfile.TemporaryDirectory() as folder,
