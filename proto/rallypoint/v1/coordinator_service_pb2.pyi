@@ -92,7 +92,9 @@ class Coordinator(_message.Message):
     version: _builtins.str
     """Version of the program, such as "0.4.0"."""
     epoch: _builtins.int
-    """Its epoch: later coordinators of the same jobs have a higher one."""
+    """Its epoch: later coordinators of the same jobs have a higher one. With several coordinators 0:
+    each shard has one.
+    """
     reattaching: _builtins.bool
     """True while it has just started and waits for agents whose rounds already run."""
     min_protocol_version: _builtins.int

@@ -87,10 +87,10 @@ def test_etcd_is_out_of_space(world: World, tmp_path: Path) -> None:
         seats = owners.start_many(2)
         agent, workers, _ = begin(world, seats[0])
         _fill(etcd)
-        workers[1].kill()
         for seat in seats:
             until_refused(world, seat, "etcd is out of space", "etcdctl alarm disarm")
         agent.wait_event("coordinator_not_reached", why="etcd is out of space")
+        workers[1].kill()
         assert 2 == len(world.mailbox.started())
 
         _make_room(etcd)

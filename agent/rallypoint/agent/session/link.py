@@ -116,6 +116,8 @@ class Link:
         self._wake = asyncio.Event()
         self._is_name_known = False
         """The coordinator was reached once, or its name was looked up: no further look-up."""
+        self._sent_to = ""
+        """The owner of the job that was logged last, since the last Welcome."""
         self._refused = ""
         """The reason of the latest refused message that was logged."""
         self._beat_at = 0.0
@@ -148,6 +150,7 @@ class Link:
             if end.is_understood and self.exchange.is_welcome:
                 backoff_s = BACKOFF_S_MIN
                 self._coordinators.welcomed()
+                self._sent_to = ""
             if task is not None and task.cancelling():
                 return  # a stream that breaks while it is cancelled would hide the cancellation
             is_at_once = self._move(end)
@@ -188,7 +191,9 @@ class Link:
     def _move(self, end: _End) -> bool:
         """Choose the next coordinator; return whether the agent tries it without a pause."""
         if end.owner:
-            log.info("job_owned_elsewhere", asked=self.target, owner=end.owner)
+            if end.owner != self._sent_to:
+                log.info("job_owned_elsewhere", asked=self.target, owner=end.owner)
+            self._sent_to = end.owner
             return self._coordinators.redirected(end.owner)
         return end.moves and self._coordinators.failed() and not end.retry_s
 

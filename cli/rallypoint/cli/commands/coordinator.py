@@ -233,5 +233,5 @@ async def _serve_until(
         failure = running.failed.exception()
         if isinstance(failure, JournalFailed):
             raise failure
-        log.error("coordinator_failed", error=repr(failure))
+        log.error("coordinator_failed", error=repr(failure), exc_info=failure)
         return 1

@@ -120,19 +120,22 @@ class Host:
             self._failed(shard.number, why)
 
     def halt(self, number: int) -> None:
-        """Answer nothing more about a shard, at once. It may be loading, or not be served."""
+        """Answer and decide nothing more about a shard, at once.
+
+        It may be loading, or not be served. Its agents, whose streams end, are not lost.
+        """
         if number in self._loading:
             self._unwanted.add(number)
         hosted = self._served.pop(number, None)
         if hosted is not None:
             self._halted[number] = hosted
+            hosted.task.cancel()
             hosted.shard.halt()
 
     async def stop(self, number: int) -> None:
         """Return when a shard that was halted writes nothing more."""
         hosted = self._halted.pop(number, None)
         if hosted is not None:
-            hosted.task.cancel()
             await asyncio.gather(hosted.task, return_exceptions=True)
             await hosted.shard.close()
 

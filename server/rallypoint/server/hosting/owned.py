@@ -107,6 +107,7 @@ class _Store:
         """Set when the store is open."""
         self._trouble = "etcd was not reached yet"
         """Why the store is not open."""
+        self._is_leaving = False
 
     async def run(self, address: str, host: Host) -> None:
         """Open the store as soon as etcd allows it, and own a share of it until `leave`.
@@ -140,10 +141,12 @@ class _Store:
 
     async def leave(self, run: asyncio.Task[None]) -> None:
         """Hand all shards over, within a limit; `run` has ended afterwards."""
+        self._is_leaving = True
         if self._ownership is None or not self._ownership.is_sure():
             run.cancel()  # there is nothing to hand over
         else:
             self._ownership.leave()
+            self._ownership.view.wake()
         await asyncio.wait((run,), timeout=LEAVE_LIMIT_S)
         if not run.done():
             log.warning("shards_not_handed_over", why="etcd did not answer in time")
@@ -176,8 +179,9 @@ class _Store:
         return self._opened if self._ownership is None else self._ownership.view.changed
 
     def is_sure(self) -> bool:
-        """Return whether etcd can be reached and takes changes."""
-        return self._ownership is not None and self._ownership.is_sure() and not self.trouble()
+        """Return whether etcd can be reached and takes changes, and this process stays."""
+        is_sure = self._ownership is not None and self._ownership.is_sure()
+        return is_sure and not self.trouble() and not self._is_leaving
 
     def trouble(self, shard: int | None = None) -> str:
         """Return why a shard is not served, in one line; None: why none can be."""

@@ -254,6 +254,9 @@ class _Life:
             self._changed.clear()
             if not self.lease.is_sure():
                 return  # this life ends
+            if self._standing.trouble:
+                self._suspend_all(tasks)
+                continue
             if self.member not in self._view.members:
                 continue  # the view is older than this life
             planned = plan(
@@ -273,9 +276,6 @@ class _Life:
 
     def _claim_all(self, shards: Iterable[int], tasks: asyncio.TaskGroup) -> None:
         """Claim these shards, but for those that have failed lately."""
-        if self._standing.trouble:
-            self._not_before_s.clear()  # etcd takes no claim; once it does, none waits longer
-            return
         now_s = asyncio.get_running_loop().time()
         for shard in shards:
             may_try = now_s >= self._not_before_s.get(shard, 0)
@@ -284,6 +284,19 @@ class _Life:
                 task = tasks.create_task(self._claim(shard))
                 self._claiming[task] = shard
                 task.add_done_callback(self._claiming.pop)
+
+    def _suspend_all(self, tasks: asyncio.TaskGroup) -> None:
+        """Serve nothing while etcd takes no change; then, the shards are released and claimed."""
+        self._not_before_s.clear()
+        for shard in self.serving - self._busy:
+            self._busy.add(shard)
+            tasks.create_task(self._suspend(shard))
+
+    async def _suspend(self, shard: int) -> None:
+        self.serving.discard(shard)
+        self._shards.halt(shard)
+        await self._stop(shard)
+        self._busy.discard(shard)
 
     def drop(self, shard: int, why: str) -> None:
         """Let the next plan release a shard that has halted by itself."""

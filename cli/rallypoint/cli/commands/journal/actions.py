@@ -105,8 +105,8 @@ def restore(args: Values) -> None:
         with open(name, "rb") as file:
             contents = read_lines(_lines(file), name)
     verify_contents(contents, name)
-    fill(args.state, contents, args.shards)
-    print(f"imported {_count(contents)} into {args.state}")
+    written = fill(args.state, contents, args.shards)
+    print(f"imported {_count(written)} into {args.state}")
 
 
 def _count(contents: Contents) -> str:

@@ -150,7 +150,7 @@ def _join(parts: Sequence[_Known]) -> _Known:
         key=lambda job: (job.opened_ms, job.job_id),
     )
     joined = replace(
-        memories[0],
+        memories[clocks.index(now_ms)],  # whose own clock is the one of all
         epoch=max(memory.epoch for memory in memories),
         since_epoch=max(memory.since_epoch for memory in memories),
         jobs={job.job_id: job for job in jobs},

@@ -34,8 +34,8 @@ def read(state: str, job_id: str = "") -> Contents:
     return sqlite.read(_path_of(state))
 
 
-def fill(state: str, contents: Contents, shards: int = 0) -> None:
-    """Write all journals where there are none yet, all of them or nothing.
+def fill(state: str, contents: Contents, shards: int = 0) -> Contents:
+    """Write all journals where there are none yet, all of them or nothing; return what was written.
 
     Args:
         state: as `coordinator --state` has it.
@@ -53,12 +53,15 @@ def fill(state: str, contents: Contents, shards: int = 0) -> None:
         count = shards or contents.shard_count or SHARDS_DEFAULT
         if count > SHARDS_MAX:
             raise JournalFailed(f"{count} shards are too many: at most {SHARDS_MAX}")
-        etcd.fill(state, with_shards(contents, count))
-        return
+        contents = with_shards(contents, count)
+        etcd.fill(state, contents)
+        return contents
     path = _path_of(state)
     if shards:
         raise JournalFailed(f"{state}: only a journal in etcd has shards; leave --shards out")
-    sqlite.fill(path, without_shards(contents))
+    contents = without_shards(contents)
+    sqlite.fill(path, contents)
+    return contents
 
 
 def _path_of(state: str) -> str:

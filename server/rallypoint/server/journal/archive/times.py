@@ -18,6 +18,7 @@ MOMENTS = frozenset(
         *("disrupted_ms", "backoff_until_ms", "empty_since_ms", "unknown_past_until_ms"),
         *("failures_ms", "quarantined_until_ms", "fenced_until_ms", "sealed_ms", "started_ms"),
         *("first_failure_ms", "drain_first_ms", "drain_last_ms", "stop_ms", "began_ms", "ended_ms"),
+        "window_until_ms",
     }
 )
 """Fields with moments of journal time."""
@@ -27,7 +28,7 @@ OTHERS = frozenset(
         *("restart_backoff_ms", "fence_ms", "quarantine_window_ms", "quarantine_cooldown_ms"),
         *("progress_ms", "heartbeat_interval_ms", "lease_ms", "before_exit_ms", "ago_ms", "ran_ms"),
         *("signalled_before_ms", "failed_ms", "started_after_ms", "lasted_ms"),
-        "recovered_after_ms",
+        *("recovered_after_ms", "unix_ms"),
     }
 )
 """Fields with lengths of time, or with a moment of another clock."""

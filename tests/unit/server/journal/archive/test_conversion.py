@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from rallypoint.server.core.messages.records import EpochRaised
+from rallypoint.server.core.messages.records import ClockMeasured, EpochRaised
 from rallypoint.server.core.reads.replay import Memory
 from rallypoint.server.journal.archive.contents import Contents
 from rallypoint.server.journal.archive.conversion import with_shards, without_shards
 from rallypoint.server.journal.archive.times import moved
-from rallypoint.server.journal.codec.batches import decode_batch
+from rallypoint.server.journal.codec.batches import decode_batch, encode_batch
 from rallypoint.server.shards.hashing import shard_of
 from support.journal.remembered import (
     EPOCH,
@@ -126,12 +126,15 @@ def test_clocks_of_shards_become_one() -> None:
     ahead_ms, later_ms = 70_000, 4_000
     journals = [list(payloads) for payloads in divided.journals]
     mine = [job_id for job_id in JOBS if shard_of(job_id, SHARDS) == 2]
-    journals[2] = [batch_of(mine, EPOCH + 9, NOW_MS + ahead_ms + later_ms, UNIX_MS + later_ms)]
+    at_ms, unix_ms = NOW_MS + ahead_ms + later_ms, UNIX_MS + later_ms
+    measured = encode_batch([ClockMeasured(at_ms, unix_ms)], at_ms, unix_ms)
+    journals[2] = [batch_of(mine, EPOCH + 9, at_ms, unix_ms), measured]
     joined = without_shards(replace(divided, journals=tuple(map(tuple, journals))))
     (known,) = memories_of(joined)
     (whole,) = memories_of(WHOLE)
 
-    assert times_of(joined) == {(NOW_MS + ahead_ms + later_ms, UNIX_MS + later_ms)}
+    assert times_of(joined) == {(at_ms, unix_ms)}
+    assert known.clocks.find(at_ms) == unix_ms - at_ms
     for job_id in JOBS:
         by_ms = 0 if job_id in mine else ahead_ms
         if job_id not in mine:

@@ -24,9 +24,11 @@ async def get_coordinator(
     """Return this coordinator, with what all shards have; it names those that do not answer.
 
     Raises:
-        CallFailed: when a shard ends the call otherwise than by being unavailable.
+        CallFailed: when a shard ends the call otherwise than by being unavailable, or all of them
+            are.
     """
     request = coordinator_pb2.GetCoordinatorRequest()
+    failures: list[CallFailed] = []
 
     async def ask(shard: int) -> coordinator_pb2.Coordinator | None:
         try:
@@ -34,12 +36,15 @@ async def get_coordinator(
         except CallFailed as failed:
             if failed.code is not grpc.StatusCode.UNAVAILABLE:
                 raise
+            failures.append(failed)
             return None
         found: coordinator_pb2.Coordinator = answer.coordinator
         return found
 
     async with asyncio.TaskGroup() as tasks:
         asked = [tasks.create_task(ask(shard)) for shard in range(parts.count)]
+    if len(failures) == parts.count:
+        raise failures[0]
     return coordinator_pb2.GetCoordinatorResponse(
         coordinator=_merge([task.result() for task in asked], directory, start)
     )
