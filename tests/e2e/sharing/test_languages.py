@@ -193,7 +193,7 @@ def test_broken_connection_is_no_second_arrival(world: World, example: Example) 
 @pytest.mark.long
 @pytest.mark.parametrize("example", LANGUAGES, indirect=True)
 def test_next_coordinator_is_called(world: World, example: Example) -> None:
-    """An example that knows several goes on to those that answer, and its arrival counts once."""
+    """An example that knows several calls those that answer, and its arrival counts once."""
     for name in ("a", "b"):
         world.agent(name, nnodes="2")
     first, second = world.mailbox.workers(2)
