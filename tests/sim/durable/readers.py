@@ -154,6 +154,11 @@ class EventsGoOn(Checker):
         if isinstance(record, EventsLogged):
             self._left.setdefault(server.life, []).extend(record.events)
 
+    def restored(self, before: Server, after: Server) -> None:
+        last = before.state.events.last
+        found = after.state.events.find(None, last, EVERYTHING).events
+        self._left.setdefault(after.life, []).extend(found)
+
     def begin_again(self, server: Server) -> None:
         """A reader begins with the oldest event that is kept: all of this life."""
         self._left[server.life] = list(server.state.events.find(None, 0, EVERYTHING).events)
