@@ -61,7 +61,7 @@ async def _try_to_measure(cost: Cost, stores: Stores, rounds: int, idle_s: float
     while cost.failures < FAILURES_MAX:
         try:
             await _measure_once(cost, stores.make(cost.store), rounds, idle_s)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  # it is shown and counted
             cost.failures += 1
             print(f"{cost.nodes} nodes with {cost.store} failed: {error!r}", file=sys.stderr)
         else:
