@@ -78,15 +78,16 @@ class Board:
             found = [one for one in self._starts if (one.job, one.round) == (job, round)]
         return sorted(found, key=lambda one: one.rank)
 
-    def count_starts(self) -> int:
-        """Return how many workers have started in all jobs."""
+    def count_starts(self, job: str) -> int:
+        """Return how many workers of a job have started."""
         with self._changed:
-            return len(self._starts)
+            return sum(one.job == job for one in self._starts)
 
-    def wrong(self) -> list[str]:
-        """Return what workers have found wrong."""
+    def take_wrong(self) -> list[str]:
+        """Return what workers have found wrong since the last call."""
         with self._changed:
-            return list(self._wrong)
+            wrong, self._wrong = self._wrong, []
+            return wrong
 
     def step(self, pid: int) -> int:
         """Return the last step that a worker has reported; 0: none."""
@@ -115,7 +116,7 @@ class Board:
 
     def _await(self, is_reached: Callable[[], bool], limit_s: float) -> None:
         with self._changed:
-            self._changed.wait_for(lambda: bool(self._wrong) or is_reached(), limit_s)
+            self._changed.wait_for(is_reached, limit_s)
 
     def say(self, worker: Start, words: str) -> None:
         """Send words to a worker; it may have ended."""

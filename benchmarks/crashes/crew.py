@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import signal
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -12,12 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from crashes.board import Board, Start
-from crashes.lives import Lives
 from crashes.model import Blame, Model
 from crashes.readers import JobReader
 from harness.trial import MeasurementFailed, Process, Trial
 from rallypoint.client import Client
-from rallypoint.v1 import job_pb2, round_pb2
+from rallypoint.v1 import job_pb2
 
 WORKERS = 2
 """On each node."""
@@ -37,7 +35,8 @@ class Stage:
     """What all jobs share."""
 
     trial: Trial
-    lives: Lives
+    address: str
+    """`host:port` of every coordinator, for agents."""
     board: Board
     client: Client
     readers: dict[str, JobReader]
@@ -66,6 +65,14 @@ class Crew:
     """Requests that are not answered yet."""
     count: int = 0
     """Agents that were started."""
+    is_stuck: bool = False
+    """It did not come to rest, and is left alone."""
+    starts: int = 0
+    """Workers that had to be started."""
+    extra: int = 0
+    """Workers that were started without a reason."""
+    seen: int = 0
+    """Round whose workers were counted last."""
 
     # --- What may be injected; each returns what was done. -----------------------------------
 
@@ -77,7 +84,7 @@ class Crew:
         """Start one more agent; return its name."""
         self.count += 1
         name = f"{self.job_id}{self.count}"
-        where = ["--coordinator", self.stage.lives.address, "--job-id", self.job_id]
+        where = ["--coordinator", self.stage.address, "--job-id", self.job_id]
         nodes = ["--nnodes", f"{self.min_size}:{self.size}", "--nproc-per-node", str(WORKERS)]
         flags = [*FLAGS, *PATIENT, "--max-restarts", self.max_restarts]
         flags += ["--node-name", name, "--local-addr", "127.0.0.1"]
@@ -91,6 +98,10 @@ class Crew:
         self.model.open_run(tuple(sorted(self.start_agent() for _ in range(self.size))))
         return f"{self.size} agents start"
 
+    def is_steady(self) -> bool:
+        """Return whether its workers may never stop."""
+        return False
+
     def pick(self) -> Start:
         """Return a random worker of the round that runs."""
         return self.stage.chance.choice(self.workers())
@@ -102,7 +113,7 @@ class Crew:
     def fail(self, worker: Start) -> Blame:
         """Let a worker fail; return what the verdict must say."""
         is_killed = self.stage.chance.random() < 0.5
-        code = self.stage.chance.randint(1, 50)
+        code = self.stage.chance.choice((1, self.stage.chance.randint(2, 50)))
         self.stage.board.say(worker, "die" if is_killed else f"exit {code}")
         end = "signal 9" if is_killed else f"exit {code}"
         return Blame("WORKER_FAILED", worker.node, "RESTARTED", worker.rank, end)
@@ -184,6 +195,25 @@ class Crew:
             wrong += self._compare_workers(job)
         return wrong
 
+    def adopt(self) -> None:
+        """Let the model take over what the job shows, so that a difference is found only once."""
+        client = self.stage.client
+        job = client.get_job(self.job_id).job
+        rounds, runs = list(client.list_rounds(self.job_id)), list(client.list_runs(self.job_id))
+        self.model.adopt(job, rounds, runs)
+
+    def count_starts(self) -> list[str]:
+        """Count the workers of a round that is new since the last count; compare."""
+        if self.model.is_open and self.seen != self.model.round:
+            self.seen = self.model.round
+            self.starts += len(self.workers())
+        expected, found = self.starts, self.stage.board.count_starts(self.job_id)
+        self.starts = found
+        self.extra += max(0, found - expected)
+        if found == expected:
+            return []
+        return [f"{self.job_id}: {found} workers have started, not {expected}"]
+
     def _compare_workers(self, job: job_pb2.Job) -> list[str]:
         """Compare the workers that have started with those that the job shows."""
         started = [(one.node, one.rank, one.pid, one.restarts) for one in self.workers()]
@@ -201,184 +231,3 @@ class Crew:
         """Return the agents that a new coordinator has to find again."""
         shown = {node.name for node in self.stage.readers[self.job_id].job.nodes if node.attached}
         return [(name, process) for name, process in self.agents.items() if name in shown]
-
-
-@dataclass
-class Steady(Crew):
-    """Nothing happens to it; its workers share keys and meet at barriers in every step."""
-
-    is_held: bool = False
-
-    def actions(self) -> dict[str, Callable[[], str]]:
-        return {"barrier": self.hold, "keys": self.write}
-
-    def hold(self) -> str:
-        """Hold one worker back, so that all others wait at the barrier."""
-        if not self.is_held:
-            self.is_held = True
-            self.stage.board.say(self.workers()[0], "hold")
-        return "a barrier is half full"
-
-    def write(self) -> str:
-        """Let a worker write many keys."""
-        self.stage.board.say(self.workers()[-1], "write 200")
-        return "keys are written"
-
-    def settle(self) -> None:
-        if self.is_held:
-            self.is_held = False
-            self.stage.board.say(self.workers()[0], "continue")
-        super().settle()
-        self.stage.board.await_steps(self.workers(), 1, LIMIT_S)
-
-
-@dataclass
-class Failing(Crew):
-    """Its workers fail, and an operator restarts it."""
-
-    def actions(self) -> dict[str, Callable[[], str]]:
-        return {"failure": self.fail_one, "restart": self.restart}
-
-    def fail_one(self) -> str:
-        """Let one worker fail."""
-        self.model.charge(self.fail(self.pick()))
-        self.model.form("WORKER_FAILED", self.model.members)
-        return "a worker fails"
-
-    def fail_two(self) -> str:
-        """Let two workers on different nodes fail while no coordinator is there."""
-        first = self.pick()
-        others = [one for one in self.workers() if one.node != first.node]
-        blame = self.fail(first)
-        time.sleep(0.3)
-        self.fail(self.stage.chance.choice(others))
-        self.model.charge(blame)
-        self.model.form("WORKER_FAILED", self.model.members)
-        return "two workers fail"
-
-    def restart(self) -> str:
-        """Restart it as an operator."""
-        round = self.model.round
-        self.call(lambda: self.stage.client.restart_job(self.job_id, round=round))
-        self.model.end_round("RESTART_REQUESTED")
-        self.model.form("RESTART_REQUESTED", self.model.members)
-        return "an operator restarts a job"
-
-
-@dataclass
-class Moving(Crew):
-    """Its nodes are drained, leave and are lost, others come; nodes are cordoned."""
-
-    left: str = ""
-    """The node that leaves now."""
-
-    def actions(self) -> dict[str, Callable[[], str]]:
-        if len(self.model.members) == self.size:
-            several = {"drain": self.drain, "leave": self.leave, "loss": self.lose}
-            return {**several, "cordon": self.cordon}
-        return {"growth": self.grow, "cordon": self.cordon}
-
-    def drain(self) -> str:
-        """Drain a node; its workers run to the end of the time."""
-        name = self.stage.chance.choice(self.model.members)
-        self.call(
-            lambda: self.stage.client.drain_node(
-                self.job_id, name, drain_timeout_s=1.0, reason="planned"
-            )
-        )
-        self._leave(name, "DRAINED", Blame("NODE_LEFT", name, "REFORMED"))
-        self.dismiss((name,), 0)
-        return "a node drains"
-
-    def lose(self) -> str:
-        """Kill an agent."""
-        name = self.stage.chance.choice(self.model.members)
-        self.agents[name].popen.kill()
-        self._leave(name, "NODE_LOST", Blame("NODE_LOST", name, "REFORMED"))
-        self.model.failures[name] += 1
-        self.dismiss((name,), -signal.SIGKILL)
-        return "a node is lost"
-
-    def leave(self) -> str:
-        """SIGTERM to an agent."""
-        name = self.stage.chance.choice(self.model.members)
-        self.agents[name].popen.terminate()
-        self._leave(name, "NODE_LEFT", Blame("NODE_LEFT", name, "REFORMED"))
-        self.dismiss((name,), 128 + signal.SIGTERM)
-        self.left = name
-        return "a node leaves"
-
-    def compare(self) -> list[str]:
-        # An agent that is stopped waits for no coordinator. If there was none when it wanted to
-        # say that it leaves, it was lost.
-        left, self.left = self.left, ""
-        if left:
-            last = next(iter(self.stage.client.list_rounds(self.job_id)))
-            if last.end_reason == round_pb2.ROUND_REASON_NODE_LOST:
-                self.model.lose_instead(left)
-        return super().compare()
-
-    def _leave(self, name: str, why: str, blame: Blame) -> None:
-        self.model.end_round(why, blame)
-        members = tuple(member for member in self.model.members if member != name)
-        self.model.form(why, members)
-
-    def grow(self) -> str:
-        """Start another agent."""
-        name = self.start_agent()
-        self.model.end_round("GROWTH")
-        self.model.form("GROWTH", tuple(sorted((*self.model.members, name))))
-        return "a job grows"
-
-    def cordon(self) -> str:
-        """Cordon a node that is elsewhere, or remove such a cordon."""
-        client, cordons = self.stage.client, self.model.cordons
-        if len(cordons) < 3:
-            name, reason = f"elsewhere{self.stage.chance.randrange(10**6)}", f"case {len(cordons)}"
-            cordons[name] = reason
-            self.call(lambda: client.cordon_node(self.job_id, name, reason=reason))
-            return "a node is cordoned"
-        name = min(cordons)
-        del cordons[name]
-        self.call(lambda: client.uncordon_node(self.job_id, name))
-        return "a cordon is removed"
-
-
-@dataclass
-class Ending(Crew):
-    """Its runs end: with success, failures, and by an operator."""
-
-    def actions(self) -> dict[str, Callable[[], str]]:
-        if not self.model.is_open:
-            return {"launch": self.open}
-        return {"success": self.succeed, "failure": self.fail_one, "cancel": self.cancel}
-
-    def succeed(self) -> str:
-        """Let all workers end with 0."""
-        for worker in self.workers():
-            self.stage.board.say(worker, "exit 0")
-        self.dismiss(self.model.members, 0)
-        self.model.end_round("SUCCEEDED")
-        self.model.close("SUCCEEDED")
-        return "a run succeeds"
-
-    def fail_one(self) -> str:
-        """Let a worker fail; the second failure ends the run."""
-        blame = self.fail(self.pick())
-        if self.model.restarts == int(self.max_restarts):
-            self.dismiss(self.model.members, 1)
-            self.model.spend(blame)
-            return "a run fails"
-        self.model.charge(blame)
-        self.model.form("WORKER_FAILED", self.model.members)
-        return "a worker fails"
-
-    def cancel(self) -> str:
-        """Cancel the run as an operator."""
-        run = self.model.run
-        self.call(lambda: self.stage.client.cancel_job(self.job_id, run=run, reason="planned"))
-        self.dismiss(self.model.members, 1)
-        blame = Blame("CANCELLED", "", "ENDED")
-        self.model.end_round("CLOSED")
-        self.model.close("CANCELLED", blame)
-        return "a run is cancelled"

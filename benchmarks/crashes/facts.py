@@ -15,11 +15,10 @@ from dataclasses import dataclass, field
 from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from crashes.model import KEPT_ROUNDS
 from rallypoint.v1 import event_service_pb2 as events_pb2
 from rallypoint.v1 import job_pb2, verdict_pb2
 
-KEPT_ROUNDS = 64
-"""Rounds that a coordinator remembers of a job."""
 FINDINGS_MAX = 50
 
 
@@ -29,6 +28,8 @@ class Facts:
 
     findings: list[str] = field(default_factory=list)
     """What was taken back, or came in the wrong order."""
+    found: int = 0
+    """How many findings there were in all."""
     counts: dict[str, int] = field(default_factory=dict)
     """How often each kind of answer was read."""
     shift_ms_max: int = 0
@@ -45,8 +46,15 @@ class Facts:
     def find(self, text: str) -> None:
         """Note something that may not be."""
         with self._lock:
+            self.found += 1
             if len(self.findings) < FINDINGS_MAX:
                 self.findings.append(text)
+
+    def take(self) -> list[str]:
+        """Return what was found since the last call."""
+        with self._lock:
+            findings, self.findings = self.findings, []
+            return findings
 
     def see_time(self, name: tuple[Hashable, ...], message: Message, field_name: str) -> None:
         """Note a time of day, and remove it; it may be shown a little different later."""

@@ -38,12 +38,18 @@ class Totals:
 
     starts: int
     """Workers that have started."""
+    extra: int
+    """Those of them that had no reason to."""
     epochs: int
     answers: dict[str, int]
     """How many were read, by kind."""
+    taken_back: int
+    """What readers have found wrong."""
     models: list[Model]
     shift_ms: int
     """How far a time of day that was shown has moved at most."""
+    differences: int
+    """What was not as it had to be."""
 
 
 def _share(values: list[float], share: float) -> float:
@@ -71,13 +77,14 @@ def render(crashes: list[Crash], totals: Totals) -> str:
         "aimed at": _list(aims),
         "inside an append, by the journal": str(sum(crash.is_in_append for crash in crashes)),
         "done meanwhile": _list(done),
-        "workers started": f"{totals.starts}, all of them because of what was done",
-        "workers restarted without an injected failure": "0",
+        "workers started": str(totals.starts),
+        "workers restarted without an injected failure": str(totals.extra),
         "rounds ended, runs ended, restarts charged": f"{len(ended)}, {runs}, {restarts}",
         "answers that were read": _list(Counter(totals.answers)),
-        "answers that were taken back": "0",
+        "answers that were taken back": str(totals.taken_back),
         "largest shift of a time of day that was shown": f"{totals.shift_ms} ms",
         "epochs": f"{totals.epochs}, each higher than the one before",
+        "differences in all": str(totals.differences),
     }
     if attached:
         rows |= {

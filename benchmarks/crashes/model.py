@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 from rallypoint.v1 import job_pb2, round_pb2, verdict_pb2
 
 OPEN = job_pb2.OUTCOME_OPEN
+KEPT_ROUNDS = 64
+"""Rounds that a coordinator remembers of a job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +22,13 @@ class Blame:
     rank: int = -1
     end: str = ""
     """How the culprit ended: `exit 7` or `signal 9`; empty: no worker failed."""
+
+    def outranks(self, earlier: Blame) -> bool:
+        """Return whether this is the cause, although another worker has failed before.
+
+        As docs/failures.md says: 1 without a traceback shows no cause, and SIGKILL does.
+        """
+        return earlier.end == "exit 1" and self.end.startswith("signal")
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,11 +130,32 @@ class Model:
         failures = {one.node_name: one.failure_count for one in job.health if one.failure_count}
         expect("failures of nodes", dict(self.failures), failures)
         found = [_period(round) for round in reversed(rounds)]
-        expect("ended rounds", self.ended[len(self.ended) - len(found) :], found)
-        expect("number of ended rounds", min(len(self.ended), 64), len(found))
+        expect("number of ended rounds", min(len(self.ended), KEPT_ROUNDS), len(found))
+        for expected, one in zip(reversed(self.ended), reversed(found), strict=False):
+            expect(f"round {expected.number}", expected, one)
         ended = [_life(run) for run in reversed(runs) if run.outcome != OPEN]
         expect("ended runs", self.runs[len(self.runs) - len(ended) :], ended)
         return wrong
+
+    def adopt(
+        self,
+        job: job_pb2.Job,
+        rounds: list[job_pb2.RoundSummary],
+        runs: list[job_pb2.RunSummary],
+    ) -> None:
+        """Take over what a job shows; the arguments are those of `compare`."""
+        self.run, self.restarts = job.run, job.restart_count
+        self.is_open = not job.HasField("closed_at")
+        self.members = ()
+        if self.is_open:
+            self.round, self.begin = job.round.header.number, _reason(job.round.header.reason)
+            self.members = tuple(sorted(member.node_name for member in job.round.members))
+        self.blame = _blame(job.verdict) if job.HasField("verdict") else None
+        self.cordons = {one.node_name: one.reason for one in job.health if one.cordoned}
+        failures = {one.node_name: one.failure_count for one in job.health if one.failure_count}
+        self.failures = Counter(failures)
+        self.ended = [_period(round) for round in reversed(rounds)]
+        self.runs = [_life(run) for run in reversed(runs) if run.outcome != OPEN]
 
     def lose_instead(self, node: str) -> None:
         """Change the last end of a round: the node was lost, and did not leave."""

@@ -10,6 +10,7 @@ from abc import abstractmethod
 from crashes.facts import Facts, Place
 from rallypoint.client import Client, Scope, errors
 from rallypoint.server.core.events.log import EVENTS_PER_JOB_MAX
+from rallypoint.server.shards.hashing import shard_of
 from rallypoint.v1 import job_pb2
 
 PAUSE_S = 0.2
@@ -29,7 +30,10 @@ class Reader(threading.Thread):
     def run(self) -> None:
         try:
             while not self.stopping.is_set():
-                self.read()
+                try:
+                    self.read()
+                except errors.Unavailable:
+                    self.facts.count("calls without a coordinator")
         except errors.ClientClosed:
             pass
         except Exception as error:  # noqa: BLE001  # the root of the thread
@@ -47,34 +51,56 @@ class Reader(threading.Thread):
 
 
 class EventReader(Reader):
-    """Follows the events of all jobs in one watch."""
+    """Follows the events of all jobs in one watch. Each shard numbers its events."""
 
-    last = 0
-    """Sequence of the latest."""
-    epoch = 0
+    def __init__(self, name: str, address: str, facts: Facts, *, shards: int = 0) -> None:
+        """Prepare; `shards`: how many there are, 0 for a coordinator that is alone."""
+        super().__init__(name, address, facts)
+        self._shards = shards
+        self.last: dict[int, int] = {}
+        """Sequence of the latest of each shard."""
+        self.seen: dict[str, set[int]] = {}
+        """Sequences of all events, by job."""
+        self._epochs: dict[int, int] = {}
+
+    def shard(self, job_id: str) -> int:
+        """Return what numbers the events of a job."""
+        return shard_of(job_id, self._shards) if self._shards else 0
 
     def read(self) -> None:
         rounds: dict[str, tuple[int, int]] = {}
-        with self.client.watch_events(after=self.last) as events:
+        # A new watch of several shards begins with the oldest events, which are the same again.
+        after = 0 if self._shards else self.last.get(0, 0)
+        sent = dict.fromkeys(range(self._shards), 0) if self._shards else dict(self.last)
+        with self.client.watch_events(after=after) as events:
             for event in events:
+                shard = self.shard(event.job_id)
+                before, epoch = sent.get(shard, 0), self._epochs.get(shard, 0)
+                is_news = event.sequence > self.last.get(shard, 0)
+                if event.sequence <= before or (is_news and event.epoch < epoch):
+                    self.facts.find(f"{self.name}: after {before} of {epoch}: {event}")
                 place = (event.run, event.round)
-                if event.sequence <= self.last or event.epoch < self.epoch:
-                    self.facts.find(f"{self.name}: after {self.last} of {self.epoch}: {event}")
                 if place < rounds.get(event.job_id, (0, 0)):
                     self.facts.find(f"{self.name}: after {rounds[event.job_id]}: {event}")
                 rounds[event.job_id] = place
+                sequence, epoch = event.sequence, event.epoch
                 self.facts.see_event(event, self.name)
                 self.facts.count("events")
-                self.last, self.epoch = event.sequence, event.epoch
+                self.seen.setdefault(event.job_id, set()).add(sequence)
+                sent[shard] = sequence
+                if is_news:
+                    self.last[shard], self._epochs[shard] = sequence, epoch
 
-    def wait_for(self, sequence: int, limit_s: float) -> None:
-        """Wait until an event was read, if there is one that late."""
+    def wait_for(self, sequences: dict[int, int], limit_s: float) -> None:
+        """Wait until these events of the shards were read."""
         end_s = time.monotonic() + limit_s
-        while self.last < sequence:
-            if time.monotonic() > end_s:
-                self.facts.find(f"{self.name}: {self.last} is the last, instead of {sequence}")
-                return
-            time.sleep(POLL_S)
+        for shard, sequence in sequences.items():
+            while self.last.get(shard, 0) < sequence:
+                if time.monotonic() > end_s:
+                    last = self.last.get(shard, 0)
+                    self.facts.find(f"{self.name}: {last} is the last, instead of {sequence}")
+                    return
+                time.sleep(POLL_S)
 
 
 class JobReader(Reader):
@@ -143,20 +169,28 @@ class Poller(Reader):
             place.miss()
         self.stopping.wait(PAUSE_S)
 
-    def compare_events(self, until: int) -> None:
-        """List all events, up to one that was seen: none that was seen is missing or changed."""
+    def compare_events(self, watched: EventReader, limit_s: float) -> None:
+        """List all events: none that was seen is missing or changed, and the watch has them all."""
         listed: dict[str, list[int]] = {}
+        until: dict[int, int] = {}
         for event in self.client.list_events():
             listed.setdefault(event.job_id, []).append(event.sequence)
-            if event.sequence <= until:
-                self.facts.see_event(event, "ListEvents")
-        known = [(str(job_id), int(str(number))) for _, number, job_id in self.facts.known("event")]
-        lost = [number for job_id, number in known if _is_lost(number, listed.get(job_id, []))]
-        if missing := [number for number in lost if number <= until]:
-            self.facts.find(f"ListEvents: lost {sorted(missing)[:20]}")
-        news = {number for numbers in listed.values() for number in numbers if number <= until}
-        if extra := news - {number for _, number in known}:
-            self.facts.find(f"ListEvents: a watch has missed {sorted(extra)[:20]}")
+            shard = watched.shard(event.job_id)
+            until[shard] = max(until.get(shard, 0), event.sequence)
+            self.facts.see_event(event, "ListEvents")
+        watched.wait_for(until, limit_s)
+        known: dict[str, set[int]] = {}
+        for _, number, job_id in self.facts.known("event"):
+            known.setdefault(str(job_id), set()).add(int(str(number)))
+        for job_id, numbers in known.items():
+            # Later ones came while the list was read.
+            old = [number for number in numbers if number <= until.get(watched.shard(job_id), 0)]
+            lost = [number for number in old if _is_lost(number, listed.get(job_id, []))]
+            if lost:
+                self.facts.find(f"ListEvents: {job_id} has lost {sorted(lost)[:20]}")
+        for job_id, sequences in listed.items():
+            if missed := set(sequences) - watched.seen.get(job_id, set()):
+                self.facts.find(f"{watched.name}: {job_id} lacks {sorted(missed)[:20]}")
 
 
 def _is_lost(number: int, listed: list[int]) -> bool:

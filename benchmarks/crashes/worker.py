@@ -1,11 +1,11 @@
 """A worker of coordinator_crash.py: it steps and logs, and does what it is asked to. No torch.
 
-    worker.py INBOX [shares] [slow]
+    worker.py INBOX [shares] [slow] [calm]
 
 It reports `start`, `step`, `term` and `wrong` to INBOX, a socket for datagrams, and gets words
 there: `exit CODE`, `die`, `hold`, `continue`, `write COUNT`. With `shares`, all ranks add to one
 key of the run in each step, then meet, and check that each addition has counted exactly once. With
-`slow`, it takes a moment to stop.
+`slow`, it takes a moment to stop; with `calm`, it steps less often.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import time
 from types import FrameType
 from typing import Any
 
-STEP_S = 0.25
+STEP_S = 1.0 if "calm" in sys.argv[2:] else 0.25
 """Pause between two steps."""
 TELL_S = 0.5
 """Time between two reports of steps."""

@@ -20,6 +20,7 @@ from rallypoint.server.core.containment import evict
 from rallypoint.server.core.invariants import check_whole
 from rallypoint.server.core.messages.errors import BrokenInvariant
 from rallypoint.server.core.messages.records import EpochRaised
+from rallypoint.server.core.model.barrier import Barrier, BarrierKey
 from rallypoint.server.core.model.ids import JobId, SessionId
 from rallypoint.server.core.model.job import FORGOTTEN_MAX, Job
 from rallypoint.server.core.model.node import Node, NodeState
@@ -128,11 +129,13 @@ def restore(
     restored = Restored(state, [raised])
     known = {session: node for of_job in memory.nodes.values() for session, node in of_job.items()}
     before = Before(dict(memory.jobs), dict(known))
+    barriers = _barriers_by_job(memory)
     for job_id, job in memory.jobs.items():
         nodes = memory.nodes.get(job_id, {})
         try:
             _refuse_broken(memory, job_id)
-            _restore_job(state, memory, job, nodes, now_ms, last_ms, len(known))
+            _restore_job(state, job, nodes, now_ms, last_ms, len(known))
+            _restore_shared(state, memory, job_id, barriers.get(job_id, {}))
             check_whole(state, job_id)
         except Exception as error:  # noqa: BLE001  # a bug in one job must not end the others
             text = explain(job_id, error)
@@ -150,14 +153,13 @@ def _refuse_broken(memory: Memory, job_id: JobId) -> None:
 
 def _restore_job(
     state: State,
-    memory: Memory,
     job: Job,
     nodes: Mapping[SessionId, Node],
     now_ms: int,
     last_ms: int,
     sessions: int,
 ) -> None:
-    """Add a job with its nodes, barriers, keys and deadlines."""
+    """Add a job with its nodes and deadlines."""
     job_id, timing = job.job_id, state.timing
     back_by_ms = now_ms + reattach_ms(timing, job.spec, sessions)
     round = job.round
@@ -170,7 +172,6 @@ def _restore_job(
     job = replace(job, round=round, forming_since_ms=forming_since_ms, last_arrival_ms=now_ms)
     state.jobs[job_id] = job
     state.revise(job_id)
-    _restore_shared(state, memory, job_id)
     failed = {} if round is None else _failed_workers(round)
     tally = Tally()
     for node in sorted(nodes.values(), key=lambda one: one.arrival):
@@ -187,9 +188,17 @@ def _restore_job(
         state.deadlines.set((kind, job_id), at_ms)
 
 
-def _restore_shared(state: State, memory: Memory, job_id: JobId) -> None:
+def _barriers_by_job(memory: Memory) -> dict[JobId, dict[BarrierKey, Barrier]]:
+    found: dict[JobId, dict[BarrierKey, Barrier]] = {}
+    for key, barrier in memory.barriers.items():
+        found.setdefault(key.job_id, {})[key] = barrier
+    return found
+
+
+def _restore_shared(
+    state: State, memory: Memory, job_id: JobId, barriers: dict[BarrierKey, Barrier]
+) -> None:
     """Add what the workers of a job share."""
-    barriers = {key: one for key, one in memory.barriers.items() if key.job_id == job_id}
     if barriers:
         state.barriers[job_id] = barriers
         times = [time_ms for barrier in barriers.values() for time_ms in times_of(barrier)]

@@ -45,5 +45,8 @@ class Whole:
             await write_in_time(context, answer)
 
         watches: dict[str, Any] = {"WatchJobs": watch_jobs, "WatchEvents": watch_events}
+        # A status that came while the first answer is being sent would bring the initial metadata a
+        # second time. gRPC refuses that, and the client would never learn of the end.
+        await context.send_initial_metadata(())
         async with ending(context):
             await watches[route.name](self._parts, route, request, context, write)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from rallypoint.server.core.model.desired import DesiredRun, DesiredStop
 from rallypoint.server.core.model.phase import Outcome, Phase
@@ -212,6 +213,22 @@ def test_named_node(claim: str, first: WorkerExit, second: WorkerExit, expected:
     verdict = bench.the_verdict()
     assert expected == verdict.name, claim
     assert (expected == "a") == (verdict.evidence == "")
+
+
+@pytest.mark.parametrize(("code", "expected"), [(1, ("b", 20)), (17, ("a", 0))])
+def test_order_of_reports_decides_nothing(code: int, expected: tuple[str, int]) -> None:
+    """Both have failed without a coordinator, and the later one returns to it first.
+
+    A bare exit with 1 says nothing, so the crash counts. A chosen code is a cause: it was first.
+    """
+    bench, a, b = pair()
+    bench.advance(2_000)
+
+    b.fail(replace(KILLED, ago_ms=700))
+    a.fail(replace(worker_exit(code), ago_ms=1_000))
+    bench.obey()
+
+    assert expected == culprit(bench)
 
 
 def stopped(recorded_ms: int | None, signalled_ms: int | None, said: str = NAN) -> WorkerExit:

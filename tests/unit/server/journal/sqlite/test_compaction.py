@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -11,9 +12,10 @@ import pytest
 
 from rallypoint.server.core.reads.replay import JournalRecord
 from rallypoint.server.journal.codec.batches import encode_batches
+from rallypoint.server.journal.interface import COMPACT_ABOVE
 from rallypoint.server.journal.sqlite.journal import SqliteJournal
 from support.journal.damage import NAME, fast_folder, load
-from support.journal.stores import joined, small
+from support.journal.stores import joined, large, small
 
 ENCODE = "rallypoint.server.journal.sqlite.journal.encode_batches"
 MIB = 1_048_576
@@ -82,3 +84,28 @@ async def test_file_stays_small() -> None:
 
     assert sizes[NAME] < 8 * MIB
     assert f"{NAME}-wal" not in sizes
+
+
+async def test_files_stay_small_whatever_a_round_takes() -> None:
+    """A round of 1,024 nodes takes 40 kB. The files have less than 20 MB at every moment."""
+    sizes = []
+    with fast_folder() as folder:
+        journal = SqliteJournal.open(folder / NAME)
+        await journal.load()
+        for number in range(1, 801):
+            await journal.append(large(number, 40_000), number)
+            if journal.size > COMPACT_ABOVE:
+                await journal.compact(joined([large(each, 40_000) for each in range(10)]), number)
+            sizes.append(sum(file.stat().st_size for file in folder.iterdir()))
+        await journal.close()
+
+    assert max(sizes) < 20_000_000
+
+
+async def test_append_needs_no_long_turns(tmp_path: Path) -> None:
+    """A loop that is busy gives the journal's thread the interpreter within a millisecond."""
+    journal = SqliteJournal.open(tmp_path / NAME)
+    try:
+        assert sys.getswitchinterval() <= 0.001
+    finally:
+        await journal.close()
