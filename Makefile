@@ -84,6 +84,7 @@ record-elastic: $(STAMP) ## run torch's Python API with every case whose record 
 .PHONY: simulate
 simulate: $(STAMP) ## simulate both cores under faults: make simulate SEEDS=0:20000
 	$(BIN)/python tests/sim/run.py --seeds $(SEEDS) $(ARGS)
+	$(BIN)/python tests/sim/run.py --seeds $(SEEDS) --option owners=1 $(ARGS)
 
 .PHONY: simulate-shells
 simulate-shells: $(STAMP) ## simulate the real shells under faults: make simulate-shells SEEDS=0:2000

@@ -102,8 +102,7 @@ async def measure_all(arguments: argparse.Namespace, places: Stores, found: Foun
         found.costs += await measure(
             places, nodes, arguments.stores, arguments.runs, arguments.rounds, arguments.idle
         )
-    if found.costs:
-        print(render(found.costs), end="\n\n", flush=True)
+        print(render(found.costs[-len(arguments.stores) :]), end="\n\n", flush=True)
     if arguments.fleet:
         found.fleets += await measure_fleets(places, arguments.fleet_runs, arguments.fleet)
         print(render_fleets(found.fleets), end="\n\n", flush=True)
@@ -134,6 +133,8 @@ async def measure_and_print(arguments: argparse.Namespace) -> int:
 
 def main() -> NoReturn:
     """Measure and print."""
+    # gRPC's C core writes a line for each connection that a coordinator's end closes.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     code = asyncio.run(measure_and_print(parse_arguments()))
     # Skip the end of the interpreter: grpc.aio has been seen to hang there after a thousand
     # channels, with all of them closed.

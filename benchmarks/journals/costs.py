@@ -11,6 +11,8 @@ from harness.swarm import Traffic
 from journals.stores import Place, Stores, await_owners, coordinator
 from rounds import Times, form_rounds, idle_cpu_percent, read_cpu_s, read_rss_mb
 
+FAILURES_MAX = 3
+
 
 @dataclass(slots=True)
 class Cost:
@@ -26,6 +28,8 @@ class Cost:
     store_cpu_ms: list[float] = field(default_factory=list)
     """Of the processes of the store, for a first round and its re-formings."""
     rss_mb: list[float] = field(default_factory=list)
+    failures: int = 0
+    """Measurements that failed; the rounds before that count."""
 
 
 async def measure(
@@ -46,9 +50,23 @@ async def measure(
         # Each store is the first one in turn: who comes later may find a warmer machine.
         turn = run % len(costs)
         for cost in (*costs[turn:], *costs[:turn]):
-            await _measure_once(cost, stores.make(cost.store), rounds, idle_s if run == 0 else 0.0)
+            await _try_to_measure(cost, stores, rounds, idle_s if run == 0 else 0.0)
         print(f"{nodes} nodes: run {run + 1} of {runs}", file=sys.stderr, flush=True)
     return costs
+
+
+async def _try_to_measure(cost: Cost, stores: Stores, rounds: int, idle_s: float) -> None:
+    """Measure; again if it fails, as when the machine stood still for longer than a lease."""
+    while True:
+        try:
+            await _measure_once(cost, stores.make(cost.store), rounds, idle_s)
+        except Exception as error:
+            cost.failures += 1
+            print(f"{cost.nodes} nodes with {cost.store} failed: {error!r}", file=sys.stderr)
+            if cost.failures == FAILURES_MAX:
+                raise
+        else:
+            return
 
 
 async def _measure_once(cost: Cost, place: Place, rounds: int, idle_s: float) -> None:
@@ -99,8 +117,8 @@ def render(found: list[Cost]) -> str:
     lines = [
         "| nodes | store | first round, ms | CPU, ms | round again, ms | to memory's "
         "| CPU, ms | to memory's | appends of all | CPU of the store, ms | idle CPU, % "
-        "| idle appends | RSS, MB |",
-        "|---" * 13 + "|",
+        "| idle appends | RSS, MB | failed |",
+        "|---" * 14 + "|",
     ]
     memories = {cost.nodes: cost for cost in found if cost.store == "memory"}
     for cost in found:
@@ -119,6 +137,7 @@ def render(found: list[Cost]) -> str:
             spread(cost.idle_cpu_percent, 1),
             spread(cost.idle_appends),
             spread(cost.rss_mb),
+            str(cost.failures),
         ]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)

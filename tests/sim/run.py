@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from random import Random
 
 ROOT = Path(__file__).parents[2]
 if __package__ in (None, ""):
@@ -18,7 +19,7 @@ if __package__ in (None, ""):
 
 from sim.seeds.campaign import Summary, run_seed, run_seeds  # noqa: E402  # after the path is set
 from sim.seeds.coverage import EXPECTED  # noqa: E402  # the same
-from sim.world.world import World  # noqa: E402  # the same
+from sim.seeds.faults import changed, draw_faults  # noqa: E402  # the same
 
 FAILURES_SHOWN_MAX = 20
 
@@ -42,7 +43,7 @@ def main() -> int:
     if args.faults is not None:
         options["kinds"] = args.faults
     try:
-        World(0, options)
+        changed(draw_faults(Random(0)), options)
     except ValueError as error:
         parser.error(str(error))
     first, _, end = args.seeds.partition(":")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -11,6 +11,7 @@ import pytest
 
 from rallypoint.server.core.model.worker import WorkerExit
 from rallypoint.server.core.state.state import State
+from sim.durable.owner_bugs import OWNER_OPTIONS
 from sim.rules.news import NewsIsTrue
 from sim.run import commit
 from sim.seeds.bugs import BUGS, planted
@@ -22,7 +23,9 @@ from sim.seeds.key_bugs import KEY_BUGS
 from sim.seeds.meeting_bugs import MEETING_BUGS
 from sim.seeds.operation_bugs import OPERATION_BUGS
 from sim.seeds.scenario import OTHER_RESTARTS, NodePlan, draw_jobs
+from sim.shards.faults import AppendFault, OwnerFault
 
+OWNERS = {"owners": "1"}
 BLOCK = 75
 SEEDS = range(0, 300, BLOCK)
 MANY = range(2_400)
@@ -80,6 +83,7 @@ OPTIONS = {
     **{name: {"keys": "1"} for name in KEY_BUGS},
     **{name: {"operators": "1"} for name in OPERATION_BUGS},
     **{name: {"durable": "1", **options} for name, options in DURABLE_OPTIONS.items()},
+    **OWNER_OPTIONS,
 }
 """What the seeds of a hunt do, for bugs that few of the others notice. Their coordinators have no
 memory, unless the bug is about that."""
@@ -103,16 +107,19 @@ MOST_TRANSITIONS = 340
 """Of those in `coverage.EXPECTED`; the rare ones take more seeds than there is time for here."""
 
 
-def check_seeds(seeds: Iterable[int], processors: int = 1) -> Summary:
+def check_seeds(
+    seeds: Iterable[int], processors: int = 1, options: Mapping[str, str] | None = None
+) -> Summary:
     """Simulate seeds; fail with the first that fails, and with what cannot have happened."""
     summary = Summary()
-    for result in run_seeds(seeds, processors):
+    arguments = "".join(f" --option {name}={value}" for name, value in (options or {}).items())
+    for result in run_seeds(seeds, processors, options):
         summary.add(result)
         if result.failure:
             pytest.fail(
                 f"seed {result.seed} at commit {commit()} failed {result.failure}\n"
                 f"with {result.options}\n"
-                f"reproduce: python tests/sim/run.py --seeds {result.seed} --trace",
+                f"reproduce: python tests/sim/run.py --seeds {result.seed}{arguments} --trace",
                 pytrace=False,
             )
     assert not [row for row in UNREACHABLE if summary.coverage.counts[row]]
@@ -128,6 +135,25 @@ def test_every_seed_is_safe_and_comes_to_rest(first: int) -> None:
     assert check_seeds(range(first, first + BLOCK)).seeds == BLOCK
 
 
+def test_owners_of_shards_are_safe() -> None:
+    """The same where several coordinators own shards in etcd, and anything happens to them."""
+    assert check_seeds(range(10), options=OWNERS).seeds == 10
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("first", range(10, 250, 40))
+def test_more_owners_of_shards_are_safe(first: int) -> None:
+    """The same of more seeds, and every fault of coordinators and of etcd happens in them."""
+    counts = check_seeds(range(first, first + 40), options=OWNERS).coverage.counts
+
+    assert counts["owners", "shard started"] >= 100
+    assert counts["owners", "released"] >= 5
+    for owner_fault in OwnerFault:
+        assert counts["owner fault", owner_fault.value], owner_fault
+    for append_fault in AppendFault:
+        assert counts["append", append_fault.value], append_fault
+
+
 @pytest.mark.long
 @pytest.mark.timeout(600)
 def test_many_seeds_reach_nearly_everything() -> None:
@@ -138,10 +164,12 @@ def test_many_seeds_reach_nearly_everything() -> None:
     assert len(reached) >= MOST_TRANSITIONS, f"not reached: {summary.coverage.missing()}"
 
 
-@pytest.mark.parametrize("seed", [1, 36, 122])
-def test_seed_is_a_history(seed: int) -> None:
+@pytest.mark.parametrize(
+    ("seed", "options"), [(1, None), (36, None), (122, None), (3, OWNERS), (4, OWNERS)]
+)
+def test_seed_is_a_history(seed: int, options: Mapping[str, str] | None) -> None:
     """The same seed gives the same history, step by step."""
-    first, second = run_seed(seed, is_traced=True), run_seed(seed, is_traced=True)
+    first, second = (run_seed(seed, options, is_traced=True) for _ in range(2))
 
     assert first.trace == second.trace
     assert (first.digest, first.steps) == (second.digest, second.steps)

@@ -151,7 +151,7 @@ class _RefusalReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Refusal
     REFUSAL_REASON_LATER_RUN: _RefusalReason.ValueType  # 50
     """The latest run of the job is another one than that in the request. Do not retry."""
     REFUSAL_REASON_NOT_OWNER: _RefusalReason.ValueType  # 51
-    """Another coordinator owns the job: NotOwner names it. An agent connects there at once."""
+    """Another coordinator owns the job: NotOwner names it. Retry there; an agent does so at once."""
     REFUSAL_REASON_NO_OWNER: _RefusalReason.ValueType  # 52
     """No coordinator owns the job at the moment. Nothing was changed. Retry."""
     REFUSAL_REASON_OWNER_LOST: _RefusalReason.ValueType  # 53
@@ -293,7 +293,7 @@ REFUSAL_REASON_KEYS_MISSING: RefusalReason.ValueType  # 49
 REFUSAL_REASON_LATER_RUN: RefusalReason.ValueType  # 50
 """The latest run of the job is another one than that in the request. Do not retry."""
 REFUSAL_REASON_NOT_OWNER: RefusalReason.ValueType  # 51
-"""Another coordinator owns the job: NotOwner names it. An agent connects there at once."""
+"""Another coordinator owns the job: NotOwner names it. Retry there; an agent does so at once."""
 REFUSAL_REASON_NO_OWNER: RefusalReason.ValueType  # 52
 """No coordinator owns the job at the moment. Nothing was changed. Retry."""
 REFUSAL_REASON_OWNER_LOST: RefusalReason.ValueType  # 53

@@ -43,6 +43,8 @@ class Disk:
         is_durable = self.rng.random() * 100 < DURABLE_PERCENT
         wanted = world.options.durable
         self.is_durable = is_durable if wanted < 0 else wanted > 0
+        if world.options.owners:
+            self.is_durable = False  # their journals are in etcd
         self.batches: list[bytes] = []
         """Whole ones, oldest first."""
         self.torn = b""

@@ -46,14 +46,14 @@ class Progress:
         self.world.clock.after(delay_ms, partial(self._report, process))
 
     def _report(self, process: Process) -> None:
-        server, now_ms = self.world.server, self.world.clock.now_ms
+        job_id, now_ms = process.host.plan.job_id, self.world.clock.now_ms
+        server = self.world.server_of(job_id)
         is_cut = process.host.unreachable_until_ms > now_ms
         if not process.is_alive or self.world.is_calm:
             return
         if server is not None and server.stalled_until_ms <= now_ms and not is_cut:
             if server.writes.hold_up(partial(self._report, process)):
                 return
-            job_id = process.host.plan.job_id
             step = self._steps.get(job_id, 0) + self._rng.randint(1, STEPS_MAX)
             self._steps[job_id] = step
             request = worker_pb2.ReportProgressRequest(job_id=job_id, step=step)

@@ -68,41 +68,43 @@ class Readers:
     def __init__(self, world: World) -> None:
         self.world = world
         self._rng = Random(f"{world.seed} readers")
-        self._after = 0
-        """The latest event that was read."""
-        self._life = 0
+        self._event_rule = world.safety.find(EventsGoOn)
+        self._after: dict[int, int] = {}
+        """The latest event that was read, by the life of the coordinator."""
         self._look_later()
 
     def _look_later(self) -> None:
         self.world.clock.after(self._rng.randint(1, LOOK_MS_MAX), self._look)
 
     def _look(self) -> None:
-        server, now_ms = self.world.server, self.world.clock.now_ms
-        if server is not None and server.busy_until_ms <= now_ms:
-            for job in self.world.jobs:
+        servers: dict[int, Server] = {}
+        for job in self.world.jobs:
+            server = self.world.server_of(job.job_id)
+            if server is not None and server.busy_until_ms <= self.world.clock.now_ms:
                 self.world.read_rule.read(server, job.job_id, look(server, job.job_id))
+                servers[server.life] = server
+        for server in servers.values():
             self._read_events(server)
         self._look_later()
 
     def _read_events(self, server: Server) -> None:
         """Read the events since the last look, as a client of ListEvents does."""
-        if server.life != self._life:
-            self._life, self._after = server.life, 0
-        asked = reading.Asked(None, frozenset(), self._after)
+        after = self._after.get(server.life, 0)
+        asked = reading.Asked(None, frozenset(), after)
         try:
             place = reading.begin(asked, server.state)
             reading.check_place(asked, place, server.state)
         except InputRefused as refused:
             if server.is_durable:
-                text = f"after {self._after}: {refused.refusal}"
+                text = f"after {after}: {refused.refusal}"
                 raise Violation("EventsGoOn", text) from refused
             place = reading.Place(0, 0)  # an agent knew a later coordinator: begin with the oldest
-            self.world.event_rule.begin_again(server)
+            self._event_rule.begin_again(server)
         found = server.state.events.find(None, place.after, EVERYTHING)
         for event in found.events:
             event_message(event, server.now_ms())
-        self.world.event_rule.read(server, found.events)
-        self._after = found.looked_at
+        self._event_rule.read(server, found.events)
+        self._after[server.life] = found.looked_at
 
 
 def look(server: Server, job_id: JobId) -> Seen | None:
@@ -151,6 +153,11 @@ class EventsGoOn(Checker):
     def recorded(self, server: Server, record: Record) -> None:
         if isinstance(record, EventsLogged):
             self._left.setdefault(server.life, []).extend(record.events)
+
+    def restored(self, before: Server, after: Server) -> None:
+        last = before.state.events.last
+        found = after.state.events.find(None, last, EVERYTHING).events
+        self._left.setdefault(after.life, []).extend(found)
 
     def begin_again(self, server: Server) -> None:
         """A reader begins with the oldest event that is kept: all of this life."""

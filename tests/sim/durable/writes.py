@@ -23,8 +23,15 @@ class Writes:
         self._disk = server.world.disk
         self.until_ms = 0
         """Until then the journal is being written: no turn is taken, and nothing is shown."""
+        self.is_waiting = False
+        """An append is slow."""
         self.slow_ms = 0
         """How long slow appends have taken."""
+
+    @property
+    def loses(self) -> bool:
+        """Whether the next write is lost."""
+        return self._disk.loses
 
     def hold_up(self, deliver: Callable[[], None]) -> bool:
         """Deliver something once the journal is written; return False if it is not being written.
@@ -32,9 +39,9 @@ class Writes:
         A coordinator that writes accepts calls, and looks at them in its next turn.
         """
         clock = self._server.world.clock
-        if self.until_ms <= clock.now_ms:
+        if self.until_ms <= clock.now_ms and not self.is_waiting:
             return False
-        clock.at(self.until_ms, deliver)
+        clock.at(max(self.until_ms, self._server.stalled_until_ms), deliver)
         return True
 
     def lose(self, turn: Steps) -> None:
@@ -85,6 +92,7 @@ class Writes:
         world = self._server.world
         world.shake(self._server, slow_ms)
         self.until_ms = world.clock.now_ms + slow_ms
+        self.is_waiting = True
         world.clock.at(self.until_ms, partial(self._written, turn, slow_ms))
 
     def _written(self, turn: Steps, slow_ms: int) -> None:
@@ -94,6 +102,7 @@ class Writes:
         if server.stalled_until_ms > clock.now_ms:
             clock.at(server.stalled_until_ms, partial(self._written, turn, slow_ms))
             return
+        self.is_waiting = False
         self.slow_ms += slow_ms
         waited_ms = server.now_ms() - turn.now_ms
         if waited_ms > LATE_MS:

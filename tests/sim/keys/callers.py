@@ -335,7 +335,7 @@ class Keys:
         return not self.world.is_calm and self.rng.random() * 100 < LOST_PERCENT
 
     def _deliver(self, call: Call) -> None:
-        server = self.world.server
+        server = self.world.server_of(call.process.host.plan.job_id)
         if server is not None and server.stalled_until_ms <= self.world.clock.now_ms:
             if server.writes.hold_up(partial(self._deliver, call)):
                 return

@@ -187,11 +187,14 @@ class Meetings:
 
     def _look(self) -> None:
         """Let someone list the barriers of a job."""
-        server = self.world.server
         if self.world.is_calm:
             return
+        fleet, server = self.world.fleet, self.world.server
+        job = None if fleet is None else self._more.choice(self.world.jobs)
+        if job is not None:
+            server = self.world.server_of(job.job_id)
         if server is not None and server.busy_until_ms <= self.world.clock.now_ms:
-            job = self._more.choice(self.world.jobs)
+            job = job or self._more.choice(self.world.jobs)
             server.calls.list(job.job_id, self._more.choice((0, 1, 2)))
         self._look_later()
 
@@ -203,7 +206,7 @@ class Meetings:
 
     def deliver(self, call: Call) -> None:
         """Let a call arrive at the coordinator."""
-        server = self.world.server
+        server = self.world.server_of(call.caller.process.host.plan.job_id)
         if server is not None and server.stalled_until_ms <= self.world.clock.now_ms:
             if not server.writes.hold_up(partial(self.deliver, call)):
                 server.calls.take(call)

@@ -111,7 +111,8 @@ class Operators:
             self.world.clock.after(delay_ms, partial(self._send, operation))
 
     def _deliver(self, operation: Operation) -> None:
-        world, server = self.world, self.world.server
+        world = self.world
+        server = world.server_of(JobId(operation.message.job_id))
         if world.is_calm:  # faults have stopped, and operators have, too
             return
         if server is None or server.stalled_until_ms > world.clock.now_ms:

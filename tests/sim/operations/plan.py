@@ -60,7 +60,8 @@ def draw_request(rng: Random, world: World) -> tuple[Method, Any]:
     """Return what an operator requests next, without a request id."""
     method = rng.choices(tuple(WEIGHTS), tuple(WEIGHTS.values()))[0]
     job = rng.choice(world.jobs)
-    known = None if world.server is None else world.server.state.jobs.get(job.job_id)
+    server = world.server_of(job.job_id)
+    known = None if server is None else server.state.jobs.get(job.job_id)
     round = 0 if known is None or rng.random() < 0.5 else known.round_number
     run = 0 if known is None or rng.random() < 0.5 else known.run
     match method:
@@ -104,8 +105,9 @@ def _update(rng: Random, world: World, job: JobPlan) -> jobs_pb2.UpdateJobReques
     names = [field.name for field, _ in update.ListFields()]
     if rng.random() < 0.5:
         request.update_mask.CopyFrom(FieldMask(paths=rng.sample(names, rng.randint(1, len(names)))))
-    if rng.random() < 0.4 and world.server is not None:
-        request.revision = world.server.state.revision_of(job.job_id)
+    server = world.server_of(job.job_id)
+    if rng.random() < 0.4 and server is not None:
+        request.revision = server.state.revision_of(job.job_id)
     return request
 
 

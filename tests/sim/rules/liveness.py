@@ -37,8 +37,9 @@ def bound_ms(world: World) -> int:
         lease_ms = max(timing.lease_ms, timing.compute_lease_ms(spec, sessions=0))
         notice_ms = lease_ms + 3_000 + timing.window_ms + timing.reconnect_grace_ms
         growths = 0
-        if world.server is not None and job.job_id in world.server.state.jobs:
-            growths = world.server.state.jobs[job.job_id].counts.growths
+        server = world.server_of(job.job_id)
+        if server is not None and job.job_id in server.state.jobs:
+            growths = server.state.jobs[job.job_id].counts.growths
         grow_ms = min(spec.grow_after_ms << min(growths + 2, 16), GROW_AFTER_MS_MAX)
         waits_ms = LAST_CALL_FACTOR * (spec.last_call_ms + spec.settle_ms)
         stop_ms = spec.shutdown_timeout_ms + timing.stop_slack_ms + 12_000
@@ -75,9 +76,9 @@ def finish(world: World) -> None:
     for host in world.hosts:
         if host.processes:
             raise Violation("Liveness", f"{host.name}: processes are left")
-    assert world.server is not None
     for job_id in sorted(running):
-        job = world.server.state.jobs.get(job_id)
+        server = world.server_of(job_id)
+        job = None if server is None else server.state.jobs.get(job_id)
         if job is None or job.phase is not Phase.CLOSED:
             raise Violation("Liveness", f"{job_id} has no outcome")
         world.coverage.counts["final", job.outcome.value if job.outcome else "none"] += 1
@@ -99,7 +100,7 @@ def _unrest(world: World, job: JobPlan) -> list[str]:
     if not agents:
         left = [host.name for host in world.hosts if host.processes and host.plan in job.nodes]
         return [f"{job.job_id}: processes on {left}"] if left else []
-    server = world.server
+    server = world.server_of(job.job_id)
     known = None if server is None else server.state.jobs.get(job.job_id)
     if known is None or known.round is None or known.phase is not Phase.RUNNING:
         phase = "unknown" if known is None else known.phase.value
@@ -133,8 +134,8 @@ def _unrest(world: World, job: JobPlan) -> list[str]:
 
 def _drains(agent: Agent) -> bool:
     """Return whether the node will leave, as far as the agent or the coordinator knows."""
-    assert agent.world.server is not None
-    node = agent.world.server.state.nodes.get(agent.session)
+    server = agent.world.server_of(agent.host.plan.job_id)
+    node = None if server is None else server.state.nodes.get(agent.session)
     return agent.state.drain is not None or (node is not None and node.drain is not None)
 
 

@@ -66,7 +66,8 @@ class OneRoundLives(Checker):
             self._started.add((server.life, input.sender.session, input.round))
 
     def spawned(self, process: Process) -> None:
-        server, job_id = self.world.server, process.host.plan.job_id
+        job_id = process.host.plan.job_id
+        server = self.world.server_of(job_id)
         if server is None:
             return
         current = self._current.get((server.life, job_id))

@@ -26,6 +26,7 @@ from sim.rules.overlap import OVERLAP_RULES
 from sim.rules.rounds import ROUND_RULES
 from sim.rules.rules import STEP_RULES, Checker, News
 from sim.rules.runs import RUN_RULES
+from sim.shards.rules import OwnersAreOne
 
 if TYPE_CHECKING:
     from sim.world.node import Agent
@@ -54,6 +55,7 @@ class Safety:
             EventsAreTheJournal,
             *DURABLE_RULES,
             EventsGoOn,
+            OwnersAreOne,
         )
         self.checkers = tuple(kind(world) for kind in kinds)
         self._listeners = {

@@ -37,6 +37,7 @@ from rallypoint.server.core.state.draft import Draft
 from rallypoint.server.core.state.tally import Tally
 from rallypoint.server.core.verdicts import blame
 from rallypoint.server.core.verdicts import policy as failures
+from sim.durable.owner_bugs import OWNER_BUGS
 from sim.seeds.durable_bugs import DURABLE_BUGS
 from sim.seeds.key_bugs import KEY_BUGS
 from sim.seeds.meeting_bugs import MEETING_BUGS
@@ -363,6 +364,7 @@ BUGS: dict[str, Bug] = {
     **KEY_BUGS,
     **OPERATION_BUGS,
     **DURABLE_BUGS,
+    **OWNER_BUGS,
 }
 """By name: how a bug is planted, and the rules that may notice it."""
 

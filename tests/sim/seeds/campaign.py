@@ -16,6 +16,7 @@ from sim.rules import liveness
 from sim.rules.rules import Violation
 from sim.seeds.coverage import Coverage
 from sim.seeds.faults import Faults
+from sim.shards.stand_ins import stand_ins
 from sim.world.clock import Livelock
 from sim.world.world import World
 
@@ -50,7 +51,7 @@ def run_seed(
     world = World(seed, options, is_traced=is_traced)
     failure = rule = ""
     try:
-        with limited(world.keys.limits):
+        with limited(world.keys.limits), stand_ins(world.fleet):
             world.clock.run_until(world.faults.until_ms)
             world.settle_down()
             liveness.settle(world)

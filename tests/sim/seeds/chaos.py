@@ -65,6 +65,9 @@ class Chaos:
 
     def _strike_coordinator(self, kind: Fault) -> None:
         world, now_ms = self.world, self.world.clock.now_ms
+        if world.fleet is not None:
+            world.fleet.chaos.strike_as(kind)
+            return
         server = world.server
         if server is None or server.stalled_until_ms > now_ms:
             return
@@ -144,7 +147,8 @@ class Chaos:
 
     def _sever(self, agent: Agent) -> None:
         """Break a stream; an agent that notices at once reconnects before it is missed."""
-        world, stream, server = self.world, agent.link.stream, self.world.server
+        world, stream = self.world, agent.link.stream
+        server = world.server_of(agent.host.plan.job_id)
         noticed = (None, 0, 50, 600, 3_000)
         server_ms, agent_ms = world.rng.choice(noticed), world.rng.choice(noticed)
         if stream is None:

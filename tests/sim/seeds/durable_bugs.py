@@ -290,7 +290,11 @@ def _leave_a_gap() -> list[Patch]:
 
 def _resume_nothing() -> list[Patch]:
     """Note in the journal that others may have been at work."""
-    return [(restoring, "EpochRaised", lambda epoch, resumed=False: EpochRaised(epoch))]
+
+    def raised(epoch: int, resumed: bool = False, window_until_ms: int = 0) -> EpochRaised:
+        return EpochRaised(epoch, window_until_ms=window_until_ms)
+
+    return [(restoring, "EpochRaised", raised)]
 
 
 TAKEN = frozenset({"NothingIsTakenBack"})

@@ -13,7 +13,7 @@ durable: its journal outlives it, and its disk has other faults.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from random import Random
 
@@ -124,6 +124,9 @@ class Faults:
     """What writes meet; all equally likely. Only a durable coordinator writes."""
     disk_every_ms: int = 5_000
     """Mean time between two of them."""
+    owners: int = field(default=0, repr=False)
+    """1: several coordinators own shards in etcd. Not shown, because other options are drawn from
+    what is."""
 
 
 def draw_faults(rng: Random) -> Faults:

@@ -63,6 +63,8 @@ class JobPlan:
 def draw_jobs(rng: Random, options: Faults) -> tuple[JobPlan, ...]:
     """Return the jobs of one seed."""
     count = min(rng.choice((1, 1, 1, 2, 3)), options.jobs_max)
+    if options.owners:  # enough for several shards
+        count = min(rng.choice((2, 3, 4, 6)), 2 * options.jobs_max)
     return tuple(_draw_job(rng, number, options) for number in range(count))
 
 

@@ -347,6 +347,7 @@ def copied(state: State) -> State:
         deadlines=deadlines,
         network=state.network,
         revisions=state.revisions.copy(),
+        clocks=state.clocks.copy(),
     )
 
 

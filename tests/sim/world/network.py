@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rallypoint.agent.session.link import CONNECT_S_MAX
 from rallypoint.server.core.messages import inputs
@@ -20,6 +20,7 @@ from sim.world.wire import Hangup
 
 if TYPE_CHECKING:
     from sim.world.node import Agent
+    from sim.world.server import Server
     from sim.world.world import World
 
 CONNECT_MS_MAX = int(CONNECT_S_MAX * 1000)
@@ -41,6 +42,10 @@ class Stream:
     """Number of the process that accepted it."""
     life: int
     """Life of the coordinator that this process began or continued."""
+    member: Any = None
+    """Of several coordinators: the process that has accepted it."""
+    server: Server | None = None
+    """Of several coordinators: who serves the job of the agent."""
     hello: inputs.Hello | None = None
     """Set when the Hello has arrived, and the outbox with it."""
     outbox: Outbox | None = None
@@ -107,17 +112,30 @@ class Network:
         self.world.clock.at(stream.up_clear_ms, partial(self._deliver_up, stream))
 
     def _deliver_up(self, stream: Stream) -> None:
-        if not stream.up or self._is_held_back(stream, partial(self._deliver_up, stream)):
+        again = partial(self._deliver_up, stream)
+        if not stream.up or self._is_held_back(stream, again) or self._awaits_peer(stream, again):
             return
         message, sent_ms = stream.up.popleft()
-        server = self.world.server
-        if server is None or server.boot != stream.boot:
+        server = self._peer_of(stream, message)
+        if server is not None:
+            server.receive(stream, message, sent_ms)
+        elif not self._is_dark(stream):
             # The process that had this stream is gone. Its host, if there is one, answers with a
             # reset.
-            if not self.world.is_dark:
-                self.cut(stream, server_ms=None, agent_ms=self.latency_ms(stream.agent))
-            return
-        server.receive(stream, message, sent_ms)
+            self.cut(stream, server_ms=None, agent_ms=self.latency_ms(stream.agent))
+
+    def _peer_of(self, stream: Stream, message: bytes | Hangup | None) -> Server | None:
+        """Return who serves a stream, and gets this message; None if its process is gone."""
+        server = self.world.server
+        return None if server is None or server.boot != stream.boot else server
+
+    def _is_dark(self, stream: Stream) -> bool:
+        """Return whether nothing resets a stream whose process is gone."""
+        return self.world.is_dark
+
+    def _awaits_peer(self, stream: Stream, again: partial[None]) -> bool:
+        """Delay a delivery until someone knows who serves the stream."""
+        return False
 
     def send_down(self, stream: Stream, message: Down) -> None:
         """Send towards the agent."""
@@ -162,8 +180,8 @@ class Network:
             clock.after(agent_ms, partial(stream.agent.take, ended))
 
     def _tell_server(self, stream: Stream) -> None:
-        server = self.world.server
-        if server is not None and server.boot == stream.boot:
+        server = self._peer_of(stream, None)
+        if server is not None:
             server.receive(stream, Hangup(), self.world.clock.now_ms)
 
     def let_go(self, stream: Stream) -> None:

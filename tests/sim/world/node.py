@@ -24,7 +24,6 @@ from rallypoint.server.core.model.spec import JobSpec
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from sim.seeds.scenario import NodePlan
 from sim.world.clock import Timer
-from sim.world.link import Link
 from sim.world.processes import SIGUSR1, Process, Workers
 from sim.world.wire import outcome_of, settings_of
 
@@ -94,7 +93,7 @@ class Agent:
         self.dismissal: Dismissed | None = None
         """How a coordinator refused it for good, if one did."""
         self.frozen_until_ms = 0
-        self.link = Link(self)
+        self.link = world.new_link(self)
         self.workers = Workers(self)
         self._pending: deque[inputs.Input] = deque()
         self._is_stepping = False
@@ -104,11 +103,13 @@ class Agent:
     @property
     def is_attached(self) -> bool:
         """True while messages pass both ways between it and the present coordinator."""
-        stream, server, now_ms = self.link.stream, self.world.server, self.world.clock.now_ms
+        stream, now_ms = self.link.stream, self.world.clock.now_ms
+        server = self.world.server_of(self.host.plan.job_id)
         if self.is_gone or stream is None or server is None or not self.link.is_welcome:
             return False
         is_still = max(self.frozen_until_ms, self.host.unreachable_until_ms) > now_ms
-        is_open = stream.boot == server.boot and not stream.is_cut and not stream.server_done
+        is_its = stream.server is server if stream.member else stream.boot == server.boot
+        is_open = is_its and not stream.is_cut and not stream.server_done
         return is_open and not is_still
 
     @property

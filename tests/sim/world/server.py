@@ -76,7 +76,7 @@ class Server:
         self.contacts = past.contacts or Contacts(timing)
         self.is_dead = False
         self.stalled_until_ms = 0
-        self.writes = Writes(self)
+        self.writes = self._new_writes()
         self._past = past
         self._origin_ms = past.origin_ms - world.clock.now_ms
         self._clock_back_ms = clock_back_ms
@@ -91,6 +91,9 @@ class Server:
         self._turn: Timer | None = None
         self._turn_at_ms = 0
         self._schedule(0 if past.contacts else timing.window_ms)
+
+    def _new_writes(self) -> Writes:
+        return Writes(self)
 
     def now_ms(self) -> int:
         """Return journal time."""
@@ -140,8 +143,6 @@ class Server:
         self.contacts.held_back(self.now_ms())
         if noticed_ms:
             self._inbox.insert(0, inputs.Stalled(noticed_ms))
-
-    # --- streams ---
 
     def receive(self, stream: Stream, message: bytes | Hangup, sent_ms: int) -> None:
         """Handle a message that was sent on a stream at this time."""
@@ -244,12 +245,11 @@ class Server:
         if self.busy_until_ms > self.world.clock.now_ms:
             self._schedule(0)
             return
-        now_ms, disk = self.now_ms(), self.world.disk
-        arrived = (*self._heard.values(), *self._inbox)
-        if disk.loses and (turn := self._foresee(arrived, now_ms)).records:
+        now_ms, arrived = self.now_ms(), self._arrived()
+        if self.writes.loses and (turn := self._foresee(arrived, now_ms)).records:
             self.writes.lose(turn)
             return
-        self._heard, self._inbox = {}, []
+        self.take_inbox()
         turn = self._begin_turn(self.state, now_ms)
         for input in arrived:
             self._step(input, turn)
@@ -260,6 +260,22 @@ class Server:
             self.writes.write(turn)
         else:
             self.show(turn)
+
+    def _arrived(self) -> Sequence[inputs.Input]:
+        return *self._heard.values(), *self._inbox
+
+    def take_inbox(self) -> None:
+        """Take everything that has arrived."""
+        self._heard, self._inbox = {}, []
+
+    def take_again(self, foreseen: Steps) -> Steps:
+        """Take a turn that was foreseen, with the same inputs at the same time."""
+        turn = Steps(self.state, foreseen.now_ms)
+        turn.measure(foreseen.unix_ms)
+        for input, _ in foreseen.stepped:
+            self._step(input, turn)
+        self._close(turn)
+        return turn
 
     def _begin_turn(self, state: State, now_ms: int) -> Steps:
         turn = Steps(state, now_ms)
@@ -347,9 +363,12 @@ class Server:
             return
         outbox.wake.clear()
         for message in self._take(outbox):
-            self.world.network.send_down(stream, message.SerializeToString())
+            self._send(stream, message.SerializeToString())
         if outbox.end is not None or outbox.ended or outbox.has_left:
             self._finish(stream, outbox)
+
+    def _send(self, stream: Stream, message: bytes) -> None:
+        self.world.network.send_down(stream, message)
 
     def _take(self, outbox: Outbox) -> list[agent_pb2.SessionResponse]:
         """Empty an outbox into messages, in the order of `AgentService`."""

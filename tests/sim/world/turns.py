@@ -19,6 +19,8 @@ class Steps:
     def __init__(self, state: State, now_ms: int) -> None:
         self.state = state
         self.now_ms = now_ms
+        self.unix_ms = 0
+        """The wall clock when it began, if it was measured."""
         self.records: list[JournalRecord] = []
         self.effects: list[Effect] = []
         self.changed: dict[JobId, None] = {}
@@ -27,6 +29,7 @@ class Steps:
 
     def measure(self, unix_ms: int) -> None:
         """Compare the clocks."""
+        self.unix_ms = unix_ms
         self.records += self.state.clocks.measure(self.now_ms, unix_ms)
 
     def step(self, input: inputs.Input) -> Transition:

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from functools import partial
+from functools import cached_property, partial
 from random import Random
 
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.model.ids import JobId, NodeName, SessionId
+from rallypoint.server.core.model.job import Job
 from rallypoint.server.core.model.round import RoundHeader
 from rallypoint.server.core.model.spec import JobSpec, Timing
 from sim.durable.disk import Disk
 from sim.durable.progress import Progress
-from sim.durable.readers import EventsGoOn, Readers
+from sim.durable.readers import Readers
 from sim.durable.recovery import begin_without_memory, load
 from sim.durable.rules import NothingIsTakenBack
 from sim.keys.callers import Keys
@@ -30,8 +31,11 @@ from sim.seeds.chaos import TAKEOVER_MS, Chaos
 from sim.seeds.coverage import Coverage
 from sim.seeds.faults import Faults, calm, changed, draw_faults
 from sim.seeds.scenario import JobPlan, NodePlan, draw_jobs
+from sim.shards.fleet import Fleet
+from sim.shards.network import FleetLink, FleetNetwork
 from sim.world.clock import Clock
 from sim.world.last_words import CUT_OFF, LastWords, draw_last_words, draw_record
+from sim.world.link import Link
 from sim.world.network import Network
 from sim.world.node import Agent, Host
 from sim.world.processes import STRAGGLE_MS_MAX, Group, Process
@@ -39,6 +43,7 @@ from sim.world.server import Server
 
 FIRST_EPOCH = 1_000_000
 COLLATERAL_MS_MAX = 400
+AGAIN_MS = 1_000
 RETURN_MS_MAX = 8_000
 """How long a node is without an agent before the next one starts."""
 
@@ -69,16 +74,16 @@ class World:
         self.coverage = Coverage()
         self.safety = Safety(self)
         self.meeting_rule = self.safety.find(BarriersHold)
-        self.key_rule = self.safety.find(KeysHold)
-        self.read_rule = self.safety.find(NothingIsTakenBack)
-        self.event_rule = self.safety.find(EventsGoOn)
-        self.network = Network(self)
+        self.network = FleetNetwork(self) if self.options.owners else Network(self)
         self.hosts = [
             Host(f"{plan.job_id}/{number}:{plan.name}", plan)
             for job in self.jobs
             for number, plan in enumerate(job.nodes)
         ]
+        self.fleet: Fleet | None = None
+        """Several coordinators that share a store; None: there is one."""
         self.server: Server | None = None
+        """The only coordinator."""
         self.steps = 0
         """Steps of the coordinator's core."""
         self.drained: set[tuple[JobId, NodeName]] = set()
@@ -105,11 +110,24 @@ class World:
         self._epoch = FIRST_EPOCH
         self._pids = 100
         self.disk = Disk(self)
-        self.start_coordinator()
+        if self.options.owners:
+            self.fleet = Fleet(self)
+        else:
+            self.start_coordinator()
         for host in self.hosts:
             if host.plan.starts_ms < self.faults.until_ms:
                 self.clock.at(host.plan.starts_ms, partial(self.start_agent, host))
         self.chaos = Chaos(self)
+
+    @cached_property
+    def key_rule(self) -> KeysHold:
+        """Return the rule about keys."""
+        return self.safety.find(KeysHold)
+
+    @cached_property
+    def read_rule(self) -> NothingIsTakenBack:
+        """Return the rule about readers."""
+        return self.safety.find(NothingIsTakenBack)
 
     @property
     def digest(self) -> str:
@@ -136,6 +154,19 @@ class World:
         return percent > 0 and self.rng.random() * 100 < percent
 
     # --- the coordinator ---
+
+    def server_of(self, job_id: JobId) -> Server | None:
+        """Return who serves a job."""
+        return self.server if self.fleet is None else self.fleet.server_of(job_id)
+
+    def next_boot(self) -> int:
+        """Return the number of another process, or of another owner of a shard."""
+        self._boots += 1
+        return self._boots
+
+    def new_link(self, agent: Agent) -> Link:
+        """Return the link of an agent."""
+        return Link(agent) if self.fleet is None else FleetLink(agent)
 
     def start_coordinator(self) -> None:
         """Start a process of the coordinator: without memory, or with its journal."""
@@ -218,10 +249,11 @@ class World:
 
     def drain(self, agent: Agent, time_ms: int) -> None:
         """Let an operator drain a node, if a coordinator runs."""
-        if self.server is not None:
+        server = self.server_of(agent.host.plan.job_id)
+        if server is not None:
             self.drained.add((agent.host.plan.job_id, agent.name))
             request = inputs.DrainNode(agent.host.plan.job_id, agent.name, time_ms, "maintenance")
-            self.server.request(request)
+            server.request(request)
 
     def partition(self, host: Host, duration_ms: int) -> None:
         """Let nothing pass between a host and the coordinator for a while."""
@@ -241,15 +273,16 @@ class World:
 
     def ask_for(self, host: Host, *, is_cordon: bool) -> None:
         """Let an operator cordon or uncordon the node of a host."""
-        if self.server is None:
-            return
         job_id = host.plan.job_id
+        server = self.server_of(job_id)
+        if server is None:
+            return
         name = NodeName(host.plan.name) if host.agent is None else host.agent.name
         request: inputs.Request = inputs.Uncordon(job_id, name)
         if is_cordon:
             self._set_aside[(job_id, name)] = None
             request = inputs.Cordon(job_id, name, "an operator")
-        self.server.request(request)
+        server.request(request)
 
     def note_set_aside(self, job_id: JobId, name: NodeName) -> None:
         """Remember that an operator has cordoned a node."""
@@ -259,10 +292,23 @@ class World:
         """Uncordon every node that is set aside or is about to be."""
         assert self.server is not None
         for job in self.server.state.jobs.values():
-            for health in job.health:
-                self.server.request(inputs.Uncordon(job.job_id, health.name))
+            self._take_back(self.server, job)
         for job_id, name in self._set_aside:
             self.server.request(inputs.Uncordon(job_id, name))
+
+    def _take_back(self, server: Server, job: Job) -> None:
+        for health in job.health:
+            server.request(inputs.Uncordon(job.job_id, health.name))
+
+    def _keep_taking_back(self) -> None:
+        """Uncordon nodes again and again: shards may move, and requests get lost with that."""
+        for plan in self.jobs:
+            server = self.server_of(plan.job_id)
+            job = None if server is None else server.state.jobs.get(plan.job_id)
+            if server is not None and job is not None:
+                self._take_back(server, job)
+        if not self.is_finishing:
+            self.clock.after(AGAIN_MS, self._keep_taking_back)
 
     # --- processes ---
 
@@ -334,8 +380,13 @@ class World:
             host.unreachable_until_ms = 0
             if host.agent is not None:
                 self.clock.after(0, partial(host.agent.freeze, 0))
-        self.start_coordinator()
-        self._take_nodes_back()  # neither a cordon nor a long quarantine ends by itself in time
+        # Neither a cordon nor a long quarantine ends by itself in time.
+        if self.fleet is None:
+            self.start_coordinator()
+            self._take_nodes_back()
+        else:
+            self.fleet.calm()
+            self._keep_taking_back()
 
     def finish_work(self) -> None:
         """Let every worker finish, now and in every round that is still to come."""

@@ -19,7 +19,7 @@ from rallypoint.server.core.barriers.ends import times_of
 from rallypoint.server.core.containment import evict
 from rallypoint.server.core.invariants import check_whole
 from rallypoint.server.core.messages.errors import BrokenInvariant
-from rallypoint.server.core.messages.records import EpochRaised
+from rallypoint.server.core.messages.records import EpochRaised, Record
 from rallypoint.server.core.model.barrier import Barrier, BarrierKey
 from rallypoint.server.core.model.ids import JobId, SessionId
 from rallypoint.server.core.model.job import FORGOTTEN_MAX, Job
@@ -34,11 +34,12 @@ from rallypoint.server.core.reads.replay import JournalRecord, Memory
 from rallypoint.server.core.rounds.rounds import culprit_due_ms
 from rallypoint.server.core.rounds.settling import REMEMBERED_MS
 from rallypoint.server.core.state.deadlines import DeadlineKind
+from rallypoint.server.core.state.draft import Draft
 from rallypoint.server.core.state.revisions import PER_EPOCH
-from rallypoint.server.core.state.state import State
+from rallypoint.server.core.state.state import State, apply
 from rallypoint.server.core.state.tally import Tally, tally_of
 from rallypoint.server.core.verdicts.blame import describe_exit
-from rallypoint.server.core.verdicts.health import find_eligibility
+from rallypoint.server.core.verdicts.health import end_quarantines, find_eligibility
 
 ADOPTION_MS = 1_000
 """How long the coordinator may have taken to adopt rounds once its first window had closed."""
@@ -136,6 +137,7 @@ def restore(
             _refuse_broken(memory, job_id)
             _restore_job(state, job, nodes, now_ms, last_ms, len(known))
             _restore_shared(state, memory, job_id, barriers.get(job_id, {}))
+            restored.records += _end_quarantines(state, job_id, now_ms)
             check_whole(state, job_id)
         except Exception as error:  # noqa: BLE001  # a bug in one job must not end the others
             text = explain(job_id, error)
@@ -186,6 +188,19 @@ def _restore_job(
     state.tallies[job_id] = tally
     for kind, at_ms in _deadlines_of(job, timing, now_ms, last_ms, back_by_ms).items():
         state.deadlines.set((kind, job_id), at_ms)
+
+
+def _end_quarantines(state: State, job_id: JobId, now_ms: int) -> list[Record]:
+    """Release the nodes whose quarantine has ended since the latest batch.
+
+    It belongs to the first batch of this life: what is due after that batch has an event of its
+    time, and an earlier one would be taken for old by the next life.
+    """
+    draft = Draft(state, now_ms)
+    end_quarantines(draft, job_id)
+    draft.log_events()
+    apply(state, draft.delta(tuple(draft.changed_jobs())))
+    return draft.records
 
 
 def _barriers_by_job(memory: Memory) -> dict[JobId, dict[BarrierKey, Barrier]]:

@@ -29,7 +29,9 @@ REASONS = {
 def refusal_status(refusal: Refusal) -> Status:
     """Return the status of a refusal."""
     row = TABLE[refusal.kind]
-    text = row.text.format(**dict(refusal.facts), differences=_show_differences(refusal))
+    text = row.text.format(
+        **dict(refusal.facts), differences=_show_differences(refusal), advice=_advise(refusal)
+    )
     return pack_status(
         _code(row.code),
         text,
@@ -38,6 +40,15 @@ def refusal_status(refusal: Refusal) -> Status:
         field=row.field,
         retry_ms=row.retry_ms,
     )
+
+
+def _advise(refusal: Refusal) -> str:
+    """Return what to do about differences."""
+    kept_ms = dict(refusal.facts).get("kept_ms")
+    if not isinstance(kept_ms, int):
+        return "start every agent of a job with the same values"
+    kept = f"none of its agents is attached, and it waits {kept_ms / 1000:.0f} s more for one"
+    return f"{kept}: use its values, or cancel it first"
 
 
 def _show_differences(refusal: Refusal) -> str:

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 from rallypoint.cli.flags.flag import Values
 from rallypoint.server.journal.archive.contents import Contents
 from rallypoint.server.journal.archive.lines import read_lines, write_lines
-from rallypoint.server.journal.archive.places import fill, read
+from rallypoint.server.journal.archive.places import fill, fitted, read
 from rallypoint.server.journal.archive.show import describe_records
 from rallypoint.server.journal.interface import JournalFailed
 from rallypoint.server.journal.sqlite.file import sync_folder
@@ -105,7 +105,10 @@ def restore(args: Values) -> None:
         with open(name, "rb") as file:
             contents = read_lines(_lines(file), name)
     verify_contents(contents, name)
-    written = fill(args.state, contents, args.shards)
+    written = fitted(args.state, contents, args.shards)
+    if written != contents:
+        verify_contents(written, args.state)
+    fill(args.state, written)
     print(f"imported {_count(written)} into {args.state}")
 
 

@@ -141,7 +141,7 @@ MENU = Menu(
         f"show {PLACE} --last 20",
         f"verify {PLACE}",
         f"export {PLACE} journal.jsonl",
-        f"import journal.jsonl {STORE}",
+        "import journal.jsonl etcd://e1:2379,e2:2379/rallypoint",
     ),
 )
 

@@ -28,13 +28,13 @@ from rallypoint.server.core.verdicts.health import cordon, uncordon
 
 def operate(draft: Draft, operation: inputs.Operation) -> Refusal | None:
     """Carry out an operation; do nothing if an earlier attempt was."""
+    if was_done(draft, operation):
+        return None
     is_of_nodes = isinstance(operation, inputs.DrainNode | inputs.Cordon | inputs.Uncordon)
     is_known = draft.job(operation.job_id) is not None
     if draft.awaits_adoption(operation.job_id) and not (is_of_nodes and is_known):
         # The agents of a run that a former coordinator knew may still come.
         return Refusal(RefusalKind.NOT_READY)
-    if was_done(draft, operation):
-        return None
     if (reused := check_id(draft, operation)) is not None:
         return reused
     job = draft.job(operation.job_id)

@@ -140,6 +140,11 @@ class Node(Struct, frozen=True):
         return self.identity.job_id
 
     @property
+    def is_awaited(self) -> bool:
+        """True until its agent comes for the first time since the coordinator started again."""
+        return self.connection == 0
+
+    @property
     def is_clean(self) -> bool:
         """True when it is attached, runs nothing and does not drain."""
         return self.attached and self.state is NodeState.READY and self.drain is None

@@ -22,6 +22,7 @@ from rallypoint.server.core.model.phase import Phase
 from rallypoint.server.core.model.spec import JobSpec
 from rallypoint.server.core.sessions.programs import check_program
 from rallypoint.server.core.sessions.reports import refuse_stale
+from rallypoint.server.core.state.deadlines import DeadlineKind
 from rallypoint.server.core.state.draft import Draft
 
 FORGOTTEN_PART = 64
@@ -133,7 +134,11 @@ def _is_idle(draft: Draft, job: Job) -> bool:
 def check_identity(draft: Draft, job: Job, identity: Identity) -> Refusal | None:
     """Refuse a spec, program, address, name or node rank that does not fit the job."""
     if job.phase is not Phase.CLOSED and not _agrees(job, identity.spec):
-        return spec_mismatch(job.job_id, job.spec, identity.spec)
+        mismatch = spec_mismatch(job.job_id, job.spec, identity.spec)
+        ends_ms = draft.deadline(DeadlineKind.ABANDON, job.job_id)
+        if draft.tally(job.job_id).nodes > 0 or ends_ms is None:
+            return mismatch
+        return replace(mismatch, facts=(*mismatch.facts, ("kept_ms", ends_ms - draft.now_ms)))
     return (
         check_program(draft, identity)
         or _check_address(draft, identity)
@@ -158,16 +163,23 @@ def _check_address(draft: Draft, identity: Identity) -> Refusal | None:
 
 
 def _check_holders(draft: Draft, identity: Identity) -> Refusal | None:
-    """Refuse a name or node rank that an attached node holds."""
+    """Refuse a name or node rank that an attached node holds.
+
+    One that the coordinator awaits since it started again may be well: a decision would be early.
+    """
     job_id = identity.job_id
     if identity.name_explicit:
         holder = draft.holder(job_id, identity.name)
         if holder is not None and holder.attached:
             return name_in_use(identity)
+        if holder is not None and holder.is_awaited:
+            return Refusal(RefusalKind.NOT_READY)
     if identity.node_rank is not None:
         holder = draft.holder(job_id, identity.node_rank)
         if holder is not None and holder.attached:
             return node_rank_in_use(identity, holder.name)
+        if holder is not None and holder.is_awaited:
+            return Refusal(RefusalKind.NOT_READY)
     return None
 
 

@@ -18,7 +18,7 @@ from rallypoint.server.core.model.job import Job
 from rallypoint.server.core.model.node import HeldRound, Node, NodeState
 from rallypoint.server.core.model.phase import Phase
 from rallypoint.server.core.model.round import LOST_MAX, Departure, Round, RoundReason
-from rallypoint.server.core.model.worker import FailedWorker, WorkerExit
+from rallypoint.server.core.model.worker import FailedWorker, Symptom, WorkerExit
 from rallypoint.server.core.rounds.drains import (
     begin_drain,
     note_first_exit,
@@ -371,7 +371,8 @@ def depart(draft: Draft, node: Node, reason: RoundReason, text: str) -> None:
     """Note in the round that a member is gone.
 
     A member that has succeeded keeps its success. A member that was clean when it was lost, or left
-    as announced, did not end the round.
+    as announced, did not end the round. No journal knows who is clean: a member that never returns
+    to a coordinator that has started again did not end a round in which a worker shows a cause.
     """
     job = draft.require_job(node.job_id)
     round = job.round
@@ -381,11 +382,17 @@ def depart(draft: Draft, node: Node, reason: RoundReason, text: str) -> None:
         round = replace(round, succeeded_gone=(*round.succeeded_gone, node.name))
     elif node.state is NodeState.READY and reason is not RoundReason.NODE_LEFT:
         return
+    elif node.is_awaited and job.phase is Phase.STOPPING and _has_cause(round):
+        return
     elif len(round.departures) < LOST_MAX and not _has_departed(round, node.name):
         at_ms = draft.now_ms if node.broke_ms is None else node.broke_ms
         departure = Departure(node.name, at_ms, reason, text)
         round = replace(round, departures=(*round.departures, departure))
     _put_round(draft, job, round)
+
+
+def _has_cause(round: Round) -> bool:
+    return any(failed.symptom is not Symptom.VICTIM for failed in round.failures)
 
 
 def _has_departed(round: Round, name: NodeName) -> bool:

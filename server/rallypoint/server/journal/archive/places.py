@@ -34,13 +34,34 @@ def read(state: str, job_id: str = "") -> Contents:
     return sqlite.read(_path_of(state))
 
 
-def fill(state: str, contents: Contents, shards: int = 0) -> Contents:
-    """Write all journals where there are none yet, all of them or nothing; return what was written.
+def fitted(state: str, contents: Contents, shards: int = 0) -> Contents:
+    """Return the same store as a place can hold it: divided into shards, or not.
 
     Args:
         state: as `coordinator --state` has it.
-        contents: what to write, with shards or without.
+        contents: with shards or without.
         shards: number of them in etcd; 0: as many as `contents` has, or the default.
+
+    Raises:
+        JournalFailed: when the place cannot hold it.
+    """
+    if not state.startswith(ETCD):
+        _path_of(state)
+        if shards:
+            raise JournalFailed(f"{state}: only a journal in etcd has shards; leave --shards out")
+        return without_shards(contents)
+    count = shards or contents.shard_count or SHARDS_DEFAULT
+    if count > SHARDS_MAX:
+        raise JournalFailed(f"{count} shards are too many: at most {SHARDS_MAX}")
+    return with_shards(contents, count)
+
+
+def fill(state: str, contents: Contents) -> None:
+    """Write all journals where there are none yet, all of them or nothing.
+
+    Args:
+        state: as `coordinator --state` has it.
+        contents: what to write, fitted.
 
     Raises:
         JournalInUse: when a coordinator runs there.
@@ -50,18 +71,9 @@ def fill(state: str, contents: Contents, shards: int = 0) -> Contents:
         _require_client()
         from rallypoint.server.journal.archive import etcd
 
-        count = shards or contents.shard_count or SHARDS_DEFAULT
-        if count > SHARDS_MAX:
-            raise JournalFailed(f"{count} shards are too many: at most {SHARDS_MAX}")
-        contents = with_shards(contents, count)
         etcd.fill(state, contents)
-        return contents
-    path = _path_of(state)
-    if shards:
-        raise JournalFailed(f"{state}: only a journal in etcd has shards; leave --shards out")
-    contents = without_shards(contents)
-    sqlite.fill(path, contents)
-    return contents
+    else:
+        sqlite.fill(_path_of(state), contents)
 
 
 def _path_of(state: str) -> str:

@@ -36,8 +36,7 @@ TABLE: dict[RefusalKind, Row] = {
     RefusalKind.SPEC_MISMATCH: Row(
         grpc.StatusCode.FAILED_PRECONDITION,
         details_pb2.SpecMismatch,
-        "this agent and job {job_id} disagree: {differences}; start every agent of a job with the "
-        "same values",
+        "this agent and job {job_id} disagree: {differences}; {advice}",
         "hello.spec",
     ),
     RefusalKind.NODE_NAME_IN_USE: Row(

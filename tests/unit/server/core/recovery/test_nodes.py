@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from rallypoint.server.core.messages import inputs
-from rallypoint.server.core.messages.refusals import RefusalKind
+from rallypoint.server.core.messages.refusals import Refusal, RefusalKind
 from rallypoint.server.core.model.desired import (
     DesiredReleased,
     DesiredRun,
@@ -19,7 +19,11 @@ from rallypoint.server.core.model.node import Eligibility
 from rallypoint.server.core.model.phase import Outcome, Phase
 from rallypoint.server.core.model.spec import JobSpec, Timing
 from rallypoint.server.core.model.verdict import VerdictCause
+from rallypoint.server.core.reads.replay import replay
+from rallypoint.server.core.restore import restore
 from rallypoint.server.core.rounds.fences import SLACK_MS
+from rallypoint.server.core.step import Transition
+from support.core.adoption import WINDOW_MS
 from support.core.coordinator import Bench
 from support.core.fake_agents import JOB, finished
 from support.core.health import COOLDOWN_MS, SPEC, cordon, fail_again, health
@@ -34,6 +38,16 @@ def begun(spec: JobSpec = PAIR) -> Bench:
     bench = Bench(spec, durable=True)
     bench.advance(10_000)
     return bench
+
+
+def logged(bench: Bench, reason: str) -> int:
+    """Return the number of events of a kind in the journal."""
+    return sum(event.reason == reason for event in bench.state.events.kept())
+
+
+def kind_of(transition: Transition) -> RefusalKind | None:
+    """Return why an input was refused."""
+    return None if transition.refusal is None else transition.refusal.kind
 
 
 def test_spare_stays_a_spare() -> None:
@@ -84,8 +98,77 @@ def test_quarantine_ends_in_time(away_ms: int) -> None:
     assert (Eligibility.NONE if away_ms > COOLDOWN_MS else Eligibility.QUARANTINED) is sick
     bench.advance(max(0, until_ms - bench.now_ms))
 
-    assert 1 == bench.events().count("quarantine_ended")
+    assert 1 == logged(bench, "quarantine_ended")
     assert Eligibility.NONE is agents[2].known_node.eligibility
+
+
+def test_end_of_a_quarantine_survives_two_deaths_in_a_row() -> None:
+    """The second process dies after its first batch, before it has looked at anything."""
+    bench = begun(replace(SPEC, max_nodes=3, quarantine_after=1))
+    agents = bench.run_round("a", "b", "sick")
+    fail_again(bench, agents[2], 1)
+    last_ms, journal = bench.now_ms, bench.records
+    bench.now_ms += COOLDOWN_MS + 1_000
+
+    restored = restore(
+        replay(journal),
+        coordinator_id="c1",
+        epoch=bench.state.epoch + 1,
+        durable=True,
+        timing=Timing(),
+        now_ms=bench.now_ms,
+        last_ms=last_ms,
+        explain=lambda _, error: str(error),
+    )
+    bench.restart(0, [*journal, *restored.records])
+
+    assert 1 == logged(bench, "quarantine_ended")
+
+
+def test_request_that_is_repeated_in_a_first_window_was_done() -> None:
+    """It was carried out, the answer was lost, and the window began again."""
+    bench = Bench(PAIR, durable=True, window_ms=WINDOW_MS)
+    bench.advance(WINDOW_MS)
+    request = inputs.CreateJob(JobId("other"), PAIR, request_id="r")
+    assert bench.take(request).refusal is None
+
+    bench.restart(100)
+    assert bench.state.window_until_ms > bench.now_ms
+
+    assert bench.take(request).refusal is None
+    assert bench.take(replace(request, request_id="s")).refusal == Refusal(RefusalKind.NOT_READY)
+
+
+def test_name_of_a_node_that_may_return_is_not_taken_over() -> None:
+    """Its agent may be well, and on its way. When it does not come in time, another one may."""
+    bench = begun()
+    a, b = bench.run_round("a", "b")
+    names = [bench.agent(name) for name in ("a", "b")]
+
+    bench.restart()
+    come_back(a)
+    assert RefusalKind.NODE_NAME_IN_USE is kind_of(names[0].hello())
+    assert RefusalKind.NOT_READY is kind_of(names[1].hello())
+    assert "b" == b.known_node.name
+    bench.advance(LEASE_MS)
+
+    assert b.node is None
+    assert names[1].hello().refusal is None
+    assert (
+        "did not return within 5 s after the coordinator started again" in bench.job().lost[0].text
+    )
+
+
+def test_node_rank_of_a_node_that_may_return_is_not_taken_over() -> None:
+    """Like its name."""
+    bench = begun()
+    agents = [bench.agent(name, node_rank=rank) for rank, name in enumerate("ab")]
+    for agent in agents:
+        agent.hello()
+    bench.obey()
+
+    bench.restart()
+    assert RefusalKind.NOT_READY is kind_of(bench.agent("x", node_rank=1).hello())
 
 
 def test_failures_before_the_start_count_towards_a_quarantine() -> None:

@@ -298,3 +298,36 @@ def test_planned_stop_is_what_it_was() -> None:
     assert [RoundReason.FIRST, RoundReason.GROWTH] == [h.reason for h in bench.rounds()]
     assert (1, 0) == (bench.job().counts.growths, bench.job().counts.reformations)
     assert ["a", "b", "c"] == bench.order()
+
+
+def test_clean_member_that_does_not_return_is_no_cause() -> None:
+    """The journal does not know who was clean when the coordinator died in a stop."""
+    bench, a, b = running()
+    a.fail(worker_exit(3))
+    b.ready()
+    assert Phase.STOPPING is bench.job().phase
+
+    bench.restart(100)
+    come_back(a, NodeState.FAILED, (worker_exit(3),))
+    a.ready()
+    bench.advance(60_000)
+
+    verdict = bench.the_verdict()
+    assert (VerdictCause.WORKER_FAILED, "a") == (verdict.cause, verdict.name)
+    assert 1 == bench.job().counts.restart_count
+
+
+def test_member_that_does_not_return_explains_broken_connections() -> None:
+    """Its peers show no other cause: it may have been lost before the stop."""
+    bench, a, _ = running(replace(PAIR, min_nodes=1))
+    a.fail(worker_exit(1, said=RESET))
+    bench.advance(1_000)
+    assert Phase.STOPPING is bench.job().phase
+
+    bench.restart(100)
+    come_back(a, NodeState.FAILED, (worker_exit(1, said=RESET),))
+    a.ready()
+    bench.advance(LEASE_MS)
+
+    assert VerdictCause.NODE_LOST is bench.the_verdict().cause
+    assert 0 == bench.job().counts.restart_count

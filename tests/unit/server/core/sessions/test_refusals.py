@@ -10,15 +10,16 @@ from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.effects import Acknowledge, Refuse, Welcome
 from rallypoint.server.core.messages.records import RoundStopped
 from rallypoint.server.core.messages.refusals import Refusal, RefusalKind
-from rallypoint.server.core.model.ids import NodeName, SessionId
+from rallypoint.server.core.model.ids import JobId, NodeName, SessionId
 from rallypoint.server.core.model.node import NodeState
 from rallypoint.server.core.model.phase import Phase
 from rallypoint.server.core.model.spec import JobSpec
 from rallypoint.server.core.sessions import admission
 from rallypoint.server.core.sessions.admission import compare_specs
 from rallypoint.server.core.step import Transition
+from rallypoint.server.rpc.errors import refusal_status
 from support.core.coordinator import EPOCH, Bench
-from support.core.fake_agents import FakeAgent
+from support.core.fake_agents import JOB, FakeAgent
 
 TRIO = JobSpec(min_nodes=3, max_nodes=3)
 
@@ -47,6 +48,30 @@ def test_spec_mismatch_names_every_field() -> None:
         ),
     ) == (refusal_of(refused).kind, refusal_of(refused).differences)
     assert (Refuse(other.session, 1, refusal_of(refused)),) == refused.effects
+
+
+def test_spec_mismatch_says_that_no_agent_is_there() -> None:
+    """A job whose agents have all gone keeps its specification until its join timeout."""
+    bench = Bench(JobSpec(join_timeout_ms=60_000))
+    (agent,) = bench.join("a")
+    other = bench.agent("b", spec=replace(bench.spec, max_restarts=5))
+
+    assert "the same values" in text_of(other.hello())
+    agent.break_off()
+    bench.advance(10_000)
+    assert bench.state.nodes == {}
+    text = text_of(other.hello())
+
+    assert "none of its agents is attached, and it waits 5" in text
+    assert text.endswith(" s more for one: use its values, or cancel it first")
+    assert bench.take(inputs.CancelJob(JobId(JOB), 0, "")).refusal is None
+    assert other.hello().refusal is None
+
+
+def text_of(transition: Transition) -> str:
+    """Return what the agent is shown."""
+    text: str = refusal_status(refusal_of(transition)).message
+    return text
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,8 @@ async def read(state: str, job_id: str = "") -> Contents:
 
 
 async def fill(state: str, contents: Contents, shards: int = 0) -> None:
-    await asyncio.to_thread(places.fill, state, contents, shards)
+    fitted = places.fitted(state, contents, shards)
+    await asyncio.to_thread(places.fill, state, fitted)
 
 
 def records_in(payloads: Sequence[bytes]) -> list[JournalRecord]:
@@ -175,8 +176,9 @@ async def test_journal_moves_to_etcd_and_back(state: str, tmp_path: Path) -> Non
     whole = contents_of(batch_of(JOBS))
     await fill(state, whole, SHARDS)
     contents = await read(state)
-    await asyncio.to_thread(places.fill, f"sqlite:{tmp_path}/journal.sqlite", contents)
-    back = await asyncio.to_thread(places.read, f"sqlite:{tmp_path}/journal.sqlite")
+    other = f"sqlite:{tmp_path}/journal.sqlite"
+    await fill(other, contents)
+    back = await read(other)
 
     assert contents == with_shards(whole, SHARDS)
     assert not back.is_sharded

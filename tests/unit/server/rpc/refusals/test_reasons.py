@@ -16,6 +16,7 @@ from rallypoint.server.core.model.phase import Outcome
 from rallypoint.server.rpc import errors
 from rallypoint.server.rpc.guards.peers import LimitExceeded
 from rallypoint.server.rpc.refusals.table import TABLE
+from rallypoint.server.rpc.routing import errors as routing
 from rallypoint.server.rpc.status import invalid_status, silent_status
 from rallypoint.server.rpc.views.enums import LIMITS
 from rallypoint.v1 import error_details_pb2 as details_pb2
@@ -40,6 +41,10 @@ STATUSES = {
     "SESSION_LOST": errors.lost_status(),
     "COORDINATOR_ENDED": errors.ended_status(),
     "WATCHER_STALLED": errors.stalled_status(30),
+    "NOT_OWNER": routing.not_owner_status("localhost:1", "c"),
+    "NO_OWNER": routing.no_owner_status(3),
+    "OWNER_LOST": routing.owner_lost_status(3, "localhost:1"),
+    "STORE_UNAVAILABLE": routing.store_status("etcd cannot be reached"),
 }
 
 
@@ -61,7 +66,8 @@ def status_of(kind: RefusalKind) -> Status:
     for field in () if row.detail is None else row.detail.DESCRIPTOR.fields:
         if field.type == field.TYPE_STRING:
             facts[field.name] = "x"
-    facts.pop("differences", None)
+    for of_code in ("differences", "advice"):
+        facts.pop(of_code, None)
     facts |= FACTS.get(kind, {})
     return errors.refusal_status(Refusal(kind, tuple(facts.items())))
 

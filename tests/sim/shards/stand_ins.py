@@ -1,0 +1,97 @@
+"""What stands for clocks, random numbers, the log and etcd's watches in the code of owners."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from rallypoint.server import beginning
+from rallypoint.server import clock as journal_clock
+from rallypoint.server.journal.etcd import log as shard_log
+from rallypoint.server.shards import lease, ownership, standing
+from sim.shards.client import SimClient, find_alarm, watch
+from sim.shards.loop import MS_NS, ProcessLoop
+
+if TYPE_CHECKING:
+    from sim.shards.fleet import Fleet
+
+
+class _Time:
+    """Stands for the module `time`."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+
+    def monotonic_ns(self) -> int:
+        return self._fleet.world.clock.now_ms * MS_NS
+
+    def time_ns(self) -> int:
+        loop = asyncio._get_running_loop()
+        skew_ms = loop.skew_ms if isinstance(loop, ProcessLoop) else 0
+        return (self._fleet.world.unix_ms() + skew_ms) * MS_NS
+
+
+class _Log:
+    """Stands for a log: what is written there is a part of the history."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+
+    def info(self, event: str, **fields: Any) -> None:
+        if not self._fleet.is_over:
+            self._fleet.world.note("log", event, fields.get("shard"), fields.get("why"))
+
+    warning = error = debug = info
+
+
+class _Secrets:
+    """Stands for the module `secrets`."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+
+    def token_hex(self, count: int) -> str:
+        return self._fleet.rng.randbytes(count).hex()
+
+
+def _explain(job_id: object, error: Exception) -> str:
+    raise AssertionError(f"{job_id} cannot be restored: {error!r}") from error
+
+
+async def _explain_away(client: SimClient, why: str) -> str:
+    return why
+
+
+@contextmanager
+def stand_ins(fleet: Fleet | None) -> Iterator[None]:
+    """Replace what reaches the machine while the context is open; then end all processes."""
+    if fleet is None:
+        yield
+        return
+    log, secrets, time = _Log(fleet), _Secrets(fleet), _Time(fleet)
+    patches: list[tuple[Any, str, Any]] = [
+        (beginning, "time", time),
+        (beginning, "log", log),
+        (beginning, "_explain", _explain),
+        (journal_clock, "time", time),
+        (shard_log, "secrets", secrets),
+        (lease, "now_s", lambda: fleet.world.clock.now_ms / 1000),
+        (ownership, "secrets", secrets),
+        (ownership, "random", fleet.rng),
+        (ownership, "log", log),
+        (ownership, "watch", watch),
+        (standing, "log", log),
+        (standing, "explain", _explain_away),
+        (standing, "find_alarm", find_alarm),
+    ]
+    kept = [(owner, name, getattr(owner, name)) for owner, name, _ in patches]
+    try:
+        for owner, name, replacement in patches:
+            setattr(owner, name, replacement)
+        yield
+    finally:
+        fleet.bury()
+        for owner, name, original in kept:
+            setattr(owner, name, original)
