@@ -49,16 +49,12 @@ func main() {
 }
 
 func run(timeout time.Duration) error {
-	connection, err := grpc.NewClient(os.Getenv("RALLYPOINT_COORDINATOR"),
-		grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithNoProxy(), // the coordinator is on the workers' own network
-		// A call that waits at a barrier is silent: pings notice a coordinator whose host is gone.
-		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 20 * time.Second}))
+	known, err := connect(strings.Split(os.Getenv("RALLYPOINT_COORDINATOR"), ","))
 	if err != nil {
 		return err
 	}
-	defer connection.Close()
-	me, err := newWorker(connection)
+	defer known.close()
+	me, err := newWorker(known)
 	if err != nil {
 		return err
 	}
@@ -91,7 +87,55 @@ func run(timeout time.Duration) error {
 	return nil
 }
 
-func newWorker(connection *grpc.ClientConn) (*worker, error) {
+// The coordinators that this worker knows: one, or several that share all jobs.
+type coordinators struct {
+	connections []*grpc.ClientConn
+	at          int // the one that is called; after UNAVAILABLE it is the next
+}
+
+func connect(addresses []string) (*coordinators, error) {
+	known := &coordinators{}
+	for _, address := range addresses {
+		connection, err := grpc.NewClient(address,
+			grpc.WithTransportCredentials(insecure.NewCredentials()),
+			grpc.WithNoProxy(), // the coordinator is on the workers' own network
+			// A call that waits at a barrier is silent: pings notice a host that is gone.
+			grpc.WithKeepaliveParams(keepalive.ClientParameters{
+				Time: 10 * time.Second, Timeout: 5 * time.Second}))
+		if err != nil {
+			known.close()
+			return nil, err
+		}
+		known.connections = append(known.connections, connection)
+	}
+	return known, nil
+}
+
+func (c *coordinators) close() {
+	for _, connection := range c.connections {
+		connection.Close()
+	}
+}
+
+// Invoke makes one attempt of a call.
+func (c *coordinators) Invoke(
+	ctx context.Context, method string, request, answer any, options ...grpc.CallOption,
+) error {
+	err := c.connections[c.at].Invoke(ctx, method, request, answer, options...)
+	if status.Code(err) == codes.Unavailable {
+		c.at = (c.at + 1) % len(c.connections)
+	}
+	return err
+}
+
+// NewStream begins a call with a stream, which this worker does not need.
+func (c *coordinators) NewStream(
+	ctx context.Context, stream *grpc.StreamDesc, method string, options ...grpc.CallOption,
+) (grpc.ClientStream, error) {
+	return c.connections[c.at].NewStream(ctx, stream, method, options...)
+}
+
+func newWorker(connection grpc.ClientConnInterface) (*worker, error) {
 	rank, err := strconv.ParseUint(os.Getenv("RANK"), 10, 32)
 	if err != nil {
 		return nil, fmt.Errorf("RANK: %w; start this program with a node agent", err)
@@ -180,8 +224,9 @@ func newRequestID() string {
 	return strconv.FormatUint(rand.Uint64(), 16)
 }
 
-// retry calls until the answer is not UNAVAILABLE: the coordinator may be away for a moment. It pauses
-// between the attempts, and gives up at the deadline of ctx.
+// retry calls until the answer is not UNAVAILABLE: the coordinator may be away for a moment. The next
+// attempt is at the next coordinator, if there are several. It pauses between the attempts, and gives
+// up at the deadline of ctx.
 func retry[T any](ctx context.Context, call func(isFirst bool) (T, error)) (T, error) {
 	longest := 100 * time.Millisecond
 	for isFirst := true; ; isFirst = false {

@@ -34,6 +34,7 @@ const rank = Number(env.RANK);
 const worldSize = Number(env.WORLD_SIZE);
 const jobId = env.RALLYPOINT_JOB_ID;
 let epoch = env.RALLYPOINT_EPOCH; // the latest epoch of the coordinator that this worker knows
+let at = 0; // which coordinator is called
 let known = { epoch }; // the header of the latest answer about keys; no answer yet
 
 // Proves that this process is a worker of the round.
@@ -70,18 +71,20 @@ async function get(keys, names, deadline) {
 }
 
 /**
- * Calls until the answer is not UNAVAILABLE: the coordinator may be away for a moment. It pauses
- * between the attempts, and gives up at the deadline. Later attempts also send the fields of `again`:
- * what this worker knew before the first one.
+ * Calls until the answer is not UNAVAILABLE: the coordinator may be away for a moment. The next
+ * attempt is at the next coordinator, if there are several. It pauses between the attempts, and gives
+ * up at the deadline. Later attempts also send the fields of `again`: what this worker knew before the
+ * first one.
  */
-async function retry(client, method, request, again, deadline) {
-  const call = promisify(client[method]).bind(client);
+async function retry(clients, method, request, again, deadline) {
   for (let longestMs = 100; ; longestMs = Math.min(2 * longestMs, 2000)) {
+    const client = clients[at % clients.length];
     try {
-      return await call(request, metadata, { deadline });
+      return await promisify(client[method]).bind(client)(request, metadata, { deadline });
     } catch (error) {
       if (error.code !== grpc.status.UNAVAILABLE || Date.now() >= deadline) throw error;
     }
+    at += 1;
     // Drawn at random, so that the workers of a large job do not come back all at once.
     await pause(Math.random() * longestMs);
     request = { ...request, ...again };
@@ -114,10 +117,12 @@ const deadline = Date.now() + 1000 * Number(flags.timeout);
 const options = {
   'grpc.enable_http_proxy': 0, // the coordinator is on the workers' own network
   // A call that waits at a barrier is silent: pings notice a coordinator whose host is gone.
-  'grpc.keepalive_time_ms': 20_000,
+  'grpc.keepalive_time_ms': 10_000,
+  'grpc.keepalive_timeout_ms': 5_000,
 };
+const addresses = env.RALLYPOINT_COORDINATOR.split(','); // one, or several that share all jobs
 const connect = (Service) =>
-  new Service(env.RALLYPOINT_COORDINATOR, grpc.credentials.createInsecure(), options);
+  addresses.map((address) => new Service(address, grpc.credentials.createInsecure(), options));
 const [barriers, keys] = [connect(BarrierService), connect(KeyValueService)];
 try {
   const payloads = await meet(barriers, 'hello', `Node.js, rank ${rank}`, deadline);
@@ -130,6 +135,5 @@ try {
   report(error);
   process.exitCode = 1; // the job restarts its workers, or fails
 } finally {
-  barriers.close();
-  keys.close();
+  for (const client of [...barriers, ...keys]) client.close();
 }

@@ -95,7 +95,8 @@ class Client(Operations):
     ) -> Pages[job_pb2.JobSummary]:
         """Return the jobs in one of these phases, with one of these outcomes, and with this prefix.
 
-        To follow them from there on, watch after the revision of the first page.
+        To follow them from there on, watch after the revision of the first page, or after its
+        position with several coordinators.
         """
         listing = jobs.list_jobs(phases, outcomes, prefix, order, page_size)
         return Pages(self._transport, listing)
@@ -130,12 +131,15 @@ class Client(Operations):
         following = jobs.watch_job(job_id, view, after, across_runs=across_runs)
         return Watch(self._transport, following)
 
-    def watch_jobs(self, prefix: str = "", *, after: int = 0) -> Watch[jobs_pb2.WatchJobsResponse]:
+    def watch_jobs(
+        self, prefix: str = "", *, after: int | str = 0
+    ) -> Watch[jobs_pb2.WatchJobsResponse]:
         """Return the jobs with a prefix that have changed, and those that were deleted.
 
         Args:
             prefix: what their ids begin with; empty: all jobs.
-            after: a revision, after which to begin; 0: every job is returned first.
+            after: a revision, or a position of several coordinators, after which to begin; 0:
+                every job is returned first.
 
         Raises, when it is read:
             RevisionCompacted: when deletions since then are not remembered, such as after a
@@ -163,7 +167,7 @@ class Client(Operations):
         job_id: str = "",
         *,
         kinds: Iterable[events_pb2.EventKind.ValueType] = (),
-        after: int = 0,
+        after: int | str = 0,
         page_size: int = 0,
     ) -> Pages[events_pb2.Event]:
         """Return events, the oldest first.
@@ -171,7 +175,7 @@ class Client(Operations):
         Args:
             job_id: the job, which need not exist any more; empty: all jobs.
             kinds: only these; empty: all.
-            after: a sequence, after which to begin; 0: the oldest that is kept.
+            after: a sequence, or a position, after which to begin; 0: the oldest that is kept.
             page_size: most events of a page; 0: as many as possible.
 
         Raises, when it is read:
@@ -185,14 +189,15 @@ class Client(Operations):
         job_id: str = "",
         *,
         kinds: Iterable[events_pb2.EventKind.ValueType] = (),
-        after: int | None = None,
+        after: int | str | None = None,
     ) -> Watch[events_pb2.Event]:
         """Return every event, once and in order.
 
         Args:
             job_id: the job, which need not exist; empty: all jobs.
             kinds: only these; empty: all.
-            after: a sequence, after which to begin; 0: the oldest that is kept; None: now.
+            after: a sequence, or a position, after which to begin; 0: the oldest that is kept;
+                None: now.
 
         Raises, when it is read:
             EventsCompacted: when events after that are lost.

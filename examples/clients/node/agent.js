@@ -186,9 +186,9 @@ class Agent {
     this.#port.release(); // the worker with rank 0 listens there now
     this.#port = null;
     this.#notices = [];
-    const { command, coordinator, identity } = this.#flags;
+    const { command, identity } = this.#flags;
     const env = {
-      RALLYPOINT_COORDINATOR: coordinator,
+      RALLYPOINT_COORDINATOR: this.#session.coordinators,
       RALLYPOINT_JOB_ID: identity.jobId,
       RALLYPOINT_NODE: this.#session.nodeName,
       TORCHELASTIC_RUN_ID: identity.jobId,
@@ -358,7 +358,7 @@ async function readFlags() {
     spec: fromJson(JSON.parse(values.spec)),
     nodeName: values['node-name'] ?? hostname(),
     nodeNameExplicit: values['node-name'] !== undefined,
-    address: values['local-addr'] ?? (await findAddress(values.coordinator)),
+    address: values['local-addr'] ?? (await findAddress(values.coordinator.split(',')[0])),
     localWorldSize: Number(values.workers),
     role: values.role,
     hostName: hostname(),

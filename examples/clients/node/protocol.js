@@ -108,7 +108,8 @@ function unpack(metadata) {
 
 /**
  * Returns what the status of a stream means: { text }, with exitCode if the agent has to give up,
- * unclear if it gives up only when it holds no round, and retryMs if it has to wait that long.
+ * unclear if it gives up only when it holds no round, retryMs if it has to wait that long, and owner
+ * if another coordinator owns the job.
  */
 export function readEnding({ code, details: text, metadata }) {
   if (code === grpc.status.OK) return { text: 'the coordinator closed the stream', isOk: true };
@@ -116,6 +117,8 @@ export function readEnding({ code, details: text, metadata }) {
     return { text, exitCode: EXIT.refused, unclear: true };
   }
   const retryMs = readRetryMs(metadata);
+  const detail = readDetail(metadata);
+  if (detail?.name === 'NotOwner') return { text, retryMs, owner: detail.address };
   if (retryMs !== undefined) return { text, retryMs };
   return { text, exitCode: FINAL[readReason(metadata)] }; // undefined: the agent connects again
 }

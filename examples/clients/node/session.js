@@ -12,8 +12,12 @@ const RECONNECT_MS = 500; // until a Welcome says otherwise: a node is lost that
 const READY_SLACK_MS = 5000; // the same for a stop, beyond the shutdown timeout
 const FAREWELL_MS_MAX = 1000; // longest wait for the answer to Goodbye
 
+const HOPS_MAX = 3; // coordinators disagree for a moment while a job moves between them
+
 export class Session {
-  #target;
+  #targets; // of the coordinators that share all jobs, the one to try first
+  #owner = ''; // where a coordinator has sent this agent
+  #hops = 0; // such moves in a row
   #agent;
   #id = randomBytes(16).toString('hex'); // of this process; a secret
   #connection = 0; // number of the latest connection
@@ -31,9 +35,18 @@ export class Session {
   #left = null; // resolves when the coordinator has accepted the Goodbye
 
   /** The agent has hello(), holdsRound(), onMessage(), onDisconnected() and onDismissed(). */
-  constructor(target, agent) {
-    this.#target = target;
+  constructor(targets, agent) {
+    this.#targets = targets.split(',');
     this.#agent = agent;
+  }
+
+  /** The addresses for workers: the one of this connection, and then the others. */
+  get coordinators() {
+    return [...new Set([this.#target, ...this.#targets])].join(',');
+  }
+
+  get #target() {
+    return this.#owner || this.#targets[0];
   }
 
   /** Name of the node, as the coordinator knows it. */
@@ -69,7 +82,18 @@ export class Session {
       if (ending.exitCode !== undefined && !(ending.unclear && this.#agent.holdsRound())) {
         return this.#agent.onDismissed(ending.exitCode, ending.text);
       }
-      if (ending.wasWelcome && !ending.unclear) backoffMs = this.#backoffMsMin;
+      if (ending.wasWelcome && !ending.unclear) {
+        backoffMs = this.#backoffMsMin;
+        this.#hops = 0;
+      }
+      if (ending.owner && this.#hops < HOPS_MAX) {
+        this.#hops += 1;
+        this.#owner = ending.owner;
+        continue; // at once: nothing is lost yet
+      }
+      this.#hops = 0;
+      if (this.#owner) this.#owner = '';
+      else if (!ending.wasWelcome) this.#targets.push(this.#targets.shift());
       this.#agent.onDisconnected(ending.text);
       // Half of each pause is random, so that the agents of a large job do not return all at once.
       const asked = (ending.retryMs ?? 0) * (1 + Math.random() / 4);

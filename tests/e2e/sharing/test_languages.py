@@ -190,6 +190,26 @@ def test_broken_connection_is_no_second_arrival(world: World, example: Example) 
     assert answer.generation == 1
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("example", LANGUAGES, indirect=True)
+def test_next_coordinator_is_called(world: World, example: Example) -> None:
+    """An example that knows several calls those that answer, and its arrival counts once."""
+    for name in ("a", "b"):
+        world.agent(name, nnodes="2")
+    first, second = world.mailbox.workers(2)
+    put(world, first)
+    with Proxy(world.target) as proxy:
+        env = {"RALLYPOINT_COORDINATOR": f"{proxy.address},127.0.0.1:1,{world.target}"}
+        waiting = start_in_place_of(world, second, example, env=env)
+        await_arrival(world, 1, "hello")
+        proxy.cut(refuse_s=LIMIT_S)
+        answer = arrive(world, first)
+        code = waiting.wait()
+
+    assert (code, waiting.stdout().splitlines()) == (0, printed_as_rank_1(example))
+    assert answer.generation == 1
+
+
 @pytest.mark.parametrize("example", LANGUAGES, indirect=True)
 def test_lost_replies_count_once(world: World, example: Example) -> None:
     """A second attempt is the same arrival or change, and says what was known at the first."""

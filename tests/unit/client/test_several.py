@@ -44,6 +44,12 @@ class Form(Struct):
             "arrive", JOB, "b", me, expected=BOTH, scope=Scope.RUN, timeout_s=LIMIT_S
         )
 
+    async def all(self, pages: Any) -> list[Any]:
+        """Return the entries of a list."""
+        if isinstance(self.client, AsyncClient):
+            return [entry async for entry in pages]
+        return await asyncio.to_thread(list, pages)
+
     async def begin(self, watch: Any) -> Any:
         """Wait until a watch has begun; return it."""
         async with asyncio.timeout(LIMIT_S):
@@ -266,3 +272,23 @@ async def test_silent_host_is_noticed_with_a_single_coordinator(
             await one.call("cordon_node", JOB, "n")
 
             assert (await changed).job.revision > 0
+
+
+@FORMS
+async def test_watches_continue_after_a_position(form: str) -> None:
+    """Lists of all jobs and events have one for all owners; a watch after it misses nothing."""
+    async with fleet() as made, form_of(form, f"{DEAD},{together(*made.members)}") as one:
+        await one.call("create_job", JOB, SPEC)
+        jobs, events = one.client.list_jobs(), one.client.list_events()
+        assert [JOB] == [job.job_id for job in await one.all(jobs)]
+        seen = len(await one.all(events))
+        assert seen > 0
+        other = job_of(0)
+        await one.call("create_job", other, SPEC)
+        changes = one.client.watch_jobs(after=jobs.first.position)
+        news = one.client.watch_events(after=events.first.position)
+
+        assert [other] == [job.job_id for job in (await one.next(changes)).jobs]
+        assert other == (await one.next(news)).job_id
+        later = await one.all(one.client.list_events(after=events.first.position))
+        assert {other} == {event.job_id for event in later}

@@ -18,24 +18,30 @@ WATCH_EVENTS = Method(
 
 
 def list_events(
-    job_id: str, kinds: Iterable[events_pb2.EventKind.ValueType], after: int, page_size: int
+    job_id: str, kinds: Iterable[events_pb2.EventKind.ValueType], after: int | str, page_size: int
 ) -> Listing[events_pb2.ListEventsRequest, events_pb2.ListEventsResponse, events_pb2.Event]:
     """List events that are kept."""
-    request = events_pb2.ListEventsRequest(
-        job_id=job_id, kinds=kinds, after_sequence=after, page_size=page_size
-    )
+    request = events_pb2.ListEventsRequest(job_id=job_id, kinds=kinds, page_size=page_size)
+    if isinstance(after, str):
+        request.after_position = after
+    else:
+        request.after_sequence = after
     return Listing(LIST_EVENTS, request, lambda page: page.events)
 
 
 def watch_events(
-    job_id: str, kinds: Iterable[events_pb2.EventKind.ValueType], after: int | None
+    job_id: str, kinds: Iterable[events_pb2.EventKind.ValueType], after: int | str | None
 ) -> Following[events_pb2.WatchEventsRequest, events_pb2.WatchEventsResponse, events_pb2.Event]:
     """Follow events.
 
     Every answer says up to which sequence all events were sent, or position with several
     coordinators. The next connection begins after it.
     """
-    request = events_pb2.WatchEventsRequest(job_id=job_id, kinds=kinds, after_sequence=after)
+    request = events_pb2.WatchEventsRequest(job_id=job_id, kinds=kinds)
+    if isinstance(after, str):
+        request.after_position = after
+    elif after is not None:
+        request.after_sequence = after
 
     def take(answer: events_pb2.WatchEventsResponse) -> Iterable[events_pb2.Event]:
         if answer.position:

@@ -82,13 +82,17 @@ def watch_job(
 
 
 def watch_jobs(
-    prefix: str, after: int
+    prefix: str, after: int | str
 ) -> Following[jobs_pb2.WatchJobsRequest, jobs_pb2.WatchJobsResponse, jobs_pb2.WatchJobsResponse]:
     """Follow all jobs. The next connection continues after the revision of the last answer.
 
     With several coordinators, an answer has a position instead.
     """
-    request = jobs_pb2.WatchJobsRequest(job_id_prefix=prefix, after_revision=after)
+    request = jobs_pb2.WatchJobsRequest(job_id_prefix=prefix)
+    if isinstance(after, str):
+        request.after_position = after
+    else:
+        request.after_revision = after
 
     def take(answer: jobs_pb2.WatchJobsResponse) -> Iterable[jobs_pb2.WatchJobsResponse]:
         request.after_revision, request.after_position = answer.revision, answer.position

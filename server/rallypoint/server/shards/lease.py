@@ -17,7 +17,7 @@ import asyncio
 import time
 
 from rallypoint.server.etcd.client import EtcdClient
-from rallypoint.server.etcd.errors import EtcdError
+from rallypoint.server.etcd.errors import NO_ANSWER, EtcdError
 from rallypoint.server.etcd.values import Granted
 
 TTL_S = 4
@@ -92,7 +92,7 @@ class Lease:
             except EtcdError as error:
                 failed = str(error)
             except TimeoutError:
-                failed = "etcd did not answer in time"
+                failed = NO_ANSWER
             await asyncio.sleep(max(0.0, min(RENEW_S, self.left_s())))
         raise LeaseLost(failed)
 
