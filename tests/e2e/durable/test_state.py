@@ -32,14 +32,14 @@ def test_default_is_a_file_for_each_port(world: World) -> None:
     port = world.ports.reserve()
     argv = [COORDINATOR, "--host=127.0.0.1", f"--port={port}", *NEW]
     path = world.folder / "state" / "rallypoint" / f"coordinator-{port}" / "journal.sqlite"
-    for records in (0, 1):
+    for records in ([], [2]):  # the epoch, and how far apart the clocks are
         coordinator = world.start("coordinator", argv)
         started = coordinator.wait_event("coordinator_started")
         loaded = coordinator.events("journal_loaded")
         coordinator.signal(signal.SIGTERM)
 
         assert (0, f"sqlite:{path}") == (coordinator.wait(), started["state"])
-        assert [records] * records == [event["records"] for event in loaded]
+        assert records == [event["records"] for event in loaded]
     assert not path.with_name("journal.sqlite-wal").exists(), "SIGTERM leaves one whole file"
 
 
@@ -60,7 +60,7 @@ def test_second_coordinator_on_one_file(world: World, tmp_path: Path) -> None:
 
     text = refused(world, path, code=2)
     assert f"PATH: another coordinator with process id {first.pid} uses this journal" in text
-    assert "--state sqlite:PATH" in text
+    assert text.endswith("end it, or choose another file (sqlite:PATH)")
     assert first.is_running()
 
 
@@ -79,7 +79,7 @@ def test_files_that_are_no_journal(world: World, tmp_path: Path) -> None:
         connection.execute("UPDATE meta SET value = 2 WHERE key = 'format'")
     connection.close()
 
-    assert "PATH: it is a folder, not a file; choose another file with" in refused(world, tmp_path)
+    assert "PATH: it is a folder, not a file; choose another file" in refused(world, tmp_path)
     assert "PATH: this is not a journal of Rallypoint; choose" in refused(world, text)
     assert "PATH: it is damaged (SQLITE_CORRUPT); restore the journal" in refused(world, cut)
     assert "upgrade this coordinator" in refused(world, future)

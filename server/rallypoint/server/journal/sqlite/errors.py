@@ -22,8 +22,7 @@ _CHANGED = "another program has changed it; restore the journal from a backup"
 _MEMORY = "SQLite has no memory left; free some, then start again"
 _NO_LOCKS = f"its file system has no locks; use a local disk: {ELSEWHERE}"
 _DAMAGED = (
-    "{what}; restore the journal from a backup, or move its files away to begin without it: agents "
-    "that hold a round are then refused, and their jobs end"
+    "{what}; restore the journal from a backup, or move its files away, which ends running jobs"
 )
 
 _BY_CODE = {
