@@ -39,7 +39,8 @@ from rallypoint.client import errors
 
 AWAY_S_MAX = 5.0
 """Longest time without a coordinator."""
-LIMIT_S = 12 * 60
+LIMIT_S = 11 * 60
+"""No further crash after so long."""
 TABLE_EVERY = 25
 """Crashes between two tables."""
 
@@ -56,7 +57,7 @@ def parse_arguments() -> argparse.Namespace:
         "default: sqlite in a new folder",
     )
     parser.add_argument("--jobs", type=int, default=48, help="with --state etcd; default: 48")
-    parser.add_argument("--limit", type=float, default=LIMIT_S, metavar="S", help="default: 720")
+    parser.add_argument("--limit", type=float, default=LIMIT_S, metavar="S", help="default: 660")
     parser.add_argument("--quick", action="store_true", help="3 crashes, of 8 agents or jobs")
     parser.add_argument("--calm", action="store_true", help="kill nothing: checks the model alone")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write every crash here")

@@ -25,6 +25,7 @@ from rallypoint.client import Client, errors
 
 LIMIT_S = 60.0
 LOG_CHARS = 8_000
+AGENT_LINES = 12
 TOGETHER = 8
 """Jobs that start at once."""
 CALLS = 8
@@ -144,6 +145,7 @@ class Play(ABC):
             try:
                 wrong = crew.compare()
                 if wrong:
+                    self._show_agents(crew)
                     crew.adopt()
             except errors.RallypointError as error:
                 wrong = [f"{crew.job_id} cannot be read: {error}"]
@@ -154,6 +156,13 @@ class Play(ABC):
         except errors.RallypointError as error:
             self.note(when, f"events or epochs cannot be read: {error}")
         self.note(when, *self.facts.take(), *self.stage.board.take_wrong())
+
+    def _show_agents(self, crew: Crew) -> None:
+        """Print the last lines of the agents of a job."""
+        for name, process in crew.agents.items():
+            lines = self.trial.log(process).read_text(errors="replace").splitlines()
+            own = [line for line in lines if " is at step " not in line]
+            print(f"--- {name}", *own[-AGENT_LINES:], sep="\n", file=sys.stderr, flush=True)
 
     def note(self, when: str, *wrong: str) -> None:
         """Note what differs, and print it at once."""

@@ -85,9 +85,10 @@ class Seats:
 
     def await_end(self, seat: Seat) -> float:
         """Wait until it has ended with 0; return how long that took, in seconds."""
+        assert seat.process is not None
         began_s = time.monotonic()
         try:
-            code = self._popen(seat).wait(END_S)
+            code = seat.process.popen.wait(END_S)
         except subprocess.TimeoutExpired as error:
             raise MeasurementFailed(f"the coordinator at {seat.address} does not end") from error
         seat.process = None

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
+import queue
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
 import grpc
 
@@ -14,6 +18,8 @@ from rallypoint.v1 import job_pb2, job_service_pb2, job_service_pb2_grpc
 
 ASK_S = 0.05
 """Time between two questions about a job."""
+LOOK_S = 0.01
+"""Time between two looks at who owns the jobs."""
 ANSWER_S = 1.0
 """Longest wait for an answer."""
 GIVE_UP_S = 30.0
@@ -60,30 +66,36 @@ class Asking:
             is_whole: whether a job has all its agents.
         """
         moved, left = Moved(), set(jobs)
+        answers: queue.SimpleQueue[tuple[str, Any, float]] = queue.SimpleQueue()
+        due_s = dict.fromkeys(jobs, 0.0)
         with grpc.insecure_channel(ask) as channel:
             stub = job_service_pb2_grpc.JobServiceStub(channel)
             while left and time.monotonic() < began_s + GIVE_UP_S:
-                due_s = time.monotonic() + ASK_S
-                asked = [one for one in left if self.owner(one) not in ("", gone)]
-                calls = {
-                    one: stub.GetJob.future(
-                        job_service_pb2.GetJobRequest(job_id=one), timeout=ANSWER_S
-                    )
-                    for one in asked
-                }
-                for job_id, call in calls.items():
-                    try:
-                        job = call.result().job
-                    except grpc.RpcError:
-                        continue
-                    passed_s = time.monotonic() - began_s
-                    moved.served_s.setdefault(job_id, passed_s)
-                    if is_whole(job):
-                        moved.attached_s[job_id] = passed_s
-                        left.discard(job_id)
-                time.sleep(max(0.0, due_s - time.monotonic()))
+                for job_id in left:
+                    is_due = time.monotonic() >= due_s[job_id]
+                    if is_due and self.owner(job_id) not in ("", gone):
+                        due_s[job_id] = math.inf  # until it is answered
+                        request = job_service_pb2.GetJobRequest(job_id=job_id)
+                        call = stub.GetJob.future(request, timeout=ANSWER_S)
+                        call.add_done_callback(partial(_note, answers, job_id))
+                try:
+                    job_id, call, at_s = answers.get(timeout=LOOK_S)
+                except queue.Empty:
+                    continue
+                due_s[job_id] = at_s + ASK_S
+                if call.code() is not grpc.StatusCode.OK:
+                    continue
+                moved.served_s.setdefault(job_id, at_s - began_s)
+                if is_whole(call.result().job):
+                    moved.attached_s[job_id] = at_s - began_s
+                    left.discard(job_id)
         moved.missing = sorted(left)
         return moved
+
+
+def _note(answers: queue.SimpleQueue[tuple[str, Any, float]], job_id: str, call: Any) -> None:
+    """Note when a call has ended."""
+    answers.put((job_id, call, time.monotonic()))
 
 
 def explain(address: str, job_id: str) -> str:

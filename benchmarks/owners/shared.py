@@ -40,7 +40,7 @@ EACH = 24
 """Jobs among which there is one of each kind."""
 AIMS = [aim for aim in MOMENTS if aim != "inside an append"]
 AGAIN = re.compile(rb"coordinator_reached_again")
-KINDS = ("kill", "freeze", "kill", "freeze", "end")
+KINDS = ("kill", "freeze", "end", "kill", "freeze")
 """In this order again and again."""
 
 

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 
 import grpc
 from msgspec import Struct
+from msgspec.structs import replace
 
 from rallypoint.base.log import get_logger
 from rallypoint.server.core.model.spec import Timing
@@ -33,6 +34,9 @@ __all__ = ["CannotListen", "Running", "Settings", "Sharing", "serving", "sharing
 
 log = get_logger()
 
+SEARCH_MS = 5_000
+"""Agents of a shard that has moved may ask two coordinators that do not know the owner yet, with
+pauses of up to 2 s, before they find it. On a busy machine they all do so at once."""
 STOP_GRACE_S = 0.5
 """How long open calls may take to end when the coordinator stops."""
 
@@ -143,8 +147,9 @@ async def sharing(settings: Settings, share: Sharing) -> AsyncIterator[Running]:
     except EtcdError as error:
         raise JournalFailed(str(error)) from error
     own = Own(_address(settings), share.advertise, share.shards)
+    timing = replace(settings.timing, search_ms=SEARCH_MS)
     try:
-        async with owning(client, own, ShardSettings(settings.timing)) as made:
+        async with owning(client, own, ShardSettings(timing)) as made:
             yield Running(made.port, made.failed)
     finally:
         await client.close()

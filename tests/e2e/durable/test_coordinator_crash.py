@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,28 +15,39 @@ BENCHMARK = Path(__file__).parents[3] / "benchmarks" / "coordinator_crash.py"
 LIMIT_S = 280
 
 
-def crash(figures: Path, *flags: str) -> list[str]:
-    """Run the benchmark; return the moments at which it has killed a coordinator."""
+def crash(figures: Path, *flags: str) -> list[dict[str, Any]]:
+    """Run the benchmark; return its crashes."""
     argv = [sys.executable, str(BENCHMARK), "--json", str(figures), *flags]
     done = subprocess.run(
         argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT_S
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    return [one["aim"] for one in json.loads(figures.read_text())["crashes"]]
+    crashes: list[dict[str, Any]] = json.loads(figures.read_text())["crashes"]
+    return crashes
 
 
 @pytest.mark.timeout(LIMIT_S + 20)
 def test_nothing_is_forgotten(tmp_path: Path) -> None:
     """No worker restarts without a failure, nothing is taken back, every change counts."""
-    moments = crash(tmp_path / "figures.json", "--quick")
+    crashes = crash(tmp_path / "figures.json", "--quick")
 
-    assert len(moments) >= 3
+    assert len(crashes) >= 3
 
 
 @pytest.mark.long
 @pytest.mark.timeout(LIMIT_S + 20)
 def test_nothing_is_forgotten_at_any_moment(tmp_path: Path) -> None:
     """The same, with a crash at every kind of moment that the benchmark knows."""
-    moments = crash(tmp_path / "figures.json", "--crashes=20", "--agents=8", "--seed=2")
+    crashes = crash(tmp_path / "figures.json", "--crashes=20", "--agents=8", "--seed=2")
 
-    assert len(set(moments)) >= 12
+    assert len({one["aim"] for one in crashes}) >= 12
+
+
+@pytest.mark.long
+@pytest.mark.timeout(LIMIT_S + 20)
+def test_jobs_move_to_other_coordinators(tmp_path: Path) -> None:
+    """Three share an etcd; one is killed, suspended or ended at a time, and then etcd fails too."""
+    crashes = crash(tmp_path / "figures.json", "--state=etcd", "--quick")
+
+    assert {one["kind"] for one in crashes} == {"kill", "freeze", "end"}
+    assert all(len(one["served_s"]) == one["jobs"] for one in crashes)

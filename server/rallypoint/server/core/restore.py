@@ -70,7 +70,8 @@ def is_listening(memory: Memory, last_ms: int, timing: Timing) -> bool:
 def reattach_ms(timing: Timing, spec: JobSpec, sessions: int) -> int:
     """Return how long a known agent may take to return to a coordinator that starts again.
 
-    Longer than the longest pause between its attempts, and a lease, as when the network fails.
+    Longer than the longest pause between its attempts, and a lease, as when the network fails. If
+    it has to find the coordinator first, it has more time.
 
     Args:
         timing: of the coordinator.
@@ -78,7 +79,8 @@ def reattach_ms(timing: Timing, spec: JobSpec, sessions: int) -> int:
         sessions: that are known, of all jobs.
     """
     own_ms = timing.compute_lease_ms(NOTHING_ASKED, sessions)
-    return max(own_ms, timing.compute_lease_ms(spec, sessions), timing.window_ms)
+    lease_ms = max(own_ms, timing.compute_lease_ms(spec, sessions), timing.window_ms)
+    return lease_ms + timing.search_ms
 
 
 def restore(

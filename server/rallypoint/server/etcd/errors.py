@@ -112,7 +112,7 @@ _TEXTS: tuple[tuple[str, type[EtcdError], str], ...] = (
         CORRUPT,
     ),
 )
-_NO_QUORUM = "etcd did not answer in time: see that more than half of its members run"
+NO_ANSWER = "etcd did not answer in time: see that more than half of its members run"
 _LATE = ("timed out", "deadline exceeded")
 _REPEATED = {
     grpc.StatusCode.UNAVAILABLE,
@@ -129,7 +129,7 @@ def to_error(code: grpc.StatusCode, details: str, endpoint: str) -> EtcdError:
         if text in details:
             return kind(line)
     if code is grpc.StatusCode.DEADLINE_EXCEEDED or any(text in details for text in _LATE):
-        return EtcdTimedOut(_NO_QUORUM)
+        return EtcdTimedOut(NO_ANSWER)
     if "too many requests" in details:
         return EtcdTimedOut("etcd is overloaded: give it faster disks, or fewer clients")
     first = (details.splitlines() or [""])[0]

@@ -77,6 +77,9 @@ class Timing(Struct, frozen=True):
     window_ms: int = 2_500
     """How long a coordinator without memory listens before it seals anything: longer than the
     longest pause (2 s) between an agent's attempts to connect."""
+    search_ms: int = 0
+    """How much longer than a lease agents may take to return when they have to find the coordinator
+    that has taken over; 0: it is where it was."""
     start_due_ms: int = 30_000
     """Started is due this long after Run."""
     stop_slack_ms: int = 5_000

@@ -66,6 +66,22 @@ def test_spare_stays_a_spare() -> None:
     assert b.node is None
 
 
+def test_agents_of_a_shard_that_has_moved_have_time_to_find_it() -> None:
+    """They count as lost only after a lease and the time for the search."""
+    bench = Bench(PAIR, durable=True, timing=Timing(search_ms=3_000))
+    bench.advance(10_000)
+    a, b = bench.run_round("a", "b")
+
+    bench.restart()
+    come_back(a)
+    bench.advance(LEASE_MS + 2_999)
+    assert Phase.RUNNING is bench.job().phase
+    bench.advance(1)
+
+    assert isinstance(a.desired, DesiredStop)
+    assert b.node is None
+
+
 def test_cordon_and_its_reason_stay() -> None:
     """A cordoned node gets no place, whether it was there or not."""
     bench = begun(SPEC)
