@@ -18,6 +18,7 @@ import asyncio
 import json
 import os
 import shlex
+import signal
 import sys
 import time
 from dataclasses import asdict, dataclass, field
@@ -25,7 +26,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import NoReturn
 
-from journals.costs import Cost, measure, ratio, render
+from journals.costs import FAILURES_MAX, Cost, measure, ratio, render
 from journals.fleets import Pace, measure_fleets, render_fleets
 from journals.long import Long, measure_long, median_start_s, render_long
 from journals.stores import STORES, Stores, stores
@@ -52,6 +53,8 @@ def check(found: Found) -> list[str]:
     missed = []
     memories = {cost.nodes: cost for cost in found.costs if cost.store == "memory"}
     for cost in found.costs:
+        if cost.failures == FAILURES_MAX:
+            missed.append(f"{cost.nodes} nodes with {cost.store} cannot be measured")
         most = RATIO_MAX.get(cost.store)
         if cost.nodes == RATIO_NODES and most is not None:
             times = ratio(cost, memories[cost.nodes])
@@ -71,7 +74,7 @@ def parse_arguments() -> argparse.Namespace:
     sizes = [64, 256, 1024]
     parser.add_argument("--nodes", type=int, nargs="*", default=sizes, help=f"default: {sizes}")
     parser.add_argument("--runs", type=int, default=3, help="runs with each store (default: 3)")
-    parser.add_argument("--rounds", type=int, default=8, help="re-formings a run (default: 8)")
+    parser.add_argument("--rounds", type=int, default=6, help="re-formings a run (default: 6)")
     parser.add_argument(
         "--idle", type=float, default=5.0, help="seconds that each store idles once (default: 5)"
     )
@@ -135,6 +138,8 @@ def main() -> NoReturn:
     """Measure and print."""
     # gRPC's C core writes a line for each connection that a coordinator's end closes.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    # However it is ended, no coordinator, no etcd and no file is left.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     code = asyncio.run(measure_and_print(parse_arguments()))
     # Skip the end of the interpreter: grpc.aio has been seen to hang there after a thousand
     # channels, with all of them closed.

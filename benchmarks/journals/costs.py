@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import sys
 from collections.abc import Sequence
@@ -29,7 +30,7 @@ class Cost:
     """Of the processes of the store, for a first round and its re-formings."""
     rss_mb: list[float] = field(default_factory=list)
     failures: int = 0
-    """Measurements that failed; the rounds before that count."""
+    """Measurements that failed; the rounds before that count. After the third there are no more."""
 
 
 async def measure(
@@ -57,14 +58,12 @@ async def measure(
 
 async def _try_to_measure(cost: Cost, stores: Stores, rounds: int, idle_s: float) -> None:
     """Measure; again if it fails, as when the machine stood still for longer than a lease."""
-    while True:
+    while cost.failures < FAILURES_MAX:
         try:
             await _measure_once(cost, stores.make(cost.store), rounds, idle_s)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  # it is shown and counted
             cost.failures += 1
             print(f"{cost.nodes} nodes with {cost.store} failed: {error!r}", file=sys.stderr)
-            if cost.failures == FAILURES_MAX:
-                raise
         else:
             return
 
@@ -96,12 +95,19 @@ def _read_all_s(place: Place) -> float:
 
 def ratio(cost: Cost, memory: Cost) -> float:
     """Return how much longer a round takes than with memory, by the medians."""
-    return statistics.median(cost.times.again_ms) / statistics.median(memory.times.again_ms)
+    return _divide(cost.times.again_ms, memory.times.again_ms)
 
 
 def cpu_ratio(cost: Cost, memory: Cost) -> float:
     """Return how much more processor time of the coordinator a round takes, by the medians."""
-    return statistics.median(cost.times.again_cpu_ms) / statistics.median(memory.times.again_cpu_ms)
+    return _divide(cost.times.again_cpu_ms, memory.times.again_cpu_ms)
+
+
+def _divide(values: Sequence[float], others: Sequence[float]) -> float:
+    """Return the ratio of the medians; not a number when one was not measured."""
+    if not values or not others:
+        return math.nan
+    return statistics.median(values) / statistics.median(others)
 
 
 def spread(values: Sequence[float], digits: int = 0) -> str:

@@ -47,6 +47,7 @@ NOTICED = {
     "dismiss no agent for good": 60,
     "fail after a drain": 9,
     "forget releases": 11,
+    "forget what was written": 13,
     "forget to check the connection": 12,
     "forget to fence": 19,
     "judge a node by a stale lease": 19,

@@ -118,6 +118,8 @@ class Link:
         """The coordinator was reached once, or its name was looked up: no further look-up."""
         self._sent_to = ""
         """The owner of the job that was logged last, since the last Welcome."""
+        self._sent_why = ""
+        """Why the agent was sent there."""
         self._refused = ""
         """The reason of the latest refused message that was logged."""
         self._beat_at = 0.0
@@ -157,6 +159,8 @@ class Link:
             if is_at_once and end.owner:
                 continue  # the agent has learned where to go, and has lost nothing
             why = end.why + await self._look_up(target)
+            if end.moves and target == self._sent_to:
+                why += f": {self._sent_why}"
             self.user.on_disconnected(why, is_undecided=end.is_undecided)
             if not is_at_once:
                 await asyncio.sleep(_draw_pause(backoff_s, end.retry_s))
@@ -193,7 +197,7 @@ class Link:
         if end.owner:
             if end.owner != self._sent_to:
                 log.info("job_owned_elsewhere", asked=self.target, owner=end.owner)
-            self._sent_to = end.owner
+            self._sent_to, self._sent_why = end.owner, end.why
             return self._coordinators.redirected(end.owner)
         return end.moves and self._coordinators.failed() and not end.retry_s
 

@@ -26,6 +26,8 @@ RENEW_S = 0.5
 """Pause between renewals."""
 ATTEMPT_S = 0.5
 """Limit of each attempt: an endpoint may be suspended, or wait for a leader that is."""
+LATE_S = 1.2
+"""A renewal that takes longer may fail: time to find out why."""
 MARGIN_S = 0.5
 """How long before the end of the lease an owner stops being sure."""
 
@@ -52,7 +54,8 @@ class Lease:
         """
         self.id = granted.lease
         self._client = client
-        self._sure_until_s = asked_s + granted.ttl_s - MARGIN_S
+        self._sure_s = granted.ttl_s - MARGIN_S
+        self._sure_until_s = asked_s + self._sure_s
 
     def is_sure(self) -> bool:
         """Return whether nothing else can own a shard of this lease."""
@@ -61,6 +64,10 @@ class Lease:
     def left_s(self) -> float:
         """Return for how long it is sure, if nothing renews it; negative when it is not."""
         return self._sure_until_s - now_s()
+
+    def is_late(self) -> bool:
+        """Return whether a renewal takes longer than it should."""
+        return self.left_s() < self._sure_s - LATE_S
 
     async def keep(self, key: bytes) -> None:
         """Renew the lease until that fails.

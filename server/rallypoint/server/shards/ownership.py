@@ -189,7 +189,7 @@ class _Life:
                 sharing = tasks.create_task(self._share(tasks))
                 leaving = tasks.create_task(leaves.wait())
                 keeping = tasks.create_task(self._keep())
-                watching = tasks.create_task(self._standing.watch())
+                watching = tasks.create_task(self._standing.watch(self.lease.is_late))
                 await asyncio.wait([keeping, leaving], return_when=asyncio.FIRST_COMPLETED)
                 for task in (following, sharing, leaving, watching, *self._claiming):
                     task.cancel()
@@ -216,7 +216,7 @@ class _Life:
         except LeaseLost as error:
             self._lost = error
             self._halt_all()
-            self._standing.note(str(error))
+            self._standing.lose(str(error))
 
     async def _follow(self) -> None:
         """Keep the view up to date."""

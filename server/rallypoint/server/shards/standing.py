@@ -40,6 +40,8 @@ class Standing:
         self._refused: dict[int, tuple[str, float]] = {}
         """Why shards could not be served, and until when that is worth telling."""
         self._remind_s = 0.0
+        self._guess = ""
+        """Why etcd may be out of reach, while a renewal of the lease is late."""
 
     @property
     def trouble(self) -> str:
@@ -73,6 +75,10 @@ class Standing:
             self._trouble = trouble
             self._woken()
 
+    def lose(self, why: str) -> None:
+        """Note that the lease is lost."""
+        self.note(self._guess or why)
+
     async def explain(self, why: str) -> None:
         """Note that etcd cannot be reached; find out which of its members do not answer.
 
@@ -81,9 +87,14 @@ class Standing:
         """
         self.note(await explain(self._client, why))
 
-    async def watch(self) -> None:
-        """Follow the alarms of etcd until cancelled."""
+    async def watch(self, is_late: Callable[[], bool]) -> None:
+        """Follow the alarms of etcd until cancelled.
+
+        Args:
+            is_late: whether a renewal of the lease is late: then, find out why.
+        """
         while True:
+            self._guess = await explain(self._client, "") if is_late() else ""
             try:
                 self.note(await find_alarm(self._client))
             except EtcdError as error:

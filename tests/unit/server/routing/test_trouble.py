@@ -83,6 +83,25 @@ async def test_store_that_was_not_reached_yet(monkeypatch: pytest.MonkeyPatch) -
             await refuses_everything(made.members[0], job_of(OTHERS))
 
 
+async def test_owner_that_does_not_answer_while_the_store_is_away() -> None:
+    """The directory still names it: the caller learns both."""
+    async with fleet() as made:
+        first, _ = made.members
+        made.table.owners[OTHERS] = "127.0.0.1:1"
+        made.table.can_reach = False
+        request = job_service_pb2.GetJobRequest(job_id=job_of(OTHERS))
+        with pytest.raises(grpc.aio.AioRpcError) as failed:
+            await job_service_pb2_grpc.JobServiceStub(first.channel).GetJob(request)
+        agent = first.agent(job_of(OTHERS), 1)
+        await agent.hello()
+        code, text = await agent.ending()
+
+    assert unpack_details(tuple(failed.value.trailing_metadata() or ())).reason == "OWNER_LOST"
+    assert "127.0.0.1:1, has not answered" in str(failed.value.details())
+    assert WHY in str(failed.value.details())
+    assert code is UNAVAILABLE and "127.0.0.1:1 owns the job" in text and WHY in text
+
+
 async def test_shards_with_an_owner_are_served_all_the_same() -> None:
     """Only this coordinator has lost the store: it asks the others as before."""
     async with fleet() as made:

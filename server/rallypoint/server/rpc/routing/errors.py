@@ -45,27 +45,36 @@ def store_status(trouble: str) -> Status:
     )
 
 
-def owner_lost_status(shard: int, address: str) -> Status:
-    """Return the status for a call whose owner has not answered, or is the owner no more."""
+def owner_lost_status(shard: int, address: str, trouble: str = "") -> Status:
+    """Return the status for a call whose owner has not answered, or is the owner no more.
+
+    Args:
+        shard: that the call is about.
+        address: of the owner.
+        trouble: why there is no other owner, as far as is known.
+    """
     return pack_status(
         _UNAVAILABLE,
-        f"the owner of shard {shard}, the coordinator at {address}, has not answered",
+        f"the owner of shard {shard}, the coordinator at {address}, has not answered"
+        + (f"; {trouble}" if trouble else ""),
         None,
         reason=details_pb2.REFUSAL_REASON_OWNER_LOST,
         retry_ms=AGAIN_MS,
     )
 
 
-def not_owner_status(address: str, coordinator_id: str) -> Status:
+def not_owner_status(address: str, coordinator_id: str, trouble: str = "") -> Status:
     """Return the status for an agent whose job another coordinator owns.
 
     Args:
         address: of the owner.
         coordinator_id: of the store.
+        trouble: why that is not certain.
     """
     return pack_status(
         _UNAVAILABLE,
-        f"the coordinator at {address} owns the job",
+        f"the coordinator at {address} owns the job"
+        + (f", as far as is known: {trouble}" if trouble else ""),
         details_pb2.NotOwner(address=address, coordinator_id=coordinator_id),
         reason=details_pb2.REFUSAL_REASON_NOT_OWNER,
         retry_ms=AGAIN_MS,

@@ -7,7 +7,7 @@ connection breaks, and when the shard gets another owner. The last one covers an
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -63,6 +63,8 @@ class _Sent(Struct, eq=False):
     shard: int
     address: str
     """Of the owner, when the call was made."""
+    trouble: Callable[[], str]
+    """Returns why there is no other owner, as far as is known."""
     is_lost: bool = False
     """The shard has another owner by now."""
 
@@ -137,7 +139,7 @@ class Forwarder:
     @contextmanager
     def _watching(self, call: _Call, shard: int, address: str) -> Iterator[_Sent]:
         """End the call with the context, or when the shard gets another owner."""
-        sent = _Sent(call, shard, address)
+        sent = _Sent(call, shard, address, self._directory.trouble)
         self._sent.add(sent)
         has_moved = self._directory.owner_of(shard) != address  # since it was looked up
         if has_moved or self._has_ended:
@@ -177,9 +179,13 @@ async def _translated(sent: _Sent, answer: Awaitable[Any]) -> Any:
     except asyncio.CancelledError:
         if not sent.is_lost:
             raise  # the client has gone
-        raise CallFailed.of(owner_lost_status(sent.shard, sent.address)) from None
+        raise CallFailed.of(_lost(sent)) from None
     except grpc.aio.AioRpcError as error:
         raise _to_failure(sent, error) from None
+
+
+def _lost(sent: _Sent) -> Status:
+    return owner_lost_status(sent.shard, sent.address, sent.trouble())
 
 
 def _to_failure(sent: _Sent, error: grpc.aio.AioRpcError) -> CallFailed:
@@ -188,7 +194,7 @@ def _to_failure(sent: _Sent, error: grpc.aio.AioRpcError) -> CallFailed:
     )
     code = error.code()
     if not details and code in _OF_THE_CONNECTION:
-        return CallFailed.of(owner_lost_status(sent.shard, sent.address))
+        return CallFailed.of(_lost(sent))
     return CallFailed(code, error.details() or "", details)
 
 

@@ -182,7 +182,8 @@ class Router(grpc.GenericRpcHandler):
         address = self._directory.owner_of(shard)
         if address is None:
             return unserved_status(shard, self._directory.trouble(shard))
-        return not_owner_status(address, self._directory.coordinator_id)
+        directory = self._directory
+        return not_owner_status(address, directory.coordinator_id, directory.trouble())
 
 
 class _Session:
