@@ -21,7 +21,7 @@ from rallypoint.agent.machine.ports import PortReserver
 READY_S = 30.0
 CONTROL_S = 30.0
 POLL_S = 0.02
-QUOTA_BYTES = 128 * 1024 * 1024
+QUOTA_BYTES = 256 * 1024 * 1024
 """Space of the database: the benchmark fills it."""
 FILL_BYTES = 1_000_000
 FILL_KEY = "/filling"
@@ -59,7 +59,7 @@ class Cluster:
             *(f"--listen-peer-urls={peer}", f"--initial-advertise-peer-urls={peer}"),
             *(f"--initial-cluster={peers}", "--initial-cluster-state=new"),
             *(f"--quota-backend-bytes={QUOTA_BYTES}", "--log-level=warn"),
-            *("--auto-compaction-mode=revision", "--auto-compaction-retention=1000"),
+            *("--auto-compaction-mode=periodic", "--auto-compaction-retention=1m"),
         ]
         return Member(name, command, f"127.0.0.1:{port}")
 
