@@ -25,7 +25,6 @@ from rallypoint.server.hosting.shard import (
 )
 from rallypoint.server.journal.interface import Journal, JournalFailed
 from rallypoint.server.journal.memory import MemoryJournal
-from rallypoint.server.journal.open import require_etcd_client
 from rallypoint.server.rpc.interceptor import Interceptor
 from rallypoint.server.rpc.standard import Health, add_reflection
 from rallypoint.wire.channel import server_options
@@ -136,8 +135,10 @@ async def sharing(settings: Settings, share: Sharing) -> AsyncIterator[Running]:
         CannotListen: when the port is in use, or the address is not this host's.
         JournalFailed: when etcd can never be used like that.
     """
-    require_etcd_client()
     # Imported here: a coordinator without etcd never loads its client.
+    from rallypoint.server.journal.open import require_etcd_client
+
+    require_etcd_client()
     from rallypoint.server.etcd.client import EtcdClient
     from rallypoint.server.etcd.errors import EtcdError
     from rallypoint.server.hosting.owned import Own, owning

@@ -233,6 +233,8 @@ class CrashesCostNothing(Checker):
         if not server.is_durable:
             return
         for job_id, header in self._running.items():
+            if job_id not in server.state.jobs:
+                continue  # of another shard, whose owner has not crashed
             group = self.world.group(job_id, header)
             agents = tuple(dict.fromkeys(process.agent for process in group.processes))
             is_whole = len(agents) == header.group_world_size

@@ -73,6 +73,10 @@ class Arena:
             return None
         return server_view(self.coordinator, self.now_ms, self)
 
+    def server_of(self, job_id: JobId) -> Any:
+        """Return the coordinator that serves a job: there is one for all."""
+        return self.server
+
     @property
     def hosts(self) -> list[Any]:
         """All hosts."""
