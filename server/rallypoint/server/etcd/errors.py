@@ -61,6 +61,10 @@ class EtcdOtherCluster(EtcdError):
     """An endpoint belongs to another cluster than the one before."""
 
 
+class EtcdOtherStore(EtcdError):
+    """The store is not the one that was opened."""
+
+
 OUT_OF_SPACE = (
     "etcd is out of space: compact and defragment it, then run `etcdctl alarm disarm`,"
     " or raise its quota"

@@ -118,7 +118,9 @@ class _Store:
         self._address = address
         prefix = self._client.address.prefix
         fleet = await self._open(prefix)
-        fact = Fact(prefix, address, fleet.shard_count, self._own.ttl_s)
+        fact = Fact(
+            *(prefix, address, fleet.shard_count, self._own.ttl_s), fleet.conditions(prefix)
+        )
         self._ownership = Ownership(self._client, fact, _Shards(self._client, fleet, host))
         self._fleet = fleet
         self._opened.set()

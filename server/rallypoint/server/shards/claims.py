@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from rallypoint.server.etcd.client import CALL_LIMIT_S, EtcdClient
+from rallypoint.server.etcd.errors import EtcdOtherStore
 from rallypoint.server.etcd.values import Condition, Delete, Get, Put, Target
 
 
@@ -47,16 +48,40 @@ def member_key(prefix: str, member: str) -> bytes:
     return f"{prefix}/live/members/{member}".encode()
 
 
+async def join(
+    client: EtcdClient, prefix: str, member: Put, store: tuple[Condition, ...] = ()
+) -> None:
+    """Write the key of a member.
+
+    Args:
+        client: of the cluster.
+        prefix: of all keys.
+        member: its key and value.
+        store: what holds as long as the store is the one that was opened.
+
+    Raises:
+        EtcdOtherStore: when the store is another one.
+        EtcdError: when it is unknown whether the key is written.
+    """
+    outcome = await client.transact(store, [member])
+    if not outcome.is_done:
+        raise EtcdOtherStore(
+            f"etcd has lost or replaced what was under {prefix}: stop all coordinators, restore a"
+            " backup, and start them again"
+        )
+
+
 async def take(
     client: EtcdClient,
     prefix: str,
     shard: int,
     member: str,
     lease: int,
+    store: tuple[Condition, ...] = (),
     *,
     limit_s: float = CALL_LIMIT_S,
 ) -> Claim | None:
-    """Claim a shard that has no owner; return None when it has one.
+    """Claim a shard that has no owner; return None when it has one, or the store is another.
 
     Args:
         client: of the cluster.
@@ -64,6 +89,7 @@ async def take(
         shard: its number.
         member: id of this process.
         lease: which the claim ends with.
+        store: what holds as long as the store is the one that was opened.
         limit_s: of the call.
 
     Raises:
@@ -73,7 +99,7 @@ async def take(
     key = owner_key(prefix, shard)
     value = msgspec.json.encode(Owner(member))
     outcome = await client.transact(
-        [Condition(key, Target.CREATED, 0)],
+        [*store, Condition(key, Target.CREATED, 0)],
         [Put(key, value, lease)],
         [Get(key)],
         limit_s=limit_s,

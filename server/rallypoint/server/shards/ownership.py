@@ -23,7 +23,7 @@ from msgspec import Struct
 from rallypoint.base.log import get_logger
 from rallypoint.server.etcd.client import EtcdClient
 from rallypoint.server.etcd.errors import EtcdCompacted, EtcdError, EtcdUnreachable
-from rallypoint.server.etcd.values import Change, Put, prefix_end
+from rallypoint.server.etcd.values import Change, Condition, Put, prefix_end
 from rallypoint.server.etcd.watch import watch
 from rallypoint.server.shards import claims
 from rallypoint.server.shards.claims import Claim, member_key
@@ -75,6 +75,8 @@ class Fact(Struct, frozen=True):
     """Of the store."""
     ttl_s: int = TTL_S
     """Of the lease; etcd grants at least 2 s."""
+    store: tuple[Condition, ...] = ()
+    """What holds in etcd as long as the store is the one that was opened."""
 
 
 class Ownership:
@@ -174,6 +176,7 @@ class _Life:
         self._lost: LeaseLost | None = None
         """Why the lease is not sure any more."""
         self._changed = asyncio.Event()
+        view.restart()
 
     async def run(self, leaves: asyncio.Event) -> None:
         """Live until the lease is lost, or `leaves` is set and everything is released.
@@ -206,8 +209,8 @@ class _Life:
 
     async def _register(self, member: Member) -> None:
         """Write the key of this member."""
-        value = msgspec.json.encode(member)
-        await self._client.transact([], [Put(self._key, value, self.lease.id)])
+        put = Put(self._key, msgspec.json.encode(member), self.lease.id)
+        await claims.join(self._client, self._fact.prefix, put, self._fact.store)
 
     async def _keep(self) -> None:
         """Keep the lease; halt everything as soon as it is not sure any more."""
@@ -317,7 +320,8 @@ class _Life:
         """Claim a shard and start it; whatever goes wrong leaves it to the next plan."""
         try:
             claim = await claims.take(
-                self._client, self._fact.prefix, shard, self.member, self.lease.id
+                *(self._client, self._fact.prefix, shard, self.member, self.lease.id),
+                self._fact.store,
             )
             if claim is None:
                 return

@@ -55,6 +55,11 @@ class View:
         changed, self.changed = self.changed, asyncio.Event()
         changed.set()
 
+    def restart(self) -> None:
+        """Let the next `reset` replace everything: with a backup, revisions of etcd go back."""
+        self._changed = dict.fromkeys(self._changed, 0)
+        self.revision = 0
+
     def reset(self, pairs: tuple[KeyValue, ...], revision: int) -> None:
         """Replace what is known by what was read at `revision`; keep what is newer."""
         present = {pair.key for pair in pairs}

@@ -10,6 +10,7 @@ import pytest
 from rallypoint.server.etcd.client import EtcdClient
 from rallypoint.server.etcd.values import Delete, Put, prefix_end
 from rallypoint.server.etcd.watch import Seen, watch
+from rallypoint.server.journal.etcd.fleet import open_fleet
 from rallypoint.server.shards.claims import owner_key
 from support.etcd.clients import Connect, lose_answers
 from support.etcd.cluster import Cluster
@@ -60,6 +61,27 @@ async def test_every_release_is_in_order(owners: Owners) -> None:
         assert owners.served[0].asked.index(("halt", shard)) < owners.served[0].asked.index(
             ("stop", shard)
         )
+
+
+async def test_nothing_is_owned_in_another_store(
+    owners: Owners, etcd: Cluster, connect: Connect, prefix: str
+) -> None:
+    """The data were deleted: nothing is claimed and written until they are back."""
+    client = connect(etcd, prefix)
+    fleet = await open_fleet(client, prefix, SHARDS)
+    owners.store = fleet.conditions(prefix)
+    owners.start()
+    await owners.until(16)
+    begin = f"{prefix}/".encode()
+    await client.transact([], [Delete(begin, prefix_end(begin))])
+    standing = owners.ownerships[0].standing
+    await owners.until_true(lambda: "restore a backup" in standing.trouble)
+
+    assert owners.shares == [0]
+    assert not (await client.range(begin, prefix_end(begin))).found
+    await client.transact([], [Put(f"{prefix}/identity".encode(), fleet.identity.encode())])
+    await owners.until(16)
+    assert not standing.trouble
 
 
 async def test_readers_find_owners(owners: Owners) -> None:

@@ -31,6 +31,11 @@ class Fleet(Struct, frozen=True):
     """32 random bytes, from which tokens are derived."""
     shard_count: int
 
+    def conditions(self, prefix: str) -> tuple[Condition, ...]:
+        """Return what holds in etcd as long as the store under `prefix` is this one."""
+        _, identity_key, *_ = fleet_keys(prefix)
+        return (Condition(identity_key, Target.VALUE, value=self.identity.encode()),)
+
 
 async def open_fleet(client: EtcdClient, prefix: str, shards: int | None = None) -> Fleet:
     """Return what was fixed; the first call fixes it.
