@@ -359,11 +359,11 @@ class _Life:
                 self._view.note_released(claim, revision)
             del self._held[shard]
             log.info("shard_released", shard=shard)
-        except EtcdError as error:
+            self._changed.set()
+        except EtcdError as error:  # the next plan tries again, a moment later
             log.warning("release_failed", shard=shard, why=str(error))
         finally:
             self._busy.discard(shard)
-            self._changed.set()
 
     async def _stop(self, shard: int) -> None:
         """Stop a shard that is halted. If that fails, etcd refuses what it still writes."""

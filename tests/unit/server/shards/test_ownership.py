@@ -8,10 +8,12 @@ from collections.abc import AsyncIterator
 import pytest
 
 from rallypoint.server.etcd.client import EtcdClient
+from rallypoint.server.etcd.errors import EtcdRefusedUser
 from rallypoint.server.etcd.values import Delete, Put, prefix_end
 from rallypoint.server.etcd.watch import Seen, watch
 from rallypoint.server.journal.etcd.fleet import open_fleet
-from rallypoint.server.shards.claims import owner_key
+from rallypoint.server.shards import claims, ownership
+from rallypoint.server.shards.claims import Claim, owner_key
 from support.etcd.clients import Connect, lose_answers
 from support.etcd.cluster import Cluster
 from support.etcd.owners import SHARDS, Owners
@@ -82,6 +84,28 @@ async def test_nothing_is_owned_in_another_store(
     await client.transact([], [Put(f"{prefix}/identity".encode(), fleet.identity.encode())])
     await owners.until(16)
     assert not standing.trouble
+
+
+async def test_release_that_fails_is_tried_again_later(
+    owners: Owners, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """etcd may refuse it at once, each time: nothing is gained by more attempts."""
+    loop, tried_s = asyncio.get_running_loop(), dict[int, list[float]]()
+
+    async def refuse(client: EtcdClient, claim: Claim) -> None:
+        tried_s.setdefault(claim.shard, []).append(loop.time())
+        raise EtcdRefusedUser("etcd grants the user too little")
+
+    owners.start()
+    await owners.until(16)
+    with monkeypatch.context() as patch:
+        patch.setattr(ownership, "LOOK_S", 0.2)
+        patch.setattr(claims, "give_up", refuse)
+        owners.start()
+        await owners.until_true(lambda: max(map(len, tried_s.values()), default=0) == 6)
+    for first_s, *_, last_s in tried_s.values():
+        assert last_s - first_s > 0.2
+    await owners.until(8, 8)
 
 
 async def test_readers_find_owners(owners: Owners) -> None:
