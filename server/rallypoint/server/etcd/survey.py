@@ -50,7 +50,7 @@ async def explain(client: EtcdClient, why: str) -> str:
     names = ", ".join((*silent[:NAMES_MAX], *(("…",) if len(silent) > NAMES_MAX else ())))
     return (
         f"etcd cannot be reached: {len(silent)} of {count} endpoints do not answer ({names}):"
-        " see that more than half of its members run, and the network"
+        " see that more than half of its members run, and check the network"
     )
 
 
