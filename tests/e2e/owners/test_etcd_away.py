@@ -135,9 +135,11 @@ def test_coordinator_starts_before_etcd(world: World, tmp_path: Path) -> None:
         until_refused(world, seat, "cannot be reached")
         seat.command.wait_event("decisions_stopped")
         agent = world.agent("a", "--max-restarts=3", nproc=2)
-        agent.wait_event("coordinator_not_reached", why="cannot be reached")
+        absent = agent.wait_event("coordinator_not_reached", why="cannot be reached")
+        assert "hint" not in absent, "there is a coordinator"
 
         etcd.restart(member)
+        seat.command.wait_event("decisions_resumed")
         workers = world.mailbox.workers(2)
         until(lambda: seat.jobs.health() == STATUS.SERVING)
         finish(world, agent, workers)

@@ -139,7 +139,7 @@ def to_error(code: grpc.StatusCode, details: str, endpoint: str) -> EtcdError:
         )
     if code in _REPEATED and ("failed to connect" in details or "onnection" in details):
         return EtcdUnreachable(
-            f"etcd at {endpoint} cannot be reached: see that its members run, and its address"
+            f"etcd at {endpoint} cannot be reached: see that its members run, and check its address"
         )
     if code in _REPEATED:
         return EtcdUnreachable(f"etcd at {endpoint} cannot be reached: {first or code.name}")

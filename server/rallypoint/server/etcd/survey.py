@@ -87,7 +87,7 @@ async def explain(client: EtcdClient, why: str) -> str:
     return (
         f"etcd cannot be reached: {len(silent)} of {count} endpoints do not answer"
         f" ({_join(silent)}):"
-        " see that more than half of its members run, and the network"
+        " see that more than half of its members run, and check the network"
     )
 
 

@@ -146,10 +146,10 @@ def internal_status(incident: str) -> Status:
 
 
 def ended_status() -> Status:
-    """Return the status for a shard whose loop has ended. Its agents look for its next owner."""
+    """Return the status for a coordinator whose loop has ended. Its agents look for another one."""
     return pack_status(
         _code(grpc.StatusCode.UNAVAILABLE),
-        "the coordinator no longer serves the job: it ends, or the job moves to another one",
+        "the coordinator has ended, or stopped serving this job",
         None,
         reason=details_pb2.REFUSAL_REASON_COORDINATOR_ENDED,
         retry_ms=AGAIN_MS,

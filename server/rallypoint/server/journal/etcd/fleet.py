@@ -74,8 +74,8 @@ async def open_fleet(client: EtcdClient, prefix: str, shards: int | None = None)
     fleet = _decode(found, prefix)
     if shards not in (None, fleet.shard_count):
         raise StoreMismatch(
-            f"{prefix} has {fleet.shard_count} shards for ever: start with that number,"
-            " or with another prefix"
+            f"{prefix} has {fleet.shard_count} shards for ever: leave --shards out,"
+            " or give another prefix"
         )
     return fleet
 
