@@ -10,7 +10,6 @@ import msgspec
 from msgspec import Struct
 
 from rallypoint.server.etcd.client import CALL_LIMIT_S, EtcdClient
-from rallypoint.server.etcd.errors import EtcdOtherStore
 from rallypoint.server.etcd.values import Condition, Delete, Get, Put, Target
 
 
@@ -46,29 +45,6 @@ def owner_key(prefix: str, shard: int) -> bytes:
 def member_key(prefix: str, member: str) -> bytes:
     """Return the key of a member."""
     return f"{prefix}/live/members/{member}".encode()
-
-
-async def join(
-    client: EtcdClient, prefix: str, member: Put, store: tuple[Condition, ...] = ()
-) -> None:
-    """Write the key of a member.
-
-    Args:
-        client: of the cluster.
-        prefix: of all keys.
-        member: its key and value.
-        store: what holds as long as the store is the one that was opened.
-
-    Raises:
-        EtcdOtherStore: when the store is another one.
-        EtcdError: when it is unknown whether the key is written.
-    """
-    outcome = await client.transact(store, [member])
-    if not outcome.is_done:
-        raise EtcdOtherStore(
-            f"etcd has lost or replaced what was under {prefix}: stop all coordinators, restore a"
-            " backup, and start them again"
-        )
 
 
 async def take(

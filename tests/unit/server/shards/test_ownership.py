@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 
 import pytest
 
 from rallypoint.server.etcd.client import EtcdClient
-from rallypoint.server.etcd.errors import EtcdRefusedUser
+from rallypoint.server.etcd.errors import OUT_OF_SPACE, EtcdOutOfSpace
 from rallypoint.server.etcd.values import Delete, Put, prefix_end
 from rallypoint.server.etcd.watch import Seen, watch
 from rallypoint.server.journal.etcd.fleet import open_fleet
-from rallypoint.server.shards import claims, ownership
-from rallypoint.server.shards.claims import Claim, owner_key
+from rallypoint.server.shards.claims import Claim, give_up, owner_key
 from support.etcd.clients import Connect, lose_answers
 from support.etcd.cluster import Cluster
 from support.etcd.owners import SHARDS, Owners
@@ -84,28 +84,6 @@ async def test_nothing_is_owned_in_another_store(
     await client.transact([], [Put(f"{prefix}/identity".encode(), fleet.identity.encode())])
     await owners.until(16)
     assert not standing.trouble
-
-
-async def test_release_that_fails_is_tried_again_later(
-    owners: Owners, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """etcd may refuse it at once, each time: nothing is gained by more attempts."""
-    loop, tried_s = asyncio.get_running_loop(), dict[int, list[float]]()
-
-    async def refuse(client: EtcdClient, claim: Claim) -> None:
-        tried_s.setdefault(claim.shard, []).append(loop.time())
-        raise EtcdRefusedUser("etcd grants the user too little")
-
-    owners.start()
-    await owners.until(16)
-    with monkeypatch.context() as patch:
-        patch.setattr(ownership, "LOOK_S", 0.2)
-        patch.setattr(claims, "give_up", refuse)
-        owners.start()
-        await owners.until_true(lambda: max(map(len, tried_s.values()), default=0) == 6)
-    for first_s, *_, last_s in tried_s.values():
-        assert last_s - first_s > 0.2
-    await owners.until(8, 8)
 
 
 async def test_readers_find_owners(owners: Owners) -> None:
@@ -195,3 +173,35 @@ async def test_history_that_etcd_compacts(
     await owners.until(8, 8)
 
     assert begun[0] < last.revision < begun[1]
+
+
+async def test_shards_of_a_newer_version_go_to_those_who_can_serve_them(owners: Owners) -> None:
+    """An older coordinator refuses them again and again; the other one serves them at once."""
+    older = owners.start()
+    owners.served[older].refuses = set(range(SHARDS))
+    await owners.until_true(lambda: len(owners.served[older].asked) >= 3 * SHARDS)
+    owners.start()
+    await owners.until(0, SHARDS)
+
+    assert all(what != "halt" for what, _ in owners.served[1].asked), "nothing comes back"
+
+
+async def test_release_that_etcd_refuses_is_tried_again_after_a_pause(
+    owners: Owners, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full etcd answers at once, and so often that the log would fill the disk."""
+    refused: list[float] = []
+
+    async def refuse(client: EtcdClient, claim: Claim) -> int | None:
+        refused.append(time.monotonic())
+        if len(refused) <= 3:
+            raise EtcdOutOfSpace(OUT_OF_SPACE)
+        return await give_up(client, claim)
+
+    owners.start()
+    await owners.until(16)
+    monkeypatch.setattr("rallypoint.server.shards.ownership.claims.give_up", refuse)
+    owners.ownerships[0].drop(3, "a test")
+    await owners.until_true(lambda: len(refused) > 3)
+
+    assert refused[-1] - refused[0] > 2
