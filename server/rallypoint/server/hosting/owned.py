@@ -15,7 +15,7 @@ from msgspec import Struct
 from rallypoint.base.addresses import parse_endpoint
 from rallypoint.base.log import get_logger
 from rallypoint.server.etcd.client import EtcdClient
-from rallypoint.server.etcd.survey import explain
+from rallypoint.server.etcd.survey import explain, find_lossy
 from rallypoint.server.hosting.advertised import Advertised
 from rallypoint.server.hosting.host import Halted, Host, hosting
 from rallypoint.server.hosting.shard import ShardSettings
@@ -125,6 +125,8 @@ class _Store:
         self._fleet = fleet
         self._opened.set()
         log.info("store_opened", coordinator_id=fleet.identity, shards=fleet.shard_count)
+        if lossy := await find_lossy(self._client):
+            log.warning("lossy_etcd_found", why=lossy)
         looking = asyncio.ensure_future(  # noqa: TID251  # ends with the ownership
             self._advertised.watch(self._ownership.view.members)
         )
