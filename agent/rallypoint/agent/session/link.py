@@ -180,7 +180,8 @@ class Link:
         except Unreachable as error:
             return _End(str(error), moves=True)
         except BrokenStream as broken:
-            self.is_answered = broken.is_undecided or broken.retry_s > 0
+            is_refused = broken.retry_s > 0 and not self.exchange.is_welcome
+            self.is_answered = broken.is_undecided or is_refused
             moves = broken.is_silent or not self.exchange.is_welcome
             return _End(str(broken), broken.retry_s, moves=moves, is_undecided=broken.is_undecided)
         except Misunderstood as misunderstood:

@@ -126,10 +126,10 @@ class Ownership:
                 self._life = _Life(
                     self._client, self._fact, self._shards, lease, self.view, self.standing
                 )
-                pause_s = RETRY_S
                 await self._life.run(self._leaves)
             except (EtcdError, LeaseLost) as error:
                 self._life = None
+                pause_s = RETRY_S if isinstance(error, LeaseLost) else pause_s
                 if isinstance(error, LeaseLost | EtcdUnreachable):
                     await self.standing.explain(str(error))
                 else:

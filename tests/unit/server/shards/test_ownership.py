@@ -9,11 +9,12 @@ from collections.abc import AsyncIterator
 import pytest
 
 from rallypoint.server.etcd.client import EtcdClient
-from rallypoint.server.etcd.errors import OUT_OF_SPACE, EtcdOutOfSpace
+from rallypoint.server.etcd.errors import OUT_OF_SPACE, EtcdOutOfSpace, EtcdRefusedUser
 from rallypoint.server.etcd.values import Delete, Put, prefix_end
 from rallypoint.server.etcd.watch import Seen, watch
 from rallypoint.server.journal.etcd.fleet import open_fleet
 from rallypoint.server.shards.claims import Claim, give_up, owner_key
+from rallypoint.server.shards.membership import Membership
 from support.etcd.clients import Connect, lose_answers
 from support.etcd.cluster import Cluster
 from support.etcd.owners import SHARDS, Owners
@@ -205,3 +206,20 @@ async def test_release_that_etcd_refuses_is_tried_again_after_a_pause(
     await owners.until_true(lambda: len(refused) > 3)
 
     assert refused[-1] - refused[0] > 2
+
+
+async def test_life_that_cannot_begin_is_tried_again_after_longer_and_longer_pauses(
+    owners: Owners, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A user of etcd who may only read gets leases, and each is a write for all members."""
+    joined: list[float] = []
+
+    async def join(_: Membership) -> None:
+        joined.append(time.monotonic())
+        raise EtcdRefusedUser("etcd grants the user too little")
+
+    monkeypatch.setattr(Membership, "join", join)
+    owners.start()
+    await owners.until_true(lambda: len(joined) >= 5)
+
+    assert joined[4] - joined[0] > 1.4

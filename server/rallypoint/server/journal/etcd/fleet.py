@@ -6,12 +6,15 @@ import secrets
 
 from msgspec import Struct
 
+from rallypoint.base.log import get_logger
 from rallypoint.server.etcd.client import EtcdClient
 from rallypoint.server.etcd.errors import EtcdError, EtcdOutOfSpace
 from rallypoint.server.etcd.values import Condition, Get, KeyValue, Put, Target
 from rallypoint.server.journal.etcd.layout import FORMAT, IMPORTING, newer
 from rallypoint.server.journal.interface import JournalFailed, JournalUnreadable, StoreMismatch
 from rallypoint.server.shards.hashing import SHARDS_DEFAULT, SHARDS_MAX
+
+log = get_logger()
 
 SECRET_BYTES = 32
 IDENTITY_BYTES = 16
@@ -73,6 +76,8 @@ async def open_fleet(client: EtcdClient, prefix: str, shards: int | None = None)
                 gets,
             )
             found = outcome.found
+            if outcome.is_done:
+                log.info("store_created", prefix=prefix)  # a wrong prefix shows itself like that
     except EtcdError as error:
         is_away = error.is_repeated or isinstance(error, EtcdOutOfSpace)
         raise (StoreAway if is_away else JournalFailed)(str(error)) from error
