@@ -389,8 +389,9 @@ class Agent:
         self.post(inputs.Disconnected())
         state, now_ms = self.state, self.now_ms()
         if state.ending is None and self.log.on_disconnected(now_ms, is_undecided=is_undecided):
-            was_reached = self.log.was_reached
-            self.listener.disconnected(find_absence(state, why, now_ms, was_reached=was_reached))
+            was, now = self.log.was_reached, self.link.is_answered
+            absence = find_absence(state, why, now_ms, was_reached=was, is_answered=now)
+            self.listener.disconnected(absence)
 
     def on_dismissed(self, exit_code: int, text: str) -> None:
         """Note that the coordinator refuses this agent for good."""

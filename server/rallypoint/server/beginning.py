@@ -28,7 +28,9 @@ class Begun(Struct):
     clock: JournalClock
 
 
-async def begin(journal: Journal, timing: Timing, *, listens: bool) -> Begun:
+async def begin(
+    journal: Journal, timing: Timing, *, listens: bool, shard: int | None = None
+) -> Begun:
     """Load the journal, raise the epoch, and continue journal time.
 
     Args:
@@ -36,6 +38,7 @@ async def begin(journal: Journal, timing: Timing, *, listens: bool) -> Begun:
         timing: the coordinator's.
         listens: a coordinator without memory may have been at work before, so a new journal begins
             with a window in which running rounds are adopted.
+        shard: number for the log; None: the coordinator has no others.
 
     Raises:
         JournalFailed: when the journal cannot be read or written.
@@ -63,7 +66,8 @@ async def begin(journal: Journal, timing: Timing, *, listens: bool) -> Begun:
     sessions, jobs = len(restored.state.nodes), len(restored.state.jobs)
     took_ms = (time.monotonic_ns() - began_ns) // 1_000_000
     facts = {"records": len(loaded.records), "jobs": jobs, "nodes": sessions}
-    log.info("journal_loaded", **facts, took_ms=took_ms)
+    which = {} if shard is None else {"shard": shard}
+    log.info("journal_loaded", **which, **facts, took_ms=took_ms)
     return Begun(restored.state, JournalClock(now_ms))
 
 

@@ -150,7 +150,7 @@ async def sharing(settings: Settings, share: Sharing) -> AsyncIterator[Running]:
     own = Own(_address(settings), share.advertise, share.shards)
     timing = replace(settings.timing, search_ms=SEARCH_MS)
     try:
-        async with owning(client, own, ShardSettings(timing)) as made:
+        async with owning(client, own, ShardSettings(timing, is_shared=True)) as made:
             yield Running(made.port, made.failed)
     finally:
         await client.close()

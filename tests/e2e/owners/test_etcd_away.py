@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,13 +11,14 @@ from grpc_health.v1 import health_pb2
 from rallypoint.v1 import job_pb2
 from support.etcd.cluster import Cluster, running
 from support.etcd.coordinators import Coordinators, Refused, Seat, until, until_job
-from support.processes.commands import Command
+from support.processes.commands import SCRIPTS, Command
 from support.processes.jobs import is_started, pids
 from support.processes.mailbox import Worker
 from support.processes.world import World
 
 STATUS = health_pb2.HealthCheckResponse
 MIB = 1024 * 1024
+RALLYPOINT = str(SCRIPTS / "rallypoint")
 
 
 def begin(world: World, seat: Seat) -> tuple[Command, list[Worker], job_pb2.Job]:
@@ -124,6 +126,32 @@ def _make_room(etcd: Cluster) -> None:
 
 
 @pytest.mark.long
+def test_data_of_etcd_are_lost(world: World, tmp_path: Path) -> None:
+    """Nothing is decided in an empty store; with a backup, all continue where it ends."""
+    backup = str(tmp_path / "backup.jsonl")
+    with running(tmp_path / "etcd") as etcd:
+        owners = Coordinators(world, etcd, "/rallypoint")
+        seats = owners.start_many(2)
+        agent, workers, before = begin(world, seats[0])
+        assert 0 == world.run(RALLYPOINT, "journal", "export", owners.place, backup).returncode
+        (member,) = etcd.members
+        member.kill()
+        shutil.rmtree(member.folder / member.name)
+        (member.folder / member.name).mkdir(mode=0o700)
+        etcd.restart(member)
+        for seat in seats:
+            until_refused(world, seat, "etcd has lost or replaced what was under /rallypoint")
+        assert not etcd.control("get", "--prefix", "/rallypoint/", "--keys-only")
+
+        assert 0 == world.run(RALLYPOINT, "journal", "import", backup, owners.place).returncode
+        owners.settle(*seats)
+        after = until_job(seats[0], world.job_id, lambda job: job.nodes[0].attached)
+        assert (before.round.header, pids(before)) == (after.round.header, pids(after))
+        finish(world, agent, workers)
+        owners.close()
+
+
+@pytest.mark.long
 def test_coordinator_starts_before_etcd(world: World, tmp_path: Path) -> None:
     """It listens and says what it waits for; agents wait, and begin when etcd is there."""
     with running(tmp_path / "etcd") as etcd:
@@ -135,9 +163,11 @@ def test_coordinator_starts_before_etcd(world: World, tmp_path: Path) -> None:
         until_refused(world, seat, "cannot be reached")
         seat.command.wait_event("decisions_stopped")
         agent = world.agent("a", "--max-restarts=3", nproc=2)
-        agent.wait_event("coordinator_not_reached", why="cannot be reached")
+        absent = agent.wait_event("coordinator_not_reached", why="cannot be reached")
+        assert "hint" not in absent, "there is a coordinator"
 
         etcd.restart(member)
+        seat.command.wait_event("decisions_resumed")
         workers = world.mailbox.workers(2)
         until(lambda: seat.jobs.health() == STATUS.SERVING)
         finish(world, agent, workers)

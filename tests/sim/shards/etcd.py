@@ -93,7 +93,7 @@ class Etcd:
         """Return whether a condition holds now."""
         pair = self.keys.get(condition.key)
         if pair is None:
-            return condition.number == 0
+            return condition.number == 0 and condition.target is not Target.VALUE
         match condition.target:
             case Target.CREATED:
                 return pair.created == condition.number
@@ -101,6 +101,8 @@ class Etcd:
                 return pair.modified == condition.number
             case Target.LEASE:
                 return pair.lease == condition.number
+            case Target.VALUE:
+                return pair.value == condition.value
 
     def transact(
         self,

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from rallypoint.server.etcd.client import EtcdClient
+from rallypoint.server.etcd.values import Condition
 from rallypoint.server.shards.claims import Claim
 from rallypoint.server.shards.ownership import Fact, Ownership
 
@@ -51,6 +52,8 @@ class Owners:
         self._make = make
         self._ttl_s = ttl_s
         self._tasks: dict[int, asyncio.Task[None]] = {}
+        self.store: tuple[Condition, ...] = ()
+        """What those who start from now on expect of the store."""
         self.served: list[Served] = []
         self.ownerships: list[Ownership] = []
         self.clients: list[EtcdClient] = []
@@ -60,7 +63,7 @@ class Owners:
         number = len(self.served)
         self.served.append(Served())
         self.clients.append(self._make())
-        fact = Fact(self._prefix, f"h{number}:1", SHARDS, self._ttl_s)
+        fact = Fact(self._prefix, f"h{number}:1", SHARDS, self._ttl_s, self.store)
         ownership = Ownership(self.clients[-1], fact, self.served[-1])
         self.ownerships.append(ownership)
         self._tasks[number] = asyncio.get_running_loop().create_task(ownership.run())

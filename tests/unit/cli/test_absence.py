@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 import structlog
 from msgspec.structs import replace
 
 from rallypoint.agent.core.leaving.away import Absence
+from rallypoint.base.exit_codes import EXIT_UNREACHABLE
 from rallypoint.base.file_thread import FileThread
 from rallypoint.cli.report.reports import Reports
 
@@ -41,6 +43,22 @@ def test_coordinator_that_was_there_needs_no_such_hint() -> None:
     line = logged(replace(NEVER, was_reached=True))
 
     assert "hint" not in line
+
+
+def test_coordinator_that_answers_needs_no_start(capsys: pytest.CaptureFixture[str]) -> None:
+    """It says why it cannot serve the agent now, which the agent repeats when it gives up."""
+    away = replace(NEVER, why="etcd cannot be reached", is_answered=True)
+    reports = Reports(print, "rallypoint agent", "train.py", "head:7", "", FileThread("report"))
+    with structlog.testing.capture_logs() as lines:
+        reports.disconnected(away)
+    assert ["etcd cannot be reached"] == [line["why"] for line in lines if "hint" not in line]
+    reports.ended(EXIT_UNREACHABLE, "no coordinator answered for 600 s", always_print=False)
+    shown = capsys.readouterr().out
+    assert shown.endswith("(head:7); the last answer: etcd cannot be reached\n")
+
+    reports.disconnected(NEVER)
+    reports.ended(EXIT_UNREACHABLE, "no coordinator answered for 600 s", always_print=False)
+    assert "start one there" in capsys.readouterr().out
 
 
 def test_what_the_agent_does_depends_on_its_workers() -> None:

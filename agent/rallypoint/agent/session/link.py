@@ -122,6 +122,8 @@ class Link:
         """Why the agent was sent there."""
         self._refused = ""
         """The reason of the latest refused message that was logged."""
+        self.is_answered = False
+        """A coordinator has answered, if only to say why it cannot serve, or which one does."""
         self._beat_at = 0.0
         """When the next heartbeat is due, in the loop's time; 0 at the start of a connection."""
 
@@ -160,7 +162,8 @@ class Link:
                 continue  # the agent has learned where to go, and has lost nothing
             why = end.why + await self._look_up(target)
             if end.moves and target == self._sent_to:
-                why += f": {self._sent_why}"
+                self.is_answered = True
+                why += f": {self._sent_why}; if it runs, correct its --advertise"
             self.user.on_disconnected(why, is_undecided=end.is_undecided)
             if not is_at_once:
                 await asyncio.sleep(_draw_pause(backoff_s, end.retry_s))
@@ -168,13 +171,17 @@ class Link:
 
     async def _connection(self) -> _End | None:
         """Connect once; return how that ended, or None when no connection follows."""
+        self.is_answered = False
         try:
             await self._attempt()
         except Redirected as redirected:
+            self.is_answered = True
             return _End(str(redirected), redirected.retry_s, owner=redirected.address)
         except Unreachable as error:
             return _End(str(error), moves=True)
         except BrokenStream as broken:
+            is_refused = broken.retry_s > 0 and not self.exchange.is_welcome
+            self.is_answered = broken.is_undecided or is_refused
             moves = broken.is_silent or not self.exchange.is_welcome
             return _End(str(broken), broken.retry_s, moves=moves, is_undecided=broken.is_undecided)
         except Misunderstood as misunderstood:

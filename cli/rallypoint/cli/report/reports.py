@@ -53,6 +53,8 @@ class Reports(Struct):
     _report: str = ""
     _succeeded: agent_pb2.Finished | None = None
     """The end of the run, if it succeeded on this node too."""
+    _answer: str = ""
+    """Why a coordinator could not serve this agent, if one has answered last."""
     _has_outcome: bool = False
     """The coordinator told how the run ended."""
     _is_written: bool = False
@@ -82,7 +84,9 @@ class Reports(Struct):
 
     def disconnected(self, absence: Absence) -> None:
         """Log that no coordinator answers."""
-        start = {} if absence.was_reached else {"hint": describe_start(self.coordinator)}
+        self._answer = absence.why if absence.is_answered else ""
+        is_there = absence.was_reached or absence.is_answered
+        start = {} if is_there else {"hint": describe_start(self.coordinator)}
         then = describe_absence(absence)
         log.warning("coordinator_not_reached", why=absence.why, then=then, **start)
 
@@ -101,7 +105,8 @@ class Reports(Struct):
             log.info("job_succeeded", round=ended.round, restarts=ended.restart_count)
         lines = [self._report] if self._report else []
         if exit_code == EXIT_UNREACHABLE:
-            text += f" ({self.coordinator}); {describe_start(self.coordinator)}"
+            last = self._answer and f"the last answer: {self._answer}"
+            text += f" ({self.coordinator}); {last or describe_start(self.coordinator)}"
         if exit_code or always_print or (exit_code == 0 and not self._has_outcome):
             lines.append(f"{self.prog}: {text}")
         if lines:

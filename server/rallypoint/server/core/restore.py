@@ -10,11 +10,12 @@ A job that cannot be restored fails alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from rallypoint.base.ranges import Range
 from rallypoint.server.core.barriers.ends import times_of
 from rallypoint.server.core.containment import evict
 from rallypoint.server.core.invariants import check_whole
@@ -25,7 +26,7 @@ from rallypoint.server.core.model.ids import JobId, SessionId
 from rallypoint.server.core.model.job import FORGOTTEN_MAX, Job
 from rallypoint.server.core.model.node import Node, NodeState
 from rallypoint.server.core.model.phase import Phase
-from rallypoint.server.core.model.round import Round
+from rallypoint.server.core.model.round import Assignment, Round
 from rallypoint.server.core.model.spec import NOTHING_ASKED, JobSpec, Timing
 from rallypoint.server.core.model.verdict import FailureGroup
 from rallypoint.server.core.model.worker import ErrorRecord, WorkerExit
@@ -43,8 +44,12 @@ from rallypoint.server.core.verdicts.health import end_quarantines, find_eligibi
 
 ADOPTION_MS = 1_000
 """How long the coordinator may have taken to adopt rounds once its first window had closed."""
+LOCAL_WORLD_SIZE_MAX = 4_096
+"""Workers of a node, as the protocol allows. The journal comes from outside, too."""
 STILL_RUNNING = describe_exit(WorkerExit(0, 0, None, None))
 """How a group describes workers that have recorded an error and run."""
+_FailedRanks = tuple[Range, WorkerExit]
+"""Ranks whose workers have failed alike, and how."""
 
 
 class Restored(Struct):
@@ -155,6 +160,16 @@ def _refuse_broken(memory: Memory, job_id: JobId) -> None:
         raise BrokenInvariant(job_id, "a record does not fit it") from error
 
 
+def _refuse_crowds(job: Job, nodes: Mapping[SessionId, Node]) -> None:
+    """Refuse a node with more workers than any can have: what counts them would not end."""
+    members = () if job.round is None else job.round.members
+    places = [(one.name, one.assignment) for one in members]
+    places += [(one.name, one.assignment) for one in nodes.values() if one.assignment]
+    for name, place in places:
+        if place.local_world_size > LOCAL_WORLD_SIZE_MAX:
+            raise BrokenInvariant(job.job_id, f"{name} has more workers than a node can have")
+
+
 def _restore_job(
     state: State,
     job: Job,
@@ -176,7 +191,8 @@ def _restore_job(
     job = replace(job, round=round, forming_since_ms=forming_since_ms, last_arrival_ms=now_ms)
     state.jobs[job_id] = job
     state.revise(job_id)
-    failed = {} if round is None else _failed_workers(round)
+    failed = [] if round is None else _failed_ranks(round)
+    _refuse_crowds(job, nodes)
     tally = Tally()
     for node in sorted(nodes.values(), key=lambda one: one.arrival):
         node = _restore_node(job, node, failed, now_ms, last_ms)
@@ -231,18 +247,13 @@ def _restore_shared(
 
 
 def _restore_node(
-    job: Job, node: Node, failed: Mapping[int, WorkerExit], now_ms: int, last_ms: int
+    job: Job, node: Node, failed: Sequence[_FailedRanks], now_ms: int, last_ms: int
 ) -> Node:
     """Return the node, away, with what is known of its workers."""
     state, exits = node.state, node.exits
     if node.member:
         assert job.round is not None and node.assignment is not None, node.name
-        first = node.assignment.first_rank
-        exits = tuple(
-            replace(failed[rank], local_rank=rank - first)
-            for rank in range(first, first + node.assignment.local_world_size)
-            if rank in failed
-        )
+        exits = _exits_of(node.assignment, failed)
         if state is NodeState.UNREADY:
             has_started = job.round.started_ms is not None
             state = NodeState.STARTED if has_started else NodeState.ASSIGNED
@@ -257,19 +268,22 @@ def _restore_node(
     )
 
 
-def _failed_workers(round: Round) -> dict[int, WorkerExit]:
-    """Return how the workers of a round have failed, by rank, as far as it is known."""
-    failed = {
-        rank: _stub_of(group)
-        for group in round.failure_groups
-        for first, last in group.ranks
-        for rank in range(first, last + 1)
-    }
-    for first, last in round.unlisted_ranks:
-        failed |= dict.fromkeys(range(first, last + 1), WorkerExit(0, 0, 1, None))
-    for one in round.failures:
-        failed[one.rank] = one.exit.without_words()
-    return failed
+def _failed_ranks(round: Round) -> list[_FailedRanks]:
+    """Return how the workers of a round have failed, as far as it is known; the last one counts."""
+    groups = ((group.ranks, _stub_of(group)) for group in round.failure_groups)
+    unlisted = (round.unlisted_ranks, WorkerExit(0, 0, 1, None))
+    ranges = [(span, exit) for spans, exit in (*groups, unlisted) for span in spans]
+    known = [((one.rank, one.rank), one.exit.without_words()) for one in round.failures]
+    return [*ranges, *known]
+
+
+def _exits_of(place: Assignment, failed: Sequence[_FailedRanks]) -> tuple[WorkerExit, ...]:
+    """Return how the workers of a node have failed. Only its own ranks are counted out."""
+    begin, end = place.first_rank, place.first_rank + place.local_world_size
+    exits: dict[int, WorkerExit] = {}
+    for (first, last), exit in failed:
+        exits |= dict.fromkeys(range(max(first, begin), min(last + 1, end)), exit)
+    return tuple(replace(exits[rank], local_rank=rank - begin) for rank in sorted(exits))
 
 
 def _stub_of(group: FailureGroup) -> WorkerExit:

@@ -202,7 +202,10 @@ def _expire_session(draft: Draft, key: DeadlineKey, due_ms: int) -> None:
         seconds = (due_ms - node.broke_ms) / 1000
         text = f"its connection broke and was not restored within {seconds:g} s"
         if node.is_awaited:
-            text = f"it did not return within {seconds:g} s after the coordinator started again"
+            text = (
+                f"it did not return within {seconds:g} s after the coordinator started again,"
+                " or another took over"
+            )
     else:
         lease_ms = draft.state.lease_ms(node.identity.spec)
         text = f"it was silent for longer than its lease of {lease_ms / 1000:g} s"

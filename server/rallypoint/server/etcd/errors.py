@@ -61,6 +61,10 @@ class EtcdOtherCluster(EtcdError):
     """An endpoint belongs to another cluster than the one before."""
 
 
+class EtcdOtherStore(EtcdError):
+    """The store is not the one that was opened."""
+
+
 OUT_OF_SPACE = (
     "etcd is out of space: compact and defragment it, then run `etcdctl alarm disarm`,"
     " or raise its quota"
@@ -139,7 +143,7 @@ def to_error(code: grpc.StatusCode, details: str, endpoint: str) -> EtcdError:
         )
     if code in _REPEATED and ("failed to connect" in details or "onnection" in details):
         return EtcdUnreachable(
-            f"etcd at {endpoint} cannot be reached: see that its members run, and its address"
+            f"etcd at {endpoint} cannot be reached: see that its members run, and check its address"
         )
     if code in _REPEATED:
         return EtcdUnreachable(f"etcd at {endpoint} cannot be reached: {first or code.name}")

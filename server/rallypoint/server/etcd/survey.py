@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 
 import grpc
 from aetcd import rpc
@@ -36,6 +37,42 @@ async def _answers(endpoint: Endpoint) -> bool:
     return True
 
 
+async def find_lossy(client: EtcdClient) -> str:
+    """Return which members may lose what they have confirmed, in one line; empty: none is known.
+
+    Takes up to ANSWER_LIMIT_S.
+    """
+    endpoints = tuple(client.endpoints)
+    versions = await asyncio.gather(*(_version(client, endpoint) for endpoint in endpoints))
+    lossy = {
+        endpoint.name: version
+        for endpoint, version in zip(endpoints, versions, strict=True)
+        if is_lossy(version)
+    }
+    if not lossy:
+        return ""
+    return (
+        f"etcd {next(iter(lossy.values()))} at {_join(tuple(lossy))} can lose confirmed writes"
+        " when it is killed: use 3.4, or 3.5.6 and newer"
+    )
+
+
+def is_lossy(version: str) -> bool:
+    """Return whether members of this version may lose what they have confirmed: 3.5.0 to 3.5.5."""
+    return re.match(r"3\.5\.[0-5](?!\d)", version) is not None
+
+
+async def _version(client: EtcdClient, endpoint: Endpoint) -> str:
+    """Return the version of a member; empty when it does not tell."""
+    try:
+        answer = await endpoint.upkeep.Status(
+            rpc.StatusRequest(), timeout=ANSWER_LIMIT_S, metadata=client.metadata()
+        )
+    except grpc.aio.AioRpcError:
+        return ""
+    return str(answer.version)
+
+
 async def explain(client: EtcdClient, why: str) -> str:
     """Return why etcd cannot be used, in one line.
 
@@ -47,11 +84,15 @@ async def explain(client: EtcdClient, why: str) -> str:
     count = len(client.endpoints)
     if not silent or count == 1:
         return why
-    names = ", ".join((*silent[:NAMES_MAX], *(("…",) if len(silent) > NAMES_MAX else ())))
     return (
-        f"etcd cannot be reached: {len(silent)} of {count} endpoints do not answer ({names}):"
-        " see that more than half of its members run, and the network"
+        f"etcd cannot be reached: {len(silent)} of {count} endpoints do not answer"
+        f" ({_join(silent)}):"
+        " see that more than half of its members run, and check the network"
     )
+
+
+def _join(names: tuple[str, ...]) -> str:
+    return ", ".join((*names[:NAMES_MAX], *(("…",) if len(names) > NAMES_MAX else ())))
 
 
 async def find_alarm(client: EtcdClient) -> str:

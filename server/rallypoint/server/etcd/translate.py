@@ -17,6 +17,7 @@ from rallypoint.server.etcd.values import (
     Outcome,
     Put,
     Ranged,
+    Target,
 )
 
 
@@ -51,9 +52,11 @@ def _to_compare(condition: Condition) -> Any:
         "create_revision": rpc.Compare.CREATE,
         "mod_revision": rpc.Compare.MOD,
         "lease": rpc.Compare.LEASE,
+        "value": rpc.Compare.VALUE,
     }[name]
     compare = rpc.Compare(key=condition.key, result=rpc.Compare.EQUAL, target=target)
-    setattr(compare, name, condition.number)
+    is_value = condition.target is Target.VALUE
+    setattr(compare, name, condition.value if is_value else condition.number)
     return compare
 
 

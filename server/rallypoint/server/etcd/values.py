@@ -39,14 +39,17 @@ class Target(enum.Enum):
     CREATED = "create_revision"
     MODIFIED = "mod_revision"
     LEASE = "lease"
+    VALUE = "value"
 
 
 class Condition(Struct, frozen=True):
-    """One key must be as expected. A key that does not exist has the number 0 for all targets."""
+    """One key must be as expected. A key that does not exist has the number 0, and no value."""
 
     key: bytes
     target: Target
-    number: int
+    number: int = 0
+    value: bytes = b""
+    """Only for VALUE, which has no number. A key that does not exist never has it."""
 
 
 class Put(Struct, frozen=True):

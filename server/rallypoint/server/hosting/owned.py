@@ -15,7 +15,8 @@ from msgspec import Struct
 from rallypoint.base.addresses import parse_endpoint
 from rallypoint.base.log import get_logger
 from rallypoint.server.etcd.client import EtcdClient
-from rallypoint.server.etcd.survey import explain
+from rallypoint.server.etcd.survey import explain, find_lossy
+from rallypoint.server.hosting.advertised import Advertised
 from rallypoint.server.hosting.host import Halted, Host, hosting
 from rallypoint.server.hosting.shard import ShardSettings
 from rallypoint.server.journal.etcd.fleet import Fleet, StoreAway, open_fleet
@@ -100,6 +101,7 @@ class _Store:
     def __init__(self, client: EtcdClient, own: Own) -> None:
         self._client = client
         self._own = own
+        self._advertised = Advertised("")
         self._address = ""
         self._fleet: Fleet | None = None
         self._ownership: Ownership | None = None
@@ -115,28 +117,44 @@ class _Store:
         Raises:
             JournalFailed: when waiting does not help.
         """
-        self._address = address
+        self._address, self._advertised = address, Advertised(address)
         prefix = self._client.address.prefix
         fleet = await self._open(prefix)
-        fact = Fact(prefix, address, fleet.shard_count, self._own.ttl_s)
+        fact = Fact(
+            *(prefix, address, fleet.shard_count, self._own.ttl_s), fleet.conditions(prefix)
+        )
         self._ownership = Ownership(self._client, fact, _Shards(self._client, fleet, host))
         self._fleet = fleet
         self._opened.set()
         log.info("store_opened", coordinator_id=fleet.identity, shards=fleet.shard_count)
-        await self._ownership.run()
+        if lossy := await find_lossy(self._client):
+            log.warning("lossy_etcd_found", why=lossy)
+        looking = asyncio.ensure_future(  # noqa: TID251  # ends with the ownership
+            self._advertised.watch(self._ownership.view.members)
+        )
+        try:
+            await self._ownership.run()
+        finally:
+            looking.cancel()
+            await asyncio.gather(looking, return_exceptions=True)
 
     async def _open(self, prefix: str) -> Fleet:
         loop = asyncio.get_running_loop()
         remind_s = 0.0
+        has_stopped = False
         while True:
             try:
-                return await open_fleet(self._client, prefix, self._own.shards)
+                fleet = await open_fleet(self._client, prefix, self._own.shards)
             except StoreAway as error:
                 why = await explain(self._client, str(error))
                 if why != self._trouble or loop.time() >= remind_s:
                     log.warning("decisions_stopped", why=why)
-                    remind_s = loop.time() + REMIND_S
+                    remind_s, has_stopped = loop.time() + REMIND_S, True
                 self._trouble = why
+            else:
+                if has_stopped:
+                    log.info("decisions_resumed")
+                return fleet
             await asyncio.sleep(AGAIN_S)
 
     async def leave(self, run: asyncio.Task[None]) -> None:
@@ -188,7 +206,11 @@ class _Store:
         if self._ownership is None:
             return self._trouble
         standing = self._ownership.standing
-        return standing.trouble if shard is None else standing.why(shard)
+        if shard is None:
+            return standing.trouble
+        is_at_this_address = self._ownership.owner_address(shard) == self._address
+        why_absent = self._advertised.trouble if is_at_this_address else ""
+        return standing.why(shard) or why_absent
 
     def owner_of(self, shard: int) -> str | None:
         """Return where another coordinator serves a shard."""

@@ -62,6 +62,8 @@ class ShardSettings(Struct, frozen=True):
     """Agents of other machines may come, which know more than a new journal."""
     announces: bool = True
     """It logs what happens to its jobs."""
+    is_shared: bool = False
+    """Others own the rest of them: the log says which shard it is about."""
 
 
 class Shared(Struct, frozen=True):
@@ -134,7 +136,8 @@ async def open_shard(
     Raises:
         JournalFailed: when the journal cannot be read or written.
     """
-    begun = await begin(journal, settings.timing, listens=settings.listens)
+    shard = number if settings.is_shared else None
+    begun = await begin(journal, settings.timing, listens=settings.listens, shard=shard)
     state, outboxes, distances = begun.state, Outboxes(), current_distances()
     distances.follow(state.clocks)
     coordinator = Coordinator(state, journal, outboxes, begun.clock, announces=settings.announces)

@@ -149,7 +149,7 @@ def ended_status() -> Status:
     """Return the status for a coordinator whose loop has ended. Its agents look for another one."""
     return pack_status(
         _code(grpc.StatusCode.UNAVAILABLE),
-        "the coordinator has ended",
+        "the coordinator has ended, or stopped serving this job",
         None,
         reason=details_pb2.REFUSAL_REASON_COORDINATOR_ENDED,
         retry_ms=AGAIN_MS,

@@ -53,10 +53,11 @@ async def take(
     shard: int,
     member: str,
     lease: int,
+    store: tuple[Condition, ...] = (),
     *,
     limit_s: float = CALL_LIMIT_S,
 ) -> Claim | None:
-    """Claim a shard that has no owner; return None when it has one.
+    """Claim a shard that has no owner; return None when it has one, or the store is another.
 
     Args:
         client: of the cluster.
@@ -64,6 +65,7 @@ async def take(
         shard: its number.
         member: id of this process.
         lease: which the claim ends with.
+        store: what holds as long as the store is the one that was opened.
         limit_s: of the call.
 
     Raises:
@@ -73,7 +75,7 @@ async def take(
     key = owner_key(prefix, shard)
     value = msgspec.json.encode(Owner(member))
     outcome = await client.transact(
-        [Condition(key, Target.CREATED, 0)],
+        [*store, Condition(key, Target.CREATED, 0)],
         [Put(key, value, lease)],
         [Get(key)],
         limit_s=limit_s,

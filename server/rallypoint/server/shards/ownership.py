@@ -17,20 +17,20 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Protocol
 
-import msgspec
 from msgspec import Struct
 
 from rallypoint.base.log import get_logger
 from rallypoint.server.etcd.client import EtcdClient
 from rallypoint.server.etcd.errors import EtcdCompacted, EtcdError, EtcdUnreachable
-from rallypoint.server.etcd.values import Change, Put, prefix_end
+from rallypoint.server.etcd.values import Change, Condition, prefix_end
 from rallypoint.server.etcd.watch import watch
 from rallypoint.server.shards import claims
 from rallypoint.server.shards.claims import Claim, member_key
 from rallypoint.server.shards.lease import TTL_S, Lease, LeaseLost, begin_lease
+from rallypoint.server.shards.membership import Membership
 from rallypoint.server.shards.planner import plan
 from rallypoint.server.shards.standing import ShardRefused, Standing
-from rallypoint.server.shards.view import Member, View
+from rallypoint.server.shards.view import View
 
 log = get_logger()
 
@@ -75,6 +75,8 @@ class Fact(Struct, frozen=True):
     """Of the store."""
     ttl_s: int = TTL_S
     """Of the lease; etcd grants at least 2 s."""
+    store: tuple[Condition, ...] = ()
+    """What holds in etcd as long as the store is the one that was opened."""
 
 
 class Ownership:
@@ -124,10 +126,10 @@ class Ownership:
                 self._life = _Life(
                     self._client, self._fact, self._shards, lease, self.view, self.standing
                 )
-                pause_s = RETRY_S
                 await self._life.run(self._leaves)
             except (EtcdError, LeaseLost) as error:
                 self._life = None
+                pause_s = RETRY_S if isinstance(error, LeaseLost) else pause_s
                 if isinstance(error, LeaseLost | EtcdUnreachable):
                     await self.standing.explain(str(error))
                 else:
@@ -162,7 +164,8 @@ class _Life:
         self._shards = shards
         self._view = view
         self._standing = standing
-        self._key = member_key(fact.prefix, self.member)
+        key = member_key(fact.prefix, self.member)
+        self._membership = Membership(client, key, fact.address, lease.id, fact.store)
         self._held: dict[int, Claim] = {}
         """Shards that are claimed, whether they have started or not."""
         self._busy: set[int] = set()
@@ -174,6 +177,7 @@ class _Life:
         self._lost: LeaseLost | None = None
         """Why the lease is not sure any more."""
         self._changed = asyncio.Event()
+        view.restart()
 
     async def run(self, leaves: asyncio.Event) -> None:
         """Live until the lease is lost, or `leaves` is set and everything is released.
@@ -183,7 +187,7 @@ class _Life:
             EtcdError: when the life could not begin.
         """
         try:
-            await self._register(Member(self._fact.address))
+            await self._membership.join()
             async with asyncio.TaskGroup() as tasks:
                 following = tasks.create_task(self._follow())
                 sharing = tasks.create_task(self._share(tasks))
@@ -204,15 +208,10 @@ class _Life:
             with suppress(EtcdError, TimeoutError):
                 await self._client.revoke(self.lease.id, limit_s=1.0)
 
-    async def _register(self, member: Member) -> None:
-        """Write the key of this member."""
-        value = msgspec.json.encode(member)
-        await self._client.transact([], [Put(self._key, value, self.lease.id)])
-
     async def _keep(self) -> None:
         """Keep the lease; halt everything as soon as it is not sure any more."""
         try:
-            await self.lease.keep(self._key)
+            await self.lease.keep(self._membership.key)
         except LeaseLost as error:
             self._lost = error
             self._halt_all()
@@ -236,9 +235,8 @@ class _Life:
 
     async def _look(self) -> None:
         """Read all members and owners."""
-        begin = self._view.begin
-        found = await self._client.range(begin, prefix_end(begin))
-        self._view.reset(found.found, found.revision)
+        read = await self._client.range(self._view.begin, prefix_end(self._view.begin))
+        self._view.reset(read.found, read.revision)
         self._changed.set()
 
     def _see(self, changes: tuple[Change, ...]) -> None:
@@ -266,6 +264,7 @@ class _Life:
                 dict.fromkeys(self._claiming.values(), self.member) | self._view.owners_by_id(),
                 self._fact.shard_count,
                 {shard: self._shards.load_of(shard) for shard in self.serving},
+                self._view.refused(),
             )
             halted = self._held.keys() - self.serving  # a release of theirs has failed
             for shard in (*planned.releases, *sorted(halted)):
@@ -317,7 +316,8 @@ class _Life:
         """Claim a shard and start it; whatever goes wrong leaves it to the next plan."""
         try:
             claim = await claims.take(
-                self._client, self._fact.prefix, shard, self.member, self.lease.id
+                *(self._client, self._fact.prefix, shard, self.member, self.lease.id),
+                self._fact.store,
             )
             if claim is None:
                 return
@@ -334,8 +334,9 @@ class _Life:
                 why = str(error) or f"shard {shard} was not loaded within {START_LIMIT_S:g} s"
                 log.error("shard_refused", shard=shard, why=why, exc_info=not is_known and error)
                 self._standing.refuse(shard, why)
-                loop = asyncio.get_running_loop()
-                self._not_before_s[shard] = loop.time() + REFUSED_S
+                self._not_before_s[shard] = asyncio.get_running_loop().time() + REFUSED_S
+                with suppress(EtcdError):  # the others learn it before the shard is free
+                    await self._membership.decline(shard)
                 await self._release(shard)
         except EtcdError as error:
             log.info("claim_failed", shard=shard, why=str(error))
@@ -355,11 +356,11 @@ class _Life:
                 self._view.note_released(claim, revision)
             del self._held[shard]
             log.info("shard_released", shard=shard)
-        except EtcdError as error:
+            self._changed.set()
+        except EtcdError as error:  # the next plan tries again, after a pause
             log.warning("release_failed", shard=shard, why=str(error))
         finally:
             self._busy.discard(shard)
-            self._changed.set()
 
     async def _stop(self, shard: int) -> None:
         """Stop a shard that is halted. If that fails, etcd refuses what it still writes."""
@@ -375,7 +376,7 @@ class _Life:
             await asyncio.wait(self._claiming)
         with suppress(EtcdError, TimeoutError):
             async with asyncio.timeout(LEAVE_LIMIT_S):
-                await self._register(Member(self._fact.address, is_leaving=True))
+                await self._membership.leave()
                 async with asyncio.TaskGroup() as tasks:
                     for shard in self._held.keys() - self._busy:
                         tasks.create_task(self._release(shard))

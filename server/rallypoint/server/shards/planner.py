@@ -7,6 +7,9 @@ A member's *quota* is the equal share, rounded up for the members that own most 
 shards as possible move. A member above its quota releases shards, those with the least load first,
 and a few at a time: agents of a shard that moves connect again. Members below their quota claim
 what has no owner.
+
+A member that could not serve a shard says so: it may be an older version. The shard is for the
+others, unless they all refuse it: then they try again.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from msgspec import Struct
 
 SHARE_ON_THE_WAY = 8
 """A member releases no shard while this part of all shards, rounded up, has no owner."""
+_NOTHING: Mapping[str, Collection[int]] = {}
 
 
 class Plan(Struct, frozen=True):
@@ -35,6 +39,7 @@ def plan(
     owners: Mapping[int, str],
     count: int,
     loads: Mapping[int, int],
+    refused: Mapping[str, Collection[int]] = _NOTHING,
 ) -> Plan:
     """Return what `me` does.
 
@@ -44,16 +49,22 @@ def plan(
         owners: of the shards that have one, whether it still takes part or not.
         count: number of shards.
         loads: of shards that `me` owns, in any unit; 0 for those that are missing.
+        refused: shards that members could not serve.
     """
     mine = [shard for shard, owner in owners.items() if owner == me]
     if me not in members:
         return Plan(releases=tuple(sorted(mine)))
-    quotas = compute_quotas(members, Counter(owners.values()), count)
+    held = Counter(owners.values())
+    quotas = compute_quotas(members, held, count)
     free = sorted(set(range(count)) - owners.keys())
-    claims = _assign(free, quotas, Counter(owners.values())).get(me, ())
+    claims = _assign(free, quotas, held, refused).get(me, ())
     on_the_way_max = -(-count // SHARE_ON_THE_WAY)
     excess = min(len(mine) - quotas[me], on_the_way_max - len(free))
-    lightest = sorted(mine, key=lambda shard: (loads.get(shard, 0), shard))
+    lacking = [member for member in members if held[member] < quotas[member]]
+    wanted = [
+        shard for shard in mine if any(shard not in refused.get(member, ()) for member in lacking)
+    ]
+    lightest = sorted(wanted, key=lambda shard: (loads.get(shard, 0), shard))
     return Plan(tuple(claims), tuple(lightest[: max(0, excess)]))
 
 
@@ -71,13 +82,17 @@ def compute_quotas(members: Collection[str], held: Mapping[str, int], count: int
 
 
 def _assign(
-    free: Collection[int], quotas: Mapping[str, int], held: Mapping[str, int]
+    free: Collection[int],
+    quotas: Mapping[str, int],
+    held: Mapping[str, int],
+    refused: Mapping[str, Collection[int]],
 ) -> dict[str, list[int]]:
     """Give shards without an owner to the members that lack most."""
     lacking = {member: quota - held.get(member, 0) for member, quota in quotas.items()}
     given: dict[str, list[int]] = {}
     for shard in free:
-        member = min(lacking, key=lambda one: (-lacking[one], one))
+        able = [member for member in lacking if shard not in refused.get(member, ())]
+        member = min(able or lacking, key=lambda one: (-lacking[one], one))
         lacking[member] -= 1
         given.setdefault(member, []).append(shard)
     return given

@@ -22,6 +22,8 @@ class Member(Struct, frozen=True):
     """`host:port` at which agents and other coordinators reach it."""
     is_leaving: bool = False
     """It releases its shards and claims none."""
+    refused: tuple[int, ...] = ()
+    """Shards that it could not serve: they are for others, if there are others."""
 
 
 class Owned(Struct, frozen=True):
@@ -54,6 +56,11 @@ class View:
         """Let those know who wait for a change."""
         changed, self.changed = self.changed, asyncio.Event()
         changed.set()
+
+    def restart(self) -> None:
+        """Let the next `reset` replace everything: with a backup, revisions of etcd go back."""
+        self._changed = dict.fromkeys(self._changed, 0)
+        self.revision = 0
 
     def reset(self, pairs: tuple[KeyValue, ...], revision: int) -> None:
         """Replace what is known by what was read at `revision`; keep what is newer."""
@@ -100,6 +107,10 @@ class View:
     def taking_part(self) -> set[str]:
         """Return the ids of the members that may claim shards."""
         return {name for name, member in self.members.items() if not member.is_leaving}
+
+    def refused(self) -> dict[str, tuple[int, ...]]:
+        """Return which shards members could not serve, by id."""
+        return {name: member.refused for name, member in self.members.items() if member.refused}
 
     def _apply(self, key: bytes, pair: KeyValue | None) -> None:
         name = key.rpartition(b"/")[2].decode("utf-8", "replace")

@@ -102,7 +102,10 @@ async def test_everyone_learns_that_the_loop_has_ended(monkeypatch: pytest.Monke
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await jobs.GetJob(service_pb2.GetJobRequest(job_id="job"))
 
-        ended = (grpc.StatusCode.UNAVAILABLE, "the coordinator has ended")
+        ended = (
+            grpc.StatusCode.UNAVAILABLE,
+            "the coordinator has ended, or stopped serving this job",
+        )
         assert [ended] * 3 == endings
         assert [grpc.StatusCode.UNAVAILABLE] * 2 == [watched, caught.value.code()]
         assert [1, 2] == states  # SERVING, NOT_SERVING

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 
 import pytest
 
 from rallypoint.server.etcd.client import EtcdClient
+from rallypoint.server.etcd.errors import OUT_OF_SPACE, EtcdOutOfSpace, EtcdRefusedUser
 from rallypoint.server.etcd.values import Delete, Put, prefix_end
 from rallypoint.server.etcd.watch import Seen, watch
-from rallypoint.server.shards.claims import owner_key
+from rallypoint.server.journal.etcd.fleet import open_fleet
+from rallypoint.server.shards.claims import Claim, give_up, owner_key
+from rallypoint.server.shards.membership import Membership
 from support.etcd.clients import Connect, lose_answers
 from support.etcd.cluster import Cluster
 from support.etcd.owners import SHARDS, Owners
@@ -60,6 +64,27 @@ async def test_every_release_is_in_order(owners: Owners) -> None:
         assert owners.served[0].asked.index(("halt", shard)) < owners.served[0].asked.index(
             ("stop", shard)
         )
+
+
+async def test_nothing_is_owned_in_another_store(
+    owners: Owners, etcd: Cluster, connect: Connect, prefix: str
+) -> None:
+    """The data were deleted: nothing is claimed and written until they are back."""
+    client = connect(etcd, prefix)
+    fleet = await open_fleet(client, prefix, SHARDS)
+    owners.store = fleet.conditions(prefix)
+    owners.start()
+    await owners.until(16)
+    begin = f"{prefix}/".encode()
+    await client.transact([], [Delete(begin, prefix_end(begin))])
+    standing = owners.ownerships[0].standing
+    await owners.until_true(lambda: "restore a backup" in standing.trouble)
+
+    assert owners.shares == [0]
+    assert not (await client.range(begin, prefix_end(begin))).found
+    await client.transact([], [Put(f"{prefix}/identity".encode(), fleet.identity.encode())])
+    await owners.until(16)
+    assert not standing.trouble
 
 
 async def test_readers_find_owners(owners: Owners) -> None:
@@ -149,3 +174,52 @@ async def test_history_that_etcd_compacts(
     await owners.until(8, 8)
 
     assert begun[0] < last.revision < begun[1]
+
+
+async def test_shards_of_a_newer_version_go_to_those_who_can_serve_them(owners: Owners) -> None:
+    """An older coordinator refuses them again and again; the other one serves them at once."""
+    older = owners.start()
+    owners.served[older].refuses = set(range(SHARDS))
+    await owners.until_true(lambda: len(owners.served[older].asked) >= 3 * SHARDS)
+    owners.start()
+    await owners.until(0, SHARDS)
+
+    assert all(what != "halt" for what, _ in owners.served[1].asked), "nothing comes back"
+
+
+async def test_release_that_etcd_refuses_is_tried_again_after_a_pause(
+    owners: Owners, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full etcd answers at once, and so often that the log would fill the disk."""
+    refused: list[float] = []
+
+    async def refuse(client: EtcdClient, claim: Claim) -> int | None:
+        refused.append(time.monotonic())
+        if len(refused) <= 3:
+            raise EtcdOutOfSpace(OUT_OF_SPACE)
+        return await give_up(client, claim)
+
+    owners.start()
+    await owners.until(16)
+    monkeypatch.setattr("rallypoint.server.shards.ownership.claims.give_up", refuse)
+    owners.ownerships[0].drop(3, "a test")
+    await owners.until_true(lambda: len(refused) > 3)
+
+    assert refused[-1] - refused[0] > 2
+
+
+async def test_life_that_cannot_begin_is_tried_again_after_longer_and_longer_pauses(
+    owners: Owners, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A user of etcd who may only read gets leases, and each is a write for all members."""
+    joined: list[float] = []
+
+    async def join(_: Membership) -> None:
+        joined.append(time.monotonic())
+        raise EtcdRefusedUser("etcd grants the user too little")
+
+    monkeypatch.setattr(Membership, "join", join)
+    owners.start()
+    await owners.until_true(lambda: len(joined) >= 5)
+
+    assert joined[4] - joined[0] > 1.4

@@ -35,6 +35,28 @@ def test_plan(me: str, members: str, owners: dict[int, str], count: int, expecte
     assert expected == plan(me, set(members), owners, count, {})
 
 
+@pytest.mark.parametrize(
+    ("me", "owners", "refused", "expected"),
+    [
+        # b lacks most, and cannot serve 0 and 1.
+        ("a", {2: "a", 3: "a"}, {"b": (0, 1)}, Plan(claims=(0, 1))),
+        ("b", {2: "a", 3: "a"}, {"b": (0, 1)}, Plan()),
+        ("b", {2: "a", 3: "a"}, {"b": (0,)}, Plan(claims=(1,))),
+        ("a", {2: "a", 3: "a"}, {"b": (0,)}, Plan(claims=(0,))),
+        # What no member can serve is tried again.
+        ("b", {2: "a", 3: "a"}, {"a": (0, 1), "b": (0, 1)}, Plan(claims=(0, 1))),
+        # Nothing is released for a member that would refuse it.
+        ("a", dict.fromkeys(range(4), "a"), {"b": (0, 1)}, Plan(releases=(2,))),
+        ("a", dict.fromkeys(range(4), "a"), {"b": (0, 1, 2, 3)}, Plan()),
+    ],
+)
+def test_refused_shards_are_for_the_others(
+    me: str, owners: dict[int, str], refused: dict[str, tuple[int, ...]], expected: Plan
+) -> None:
+    """An older version cannot read them."""
+    assert expected == plan(me, {"a", "b"}, owners, 4, {}, refused)
+
+
 def test_lightest_shards_move_first() -> None:
     """A shard without a job costs nothing to move."""
     owners = dict.fromkeys(range(16), "a")

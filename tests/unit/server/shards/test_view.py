@@ -48,6 +48,19 @@ def test_own_changes_are_not_undone_by_older_ones() -> None:
     assert {1: "other"} == view.owners_by_id()
 
 
+def test_backup_of_etcd_has_lower_revisions() -> None:
+    """After a restart of the view, what etcd shows replaces what was known, however new."""
+    view = View(PREFIX)
+    view.reset((member("a", 30), owner(1, "a", 40), owner(2, "a", 41)), 60)
+    view.restart()
+    view.reset((member("b", 3), owner(2, "b", 4)), 5)
+    view.follow((Change(owner(3, "b", 6), is_deleted=False),))
+
+    assert {2: "b", 3: "b"} == view.owners_by_id()
+    assert {"b"} == view.taking_part()
+    assert view.revision == 6
+
+
 def test_release_of_an_old_claim_changes_nothing() -> None:
     view = View(PREFIX)
     view.reset((owner(1, "other", 8),), 9)

@@ -32,10 +32,14 @@ class Absence(Struct, frozen=True, kw_only=True):
     has_begun: bool
     """The agent has held a round."""
     was_reached: bool
-    """A coordinator has answered before."""
+    """A coordinator has welcomed the agent before."""
+    is_answered: bool = False
+    """A coordinator has answered the latest attempt, and `why` is its text."""
 
 
-def find_absence(state: AgentState, why: str, now_ms: int, *, was_reached: bool) -> Absence:
+def find_absence(
+    state: AgentState, why: str, now_ms: int, *, was_reached: bool, is_answered: bool
+) -> Absence:
     """Return what the agent does while no coordinator answers, for reports."""
     due_ms = give_up_ms(state)
     return Absence(
@@ -44,6 +48,7 @@ def find_absence(state: AgentState, why: str, now_ms: int, *, was_reached: bool)
         timeout_ms=state.coordinator_timeout_ms,
         has_begun=state.last_round > 0,
         was_reached=was_reached,
+        is_answered=is_answered,
     )
 
 

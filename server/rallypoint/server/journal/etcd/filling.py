@@ -74,10 +74,16 @@ async def _begin(client: EtcdClient, prefix: str) -> _Filling:
     known = await client.get(format_key)
     if known is None or known.value != IMPORTING.encode():
         found = await client.range(everything, prefix_end(everything), limit=1, keys_only=True)
-        if found.found:
+        if known is not None:
             raise JournalFailed(
                 f"etcd has a journal under {prefix} already; import into another prefix, or "
                 f"delete it: etcdctl del --prefix {prefix}/"
+            )
+        if found.found:  # such as another store, not to be deleted for this one
+            key = found.found[0].key.decode("utf-8", "replace")
+            raise JournalFailed(
+                f"etcd has other keys under {prefix} already, such as {key}: import into another "
+                "prefix"
             )
     token = secrets.token_hex(8).encode()
     import_key = f"{prefix}/import".encode()

@@ -6,12 +6,15 @@ import secrets
 
 from msgspec import Struct
 
+from rallypoint.base.log import get_logger
 from rallypoint.server.etcd.client import EtcdClient
 from rallypoint.server.etcd.errors import EtcdError, EtcdOutOfSpace
 from rallypoint.server.etcd.values import Condition, Get, KeyValue, Put, Target
 from rallypoint.server.journal.etcd.layout import FORMAT, IMPORTING, newer
 from rallypoint.server.journal.interface import JournalFailed, JournalUnreadable, StoreMismatch
 from rallypoint.server.shards.hashing import SHARDS_DEFAULT, SHARDS_MAX
+
+log = get_logger()
 
 SECRET_BYTES = 32
 IDENTITY_BYTES = 16
@@ -30,6 +33,11 @@ class Fleet(Struct, frozen=True):
     secret: bytes
     """32 random bytes, from which tokens are derived."""
     shard_count: int
+
+    def conditions(self, prefix: str) -> tuple[Condition, ...]:
+        """Return what holds in etcd as long as the store under `prefix` is this one."""
+        _, identity_key, *_ = fleet_keys(prefix)
+        return (Condition(identity_key, Target.VALUE, value=self.identity.encode()),)
 
 
 async def open_fleet(client: EtcdClient, prefix: str, shards: int | None = None) -> Fleet:
@@ -68,14 +76,16 @@ async def open_fleet(client: EtcdClient, prefix: str, shards: int | None = None)
                 gets,
             )
             found = outcome.found
+            if outcome.is_done:
+                log.info("store_created", prefix=prefix)  # a wrong prefix shows itself like that
     except EtcdError as error:
         is_away = error.is_repeated or isinstance(error, EtcdOutOfSpace)
         raise (StoreAway if is_away else JournalFailed)(str(error)) from error
     fleet = _decode(found, prefix)
     if shards not in (None, fleet.shard_count):
         raise StoreMismatch(
-            f"{prefix} has {fleet.shard_count} shards for ever: start with that number,"
-            " or with another prefix"
+            f"{prefix} has {fleet.shard_count} shards for ever: leave --shards out,"
+            " or give another prefix"
         )
     return fleet
 

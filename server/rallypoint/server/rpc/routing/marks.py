@@ -13,6 +13,8 @@ import grpc
 
 SHARD_KEY = "rallypoint-shard"
 PEER_KEY = "rallypoint-peer"
+DIGITS_MAX = 9
+"""Of the number of a shard: Python refuses to read a number of thousands of digits."""
 _OWN = (SHARD_KEY, PEER_KEY, "user-agent", "content-type", "te")
 
 Metadata = list[tuple[str, str | bytes]]
@@ -22,7 +24,10 @@ Context = grpc.aio.ServicerContext[Any, Any]
 def marked_shard(context: Context) -> int | None:
     """Return the shard that a forwarded call is about; None for a call of a client."""
     text = _find(context, SHARD_KEY)
-    return None if text is None else int(text) if text.isascii() and text.isdigit() else -1
+    if text is None:
+        return None
+    is_number = text.isascii() and text.isdigit() and len(text) <= DIGITS_MAX
+    return int(text) if is_number else -1
 
 
 def original_peer(context: Context) -> str:

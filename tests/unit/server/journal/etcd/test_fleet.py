@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+import structlog
 
 from rallypoint.server.etcd.values import Delete, Put
 from rallypoint.server.journal.etcd.fleet import open_fleet
@@ -33,9 +34,11 @@ async def test_first_coordinators_agree(etcd: Cluster, connect: Connect, prefix:
 
 async def test_number_of_shards_stays(etcd: Cluster, connect: Connect, prefix: str) -> None:
     client = connect(etcd, prefix)
-    await open_fleet(client, prefix, 4)
+    with structlog.testing.capture_logs() as lines:
+        await open_fleet(client, prefix, 4)
+        assert (await open_fleet(client, prefix)).shard_count == 4
 
-    assert (await open_fleet(client, prefix)).shard_count == 4
+    assert [prefix] == [line["prefix"] for line in lines if line["event"] == "store_created"]
     with pytest.raises(JournalFailed, match="has 4 shards for ever"):
         await open_fleet(client, prefix, 8)
     with pytest.raises(JournalFailed, match="0 is no number of shards"):
