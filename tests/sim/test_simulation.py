@@ -159,7 +159,7 @@ def test_more_owners_of_shards_are_safe(first: int) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1_500)
 def test_many_seeds_reach_nearly_everything() -> None:
     """The same of more seeds, and they take most rows of the cores' own tables."""
     summary = check_seeds(MANY, PROCESSORS)

@@ -13,11 +13,12 @@ import sysconfig
 import venv
 from pathlib import Path
 
+from rallypoint.server.journal.codec import batches
 from support.versions.earlier import REPOSITORY, Package, write_command
 
 VERSION = "9.1.0"
-FORMAT = 2
-"""One more than `rallypoint.server.journal.codec.batches.FORMAT`."""
+FORMAT = batches.FORMAT + 1
+"""Of the journal."""
 ROOTS = ("agent", "base", "cli", "client", "proto", "server")
 _RECORD_PROTO = "rallypoint/journal/v1/record.proto"
 
@@ -62,8 +63,8 @@ def _grow(packages: Path) -> None:
         "    resumed: bool = False\n",
         f"    resumed: bool = False\n    version: str = {VERSION!r}\n",
     )
-    batches = server / "journal" / "codec" / "batches.py"
-    _replace(batches, f"FORMAT = {FORMAT - 1}\n", f"FORMAT = {FORMAT}\n")
+    codec = server / "journal" / "codec" / "batches.py"
+    _replace(codec, f"FORMAT = {FORMAT - 1}\n", f"FORMAT = {FORMAT}\n")
     command = (sys.executable, "-m", "grpc_tools.protoc", f"--proto_path={packages}")
     subprocess.run([*command, f"--python_out={packages}", _RECORD_PROTO], check=True)
 
