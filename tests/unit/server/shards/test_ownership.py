@@ -194,10 +194,10 @@ async def test_release_that_etcd_refuses_is_tried_again_after_a_pause(
     refused: list[float] = []
 
     async def refuse(client: EtcdClient, claim: Claim) -> int | None:
+        if claim.shard != 3 or len(refused) > 3:
+            return await give_up(client, claim)
         refused.append(time.monotonic())
-        if len(refused) <= 3:
-            raise EtcdOutOfSpace(OUT_OF_SPACE)
-        return await give_up(client, claim)
+        raise EtcdOutOfSpace(OUT_OF_SPACE)
 
     owners.start()
     await owners.until(16)
