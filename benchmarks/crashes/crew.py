@@ -177,7 +177,7 @@ class Crew:
             return job.run == self.model.run and job.HasField("closed_at") and not job.nodes
         is_running = job.phase == job_pb2.JOB_PHASE_RUNNING
         is_started = is_running and job.round.HasField("started_after")
-        # A coordinator that has just begun shows the workers once their agents have told it of them.
+        # A coordinator that has just begun shows workers once their agents have reported them.
         is_whole = len(job.nodes) == len(self.model.members) and not job.HasField("waiting")
         is_whole = is_whole and all(node.attached for node in job.nodes)
         return is_started and job.round.header.number >= self.model.round and is_whole
