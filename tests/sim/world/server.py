@@ -102,12 +102,11 @@ class Server:
     def settled_ms(self, spec: JobSpec) -> int:
         """Return the journal time at which every agent of a job has returned that wants to."""
         timing = self.state.timing
-        # If no life before has lived through the first window, it has begun again.
-        listened_ms = self.state.listens_until_ms or 0
+        listened_ms = self.state.listens_until_ms or 0  # of a first window, which may begin again
         if self._past.contacts is None:
             return max(timing.window_ms, listened_ms)
-        reattached_ms = reattach_ms(timing, timing.compute_lease_ms(spec, 0))
-        return max(self._past.origin_ms + reattached_ms, listened_ms)
+        back_ms = self._past.origin_ms + reattach_ms(timing, timing.compute_lease_ms(spec, 0))
+        return max(back_ms, listened_ms)
 
     def unix_ms(self) -> int:
         """Return the wall clock of its host."""
