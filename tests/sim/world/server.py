@@ -102,11 +102,10 @@ class Server:
     def settled_ms(self, spec: JobSpec) -> int:
         """Return the journal time at which every agent of a job has returned that wants to."""
         timing = self.state.timing
-        listened_ms = self.state.listens_until_ms or 0  # of a first window, which may begin again
-        if self._past.contacts is None:
-            return max(timing.window_ms, listened_ms)
-        back_ms = self._past.origin_ms + reattach_ms(timing, timing.compute_lease_ms(spec, 0))
-        return max(back_ms, listened_ms)
+        back_ms = timing.window_ms
+        if self._past.contacts is not None:
+            back_ms = self._past.origin_ms + reattach_ms(timing, timing.compute_lease_ms(spec, 0))
+        return max(back_ms, self.state.listens_until_ms or 0)  # a first window may begin again
 
     def unix_ms(self) -> int:
         """Return the wall clock of its host."""
