@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 import secrets
 
 from rallypoint.client.attempts import Call, Method
@@ -15,6 +17,18 @@ ARRIVE = Method(f"{_SERVICE}Arrive", barrier_pb2.ArriveRequest, barrier_pb2.Arri
 LIST_BARRIERS = Method(
     f"{_SERVICE}ListBarriers", barrier_pb2.ListBarriersRequest, barrier_pb2.ListBarriersResponse
 )
+
+
+_CALLER = secrets.token_hex(8)
+_NUMBERS = itertools.count(1)
+
+
+def _make_request_id() -> str:
+    """Return the next id of an arrival: CALLER-NUMBER, which tells a late attempt from a new one.
+
+    The process id is a part of it, because a child that was forked has the same counter.
+    """
+    return f"{_CALLER}.{os.getpid()}-{next(_NUMBERS)}"
 
 
 def arrive(
@@ -37,7 +51,7 @@ def arrive(
         expected=expected,
         generation=generation,
         payload=payload,
-        request_id=secrets.token_hex(16),
+        request_id=_make_request_id(),
     )
     first_epoch = known.epoch
 

@@ -156,7 +156,8 @@ def _check(
     name, participant = arrive.key.name, describe(arrive.participant)
     generation = barrier.generation + (not barrier.is_open)
     request_id, counted = draft.state.counted.get(arrive.key, {}).get(arrive.participant, ("", 0))
-    wanted = counted if request_id == arrive.request_id else arrive.generation
+    is_late = request_id == arrive.request_id or is_earlier(arrive.request_id, request_id)
+    wanted = counted if is_late else arrive.generation
     if wanted and wanted != generation:
         facts = (
             ("name", name),
@@ -178,6 +179,20 @@ def _check(
     if barrier.payload_bytes + len(arrive.payload) > PAYLOADS_BYTES_MAX:
         return limit_reached(Limit.PAYLOAD_BYTES, PAYLOADS_BYTES_MAX)
     return None
+
+
+def is_earlier(request_id: str, latest: str) -> bool:
+    """Return whether an arrival was made before the latest one that has counted.
+
+    So it is one that was under way all the time, such as in a coordinator that was suspended, and
+    whose caller has used another way since. Only ids of the form CALLER-NUMBER have an order.
+    """
+    caller, _, number = request_id.rpartition("-")
+    latest_caller, _, latest_number = latest.rpartition("-")
+    if not caller or caller != latest_caller:
+        return False
+    is_numbered = all(one.isascii() and one.isdecimal() for one in (number, latest_number))
+    return is_numbered and (len(number), number) < (len(latest_number), latest_number)
 
 
 def _make_room(draft: Draft, key: BarrierKey) -> Refusal | None:

@@ -165,6 +165,21 @@ def test_generation_that_is_not_open_is_refused() -> None:
     assert unknown.arrive(rank(0), generation=7) is RefusalKind.GENERATION_OVER
 
 
+def test_attempt_from_long_ago_counts_no_more() -> None:
+    """A coordinator that was suspended forwards it when the others are many generations on."""
+    at = meeting()
+    for step in range(9, 9 + 2 * ENDS_MAX):
+        for number in range(4):
+            assert at.arrive(rank(number), request_id=f"w{number}-{step}") is None
+
+    assert at.arrive(rank(1), request_id="w1-10") is RefusalKind.GENERATION_OVER
+    assert at.arrived == []
+    at.arrive(rank(0), request_id="w0-1000")
+    assert at.arrive(rank(1), request_id="w1-10") is RefusalKind.GENERATION_OVER
+    assert at.arrive(rank(1), request_id="v1-10") is None, "another process has other ids"
+    assert at.arrive(rank(2), request_id="random") is None
+
+
 @pytest.mark.parametrize(
     ("facts", "kind"),
     [
