@@ -68,7 +68,8 @@ def finish(world: World) -> None:
     world.finish_work()
     bound = bound_ms(world)
     due_ms = world.clock.now_ms + bound
-    while any(host.has_agent for host in world.hosts):
+    # A shard may just be moving from one coordinator to another.
+    while any(host.has_agent for host in world.hosts) or not all(map(world.server_of, running)):
         world.clock.run_until(world.clock.now_ms + LOOK_MS)
         if world.clock.now_ms >= due_ms:
             left = [host.name for host in world.hosts if host.has_agent]
