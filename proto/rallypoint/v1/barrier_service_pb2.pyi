@@ -146,7 +146,7 @@ class ArriveRequest(_message.Message):
     """
     request_id: _builtins.str
     """The same for every attempt of one arrival, and different for each arrival. Empty: the arrival
-    cannot be repeated. Of the form CALLER-NUMBER, with a number that grows from arrival to arrival,
+    cannot be repeated. Of the form CALLER#NUMBER, with a number that grows from arrival to arrival,
     an attempt that comes late never counts for a newer arrival.
     """
     first_epoch: _builtins.int

@@ -187,7 +187,7 @@ def test_further_attempt_is_the_same_arrival() -> None:
     attempts.prepare()
     request_id = call.request.request_id
     assert call.request.first_epoch == 0
-    assert re.fullmatch(r"[0-9a-f]{16}\.\d+-\d+", request_id), (
+    assert re.fullmatch(r"[0-9a-f]{16}\.\d+#\d+", request_id), (
         "attempts that come late have an order"
     )
     known.learn_epoch(9)  # from another call

@@ -24,11 +24,11 @@ _NUMBERS = itertools.count(1)
 
 
 def _make_request_id() -> str:
-    """Return the next id of an arrival: CALLER-NUMBER, which tells a late attempt from a new one.
+    """Return the next id of an arrival: CALLER#NUMBER, which tells a late attempt from a new one.
 
     The process id is a part of it, because a child that was forked has the same counter.
     """
-    return f"{_CALLER}.{os.getpid()}-{next(_NUMBERS)}"
+    return f"{_CALLER}.{os.getpid()}#{next(_NUMBERS)}"
 
 
 def arrive(

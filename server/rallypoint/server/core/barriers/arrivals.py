@@ -185,10 +185,10 @@ def is_earlier(request_id: str, latest: str) -> bool:
     """Return whether an arrival was made before the latest one that has counted.
 
     So it is one that was under way all the time, such as in a coordinator that was suspended, and
-    whose caller has used another way since. Only ids of the form CALLER-NUMBER have an order.
+    whose caller has used another way since. Only ids of the form CALLER#NUMBER have an order.
     """
-    caller, _, number = request_id.rpartition("-")
-    latest_caller, _, latest_number = latest.rpartition("-")
+    caller, _, number = request_id.rpartition("#")
+    latest_caller, _, latest_number = latest.rpartition("#")
     if not caller or caller != latest_caller:
         return False
     is_numbered = all(one.isascii() and one.isdecimal() for one in (number, latest_number))

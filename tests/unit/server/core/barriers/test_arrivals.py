@@ -170,13 +170,13 @@ def test_attempt_from_long_ago_counts_no_more() -> None:
     at = meeting()
     for step in range(9, 9 + 2 * ENDS_MAX):
         for number in range(4):
-            assert at.arrive(rank(number), request_id=f"w{number}-{step}") is None
+            assert at.arrive(rank(number), request_id=f"w{number}#{step}") is None
 
-    assert at.arrive(rank(1), request_id="w1-10") is RefusalKind.GENERATION_OVER
+    assert at.arrive(rank(1), request_id="w1#10") is RefusalKind.GENERATION_OVER
     assert at.arrived == []
-    at.arrive(rank(0), request_id="w0-1000")
-    assert at.arrive(rank(1), request_id="w1-10") is RefusalKind.GENERATION_OVER
-    assert at.arrive(rank(1), request_id="v1-10") is None, "another process has other ids"
+    at.arrive(rank(0), request_id="w0#1000")
+    assert at.arrive(rank(1), request_id="w1#10") is RefusalKind.GENERATION_OVER
+    assert at.arrive(rank(1), request_id="v1#10") is None, "another process has other ids"
     assert at.arrive(rank(2), request_id="random") is None
 
 
