@@ -56,8 +56,9 @@ test-fast: $(STAMP) ## run the unit tests and a few simulation seeds
 
 .PHONY: test-long
 test-long: $(STAMP) ## run the long tests: torchrun itself, more seeds, the soak
-	$(BIN)/python -m pip install --quiet -c constraints.txt --group go
-	$(PYTEST) -m long $(ARGS)
+	$(BIN)/python -m pip install --quiet -c constraints.txt --group go --group release \
+		--group torchx
+	$(PYTEST) --dist loadgroup -m long $(ARGS)
 
 # The frameworks of docs/gallery/ are large, and bring versions of other packages: they live apart.
 FRAMEWORKS := $(VENV)-frameworks
@@ -67,7 +68,7 @@ test-frameworks: $(STAMP) ## run the gallery: Lightning, Accelerate, transformer
 	$(FRAMEWORKS)/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
 	$(FRAMEWORKS)/bin/python -m pip install --quiet -c constraints.txt -e . \
 		--group test --group examples --group frameworks
-	$(FRAMEWORKS)/bin/python -m pytest tests/docs -m long -k gallery $(ARGS)
+	$(FRAMEWORKS)/bin/python -m pytest tests/docs -m long -k "gallery or torchx" $(ARGS)
 
 .PHONY: test-records
 test-records: $(STAMP) ## run torch again for every record of its Python API
@@ -140,9 +141,10 @@ journal-format: $(STAMP) ## keep what the journal's format can hold, for the tes
 	$(BIN)/python tests/support/journal/write_format.py
 
 .PHONY: flags
-flags: $(STAMP) ## write docs/reference/flags.md from the parsers
+flags: $(STAMP) ## write docs/reference/flags.md and commands.md from the parsers
 	@mkdir -p docs/reference
 	$(BIN)/python -m rallypoint.cli.reference > docs/reference/flags.md
+	$(BIN)/python -m rallypoint.cli.commands_reference > docs/reference/commands.md
 
 .PHONY: limits
 limits: $(STAMP) ## write docs/reference/limits.md from the .proto files
@@ -177,6 +179,14 @@ proto-breaking: $(STAMP) ## fail when the contract breaks what is frozen
 proto-freeze: $(STAMP) ## freeze the contract as it is, if it breaks nothing; at each release
 	if [ -e $(FROZEN) ]; then $(buf_breaking); fi
 	$(BIN)/buf build proto --exclude-source-info -o $(FROZEN)
+
+MAKE_RELEASE = $(BIN)/python release/make_release.py
+.PHONY: release
+release: $(STAMP) ## check, test, build and try a release into dist/; upload nothing
+	$(BIN)/python -m pip install --quiet -c constraints.txt --group release
+	$(MAKE_RELEASE) ready
+	$(MAKE) check test
+	$(MAKE_RELEASE) build
 
 .PHONY: setup
 setup: $(STAMP) ## make .venv with everything in it

@@ -215,15 +215,17 @@ async def measure_jobs(count: int) -> list[Reading]:
     return [reading]
 
 
-async def measure_nodes(nodes: int, workers: int) -> list[Reading]:
-    """Read a huge job, whole and by pages."""
-    title = f"{nodes:,} nodes x {workers}"
-    found = [
-        Reading(f"{name}: {title}")
-        for name in ("ListNodes", "GetJob", "GetJob, basic", "GetJob, summary")
-    ]
-    async with coordinator() as (port, pid, witness), asyncio.TaskGroup() as lives:
-        gathering = Gathering(nodes, STEP_S_MAX)
+@asynccontextmanager
+async def running_job(port: int, nodes: int, workers: int) -> AsyncIterator[None]:
+    """Let a job of so many nodes run while the context is open.
+
+    Args:
+        port: of the coordinator on this host.
+        nodes: of the job, each a simulated agent.
+        workers: of each node.
+    """
+    gathering = Gathering(nodes, STEP_S_MAX)
+    async with asyncio.TaskGroup() as lives:
         tasks = []
         for begin in range(0, nodes, STREAMS_PER_CHANNEL):
             channel = open_channel(port)
@@ -242,6 +244,21 @@ async def measure_nodes(nodes: int, workers: int) -> list[Reading]:
             await welcomed.all()
         await gathering.all()
         await asyncio.sleep(PAUSE_S)
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+
+
+async def measure_nodes(nodes: int, workers: int) -> list[Reading]:
+    """Read a huge job, whole and by pages."""
+    title = f"{nodes:,} nodes x {workers}"
+    found = [
+        Reading(f"{name}: {title}")
+        for name in ("ListNodes", "GetJob", "GetJob, basic", "GetJob, summary")
+    ]
+    async with coordinator() as (port, pid, witness), running_job(port, nodes, workers):
         target = f"127.0.0.1:{port}"
         async with grpc.aio.insecure_channel(target, options=client_options()) as channel:
             for reading, view in zip(
@@ -265,8 +282,6 @@ async def measure_nodes(nodes: int, workers: int) -> list[Reading]:
                     await asyncio.sleep(2 * BEAT_S)
                 reading.late_ms = max(late_ms)
                 reading.rss_after_mb = read_rss_mb(pid)
-        for task in tasks:
-            task.cancel()
     return found
 
 

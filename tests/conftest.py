@@ -89,9 +89,10 @@ def pytest_configure(config: pytest.Config) -> None:
     # A shell that starts a command in the background may ignore these signals for it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGQUIT, signal.SIG_DFL)
-    # No coordinator that a test starts may find the journal of another, or of this user.
+    # No coordinator that a test starts may find the journal of another, or of this user; and no
+    # command may find or change the contexts of this user.
     state = tempfile.TemporaryDirectory(prefix="rallypoint-state-")
-    os.environ["XDG_STATE_HOME"] = state.name
+    os.environ["XDG_STATE_HOME"] = os.environ["XDG_CONFIG_HOME"] = state.name
     config.add_cleanup(state.cleanup)
     worker: dict[str, str] | None = getattr(config, "workerinput", None)
     if worker is not None:

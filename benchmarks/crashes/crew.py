@@ -187,7 +187,7 @@ class Crew:
         if not self.model.run:
             return []
         client = self.stage.client
-        job = client.get_job(self.job_id).job
+        job = self._read_settled()
         rounds = list(client.list_rounds(self.job_id))
         wrong = self.model.compare(job, rounds, list(client.list_runs(self.job_id)))
         for name, process in self.agents.items():
@@ -196,6 +196,16 @@ class Crew:
         if self.model.is_open:
             wrong += self._compare_workers(job)
         return wrong
+
+    def _read_settled(self) -> job_pb2.Job:
+        """Return the job as its coordinator shows it. The watch may be behind: it may not know yet
+        that another coordinator serves the job, which agents have still to find."""
+        end_s = time.monotonic() + LIMIT_S
+        while not self._is_settled(job := self.stage.client.get_job(self.job_id).job):
+            if time.monotonic() > end_s:
+                raise MeasurementFailed(f"{self.model}\nwas not reached: {job}")
+            time.sleep(0.05)
+        return job
 
     def adopt(self) -> None:
         """Let the model take over what the job shows, so that a difference is found only once."""

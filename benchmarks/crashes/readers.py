@@ -12,6 +12,7 @@ from rallypoint.client import Client, Scope, errors
 from rallypoint.server.core.events.log import EVENTS_PER_JOB_MAX
 from rallypoint.server.shards.hashing import shard_of
 from rallypoint.v1 import job_pb2
+from rallypoint.v1 import key_value_service_pb2 as keys_pb2
 
 PAUSE_S = 0.2
 """Time between two polls."""
@@ -206,16 +207,22 @@ class KeyReader(Reader):
     def __init__(self, address: str, facts: Facts, job_id: str, token: str) -> None:
         super().__init__(f"WatchKeys {job_id}", address, facts, token=token)
         self._job_id = job_id
-        self._revision = 0
+        self._header = keys_pb2.KeyValueHeader()
+        """Of the latest change."""
         self._values: dict[str, int] = {}
 
     def read(self) -> None:
-        with self.client.watch_keys(self._job_id, scope=Scope.RUN) as events:
+        if not self._header.epoch:
+            listed = self.client.list_keys(self._job_id, keys_only=True, scope=Scope.RUN)
+            list(listed)
+            self._header.CopyFrom(listed.first.header)
+        # The client gives an outage up after 30 s. Then the next watch begins where this one ended.
+        with self.client.watch_keys(self._job_id, after=self._header, scope=Scope.RUN) as events:
             for event in events:
                 self.facts.count("changes of keys")
                 value, kv = int(event.kv.value or b"0"), event.kv
-                if kv.mod_revision <= self._revision:
-                    self.facts.find(f"{self.name}: {kv} after revision {self._revision}")
+                if kv.mod_revision <= self._header.revision:
+                    self.facts.find(f"{self.name}: {kv} after revision {self._header.revision}")
                 if value != self._values.get(kv.key, value - 1) + 1:
                     self.facts.find(f"{self.name}: {self._values.get(kv.key)} and then {kv}")
-                self._revision, self._values[kv.key] = kv.mod_revision, value
+                self._header.revision, self._values[kv.key] = kv.mod_revision, value

@@ -34,21 +34,34 @@ def run_installed(script: Path, arguments: Sequence[str]) -> int:
         CalledProcessError: the wheel could not be built or installed.
     """
     with tempfile.TemporaryDirectory(prefix="installed-") as name:
-        folder = Path(name)
-        python = folder / "venv" / "bin" / "python"
-        pip = ["-m", "pip", "--quiet", "--disable-pip-version-check"]
-        _run(
-            [sys.executable, *pip, "wheel", "--no-deps", "--no-build-isolation"],
-            ["--wheel-dir", str(folder), str(REPOSITORY)],
-        )
-        (wheel,) = folder.glob("rallypoint-*.whl")
-        _run([sys.executable, "-m", "venv", str(folder / "venv")])
         # Without the local part: 2.13.0+cpu is installed as 2.13.0.
         torch = metadata.version("torch").partition("+")[0]
-        constraints = ["--constraint", str(REPOSITORY / "constraints.txt")]
-        _run([str(python), *pip, "install", *constraints, str(wheel), f"torch=={torch}"])
-        command = [str(python), str(script.relative_to(REPOSITORY)), *arguments]
+        scripts = install(Path(name), f"torch=={torch}")
+        command = [str(scripts / "python"), str(script.relative_to(REPOSITORY)), *arguments]
         return subprocess.run(command, env=clean_environment(), cwd=REPOSITORY).returncode
+
+
+def install(folder: Path, *others: str) -> Path:
+    """Make an environment with a wheel of this checkout; return the folder of its commands.
+
+    Args:
+        folder: an empty one, for the wheel and the environment.
+        others: what else to install; of what the wheel needs, the pinned versions are installed.
+
+    Raises:
+        CalledProcessError: the wheel could not be built or installed.
+    """
+    pip = ["-m", "pip", "--quiet", "--disable-pip-version-check"]
+    _run(
+        [sys.executable, *pip, "wheel", "--no-deps", "--no-build-isolation"],
+        ["--wheel-dir", str(folder), str(REPOSITORY)],
+    )
+    (wheel,) = folder.glob("rallypoint-*.whl")
+    scripts = folder / "venv" / "bin"
+    _run([sys.executable, "-m", "venv", str(scripts.parent)])
+    constraints = ["--constraint", str(REPOSITORY / "constraints.txt")]
+    _run([str(scripts / "python"), *pip, "install", *constraints, str(wheel), *others])
+    return scripts
 
 
 def describe_installation() -> str:

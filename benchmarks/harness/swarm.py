@@ -65,6 +65,8 @@ class SimulatedAgent:
     """Restarts that its job allows."""
     lease_ms: int = 0
     """The lease that its job requests; 0: none."""
+    metadata: tuple[tuple[str, str], ...] = ()
+    """Of its stream: its token, if it needs one."""
     session_id: str = field(default_factory=lambda: secrets.token_hex(16))
     sequence: int = 0
     epoch: int = 0
@@ -104,7 +106,7 @@ class SimulatedAgent:
         session = channel.stream_stream(
             METHOD, request_serializer=self._pack, response_deserializer=self._unpack
         )
-        self.call = session()
+        self.call = session(metadata=self.metadata)
         await self.say(self.hello(), numbered=False)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._beat())

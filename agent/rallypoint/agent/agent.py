@@ -290,6 +290,7 @@ class Agent:
             ("RALLYPOINT_COORDINATOR", self.coordinators),
             ("RALLYPOINT_JOB_ID", self.settings.job_id),
             ("RALLYPOINT_NODE", self.node_name),
+            *self.settings.access_variables(),
         )
 
     # --- the link's user ---

@@ -15,12 +15,17 @@ from rallypoint.agent.agent import Agent
 from rallypoint.agent.containment import GuardedTasks, handle_errors
 from rallypoint.agent.core import inputs
 from rallypoint.agent.helper.host import WorkerHost, become_subreaper
+from rallypoint.agent.hosting.keeper import CannotHost, Keeper
 from rallypoint.agent.node_workers import Workers
 from rallypoint.agent.output.log_folder import LogFolder
 from rallypoint.agent.output.outputs import WorkerOutputs
+from rallypoint.agent.session.endings import Dismissed
 from rallypoint.agent.session.link import Link
+from rallypoint.agent.session.opening import Grounds
+from rallypoint.agent.settings import Settings
 from rallypoint.agent.torchelastic.logs_plugin import LogsPlugin
 from rallypoint.agent.torchelastic.timers import TimerFileRefused
+from rallypoint.agent.workers.environ import without_access
 from rallypoint.agent.workers.supervisor import Supervisor
 from rallypoint.base.console import Consoles
 from rallypoint.base.exit_codes import EXIT_USAGE
@@ -52,7 +57,9 @@ async def take_part(agent: Agent, new_workers: Callable[[asyncio.TaskGroup], Wor
     handle_errors(asyncio.get_running_loop(), agent.fail)
     async with GuardedTasks(agent.fail) as tasks:
         settings = agent.settings
-        agent.link = Link(settings.coordinator, settings.incarnation, agent)
+        agent.link = Link(
+            settings.coordinator, settings.incarnation, agent, settings.access, _grounds(settings)
+        )
         agent.supervisor = new_workers(tasks)
         linked = tasks.create_task(_begin_and_link(agent))
         try:
@@ -70,6 +77,24 @@ async def take_part(agent: Agent, new_workers: Callable[[asyncio.TaskGroup], Wor
             tasks.cancel()
     assert agent.exit_code is not None
     return agent.exit_code
+
+
+class _Grounds:
+    """Lets a coordinator of the job's own listen, for the link of the agent that hosts it."""
+
+    def __init__(self, keeper: Keeper) -> None:
+        self._keeper = keeper
+        self.welcomed = keeper.connected
+
+    async def prepare(self) -> None:
+        try:
+            await self._keeper.prepare()
+        except CannotHost as error:
+            raise Dismissed(EXIT_USAGE, str(error)) from error
+
+
+def _grounds(settings: Settings) -> Grounds | None:
+    return None if settings.keeper is None else _Grounds(settings.keeper)
 
 
 async def _begin_and_link(agent: Agent) -> None:
@@ -109,7 +134,7 @@ def new_supervisor(
     """
     settings = agent.settings
     if plugin is None and settings.logs_plugin is not None:
-        plugin = LogsPlugin(settings.logs_plugin, settings.environment)
+        plugin = LogsPlugin(settings.logs_plugin, without_access(settings.environment))
     return kind(
         host=host,
         launch=settings.launch,

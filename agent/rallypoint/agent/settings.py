@@ -8,6 +8,7 @@ from collections.abc import Callable
 from msgspec import Struct
 
 from rallypoint.agent.core.leaving.away import Absence
+from rallypoint.agent.hosting.keeper import Keeper
 from rallypoint.agent.output.destinations import OutputSpec
 from rallypoint.agent.torchelastic.events import EventLog
 from rallypoint.agent.torchelastic.last_round import LastRound
@@ -16,6 +17,7 @@ from rallypoint.agent.workers.environ import Launch
 from rallypoint.base.limits import PROTOCOL_VERSION, PROTOCOL_VERSION_MIN
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import job_pb2
+from rallypoint.wire.access import PLAIN, Access, to_environment
 
 CAPABILITIES = (agent_pb2.CAPABILITY_NOTICES,)
 """What an agent can do beyond its protocol version."""
@@ -26,6 +28,8 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     coordinator: str
     """host:port, or those of several with commas in between. The agent tries all in turn."""
+    access: Access = PLAIN
+    """How the agent proves who it is, and its workers verify the coordinator."""
     is_standalone: bool
     """The coordinator is built in: it runs in this process."""
     job_id: str
@@ -63,6 +67,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     """32 hexadecimal digits, drawn once per process."""
     environment: dict[str, str]
     """The workers' inherited environment: the agent's own at its start, with its mark."""
+    keeper: Keeper | None = None
+    """Keeps a coordinator at the address, if a node of the job hosts it. It has begun."""
 
     def hello(
         self, *, node_name: str, run: int, coordinator_id: str, coordinator_durable: bool
@@ -95,6 +101,10 @@ class Settings(Struct, frozen=True, kw_only=True):
             coordinator_durable=coordinator_durable,
             program=self.program,
         )
+
+    def access_variables(self) -> tuple[tuple[str, str], ...]:
+        """Return the variables by which workers verify the coordinator."""
+        return tuple(to_environment(self.access).items())
 
 
 class Listener(Struct, frozen=True):

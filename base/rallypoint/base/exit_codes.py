@@ -10,6 +10,9 @@ EXIT_SOFTWARE = 70
 """A bug in the agent ended it; EX_SOFTWARE of sysexits.h. The log has the traceback."""
 EXIT_UNREACHABLE = 75
 """No coordinator answered in time; EX_TEMPFAIL of sysexits.h, so a scheduler may try again."""
+EXIT_DENIED = 77
+"""The coordinator does not know this node, or does not allow it this job; EX_NOPERM of
+sysexits.h."""
 EXIT_NO_REQUEUE = 93
 """A worker's exit code forbids another start of the job. Shells, Slurm and sysexits.h do not use
 this number, so a scheduler can act on it."""

@@ -5,10 +5,15 @@ from __future__ import annotations
 import gc
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NoReturn
 
 from rallypoint.cli.streams import make_streams_tolerant
+
+GARBAGE_MIN = 100_000
+"""Allocations after which a command that reads looks for garbage: most end before (Python: 700)."""
+COMPLETE = "__complete"
+"""The command that the scripts of `rallypoint completion` call."""
 
 
 def rallypoint() -> NoReturn:
@@ -16,8 +21,13 @@ def rallypoint() -> NoReturn:
     _prepare()
     from rallypoint.cli.commands.overview import MENU
 
-    name, words = MENU.choose(sys.argv[1:])
-    COMMANDS[name](f"rallypoint {name}", words)
+    argv = sys.argv[1:]
+    if argv[:1] == [COMPLETE]:
+        _complete(argv[1:], MENU.commands)
+    name, words = MENU.choose(_move_options(argv) if argv[:1] and argv[0][:1] == "-" else argv)
+    if name in COMMANDS:
+        COMMANDS[name](f"rallypoint {name}", words)
+    _operate(name, words)
 
 
 def coordinator() -> NoReturn:
@@ -53,12 +63,41 @@ def _journal(prog: str, argv: Sequence[str]) -> NoReturn:
     sys.exit(main(prog, argv))
 
 
+def _operate(name: str, words: Sequence[str]) -> NoReturn:
+    gc.set_threshold(GARBAGE_MIN)  # see `_agent`
+    from rallypoint.cli.operator.app import main
+
+    sys.exit(main(name, words))
+
+
+def _complete(words: Sequence[str], menu: Mapping[str, str]) -> NoReturn:
+    from rallypoint.cli.operator.completion.answer import main
+
+    sys.exit(main(words, menu))
+
+
+def _move_options(argv: Sequence[str]) -> Sequence[str]:
+    """Return a command line whose options of every operator's command follow the command."""
+    from rallypoint.cli.operator.table import COMMANDS as OPERATOR_COMMANDS
+
+    if not OPERATOR_COMMANDS.keys() & {*argv}:
+        return argv  # nothing slow is imported for --help, or to start a process
+    from rallypoint.cli.operator.options import split_options
+
+    options, rest = split_options(argv)
+    if not rest or rest[0] not in OPERATOR_COMMANDS:
+        return argv
+    at = rest.index("--") if "--" in rest else len(rest)
+    return [*rest[:at], *options, *rest[at:]]
+
+
 COMMANDS: dict[str, Callable[[str, Sequence[str]], NoReturn]] = {
     "agent": _agent,
     "coordinator": _coordinator,
     "journal": _journal,
 }
-"""The function of each command of `rallypoint`. It takes the command's name and arguments."""
+"""The function of each command that is a process of Rallypoint itself. It takes the command's name
+and arguments. The others are the operator's: see `rallypoint.cli.operator.table`."""
 
 
 def _prepare() -> None:

@@ -24,13 +24,20 @@ from rallypoint.v1 import job_service_pb2 as jobs_pb2
 from rallypoint.v1 import key_value_service_pb2 as keys_pb2
 from rallypoint.v1 import node_service_pb2 as nodes_pb2
 from rallypoint.v1 import worker_service_pb2 as worker_pb2
+from rallypoint.wire.access import Access
 
 
 class AsyncClient(AsyncOperations):
     """The services of one coordinator, or of several that share a store, in one event loop."""
 
     def __init__(
-        self, target: str, *, token: str = "", epoch: int = 0, limit_s: float = LIMIT_S
+        self,
+        target: str,
+        *,
+        token: str = "",
+        epoch: int = 0,
+        limit_s: float = LIMIT_S,
+        access: Access | None = None,
     ) -> None:
         """Connect at the first call.
 
@@ -40,11 +47,13 @@ class AsyncClient(AsyncOperations):
             token: RALLYPOINT_WORKER_TOKEN, for barriers and keys; empty: none.
             epoch: RALLYPOINT_EPOCH; 0: not known.
             limit_s: longest call, and longest outage of a watch.
+            access: TLS, a certificate and a token; None: what RALLYPOINT_TLS and the other
+                variables say.
 
         Raises:
-            ValueError: one of several addresses is not `host[:port]`.
+            ValueError: one of several addresses is not `host[:port]`, or a file is of no use.
         """
-        self._transport = Transport(target, token, limit_s)
+        self._transport = Transport(target, token, limit_s, access)
         self._known = Known(epoch)
 
     async def __aenter__(self) -> Self:

@@ -12,32 +12,36 @@ from typing import Any, Generic, Self
 
 import grpc
 import grpc.aio
+from google.protobuf.empty_pb2 import Empty
 
-from rallypoint.client.attempts import Attempts, Backoff, Call, Method, Request, Response
+from rallypoint.client.attempts import CHECK, Attempts, Backoff, Call, Method, Request, Response
 from rallypoint.client.calls.lists import Following, Item, Listing
-from rallypoint.client.channel import channel_options, read_targets, token_metadata
+from rallypoint.client.channel import GREET_S_MAX, Connections, Line, Stream
 from rallypoint.client.errors import ClientClosed
-from rallypoint.client.failures import Failure, read_failure
+from rallypoint.client.failures import Failure, to_error
+from rallypoint.wire.access import Access
+from rallypoint.wire.credentials import Credentials
 
 
 class Transport:
     """A channel to each coordinator that was called."""
 
-    def __init__(self, target: str, token: str, limit_s: float) -> None:
+    def __init__(
+        self, target: str, token: str, limit_s: float, access: Access | None = None
+    ) -> None:
         """Connect at the first call; the arguments are those of the blocking one."""
-        self.targets = read_targets(target)
+        self._connections: Connections[grpc.aio.Channel] = Connections(
+            target, token, access, Credentials.open_aio_channel
+        )
+        self.targets = self._connections.targets
         """In the order in which the next call tries them."""
         self.limit_s = limit_s
-        self._is_shared = len(self.targets) > 1
-        self._channels: dict[str, grpc.aio.Channel] = {}
-        self._metadata = token_metadata(token)
-        self._methods: dict[tuple[str, str], Any] = {}
         self._is_closed = False
 
     async def close(self) -> None:
         """End all calls."""
         self._is_closed = True
-        for channel in self._channels.values():
+        for channel in self._connections.channels():
             await channel.close()
 
     async def run(self, call: Call[Request, Response], limit_s: float | None = None) -> Response:
@@ -47,33 +51,70 @@ class Transport:
             RallypointError: when it fails for good.
         """
         limit_s = self.limit_s if limit_s is None else limit_s
-        attempts = Attempts(call, self.targets, limit_s, time.monotonic, random.uniform)
+        began_s, target = time.monotonic(), self.targets[0]
+        if self._connections.is_new(target):
+            await self._greet(target, limit_s)
+        attempts = Attempts(call, self.targets, limit_s, time.monotonic, random.uniform, began_s)
         while True:
             timeout_s, target = attempts.prepare(), attempts.backoff.target
+            line, metadata = self._find(target), self._connections.metadata()
             try:
                 # With one coordinator the attempt begins when there is a connection. So one that
                 # fails may have counted. With several, a connection that fails leads to the next.
-                response: Response = await self._method(target, call.method)(
+                response: Response = await line.method(call.method)(
                     call.request,
                     timeout=timeout_s,
-                    metadata=self._metadata,
-                    wait_for_ready=not self._is_shared,
+                    metadata=metadata,
+                    wait_for_ready=not self._connections.is_shared,
                 )
             except grpc.RpcError as error:
-                failure = self.read(error)
+                failure = await self.read(error, target)
             else:
+                self.reached(target)
                 return attempts.succeed(response)
+            if self._connections.has_newer(failure, metadata):
+                continue
             try:
                 pause_s = attempts.fail(failure)  # an error from here shows nothing of gRPC
             finally:
                 self.targets = attempts.backoff.order
             await asyncio.sleep(pause_s)
 
-    def open(self, target: str, method: Method[Request, Response], request: Request) -> Any:
-        """Return a new stream of answers."""
-        return self._method(target, method, is_stream=True)(request, metadata=self._metadata)
+    async def _greet(self, target: str, limit_s: float) -> None:
+        """Learn whether TLS keeps this client from a coordinator that has never answered.
 
-    def read(self, error: grpc.RpcError) -> Failure:
+        Raises:
+            HandshakeFailed: it does.
+        """
+        line, timeout_s = self._find(target), min(GREET_S_MAX, limit_s / 2)
+        try:
+            await line.method(CHECK)(
+                Empty(), timeout=timeout_s, metadata=self._connections.metadata()
+            )
+        except grpc.RpcError as error:
+            failure = await self.read(error, target)
+            if failure.is_final:
+                raise to_error(failure) from None
+        else:
+            self.reached(target)
+
+    def reached(self, target: str) -> None:
+        """Note an answer."""
+        self._connections.reached(target)
+
+    def open(
+        self, target: str, method: Method[Request, Response], request: Request
+    ) -> Stream[grpc.aio.Channel]:
+        """Return a new stream of answers."""
+        line, metadata = self._find(target), self._connections.metadata()
+        call = line.method(method, is_stream=True)(request, metadata=metadata)
+        return Stream(line, target, metadata, call)
+
+    def is_renewed(self, failure: Failure, stream: Stream[grpc.aio.Channel]) -> bool:
+        """Return whether a stream was refused that had an old token."""
+        return self._connections.has_newer(failure, stream.metadata)
+
+    async def read(self, error: grpc.RpcError, target: str) -> Failure:
         """Return how a call failed.
 
         Raises:
@@ -81,29 +122,15 @@ class Transport:
         """
         if self._is_closed:
             raise ClientClosed("the client was closed") from None
-        return read_failure(error)
+        failure = self._connections.read(error, target)
+        if self._connections.is_unclear(failure, target):
+            failure = await asyncio.to_thread(self._connections.look_into, failure, target)
+        return failure
 
-    def _method(self, target: str, method: Method[Any, Any], *, is_stream: bool = False) -> Any:
+    def _find(self, target: str) -> Line[grpc.aio.Channel]:
         if self._is_closed:
             raise ClientClosed("the client was closed")
-        found = self._methods.get((target, method.path))
-        if found is None:
-            channel = self._channel(target)
-            make: Any = channel.unary_stream if is_stream else channel.unary_unary
-            found = make(
-                method.path,
-                request_serializer=method.request.SerializeToString,
-                response_deserializer=method.response.FromString,
-            )
-            self._methods[target, method.path] = found
-        return found
-
-    def _channel(self, target: str) -> grpc.aio.Channel:
-        channel = self._channels.get(target)
-        if channel is None:
-            options = channel_options(is_shared=self._is_shared)
-            channel = self._channels[target] = grpc.aio.insecure_channel(target, options=options)
-        return channel
+        return self._connections.find(target)
 
 
 class Pages(Generic[Item]):
@@ -115,12 +142,14 @@ class Pages(Generic[Item]):
         self._listing = listing
         self.first: Any = None
         """The first page, once it was read: the message of the contract."""
+        self.latest: Any = None
+        """The page that was read last."""
 
     async def __aiter__(self) -> AsyncIterator[Item]:
         """Yield every entry, once."""
         while True:
             page = await self._transport.run(self._listing.call())
-            self.first = page if self.first is None else self.first
+            self.first, self.latest = page if self.first is None else self.first, page
             for item in self._listing.items(page):
                 yield item
             if not self._listing.advance(page):
@@ -138,7 +167,7 @@ class Watch(Generic[Item]):
         self._transport = transport
         self._following = following
         self._items: deque[Item] = deque()
-        self._stream: Any = None
+        self._stream: Stream[grpc.aio.Channel] | None = None
         self._order = transport.targets
         """The coordinator of the stream, and then the others."""
         self._backoff: Backoff | None = None
@@ -163,7 +192,7 @@ class Watch(Generic[Item]):
     ) -> None:
         """End the stream."""
         if self._stream is not None:
-            self._stream.cancel()
+            self._stream.call.cancel()
 
     def __aiter__(self) -> AsyncIterator[Item]:
         """Return itself."""
@@ -181,26 +210,31 @@ class Watch(Generic[Item]):
                 raise StopAsyncIteration
         return self._items.popleft()
 
+    def _open(self) -> Stream[grpc.aio.Channel]:
+        backoff, following = self._backoff, self._following
+        self._order = self._transport.targets if backoff is None else backoff.order
+        return self._transport.open(self._order[0], following.method, following.request)
+
     async def _receive(self) -> bool:
         """Take one answer; return whether there was one."""
         while True:
+            stream = self._stream
+            if stream is None:
+                stream = self._stream = self._open()
             try:
-                if self._stream is None:
-                    backoff, following = self._backoff, self._following
-                    self._order = self._transport.targets if backoff is None else backoff.order
-                    self._stream = self._transport.open(
-                        self._order[0], following.method, following.request
-                    )
-                answer = await self._stream.read()
+                answer = await stream.call.read()
             except grpc.RpcError as error:
                 self._stream = None
-                failure = self._transport.read(error)
+                failure = await self._transport.read(error, stream.target)
             else:
                 if answer is grpc.aio.EOF:
                     return False
                 self._backoff, self._is_begun = None, True
+                self._transport.reached(stream.target)
                 self._items.extend(self._following.take(answer))
                 return True
+            if self._transport.is_renewed(failure, stream):
+                continue
             if self._backoff is None:
                 limit_s = self._transport.limit_s
                 self._backoff = Backoff(self._order, limit_s, time.monotonic, random.uniform)

@@ -25,6 +25,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 import grpc
+from google.protobuf.empty_pb2 import Empty
 from google.protobuf.message import Message
 from msgspec import Struct
 
@@ -65,6 +66,10 @@ class Method(Struct, Generic[Request, Response], frozen=True):
     response: type[Response]
 
 
+CHECK = Method("/grpc.health.v1.Health/Check", Empty, Empty)
+"""Both messages are read as empty ones: any answer will do."""
+
+
 class Call(Struct, Generic[Request, Response]):
     """A request on its way."""
 
@@ -92,21 +97,27 @@ class Backoff:
     """The pauses between the attempts of one call, or during one outage of a stream."""
 
     def __init__(
-        self, targets: Sequence[str], limit_s: float, now_s: Callable[[], float], draw: Draw
+        self,
+        targets: Sequence[str],
+        limit_s: float,
+        now_s: Callable[[], float],
+        draw: Draw,
+        began_s: float | None = None,
     ) -> None:
         """Begin.
 
         Args:
             targets: host:port of the coordinators, in the order in which they are tried.
-            limit_s: when to give up, from now.
+            limit_s: when to give up, from the beginning.
             now_s: a clock that never runs backwards.
             draw: for the jitter.
+            began_s: when that was, by the clock; None: now.
         """
         self._coordinators = Coordinators(targets)
         self._limit_s = limit_s
         self._now_s = now_s
         self._draw = draw
-        self._ends_s = now_s() + limit_s
+        self._ends_s = (now_s() if began_s is None else began_s) + limit_s
         self._pauses = 0
 
     @property
@@ -181,10 +192,11 @@ class Attempts(Generic[Request, Response]):
         limit_s: float,
         now_s: Callable[[], float],
         draw: Draw,
+        began_s: float | None = None,
     ) -> None:
         """Begin; the arguments are those of `Backoff`."""
         self.call = call
-        self.backoff = Backoff(targets, limit_s, now_s, draw)
+        self.backoff = Backoff(targets, limit_s, now_s, draw, began_s)
         self._may_have_counted = False
 
     def prepare(self) -> float:
@@ -215,6 +227,8 @@ class Attempts(Generic[Request, Response]):
 
 
 def _is_transient(failure: Failure) -> bool:
+    if failure.is_final:
+        return False
     if failure.retry_s is not None:
         return True
     match failure.code:

@@ -2,12 +2,29 @@
 
 A channel notices a dead connection, and reconnects soon. A client that knows several coordinators
 need not wait for one of them: it gives up a silent one earlier, and calls the next.
+
+A channel keeps the certificates with which it was opened. When they are renewed, new calls get a
+new channel. The old one is closed when its last call has ended and lets go of it.
 """
 
 from __future__ import annotations
 
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+import grpc
+from msgspec import Struct
+from msgspec.structs import replace
+
 from rallypoint.base.addresses import parse_endpoints
+from rallypoint.client.failures import Failure, read_failure
+from rallypoint.wire.access import Access, from_environment
 from rallypoint.wire.channel import Options, client_options
+from rallypoint.wire.credentials import Credentials, Metadata
+from rallypoint.wire.handshakes import explain, is_closed, probe
 from rallypoint.wire.tokens import WORKER_TOKEN_KEY
 
 KEEPALIVE_S = 10
@@ -19,6 +36,162 @@ SHARED_KEEPALIVE_S = 2
 SHARED_KEEPALIVE_TIMEOUT_S = 2
 SHARED_CONNECT_S_MAX = 1
 """The same for one of several coordinators."""
+
+GREET_S_MAX = 1.0
+"""How long a client waits for the first answer of a coordinator before it makes the first call."""
+
+Channel = TypeVar("Channel")
+_DENIED = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
+
+
+class Line(Struct, Generic[Channel], weakref=True, eq=False):
+    """A channel, and the methods that were called on it. It lives as long as a call has it."""
+
+    channel: Channel
+    methods: dict[tuple[str, bool], Any]
+
+    def method(self, method: Any, *, is_stream: bool = False) -> Any:
+        """Return what calls a `Method` of the contract."""
+        key = (method.path, is_stream)
+        found = self.methods.get(key)
+        if found is None:
+            channel: Any = self.channel
+            make = channel.unary_stream if is_stream else channel.unary_unary
+            found = self.methods[key] = make(
+                method.path,
+                request_serializer=method.request.SerializeToString,
+                response_deserializer=method.response.FromString,
+            )
+        return found
+
+
+class Stream(Struct, Generic[Channel], frozen=True):
+    """A call that brings many answers."""
+
+    line: Line[Channel]
+    """It lives as long as the call."""
+    target: str
+    """host:port of the coordinator."""
+    metadata: Metadata
+    """What it was begun with."""
+    call: Any
+
+
+class Connections(Generic[Channel]):
+    """The line to each coordinator, and what every call shows of the client. Threads may share it.
+
+    Both forms of the client have it: they differ in the channels, and in how they wait.
+    """
+
+    def __init__(
+        self,
+        target: str,
+        token: str,
+        access: Access | None,
+        open_channel: Callable[[Credentials, str, Options], Channel],
+        close: Callable[[Channel], None] | None = None,
+    ) -> None:
+        """Begin without a connection.
+
+        Args:
+            target: host:port of the coordinator, or of several with commas in between.
+            token: of the worker; empty: none.
+            access: how to prove who the client is; None: as the environment says.
+            open_channel: opens a channel.
+            close: closes one that no call uses any more; None: a channel does that itself.
+
+        Raises:
+            ValueError: an address, a variable or a file is of no use.
+        """
+        self.targets = read_targets(target)
+        self.is_shared = len(self.targets) > 1
+        self.access = from_environment(os.environ) if access is None else access
+        self._credentials = Credentials(self.access)
+        self._token_metadata = token_metadata(token)
+        self._open_channel = open_channel
+        self._close = close
+        self._version = self._credentials.version()
+        self._lock = threading.Lock()
+        """For lines that are made."""
+        self._current: dict[str, Line[Channel]] = {}
+        self._all: weakref.WeakSet[Line[Channel]] = weakref.WeakSet()
+        self._reached: set[str] = set()
+
+    def find(self, target: str) -> Line[Channel]:
+        """Return the line for a new call to host:port."""
+        version = self._credentials.version()
+        line = self._current.get(target)
+        if line is not None and version == self._version:
+            return line
+        with self._lock:
+            if version != self._version:
+                self._version = version
+                self._current = {}
+            line = self._current.get(target)
+            if line is None:
+                line = self._current[target] = self._open(target)
+            return line
+
+    def _open(self, target: str) -> Line[Channel]:
+        options = channel_options(is_shared=self.is_shared)
+        line = Line(self._open_channel(self._credentials, target, options), {})
+        self._all.add(line)
+        if self._close is not None:
+            weakref.finalize(line, self._close, line.channel).atexit = False
+        return line
+
+    def channels(self) -> list[Channel]:
+        """Return all channels that are open."""
+        with self._lock:
+            return [line.channel for line in self._all]
+
+    def metadata(self) -> Metadata:
+        """Return the metadata of the next call."""
+        return (*self._token_metadata, *self._credentials.metadata())
+
+    def has_newer(self, failure: Failure, metadata: Metadata) -> bool:
+        """Return whether a call was refused that had this metadata, and there is a newer token."""
+        if failure.code not in _DENIED:
+            return False
+        self._credentials.look_now()
+        return self.metadata() != metadata
+
+    def reached(self, target: str) -> None:
+        """Note an answer of a coordinator."""
+        self._reached.add(target)
+
+    def is_new(self, target: str) -> bool:
+        """Return whether TLS may keep the client from its only coordinator: it never answered.
+
+        A call that waits for a connection would not notice that.
+        """
+        return not self.is_shared and target not in self._reached
+
+    def read(self, error: Any, target: str) -> Failure:
+        """Return how a call to a coordinator failed; `error` is a grpc.RpcError."""
+        failure = read_failure(error)
+        if failure.code is not grpc.StatusCode.UNAVAILABLE:
+            return failure
+        return self._explained(failure, target, explain(failure.text))
+
+    def is_unclear(self, failure: Failure, target: str) -> bool:
+        """Return whether `look_into` may find more about a failure."""
+        return (
+            failure.code is grpc.StatusCode.UNAVAILABLE
+            and target not in self._reached
+            and is_closed(failure.text)
+        )
+
+    def look_into(self, failure: Failure, target: str) -> Failure:
+        """Return a failure with a better text. It waits for the network."""
+        return self._explained(failure, target, probe(target, self.access))
+
+    def _explained(self, failure: Failure, target: str, why: str) -> Failure:
+        if not why:
+            return failure
+        is_final = self.is_new(target)
+        text = f"coordinator at {target}: {why}" if is_final else why
+        return replace(failure, text=text, is_final=is_final)
 
 
 def read_targets(text: str) -> tuple[str, ...]:
@@ -53,5 +226,5 @@ def channel_options(*, is_shared: bool) -> Options:
 
 
 def token_metadata(token: str) -> tuple[tuple[str, str], ...]:
-    """Return the metadata of every call; `token` may be empty."""
+    """Return the metadata of a worker's calls; `token` may be empty."""
     return ((WORKER_TOKEN_KEY, token),) if token else ()

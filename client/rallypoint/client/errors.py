@@ -13,6 +13,9 @@ class RallypointError(Exception):
 
     status = "UNKNOWN"
     """Name of the gRPC status with which the call ended."""
+    refusal = ""
+    """Constant of the refusal in the contract, such as "UNKNOWN_JOB"; empty: the coordinator gave
+    none."""
 
     def __init__(self, text: str, *, status: str = "") -> None:
         """Keep the text for people, and the status if it is not that of the class."""
@@ -24,6 +27,13 @@ class Unavailable(RallypointError):
     """No coordinator could be reached, or none answered, within the limit of the call."""
 
     status = "UNAVAILABLE"
+
+
+class HandshakeFailed(Unavailable):
+    """TLS keeps the client from a coordinator that it has never reached. The text says what to do.
+
+    After a first answer this counts as an outage: certificates are about to be renewed then.
+    """
 
 
 class Forgotten(RallypointError):
@@ -207,7 +217,7 @@ class InvalidRequest(RallypointError):
 
 
 class NotAllowed(RallypointError):
-    """The caller has no token of a worker of this job."""
+    """The coordinator does not know the caller, or does not allow it this call, or this job."""
 
     status = "PERMISSION_DENIED"
 

@@ -28,6 +28,8 @@ class Failure(Struct, frozen=True):
     code: grpc.StatusCode
     text: str
     details: Details = Details()
+    is_final: bool = False
+    """TLS keeps this client from a coordinator that it has never reached."""
 
     @property
     def may_have_counted(self) -> bool:
@@ -53,7 +55,15 @@ def read_failure(error: Any) -> Failure:
 
 def to_error(failure: Failure) -> errors.RallypointError:
     """Return the error that a caller gets."""
+    error = _convert(failure)
+    error.refusal = failure.details.reason
+    return error
+
+
+def _convert(failure: Failure) -> errors.RallypointError:
     detail, text = failure.details.own, failure.text
+    if failure.is_final:
+        return errors.HandshakeFailed(text)
     if detail is not None:
         convert = _BY_DETAIL.get(type(detail))
         if convert is not None:

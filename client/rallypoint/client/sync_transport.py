@@ -13,62 +13,60 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator
+from functools import partial
 from types import TracebackType
 from typing import Any, Generic, Self
 
 import grpc
 from google.protobuf.empty_pb2 import Empty
 
-from rallypoint.client.attempts import Attempts, Backoff, Call, Method, Request, Response
+from rallypoint.client.attempts import CHECK, Attempts, Backoff, Call, Method, Request, Response
 from rallypoint.client.calls.lists import Following, Item, Listing
-from rallypoint.client.channel import channel_options, read_targets, token_metadata
+from rallypoint.client.channel import GREET_S_MAX, Connections, Line, Stream
 from rallypoint.client.errors import ClientClosed
-from rallypoint.client.failures import Failure, read_failure
+from rallypoint.client.failures import Failure, to_error
+from rallypoint.wire.access import Access
 from rallypoint.wire.coordinators import Coordinators
+from rallypoint.wire.credentials import Credentials
 
 IDLE_S = 0.005
 """A connection that has answered since then is taken for alive."""
 _AWAY = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
-CHECK = Method("/grpc.health.v1.Health/Check", Empty, Empty)
-"""Both messages are read as empty ones: any answer will do."""
 
 
 class Transport:
     """A channel to each coordinator that was called."""
 
-    def __init__(self, target: str, token: str, limit_s: float) -> None:
+    def __init__(
+        self, target: str, token: str, limit_s: float, access: Access | None = None
+    ) -> None:
         """Connect at the first call.
 
         Args:
             target: host:port of the coordinator, or of several with commas in between.
             token: of the worker; empty: none.
             limit_s: longest call, and longest outage of a stream, unless the caller says otherwise.
+            access: how to prove who the client is; None: as the environment says.
 
         Raises:
-            ValueError: one of several is not `host[:port]`.
+            ValueError: one of several is not `host[:port]`, or a file of the access is of no use.
         """
-        self.targets = read_targets(target)
+        self._pid = os.getpid()
+        self._connections: Connections[grpc.Channel] = Connections(
+            target, token, access, Credentials.open_channel, partial(close_in, self._pid)
+        )
+        self.targets = self._connections.targets
         """In the order in which the next call tries them."""
         self.limit_s = limit_s
-        self._is_shared = len(self.targets) > 1
-        self._channels: dict[str, grpc.Channel] = {}
-        self._metadata = token_metadata(token)
-        self._methods: dict[tuple[str, str], Any] = {}
-        self._lock = threading.Lock()
-        """For channels and methods that are made, and for the end."""
         self._closed = threading.Event()
         self._answered: dict[str, float] = {}
         """When the latest answer of each coordinator came."""
-        self._pid = os.getpid()
 
     def close(self) -> None:
         """End all calls."""
         self._closed.set()
-        if self._pid == os.getpid():  # a child that was forked has none of gRPC's threads
-            with self._lock:
-                channels = tuple(self._channels.values())
-            for channel in channels:
-                channel.close()
+        for channel in self._connections.channels():
+            close_in(self._pid, channel)
 
     def run(self, call: Call[Request, Response], limit_s: float | None = None) -> Response:
         """Return the answer to a call, after as many attempts as it takes.
@@ -77,31 +75,56 @@ class Transport:
             RallypointError: when it fails for good.
         """
         limit_s = self.limit_s if limit_s is None else limit_s
+        began_s, target = time.monotonic(), self.targets[0]
+        if self._connections.is_new(target):
+            self._greet(target, limit_s)
         if call.mark is not None:
-            began_s = time.monotonic()
-            if began_s - self._answered.get(self.targets[0], -IDLE_S) > IDLE_S:
-                self._attempt(Call(CHECK, Empty()), limit_s)
-                limit_s = max(0.0, limit_s - (time.monotonic() - began_s))
-        return self._attempt(call, limit_s)
+            if time.monotonic() - self._answered.get(self.targets[0], -IDLE_S) > IDLE_S:
+                self._attempt(Call(CHECK, Empty()), limit_s, began_s)
+        return self._attempt(call, limit_s, began_s)
 
-    def _attempt(self, call: Call[Request, Response], limit_s: float) -> Response:
-        attempts = Attempts(call, self.targets, limit_s, time.monotonic, random.uniform)
+    def _greet(self, target: str, limit_s: float) -> None:
+        """Learn whether TLS keeps this client from a coordinator that has never answered.
+
+        Raises:
+            HandshakeFailed: it does.
+        """
+        line, timeout_s = self._find(target), min(GREET_S_MAX, limit_s / 2)
+        try:
+            line.method(CHECK)(Empty(), timeout=timeout_s, metadata=self._connections.metadata())
+        except grpc.RpcError as error:
+            failure = self.read(error, target)
+            if failure.is_final:
+                raise to_error(failure) from None
+        else:
+            self.reached(target)
+
+    def reached(self, target: str) -> None:
+        """Note an answer."""
+        self._answered[target] = time.monotonic()
+        self._connections.reached(target)
+
+    def _attempt(self, call: Call[Request, Response], limit_s: float, began_s: float) -> Response:
+        attempts = Attempts(call, self.targets, limit_s, time.monotonic, random.uniform, began_s)
         while True:
             timeout_s, target = attempts.prepare(), attempts.backoff.target
+            line, metadata = self._find(target), self._connections.metadata()
             try:
                 # With one coordinator the attempt begins when there is a connection. So one that
                 # fails may have counted. With several, a connection that fails leads to the next.
-                response: Response = self._method(target, call.method)(
+                response: Response = line.method(call.method)(
                     call.request,
                     timeout=timeout_s,
-                    metadata=self._metadata,
-                    wait_for_ready=not self._is_shared,
+                    metadata=metadata,
+                    wait_for_ready=not self._connections.is_shared,
                 )
             except grpc.RpcError as error:
-                failure = self.read(error)
+                failure = self.read(error, target)
             else:
-                self._answered[target] = time.monotonic()
+                self.reached(target)
                 return attempts.succeed(response)
+            if self._connections.has_newer(failure, metadata):
+                continue
             try:
                 pause_s = attempts.fail(failure)  # an error from here shows nothing of gRPC
             finally:
@@ -114,10 +137,12 @@ class Transport:
         If it fails, the next call tries another coordinator.
         """
         coordinators = Coordinators(self.targets)
-        method = self._method(coordinators.target, call.method)
-        future = method.future(call.request, timeout=timeout_s, metadata=self._metadata)
+        line = self._find(coordinators.target)
+        future = line.method(call.method).future(
+            call.request, timeout=timeout_s, metadata=self._connections.metadata()
+        )
 
-        def look(ended: Any) -> None:
+        def look(ended: Any, _line: Line[grpc.Channel] = line) -> None:
             if ended.code() in _AWAY:
                 coordinators.failed()
                 self.targets = coordinators.order
@@ -125,11 +150,19 @@ class Transport:
         future.add_done_callback(look)
         return future
 
-    def open(self, target: str, method: Method[Request, Response], request: Request) -> Any:
+    def open(
+        self, target: str, method: Method[Request, Response], request: Request
+    ) -> Stream[grpc.Channel]:
         """Return a new stream of answers."""
-        return self._method(target, method, is_stream=True)(request, metadata=self._metadata)
+        line, metadata = self._find(target), self._connections.metadata()
+        call = line.method(method, is_stream=True)(request, metadata=metadata)
+        return Stream(line, target, metadata, call)
 
-    def read(self, error: grpc.RpcError) -> Failure:
+    def is_renewed(self, failure: Failure, stream: Stream[grpc.Channel]) -> bool:
+        """Return whether a stream was refused that had an old token."""
+        return self._connections.has_newer(failure, stream.metadata)
+
+    def read(self, error: grpc.RpcError, target: str) -> Failure:
         """Return how a call failed.
 
         Raises:
@@ -137,7 +170,10 @@ class Transport:
         """
         if self._closed.is_set():
             raise ClientClosed("the client was closed") from None
-        return read_failure(error)
+        failure = self._connections.read(error, target)
+        if self._connections.is_unclear(failure, target):
+            failure = self._connections.look_into(failure, target)
+        return failure
 
     def pause(self, pause_s: float) -> None:
         """Wait before another attempt.
@@ -148,32 +184,18 @@ class Transport:
         if self._closed.wait(pause_s):
             raise ClientClosed("the client was closed")
 
-    def _method(self, target: str, method: Method[Any, Any], *, is_stream: bool = False) -> Any:
+    def _find(self, target: str) -> Line[grpc.Channel]:
         if self._pid != os.getpid():
             raise ClientClosed("this process was forked from the one that made the client")
         if self._closed.is_set():
             raise ClientClosed("the client was closed")
-        found = self._methods.get((target, method.path))
-        if found is None:
-            channel = self._channel(target)
-            make: Any = channel.unary_stream if is_stream else channel.unary_unary
-            found = make(
-                method.path,
-                request_serializer=method.request.SerializeToString,
-                response_deserializer=method.response.FromString,
-            )
-            self._methods[target, method.path] = found
-        return found
+        return self._connections.find(target)
 
-    def _channel(self, target: str) -> grpc.Channel:
-        with self._lock:
-            if self._closed.is_set():
-                raise ClientClosed("the client was closed")
-            channel = self._channels.get(target)
-            if channel is None:
-                options = channel_options(is_shared=self._is_shared)
-                channel = self._channels[target] = grpc.insecure_channel(target, options=options)
-            return channel
+
+def close_in(pid: int, channel: grpc.Channel) -> None:
+    """Close a channel of this process; a child that was forked has none of gRPC's threads."""
+    if pid == os.getpid():
+        channel.close()
 
 
 class Pages(Generic[Item]):
@@ -185,12 +207,14 @@ class Pages(Generic[Item]):
         self._listing = listing
         self.first: Any = None
         """The first page, once it was read: the message of the contract."""
+        self.latest: Any = None
+        """The page that was read last."""
 
     def __iter__(self) -> Iterator[Item]:
         """Yield every entry, once."""
         while True:
             page = self._transport.run(self._listing.call())
-            self.first = page if self.first is None else self.first
+            self.first, self.latest = page if self.first is None else self.first, page
             yield from self._listing.items(page)
             if not self._listing.advance(page):
                 return
@@ -208,7 +232,7 @@ class Watch(Generic[Item]):
         self._transport = transport
         self._following = following
         self._items: deque[Item] = deque()
-        self._stream: Any = None
+        self._stream: Stream[grpc.Channel] | None = None
         self._order = transport.targets
         """The coordinator of the stream, and then the others."""
         self._backoff: Backoff | None = None
@@ -240,7 +264,7 @@ class Watch(Generic[Item]):
         self._is_closed = True
         stream = self._stream
         if stream is not None:
-            stream.cancel()
+            stream.call.cancel()
 
     def __iter__(self) -> Iterator[Item]:
         """Return itself."""
@@ -258,28 +282,33 @@ class Watch(Generic[Item]):
                 raise StopIteration
         return self._items.popleft()
 
+    def _open(self) -> Stream[grpc.Channel]:
+        backoff, following = self._backoff, self._following
+        self._order = self._transport.targets if backoff is None else backoff.order
+        return self._transport.open(self._order[0], following.method, following.request)
+
     def _receive(self) -> bool:
         """Take one answer; return whether there was one."""
         while not self._is_closed:
+            stream = self._stream
+            if stream is None:
+                stream = self._stream = self._open()
             try:
-                if self._stream is None:
-                    backoff, following = self._backoff, self._following
-                    self._order = self._transport.targets if backoff is None else backoff.order
-                    self._stream = self._transport.open(
-                        self._order[0], following.method, following.request
-                    )
-                answer = next(self._stream)
+                answer = next(stream.call)
             except StopIteration:
                 break
             except grpc.RpcError as error:
                 self._stream = None
                 if self._is_closed:
                     break
-                failure = self._transport.read(error)
+                failure = self._transport.read(error, stream.target)
             else:
                 self._backoff, self._is_begun = None, True
+                self._transport.reached(stream.target)
                 self._items.extend(self._following.take(answer))
                 return True
+            if self._transport.is_renewed(failure, stream):
+                continue
             if self._backoff is None:
                 limit_s = self._transport.limit_s
                 self._backoff = Backoff(self._order, limit_s, time.monotonic, random.uniform)

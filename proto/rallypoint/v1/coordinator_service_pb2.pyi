@@ -9,6 +9,7 @@ from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from rallypoint.v1 import agent_service_pb2 as _agent_service_pb2
 import builtins as _builtins
 import sys
@@ -20,6 +21,66 @@ else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class _AccessRole:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _AccessRoleEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_AccessRole.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    ACCESS_ROLE_UNSPECIFIED: _AccessRole.ValueType  # 0
+    """Not valid."""
+    ACCESS_ROLE_AGENT: _AccessRole.ValueType  # 1
+    """Join jobs with nodes, and read them."""
+    ACCESS_ROLE_OPERATOR: _AccessRole.ValueType  # 2
+    """Read everything, and change jobs and nodes."""
+    ACCESS_ROLE_VIEWER: _AccessRole.ValueType  # 3
+    """Read everything."""
+    ACCESS_ROLE_WORKER: _AccessRole.ValueType  # 4
+    """Meet at barriers, share keys and read the job: what a worker may do in its own job."""
+
+class AccessRole(_AccessRole, metaclass=_AccessRoleEnumTypeWrapper):
+    """What a caller may do."""
+
+ACCESS_ROLE_UNSPECIFIED: AccessRole.ValueType  # 0
+"""Not valid."""
+ACCESS_ROLE_AGENT: AccessRole.ValueType  # 1
+"""Join jobs with nodes, and read them."""
+ACCESS_ROLE_OPERATOR: AccessRole.ValueType  # 2
+"""Read everything, and change jobs and nodes."""
+ACCESS_ROLE_VIEWER: AccessRole.ValueType  # 3
+"""Read everything."""
+ACCESS_ROLE_WORKER: AccessRole.ValueType  # 4
+"""Meet at barriers, share keys and read the job: what a worker may do in its own job."""
+Global___AccessRole: _TypeAlias = AccessRole  # noqa: Y015
+
+class _CallerProof:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _CallerProofEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_CallerProof.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    CALLER_PROOF_UNSPECIFIED: _CallerProof.ValueType  # 0
+    """Not valid."""
+    CALLER_PROOF_ACCESS_TOKEN: _CallerProof.ValueType  # 1
+    """By an access token."""
+    CALLER_PROOF_CERTIFICATE: _CallerProof.ValueType  # 2
+    """By a client certificate."""
+    CALLER_PROOF_WORKER_TOKEN: _CallerProof.ValueType  # 3
+    """By the token of a worker."""
+
+class CallerProof(_CallerProof, metaclass=_CallerProofEnumTypeWrapper):
+    """How a caller has proven who it is."""
+
+CALLER_PROOF_UNSPECIFIED: CallerProof.ValueType  # 0
+"""Not valid."""
+CALLER_PROOF_ACCESS_TOKEN: CallerProof.ValueType  # 1
+"""By an access token."""
+CALLER_PROOF_CERTIFICATE: CallerProof.ValueType  # 2
+"""By a client certificate."""
+CALLER_PROOF_WORKER_TOKEN: CallerProof.ValueType  # 3
+"""By the token of a worker."""
+Global___CallerProof: _TypeAlias = CallerProof  # noqa: Y015
 
 @_typing.final
 class GetCoordinatorRequest(_message.Message):
@@ -45,22 +106,102 @@ class GetCoordinatorResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     COORDINATOR_FIELD_NUMBER: _builtins.int
+    CALLER_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def coordinator(self) -> Global___Coordinator:
         """What it is and how busy it is."""
+
+    @_builtins.property
+    def caller(self) -> Global___Caller:
+        """Who has called, as the coordinator sees it. Absent: it does not ask."""
 
     def __init__(
         self,
         *,
         coordinator: Global___Coordinator | None = ...,
+        caller: Global___Caller | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["coordinator", b"coordinator"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "coordinator", b"coordinator"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["coordinator", b"coordinator"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "coordinator", b"coordinator"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetCoordinatorResponse: _TypeAlias = GetCoordinatorResponse  # noqa: Y015
+
+@_typing.final
+class Caller(_message.Message):
+    """Who has called."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    ROLES_FIELD_NUMBER: _builtins.int
+    PROOF_FIELD_NUMBER: _builtins.int
+    JOBS_FIELD_NUMBER: _builtins.int
+    EXPIRES_AT_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Name of the entry in the coordinator's auth file, or of the certificate."""
+    proof: Global___CallerProof.ValueType
+    """How it has proven that."""
+    @_builtins.property
+    def roles(self) -> _containers.RepeatedScalarFieldContainer[Global___AccessRole.ValueType]:
+        """Its roles, in the order of the enum; never empty."""
+
+    @_builtins.property
+    def jobs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Patterns of the jobs that it is allowed, such as "train-*". Empty: all jobs."""
+
+    @_builtins.property
+    def expires_at(self) -> _timestamp_pb2.Timestamp:
+        """When its token or certificate expires. Absent: never, or that is not known."""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        roles: _abc.Iterable[Global___AccessRole.ValueType] | None = ...,
+        proof: Global___CallerProof.ValueType = ...,
+        jobs: _abc.Iterable[_builtins.str] | None = ...,
+        expires_at: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["expires_at", b"expires_at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["expires_at", b"expires_at", "jobs", b"jobs", "name", b"name", "proof", b"proof", "roles", b"roles"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Caller: _TypeAlias = Caller  # noqa: Y015
+
+@_typing.final
+class CoordinatorAccess(_message.Message):
+    """How a coordinator is protected."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TLS_FIELD_NUMBER: _builtins.int
+    CLIENT_CERTIFICATES_FIELD_NUMBER: _builtins.int
+    AUTHENTICATES_FIELD_NUMBER: _builtins.int
+    tls: _builtins.bool
+    """True when it listens with TLS."""
+    client_certificates: _builtins.bool
+    """True when clients must show a certificate."""
+    authenticates: _builtins.bool
+    """True when it asks callers who they are."""
+    def __init__(
+        self,
+        *,
+        tls: _builtins.bool = ...,
+        client_certificates: _builtins.bool = ...,
+        authenticates: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["authenticates", b"authenticates", "client_certificates", b"client_certificates", "tls", b"tls"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CoordinatorAccess: _TypeAlias = CoordinatorAccess  # noqa: Y015
 
 @_typing.final
 class Coordinator(_message.Message):
@@ -85,6 +226,7 @@ class Coordinator(_message.Message):
     REVISION_FIELD_NUMBER: _builtins.int
     LAST_EVENT_SEQUENCE_FIELD_NUMBER: _builtins.int
     SHARDS_FIELD_NUMBER: _builtins.int
+    ACCESS_FIELD_NUMBER: _builtins.int
     coordinator_id: _builtins.str
     """Its id. It stays the same over restarts only with a durable journal."""
     durable: _builtins.bool
@@ -140,6 +282,10 @@ class Coordinator(_message.Message):
         single coordinator.
         """
 
+    @_builtins.property
+    def access(self) -> Global___CoordinatorAccess:
+        """How it is protected."""
+
     def __init__(
         self,
         *,
@@ -160,10 +306,11 @@ class Coordinator(_message.Message):
         revision: _builtins.int = ...,
         last_event_sequence: _builtins.int = ...,
         shards: _abc.Iterable[Global___Shard] | None = ...,
+        access: Global___CoordinatorAccess | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["counts", b"counts", "deadlines", b"deadlines", "heartbeat_interval", b"heartbeat_interval", "limits", b"limits", "started_at", b"started_at", "uptime", b"uptime"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["access", b"access", "counts", b"counts", "deadlines", b"deadlines", "heartbeat_interval", b"heartbeat_interval", "limits", b"limits", "started_at", b"started_at", "uptime", b"uptime"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["capabilities", b"capabilities", "coordinator_id", b"coordinator_id", "counts", b"counts", "deadlines", b"deadlines", "durable", b"durable", "epoch", b"epoch", "heartbeat_interval", b"heartbeat_interval", "last_event_sequence", b"last_event_sequence", "limits", b"limits", "min_protocol_version", b"min_protocol_version", "protocol_version", b"protocol_version", "reattaching", b"reattaching", "revision", b"revision", "shards", b"shards", "started_at", b"started_at", "uptime", b"uptime", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["access", b"access", "capabilities", b"capabilities", "coordinator_id", b"coordinator_id", "counts", b"counts", "deadlines", b"deadlines", "durable", b"durable", "epoch", b"epoch", "heartbeat_interval", b"heartbeat_interval", "last_event_sequence", b"last_event_sequence", "limits", b"limits", "min_protocol_version", b"min_protocol_version", "protocol_version", b"protocol_version", "reattaching", b"reattaching", "revision", b"revision", "shards", b"shards", "started_at", b"started_at", "uptime", b"uptime", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

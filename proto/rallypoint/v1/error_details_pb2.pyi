@@ -153,7 +153,9 @@ class _RefusalReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Refusal
     REFUSAL_REASON_NOT_OWNER: _RefusalReason.ValueType  # 51
     """Another coordinator owns the job: NotOwner names it. Retry there; an agent does so at once."""
     REFUSAL_REASON_NO_OWNER: _RefusalReason.ValueType  # 52
-    """No coordinator owns the job at the moment. Nothing was changed. Retry."""
+    """No coordinator owns the job at the moment, or this one stood still and may not know which does.
+    Nothing was changed. Retry.
+    """
     REFUSAL_REASON_OWNER_LOST: _RefusalReason.ValueType  # 53
     """The coordinator that owns the job did not answer, or owns it no more. Whether the request
     counted is not known. Retry, with the same request id.
@@ -162,6 +164,18 @@ class _RefusalReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Refusal
     """The store of the coordinators cannot be used, or the part that holds the job: the text says why.
     Nothing was changed, and nothing is decided about the job meanwhile; its workers run on. Retry.
     """
+    REFUSAL_REASON_ACCESS_TOKEN_MISSING: _RefusalReason.ValueType  # 55
+    """The coordinator asks its callers who they are, and this call has neither an access token nor a
+    client certificate with a role. Do not retry without one.
+    """
+    REFUSAL_REASON_ACCESS_TOKEN_INVALID: _RefusalReason.ValueType  # 56
+    """The access token is not one of the coordinator's. Do not retry, unless its file has changed."""
+    REFUSAL_REASON_ACCESS_TOKEN_EXPIRED: _RefusalReason.ValueType  # 57
+    """The access token has expired. Do not retry, unless its file has changed."""
+    REFUSAL_REASON_ROLE_NOT_ALLOWED: _RefusalReason.ValueType  # 58
+    """None of the caller's roles allows the call. Do not retry."""
+    REFUSAL_REASON_JOB_NOT_ALLOWED: _RefusalReason.ValueType  # 59
+    """The caller is allowed some jobs, and not the one of this call, or not all jobs. Do not retry."""
 
 class RefusalReason(_RefusalReason, metaclass=_RefusalReasonEnumTypeWrapper):
     """Why the coordinator refused something. Every refusal carries google.rpc.ErrorInfo with the domain
@@ -295,7 +309,9 @@ REFUSAL_REASON_LATER_RUN: RefusalReason.ValueType  # 50
 REFUSAL_REASON_NOT_OWNER: RefusalReason.ValueType  # 51
 """Another coordinator owns the job: NotOwner names it. Retry there; an agent does so at once."""
 REFUSAL_REASON_NO_OWNER: RefusalReason.ValueType  # 52
-"""No coordinator owns the job at the moment. Nothing was changed. Retry."""
+"""No coordinator owns the job at the moment, or this one stood still and may not know which does.
+Nothing was changed. Retry.
+"""
 REFUSAL_REASON_OWNER_LOST: RefusalReason.ValueType  # 53
 """The coordinator that owns the job did not answer, or owns it no more. Whether the request
 counted is not known. Retry, with the same request id.
@@ -304,6 +320,18 @@ REFUSAL_REASON_STORE_UNAVAILABLE: RefusalReason.ValueType  # 54
 """The store of the coordinators cannot be used, or the part that holds the job: the text says why.
 Nothing was changed, and nothing is decided about the job meanwhile; its workers run on. Retry.
 """
+REFUSAL_REASON_ACCESS_TOKEN_MISSING: RefusalReason.ValueType  # 55
+"""The coordinator asks its callers who they are, and this call has neither an access token nor a
+client certificate with a role. Do not retry without one.
+"""
+REFUSAL_REASON_ACCESS_TOKEN_INVALID: RefusalReason.ValueType  # 56
+"""The access token is not one of the coordinator's. Do not retry, unless its file has changed."""
+REFUSAL_REASON_ACCESS_TOKEN_EXPIRED: RefusalReason.ValueType  # 57
+"""The access token has expired. Do not retry, unless its file has changed."""
+REFUSAL_REASON_ROLE_NOT_ALLOWED: RefusalReason.ValueType  # 58
+"""None of the caller's roles allows the call. Do not retry."""
+REFUSAL_REASON_JOB_NOT_ALLOWED: RefusalReason.ValueType  # 59
+"""The caller is allowed some jobs, and not the one of this call, or not all jobs. Do not retry."""
 Global___RefusalReason: _TypeAlias = RefusalReason  # noqa: Y015
 
 class _StaleKind:
@@ -380,6 +408,8 @@ class _LimitKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_LimitKind.V
     """Jobs in which agents of one host take part."""
     LIMIT_KIND_WATCHES: _LimitKind.ValueType  # 15
     """Watches of all jobs, or of what is in them."""
+    LIMIT_KIND_FAILED_ATTEMPTS_PER_HOST: _LimitKind.ValueType  # 16
+    """Calls a minute from one host whose caller could not be authenticated."""
 
 class LimitKind(_LimitKind, metaclass=_LimitKindEnumTypeWrapper):
     """A limit of the coordinator."""
@@ -416,6 +446,8 @@ LIMIT_KIND_JOBS_PER_HOST: LimitKind.ValueType  # 14
 """Jobs in which agents of one host take part."""
 LIMIT_KIND_WATCHES: LimitKind.ValueType  # 15
 """Watches of all jobs, or of what is in them."""
+LIMIT_KIND_FAILED_ATTEMPTS_PER_HOST: LimitKind.ValueType  # 16
+"""Calls a minute from one host whose caller could not be authenticated."""
 Global___LimitKind: _TypeAlias = LimitKind  # noqa: Y015
 
 class _BarrierBreakReason:

@@ -11,6 +11,8 @@ Options = list[tuple[str, str | int]]
 
 MESSAGE_BYTES_MAX = 4 * 1024 * 1024
 """gRPC's default. A Hello with the exits of 4,096 workers stays below it."""
+HANDSHAKE_MS_MAX = 20_000
+"""Longest handshake of a new connection, of TLS and HTTP/2. Clients give up sooner."""
 
 
 def client_options() -> Options:
@@ -34,6 +36,8 @@ def server_options() -> Options:
         # No compression: gRPC inflates a message before it checks its size, so a few bytes could
         # fill the memory. A compressed message is refused as UNIMPLEMENTED. The one bit is "none".
         ("grpc.compression_enabled_algorithms_bitset", 1),
+        # A connection that says nothing takes a descriptor for so long; gRPC's default is 120 s.
+        ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS_MAX),
         # The lease detects a dead host. Keepalive only frees the connections of idle streams.
         ("grpc.keepalive_time_ms", 30_000),
         ("grpc.keepalive_timeout_ms", 20_000),

@@ -12,9 +12,17 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from rallypoint.base.log import get_logger
+from rallypoint.server.coordinator import CoordinatorEnded
 from rallypoint.server.core.model.spec import Timing
 from rallypoint.server.etcd.address import EtcdAddress
+from rallypoint.server.hosting.idle import UntilIdle, await_idle
 from rallypoint.server.hosting.listening import CannotListen, bind
+from rallypoint.server.hosting.protecting import (
+    Protected,
+    ProtectionInvalid,
+    ProtectionSettings,
+    protecting,
+)
 from rallypoint.server.hosting.shard import (
     SERVICES,
     Shard,
@@ -29,7 +37,15 @@ from rallypoint.server.rpc.interceptor import Interceptor
 from rallypoint.server.rpc.standard import Health, add_reflection
 from rallypoint.wire.channel import server_options
 
-__all__ = ["CannotListen", "Running", "Settings", "Sharing", "serving", "sharing"]
+__all__ = [
+    "CannotListen",
+    "ProtectionInvalid",
+    "Running",
+    "Settings",
+    "Sharing",
+    "serving",
+    "sharing",
+]
 
 log = get_logger()
 
@@ -52,6 +68,10 @@ class Settings(Struct, frozen=True):
     """It serves only the agent in its own process, so no older round can be running."""
     journal: Journal | None = None
     """Open, and not loaded; the coordinator closes it at its end. None: one in memory."""
+    until_idle: UntilIdle | None = None
+    """How it ends by itself; None: it does not."""
+    protection: ProtectionSettings = ProtectionSettings()
+    """TLS, and who may call; by default neither."""
 
 
 class Sharing(Struct, frozen=True):
@@ -73,6 +93,8 @@ class Running(Struct):
     """The port it listens on."""
     failed: asyncio.Future[None]
     """Done, with its exception, when the coordinator cannot continue."""
+    idle: asyncio.Future[str] | None = None
+    """Done, with the reason, when the coordinator is not needed any more; None: it stays."""
 
 
 @asynccontextmanager
@@ -82,17 +104,23 @@ async def serving(settings: Settings) -> AsyncIterator[Running]:
     Raises:
         CannotListen: when the port is in use, or the address is not this host's.
         JournalFailed: when the journal cannot be read or written.
+        ProtectionInvalid: when a file or a token for TLS or access is of no use.
     """
     journal = settings.journal or MemoryJournal(os.urandom(16).hex())
     try:
-        async with _serving(settings, journal) as running:
+        async with (
+            protecting(settings.protection) as protected,
+            _serving(settings, journal, protected) as running,
+        ):
             yield running
     finally:
         await journal.close()
 
 
 @asynccontextmanager
-async def _serving(settings: Settings, journal: Journal) -> AsyncIterator[Running]:
+async def _serving(
+    settings: Settings, journal: Journal, protected: Protected
+) -> AsyncIterator[Running]:
     shard = await open_shard(
         0,
         journal,
@@ -101,24 +129,44 @@ async def _serving(settings: Settings, journal: Journal) -> AsyncIterator[Runnin
             listens=not settings.standalone,
             announces=not settings.standalone,  # the agent in this process logs the same events
         ),
-        share(),
+        share(protected.facts),
     )
-    server = grpc.aio.server(options=server_options(), interceptors=[Interceptor()])
+    if protected.gate is not None:
+        protected.gate.worker_tokens = shard.worker_tokens
+        protected.gate.knows_worker = shard.knows_worker
+    interceptors = [Interceptor(protected.gate)]
+    server = grpc.aio.server(options=server_options(), interceptors=interceptors)
     add_services(shard.services, server)
     health = Health(server, SERVICES)
     add_reflection(server, SERVICES)
-    port = bind(server, _address(settings))
+    port = bind(server, _address(settings), protected.listening)
     await server.start()
     await health.set_serving(True)
     running = Running(port, asyncio.get_running_loop().create_future())
     shell = asyncio.ensure_future(_run(shard, health, running))  # noqa: TID251  # owned by this context
+    until = settings.until_idle
+    watch = None if until is None else _watch(shard, until)
+    running.idle = None if watch is None else asyncio.ensure_future(watch)  # noqa: TID251  # the same
     try:
         yield running
     finally:
         await health.set_serving(False)
         await server.stop(STOP_GRACE_S)
-        shell.cancel()
-        await asyncio.gather(shell, return_exceptions=True)
+        background = [shell] if running.idle is None else [shell, running.idle]
+        for task in background:
+            task.cancel()
+        await asyncio.gather(*background, return_exceptions=True)
+
+
+async def _watch(shard: Shard, until: UntilIdle) -> str:
+    """Return why the coordinator is not needed any more, when it is not; its journal can go."""
+    try:
+        why = await await_idle(shard.read, until)
+    except CoordinatorEnded:
+        await asyncio.Event().wait()  # the failure of the shard ends the coordinator
+        raise
+    until.discard()
+    return why
 
 
 @asynccontextmanager
@@ -134,6 +182,7 @@ async def sharing(settings: Settings, share: Sharing) -> AsyncIterator[Running]:
     Raises:
         CannotListen: when the port is in use, or the address is not this host's.
         JournalFailed: when etcd can never be used like that.
+        ProtectionInvalid: when a file or a token for TLS or access is of no use.
     """
     # Imported here: a coordinator without etcd never loads its client.
     from rallypoint.server.journal.open import require_etcd_client
@@ -150,7 +199,10 @@ async def sharing(settings: Settings, share: Sharing) -> AsyncIterator[Running]:
     own = Own(_address(settings), share.advertise, share.shards)
     timing = replace(settings.timing, search_ms=SEARCH_MS)
     try:
-        async with owning(client, own, ShardSettings(timing, is_shared=True)) as made:
+        async with (
+            protecting(settings.protection) as protected,
+            owning(client, own, ShardSettings(timing, is_shared=True), protected) as made,
+        ):
             yield Running(made.port, made.failed)
     finally:
         await client.close()

@@ -29,7 +29,7 @@ AT_ONCE = 2
 def record(scenario: Scenario) -> None:
     """Run torchrun, and write down what came of it once it was checked."""
     with _folder() as folder:
-        ran = run_scenario(scenario, Launcher.TORCHRUN, folder, "localhost:1")
+        ran = run_scenario(scenario, Launcher.TORCHRUN, folder)
         scenario.check(ran)
         made = records.make_record(scenario, ran)
     with _folder() as folder:

@@ -49,7 +49,7 @@ BAD_USAGE: list[tuple[tuple[str, ...], str]] = [
     ((HERE, "--no-python", "-m", OBEDIENT), "--module and --no-python exclude each other"),
     (
         ("--nnodes=2", OBEDIENT),
-        "a job of several nodes needs a coordinator: give --coordinator",
+        "several nodes need a place to meet: give every node the same --rdzv-endpoint HOST",
     ),
     (
         ("--rdzv-endpoint=http://h:2379", OBEDIENT),

@@ -1,7 +1,7 @@
 """node-agent is a drop-in for torchrun: the same command lines, and what comes of them.
 
-Every scenario runs through node-agent with `--coordinator` as the only addition. What torchrun does
-with it was recorded, see `support/records.py`; the long tests run torchrun itself and compare. One
+Every scenario runs through node-agent with nothing added and nothing started before. What torchrun
+does was recorded, see `support/records.py`; the long tests run torchrun itself and compare. One
 check serves both, so what torchrun does is measured and not remembered; where the two differ on
 purpose, the scenario names both values and the reason.
 """
@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from support.processes.world import World
 from support.scenarios import SCENARIOS, launch
 from support.torchrun import records
 from support.torchrun.launchers import Launcher, Scenario, run_scenario
@@ -35,15 +34,12 @@ LONG = ("binding_without_gpus", "workers_gpu_where_there_is_none", "workers_unkn
         for launcher in Launcher
     ],
 )
-def test_scenario(
-    scenario: Scenario, launcher: Launcher, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
+def test_scenario(scenario: Scenario, launcher: Launcher, tmp_path: Path) -> None:
     """The claim is the docstring of the scenario."""
     if launcher is Launcher.TORCHRUN:
         ran = records.replay(records.load(scenario), tmp_path)
     else:
-        shared: World = request.getfixturevalue("world")
-        ran = run_scenario(scenario, launcher, tmp_path / "a", shared.target)
+        ran = run_scenario(scenario, launcher, tmp_path / "a")
     print(ran.err)  # shown when the check fails
     scenario.check(ran)
 
@@ -53,7 +49,7 @@ def test_scenario(
 def test_torchrun_does_what_was_recorded(scenario: Scenario, tmp_path: Path) -> None:
     """torchrun itself passes the check, and does nothing else than its record says."""
     expected = records.load(scenario)
-    ran = run_scenario(scenario, Launcher.TORCHRUN, tmp_path, "localhost:1")
+    ran = run_scenario(scenario, Launcher.TORCHRUN, tmp_path)
     print(ran.err)
     scenario.check(ran)
     found = records.make_record(scenario, ran)

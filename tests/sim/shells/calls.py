@@ -81,8 +81,8 @@ class Channel:
         request_serializer: Callable[[Any], bytes],
         response_deserializer: Callable[[bytes], Any],
         **_: object,
-    ) -> Callable[[], Call]:
-        def call() -> Call:
+    ) -> Callable[..., Call]:
+        def call(metadata: object) -> Call:
             stream = self._network.open(self)
             made = Call(stream, request_serializer, response_deserializer)
             self._calls.append(made)

@@ -24,7 +24,7 @@ from rallypoint.agent import life
 from rallypoint.agent.agent import Agent
 from rallypoint.agent.core import inputs
 from rallypoint.agent.output.outputs import WorkerOutput
-from rallypoint.agent.session import link
+from rallypoint.agent.session import link, opening
 from rallypoint.agent.settings import Listener, Settings
 from rallypoint.agent.workers import exits, launching, supervisor
 from rallypoint.agent.workers.environ import Launch
@@ -323,6 +323,7 @@ def stand_ins(world: World) -> Iterator[None]:
         (serve, "MemoryJournal", SlowJournal),
         (serve, "os", SimpleNamespace(urandom=random_bytes)),
         (link, "random", SimpleNamespace(uniform=lambda *ends: _running().rng.uniform(*ends))),
+        (opening, "find_reason", _no_reason),
         (grpc.aio, "insecure_channel", lambda target, options: Channel(world.network)),
         (grpc.aio, "server", lambda options, interceptors: world.serve(_running(), interceptors)),
         (stepper, "step", step),
@@ -345,6 +346,10 @@ def stand_ins(world: World) -> Iterator[None]:
     finally:
         for owner, name, value in before:
             setattr(owner, name, value)
+
+
+async def _no_reason(channel: object, target: str, access: object) -> str:
+    return ""
 
 
 def _running() -> Loop:

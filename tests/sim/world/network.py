@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from rallypoint.agent.session.link import CONNECT_S_MAX
+from rallypoint.agent.session.opening import CONNECT_S_MAX
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.rpc.outbox import Outbox
 from sim.world.wire import Hangup

@@ -17,7 +17,7 @@ from grpc_status import rpc_status
 from msgspec import Struct
 
 from rallypoint.client import AsyncClient, Client
-from rallypoint.client.sync_transport import CHECK
+from rallypoint.client.attempts import CHECK
 from rallypoint.wire.limits import SERVICES
 
 LIMIT_S = 20.0

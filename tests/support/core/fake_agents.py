@@ -191,7 +191,8 @@ class FakeAgent:
     def start(self) -> Transition:
         """Report that the workers of its round run."""
         self.started = self.last_round
-        return self.report(lambda sender: inputs.Started(sender, self.last_round, (4_000,)))
+        pids = tuple(range(4_000, 4_000 + self.identity.local_world_size))
+        return self.report(lambda sender: inputs.Started(sender, self.last_round, pids))
 
     def fail(self, *exits: WorkerExit) -> Transition:
         """Report failed workers; by default local rank 0 with exit code 1."""

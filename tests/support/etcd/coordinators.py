@@ -63,8 +63,16 @@ class Seat(Struct, eq=False):
 class Coordinators:
     """Those of one store, and agents that know all of them."""
 
-    def __init__(self, world: World, etcd: Cluster, prefix: str) -> None:
+    def __init__(
+        self,
+        world: World,
+        etcd: Cluster,
+        prefix: str,
+        open_jobs: Callable[[str], Jobs] = Jobs,
+    ) -> None:
+        """Start none; `open_jobs` connects to one at an address."""
         self.world = world
+        self._open_jobs = open_jobs
         self.place = f"etcd://{','.join(etcd.endpoints)}{prefix}"
         self.seats: list[Seat] = []
 
@@ -73,13 +81,13 @@ class Coordinators:
         argv = [COORDINATOR, "--host=127.0.0.1", "--port=0", f"--state={self.place}", *NEW, *flags]
         command = self.world.start(f"coordinator {len(self.seats)}", argv)
         address = command.stdout_line().removeprefix("listening on ")
-        self.seats.append(Seat(command, address, Jobs(address)))
+        self.seats.append(Seat(command, address, self._open_jobs(address)))
         self.world.target = ",".join(seat.address for seat in self.seats)
         return self.seats[-1]
 
-    def start_many(self, count: int) -> list[Seat]:
+    def start_many(self, count: int, *flags: str) -> list[Seat]:
         """Start several; return them when each serves its share."""
-        made = [self.start() for _ in range(count)]
+        made = [self.start(*flags) for _ in range(count)]
         self.settle(*made)
         return made
 

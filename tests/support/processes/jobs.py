@@ -19,8 +19,9 @@ from support.processes.feed import LIMIT_S
 class Jobs:
     """A client of one coordinator's JobService."""
 
-    def __init__(self, target: str) -> None:
-        self.channel = grpc.insecure_channel(target, options=client_options())
+    def __init__(self, target: str, channel: grpc.Channel | None = None) -> None:
+        """Make calls to `target`, on a channel of the caller if there is one."""
+        self.channel = channel or grpc.insecure_channel(target, options=client_options())
         self._stub = service_grpc.JobServiceStub(self.channel)
 
     def __enter__(self) -> Self:

@@ -10,6 +10,7 @@ import os
 import pty
 import subprocess
 import sys
+import termios
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,6 +20,7 @@ from typing import Self
 from support.processes.feed import LIMIT_S
 
 CTRL_C = b"\x03"
+ROWS = 50
 # The first terminal that the leader of a new session opens becomes the session's own.
 _PROGRAM = """
 import os, sys
@@ -33,8 +35,13 @@ os.execv(sys.argv[2], sys.argv[2:])
 class Terminal:
     """A pseudo-terminal with one command in it."""
 
-    def __init__(self, argv: Sequence[str], env: Mapping[str, str], cwd: Path) -> None:
+    def __init__(
+        self, argv: Sequence[str], env: Mapping[str, str], cwd: Path, *, columns: int = 0
+    ) -> None:
+        """Start it; `columns`: width of the terminal, 0: unknown."""
         self._master_fd, slave_fd = pty.openpty()
+        if columns:
+            termios.tcsetwinsize(slave_fd, (ROWS, columns))
         self._shown = bytearray()
         self._process = subprocess.Popen(
             [sys.executable, "-I", "-S", "-c", _PROGRAM, os.ttyname(slave_fd), *argv],

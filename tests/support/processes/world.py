@@ -84,6 +84,7 @@ class World:
         kept = {k: v for k, v in os.environ.items() if not k.startswith(NOT_INHERITED)}
         ours = {name: value, MAILBOX_ENV: self.mailbox.name, "TMPDIR": str(self.folder)}
         ours["XDG_STATE_HOME"] = str(self.folder / "state")
+        ours["XDG_CONFIG_HOME"] = str(self.folder / "config")
         return {**kept, "RALLYPOINT_LOG_FORMAT": "json", **ours, **(extra or {})}
 
     def start(

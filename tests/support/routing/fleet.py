@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from itertools import count
 from typing import Any
@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from rallypoint.server.core.model.spec import Timing
 from rallypoint.server.hosting.host import Listening, hosting
+from rallypoint.server.hosting.protecting import UNPROTECTED, Protected
 from rallypoint.server.hosting.shard import ShardSettings
 from rallypoint.server.journal.memory import MemoryJournal
 from rallypoint.server.shards.hashing import shard_of
@@ -136,12 +137,22 @@ def job_of(shard: int) -> str:
 
 
 @asynccontextmanager
-async def fleet(size: int = 2, timing: Timing = Timing(window_ms=0)) -> AsyncIterator[Fleet]:  # noqa: B008
-    """Serve coordinators while the context is open. Shards are shared out one after another."""
+async def fleet(
+    size: int = 2,
+    timing: Timing = Timing(window_ms=0),  # noqa: B008
+    protected: Sequence[Protected] = (),
+) -> AsyncIterator[Fleet]:
+    """Serve coordinators while the context is open. Shards are shared out one after another.
+
+    Args:
+        size: how many.
+        timing: of all shards.
+        protected: protection of each; those without one are not protected.
+    """
     table = Table()
     async with AsyncExitStack() as stack:
         members = []
-        for _ in range(size):
+        for number in range(size):
             seat, sure = Seat(table), set[int]()
             failed: list[int] = []
             listening = await stack.enter_async_context(
@@ -151,6 +162,7 @@ async def fleet(size: int = 2, timing: Timing = Timing(window_ms=0)) -> AsyncIte
                     ShardSettings(timing, announces=False),
                     sure.__contains__,
                     lambda shard, why, failed=failed: failed.append(shard),  # type: ignore[misc]
+                    protected[number] if number < len(protected) else UNPROTECTED,
                 )
             )
             address = seat.address = f"127.0.0.1:{listening.port}"
@@ -169,9 +181,12 @@ class Hanging(grpc.GenericRpcHandler):
 
     def __init__(self) -> None:
         self.taken = asyncio.Semaphore(0)
+        self.metadata: Any = ()
+        """Of the last call."""
 
     def service(self, details: grpc.HandlerCallDetails) -> Any:
         async def answer(request: bytes, context: object) -> None:
+            self.metadata = details.invocation_metadata
             self.taken.release()
             await asyncio.Event().wait()
 

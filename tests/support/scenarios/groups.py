@@ -60,7 +60,7 @@ def two_nodes(ran: Ran) -> None:
 
 @scenario("--rdzv-backend static --rdzv-endpoint 127.0.0.1:@port tell.py")
 def endpoint_of_the_static_style(ran: Ran) -> None:
-    """An endpoint beside a coordinator is not looked at."""
+    """In the static style, a single node meets no other at its endpoint."""
     assert ran.codes == [0]
     is_there = ran.values("MASTER_ADDR", "MASTER_PORT") == [f"127.0.0.1 {ran.port}"]
     assert is_there == ran.expected(

@@ -192,19 +192,18 @@ def scenario(
     return lambda check: Scenario(check, command, nodes, env or {}, drive, prefix)
 
 
-def run_scenario(scenario: Scenario, launcher: Launcher, folder: Path, coordinator: str) -> Ran:
+def run_scenario(scenario: Scenario, launcher: Launcher, folder: Path) -> Ran:
     """Run a scenario's command lines with one launcher, and end whatever it has left."""
     launched, obedient = INPUTS
     shutil.copytree(launched, folder, dirs_exist_ok=True)
     shutil.copy(obedient, folder)
     (folder / "tmp").mkdir()
-    with World(folder, coordinator) as world:
+    with World(folder, "localhost:1") as world:
         own = dict(zip(OWN, (str(folder / "tmp"), sys.executable), strict=True))
         env = world.env({**own, **scenario.env})
         port = str(world.ports.reserve())
-        launch = [str(SCRIPTS / "torchrun")]
-        if launcher is Launcher.NODE_AGENT:
-            launch = [NODE_AGENT, f"--coordinator={coordinator}"]
+        is_ours = launcher is Launcher.NODE_AGENT
+        launch = [NODE_AGENT if is_ours else str(SCRIPTS / "torchrun")]
         commands = []
         for number, flags in enumerate(scenario.nodes):
             words = _split(f"{flags} {scenario.command}", port)

@@ -21,6 +21,11 @@ NOWHERE = "etcd://127.0.0.1:1/p"
         (("--state=etcd://h:2379", "--advertise=h"), "has no prefix"),
         (("--state=etcd://h/p?password=x", "--advertise=h"), "unknown option 'password'"),
         (("--state=memory", "--advertise=h"), "--advertise is only for --state etcd://"),
+        (
+            (f"--state={NOWHERE}", "--advertise=h", "--until-idle=1"),
+            "--until-idle is not for --state etcd://",
+        ),
+        (("--until-idle=soon", "--port=0"), "'soon' is not a number of seconds"),
         (("--shards=4", "--port=0"), "--shards is only for --state etcd://"),
     ],
 )

@@ -9,6 +9,7 @@ import pytest
 
 from rallypoint.cli import exit_codes
 from rallypoint.cli.api_reference import render_api
+from rallypoint.cli.commands_reference import render_commands
 from rallypoint.cli.limits_reference import render_limits
 from rallypoint.cli.reference import render_reference
 
@@ -25,6 +26,11 @@ def api() -> dict[str, str]:
 def test_reference_is_fresh() -> None:
     """If this fails: make flags."""
     assert (FOLDER / "flags.md").read_text(encoding="utf-8") == render_reference() + "\n"
+
+
+def test_commands_are_fresh() -> None:
+    """If this fails: make flags."""
+    assert (FOLDER / "commands.md").read_text(encoding="utf-8") == render_commands() + "\n"
 
 
 def test_limits_are_fresh() -> None:
@@ -76,4 +82,6 @@ def test_a_service_is_shown_with_all_that_it_has(api: dict[str, str]) -> None:
 
 def test_every_exit_code_is_explained() -> None:
     """With its meaning, for --help and the documentation."""
-    assert [code for code, _ in exit_codes.EXIT_CODES] == ["0", "1", "2", "70", "75", "93", "128+N"]
+    codes = [code for code, _ in exit_codes.EXIT_CODES]
+
+    assert codes == ["0", "1", "2", "70", "75", "77", "93", "128+N"]

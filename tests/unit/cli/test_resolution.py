@@ -40,21 +40,23 @@ def events(found: Resolution) -> list[str]:
         ("", "", OWN, ""),
         ("--nnodes=1:1", "", OWN, ""),
         ("--master-port=29500", "", OWN, ""),
-        ("--rdzv-endpoint=e", "", "e:50051", ""),
+        ("--rdzv-endpoint=e", "", "e:29400", ""),
+        ("--rdzv-endpoint=e,f:1", "", "e:50051,f:1", ""),
         ("--rdzv-endpoint=e:29400", "", "e:29400", ""),
         ("--rdzv-endpoint=[::1]:29400", "", "[::1]:29400", ""),
         ("--rdzv-endpoint=", "", OWN, ""),
         ("--rdzv-endpoint=localhost:0", "", OWN, ""),
-        (f"--rdzv-endpoint=e {SEVERAL}", "", "e:50051", ""),
+        (f"--rdzv-endpoint=e {SEVERAL}", "", "e:29400", ""),
         (SEVERAL, "PET_RDZV_ENDPOINT=e:1", "e:1", ""),
         ("--coordinator=c", "PET_RDZV_ENDPOINT=e", "c:50051", "rdzv_endpoint_ignored"),
         ("--coordinator=c --rdzv-endpoint=http://e:2379", "", "c:50051", "rdzv_endpoint_ignored"),
         ("--coordinator=c --rdzv-endpoint=c:50051", "", "c:50051", ""),
+        ("--coordinator=c:29400 --rdzv-endpoint=c", "", "c:29400", ""),
         ("--coordinator=c --rdzv-endpoint=localhost:0", "", "c:50051", ""),
         (f"--coordinator=c --rdzv-endpoint=h:0 {SEVERAL}", "", "c:50051", "rdzv_endpoint_ignored"),
         ("--coordinator=c --rdzv-backend=c10d", "", "c:50051", "rdzv_backend_replaced"),
         ("--coordinator=c --rdzv-backend=rallypoint", "", "c:50051", ""),
-        ("--rdzv-endpoint=e", "PET_RDZV_BACKEND=etcd-v2", "e:50051", "rdzv_backend_replaced"),
+        ("--rdzv-endpoint=e", "PET_RDZV_BACKEND=etcd-v2", "e:29400", "rdzv_backend_replaced"),
         ("--standalone --coordinator=c", "", "c:50051", ""),
         ("--standalone --rdzv-backend=c10d", "", OWN, "rendezvous_flags_ignored"),
         ("--standalone --rdzv-endpoint=e", "", OWN, "rendezvous_flags_ignored"),
@@ -66,7 +68,8 @@ def events(found: Resolution) -> list[str]:
         ),
         ("--standalone", "PET_RDZV_ID=x PET_RDZV_BACKEND=c10d", OWN, "rendezvous_flags_ignored"),
         ("--coordinator=c --monitor-interval=5", "", "c:50051", "monitor_interval_ignored"),
-        ("--coordinator=c --rdzv-conf=is_host=1", "", "c:50051", "rdzv_conf_keys_ignored"),
+        ("--coordinator=c --rdzv-conf=use_libuv=1", "", "c:50051", "rdzv_conf_keys_ignored"),
+        ("--coordinator=c --rdzv-conf=is_host=1", "", "c:50051", ""),
         ("--coordinator=c --rdzv-conf=timeout=1", "", "c:50051", ""),
         (
             "--rdzv-backend=c10d --rdzv-endpoint=localhost:0 --monitor-interval=1",
@@ -170,8 +173,13 @@ def test_address_and_port_of_a_static_master(
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("--nnodes=2", "a job of several nodes needs a coordinator: give --coordinator"),
-        ("--nnodes=1:2 --master-addr=m --node-rank=0", "needs a coordinator"),
+        (
+            "--nnodes=2",
+            "several nodes need a place to meet: give every node the same --rdzv-endpoint",
+        ),
+        ("--nnodes=1:2 --job-id=j", "several nodes need a place to meet"),
+        ("--nnodes=2 --master-addr=m/x", "--master-addr: 'm/x:29500' is not HOST:PORT"),
+        ("--rdzv-endpoint=a,http://e", "--rdzv-endpoint: 'http://e' is not HOST:PORT"),
         ("--nnodes=2 --rdzv-endpoint=e:0", "--rdzv-endpoint: 'e:0' is not HOST:PORT"),
         ("--rdzv-endpoint=/shared/file", "--rdzv-endpoint: '/shared/file' is not HOST:PORT"),
         ("--rdzv-endpoint=http://e:2379", "--rdzv-endpoint: 'http://e:2379' is not HOST:PORT"),
@@ -223,20 +231,96 @@ def test_worker_is_no_node_of_its_own_job() -> None:
     assert follow("--standalone --job-id=j", around).coordinator is OWN
 
 
-def test_endpoint_is_said_to_be_hosted_by_no_agent() -> None:
-    """A user of c10d expects that an agent listens there."""
-    line = "--rdzv-endpoint=e:29400 --rdzv-backend=c10d"
-    (note,) = follow(line).notes
-
-    assert note.fields["by"] == "e:29400"
-    assert (
-        note.fields["hint"]
-        == "no agent hosts it; start one there: rallypoint coordinator --port 29400"
-    )
-    assert "hint" not in follow(f"{line} --coordinator=e:29400").notes[-1].fields
-    several = follow("--rdzv-endpoint=a:1,b:2 --rdzv-backend=c10d").notes[0].fields["hint"]
+def test_several_endpoints_are_hosted_by_no_agent() -> None:
+    """They share a store, which is not for an agent to start."""
+    found = follow("--rdzv-endpoint=a:1,b:2 --rdzv-backend=c10d")
     start = "start one of them: rallypoint coordinator --port 1 --state etcd://…"
-    assert several == f"no agent hosts it; {start}"
+
+    assert found.hosting is None
+    assert found.notes[0].fields["hint"] == f"no agent hosts several; {start}"
+    assert "hint" not in follow("--rdzv-endpoint=e --rdzv-backend=c10d").notes[0].fields
+
+
+TWO = "--nnodes=2"
+C10D = f"{TWO} --rdzv-backend=c10d"
+
+
+@pytest.mark.parametrize(
+    ("line", "endpoint", "is_chosen"),
+    [
+        (f"{C10D} --rdzv-endpoint=h", "h:29400", None),
+        (f"{C10D} --rdzv-endpoint=h:1", "h:1", None),
+        (f"{C10D} --rdzv-endpoint=[fd00::1]", "[fd00::1]:29400", None),
+        (f"{TWO} --rdzv-endpoint=h", "h:29400", None),
+        (f"{C10D} --rdzv-endpoint=h --node-rank=0", "h:29400", None),
+        (f"{C10D} --rdzv-endpoint=h --node-rank=1 --master-addr=m", "h:29400", None),
+        (f"{C10D} --rdzv-endpoint=h --rdzv-conf=is_host=true", "h:29400", True),
+        (f"{C10D} --rdzv-endpoint=h --rdzv-conf=is_host=No", "h:29400", False),
+        (C10D, "localhost:29400", None),
+        ("--rdzv-endpoint=h", "h:29400", None),
+        ("--rdzv-endpoint=localhost:29500 --rdzv-backend=c10d", "localhost:29500", None),
+        (f"{TWO} --node-rank=0", "127.0.0.1:29500", True),
+        (f"{TWO} --node-rank=1", "127.0.0.1:29500", False),
+        (f"{TWO} --node-rank=0 --master-addr=m", "m:29500", True),
+        (f"{TWO} --node-rank=1 --master-addr=m --master-port=1234", "m:1234", False),
+        (f"{TWO} --node-rank=1 --master-addr=m --rdzv-conf=is_host=1", "m:29500", True),
+        (f"{TWO} --master-addr=m", "m:29500", None),
+        (f"{TWO} --master-port=7", "127.0.0.1:7", None),
+        (f"{TWO} --node-rank=0 --master-addr=fd00::1", "[fd00::1]:29500", True),
+        (f"{TWO} --node-rank=0 --master-addr=[fd00::1]", "[fd00::1]:29500", True),
+    ],
+)
+def test_where_nodes_meet_without_a_coordinator(
+    line: str, endpoint: str, is_chosen: bool | None
+) -> None:
+    """At the endpoint, else at node 0's address, with torchrun's default ports.
+
+    The job has the endpoint's name, unless it is a single node's.
+    """
+    found = follow(line)
+
+    assert found.hosting is not None
+    assert (found.coordinator, found.hosting.endpoint) == (endpoint, endpoint)
+    assert found.hosting.is_chosen is is_chosen
+    assert found.job_id == (endpoint if "--nnodes=2" in line else "fresh")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "",
+        "--rdzv-endpoint=localhost:0",
+        "--node-rank=0 --master-addr=m",
+        "--standalone",
+        "--coordinator=c",
+    ],
+)
+def test_no_coordinator_is_hosted_for_one_node_or_beside_a_named_one(line: str) -> None:
+    """A single node without an endpoint has a built-in one."""
+    assert follow(line).hosting is None
+
+
+@pytest.mark.parametrize(
+    ("line", "port"),
+    [
+        (f"{TWO} --node-rank=0 --master-addr=m --master-port=7", 0),
+        (f"{TWO} --node-rank=0 --rdzv-endpoint=m:7 --master-port=7", 0),
+        (f"{TWO} --node-rank=0 --rdzv-endpoint=m:8 --master-port=7", 7),
+        (f"{TWO} --node-rank=0 --coordinator=m:7 --master-port=7", 7),
+    ],
+)
+def test_master_port_belongs_to_the_hosted_coordinator(line: str, port: int) -> None:
+    """Workers then get a free port; they keep one at which no coordinator listens."""
+    assert follow(f"{line} --job-id=j").master_port == port
+
+
+def test_hosted_coordinator_waits_only_for_fences() -> None:
+    """Without a fence, agents that come late are stopped; with one, rounds must not overlap."""
+    free = follow(f"{TWO} --rdzv-endpoint=h --join-timeout=7").hosting
+    fenced = follow(f"{TWO} --rdzv-endpoint=h --fence-after=60").hosting
+
+    assert free is not None and fenced is not None
+    assert (free.unused_ms, free.window_ms, fenced.window_ms) == (7_000, 0, None)
 
 
 def test_notes_say_what_was_given_and_what_holds() -> None:

@@ -21,9 +21,9 @@ from rallypoint.agent.session.endings import _FINAL, Dismissed, read_ending
 from rallypoint.agent.session.link import (
     BACKOFF_S_MAX,
     BACKOFF_S_MIN,
-    CONNECT_S_MAX,
     FAREWELL_S_MAX,
 )
+from rallypoint.agent.session.opening import CONNECT_S_MAX
 from rallypoint.agent.workers.environ import WorkerFiles, worker_environment
 from rallypoint.agent.workers.exits import TAIL_WAIT_S
 from rallypoint.agent.workers.notices import write_notices
@@ -58,6 +58,8 @@ REASONS = (
     *sorted({kind.name for kind in RefusalKind} - OF_OTHER_CALLS),
     *("SESSION_LOST", "NO_HELLO", "INVALID_FIELD", "COORDINATOR_ENDED", "PROTOCOL_MISMATCH"),
     *("NOT_OWNER", "NO_OWNER", "STORE_UNAVAILABLE"),
+    *("ACCESS_TOKEN_MISSING", "ACCESS_TOKEN_INVALID", "ACCESS_TOKEN_EXPIRED"),
+    *("ROLE_NOT_ALLOWED", "JOB_NOT_ALLOWED"),
 )
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+import tomllib
 import zipfile
+from collections.abc import Iterator
 from configparser import ConfigParser
 from pathlib import Path
 
@@ -24,6 +27,11 @@ PORTIONS = (
     "wire",
     "worker",
 )
+FOLDERS = (
+    *("agent", "base", "benchmarks", "cli", "client", "examples", "proto", "release", "server"),
+)
+SUFFIXES = ("", ".go", ".json", ".js", ".mod", ".proto", ".py", ".service", ".sbatch", ".yaml")
+"""Without one: a Dockerfile, for example."""
 LIMIT_S = 250
 USER_PROGRAM = '''\
 """What a user of the package may write."""
@@ -90,6 +98,29 @@ def test_wheel_has_the_three_commands(wheel: Path) -> None:
     assert list(entries["console_scripts"]) == ["coordinator", "node-agent", "rallypoint"]
     handlers = dict(entries["torchrun.handlers"])
     assert handlers == {"rallypoint": "rallypoint.torch.rendezvous:handler"}
+
+
+def find_files() -> Iterator[Path]:
+    """Yield what may hold a version: code, examples and settings. Tests make versions up."""
+    yield from (REPOSITORY / name for name in ("Makefile", "pyproject.toml", "mkdocs.yml"))
+    for folder in FOLDERS:
+        for path in (REPOSITORY / folder).rglob("*"):
+            if path.is_file() and path.suffix in SUFFIXES and "node_modules" not in path.parts:
+                yield path
+
+
+def test_version_is_in_one_place() -> None:
+    """`pyproject.toml` has it; the program reads the metadata of what is installed."""
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    found = re.compile(rf"(?<![\w.=]){re.escape(project['version'])}(?![\w.])")
+    copies = [
+        f"{path.relative_to(REPOSITORY)}:{number}"
+        for path in find_files()
+        for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1)
+        if found.search(line)
+    ]
+
+    assert [name.partition(":")[0] for name in copies] == ["pyproject.toml"], copies
 
 
 @pytest.mark.long  # mypy without its cache

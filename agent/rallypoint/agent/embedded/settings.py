@@ -12,6 +12,7 @@ from rallypoint.agent.workers.environ import Launch
 from rallypoint.base.addresses import first_host
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import job_pb2
+from rallypoint.wire.access import PLAIN, Access
 
 
 def foreign_settings(
@@ -27,6 +28,7 @@ def foreign_settings(
     shutdown_timeout_ms: int = 30_000,
     coordinator_timeout_ms: int = 60_000,
     outcome_timeout_ms: int = 30_000,
+    access: Access = PLAIN,
 ) -> Settings:
     """Return settings with what such an agent needs; the rest is empty.
 
@@ -42,11 +44,13 @@ def foreign_settings(
         shutdown_timeout_ms: how long the launcher may take to stop its workers.
         coordinator_timeout_ms: how long a node without workers waits for a coordinator.
         outcome_timeout_ms: how long a node whose workers have succeeded waits for one.
+        access: how the agent proves who it is.
     """
     if address is None:
         address = find_local_address(first_host(coordinator))
     return Settings(
         coordinator=coordinator,
+        access=access,
         is_standalone=False,
         job_id=job_id,
         spec=spec,

@@ -43,6 +43,9 @@ RESCAN_MS = 20
 # /proc files read here are one line, except children and environ.
 _READ_BYTES = 64 * 1024
 
+# Children of this process that are no orphans of a helper: live helpers, hosted coordinators.
+spared_children: set[int] = set()
+
 _libc = ctypes.CDLL(None, use_errno=True)
 
 

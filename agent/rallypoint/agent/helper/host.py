@@ -11,8 +11,8 @@ Rules:
   * If the helper dies unexpectedly, HelperLost is reported at once. Its orphans are reparented to
     the agent (see become_subreaper), which kills them. Exited of each worker, then Clean(ORPHANS),
     report that all are gone. This host is then useless; launch() another, even if gRPC is loaded.
-  * The agent keeps its other subprocesses in its own session: a child in another session, younger
-    than a helper that dies, counts as an orphan of that helper.
+  * The agent keeps its other subprocesses in its own session, or in `spared_children`: any other
+    child, younger than a helper that dies, counts as an orphan of that helper.
   * No request waits for the helper; what cannot be written yet is queued, up to a limit.
 """
 
@@ -36,6 +36,7 @@ from rallypoint.agent.helper.descendants import (
     has_variable,
     is_subreaper,
     read_stat,
+    spared_children,
 )
 from rallypoint.agent.helper.events import (
     ORPHANS,
@@ -77,8 +78,6 @@ CLOSE_MARGIN_MS = 2_000
 # How long one attempt to kill orphans blocks its thread; repeated until they are gone.
 ORPHANS_LIMIT_MS = 2_000
 _READ_BYTES = 64 * 1024
-# Live helpers of this process, which must not count as orphans of another helper.
-_live_helpers: set[int] = set()
 
 
 class WorkerHost:
@@ -93,7 +92,7 @@ class WorkerHost:
         """
         process, control = start()
         control.setblocking(False)
-        _live_helpers.add(process.pid)
+        spared_children.add(process.pid)
         stat = read_stat(process.pid)
         self.mark = ""  # NAME=VALUE of all workers; without it, all children may be orphans
         self._start = start
@@ -378,13 +377,13 @@ class WorkerHost:
         if self._process.poll() is None and not await_any_exit((self.pid,), patience_ms):
             self._process.kill()
         self._process.wait()
-        _live_helpers.discard(self.pid)
+        spared_children.discard(self.pid)
         # 0: it ended on request, after its last sweep. Only a subreaper gets orphans.
         if self._process.returncode == 0 or not is_subreaper():
             return Orphans({}, ())
         return end_orphans(
             born_ticks=self._born_ticks,
-            spared=_live_helpers,
+            spared=spared_children,
             limit_ms=ORPHANS_LIMIT_MS,
             is_ours=self._is_ours,
         )

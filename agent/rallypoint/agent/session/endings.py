@@ -8,7 +8,7 @@ import grpc
 from google.protobuf.message import Message
 
 from rallypoint.agent.session.reasons import plain_reason
-from rallypoint.base.exit_codes import EXIT_FAILED, EXIT_USAGE
+from rallypoint.base.exit_codes import EXIT_DENIED, EXIT_FAILED, EXIT_USAGE
 from rallypoint.v1 import error_details_pb2 as details_pb2
 
 NO_COORDINATOR = "no rallypoint coordinator listens at this address"
@@ -65,6 +65,20 @@ class Misunderstood(Dismissed):
     """The coordinator refuses a message as invalid: one of the two has a bug, or is too old."""
 
 
+class Denied(Dismissed):
+    """The coordinator does not know this agent, or does not allow it this job."""
+
+
+DENIALS = frozenset(
+    {
+        "ACCESS_TOKEN_MISSING",
+        "ACCESS_TOKEN_INVALID",
+        "ACCESS_TOKEN_EXPIRED",
+        "ROLE_NOT_ALLOWED",
+        "JOB_NOT_ALLOWED",
+    }
+)
+"""Reasons of such a refusal."""
 _FINAL: dict[type[Message], int] = {
     details_pb2.SpecMismatch: EXIT_USAGE,
     details_pb2.NodeNameInUse: EXIT_USAGE,
@@ -88,7 +102,7 @@ def read_ending(
         text: of the status, for people.
         metadata: the call's trailing metadata, which carries the details.
 
-    Returns: `Dismissed`, `Misunderstood`, `Redirected` or `BrokenStream`.
+    Returns: `Dismissed`, `Denied`, `Misunderstood`, `Redirected` or `BrokenStream`.
     """
     if code is grpc.StatusCode.INVALID_ARGUMENT:
         return Misunderstood(EXIT_USAGE, f"the coordinator refused: {text}")
@@ -107,6 +121,8 @@ def read_ending(
         if isinstance(detail, details_pb2.LimitReached) and detail.HasField("retry_after"):
             exit_code = None
             retry_ms = to_ms(detail.retry_after)  # coordinators of earlier releases say only this
+        if details.reason in DENIALS:
+            return Denied(EXIT_DENIED, f"the coordinator refused: {text}")
         is_undecided = details.reason == "STORE_UNAVAILABLE"
         retry_s = min(max(0.0, (retry_ms or 0) / 1000), RETRY_S_MAX)
         if isinstance(detail, details_pb2.NotOwner):

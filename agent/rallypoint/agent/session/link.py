@@ -20,22 +20,25 @@ from msgspec import Struct
 from rallypoint.agent.core.reports import Report
 from rallypoint.agent.session.endings import (
     BrokenStream,
+    Denied,
     Dismissed,
     Misunderstood,
     Redirected,
     read_ending,
 )
 from rallypoint.agent.session.exchange import Exchange
+from rallypoint.agent.session.opening import Grounds, Opening, Unreachable
 from rallypoint.base.addresses import first_host
+from rallypoint.base.exit_codes import EXIT_USAGE
 from rallypoint.base.log import get_logger
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import agent_service_pb2_grpc as agent_grpc
-from rallypoint.wire.channel import client_options
+from rallypoint.wire.access import PLAIN, Access, AccessFailed
 from rallypoint.wire.coordinators import Coordinators
+from rallypoint.wire.credentials import Metadata
 
 log = get_logger()
 
-CONNECT_S_MAX = 1.0
 BACKOFF_S_MIN = 0.05
 BACKOFF_S_MAX = 2.0
 """Longest pause between attempts; a new coordinator waits longer than this for its agents."""
@@ -79,10 +82,6 @@ class LinkUser(Protocol):
         """Note that the coordinator refuses this agent for good."""
 
 
-class Unreachable(Exception):
-    """An attempt to connect failed."""
-
-
 class _End(Struct):
     """How a connection ended that another one follows."""
 
@@ -102,14 +101,26 @@ class _End(Struct):
 class Link:
     """One agent's link to the coordinator."""
 
-    def __init__(self, targets: str, session_id: str, user: LinkUser) -> None:
+    def __init__(
+        self,
+        targets: str,
+        session_id: str,
+        user: LinkUser,
+        access: Access = PLAIN,
+        grounds: Grounds | None = None,
+    ) -> None:
         """Begin without a connection.
 
         Args:
             targets: host:port of the coordinator, or of several with commas in between.
             session_id: 32 hexadecimal digits, the agent's incarnation.
             user: provides messages to send and receives messages.
+            access: how the agent proves who it is.
+            grounds: prepares each attempt to connect; None: there is nothing to prepare.
         """
+        self._opening = Opening(access, grounds)
+        self._metadata: Metadata = ()
+        """Of the latest session."""
         self._coordinators = Coordinators(targets.split(","))
         self.user = user
         self.exchange = Exchange(session_id)
@@ -121,7 +132,7 @@ class Link:
         self._sent_why = ""
         """Why the agent was sent there."""
         self._refused = ""
-        """The reason of the latest refused message that was logged."""
+        """Why the coordinator has refused the agent, or a message, as it was logged last."""
         self.is_answered = False
         """A coordinator has answered, if only to say why it cannot serve, or which one does."""
         self._beat_at = 0.0
@@ -178,12 +189,18 @@ class Link:
             self.is_answered = True
             return _End(str(redirected), redirected.retry_s, owner=redirected.address)
         except Unreachable as error:
+            self.is_answered = error.is_there
             return _End(str(error), moves=True)
         except BrokenStream as broken:
             is_refused = broken.retry_s > 0 and not self.exchange.is_welcome
             self.is_answered = broken.is_undecided or is_refused
             moves = broken.is_silent or not self.exchange.is_welcome
             return _End(str(broken), broken.retry_s, moves=moves, is_undecided=broken.is_undecided)
+        except Denied as denied:
+            return await self._on_denied(denied)
+        except AccessFailed as failed:  # files of no use, and none from before
+            self.user.on_dismissed(EXIT_USAGE, str(failed))
+            return None
         except Misunderstood as misunderstood:
             if not self.user.holds_round():
                 self.user.on_dismissed(misunderstood.exit_code, misunderstood.text)
@@ -198,6 +215,19 @@ class Link:
             self.user.on_disconnected(why)
             return None  # the coordinator has accepted the Goodbye
         return _End(why)
+
+    async def _on_denied(self, denied: Denied) -> _End | None:
+        """Try again with a newer token, or while workers run; else end."""
+        if await self._opening.has_newer(self._metadata):
+            return _End(denied.text, is_understood=False)
+        if not self.user.holds_round():
+            self.user.on_dismissed(denied.exit_code, denied.text)
+            return None
+        self.is_answered = True
+        if denied.text != self._refused:
+            self._refused = denied.text
+            log.error("access_refused", why=denied.text, then="workers keep running; retrying")
+        return _End(denied.text, is_understood=False)
 
     def _move(self, end: _End) -> bool:
         """Choose the next coordinator; return whether the agent tries it without a pause."""
@@ -233,27 +263,14 @@ class Link:
         return ""
 
     async def _attempt(self) -> None:
-        async with grpc.aio.insecure_channel(self.target, options=client_options()) as channel:
-            await self._connect(channel)
-            call: _Call = agent_grpc.AgentServiceStub(channel).Session()
+        async with await self._opening.open(self.target) as channel:
+            await self._opening.connect(channel, self.target)
+            self._metadata = self._opening.metadata()
+            call: _Call = agent_grpc.AgentServiceStub(channel).Session(metadata=self._metadata)
             try:
                 await self._converse(call)
             finally:
                 call.cancel()
-
-    async def _connect(self, channel: grpc.aio.Channel) -> None:
-        """Wait until the channel is ready; unlike `channel_ready`, fail at the first failure."""
-        try:
-            async with asyncio.timeout(CONNECT_S_MAX):
-                state = channel.get_state(try_to_connect=True)
-                while state is not grpc.ChannelConnectivity.READY:
-                    if state is grpc.ChannelConnectivity.TRANSIENT_FAILURE:
-                        raise Unreachable(f"cannot connect to {self.target}")
-                    await channel.wait_for_state_change(state)
-                    state = channel.get_state(try_to_connect=True)
-        except TimeoutError:
-            text = f"no connection to {self.target} within {CONNECT_S_MAX:g} s"
-            raise Unreachable(text) from None
 
     async def _converse(self, call: _Call) -> None:
         """Send Hello, then read and write until the stream ends."""
@@ -299,6 +316,7 @@ class Link:
                 continue
             if message.HasField("welcome"):
                 self._is_name_known = True
+                self._opening.welcomed()
             if self.exchange.take_timing(message):
                 self._beat_sooner()
             self.user.on_message(message)

@@ -14,6 +14,9 @@ from msgspec import Struct
 from rallypoint.agent.core.desired import RunOrder
 from rallypoint.agent.in_worker import FUNCTION, RUN_PATH
 from rallypoint.agent.torchelastic.variables import SERVER_ENV
+from rallypoint.wire.access import TLS_VARIABLES, TOKEN_VARIABLES
+
+_ACCESS = frozenset((*TLS_VARIABLES, *TOKEN_VARIABLES))
 
 
 class Function(Struct, frozen=True):
@@ -100,6 +103,15 @@ def visible_device(environment: Mapping[str, str], local_rank: int) -> str:
     return str(local_rank) if visible is None else visible.split(",")[local_rank].strip()
 
 
+def without_access(parent: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment without what proves who the agent is.
+
+    A worker has its own token. What it needs to verify the coordinator comes from the agent's
+    settings: its flags, or nothing for a coordinator that is built in.
+    """
+    return {name: value for name, value in parent.items() if name not in _ACCESS}
+
+
 def worker_environment(
     parent: Mapping[str, str],
     order: RunOrder,
@@ -123,7 +135,7 @@ def worker_environment(
         limits_threads: set OMP_NUM_THREADS if there are several workers, and it is not set.
         ours: further variables, such as RALLYPOINT_NODE.
     """
-    environment = dict(parent)
+    environment = without_access(parent)
     environment.update(
         RANK=str(order.assignment.first_rank + local_rank),
         LOCAL_RANK=str(local_rank),

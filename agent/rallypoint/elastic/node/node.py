@@ -18,11 +18,13 @@ from rallypoint.agent.core import inputs
 from rallypoint.agent.core.desired import RunOrder
 from rallypoint.agent.embedded.agent_thread import AgentGone, EmbeddedAgent, NewWorkers
 from rallypoint.agent.embedded.ended import Ended
+from rallypoint.agent.hosting.keeper import CannotHost
 from rallypoint.agent.node_workers import SWEEP_LIMIT_MS
 from rallypoint.base.log import get_logger
 from rallypoint.elastic.node.built_in import reaching_coordinator
 from rallypoint.elastic.node.plan import Plan
 from rallypoint.elastic.node.view import View
+from rallypoint.wire.access import Access
 
 log = get_logger()
 
@@ -66,8 +68,15 @@ class Node:
         """Start the agent.
 
         Raises:
-            AgentGone: it cannot begin, for example because the fixed port is in use.
+            AgentGone: it cannot begin, for example because the fixed port is in use, or because
+                this node hosts the coordinator and cannot start it.
         """
+        keeper = self._embedded.settings.keeper
+        try:
+            if keeper is not None:
+                keeper.begin()
+        except CannotHost as error:
+            raise AgentGone(str(error)) from error
         self._embedded.start()
 
     @property
@@ -84,6 +93,11 @@ class Node:
     def coordinator(self) -> str:
         """host:port of the coordinators, also of a built-in one; first the one that serves."""
         return self._embedded.agent.coordinators
+
+    @property
+    def access(self) -> Access:
+        """How its agent proves who it is."""
+        return self._embedded.settings.access
 
     def wait(self, is_done: Callable[[View], bool], timeout_s: float | None = None) -> View:
         """Wait until a condition holds or the agent has ended, and return the view of that moment.
@@ -169,6 +183,10 @@ class Node:
         self.wait(lambda view: view.is_over, limit_s)
         if not self._embedded.close("the program leaves", max(0.1, ends_s - time.monotonic())):
             log.error("agent_not_ended", within_s=limit_s, then="its helper kills the workers")
+        keeper, ended = self._embedded.settings.keeper, self._embedded.ended
+        if keeper is not None:
+            keeper.is_over = ended is not None and ended.finished is not None
+            keeper.await_end()
 
     # --- the agent's thread ---
 

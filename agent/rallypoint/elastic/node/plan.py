@@ -8,6 +8,8 @@ import socket
 from msgspec import Struct
 
 from rallypoint.agent.helper.leftovers import AGENT_MARK_ENV, compute_mark
+from rallypoint.agent.hosting.decision import Hosting
+from rallypoint.agent.hosting.keeper import Keeper
 from rallypoint.agent.machine.address import find_local_address
 from rallypoint.agent.output.destinations import OutputSpec
 from rallypoint.agent.session.program import describe_program, find_user
@@ -16,6 +18,8 @@ from rallypoint.agent.torchelastic.variables import SIGNALS_ENV
 from rallypoint.agent.workers.environ import Launch
 from rallypoint.base.addresses import first_host
 from rallypoint.elastic.node.options import JobOptions
+from rallypoint.wire.access import PLAIN, from_environment
+from rallypoint.wire.job_secret import with_job_secret
 
 
 class Plan(Struct, frozen=True, kw_only=True):
@@ -23,6 +27,8 @@ class Plan(Struct, frozen=True, kw_only=True):
 
     coordinator: str | None
     """host:port, or those of several with commas in between; None: a built-in one."""
+    hosting: Hosting | None = None
+    """How a node hosts the coordinator; None: it was started before, or is built in."""
     job_id: str
     min_nodes: int
     max_nodes: int
@@ -53,10 +59,15 @@ class Plan(Struct, frozen=True, kw_only=True):
             address = self.local_addr or "127.0.0.1"
         else:
             address = self.local_addr or find_local_address(first_host(self.coordinator))
+        access = PLAIN if self.coordinator is None else from_environment(self.environment)
+        if self.hosting is not None:
+            access = with_job_secret(access, self.environment)
         options, launch = self.options, self.launch
         timeout_ms = options.coordinator_timeout
         return Settings(
             coordinator=self.coordinator or "",
+            access=access,
+            keeper=None if self.hosting is None else Keeper(self.hosting, access),
             is_standalone=self.coordinator is None,
             job_id=self.job_id,
             spec=options.spec(

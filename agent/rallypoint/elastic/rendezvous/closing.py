@@ -4,20 +4,26 @@ from __future__ import annotations
 
 from rallypoint.client import Client, RallypointError
 from rallypoint.elastic.rendezvous.errors import RendezvousConnectionError
+from rallypoint.wire.access import Access
 
 CLOSE_S_MAX = 30.0
 """torch's close_timeout."""
 
 
-def cancel_job(coordinator: str, job_id: str) -> None:
+def cancel_job(coordinator: str, job_id: str, access: Access | None = None) -> None:
     """Cancel the current run of a job; nothing happens if there is none.
+
+    Args:
+        coordinator: host:port, or those of several with commas in between.
+        job_id: the job.
+        access: how to prove who this is; None: as the environment says.
 
     Raises:
         RendezvousConnectionError: the coordinator does not answer.
     """
     from rallypoint.client.errors import UnknownJob
 
-    with Client(coordinator, limit_s=CLOSE_S_MAX) as client:
+    with Client(coordinator, limit_s=CLOSE_S_MAX, access=access) as client:
         try:
             client.cancel_job(job_id, reason="the rendezvous was closed")
         except UnknownJob:

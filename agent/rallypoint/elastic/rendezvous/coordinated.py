@@ -8,13 +8,14 @@ import sys
 from typing import TYPE_CHECKING
 
 from rallypoint.agent.embedded.python_log import use_python_log
-from rallypoint.base.addresses import have_common_endpoint, parse_endpoints
+from rallypoint.base.addresses import have_common_endpoint, parse_endpoint, parse_endpoints
 from rallypoint.elastic.events import NodeState, construct_and_record_rdzv_event
 from rallypoint.elastic.rendezvous.handler import (
     RendezvousHandler,
     RendezvousInfo,
     RendezvousStoreInfo,
 )
+from rallypoint.elastic.rendezvous.hosting import C10D_PORT, find_hosting
 from rallypoint.elastic.rendezvous.parameters import RendezvousParameters
 from rallypoint.elastic.rendezvous.registry import rendezvous_handler_registry
 
@@ -48,6 +49,8 @@ class CoordinatedRendezvous(RendezvousHandler):
         self.options: JobOptions = parse_options(params.config)
         self.coordinator = find_coordinator(params)
         """host:port, or those of several with commas in between; None: a built-in one."""
+        self.hosting = find_hosting(self.coordinator, params, self.options)
+        """How a node hosts the coordinator; None: it was started before, or is built in."""
         self._seat: Seat | None = None
         self._own: ForeignSeat | None = None
         """The seat that this handler has taken itself."""
@@ -101,7 +104,8 @@ class CoordinatedRendezvous(RendezvousHandler):
         if self._own is seat:
             self._own.began((os.getpid(),))  # the program itself is the worker
         header, rank = order.header, order.assignment.group_rank
-        store = RoundStore(seat.node.coordinator, seat.node.job_id, order)
+        node = seat.node
+        store = RoundStore(node.coordinator, node.job_id, order, node.access)
         info = RendezvousStoreInfo(header.master_addr, header.master_port)
         return RendezvousInfo(store, rank, header.group_world_size, info), order.number
 
@@ -128,7 +132,7 @@ class CoordinatedRendezvous(RendezvousHandler):
         seat = self._seat
         target = self.coordinator if seat is None else seat.node.coordinator
         if target is not None:
-            cancel_job(target, self.params.run_id)
+            cancel_job(target, self.params.run_id, None if seat is None else seat.node.access)
             self._record("has closed the rendezvous", NodeState.SUCCEEDED)
 
     def num_nodes_waiting(self) -> int:
@@ -179,6 +183,8 @@ def find_coordinator(params: RendezvousParameters) -> str | None:
         raise ValueError(
             "a job of several nodes needs a coordinator: set rdzv_endpoint to its host"
         )
+    if params.backend == "c10d" and "," not in endpoint:
+        endpoint = parse_endpoint(endpoint, C10D_PORT) or endpoint
     try:
         return parse_endpoints(endpoint)
     except ValueError as error:

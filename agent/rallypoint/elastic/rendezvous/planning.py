@@ -28,8 +28,10 @@ def plan_node(handler: CoordinatedRendezvous, spec: WorkerSpec | None = None) ->
     params, is_alone = handler.params, handler.coordinator is None
     may_be_first = is_alone or handler.options.rank in (None, 0)
     port = (spec.master_port if spec is not None else None) or 0
+    has_port = handler.hosting is not None and handler.hosting.port == port
     return Plan(
         coordinator=handler.coordinator,
+        hosting=handler.hosting,
         job_id=params.run_id,
         min_nodes=params.min_nodes,
         max_nodes=params.max_nodes,
@@ -38,7 +40,7 @@ def plan_node(handler: CoordinatedRendezvous, spec: WorkerSpec | None = None) ->
         role="default" if spec is None else spec.role,
         max_restarts=0 if spec is None else spec.max_restarts,
         local_addr=(None if spec is None else spec.local_addr) or params.local_addr,
-        master_port=port if may_be_first else 0,
+        master_port=port if may_be_first and not has_port else 0,
         shutdown_timeout_ms=SHUTDOWN_TIMEOUT_MS,
         outcome_timeout_ms=OUTCOME_TIMEOUT_MS,
         program="" if spec is None else spec.get_entrypoint_name(),

@@ -13,6 +13,7 @@ from rallypoint.agent.core.desired import RunOrder
 
 if TYPE_CHECKING:
     from rallypoint.client import Client
+    from rallypoint.wire.access import Access
 
 TIMEOUT = timedelta(seconds=300)
 """torch's default."""
@@ -22,14 +23,18 @@ _PREFIX = "elastic/"
 class RoundStore:
     """The keys of one round. It connects at the first call; threads may share it."""
 
-    def __init__(self, coordinator: str, job_id: str, order: RunOrder) -> None:
+    def __init__(
+        self, coordinator: str, job_id: str, order: RunOrder, access: Access | None = None
+    ) -> None:
         """Name the round.
 
         Args:
             coordinator: host:port, or those of several with commas in between.
             job_id: the job.
             order: proof that this node belongs to the round.
+            access: how to verify the coordinator; None: as the environment says.
         """
+        self._access = access
         self._coordinator = coordinator
         self._job_id = job_id
         self._order = order
@@ -51,7 +56,10 @@ class RoundStore:
 
             order = self._order
             self._client = Client(
-                self._coordinator, token=order.worker_token, epoch=order.header.epoch
+                self._coordinator,
+                token=order.worker_token,
+                epoch=order.header.epoch,
+                access=self._access,
             )
         return self._client
 

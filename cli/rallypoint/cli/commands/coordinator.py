@@ -9,10 +9,12 @@ import signal
 import sys
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager, suppress
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from rallypoint.base.addresses import is_wildcard
 from rallypoint.base.exit_codes import EXIT_USAGE
+from rallypoint.cli.commands.protection import PROTECTION, read_protection, warn_of_gaps
 from rallypoint.cli.flags.common import LOGS, ONE_HELP_GROUP
 from rallypoint.cli.flags.flag import Flag, Group, Values
 from rallypoint.cli.flags.parser import Parser, fail
@@ -25,8 +27,13 @@ from rallypoint.cli.flags.values import (
 )
 
 if TYPE_CHECKING:
+    from rallypoint.server.hosting.idle import UntilIdle
+    from rallypoint.server.hosting.protecting import ProtectionSettings
+    from rallypoint.server.journal.interface import Journal
     from rallypoint.server.serve import Running, Sharing
 
+HOSTED_LOG = "coordinator.log"
+"""The log that an agent gives the coordinator of its job, beside the journal."""
 GARBAGE_MIN = 20_000
 """Allocations between two runs of the garbage collector (Python: 700). A round of a thousand nodes
 allocates a hundred times that many objects and leaves hardly any cyclic garbage."""
@@ -73,6 +80,15 @@ STATE = Group(
             help="where to keep what must survive a restart: sqlite:PATH, a local file; "
             "etcd://HOST:2379/PREFIX; or memory: nowhere",
         ),
+        Flag(
+            names=("--until-idle",),
+            parse=seconds_ms,
+            metavar="SECONDS",
+            default=None,
+            default_text="never",
+            help="end when all jobs are over and all nodes have left, or no node has come for so "
+            "long, and remove the journal",
+        ),
     ),
 )
 SHARING = Group(
@@ -104,7 +120,7 @@ def build_parser(prog: str = "coordinator") -> Parser:
     return Parser(
         prog=prog,
         summary="Serve elastic PyTorch jobs: own their membership, ranks and restarts.",
-        groups=(LISTENING, STATE, SHARING, LOGS, ONE_HELP_GROUP),
+        groups=(LISTENING, PROTECTION, STATE, SHARING, LOGS, ONE_HELP_GROUP),
         examples=(
             ("listen on every address", "--port 50051"),
             ("on this machine only, any free port", "--host 127.0.0.1 --port 0"),
@@ -115,7 +131,8 @@ def build_parser(prog: str = "coordinator") -> Parser:
             ),
         ),
         notes=(
-            "Connections are neither encrypted nor authenticated: listen on a trusted network.",
+            "Without the flags of Protection, connections are neither encrypted nor authenticated: "
+            "listen on a trusted network only.",
             "After a restart the coordinator continues from its journal, and the agents report "
             "their running rounds; no worker restarts.",
         ),
@@ -130,7 +147,8 @@ def main(prog: str, argv: Sequence[str]) -> int:
 
     console = Console(sys.stderr.fileno())
     configure_logs(args.log_level, args.log_format, open_text(console))
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # gRPC's C core would write its own lines
+    # Before gRPC is imported: its C core would write its own lines, also one for each handshake.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
         return asyncio.run(_serve(args))
     finally:
@@ -139,16 +157,22 @@ def main(prog: str, argv: Sequence[str]) -> int:
 
 
 async def _serve(args: Values) -> int:
+    from rallypoint.server.hosting.listening import raise_file_limit
     from rallypoint.server.journal.interface import JournalFailed, JournalInUse, StoreMismatch
-    from rallypoint.server.serve import CannotListen
+    from rallypoint.server.serve import CannotListen, ProtectionInvalid
 
     stop = asyncio.Event()
+    raise_file_limit()
     loop = asyncio.get_running_loop()
     for signum in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(signum, stop.set)
     try:
-        serving, place = prepare(args)
-        return await _serve_until(stop, serving, args.host, place)
+        protection = read_protection(args, os.environ)
+        serving, place = prepare(args, protection)
+        return await _serve_until(stop, serving, args.host, place, protection)
+    except ProtectionInvalid as error:
+        print(f"{args.prog}: error: {error}", file=sys.stderr, flush=True)
+        return EXIT_USAGE
     except CannotListen as error:
         text = f"{error}: the port is in use, or the address is not this host's"
         print(f"{args.prog}: error: {text}", file=sys.stderr, flush=True)
@@ -158,25 +182,47 @@ async def _serve(args: Values) -> int:
         return EXIT_USAGE if isinstance(error, JournalInUse | StoreMismatch) else 1
 
 
-def prepare(args: Values) -> tuple[AbstractAsyncContextManager[Running], str]:
+def prepare(
+    args: Values, protection: ProtectionSettings | None = None
+) -> tuple[AbstractAsyncContextManager[Running], str]:
     """Return what serves as the flags say, and where its journal is, as `--state` takes it.
 
     Raises:
         JournalFailed: when the journal cannot be opened.
     """
     from rallypoint.server.core.model.spec import Timing
+    from rallypoint.server.hosting.protecting import ProtectionSettings
     from rallypoint.server.journal.open import describe_journal, open_journal
     from rallypoint.server.serve import Settings, serving, sharing
 
     timing = Timing(window_ms=args.startup_window)
+    protection = protection or ProtectionSettings()
     if args.state.startswith("etcd:"):
-        return sharing(Settings(args.host, args.port, timing), _share(args)), args.state
+        if args.until_idle is not None:
+            fail(args.prog, f"{args.source('until_idle')} is not for --state etcd://…")
+        settings = Settings(args.host, args.port, timing, protection=protection)
+        return sharing(settings, _share(args)), args.state
     for name in ("advertise", "shards"):
         if name in args.given:
             fail(args.prog, f"{args.source(name)} is only for --state etcd://…")
     journal = open_journal(args.state, args.port)
-    settings = Settings(args.host, args.port, timing, journal=journal)
+    until = None if args.until_idle is None else _until_idle(args.until_idle, journal)
+    settings = Settings(
+        args.host, args.port, timing, journal=journal, until_idle=until, protection=protection
+    )
     return serving(settings), describe_journal(journal)
+
+
+def _until_idle(unused_ms: int, journal: Journal) -> UntilIdle:
+    """Return how a coordinator ends by itself, and what becomes of its journal."""
+    from rallypoint.server.hosting.idle import UntilIdle, touch_file
+    from rallypoint.server.journal.sqlite.journal import SqliteJournal
+
+    if not isinstance(journal, SqliteJournal):
+        return UntilIdle(unused_ms, lambda: None, lambda: None)
+    return UntilIdle(
+        unused_ms, partial(touch_file, journal.path), partial(journal.discard, HOSTED_LOG)
+    )
 
 
 def _share(args: Values) -> Sharing:
@@ -201,7 +247,11 @@ def _share(args: Values) -> Sharing:
 
 
 async def _serve_until(
-    stop: asyncio.Event, serving: AbstractAsyncContextManager[Running], host: str, place: str
+    stop: asyncio.Event,
+    serving: AbstractAsyncContextManager[Running],
+    host: str,
+    place: str,
+    protection: ProtectionSettings,
 ) -> int:
     """Serve until asked to stop; return the exit code.
 
@@ -210,6 +260,7 @@ async def _serve_until(
         serving: serves while it is open.
         host: that it listens on.
         place: where its journal is, as `--state` takes it.
+        protection: what protects it.
 
     Raises:
         CannotListen: when the port is in use, or the address is not this host's.
@@ -222,11 +273,17 @@ async def _serve_until(
     async with serving as running:
         print(f"listening on {host}:{running.port}", flush=True)
         log.info("coordinator_started", host=host, port=running.port, state=place)
+        warn_of_gaps(host, protection)
         gc.freeze()  # imported modules stay, so the collector can skip them
         gc.set_threshold(GARBAGE_MIN, *gc.get_threshold()[1:])
         stopped = asyncio.get_running_loop().create_task(stop.wait())
-        await asyncio.wait((stopped, running.failed), return_when=asyncio.FIRST_COMPLETED)
+        ends: list[asyncio.Future[Any]] = [stopped, running.failed]
+        ends += [running.idle] if running.idle is not None else []
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         stopped.cancel()
+        if running.idle is not None and running.idle.done():
+            log.info("coordinator_not_needed", why=running.idle.result(), then="it ends")
+            return 0
         if not running.failed.done():
             log.info("shutdown_requested")
             return 0

@@ -7,7 +7,7 @@ and one more function in the table of those that run the commands.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NoReturn
 
 from msgspec import Struct
@@ -16,6 +16,8 @@ from rallypoint.cli.flags.parser import fail
 
 NAME_WIDTH = 14
 """Columns for a name in --help."""
+LISTED_MAX = 8
+"""Most commands that an error lists."""
 
 
 class Menu(Struct, frozen=True, kw_only=True):
@@ -29,6 +31,8 @@ class Menu(Struct, frozen=True, kw_only=True):
     """What --help says about each command, in its order."""
     examples: tuple[str, ...]
     """Command lines, without `prog`."""
+    headings: dict[str, str] = {}
+    """In --help, before the command of this name; empty: one heading for all."""
     aliases: dict[str, str] = {}
     """Other names that a person may try, and the command that each of them means."""
 
@@ -40,8 +44,7 @@ class Menu(Struct, frozen=True, kw_only=True):
                 "",
                 f"Usage: {self.prog} <command> [flags]",
                 "",
-                "Commands:",
-                *(f"  {name:{NAME_WIDTH}}{meaning}" for name, meaning in self.commands.items()),
+                *self._rows(),
                 "",
                 "Flags:",
                 f"  {'-h, --help':{NAME_WIDTH}}show this help; --help-all is the same",
@@ -54,10 +57,21 @@ class Menu(Struct, frozen=True, kw_only=True):
             )
         )
 
+    def _rows(self) -> Iterator[str]:
+        """Yield a line for each command, below its heading."""
+        if not self.headings:
+            yield "Commands:"
+        for at, (name, meaning) in enumerate(self.commands.items()):
+            if name in self.headings:
+                yield from ("",) if at else ()
+                yield f"{self.headings[name]}:"
+            yield f"  {name:{NAME_WIDTH}}{meaning}"
+
     def choose(self, argv: Sequence[str]) -> tuple[str, list[str]]:
         """Return the chosen command and its arguments; print and exit for anything else."""
         if not argv:
-            self._fail(f"no command given: {_or(tuple(self.commands))}")
+            few = len(self.commands) <= LISTED_MAX
+            self._fail("no command given" + (f": {_or(tuple(self.commands))}" if few else ""))
         name, *words = argv
         if name in ("-h", "--help", "--help-all"):
             print(self.help())

@@ -15,6 +15,12 @@ OTHER_VARIABLES = {
     "shutdown_timeout": "TORCH_ELASTIC_SHUTDOWN_TIMEOUT",
     "log_level": "LOGLEVEL",
     "log_format": "RALLYPOINT_LOG_FORMAT",
+    "tls": "RALLYPOINT_TLS",
+    "tls_ca": "RALLYPOINT_TLS_CA",
+    "tls_cert": "RALLYPOINT_TLS_CERT",
+    "tls_key": "RALLYPOINT_TLS_KEY",
+    "tls_server_name": "RALLYPOINT_TLS_SERVER_NAME",
+    "token_file": "RALLYPOINT_TOKEN_FILE",
 }
 """A second variable of these flags; the PET_ variable wins."""
 SHARED = ("RALLYPOINT_LOG_FORMAT",)

@@ -50,19 +50,21 @@ class Reports(Struct):
     """Writes that file."""
     recorder: EventRecorder | None = None
     """Records events; None without a request for them."""
+    start: str = ""
+    """How a coordinator comes to be there, one line; empty: a person starts it."""
     _report: str = ""
     _succeeded: agent_pb2.Finished | None = None
     """The end of the run, if it succeeded on this node too."""
     _answer: str = ""
     """Why a coordinator could not serve this agent, if one has answered last."""
-    _has_outcome: bool = False
+    has_outcome: bool = False
     """The coordinator told how the run ended."""
     _is_written: bool = False
     """Whether the error file was written."""
 
     def finished(self, message: agent_pb2.Finished, here: LastRound) -> None:
         """Keep the report on the end of the run; `ended` prints it after the workers' output."""
-        self._has_outcome = True
+        self.has_outcome = True
         self._report = render_finished(message, self.script, here)
         if message.round and here.number == 0:
             log.info(
@@ -82,11 +84,15 @@ class Reports(Struct):
         except (OSError, RuntimeError) as error:  # no thread can be started
             log.warning("error_file_not_written", path=self.error_file, why=str(error))
 
+    @property
+    def _start(self) -> str:
+        return self.start or describe_start(self.coordinator)
+
     def disconnected(self, absence: Absence) -> None:
         """Log that no coordinator answers."""
         self._answer = absence.why if absence.is_answered else ""
         is_there = absence.was_reached or absence.is_answered
-        start = {} if is_there else {"hint": describe_start(self.coordinator)}
+        start = {} if is_there else {"hint": self._start}
         then = describe_absence(absence)
         log.warning("coordinator_not_reached", why=absence.why, then=then, **start)
 
@@ -106,8 +112,8 @@ class Reports(Struct):
         lines = [self._report] if self._report else []
         if exit_code == EXIT_UNREACHABLE:
             last = self._answer and f"the last answer: {self._answer}"
-            text += f" ({self.coordinator}); {last or describe_start(self.coordinator)}"
-        if exit_code or always_print or (exit_code == 0 and not self._has_outcome):
+            text += f" ({self.coordinator}); {last or self._start}"
+        if exit_code or always_print or (exit_code == 0 and not self.has_outcome):
             lines.append(f"{self.prog}: {text}")
         if lines:
             self.print_lines("\n".join(lines))
@@ -142,8 +148,9 @@ def new_reports(args: Values, settings: Settings, console: Console) -> Reports:
     error_file = settings.environment.get(ERROR_FILE_ENV, "")
     files = FileThread("report")
     recorder = _open_recorder(args.event_log_handler, console)
-    target = settings.coordinator
-    return Reports(print_lines, args.prog, args.script, target, error_file, files, recorder)
+    target, keeper = settings.coordinator, settings.keeper
+    start = "" if keeper is None else keeper.describe_wait()
+    return Reports(print_lines, args.prog, args.script, target, error_file, files, recorder, start)
 
 
 def _open_recorder(handler: str, console: Console) -> EventRecorder | None:

@@ -20,6 +20,7 @@ from rallypoint.agent.session.program import describe_program, find_user
 from rallypoint.agent.settings import Settings
 from rallypoint.base.log import get_logger
 from rallypoint.v1 import job_pb2
+from rallypoint.wire.access import TOKEN_VARIABLES, Access, from_environment
 from rallypoint.wire.durations import to_duration
 
 log = get_logger()
@@ -59,6 +60,8 @@ class Conf(Struct, frozen=True, kw_only=True):
     backend: str
     endpoint: str
     """host:port of the coordinator, or of several with commas in between."""
+    access: Access
+    """How this node proves who it is."""
     run_id: str
     min_nodes: int
     max_nodes: int
@@ -84,6 +87,7 @@ class Conf(Struct, frozen=True, kw_only=True):
         """Return the settings of an agent for one node with these parameters."""
         return foreign_settings(
             coordinator=self.endpoint,
+            access=self.access,
             job_id=self.run_id,
             spec=self._spec(),
             program=describe_program(
@@ -133,6 +137,7 @@ def read_conf(params: RendezvousParameters) -> Conf:
     return Conf(
         backend=params.backend,
         endpoint=endpoint,
+        access=from_environment({**_hidden, **os.environ}),
         run_id=_find_id(params),
         min_nodes=params.min_nodes,
         max_nodes=params.max_nodes,
@@ -149,6 +154,18 @@ def read_conf(params: RendezvousParameters) -> Conf:
         grow_after_s=seconds["grow_after"],
         grow=params.get_as_bool("grow", True) is not False,
     )
+
+
+_hidden: dict[str, str] = {}
+"""The variables with tokens that this process had, for its next rendezvous."""
+
+
+def hide_tokens() -> None:
+    """Remove the tokens from the environment of this process: torchrun's workers inherit it."""
+    for name in TOKEN_VARIABLES:
+        value = os.environ.pop(name, None)
+        if value:
+            _hidden[name] = value
 
 
 def _warn_of_keys(config: Mapping[str, Any]) -> None:

@@ -17,6 +17,7 @@ from torch.distributed.elastic.rendezvous.api import RendezvousInfo, RendezvousS
 from rallypoint.agent.core.desired import RunOrder
 from rallypoint.client.errors import Forgotten, RallypointError
 from rallypoint.client.sync import Client
+from rallypoint.torch.rendezvous.conf import hide_tokens
 from rallypoint.torch.store.store import Store
 from rallypoint.v1.barrier_service_pb2 import Participant
 
@@ -86,6 +87,7 @@ class Gathering:
             self._serve(serve_s)
         if header.group_world_size > 1:
             self._wait_for_all(timeout_s)
+        hide_tokens()
         os.environ.update(self._variables)  # torchrun's workers inherit them
         info = RendezvousStoreInfo(header.master_addr, header.master_port)
         return RendezvousInfo(self._find_store(), rank, header.group_world_size, info)

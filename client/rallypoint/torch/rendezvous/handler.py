@@ -229,7 +229,7 @@ class CoordinatorRendezvousHandler(RendezvousHandler):
         if not agent.is_connected:
             why = "" if agent.absence is None else f": {agent.absence.why}"
             return f"; no coordinator answers at {self._conf.endpoint}{why}"
-        client = Client(self._conf.endpoint)
+        client = Client(self._conf.endpoint, access=self._conf.access)
         try:
             job = client.get_job(self._conf.run_id, timeout_s=LEAVE_S_MAX).job
             return f"; {job.waiting.text}" if job.waiting.text else ""
@@ -246,7 +246,7 @@ class CoordinatorRendezvousHandler(RendezvousHandler):
         self._workers.stopped(why)
 
     def _cancel(self, reason: str) -> None:
-        client = Client(self._conf.endpoint)
+        client = Client(self._conf.endpoint, access=self._conf.access)
         try:
             client.cancel_job(self._conf.run_id, reason=reason, timeout_s=self._conf.close_s)
         finally:

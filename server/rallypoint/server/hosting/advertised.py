@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from rallypoint.base.addresses import first_host
 from rallypoint.base.log import get_logger
@@ -26,8 +26,12 @@ CONNECT_S_MAX = 2.0
 class Advertised:
     """The address at which others reach this coordinator."""
 
-    def __init__(self, address: str) -> None:
-        """Find nothing wrong yet with `address`, which is `host:port`."""
+    def __init__(self, address: str, note_probe: Callable[[], None] = lambda: None) -> None:
+        """Find nothing wrong yet with `address`, which is `host:port`.
+
+        `note_probe` is called for each connection that is made to it.
+        """
+        self._note_probe = note_probe
         self.trouble = ""
         """What is wrong with the address, in one line; empty: nothing is known."""
         self._address = address
@@ -78,6 +82,7 @@ class Advertised:
             why = os.strerror(error.errno or 0) if is_of_system else str(error.strerror or error)
         else:
             writer.close()
+            self._note_probe()
             return ""
         return (
             f"this coordinator does not reach itself at {self._address}, which it advertises"

@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from rallypoint.base.log import get_logger
 from rallypoint.server.hosting.listening import bind
+from rallypoint.server.hosting.protecting import UNPROTECTED, Protected
 from rallypoint.server.hosting.shard import (
     SERVICES,
     Shard,
@@ -162,6 +163,7 @@ async def hosting(
     settings: ShardSettings,
     is_sure: Callable[[int], bool],
     failed: Callable[[int, str], None],
+    protected: Protected = UNPROTECTED,
 ) -> AsyncIterator[Listening]:
     """Answer for all shards while the context is open; serve those that the host is given.
 
@@ -171,17 +173,21 @@ async def hosting(
         settings: of the shards.
         is_sure: whether no other coordinator can own a shard, at this moment.
         failed: learns of a shard that has halted by itself, and why.
+        protected: its protection.
 
     Raises:
         CannotListen: when the port is in use, or the address is not this host's.
     """
-    shared = share()
-    host, forwarder = Host(settings, shared, is_sure, failed), Forwarder(directory)
-    server = grpc.aio.server(options=server_options(), interceptors=[Interceptor()])
-    server.add_generic_rpc_handlers((Router(directory, host, forwarder, shared.peers),))
+    shared = share(protected.facts)
+    host = Host(settings, shared, is_sure, failed)
+    forwarder = Forwarder(directory, protected.peers)
+    interceptors = [Interceptor(protected.gate)]
+    server = grpc.aio.server(options=server_options(), interceptors=interceptors)
+    router = Router(directory, host, forwarder, shared.peers, protected.facts)
+    server.add_generic_rpc_handlers((router,))
     health = Health(server, SERVICES)
     add_reflection(server, SERVICES)
-    port = bind(server, address)
+    port = bind(server, address, protected.listening)
     await server.start()
     background = [
         asyncio.ensure_future(task)  # noqa: TID251  # owned by this context

@@ -18,10 +18,13 @@ from rallypoint.server.etcd.client import EtcdClient
 from rallypoint.server.etcd.survey import explain, find_lossy
 from rallypoint.server.hosting.advertised import Advertised
 from rallypoint.server.hosting.host import Halted, Host, hosting
+from rallypoint.server.hosting.protecting import UNPROTECTED, Protected
 from rallypoint.server.hosting.shard import ShardSettings
 from rallypoint.server.journal.etcd.fleet import Fleet, StoreAway, open_fleet
 from rallypoint.server.journal.etcd.journal import EtcdJournal
 from rallypoint.server.journal.interface import JournalFailed
+from rallypoint.server.rpc.guards.access.gate import Gate
+from rallypoint.server.rpc.guards.worker_tokens import WorkerTokens
 from rallypoint.server.shards.claims import Claim
 from rallypoint.server.shards.lease import TTL_S
 from rallypoint.server.shards.ownership import Fact, Ownership
@@ -98,9 +101,10 @@ class _Shards:
 class _Store:
     """The directory of a store in etcd, and the part that this process has in it."""
 
-    def __init__(self, client: EtcdClient, own: Own) -> None:
+    def __init__(self, client: EtcdClient, own: Own, gate: Gate | None) -> None:
         self._client = client
         self._own = own
+        self._gate = gate
         self._advertised = Advertised("")
         self._address = ""
         self._fleet: Fleet | None = None
@@ -117,7 +121,11 @@ class _Store:
         Raises:
             JournalFailed: when waiting does not help.
         """
-        self._address, self._advertised = address, Advertised(address)
+        self._address = address
+        if self._gate is None:
+            self._advertised = Advertised(address)
+        else:
+            self._advertised = Advertised(address, self._gate.note_probe)
         prefix = self._client.address.prefix
         fleet = await self._open(prefix)
         fact = Fact(
@@ -125,6 +133,9 @@ class _Store:
         )
         self._ownership = Ownership(self._client, fact, _Shards(self._client, fleet, host))
         self._fleet = fleet
+        if self._gate is not None:
+            self._gate.worker_tokens = WorkerTokens(fleet.identity, fleet.secret)
+            self._gate.identities.use(fleet.secret)
         self._opened.set()
         log.info("store_opened", coordinator_id=fleet.identity, shards=fleet.shard_count)
         if lossy := await find_lossy(self._client):
@@ -221,18 +232,21 @@ class _Store:
 
 
 @asynccontextmanager
-async def owning(client: EtcdClient, own: Own, settings: ShardSettings) -> AsyncIterator[Owning]:
+async def owning(
+    client: EtcdClient, own: Own, settings: ShardSettings, protected: Protected = UNPROTECTED
+) -> AsyncIterator[Owning]:
     """Serve a share of the shards of a store, and answer for all, while the context is open.
 
     Args:
         client: of the cluster; its address has the prefix.
         own: what is this coordinator's own.
         settings: of the shards.
+        protected: its protection.
 
     Raises:
         CannotListen: when the port is in use, or the address is not this host's.
     """
-    store = _Store(client, own)
+    store = _Store(client, own, protected.gate)
     failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def note_end(task: asyncio.Task[None]) -> None:
@@ -241,7 +255,9 @@ async def owning(client: EtcdClient, own: Own, settings: ShardSettings) -> Async
             failed.set_exception(error)
             failed.exception()  # asyncio would report one that its owner does not ask for
 
-    async with hosting(own.listen, store, settings, store.owns, store.drop) as listening:
+    async with hosting(
+        *(own.listen, store, settings, store.owns, store.drop), protected
+    ) as listening:
         address = parse_endpoint(own.advertise, listening.port)
         assert address is not None, own.advertise
         run = asyncio.ensure_future(store.run(address, listening.host))  # noqa: TID251  # `leave` awaits it

@@ -6,14 +6,16 @@ the shards into which jobs are divided. Shards know nothing of each other.
 
 from __future__ import annotations
 
+import hmac
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 from msgspec import Struct
 
 from rallypoint.server.beginning import begin
 from rallypoint.server.coordinator import Coordinator
+from rallypoint.server.core.messages.inputs import Claim
 from rallypoint.server.core.model.spec import Timing
 from rallypoint.server.core.state.state import State
 from rallypoint.server.journal.interface import Journal
@@ -21,6 +23,7 @@ from rallypoint.server.rpc.about.service import CoordinatorService
 from rallypoint.server.rpc.agent_service import AgentService
 from rallypoint.server.rpc.barriers.service import BarrierService
 from rallypoint.server.rpc.events.service import EventService
+from rallypoint.server.rpc.guards.access.protection import OPEN, Protection
 from rallypoint.server.rpc.guards.peers import Peers
 from rallypoint.server.rpc.guards.resume import ResumeTokens
 from rallypoint.server.rpc.guards.worker_tokens import WorkerTokens
@@ -39,6 +42,8 @@ from rallypoint.v1 import job_service_pb2_grpc as job_grpc
 from rallypoint.v1 import key_value_service_pb2_grpc as keys_grpc
 from rallypoint.v1 import node_service_pb2_grpc as node_grpc
 from rallypoint.v1 import worker_service_pb2_grpc as worker_grpc
+
+T = TypeVar("T")
 
 _ADD: Mapping[str, Callable[[Any, grpc.aio.Server], None]] = {
     "rallypoint.v1.AgentService": agent_grpc.add_AgentServiceServicer_to_server,
@@ -73,11 +78,13 @@ class Shared(Struct, frozen=True):
     """Only one large answer is built at a time."""
     peers: Peers
     """What each host uses of all shards together."""
+    protection: Protection = OPEN
+    """Of the coordinator."""
 
 
-def share() -> Shared:
+def share(protection: Protection = OPEN) -> Shared:
     """Return what the shards of a new coordinator share."""
-    return Shared(Pace(), Peers())
+    return Shared(Pace(), Peers(), protection)
 
 
 class Shard:
@@ -92,6 +99,7 @@ class Shard:
         outboxes: Outboxes,
         services: Mapping[str, Any],
         distances: Distances,
+        worker_tokens: WorkerTokens,
     ) -> None:
         """Hold what `open_shard` has put together; `run` does the work."""
         self.number = number
@@ -100,9 +108,19 @@ class Shard:
         """The servicers, by the full names of their services."""
         self.distances = distances
         """Of the shard's journal time; in use where its services are called."""
+        self.worker_tokens = worker_tokens
+        """Of its journal."""
         self._journal = journal
         self._coordinator = coordinator
         self._outboxes = outboxes
+
+    async def read(self, answer: Callable[[State, int], T]) -> T:
+        """Return `answer(state, now_ms)`, computed when everything it can see is in the journal.
+
+        Raises:
+            CoordinatorEnded: when no turn will come.
+        """
+        return await self._coordinator.read(answer)
 
     async def run(self) -> None:
         """Serve until cancelled.
@@ -112,6 +130,12 @@ class Shard:
         """
         with self.distances.used():
             await self._coordinator.run()
+
+    def knows_worker(self, claim: Claim) -> bool:
+        """Return whether members of a round hold a token that an earlier coordinator has made."""
+        job = self.state.jobs.get(claim.job_id)
+        held = "" if job is None or job.round is None else job.round.held_token
+        return bool(held) and hmac.compare_digest(held.encode(), claim.token.encode())
 
     def halt(self) -> None:
         """End all streams and watches now; `run` has to be cancelled too."""
@@ -150,14 +174,16 @@ async def open_shard(
             coordinator, outboxes, state, tokens, resume, shared.peers
         ),
         "rallypoint.v1.BarrierService": BarrierService(coordinator, outboxes, tokens, pace),
-        "rallypoint.v1.CoordinatorService": CoordinatorService(coordinator, outboxes),
+        "rallypoint.v1.CoordinatorService": CoordinatorService(
+            coordinator, outboxes, shared.protection
+        ),
         "rallypoint.v1.EventService": EventService(coordinator, outboxes, pace),
         "rallypoint.v1.KeyValueService": KeyValueService(coordinator, outboxes, tokens),
         "rallypoint.v1.JobService": JobService(coordinator, outboxes, pace),
         "rallypoint.v1.NodeService": NodeService(coordinator, pace),
         "rallypoint.v1.WorkerService": WorkerService(coordinator, tokens),
     }
-    return Shard(number, journal, state, coordinator, outboxes, services, distances)
+    return Shard(number, journal, state, coordinator, outboxes, services, distances, tokens)
 
 
 def add_services(services: Mapping[str, Any], server: grpc.aio.Server) -> None:

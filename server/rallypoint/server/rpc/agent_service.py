@@ -25,6 +25,7 @@ from rallypoint.server.rpc.convert.reports import require_sender, to_heartbeat, 
 from rallypoint.server.rpc.envelopes import Envelopes
 from rallypoint.server.rpc.errors import limit_status, lost_status, protocol_status
 from rallypoint.server.rpc.guards import limits
+from rallypoint.server.rpc.guards.access.gate import CURRENT
 from rallypoint.server.rpc.guards.peers import LimitExceeded, Peers, Stream, host_of
 from rallypoint.server.rpc.guards.resume import ResumeTokens
 from rallypoint.server.rpc.guards.worker_tokens import WorkerTokens
@@ -88,8 +89,15 @@ async def _serve_first(context: _Context, stream: Stream, find: Find) -> Status 
         return silent_status(f"no hello arrived within {limits.HELLO_S_MAX:g} s")
     if first is _EOF:
         return None
+    entry = CURRENT.get()
+    if entry is not None:
+        entry.require_job(first.hello.job_id)
     found = find(first)
-    return found if isinstance(found, Status) else await found.serve(first, context, stream)
+    if isinstance(found, Status):
+        return found
+    if entry is not None:
+        entry.note_joined()
+    return await found.serve(first, context, stream)
 
 
 class AgentService(agent_grpc.AgentServiceServicer):

@@ -1,4 +1,6 @@
-"""The one place where an unexpected exception of a call becomes a status.
+"""The one place where each call begins and ends: who makes it, and what an exception means.
+
+With a gate, only those are let in who may make the call. Without one, no one is asked.
 
 A bug becomes INTERNAL with the id of its line in the log, and without private text. A message that
 cannot be decoded is its sender's fault. When the coordinator has ended, every call is UNAVAILABLE.
@@ -9,8 +11,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import aclosing
+from contextlib import AbstractContextManager, aclosing, nullcontext
 from typing import Any, NoReturn
+from urllib.parse import unquote
 
 import grpc
 from google.protobuf.message import DecodeError, Message
@@ -18,7 +21,11 @@ from grpc._cython import cygrpc  # type: ignore[attr-defined]  # it has no stub
 
 from rallypoint.base.log import bind_context, get_logger, new_incident
 from rallypoint.server.coordinator import CoordinatorEnded
-from rallypoint.server.rpc.errors import ended_status, internal_status
+from rallypoint.server.rpc.errors import ended_status, internal_status, limit_status
+from rallypoint.server.rpc.guards.access.gate import Entry, Gate
+from rallypoint.server.rpc.guards.access.policy import CLOSED, POLICY
+from rallypoint.server.rpc.guards.access.refusals import AccessRefused
+from rallypoint.server.rpc.guards.peers import LimitExceeded
 from rallypoint.server.rpc.status import abort_with, invalid_status
 
 log = get_logger()
@@ -28,12 +35,22 @@ _Handler = Any
 """grpc.RpcMethodHandler: its annotations are those of handlers that are not asynchronous."""
 
 
+_Enter = Callable[[str, _Context], AbstractContextManager[Entry | None]]
+"""Lets a call in, by its method and context."""
+_ANYONE = nullcontext()
+
+
+def _let_in(method: str, context: _Context) -> AbstractContextManager[None]:
+    return _ANYONE
+
+
 class Interceptor(grpc.aio.ServerInterceptor):
     """Wraps every handler of the server, once."""
 
-    def __init__(self) -> None:
-        """Start without handlers."""
+    def __init__(self, gate: Gate | None = None) -> None:
+        """Start without handlers; `gate` lets calls in, None: each of them."""
         self._wrapped: dict[str, _Handler] = {}
+        self._enter: _Enter = _let_in if gate is None else gate.entering
 
     async def intercept_service(
         self,
@@ -47,28 +64,30 @@ class Interceptor(grpc.aio.ServerInterceptor):
             handler = await continuation(handler_call_details)
             if handler is None:
                 return None
-            wrapped = self._wrapped[method] = _wrap(method, handler)
+            wrapped = self._wrapped[method] = _wrap(method, handler, self._enter)
         return wrapped
 
 
-def _wrap(method: str, handler: _Handler) -> _Handler:
+def _wrap(method: str, handler: _Handler, enter: _Enter) -> _Handler:
     if handler.unary_unary is not None:
         # It gets and returns bytes, so that decoding and encoding count as parts of the call.
-        return grpc.unary_unary_rpc_method_handler(_wrap_unary(method, handler))
+        return grpc.unary_unary_rpc_method_handler(_wrap_unary(method, handler, enter))
     if handler.unary_stream is not None:
         return grpc.unary_stream_rpc_method_handler(
-            _wrap_streaming(method, handler.unary_stream, handler.request_deserializer),
+            _wrap_streaming(method, handler.unary_stream, handler.request_deserializer, enter),
             response_serializer=_encode_unless_done(handler.response_serializer),
         )
     assert handler.stream_stream is not None, f"{method} has another kind of call"
     return grpc.stream_stream_rpc_method_handler(
-        _wrap_streaming(method, handler.stream_stream, None),
+        _wrap_streaming(method, handler.stream_stream, None, enter),
         request_deserializer=handler.request_deserializer,
         response_serializer=handler.response_serializer,
     )
 
 
-def _wrap_unary(method: str, handler: _Handler) -> Callable[[bytes, _Context], Awaitable[bytes]]:
+def _wrap_unary(
+    method: str, handler: _Handler, enter: _Enter
+) -> Callable[[bytes, _Context], Awaitable[bytes]]:
     serve, decode, encode = (
         handler.unary_unary,
         handler.request_deserializer,
@@ -80,17 +99,21 @@ def _wrap_unary(method: str, handler: _Handler) -> Callable[[bytes, _Context], A
     async def call(raw: bytes, context: _Context) -> bytes:
         _bind_call(method, context)
         try:
-            request = decode(raw)
-            _bind_request(request)
-            return encode_unless_done(await serve(request, context))
+            with enter(method, context) as entry:
+                request = decode(raw)
+                _bind_request(request, entry)
+                return encode_unless_done(await serve(request, context))
         except Exception as error:  # noqa: BLE001  # the root of the call
-            await _fail(error, context)
+            await _fail(error, context, method)
 
     return call
 
 
 def _wrap_streaming(
-    method: str, serve: Callable[[Any, _Context], Any], decode: Callable[[bytes], Any] | None
+    method: str,
+    serve: Callable[[Any, _Context], Any],
+    decode: Callable[[bytes], Any] | None,
+    enter: _Enter,
 ) -> Callable[[Any, _Context], Awaitable[None]]:
     """Return the wrapped handler of a call with a stream of answers.
 
@@ -98,21 +121,23 @@ def _wrap_streaming(
         method: full name of the method.
         serve: an asynchronous generator, or a coroutine function that writes its answers.
         decode: for a call with one request; None for a stream of them, which gRPC decodes.
+        enter: lets calls in.
     """
 
     async def call(request: Any, context: _Context) -> None:
         _bind_call(method, context)
         try:
-            if decode is not None:
-                request = decode(request)
-                _bind_request(request)
-            answers = serve(request, context)
-            if inspect.isasyncgen(answers):
-                await _write_all(answers, context)
-            else:
-                await answers
+            with enter(method, context) as entry:
+                if decode is not None:
+                    request = decode(request)
+                    _bind_request(request, entry)
+                answers = serve(request, context)
+                if inspect.isasyncgen(answers):
+                    await _write_all(answers, context)
+                else:
+                    await answers
         except Exception as error:  # noqa: BLE001  # the root of the call
-            await _fail(error, context)
+            await _fail(error, context, method)
 
     return call
 
@@ -129,24 +154,33 @@ async def _write_all(answers: AsyncIterator[Any], context: _Context) -> None:
 
 
 def _bind_call(method: str, context: _Context) -> None:
-    bind_context(method=method.rpartition("/")[2], peer=context.peer())
+    bind_context(method=method.rpartition("/")[2], peer=unquote(context.peer()))
 
 
-def _bind_request(request: Message) -> None:
+def _bind_request(request: Message, entry: Entry | None) -> None:
+    """Bind the job of a call to the log, and check that its caller is allowed it."""
     job_id = getattr(request, "job_id", "")
     if job_id:
         bind_context(job_id=job_id)
+    if entry is not None:
+        entry.require_job(job_id)
 
 
-async def _fail(error: Exception, context: _Context) -> NoReturn:
+async def _fail(error: Exception, context: _Context, method: str) -> NoReturn:
     """End a call with the status that an exception means."""
     if isinstance(error, grpc.aio.AbortError):
         raise error
+    if isinstance(error, AccessRefused):
+        await abort_with(context, error.status)
+    if isinstance(error, LimitExceeded):
+        await abort_with(context, limit_status(error))
     causes = tuple(_leaves(error))
     if any(isinstance(cause, CoordinatorEnded) for cause in causes):
         await abort_with(context, ended_status())
     if any(isinstance(cause, DecodeError) for cause in causes):
-        log.warning("message_rejected", path="message", problem="cannot be decoded")
+        # What anyone may call must not let anyone fill the log.
+        note = log.warning if POLICY.get(method, CLOSED).roles else log.debug
+        note("message_rejected", path="message", problem="cannot be decoded")
         await abort_with(context, invalid_status("message", "cannot be decoded"))
     if context.done() and all(isinstance(cause, _AFTER_THE_END) for cause in causes):
         raise error  # the peer has gone; gRPC expects this and sends nothing

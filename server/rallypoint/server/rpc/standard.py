@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+
+from rallypoint.server.core.messages.refusals import Limit
+from rallypoint.server.rpc.guards import limits
+from rallypoint.server.rpc.guards.peers import LimitExceeded, host_of
 
 REFLECTION_V1 = "grpc.reflection.v1.ServerReflection"
 REFLECTION_V1ALPHA = "grpc.reflection.v1alpha.ServerReflection"
@@ -21,7 +26,7 @@ class Health:
 
     def __init__(self, server: grpc.aio.Server, services: Sequence[str]) -> None:
         """Add the service to `server`; the health is NOT_SERVING until `set_serving`."""
-        self._servicer = health.aio.HealthServicer()
+        self._servicer = _HealthServicer()
         self._names = ("", *services)
         health_pb2_grpc.add_HealthServicer_to_server(self._servicer, server)
 
@@ -31,6 +36,35 @@ class Health:
         status = kinds.SERVING if is_serving else kinds.NOT_SERVING
         for name in self._names:
             await self._servicer.set(name, status)
+
+
+class _HealthServicer(health.aio.HealthServicer):  # type: ignore[misc]  # it has no annotations
+    """The servicer of gRPC, with a limit for each host: it answers everyone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._watches: Counter[str] = Counter()
+        """By host."""
+
+    async def Watch(
+        self, request: health_pb2.HealthCheckRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> None:
+        """Write the health of a service whenever it changes.
+
+        Raises:
+            LimitExceeded: when the host has as many watches as it may have.
+        """
+        host = host_of(context.peer())
+        most = limits.HEALTH_WATCHES_PER_HOST_MAX
+        if self._watches[host] >= most:
+            raise LimitExceeded(Limit.HEALTH_WATCHES_PER_HOST, most)
+        self._watches[host] += 1
+        try:
+            await super().Watch(request, context)
+        finally:
+            self._watches[host] -= 1
+            if not self._watches[host]:
+                del self._watches[host]
 
 
 def add_reflection(server: grpc.aio.Server, services: Sequence[str]) -> None:

@@ -8,7 +8,8 @@ first step that it is too late.
 
 A leader that was cut off renews leases until it notices, while another leader is elected and counts
 them for itself. So a renewal counts only if a read that most members have confirmed afterwards
-finds the member's key, in the same term.
+finds the member's key, in the same term. A revision that is lower than before means that a backup
+was restored under this process: then nothing that it knows counts.
 """
 
 from __future__ import annotations
@@ -56,6 +57,8 @@ class Lease:
         self._client = client
         self._sure_s = granted.ttl_s - MARGIN_S
         self._sure_until_s = asked_s + self._sure_s
+        self._revision = 0
+        """Of the latest read."""
 
     def is_sure(self) -> bool:
         """Return whether nothing else can own a shard of this lease."""
@@ -104,6 +107,9 @@ class Lease:
         read = await self._client.range(key, limit_s=limit_s, attempt_s=ATTEMPT_S)
         if not read.found or read.found[0].lease != self.id:
             raise LeaseLost("something has deleted the key of this coordinator in etcd")
+        if read.revision < self._revision:
+            raise LeaseLost("etcd has an older state than before: a backup was restored")
+        self._revision = read.revision
         if read.term == renewed.term:
             self._sure_until_s = asked_s + renewed.ttl_s - MARGIN_S
 

@@ -172,6 +172,8 @@ class _Life:
         """Shards that a task claims, starts or releases."""
         self._not_before_s: dict[int, float] = {}
         """When a shard may be claimed again that could not be started, by the loop's clock."""
+        self._release_after_s: dict[int, float] = {}
+        """The same of a shard whose release has failed."""
         self._claiming: dict[asyncio.Task[None], int] = {}
         """Shards that tasks claim and start."""
         self._lost: LeaseLost | None = None
@@ -245,6 +247,7 @@ class _Life:
 
     async def _share(self, tasks: asyncio.TaskGroup) -> None:
         """Claim and release shards as the plan says, each in a task."""
+        loop = asyncio.get_running_loop()
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_S):
@@ -268,7 +271,8 @@ class _Life:
             )
             halted = self._held.keys() - self.serving  # a release of theirs has failed
             for shard in (*planned.releases, *sorted(halted)):
-                if shard in self._held and shard not in self._busy:
+                may_try = loop.time() >= self._release_after_s.get(shard, 0)
+                if may_try and shard in self._held and shard not in self._busy:
                     self._busy.add(shard)
                     tasks.create_task(self._release(shard))
             self._claim_all((*planned.claims, *self._late_claims()), tasks)
@@ -359,6 +363,7 @@ class _Life:
             self._changed.set()
         except EtcdError as error:  # the next plan tries again, after a pause
             log.warning("release_failed", shard=shard, why=str(error))
+            self._release_after_s[shard] = asyncio.get_running_loop().time() + LOOK_S
         finally:
             self._busy.discard(shard)
 

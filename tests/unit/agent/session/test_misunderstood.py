@@ -10,51 +10,16 @@ import grpc
 import grpc.aio
 import pytest
 
-from rallypoint.agent.core.reports import Report
 from rallypoint.agent.session import link as link_module
 from rallypoint.agent.session.endings import Misunderstood
 from rallypoint.agent.session.link import Link
-from rallypoint.v1 import agent_service_pb2 as agent_pb2
+from support.agent.holder import Holder
 
 TEXT = "exited.workers[0].exit: must be shorter"
 INVALID = grpc.aio.AioRpcError(
     grpc.StatusCode.INVALID_ARGUMENT, grpc.aio.Metadata(), grpc.aio.Metadata(), details=TEXT
 )
 ATTEMPTS = 5
-
-
-class Holder:
-    """An agent that holds a round until `held` attempts have ended."""
-
-    def __init__(self, held: int) -> None:
-        self.held = held
-        self.ends: list[str] = []
-        self.dismissals: list[tuple[int, str]] = []
-
-    def hello(self) -> agent_pb2.Hello:
-        return agent_pb2.Hello()
-
-    def unacknowledged(self) -> tuple[int, tuple[Report, ...]]:
-        return 1, ()
-
-    def epoch(self) -> int:
-        return 0
-
-    def now_ms(self) -> int:
-        return 0
-
-    def holds_round(self) -> bool:
-        return len(self.ends) < self.held
-
-    def on_confirmed(self, sent_ms: int) -> None: ...
-
-    def on_message(self, message: agent_pb2.SessionResponse) -> None: ...
-
-    def on_disconnected(self, why: str, *, is_undecided: bool = False) -> None:
-        self.ends.append(why)
-
-    def on_dismissed(self, exit_code: int, text: str) -> None:
-        self.dismissals.append((exit_code, text))
 
 
 @pytest.fixture

@@ -111,3 +111,27 @@ def test_keys_without_meaning_are_told_apart() -> None:
     conf = rdzv_conf.parse("use_libuv=1,join_timeout=3,cert=x")
 
     assert rdzv_conf.unused(conf) == ["cert", "use_libuv"]
+
+
+@pytest.mark.parametrize(
+    ("text", "is_host"),
+    [
+        ("", None),
+        ("is_host=1", True),
+        ("is_host=True", True),
+        ("is_host=y", True),
+        ("is_host=0", False),
+        ("is_host=no", False),
+    ],
+)
+def test_is_host(text: str, is_host: bool | None) -> None:
+    """torch's words for yes and no."""
+    assert rdzv_conf.is_host(rdzv_conf.parse(text)) is is_host
+
+
+def test_is_host_is_yes_or_no() -> None:
+    """Another word is refused before anything starts."""
+    args = build_parser().read(["--rdzv-conf=is_host=maybe", "a.py"], {})
+
+    with pytest.raises(rdzv_conf.BadConf, match="is_host: 'maybe' is neither true nor false"):
+        rdzv_conf.apply(args)

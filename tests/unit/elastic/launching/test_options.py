@@ -79,7 +79,10 @@ def parameters(**changed: Any) -> RendezvousParameters:
         ("localhost:0", 1, "c10d", None),
         ("127.0.0.1:29500", 1, "static", None),
         ("head", 1, "rallypoint", "head:50051"),
-        ("head:29400", 4, "c10d", "head:29400"),
+        ("head:7", 4, "c10d", "head:7"),
+        ("head", 4, "c10d", "head:29400"),
+        ("head", 4, "static", "head:50051"),
+        ("a,b:7", 4, "c10d", "a:50051,b:7"),
         ("[::1]:7", 2, "static", "[::1]:7"),
     ],
 )
@@ -88,6 +91,33 @@ def test_coordinator(endpoint: str, nodes: int, backend: str, expected: str | No
     found = find_coordinator(parameters(endpoint=endpoint, max_nodes=nodes, backend=backend))
 
     assert expected == found
+
+
+@pytest.mark.parametrize(
+    ("backend", "conf", "is_hosted", "is_chosen"),
+    [
+        ("c10d", {}, True, None),
+        ("c10d", {"rank": 0}, True, None),
+        ("c10d", {"is_host": "true"}, True, True),
+        ("static", {"rank": 0}, True, True),
+        ("static", {"rank": 1}, True, False),
+        ("static", {}, True, None),
+        ("rallypoint", {}, False, None),
+        ("etcd", {"is_host": "true"}, False, None),
+    ],
+)
+def test_who_hosts_the_coordinator(
+    backend: str, conf: dict[str, Any], is_hosted: bool, is_chosen: bool | None
+) -> None:
+    """A node does where one hosts the store of torch's back end; other back ends have a server."""
+    handler = get_rendezvous_handler(
+        parameters(endpoint="head:7", max_nodes=2, backend=backend, **conf)
+    )
+    assert isinstance(handler, CoordinatedRendezvous)
+    hosting = handler.hosting
+
+    assert (hosting is not None) is is_hosted
+    assert hosting is None or (hosting.endpoint, hosting.is_chosen) == ("head:7", is_chosen)
 
 
 @pytest.mark.parametrize(

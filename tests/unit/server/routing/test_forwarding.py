@@ -13,6 +13,8 @@ import pytest
 from rallypoint.server.core.model.spec import Timing
 from rallypoint.server.hosting.host import hosting
 from rallypoint.server.hosting.shard import ShardSettings
+from rallypoint.server.rpc.routing import forwarding
+from rallypoint.server.rpc.routing.standstill import STILL_S, WARY_S
 from rallypoint.v1 import (
     barrier_service_pb2,
     barrier_service_pb2_grpc,
@@ -286,3 +288,24 @@ async def test_ending_coordinator_ends_what_it_has_forwarded() -> None:
 
 def _fail(shard: int, why: str) -> None:
     pytest.fail(f"shard {shard}: {why}")
+
+
+async def test_coordinator_that_stood_still_forwards_nothing_at_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What waited in its connections is old: its client has asked another one, and has gone on."""
+    now_s = 100.0
+    monkeypatch.setattr(forwarding, "now_s", lambda: now_s)
+    async with fleet() as made:
+        first = made.members[0]
+        await create(first, job_of(OTHERS))
+        request = job_service_pb2.CancelJobRequest(job_id=job_of(OTHERS))
+        now_s += STILL_S + 0.1
+        code, details = await failure_of(jobs(first).CancelJob(request, timeout=LIMIT_S))
+        assert (code, details.reason) == (UNAVAILABLE, "NO_OWNER") and details.retry_ms == 500
+        assert await failure_of(jobs(first).ListJobs(job_service_pb2.ListJobsRequest()))
+
+        now_s += WARY_S
+        asked = job_service_pb2.GetJobRequest(job_id=job_of(OTHERS))
+        answer = await jobs(first).GetJob(asked, timeout=LIMIT_S)
+        assert answer.job.job_id == asked.job_id

@@ -61,11 +61,12 @@ def answer(
     term: int = 1,
     read_term: int = 1,
     holder: int | None = ID,
+    revision: int = 9,
 ) -> Callable[[], tuple[Granted, Ranged]]:
     def give() -> tuple[Granted, Ranged]:
         clock.s += took_s
         found = () if holder is None else (KeyValue(KEY, b"", 1, 1, holder),)
-        return Granted(ID, ttl_s, term), Ranged(found, False, 9, read_term)
+        return Granted(ID, ttl_s, term), Ranged(found, False, revision, read_term)
 
     return give
 
@@ -166,3 +167,13 @@ async def test_process_that_stood_still_knows_at_once(clock: Clock) -> None:
     assert not held.is_sure()
     with pytest.raises(LeaseLost, match="stood still"):
         await held.keep(KEY)
+
+
+async def test_older_state_of_etcd_ends_the_lease(clock: Clock) -> None:
+    """A backup that is restored within the lease takes claims back that this process relies on."""
+    etcd = Etcd(clock, answer(clock, 0.1, revision=9), answer(clock, 0.1, revision=8))
+    held = Lease(etcd, Granted(ID, TTL_S, 1), clock.s)
+
+    with pytest.raises(LeaseLost, match="a backup was restored"):
+        await held.keep(KEY)
+    assert not held.is_sure()

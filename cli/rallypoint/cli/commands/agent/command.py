@@ -5,11 +5,16 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
-from rallypoint.cli.commands.agent.resolution import Unresolvable, resolve
+from rallypoint.cli.commands.agent.resolution import (
+    Resolution,
+    Unresolvable,
+    resolve,
+)
 from rallypoint.cli.exit_codes import EXIT_CODES
 from rallypoint.cli.flags.agent import (
+    access,
     identity,
     job,
     output,
@@ -19,16 +24,28 @@ from rallypoint.cli.flags.agent import (
     workload,
 )
 from rallypoint.cli.flags.common import HELP_GROUP
+from rallypoint.cli.flags.flag import Values
 from rallypoint.cli.flags.parser import Parser, fail
 from rallypoint.cli.flags.variables import OTHER_VARIABLES
 
-SUBJECTS = (identity, job, workload, signals, output, reports, rendezvous)
+if TYPE_CHECKING:
+    from rallypoint.agent.hosting.keeper import Keeper
+    from rallypoint.wire.access import Access
+
+SUBJECTS = (identity, access, job, workload, signals, output, reports, rendezvous)
 """In the order of --help."""
-BASICS = ("--nproc-per-node", "--nnodes", "--coordinator", "--job-id", "--max-restarts")
+BASICS = (
+    "--nproc-per-node",
+    "--nnodes",
+    "--rdzv-endpoint",
+    "--coordinator",
+    "--job-id",
+    "--max-restarts",
+)
 EXAMPLES = (
     ("one node, two workers, three restarts", "--nproc-per-node 2 --max-restarts 3 train.py"),
     ("one worker per GPU, script as a module", "--nproc-per-node gpu -m package.train"),
-    ("two nodes: run this on both", "--coordinator head --job-id run1 --nnodes 2 train.py"),
+    ("two nodes: run this on both", "--rdzv-endpoint node1 --nnodes 2 train.py"),
     ("two to four nodes", "--coordinator head --job-id run2 --nnodes 2:4 train.py"),
 )
 
@@ -69,6 +86,33 @@ def main(prog: str, argv: Sequence[str]) -> NoReturn:
     from rallypoint.agent.helper.host import WorkerHost
 
     host = WorkerHost.launch()
+    proof = _read_access(args, resolution)
+    keeper = _begin_hosting(prog, resolution, proof)
     from rallypoint.cli.commands.agent.session import run_session
 
-    run_session(args, resolution, placement, host)
+    run_session(args, resolution, placement, host, proof, keeper)
+
+
+def _read_access(args: Values, resolution: Resolution) -> Access:
+    """Return how the agent proves who it is; a built-in coordinator asks for nothing."""
+    from rallypoint.wire.access import PLAIN
+    from rallypoint.wire.job_secret import with_job_secret
+
+    if resolution.coordinator is None:
+        return PLAIN
+    proof = access.read_access(args, os.environ)
+    return proof if resolution.hosting is None else with_job_secret(proof, os.environ)
+
+
+def _begin_hosting(prog: str, resolution: Resolution, proof: Access) -> Keeper | None:
+    """Start the coordinator of the job, if this node hosts it, while the rest is imported."""
+    if resolution.hosting is None:
+        return None
+    from rallypoint.agent.hosting.keeper import CannotHost, Keeper
+
+    keeper = Keeper(resolution.hosting, proof)
+    try:
+        keeper.begin()
+    except CannotHost as error:
+        fail(prog, str(error))
+    return keeper

@@ -1,7 +1,8 @@
 """Decides which coordinator, job and address the flags mean, and what the user should know.
 
 The decision uses values only, not the network. torchrun's flags keep their meaning: an endpoint is
-a coordinator, a rendezvous id is a job id, and a single node without either runs on its own.
+where the coordinator is, a rendezvous id is a job id, and a single node without either runs on its
+own.
 """
 
 from __future__ import annotations
@@ -10,16 +11,20 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from rallypoint.base.addresses import first_host, have_common_endpoint, is_loopback
+from rallypoint.agent.hosting.decision import Hosting
+from rallypoint.base.addresses import (
+    first_host,
+    have_common_endpoint,
+    is_loopback,
+    parse_endpoint,
+)
+from rallypoint.cli.commands.agent.endpoint import C10D_PORT, STATIC_PORT, NoEndpoint, find_hosting
 from rallypoint.cli.commands.agent.notes import Note
 from rallypoint.cli.flags.agent import rdzv_conf
 from rallypoint.cli.flags.agent.rendezvous import OWN_BACKEND
 from rallypoint.cli.flags.flag import BadValue, Values
 from rallypoint.cli.flags.values import endpoints
 from rallypoint.wire.coordinators import describe_start
-
-TORCHRUN_PORT = 29_500
-"""torchrun's default for --master-port."""
 
 
 class Unresolvable(Exception):
@@ -31,6 +36,8 @@ class Resolution(Struct, frozen=True):
 
     coordinator: str | None
     """host:port, or those of several with commas in between; None: one built into this agent."""
+    hosting: Hosting | None
+    """The same place, if a node of the job hosts the coordinator; None: it was started before."""
     job_id: str
     """1 to 255 bytes."""
     address: str | None
@@ -55,8 +62,8 @@ def resolve(args: Values, environment: Mapping[str, str], fresh: str, host: str)
             is a worker of the job that it would join.
     """
     notes: list[Note] = []
-    coordinator = _find_coordinator(args, notes)
-    job_id = _find_job_id(args, environment, fresh, host, notes)
+    coordinator, hosting = _find_coordinator(args, notes)
+    job_id = _find_job_id(args, hosting, environment, fresh, host, notes)
     _refuse_own_job(coordinator, job_id, environment)
     address = args.local_addr or _find_address(args, coordinator, notes)
     if address is None and coordinator is None:
@@ -69,7 +76,9 @@ def resolve(args: Values, environment: Mapping[str, str], fresh: str, host: str)
         why = "nothing is polled: exits are noticed at once"
         notes.append(Note("monitor_interval_ignored", {"why": why}))
     port = args.master_port if may_be_master(args) else 0
-    return Resolution(coordinator, job_id, address, port, tuple(notes))
+    if hosting is not None and port == hosting.port:
+        port = 0  # the coordinator listens there
+    return Resolution(coordinator, hosting, job_id, address, port, tuple(notes))
 
 
 def find_launch_id(environment: Mapping[str, str], pid: int) -> str:
@@ -95,25 +104,40 @@ def may_be_master(args: Values) -> bool:
     return is_alone(args) or args.node_rank in (None, 0)
 
 
-def _find_coordinator(args: Values, notes: list[Note]) -> str | None:
+def _find_coordinator(args: Values, notes: list[Note]) -> tuple[str | None, Hosting | None]:
     if args.standalone:
-        return _find_standalone(args, notes)
-    # With torchrun, a single node gives an endpoint with port 0 to avoid meeting other jobs.
-    has_endpoint = args.rdzv_endpoint and not (is_alone(args) and args.rdzv_endpoint.endswith(":0"))
+        return _find_standalone(args, notes), None
     if args.coordinator is not None:
-        if has_endpoint and _parse_endpoints(args.rdzv_endpoint) != args.coordinator:
-            fields = {"endpoint": args.rdzv_endpoint, "coordinator": args.coordinator}
-            notes.append(Note("rdzv_endpoint_ignored", {**fields, "why": "--coordinator wins"}))
-        return str(args.coordinator)
-    if has_endpoint:
+        _note_other_endpoint(args, notes)
+        return str(args.coordinator), None
+    try:
+        hosting = find_hosting(args)
+    except NoEndpoint as error:
+        raise Unresolvable(f"{error}; give --coordinator") from None
+    if hosting is not None:
+        return hosting.endpoint, hosting
+    if "," in args.rdzv_endpoint:
         try:
-            return endpoints(args.rdzv_endpoint)
+            return endpoints(args.rdzv_endpoint), None
         except BadValue as error:
             name = args.source("rdzv_endpoint")
             raise Unresolvable(f"{name}: {error} of a coordinator; give --coordinator") from None
     if not is_alone(args):
-        raise Unresolvable("a job of several nodes needs a coordinator: give --coordinator HOST")
-    return None
+        raise Unresolvable(
+            "several nodes need a place to meet: give every node the same --rdzv-endpoint HOST, "
+            "the name of one of them"
+        )
+    return None, None
+
+
+def _note_other_endpoint(args: Values, notes: list[Note]) -> None:
+    """Note that an endpoint which is not the coordinator has no effect."""
+    text = args.rdzv_endpoint
+    if not text or (is_alone(args) and text.endswith(":0")):
+        return
+    if args.coordinator not in (_parse_endpoints(text), parse_endpoint(text, C10D_PORT)):
+        fields = {"endpoint": text, "coordinator": args.coordinator}
+        notes.append(Note("rdzv_endpoint_ignored", {**fields, "why": "--coordinator wins"}))
 
 
 def _find_standalone(args: Values, notes: list[Note]) -> str | None:
@@ -138,6 +162,7 @@ def _parse_endpoints(text: str) -> str | None:
 
 def _find_job_id(
     args: Values,
+    hosting: Hosting | None,
     environment: Mapping[str, str],
     fresh: str,
     host: str,
@@ -157,10 +182,12 @@ def _find_job_id(
     job, step = environment.get("SLURM_JOB_ID", ""), environment.get("SLURM_STEP_ID", "")
     if job:
         return f"slurm-{job}.{step or 0}"
+    if hosting is not None:
+        return hosting.endpoint
     if args.master_addr:
         # A loopback address is the same on every host, so it would not distinguish jobs.
         master = host if is_loopback(_bare(args.master_addr)) else args.master_addr
-        return f"{master}:{args.master_port or TORCHRUN_PORT}"
+        return f"{master}:{args.master_port or STATIC_PORT}"
     raise Unresolvable("a job of several nodes needs a name: give every node the same --job-id")
 
 
@@ -206,6 +233,6 @@ def _bare(address: str) -> str:
 def _note_backend(args: Values, coordinator: str | None, notes: list[Note]) -> None:
     if args.rdzv_backend != OWN_BACKEND and not args.standalone:
         fields = {"backend": args.rdzv_backend, "by": coordinator or "built-in coordinator"}
-        if coordinator is not None and args.coordinator is None:
-            fields["hint"] = f"no agent hosts it; {describe_start(coordinator)}"
+        if coordinator is not None and "," in coordinator and args.coordinator is None:
+            fields["hint"] = f"no agent hosts several; {describe_start(coordinator)}"
         notes.append(Note("rdzv_backend_replaced", fields, is_warning=False))

@@ -16,6 +16,7 @@ from rallypoint.agent.containment import describe_error
 from rallypoint.agent.core.leaving.signals import FORWARDED_ONLY
 from rallypoint.agent.helper.host import WorkerHost
 from rallypoint.agent.helper.leftovers import AGENT_MARK_ENV, compute_mark
+from rallypoint.agent.hosting.keeper import Keeper
 from rallypoint.agent.life import live
 from rallypoint.agent.machine.address import find_local_address, is_of_this_host
 from rallypoint.agent.machine.devices import WorkerCount
@@ -39,6 +40,7 @@ from rallypoint.cli.report.reports import new_listener, new_reports
 from rallypoint.elastic.node.built_in import end_with, reaching_coordinator
 from rallypoint.elastic.node.options import JobOptions
 from rallypoint.v1 import job_pb2
+from rallypoint.wire.access import Access
 
 log = get_logger()
 
@@ -47,7 +49,12 @@ REPORT_LIMIT_S = 5.0
 
 
 def run_session(
-    args: Values, resolution: Resolution, placement: Placement, host: WorkerHost
+    args: Values,
+    resolution: Resolution,
+    placement: Placement,
+    host: WorkerHost,
+    proof: Access,
+    keeper: Keeper | None,
 ) -> NoReturn:
     """Take part in the job until it ends; then exit.
 
@@ -62,7 +69,8 @@ def run_session(
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # gRPC's C core would write its own lines
     runner = asyncio.Runner()
     try:
-        exit_code = runner.run(_live(args, resolution, placement, host, for_workers, consoles))
+        live_here = _live(args, resolution, placement, host, proof, keeper, for_workers, consoles)
+        exit_code = runner.run(live_here)
         # A second signal means that the user does not want to wait for the report.
         for one in set(args.signals_to_handle) - FORWARDED_ONLY:
             signal.signal(one, lambda *_: os._exit(exit_code))
@@ -71,6 +79,8 @@ def run_session(
         exit_code = EXIT_SOFTWARE
     finally:
         consoles.err.flush(REPORT_LIMIT_S)
+    if keeper is not None:
+        keeper.await_end()
     os._exit(exit_code)
 
 
@@ -84,12 +94,14 @@ async def _live(
     resolution: Resolution,
     placement: Placement,
     host: WorkerHost,
+    proof: Access,
+    keeper: Keeper | None,
     for_workers: dict[str, str],
     consoles: Consoles,
 ) -> int:
     ports = _ports(args, resolution.master_port)
     async with reaching_coordinator(resolution.coordinator) as (target, failed):
-        settings = _settings(args, resolution, target, placement, for_workers)
+        settings = _settings(args, resolution, target, placement, proof, keeper, for_workers)
         reports = new_reports(args, settings, consoles.err)
         listener = new_listener(settings, reports)
         agent = Agent(settings, listener, ports, _now_ms())
@@ -103,6 +115,8 @@ async def _live(
                 watcher.cancel()
             return exit_code
         finally:
+            if keeper is not None:
+                keeper.is_over = reports.has_outcome
             always_print = agent.state.drain is not None
             reports.ended(agent.exit_code, agent.exit_text, always_print=always_print)
 
@@ -131,6 +145,8 @@ def _settings(
     resolution: Resolution,
     target: str,
     placement: Placement,
+    proof: Access,
+    keeper: Keeper | None,
     for_workers: dict[str, str],
 ) -> Settings:
     incarnation = os.urandom(16).hex()
@@ -142,6 +158,7 @@ def _settings(
     timeout_ms = args.coordinator_timeout
     return Settings(
         coordinator=target,
+        access=proof,
         is_standalone=resolution.coordinator is None,
         job_id=resolution.job_id,
         spec=_spec(args),
@@ -177,6 +194,7 @@ def _settings(
             AGENT_MARK_ENV: compute_mark(incarnation),
             SIGNALS_ENV: ",".join(one.name for one in args.signals_to_handle),
         },
+        keeper=keeper,
     )
 
 

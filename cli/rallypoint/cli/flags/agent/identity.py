@@ -16,7 +16,7 @@ GROUPS = (
                 parse=endpoints,
                 metavar="HOST:PORT,…",
                 help="address of the coordinator, or of several that share a store",
-                default_text="built in, for a single node; port 50051",
+                default_text="a built-in one, or one of the job's own; port 50051",
             ),
             Flag(
                 names=("--job-id",),

@@ -16,7 +16,8 @@ from rallypoint.cli.flags.values import positive_int, seconds_ms
 INTERVAL, ATTEMPTS = "keep_alive_interval", "keep_alive_max_attempt"
 INTERVAL_MS, ATTEMPTS_COUNT = 5_000, 3
 """torch's defaults, for when only one of the two is given."""
-USED = ("join_timeout", "timeout", "last_call_timeout", INTERVAL, ATTEMPTS)
+IS_HOST = "is_host"
+USED = ("join_timeout", "timeout", "last_call_timeout", INTERVAL, ATTEMPTS, IS_HOST)
 UNUSED = frozenset(
     {
         "ca_cert",
@@ -26,7 +27,6 @@ UNUSED = frozenset(
         "etcd_prefix",
         "heartbeat",
         "heartbeat_timeout",
-        "is_host",
         "key",
         "protocol",
         "rank",
@@ -38,6 +38,11 @@ UNUSED = frozenset(
     }
 )
 """Settings of stores, which do not exist here: connections, certificates, prefixes of keys."""
+_WORDS = {
+    **dict.fromkeys(("1", "true", "t", "yes", "y"), True),
+    **dict.fromkeys(("0", "false", "f", "no", "n"), False),
+}
+"""What torch takes for yes and no."""
 
 
 class BadConf(Exception):
@@ -69,9 +74,24 @@ def apply(args: Values) -> None:
     for key in conf:
         if key not in USED and key not in UNUSED:
             raise BadConf(f"{key!r} is unknown; keys with an effect: {', '.join(USED)}")
+    is_host(conf)
     for dest, value in _translate(conf).items():
         if dest not in args.given:
             setattr(args, dest, value)
+
+
+def is_host(conf: dict[str, str]) -> bool | None:
+    """Return whether this node hosts the coordinator of its job; None: the keys do not say.
+
+    Raises:
+        BadConf: for a value that is neither yes nor no.
+    """
+    if IS_HOST not in conf:
+        return None
+    word = conf[IS_HOST].lower()
+    if word not in _WORDS:
+        raise BadConf(f"{IS_HOST}: {conf[IS_HOST]!r} is neither true nor false")
+    return _WORDS[word]
 
 
 def _translate(conf: dict[str, str]) -> dict[str, int]:

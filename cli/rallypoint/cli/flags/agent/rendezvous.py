@@ -18,7 +18,9 @@ GROUPS = (
                 parse=str,
                 metavar="HOST:PORT",
                 default="",
-                help="the same as --coordinator",
+                help="where the nodes meet: the node of that name starts a coordinator there, if "
+                "none listens",
+                default_text="port 29400",
             ),
             Flag(names=("--rdzv-id",), parse=text, metavar="ID", help="the same as --job-id"),
             Flag(
@@ -34,15 +36,15 @@ GROUPS = (
                 parse=rdzv_conf.parse,
                 metavar="KEY=VALUE,…",
                 default={},
-                help=f"{', '.join(rdzv_conf.USED)} set the flags of the same meaning; torch's "
-                "other keys have no effect",
+                help=f"{', '.join(rdzv_conf.USED)} are honoured; torch's other keys have no effect",
             ),
             Flag(
                 names=("--master-addr",),
                 parse=text,
                 metavar="ADDR",
                 default="",
-                help="MASTER_ADDR, when this is --node-rank 0",
+                help="MASTER_ADDR, when this is --node-rank 0; without --rdzv-endpoint and "
+                "--coordinator, node 0 starts a coordinator there",
                 default_text="its --local-addr",
                 torchrun="127.0.0.1",
             ),
@@ -51,7 +53,8 @@ GROUPS = (
                 parse=port_number,
                 metavar="PORT",
                 default=0,
-                help="MASTER_PORT, when this is --node-rank 0",
+                help="MASTER_PORT, when this is --node-rank 0, or the port of the coordinator that "
+                "it starts",
                 default_text="a free port in every round",
                 torchrun="29500",
             ),

@@ -77,9 +77,11 @@ class Limit(Enum):
     WATCHERS_PER_JOB = "watchers of one job"
     WATCHERS_PER_HOST = "watchers on one host"
     JOBS_WATCHERS = "watchers of all jobs"
+    HEALTH_WATCHES_PER_HOST = "watches of the health on one host"
     STREAMS_PER_HOST = "streams from one host"
     JOBS_PER_HOST = "jobs from one host"
     SESSIONS_PER_HOST = "new sessions a minute from one host"
+    FAILED_ATTEMPTS_PER_HOST = "failed attempts a minute to authenticate from one host"
 
 
 class Refusal(Struct, frozen=True):

@@ -70,9 +70,38 @@ def check_run(draft: Draft, hello: inputs.Hello) -> Refusal | None:
     if tally.nodes >= NODES_PER_JOB_MAX:
         return limit_reached(Limit.NODES_PER_JOB, NODES_PER_JOB_MAX)
     if job.phase is Phase.CLOSED and not belongs_to(job, hello) and tally.nodes > 0:
-        facts = (("job_id", job.job_id), ("run", job.run))
-        return Refusal(RefusalKind.PREVIOUS_RUN_ENDING, facts)
+        return _previous_run_ending(job)
+    if is_relaunch(draft, job, hello) and not _is_given_up(draft, job):
+        return _previous_run_ending(job)
     return None
+
+
+def is_relaunch(draft: Draft, job: Job, hello: inputs.Hello) -> bool:
+    """Return whether a new agent with another spec comes to an open run that has lost all agents.
+
+    They were killed, and the job is started again with other flags. No operator has asked for the
+    specification of the open run.
+    """
+    if job.phase is Phase.CLOSED or awaits_first_agent(job) or job.updated:
+        return False
+    if hello.run or hello.held is not None or _agrees(job, hello.identity.spec):
+        return False
+    return not any(node.attached for node in draft.nodes_of(job.job_id))
+
+
+def _is_given_up(draft: Draft, job: Job) -> bool:
+    """Return whether a run without agents may end for a new one.
+
+    Agents that only lost their connection are back within a lease.
+    """
+    if not _is_idle(draft, job) or draft.awaits_adoption(job.job_id) or job.empty_since_ms is None:
+        return False
+    return draft.now_ms - job.empty_since_ms >= draft.state.lease_ms(job.spec)
+
+
+def _previous_run_ending(job: Job) -> Refusal:
+    facts = (("job_id", job.job_id), ("run", job.run))
+    return Refusal(RefusalKind.PREVIOUS_RUN_ENDING, facts)
 
 
 def belongs_to(job: Job, hello: inputs.Hello) -> bool:

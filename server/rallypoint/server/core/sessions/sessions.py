@@ -17,7 +17,7 @@ from rallypoint.server.core.model.ids import NodeName
 from rallypoint.server.core.model.job import Job
 from rallypoint.server.core.model.network import note_break
 from rallypoint.server.core.model.node import Identity, Node, NodeState
-from rallypoint.server.core.model.phase import Phase
+from rallypoint.server.core.model.phase import Outcome, Phase
 from rallypoint.server.core.model.round import LOST_MAX, Departure, RoundReason
 from rallypoint.server.core.rounds.drains import (
     begin_drain,
@@ -27,6 +27,7 @@ from rallypoint.server.core.rounds.drains import (
     resume_drain_request,
 )
 from rallypoint.server.core.rounds.fences import fence_lost, fence_unclean, lift_fence
+from rallypoint.server.core.rounds.settling import abandoned, close
 from rallypoint.server.core.sessions.admission import (
     awaits_first_agent,
     belongs_to,
@@ -34,6 +35,7 @@ from rallypoint.server.core.sessions.admission import (
     check_owner,
     check_resume,
     check_run,
+    is_relaunch,
 )
 from rallypoint.server.core.sessions.opening import open_run
 from rallypoint.server.core.sessions.precedence import displace_newcomers, is_newcomer
@@ -91,7 +93,9 @@ def _open_if_needed(draft: Draft, hello: inputs.Hello) -> Job:
     """Return the job that the agent joins, with a new run if it needs one."""
     identity = hello.identity
     job = draft.job(identity.job_id)
-    if job is not None and (job.phase is not Phase.CLOSED or belongs_to(job, hello)):
+    if job is not None and is_relaunch(draft, job, hello):
+        close(draft, job, Outcome.ABANDONED, abandoned(job))
+    elif job is not None and (job.phase is not Phase.CLOSED or belongs_to(job, hello)):
         return job
     return open_run(draft, identity.job_id, identity.spec, identity.launch_id, hello.run)
 

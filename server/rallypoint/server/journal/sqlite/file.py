@@ -11,6 +11,7 @@ import fcntl
 import os
 import sqlite3
 import stat
+from collections.abc import Sequence
 from pathlib import Path
 
 from rallypoint.server.journal.sqlite import errors, pages
@@ -61,6 +62,8 @@ def lock(path: Path) -> int:
     fd = os.open(beside(path, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not _is_at(fd, beside(path, "lock")):  # its holder has removed the journal meanwhile
+            raise BlockingIOError
         os.ftruncate(fd, 0)
         os.pwrite(fd, str(os.getpid()).encode(), 0)
     except BlockingIOError:
@@ -71,6 +74,28 @@ def lock(path: Path) -> int:
         os.close(fd)
         raise
     return fd
+
+
+def remove(files: Sequence[Path]) -> None:
+    """Remove files of one folder, and the folder if it is empty then.
+
+    Raises:
+        OSError: when the system refuses.
+    """
+    for one in files:
+        one.unlink(missing_ok=True)
+    try:
+        files[0].parent.rmdir()
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.EBUSY, errno.ENOENT):
+            raise
+
+
+def _is_at(fd: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(fd), os.stat(path))
+    except FileNotFoundError:
+        return False
 
 
 def connect(path: Path) -> sqlite3.Connection:

@@ -29,7 +29,7 @@ from rallypoint.server.journal.codec.batches import (
     encode_batches,
 )
 from rallypoint.server.journal.interface import JournalFailed, JournalUnreadable, Loaded
-from rallypoint.server.journal.sqlite import errors, pages
+from rallypoint.server.journal.sqlite import errors, file, pages
 from rallypoint.server.journal.sqlite.chain import Link, extend
 from rallypoint.server.journal.sqlite.errors import explaining
 from rallypoint.server.journal.sqlite.opening import Files, open_files
@@ -67,6 +67,8 @@ class SqliteJournal:
         self._is_closing = False
         self._is_gone = False
         """Whether the file was deleted or replaced, which is logged once."""
+        self._beside: tuple[str, ...] | None = None
+        """Other files in the folder that go with the journal when it is closed; None: it stays."""
         self._gives_up = False
         """Whether a snapshot took so long when the journal was closed that it is abandoned."""
         self._writer = StoreThread("journal")
@@ -139,6 +141,14 @@ class SqliteJournal:
         self._writer.submit(self._close)
         if not await self._writer.close(CLOSE_S):
             log.warning("journal_not_closed", path=str(self.path))
+
+    def discard(self, *beside: str) -> None:
+        """Remove the journal when it is closed, and its folder if that is empty then.
+
+        Args:
+            beside: names of other files in the folder that go with it.
+        """
+        self._beside = beside
 
     async def _run(self, work: Callable[[], T]) -> T:
         if self._is_closing:
@@ -266,9 +276,16 @@ class SqliteJournal:
     def _close(self) -> None:
         self._failure = self._failure or errors.closed(self.path)
         try:
-            self._files.close()
+            self._files.close(() if self._beside is None else _list_files(self.path, self._beside))
         except (sqlite3.Error, OSError) as error:
             log.warning("journal_not_closed", why=str(errors.failed(self.path, error)))
+
+
+def _list_files(path: Path, beside: Sequence[str]) -> tuple[Path, ...]:
+    """Return the files of a journal, and others in its folder; the lock comes last."""
+    kinds = ("wal", "shm", "head")
+    own = (path, *(file.beside(path, kind) for kind in kinds))
+    return (*own, *map(path.with_name, beside), file.beside(path, "lock"))
 
 
 def _encode(records: Sequence[JournalRecord], now_ms: int, unix_ms: int) -> Iterator[bytes]:

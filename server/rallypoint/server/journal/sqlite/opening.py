@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import sqlite3
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -48,8 +49,11 @@ class Files(Struct):
         except OSError:
             return False
 
-    def close(self) -> None:
+    def close(self, removed: Sequence[Path] = ()) -> None:
         """Close them all; the lock goes last.
+
+        Args:
+            removed: files that are removed while the lock is held, and their folder if it is empty.
 
         Raises:
             sqlite3.Error: when SQLite could not close its file.
@@ -57,6 +61,8 @@ class Files(Struct):
         """
         with ExitStack() as stack:
             stack.callback(os.close, self.lock)
+            if removed:
+                stack.callback(file.remove, removed)
             stack.callback(self.witness.close)
             stack.callback(self.connection.close)
 

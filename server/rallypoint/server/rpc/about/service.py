@@ -8,6 +8,7 @@ import grpc
 
 from rallypoint.server.coordinator import Coordinator
 from rallypoint.server.rpc.about.views import coordinator_message, start_now
+from rallypoint.server.rpc.guards.access.protection import OPEN, Protection, describe
 from rallypoint.server.rpc.outbox import Outboxes
 from rallypoint.v1 import coordinator_service_pb2 as coordinator_pb2
 from rallypoint.v1 import coordinator_service_pb2_grpc as coordinator_grpc
@@ -16,10 +17,13 @@ from rallypoint.v1 import coordinator_service_pb2_grpc as coordinator_grpc
 class CoordinatorService(coordinator_grpc.CoordinatorServiceServicer):
     """Serves operators."""
 
-    def __init__(self, coordinator: Coordinator, outboxes: Outboxes) -> None:
+    def __init__(
+        self, coordinator: Coordinator, outboxes: Outboxes, protection: Protection = OPEN
+    ) -> None:
         """Describe `coordinator`, which starts now, and count the watches in `outboxes`."""
         self._coordinator = coordinator
         self._outboxes = outboxes
+        self._protection = protection
         self._start = start_now()
 
     async def GetCoordinator(
@@ -32,4 +36,6 @@ class CoordinatorService(coordinator_grpc.CoordinatorServiceServicer):
         message = await self._coordinator.read(
             lambda state, now_ms: coordinator_message(state, self._start, watches, now_ms)
         )
-        return coordinator_pb2.GetCoordinatorResponse(coordinator=message)
+        response = coordinator_pb2.GetCoordinatorResponse(coordinator=message)
+        describe(response, self._protection)
+        return response

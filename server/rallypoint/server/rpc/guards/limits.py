@@ -42,6 +42,8 @@ EVENT_WATCHES_PER_JOB_MAX = 256
 """Watches of the events of one job, and as many of the events of all jobs."""
 EVENT_WATCHES_PER_HOST_MAX = 64
 """Watches of events on one host. One that does not read may hold an answer of 1 MiB."""
+HEALTH_WATCHES_PER_HOST_MAX = 64
+"""Watches of the health on one host. Anyone may begin one, and each takes about 22 KB."""
 HOSTS_MAX = 4_096
 """Hosts without streams whose new sessions are still counted."""
 WARNED_S_MIN = 60.0

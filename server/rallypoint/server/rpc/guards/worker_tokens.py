@@ -53,7 +53,7 @@ class WorkerTokens:
         token = next((value for key, value in metadata or () if key == WORKER_TOKEN_KEY), None)
         if token is None:
             raise InputRefused(Refusal(RefusalKind.TOKEN_MISSING))
-        claim = self._read(token) if isinstance(token, str) else None
+        claim = self.read(token) if isinstance(token, str) else None
         if claim is None:
             raise InputRefused(Refusal(RefusalKind.TOKEN_REFUSED))
         if claim.job_id != job_id:
@@ -61,7 +61,7 @@ class WorkerTokens:
             raise InputRefused(Refusal(kind, (("job_id", job_id),)))
         return claim
 
-    def _read(self, token: str) -> Claim | None:
+    def read(self, token: str) -> Claim | None:
         """Return what a token says, and whether it is genuine; None: it is no token."""
         try:
             run_text, round_text, job, digest = token.split(".")

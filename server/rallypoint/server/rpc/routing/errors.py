@@ -45,6 +45,17 @@ def store_status(trouble: str) -> Status:
     )
 
 
+def stood_still_status() -> Status:
+    """Return the status for a call that may have waited in a process that stood still."""
+    return pack_status(
+        _UNAVAILABLE,
+        "this coordinator stood still, so the call may be an old one: send it again",
+        None,
+        reason=details_pb2.REFUSAL_REASON_NO_OWNER,
+        retry_ms=AGAIN_MS,
+    )
+
+
 def owner_lost_status(shard: int, address: str, trouble: str = "") -> Status:
     """Return the status for a call whose owner has not answered, or is the owner no more.
 

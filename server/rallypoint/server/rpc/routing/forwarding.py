@@ -2,13 +2,15 @@
 
 A forwarded call ends in time: by the deadline of its client, when its client has gone, when the
 connection breaks, and when the shard gets another owner. The last one covers an owner that hangs.
+
+A process that stood still forwards nothing for a moment: the calls that it finds may be old.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 
 import grpc
@@ -17,12 +19,18 @@ from grpc_status import rpc_status
 from msgspec import Struct
 
 from rallypoint.server.rpc.routing.directory import Directory
-from rallypoint.server.rpc.routing.errors import owner_lost_status
+from rallypoint.server.rpc.routing.errors import owner_lost_status, stood_still_status
 from rallypoint.server.rpc.routing.marks import Context, forwarded
+from rallypoint.server.rpc.routing.standstill import Standstill
 from rallypoint.server.rpc.routing.table import Route
+from rallypoint.server.shards.lease import now_s
+from rallypoint.wire.access import PLAIN
 from rallypoint.wire.channel import client_options
+from rallypoint.wire.credentials import Credentials
 from rallypoint.wire.errors import DETAILS_KEY
 
+LOOK_S = 0.2
+"""Pause between two looks at the clock."""
 CHANNELS_MAX = 64
 """Channels that are kept; a store has fewer coordinators."""
 RECONNECT_MS, RECONNECT_MS_MAX = 100, 1_000
@@ -72,12 +80,20 @@ class _Sent(Struct, eq=False):
 class Forwarder:
     """Makes calls to the owners of shards. `run` ends those whose owner has changed."""
 
-    def __init__(self, directory: Directory) -> None:
-        """Begin without channels."""
+    def __init__(self, directory: Directory, credentials: Credentials | None = None) -> None:
+        """Begin without channels.
+
+        Args:
+            directory: knows the owners.
+            credentials: of this coordinator, for the others; None: connections are plain.
+        """
         self._directory = directory
-        self._channels: dict[str, grpc.aio.Channel] = {}
+        self._credentials = credentials or Credentials(PLAIN)
+        self._channels: dict[tuple[str, int], grpc.aio.Channel] = {}
+        """By address and version of the certificates, the one that was used last at the end."""
         self._sent: set[_Sent] = set()
         self._has_ended = False
+        self._standstill = Standstill(now_s())
 
     async def run(self) -> None:
         """End calls to former owners, until cancelled; then close all channels."""
@@ -88,7 +104,10 @@ class Forwarder:
                     if self._directory.owner_of(sent.shard) != sent.address:
                         sent.is_lost = True
                         sent.call.cancel()
-                await changed.wait()
+                self._standstill.look(now_s())
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(LOOK_S):
+                        await changed.wait()
         finally:
             channels, self._channels = tuple(self._channels.values()), {}
             for channel in channels:
@@ -116,6 +135,7 @@ class Forwarder:
         Raises:
             CallFailed: when it ends with another status than OK.
         """
+        self._refuse_old()
         make: Any = (await self._channel(address)).unary_unary(route.path)
         call = make(request, timeout=context.time_remaining(), metadata=forwarded(context, shard))
         with self._watching(call, shard, address) as sent:
@@ -130,11 +150,16 @@ class Forwarder:
         Raises:
             CallFailed: when it ends with another status than OK.
         """
+        self._refuse_old()
         make: Any = (await self._channel(address)).unary_stream(route.path)
         call = make(request, timeout=context.time_remaining(), metadata=forwarded(context, shard))
         with self._watching(call, shard, address) as sent:
             while (answer := await _translated(sent, call.read())) is not grpc.aio.EOF:
                 yield answer
+
+    def _refuse_old(self) -> None:
+        if self._standstill.look(now_s()):
+            raise CallFailed.of(stood_still_status())
 
     @contextmanager
     def _watching(self, call: _Call, shard: int, address: str) -> Iterator[_Sent]:
@@ -152,7 +177,8 @@ class Forwarder:
             call.cancel()
 
     async def _channel(self, address: str) -> grpc.aio.Channel:
-        channel = self._channels.pop(address, None)
+        key = address, self._credentials.taken_version
+        channel = self._channels.pop(key, None)
         if channel is None:
             options = [
                 *client_options(),
@@ -160,8 +186,8 @@ class Forwarder:
                 ("grpc.min_reconnect_backoff_ms", RECONNECT_MS),
                 ("grpc.max_reconnect_backoff_ms", RECONNECT_MS_MAX),
             ]
-            channel = grpc.aio.insecure_channel(address, options=options)
-        self._channels[address] = channel  # the last one: it was used last
+            channel = self._credentials.open_aio_channel(address, options)
+        self._channels[key] = channel
         if len(self._channels) > CHANNELS_MAX:
             oldest = self._channels.pop(next(iter(self._channels)))
             await oldest.close()

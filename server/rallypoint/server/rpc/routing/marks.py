@@ -1,8 +1,11 @@
 """Metadata of calls between coordinators.
 
 A forwarded call has the metadata of the call of the client, the number of the shard that it is
-about, and the peer that has made it. The first stops it from being forwarded once more. The second
+about, and the peer that has made it. The second stops it from being forwarded once more. The last
 only counts towards the limits of a host: who can reach a coordinator can also connect to it.
+
+A coordinator that asks who calls sends what it has found out, signed, not the client's token. It
+believes the shard and the peer of signed calls alone.
 """
 
 from __future__ import annotations
@@ -11,11 +14,15 @@ from typing import Any
 
 import grpc
 
-SHARD_KEY = "rallypoint-shard"
+from rallypoint.server.rpc.guards.access.gate import CURRENT
+from rallypoint.server.rpc.guards.access.gate import SHARD_KEY as SHARD_KEY
+from rallypoint.server.rpc.guards.access.identities import KEY
+from rallypoint.wire.credentials import TOKEN_KEY
+
 PEER_KEY = "rallypoint-peer"
 DIGITS_MAX = 9
 """Of the number of a shard: Python refuses to read a number of thousands of digits."""
-_OWN = (SHARD_KEY, PEER_KEY, "user-agent", "content-type", "te")
+_OWN = (SHARD_KEY, PEER_KEY, KEY, "user-agent", "content-type", "te")
 
 Metadata = list[tuple[str, str | bytes]]
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -23,6 +30,9 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 def marked_shard(context: Context) -> int | None:
     """Return the shard that a forwarded call is about; None for a call of a client."""
+    entry = CURRENT.get()
+    if entry is not None and not entry.is_forwarded:
+        return None  # a client cannot pose as a coordinator
     text = _find(context, SHARD_KEY)
     if text is None:
         return None
@@ -32,6 +42,9 @@ def marked_shard(context: Context) -> int | None:
 
 def original_peer(context: Context) -> str:
     """Return the peer that has made a call, also when another coordinator has forwarded it."""
+    entry = CURRENT.get()
+    if entry is not None:
+        return entry.call.peer  # of a forwarded call, as it was signed
     marked = None if marked_shard(context) is None else _find(context, PEER_KEY)
     return marked or context.peer()
 
@@ -43,6 +56,10 @@ def forwarded(context: Context, shard: int) -> Metadata:
         for key, value in context.invocation_metadata() or ()
         if key not in _OWN and not key.startswith(("grpc-", ":"))
     ]
+    entry = CURRENT.get()
+    if entry is not None:
+        kept = [(key, value) for key, value in kept if key != TOKEN_KEY]
+        kept.append((KEY, entry.sign(shard)))
     return [*kept, (SHARD_KEY, str(shard)), (PEER_KEY, original_peer(context))]
 
 

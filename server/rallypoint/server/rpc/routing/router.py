@@ -19,6 +19,7 @@ from msgspec import Struct
 
 from rallypoint.server.coordinator import CoordinatorEnded
 from rallypoint.server.rpc.agent_service import AgentService, accept
+from rallypoint.server.rpc.guards.access.protection import OPEN, Protection
 from rallypoint.server.rpc.guards.peers import Peers, Stream
 from rallypoint.server.rpc.routing.contexts import OwnedContext
 from rallypoint.server.rpc.routing.directory import Directory, Local, LocalShard
@@ -51,7 +52,12 @@ class Router(grpc.GenericRpcHandler):
     """Handles every method of the contract."""
 
     def __init__(
-        self, directory: Directory, local: Local, forwarder: Forwarder, peers: Peers
+        self,
+        directory: Directory,
+        local: Local,
+        forwarder: Forwarder,
+        peers: Peers,
+        protection: Protection = OPEN,
     ) -> None:
         """Make the handlers.
 
@@ -60,12 +66,13 @@ class Router(grpc.GenericRpcHandler):
             local: the shards of this process.
             forwarder: makes calls to the others.
             peers: what each host uses of all shards of this process.
+            protection: of this coordinator.
         """
         self._directory = directory
         self._local = local
         self._forwarder = forwarder
         self._peers = peers
-        self._whole = Whole(directory, Parts(directory, local, forwarder))
+        self._whole = Whole(directory, Parts(directory, local, forwarder), protection)
         self._handlers = {path: self._to_handler(route) for path, route in ROUTES.items()}
 
     def service(

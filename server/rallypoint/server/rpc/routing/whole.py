@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rallypoint.server.rpc.about.views import start_now
+from rallypoint.server.rpc.guards.access.protection import OPEN, Protection, describe
 from rallypoint.server.rpc.routing.directory import Directory
 from rallypoint.server.rpc.routing.ends import ending, write_in_time
 from rallypoint.server.rpc.routing.marks import Context
@@ -18,10 +19,11 @@ from rallypoint.server.rpc.routing.table import Route
 class Whole:
     """Answers for all shards together."""
 
-    def __init__(self, directory: Directory, parts: Parts) -> None:
-        """Start now; `parts` asks the shards."""
+    def __init__(self, directory: Directory, parts: Parts, protection: Protection = OPEN) -> None:
+        """Start now; `parts` asks the shards, and `protection` is this coordinator's."""
         self._directory = directory
         self._parts = parts
+        self._protection = protection
         self._start = start_now()
 
     async def answer(self, route: Route, request: Any, context: Context) -> Any:
@@ -29,9 +31,11 @@ class Whole:
         async with ending(context):
             match route.name:
                 case "GetCoordinator":
-                    return await get_coordinator(
+                    about = await get_coordinator(
                         self._parts, route, self._directory, self._start, context
                     )
+                    describe(about, self._protection)
+                    return about
                 case "ListJobs":
                     return await list_jobs(self._parts, route, request, context)
                 case "ListEvents":

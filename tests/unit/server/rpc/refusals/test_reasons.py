@@ -14,6 +14,8 @@ from google.rpc.status_pb2 import Status
 from rallypoint.server.core.messages.refusals import Limit, Refusal, RefusalKind, limit_reached
 from rallypoint.server.core.model.phase import Outcome
 from rallypoint.server.rpc import errors
+from rallypoint.server.rpc.guards.access import refusals as access
+from rallypoint.server.rpc.guards.access.caller import Caller, Proof, Role
 from rallypoint.server.rpc.guards.peers import LimitExceeded
 from rallypoint.server.rpc.refusals.table import TABLE
 from rallypoint.server.rpc.routing import errors as routing
@@ -34,6 +36,7 @@ FACTS: dict[RefusalKind, dict[str, str | int]] = {
     RefusalKind.JOB_ENDED: {"outcome": Outcome.FAILED.value},
 }
 """Facts that are no plain words or numbers."""
+VIEWER = Caller("ann", (Role.VIEWER,), Proof.TOKEN, ("train-*",))
 STATUSES = {
     "INVALID_FIELD": invalid_status("hello.run", "is wrong"),
     "NO_HELLO": silent_status("silent"),
@@ -45,6 +48,11 @@ STATUSES = {
     "NO_OWNER": routing.no_owner_status(3),
     "OWNER_LOST": routing.owner_lost_status(3, "localhost:1"),
     "STORE_UNAVAILABLE": routing.store_status("etcd cannot be reached"),
+    "ACCESS_TOKEN_MISSING": access.token_missing().status,
+    "ACCESS_TOKEN_INVALID": access.token_invalid().status,
+    "ACCESS_TOKEN_EXPIRED": access.token_expired(VIEWER).status,
+    "ROLE_NOT_ALLOWED": access.role_not_allowed((VIEWER,), (Role.OPERATOR,)).status,
+    "JOB_NOT_ALLOWED": access.job_not_allowed((VIEWER,), "other").status,
 }
 
 

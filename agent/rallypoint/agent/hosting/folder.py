@@ -1,0 +1,133 @@
+"""The folder of a hosted coordinator: its journal and its log.
+
+The coordinator removes the folder when it ends. One that was killed leaves it, and another start
+continues from the journal. But a folder that no coordinator has touched for a while belongs to a
+job of the past: a new job of the same endpoint must not become a part of it.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import socket
+import stat
+import tempfile
+import time
+from pathlib import Path
+
+JOURNAL = "journal.sqlite"
+LOG = "coordinator.log"
+STALE_S = 60.0
+"""A coordinator touches its journal far more often. An agent that was killed with its coordinator
+is back sooner, if something restarts it."""
+LOG_BYTES_MAX = 16 * 1024
+"""How much of the end of a log is searched for its last line."""
+_FILES = (JOURNAL, f"{JOURNAL}-wal", f"{JOURNAL}-shm", f"{JOURNAL}-head", LOG)
+
+
+class NoFolder(Exception):
+    """There is no place for the folder; the text says what to do."""
+
+
+def make_folder(port: int, *, is_temporary: bool = False) -> Path:
+    """Return the folder of a coordinator on this host; make it where there is none.
+
+    Its name has the host's: home folders are often shared.
+
+    Args:
+        port: of the coordinator.
+        is_temporary: the state folder cannot hold a journal, so it is among the temporary files.
+
+    Raises:
+        NoFolder: when the system refuses.
+    """
+    folder, other = _candidates(port)
+    try:
+        return _make_temporary(other) if is_temporary else _make(folder)
+    except OSError as refused:
+        # Containers often have no home. The journal then lives as long as the temporary files.
+        try:
+            return _make_temporary(other)
+        except OSError:
+            raise NoFolder(
+                f"cannot keep the journal of the coordinator in {folder} "
+                f"({refused.strerror}): set XDG_STATE_HOME"
+            ) from refused
+
+
+def is_in_use(port: int) -> bool:
+    """Return whether a coordinator of this host that another agent may have started has a folder.
+
+    It removes the folder as the last thing that it does.
+    """
+    return any(_age_s(folder) < STALE_S for folder in _candidates(port))
+
+
+def drop_if_stale(folder: Path) -> bool:
+    """Remove the files of a job of the past; return whether there were any.
+
+    The folder stays. No coordinator may have them open.
+    """
+    if not STALE_S <= _age_s(folder) < math.inf:
+        return False
+    for name in _FILES:
+        (folder / name).unlink(missing_ok=True)
+    return True
+
+
+def read_last_line(log: Path) -> str:
+    """Return the last line of a coordinator's log; empty: it has none."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - LOG_BYTES_MAX))
+            lines = file.read().decode(errors="replace").split("\n")
+    except OSError:
+        return ""
+    return next((line.strip() for line in reversed(lines) if line.strip()), "")
+
+
+def _candidates(port: int) -> tuple[Path, Path]:
+    """Return where the folder is, and where it is if it cannot be there."""
+    name = f"hosted-{re.sub(r'[^A-Za-z0-9.-]', '-', socket.gethostname())}-{port}"
+    other = Path(tempfile.gettempdir()) / f"rallypoint-{os.getuid()}"
+    return _state_home() / "rallypoint" / name, other / name
+
+
+def _age_s(folder: Path) -> float:
+    """Return how long ago a coordinator touched its journal; without one, infinity."""
+    try:
+        about = (folder / JOURNAL).stat()
+    except OSError:
+        return math.inf
+    if about.st_uid != os.geteuid():
+        return math.inf  # another user has put it among the temporary files
+    return time.time() - about.st_mtime  # noqa: TID251  # as files have it
+
+
+def _state_home() -> Path:
+    # The specification of XDG ignores relative paths.
+    folder = Path(os.environ.get("XDG_STATE_HOME", ""))
+    if folder.is_absolute():
+        return folder
+    try:
+        return Path.home() / ".local" / "state"
+    except RuntimeError:
+        return Path("/nonexistent")  # which cannot be made; the temporary folder can
+
+
+def _make_temporary(folder: Path) -> Path:
+    """Make a folder where other users could have made its parent before, or a link in its place."""
+    folder.parent.mkdir(0o700, exist_ok=True)
+    about = folder.parent.lstat()
+    if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.geteuid() or about.st_mode & 0o022:
+        raise PermissionError(1, f"others can change {folder.parent}")
+    return _make(folder)
+
+
+def _make(folder: Path) -> Path:
+    folder.parent.mkdir(0o700, parents=True, exist_ok=True)
+    folder.mkdir(0o700, exist_ok=True)
+    if folder.stat().st_uid != os.geteuid() or not os.access(folder, os.W_OK):
+        raise PermissionError(1, "it belongs to another user, or is read-only")
+    return folder

@@ -1,0 +1,275 @@
+"""Sees to it that a coordinator listens at the endpoint, for the agent of the node that hosts it.
+
+`begin` starts it as early as possible, before gRPC is imported. Later the agent calls `prepare`
+before each attempt to connect: it starts a coordinator if nothing listens, also when one was
+killed. Several agents of one host may do so at the same moment. One coordinator gets the journal
+and the port, the others end, and their agents use the one that listens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from rallypoint.agent.hosting.decision import Hosting
+from rallypoint.agent.hosting.facts import is_host
+from rallypoint.agent.hosting.folder import (
+    NoFolder,
+    drop_if_stale,
+    is_in_use,
+    make_folder,
+    read_last_line,
+)
+from rallypoint.agent.hosting.process import HostedProcess
+from rallypoint.base.addresses import is_loopback
+from rallypoint.base.exit_codes import EXIT_FAILED
+from rallypoint.base.log import get_logger
+from rallypoint.wire.access import PLAIN, Access, AccessFailed
+from rallypoint.wire.credentials import Credentials
+
+log = get_logger()
+
+START_S_MAX = 15.0
+"""How long a coordinator may take to listen; a busy machine is slow."""
+LOOK_S = 0.02
+"""Pause between two looks while it starts."""
+YIELD_S = 1.0
+"""After a coordinator has ended at its start, another one is probably about to listen, or has just
+ended. This long nothing else is started."""
+ATTEMPTS_MAX = 3
+"""Coordinators in a row that end at their start, after which the agent gives up, unless it was
+connected before."""
+STRANGER_S = 5.0
+"""How long something may listen without an answer until it counts as another program."""
+FAREWELL_S_MAX = 5.0
+"""How long the agent waits at its end for the coordinator's: until all nodes know the outcome."""
+
+
+class CannotHost(Exception):
+    """No coordinator can listen at the endpoint. The text says why, and what to do."""
+
+
+class Keeper:
+    """Keeps a coordinator at the endpoint, if this node hosts it."""
+
+    def __init__(self, hosting: Hosting, access: Access = PLAIN) -> None:
+        """Decide nothing yet.
+
+        Args:
+            hosting: where the coordinator listens, and who hosts it.
+            access: how the agents of the job prove who they are.
+        """
+        self.hosting = hosting
+        self._access = access
+        self._may_host = not access.uses_tls
+        """A coordinator that an agent starts has no certificate."""
+        self.is_host = False
+        """Whether this node hosts the coordinator. Set by `begin`."""
+        self.is_over = False
+        """The coordinator told how the job ended."""
+        self._process: HostedProcess | None = None
+        self._is_announced = True
+        self._is_temporary = False
+        """The state folder cannot hold a journal."""
+        self._failures = 0
+        """Coordinators in a row that ended at their start."""
+        self._is_known = False
+        """A coordinator has answered at the endpoint."""
+        self._has_served = False
+        """The one that was started last has served this agent."""
+        self._strange_since_s = 0.0
+        """When something was first found that listens and does not answer; 0: nothing was."""
+
+    def begin(self) -> None:
+        """Find out whether this node is the host; if so, start a coordinator unless one listens.
+
+        Blocks while a name is looked up.
+
+        Raises:
+            CannotHost: there is no place for the coordinator's journal, or no process can start.
+        """
+        from rallypoint.agent.hosting.probe import is_listening
+
+        self.is_host = self._may_host and is_host(self.hosting)
+        if self.is_host and not any(is_listening(*where) for where in self._places()):
+            self.start()
+
+    async def prepare(self) -> None:
+        """Return when something listens at the endpoint, or another node has to see to that.
+
+        Raises:
+            CannotHost: nothing listens, and coordinators end at their start; or another program
+                listens.
+        """
+        if self._may_host and not self.is_host and not self._is_known:
+            # The endpoint's name may be unknown at first, such as that of a pod.
+            self.is_host = await asyncio.to_thread(is_host, self.hosting)
+        if not self.is_host:
+            return
+        self._announce()
+        end_s = time.monotonic() + START_S_MAX
+        while not (target := await self._find_listener()):
+            if self._process is None:
+                if not self._start_again():
+                    return
+            elif self._process.has_ended():
+                await self._note_end(self._process)
+            elif time.monotonic() > end_s:
+                return  # the attempt to connect will say that nothing answers
+            else:
+                await asyncio.sleep(LOOK_S)
+        if not self._is_known:
+            await self._identify(target)
+
+    def connected(self) -> None:
+        """Note that a coordinator serves the agent at the endpoint."""
+        self._is_known = self._has_served = True
+        self._failures = 0
+        # A coordinator that a person runs comes back by itself, and needs its port then.
+        self._may_host = self._may_host and is_in_use(self.hosting.port)
+        self.is_host = self.is_host and self._may_host
+        if self._process is not None and not self._process.has_journal():
+            # Another agent of this host was quicker. Ours would listen when that one has ended.
+            self._process.end()
+            self._process = None
+
+    def await_end(self) -> None:
+        """Wait until the coordinator has ended, within a limit, if the job is over.
+
+        A scheduler or a container ends whatever is left of a node, when its agent has ended. The
+        other nodes may not have learned the outcome by then.
+
+        A coordinator that has not answered yet is ended: an agent that is interrupted at its start
+        leaves none that waits for nodes.
+        """
+        if self._process is not None and not self._is_known:
+            self._process.end()
+        if not self.is_host or not self.is_over:
+            return
+        end_s = time.monotonic() + FAREWELL_S_MAX
+        while is_in_use(self.hosting.port) and time.monotonic() < end_s:
+            time.sleep(LOOK_S)
+        if self._process is not None:
+            self._process.wait(max(0.0, end_s - time.monotonic()))
+
+    def describe_wait(self) -> str:
+        """Return what has to happen when no coordinator answers, one line."""
+        host, endpoint = self.hosting.host, self.hosting.endpoint
+        if self._access.uses_tls:
+            return f"with TLS no agent starts it: start one at {endpoint} with --tls-cert"
+        if self.is_host:
+            return f"this node hosts it: {endpoint} must lead here"
+        if self.hosting.is_chosen is False:
+            return f"node 0 (or that with is_host) starts it at {endpoint}: is its agent running?"
+        return f"the node that is called {host} starts it: is its agent running?"
+
+    def _places(self) -> tuple[tuple[str, int], ...]:
+        """Return where a coordinator of this host listens.
+
+        This host may not reach itself at the endpoint, which can be an address of a router.
+        """
+        port = self.hosting.port
+        return (self.hosting.host, port), ("localhost", port)
+
+    async def _find_listener(self) -> str:
+        """Return `host:port` where something listens; empty: nothing does."""
+        from rallypoint.agent.hosting.probe import accepts
+
+        for host, port in self._places():
+            if await accepts(host, port):
+                return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        return ""
+
+    def start(self) -> None:
+        """Start a coordinator.
+
+        Raises:
+            CannotHost: there is no place for its journal, or no process can start.
+        """
+        try:
+            folder = make_folder(self.hosting.port, is_temporary=self._is_temporary)
+            if not self._is_known:
+                drop_if_stale(folder)
+            self._process = HostedProcess(self.hosting, folder, _read_token(self._access))
+        except AccessFailed as error:
+            raise CannotHost(str(error)) from error
+        except NoFolder as error:
+            raise CannotHost(str(error)) from error
+        except OSError as error:
+            raise CannotHost(f"cannot start a coordinator: {error.strerror}") from error
+        self._is_announced = self._has_served = False
+
+    def _start_again(self) -> bool:
+        """Start a coordinator in place of one; return False, after a line, if that is impossible.
+
+        Raises:
+            CannotHost: it is impossible, and the agent was never connected.
+        """
+        try:
+            self.start()
+        except CannotHost as error:
+            if not self._is_known:
+                raise
+            log.warning("coordinator_not_started", why=str(error), then="retrying")
+            return False
+        self._announce()
+        return True
+
+    def _announce(self) -> None:
+        if self._is_announced or self._process is None:
+            return
+        self._is_announced = True
+        hosting = self.hosting
+        access = {}
+        if is_loopback(hosting.host):
+            access["access"] = "this host only; for nodes elsewhere give its name as the endpoint"
+        elif not (self._access.token or self._access.token_file):
+            access["access"] = "all who reach the port; RALLYPOINT_TOKEN limits it"
+        log.info(
+            "coordinator_started",
+            kind="hosted",
+            address=hosting.endpoint,
+            pid=self._process.pid,
+            log=str(self._process.log),
+            **access,
+        )
+
+    async def _note_end(self, process: HostedProcess) -> None:
+        """Note that a coordinator has ended; give another one the time to listen."""
+        self._process = None
+        if self._has_served:
+            log.warning("hosted_coordinator_ended", pid=process.pid, log=str(process.log))
+            return
+        self._failures += 1
+        # For example, there are no locks on many file servers, where home folders are.
+        self._is_temporary = self._is_temporary or process.exit_code == EXIT_FAILED
+        end_s = time.monotonic() + YIELD_S
+        while time.monotonic() < end_s:
+            if await self._find_listener():
+                return
+            await asyncio.sleep(LOOK_S)
+        if self._failures >= ATTEMPTS_MAX and not self._is_known:
+            why = read_last_line(process.log) or f"{process.log} is empty; is the disk full?"
+            raise CannotHost(f"the coordinator at {self.hosting.endpoint} does not start: {why}")
+
+    async def _identify(self, target: str) -> None:
+        """Check that a coordinator listens; one that is stalled has a while to answer."""
+        from rallypoint.agent.hosting.probe import Listener, identify
+
+        who = await identify(target)
+        now_s = time.monotonic()
+        if who is Listener.COORDINATOR:
+            self._is_known = True
+            return
+        self._strange_since_s = self._strange_since_s or now_s
+        if who is Listener.FOREIGN or now_s - self._strange_since_s >= STRANGER_S:
+            raise CannotHost(
+                f"another program listens at {self.hosting.endpoint}, which is no coordinator: "
+                "choose another port"
+            )
+
+
+def _read_token(access: Access) -> str:
+    """Return the token that agents show; empty: none."""
+    ((_, bearer),) = Credentials(access).metadata() or (("", ""),)
+    return bearer.removeprefix("Bearer ")

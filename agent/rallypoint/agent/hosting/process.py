@@ -1,0 +1,112 @@
+"""Starts a hosted coordinator: a process that outlives this one.
+
+It has its own session, and none of this process's pipes, sockets or standard streams. It is no
+descendant of the helper, and does not have the mark of this agent's workers, so no sweep reaches
+it. While this agent lives it is its child, whose end is noticed at once.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+from rallypoint.agent.helper.descendants import await_any_exit, spared_children
+from rallypoint.agent.helper.processes import ForkedProcess
+from rallypoint.agent.hosting.decision import Hosting
+from rallypoint.agent.hosting.folder import JOURNAL, LOG
+from rallypoint.base.addresses import is_loopback
+from rallypoint.wire.access import TOKEN_VARIABLE
+
+END_S_MAX = 1.0
+"""How long the end of a process that was killed is waited for."""
+
+
+class HostedProcess:
+    """A coordinator that this process has started."""
+
+    def __init__(self, hosting: Hosting, folder: Path, token: str) -> None:
+        """Start it.
+
+        Args:
+            hosting: where it listens.
+            folder: of its journal and its log.
+            token: that its clients must have; empty: they need none.
+
+        Raises:
+            OSError: the process cannot start.
+        """
+        self.log = folder / LOG
+        self._lock = folder / f"{JOURNAL}-lock"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        log = os.open(self.log, flags, 0o600)
+        try:
+            started = subprocess.Popen(
+                [sys.executable, "-P", "-m", "rallypoint", *compute_command(hosting, folder)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd="/",
+                env=os.environ | ({TOKEN_VARIABLE: token} if token else {}),
+                start_new_session=True,
+            )
+        finally:
+            os.close(log)
+        started.returncode = 0  # Popen would warn that it outlives this process
+        self._process = ForkedProcess(started.pid)
+        spared_children.add(self.pid)
+
+    @property
+    def pid(self) -> int:
+        """The process id."""
+        return self._process.pid
+
+    def has_journal(self) -> bool:
+        """Return whether it is the one that has the journal: then no other one has the port."""
+        try:
+            return self._lock.read_text() == str(self.pid)
+        except OSError:
+            return False
+
+    def end(self) -> None:
+        """Kill it, and wait for its end. Without the journal it has nothing to lose."""
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
+        self.wait(END_S_MAX)
+
+    def has_ended(self) -> bool:
+        """Return whether it has ended; it is then no process any more."""
+        if self._process.poll() is None:
+            return False
+        spared_children.discard(self.pid)
+        return True
+
+    @property
+    def exit_code(self) -> int | None:
+        """The exit code, or minus the signal; None while it runs."""
+        return self._process.returncode
+
+    def wait(self, limit_s: float) -> bool:
+        """Wait for its end; return whether it came within the limit."""
+        return await_any_exit((self.pid,), round(limit_s * 1000)) and self.has_ended()
+
+
+def compute_command(hosting: Hosting, folder: Path) -> list[str]:
+    """Return the command line of a hosted coordinator, after `rallypoint`."""
+    # Other hosts need not reach an endpoint that none of them could name.
+    host = hosting.host if is_loopback(hosting.host) else "0.0.0.0"
+    window = (
+        () if hosting.window_ms is None else (f"--startup-window={hosting.window_ms / 1000:g}",)
+    )
+    return [
+        "coordinator",
+        f"--host={host}",
+        f"--port={hosting.port}",
+        f"--state=sqlite:{folder / JOURNAL}",
+        f"--until-idle={hosting.unused_ms / 1000:g}",
+        "--log-level=info",
+        *window,
+    ]

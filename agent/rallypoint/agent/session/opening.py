@@ -1,0 +1,149 @@
+"""Opens the agent's connections, and finds out why one does not come about.
+
+The files of the access are read in a thread: a file server that hangs must not stop heartbeats.
+Each attempt takes what they have at that moment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Protocol
+
+import grpc
+import grpc.aio
+
+from rallypoint.base.log import get_logger
+from rallypoint.wire.access import Access
+from rallypoint.wire.channel import client_options
+from rallypoint.wire.credentials import Credentials, Metadata
+from rallypoint.wire.handshakes import explain, is_closed, probe
+
+log = get_logger()
+
+CONNECT_S_MAX = 1.0
+READ_S_MAX = 5.0
+"""How long an attempt waits for the files; the first one fails then, others use what was read."""
+_CHECK = "/grpc.health.v1.Health/Check"
+
+
+class Unreachable(Exception):
+    """An attempt to connect failed."""
+
+    def __init__(self, text: str, *, is_there: bool = False) -> None:
+        """Keep what happened; `is_there`: something listens, but TLS fails."""
+        super().__init__(text)
+        self.is_there = is_there
+
+
+class Grounds(Protocol):
+    """What an attempt to connect stands on: a coordinator that this node may have to start."""
+
+    async def prepare(self) -> None:
+        """Return when an attempt makes sense; raise Dismissed when none ever will."""
+
+    def welcomed(self) -> None:
+        """Note that a coordinator serves the agent."""
+
+
+class Opening:
+    """How one agent connects."""
+
+    def __init__(self, access: Access, grounds: Grounds | None = None) -> None:
+        """Keep how the agent proves itself; its files are read at the first attempt."""
+        self._access = access
+        self._grounds = grounds
+        self._credentials: Credentials | None = None
+        self._problem = ""
+        """Why renewed files are of no use, as it was logged last."""
+
+    async def open(self, target: str) -> grpc.aio.Channel:
+        """Return a new channel to host:port, with the files as they are now.
+
+        Raises:
+            AccessFailed: a file is of no use, and there is none from before.
+            Unreachable: the files cannot be read in time.
+            Dismissed: no attempt will ever succeed.
+        """
+        if self._grounds is not None:
+            await self._grounds.prepare()
+        return (await self._read()).open_aio_channel(target, client_options())
+
+    def welcomed(self) -> None:
+        """Note that a coordinator serves the agent."""
+        if self._grounds is not None:
+            self._grounds.welcomed()
+
+    def metadata(self) -> Metadata:
+        """Return the metadata of a session; a channel was opened before."""
+        assert self._credentials is not None
+        return self._credentials.metadata()
+
+    async def has_newer(self, metadata: Metadata) -> bool:
+        """Return whether a refused session had this metadata, and there is a newer token now."""
+        credentials = self._credentials
+        if credentials is None or not self._access.token_file:
+            return False
+        try:
+            async with asyncio.timeout(READ_S_MAX):
+                await asyncio.to_thread(credentials.look_now)
+        except TimeoutError:
+            return False
+        return credentials.metadata() != metadata
+
+    async def _read(self) -> Credentials:
+        credentials = self._credentials
+        if not self._access.has_files:
+            if credentials is None:
+                credentials = self._credentials = Credentials(self._access)
+            return credentials
+        try:
+            async with asyncio.timeout(READ_S_MAX):
+                if credentials is None:
+                    self._credentials = await asyncio.to_thread(Credentials, self._access)
+                    return self._credentials
+                await asyncio.to_thread(credentials.look)
+        except TimeoutError:
+            if credentials is None:
+                text = f"certificates and token cannot be read within {READ_S_MAX:g} s"
+                raise Unreachable(text) from None
+        if credentials.problem != self._problem:
+            self._problem = credentials.problem
+            if self._problem:
+                log.warning("access_not_renewed", why=self._problem, then="the old one counts")
+        return credentials
+
+    async def connect(self, channel: grpc.aio.Channel, target: str) -> None:
+        """Wait until the channel is ready; unlike `channel_ready`, fail at the first failure.
+
+        Raises:
+            Unreachable: it failed; the text says why, as far as that can be known.
+        """
+        try:
+            async with asyncio.timeout(CONNECT_S_MAX):
+                state = channel.get_state(try_to_connect=True)
+                while state is not grpc.ChannelConnectivity.READY:
+                    if state is grpc.ChannelConnectivity.TRANSIENT_FAILURE:
+                        break
+                    await channel.wait_for_state_change(state)
+                    state = channel.get_state(try_to_connect=True)
+        except TimeoutError:
+            text = f"no connection to {target} within {CONNECT_S_MAX:g} s"
+            raise Unreachable(text) from None
+        if state is not grpc.ChannelConnectivity.READY:
+            why = await find_reason(channel, target, self._access)
+            text = f"cannot connect to {target}" + (f": {why}" if why else "")
+            raise Unreachable(text, is_there=bool(why))
+
+
+async def find_reason(channel: grpc.aio.Channel, target: str, access: Access) -> str:
+    """Return why a channel cannot connect, if TLS is the reason; else empty."""
+    check: Any = channel.unary_unary(_CHECK)
+    try:
+        await check(b"", timeout=CONNECT_S_MAX)
+    except grpc.aio.AioRpcError as error:
+        text = error.details() or ""
+    else:
+        return ""
+    if is_closed(text):
+        return await asyncio.to_thread(probe, target, access)
+    return explain(text)

@@ -1,0 +1,42 @@
+"""Which node hosts the coordinator of a job, where a back end of torch has a node host a store."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rallypoint.agent.hosting.decision import Hosting
+from rallypoint.elastic.rendezvous.parameters import RendezvousParameters
+
+if TYPE_CHECKING:
+    from rallypoint.elastic.node.options import JobOptions
+
+C10D_PORT = 29_400
+"""torch's default for the port of an endpoint of c10d."""
+BACKENDS = ("c10d", "static")
+"""Those that need nothing to be started before. The others have a server outside of the job."""
+
+
+def find_hosting(
+    coordinator: str | None, params: RendezvousParameters, options: JobOptions
+) -> Hosting | None:
+    """Return how the nodes host their coordinator; None: it was started before, or is built in.
+
+    Args:
+        coordinator: host:port, or several with commas in between; None: a built-in one.
+        params: of the rendezvous.
+        options: that its parameters hold.
+
+    Raises:
+        ValueError: `is_host` is neither yes nor no.
+    """
+    if coordinator is None or "," in coordinator or params.backend not in BACKENDS:
+        return None
+    chosen = params.get_as_bool("is_host")
+    if chosen is None and params.backend == "static" and options.rank is not None:
+        chosen = options.rank == 0
+    return Hosting(
+        endpoint=coordinator,
+        is_chosen=chosen,
+        unused_ms=options.join_timeout,
+        window_ms=None if options.fence_after else 0,
+    )

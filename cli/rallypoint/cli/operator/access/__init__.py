@@ -1,0 +1,1 @@
+"""A small authority for those who have none, and new tokens."""

@@ -1,0 +1,128 @@
+"""`rallypoint certs` and `rallypoint token`. They ask no coordinator."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rallypoint.cli.operator.access.authority import (
+    AUTHORITY_DAYS,
+    DAYS,
+    Issued,
+    init_authority,
+    issue,
+    require_cryptography,
+)
+from rallypoint.cli.operator.access.tokens import Role, draw_token, to_entry, write_token
+
+FOLDER = Path("certs")
+Folder = Annotated[Path, typer.Option("--folder", metavar="FOLDER", help="folder of the authority")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    certs = typer.Typer(help="Make a small certificate authority.", rich_markup_mode=None)
+    certs.command("init")(init)
+    certs.command("issue")(issue_)
+    app.add_typer(certs, name="certs")
+    token = typer.Typer(help="Make tokens for a coordinator.", rich_markup_mode=None)
+    token.callback()(_token)
+    token.command("new")(new)
+    app.add_typer(token, name="token")
+
+
+def init(
+    folder: Folder = FOLDER,
+    name: Annotated[
+        str, typer.Option("--name", metavar="NAME", help="name of the authority")
+    ] = "rallypoint authority",
+    days: Annotated[
+        int, typer.Option("--days", metavar="N", help="how long it is valid")
+    ] = AUTHORITY_DAYS,
+) -> None:
+    """Make an authority.
+
+    That is a certificate to give to everyone, and a key to keep.
+    """
+    require_cryptography()
+    made = init_authority(folder, name, days, _now())
+    _report("authority", made)
+    print("Agents, clients and coordinators need the certificate. Keep the key here.")
+
+
+def issue_(
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="name of the holder, such as ops-ann")
+    ],
+    folder: Folder = FOLDER,
+    host: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--host",
+            metavar="HOST",
+            help="name or address at which a coordinator is reached; repeatable. "
+            "Without it the certificate is for a client",
+        ),
+    ] = None,
+    days: Annotated[int, typer.Option("--days", metavar="N", help="how long it is valid")] = DAYS,
+    renew: Annotated[
+        bool, typer.Option("--renew", help="replace the certificate of this name")
+    ] = False,
+) -> None:
+    """Sign a certificate for a coordinator (--host) or a client."""
+    require_cryptography()
+    hosts = tuple(host or ())
+    made = issue(folder, name, hosts, days, _now(), renew=renew)
+    _report(f"coordinator {', '.join(hosts)}" if hosts else f"client {name}", made)
+    ca = folder / "ca.pem"
+    if hosts:
+        print(f"rallypoint coordinator --tls-cert {made.cert} --tls-key {made.key}")
+    else:
+        print(f"--tls-ca {ca} --tls-cert {made.cert} --tls-key {made.key}")
+
+
+def _token() -> None:
+    """Keep `new` a command of its group."""
+
+
+def new(
+    name: Annotated[
+        str, typer.Option("--name", metavar="NAME", help="whose it is, for audit lines")
+    ],
+    role: Annotated[Role, typer.Option("--role", help="what its holder may do")] = Role.AGENT,
+    job: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--job", metavar="PATTERN", help="only these jobs, such as train-*; repeatable"
+        ),
+    ] = None,
+    days: Annotated[
+        int, typer.Option("--days", metavar="N", min=0, max=36_500, help="how long; 0: for ever")
+    ] = 0,
+    file: Annotated[
+        Path | None,
+        typer.Option("--file", metavar="FILE", help="write the token there, do not show it"),
+    ] = None,
+) -> None:
+    """Draw a token, and print its entry for the coordinator's --auth file."""
+    token = draw_token()
+    ends = _now() + datetime.timedelta(days=days) if days else None
+    entry = to_entry(token, name, role, job or (), ends)
+    if file is not None:
+        write_token(file, token)
+        print(f"# the token is in {file}; this is for the coordinator's --auth file:")
+    else:
+        print(f"# the token, which is not shown again:\n{token}\n")
+        print("# for the coordinator's --auth file:")
+    print(entry)
+
+
+def _report(what: str, made: Issued) -> None:
+    print(f"{what}: {made.cert}, {made.key}; valid until {made.ends:%Y-%m-%d %H:%M} UTC")
+
+
+def _now() -> datetime.datetime:
+    return datetime.datetime.now(datetime.UTC)

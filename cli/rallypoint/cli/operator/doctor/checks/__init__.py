@@ -1,0 +1,1 @@
+"""Judges facts: each check returns findings, and does no IO."""

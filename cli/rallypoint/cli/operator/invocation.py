@@ -1,0 +1,113 @@
+"""One call of a command: its options, what it prints to, and the client that it asks with."""
+
+from __future__ import annotations
+
+import os
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from rallypoint.base.exit_codes import EXIT_USAGE
+from rallypoint.cli.operator.common import Common
+from rallypoint.cli.operator.failures import CommandFailed
+from rallypoint.cli.operator.output import Output
+
+if TYPE_CHECKING:
+    from rallypoint.cli.operator.connection import Target
+    from rallypoint.client import Client
+    from rallypoint.client.errors import RallypointError
+    from rallypoint.wire.access import Access
+
+
+class Invocation:
+    """What a command gets as its first argument."""
+
+    def __init__(self, common: Common) -> None:
+        """Connect when `client` is first used."""
+        self.common = common
+        self.output = Output(common.output)
+        self._client: Client | None = None
+
+    @property
+    def timeout_s(self) -> float:
+        """How long a call may take."""
+        return self.common.timeout_s
+
+    @cached_property
+    def target(self) -> Target:
+        """Return the coordinator that is asked.
+
+        Raises:
+            CommandFailed: it is named wrongly.
+        """
+        from rallypoint.cli.operator.connection import choose_target
+
+        return choose_target(self.common, os.environ)
+
+    @cached_property
+    def access(self) -> Access:
+        """Return how the command proves who it is. Its files are not read yet.
+
+        Raises:
+            CommandFailed: a variable about that is wrong.
+        """
+        from rallypoint.cli.operator.connection import choose_access
+        from rallypoint.wire.access import AccessFailed
+
+        try:
+            return choose_access(self.common, self.target, os.environ)
+        except AccessFailed as failed:
+            raise CommandFailed(str(failed), EXIT_USAGE) from None
+
+    @property
+    def client(self) -> Client:
+        """Return the client, once a coordinator has answered.
+
+        Raises:
+            CommandFailed: the coordinator is named wrongly, or nothing answers there.
+        """
+        if self._client is None:
+            self.check_reachable()
+            self._client = self.open_client(self.timeout_s)
+        return self._client
+
+    def explain(self, error: RallypointError) -> str:
+        """Return the text of an error, with the next step; it may ask for near names."""
+        from rallypoint.cli.operator.explanations import explain
+
+        return explain(error, self._client)
+
+    def check_reachable(self) -> None:
+        """Read the files about access, connect to the coordinator, and hang up.
+
+        Raises:
+            CommandFailed: a file is of no use, or no coordinator answers.
+        """
+        from rallypoint.cli.operator.reaching import check_reachable
+        from rallypoint.wire.access import AccessFailed
+        from rallypoint.wire.credentials import Credentials
+
+        try:
+            Credentials(self.access)
+        except AccessFailed as failed:
+            raise CommandFailed(str(failed), EXIT_USAGE) from None
+        hint = "" if self.target.source else "; name another one: -c HOST:PORT"
+        check_reachable(self.target.endpoints, self.access, self.timeout_s, hint=hint)
+
+    def open_client(self, limit_s: float, *, token: str = "", epoch: int = 0) -> Client:
+        """Return another client, which the caller closes; it connects at its first call.
+
+        Args:
+            limit_s: longest call, and longest outage of a watch.
+            token: of the worker for which it calls; empty: none.
+            epoch: of the coordinator that has started that worker; 0: unknown.
+        """
+        from rallypoint.client.sync import Client
+
+        return Client(
+            self.target.endpoints, token=token, epoch=epoch, limit_s=limit_s, access=self.access
+        )
+
+    def close(self) -> None:
+        """End all calls."""
+        if self._client is not None:
+            self._client.close()

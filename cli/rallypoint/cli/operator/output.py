@@ -1,0 +1,239 @@
+"""What a command prints: tables for people, JSON for programs.
+
+JSON is protobuf's mapping of the coordinator's answers: one object, or an array for a list, or an
+object on each line for what is followed. Colours appear only on a terminal, and not with NO_COLOR.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from google.protobuf.message import Message
+
+from rallypoint.base.printable import to_printable_line
+from rallypoint.cli.operator.common import Format
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, OverflowMethod, RenderableType
+    from rich.table import Table
+    from rich.text import Text
+
+GAP = 2
+"""Spaces between two columns."""
+LONG_MIN = 100
+"""Rows of a table that is not left to rich if it fits as it is."""
+WRAPPED_MIN = 20
+"""Columns that a wrapped column keeps; below that, one would read down a tower of words."""
+PIPE_COLUMNS = 10_000
+"""Width of a table that no terminal shows: no line is cut or wrapped for a program."""
+
+
+class Output:
+    """Standard output of one command. rich is loaded when the first table is printed."""
+
+    def __init__(self, format: Format) -> None:
+        """Print in this format."""
+        self.format = format
+
+    @property
+    def is_json(self) -> bool:
+        """Return whether a program reads the output."""
+        return self.format is Format.JSON
+
+    @cached_property
+    def console(self) -> Console:
+        """Return the terminal, or the pipe."""
+        from rich.console import Console
+
+        is_terminal = sys.stdout.isatty()
+        width = None if is_terminal or os.environ.get("COLUMNS") else PIPE_COLUMNS
+        no_color = True if not is_terminal else None  # None: as NO_COLOR and TERM say
+        return Console(
+            file=sys.stdout,
+            width=width or shutil.get_terminal_size().columns,
+            force_terminal=is_terminal,
+            no_color=no_color,
+            highlight=False,
+            markup=False,
+            emoji=False,
+            soft_wrap=False,
+        )
+
+    @property
+    def has_cursor(self) -> bool:
+        """Return whether a view can change in place."""
+        return self.console.is_terminal and not self.console.is_dumb_terminal
+
+    def print(self, line: RenderableType = "") -> None:
+        """Print a line, or something of rich, for people."""
+        if self.console.is_terminal:
+            self.console.print(line)
+            return
+        with self.console.capture() as captured:
+            self.console.print(line)
+        text = "".join(f"{one.rstrip()}\n" for one in captured.get().splitlines())
+        print(text, end="", flush=True)
+
+    def print_line(self, text: str) -> None:
+        """Print what happened; a long line is not wrapped, so that it can be copied."""
+        print(to_printable_line(text), flush=True)
+
+    def print_result(self, answer: Message, text: str) -> None:
+        """Print the answer to a change: what happened in words, or the answer as JSON."""
+        if self.is_json:
+            self.print_json(answer)
+        else:
+            self.print_line(text)
+
+    def note(self, line: str) -> None:
+        """Tell a person something that no program reads: on standard error."""
+        print(to_printable_line(line), file=sys.stderr, flush=True)
+
+    def print_json(self, value: Message | Mapping[str, Any] | Sequence[Any]) -> None:
+        """Print one answer, or an array of several, indented."""
+        print(json.dumps(_plain(value), indent=2, ensure_ascii=False), flush=True)
+
+    def print_json_line(self, value: Message | Mapping[str, Any]) -> None:
+        """Print one of many answers on a line."""
+        print(json.dumps(_plain(value), ensure_ascii=False), flush=True)
+
+    def print_table(
+        self,
+        columns: Sequence[str],
+        rows: Iterable[Sequence[Any]],
+        *,
+        flexible: str = "",
+        is_cropped: bool = False,
+    ) -> None:
+        """Print rows below their headings.
+
+        Args:
+            columns: headings.
+            rows: a cell for each column: a text, or a `rich.text.Text` with a style.
+            flexible: heading of the column that gives way in a narrow terminal; empty: all do.
+            is_cropped: it is cut instead of wrapped, so that each row is one line.
+        """
+        self.print(make_table(columns, rows, flexible=flexible, is_cropped=is_cropped))
+
+
+def make_table(
+    columns: Sequence[str],
+    rows: Iterable[Sequence[Any]],
+    *,
+    flexible: str = "",
+    is_cropped: bool = False,
+) -> RenderableType:
+    """Return a table; the arguments are those of `print_table`."""
+    return _Rows(columns, [*rows], flexible, is_cropped=is_cropped)
+
+
+class _Rows:
+    """A table. rich fits one to its console; for thousands of rows that takes seconds.
+
+    So a long table that fits as it is gets its columns from here.
+    """
+
+    def __init__(
+        self,
+        columns: Sequence[str],
+        rows: Sequence[Sequence[Any]],
+        flexible: str,
+        *,
+        is_cropped: bool,
+    ) -> None:
+        self._columns = columns
+        self._rows = rows
+        self._flexible = flexible
+        self._is_cropped = is_cropped
+
+    def __rich_console__(
+        self, console: Console, options: ConsoleOptions
+    ) -> Iterator[RenderableType]:
+        if len(self._rows) >= LONG_MIN:
+            lines = self._align(options.max_width)
+            if lines is not None:
+                yield lines
+                return
+        yield self._fit(options.max_width)
+
+    def _align(self, most: int) -> Text | None:
+        """Return the table as one text; None if it is wider than `most` columns."""
+        from rich.cells import cell_len
+        from rich.text import Text
+
+        widths = self._measure()
+        if sum(widths) > most - GAP * (len(widths) - 1):
+            return None
+        cells = [[clean(cell) for cell in row] for row in self._rows]
+        head = list(self._columns)
+        text = Text(no_wrap=True, overflow="ignore")
+        for row, shown in zip([head, *self._rows], [head, *cells], strict=True):
+            for cell, words, width in zip(row, shown, widths, strict=True):
+                style = cell.style if isinstance(cell, Text) else "bold" if row is head else ""
+                text.append(words + " " * (width - cell_len(words) + GAP), style or None)
+            text.append("\n")
+        text.right_crop(1)
+        return text
+
+    def _measure(self) -> list[int]:
+        """Return how wide each column is if nothing is cut or wrapped."""
+        from rich.cells import cell_len
+
+        rows = [self._columns, *([clean(cell) for cell in row] for row in self._rows)]
+        return [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
+
+    def _share(self, most: int) -> list[int]:
+        """Return how wide each column is here: the flexible one gives way, then the widest."""
+        widths = self._measure()
+        room = most - GAP * (len(widths) - 1)
+        if self._flexible:
+            at = self._columns.index(self._flexible)
+            least = len(self._flexible) if self._is_cropped else min(widths[at], WRAPPED_MIN)
+            widths[at] = max(least, min(widths[at], room - sum(widths) + widths[at]))
+        while (excess := sum(widths) - room) > 0:
+            first, *others = sorted(set(widths), reverse=True)
+            widest = [at for at, width in enumerate(widths) if width == first]
+            step = min(first - others[0] if others else excess, -(-excess // len(widest)))
+            for at in widest:
+                widths[at] = max(1, first - step)
+            if first == 1:
+                break
+        return widths
+
+    def _fit(self, most: int) -> Table:
+        """Return the table of rich, whose columns share what the console has."""
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold")
+        for name, width in zip(self._columns, self._share(most), strict=True):
+            is_wrapped = name == self._flexible and not self._is_cropped
+            overflow: OverflowMethod = "fold" if is_wrapped else "ellipsis"
+            table.add_column(Text(name), no_wrap=not is_wrapped, overflow=overflow, max_width=width)
+        for row in self._rows:
+            table.add_row(*(cell if isinstance(cell, Text) else Text(clean(cell)) for cell in row))
+        return table
+
+
+def clean(value: object) -> str:
+    """Return a cell: one printable line, `-` for nothing."""
+    text = "" if value is None else str(value)
+    return to_printable_line(text) or "-"
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Message):
+        from google.protobuf.json_format import MessageToDict
+
+        return MessageToDict(value, always_print_fields_with_no_presence=True)
+    if isinstance(value, Mapping):
+        return {key: _plain(one) for key, one in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [_plain(one) for one in value]
+    return value

@@ -1,0 +1,142 @@
+"""Whether a coordinator listens somewhere, and if not, what is wrong, in words.
+
+gRPC tries again until the end of the call, and then says little. So a connection is made first: to
+the port, with TLS if that is wanted, and as far as the first frame of HTTP/2.
+"""
+
+from __future__ import annotations
+
+import signal
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from rallypoint.cli.operator.failures import NotReached
+
+if TYPE_CHECKING:
+    import ssl
+
+    from rallypoint.wire.access import Access
+
+CONNECT_S_MAX = 3.0
+"""How long one coordinator may take to accept a connection: a packet may be lost twice."""
+HTTP2_BEGINS = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
+"""What a client sends first: the preface of RFC 9113, and empty SETTINGS."""
+FRAME_BYTES = 9
+"""The header of a frame: three bytes of length, and its type."""
+SETTINGS = 4
+TLS_ALERT = 0x15
+
+
+class _Unusable(Exception):
+    """What listens there cannot be used; the text says why."""
+
+
+@contextmanager
+def no_sigpipe() -> Iterator[None]:
+    """Ignore SIGPIPE meanwhile: a command dies of it, as it should when its output has no reader.
+
+    A server that hangs up must not be the end of the command.
+    """
+    before = signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGPIPE, before)
+
+
+def check_reachable(endpoints: str, access: Access, timeout_s: float, *, hint: str = "") -> None:
+    """Connect to one of the coordinators, and hang up.
+
+    Args:
+        endpoints: `host:port`, with commas in between.
+        access: whether to use TLS, and what for.
+        timeout_s: for each of them.
+        hint: what to do, for the end of the message.
+
+    Raises:
+        NotReached: none of them can be used.
+    """
+    failures = list[str]()
+    for endpoint in endpoints.split(","):
+        with no_sigpipe():
+            problem = find_problem(endpoint, access, min(timeout_s, CONNECT_S_MAX))
+        if not problem:
+            return
+        failures.append(f"{endpoint}: {problem}")
+    raise NotReached(f"no coordinator answers at {'; '.join(failures)}{hint}")
+
+
+def find_problem(endpoint: str, access: Access, limit_s: float) -> str:
+    """Return why no coordinator can be used at `host:port`, in words; empty: one can."""
+    host, _, port = endpoint.rpartition(":")
+    host = host.strip("[]")
+    try:
+        with socket.create_connection((host, int(port)), limit_s) as connection:
+            if access.uses_tls:
+                with _wrap(connection, access, host) as secured:
+                    _greet(secured, is_tls=True)
+            else:
+                _greet(connection, is_tls=False)
+    except _Unusable as found:
+        return str(found)
+    except OSError as error:
+        return describe_error(error, host, limit_s)
+    return ""
+
+
+def _wrap(connection: socket.socket, access: Access, host: str) -> ssl.SSLSocket:
+    import ssl
+
+    context = ssl.create_default_context(cafile=access.ca_file or None)
+    context.set_alpn_protocols(["h2"])
+    if access.cert_file:
+        context.load_cert_chain(access.cert_file, access.key_file or None)
+    return context.wrap_socket(connection, server_hostname=access.server_name or host)
+
+
+def _greet(connection: socket.socket, *, is_tls: bool) -> None:
+    """Begin HTTP/2, and look at what comes back."""
+    connection.sendall(HTTP2_BEGINS)
+    answer = b""
+    while len(answer) < FRAME_BYTES:
+        part = connection.recv(FRAME_BYTES - len(answer))
+        if not part:
+            break
+        answer += part
+    if len(answer) == FRAME_BYTES and answer[3] == SETTINGS:
+        return
+    if not is_tls and answer[:1] == bytes((TLS_ALERT,)):
+        raise _Unusable("it speaks TLS; add --tls, or --tls-ca FILE")
+    if not answer and is_tls:
+        text = "it closes the connection; if it asks for a certificate, add --tls-cert, --tls-key"
+        raise _Unusable(text)
+    if not answer:
+        raise _Unusable("it closes the connection; if it speaks TLS, add --tls or --tls-ca FILE")
+    raise _Unusable("another program listens there, not a coordinator")
+
+
+def describe_error(error: OSError, host: str, limit_s: float) -> str:
+    """Return why a connection failed, in words."""
+    import ssl
+
+    if isinstance(error, ssl.SSLCertVerificationError):
+        why = error.verify_message or "it cannot be verified"
+        return f"its certificate is not accepted: {why}; check --tls-ca and --tls-server-name"
+    if isinstance(error, ssl.SSLError):
+        return _describe_tls(error)
+    if isinstance(error, socket.gaierror):
+        return f"the name {host} cannot be resolved"
+    if isinstance(error, TimeoutError):
+        return f"no answer within {limit_s:.3g} s"
+    return (error.strerror or str(error)).lower()
+
+
+def _describe_tls(error: ssl.SSLError) -> str:
+    reason = (error.reason or str(error)).replace("_", " ").lower()
+    if "wrong version number" in reason or "packet length too long" in reason:
+        return "it does not speak TLS; leave out --tls and the TLS files"
+    if "certificate required" in reason or "unknown ca" in reason or "bad certificate" in reason:
+        return f"it refuses the certificate shown ({reason}); check --tls-cert and --tls-key"
+    return f"TLS fails: {reason}"

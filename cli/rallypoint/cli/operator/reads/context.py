@@ -1,0 +1,136 @@
+"""`rallypoint context`: the coordinators that a user has saved under names."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from rallypoint.base.exit_codes import EXIT_USAGE
+from rallypoint.cli.operator import contexts
+from rallypoint.cli.operator.connection import to_context
+from rallypoint.cli.operator.contexts import Context, Contexts
+from rallypoint.cli.operator.failures import CommandFailed
+from rallypoint.cli.operator.invocation import Invocation
+from rallypoint.cli.operator.options import command
+
+COLUMNS = ("CURRENT", "NAME", "COORDINATOR", "TLS", "TOKEN FILE")
+Name = Annotated[str, typer.Argument(metavar="NAME", help="name of the context")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    group = typer.Typer(
+        help="Save coordinators under names, and choose one.", rich_markup_mode=None
+    )
+    for function in (list_, use, set_, show, delete):
+        group.command(function.__name__.rstrip("_"))(function)
+    app.add_typer(group, name="context")
+
+
+def _read() -> Contexts:
+    return contexts.read_contexts(contexts.contexts_path(os.environ))
+
+
+def _write(saved: Contexts) -> None:
+    contexts.write_contexts(contexts.contexts_path(os.environ), saved)
+
+
+@command
+def list_(invocation: Invocation) -> None:
+    """List the contexts."""
+    saved = _read()
+    if invocation.output.is_json:
+        every = [_to_json(saved, name) for name in sorted(saved.contexts)]
+        invocation.output.print_json(every)
+        return
+    if not saved.contexts:
+        invocation.output.note("no contexts yet; save one: rallypoint context set NAME -c HOST")
+        return
+    rows = [
+        (
+            "*" if name == saved.current else " ",
+            name,
+            one.coordinator,
+            "yes" if _uses_tls(one) else "no",
+            one.token_file,
+        )
+        for name, one in sorted(saved.contexts.items())
+    ]
+    invocation.output.print_table(COLUMNS, rows, flexible="TOKEN FILE")
+
+
+@command
+def use(invocation: Invocation, name: Name) -> None:
+    """Make a context the current one.
+
+    Commands ask its coordinator from now on, unless an option or a variable names another one.
+    """
+    saved = _read()
+    found = saved.find(name)
+    _write(msgspec.structs.replace(saved, current=name))
+    invocation.output.note(f"context {name} is the current one: {found.coordinator}")
+
+
+@command
+def set_(invocation: Invocation, name: Name) -> None:
+    """Save a coordinator under a name.
+
+    Such as: rallypoint context set prod -c head:50051 --tls-ca ca.pem. Options that are not given
+    stay as they were. The first context becomes the current one. Tokens are not
+    saved, only the path of a file with one.
+    """
+    contexts.check_name(name)
+    saved = _read()
+    old = saved.contexts.get(name)
+    if old is None and not invocation.common.coordinator:
+        raise CommandFailed("a new context needs a coordinator: add -c HOST[:PORT]", EXIT_USAGE)
+    if old is None and len(saved.contexts) >= contexts.CONTEXTS_MAX:
+        raise CommandFailed(f"there are {contexts.CONTEXTS_MAX} contexts; delete one")
+    new = to_context(invocation.common, old)
+    _write(Contexts(saved.current or name, {**saved.contexts, name: new}))
+    invocation.output.note(f"context {name} saved: {new.coordinator}")
+
+
+@command
+def show(
+    invocation: Invocation,
+    name: Annotated[
+        str, typer.Argument(metavar="[NAME]", help="name of the context; left out: the current one")
+    ] = "",
+) -> None:
+    """Show a context."""
+    saved = _read()
+    name = name or invocation.common.context or saved.current
+    if not name:
+        raise CommandFailed("no context is the current one; choose one: rallypoint context use")
+    saved.find(name)
+    found = _to_json(saved, name)
+    if invocation.output.is_json:
+        invocation.output.print_json(found)
+        return
+    for key, value in found.items():
+        invocation.output.print(f"{key:16}{value}")
+
+
+@command
+def delete(invocation: Invocation, name: Name) -> None:
+    """Delete a context."""
+    saved = _read()
+    saved.find(name)
+    left = {other: one for other, one in saved.contexts.items() if other != name}
+    current = "" if saved.current == name else saved.current
+    _write(Contexts(current, left))
+    after = "" if current or not left else "; choose another: rallypoint context use NAME"
+    invocation.output.note(f"context {name} deleted{after}")
+
+
+def _to_json(saved: Contexts, name: str) -> dict[str, Any]:
+    values: dict[str, Any] = msgspec.to_builtins(saved.contexts[name])
+    return {"name": name, "current": name == saved.current, **values}
+
+
+def _uses_tls(one: Context) -> bool:
+    return one.tls or any((one.tls_ca, one.tls_cert, one.tls_key, one.tls_server_name))

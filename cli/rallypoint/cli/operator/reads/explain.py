@@ -1,0 +1,35 @@
+"""`rallypoint explain`: what a job waits for, and what to do."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from rallypoint.cli.operator.invocation import Invocation
+from rallypoint.cli.operator.options import command
+from rallypoint.v1 import job_pb2
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command()(explain)
+
+
+@command
+def explain(
+    invocation: Invocation,
+    job: Annotated[str, typer.Argument(metavar="JOB", help="name of the job")],
+) -> None:
+    """Say what a job waits for, until when, for which nodes, and what to do about it.
+
+    With --output json, it is null for a job that waits for nothing.
+    """
+    from rallypoint.cli.operator.views.explaining import render_waiting
+
+    found = invocation.client.get_job(job, view=job_pb2.JOB_VIEW_BASIC).job
+    if invocation.output.is_json:
+        waiting = found.waiting if found.HasField("waiting") else None
+        invocation.output.print_json({"jobId": found.job_id, "waiting": waiting})
+    else:
+        invocation.output.print(render_waiting(found))

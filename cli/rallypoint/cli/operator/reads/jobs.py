@@ -1,0 +1,45 @@
+"""`rallypoint jobs`: one line for each job."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from rallypoint.cli.operator.invocation import Invocation
+from rallypoint.cli.operator.options import command
+
+COLUMNS = ("JOB", "RUN", "STATE", "NODES", "WORKERS", "ROUND", "RESTARTS", "AGE", "REASON")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command()(jobs)
+
+
+@command
+def jobs(
+    invocation: Invocation,
+    prefix: Annotated[
+        str, typer.Argument(metavar="[PREFIX]", help="only jobs whose names begin with this")
+    ] = "",
+    is_open: Annotated[bool, typer.Option("--open", help="only jobs that have not ended")] = False,
+) -> None:
+    """List the jobs of a coordinator.
+
+    REASON says what a job waits for, or what has failed last.
+    """
+    from rallypoint.cli.operator.views.words import OPEN_PHASES, describe_job
+
+    phases = OPEN_PHASES if is_open else ()
+    found = list(invocation.client.list_jobs(prefix=prefix, phases=phases))
+    if invocation.output.is_json:
+        invocation.output.print_json(found)
+        return
+    rows: list[Sequence[object]] = [describe_job(one) for one in found]
+    if rows:
+        invocation.output.print_table(COLUMNS, rows, flexible="REASON", is_cropped=True)
+    else:
+        which = f" whose names begin with {prefix!r}" if prefix else ""
+        invocation.output.note(f"{invocation.target.endpoints} has no jobs{which}")

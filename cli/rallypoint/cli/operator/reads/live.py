@@ -1,0 +1,186 @@
+"""`rallypoint status --watch`: a view of one job that changes with it.
+
+A thread follows the job, so a change is shown at once. Every second the view also reads the job's
+facts without its nodes: they hold what time alone changes, such as how long a wait still lasts. If
+no coordinator answers, the view keeps what it knows, says so, and waits.
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from rallypoint.cli.operator.failures import NotFound
+from rallypoint.cli.operator.invocation import Invocation
+from rallypoint.cli.operator.reads.snapshot import (
+    Snapshot,
+    choose_view,
+    read_some_nodes,
+    take_snapshot,
+)
+from rallypoint.cli.operator.views.status import Extent, describe_change, render_status
+from rallypoint.cli.operator.views.words import describe_ms
+from rallypoint.client.errors import RallypointError, Unavailable
+from rallypoint.v1 import job_pb2, node_pb2
+
+if TYPE_CHECKING:
+    from rallypoint.client import Client
+
+REFRESH_S = 1.0
+OUTAGE_S = 2.0
+"""How long a call may take before the view says that no coordinator answers."""
+AGAIN_S = 1.0
+"""Pause before the job is followed again after an outage."""
+OTHER_LINES = 14
+"""Lines of a terminal for what is not a node: facts, headings, rounds."""
+NODES_MIN = 4
+
+
+class Change(Struct, frozen=True):
+    """What the thread has found."""
+
+    job: job_pb2.Job | None = None
+    """As it is now; None: the run has ended, or there is an error."""
+    error: RallypointError | None = None
+    """Why the job cannot be followed any more."""
+
+
+def watch(invocation: Invocation, job_id: str, extent: Extent) -> None:
+    """Show a job until its run has ended.
+
+    Raises:
+        RallypointError: there is no such job, or it may not be read.
+        NotFound: it was deleted.
+    """
+    first = take_snapshot(invocation.client, job_id)
+    with invocation.open_client(OUTAGE_S) as client, _follow(client, first.job) as changes:
+        if invocation.output.is_json or not invocation.output.has_cursor:
+            _print_changes(invocation, first.job, changes)
+        else:
+            _show_live(invocation, client, first, changes, extent)
+
+
+@contextmanager
+def _follow(client: Client, first: job_pb2.Job) -> Iterator[SimpleQueue[Change]]:
+    """Yield the changes of a job after `first`; the last one has no job."""
+    changes = SimpleQueue[Change]()
+    is_closed = threading.Event()
+
+    def read() -> None:
+        after, view = first.revision, choose_view(first)
+        while not is_closed.is_set():
+            try:
+                with client.watch_job(first.job_id, view=view, after=after) as answers:
+                    for answer in answers:
+                        after = answer.revision
+                        changes.put(Change(answer.job))
+                changes.put(Change())
+                return
+            except Unavailable:
+                is_closed.wait(AGAIN_S)
+            except RallypointError as error:
+                changes.put(Change(error=error))
+                return
+
+    thread = threading.Thread(target=read, name="follow", daemon=True)
+    thread.start()
+    try:
+        yield changes
+    finally:
+        is_closed.set()
+        client.close()
+        thread.join(OUTAGE_S)
+
+
+def _print_changes(
+    invocation: Invocation, first: job_pb2.Job, changes: SimpleQueue[Change]
+) -> None:
+    """Print a line for each change: for a pipe, a file, or a program."""
+    output, change, line = invocation.output, Change(first), ""
+    while change.job is not None:
+        if output.is_json:
+            output.print_json_line(change.job)
+        elif (new := describe_change(change.job)) != line:
+            line = new
+            output.print(f"{time.strftime('%H:%M:%S')}  {line}")
+        change = changes.get()
+    _check_end(change)
+
+
+def _show_live(
+    invocation: Invocation,
+    client: Client,
+    first: Snapshot,
+    changes: SimpleQueue[Change],
+    extent: Extent,
+) -> None:
+    """Show the job on the whole terminal; at the end, leave the last view below the prompt."""
+    from rich.live import Live
+
+    console = invocation.output.console
+    job, nodes = first.job, first.nodes
+    silent_since: float | None = None
+    change = Change()
+    with Live(console=console, screen=True, auto_refresh=False) as live:
+        while True:
+            note = _describe_outage(invocation, silent_since)
+            live.update(render_status(job, nodes, _fit(extent), note), refresh=True)
+            try:
+                change = changes.get(timeout=REFRESH_S)
+            except Empty:
+                try:
+                    job, silent_since = _refresh(client, job), None
+                except Unavailable:
+                    silent_since = silent_since or time.monotonic() - OUTAGE_S
+                continue
+            if change.job is None:
+                break
+            job, nodes, silent_since = change.job, change.job.nodes, None
+            if len(nodes) < job.node_count:
+                nodes = _read_nodes(client, job)
+    _check_end(change)
+    console.print(render_status(job, nodes, extent))
+
+
+def _refresh(client: Client, job: job_pb2.Job) -> job_pb2.Job:
+    """Return the job as it is now, if nothing has changed but time."""
+    now = client.get_job(job.job_id, view=job_pb2.JOB_VIEW_BASIC).job
+    return now if now.revision == job.revision else job
+
+
+def _read_nodes(client: Client, job: job_pb2.Job) -> Sequence[node_pb2.Node]:
+    """Return the nodes of a large job that are worth showing; none if they cannot be read now."""
+    try:
+        return read_some_nodes(client, job)
+    except RallypointError:
+        return ()
+
+
+def _fit(extent: Extent) -> Extent:
+    """Return how much fits on the terminal, which may have changed."""
+    rows = shutil.get_terminal_size().lines - OTHER_LINES - extent.rounds
+    return replace(extent, nodes=max(NODES_MIN, rows))
+
+
+def _describe_outage(invocation: Invocation, since: float | None) -> str:
+    if since is None:
+        return ""
+    ms = round(1000 * (time.monotonic() - since))
+    where = invocation.target.endpoints
+    return f"no coordinator has answered at {where} for {describe_ms(ms)}: this is what it knew"
+
+
+def _check_end(change: Change) -> None:
+    """Raise the error with which a watch has ended, if there is one."""
+    if change.error is not None:
+        if change.error.status == "NOT_FOUND":
+            raise NotFound("the job was deleted")
+        raise change.error

@@ -1,0 +1,59 @@
+"""`rallypoint verdict`: what failed in a run."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from rallypoint.cli.operator.failures import NotFound
+from rallypoint.cli.operator.invocation import Invocation
+from rallypoint.cli.operator.options import command
+from rallypoint.v1 import job_pb2, verdict_pb2
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command()(verdict)
+
+
+@command
+def verdict(
+    invocation: Invocation,
+    job: Annotated[str, typer.Argument(metavar="JOB", help="name of the job")],
+    run: Annotated[
+        int | None,
+        typer.Argument(metavar="[RUN]", min=1, help="number of a run; left out: the latest"),
+    ] = None,
+) -> None:
+    """Say what failed first in a run, where and why, and what the coordinator did about it.
+
+    It is about the latest round that failed. Of an earlier run, the coordinator keeps no output of
+    workers. With --output json, it is null when nothing has failed.
+    """
+    from rallypoint.cli.operator.views.verdicts import render_verdict
+
+    number, found = _find(invocation, job, run)
+    if invocation.output.is_json:
+        invocation.output.print_json({"jobId": job, "run": str(number), "verdict": found})
+    elif found is None:
+        invocation.output.print(f"{job} run {number}: nothing has failed")
+    else:
+        invocation.output.print(render_verdict(found, f"{job} run {number}"))
+
+
+def _find(
+    invocation: Invocation, job: str, run: int | None
+) -> tuple[int, verdict_pb2.Verdict | None]:
+    """Return the number of a run, and its verdict if it has one.
+
+    Raises:
+        NotFound: there is no such run, or it is forgotten.
+    """
+    latest = invocation.client.get_job(job, view=job_pb2.JOB_VIEW_BASIC).job
+    if run in (None, latest.run):
+        return latest.run, latest.verdict if latest.HasField("verdict") else None
+    for one in invocation.client.list_runs(job):
+        if one.run == run:
+            return run, one.verdict if one.HasField("verdict") else None
+    raise NotFound(f"{job} has no run {run}; the latest is run {latest.run}")

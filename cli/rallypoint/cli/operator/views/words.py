@@ -1,0 +1,153 @@
+"""Values of the contract in words, and their colours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime, tzinfo
+from typing import TYPE_CHECKING, Any
+
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from rallypoint.base.ranges import join_ranges
+from rallypoint.base.signal_names import find_signal_name
+from rallypoint.v1 import job_pb2, node_pb2, round_pb2, verdict_pb2
+from rallypoint.wire.durations import to_ms
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+OPEN_PHASES = (
+    job_pb2.JOB_PHASE_FORMING,
+    job_pb2.JOB_PHASE_RUNNING,
+    job_pb2.JOB_PHASE_STOPPING,
+)
+STYLES = {
+    **dict.fromkeys(("running", "succeeded"), "green"),
+    **dict.fromkeys(("forming", "stopping", "starting", "not ready", "draining"), "yellow"),
+    **dict.fromkeys(("failed", "abandoned", "blocked", "disconnected", "lost"), "red"),
+    **dict.fromkeys(("cancelled", "cordoned", "quarantined"), "magenta"),
+    **dict.fromkeys(("ready", "spare"), "cyan"),
+}
+"""Colour of each state of a job or node."""
+UNITS = (("d", 86_400, "h", 3_600), ("h", 3_600, "m", 60), ("m", 60, "s", 1))
+"""A unit, its length in s, and the next smaller one."""
+
+
+def style(state: str, text: str = "") -> Text:
+    """Return a state, or a text about it, in its colour."""
+    from rich.text import Text
+
+    return Text(text or state, style=STYLES.get(state, ""))
+
+
+def describe_state(phase: job_pb2.JobPhase.ValueType, outcome: job_pb2.Outcome.ValueType) -> str:
+    """Return the state of a run in one word: its phase, or its outcome once it has one."""
+    if outcome not in (job_pb2.OUTCOME_UNSPECIFIED, job_pb2.OUTCOME_OPEN):
+        return word(job_pb2.Outcome.Name, outcome, "OUTCOME_")
+    return word(job_pb2.JobPhase.Name, phase, "JOB_PHASE_")
+
+
+def describe_node(node: node_pb2.Node) -> str:
+    """Return the state of a node in one or two words."""
+    if not node.attached:
+        return "disconnected"
+    state = node.state
+    if state == node_pb2.NODE_STATE_READY and node.spare:
+        return "spare"
+    return _NODE_STATES.get(state) or f"unknown ({state})"
+
+
+def describe_job(job: job_pb2.JobSummary) -> Sequence[object]:
+    """Return the row of a job: see `COLUMNS` of the command."""
+    return (
+        job.job_id,
+        job.run,
+        style(describe_state(job.phase, job.outcome)),
+        f"{job.node_count}/{describe_size(job.min_nodes, job.max_nodes)}",
+        job.world_size,
+        job.round,
+        f"{job.restart_count}/{job.max_restarts}",
+        describe_duration(job.age),
+        job.waiting or job.verdict,
+    )
+
+
+def describe_reason(reason: round_pb2.RoundReason.ValueType) -> str:
+    """Return why a round began or ended."""
+    return word(round_pb2.RoundReason.Name, reason, "ROUND_REASON_")
+
+
+def describe_cause(cause: verdict_pb2.VerdictCause.ValueType) -> str:
+    """Return what kind of event a verdict is about."""
+    return word(verdict_pb2.VerdictCause.Name, cause, "VERDICT_CAUSE_")
+
+
+def describe_exit(exit: node_pb2.WorkerExit) -> str:
+    """Return how a worker ended: `exit code 1`, `signal 9 (SIGKILL)`."""
+    if exit.HasField("exit_code"):
+        return f"exit code {exit.exit_code}"
+    if not exit.HasField("signal"):
+        return "it recorded its error and had not ended yet"
+    name = find_signal_name(exit.signal)
+    text = f"signal {exit.signal} ({name})" if name else f"signal {exit.signal}"
+    return f"{text}, killed by the kernel's OOM killer" if exit.oom_killed else text
+
+
+def describe_ranks(first: int, size: int) -> str:
+    """Return consecutive ranks: `0-7`, or `3`."""
+    return join_ranges(((first, first + max(0, size - 1)),))
+
+
+def describe_size(min_nodes: int, max_nodes: int) -> str:
+    """Return how many nodes a job takes: `4`, or `2:4`, as `--nnodes` takes it."""
+    return str(min_nodes) if min_nodes == max_nodes else f"{min_nodes}:{max_nodes}"
+
+
+def describe_count(number: int, noun: str) -> str:
+    """Return `1 node`, or `1,024 nodes`."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def describe_time(time: Timestamp, zone: tzinfo | None = None) -> str:
+    """Return a point in time, in the reader's zone: `2026-11-23 09:25:32`; None: the local one."""
+    moment = datetime.fromtimestamp(time.seconds, zone)
+    return moment.strftime("%Y-%m-%d %H:%M:%S")
+
+
+def describe_duration(duration: Duration) -> str:
+    """Return a time in at most two units: `850ms`, `12s`, `3m20s`, `5h7m`, `2d3h`."""
+    return describe_ms(to_ms(duration))
+
+
+def describe_ms(ms: int) -> str:
+    """Return a time in at most two units."""
+    if ms < 1_000:
+        return f"{ms}ms"
+    if ms < 10_000:
+        return f"{ms // 100 / 10:.1f}s"
+    seconds = ms // 1_000
+    for unit, size, smaller, smaller_size in UNITS:
+        if seconds >= size:
+            rest = seconds % size // smaller_size
+            return f"{seconds // size}{unit}{rest}{smaller}" if rest else f"{seconds // size}{unit}"
+    return f"{seconds}s"
+
+
+def word(name_of: Callable[[Any], str], number: int, prefix: str) -> str:
+    """Return a value of an enum in lower case; the number of one that is newer than this client."""
+    try:
+        return name_of(number).removeprefix(prefix).lower().replace("_", " ")
+    except ValueError:
+        return f"unknown ({number})"
+
+
+_NODE_STATES = {
+    number: word(node_pb2.NodeState.Name, number, "NODE_STATE_")
+    for number in node_pb2.NodeState.values()
+} | {
+    node_pb2.NODE_STATE_UNREADY: "not ready",
+    node_pb2.NODE_STATE_ASSIGNED: "starting",
+    node_pb2.NODE_STATE_STARTED: "running",
+}
+"""In the words of a job; a table, for jobs of thousands of nodes."""

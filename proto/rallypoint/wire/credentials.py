@@ -1,0 +1,291 @@
+"""What an access gives: the metadata of every call, and channels.
+
+The files are looked at again, at most once a second. A renewed token counts from the next call on,
+renewed certificates with the next channel. Certificate and key are two files, which cannot be
+replaced at once: while they do not fit together, the old ones count.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from rallypoint.wire.access import TOKEN_VARIABLE, Access, AccessFailed
+from rallypoint.wire.channel import Options
+
+if TYPE_CHECKING:  # an agent reads its files before it loads gRPC
+    import grpc
+    import grpc.aio
+
+TOKEN_KEY = "authorization"
+"""Metadata of a call: `Bearer TOKEN`."""
+LOOK_S = 1.0
+"""How often the files are looked at, at most: also when there are thousands of calls a second."""
+FILE_BYTES_MAX = 1024 * 1024
+"""The certificates of all public authorities take 220 KiB."""
+TOKEN_CHARS_MAX = 4096
+"""Half of what gRPC allows for the metadata of a call."""
+Metadata = tuple[tuple[str, str], ...]
+_ONE_WORD = "a token is one word of ASCII letters, digits and punctuation"
+_AUTHORITIES = (
+    "/etc/ssl/certs/ca-certificates.crt",  # Debian, Alpine, Arch
+    "/etc/pki/tls/certs/ca-bundle.crt",  # Fedora, RHEL
+    "/etc/ssl/ca-bundle.pem",  # SUSE
+)
+
+
+class _Contents(Struct, frozen=True):
+    """What the files have. Never shown."""
+
+    authorities: bytes | None = None
+    """None: those of gRPC itself."""
+    chain: bytes | None = None
+    key: bytes | None = None
+    token: str = ""
+
+    def __repr__(self) -> str:
+        return "_Contents(***)"
+
+
+class Credentials:
+    """What one access gives. Threads may share it."""
+
+    def __init__(self, access: Access, clock_s: Callable[[], float] = time.monotonic) -> None:
+        """Read the files.
+
+        Args:
+            access: where the files are, and what to verify.
+            clock_s: seconds since any instant.
+
+        Raises:
+            AccessFailed: one of them is of no use.
+        """
+        self.access = access
+        self._lock = threading.Lock()
+        """Held by the one that looks at the files; the others take what there is."""
+        self._paths = _paths(access)
+        self._signature = _sign(self._paths)
+        self._contents = _load(access)
+        self._version = 1
+        self._clock_s = clock_s
+        self._looked_s = clock_s()
+        self._problem = ""
+
+    def open_channel(self, target: str, options: Options) -> grpc.Channel:
+        """Return a channel for blocking calls to host:port."""
+        import grpc
+
+        self.look()
+        if not self.access.uses_tls:
+            return grpc.insecure_channel(target, options=options)
+        return grpc.secure_channel(target, self._channel_credentials(), self._options(options))
+
+    def open_aio_channel(self, target: str, options: Options) -> grpc.aio.Channel:
+        """Return a channel for asyncio to host:port."""
+        import grpc.aio
+
+        self.look()
+        if not self.access.uses_tls:
+            return grpc.aio.insecure_channel(target, options=options)
+        return grpc.aio.secure_channel(target, self._channel_credentials(), self._options(options))
+
+    def metadata(self) -> Metadata:
+        """Return the metadata of the next call; empty without a token."""
+        self.look()
+        token = self._contents.token
+        return ((TOKEN_KEY, f"Bearer {token}"),) if token else ()
+
+    def version(self) -> int:
+        """Return a number that grows when a certificate, key or authority was renewed.
+
+        Who has a channel of an older one opens another, and closes the old one when its calls
+        have ended.
+        """
+        self.look()
+        return self._version
+
+    def look_now(self) -> None:
+        """Take renewed files, even if the last look was a moment ago.
+
+        For a call that was refused: its token may have been replaced meanwhile.
+        """
+        if self._paths:
+            with self._lock:
+                self._looked_s = self._clock_s()
+                self._take_renewed()
+
+    @property
+    def taken_version(self) -> int:
+        """Return the same number without looking at the files: someone else looks at them."""
+        return self._version
+
+    def server_configuration(self) -> grpc.ServerCertificateConfiguration:
+        """Return certificate and key for a server; with a `ca_file`, its clients need one, too."""
+        import grpc
+
+        contents = self._contents
+        assert contents.key is not None and contents.chain is not None, "a server has both"
+        authorities = contents.authorities if self.access.ca_file else None
+        pairs = [(contents.key, contents.chain)]
+        return grpc.ssl_server_certificate_configuration(pairs, root_certificates=authorities)
+
+    @property
+    def problem(self) -> str:
+        """Return why the latest files are of no use, so that the older ones count; or ""."""
+        return self._problem
+
+    def look(self) -> None:
+        """Take renewed files, if the last look is long enough ago.
+
+        It may wait for the file system: before it matters, call it in another thread.
+        """
+        now_s = self._clock_s()
+        if not self._paths or now_s - self._looked_s < LOOK_S:
+            return
+        if not self._lock.acquire(blocking=False):
+            return
+        try:
+            self._looked_s = now_s
+            self._take_renewed()
+        finally:
+            self._lock.release()
+
+    def _take_renewed(self) -> None:
+        signature = _sign(self._paths)
+        if signature == self._signature and not self._problem:
+            return
+        try:
+            contents = _load(self.access)
+        except AccessFailed as failed:
+            self._problem = str(failed)
+            return
+        self._problem, self._signature = "", signature
+        old, self._contents = self._contents, contents
+        if replace(old, token="") != replace(contents, token=""):
+            self._version += 1
+
+    def _channel_credentials(self) -> grpc.ChannelCredentials:
+        import grpc
+
+        contents = self._contents
+        return grpc.ssl_channel_credentials(contents.authorities, contents.key, contents.chain)
+
+    def _options(self, options: Options) -> Options:
+        if not self.access.server_name:
+            return options
+        return [*options, ("grpc.ssl_target_name_override", self.access.server_name)]
+
+
+def _paths(access: Access) -> tuple[str, ...]:
+    files = [access.token_file]
+    if access.uses_tls:
+        files += [_authorities_file(access), access.cert_file, access.key_file]
+    return tuple(path for path in files if path)
+
+
+def _authorities_file(access: Access) -> str:
+    """Return the file with the authorities; empty: there is none but gRPC's own."""
+    if access.ca_file:
+        return access.ca_file
+    candidates = (os.environ.get("SSL_CERT_FILE", ""), *_AUTHORITIES)
+    return next((path for path in candidates if path and os.path.isfile(path)), "")
+
+
+def _sign(paths: Sequence[str]) -> tuple[object, ...]:
+    """Return something that differs when a file was replaced or changed."""
+    return tuple(map(_sign_one, paths))
+
+
+def _sign_one(path: str) -> object:
+    try:
+        status = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    return status.st_mtime_ns, status.st_ino, status.st_size
+
+
+def _load(access: Access) -> _Contents:
+    token = _read_token(access.token_file) if access.token_file else access.token
+    if not access.token_file:
+        _check_token(token, TOKEN_VARIABLE)
+    if not access.uses_tls:
+        return _Contents(token=token)
+    authorities_file = _authorities_file(access)
+    authorities = _read(authorities_file) if authorities_file else None
+    if authorities is not None:
+        _check_authorities(authorities, authorities_file)
+    if bool(access.cert_file) != bool(access.key_file):
+        given, missing = ("certificate", "key") if access.cert_file else ("key", "certificate")
+        raise AccessFailed(f"there is a client {given} without its {missing}: name both files")
+    if not access.cert_file:
+        return _Contents(authorities, token=token)
+    chain, key = _read(access.cert_file), _read(access.key_file)
+    _check_pair(access, chain, key)
+    return _Contents(authorities, chain, key, token)
+
+
+def _read(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            content = file.read(FILE_BYTES_MAX + 1)
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        raise AccessFailed(f"cannot read {path}: {why}") from None
+    if len(content) > FILE_BYTES_MAX:
+        raise AccessFailed(f"{path} is larger than {FILE_BYTES_MAX // 1024} KiB")
+    return content
+
+
+def _read_token(path: str) -> str:
+    try:
+        token = _read(path).decode("ascii").strip()
+    except UnicodeDecodeError:
+        raise AccessFailed(f"{path}: {_ONE_WORD}") from None
+    if not token:
+        raise AccessFailed(f"{path} is empty: it has no token")
+    _check_token(token, path)
+    return token
+
+
+def _check_token(token: str, whose: str) -> None:
+    if len(token) > TOKEN_CHARS_MAX:
+        raise AccessFailed(f"{whose} has more than {TOKEN_CHARS_MAX} characters")
+    if token and not (token.isascii() and token.isprintable() and " " not in token):
+        raise AccessFailed(f"{whose}: {_ONE_WORD}")
+
+
+def _check_authorities(content: bytes, path: str) -> None:
+    import ssl
+
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=content.decode())
+    except (ssl.SSLError, ValueError):
+        raise AccessFailed(f"{path} has no certificates in PEM format") from None
+
+
+def _check_pair(access: Access, chain: bytes, key: bytes) -> None:
+    """Check that certificate and key belong together, as they were read."""
+    import ssl
+
+    cert_file, key_file = access.cert_file, access.key_file
+    if b"-----BEGIN CERTIFICATE-----" not in chain:
+        raise AccessFailed(f"{cert_file} has no certificate in PEM format")
+    if b"PRIVATE KEY-----" not in key:
+        raise AccessFailed(f"{key_file} has no private key in PEM format")
+    if b"-----BEGIN ENCRYPTED PRIVATE KEY-----" in key or b"Proc-Type: 4,ENCRYPTED" in key:
+        raise AccessFailed(f"{key_file} has a passphrase: store the key without one")
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_cert_chain(cert_file, key_file, "")
+    except ssl.SSLError:
+        text = f"the key in {key_file} does not belong to the certificate in {cert_file}"
+        raise AccessFailed(text) from None
+    except OSError as error:
+        raise AccessFailed(f"cannot read {cert_file} or {key_file}: {error.strerror}") from None
+    if (_read(cert_file), _read(key_file)) != (chain, key):
+        raise AccessFailed(f"{cert_file} or {key_file} changed while they were read")

@@ -1,0 +1,197 @@
+"""Protects a coordinator: TLS, and who may call. Looks at the files of both once a second.
+
+Renewed certificates count for the next handshake, new rules for the next call. Files that are no
+good change nothing, and the log says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+
+import grpc
+from msgspec import Struct
+from msgspec.structs import replace
+
+from rallypoint.base.log import get_logger
+from rallypoint.server.rpc.guards.access.auth_file import AuthFile, AuthFileInvalid
+from rallypoint.server.rpc.guards.access.gate import Gate
+from rallypoint.server.rpc.guards.access.handshakes import Handshakes
+from rallypoint.server.rpc.guards.access.protection import OPEN, Protection
+from rallypoint.server.rpc.guards.access.rules import EVERY_CERTIFICATE, Rules, RulesInvalid
+from rallypoint.wire.access import Access, AccessFailed
+from rallypoint.wire.credentials import Credentials
+
+log = get_logger()
+
+LOOK_S = 1.0
+"""Pause between two looks at the files."""
+
+
+class ProtectionInvalid(Exception):
+    """A file or a token is of no use: one line that names it, without any content."""
+
+
+class ProtectionSettings(Struct, frozen=True):
+    """What a coordinator is protected with. Empty: nothing."""
+
+    tls_cert: str = ""
+    """PEM file with the certificate, and the chain after it; empty: no TLS."""
+    tls_key: str = ""
+    """PEM file with its private key."""
+    tls_client_ca: str = ""
+    """PEM file with the authorities of clients, which must show a certificate; empty: none does."""
+    tls_ca: str = ""
+    """PEM file with the authorities of the other coordinators; empty: those of clients, or else the
+    system's."""
+    auth_file: str = ""
+    """Says whose token or certificate has which role; empty: none."""
+    token: str = ""
+    """One more token, with every role; empty: none."""
+
+    def __repr__(self) -> str:
+        """Return no more than the name: there is a token."""
+        return "ProtectionSettings(***)"
+
+    @property
+    def facts(self) -> Protection:
+        """Return what the coordinator says about it."""
+        asks = bool(self.auth_file or self.token or self.tls_client_ca)
+        return Protection(bool(self.tls_cert), bool(self.tls_client_ca), asks)
+
+
+class Protected(Struct):
+    """The protection of a running coordinator."""
+
+    facts: Protection = OPEN
+    gate: Gate | None = None
+    """None: it does not ask who calls."""
+    listening: grpc.ServerCredentials | None = None
+    """For TLS; None: connections are plain."""
+    peers: Credentials | None = None
+    """For connections to other coordinators; None: they are plain."""
+
+
+UNPROTECTED = Protected()
+
+
+class _Every:
+    """Rules that never change."""
+
+    def __init__(self, rules: Rules) -> None:
+        self.rules = rules
+
+
+class _ServerCertificates:
+    """The certificate of the server, for gRPC, whose threads ask for it at each handshake."""
+
+    def __init__(self, credentials: Credentials, handshakes: Handshakes) -> None:
+        self._credentials = credentials
+        self._handshakes = handshakes
+        self._lock = threading.Lock()
+        self._version = credentials.version()
+        self._problem = ""
+        self._is_logged = False
+        """The log has the problem."""
+
+    def open(self, *, needs_client: bool) -> grpc.ServerCredentials:
+        """Return credentials whose certificate is replaced when its files are."""
+        return grpc.dynamic_ssl_server_credentials(
+            self._credentials.server_configuration(),
+            self._fetch,  # type: ignore[arg-type]  # None: it has not changed
+            require_client_authentication=needs_client,
+        )
+
+    def _fetch(self) -> grpc.ServerCertificateConfiguration | None:
+        """Return the certificate if it is a new one; `look` alone reads the files."""
+        self._handshakes.note_begun()
+        with self._lock:
+            version = self._credentials.taken_version
+            if version == self._version:
+                return None
+            self._version = version
+            return self._credentials.server_configuration()
+
+    def look(self) -> None:
+        """Take renewed files. It may wait for the file system."""
+        before = self._credentials.taken_version
+        self._credentials.look()
+        problem = self._credentials.problem
+        if problem != self._problem:  # perhaps one of two files is not replaced yet
+            self._problem, self._is_logged = problem, False
+        elif problem and not self._is_logged:
+            self._is_logged = True
+            log.warning("certificate_rejected", why=problem, effect="the one before counts")
+        if self._credentials.taken_version != before:
+            log.info("certificate_renewed")
+
+
+@asynccontextmanager
+async def protecting(settings: ProtectionSettings) -> AsyncIterator[Protected]:
+    """Prepare the protection, and keep it up to date while the context is open.
+
+    Raises:
+        ProtectionInvalid: when a file or the token is of no use.
+    """
+    if settings.facts == OPEN:
+        yield UNPROTECTED
+        return
+    handshakes = Handshakes(time.monotonic)
+    try:
+        protected, looks = await asyncio.to_thread(_prepare, settings, handshakes)
+    except (AccessFailed, AuthFileInvalid, RulesInvalid) as error:
+        raise ProtectionInvalid(str(error)) from error
+    watching = asyncio.ensure_future(  # noqa: TID251  # owned by this context
+        _watch(looks, protected.gate, handshakes)
+    )
+    try:
+        yield protected
+    finally:
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+        if protected.gate is not None:
+            protected.gate.audit.close()
+
+
+def _prepare(
+    settings: ProtectionSettings, handshakes: Handshakes
+) -> tuple[Protected, list[Callable[[], None]]]:
+    """Return the protection, and what looks at its files."""
+    facts = settings.facts
+    protected, looks = Protected(facts), list[Callable[[], None]]()
+    if facts.tls:
+        own = Access(
+            is_tls=True,
+            ca_file=settings.tls_client_ca,
+            cert_file=settings.tls_cert,
+            key_file=settings.tls_key,
+        )
+        certificates = _ServerCertificates(Credentials(own), handshakes)
+        protected.listening = certificates.open(needs_client=facts.client_certificates)
+        peers_ca = settings.tls_ca or settings.tls_client_ca
+        protected.peers = Credentials(replace(own, ca_file=peers_ca))
+        looks += [certificates.look, protected.peers.look]
+    if facts.authenticates:
+        source: AuthFile | _Every = _Every(EVERY_CERTIFICATE)
+        if settings.auth_file or settings.token:
+            source = AuthFile(settings.auth_file, settings.token)
+            looks.append(source.look)
+        protected.gate = Gate(source, handshakes if facts.tls else None)
+    return protected, looks
+
+
+async def _watch(
+    looks: Sequence[Callable[[], None]], gate: Gate | None, handshakes: Handshakes
+) -> None:
+    """Look at the files once a second, until cancelled."""
+    while True:
+        await asyncio.sleep(LOOK_S)
+        for look in looks:
+            await asyncio.to_thread(look)
+        if gate is not None:
+            gate.audit.flush()
+            if gate.counts_handshakes:
+                handshakes.look()

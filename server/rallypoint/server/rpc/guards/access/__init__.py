@@ -1,0 +1,1 @@
+"""Who calls, and whether they may: every call passes here once, when it begins."""

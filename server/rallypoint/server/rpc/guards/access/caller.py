@@ -1,0 +1,55 @@
+"""Who calls, as far as the coordinator has found out."""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from enum import Enum
+from fnmatch import fnmatchcase
+
+from msgspec import Struct
+
+
+class Role(Enum):
+    """What a caller may do; the order is that of the contract."""
+
+    AGENT = "agent"
+    OPERATOR = "operator"
+    VIEWER = "viewer"
+    WORKER = "worker"
+
+
+class Proof(Enum):
+    """How a caller has proven who it is."""
+
+    TOKEN = "token"
+    CERTIFICATE = "certificate"
+    WORKER_TOKEN = "worker token"
+
+
+EVERY_ROLE = (Role.AGENT, Role.OPERATOR, Role.VIEWER)
+"""What a caller without limits has. The role of a worker belongs to a round, so only its token
+gives it."""
+
+
+class Caller(Struct, frozen=True):
+    """Who calls. A call may have several: a worker has the certificate of its node, too."""
+
+    name: str
+    """Of the entry in the auth file, or of the certificate."""
+    roles: tuple[Role, ...]
+    """Never empty."""
+    proof: Proof
+    jobs: tuple[str, ...] = ()
+    """Patterns of the jobs that it is allowed, as of a shell; empty: all jobs."""
+    expires_ms: int | None = None
+    """When its token expires, as Unix time; None: never."""
+
+    def may_touch(self, job_id: str) -> bool:
+        """Return whether it is allowed a job; an empty name stands for all jobs."""
+        if not self.jobs:
+            return True
+        return bool(job_id) and any(fnmatchcase(job_id, pattern) for pattern in self.jobs)
+
+
+CURRENT: ContextVar[Caller | None] = ContextVar("caller", default=None)
+"""Who has made the call that is served; None: the coordinator does not ask."""

@@ -1,0 +1,307 @@
+"""The gate: finds out who makes a call, and whether they may, when the call begins.
+
+A call is unknown, or it has one caller or several: by its token, its client certificate, the token
+of a worker. Each role counts for its own caller. A token that is shown must be valid, even if the
+certificate would be enough. What follows on a stream is not checked again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import glob
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, Protocol
+
+import grpc
+
+from rallypoint.server.core.messages.inputs import Claim
+from rallypoint.server.rpc.guards.access import refusals
+from rallypoint.server.rpc.guards.access.attempts import Attempts
+from rallypoint.server.rpc.guards.access.audit import Audit, Call
+from rallypoint.server.rpc.guards.access.caller import Caller, Proof, Role
+from rallypoint.server.rpc.guards.access.handshakes import Handshakes
+from rallypoint.server.rpc.guards.access.identities import KEY, Identities
+from rallypoint.server.rpc.guards.access.policy import CLOSED, POLICY, Row
+from rallypoint.server.rpc.guards.access.refusals import AccessRefused
+from rallypoint.server.rpc.guards.access.rules import Rules
+from rallypoint.server.rpc.guards.peers import LimitExceeded, host_of
+from rallypoint.server.rpc.guards.worker_tokens import WorkerTokens
+from rallypoint.wire.credentials import TOKEN_KEY
+from rallypoint.wire.tokens import WORKER_TOKEN_KEY
+
+SHARD_KEY = "rallypoint-shard"
+"""Metadata of a forwarded call."""
+_KEYS = frozenset({KEY, SHARD_KEY, TOKEN_KEY, WORKER_TOKEN_KEY})
+_SCHEME = "bearer"
+_CODES = {code.value[0]: code.name for code in grpc.StatusCode}
+_REFUSED = ("UNAUTHENTICATED", "PERMISSION_DENIED")
+"""Statuses of servicers that refuse a call because of who makes it."""
+_NO_PROOF = (*_REFUSED, "INVALID_ARGUMENT")
+"""Statuses that count as failed attempts of a worker whose token has an unknown signature. Others
+can happen to a genuine one, such as UNAVAILABLE while its round is not known yet."""
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class RuleSource(Protocol):
+    """Has the rules that count now."""
+
+    rules: Rules
+
+
+class Workers(Protocol):
+    """Knows the tokens of workers."""
+
+    def __call__(self, claim: Claim) -> bool:
+        """Return whether members of a round hold this token, which has an unknown signature."""
+
+
+class Entry:
+    """A call that is let in, or is about to be."""
+
+    def __init__(self, gate: Gate, row: Row, call: Call) -> None:
+        """Begin without callers."""
+        self.call = call
+        self._gate = gate
+        self._row = row
+        self._allowed: tuple[Caller, ...] = ()
+        self.caller: Caller | None = None
+        """The first caller that is allowed this call; None: not known yet."""
+        self.is_forwarded = False
+        self.is_claim = False
+        """Its caller is a worker by a token of an unknown signature: perhaps it is none."""
+
+    def admit(self, callers: tuple[Caller, ...]) -> None:
+        """Keep the callers whose role allows the method.
+
+        Raises:
+            AccessRefused: when there is none.
+        """
+        needed = set(self._row.roles)
+        self._allowed = tuple(caller for caller in callers if needed & set(caller.roles))
+        if not self._allowed:
+            raise refusals.role_not_allowed(callers, self._row.roles)
+        self.caller = self._allowed[0]
+
+    def require_job(self, job_id: str) -> None:
+        """Check that the call may be about a job; an empty name stands for all jobs.
+
+        Raises:
+            AccessRefused: when no caller is allowed it.
+        """
+        self.call.job_id = job_id
+        if not self._row.has_job:
+            return
+        fits = next((caller for caller in self._allowed if caller.may_touch(job_id)), None)
+        if fits is None:
+            raise refusals.job_not_allowed(self._allowed, job_id)
+        self.caller = fits
+
+    def note_joined(self) -> None:
+        """Note that a node is let into its job."""
+        assert self.caller is not None
+        self._gate.audit.allow(self.call, self.caller, "allowed")
+
+    def sign(self, shard: int) -> str:
+        """Return the metadata that says who has made this call, for the owner of a shard."""
+        assert self.caller is not None
+        call = self.call
+        return self._gate.identities.sign(
+            self.caller, method=call.method, shard=str(shard), job_id=call.job_id, peer=call.peer
+        )
+
+
+CURRENT: ContextVar[Entry | None] = ContextVar("entry", default=None)
+"""The call that is served; None: the coordinator does not ask who calls."""
+
+
+class Gate:
+    """Lets calls in."""
+
+    def __init__(
+        self,
+        source: RuleSource,
+        handshakes: Handshakes | None = None,
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Let those in that the rules name.
+
+        Args:
+            source: of the rules.
+            handshakes: counts connections without calls; None: there is no TLS.
+            clock_s: returns monotonic time.
+        """
+        self.audit = Audit(clock_s)
+        self.identities = Identities(_unix_ms)
+        self.worker_tokens: WorkerTokens | None = None
+        """Of the journal; None: it is not open yet."""
+        self.knows_worker: Workers = lambda claim: False
+        self._source = source
+        self._handshakes = handshakes
+        self._attempts = Attempts()
+        self._clock_s = clock_s
+
+    @property
+    def counts_handshakes(self) -> bool:
+        """Return whether it notes which connections have calls."""
+        return self._handshakes is not None
+
+    def note_probe(self) -> None:
+        """Note that this process has connected to itself, and makes no call."""
+        if self._handshakes is not None:
+            self._handshakes.note_probe()
+
+    @contextmanager
+    def entering(self, method: str, context: Context) -> Iterator[Entry | None]:
+        """Let a call in, and note how it ends; None: anyone may make it.
+
+        Args:
+            method: its path.
+            context: of the call.
+
+        Raises:
+            AccessRefused: when the call is not allowed.
+            LimitExceeded: when the host has failed too often.
+        """
+        row = POLICY.get(method, CLOSED)
+        peer = context.peer()
+        if self._handshakes is not None:
+            self._handshakes.note_call(peer)
+        if row.is_open:
+            yield None
+            return
+        entry = Entry(self, row, Call(method, peer, host_of(peer)))
+        try:
+            entry.admit(self._identify(entry, row, context))
+            CURRENT.set(entry)
+            yield entry
+        except AccessRefused as refused:
+            self._refuse(entry, refused)
+            raise
+        except BaseException as error:
+            self._note_end(entry, row, _outcome(error, context))
+            raise
+        self._note_end(entry, row, "OK")
+
+    def _identify(self, entry: Entry, row: Row, context: Context) -> tuple[Caller, ...]:
+        """Return who makes a call.
+
+        Raises:
+            AccessRefused: when it is not known, or what it has shown is not valid.
+        """
+        shown = {
+            key: value
+            for key, value in context.invocation_metadata() or ()
+            if key in _KEYS and isinstance(value, str)
+        }
+        if KEY in shown:
+            return (self._read_forwarded(entry, shown),)
+        found = []
+        if TOKEN_KEY in shown:
+            found.append(self._find_token(shown[TOKEN_KEY]))
+        names = _certificate_names(context)
+        found += self._source.rules.find_certificate(names)
+        if WORKER_TOKEN_KEY in shown:
+            worker = self._find_worker(shown[WORKER_TOKEN_KEY], row, entry)
+            if worker is not None:
+                found.append(worker)
+            elif not found:
+                raise refusals.token_invalid("the worker token is not one of this coordinator's")
+        if not found:
+            raise refusals.token_missing(next(iter(names), ""))
+        return tuple(found)
+
+    def _read_forwarded(self, entry: Entry, shown: Mapping[str, str]) -> Caller:
+        shard = shown.get(SHARD_KEY, "")
+        known = self.identities.verify(shown[KEY], method=entry.call.method, shard=shard)
+        if known is None:
+            raise refusals.token_invalid(
+                "the call is not signed by a coordinator of this store: compare their clocks"
+            )
+        caller, entry.call.peer = known
+        entry.is_forwarded = True
+        return caller
+
+    def _find_token(self, shown: str) -> Caller:
+        scheme, _, token = shown.partition(" ")
+        caller = self._source.rules.find_token(token.strip())
+        if scheme.lower() != _SCHEME or caller is None:
+            raise refusals.token_invalid()
+        if caller.expires_ms is not None and caller.expires_ms <= _unix_ms():
+            raise refusals.token_expired(caller)
+        return caller
+
+    def _find_worker(self, token: str, row: Row, entry: Entry) -> Caller | None:
+        """Return the worker that shows a token; None: it is not valid, or not known to be.
+
+        Raises:
+            LimitExceeded: when the token may be forged, and the host has failed too often.
+        """
+        claim = None if self.worker_tokens is None else self.worker_tokens.read(token)
+        if claim is None:
+            return None
+        if not (claim.is_signed or self.knows_worker(claim)):
+            if not row.checks_worker:
+                return None
+            self._attempts.require(entry.call.host, self._clock_s())
+            entry.is_claim = True
+        jobs = (glob.escape(claim.job_id),)
+        return Caller(f"worker of {claim.job_id}", (Role.WORKER,), Proof.WORKER_TOKEN, jobs)
+
+    def _refuse(self, entry: Entry, refused: AccessRefused) -> None:
+        """Note a refusal.
+
+        Raises:
+            LimitExceeded: when the host has failed too often.
+        """
+        self.audit.refuse(entry.call, refused.callers, refused.reason)
+        if refused.is_unknown:
+            self._attempts.fail(entry.call.host, self._clock_s())
+
+    def _note_end(self, entry: Entry, row: Row, outcome: str) -> None:
+        callers = () if entry.caller is None else (entry.caller,)
+        if outcome in (_NO_PROOF if entry.is_claim else _REFUSED) and not entry.is_forwarded:
+            if entry.is_claim:  # anyone can write a name into a token
+                callers = ()
+            self.audit.refuse(entry.call, callers, outcome)
+            if row.checks_worker:
+                self._count_refused(entry)
+        elif row.is_change and entry.caller is not None and not entry.is_forwarded:
+            self.audit.allow(entry.call, entry.caller, outcome)
+
+    def _count_refused(self, entry: Entry) -> None:
+        """Count a wrong token of a worker, which its servicer has refused already."""
+        try:
+            self._attempts.fail(entry.call.host, self._clock_s())
+        except LimitExceeded:
+            return  # the log has it
+
+
+def _certificate_names(context: Context) -> tuple[str, ...]:
+    """Return the common name and DNS names of the client's certificate, which gRPC has verified."""
+    facts: Mapping[str, Any] = context.auth_context()
+    return tuple(
+        dict.fromkeys(
+            value.decode("utf-8", "replace")
+            for key in ("x509_common_name", "peer_dns")
+            for value in facts.get(key, ())
+        )
+    )
+
+
+def _outcome(error: BaseException, context: Context) -> str:
+    """Return how a call has ended that an exception ends: as its status, if there is one yet."""
+    if isinstance(error, asyncio.CancelledError):
+        return "CANCELLED"  # it may have counted
+    if not isinstance(error, grpc.aio.AbortError):
+        return "failed"
+    code: Any = context.code()
+    number = code.value[0] if isinstance(code, grpc.StatusCode) else int(code or 0)
+    return _CODES.get(number, "UNKNOWN")
+
+
+def _unix_ms() -> int:
+    return time.time_ns() // 1_000_000

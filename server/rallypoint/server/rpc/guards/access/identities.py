@@ -1,0 +1,91 @@
+"""Who has made a call that another coordinator has forwarded.
+
+The one that the client has called finds out who calls, and sends that instead of the token, signed
+with the secret that only the coordinators of the store have. It is good for this call alone: one
+method, one job, one shard, for a short time.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import glob
+import hmac
+from collections.abc import Callable
+
+import msgspec
+from msgspec import Struct
+
+from rallypoint.server.rpc.guards.access.caller import Caller, Proof, Role
+
+KEY = "rallypoint-caller"
+"""Metadata of a forwarded call."""
+VALID_MS = 120_000
+"""How far the clocks of two coordinators may be apart, both ways."""
+
+
+class _Claims(Struct, frozen=True):
+    """What is signed."""
+
+    method: str
+    shard: str
+    at_ms: int
+    peer: str
+    name: str
+    roles: tuple[Role, ...]
+    proof: Proof
+    jobs: tuple[str, ...]
+
+
+class Identities:
+    """Signs and verifies who has made a call."""
+
+    def __init__(self, clock_ms: Callable[[], int]) -> None:
+        """Begin without a secret; `clock_ms` returns Unix time."""
+        self._clock_ms = clock_ms
+        self._key = b""
+
+    def use(self, secret: bytes) -> None:
+        """Sign with a key of this secret from now on."""
+        self._key = hmac.digest(secret, b"caller", "sha256")
+
+    def sign(self, caller: Caller, *, method: str, shard: str, job_id: str, peer: str) -> str:
+        """Return a text for the metadata of a call. Never log it.
+
+        Args:
+            caller: who has made the call, and was allowed to.
+            method: its path.
+            shard: that it is forwarded to.
+            job_id: that it is about; empty: all jobs, or none.
+            peer: that it has come from.
+        """
+        jobs = (glob.escape(job_id),) if job_id else ()
+        claims = _Claims(
+            *(method, shard, self._clock_ms(), peer),
+            *(caller.name, caller.roles, caller.proof, jobs),
+        )
+        text = base64.urlsafe_b64encode(msgspec.json.encode(claims)).decode()
+        return f"{text}.{self._digest(text)}"
+
+    def verify(self, signed: str, *, method: str, shard: str) -> tuple[Caller, str] | None:
+        """Return who has made a forwarded call, and from where; None: it is not signed for this.
+
+        Args:
+            signed: from the metadata of the call.
+            method: its path.
+            shard: that it was forwarded to.
+        """
+        text, _, digest = signed.rpartition(".")
+        if not self._key or not hmac.compare_digest(self._digest(text).encode(), digest.encode()):
+            return None
+        try:
+            claims = msgspec.json.decode(base64.urlsafe_b64decode(text), type=_Claims)
+        except (msgspec.MsgspecError, binascii.Error):
+            return None
+        is_for_this = (claims.method, claims.shard) == (method, shard)
+        if not is_for_this or abs(self._clock_ms() - claims.at_ms) > VALID_MS:
+            return None
+        return Caller(claims.name, claims.roles, claims.proof, claims.jobs), claims.peer
+
+    def _digest(self, text: str) -> str:
+        return hmac.new(self._key, text.encode(), "sha256").hexdigest()

@@ -1,0 +1,60 @@
+"""How a coordinator is protected, and how it says so."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from rallypoint.server.rpc.guards.access.caller import Proof, Role
+from rallypoint.server.rpc.guards.access.gate import CURRENT
+from rallypoint.v1 import coordinator_service_pb2 as coordinator_pb2
+from rallypoint.wire.durations import to_timestamp
+
+_ROLES: Mapping[Role, coordinator_pb2.AccessRole.ValueType] = {
+    Role.AGENT: coordinator_pb2.ACCESS_ROLE_AGENT,
+    Role.OPERATOR: coordinator_pb2.ACCESS_ROLE_OPERATOR,
+    Role.VIEWER: coordinator_pb2.ACCESS_ROLE_VIEWER,
+    Role.WORKER: coordinator_pb2.ACCESS_ROLE_WORKER,
+}
+_PROOFS: Mapping[Proof, coordinator_pb2.CallerProof.ValueType] = {
+    Proof.TOKEN: coordinator_pb2.CALLER_PROOF_ACCESS_TOKEN,
+    Proof.CERTIFICATE: coordinator_pb2.CALLER_PROOF_CERTIFICATE,
+    Proof.WORKER_TOKEN: coordinator_pb2.CALLER_PROOF_WORKER_TOKEN,
+}
+
+
+class Protection(Struct, frozen=True):
+    """What protects a coordinator."""
+
+    tls: bool = False
+    """It listens with TLS."""
+    client_certificates: bool = False
+    """Clients must show a certificate."""
+    authenticates: bool = False
+    """It asks who calls."""
+
+
+OPEN = Protection()
+
+
+def describe(response: coordinator_pb2.GetCoordinatorResponse, protection: Protection) -> None:
+    """Add to an answer who has called, and how the coordinator is protected.
+
+    Without any protection nothing is added.
+    """
+    response.coordinator.ClearField("access")  # of another coordinator, if any
+    if protection != OPEN:
+        response.coordinator.access.tls = protection.tls
+        response.coordinator.access.client_certificates = protection.client_certificates
+        response.coordinator.access.authenticates = protection.authenticates
+    entry = CURRENT.get()
+    if entry is None or entry.caller is None:
+        return
+    caller = entry.caller
+    response.caller.name = caller.name
+    response.caller.roles.extend(_ROLES[role] for role in caller.roles)
+    response.caller.proof = _PROOFS[caller.proof]
+    response.caller.jobs.extend(caller.jobs)
+    if caller.expires_ms is not None:
+        response.caller.expires_at.CopyFrom(to_timestamp(caller.expires_ms))

@@ -1,0 +1,120 @@
+"""The statuses of calls that are refused because of who calls.
+
+A text names what the caller has sent or may know: never what another caller may do.
+"""
+
+from __future__ import annotations
+
+import grpc
+from google.rpc.status_pb2 import Status
+
+from rallypoint.server.rpc.guards.access.caller import Caller, Role
+from rallypoint.v1 import error_details_pb2 as details_pb2
+from rallypoint.wire.errors import pack_status
+
+_UNAUTHENTICATED: int = grpc.StatusCode.UNAUTHENTICATED.value[0]
+_PERMISSION_DENIED: int = grpc.StatusCode.PERMISSION_DENIED.value[0]
+
+
+class AccessRefused(Exception):
+    """A call is refused because of who calls."""
+
+    def __init__(self, reason: str, status: Status, callers: tuple[Caller, ...] = ()) -> None:
+        """Keep how the call ends.
+
+        Args:
+            reason: for the log, as the contract names it.
+            status: for the caller.
+            callers: who has called, as far as is known.
+        """
+        super().__init__(reason)
+        self.reason = reason
+        self.status = status
+        self.callers = callers
+
+    @property
+    def is_unknown(self) -> bool:
+        """Return whether it is not known who calls."""
+        return bool(self.status.code == _UNAUTHENTICATED)
+
+
+def token_missing(certificate: str = "") -> AccessRefused:
+    """Return the refusal of a call that does not say who makes it.
+
+    Args:
+        certificate: the name in its certificate, which has no role; empty: there is none.
+    """
+    text = "this coordinator asks who calls: set --token-file or RALLYPOINT_TOKEN"
+    if certificate:
+        text = f"the certificate of {certificate!r} has no role here: set --token-file, too"
+    return AccessRefused(
+        "ACCESS_TOKEN_MISSING",
+        pack_status(
+            _UNAUTHENTICATED, text, None, reason=details_pb2.REFUSAL_REASON_ACCESS_TOKEN_MISSING
+        ),
+    )
+
+
+def token_invalid(text: str = "") -> AccessRefused:
+    """Return the refusal of a token that no entry has; `text` says what else is wrong."""
+    text = text or "the access token is not one of this coordinator's: check the token file"
+    return AccessRefused(
+        "ACCESS_TOKEN_INVALID",
+        pack_status(
+            _UNAUTHENTICATED, text, None, reason=details_pb2.REFUSAL_REASON_ACCESS_TOKEN_INVALID
+        ),
+    )
+
+
+def token_expired(caller: Caller) -> AccessRefused:
+    """Return the refusal of a token that was valid once."""
+    text = f"the access token of {caller.name!r} has expired: replace it in the token file"
+    return AccessRefused(
+        "ACCESS_TOKEN_EXPIRED",
+        pack_status(
+            _UNAUTHENTICATED, text, None, reason=details_pb2.REFUSAL_REASON_ACCESS_TOKEN_EXPIRED
+        ),
+        (caller,),
+    )
+
+
+def role_not_allowed(callers: tuple[Caller, ...], needed: tuple[Role, ...]) -> AccessRefused:
+    """Return the refusal of a call that needs another role; each caller has shown its own."""
+    shown = " and ".join(
+        f"{caller.name!r} is {', '.join(role.value for role in caller.roles)}" for caller in callers
+    )
+    wanted = " or ".join(role.value for role in needed)
+    need = f"this call needs the role {wanted}" if needed else "no role allows this call"
+    return AccessRefused(
+        "ROLE_NOT_ALLOWED",
+        pack_status(
+            _PERMISSION_DENIED,
+            f"{shown}: {need}",
+            None,
+            reason=details_pb2.REFUSAL_REASON_ROLE_NOT_ALLOWED,
+        ),
+        callers,
+    )
+
+
+def job_not_allowed(callers: tuple[Caller, ...], job_id: str) -> AccessRefused:
+    """Return the refusal of a call about a job that the callers are not allowed.
+
+    Args:
+        callers: all are bound to jobs.
+        job_id: of the call; empty: all jobs.
+    """
+    names = " and ".join(f"{caller.name!r}" for caller in callers)
+    patterns = ", ".join(pattern for caller in callers for pattern in caller.jobs)
+    about = f"job {job_id!r}" if job_id else "all jobs"
+    return AccessRefused(
+        "JOB_NOT_ALLOWED",
+        pack_status(
+            _PERMISSION_DENIED,
+            f"{names} may not call about {about}, only about {patterns}",
+            None,
+            reason=details_pb2.REFUSAL_REASON_JOB_NOT_ALLOWED,
+            field="job_id",
+        ),
+        callers,
+    )

@@ -1,0 +1,178 @@
+"""A coordinator of the job's own on one host: it appears, survives, and goes with its job."""
+
+from __future__ import annotations
+
+import signal
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.processes.commands import COORDINATOR, NODE_AGENT, Command
+from support.processes.jobs import Jobs
+from support.processes.world import OBEDIENT, PROMPT, World
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    """A world without a coordinator, at a port that is free."""
+    with World(tmp_path, "localhost:1") as world:
+        port = world.ports.reserve()
+        world.ports.close()
+        world.target = f"127.0.0.1:{port}"
+        yield world
+
+
+def start(world: World, name: str, *flags: str, **variables: str) -> Command:
+    argv = [NODE_AGENT, f"--rdzv-endpoint={world.target}", f"--node-name={name}", *PROMPT]
+    return world.start(f"agent {name}", [*argv, "--nnodes=2", *flags, OBEDIENT], variables)
+
+
+def finish(world: World, agents: list[Command], round: int = 1) -> None:
+    """Let the job succeed; nothing of it or its coordinator is left."""
+    for worker in world.mailbox.workers(2, round=round):
+        worker.tell("exit", "0")
+
+    assert [agent.wait() for agent in agents] == [0, 0]
+    assert world.left() == []
+    assert list((world.folder / "state" / "rallypoint").iterdir()) == []
+
+
+def test_job_brings_its_coordinator(world: World) -> None:
+    """One of both agents starts it; it outlives no job, and leaves no file."""
+    agents = [start(world, name) for name in ("a", "b")]
+    workers = world.mailbox.workers(2)
+    started = [event for agent in agents for event in agent.events("coordinator_started")]
+
+    assert len(started) >= 1
+    assert {event["address"] for event in started} == {world.target}
+    assert {worker.env["RALLYPOINT_JOB_ID"] for worker in workers} == {world.target}
+    assert {worker.env["RALLYPOINT_COORDINATOR"] for worker in workers} == {world.target}
+    finish(world, agents)
+
+
+@pytest.mark.long
+def test_coordinator_outlives_its_agent_and_is_started_again(world: World) -> None:
+    """SIGKILL to its agent does not touch it; SIGKILL to it neither stops nor forgets the round."""
+    agents = [start(world, "a")]
+    pid = agents[0].wait_event("coordinator_started")["pid"]
+    agents.append(start(world, "b"))
+    world.mailbox.workers(2)
+    agents[0].kill()
+    agents[1].wait_event("round_stopped")
+    assert pid in world.marked()
+    agents[0] = start(world, "a")
+    world.mailbox.workers(2, round=2)
+    world.kill(pid)
+    for agent in agents:
+        agent.wait_event("coordinator_reached_again")
+
+    assert [agent.events("round_stopped")[2:] for agent in agents] == [[], []]
+    finish(world, agents, round=2)
+
+
+@pytest.mark.long
+def test_token_of_the_launcher_admits_the_nodes(world: World) -> None:
+    """A hosted coordinator asks for it; workers do not get it, and a stray agent ends at once."""
+    agents = [start(world, name, RALLYPOINT_TOKEN="secret-of-the-job") for name in ("a", "b")]
+    workers = world.mailbox.workers(2)
+    stray = start(world, "c")
+
+    assert stray.wait() == 77
+    assert not any("RALLYPOINT_TOKEN" in worker.env for worker in workers)
+    assert not any("secret-of-the-job" in agent.stderr() for agent in agents)
+    finish(world, agents)
+
+
+@pytest.mark.long
+def test_nodes_of_a_slurm_job_need_no_token(world: World) -> None:
+    """What Slurm gives to all of them admits them; another job's agent is refused."""
+    agents = [start(world, name, SLURM_JOB_ID="7") for name in ("a", "b")]
+    world.mailbox.workers(2)
+    stray = start(world, "c", SLURM_JOB_ID="8")
+
+    assert stray.wait() == 77
+    finish(world, agents)
+
+
+@pytest.mark.long
+def test_end_of_the_helper_does_not_end_the_coordinator(world: World) -> None:
+    """The agent kills the orphans of its helper; the coordinator is its child, but none of them."""
+    agents = [start(world, "a", "--max-restarts=3")]
+    pid = agents[0].wait_event("coordinator_started")["pid"]
+    agents.append(start(world, "b", "--max-restarts=3"))
+    worker = next(one for one in world.mailbox.workers(2) if one.node == "a")
+    world.kill(worker.parent)
+    world.mailbox.workers(2, round=2)
+
+    assert pid in world.marked()
+    assert agents[0].events("coordinator_reached_again") == []
+    finish(world, agents, round=2)
+
+
+def test_coordinator_that_runs_is_used(world: World) -> None:
+    """The endpoint is then another name for it, and it stays when the job is over."""
+    coordinator = world.coordinator(int(world.target.rpartition(":")[2]), "--startup-window=0")
+    agents = [start(world, name) for name in ("a", "b")]
+    for worker in world.mailbox.workers(2):
+        worker.tell("exit", "0")
+
+    assert [agent.wait() for agent in agents] == [0, 0]
+    assert [agent.events("coordinator_started") for agent in agents] == [[], []]
+    assert coordinator.is_running()
+    assert world.jobs.get(world.target).HasField("verdict") is False
+
+
+@pytest.mark.long
+def test_other_program_at_the_endpoint(world: World) -> None:
+    """One line, and 2."""
+    with socket.create_server(("127.0.0.1", int(world.target.rpartition(":")[2]))):
+        agent = start(world, "a")
+
+        assert agent.wait() == 2
+    text = (
+        f"another program listens at {world.target}, which is no coordinator: choose another port"
+    )
+    assert agent.said() == [f"node-agent: {text}"]
+
+
+def test_node_that_does_not_host_waits_for_the_one_that_does(world: World) -> None:
+    """Its line says for whom."""
+    agent = start(world, "b", "--rdzv-conf=is_host=0,join_timeout=1")
+    hint = agent.wait_event("coordinator_not_reached")["hint"]
+
+    assert (
+        hint == f"node 0 (or that with is_host) starts it at {world.target}: is its agent running?"
+    )
+    assert agent.wait() == 75
+    assert hint in agent.said()[-1]
+    assert world.left() == []
+
+
+def test_coordinator_without_nodes_ends(world: World) -> None:
+    """When none has come for so long, with its journal."""
+    port = world.target.rpartition(":")[2]
+    state = world.folder / "hosted" / "journal.sqlite"
+    flags = ("--host=127.0.0.1", f"--port={port}", f"--state=sqlite:{state}", "--until-idle=0.2")
+    coordinator = world.start("coordinator", [COORDINATOR, *flags])
+
+    assert coordinator.wait() == 0
+    (event,) = coordinator.events("coordinator_not_needed")
+    assert event["why"] == "no node has come for 0.2 s"
+    assert not state.parent.exists()
+
+
+@pytest.mark.long
+def test_interrupted_job_leaves_nothing(world: World) -> None:
+    """Ctrl-C on both nodes ends the job, and then its coordinator."""
+    agents = [start(world, name) for name in ("a", "b")]
+    world.mailbox.workers(2)
+    with Jobs(world.target) as jobs:
+        assert len(jobs.page().jobs) == 1
+    for agent in agents:
+        agent.signal(signal.SIGINT)
+
+    assert [agent.wait() for agent in agents] == [130, 130]
+    assert world.left() == []
+    assert list((world.folder / "state" / "rallypoint").iterdir()) == []

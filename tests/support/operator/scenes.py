@@ -1,0 +1,270 @@
+"""Jobs in every state that an operator may find them in, made by the core, with fixed times."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from msgspec.structs import replace
+
+from rallypoint.server.core.messages import inputs
+from rallypoint.server.core.model.ids import JobId, NodeName
+from rallypoint.server.core.model.node import Program
+from rallypoint.server.core.model.spec import JobSpec
+from rallypoint.server.rpc.views.times import Distances
+from rallypoint.server.rpc.views.whole import job_message
+from rallypoint.v1 import job_pb2
+from support.core.coordinator import Bench
+from support.core.fake_agents import FakeAgent, worker_exit
+
+JOB = "train"
+STARTING_MS, STOPPING_MS = 340, 45
+SPEC = JobSpec(
+    min_nodes=2, max_nodes=3, max_restarts=9, join_timeout_ms=600_000, last_call_ms=5_000
+)
+STARTED_MS = 1_795_000_000_000
+"""Unix time at which every coordinator here has started: 2026-11-18 11:06:40 UTC."""
+PROGRAM = Program("train.py", command_line="train.py --epochs 3", user="ada")
+Scene = Callable[[], Bench]
+
+
+class _Fixed(Distances):
+    def find(self, at_ms: int) -> int | None:
+        return STARTED_MS
+
+
+def show(bench: Bench) -> job_pb2.Job:
+    """Return the job as the coordinator shows it."""
+    with _Fixed().used():
+        return job_message(bench.state, bench.job(JOB), bench.now_ms)
+
+
+def join(bench: Bench, *numbers: int, **facts: Any) -> tuple[FakeAgent, ...]:
+    """Return agents of the nodes gpu-N, with eight workers each unless `facts` differ."""
+    facts = {"workers": 8, "program": PROGRAM, "job_id": JOB, **facts}
+    return tuple(
+        bench.join(f"gpu-{number}", address=f"10.0.0.{number}", **facts)[0] for number in numbers
+    )
+
+
+def running(
+    spec: JobSpec = SPEC, nodes: int = 2, ms: int = 60_000
+) -> tuple[Bench, list[FakeAgent]]:
+    """Return a job whose first round has run for a while."""
+    bench = Bench(spec)
+    agents = [*join(bench, *range(1, nodes + 1))]
+    if nodes < spec.max_nodes:
+        bench.advance(spec.last_call_ms)
+    bench.advance(STARTING_MS)
+    bench.obey()
+    bench.advance(ms)
+    return bench, agents
+
+
+def recover(bench: Bench, agents: Iterable[FakeAgent]) -> None:
+    """Let workers take a moment to stop, and those of the next round to start."""
+    bench.advance(STOPPING_MS)
+    for agent in agents:
+        agent.obey()
+    bench.advance(STARTING_MS)
+    bench.obey()
+
+
+# --- Kinds of wait ------------------------------------------------------------------------------
+
+
+def reattaching() -> Bench:
+    bench = Bench(SPEC, window_ms=2_500)
+    join(bench, 1)
+    bench.advance(500)
+    return bench
+
+
+def too_few() -> Bench:
+    bench = Bench(SPEC)
+    join(bench, 1)
+    bench.advance(20_000)
+    return bench
+
+
+def one_lost_and_one_left() -> Bench:
+    bench, agents = running(nodes=3)
+    agents[1].break_off()
+    bench.advance(12_000)
+    bench.obey()
+    agents[2].goodbye("received SIGTERM")
+    bench.obey()
+    bench.advance(3_000)
+    return bench
+
+
+def set_aside() -> Bench:
+    bench = Bench(SPEC)
+    join(bench, 1, 2)
+    cordon = inputs.Cordon(JobId(JOB), NodeName("gpu-2"), "broken fan")
+    assert bench.take(cordon).refusal is None
+    bench.advance(8_000)
+    return bench
+
+
+def last_call() -> Bench:
+    bench = Bench(SPEC)
+    join(bench, 1, 2)
+    bench.advance(1_000)
+    return bench
+
+
+def returning() -> Bench:
+    bench = Bench(SPEC)
+    _, second = join(bench, 1, 2)
+    second.break_off()
+    bench.advance(200)
+    return bench
+
+
+def pausing() -> Bench:
+    bench, agents = running(ms=1_000)
+    for _ in range(3):
+        agents[0].fail(worker_exit(said="RuntimeError: CUDA error: out of memory", ran_ms=900))
+        bench.obey()
+    bench.advance(250)
+    return bench
+
+
+def starting() -> Bench:
+    bench = Bench(SPEC)
+    first, *_ = join(bench, 1, 2, 3)
+    bench.advance(10_000)
+    first.start()
+    return bench
+
+
+def stopping() -> Bench:
+    bench, agents = running()
+    agents[0].fail(worker_exit(said="ValueError: loss is nan"))
+    agents[0].obey()
+    bench.advance(7_000)
+    return bench
+
+
+def growing() -> Bench:
+    bench, _ = running()
+    join(bench, 3)
+    bench.advance(2_000)
+    return bench
+
+
+def farewell() -> Bench:
+    bench, agents = running()
+    for agent in agents:
+        agent.exit(*(worker_exit(0, local_rank=rank) for rank in range(8)))
+        agent.succeed()
+    agents[0].goodbye()
+    return bench
+
+
+def fenced() -> Bench:
+    bench, agents = running(replace(SPEC, grow=False, fence_ms=20_000), nodes=3)
+    agents[2].break_off()
+    bench.advance(1_000)
+    bench.obey(agents[0], agents[1])
+    return bench
+
+
+def draining() -> Bench:
+    bench, _ = running(nodes=3)
+    drain = inputs.DrainNode(JobId(JOB), NodeName("gpu-3"), 60_000, "kernel update")
+    assert bench.take(drain).refusal is None
+    bench.advance(15_000)
+    return bench
+
+
+def network_suspected() -> Bench:
+    bench, agents = running(replace(SPEC, max_nodes=4), nodes=4)
+    for agent in agents[:3]:
+        agent.break_off()
+    bench.advance(600)
+    return bench
+
+
+def blocked() -> Bench:
+    bench, agents = running()
+    agents[0].fail(worker_exit(signal=9))
+    bench.obey(agents[1])
+    agents[0].block()
+    bench.advance(9_000)
+    return bench
+
+
+def nothing() -> Bench:
+    bench, _ = running()
+    return bench
+
+
+def succeeded() -> Bench:
+    bench, agents = running()
+    for agent in agents:
+        agent.exit(*(worker_exit(0, local_rank=rank) for rank in range(8)))
+        agent.succeed()
+    for agent in agents:
+        agent.goodbye()
+    return bench
+
+
+def failed() -> Bench:
+    bench, agents = running(replace(SPEC, max_restarts=0))
+    agents[1].fail(worker_exit(local_rank=3, said="ValueError: loss is nan"))
+    agents[0].fail(worker_exit(said="ConnectionResetError: Connection reset by peer"))
+    bench.obey()
+    for agent in agents:
+        agent.goodbye()
+    return bench
+
+
+WAITS: dict[str, Scene] = {
+    scene.__name__: scene
+    for scene in (
+        *(reattaching, too_few, one_lost_and_one_left, set_aside, last_call, returning, pausing),
+        *(starting, stopping, growing, farewell, fenced, draining, network_suspected, blocked),
+        *(nothing, succeeded, failed),
+    )
+}
+"""For `rallypoint explain`."""
+
+
+# --- Whole jobs ---------------------------------------------------------------------------------
+
+
+def recovered() -> Bench:
+    """Return a job that has lost a node and a worker, and runs with a spare left."""
+    bench, agents = running(nodes=3, ms=90_000)
+    agents += join(bench, 4)
+    agents[1].fail(worker_exit(local_rank=3, said="ValueError: loss is nan"))
+    recover(bench, agents)
+    bench.advance(3_600_000)
+    agents.pop(2).break_off()
+    bench.advance(500)
+    recover(bench, agents)
+    bench.advance(725_000)
+    join(bench, 5)
+    bench.advance(1_000)
+    return bench
+
+
+def large() -> Bench:
+    """Return a job of 40 nodes, of which one drains and one is disconnected."""
+    bench, agents = running(replace(SPEC, min_nodes=40, max_nodes=40), nodes=40, ms=30_000)
+    drain = inputs.DrainNode(JobId(JOB), NodeName("gpu-17"), 60_000, "kernel update")
+    assert bench.take(drain).refusal is None
+    agents[30].break_off()
+    return bench
+
+
+JOBS: dict[str, Scene] = {
+    scene.__name__: scene for scene in (recovered, draining, too_few, failed, large)
+}
+"""For `rallypoint status`."""
+FAILURES: dict[str, Scene] = {
+    scene.__name__: scene for scene in (failed, pausing, one_lost_and_one_left, nothing)
+}
+"""For `rallypoint verdict`."""

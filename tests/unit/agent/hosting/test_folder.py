@@ -1,0 +1,129 @@
+"""The folder of a hosted coordinator: where it is, and what an earlier one has left there."""
+
+from __future__ import annotations
+
+import os
+import socket
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+from rallypoint.agent.hosting import folder as folders
+from rallypoint.cli.commands.coordinator import HOSTED_LOG
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+    return tmp_path
+
+
+def leave(folder: Path, age_s: float) -> None:
+    """Leave the files of a coordinator that touched its journal so long ago."""
+    for name in (folders.JOURNAL, f"{folders.JOURNAL}-head", folders.LOG):
+        (folder / name).write_text("left")
+    then = time.time() - age_s  # noqa: TID251  # as files have it
+    os.utime(folder / folders.JOURNAL, (then, then))
+
+
+def test_folder_is_for_this_user_host_and_port(home: Path) -> None:
+    """A home folder may be shared by hosts, and a host by users."""
+    made = folders.make_folder(29_400)
+
+    assert made == home / "state/rallypoint" / f"hosted-{socket.gethostname()}-29400"
+    assert made.stat().st_mode & 0o777 == 0o700
+    assert folders.make_folder(29_400) == made
+
+
+def test_folder_is_temporary_where_there_is_no_home(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A home that cannot be written is normal in a container."""
+    (home / "file").touch()
+    monkeypatch.setenv("XDG_STATE_HOME", str(home / "file"))
+    made = folders.make_folder(7)
+
+    assert made.parent == home / "temporary" / f"rallypoint-{os.getuid()}"
+    assert made.parent.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("kind", ["open to others", "a link"])
+def test_temporary_folder_belongs_to_this_user_alone(home: Path, kind: str) -> None:
+    """Another user may have made it before: then it could be replaced."""
+    parent = home / "temporary" / f"rallypoint-{os.getuid()}"
+    if kind == "a link":
+        (home / "elsewhere").mkdir(0o700)
+        parent.symlink_to(home / "elsewhere")
+    else:
+        parent.mkdir()
+        parent.chmod(0o777)
+
+    with pytest.raises(folders.NoFolder, match="set XDG_STATE_HOME"):
+        folders.make_folder(7, is_temporary=True)
+    assert list(parent.iterdir()) == []
+
+
+def test_journal_of_another_user_is_not_in_use(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Anyone may put files among the temporary ones, before this user does."""
+    leave(folders.make_folder(7, is_temporary=True), 0.0)
+    assert folders.is_in_use(7)
+    own = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: own + 1)
+
+    assert not folders.is_in_use(7)
+
+
+def test_no_place_at_all_is_said_in_one_line(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the variable that would help."""
+    (home / "file").touch()
+    monkeypatch.setenv("XDG_STATE_HOME", str(home / "file"))
+    monkeypatch.setattr(tempfile, "tempdir", str(home / "file"))
+
+    with pytest.raises(folders.NoFolder, match=r"Not a directory\): set XDG_STATE_HOME"):
+        folders.make_folder(7)
+
+
+@pytest.mark.parametrize(("age_s", "is_dropped"), [(0.0, False), (50.0, False), (70.0, True)])
+def test_journal_of_the_past_is_dropped(home: Path, age_s: float, is_dropped: bool) -> None:
+    """One that was touched just now belongs to this job: its coordinator was killed."""
+    made = folders.make_folder(7)
+    leave(made, age_s)
+
+    assert folders.is_in_use(7) is not is_dropped
+    assert folders.drop_if_stale(made) is is_dropped
+    assert list(made.iterdir()) == [] if is_dropped else len(list(made.iterdir())) == 3
+
+
+def test_empty_folder_is_not_of_the_past(home: Path) -> None:
+    """There is nothing to drop, and nothing in use."""
+    made = folders.make_folder(7)
+
+    assert not folders.drop_if_stale(made)
+    assert not folders.is_in_use(7)
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("", ""),
+        ("one\ntwo\n\n", "two"),
+        ("x" * 20_000 + "\nend", "end"),
+        ("  spaced  \n", "spaced"),
+    ],
+)
+def test_last_line_of_a_log(tmp_path: Path, text: str, line: str) -> None:
+    """The reason why a coordinator has ended at its start."""
+    log = tmp_path / "log"
+    log.write_text(text)
+
+    assert folders.read_last_line(log) == line
+    assert folders.read_last_line(tmp_path / "missing") == ""
+
+
+def test_coordinator_removes_the_log_that_the_agent_made() -> None:
+    """The command cannot import the agent's name for it."""
+    assert HOSTED_LOG == folders.LOG

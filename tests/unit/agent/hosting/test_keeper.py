@@ -1,0 +1,246 @@
+"""A keeper on this host: it starts one coordinator, finds another program, and gives up clearly."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from rallypoint.agent.helper.descendants import await_any_exit, spared_children
+from rallypoint.agent.hosting.decision import Hosting
+from rallypoint.agent.hosting.folder import JOURNAL, make_folder
+from rallypoint.agent.hosting.keeper import CannotHost, Keeper
+from rallypoint.agent.hosting.process import HostedProcess, compute_command
+from rallypoint.agent.machine.ports import PortReserver
+from rallypoint.wire.access import Access
+
+
+@pytest.fixture
+def port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """A free port, and a folder for its coordinator; what was started ends with the test."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    before = set(spared_children)
+    ports = PortReserver()
+    try:
+        free = ports.reserve()
+    finally:
+        ports.close()
+    yield free
+    for pid in spared_children - before:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        spared_children.discard(pid)
+
+
+def keeper(port: int, *, is_chosen: bool | None = None, host: str = "127.0.0.1") -> Keeper:
+    endpoint = f"{host}:{port}"
+    made = Keeper(Hosting(endpoint=endpoint, is_chosen=is_chosen, unused_ms=60_000, window_ms=0))
+    made.begin()
+    return made
+
+
+def started(before: set[int]) -> list[int]:
+    return sorted(spared_children - before)
+
+
+def test_only_the_host_starts_a_coordinator(port: int) -> None:
+    """Other nodes wait for it."""
+    before = set(spared_children)
+    other = keeper(port, is_chosen=False)
+    asyncio.run(other.prepare())
+    other.await_end()
+
+    assert (other.is_host, started(before)) == (False, [])
+
+
+def test_agent_that_is_interrupted_at_its_start_leaves_no_coordinator(port: int) -> None:
+    """One that has not answered yet would wait for nodes until the join timeout."""
+    before = set(spared_children)
+    one = keeper(port)
+    (pid,) = started(before)
+    one.await_end()
+
+    assert started(before) == []
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+@pytest.mark.long
+def test_two_keepers_use_one_coordinator_and_start_it_again(port: int) -> None:
+    """The second finds the first one's; after SIGKILL it is started again on the same journal."""
+    before = set(spared_children)
+    one = keeper(port)
+    asyncio.run(one.prepare())
+    two = keeper(port)
+    asyncio.run(two.prepare())
+    (pid,) = started(before)
+
+    assert os.getsid(pid) == pid
+    one.connected()
+    os.kill(pid, signal.SIGKILL)
+    assert await_any_exit((pid,), 10_000)
+    asyncio.run(one.prepare())
+    (again,) = started(before)
+    assert again != pid
+    assert make_folder(port).joinpath(JOURNAL).exists()
+
+
+@pytest.mark.long
+def test_keepers_that_start_at_once_get_one_coordinator(port: int) -> None:
+    """One has the port; the process of the other ends, and its keeper is content."""
+    before = set(spared_children)
+    one, two = keeper(port), keeper(port)
+
+    async def both() -> None:
+        await asyncio.gather(one.prepare(), two.prepare())
+
+    asyncio.run(both())
+
+    assert len(started(before)) == 2
+    assert await_any_exit(started(before), 20_000)
+    assert len([pid for pid in started(before) if not ended(pid)]) == 1
+    asyncio.run(both())
+
+
+@pytest.mark.long
+def test_coordinator_that_comes_too_late_is_ended(port: int) -> None:
+    """It would listen when the one in use has ended, and wait for nodes that never come."""
+    before = set(spared_children)
+    one = keeper(port)
+    asyncio.run(one.prepare())
+    (first,) = started(before)
+    two = keeper(port)
+    two.start()
+    assert len(started(before)) == 2
+    two.connected()
+    one.connected()
+
+    assert started(before) == [first]
+    assert not ended(first)
+
+
+def ended(pid: int) -> bool:
+    with open(f"/proc/{pid}/stat", "rb") as file:
+        return file.read().rpartition(b")")[2].split()[0] == b"Z"
+
+
+def test_other_program_at_the_endpoint_is_named_as_the_reason(
+    port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It accepts connections, and does not answer as a coordinator."""
+    monkeypatch.setattr("rallypoint.agent.hosting.keeper.STRANGER_S", 0.0)
+    with socket.create_server(("127.0.0.1", port)):
+        stranger = keeper(port)
+        with pytest.raises(CannotHost, match=f"another program listens at 127.0.0.1:{port}"):
+            asyncio.run(stranger.prepare())
+
+
+def test_coordinator_that_does_not_start_is_explained(
+    port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the last line of its log."""
+    monkeypatch.setattr("rallypoint.agent.hosting.keeper.ATTEMPTS_MAX", 1)
+    monkeypatch.setattr("rallypoint.agent.hosting.keeper.YIELD_S", 0.0)
+    make_folder(port).joinpath(JOURNAL).mkdir()
+    broken = keeper(port)
+
+    with pytest.raises(CannotHost, match=r"does not start: .*journal\.sqlite"):
+        asyncio.run(broken.prepare())
+
+
+@pytest.mark.long
+def test_journal_is_temporary_where_the_state_folder_cannot_hold_one(
+    port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many file servers have no locks; a folder in the journal's place fails as clearly."""
+    monkeypatch.setattr("rallypoint.agent.hosting.keeper.YIELD_S", 0.0)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    make_folder(port).joinpath(JOURNAL).mkdir()
+    made = keeper(port)
+    asyncio.run(made.prepare())
+
+    assert make_folder(port, is_temporary=True).joinpath(JOURNAL).is_file()
+
+
+async def test_name_that_was_unknown_at_first_makes_a_host_later(
+    port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pod may start before its name is known."""
+    answers = [False, True]
+    monkeypatch.setattr("rallypoint.agent.hosting.keeper.is_host", lambda _: answers.pop(0))
+    waiting = keeper(port)
+    assert not waiting.is_host
+    with socket.create_server(("127.0.0.1", port)):
+        await waiting.prepare()
+
+    assert waiting.is_host
+
+
+def test_coordinator_of_a_person_is_not_replaced(port: int) -> None:
+    """It comes back by itself, for example after an upgrade, and needs its port then."""
+    before = set(spared_children)
+    with socket.create_server(("127.0.0.1", port)):
+        used = keeper(port)
+        used.connected()
+    asyncio.run(used.prepare())
+
+    assert (used.is_host, started(before)) == (False, [])
+
+
+def test_with_tls_no_agent_starts_a_coordinator(port: int) -> None:
+    """It would have no certificate."""
+    before = set(spared_children)
+    hosting = Hosting(endpoint=f"127.0.0.1:{port}", is_chosen=True, unused_ms=1, window_ms=0)
+    waiting = Keeper(hosting, Access(is_tls=True))
+    waiting.begin()
+    asyncio.run(waiting.prepare())
+
+    assert started(before) == []
+    start = f"start one at 127.0.0.1:{port} with --tls-cert"
+    assert waiting.describe_wait() == f"with TLS no agent starts it: {start}"
+
+
+def test_what_a_node_waits_for(port: int) -> None:
+    """The host itself, node 0, or the node of that name."""
+    assert "is its agent running?" in keeper(port, is_chosen=False).describe_wait()
+    named = Keeper(Hosting(endpoint="head:1", is_chosen=None, unused_ms=1, window_ms=0))
+    assert named.describe_wait() == "the node that is called head starts it: is its agent running?"
+
+
+@pytest.mark.parametrize(
+    ("host", "listens"),
+    [("127.0.0.1", "127.0.0.1"), ("localhost", "localhost"), ("head", "0.0.0.0")],
+)
+def test_loopback_endpoint_is_not_reached_from_other_hosts(host: str, listens: str) -> None:
+    """No other host could name it."""
+    hosting = Hosting(endpoint=f"{host}:7", is_chosen=None, unused_ms=1_500, window_ms=None)
+    words = compute_command(hosting, Path("/f"))
+
+    assert words[:3] == ["coordinator", f"--host={listens}", "--port=7"]
+    assert "--until-idle=1.5" in words
+    assert not any(word.startswith("--startup-window") for word in words)
+
+
+def test_process_has_nothing_of_the_agent(port: int) -> None:
+    """No pipe of its caller, no terminal, its own session; no sweep of orphans takes it."""
+    read_fd, write_fd = os.pipe()
+    os.set_inheritable(write_fd, True)
+    hosting = Hosting(endpoint=f"127.0.0.1:{port}", is_chosen=True, unused_ms=60_000, window_ms=0)
+    process = HostedProcess(hosting, make_folder(port), token="")
+    os.close(write_fd)
+
+    assert os.read(read_fd, 1) == b""  # no other process has its other end
+    os.close(read_fd)
+    assert (os.getsid(process.pid), process.pid in spared_children) == (process.pid, True)
+    assert os.readlink(f"/proc/{process.pid}/cwd") == "/"
+    os.kill(process.pid, signal.SIGKILL)
+    assert process.wait(10)
+    assert (process.has_ended(), process.pid in spared_children) == (True, False)

@@ -1,0 +1,277 @@
+"""The operator's commands: where their options may stand, how they fail, and what they load."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from rallypoint.cli import main as entry
+from rallypoint.cli.commands.overview import MENU
+from rallypoint.cli.operator import app, options
+from rallypoint.cli.operator.invocation import Invocation
+from rallypoint.cli.operator.table import COMMANDS
+from rallypoint.client.errors import (
+    InvalidRequest,
+    NotAllowed,
+    RallypointError,
+    Refused,
+    Unavailable,
+    UnknownJob,
+    UnknownNode,
+)
+from rallypoint.v1 import job_pb2
+from rallypoint.wire.durations import to_duration
+
+LIMIT_S = 60
+OTHERS = (
+    "rallypoint.server",
+    "rallypoint.agent",
+    "rallypoint.elastic",
+    "torch",
+    "numpy",
+    "structlog",
+)
+
+JOBS = (
+    job_pb2.JobSummary(
+        job_id="train",
+        run=2,
+        phase=job_pb2.JOB_PHASE_RUNNING,
+        outcome=job_pb2.OUTCOME_OPEN,
+        node_count=5,
+        world_size=32,
+        round=7,
+        restart_count=1,
+        max_restarts=3,
+        age=to_duration(3 * 3_600_000 + 120_000),
+        min_nodes=2,
+        max_nodes=4,
+    ),
+    job_pb2.JobSummary(
+        job_id="eval",
+        run=1,
+        phase=job_pb2.JOB_PHASE_CLOSED,
+        outcome=job_pb2.OUTCOME_FAILED,
+        round=1,
+        age=to_duration(61_000),
+        min_nodes=1,
+        max_nodes=1,
+        verdict="rank 0 on node a: exit code 1",
+    ),
+)
+TABLE = """\
+JOB    RUN  STATE    NODES  WORKERS  ROUND  RESTARTS  AGE   REASON
+train  2    running  5/2:4  32       7      1/3       3h2m  -
+eval   1    failed   0/1    0        1      0/0       1m1s  rank 0 on node a: exit code 1
+"""
+
+
+@pytest.fixture
+def answer(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., list[dict[str, Any]]]]:
+    """Return a function that sets what the coordinator answers; it returns the requests."""
+
+    def set_answer(result: Sequence[job_pb2.JobSummary] | BaseException) -> list[dict[str, Any]]:
+        requests = list[dict[str, Any]]()
+
+        def list_jobs(**request: Any) -> Sequence[job_pb2.JobSummary]:
+            requests.append(request)
+            if isinstance(result, BaseException):
+                raise result
+            return result
+
+        client = SimpleNamespace(list_jobs=list_jobs)
+        monkeypatch.setattr(Invocation, "client", property(lambda self: client))
+        monkeypatch.delenv("COLUMNS", raising=False)
+        return requests
+
+    yield set_answer
+
+
+def run(*argv: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "rallypoint", *argv]
+    return subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S)
+
+
+def test_jobs_are_a_table(
+    answer: Callable[..., list[dict[str, Any]]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One line for each job, in one word how it is, and why."""
+    answer(JOBS)
+    assert app.main("jobs", []) == 0
+    lines = capsys.readouterr().out.splitlines()
+
+    assert [line.rstrip() for line in lines] == TABLE.splitlines()
+
+
+def test_a_job_is_one_line_in_a_narrow_terminal(
+    answer: Callable[..., list[dict[str, Any]]],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The reason is cut; `status` and `verdict` have all of it."""
+    answer(JOBS)
+    monkeypatch.setenv("COLUMNS", "80")
+    assert app.main("jobs", []) == 0
+    header, _, row = capsys.readouterr().out.splitlines()
+
+    assert header.startswith("JOB    RUN  STATE    NODES  WORKERS  ROUND  RESTARTS  AGE   REASON")
+    assert len(row) <= 80 and row.endswith("…") and "rank 0 on" in row
+
+
+def test_jobs_are_json(
+    answer: Callable[..., list[dict[str, Any]]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An array of protobuf's JSON, with the fields that are zero."""
+    answer(JOBS)
+    assert app.main("jobs", ["-o", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+
+    assert [one["jobId"] for one in found] == ["train", "eval"]
+    assert (found[1]["worldSize"], found[1]["outcome"]) == (0, "OUTCOME_FAILED")
+
+
+def test_jobs_are_chosen(answer: Callable[..., list[dict[str, Any]]]) -> None:
+    """By a prefix, and whether they have ended."""
+    requests = answer([])
+    app.main("jobs", ["tr", "--open"])
+    app.main("jobs", [])
+
+    assert [one["prefix"] for one in requests] == ["tr", ""]
+    assert [len(one["phases"]) for one in requests] == [3, 0]
+
+
+def test_no_jobs_is_a_line(
+    answer: Callable[..., list[dict[str, Any]]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On standard error: a program that reads the table finds nothing; JSON is an empty array."""
+    answer([])
+    assert app.main("jobs", ["tr", "-c", "head"]) == 0
+    found = capsys.readouterr()
+    assert app.main("jobs", ["-o", "json"]) == 0
+
+    assert (found.out, found.err) == (
+        "",
+        "head:50051 has no jobs whose names begin with 'tr'\n",
+    )
+    assert capsys.readouterr().out == "[]\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (UnknownJob("there is no job 'x'", job_id="x"), 3),
+        (UnknownNode("there is no node 'x'", job_id="x", node_name="n"), 3),
+        (RallypointError("gone", status="NOT_FOUND"), 3),
+        (Refused("the job has ended"), 1),
+        (InvalidRequest("too long", field="job_id"), 2),
+        (NotAllowed("no token"), 77),
+        (Unavailable("no answer"), 69),
+        (KeyboardInterrupt(), 130),
+    ],
+)
+def test_failed_call_has_its_exit_code(
+    answer: Callable[..., list[dict[str, Any]]],
+    capsys: pytest.CaptureFixture[str],
+    error: BaseException,
+    code: int,
+) -> None:
+    """And one line, without a traceback; Ctrl-C has none."""
+    answer(error)
+    assert app.main("jobs", []) == code
+    text = capsys.readouterr().err
+
+    assert text == (f"rallypoint jobs: error: {error}\n" if code != 130 else "")
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["--nope"], "no such option: --nope"),
+        (["--outptu", "json"], "no such option: --outptu; did you mean --output?"),
+        (["a", "b"], "got unexpected extra arg"),
+        (["--output", "xml"], "invalid value for '--output' / '-o': 'xml' is not one of"),
+        (["--timeout", "0"], "--timeout: 0 is not within 0.001 and 2592000 seconds"),
+        (["-c"], "option '-c' requires an argument"),
+        (["-c", "a b"], "--coordinator: 'a b' is not HOST:PORT"),
+    ],
+)
+def test_bad_usage_is_one_line(
+    words: list[str], text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit code 2, and where the options are explained."""
+    assert app.main("jobs", words) == 2
+    found = capsys.readouterr().err
+
+    assert found.lower().startswith(f"rallypoint jobs: error: {text}".lower()), found
+    assert found.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("argv", "moved", "rest"),
+    [
+        (["-c", "head", "jobs", "x"], ["-c", "head"], ["jobs", "x"]),
+        (["--coordinator=head", "--tls", "jobs"], ["--coordinator=head", "--tls"], ["jobs"]),
+        (["jobs", "-c", "head"], [], ["jobs", "-c", "head"]),
+        (["--nope", "jobs"], [], ["--nope", "jobs"]),
+    ],
+)
+def test_options_may_stand_before_the_command(
+    argv: list[str], moved: list[str], rest: list[str]
+) -> None:
+    """As with kubectl; an unknown one stays where it is."""
+    assert options.split_options(argv) == (moved, rest)
+
+
+def test_unreachable_coordinator_is_named() -> None:
+    """With the reason, at once, and exit code 69."""
+    done = run("-c", "127.0.0.1:1", "jobs")
+
+    assert (done.returncode, done.stdout) == (69, "")
+    assert done.stderr == (
+        "rallypoint jobs: error: no coordinator answers at 127.0.0.1:1: connection refused\n"
+    )
+
+
+def test_options_before_a_process_stay_an_error() -> None:
+    """An agent has its own flags."""
+    done = run("-c", "head", "agent", "jobs")
+
+    assert (done.returncode, done.stderr) == (
+        2,
+        "rallypoint: error: unknown flag -c (see rallypoint --help)\n",
+    )
+
+
+def test_commands_have_help() -> None:
+    """Every row of the table is a command of its module, and every command is in the table."""
+    from typer.main import get_command
+
+    group: Any = get_command(app.app())
+
+    assert sorted(group.commands) == sorted(COMMANDS)
+    for name, one in group.commands.items():
+        assert one.get_short_help_str(), name
+    assert {*entry.COMMANDS, *COMMANDS} == {*MENU.commands}
+
+
+def test_commands_load_no_process() -> None:
+    """Neither server, agent nor torch, although they may be installed; nor a logger."""
+    program = (
+        "import sys\n"
+        "from rallypoint.cli.operator.app import app, main\n"
+        "app()\n"
+        "assert main('jobs', ['-c', '127.0.0.1:1']) == 69\n"
+        "import rallypoint.client.sync\n"
+        f"print(*(name for name in {OTHERS} if name in sys.modules))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=LIMIT_S
+    )
+
+    assert (done.returncode, done.stdout.strip()) == (0, ""), done.stderr

@@ -1,0 +1,198 @@
+"""What a host may do without a valid token is limited, in calls and in lines of the log."""
+
+from __future__ import annotations
+
+import resource
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from structlog.testing import capture_logs
+
+from rallypoint.server.core.messages.refusals import Limit
+from rallypoint.server.hosting.listening import raise_file_limit
+from rallypoint.server.rpc.guards import limits
+from rallypoint.server.rpc.guards.access.attempts import ATTEMPTS_PER_MINUTE_MAX, Attempts
+from rallypoint.server.rpc.guards.access.audit import REFUSALS_PER_MINUTE_MAX, Audit, Call
+from rallypoint.server.rpc.guards.access.handshakes import MINUTE_S, Handshakes
+from rallypoint.server.rpc.guards.limits import HOSTS_MAX
+from rallypoint.server.rpc.guards.peers import LimitExceeded
+from support.access.protected import protected_site
+from support.core.served import LIMIT_S
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def fail_often(attempts: Attempts, host: str, now_s: float) -> int:
+    """Fail until the limit; return how often that was allowed."""
+    for count in range(2 * ATTEMPTS_PER_MINUTE_MAX):
+        try:
+            attempts.fail(host, now_s)
+        except LimitExceeded as exceeded:
+            assert Limit.FAILED_ATTEMPTS_PER_HOST is exceeded.limit
+            assert exceeded.retry_s is not None
+            return count
+    raise AssertionError("no limit")
+
+
+def test_attempts_of_a_host_are_limited() -> None:
+    """To so many a minute; another host has its own limit, and the log has one line."""
+    attempts = Attempts()
+    with capture_logs() as lines:
+        first = fail_often(attempts, "a", 0)
+        again = fail_often(attempts, "a", 6)
+        other = fail_often(attempts, "b", 6)
+
+    expected = (ATTEMPTS_PER_MINUTE_MAX, ATTEMPTS_PER_MINUTE_MAX // 10, ATTEMPTS_PER_MINUTE_MAX)
+    assert expected == (first, again, other)
+    assert ["a", "b"] == [line["host"] for line in lines if line["event"] == "host_limited"]
+
+
+def test_hosts_that_fail_are_forgotten() -> None:
+    """The one that has failed least lately, when there are too many."""
+    attempts = Attempts()
+    fail_often(attempts, "a", 0)
+    for number in range(HOSTS_MAX):
+        attempts.fail(f"host{number}", 0)
+
+    assert ATTEMPTS_PER_MINUTE_MAX == fail_often(attempts, "a", 0)
+    assert ATTEMPTS_PER_MINUTE_MAX > fail_often(attempts, f"host{HOSTS_MAX - 1}", 0)
+
+
+def test_lines_of_a_host_are_limited() -> None:
+    """After the limit there is one line a minute, with the number of the others."""
+    clock = Clock()
+    audit = Audit(clock)
+    call = Call("/rallypoint.v1.JobService/GetJob", "ipv4:10.0.0.1:1", "10.0.0.1", "job")
+    other = Call(call.method, "ipv4:10.0.0.2:1", "10.0.0.2", "job")
+    with capture_logs() as lines:
+        for _ in range(REFUSALS_PER_MINUTE_MAX + 7):
+            audit.refuse(call, (), "ACCESS_TOKEN_INVALID")
+        audit.refuse(other, (), "ACCESS_TOKEN_INVALID")
+        audit.flush()
+        clock.now_s += MINUTE_S
+        audit.flush()
+        audit.flush()
+
+    events = [line["event"] for line in lines]
+    assert ["audit"] * (REFUSALS_PER_MINUTE_MAX + 1) + ["audit_shortened"] == events
+    assert ("10.0.0.1", 7) == (lines[-1]["host"], lines[-1]["more_refusals"])
+
+
+def test_last_refusals_are_counted_at_the_end() -> None:
+    """Also when the minute is not over."""
+    audit = Audit(Clock())
+    call = Call("/rallypoint.v1.JobService/GetJob", "ipv4:10.0.0.1:1", "10.0.0.1", "job")
+    with capture_logs() as lines:
+        for _ in range(REFUSALS_PER_MINUTE_MAX + 1):
+            audit.refuse(call, (), "ACCESS_TOKEN_INVALID")
+        audit.close()
+        audit.close()
+
+    assert [1] == [line["more_refusals"] for line in lines if line["event"] == "audit_shortened"]
+
+
+@pytest.mark.parametrize(
+    ("begun", "called", "counts"),
+    [(0, 0, []), (3, 3, []), (3, 1, [2]), (3, 0, [3])],
+)
+def test_connections_without_call_are_counted(begun: int, called: int, counts: list[int]) -> None:
+    """Once, and not in the first minute: a handshake may still be going on."""
+    clock = Clock()
+    handshakes = Handshakes(clock)
+    with capture_logs() as lines:
+        for number in range(begun):
+            handshakes.note_begun()
+            if number < called:
+                for _ in range(2):
+                    handshakes.note_call(f"ipv4:10.0.0.1:{number}")
+        handshakes.look()
+        for _ in range(4):
+            clock.now_s += MINUTE_S
+            handshakes.look()
+
+    assert counts == [line["count"] for line in lines]
+
+
+def test_own_probes_are_no_strangers() -> None:
+    """A coordinator that shares a store looks whether it is reached where it says."""
+    clock = Clock()
+    handshakes = Handshakes(clock)
+    with capture_logs() as lines:
+        for _ in range(3):
+            handshakes.note_begun()
+            handshakes.note_probe()
+            clock.now_s += MINUTE_S
+            handshakes.look()
+
+    assert [] == lines
+
+
+def test_old_connection_that_calls_again_hides_nothing_later() -> None:
+    """It is forgotten when it is quiet, and then counts as a new one, at most for a minute."""
+    clock = Clock()
+    handshakes = Handshakes(clock)
+    handshakes.note_begun()
+    handshakes.note_call("ipv4:10.0.0.1:1")
+    for _ in range(3):
+        clock.now_s += MINUTE_S
+        handshakes.look()
+    handshakes.note_call("ipv4:10.0.0.1:1")
+    clock.now_s += MINUTE_S
+    handshakes.look()
+    handshakes.note_begun()
+    with capture_logs() as lines:
+        for _ in range(3):
+            clock.now_s += MINUTE_S
+            handshakes.look()
+
+    assert [1] == [line["count"] for line in lines]
+
+
+async def test_what_anyone_may_call_is_limited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So many watches of the health from one host; a broken message of it has no line."""
+    monkeypatch.setattr(limits, "HEALTH_WATCHES_PER_HOST_MAX", 2)
+    with capture_logs() as lines:
+        async with protected_site(tmp_path, needs_client=False) as site, site.channel() as channel:
+            stub = health_pb2_grpc.HealthStub(channel)
+            calls = [stub.Watch(health_pb2.HealthCheckRequest()) for _ in range(2)]
+            for call in calls:
+                await call.read()
+            with pytest.raises(grpc.aio.AioRpcError) as watched:
+                await stub.Watch(health_pb2.HealthCheckRequest(), timeout=LIMIT_S).read()
+            check: Any = channel.unary_unary("/grpc.health.v1.Health/Check")
+            with pytest.raises(grpc.aio.AioRpcError) as checked:
+                await check(b"\xff", timeout=LIMIT_S)
+            answer = await stub.Check(health_pb2.HealthCheckRequest(), timeout=LIMIT_S)
+            for call in calls:
+                call.cancel()
+
+    assert grpc.StatusCode.RESOURCE_EXHAUSTED is watched.value.code()
+    assert grpc.StatusCode.INVALID_ARGUMENT is checked.value.code()
+    assert health_pb2.HealthCheckResponse.SERVING == answer.status
+    rejected = [line["log_level"] for line in lines if line["event"] == "message_rejected"]
+    assert ["debug"] == rejected
+
+
+@pytest.mark.parametrize(("soft", "hard"), [(256, 4_096), (4_096, 4_096)])
+def test_every_file_that_the_system_allows_may_be_open(
+    monkeypatch: pytest.MonkeyPatch, soft: int, hard: int
+) -> None:
+    """A coordinator has a descriptor for each connection; the usual limit is low."""
+    made = []
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (soft, hard))
+    monkeypatch.setattr(resource, "setrlimit", lambda kind, values: made.append(values))
+    raise_file_limit()
+
+    assert ([] if soft == hard else [(hard, hard)]) == made

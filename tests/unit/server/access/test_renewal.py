@@ -1,0 +1,142 @@
+"""Certificates and tokens are renewed while clients call: no valid one is ever refused."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+from structlog.testing import capture_logs
+
+from rallypoint.server.hosting import protecting
+from rallypoint.v1 import coordinator_service_pb2 as coordinator_pb2
+from rallypoint.v1 import coordinator_service_pb2_grpc as coordinator_grpc
+from support.access.authority import Pair
+from support.access.protected import HOST, Site, bearer, entry, protected_site, write_rules
+from support.core.served import LIMIT_S
+
+OLD, NEW = "the-old-token-012345", "the-new-token-012345"
+CLIENTS = 8
+
+
+@pytest.fixture(autouse=True)
+def look_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Look at the files all the time."""
+    monkeypatch.setattr(protecting, "LOOK_S", 0.02)
+    monkeypatch.setattr("rallypoint.wire.credentials.LOOK_S", 0.0)
+
+
+@pytest.fixture
+def lines() -> Iterator[list[Any]]:
+    """Return the events that are logged, as they come."""
+    with capture_logs() as lines:
+        yield lines
+
+
+async def call_once(site: Site, pair: Pair | None, token: str) -> str:
+    """Open a connection and make a call; return how it has ended, and "" if well."""
+    async with site.channel(pair) as channel:
+        stub = coordinator_grpc.CoordinatorServiceStub(channel)
+        try:
+            await stub.GetCoordinator(
+                coordinator_pb2.GetCoordinatorRequest(), timeout=LIMIT_S, metadata=bearer(token)
+            )
+        except grpc.aio.AioRpcError as error:
+            return f"{error.code().name}: {error.details()}"
+        return ""
+
+
+def der_of(pair: Pair) -> bytes:
+    return ssl.PEM_cert_to_DER_cert(Path(pair.cert).read_text(encoding="ascii"))
+
+
+async def until(lines: list[Any], event: str, count: int = 1) -> None:
+    """Wait until an event was logged so often."""
+    async with asyncio.timeout(LIMIT_S):
+        while [line["event"] for line in lines].count(event) < count:  # noqa: ASYNC110  # a list
+            await asyncio.sleep(0.01)
+
+
+async def test_no_valid_client_is_refused(tmp_path: Path, lines: list[Any]) -> None:
+    """While the certificate is renewed three times, and the token is replaced."""
+    rules = entry("dash", "viewer", OLD)
+    async with protected_site(tmp_path, rules=rules) as site:
+        pair = site.authority.issue("a-client")
+        token, faults, calls, ended = [OLD], list[str](), [0], asyncio.Event()
+
+        async def keep_calling() -> None:
+            while not ended.is_set():
+                fault = await call_once(site, pair, token[0])
+                calls[0] += 1
+                if fault:
+                    faults.append(fault)
+
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(CLIENTS):
+                tasks.create_task(keep_calling())
+            for count in range(1, 4):
+                fresh = site.authority.issue("coordinator", [HOST])
+                expected = der_of(fresh)
+                site.server.replace_with(fresh)
+                await until(lines, "certificate_renewed", count)
+
+                assert expected == await serial_of_client(site, pair)
+            write_rules(site.auth, entry("dash", "viewer", OLD, NEW))
+            await until(lines, "auth_file_renewed", 1)
+            token[0] = NEW
+            before = calls[0]
+            async with asyncio.timeout(LIMIT_S):
+                while calls[0] < before + 2 * CLIENTS:  # noqa: ASYNC110  # all use the new one
+                    await asyncio.sleep(0.01)
+            write_rules(site.auth, entry("dash", "viewer", NEW))
+            await until(lines, "auth_file_renewed", 2)
+            late = await call_once(site, pair, OLD)
+            ended.set()
+
+    assert [] == faults
+    assert calls[0] > 4 * CLIENTS
+    assert late.startswith("UNAUTHENTICATED")
+
+
+async def serial_of_client(site: Site, pair: Pair) -> bytes:
+    """Return the certificate that the coordinator shows to a client with one."""
+    context = ssl.create_default_context(cafile=site.authority.ca)
+    context.load_cert_chain(pair.cert, pair.key)
+    context.set_alpn_protocols(["h2"])
+    _, writer = await asyncio.open_connection(HOST, site.running.port, ssl=context)
+    found: bytes = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+    writer.close()
+    return found
+
+
+def spoil(site: Site, fault: str) -> None:
+    """Replace the certificate by what is none, or by one of another key."""
+    other = Path(site.authority.issue("coordinator", [HOST]).cert).read_bytes()
+    Path(site.server.cert).write_bytes(b"not a certificate" if fault == "text" else other)
+
+
+@pytest.mark.parametrize("fault", ["text", "pair"])
+async def test_bad_certificate_keeps_the_one_before(
+    tmp_path: Path, lines: list[Any], fault: str
+) -> None:
+    """One warning that names the file, and nothing of what it has."""
+    async with protected_site(tmp_path) as site:
+        pair = site.authority.issue("a-client")
+        good = der_of(site.server)
+        spoil(site, fault)
+        await until(lines, "certificate_rejected")
+
+        assert good == await serial_of_client(site, pair)
+        fresh = site.authority.issue("coordinator", [HOST])
+        expected = der_of(fresh)
+        site.server.replace_with(fresh)
+        await until(lines, "certificate_renewed")
+        assert expected == await serial_of_client(site, pair)
+
+    rejected = [line for line in lines if line["event"] == "certificate_rejected"]
+    assert [True] == [site.server.cert in line["why"] for line in rejected]

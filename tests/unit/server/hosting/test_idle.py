@@ -1,0 +1,146 @@
+"""When a coordinator that serves a single job is not needed any more."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from rallypoint.server.hosting import idle
+from rallypoint.server.hosting.idle import UntilIdle, Use, await_idle, find_use, touch_file
+from rallypoint.server.journal.interface import JournalInUse
+from rallypoint.server.journal.sqlite.journal import SqliteJournal
+from support.core.coordinator import Bench
+
+OVER = "all jobs are over, and all nodes have left"
+
+
+def ending(unused_ms: int, touch: Callable[[], None] = lambda: None) -> UntilIdle:
+    return UntilIdle(unused_ms, touch, lambda: None)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(idle, "LOOK_S", 0.0)
+
+
+async def wait(uses: list[tuple[int, bool]], unused_ms: int) -> tuple[str, int]:
+    """Return why a coordinator of such uses, the last for ever, ends, and after how many reads."""
+    reads = 0
+    left: Iterator[tuple[int, bool]] = iter(uses)
+    latest = uses[0]
+
+    async def read(answer: object) -> Use:
+        nonlocal reads, latest
+        reads, latest = reads + 1, next(left, latest)
+        return Use(*latest)
+
+    return await await_idle(read, ending(unused_ms)), reads
+
+
+async def test_ends_when_its_jobs_are_over() -> None:
+    """Not before anything has happened, nor while a run is open or a node is there."""
+    why, reads = await wait([(5, False), (5, False), (6, True), (6, True), (9, False)], 60_000)
+
+    assert (why, reads) == (OVER, 5)
+
+
+async def test_ends_after_a_run_that_no_look_has_seen() -> None:
+    """A run may be shorter than the pause between two looks; its revisions remain."""
+    assert await wait([(5, False), (9, False)], 60_000) == (OVER, 2)
+
+
+async def test_ends_when_no_node_comes() -> None:
+    """What the journal holds of a run that is over does not count as use."""
+    why, _ = await wait([(5, False)], 1)
+
+    assert why == "no node has come for 0.001 s"
+
+
+async def test_never_ends_while_it_is_needed() -> None:
+    """However long ago it has started."""
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.2):
+            await wait([(5, True)], 1)
+
+
+async def test_touches_its_journal(tmp_path: Path) -> None:
+    """So an agent knows that it is not of the past; a file that is gone is no failure."""
+    file, touched = tmp_path / "journal", list[int]()
+
+    async def read(answer: object) -> Use:
+        return Use(1, is_needed=False)
+
+    await await_idle(read, ending(1, lambda: touched.append(1)))
+    touch_file(file)
+
+    assert touched == [1]
+    assert not file.exists()
+
+
+async def test_journal_is_discarded_when_it_is_closed(tmp_path: Path) -> None:
+    """With the files that belong to it, and its folder; what else lies there stays with it."""
+    folder = tmp_path / "hosted"
+    journal = SqliteJournal.open(folder / "journal.sqlite")
+    await journal.load()
+    (folder / "log").touch()
+    journal.discard("log", "missing")
+    assert (folder / "log").exists()
+    await journal.close()
+    assert not folder.exists()
+
+    kept = SqliteJournal.open(folder / "journal.sqlite")
+    await kept.load()
+    (folder / "other").touch()
+    kept.discard("log")
+    await kept.close()
+    assert [path.name for path in folder.iterdir()] == ["other"]
+
+
+async def test_journal_that_is_being_discarded_is_in_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A start that has opened the lock just before the end gets no journal without a name."""
+    path = tmp_path / "journal.sqlite"
+    journal = SqliteJournal.open(path)
+    await journal.load()
+    real = "rallypoint.server.journal.sqlite.file.fcntl.flock"
+
+    def late(fd: int, operation: int) -> None:
+        (tmp_path / "journal.sqlite-lock").unlink()
+
+    monkeypatch.setattr(real, late)
+    with pytest.raises(JournalInUse):
+        SqliteJournal.open(path)
+    await journal.close()
+
+
+def test_use_of_a_state() -> None:
+    """An open run and a node need the coordinator; a run that is over, without nodes, does not."""
+    bench = Bench()
+    assert find_use(bench.state, 0) == Use(0, is_needed=False)
+    agents = bench.run_round("a", "b")
+    assert find_use(bench.state, 0).is_needed
+    for agent in agents:
+        agent.succeed()
+    for agent in agents:
+        assert find_use(bench.state, 0).is_needed
+        agent.goodbye()
+    ended = find_use(bench.state, 0)
+
+    assert not ended.is_needed
+    assert ended.revision > 0
+
+
+def test_run_that_all_nodes_have_left_is_needed_until_it_is_abandoned() -> None:
+    """They may come back."""
+    bench = Bench()
+    (agent,) = bench.run_round("a")
+    agent.break_off()
+    bench.advance(10_000)
+    assert find_use(bench.state, 0).is_needed
+    bench.advance(bench.spec.join_timeout_ms)
+
+    assert not find_use(bench.state, 0).is_needed
