@@ -58,7 +58,7 @@ test-fast: $(STAMP) ## run the unit tests and a few simulation seeds
 test-long: $(STAMP) ## run the long tests: torchrun itself, more seeds, the soak
 	$(BIN)/python -m pip install --quiet -c constraints.txt --group go --group release \
 		--group torchx
-	$(PYTEST) --dist loadgroup -m long $(ARGS)
+	$(PYTEST) -m long $(ARGS)
 
 # The frameworks of docs/gallery/ are large, and bring versions of other packages: they live apart.
 FRAMEWORKS := $(VENV)-frameworks

@@ -23,6 +23,7 @@ TOGETHER = (
     "tests/e2e/launching/test_examples.py",
     "tests/e2e/launching/test_torchrun_names.py",
     "tests/e2e/sharing/test_languages.py",
+    "tests/e2e/slurm/",
 )
 """Files that stay whole: their tests take milliseconds, or share what is made once a module."""
 

@@ -13,8 +13,9 @@ from support.processes.world import World
 from support.slurm.cluster import NODES, Cluster, NotPermitted
 from support.slurm.jobs import Job, submit
 
-# One cluster at a time: Slurm names the control groups of its jobs by their numbers.
-pytestmark = [pytest.mark.long, pytest.mark.timeout(600), pytest.mark.xdist_group("slurm")]
+# There is one cluster at a time, because Slurm names the control groups of its jobs by their numbers:
+# tests/conftest.py gives this file to one process.
+pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
 MUCH = "--steps=100000"
 """Steps of a job that does not end by itself."""
