@@ -132,6 +132,12 @@ class Connections(Generic[Channel]):
                 line = self._current[target] = self._open(target)
             return line
 
+    def drop(self, target: str, line: Line[Channel]) -> None:
+        """Let the next call open another channel than this one."""
+        with self._lock:
+            if self._current.get(target) is line:
+                del self._current[target]
+
     def _open(self, target: str) -> Line[Channel]:
         options = channel_options(is_shared=self.is_shared)
         line = Line(self._open_channel(self._credentials, target, options), {})

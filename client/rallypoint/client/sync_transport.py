@@ -3,6 +3,11 @@
 Between calls nothing polls the channel, so a connection that broke meanwhile is only noticed by the
 next call, which fails and may have counted. A call that counts therefore begins with a health check
 if the channel was idle. (The asyncio channel is always polled.)
+
+Nor does a channel without a connection get one while nothing polls it: its attempts end unnoticed,
+and calls that do not wait for a connection fail at once, however well the coordinator is by then.
+So after a failure without a word of the coordinator, the next call opens a new channel, and polls
+it until it has connected or not.
 """
 
 from __future__ import annotations
@@ -24,7 +29,7 @@ from rallypoint.client.attempts import CHECK, Attempts, Backoff, Call, Method, R
 from rallypoint.client.calls.lists import Following, Item, Listing
 from rallypoint.client.channel import GREET_S_MAX, Connections, Line, Stream
 from rallypoint.client.errors import ClientClosed
-from rallypoint.client.failures import Failure, to_error
+from rallypoint.client.failures import Failure, read_failure, to_error
 from rallypoint.wire.access import Access
 from rallypoint.wire.coordinators import Coordinators
 from rallypoint.wire.credentials import Credentials
@@ -93,7 +98,7 @@ class Transport:
         try:
             line.method(CHECK)(Empty(), timeout=timeout_s, metadata=self._connections.metadata())
         except grpc.RpcError as error:
-            failure = self.read(error, target)
+            failure = self.read(error, target, line)
             if failure.is_final:
                 raise to_error(failure) from None
         else:
@@ -119,7 +124,7 @@ class Transport:
                     wait_for_ready=not self._connections.is_shared,
                 )
             except grpc.RpcError as error:
-                failure = self.read(error, target)
+                failure = self.read(error, target, line)
             else:
                 self.reached(target)
                 return attempts.succeed(response)
@@ -144,6 +149,7 @@ class Transport:
 
         def look(ended: Any, _line: Line[grpc.Channel] = line) -> None:
             if ended.code() in _AWAY:
+                self._drop_if_lost(read_failure(ended), coordinators.target, _line)
                 coordinators.failed()
                 self.targets = coordinators.order
 
@@ -162,7 +168,7 @@ class Transport:
         """Return whether a stream was refused that had an old token."""
         return self._connections.has_newer(failure, stream.metadata)
 
-    def read(self, error: grpc.RpcError, target: str) -> Failure:
+    def read(self, error: grpc.RpcError, target: str, line: Line[grpc.Channel]) -> Failure:
         """Return how a call failed.
 
         Raises:
@@ -171,9 +177,15 @@ class Transport:
         if self._closed.is_set():
             raise ClientClosed("the client was closed") from None
         failure = self._connections.read(error, target)
+        self._drop_if_lost(failure, target, line)
         if self._connections.is_unclear(failure, target):
             failure = self._connections.look_into(failure, target)
         return failure
+
+    def _drop_if_lost(self, failure: Failure, target: str, line: Line[grpc.Channel]) -> None:
+        """Use a channel no more that has lost its connection, or found none."""
+        if failure.code is grpc.StatusCode.UNAVAILABLE and not failure.details.reason:
+            self._connections.drop(target, line)
 
     def pause(self, pause_s: float) -> None:
         """Wait before another attempt.
@@ -301,7 +313,7 @@ class Watch(Generic[Item]):
                 self._stream = None
                 if self._is_closed:
                     break
-                failure = self._transport.read(error, stream.target)
+                failure = self._transport.read(error, stream.target, stream.line)
             else:
                 self._backoff, self._is_begun = None, True
                 self._transport.reached(stream.target)

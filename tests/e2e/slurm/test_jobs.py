@@ -13,7 +13,7 @@ from support.processes.world import World
 from support.slurm.cluster import NODES, Cluster, NotPermitted
 from support.slurm.jobs import Job, submit
 
-# There is one cluster at a time, because Slurm names the control groups of its jobs by their numbers:
+# One cluster at a time, because Slurm names the control groups of its jobs by their numbers: so
 # tests/conftest.py gives this file to one process.
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
