@@ -81,6 +81,19 @@ class Owners:
         """Wait for these shares, in any order; return how long that took, in seconds."""
         return await self.until_true(lambda: sorted(self.shares) == sorted(shares))
 
+    async def until_settled(self, *shares: int) -> None:
+        """Wait for these shares, and until every owner knows of them: then none plans a change.
+
+        One that counts its claims under way, and does not know yet that others were faster, may
+        still release a shard.
+        """
+        await self.until_true(
+            lambda: (
+                sorted(self.shares) == sorted(shares)
+                and all(len(ownership.view.owners) == SHARDS for ownership in self.ownerships)
+            )
+        )
+
     async def until_true(self, condition: Callable[[], bool]) -> float:
         """Wait for a condition that only time and etcd can make true."""
         began_s = time.monotonic()

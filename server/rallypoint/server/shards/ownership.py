@@ -254,7 +254,7 @@ class _Life:
                     await self._changed.wait()
             self._changed.clear()
             if not self.lease.is_sure():
-                return  # this life ends
+                continue  # the life ends, unless a renewal is about to be noted that came in time
             if self._standing.trouble:
                 self._suspend_all(tasks)
                 continue

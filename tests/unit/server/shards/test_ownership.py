@@ -47,6 +47,28 @@ async def test_shards_follow_those_who_come_and_leave(owners: Owners) -> None:
         assert len(started) - len(set(started)) <= 1, "no shard comes back"
 
 
+async def test_plans_go_on_after_a_moment_of_doubt(
+    owners: Owners, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that stood still may plan before it notes that its lease was renewed in time."""
+    owners.start()
+    await owners.until(16)
+    life, asked = owners.ownerships[0]._life, []
+    assert life is not None
+
+    def is_sure() -> bool:
+        asked.append(life)
+        monkeypatch.undo()
+        return False
+
+    monkeypatch.setattr(life.lease, "is_sure", is_sure)
+    await owners.until_true(lambda: bool(asked))
+    owners.start()
+    await owners.until(8, 8)
+
+    assert life is owners.ownerships[0]._life
+
+
 async def test_every_release_is_in_order(owners: Owners) -> None:
     """Halted, stopped, and only then somewhere else."""
     owners.start()

@@ -42,7 +42,7 @@ async def test_one_member_of_etcd_may_be_gone(
     """No shard is halted, whichever member it is, and however it is gone."""
     for _ in range(3):
         owners.start()
-    await owners.until(5, 5, 6)
+    await owners.until_settled(5, 5, 6)
     before = [dict(served.claims) for served in owners.served]
     leader = trio.find_leader()
     others = [member for member in trio.members if member is not leader]
