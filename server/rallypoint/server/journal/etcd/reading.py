@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from rallypoint.server.etcd.client import EtcdClient
 from rallypoint.server.etcd.errors import EtcdCompacted, EtcdError
-from rallypoint.server.etcd.values import KeyValue, prefix_end
+from rallypoint.server.etcd.values import KeyValue
 from rallypoint.server.journal.etcd.fleet import Fleet, read_fleet
 from rallypoint.server.journal.etcd.layout import (
     PART_BYTES,
@@ -45,9 +45,9 @@ async def read_batches(
         EtcdError: when they cannot be read.
     """
     parts: dict[bytes, list[bytes]] = {}
-    async for pair in _read_pairs(
-        client, generation_prefix(prefix, shard, head.generation), revision
-    ):
+    begin = generation_prefix(prefix, shard, head.generation)
+    end = batch_prefix(prefix, shard, head.generation, head.next)
+    async for pair in _read_pairs(client, begin, end, revision, head.size):
         parts.setdefault(pair.key.rpartition(b"/")[0], []).append(pair.value)
     batches, digest = [], ""
     for number in range(head.next):
@@ -62,8 +62,13 @@ async def read_batches(
     return batches
 
 
-async def _read_pairs(client: EtcdClient, prefix: bytes, revision: int) -> AsyncIterator[KeyValue]:
-    key, end, limit = prefix, prefix_end(prefix), PAGE_KEYS
+async def _read_pairs(
+    client: EtcdClient, key: bytes, end: bytes, revision: int, size: int
+) -> AsyncIterator[KeyValue]:
+    """Yield the keys from `key` up to `end`, whose values have `size` bytes together."""
+    # What fits in one answer needs no small pages first: each costs a round through etcd, while the
+    # jobs of a shard that moves wait.
+    limit = PAGE_KEYS_MAX if size <= PAGE_BYTES else PAGE_KEYS
     while True:
         page = await client.range(key, end, revision=revision, limit=limit, limit_s=PAGE_LIMIT_S)
         for pair in page.found:
