@@ -26,7 +26,8 @@ from rallypoint.server.core.messages.refusals import Refusal, RefusalKind
 from rallypoint.server.core.model.ids import JobId, SessionId
 from rallypoint.server.core.reads.replay import JournalRecord, memory_of, snapshot
 from rallypoint.server.core.state.state import State
-from rallypoint.server.journal.interface import COMPACT_ABOVE, COMPACT_AFTER, Journal
+from rallypoint.server.journal.compaction import Compaction
+from rallypoint.server.journal.interface import Journal
 from rallypoint.server.stepper import Stepper, Turn
 
 log = get_logger()
@@ -94,6 +95,7 @@ class Coordinator:
         clock: JournalClock,
         *,
         announces: bool,
+        is_shared: bool = False,
     ) -> None:
         """Take ownership of `state`; `run` does the work.
 
@@ -103,6 +105,7 @@ class Coordinator:
             outlet: where effects go.
             clock: journal time.
             announces: whether to log what happens to jobs.
+            is_shared: whether another coordinator may own this part of the jobs next.
         """
         self._state = state
         self._stepper = Stepper(state)
@@ -119,10 +122,7 @@ class Coordinator:
         """When the first turn ended that left a rest, since the last one that left none."""
         self._stalled_ms = 0
         """Length of stalls that the core does not know about yet."""
-        self._compact_after = COMPACT_AFTER
-        """Records after which the journal is compacted."""
-        self._compact_above = COMPACT_ABOVE
-        """Bytes of records above which the journal is compacted."""
+        self._compaction = Compaction(journal.length, journal.size, is_shared=is_shared)
         self._has_ended = False
 
     async def submit(self, input: inputs.Input) -> None:
@@ -305,8 +305,7 @@ class Coordinator:
 
     async def _append(self, records: Sequence[JournalRecord], now_ms: int) -> None:
         await self._journal.append(records, now_ms)
-        length, size = self._journal.length, self._journal.size
-        if length > self._compact_after or size > self._compact_above:
+        if self._compaction.is_due(self._journal.length, self._journal.size):
             await self._compact(now_ms)
         waited_ms = self._clock.now_ms() - now_ms
         if waited_ms > LATE_MS:
@@ -325,9 +324,7 @@ class Coordinator:
             log.error("snapshot_failed", incident=new_incident(), exc_info=error)
         else:
             await self._journal.compact(records, now_ms)
-        # A snapshot that is itself large must not be made again at once.
-        self._compact_after = max(COMPACT_AFTER, 2 * self._journal.length)
-        self._compact_above = max(COMPACT_ABOVE, 2 * self._journal.size)
+        self._compaction.note(self._journal.length, self._journal.size)
 
     def _step(self, input: inputs.Input, now_ms: int, turn: Turn) -> Refusal | None:
         refusal = self._stepper.step(input, now_ms, turn)

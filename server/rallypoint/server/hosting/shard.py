@@ -164,7 +164,11 @@ async def open_shard(
     begun = await begin(journal, settings.timing, listens=settings.listens, shard=shard)
     state, outboxes, distances = begun.state, Outboxes(), current_distances()
     distances.follow(state.clocks)
-    coordinator = Coordinator(state, journal, outboxes, begun.clock, announces=settings.announces)
+    coordinator = Coordinator(
+        *(state, journal, outboxes, begun.clock),
+        announces=settings.announces,
+        is_shared=settings.is_shared,
+    )
     outboxes.epoch = state.epoch
     tokens = WorkerTokens(journal.identity, journal.secret)
     resume = ResumeTokens(journal.secret)

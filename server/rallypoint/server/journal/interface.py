@@ -17,13 +17,6 @@ from msgspec import Struct
 
 from rallypoint.server.core.reads.replay import JournalRecord
 
-COMPACT_AFTER = 5_000
-"""Records after which the coordinator compacts the journal to a snapshot: some 500 rounds of a
-job. A start reads them in a quarter of a second."""
-COMPACT_ABOVE = 4_194_304
-"""Bytes of its records above which it is compacted as well: some 100 rounds of 1,024 nodes. The
-files take up to four times as much, with the snapshot, its successor and the WAL."""
-
 SECRET_BYTES = 32
 
 

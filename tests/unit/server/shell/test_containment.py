@@ -24,6 +24,7 @@ from rallypoint.server.core.model.verdict import VerdictCause
 from rallypoint.server.core.reads.replay import memory_of, replay
 from rallypoint.server.core.state import state as states
 from rallypoint.server.core.state.deadlines import DeadlineKind
+from rallypoint.server.journal import compaction
 from support.core.shell import Peer, Shell, running_shell
 
 BAD, GOOD = JobId("bad"), JobId("good")
@@ -287,7 +288,7 @@ async def test_snapshot_that_fails_is_postponed(
     monkeypatch: pytest.MonkeyPatch, lines: list[Any]
 ) -> None:
     """The journal grows, and its compaction is tried again later, not in every turn."""
-    monkeypatch.setattr(coordinator, "COMPACT_AFTER", 2)
+    monkeypatch.setattr(compaction, "COMPACT_AFTER", 2)
     async with running_shell() as shell:
         with monkeypatch.context() as patch:
             plant(patch, coordinator, "memory_of", lambda _: True)

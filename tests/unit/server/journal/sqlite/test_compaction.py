@@ -12,7 +12,7 @@ import pytest
 
 from rallypoint.server.core.reads.replay import JournalRecord
 from rallypoint.server.journal.codec.batches import encode_batches
-from rallypoint.server.journal.interface import COMPACT_ABOVE
+from rallypoint.server.journal.compaction import COMPACT_ABOVE
 from rallypoint.server.journal.sqlite.journal import SqliteJournal
 from support.journal.damage import NAME, fast_folder, load
 from support.journal.stores import joined, large, small

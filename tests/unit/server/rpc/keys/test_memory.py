@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from rallypoint.server import coordinator
 from rallypoint.server.core.keyspace import keyspace
 from rallypoint.server.core.keyspace.values import Write
 from rallypoint.server.core.messages.inputs import Claim, WriteKeys
 from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.reads.weights import weight_of
+from rallypoint.server.journal import compaction
 from support.core.shell import Shell, running_shell
 
 JOB = JobId("job")
@@ -24,7 +24,7 @@ async def put(shell: Shell, number: int, bytes: int) -> None:
 
 async def test_large_values_are_compacted_early(monkeypatch: pytest.MonkeyPatch) -> None:
     """The journal is bounded by what its records hold, not only by their number."""
-    monkeypatch.setattr(coordinator, "COMPACT_ABOVE", 100_000)
+    monkeypatch.setattr(compaction, "COMPACT_ABOVE", 100_000)
     monkeypatch.setattr(keyspace, "CHANGES_BYTES_MAX", 30_000)
     async with running_shell() as shell:
         await shell.join(JOB, 1)
