@@ -16,6 +16,8 @@ import grpc
 from aetcd import rpc
 
 PAUSE_S = 0.1
+LOADED = 2
+"""Writes with which an owner begins: one before it reads the journal, and one after it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,8 @@ class _Seen:
     owners: dict[int, Owned] = field(default_factory=dict)
     lives: dict[str, int] = field(default_factory=dict)
     """The claim of each life of a shard's owner."""
+    written: dict[int, int] = field(default_factory=dict)
+    """How often each shard was written to since it was claimed."""
 
 
 class Fencing(threading.Thread):
@@ -93,6 +97,11 @@ class Fencing(threading.Thread):
             owned = self._seen.owners.get(shard)
             return "" if owned is None else self._seen.members.get(owned.member, "")
 
+    def has_loaded(self, shard: int) -> bool:
+        """Return whether the last owner of a shard has read its journal."""
+        with self._lock:
+            return self._seen.written.get(shard, 0) >= LOADED
+
     def _watch(self, endpoint: str) -> None:
         requests: queue.SimpleQueue[rpc.WatchRequest] = queue.SimpleQueue()
         end = self._prefix[:-1] + bytes([self._prefix[-1] + 1])
@@ -126,6 +135,7 @@ class Fencing(threading.Thread):
         elif kind == "live" and names[0] == "owners":
             member = json.loads(event.kv.value)["member"]
             self._seen.owners[int(names[1])] = Owned(member, event.kv.create_revision)
+            self._seen.written[int(names[1])] = 0
             self.claims += 1
         elif kind == "shards" and names[1] == "head" and not is_deleted:
             self._take_write(int(names[0]), json.loads(event.kv.value)["life"], event)
@@ -133,6 +143,7 @@ class Fencing(threading.Thread):
     def _take_write(self, shard: int, life: str, event: rpc.Event) -> None:
         """Note a write to a journal: it must be one of the owner."""
         self.writes += 1
+        self._seen.written[shard] = self._seen.written.get(shard, 0) + 1
         owned = self._seen.owners.get(shard)
         revision = event.kv.mod_revision
         if owned is None:
