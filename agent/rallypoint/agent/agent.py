@@ -73,12 +73,10 @@ class Agent:
             away_since_ms=now_ms,
         )
         self.log = SessionLog(
-            settings.coordinator,
-            settings.job_id,
-            settings.node_name,
+            *(settings.coordinator, settings.job_id, settings.node_name),
             is_standalone=settings.is_standalone,
-            limits_threads=settings.launch.limits_threads
-            and "OMP_NUM_THREADS" not in settings.environment,
+            limits_threads=settings.limits_threads,
+            patient_until_ms=now_ms + settings.patience_ms,
         )
         self.run_number = 0
         self.coordinator_id = ""
@@ -389,8 +387,9 @@ class Agent:
     def _on_disconnected(self, why: str, is_undecided: bool) -> None:
         self.post(inputs.Disconnected())
         state, now_ms = self.state, self.now_ms()
-        if state.ending is None and self.log.on_disconnected(now_ms, is_undecided=is_undecided):
-            was, now = self.log.was_reached, self.link.is_answered
+        was, now = self.log.was_reached, self.link.is_answered
+        wanted = self.log.on_disconnected(now_ms, is_undecided=is_undecided, is_answered=now)
+        if wanted and state.ending is None:
             absence = find_absence(state, why, now_ms, was_reached=was, is_answered=now)
             self.listener.disconnected(absence)
 

@@ -21,6 +21,9 @@ from rallypoint.wire.access import PLAIN, Access, to_environment
 
 CAPABILITIES = (agent_pb2.CAPABILITY_NOTICES,)
 """What an agent can do beyond its protocol version."""
+PATIENCE_MS_MAX = 5_000
+"""How long the nodes of a job may start one after another until one of them says that the node that
+hosts the coordinator is missing."""
 
 
 class Settings(Struct, frozen=True, kw_only=True):
@@ -69,6 +72,19 @@ class Settings(Struct, frozen=True, kw_only=True):
     """The workers' inherited environment: the agent's own at its start, with its mark."""
     keeper: Keeper | None = None
     """Keeps a coordinator at the address, if a node of the job hosts it. It has begun."""
+
+    @property
+    def limits_threads(self) -> bool:
+        """Return whether several workers on this node get OMP_NUM_THREADS=1."""
+        return self.launch.limits_threads and "OMP_NUM_THREADS" not in self.environment
+
+    @property
+    def patience_ms(self) -> int:
+        """Return how long after its start the agent finds it normal that no coordinator answers.
+
+        With a short timeout, the line comes before the end of the agent.
+        """
+        return 0 if self.keeper is None else min(PATIENCE_MS_MAX, self.coordinator_timeout_ms // 2)
 
     def hello(
         self, *, node_name: str, run: int, coordinator_id: str, coordinator_durable: bool

@@ -154,14 +154,14 @@ class Keeper:
 
     def describe_wait(self) -> str:
         """Return what has to happen when no coordinator answers, one line."""
-        host, endpoint = self.hosting.host, self.hosting.endpoint
+        host, port, endpoint = self.hosting.host, self.hosting.port, self.hosting.endpoint
         if self._access.uses_tls:
             return f"with TLS no agent starts it: start one at {endpoint} with --tls-cert"
         if self.is_host:
             return f"this node hosts it: {endpoint} must lead here"
         if self.hosting.is_chosen is False:
-            return f"node 0 (or that with is_host) starts it at {endpoint}: is its agent running?"
-        return f"the node that is called {host} starts it: is its agent running?"
+            host = f"node 0 (or that with is_host) at {host}"
+        return f"{host} hosts it: check that its agent runs, and that its port {port} is open"
 
     def _places(self) -> tuple[tuple[str, int], ...]:
         """Return where a coordinator of this host listens.

@@ -126,7 +126,7 @@ class Link:
         self.exchange = Exchange(session_id)
         self._wake = asyncio.Event()
         self._is_name_known = False
-        """The coordinator was reached once, or its name was looked up: no further look-up."""
+        """The coordinator was reached once, or its name was resolved: no further look-up."""
         self._sent_to = ""
         """The owner of the job that was logged last, since the last Welcome."""
         self._sent_why = ""
@@ -245,13 +245,12 @@ class Link:
             log.error("message_refused", why=why, then="workers keep running; retrying")
 
     async def _look_up(self, target: str) -> str:
-        """Return why the coordinator's name cannot be resolved, or ""; looks it up only once.
+        """Return why the coordinator's name cannot be resolved, or ""; not again once it was.
 
         There is no look-up after the coordinator was reached: it would delay a reconnection.
         """
         if self._is_name_known:
             return ""
-        self._is_name_known = True
         host = first_host(target)
         try:
             async with asyncio.timeout(LOOK_UP_S_MAX):
@@ -260,6 +259,7 @@ class Link:
             return f"; cannot resolve {host}: {error.strerror}"
         except (TimeoutError, UnicodeError):
             return f"; cannot resolve {host} within {LOOK_UP_S_MAX:g} s"
+        self._is_name_known = True
         return ""
 
     async def _attempt(self) -> None:

@@ -28,6 +28,7 @@ class SessionLog:
         *,
         is_standalone: bool,
         limits_threads: bool = False,
+        patient_until_ms: int = 0,
     ) -> None:
         """Begin without a session.
 
@@ -37,6 +38,8 @@ class SessionLog:
             node_name: the requested name of the node.
             is_standalone: the coordinator is built in.
             limits_threads: several workers on a node get OMP_NUM_THREADS=1, because it is not set.
+            patient_until_ms: monotonic time; until then nobody wonders that no coordinator was
+                reached yet, because another node of the job starts it.
         """
         self.coordinator = coordinator
         """The one that was reached last."""
@@ -56,6 +59,7 @@ class SessionLog:
         """Whether the loss of the session was logged."""
         self._is_undecided = False
         """Since the loss, it was logged that no coordinator can decide anything."""
+        self._patient_until_ms = patient_until_ms
         self._wait = Reminder()
         """Whether the job's wait was logged."""
         self._is_waiting = False
@@ -98,14 +102,19 @@ class SessionLog:
                 why="both run the same program; GetJob shows their arguments",
             )
 
-    def on_disconnected(self, now_ms: int, *, is_undecided: bool = False) -> bool:
+    def on_disconnected(
+        self, now_ms: int, *, is_undecided: bool = False, is_answered: bool = False
+    ) -> bool:
         """Return whether to log that there is no session: at its loss, and again now and then.
 
         Args:
             now_ms: monotonic time.
+            is_answered: something answers there, so there is more than an absence to tell.
             is_undecided: no coordinator can decide anything. The first such reason is logged too,
                 because another one was probably logged at the loss.
         """
+        if not (self.was_reached or is_answered) and now_ms < self._patient_until_ms:
+            return False
         is_new = is_undecided and not self._is_undecided
         self._is_undecided = self._is_undecided or is_undecided
         return self._absence.judge("away", now_ms) is not News.KNOWN or is_new

@@ -50,8 +50,8 @@ class Reports(Struct):
     """Writes that file."""
     recorder: EventRecorder | None = None
     """Records events; None without a request for them."""
-    start: str = ""
-    """How a coordinator comes to be there, one line; empty: a person starts it."""
+    start: Callable[[], str] | None = None
+    """Returns how a coordinator comes to be there, one line; None: a person starts it."""
     _report: str = ""
     _succeeded: agent_pb2.Finished | None = None
     """The end of the run, if it succeeded on this node too."""
@@ -86,7 +86,7 @@ class Reports(Struct):
 
     @property
     def _start(self) -> str:
-        return self.start or describe_start(self.coordinator)
+        return describe_start(self.coordinator) if self.start is None else self.start()
 
     def disconnected(self, absence: Absence) -> None:
         """Log that no coordinator answers."""
@@ -149,7 +149,7 @@ def new_reports(args: Values, settings: Settings, console: Console) -> Reports:
     files = FileThread("report")
     recorder = _open_recorder(args.event_log_handler, console)
     target, keeper = settings.coordinator, settings.keeper
-    start = "" if keeper is None else keeper.describe_wait()
+    start = None if keeper is None else keeper.describe_wait
     return Reports(print_lines, args.prog, args.script, target, error_file, files, recorder, start)
 
 

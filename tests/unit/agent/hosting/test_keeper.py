@@ -209,10 +209,13 @@ def test_with_tls_no_agent_starts_a_coordinator(port: int) -> None:
 
 
 def test_what_a_node_waits_for(port: int) -> None:
-    """The host itself, node 0, or the node of that name."""
-    assert "is its agent running?" in keeper(port, is_chosen=False).describe_wait()
+    """The host itself, node 0, or the node of that name; and what to look at."""
+    check = "hosts it: check that its agent runs, and that its port"
+    first = keeper(port, is_chosen=False).describe_wait()
     named = Keeper(Hosting(endpoint="head:1", is_chosen=None, unused_ms=1, window_ms=0))
-    assert named.describe_wait() == "the node that is called head starts it: is its agent running?"
+
+    assert first == f"node 0 (or that with is_host) at 127.0.0.1 {check} {port} is open"
+    assert named.describe_wait() == f"head {check} 1 is open"
 
 
 @pytest.mark.parametrize(

@@ -132,6 +132,20 @@ def test_loss_of_contact_is_logged_again_now_and_then() -> None:
     assert log.on_disconnected(61_000)
 
 
+def test_coordinator_of_another_node_may_come_a_little_later() -> None:
+    """Until then only an answer is worth a line; a session that is lost is worth one at once."""
+    log = SessionLog("here:1", "job", "asked", is_standalone=False, patient_until_ms=5_000)
+    assert not log.on_disconnected(100)
+    assert log.on_disconnected(200, is_answered=True)
+    assert [log.on_disconnected(ms) for ms in (4_999, 5_000, 30_200)] == [False, False, True]
+
+    quiet = SessionLog("here:1", "job", "asked", is_standalone=False, patient_until_ms=5_000)
+    assert [quiet.on_disconnected(ms) for ms in (0, 4_999, 5_000)] == [False, False, True]
+    lost = SessionLog("here:1", "job", "asked", is_standalone=False, patient_until_ms=5_000)
+    lost.on_welcome("given")
+    assert lost.on_disconnected(10)
+
+
 def test_reason_why_nothing_is_decided_is_logged_at_once() -> None:
     """The loss itself was logged with another one; after a Welcome, it is news again."""
     log = new_log()
