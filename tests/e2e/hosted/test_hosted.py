@@ -29,6 +29,11 @@ def start(world: World, name: str, *flags: str, **variables: str) -> Command:
     return world.start(f"agent {name}", [*argv, "--nnodes=2", *flags, OBEDIENT], variables)
 
 
+def job_name(world: World) -> str:
+    """Return the name of a job that nobody named."""
+    return f"port-{world.target.rpartition(':')[2]}"
+
+
 def finish(world: World, agents: list[Command], round: int = 1) -> None:
     """Let the job succeed; nothing of it or its coordinator is left."""
     for worker in world.mailbox.workers(2, round=round):
@@ -47,7 +52,7 @@ def test_job_brings_its_coordinator(world: World) -> None:
 
     assert len(started) >= 1
     assert {event["address"] for event in started} == {world.target}
-    assert {worker.env["RALLYPOINT_JOB_ID"] for worker in workers} == {world.target}
+    assert {worker.env["RALLYPOINT_JOB_ID"] for worker in workers} == {job_name(world)}
     assert {worker.env["RALLYPOINT_COORDINATOR"] for worker in workers} == {world.target}
     finish(world, agents)
 
@@ -122,6 +127,19 @@ def test_node_that_is_there_before_the_host_is_no_reason_to_warn(world: World) -
     finish(world, agents)
 
 
+def test_nodes_may_spell_the_endpoint_differently(world: World) -> None:
+    """They meet in one job all the same, without an id."""
+    here = world.target
+    first = start(world, "a")
+    world.target = here.replace("127.0.0.1", "localhost")
+    second = start(world, "b")
+    workers = world.mailbox.workers(2)
+
+    assert {worker.env["RALLYPOINT_JOB_ID"] for worker in workers} == {job_name(world)}
+    assert {worker.env["RALLYPOINT_COORDINATOR"] for worker in workers} == {here, world.target}
+    finish(world, [first, second])
+
+
 def test_coordinator_that_runs_is_used(world: World) -> None:
     """The endpoint is then another name for it, and it stays when the job is over."""
     coordinator = world.coordinator(int(world.target.rpartition(":")[2]), "--startup-window=0")
@@ -132,7 +150,7 @@ def test_coordinator_that_runs_is_used(world: World) -> None:
     assert [agent.wait() for agent in agents] == [0, 0]
     assert [agent.events("coordinator_started") for agent in agents] == [[], []]
     assert coordinator.is_running()
-    assert world.jobs.get(world.target).HasField("verdict") is False
+    assert world.jobs.get(job_name(world)).HasField("verdict") is False
 
 
 @pytest.mark.long

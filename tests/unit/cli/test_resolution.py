@@ -226,6 +226,12 @@ def test_worker_is_no_node_of_its_own_job() -> None:
     with pytest.raises(Unresolvable, match=r"already a worker of job j"):
         follow("--coordinator=a,b:7,c --job-id=j", around.replace("c:50051", "c:50051,x:1"))
 
+    hosted = "RALLYPOINT_COORDINATOR=head:29400 RALLYPOINT_JOB_ID=port-29400"
+    for host in ("head", "head.example", "localhost"):
+        with pytest.raises(Unresolvable, match=r"already a worker of job port-29400"):
+            follow(f"--nnodes=2 --rdzv-endpoint={host}", hosted)
+
+    assert follow("--nnodes=2 --rdzv-endpoint=head:29401", hosted).job_id == "port-29401"
     assert follow("--coordinator=c --job-id=i", around).job_id == "i"
     assert follow("--coordinator=d --job-id=j", around).coordinator == "d:50051"
     assert follow("--standalone --job-id=j", around).coordinator is OWN
@@ -275,14 +281,24 @@ def test_where_nodes_meet_without_a_coordinator(
 ) -> None:
     """At the endpoint, else at node 0's address, with torchrun's default ports.
 
-    The job has the endpoint's name, unless it is a single node's.
+    The job is named after the port, unless it is a single node's.
     """
     found = follow(line)
 
     assert found.hosting is not None
     assert (found.coordinator, found.hosting.endpoint) == (endpoint, endpoint)
     assert found.hosting.is_chosen is is_chosen
-    assert found.job_id == (endpoint if "--nnodes=2" in line else "fresh")
+    port = endpoint.rpartition(":")[2]
+    assert found.job_id == (f"port-{port}" if "--nnodes=2" in line else "fresh")
+
+
+def test_nodes_that_spell_the_endpoint_differently_are_in_one_job() -> None:
+    """Only the port is the same for all of them; another port is another coordinator."""
+    hosts = ("head", "head.example", "10.0.0.1", "[fd00::1]:29400", "localhost")
+    names = {follow(f"{TWO} --rdzv-endpoint={host}").job_id for host in hosts}
+
+    assert names == {"port-29400"}
+    assert follow(f"{TWO} --rdzv-endpoint=head:29401").job_id == "port-29401"
 
 
 @pytest.mark.parametrize(

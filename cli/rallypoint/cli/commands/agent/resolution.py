@@ -64,7 +64,7 @@ def resolve(args: Values, environment: Mapping[str, str], fresh: str, host: str)
     notes: list[Note] = []
     coordinator, hosting = _find_coordinator(args, notes)
     job_id = _find_job_id(args, hosting, environment, fresh, host, notes)
-    _refuse_own_job(coordinator, job_id, environment)
+    _refuse_own_job(coordinator, hosting, job_id, environment)
     address = args.local_addr or _find_address(args, coordinator, notes)
     if address is None and coordinator is None:
         address = "127.0.0.1"
@@ -183,7 +183,7 @@ def _find_job_id(
     if job:
         return f"slurm-{job}.{step or 0}"
     if hosting is not None:
-        return hosting.endpoint
+        return _name_by_port(hosting)
     if args.master_addr:
         # A loopback address is the same on every host, so it would not distinguish jobs.
         master = host if is_loopback(_bare(args.master_addr)) else args.master_addr
@@ -191,11 +191,28 @@ def _find_job_id(
     raise Unresolvable("a job of several nodes needs a name: give every node the same --job-id")
 
 
-def _refuse_own_job(coordinator: str | None, job_id: str, environment: Mapping[str, str]) -> None:
+def _name_by_port(hosting: Hosting) -> str:
+    """Return the name of a job that nobody named, the same on all nodes that meet there.
+
+    Not the endpoint: nodes may spell its host differently, such as with and without a domain, and
+    would wait for each other in different jobs of the same coordinator.
+    """
+    return f"port-{hosting.port}"
+
+
+def _refuse_own_job(
+    coordinator: str | None,
+    hosting: Hosting | None,
+    job_id: str,
+    environment: Mapping[str, str],
+) -> None:
     """Reject a worker that would join its own job: agent and worker would wait for each other."""
     if coordinator is None or environment.get("RALLYPOINT_JOB_ID") != job_id:
         return
-    if have_common_endpoint(coordinator, environment.get("RALLYPOINT_COORDINATOR", "")):
+    around = environment.get("RALLYPOINT_COORDINATOR", "")
+    # Whoever meets at an endpoint may spell its host in another way.
+    is_same = hosting is not None and around.endswith(f":{hosting.port}")
+    if is_same or have_common_endpoint(coordinator, around):
         raise Unresolvable(
             f"this process is already a worker of job {job_id}: use another --job-id"
         )
