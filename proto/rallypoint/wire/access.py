@@ -22,6 +22,9 @@ TLS_VARIABLES = (TLS_VARIABLE, CA_VARIABLE, CERT_VARIABLE, KEY_VARIABLE, SERVER_
 TOKEN_VARIABLES = (TOKEN_VARIABLE, TOKEN_FILE_VARIABLE)
 """What no worker may have in its environment."""
 
+TOKEN_CHARS_MIN = 16
+"""Of a token that a coordinator is given as a variable. A shorter one could be guessed."""
+
 _YES = frozenset({"1", "true", "yes", "on"})
 _NO = frozenset({"0", "false", "no", "off"})
 

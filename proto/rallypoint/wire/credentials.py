@@ -185,11 +185,11 @@ class Credentials:
 def _paths(access: Access) -> tuple[str, ...]:
     files = [access.token_file]
     if access.uses_tls:
-        files += [_authorities_file(access), access.cert_file, access.key_file]
+        files += [find_authorities(access), access.cert_file, access.key_file]
     return tuple(path for path in files if path)
 
 
-def _authorities_file(access: Access) -> str:
+def find_authorities(access: Access) -> str:
     """Return the file with the authorities; empty: there is none but gRPC's own."""
     if access.ca_file:
         return access.ca_file
@@ -216,7 +216,7 @@ def _load(access: Access) -> _Contents:
         _check_token(token, TOKEN_VARIABLE)
     if not access.uses_tls:
         return _Contents(token=token)
-    authorities_file = _authorities_file(access)
+    authorities_file = find_authorities(access)
     authorities = _read(authorities_file) if authorities_file else None
     if authorities is not None:
         _check_authorities(authorities, authorities_file)

@@ -21,11 +21,11 @@ from rallypoint.agent.hosting.folder import (
     read_last_line,
 )
 from rallypoint.agent.hosting.process import HostedProcess
+from rallypoint.agent.hosting.protection import Protection, describe_admission
 from rallypoint.base.addresses import is_loopback
 from rallypoint.base.exit_codes import EXIT_FAILED
 from rallypoint.base.log import get_logger
 from rallypoint.wire.access import PLAIN, Access, AccessFailed
-from rallypoint.wire.credentials import Credentials
 
 log = get_logger()
 
@@ -61,8 +61,8 @@ class Keeper:
         """
         self.hosting = hosting
         self._access = access
-        self._may_host = not access.uses_tls
-        """A coordinator that an agent starts has no certificate."""
+        self._may_host = True
+        """No coordinator was found there that a person runs."""
         self.is_host = False
         """Whether this node hosts the coordinator. Set by `begin`."""
         self.is_over = False
@@ -79,6 +79,8 @@ class Keeper:
         """The one that was started last has served this agent."""
         self._strange_since_s = 0.0
         """When something was first found that listens and does not answer; 0: nothing was."""
+        self._problem = ""
+        """Why no coordinator serves there, one line, as far as this node knows."""
 
     def begin(self) -> None:
         """Find out whether this node is the host; if so, start a coordinator unless one listens.
@@ -124,7 +126,7 @@ class Keeper:
     def connected(self) -> None:
         """Note that a coordinator serves the agent at the endpoint."""
         self._is_known = self._has_served = True
-        self._failures = 0
+        self._failures, self._problem = 0, ""
         # A coordinator that a person runs comes back by itself, and needs its port then.
         self._may_host = self._may_host and is_in_use(self.hosting.port)
         self.is_host = self.is_host and self._may_host
@@ -154,9 +156,9 @@ class Keeper:
 
     def describe_wait(self) -> str:
         """Return what has to happen when no coordinator answers, one line."""
+        if self._problem:
+            return self._problem
         host, port, endpoint = self.hosting.host, self.hosting.port, self.hosting.endpoint
-        if self._access.uses_tls:
-            return f"with TLS no agent starts it: start one at {endpoint} with --tls-cert"
         if self.is_host:
             return f"this node hosts it: {endpoint} must lead here"
         if self.hosting.is_chosen is False:
@@ -187,10 +189,11 @@ class Keeper:
             CannotHost: there is no place for its journal, or no process can start.
         """
         try:
+            protection = Protection(self._access, self.hosting.host)
             folder = make_folder(self.hosting.port, is_temporary=self._is_temporary)
             if not self._is_known:
                 drop_if_stale(folder)
-            self._process = HostedProcess(self.hosting, folder, _read_token(self._access))
+            self._process = HostedProcess(self.hosting, folder, protection)
         except AccessFailed as error:
             raise CannotHost(str(error)) from error
         except NoFolder as error:
@@ -223,8 +226,8 @@ class Keeper:
         access = {}
         if is_loopback(hosting.host):
             access["access"] = "this host only; for nodes elsewhere give its name as the endpoint"
-        elif not (self._access.token or self._access.token_file):
-            access["access"] = "all who reach the port; RALLYPOINT_TOKEN limits it"
+        elif who := describe_admission(self._access):
+            access["access"] = who
         log.info(
             "coordinator_started",
             kind="hosted",
@@ -248,28 +251,29 @@ class Keeper:
             if await self._find_listener():
                 return
             await asyncio.sleep(LOOK_S)
+        why = read_last_line(process.log) or f"{process.log} is empty; is the disk full?"
+        self._problem = f"the coordinator at {self.hosting.endpoint} does not start: {why}"
         if self._failures >= ATTEMPTS_MAX and not self._is_known:
-            why = read_last_line(process.log) or f"{process.log} is empty; is the disk full?"
-            raise CannotHost(f"the coordinator at {self.hosting.endpoint} does not start: {why}")
+            raise CannotHost(self._problem)
 
     async def _identify(self, target: str) -> None:
         """Check that a coordinator listens; one that is stalled has a while to answer."""
         from rallypoint.agent.hosting.probe import Listener, identify
 
-        who = await identify(target)
+        try:
+            who, why = await identify(target, self._access, self.hosting.host)
+        except AccessFailed as error:
+            raise CannotHost(str(error)) from error
         now_s = time.monotonic()
         if who is Listener.COORDINATOR:
-            self._is_known = True
+            self._is_known, self._problem = True, ""
             return
         self._strange_since_s = self._strange_since_s or now_s
+        self._problem = (
+            f"what listens at {self.hosting.endpoint} cannot be used: {why}"
+            if why
+            else f"another program listens at {self.hosting.endpoint}, which is no coordinator: "
+            "choose another port"
+        )
         if who is Listener.FOREIGN or now_s - self._strange_since_s >= STRANGER_S:
-            raise CannotHost(
-                f"another program listens at {self.hosting.endpoint}, which is no coordinator: "
-                "choose another port"
-            )
-
-
-def _read_token(access: Access) -> str:
-    """Return the token that agents show; empty: none."""
-    ((_, bearer),) = Credentials(access).metadata() or (("", ""),)
-    return bearer.removeprefix("Bearer ")
+            raise CannotHost(self._problem)

@@ -6,6 +6,10 @@ import asyncio
 import socket
 from enum import Enum
 
+from msgspec.structs import replace
+
+from rallypoint.wire.access import Access
+
 CONNECT_S_MAX = 1.0
 """How long a connection may take."""
 ANSWER_S_MAX = 1.0
@@ -43,18 +47,30 @@ async def accepts(host: str, port: int) -> bool:
     return True
 
 
-async def identify(target: str) -> Listener:
-    """Ask who listens at `host:port`."""
+async def identify(target: str, access: Access, name: str) -> tuple[Listener, str]:
+    """Ask who listens at `host:port`, and return why it does not answer, if TLS is the reason.
+
+    Args:
+        target: host:port.
+        access: of the agent.
+        name: that its certificate must have, unless the access says another one.
+
+    Raises:
+        AccessFailed: the access has a file that is of no use.
+    """
     # Imported here: `is_listening` is called before the helper process has started.
     import grpc
     import grpc.aio
     from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-    from rallypoint.wire.access import PLAIN
     from rallypoint.wire.channel import client_options
     from rallypoint.wire.credentials import Credentials
+    from rallypoint.wire.handshakes import explain, is_closed, probe
 
-    async with Credentials(PLAIN).open_aio_channel(target, client_options()) as channel:
+    if access.uses_tls:
+        access = replace(access, server_name=access.server_name or name)
+    credentials = await asyncio.to_thread(Credentials, access)
+    async with credentials.open_aio_channel(target, client_options()) as channel:
         stub = health_pb2_grpc.HealthStub(channel)
         request = health_pb2.HealthCheckRequest(service=SERVICE)
         try:
@@ -62,5 +78,10 @@ async def identify(target: str) -> Listener:
         except grpc.aio.AioRpcError as error:
             # What a server of gRPC answers that has no health service, or not this one.
             foreign = (grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.NOT_FOUND)
-            return Listener.FOREIGN if error.code() in foreign else Listener.UNKNOWN
-    return Listener.COORDINATOR
+            if error.code() in foreign:
+                return Listener.FOREIGN, ""
+            text = error.details() or ""
+            if is_closed(text):
+                return Listener.UNKNOWN, await asyncio.to_thread(probe, target, access)
+            return Listener.UNKNOWN, explain(text)
+    return Listener.COORDINATOR, ""

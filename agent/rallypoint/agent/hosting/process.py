@@ -18,6 +18,7 @@ from rallypoint.agent.helper.descendants import await_any_exit, spared_children
 from rallypoint.agent.helper.processes import ForkedProcess
 from rallypoint.agent.hosting.decision import Hosting
 from rallypoint.agent.hosting.folder import JOURNAL, LOG
+from rallypoint.agent.hosting.protection import Protection
 from rallypoint.base.addresses import is_loopback
 from rallypoint.wire.access import TOKEN_VARIABLE
 
@@ -28,13 +29,13 @@ END_S_MAX = 1.0
 class HostedProcess:
     """A coordinator that this process has started."""
 
-    def __init__(self, hosting: Hosting, folder: Path, token: str) -> None:
+    def __init__(self, hosting: Hosting, folder: Path, protection: Protection) -> None:
         """Start it.
 
         Args:
             hosting: where it listens.
             folder: of its journal and its log.
-            token: that its clients must have; empty: they need none.
+            protection: what its clients must have.
 
         Raises:
             OSError: the process cannot start.
@@ -43,9 +44,11 @@ class HostedProcess:
         self._lock = folder / f"{JOURNAL}-lock"
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         log = os.open(self.log, flags, 0o600)
+        words = [*compute_command(hosting, folder), *protection.flags]
+        token = protection.token
         try:
             started = subprocess.Popen(
-                [sys.executable, "-P", "-m", "rallypoint", *compute_command(hosting, folder)],
+                [sys.executable, "-P", "-m", "rallypoint", *words],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -18,8 +18,10 @@ from rallypoint.agent.hosting.decision import Hosting
 from rallypoint.agent.hosting.folder import JOURNAL, make_folder
 from rallypoint.agent.hosting.keeper import CannotHost, Keeper
 from rallypoint.agent.hosting.process import HostedProcess, compute_command
+from rallypoint.agent.hosting.protection import Protection
 from rallypoint.agent.machine.ports import PortReserver
-from rallypoint.wire.access import Access
+from rallypoint.wire.access import PLAIN, Access
+from support.access.authority import Authority
 
 
 @pytest.fixture
@@ -195,17 +197,47 @@ def test_coordinator_of_a_person_is_not_replaced(port: int) -> None:
     assert (used.is_host, started(before)) == (False, [])
 
 
-def test_with_tls_no_agent_starts_a_coordinator(port: int) -> None:
-    """It would have no certificate."""
+def test_host_without_a_certificate_starts_no_coordinator(port: int) -> None:
+    """One that another program serves needs none of its own."""
     before = set(spared_children)
     hosting = Hosting(endpoint=f"127.0.0.1:{port}", is_chosen=True, unused_ms=1, window_ms=0)
-    waiting = Keeper(hosting, Access(is_tls=True))
-    waiting.begin()
-    asyncio.run(waiting.prepare())
+    with pytest.raises(CannotHost, match="give --tls-cert and --tls-key"):
+        Keeper(hosting, Access(is_tls=True)).begin()
+    with socket.create_server(("127.0.0.1", port)):
+        Keeper(hosting, Access(is_tls=True)).begin()
 
     assert started(before) == []
-    start = f"start one at 127.0.0.1:{port} with --tls-cert"
-    assert waiting.describe_wait() == f"with TLS no agent starts it: {start}"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["127.0.0.1", "head.example"])
+def test_coordinator_with_tls_is_recognized(port: int, tmp_path: Path, name: str) -> None:
+    """By an agent with a certificate; another one is told what it needs."""
+    authority = Authority(tmp_path / "a")
+    pair = authority.issue("head", [name])
+    server_name = "" if name == "127.0.0.1" else name
+    access = Access(
+        ca_file=authority.ca, cert_file=pair.cert, key_file=pair.key, server_name=server_name
+    )
+    hosting = Hosting(endpoint=f"127.0.0.1:{port}", is_chosen=True, unused_ms=60_000, window_ms=0)
+    made = Keeper(hosting, access)
+    made.begin()
+    asyncio.run(made.prepare())
+    plain = Keeper(hosting)
+    asyncio.run(plain.prepare())
+
+    assert made.describe_wait() == f"this node hosts it: 127.0.0.1:{port} must lead here"
+    assert "cannot be used: it uses TLS: give --tls-ca FILE" in plain.describe_wait()
+
+
+def test_token_that_is_too_short_is_no_reason_to_try(port: int) -> None:
+    """No coordinator starts, however short the time until the agent gives up."""
+    before = set(spared_children)
+    hosting = Hosting(endpoint=f"127.0.0.1:{port}", is_chosen=True, unused_ms=1, window_ms=0)
+    with pytest.raises(CannotHost, match="RALLYPOINT_TOKEN has fewer than 16 characters"):
+        Keeper(hosting, Access(token="short")).begin()
+
+    assert started(before) == []
 
 
 def test_what_a_node_waits_for(port: int) -> None:
@@ -237,7 +269,7 @@ def test_process_has_nothing_of_the_agent(port: int) -> None:
     read_fd, write_fd = os.pipe()
     os.set_inheritable(write_fd, True)
     hosting = Hosting(endpoint=f"127.0.0.1:{port}", is_chosen=True, unused_ms=60_000, window_ms=0)
-    process = HostedProcess(hosting, make_folder(port), token="")
+    process = HostedProcess(hosting, make_folder(port), Protection(PLAIN, "h"))
     os.close(write_fd)
 
     assert os.read(read_fd, 1) == b""  # no other process has its other end

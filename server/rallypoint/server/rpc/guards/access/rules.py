@@ -17,6 +17,7 @@ import msgspec
 from msgspec import Struct
 
 from rallypoint.server.rpc.guards.access.caller import EVERY_ROLE, Caller, Proof, Role
+from rallypoint.wire.access import TOKEN_CHARS_MIN
 
 ENTRIES_MAX = 1_024
 """Tokens and certificates of one file: one for each team of a large site."""
@@ -25,8 +26,6 @@ DIGESTS_MAX = 2
 NAME_CHARS_MAX = 128
 JOBS_MAX = 64
 """Patterns of one entry."""
-TOKEN_CHARS_MIN = 16
-"""Of the token in the environment. A shorter one could be guessed."""
 VARIABLE = "RALLYPOINT_TOKEN"
 
 
