@@ -30,7 +30,7 @@ def start(world: World, name: str, *flags: str, **variables: str) -> Command:
 
 
 def job_name(world: World) -> str:
-    """Return the name of a job that nobody named."""
+    """Return the name of a job that has no other."""
     return f"port-{world.target.rpartition(':')[2]}"
 
 

@@ -6,6 +6,7 @@ import socket
 from collections.abc import Iterable
 
 from rallypoint.agent.hosting.decision import HostFacts, Hosting, names_this_host
+from rallypoint.base.addresses import is_loopback
 
 
 def is_host(hosting: Hosting) -> bool:
@@ -13,6 +14,11 @@ def is_host(hosting: Hosting) -> bool:
     if hosting.is_chosen is not None:
         return hosting.is_chosen
     return names_this_host(hosting.host, find_facts(hosting.host))
+
+
+def leads_here(host: str) -> bool:
+    """Return whether connections to a host certainly end on this one. May block."""
+    return is_loopback(host) or bool(find_facts(host).own)
 
 
 def find_facts(host: str) -> HostFacts:

@@ -7,6 +7,7 @@ job of the past: a new job of the same endpoint must not become a part of it.
 
 from __future__ import annotations
 
+import fcntl
 import math
 import os
 import re
@@ -14,9 +15,11 @@ import socket
 import stat
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 
 JOURNAL = "journal.sqlite"
+LOCK = f"{JOURNAL}-lock"
 LOG = "coordinator.log"
 STALE_S = 60.0
 """A coordinator touches its journal far more often. An agent that was killed with its coordinator
@@ -74,6 +77,24 @@ def drop_if_stale(folder: Path) -> bool:
     for name in _FILES:
         (folder / name).unlink(missing_ok=True)
     return True
+
+
+def remove_unused(folder: Path) -> None:
+    """Remove the files of a coordinator that has ended, and the folder, if no other one has them.
+
+    A coordinator holds the lock as long as it lives. What cannot be removed stays.
+    """
+    with suppress(OSError):
+        lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Its holder may have removed the files, and another coordinator has made new ones.
+            if os.path.samestat(os.fstat(lock), (folder / LOCK).stat()):
+                for name in (*_FILES, LOCK):
+                    (folder / name).unlink(missing_ok=True)
+                folder.rmdir()
+        finally:
+            os.close(lock)
 
 
 def read_last_line(log: Path) -> str:

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import time
+from pathlib import Path
 
 from rallypoint.agent.hosting.decision import Hosting
-from rallypoint.agent.hosting.facts import is_host
+from rallypoint.agent.hosting.facts import is_host, leads_here
 from rallypoint.agent.hosting.folder import (
+    JOURNAL,
     NoFolder,
     drop_if_stale,
     is_in_use,
@@ -23,7 +25,7 @@ from rallypoint.agent.hosting.folder import (
 from rallypoint.agent.hosting.process import HostedProcess
 from rallypoint.agent.hosting.protection import Protection, describe_admission
 from rallypoint.base.addresses import is_loopback
-from rallypoint.base.exit_codes import EXIT_FAILED
+from rallypoint.base.exit_codes import EXIT_FAILED, EXIT_USAGE
 from rallypoint.base.log import get_logger
 from rallypoint.wire.access import PLAIN, Access, AccessFailed
 
@@ -71,10 +73,13 @@ class Keeper:
         self._is_announced = True
         self._is_temporary = False
         """The state folder cannot hold a journal."""
+        self._fresh: dict[Path, bool] = {}
+        """Folders that this agent has used, and whether they held no journal before."""
         self._failures = 0
         """Coordinators in a row that ended at their start."""
         self._is_known = False
-        """A coordinator has answered at the endpoint."""
+        """A coordinator has answered at the endpoint, and not only at another address of this host.
+        """
         self._has_served = False
         """The one that was started last has served this agent."""
         self._strange_since_s = 0.0
@@ -110,7 +115,7 @@ class Keeper:
             return
         self._announce()
         end_s = time.monotonic() + START_S_MAX
-        while not (target := await self._find_listener()):
+        while (place := await self._find_listener()) is None:
             if self._process is None:
                 if not self._start_again():
                     return
@@ -121,7 +126,7 @@ class Keeper:
             else:
                 await asyncio.sleep(LOOK_S)
         if not self._is_known:
-            await self._identify(target)
+            await self._identify(*place)
 
     def connected(self) -> None:
         """Note that a coordinator serves the agent at the endpoint."""
@@ -141,11 +146,13 @@ class Keeper:
         A scheduler or a container ends whatever is left of a node, when its agent has ended. The
         other nodes may not have learned the outcome by then.
 
-        A coordinator that has not answered yet is ended: an agent that is interrupted at its start
-        leaves none that waits for nodes.
+        A coordinator that has not answered yet at the endpoint is ended: an agent that is
+        interrupted at its start, or whose endpoint leads elsewhere, leaves none that waits for
+        nodes.
         """
         if self._process is not None and not self._is_known:
             self._process.end()
+            self._process.clear()
         if not self.is_host or not self.is_over:
             return
         end_s = time.monotonic() + FAREWELL_S_MAX
@@ -173,14 +180,14 @@ class Keeper:
         port = self.hosting.port
         return (self.hosting.host, port), ("localhost", port)
 
-    async def _find_listener(self) -> str:
-        """Return `host:port` where something listens; empty: nothing does."""
+    async def _find_listener(self) -> tuple[str, int] | None:
+        """Return the place where something listens, at best the endpoint; None: nothing does."""
         from rallypoint.agent.hosting.probe import accepts
 
-        for host, port in self._places():
-            if await accepts(host, port):
-                return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        return ""
+        for place in self._places():
+            if await accepts(*place):
+                return place
+        return None
 
     def start(self) -> None:
         """Start a coordinator.
@@ -193,7 +200,8 @@ class Keeper:
             folder = make_folder(self.hosting.port, is_temporary=self._is_temporary)
             if not self._is_known:
                 drop_if_stale(folder)
-            self._process = HostedProcess(self.hosting, folder, protection)
+            fresh = self._fresh.setdefault(folder, not (folder / JOURNAL).exists())
+            self._process = HostedProcess(self.hosting, folder, protection, is_fresh=fresh)
         except AccessFailed as error:
             raise CannotHost(str(error)) from error
         except NoFolder as error:
@@ -254,26 +262,55 @@ class Keeper:
         why = read_last_line(process.log) or f"{process.log} is empty; is the disk full?"
         self._problem = f"the coordinator at {self.hosting.endpoint} does not start: {why}"
         if self._failures >= ATTEMPTS_MAX and not self._is_known:
+            if process.exit_code == EXIT_USAGE:  # else the log may have more than one line
+                process.clear()
             raise CannotHost(self._problem)
 
-    async def _identify(self, target: str) -> None:
+    async def _identify(self, host: str, port: int) -> None:
         """Check that a coordinator listens; one that is stalled has a while to answer."""
         from rallypoint.agent.hosting.probe import Listener, identify
 
         try:
+            target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
             who, why = await identify(target, self._access, self.hosting.host)
         except AccessFailed as error:
             raise CannotHost(str(error)) from error
-        now_s = time.monotonic()
-        if who is Listener.COORDINATOR:
+        if who is not Listener.COORDINATOR:
+            self._suspect(
+                f"what listens at {self.hosting.endpoint} cannot be used: {why}"
+                if why
+                else f"another program listens at {self.hosting.endpoint}, which is no "
+                "coordinator: choose another port",
+                is_certain=who is Listener.FOREIGN,
+            )
+        elif host == self.hosting.host:
             self._is_known, self._problem = True, ""
-            return
+        else:
+            await self._suspect_place()
+
+    async def _suspect_place(self) -> None:
+        """Note that a coordinator listens on this host, but not at the endpoint."""
+        from rallypoint.agent.hosting.probe import accepts
+
+        host, port = self.hosting.host, self.hosting.port
+        if await accepts(host, port):
+            return  # it has begun to listen meanwhile
+        if await asyncio.to_thread(leads_here, host):
+            # Such as one for [::1], when this agent's endpoint is the name of the host.
+            self._suspect(
+                f"a coordinator listens on port {port} of this host, but not at {host}: give all "
+                "agents of this host the same endpoint, or choose another port"
+            )
+        else:
+            self._problem = (
+                f"this node hosts it, but {self.hosting.endpoint} does not lead here: correct the "
+                "address, or let the node that has it be node 0"
+            )
+
+    def _suspect(self, problem: str, *, is_certain: bool = False) -> None:
+        """Give up if what listens there has been no coordinator of this job for a while."""
+        now_s = time.monotonic()
         self._strange_since_s = self._strange_since_s or now_s
-        self._problem = (
-            f"what listens at {self.hosting.endpoint} cannot be used: {why}"
-            if why
-            else f"another program listens at {self.hosting.endpoint}, which is no coordinator: "
-            "choose another port"
-        )
-        if who is Listener.FOREIGN or now_s - self._strange_since_s >= STRANGER_S:
-            raise CannotHost(self._problem)
+        self._problem = problem
+        if is_certain or now_s - self._strange_since_s >= STRANGER_S:
+            raise CannotHost(problem)

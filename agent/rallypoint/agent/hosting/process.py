@@ -17,7 +17,7 @@ from pathlib import Path
 from rallypoint.agent.helper.descendants import await_any_exit, spared_children
 from rallypoint.agent.helper.processes import ForkedProcess
 from rallypoint.agent.hosting.decision import Hosting
-from rallypoint.agent.hosting.folder import JOURNAL, LOG
+from rallypoint.agent.hosting.folder import JOURNAL, LOCK, LOG, remove_unused
 from rallypoint.agent.hosting.protection import Protection
 from rallypoint.base.addresses import is_loopback
 from rallypoint.wire.access import TOKEN_VARIABLE
@@ -29,19 +29,24 @@ END_S_MAX = 1.0
 class HostedProcess:
     """A coordinator that this process has started."""
 
-    def __init__(self, hosting: Hosting, folder: Path, protection: Protection) -> None:
+    def __init__(
+        self, hosting: Hosting, folder: Path, protection: Protection, *, is_fresh: bool
+    ) -> None:
         """Start it.
 
         Args:
             hosting: where it listens.
             folder: of its journal and its log.
             protection: what its clients must have.
+            is_fresh: no other coordinator has left a journal there.
 
         Raises:
             OSError: the process cannot start.
         """
         self.log = folder / LOG
-        self._lock = folder / f"{JOURNAL}-lock"
+        self._folder = folder
+        self._is_fresh = is_fresh
+        self._lock = folder / LOCK
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         log = os.open(self.log, flags, 0o600)
         words = [*compute_command(hosting, folder), *protection.flags]
@@ -79,6 +84,11 @@ class HostedProcess:
         with suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
         self.wait(END_S_MAX)
+
+    def clear(self) -> None:
+        """Remove the files of one that has ended and served no one, unless another one has them."""
+        if self._is_fresh:
+            remove_unused(self._folder)
 
     def has_ended(self) -> bool:
         """Return whether it has ended; it is then no process any more."""

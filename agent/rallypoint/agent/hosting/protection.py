@@ -33,7 +33,7 @@ class Protection:
 
         Args:
             access: how the agents of the job prove who they are.
-            host: of the endpoint, which nodes verify unless they are told another name.
+            host: of the endpoint, which nodes verify unless they have another name to verify.
 
         Raises:
             AccessFailed: the coordinator could not start, or no node would accept it; one line.

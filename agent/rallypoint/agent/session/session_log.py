@@ -38,7 +38,7 @@ class SessionLog:
             node_name: the requested name of the node.
             is_standalone: the coordinator is built in.
             limits_threads: several workers on a node get OMP_NUM_THREADS=1, because it is not set.
-            patient_until_ms: monotonic time; until then nobody wonders that no coordinator was
+            patient_until_ms: monotonic time; until then it is normal that no coordinator was
                 reached yet, because another node of the job starts it.
         """
         self.coordinator = coordinator

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import socket
 import tempfile
@@ -96,6 +97,32 @@ def test_journal_of_the_past_is_dropped(home: Path, age_s: float, is_dropped: bo
     assert folders.is_in_use(7) is not is_dropped
     assert folders.drop_if_stale(made) is is_dropped
     assert list(made.iterdir()) == [] if is_dropped else len(list(made.iterdir())) == 3
+
+
+def test_files_of_a_coordinator_that_served_no_one_are_removed(home: Path) -> None:
+    """With the folder; a file that is not a coordinator's keeps both."""
+    made = folders.make_folder(7)
+    leave(made, 0.0)
+    folders.remove_unused(made)
+    assert not made.exists()
+
+    folders.make_folder(7)
+    (made / "mine").touch()
+    folders.remove_unused(made)
+    assert [one.name for one in made.iterdir()] == ["mine"]
+
+
+def test_files_of_a_coordinator_that_lives_stay(home: Path) -> None:
+    """It holds the lock."""
+    made = folders.make_folder(7)
+    leave(made, 0.0)
+    with (made / folders.LOCK).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        folders.remove_unused(made)
+        assert len(list(made.iterdir())) == 4
+
+    folders.remove_unused(made)
+    assert not made.exists()
 
 
 def test_empty_folder_is_not_of_the_past(home: Path) -> None:

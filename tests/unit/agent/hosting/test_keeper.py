@@ -49,6 +49,11 @@ def keeper(port: int, *, is_chosen: bool | None = None, host: str = "127.0.0.1")
     return made
 
 
+def kept(port: int) -> Iterator[Path]:
+    """Return the folders of coordinators of this port."""
+    return (Path(os.environ["XDG_STATE_HOME"]) / "rallypoint").glob(f"*-{port}")
+
+
 def started(before: set[int]) -> list[int]:
     return sorted(spared_children - before)
 
@@ -71,8 +76,74 @@ def test_agent_that_is_interrupted_at_its_start_leaves_no_coordinator(port: int)
     one.await_end()
 
     assert started(before) == []
+    assert list(kept(port)) == []
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
+
+
+@pytest.mark.long
+def test_node_whose_endpoint_leads_elsewhere_says_so_and_leaves_nothing(port: int) -> None:
+    """Such as node 0 with the address of another host as --master-addr."""
+    before = set(spared_children)
+    misled = keeper(port, is_chosen=True, host="203.0.113.9")
+    asyncio.run(misled.prepare())
+    assert len(started(before)) == 1
+    assert f"203.0.113.9:{port} does not lead here" in misled.describe_wait()
+    misled.await_end()
+
+    assert started(before) == []
+    assert list(kept(port)) == []
+
+
+@pytest.mark.long
+def test_coordinator_for_another_address_of_this_host_is_named(
+    port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only one can have the port; an agent with another loopback address never reaches it."""
+    monkeypatch.setattr("rallypoint.agent.hosting.keeper.STRANGER_S", 0.0)
+    before = set(spared_children)
+    one = keeper(port)
+    asyncio.run(one.prepare())
+    other = keeper(port, host="127.0.0.2")
+    text = f"listens on port {port} of this host, but not at 127.0.0.2: give all agents"
+    with pytest.raises(CannotHost, match=text):
+        asyncio.run(other.prepare())
+    other.await_end()
+
+    assert len(started(before)) == 1
+    assert list(kept(port)) != []
+
+
+def test_coordinator_that_cannot_listen_leaves_no_files(
+    port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The line has the last one of its log."""
+    monkeypatch.setattr("rallypoint.agent.hosting.keeper.ATTEMPTS_MAX", 1)
+    monkeypatch.setattr("rallypoint.agent.hosting.keeper.YIELD_S", 0.0)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", port))  # and does not listen
+        unlucky = keeper(port)
+        with pytest.raises(CannotHost, match=r"does not start: .*the port is in use"):
+            asyncio.run(unlucky.prepare())
+
+    assert list(kept(port)) == []
+
+
+def test_journal_of_a_killed_coordinator_outlives_an_attempt_that_fails(
+    port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nodes of its job may still run: the next attempt continues from it."""
+    monkeypatch.setattr("rallypoint.agent.hosting.keeper.ATTEMPTS_MAX", 1)
+    monkeypatch.setattr("rallypoint.agent.hosting.keeper.YIELD_S", 0.0)
+    journal = make_folder(port) / JOURNAL
+    journal.touch()
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", port))
+        unlucky = keeper(port)
+        with pytest.raises(CannotHost):
+            asyncio.run(unlucky.prepare())
+
+    assert journal.exists()
 
 
 @pytest.mark.long
@@ -198,7 +269,7 @@ def test_coordinator_of_a_person_is_not_replaced(port: int) -> None:
 
 
 def test_host_without_a_certificate_starts_no_coordinator(port: int) -> None:
-    """One that another program serves needs none of its own."""
+    """If another program listens there, the node needs no certificate."""
     before = set(spared_children)
     hosting = Hosting(endpoint=f"127.0.0.1:{port}", is_chosen=True, unused_ms=1, window_ms=0)
     with pytest.raises(CannotHost, match="give --tls-cert and --tls-key"):
@@ -212,7 +283,7 @@ def test_host_without_a_certificate_starts_no_coordinator(port: int) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["127.0.0.1", "head.example"])
 def test_coordinator_with_tls_is_recognized(port: int, tmp_path: Path, name: str) -> None:
-    """By an agent with a certificate; another one is told what it needs."""
+    """By an agent with a certificate; another one learns what it needs."""
     authority = Authority(tmp_path / "a")
     pair = authority.issue("head", [name])
     server_name = "" if name == "127.0.0.1" else name
@@ -269,7 +340,7 @@ def test_process_has_nothing_of_the_agent(port: int) -> None:
     read_fd, write_fd = os.pipe()
     os.set_inheritable(write_fd, True)
     hosting = Hosting(endpoint=f"127.0.0.1:{port}", is_chosen=True, unused_ms=60_000, window_ms=0)
-    process = HostedProcess(hosting, make_folder(port), Protection(PLAIN, "h"))
+    process = HostedProcess(hosting, make_folder(port), Protection(PLAIN, "h"), is_fresh=True)
     os.close(write_fd)
 
     assert os.read(read_fd, 1) == b""  # no other process has its other end

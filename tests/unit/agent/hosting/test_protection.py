@@ -1,4 +1,4 @@
-"""What protects a hosted coordinator, and what is said when its nodes would not accept it."""
+"""What protects a hosted coordinator, and what is wrong when its nodes would not accept it."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_host_without_a_certificate_is_told_what_is_missing(authority: Authority
 def test_certificate_for_other_hosts_is_refused_with_its_names(
     authority: Authority, host: str, names: str
 ) -> None:
-    """Nodes would refuse it. They can be told another name, or it can be replaced."""
+    """Nodes would refuse it. Either they verify another name, or it has to be replaced."""
     own = access(authority, *names.split(", "))
 
     assert f" is for {names}, not for {host}: give all nodes --tls-server-name" in refusal(

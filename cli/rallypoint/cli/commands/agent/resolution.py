@@ -192,7 +192,7 @@ def _find_job_id(
 
 
 def _name_by_port(hosting: Hosting) -> str:
-    """Return the name of a job that nobody named, the same on all nodes that meet there.
+    """Return the name of a job that has no other, the same on all nodes that meet there.
 
     Not the endpoint: nodes may spell its host differently, such as with and without a domain, and
     would wait for each other in different jobs of the same coordinator.
@@ -210,7 +210,7 @@ def _refuse_own_job(
     if coordinator is None or environment.get("RALLYPOINT_JOB_ID") != job_id:
         return
     around = environment.get("RALLYPOINT_COORDINATOR", "")
-    # Whoever meets at an endpoint may spell its host in another way.
+    # Nodes may spell the host of an endpoint differently.
     is_same = hosting is not None and around.endswith(f":{hosting.port}")
     if is_same or have_common_endpoint(coordinator, around):
         raise Unresolvable(
