@@ -4,7 +4,9 @@ The three take turns (A B C A B C), so other load on the machine hits all. Both 
 machine, and their commands start at the same moment. The workers do not import torch. Each job has
 another port, and nothing of it may be left when both commands have returned.
 
-    python benchmarks/command/hosting.py --runs 9
+    python benchmarks/command/hosting.py --wheel --json hosting.json
+
+With --wheel it measures an installed wheel of this checkout, as a user has it; a claim needs that.
 
 A start is the time from both commands to the last worker's first line. With a separate coordinator
 it is measured twice: with the start of the coordinator, and with one that already listens.
@@ -13,6 +15,7 @@ it is measured twice: with the start of the coordinator, and with one that alrea
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import signal
 import socket
@@ -20,12 +23,15 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # started as a script, it sees only its folder
 
+from harness.installed import run_installed
 from harness.trial import MeasurementFailed, Process, Trial
+from launch import describe_machine
 
 HOSTED = "hosted coordinator"
 SEPARATE = "separate coordinator, and its start"
@@ -58,9 +64,21 @@ def run(trial: Trial, command: list[str], began_ns: int) -> Figures:
     return {"start": (last_ns - began_ns) / 1e9, "end": (ended_ns - released_ns) / 1e9}
 
 
+@contextmanager
+def state_in(folder: Path) -> Iterator[None]:
+    """Let hosted coordinators keep their journals in a folder."""
+    before = os.environ.get("XDG_STATE_HOME")
+    os.environ["XDG_STATE_HOME"] = str(folder)
+    try:
+        yield
+    finally:
+        del os.environ["XDG_STATE_HOME"]
+        if before is not None:
+            os.environ["XDG_STATE_HOME"] = before
+
+
 def hosted() -> dict[str, Figures]:
-    with Trial() as trial:
-        os.environ["XDG_STATE_HOME"] = str(trial.folder)
+    with Trial() as trial, state_in(trial.folder):
         endpoint = f"127.0.0.1:{free_port()}"
         began_ns = time.monotonic_ns()
         figures = run(trial, ["node-agent", "--rdzv-endpoint", endpoint], began_ns)
@@ -109,23 +127,41 @@ def render(values: list[float]) -> str:
     return f"{statistics.median(values):.2f} s ({min(values):.2f}-{max(values):.2f})"
 
 
-def main() -> int:
+def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Start and end of a job of two nodes.")
-    parser.add_argument("--runs", type=int, default=RUNS)
+    parser.add_argument("--runs", type=int, default=RUNS, help=f"at least {RUNS} for a claim")
+    parser.add_argument(
+        "--wheel", action="store_true", help="install a wheel of this checkout, measure that"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write all samples here")
     arguments = parser.parse_args()
+    if arguments.runs < 1:
+        parser.error("--runs must be at least 1")
+    return arguments
+
+
+def main() -> int:
+    arguments = parse_arguments()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    load = os.getloadavg()[0]
+    if arguments.wheel:
+        rest = [word for word in sys.argv[1:] if word != "--wheel"]
+        return run_installed(Path(__file__).resolve(), rest)
+    report = {**describe_machine(), "load before": f"{os.getloadavg()[0]:.1f}"}
+    report |= {"runs": str(arguments.runs), "command": f"python {' '.join(sys.argv)}"}
     try:
         samples = collect(arguments.runs)
     except MeasurementFailed as error:
         notes = getattr(error, "__notes__", [])
         print(f"measurement failed: {error}", *notes, sep="\n", file=sys.stderr)
         return 1
-    print(f"{len(os.sched_getaffinity(0))} processors, load {load:.1f}, {arguments.runs} runs")
-    print("| median (min-max) | start | end |")
+    for key, value in report.items():
+        print(f"- {key}: {value}")
+    print("\n| median (min-max) | start | end |")
     print("|---|---|---|")
     for how, figures in samples.items():
         print(f"| {how} | {render(figures['start'])} | {render(figures['end'])} |")
+    if arguments.json is not None:
+        arguments.json.write_text(json.dumps({**report, "samples_s": samples}, indent=2) + "\n")
     return 0
 
 

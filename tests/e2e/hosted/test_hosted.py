@@ -116,17 +116,6 @@ def test_end_of_the_helper_does_not_end_the_coordinator(world: World) -> None:
     finish(world, agents, round=2)
 
 
-def test_node_that_is_there_before_the_host_is_no_reason_to_warn(world: World) -> None:
-    """Nodes start one after another; the first finds nothing, and says nothing."""
-    early = start(world, "b", "--rdzv-conf=is_host=0", "--monitor-interval=1")
-    early.wait_event("monitor_interval_ignored")  # it connects next; the other needs far longer
-    agents = [early, start(world, "a")]
-    world.mailbox.workers(2)
-
-    assert [agent.events("coordinator_not_reached") for agent in agents] == [[], []]
-    finish(world, agents)
-
-
 def test_nodes_may_spell_the_endpoint_differently(world: World) -> None:
     """They meet in one job all the same, without an id."""
     here = world.target
@@ -168,12 +157,12 @@ def test_other_program_at_the_endpoint(world: World) -> None:
 
 def test_node_that_does_not_host_waits_for_the_one_that_does(world: World) -> None:
     """Its line says for whom, once the wait is longer than nodes usually start one by one."""
-    agent = start(world, "b", "--rdzv-conf=is_host=0,join_timeout=4")
+    agent = start(world, "b", "--rdzv-conf=is_host=0,join_timeout=8")
     event = agent.wait_event("coordinator_not_reached")
 
     assert event["hint"].startswith("node 0 (or that with is_host) at 127.0.0.1 hosts it: check ")
     left_s = int(event["then"].split("retrying for ")[1].split(" s")[0])
-    assert left_s <= 2
+    assert left_s <= 4
     assert agent.wait() == 75
     assert event["hint"] in agent.said()[-1]
     assert len(agent.events("coordinator_not_reached")) == 1

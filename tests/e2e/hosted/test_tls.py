@@ -62,7 +62,7 @@ def test_nodes_of_the_authority_meet_encrypted(world: World, authority: Authorit
     foreign = Authority(world.folder / "b", "another authority").issue("node")
     agents = [start(world, "a", *files(authority, head))]
     agents[0].wait_event("coordinator_started")
-    host = "--rdzv-conf=is_host=0,join_timeout=4"
+    host = "--rdzv-conf=is_host=0"
     strays = {
         start(world, "c", host): "it uses TLS: give --tls-ca FILE",
         start(world, "d", host, f"--tls-ca={authority.ca}"): "wants a certificate of this client",
