@@ -200,11 +200,34 @@ def test_everything_is_renewed_under_load(site: Guarded) -> None:
         with pytest.raises(HandshakeFailed, match="of an unknown authority"):
             client.get_job(world.job_id)
 
-    assert audits, "nothing was noted"
-    assert [event for event in audits if event["level"] == "warning"] == []
+    warnings = [event for event in audits if event["level"] == "warning"]
+    ended = [(event["method"], event["effect"]) for event in warnings]
+    assert ended == [("Session", "stream_ended")], "the agent's session had the old token"
+    assert agent.events("access_refused") == []
     assert os.path.exists(f"/proc/{worker.pid}"), "it was restarted"
     worker.tell("exit", "0")
     assert agent.wait() == 0
+
+
+def test_revoked_token_ends_sessions(site: Guarded) -> None:
+    """At once: an agent with workers keeps them, and one without ends. A newer token helps."""
+    agent = site.world.agent("n", *site.flags())
+    (worker,) = site.world.mailbox.workers(1)
+    waiting = site.world.agent("w", *site.flags(), "--job-id=another", nnodes="2")
+    assert site.command is not None
+    site.command.wait_event("audit", count=2)  # both sessions
+    site.let_in((NEW_AGENT,), (OPERATOR,))
+    event = agent.wait_event("access_refused", why="the coordinator refused: the access token")
+    code = waiting.wait()
+    site.write_token("node", NEW_AGENT)
+    agent.wait_event("coordinator_reached_again")
+    worker.tell("exit", "0")
+
+    assert "workers keep running" in event["then"]
+    assert code == 77
+    assert agent.wait() == 0
+    ended = [one for one in site.command.events("audit") if one.get("effect") == "stream_ended"]
+    assert [one["outcome"] for one in ended] == ["ACCESS_TOKEN_INVALID"] * 2
 
 
 @pytest.mark.long

@@ -1,7 +1,7 @@
 """Protects a coordinator: TLS, and who may call. Looks at the files of both once a second.
 
-Renewed certificates count for the next handshake, new rules for the next call. Files that are no
-good change nothing, and the log says so.
+Renewed certificates count for the next handshake, new rules for the next call and for the streams
+that are open. Files that are no good change nothing, and the log says so.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from rallypoint.base.log import get_logger
-from rallypoint.server.rpc.guards.access.auth_file import AuthFile, AuthFileInvalid
+from rallypoint.server.rpc.guards.access.auth.auth_file import AuthFile, AuthFileInvalid
+from rallypoint.server.rpc.guards.access.auth.rules import EVERY_CERTIFICATE, Rules, RulesInvalid
 from rallypoint.server.rpc.guards.access.gate import Gate
 from rallypoint.server.rpc.guards.access.handshakes import Handshakes
 from rallypoint.server.rpc.guards.access.protection import OPEN, Protection
-from rallypoint.server.rpc.guards.access.rules import EVERY_CERTIFICATE, Rules, RulesInvalid
 from rallypoint.wire.access import Access, AccessFailed
 from rallypoint.wire.credentials import Credentials
 
@@ -192,6 +192,7 @@ async def _watch(
         for look in looks:
             await asyncio.to_thread(look)
         if gate is not None:
+            await gate.check_streams()
             gate.audit.flush()
             if gate.counts_handshakes:
                 handshakes.look()

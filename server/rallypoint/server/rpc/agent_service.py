@@ -180,7 +180,14 @@ class AgentService(agent_grpc.AgentServiceServicer):
         return max(time.time_ns() // 1_000_000, self._state.epoch - DAY_MS)
 
     async def _note_end(self, sender: inputs.Sender) -> None:
-        """Inform the core that a stream has ended; give up if the inbox stays full."""
+        """Inform the core that a stream has ended; give up if the inbox stays full.
+
+        Not when the caller's token was revoked: with a newer one the agent is back before its lease
+        ends, and keeps its place. The time that a broken stream has may be too short for that.
+        """
+        entry = CURRENT.get()
+        if entry is not None and entry.is_revoked:
+            return
         try:
             async with asyncio.timeout(BROKEN_S_MAX):
                 await self._coordinator.submit(inputs.Broken(sender))

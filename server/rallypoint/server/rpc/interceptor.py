@@ -40,6 +40,10 @@ _Enter = Callable[[str, _Context], AbstractContextManager[Entry | None]]
 _ANYONE = nullcontext()
 
 
+def _staying(entry: Entry | None, context: _Context) -> AbstractContextManager[None]:
+    return _ANYONE if entry is None else entry.staying(context)
+
+
 def _let_in(method: str, context: _Context) -> AbstractContextManager[None]:
     return _ANYONE
 
@@ -127,7 +131,7 @@ def _wrap_streaming(
     async def call(request: Any, context: _Context) -> None:
         _bind_call(method, context)
         try:
-            with enter(method, context) as entry:
+            with enter(method, context) as entry, _staying(entry, context):
                 if decode is not None:
                     request = decode(request)
                     _bind_request(request, entry)

@@ -1,4 +1,4 @@
-"""Audit lines: who has changed something, joined a job, or was refused.
+"""Audit lines: who has changed something, joined a job, was refused, or lost a stream.
 
 A line has names, never a token. Refusals of one host are limited, so that a faulty program does not
 fill the log: after the limit there is one line a minute with their number.
@@ -59,6 +59,14 @@ class Audit:
 
     def refuse(self, call: Call, callers: tuple[Caller, ...], outcome: str) -> None:
         """Note a call that was refused; `outcome` says why."""
+        self._warn(call, **_show(call, callers), outcome=outcome)
+
+    def revoke(self, call: Call, caller: Caller, outcome: str) -> None:
+        """Note a stream that was let in and ends: its caller is refused by now."""
+        self._warn(call, **_show(call, (caller,)), outcome=outcome, effect="stream_ended")
+
+    def _warn(self, call: Call, **shown: str) -> None:
+        """Write a line, if the host of the call has not had too many."""
         self.flush()
         refused = self._refused.get(call.host)
         if refused is None:
@@ -69,7 +77,7 @@ class Audit:
             refused.hidden += 1
             return
         refused.lines += 1
-        log.warning("audit", **_show(call, callers), outcome=outcome)
+        log.warning("audit", **shown)
 
     def flush(self) -> None:
         """Note the refusals that had no lines, of minutes that are over."""

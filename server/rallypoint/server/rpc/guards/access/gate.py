@@ -2,7 +2,8 @@
 
 A call is unknown, or it has one caller or several: by its token, its client certificate, the token
 of a worker. Each role counts for its own caller. A token that is shown must be valid, even if the
-certificate would be enough. What follows on a stream is not checked again.
+certificate would be enough. The messages of a stream are not checked; its caller is checked again
+when the rules change, or a token expires.
 """
 
 from __future__ import annotations
@@ -21,12 +22,13 @@ from rallypoint.server.core.messages.inputs import Claim
 from rallypoint.server.rpc.guards.access import refusals
 from rallypoint.server.rpc.guards.access.attempts import Attempts
 from rallypoint.server.rpc.guards.access.audit import Audit, Call
+from rallypoint.server.rpc.guards.access.auth.rules import Rules
 from rallypoint.server.rpc.guards.access.caller import Caller, Proof, Role
 from rallypoint.server.rpc.guards.access.handshakes import Handshakes
 from rallypoint.server.rpc.guards.access.identities import KEY, Identities
 from rallypoint.server.rpc.guards.access.policy import CLOSED, POLICY, Row
 from rallypoint.server.rpc.guards.access.refusals import AccessRefused
-from rallypoint.server.rpc.guards.access.rules import Rules
+from rallypoint.server.rpc.guards.access.streams import Streams
 from rallypoint.server.rpc.guards.peers import LimitExceeded, host_of
 from rallypoint.server.rpc.guards.worker_tokens import WorkerTokens
 from rallypoint.wire.credentials import TOKEN_KEY
@@ -73,6 +75,12 @@ class Entry:
         self.is_forwarded = False
         self.is_claim = False
         """Its caller is a worker by a token of an unknown signature: perhaps it is none."""
+        self.is_revoked = False
+        """It was let in, and ends because its caller is refused by now."""
+        self.worker: Caller | None = None
+        """Who its worker token has proven when it began: that ends with the round."""
+        self._job_id: str | None = None
+        """The job that it may be about, or "" for all jobs; None: not known yet."""
 
     def admit(self, callers: tuple[Caller, ...]) -> None:
         """Keep the callers whose role allows the method.
@@ -95,10 +103,34 @@ class Entry:
         self.call.job_id = job_id
         if not self._row.has_job:
             return
+        self._job_id = job_id
         fits = next((caller for caller in self._allowed if caller.may_touch(job_id)), None)
         if fits is None:
             raise refusals.job_not_allowed(self._allowed, job_id)
         self.caller = fits
+
+    @contextmanager
+    def staying(self, context: Context) -> Iterator[None]:
+        """Serve a stream; check its caller again when the rules change.
+
+        Raises:
+            AccessRefused: when the caller is refused by now.
+        """
+        with self._gate.streams.holding(lambda: self._check(context)):
+            yield
+
+    def _check(self, context: Context) -> AccessRefused | None:
+        """Return why a call that was let in would be refused now; None: it would not."""
+        if self.is_forwarded:  # the coordinator that the client has called checks it
+            return None
+        try:
+            self.admit(self._gate.identify_again(context, self.worker))
+            if self._job_id is not None:
+                self.require_job(self._job_id)
+        except AccessRefused as refused:
+            self.is_revoked = True
+            return refused
+        return None
 
     def note_joined(self) -> None:
         """Note that a node is let into its job."""
@@ -143,6 +175,10 @@ class Gate:
         self._handshakes = handshakes
         self._attempts = Attempts()
         self._clock_s = clock_s
+        self.streams = Streams()
+        self._checked = source.rules
+        """The rules by which all streams were let in, or checked again."""
+        self._checked_ms = _unix_ms()
 
     @property
     def counts_handshakes(self) -> bool:
@@ -186,33 +222,60 @@ class Gate:
             raise
         self._note_end(entry, row, "OK")
 
+    async def check_streams(self) -> None:
+        """End the streams that would be refused now, if that may have changed."""
+        rules, now_ms = self._source.rules, _unix_ms()
+        expired = rules.has_expired(self._checked_ms, now_ms)
+        if rules is self._checked and not expired:
+            return
+        self._checked, self._checked_ms = rules, now_ms
+        await self.streams.check()
+
+    def identify_again(self, context: Context, worker: Caller | None) -> tuple[Caller, ...]:
+        """Return who makes a call that was let in.
+
+        Args:
+            context: of the call.
+            worker: who its worker token has proven; None: no one.
+
+        Raises:
+            AccessRefused: when it is not known any more, or what it has shown is not valid.
+        """
+        found = self._find(_shown(context), context)
+        if worker is not None:
+            found.append(worker)
+        if not found:
+            raise refusals.token_missing(next(iter(_certificate_names(context)), ""))
+        return tuple(found)
+
     def _identify(self, entry: Entry, row: Row, context: Context) -> tuple[Caller, ...]:
         """Return who makes a call.
 
         Raises:
             AccessRefused: when it is not known, or what it has shown is not valid.
         """
-        shown = {
-            key: value
-            for key, value in context.invocation_metadata() or ()
-            if key in _KEYS and isinstance(value, str)
-        }
+        shown = _shown(context)
         if KEY in shown:
             return (self._read_forwarded(entry, shown),)
-        found = []
-        if TOKEN_KEY in shown:
-            found.append(self._find_token(shown[TOKEN_KEY]))
-        names = _certificate_names(context)
-        found += self._source.rules.find_certificate(names)
+        found = self._find(shown, context)
         if WORKER_TOKEN_KEY in shown:
-            worker = self._find_worker(shown[WORKER_TOKEN_KEY], row, entry)
-            if worker is not None:
-                found.append(worker)
+            entry.worker = self._find_worker(shown[WORKER_TOKEN_KEY], row, entry)
+            if entry.worker is not None:
+                found.append(entry.worker)
             elif not found:
                 raise refusals.token_invalid("the worker token is not one of this coordinator's")
         if not found:
-            raise refusals.token_missing(next(iter(names), ""))
+            raise refusals.token_missing(next(iter(_certificate_names(context)), ""))
         return tuple(found)
+
+    def _find(self, shown: Mapping[str, str], context: Context) -> list[Caller]:
+        """Return who makes a call, by its token and its certificate.
+
+        Raises:
+            AccessRefused: when the token is not valid.
+        """
+        found = [self._find_token(shown[TOKEN_KEY])] if TOKEN_KEY in shown else []
+        return [*found, *self._source.rules.find_certificate(_certificate_names(context))]
 
     def _read_forwarded(self, entry: Entry, shown: Mapping[str, str]) -> Caller:
         shard = shown.get(SHARD_KEY, "")
@@ -257,6 +320,10 @@ class Gate:
         Raises:
             LimitExceeded: when the host has failed too often.
         """
+        if entry.is_revoked:
+            assert entry.caller is not None
+            self.audit.revoke(entry.call, entry.caller, refused.reason)
+            return
         self.audit.refuse(entry.call, refused.callers, refused.reason)
         if refused.is_unknown:
             self._attempts.fail(entry.call.host, self._clock_s())
@@ -278,6 +345,15 @@ class Gate:
             self._attempts.fail(entry.call.host, self._clock_s())
         except LimitExceeded:
             return  # the log has it
+
+
+def _shown(context: Context) -> dict[str, str]:
+    """Return the metadata that says who makes a call."""
+    return {
+        key: value
+        for key, value in context.invocation_metadata() or ()
+        if key in _KEYS and isinstance(value, str)
+    }
 
 
 def _certificate_names(context: Context) -> tuple[str, ...]:

@@ -118,6 +118,11 @@ class Rules:
                 found.append(Caller(name, entry.roles, Proof.CERTIFICATE, entry.jobs))
         return tuple(found)
 
+    def has_expired(self, since_ms: int, now_ms: int) -> bool:
+        """Return whether a token has expired after one time, and not after another one."""
+        expiries = (known.caller.expires_ms for known in self._tokens.values())
+        return any(ms is not None and since_ms < ms <= now_ms for ms in expiries)
+
     @property
     def count(self) -> int:
         """Return the number of tokens and certificates."""

@@ -6,7 +6,7 @@ import os
 import stat
 
 from rallypoint.base.log import get_logger
-from rallypoint.server.rpc.guards.access.rules import Rules, RulesInvalid, parse_rules
+from rallypoint.server.rpc.guards.access.auth.rules import Rules, RulesInvalid, parse_rules
 
 log = get_logger()
 

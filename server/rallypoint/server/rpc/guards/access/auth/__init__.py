@@ -1,0 +1,1 @@
+"""The auth file, and the rules that it has."""

@@ -1,0 +1,73 @@
+"""Streams that were let in, and whose callers are checked again when the rules have changed.
+
+A token that is taken out of the auth file must not count for as long as its holder keeps a stream
+open. What is refused ends with the status that a new call would get.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from msgspec import Struct
+
+from rallypoint.server.rpc.guards.access.refusals import AccessRefused
+
+BATCH = 256
+"""Streams that are checked before others get their turn: a coordinator may have 32,768."""
+
+Check = Callable[[], AccessRefused | None]
+"""Returns why a stream may not stay, if so."""
+
+
+class _Open(Struct, eq=False):
+    """An open stream."""
+
+    check: Check
+    task: asyncio.Task[Any]
+    """Serves it."""
+    refused: AccessRefused | None = None
+    """Why it ends."""
+
+
+class Streams:
+    """The open streams."""
+
+    def __init__(self) -> None:
+        """Start without streams."""
+        self._open: set[_Open] = set()
+
+    @contextmanager
+    def holding(self, check: Check) -> Iterator[None]:
+        """Hold the stream of the current task while the context is open.
+
+        Args:
+            check: of the stream.
+
+        Raises:
+            AccessRefused: when the stream may not stay.
+        """
+        task = asyncio.current_task()
+        assert task is not None, "a call is served by a task"
+        stream = _Open(check, task)
+        self._open.add(stream)
+        try:
+            yield
+        except asyncio.CancelledError:
+            if stream.refused is None or task.uncancel():  # the client has gone, or both
+                raise
+            raise stream.refused from None
+        finally:
+            self._open.discard(stream)
+
+    async def check(self) -> None:
+        """End the streams that may not stay."""
+        for count, stream in enumerate(tuple(self._open), 1):
+            if stream in self._open and stream.refused is None:
+                stream.refused = stream.check()
+                if stream.refused is not None:
+                    stream.task.cancel()
+            if not count % BATCH:
+                await asyncio.sleep(0)
