@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from rallypoint.wire.access import TOKEN_VARIABLE, Access, AccessFailed
 from rallypoint.wire.channel import Options
+from rallypoint.wire.files import FileUnusable, read_regular
 
 if TYPE_CHECKING:  # an agent reads its files before it loads gRPC
     import grpc
@@ -232,14 +233,9 @@ def _load(access: Access) -> _Contents:
 
 def _read(path: str) -> bytes:
     try:
-        with open(path, "rb") as file:
-            content = file.read(FILE_BYTES_MAX + 1)
-    except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else str(error)
-        raise AccessFailed(f"cannot read {path}: {why}") from None
-    if len(content) > FILE_BYTES_MAX:
-        raise AccessFailed(f"{path} is larger than {FILE_BYTES_MAX // 1024} KiB")
-    return content
+        return read_regular(path, FILE_BYTES_MAX)[0]
+    except FileUnusable as unusable:
+        raise AccessFailed(str(unusable)) from None
 
 
 def _read_token(path: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -92,6 +93,10 @@ def test_required_auth_is_there(world: World, tmp_path: Path) -> None:
         (("--auth={absent}",), "cannot read"),
         (("--auth={open}",), "others can read or change"),
         pytest.param(("--auth={bad}",), "it is no TOML", marks=pytest.mark.long),
+        (("--auth={pipe}",), "it is a pipe, not a regular file"),
+        pytest.param(
+            ("--tls-cert={cert}", "--tls-key={pipe}"), "it is a pipe", marks=pytest.mark.long
+        ),
     ],
 )
 def test_unusable_file_is_one_line(
@@ -102,7 +107,9 @@ def test_unusable_file_is_one_line(
     pair, other = (authority.issue("coordinator", ["127.0.0.1"]) for _ in range(2))
     opened = Path(write_rules(tmp_path / "open.toml"))
     opened.chmod(0o644)
+    os.mkfifo(tmp_path / "pipe", 0o600)
     names = {
+        "pipe": str(tmp_path / "pipe"),
         "cert": pair.cert,
         "key": pair.key,
         "other": other.key,

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
+import stat
 from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
 
-from rallypoint.server.rpc.guards.access.auth.auth_file import AuthFile, AuthFileInvalid
+from rallypoint.server.rpc.guards.access.auth.auth_file import (
+    AuthFile,
+    AuthFileInvalid,
+    require_safe,
+)
 from rallypoint.server.rpc.guards.access.auth.rules import (
     ENTRIES_MAX,
     EVERY_CERTIFICATE,
@@ -123,6 +128,70 @@ def test_file_that_others_can_read_is_refused(tmp_path: Path, mode: int) -> None
         AuthFile(str(path))
     path.chmod(0o640)
     AuthFile(str(path))
+
+
+ME, OTHER = 1_000, 1_001
+
+
+@pytest.mark.parametrize(
+    ("owner", "mode", "problem"),
+    [
+        (ME, 0o600, ""),
+        (ME, 0o640, ""),
+        (0, 0o640, ""),
+        (OTHER, 0o600, "belongs to user 1001, who could change it: run `chown 1000 auth.toml`"),
+        (OTHER, 0o400, "belongs to user 1001"),
+        (0, 0o660, "others can read or change"),
+        (ME, 0o602, "others can read or change"),
+    ],
+)
+def test_owner_and_mode(owner: int, mode: int, problem: str) -> None:
+    """The coordinator's user or root, and no one else."""
+    status = os.stat_result((stat.S_IFREG | mode, 1, 1, 1, owner, OTHER, 1, 0, 0, 0))
+    if not problem:
+        require_safe("auth.toml", status, ME)
+        return
+    with pytest.raises(AuthFileInvalid) as raised:
+        require_safe("auth.toml", status, ME)
+
+    assert problem in str(raised.value)
+
+
+def test_file_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the start, and later: then the rules before count."""
+    path = tmp_path / "auth.toml"
+    write_rules(path, entry("ann", "viewer", OLD))
+    file = AuthFile(str(path))
+    if os.geteuid() == 0:
+        os.chown(path, OTHER, -1)
+    else:
+        monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+        path.touch()
+    with capture_logs() as lines:
+        file.look()
+        file.look()
+
+    assert ["auth_file_rejected"] == [line["event"] for line in lines]
+    assert "who could change it" in lines[0]["why"]
+    assert file.rules.find_token(OLD) is not None
+    with pytest.raises(AuthFileInvalid, match="who could change it"):
+        AuthFile(str(path))
+
+
+@pytest.mark.parametrize("kind", ["pipe", "directory", "device"])
+def test_what_is_no_file_is_refused(tmp_path: Path, kind: str) -> None:
+    """At once: a pipe without a writer, for one, would block its reader."""
+    path = tmp_path / "auth.toml"
+    match kind:
+        case "pipe":
+            os.mkfifo(path, 0o600)
+        case "directory":
+            path.mkdir(0o700)
+        case _:
+            path.symlink_to("/dev/zero")
+
+    with pytest.raises(AuthFileInvalid, match=f"it is a {kind}, not a regular file"):
+        AuthFile(str(path))
 
 
 @pytest.mark.parametrize("content", [None, b"\xff", b"x" * 2_000_000])

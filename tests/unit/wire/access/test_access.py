@@ -202,7 +202,9 @@ def broken(folder: Path, authority: Authority) -> list[tuple[Access, str]]:
     wide.write_bytes(b" " * (credentials_module.FILE_BYTES_MAX + 1))
     locked = Path(other.key).read_text().replace("BEGIN PRIVATE", "BEGIN ENCRYPTED PRIVATE")
     (folder / "locked").write_text(locked)
-    missing = folder / "missing"
+    missing, pipe = folder / "missing", folder / "pipe"
+    os.mkfifo(pipe)
+    not_regular = "not a regular file"
 
     def pair(cert: str, key: str) -> Access:
         return Access(ca_file=authority.ca, cert_file=cert, key_file=key)
@@ -211,7 +213,14 @@ def broken(folder: Path, authority: Authority) -> list[tuple[Access, str]]:
     return [
         (Access(ca_file=str(missing)), f"cannot read {missing}: No such file or directory"),
         (Access(token_file=str(missing)), f"cannot read {missing}: No such file or directory"),
-        (Access(token_file=str(folder)), f"cannot read {folder}: Is a directory"),
+        (
+            Access(token_file=str(folder)),
+            f"cannot read {folder}: it is a directory, not a regular file",
+        ),
+        (Access(token_file=str(pipe)), f"cannot read {pipe}: it is a pipe, {not_regular}"),
+        (Access(ca_file=str(pipe)), f"cannot read {pipe}: it is a pipe, {not_regular}"),
+        (pair(str(pipe), own.key), f"cannot read {pipe}: it is a pipe, {not_regular}"),
+        (pair(own.cert, "/dev/zero"), f"cannot read /dev/zero: it is a device, {not_regular}"),
         (Access(token_file=str(empty)), f"{empty} is empty: it has no token"),
         (Access(token_file=str(text)), f"{text}: {one_word}"),
         (Access(token_file=str(binary)), f"{binary}: {one_word}"),

@@ -7,6 +7,7 @@ import stat
 
 from rallypoint.base.log import get_logger
 from rallypoint.server.rpc.guards.access.auth.rules import Rules, RulesInvalid, parse_rules
+from rallypoint.wire.files import FileUnusable, read_regular
 
 log = get_logger()
 
@@ -30,7 +31,7 @@ class AuthFile:
             token: one more token with every role; empty: none.
 
         Raises:
-            AuthFileInvalid: when it is not valid, or others can read it.
+            AuthFileInvalid: when it is not valid, or others can read or change it.
             RulesInvalid: when the token is too short.
         """
         self._path = path
@@ -66,22 +67,34 @@ class AuthFile:
             status = os.stat(self._path)
         except OSError:
             return None
-        return status.st_mtime_ns, status.st_ino, status.st_size, status.st_mode
+        facts = (status.st_mode, status.st_uid)
+        return status.st_mtime_ns, status.st_ino, status.st_size, *facts
 
 
 def _read_rules(path: str) -> Rules:
     try:
-        with open(path, "rb") as file:
-            mode = os.fstat(file.fileno()).st_mode
-            content = file.read(FILE_BYTES_MAX + 1)
-    except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else str(error)
-        raise AuthFileInvalid(f"cannot read {path}: {why}") from None
-    if mode & (stat.S_IRWXO | stat.S_IWGRP):
-        raise AuthFileInvalid(f"others can read or change {path}: run `chmod 640 {path}`")
-    if len(content) > FILE_BYTES_MAX:
-        raise AuthFileInvalid(f"{path} is larger than {FILE_BYTES_MAX // 1024} KiB")
-    try:
+        content, status = read_regular(path, FILE_BYTES_MAX)
+        require_safe(path, status, os.geteuid())
         return parse_rules(content.decode())
+    except FileUnusable as unusable:
+        raise AuthFileInvalid(str(unusable)) from None
     except (RulesInvalid, UnicodeDecodeError) as error:
         raise AuthFileInvalid(f"{path}: {error}") from None
+
+
+def require_safe(path: str, status: os.stat_result, user: int) -> None:
+    """Check that no one else can change a file, and that strangers cannot read it.
+
+    Args:
+        path: of the file.
+        status: its owner and mode.
+        user: the one that runs the coordinator, as a number.
+
+    Raises:
+        AuthFileInvalid: when someone else could let anyone in.
+    """
+    if status.st_uid not in (0, user):  # the owner can change the mode
+        owner = f"belongs to user {status.st_uid}, who could change it"
+        raise AuthFileInvalid(f"{path} {owner}: run `chown {user} {path}`")
+    if status.st_mode & (stat.S_IRWXO | stat.S_IWGRP):
+        raise AuthFileInvalid(f"others can read or change {path}: run `chmod 640 {path}`")
