@@ -140,6 +140,8 @@ async def _serving(
     health = Health(server, SERVICES)
     add_reflection(server, SERVICES)
     port = bind(server, _address(settings), protected.listening)
+    if protected.gate is not None:
+        protected.gate.listens(port)
     await server.start()
     await health.set_serving(True)
     running = Running(port, asyncio.get_running_loop().create_future())

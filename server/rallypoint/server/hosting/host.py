@@ -188,6 +188,8 @@ async def hosting(
     health = Health(server, SERVICES)
     add_reflection(server, SERVICES)
     port = bind(server, address, protected.listening)
+    if protected.gate is not None:
+        protected.gate.listens(port)
     await server.start()
     background = [
         asyncio.ensure_future(task)  # noqa: TID251  # owned by this context

@@ -145,7 +145,7 @@ async def protecting(settings: ProtectionSettings) -> AsyncIterator[Protected]:
     except (AccessFailed, AuthFileInvalid, RulesInvalid) as error:
         raise ProtectionInvalid(str(error)) from error
     watching = asyncio.ensure_future(  # noqa: TID251  # owned by this context
-        _watch(looks, protected.gate, handshakes)
+        _watch(looks, protected.gate)
     )
     try:
         yield protected
@@ -153,7 +153,7 @@ async def protecting(settings: ProtectionSettings) -> AsyncIterator[Protected]:
         watching.cancel()
         await asyncio.gather(watching, return_exceptions=True)
         if protected.gate is not None:
-            protected.gate.audit.close()
+            protected.gate.close()
 
 
 def _prepare(
@@ -183,16 +183,11 @@ def _prepare(
     return protected, looks
 
 
-async def _watch(
-    looks: Sequence[Callable[[], None]], gate: Gate | None, handshakes: Handshakes
-) -> None:
+async def _watch(looks: Sequence[Callable[[], None]], gate: Gate | None) -> None:
     """Look at the files once a second, until cancelled."""
     while True:
         await asyncio.sleep(LOOK_S)
         for look in looks:
             await asyncio.to_thread(look)
         if gate is not None:
-            await gate.check_streams()
-            gate.audit.flush()
-            if gate.counts_handshakes:
-                handshakes.look()
+            await gate.look()

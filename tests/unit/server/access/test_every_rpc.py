@@ -19,7 +19,8 @@ from msgspec import Struct
 from structlog.testing import capture_logs
 
 from rallypoint.base.log import merge_context
-from rallypoint.server.rpc.guards.access import audit, handshakes
+from rallypoint.server.hosting import protecting
+from rallypoint.server.rpc.guards.access import audit
 from rallypoint.server.rpc.guards.access.policy import POLICY
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.wire.errors import unpack_details
@@ -281,45 +282,53 @@ KEPT: list[Any] = []
 """Streams of agents: one that is no longer referred to is cancelled."""
 
 
-class NotingLog:
-    """Takes the line about connections without calls."""
-
-    def __init__(self) -> None:
-        self.noted = asyncio.Event()
-        self.count = 0
-
-    def warning(self, event: str, *, count: int, hint: str) -> None:
-        assert (event, True) == ("connections_unused", "authority" in hint)
-        self.count += count
-        self.noted.set()
-
-
 @pytest.mark.parametrize("kind", ["foreign", "none"])
 async def test_certificate_of_another_authority_is_refused(
     tmp_path: Path, lines: list[Any], monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    """In the handshake: no call of any RPC arrives, and the log counts the connections."""
-    log = NotingLog()
-    monkeypatch.setattr(handshakes, "MINUTE_S", 0.5)
-    monkeypatch.setattr(handshakes, "log", log)
+    """In the handshake: no call of any RPC arrives. Each connection has an audit line."""
+    monkeypatch.setattr(protecting, "LOOK_S", 0.02)
     foreign = Authority(tmp_path / "foreign")
     async with protected_site(tmp_path) as site:
         async with site.channel(site.authority.issue("a-stranger")) as channel:
             found = await find_rpcs(channel)
         pair = foreign.issue("ops-1") if kind == "foreign" else None
-        async with site.channel(pair) as channel:
-            for name in found:
-                path = f"/rallypoint.v1.{name}"
+        for number, name in enumerate(found, 1):
+            async with site.channel(pair) as channel:
+                path = f"/{name}" if name.startswith("grpc.") else f"/rallypoint.v1.{name}"
                 with pytest.raises(grpc.aio.AioRpcError) as raised:
                     make: Any = channel.unary_unary(path)
                     await make(b"", timeout=LIMIT_S, metadata=bearer(OPERATOR))
 
                 assert grpc.StatusCode.UNAVAILABLE is raised.value.code()
-        async with asyncio.timeout(LIMIT_S):
-            await log.noted.wait()
+            async with asyncio.timeout(LIMIT_S):
+                while sum(line["event"] == "audit" for line in lines) < number:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
 
-    assert [] == [line for line in lines if line["event"] == "audit"]
-    assert 1 <= log.count <= 2 * len(found)  # a channel may try again before its call ends
+    refused = [line for line in lines if line["event"] == "audit"]
+    assert len(refused) >= len(found)  # a channel may try again before its call ends
+    for line in refused:
+        assert ("unknown", "NO_CALL", "warning") == (
+            *(line["caller"], line["outcome"], line["log_level"]),
+        )
+        assert line["peer"].startswith("ipv4:127.0.0.1:")
+        assert "authority" in line["hint"]
+
+
+async def test_foreign_certificate_has_its_line_within_seconds(
+    tmp_path: Path, lines: list[Any]
+) -> None:
+    """Without any change of the pauses."""
+    async with protected_site(tmp_path) as site:
+        async with site.channel(Authority(tmp_path / "foreign").issue("ops-1")) as channel:
+            with pytest.raises(grpc.aio.AioRpcError):
+                make: Any = channel.unary_unary(f"/{HEALTH}")
+                await make(b"", timeout=LIMIT_S)
+        async with asyncio.timeout(LIMIT_S):
+            while not any(map(is_refusal, lines)):  # noqa: ASYNC110  # a list
+                await asyncio.sleep(0.05)
+
+    assert {"NO_CALL"} == {line["outcome"] for line in lines if is_refusal(line)}
 
 
 async def test_probes_need_no_token(tmp_path: Path, lines: list[Any]) -> None:

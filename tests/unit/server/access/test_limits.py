@@ -16,8 +16,7 @@ from rallypoint.server.core.messages.refusals import Limit
 from rallypoint.server.hosting.listening import raise_file_limit
 from rallypoint.server.rpc.guards import limits
 from rallypoint.server.rpc.guards.access.attempts import ATTEMPTS_PER_MINUTE_MAX, Attempts
-from rallypoint.server.rpc.guards.access.audit import REFUSALS_PER_MINUTE_MAX, Audit, Call
-from rallypoint.server.rpc.guards.access.handshakes import MINUTE_S, Handshakes
+from rallypoint.server.rpc.guards.access.audit import MINUTE_S, REFUSALS_PER_MINUTE_MAX, Audit, Call
 from rallypoint.server.rpc.guards.limits import HOSTS_MAX
 from rallypoint.server.rpc.guards.peers import LimitExceeded
 from support.access.protected import protected_site
@@ -99,63 +98,6 @@ def test_last_refusals_are_counted_at_the_end() -> None:
         audit.close()
 
     assert [1] == [line["more_refusals"] for line in lines if line["event"] == "audit_shortened"]
-
-
-@pytest.mark.parametrize(
-    ("begun", "called", "counts"),
-    [(0, 0, []), (3, 3, []), (3, 1, [2]), (3, 0, [3])],
-)
-def test_connections_without_call_are_counted(begun: int, called: int, counts: list[int]) -> None:
-    """Once, and not in the first minute: a handshake may still be going on."""
-    clock = Clock()
-    handshakes = Handshakes(clock)
-    with capture_logs() as lines:
-        for number in range(begun):
-            handshakes.note_begun()
-            if number < called:
-                for _ in range(2):
-                    handshakes.note_call(f"ipv4:10.0.0.1:{number}")
-        handshakes.look()
-        for _ in range(4):
-            clock.now_s += MINUTE_S
-            handshakes.look()
-
-    assert counts == [line["count"] for line in lines]
-
-
-def test_own_probes_are_no_strangers() -> None:
-    """A coordinator that shares a store looks whether it is reached where it says."""
-    clock = Clock()
-    handshakes = Handshakes(clock)
-    with capture_logs() as lines:
-        for _ in range(3):
-            handshakes.note_begun()
-            handshakes.note_probe()
-            clock.now_s += MINUTE_S
-            handshakes.look()
-
-    assert [] == lines
-
-
-def test_old_connection_that_calls_again_hides_nothing_later() -> None:
-    """It is forgotten when it is quiet, and then counts as a new one, at most for a minute."""
-    clock = Clock()
-    handshakes = Handshakes(clock)
-    handshakes.note_begun()
-    handshakes.note_call("ipv4:10.0.0.1:1")
-    for _ in range(3):
-        clock.now_s += MINUTE_S
-        handshakes.look()
-    handshakes.note_call("ipv4:10.0.0.1:1")
-    clock.now_s += MINUTE_S
-    handshakes.look()
-    handshakes.note_begun()
-    with capture_logs() as lines:
-        for _ in range(3):
-            clock.now_s += MINUTE_S
-            handshakes.look()
-
-    assert [1] == [line["count"] for line in lines]
 
 
 async def test_what_anyone_may_call_is_limited(

@@ -13,12 +13,17 @@ from msgspec import Struct
 from rallypoint.base.log import get_logger
 from rallypoint.server.rpc.guards.access.caller import Caller
 from rallypoint.server.rpc.guards.limits import HOSTS_MAX
+from rallypoint.server.rpc.guards.peers import host_of
 
 log = get_logger()
 
 REFUSALS_PER_MINUTE_MAX = 30
 """Lines about refusals of one host."""
 MINUTE_S = 60.0
+NO_CALL = "NO_CALL"
+"""Outcome of a connection that has ended without a call."""
+HINT = "no certificate, or one of another authority, or no TLS; or only a probe"
+"""What such a connection was."""
 JOB_CHARS_MAX = 128
 """Of a job's name in a line: a refused call may name anything."""
 
@@ -59,18 +64,27 @@ class Audit:
 
     def refuse(self, call: Call, callers: tuple[Caller, ...], outcome: str) -> None:
         """Note a call that was refused; `outcome` says why."""
-        self._warn(call, **_show(call, callers), outcome=outcome)
+        self._warn(call.host, **_show(call, callers), outcome=outcome)
 
     def revoke(self, call: Call, caller: Caller, outcome: str) -> None:
         """Note a stream that was let in and ends: its caller is refused by now."""
-        self._warn(call, **_show(call, (caller,)), outcome=outcome, effect="stream_ended")
+        shown = _show(call, (caller,))
+        self._warn(call.host, **shown, outcome=outcome, effect="stream_ended")
 
-    def _warn(self, call: Call, **shown: str) -> None:
-        """Write a line, if the host of the call has not had too many."""
+    def note_no_call(self, peer: str) -> None:
+        """Note a connection that has ended without a call."""
+        self._warn(host_of(peer), caller="unknown", peer=peer, outcome=NO_CALL, hint=HINT)
+
+    def note_no_calls(self, count: int) -> None:
+        """Note such connections whose peers are not known."""
+        log.warning("audit", caller="unknown", connections=count, outcome=NO_CALL, hint=HINT)
+
+    def _warn(self, host: str, **shown: str) -> None:
+        """Write a line, if the host has not had too many."""
         self.flush()
-        refused = self._refused.get(call.host)
+        refused = self._refused.get(host)
         if refused is None:
-            refused = self._refused[call.host] = _Refused(self._clock_s())
+            refused = self._refused[host] = _Refused(self._clock_s())
             if len(self._refused) > HOSTS_MAX:
                 self._close(next(iter(self._refused)))
         if refused.lines >= REFUSALS_PER_MINUTE_MAX:

@@ -163,7 +163,7 @@ class Gate:
 
         Args:
             source: of the rules.
-            handshakes: counts connections without calls; None: there is no TLS.
+            handshakes: notes connections without calls; None: there is no TLS.
             clock_s: returns monotonic time.
         """
         self.audit = Audit(clock_s)
@@ -180,15 +180,29 @@ class Gate:
         """The rules by which all streams were let in, or checked again."""
         self._checked_ms = _unix_ms()
 
-    @property
-    def counts_handshakes(self) -> bool:
-        """Return whether it notes which connections have calls."""
-        return self._handshakes is not None
-
-    def note_probe(self) -> None:
-        """Note that this process has connected to itself, and makes no call."""
+    def listens(self, port: int) -> None:
+        """Note the port to which clients connect."""
         if self._handshakes is not None:
-            self._handshakes.note_probe()
+            self._handshakes.port = port
+
+    def note_probe(self, peer: str) -> None:
+        """Note that this process has connected to itself as `peer`, and makes no call."""
+        if self._handshakes is not None:
+            self._handshakes.note_probe(peer)
+
+    async def look(self) -> None:
+        """Do what is due once a second."""
+        await self.check_streams()
+        self.audit.flush()
+        if self._handshakes is not None:
+            await asyncio.to_thread(self._handshakes.find)
+            self._handshakes.look(self.audit)
+
+    def close(self) -> None:
+        """Write the audit lines that are left: the coordinator ends."""
+        if self._handshakes is not None:
+            self._handshakes.close(self.audit)
+        self.audit.close()
 
     @contextmanager
     def entering(self, method: str, context: Context) -> Iterator[Entry | None]:
