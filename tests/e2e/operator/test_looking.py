@@ -7,7 +7,6 @@ import os
 import re
 import signal
 import subprocess
-import time
 
 import pytest
 
@@ -18,7 +17,6 @@ from support.processes.terminal import CTRL_C, Terminal
 from support.processes.world import World
 
 RALLYPOINT = str(SCRIPTS / "rallypoint")
-POLL_S = 0.05
 
 
 def run(world: World, *words: str) -> subprocess.CompletedProcess[str]:
@@ -30,15 +28,6 @@ def read(world: World, *words: str) -> str:
     ended = run(world, *words)
     assert (ended.returncode, ended.stderr) == (0, ""), ended.stderr
     return ended.stdout
-
-
-def wait_for(terminal: Terminal, text: str, begin: int = 0) -> int:
-    """Wait until a terminal has shown a text after a position; return where."""
-    ends_s = time.monotonic() + LIMIT_S
-    while (at := terminal.shown().find(text, begin)) < 0:
-        assert time.monotonic() < ends_s, terminal.shown()[-2000:]
-        time.sleep(POLL_S)
-    return at
 
 
 def open_terminal(world: World, *words: str, **variables: str) -> Terminal:
@@ -121,12 +110,12 @@ def test_live_view_follows_a_job(world: World) -> None:
     agent = world.agent("a")
     agent.wait_event("coordinator_reached")
     with open_terminal(world, "status", "--watch", world.job_id) as terminal:
-        at = wait_for(terminal, "1/1")
+        at = terminal.wait_for("1/1")
         coordinator.kill()
-        at = wait_for(terminal, "no coordinator has answered at", at)
+        at = terminal.wait_for("no coordinator has answered at", at)
         world.coordinator(int(port), f"--state=sqlite:{world.folder / 'journal.sqlite'}")
         world.mailbox.workers(1)[0].tell("exit", "0")
-        wait_for(terminal, "succeeded", at)
+        terminal.wait_for("succeeded", at)
 
         assert terminal.wait() == 0
         after = terminal.shown().rpartition("\x1b[?1049l")[2]  # leaves the alternate screen
@@ -138,7 +127,7 @@ def test_live_view_ends_with_ctrl_c(world: World) -> None:
     """Exit code 130, without a traceback, and the cursor is back."""
     world.agent("a").wait_event("coordinator_reached")
     with open_terminal(world, "status", "--watch", world.job_id) as terminal:
-        wait_for(terminal, "1/1")
+        terminal.wait_for("1/1")
         terminal.type(CTRL_C)
 
         assert terminal.wait() == 130
@@ -159,7 +148,7 @@ def test_colours_are_for_terminals_that_want_them(
     world.jobs.wait(world.job_id, lambda found: is_started(found, 1))
     with open_terminal(world, "status", world.job_id, **variables) as terminal:
         assert terminal.wait() == 0
-        wait_for(terminal, "1/1")
+        terminal.wait_for("1/1")
         shown = terminal.shown()
 
     assert bool(re.search(r"\x1b\[[0-9;]*3[0-9]m", shown)) == has_colours

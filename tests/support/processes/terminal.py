@@ -12,6 +12,7 @@ import subprocess
 import sys
 import termios
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -21,6 +22,7 @@ from support.processes.feed import LIMIT_S
 
 CTRL_C = b"\x03"
 ROWS = 50
+POLL_S = 0.05
 # The first terminal that the leader of a new session opens becomes the session's own.
 _PROGRAM = """
 import os, sys
@@ -72,6 +74,14 @@ class Terminal:
     def wait(self) -> int:
         """Return the exit code, as a shell would show it for a signal: -n."""
         return self._process.wait(LIMIT_S)
+
+    def wait_for(self, text: str, begin: int = 0) -> int:
+        """Wait until it has shown a text after a position; return where."""
+        ends_s = time.monotonic() + LIMIT_S
+        while (at := self.shown().find(text, begin)) < 0:
+            assert time.monotonic() < ends_s, self.shown()[-2000:]
+            time.sleep(POLL_S)
+        return at
 
     def shown(self) -> str:
         return self._shown.decode(errors="replace")

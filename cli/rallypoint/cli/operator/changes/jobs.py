@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from rallypoint.base.exit_codes import EXIT_USAGE
 from rallypoint.cli.flags.flag import BadValue
 from rallypoint.cli.flags.values import node_range
+from rallypoint.cli.operator.changes.options import (
+    IsWaiting,
+    Job,
+    Reason,
+    Wait,
+    WaitLimit,
+    read_wait,
+)
 from rallypoint.cli.operator.failures import CommandFailed
 from rallypoint.cli.operator.invocation import Invocation
 from rallypoint.cli.operator.options import command
 
-Job = Annotated[str, typer.Argument(metavar="JOB", help="the job", show_default=False)]
-Reason = Annotated[
-    str, typer.Option("--reason", "-r", metavar="TEXT", help="why; people see it later")
-]
+if TYPE_CHECKING:
+    from rallypoint.cli.operator.changes.goals import Goal
+    from rallypoint.client import Client
 
 
 def register(app: typer.Typer) -> None:
@@ -33,15 +40,22 @@ def cancel(
     run: Annotated[
         int, typer.Option("--run", metavar="N", min=0, help="only this run; 0: the latest")
     ] = 0,
+    is_waiting: IsWaiting = False,
+    wait_timeout: WaitLimit = None,
 ) -> None:
     """End a job: its workers are stopped, and its agents exit.
 
-    A job that has ended keeps its outcome, so the command may be repeated.
+    A job that has ended keeps its outcome, so the command may be repeated. --wait: until every
+    agent has left.
     """
+    from rallypoint.cli.operator.changes.goals import RunEnds
     from rallypoint.cli.operator.changes.words import describe_cancel
 
     answer = invocation.client.cancel_job(job, run=run, reason=reason)
-    invocation.output.print_result(answer, describe_cancel(job, run, answer.job))
+    is_meant = bool(answer.job.job_id) and run in (0, answer.job.run)
+    goal = RunEnds(answer.job.run) if is_meant else None
+    wait = read_wait(is_waiting=is_waiting, limit_s=wait_timeout)
+    _finish(invocation, job, answer, describe_cancel(job, run, answer.job), goal, wait)
 
 
 @command
@@ -52,15 +66,21 @@ def restart(
     round: Annotated[
         int, typer.Option("--round", metavar="N", min=0, help="only this round; 0: whichever runs")
     ] = 0,
+    is_waiting: IsWaiting = False,
+    wait_timeout: WaitLimit = None,
 ) -> None:
     """Stop the workers of a job and start them again, without charging a restart.
 
-    Between rounds it ends the pause.
+    Between rounds it ends the pause. --wait: until the workers of the next round run.
     """
+    from rallypoint.cli.operator.changes.goals import RoundStarts
     from rallypoint.cli.operator.changes.words import describe_restart
 
     answer = invocation.client.restart_job(job, round=round, reason=reason)
-    invocation.output.print_result(answer, describe_restart(job, round, answer.job))
+    is_meant = bool(answer.job.job_id) and round in (0, answer.job.round)
+    goal = RoundStarts(answer.job.run, answer.job.round) if is_meant else None
+    wait = read_wait(is_waiting=is_waiting, limit_s=wait_timeout)
+    _finish(invocation, job, answer, describe_restart(job, round, answer.job), goal, wait)
 
 
 @command
@@ -82,12 +102,16 @@ def resize(
             show_default=False,
         ),
     ] = -1,
+    is_waiting: IsWaiting = False,
+    wait_timeout: WaitLimit = None,
 ) -> None:
     """Change how many nodes a job takes, or how many restarts, until its run ends.
 
     A round with too few or too many nodes is stopped and begins again with those that fit. With
-    more room nodes join as they come. The agents' own flags do not change.
+    more room nodes join as they come. The agents' own flags do not change. --wait: until a round
+    of that size runs.
     """
+    from rallypoint.cli.operator.changes.goals import RoundFits
     from rallypoint.cli.operator.changes.words import describe_resize
     from rallypoint.v1 import job_service_pb2 as jobs_pb2
 
@@ -102,4 +126,48 @@ def resize(
     if max_restarts >= 0:
         update.max_restarts = max_restarts
     answer = invocation.client.update_job(job, update)
-    invocation.output.print_result(answer, describe_resize(job, update, answer.job))
+    goal = RoundFits(answer.job.run, update) if nodes and answer.job.job_id else None
+    wait = read_wait(is_waiting=is_waiting, limit_s=wait_timeout)
+    _finish(invocation, job, answer, describe_resize(job, update, answer.job), goal, wait)
+
+
+def _finish(
+    invocation: Invocation, job_id: str, answer: Any, text: str, goal: Goal | None, wait: Wait
+) -> None:
+    """Print what was done, and wait for it.
+
+    Args:
+        invocation: of the command.
+        job_id: the job.
+        answer: of the coordinator, with the job as it was then.
+        text: what was done, in a line.
+        goal: what was asked for; None: nothing that one could wait for.
+        wait: what the options say.
+    """
+    if goal is None or not wait.is_wanted:
+        invocation.output.print_result(answer, text)
+        return
+    from rallypoint.cli.operator.changes.waiting import wait_for
+
+    if not invocation.output.is_json:
+        invocation.output.print_line(text)
+    try:
+        wait_for(invocation, job_id, goal, wait.limit_s)
+    finally:
+        if invocation.output.is_json:
+            _renew(invocation.client, job_id, answer)
+            invocation.output.print_json(answer)
+
+
+def _renew(client: Client, job_id: str, answer: Any) -> None:
+    """Show the job in an answer as it is now, if it can be read."""
+    from rallypoint.client.errors import RallypointError, UnknownJob
+    from rallypoint.v1 import job_pb2
+
+    try:
+        now = client.get_job(job_id, view=job_pb2.JOB_VIEW_SUMMARY)
+        answer.job.CopyFrom(now.summary)
+    except UnknownJob:
+        answer.ClearField("job")
+    except RallypointError:
+        return  # as it was

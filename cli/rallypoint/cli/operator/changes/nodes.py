@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 from google.protobuf.message import Message
 
-from rallypoint.cli.operator.changes.jobs import Job, Reason
+from rallypoint.cli.operator.changes.options import (
+    WAIT_S,
+    DrainWaitLimit,
+    IsWaiting,
+    Job,
+    Reason,
+    read_wait,
+)
 from rallypoint.cli.operator.invocation import Invocation
 from rallypoint.cli.operator.options import command
 
+if TYPE_CHECKING:
+    from rallypoint.v1 import node_service_pb2 as nodes_pb2
+
+Answer = TypeVar("Answer", bound=Message)
 DRAIN_S = 60.0
 """Time to save a checkpoint of common size. Zero would stop the workers at once."""
 DRAIN_S_MAX = 30 * 24 * 3600.0
@@ -42,21 +53,36 @@ def drain(
             help="how long workers may run to save their work; 0: stop them at once",
         ),
     ] = DRAIN_S,
+    is_waiting: IsWaiting = False,
+    wait_timeout: DrainWaitLimit = None,
 ) -> None:
     """Let nodes leave a job: their workers learn it, and have time to save their work.
 
     The job continues without the nodes, and their agents exit with 0. After several requests the
-    earliest end counts.
+    earliest end counts. --wait: until all of them have left.
     """
     from rallypoint.cli.operator.changes.words import describe_drain
+    from rallypoint.wire.durations import set_ms
 
     client = invocation.client
 
-    def drain_one(node: str) -> tuple[Message, str]:
+    def drain_one(node: str) -> tuple[nodes_pb2.DrainNodeResponse, str]:
         answer = client.drain_node(job, node, drain_timeout_s=drain_timeout, reason=reason)
         return answer, describe_drain(job, node, answer.time_left)
 
-    _for_each(invocation, nodes, drain_one)
+    names = tuple(dict.fromkeys(nodes))
+    limit_s = drain_timeout + WAIT_S
+    wait = read_wait(is_waiting=is_waiting, limit_s=wait_timeout, default_s=limit_s)
+
+    def wait_for_all(answers: Sequence[nodes_pb2.DrainNodeResponse]) -> None:
+        from rallypoint.cli.operator.changes.goals import NodesLeave
+        from rallypoint.cli.operator.changes.waiting import wait_for
+
+        wait_for(invocation, job, NodesLeave(names), wait.limit_s)
+        for answer in answers:
+            set_ms(answer.time_left, 0)  # as the answer to another drain
+
+    _for_each(invocation, names, drain_one, wait_for_all if wait.is_wanted else None)
 
 
 @command
@@ -95,16 +121,28 @@ def uncordon(invocation: Invocation, job: Job, nodes: Nodes) -> None:
 
 
 def _for_each(
-    invocation: Invocation, nodes: Sequence[str], change: Callable[[str], tuple[Message, str]]
+    invocation: Invocation,
+    nodes: Sequence[str],
+    change: Callable[[str], tuple[Answer, str]],
+    wait: Callable[[Sequence[Answer]], None] | None = None,
 ) -> None:
-    """Change one node after the other, in order; a refusal ends it, and what was done is shown."""
-    answers = list[Message]()
+    """Change one node after the other, in order; a refusal ends it, and what was done is shown.
+
+    Args:
+        invocation: of the command.
+        nodes: their names.
+        change: one node; it returns the answer, and a line.
+        wait: for what was asked for; it may change the answers. None: there is no wait.
+    """
+    answers = list[Answer]()
     try:
         for node in dict.fromkeys(nodes):
             answer, text = change(node)
             answers.append(answer)
             if not invocation.output.is_json:
                 invocation.output.print_line(text)
+        if wait is not None:
+            wait(answers)
     finally:
         if invocation.output.is_json:
             invocation.output.print_json(answers)

@@ -8,18 +8,16 @@ no coordinator answers, the view keeps what it knows, says so, and waits.
 from __future__ import annotations
 
 import shutil
-import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from rallypoint.cli.operator.failures import NotFound
 from rallypoint.cli.operator.invocation import Invocation
+from rallypoint.cli.operator.reads.following import OUTAGE_S, Change, follow
 from rallypoint.cli.operator.reads.snapshot import (
     Snapshot,
     choose_view,
@@ -35,22 +33,9 @@ if TYPE_CHECKING:
     from rallypoint.client import Client
 
 REFRESH_S = 1.0
-OUTAGE_S = 2.0
-"""How long a call may take before the view says that no coordinator answers."""
-AGAIN_S = 1.0
-"""Pause before the job is followed again after an outage."""
 OTHER_LINES = 14
 """Lines of a terminal for what is not a node: facts, headings, rounds."""
 NODES_MIN = 4
-
-
-class Change(Struct, frozen=True):
-    """What the thread has found."""
-
-    job: job_pb2.Job | None = None
-    """As it is now; None: the run has ended, or there is an error."""
-    error: RallypointError | None = None
-    """Why the job cannot be followed any more."""
 
 
 def watch(invocation: Invocation, job_id: str, extent: Extent) -> None:
@@ -61,43 +46,15 @@ def watch(invocation: Invocation, job_id: str, extent: Extent) -> None:
         NotFound: it was deleted.
     """
     first = take_snapshot(invocation.client, job_id)
-    with invocation.open_client(OUTAGE_S) as client, _follow(client, first.job) as changes:
+    view, after = choose_view(first.job), first.job.revision
+    with (
+        invocation.open_client(OUTAGE_S) as client,
+        follow(client, job_id, view=view, after=after) as changes,
+    ):
         if invocation.output.is_json or not invocation.output.has_cursor:
             _print_changes(invocation, first.job, changes)
         else:
             _show_live(invocation, client, first, changes, extent)
-
-
-@contextmanager
-def _follow(client: Client, first: job_pb2.Job) -> Iterator[SimpleQueue[Change]]:
-    """Yield the changes of a job after `first`; the last one has no job."""
-    changes = SimpleQueue[Change]()
-    is_closed = threading.Event()
-
-    def read() -> None:
-        after, view = first.revision, choose_view(first)
-        while not is_closed.is_set():
-            try:
-                with client.watch_job(first.job_id, view=view, after=after) as answers:
-                    for answer in answers:
-                        after = answer.revision
-                        changes.put(Change(answer.job))
-                changes.put(Change())
-                return
-            except Unavailable:
-                is_closed.wait(AGAIN_S)
-            except RallypointError as error:
-                changes.put(Change(error=error))
-                return
-
-    thread = threading.Thread(target=read, name="follow", daemon=True)
-    thread.start()
-    try:
-        yield changes
-    finally:
-        is_closed.set()
-        client.close()
-        thread.join(OUTAGE_S)
 
 
 def _print_changes(

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from rallypoint.cli.operator.changes.jobs import Job
+from rallypoint.cli.operator.changes.options import Job
 from rallypoint.cli.operator.failures import NotFound
 from rallypoint.cli.operator.invocation import Invocation
 from rallypoint.cli.operator.options import command

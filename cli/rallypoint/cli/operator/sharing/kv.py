@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rallypoint.base.exit_codes import EXIT_USAGE
-from rallypoint.cli.operator.changes.jobs import Job
+from rallypoint.cli.operator.changes.options import Job
 from rallypoint.cli.operator.failures import CommandFailed, NotFound, TimedOut
 from rallypoint.cli.operator.invocation import Invocation
 from rallypoint.cli.operator.options import command

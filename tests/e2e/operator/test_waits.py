@@ -1,0 +1,85 @@
+"""`--wait` on a real job: a command returns when its change has come true."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+
+import pytest
+
+from support.processes.commands import SCRIPTS
+from support.processes.jobs import is_started
+from support.processes.terminal import CTRL_C, Terminal
+from support.processes.world import World
+
+pytestmark = pytest.mark.long  # a dozen commands, each a process
+RALLYPOINT = str(SCRIPTS / "rallypoint")
+FLAGS = ("--max-restarts=3", "--shutdown-timeout=5", "--join-timeout=60")
+
+
+def run(world: World, *words: str) -> subprocess.CompletedProcess[str]:
+    return world.run(RALLYPOINT, *words, "-c", world.target)
+
+
+def waited(world: World, *words: str) -> list[str]:
+    """Run a command that must succeed, and return its first and its last line."""
+    ended = run(world, *words, "--wait")
+    assert (ended.returncode, ended.stderr) == (0, ""), ended.stderr
+    lines = ended.stdout.splitlines()
+    return [lines[0], lines[-1]]
+
+
+def test_changes_are_awaited(world: World) -> None:
+    """What each says at its end is true at once, without another look."""
+    job = world.job_id
+    agents = [world.agent(name, *FLAGS, nnodes="1:3") for name in ("a", "b")]
+    for agent in agents:
+        agent.wait_event("coordinator_reached")
+    first = world.jobs.wait(
+        job, lambda found: len(found.nodes) == 2 and is_started(found, found.round.header.number)
+    ).round.header.number
+
+    assert waited(world, "restart", job) == [
+        f"{job}: round {first} is being stopped; the next one starts the workers again",
+        f"{job}: round {first + 1} runs 2 workers on 2 nodes",
+    ]
+    assert (
+        waited(world, "resize", job, "1")[1] == f"{job}: round {first + 2} runs 1 worker on 1 node"
+    )
+    assert waited(world, "resize", job, "1:2")[1] == (
+        f"{job}: round {first + 3} runs 2 workers on 2 nodes"
+    )
+    assert waited(world, "drain", job, "b", "--drain-timeout", "1")[1] == f"{job}: node b has left"
+    assert [node.name for node in world.jobs.get(job).nodes] == ["a"]
+    assert agents[1].wait() == 0
+
+    late = run(world, "resize", job, "3", "--wait-timeout", "0.5")
+    assert late.returncode == 4, late.stderr
+    assert "not done after 500ms" in late.stderr
+    assert late.stderr.endswith(f"; the change continues: rallypoint status {job}\n")
+    assert world.jobs.get(job).spec.min_nodes == 3
+
+    ended = run(world, "cancel", job, "--wait", "-o", "json")
+    assert (ended.returncode, ended.stderr) == (0, "")
+    summary = json.loads(ended.stdout)["job"]
+    assert (summary["outcome"], summary["nodeCount"]) == ("OUTCOME_CANCELLED", 0)
+    assert agents[0].wait() == 1
+
+
+def test_ctrl_c_ends_the_wait_alone(world: World) -> None:
+    """The change continues, and the line says so."""
+    job = world.job_id
+    world.agent("a", *FLAGS, nnodes="1:2").wait_event("coordinator_reached")
+    world.jobs.wait(job, lambda found: is_started(found, found.round.header.number))
+    env = {"TERM": "xterm-256color", "COLUMNS": "80", "LINES": "24"}
+    argv = [RALLYPOINT, "resize", job, "2", "--wait", "-c", world.target]
+    with Terminal(argv, world.env(env), world.folder) as terminal:
+        world.jobs.wait(
+            job, lambda found: found.spec.min_nodes == 2 and not found.HasField("round")
+        )
+        terminal.wait_for("forming")
+        terminal.type(CTRL_C)
+        assert terminal.wait() == 130
+        terminal.wait_for(f"the wait is over, and the change continues: rallypoint status {job}")
+
+    assert world.jobs.get(job).spec.min_nodes == 2
