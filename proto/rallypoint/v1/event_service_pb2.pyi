@@ -440,22 +440,26 @@ class JobUpdated(_message.Message):
     MIN_NODES_FIELD_NUMBER: _builtins.int
     MAX_NODES_FIELD_NUMBER: _builtins.int
     MAX_RESTARTS_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
     min_nodes: _builtins.int
     """Fewest nodes of a round from now on."""
     max_nodes: _builtins.int
     """Most nodes of a round from now on."""
     max_restarts: _builtins.int
     """Restarts that the run allows from now on."""
+    reason: _builtins.str
+    """The operator's reason. Empty: none was given."""
     def __init__(
         self,
         *,
         min_nodes: _builtins.int = ...,
         max_nodes: _builtins.int = ...,
         max_restarts: _builtins.int = ...,
+        reason: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_nodes", b"max_nodes", "max_restarts", b"max_restarts", "min_nodes", b"min_nodes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_nodes", b"max_nodes", "max_restarts", b"max_restarts", "min_nodes", b"min_nodes", "reason", b"reason"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -944,16 +948,20 @@ class NodeUncordoned(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     NODE_NAME_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
     node_name: _builtins.str
     """Name of the node."""
+    reason: _builtins.str
+    """The operator's reason. Empty: none was given."""
     def __init__(
         self,
         *,
         node_name: _builtins.str = ...,
+        reason: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["node_name", b"node_name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["node_name", b"node_name", "reason", b"reason"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -644,6 +644,7 @@ class UpdateJobRequest(_message.Message):
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     UPDATE_MASK_FIELD_NUMBER: _builtins.int
     REVISION_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     """Name of the job. Empty is refused."""
     request_id: _builtins.str
@@ -652,6 +653,8 @@ class UpdateJobRequest(_message.Message):
     """Revision of the job that the change is based on. If an operator has changed the specification after
     it, the request is refused (SpecChanged). 0: it is not checked.
     """
+    reason: _builtins.str
+    """Why; at most 1,024 characters. The event and the log show it."""
     @_builtins.property
     def update(self) -> Global___JobUpdate:
         """What to change."""
@@ -668,10 +671,11 @@ class UpdateJobRequest(_message.Message):
         request_id: _builtins.str = ...,
         update_mask: _field_mask_pb2.FieldMask | None = ...,
         revision: _builtins.int = ...,
+        reason: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["update", b"update", "update_mask", b"update_mask"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id", "request_id", b"request_id", "revision", b"revision", "update", b"update", "update_mask", b"update_mask"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id", "reason", b"reason", "request_id", b"request_id", "revision", b"revision", "update", b"update", "update_mask", b"update_mask"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -277,22 +277,26 @@ class UncordonNodeRequest(_message.Message):
     JOB_ID_FIELD_NUMBER: _builtins.int
     NODE_NAME_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     """Name of the job. Empty is refused."""
     node_name: _builtins.str
     """Name of the node. Empty is refused."""
     request_id: _builtins.str
     """The same for every attempt of one request. Empty: every attempt counts."""
+    reason: _builtins.str
+    """Why; at most 1,024 characters. The event and the log show it."""
     def __init__(
         self,
         *,
         job_id: _builtins.str = ...,
         node_name: _builtins.str = ...,
         request_id: _builtins.str = ...,
+        reason: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id", "node_name", b"node_name", "request_id", b"request_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id", "node_name", b"node_name", "reason", b"reason", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

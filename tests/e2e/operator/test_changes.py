@@ -57,14 +57,14 @@ def test_a_job_is_changed_from_a_shell(world: World) -> None:
     assert done(world, "resize", job, "2:4", "--max-restarts", "7") == (
         f"{job}: it takes 2:4 nodes now, and has 2; it may restart 7 times, 0 of them used"
     )
-    answer = json.loads(run(world, "resize", job, "1:4", "-o", "json").stdout)
+    answer = json.loads(run(world, "resize", job, "1:4", "-r", "tonight", "-o", "json").stdout)
     assert (answer["job"]["minNodes"], answer["job"]["maxNodes"]) == (1, 4)
 
     cordoned = f"{job}: node b is cordoned; later rounds do not include it"
     assert done(world, "cordon", job, "b", "-r", "bad memory") == cordoned
     assert done(world, "cordon", job, "b", "-r", "bad memory") == cordoned
     assert node(world.jobs.get(job), "b").health.reason == "bad memory"
-    assert done(world, "uncordon", job, "b") == (
+    assert done(world, "uncordon", job, "b", "-r", "repaired") == (
         f"{job}: node b is admitted; later rounds may include it"
     )
     assert done(world, "drain", job, "b", "--drain-timeout", "0", "-r", "new kernel") == (
@@ -72,6 +72,14 @@ def test_a_job_is_changed_from_a_shell(world: World) -> None:
     )
     assert agents[1].wait() == 0
     world.jobs.wait(job, lambda found: is_started(found, first + 2))
+
+    events = run(world, "events", job, "-o", "json").stdout
+    assert [
+        text for text in ("restarts: tonight", "b was uncordoned: repaired") if text in events
+    ] == [
+        "restarts: tonight",
+        "b was uncordoned: repaired",
+    ]
 
     assert done(world, "cancel", job, "--reason", "enough") == (
         f"{job}: run 1 is cancelled; its node stops the workers, and the agents exit with 1"

@@ -32,6 +32,8 @@ NODE = node_pb2.Node(name="n")
 RANK = barrier_pb2.Participant(rank=0)
 RESIZED = jobs_pb2.JobUpdate(max_nodes=3)
 DRAIN = {"drain_timeout_s": 60.0}
+WHY = {"reason": "repaired"}
+UPDATE = {"revision": 7, **WHY}
 COMPACTED = pack_status(
     grpc.StatusCode.OUT_OF_RANGE.value[0],
     "compacted",
@@ -44,12 +46,12 @@ ALL_CALLS: list[tuple[str, tuple[Any, ...], dict[str, Any], str, Any]] = [
     ("create_job", ("j", job_pb2.JobSpec()), {}, "CreateJob", jobs_pb2.CreateJobResponse()),
     ("cancel_job", ("j",), {"run": 2}, "CancelJob", jobs_pb2.CancelJobResponse()),
     ("restart_job", ("j",), {"round": 3}, "RestartJob", jobs_pb2.RestartJobResponse()),
-    ("update_job", ("j", RESIZED), {"revision": 7}, "UpdateJob", jobs_pb2.UpdateJobResponse()),
+    ("update_job", ("j", RESIZED), UPDATE, "UpdateJob", jobs_pb2.UpdateJobResponse()),
     ("delete_job", ("j",), {}, "DeleteJob", jobs_pb2.DeleteJobResponse()),
     ("drain_node", ("j", "n"), DRAIN, "DrainNode", nodes_pb2.DrainNodeResponse()),
     ("get_node", ("j", "n"), {}, "GetNode", nodes_pb2.GetNodeResponse(node=NODE)),
     ("cordon_node", ("j", "n"), {}, "CordonNode", nodes_pb2.CordonNodeResponse(connected=True)),
-    ("uncordon_node", ("j", "n"), {}, "UncordonNode", nodes_pb2.UncordonNodeResponse()),
+    ("uncordon_node", ("j", "n"), WHY, "UncordonNode", nodes_pb2.UncordonNodeResponse()),
     ("report_progress", ("j", 7), {}, "ReportProgress", worker_pb2.ReportProgressResponse(step=9)),
     ("arrive", ("j", "b", RANK), {"timeout_s": 9}, "Arrive", barrier_pb2.ArriveResponse()),
     ("get_keys", ("j", ["k"]), {}, "GetKeys", keys_pb2.GetKeysResponse(header=HEADER)),

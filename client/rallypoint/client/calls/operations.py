@@ -57,12 +57,12 @@ def restart_job(
 
 
 def update_job(
-    job_id: str, update: jobs_pb2.JobUpdate, revision: int
+    job_id: str, update: jobs_pb2.JobUpdate, revision: int, reason: str = ""
 ) -> Call[jobs_pb2.UpdateJobRequest, jobs_pb2.UpdateJobResponse]:
     """Change the specification of a run. The mask names what is set."""
     mask = FieldMask(paths=[field.name for field, _ in update.ListFields()])
     request = jobs_pb2.UpdateJobRequest(
-        job_id=job_id, update=update, update_mask=mask, revision=revision
+        job_id=job_id, update=update, update_mask=mask, revision=revision, reason=reason
     )
     return _once(UPDATE_JOB, request)
 
@@ -96,10 +96,10 @@ def cordon_node(
 
 
 def uncordon_node(
-    job_id: str, node_name: str
+    job_id: str, node_name: str, reason: str
 ) -> Call[nodes_pb2.UncordonNodeRequest, nodes_pb2.UncordonNodeResponse]:
     """Uncordon a node."""
-    request = nodes_pb2.UncordonNodeRequest(job_id=job_id, node_name=node_name)
+    request = nodes_pb2.UncordonNodeRequest(job_id=job_id, node_name=node_name, reason=reason)
     return _once(UNCORDON_NODE, request)
 
 

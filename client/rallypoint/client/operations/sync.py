@@ -40,10 +40,12 @@ class Operations:
         update: jobs_pb2.JobUpdate,
         *,
         revision: int = 0,
+        reason: str = "",
         timeout_s: float | None = None,
     ) -> jobs_pb2.UpdateJobResponse:
         """Change what is set in `update`, if no operator has changed it since `revision`."""
-        return self._transport.run(operations.update_job(job_id, update, revision), timeout_s)
+        call = operations.update_job(job_id, update, revision, reason)
+        return self._transport.run(call, timeout_s)
 
     def delete_job(
         self, job_id: str, *, run: int = 0, timeout_s: float | None = None
@@ -73,7 +75,8 @@ class Operations:
         return self._transport.run(operations.cordon_node(job_id, node_name, reason), timeout_s)
 
     def uncordon_node(
-        self, job_id: str, node_name: str, *, timeout_s: float | None = None
+        self, job_id: str, node_name: str, *, reason: str = "", timeout_s: float | None = None
     ) -> nodes_pb2.UncordonNodeResponse:
         """Let a node into later rounds again."""
-        return self._transport.run(operations.uncordon_node(job_id, node_name), timeout_s)
+        call = operations.uncordon_node(job_id, node_name, reason)
+        return self._transport.run(call, timeout_s)

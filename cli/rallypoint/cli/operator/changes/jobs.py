@@ -91,6 +91,7 @@ def resize(
         str,
         typer.Argument(metavar="[N|MIN:MAX]", help="how many nodes it takes", show_default=False),
     ] = "",
+    reason: Reason = "",
     max_restarts: Annotated[
         int,
         typer.Option(
@@ -125,7 +126,7 @@ def resize(
             raise CommandFailed(f"nodes: {error}", EXIT_USAGE) from None
     if max_restarts >= 0:
         update.max_restarts = max_restarts
-    answer = invocation.client.update_job(job, update)
+    answer = invocation.client.update_job(job, update, reason=reason)
     goal = RoundFits(answer.job.run, update) if nodes and answer.job.job_id else None
     wait = read_wait(is_waiting=is_waiting, limit_s=wait_timeout)
     _finish(invocation, job, answer, describe_resize(job, update, answer.job), goal, wait)

@@ -105,7 +105,7 @@ def cordon(invocation: Invocation, job: Job, nodes: Nodes, reason: Reason = "") 
 
 
 @command
-def uncordon(invocation: Invocation, job: Job, nodes: Nodes) -> None:
+def uncordon(invocation: Invocation, job: Job, nodes: Nodes, reason: Reason = "") -> None:
     """Let nodes into the later rounds of a job again.
 
     It ends a cordon and a quarantine, and forgets the failures that led to it.
@@ -115,7 +115,7 @@ def uncordon(invocation: Invocation, job: Job, nodes: Nodes) -> None:
     client = invocation.client
 
     def uncordon_one(node: str) -> tuple[Message, str]:
-        return client.uncordon_node(job, node), describe_uncordon(job, node)
+        return client.uncordon_node(job, node, reason=reason), describe_uncordon(job, node)
 
     _for_each(invocation, nodes, uncordon_one)
 

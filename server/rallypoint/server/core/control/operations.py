@@ -154,6 +154,7 @@ def _update(draft: Draft, job: Job, operation: inputs.UpdateJob) -> Refusal | No
         min_nodes=spec.min_nodes,
         max_nodes=spec.max_nodes,
         max_restarts=spec.max_restarts,
+        why=operation.reason,
     )
     is_resized = sizes != (spec.min_nodes, spec.max_nodes)
     if is_resized and job.phase is Phase.RUNNING and job.round is not None:

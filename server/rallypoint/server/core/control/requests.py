@@ -7,11 +7,21 @@ from hashlib import sha256
 import msgspec
 from msgspec.structs import replace
 
-from rallypoint.server.core.messages.inputs import CreateJob, DeleteJob, Operation
+from rallypoint.server.core.messages.inputs import (
+    CreateJob,
+    DeleteJob,
+    Operation,
+    Uncordon,
+    UpdateJob,
+)
 from rallypoint.server.core.messages.records import OperationDone
 from rallypoint.server.core.messages.refusals import Refusal, RefusalKind
 from rallypoint.server.core.model.job import OPERATIONS_MAX
 from rallypoint.server.core.state.draft import Draft
+
+_LATER_FIELDS: dict[type, str] = {UpdateJob: "reason", Uncordon: "reason"}
+"""A field that a kind of requests did not always have. While it is empty the digest leaves it out,
+so an older coordinator has the same digest of the same request."""
 
 
 def was_done(draft: Draft, operation: Operation) -> bool:
@@ -42,9 +52,12 @@ def _known(draft: Draft, operation: Operation) -> tuple[str, ...]:
 
 def _key_of(operation: Operation) -> str:
     """Return what is remembered of a request: its id, which has no spaces, and a digest of it."""
-    content = msgspec.json.encode(replace(operation, request_id=""), order="deterministic")
-    kind = type(operation).__name__.encode()
-    return f"{operation.request_id} {sha256(kind + content).hexdigest()[:16]}"
+    kind = type(operation)
+    fields = msgspec.to_builtins(replace(operation, request_id=""), order="deterministic")
+    if (later := _LATER_FIELDS.get(kind, "")) and not fields[later]:
+        del fields[later]
+    content = kind.__name__.encode() + msgspec.json.encode(fields)
+    return f"{operation.request_id} {sha256(content).hexdigest()[:16]}"
 
 
 def note_done(draft: Draft, operation: Operation) -> None:

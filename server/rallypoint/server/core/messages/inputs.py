@@ -284,6 +284,8 @@ class UpdateJob(Struct, frozen=True):
     """Refuse it if the specification was changed after this revision; 0: do not."""
     request_id: str = ""
     """The same for every attempt; empty: it is not remembered."""
+    reason: str = ""
+    """Why, in words."""
 
     @property
     def fields(self) -> frozenset[str]:
@@ -337,6 +339,8 @@ class Uncordon(Struct, frozen=True):
     name: NodeName
     request_id: str = ""
     """The same for every attempt; empty: it is not remembered."""
+    reason: str = ""
+    """Why, in words."""
 
 
 Operation = (

@@ -235,7 +235,7 @@ def uncordon(draft: Draft, job: Job, request: inputs.Uncordon) -> None:
     """Lift the cordon and the quarantine of a node, and forget its failures."""
     if not is_blank(find_health(job.health, request.name)):
         _store(draft, request.job_id, NodeHealth(request.name))
-        draft.emit(request.job_id, "node_uncordoned", node=request.name)
+        draft.emit(request.job_id, "node_uncordoned", node=request.name, why=request.reason)
 
 
 def end_quarantines(draft: Draft, job_id: JobId) -> None:

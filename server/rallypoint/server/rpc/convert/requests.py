@@ -107,6 +107,7 @@ def to_update(request: job_service_pb2.UpdateJobRequest) -> inputs.UpdateJob:
         max_restarts=update.max_restarts if "max_restarts" in wanted else None,
         revision=request.revision,
         request_id=request.request_id,
+        reason=request.reason,
     )
 
 
@@ -180,4 +181,4 @@ def to_uncordon(request: node_service_pb2.UncordonNodeRequest) -> inputs.Uncordo
     """Return the request to uncordon a node."""
     check(request)
     job_id, name = JobId(request.job_id), NodeName(request.node_name)
-    return inputs.Uncordon(job_id, name, request.request_id)
+    return inputs.Uncordon(job_id, name, request.request_id, request.reason)

@@ -69,6 +69,7 @@ def _job_updated(facts: Facts) -> Message:
         min_nodes=facts["min_nodes"],
         max_nodes=facts["max_nodes"],
         max_restarts=facts["max_restarts"],
+        reason=facts.get("why", ""),  # an older journal has none
     )
 
 
@@ -154,7 +155,9 @@ _DETAILS: dict[EventKind, Callable[[Facts], Message]] = {
     EventKind.NODE_CORDONED: lambda facts: events_pb2.NodeCordoned(
         node_name=facts["node"], reason=facts["why"]
     ),
-    EventKind.NODE_UNCORDONED: lambda facts: events_pb2.NodeUncordoned(node_name=facts["node"]),
+    EventKind.NODE_UNCORDONED: lambda facts: events_pb2.NodeUncordoned(
+        node_name=facts["node"], reason=facts.get("why", "")
+    ),
     EventKind.NETWORK_SUSPECTED: _network_suspected,
 }
 """How the details with fields are filled."""

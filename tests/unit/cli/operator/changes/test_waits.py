@@ -129,7 +129,8 @@ def test_time_that_is_over_has_its_exit_code(
 
     assert app.main("restart", ["j", "--wait-timeout", "0.05"]) == 4
     assert re.sub(r"50ms(: j, [^;]*)?", "50ms", capsys.readouterr().err) == (
-        "rallypoint restart: error: not done after 50ms; the change continues: rallypoint status j\n"
+        "rallypoint restart: error: not done after 50ms; the change continues: "
+        "rallypoint status j\n"
     )
 
 

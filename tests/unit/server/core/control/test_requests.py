@@ -175,3 +175,31 @@ def test_cordon_that_is_sent_again_changes_nothing() -> None:
     assert do(bench, uncordon) is None
     assert [(one.name, one.cordoned) for one in bench.job().health] == [("a", True)]
     bench.check_journal()
+
+
+@pytest.mark.parametrize(
+    ("operation", "digest"),
+    [
+        (inputs.UpdateJob(JOB, min_nodes=1, max_nodes=3), "77c711f9dfdfa005"),
+        (inputs.Uncordon(JOB, NodeName("a")), "efc5e09f25cce86d"),
+        (inputs.Cordon(JOB, NodeName("a"), "disk"), "8870de2f7a3c25b0"),
+    ],
+)
+def test_digest_of_a_request_does_not_change_with_the_version(
+    operation: inputs.Operation, digest: str
+) -> None:
+    """A request may be sent again to a coordinator that was upgraded since: it is the same one."""
+    bench = running()
+    operation = replace(operation, request_id="r")
+    assert do(bench, operation) is None
+
+    assert (f"r {digest}",) == bench.job().operations
+
+
+def test_another_reason_is_another_request() -> None:
+    """Also where the reason was added later."""
+    bench = running()
+    first = inputs.Uncordon(JOB, NodeName("a"), "r", "repaired")
+    assert do(bench, first) is None
+
+    assert do(bench, replace(first, reason="replaced")) is RefusalKind.REQUEST_ID_REUSED

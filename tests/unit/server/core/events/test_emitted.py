@@ -6,6 +6,8 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+from msgspec.structs import replace
+
 import rallypoint.server.core as core
 from rallypoint.server.core.events.kinds import KINDS, EventKind
 from rallypoint.server.core.events.log import Event
@@ -118,6 +120,41 @@ def test_judgement_is_told_before_the_end_of_the_run() -> None:
         message.round_settled.HasField("rank"),
     )
     assert "worker failed" == closed.fact("cause") == settled.fact("cause")
+
+
+def test_reasons_of_operators_are_told() -> None:
+    """Of every change that has one; an event of an older journal has none."""
+    bench, _, _ = pair()
+    job_id, name = JobId(JOB), NodeName("a")
+    for change in (
+        inputs.UpdateJob(job_id, max_restarts=7, reason="flaky disk"),
+        inputs.Cordon(job_id, name, "bad memory"),
+        inputs.Uncordon(job_id, name, reason="repaired"),
+        inputs.RestartJob(job_id, 0, "new data"),
+    ):
+        bench.take(change)
+    messages = [event_message(one, bench.now_ms) for one in told(bench)]
+    whys = {
+        detail: (getattr(one, detail).reason, one.text)
+        for one in messages
+        for detail in ("job_updated", "node_cordoned", "node_uncordoned", "restart_requested")
+        if one.WhichOneof("detail") == detail
+    }
+    (updated,) = [one for one in told(bench) if one.reason == "job_updated"]
+    facts = tuple((key, value) for key, value in updated.facts if key != "why")
+    older = event_message(replace(updated, facts=facts), bench.now_ms)
+
+    assert whys == {
+        "job_updated": (
+            "flaky disk",
+            "an operator changed the job: 2 to 2 nodes, at most 7 restarts: flaky disk",
+        ),
+        "node_cordoned": ("bad memory", "node a was cordoned: bad memory"),
+        "node_uncordoned": ("repaired", "node a was uncordoned: repaired"),
+        "restart_requested": ("new data", "an operator restarted the job: new data"),
+    }
+    assert (older.job_updated.max_restarts, older.job_updated.reason) == (7, "")
+    bench.check_journal()
 
 
 def test_steps_without_events_have_no_record() -> None:

@@ -352,7 +352,7 @@ def test_requests_are_events() -> None:
         if isinstance(effect, JobChanged)
     }
     assert {"node": "c", "why": "bad disk"} == facts["node_cordoned"]
-    assert {"node": "c"} == facts["node_uncordoned"]
+    assert {"node": "c", "why": ""} == facts["node_uncordoned"]
     quarantined = facts["node_quarantined"]
     assert ("a", COOLDOWN_MS, 1) == (
         quarantined["node"],
