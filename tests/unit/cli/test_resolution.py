@@ -247,6 +247,25 @@ def test_several_endpoints_are_hosted_by_no_agent() -> None:
     assert "hint" not in follow("--rdzv-endpoint=e --rdzv-backend=c10d").notes[0].fields
 
 
+def test_no_agent_reads_the_coordinator_of_an_operator() -> None:
+    """Nor that of the worker that has started it; the user hears of the former."""
+    variable = "RALLYPOINT_COORDINATOR=c:7"
+    alone = follow("", variable)
+    with pytest.raises(Unresolvable) as several:
+        follow("--nnodes=2 --job-id=j", variable)
+
+    assert (alone.coordinator, events(alone)) == (OWN, ["coordinator_variable_ignored"])
+    assert events(follow("", f"{variable} RALLYPOINT_JOB_ID=i")) == []
+    assert events(follow("--standalone", variable)) == []
+    assert events(follow("--coordinator=d", variable)) == []
+    assert str(several.value).endswith(
+        ", or --coordinator c:7: no agent reads RALLYPOINT_COORDINATOR"
+    )
+    with pytest.raises(Unresolvable) as unset:
+        follow("--nnodes=2 --job-id=j")
+    assert str(unset.value).endswith("the name of one of them")
+
+
 TWO = "--nnodes=2"
 C10D = f"{TWO} --rdzv-backend=c10d"
 

@@ -26,6 +26,11 @@ from rallypoint.cli.flags.flag import BadValue, Values
 from rallypoint.cli.flags.values import endpoints
 from rallypoint.wire.coordinators import describe_start
 
+OPERATORS_VARIABLE = "RALLYPOINT_COORDINATOR"
+"""It names the coordinator that the operator's commands ask, and that of a worker. No agent reads
+it: what an operator looks at must not change where a job runs, nor a worker join its own agent's
+coordinator because it starts an agent."""
+
 
 class Unresolvable(Exception):
     """The flags name no coordinator or no job; with a text for the user."""
@@ -62,7 +67,7 @@ def resolve(args: Values, environment: Mapping[str, str], fresh: str, host: str)
             is a worker of the job that it would join.
     """
     notes: list[Note] = []
-    coordinator, hosting = _find_coordinator(args, notes)
+    coordinator, hosting = _find_coordinator(args, environment, notes)
     job_id = _find_job_id(args, hosting, environment, fresh, host, notes)
     _refuse_own_job(coordinator, hosting, job_id, environment)
     address = args.local_addr or _find_address(args, coordinator, notes)
@@ -104,7 +109,9 @@ def may_be_master(args: Values) -> bool:
     return is_alone(args) or args.node_rank in (None, 0)
 
 
-def _find_coordinator(args: Values, notes: list[Note]) -> tuple[str | None, Hosting | None]:
+def _find_coordinator(
+    args: Values, environment: Mapping[str, str], notes: list[Note]
+) -> tuple[str | None, Hosting | None]:
     if args.standalone:
         return _find_standalone(args, notes), None
     if args.coordinator is not None:
@@ -123,11 +130,25 @@ def _find_coordinator(args: Values, notes: list[Note]) -> tuple[str | None, Host
             name = args.source("rdzv_endpoint")
             raise Unresolvable(f"{name}: {error} of a coordinator; give --coordinator") from None
     if not is_alone(args):
+        unread = environment.get(OPERATORS_VARIABLE, "")
+        hint = f", or --coordinator {unread}: no agent reads {OPERATORS_VARIABLE}" if unread else ""
         raise Unresolvable(
             "several nodes need a place to meet: give every node the same --rdzv-endpoint HOST, "
-            "the name of one of them"
+            f"the name of one of them{hint}"
         )
+    _note_unread_variable(environment, notes)
     return None, None
+
+
+def _note_unread_variable(environment: Mapping[str, str], notes: list[Note]) -> None:
+    """Note that a variable which chooses the coordinator of an operator's commands has no effect.
+
+    A worker has that variable from its agent, and may start a job of its own node: it is no wish.
+    """
+    value = environment.get(OPERATORS_VARIABLE, "")
+    if value and "RALLYPOINT_JOB_ID" not in environment:
+        fields = {"coordinator": value, "why": "agents read --coordinator or PET_COORDINATOR"}
+        notes.append(Note("coordinator_variable_ignored", fields))
 
 
 def _note_other_endpoint(args: Values, notes: list[Note]) -> None:
@@ -209,7 +230,7 @@ def _refuse_own_job(
     """Reject a worker that would join its own job: agent and worker would wait for each other."""
     if coordinator is None or environment.get("RALLYPOINT_JOB_ID") != job_id:
         return
-    around = environment.get("RALLYPOINT_COORDINATOR", "")
+    around = environment.get(OPERATORS_VARIABLE, "")
     # Nodes may spell the host of an endpoint differently.
     is_same = hosting is not None and around.endswith(f":{hosting.port}")
     if is_same or have_common_endpoint(coordinator, around):
