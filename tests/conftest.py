@@ -36,8 +36,10 @@ ALONE = (
     "tests/e2e/launching/test_logs_specs.py::test_real_plugin",
     "tests/e2e/operations/test_output.py::test_console_that_stands_still",
     "tests/e2e/operations/test_output.py::test_flood",
+    "tests/e2e/torch/test_process_groups.py",
 )
-"""Tests of how soon something happens. They run last, with no other test beside them."""
+"""Tests of how soon something happens, and those in which so many processes import torch at once
+that they would reach their limits beside others. They run last, with no other test beside them."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -39,7 +39,9 @@ def start_torchruns(world: World) -> list[Command]:
 def test_workers_meet_at_the_store(world: World, start: Callable[[World], list[Command]]) -> None:
     """By `rallypoint://` and with a store: the environment has what they need."""
     commands = start(world)
-    assert [0, 0] == [command.wait(LIMIT_S) for command in commands]
+    for command in commands:
+        code = command.wait(LIMIT_S)
+        assert 0 == code, "\n".join(one.stderr() for one in commands)
     lines = [line for command in commands for line in command.stdout().splitlines()]
     found = [json.loads(line) for line in lines if line.startswith("{")]
 

@@ -11,10 +11,10 @@ import pytest
 from rallypoint.client import Client, Scope
 from rallypoint.torch import Store, barrier, synchronize
 from rallypoint.torch.store.failures import StoreError
+from support.processes.feed import LIMIT_S
 from support.processes.mailbox import Worker
 from support.processes.world import NEW, World
 
-LIMIT_S = 60.0
 LIMIT = timedelta(seconds=LIMIT_S)
 
 pytestmark = pytest.mark.long  # torch, and a coordinator for each

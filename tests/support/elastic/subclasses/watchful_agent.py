@@ -11,6 +11,7 @@ import signal
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 from torch.distributed.elastic.agent.server.api import (
@@ -27,12 +28,12 @@ from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
 
 
 class WatchfulAgent(LocalElasticAgent):
-    """Notes what happens, in the thread that runs it, and stops workers that take too long."""
+    """Notes what happens, in the thread that runs it, and stops workers that sleep."""
 
-    def __init__(self, *args: Any, limit_s: float, **options: Any) -> None:
+    def __init__(self, *args: Any, folder: Path, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._limit_s = limit_s
-        self._started = 0.0
+        self._seen = folder / "seen"
+        self._asleep = tuple(folder / f"asleep-{rank}" for rank in range(2))
         self.calls: list[str] = []
         self._thread = threading.current_thread()
 
@@ -48,17 +49,20 @@ class WatchfulAgent(LocalElasticAgent):
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
         self._note(f"start {[worker.global_rank for worker in worker_group.workers]}")
-        self._started = time.monotonic()
+        for path in (self._seen, *self._asleep):  # of an earlier attempt
+            path.unlink(missing_ok=True)
         ids: dict[int, Any] = super()._start_workers(worker_group)
         self._note(f"started {sorted(ids)}")
         return ids
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         result: RunResult = super()._monitor_workers(worker_group)
-        if result.state is WorkerState.HEALTHY and time.monotonic() - self._started > self._limit_s:
-            self._note("too slow")
+        is_asleep = all(path.exists() for path in self._asleep)
+        if result.state is WorkerState.HEALTHY and is_asleep:
+            self._note("asleep")
             return RunResult(state=WorkerState.UNHEALTHY)
         self._note(f"monitor {result.state.name}")
+        self._seen.touch()
         return result
 
     def _restart_workers(self, worker_group: WorkerGroup) -> None:
@@ -75,27 +79,30 @@ class WatchfulAgent(LocalElasticAgent):
 
 
 @record
-def train(way: str) -> list[Any]:
+def train(way: str, folder: str) -> list[Any]:
     count = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+    while not (Path(folder) / "seen").exists():  # the agent has seen that they are HEALTHY
+        time.sleep(0.01)
     if way == "raise" or (way == "raise at first" and count == 0):
         raise ValueError(f"attempt {count}")
     if way == "sleep" and count == 0:
+        (Path(folder) / f"asleep-{os.environ['RANK']}").touch()
         time.sleep(200)
     return [int(os.environ["RANK"]), count, os.environ["GIVEN_BY_THE_SUBCLASS"]]
 
 
 SCENARIOS = {
-    "success": ("return", 0, 150.0),
-    "failure": ("raise", 0, 150.0),
-    "restart": ("raise at first", 1, 150.0),
-    "unhealthy": ("sleep", 1, 8.0),
-    "unhealthy for good": ("sleep", 0, 8.0),
+    "success": ("return", 0),
+    "failure": ("raise", 0),
+    "restart": ("raise at first", 1),
+    "unhealthy": ("sleep", 1),
+    "unhealthy for good": ("sleep", 0),
 }
-"""What the workers do, how often they may be restarted, and how long they may take."""
+"""What the workers do, and how often they may be restarted."""
 
 
 def main(folder: str, scenario: str) -> None:
-    way, max_restarts, limit_s = SCENARIOS[scenario]
+    way, max_restarts = SCENARIOS[scenario]
     parameters = RendezvousParameters(
         backend="c10d",
         endpoint="localhost:0",
@@ -109,14 +116,14 @@ def main(folder: str, scenario: str) -> None:
         local_world_size=2,
         rdzv_handler=get_rendezvous_handler(parameters),
         entrypoint=train,
-        args=(way,),
+        args=(way, folder),
         max_restarts=max_restarts,
         monitor_interval=0.05,
     )
     agent = WatchfulAgent(
         spec,
         DefaultLogsSpecs(log_dir=folder, redirects=Std.ERR),
-        limit_s=limit_s,
+        folder=Path(folder),
         exit_barrier_timeout=10,
     )
     result = agent.run()
