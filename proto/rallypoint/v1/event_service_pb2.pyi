@@ -55,7 +55,7 @@ class _EventKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_EventKind.V
     EVENT_KIND_ROUND_SETTLED: _EventKind.ValueType  # 34
     """The end of a round was judged."""
     EVENT_KIND_VERDICT_CORRECTED: _EventKind.ValueType  # 35
-    """Another failure than the first one explains the end of the round."""
+    """Another failure than the first one is the cause now, or the worker has survived its error."""
     EVENT_KIND_CULPRIT_AWAITED: _EventKind.ValueType  # 36
     """The round is not stopped yet: the failures so far are victims of another one."""
     EVENT_KIND_NODE_JOINED: _EventKind.ValueType  # 40
@@ -113,7 +113,7 @@ EVENT_KIND_ROUND_STOPPED: EventKind.ValueType  # 33
 EVENT_KIND_ROUND_SETTLED: EventKind.ValueType  # 34
 """The end of a round was judged."""
 EVENT_KIND_VERDICT_CORRECTED: EventKind.ValueType  # 35
-"""Another failure than the first one explains the end of the round."""
+"""Another failure than the first one is the cause now, or the worker has survived its error."""
 EVENT_KIND_CULPRIT_AWAITED: EventKind.ValueType  # 36
 """The round is not stopped yet: the failures so far are victims of another one."""
 EVENT_KIND_NODE_JOINED: EventKind.ValueType  # 40
@@ -249,7 +249,7 @@ class Event(_message.Message):
 
     @_builtins.property
     def verdict_corrected(self) -> Global___VerdictCorrected:
-        """Another failure than the first one explains the end of the round."""
+        """Another failure than the first one is the cause now, or the worker has survived its error."""
 
     @_builtins.property
     def culprit_awaited(self) -> Global___CulpritAwaited:
@@ -635,7 +635,7 @@ Global___RoundSettled: _TypeAlias = RoundSettled  # noqa: Y015
 
 @_typing.final
 class VerdictCorrected(_message.Message):
-    """Another failure than the first one explains the end of the round."""
+    """Another failure than the first one is the cause now, or the worker has survived its error."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

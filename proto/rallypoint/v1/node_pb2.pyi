@@ -182,7 +182,7 @@ class WorkerExit(_message.Message):
     @_builtins.property
     def error(self) -> Global___ErrorRecord:
         """The error that the worker recorded. Absent when it recorded none, and after exit code 0 unless the
-        agent reported the error while the worker ran: the worker has failed then.
+        worker has failed all the same: it had recorded the error before the agent signalled it.
         """
 
     @_builtins.property

@@ -15,7 +15,7 @@ from rallypoint.v1 import worker_service_pb2 as worker_pb2
 from rallypoint.wire.tokens import WORKER_TOKEN_KEY
 
 if TYPE_CHECKING:
-    from sim.world.processes import Group, Process
+    from sim.world.process import Group, Process
     from sim.world.world import World
 
 ACTIVE_PERCENT = 40

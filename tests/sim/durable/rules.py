@@ -27,7 +27,7 @@ from sim.rules.rules import Checker
 if TYPE_CHECKING:
     from sim.durable.readers import Seen
     from sim.world.node import Agent
-    from sim.world.processes import Process
+    from sim.world.process import Process
     from sim.world.server import Server
     from sim.world.world import World
 

@@ -25,7 +25,7 @@ from sim.keys.limits import USUAL, draw_limits
 from sim.keys.plan import REQUESTS, RESPONSES, Method, Op, draw_op
 
 if TYPE_CHECKING:
-    from sim.world.processes import Group, Process
+    from sim.world.process import Group, Process
     from sim.world.server import Server
     from sim.world.world import World
 

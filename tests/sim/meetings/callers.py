@@ -23,7 +23,7 @@ from rallypoint.wire.tokens import WORKER_TOKEN_KEY
 from sim.meetings.plan import Meeting, Speaker, draw_plan, request_of, takes_part
 
 if TYPE_CHECKING:
-    from sim.world.processes import Group, Process
+    from sim.world.process import Group, Process
     from sim.world.world import World
 
 ATTEMPTS_MAX = 6

@@ -25,7 +25,7 @@ from sim.world.wire import header_of, host_name_of
 
 if TYPE_CHECKING:
     from sim.world.node import Agent
-    from sim.world.processes import Process
+    from sim.world.process import Process
     from sim.world.server import Server
     from sim.world.world import World
 
@@ -219,7 +219,8 @@ class OrdersAreTrue(Checker):
         process = self.world.processes[culprit.pid]
         exit, left = culprit.exit, process.left
         has_ended = exit.HasField("exit_code") or exit.HasField("signal")
-        if not has_ended and process.record is not None:
+        # It may have survived its error, when that had stopped the round already.
+        if process.record is not None and (not has_ended or process.has_survived):
             left = process.record
         error = left.error
         expected = (

@@ -18,7 +18,7 @@ from rallypoint.server.core.model.phase import Outcome
 from rallypoint.server.core.model.round import RoundHeader
 from rallypoint.server.core.model.spec import Timing
 from sim.rules.rules import Checker, News
-from sim.world.processes import Process
+from sim.world.process import Process
 from sim.world.wire import header_of
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from rallypoint.server.core.model.ids import JobId, NodeName, SessionId
 from rallypoint.server.core.model.round import Member, RoundHeader
 from rallypoint.server.core.step import Transition
 from sim.rules.rules import Checker
-from sim.world.processes import Process
+from sim.world.process import Process
 from sim.world.wire import header_of
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from rallypoint.v1.agent_service_pb2 import Finished
 
 if TYPE_CHECKING:
     from sim.world.node import Agent
-    from sim.world.processes import Process
+    from sim.world.process import Process
     from sim.world.server import Server
     from sim.world.world import World
 

@@ -23,7 +23,7 @@ from rallypoint.server.core.model.round import RoundHeader, RoundReason
 from rallypoint.server.core.model.spec import JobSpec
 from rallypoint.v1.agent_service_pb2 import Finished
 from sim.rules.rules import Checker
-from sim.world.processes import Process
+from sim.world.process import Process
 
 if TYPE_CHECKING:
     from sim.world.node import Agent

@@ -30,7 +30,7 @@ from sim.shards.rules import OwnersAreOne
 
 if TYPE_CHECKING:
     from sim.world.node import Agent
-    from sim.world.processes import Process
+    from sim.world.process import Process
     from sim.world.server import Server
     from sim.world.world import World
 

@@ -105,6 +105,9 @@ class Faults:
     """Coordinators that start with a clock behind their predecessor's."""
     record_percent: int = 0
     """Failing workers that leave an error record, or another fact about their end."""
+    survives_percent: int = field(default=0, repr=False)
+    """Workers that end with 0 after they have recorded an error. Not shown: others are drawn from
+    what is."""
     features: tuple[Feature, ...] = ()
     """What jobs and nodes may use."""
     jobs_max: int = 3
@@ -159,7 +162,9 @@ def draw_faults(rng: Random) -> Faults:
         features=features,
     )
     # Drawn from the others, not from the seed's generator: everything else stays as it is.
-    return _with_disk(replace(drawn, record_percent=Random(repr(drawn)).choice((0, 40, 100))))
+    recorded = replace(drawn, record_percent=Random(repr(drawn)).choice((0, 40, 100)))
+    survives_percent = Random(f"{drawn} survives").choice((0, 25))
+    return replace(_with_disk(recorded), survives_percent=survives_percent)
 
 
 def _with_disk(drawn: Faults) -> Faults:

@@ -24,7 +24,8 @@ from rallypoint.server.core.model.spec import JobSpec
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from sim.seeds.scenario import NodePlan
 from sim.world.clock import Timer
-from sim.world.processes import SIGUSR1, Process, Workers
+from sim.world.process import Process
+from sim.world.processes import SIGUSR1, Workers
 from sim.world.wire import outcome_of, settings_of
 
 if TYPE_CHECKING:

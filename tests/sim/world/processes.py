@@ -1,15 +1,13 @@
 """Simulated worker processes: they start, work, fail, ignore signals, and die.
 
-`Group` is what the workers of one round are to each other: they begin to work when all of them run,
-and when one dies the others fail too, or hang. `Workers` is the helper process of one agent: it
-takes requests in order, answers in order, except that word of an exit may be late.
+`Workers` is the helper process of one agent: it takes requests in order, answers in order, except
+that word of an exit may be late.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -19,14 +17,13 @@ from rallypoint.agent.core import inputs
 from rallypoint.agent.core.desired import RunOrder
 from rallypoint.agent.node_workers import SWEEP_LIMIT_MS
 from rallypoint.agent.workers.exits import TAIL_WAIT_S
-from rallypoint.server.core.model.ids import JobId
-from rallypoint.server.core.model.round import RoundHeader
 from sim.world.clock import Timer
 from sim.world.last_words import SIGKILL, LastWords
+from sim.world.process import Process
 from sim.world.wire import header_of
 
 if TYPE_CHECKING:
-    from sim.world.node import Agent, Host
+    from sim.world.node import Agent
     from sim.world.world import World
 
 SIGUSR1 = 10
@@ -38,6 +35,8 @@ LOOK_MS_MAX = 250
 """How long an agent takes to find the error that a running worker recorded."""
 TEARDOWN_MS_MAX = 60_000
 """How long a worker lives after it has recorded its error; the agent stops it sooner."""
+SURVIVES_MS_MAX = 3_000
+"""How long a worker lives that ends with 0 after it has recorded an error."""
 EXIT_MS_MAX = int(TAIL_WAIT_S * 1000)
 """How long the report of an exit waits for the rest of standard error."""
 SWEEP_MS_MAX = SWEEP_LIMIT_MS
@@ -48,69 +47,6 @@ REPLACED_MS = 100
 """How long a node is without a helper when that has died."""
 STRAGGLE_MS_MAX = 400
 """How far apart the workers of a round end."""
-
-NOTHING_LEFT = LastWords()
-RoundKey = tuple[JobId, RoundHeader]
-
-
-@dataclass(slots=True, eq=False)
-class Process:
-    """One worker process."""
-
-    pid: int
-    host: Host
-    agent: Agent
-    order: RunOrder
-    local_rank: int
-    group: Group
-    is_alive: bool = True
-    signalled: bool = False
-    """The agent has signalled it."""
-    is_blocked: bool = False
-    """It has survived SIGKILL."""
-    exit_code: int | None = None
-    signal: int | None = None
-    left: LastWords = NOTHING_LEFT
-    """Complete once its agent learns of its end."""
-    record: LastWords | None = None
-    """The error that it recorded while it ran; its age is that when the agent found it."""
-    recorded_ms: int = 0
-    found_ms: int | None = None
-    """When the agent took that for the worker's failure; None if something else came first."""
-    started_ms: int | None = None
-    """When its agent learned of its start."""
-    asked_ms: int | None = None
-    """When its agent first asked to signal it."""
-    ended_ms: int = 0
-    """When it ended; 0 while it lives."""
-    told_ms: int | None = None
-    """When its agent learned of its end."""
-
-    @property
-    def rank(self) -> int:
-        """Global rank."""
-        return self.order.assignment.first_rank + self.local_rank
-
-
-@dataclass(slots=True, eq=False)
-class Group:
-    """The processes of one round, wherever they run."""
-
-    key: RoundKey
-    work_ms: int | None
-    """How long they work once all run; None: until the seed ends."""
-    is_doomed: bool
-    """Its workers fail early."""
-    processes: list[Process] = field(default_factory=list)
-    is_joined: bool = False
-    """All of them have run at the same time."""
-    is_broken: bool = False
-    """One of them has died before its work was done."""
-
-    @property
-    def living(self) -> list[Process]:
-        """The processes that live, in order of their start."""
-        return [process for process in self.processes if process.is_alive]
 
 
 class Workers:
@@ -230,7 +166,7 @@ class Workers:
     def _last_words_of(self, process: Process) -> LastWords:
         """Return what a process has left, with the error that it had recorded before."""
         left, record = process.left, process.record
-        if record is None or (process.exit_code == 0 and process.found_ms is None):
+        if record is None or process.has_survived:
             return left
         assert record.error is not None
         age_ms = process.ended_ms - process.recorded_ms
@@ -296,8 +232,11 @@ class Workers:
             process.recorded_ms = world.clock.now_ms
             late_ms = world.rng.randint(0, LOOK_MS_MAX)
             self._tell(partial(self._tell_record, process, world.draw_record()), late_ms)
-            ended = partial(self.end, process, code, signum)
-            world.clock.after(world.rng.randint(0, TEARDOWN_MS_MAX), ended)
+            lives_ms = world.rng.randint(0, TEARDOWN_MS_MAX)
+            is_survivor = lives_ms % 100 < world.faults.survives_percent
+            if is_survivor and not process.group.is_doomed:
+                code, lives_ms = 0, lives_ms % SURVIVES_MS_MAX
+            world.clock.after(lives_ms, partial(self.end, process, code, signum))
         else:
             self.end(process, code, signum)
 

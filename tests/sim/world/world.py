@@ -38,7 +38,8 @@ from sim.world.last_words import CUT_OFF, LastWords, draw_last_words, draw_recor
 from sim.world.link import Link
 from sim.world.network import Network
 from sim.world.node import Agent, Host
-from sim.world.processes import STRAGGLE_MS_MAX, Group, Process
+from sim.world.process import Group, Process
+from sim.world.processes import STRAGGLE_MS_MAX
 from sim.world.server import Server
 
 FIRST_EPOCH = 1_000_000

@@ -32,13 +32,14 @@ NEXT_STAGES: dict[Stage, tuple[Stage, ...]] = {
     Stage.STARTING: (Stage.RUNNING, Stage.FAILED, Stage.STOPPING),
     Stage.RUNNING: (Stage.SUCCEEDED, Stage.FAILED, Stage.STOPPING),
     Stage.SUCCEEDED: (Stage.STOPPING,),
-    Stage.FAILED: (Stage.STOPPING,),
+    Stage.FAILED: (Stage.STARTING, Stage.RUNNING, Stage.STOPPING),
     Stage.STOPPING: (Stage.SWEEPING,),
     Stage.SWEEPING: (Stage.BLOCKED, Stage.CLEAN),
     Stage.BLOCKED: (Stage.CLEAN,),
     Stage.CLEAN: (),  # the node holds no round next
 }
-"""The stages that may follow each stage. A round starts in STARTING and never goes back."""
+"""The stages that may follow each stage. A round starts in STARTING. It goes back only from FAILED,
+when the worker that had recorded an error ends with 0."""
 
 STOPPING_STAGES = frozenset({Stage.STOPPING, Stage.SWEEPING, Stage.BLOCKED, Stage.CLEAN})
 """The stages from the stop signal on: an exit is now neither a failure nor a success."""
@@ -96,7 +97,8 @@ class LocalExit(Struct, frozen=True):
     def is_failure(self) -> bool:
         """True when the worker did not succeed and its failure came before any signal of ours.
 
-        After exit code 0 it has an error only if it was found while the worker ran.
+        After exit code 0 it has an error only if it was found while the worker ran, and the worker
+        ended because of our signal.
         """
         is_success = self.exit_code == 0 and self.error is None
         return not is_success and (self.has_recorded_first or not self.signalled_first)
@@ -138,10 +140,17 @@ class LocalWorker(Struct, frozen=True):
     def ended(self, exit: LocalExit) -> LocalWorker:
         """Return the worker with its exit, which is part of an earlier failure if there is one.
 
-        A clean-up may fail too and overwrite the error file: the first error counts.
+        A clean-up may fail too and overwrite the error file: the first error counts. But a worker
+        that ends with 0 by itself has survived the error that it wrote to its error file.
         """
         first = self.recorded
-        if first is not None and first.error is not None:
+        has_survived = (
+            first is not None
+            and first.error_file != ""  # else the program around the agent does not trust it
+            and exit.exit_code == 0
+            and not exit.signalled_first
+        )
+        if first is not None and first.error is not None and not has_survived:
             age_ms = (first.error.before_exit_ms or 0) + exit.at_ms - first.at_ms
             error = replace(first.error, before_exit_ms=age_ms)
             exit = replace(exit, error=error, failed_ms=first.failed_ms)
@@ -205,6 +214,16 @@ class HeldRound(Struct, frozen=True):
     def signalled(self, now_ms: int) -> HeldRound:
         """Note that the workers are signalled now, unless they were before."""
         return self if self.signalled_ms is not None else self._changed(signalled_ms=now_ms)
+
+    def without_failure(self) -> HeldRound:
+        """Return the round as it is once no failure is left in it, else unchanged."""
+        if self.stage is not Stage.FAILED or self.start_failure is not None:
+            return self
+        outcomes = [worker.outcome for worker in self.workers]
+        if any(outcome is not None and outcome.is_failure for outcome in outcomes):
+            return self
+        is_started = all(worker.pid for worker in self.workers)
+        return self.moved(Stage.RUNNING if is_started else Stage.STARTING)
 
     def start_failed(self, text: str) -> HeldRound:
         """Note that a worker could not be started, and why."""

@@ -218,11 +218,21 @@ def _on_worker_ended(work: Work, ended: inputs.WorkerEnded) -> None:
     if not held.is_stopping and work.state.drain is None:
         if ended.exit_code != 0:
             held = held if held.stage is Stage.FAILED else held.moved(Stage.FAILED)
-        elif held.stage is Stage.RUNNING and held.all_ended:
+        elif held.stage is Stage.FAILED:
+            held = _withdraw_failure(work, held)
+        if held.stage is Stage.RUNNING and held.all_ended:
             held = held.moved(Stage.SUCCEEDED)
             work.report(SucceededReport(held.number))
     work.hold(held)
     log_awaited_outcome(work)
+
+
+def _withdraw_failure(work: Work, held: HeldRound) -> HeldRound:
+    """Let the round continue if the worker that has just ended with 0 was its only failure."""
+    held = held.without_failure()
+    if held.stage is Stage.RUNNING:  # a node that has failed does not report its start
+        work.report(StartedReport(held.number, tuple(worker.pid for worker in held.workers)))
+    return held
 
 
 def _local_exit(

@@ -14,12 +14,16 @@ from rallypoint.v1 import job_pb2, verdict_pb2
 
 
 def find_failures(held: HeldRound) -> dict[int, ProcessFailure]:
-    """Return the workers of a round that have failed, by global rank."""
+    """Return the workers of a round that have failed, by global rank.
+
+    A worker that has recorded an error and still runs may end with 0. It has failed for good when
+    the round is stopped.
+    """
     first = held.order.assignment.first_rank
     return {
         first + worker.local_rank: _describe(worker, held.start_failure)
         for worker in held.workers
-        if has_failed(worker)
+        if has_failed(worker) and (worker.exit is not None or held.is_stopping)
     }
 
 

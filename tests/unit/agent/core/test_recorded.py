@@ -5,7 +5,13 @@ from __future__ import annotations
 from rallypoint.agent.core import inputs
 from rallypoint.agent.core.desired import DesiredStop
 from rallypoint.agent.core.held_round import ErrorRecord, Stage
-from rallypoint.agent.core.reports import ExitedReport, RecordedReport, Report, SucceededReport
+from rallypoint.agent.core.reports import (
+    ExitedReport,
+    RecordedReport,
+    Report,
+    StartedReport,
+    SucceededReport,
+)
 from rallypoint.agent.core.state import AgentState
 from rallypoint.agent.core.step import next_deadline_ms, step
 from rallypoint.agent.session.translate import fill_snapshot, report_message
@@ -88,18 +94,76 @@ def test_exit_keeps_the_first_error() -> None:
     assert "/logs/error.json" == report.worker.exit.error_file
 
 
-def test_exit_with_0_is_no_success_then() -> None:
-    """Neither the node nor the worker has succeeded."""
+OTHER_SUCCEEDS = inputs.WorkerEnded(1, 1, 0, None, None, "")
+
+
+def test_worker_that_ends_with_0_by_itself_has_survived_its_error() -> None:
+    """However late its end is seen: the exit has no error, and the node succeeds."""
+    state = after(running(), (found(), 3_000), (ended(0), 3_100))
+    assert Stage.RUNNING is stage(state)
+    (exited,) = [report for report in told(state) if isinstance(report, ExitedReport)]
+    message = report_message(exited, 3_200).exited.workers[0].exit
+    assert (0, False) == (message.exit_code, message.HasField("error"))
+    state = after(state, (OTHER_SUCCEEDS, 3_200))
+
+    kinds = [RecordedReport, ExitedReport, ExitedReport, SucceededReport]
+    assert kinds == [type(one) for one in told(state)]
+    assert state.held is not None
+    assert [False, False] == [has_failed(worker) for worker in state.held.workers]
+
+
+def test_node_reports_its_start_when_its_only_failure_is_gone() -> None:
+    """A node that has failed does not report that all workers were started: it does so then."""
+    state = AgentState(
+        2, shutdown_timeout_ms=30_000, coordinator_timeout_ms=60_000, away_since_ms=None
+    )
+    state = after(
+        state,
+        (inputs.PortReserved(30_000), 0),
+        (inputs.DesiredReceived(1, 1, run_order()), 1_000),
+        (inputs.WorkerStarted(1, 0, 4_000), 1_000),
+        (found(), 1_500),
+    )
+    late = after(state, (ended(0), 1_600))
+    soon = after(state, (inputs.WorkerStarted(1, 1, 4_001), 1_550))
+    assert [Stage.STARTING, Stage.FAILED] == [stage(late), stage(soon)]
+
+    for begun in (
+        after(late, (inputs.WorkerStarted(1, 1, 4_001), 1_700)),
+        after(soon, (ended(0), 1_700)),
+    ):
+        assert Stage.RUNNING is stage(begun)
+        assert StartedReport(1, (4_000, 4_001)) in begun.reports
+
+
+def test_other_failures_remain() -> None:
+    """A worker that survives its error does not undo the failure of another one."""
     state = after(
         running(),
         (found(), 3_000),
+        (inputs.WorkerEnded(1, 1, 1, None, None, ""), 3_050),
         (ended(0), 3_100),
-        (inputs.WorkerEnded(1, 1, 0, None, None, ""), 3_200),
     )
 
+    assert Stage.FAILED is stage(state)
+
+
+def test_exit_with_0_after_our_signal_is_a_failure() -> None:
+    """A worker that hangs after its error and ends because of the stop has not survived it."""
+    state = after(running(), (found(), 3_000), (STOP, 5_000), (ended(0), 5_100))
+
+    report = told(state)[-1]
+    assert isinstance(report, ExitedReport) and report.worker.exit is not None
+    assert (True, True) == (report.worker.exit.is_failure, report.worker.exit.error is not None)
+
+
+def test_worker_that_its_program_does_not_trust_has_failed() -> None:
+    """Without an error file it was the program around the agent that has reported the error."""
+    doubt = inputs.WorkerRecorded(1, 0, ErrorRecord("it is UNHEALTHY", "", 0), "")
+    state = after(running(), (doubt, 3_000), (ended(0), 3_100), (OTHER_SUCCEEDS, 3_200))
+
+    assert Stage.FAILED is stage(state)
     assert [RecordedReport, ExitedReport, ExitedReport] == [type(one) for one in told(state)]
-    assert state.held is not None
-    assert [True, False] == [has_failed(worker) for worker in state.held.workers]
 
 
 def test_error_after_the_stop_signal_is_not_reported() -> None:
@@ -164,10 +228,10 @@ def test_failure_during_a_long_outage_waits_for_a_coordinator() -> None:
 
 
 def test_exit_with_0_keeps_the_output_of_the_failure() -> None:
-    """An exit with 0 has none."""
+    """An exit with 0 has none; here it comes after our signal."""
     error = ErrorRecord("ValueError: bad", "", 100)
-    recorded = inputs.WorkerRecorded(1, 0, error, "last words")
-    (_, exited) = told(after(running(), (recorded, 5_000), (ended(0), 6_000)))
+    recorded = inputs.WorkerRecorded(1, 0, error, "last words", error_file="/logs/error.json")
+    (_, exited) = told(after(running(), (recorded, 5_000), (STOP, 5_500), (ended(0), 6_000)))
 
     assert isinstance(exited, ExitedReport)
     assert exited.worker.exit is not None

@@ -115,7 +115,14 @@ class WorkerExit(Struct, frozen=True):
             ours_ms = (self.at_ms or 0) - (recorded.at_ms or 0)
             passed_ms = max(0, ours_ms, self.ran_ms - recorded.ran_ms)
             error = replace(error, before_exit_ms=error.before_exit_ms + passed_ms)
-        return replace(self, error=error)
+        return replace(
+            self,
+            error=error,
+            stderr_tail=self.stderr_tail or recorded.stderr_tail,
+            failed_ms=recorded.failed_ms or self.failed_ms,
+            error_file=self.error_file or recorded.error_file,
+            stderr_file=self.stderr_file or recorded.stderr_file,
+        )
 
 
 class FailedWorker(Struct, frozen=True):

@@ -14,21 +14,19 @@ from rallypoint.server.core.messages.effects import Acknowledge, Refuse
 from rallypoint.server.core.messages.records import NodeSucceeded
 from rallypoint.server.core.messages.refusals import Refusal, RefusalKind
 from rallypoint.server.core.model.ids import NodeName, SessionId
-from rallypoint.server.core.model.job import Job
 from rallypoint.server.core.model.node import HeldRound, Node, NodeState
 from rallypoint.server.core.model.phase import Phase
 from rallypoint.server.core.model.round import LOST_MAX, Departure, Round, RoundReason
-from rallypoint.server.core.model.worker import FailedWorker, Symptom, WorkerExit
+from rallypoint.server.core.model.worker import Symptom
 from rallypoint.server.core.rounds.drains import (
     begin_drain,
-    note_first_exit,
     reason_of_leaving,
     without_drain_of,
 )
 from rallypoint.server.core.rounds.fences import lift_fence
+from rallypoint.server.core.sessions.exits import put_round, register_exits, update_held_exits
 from rallypoint.server.core.state.deadlines import DeadlineKind
 from rallypoint.server.core.state.draft import Draft
-from rallypoint.server.core.verdicts.blame import find_verdict, with_end, with_failure
 from rallypoint.server.core.verdicts.health import note_failure
 
 RoundReport = (
@@ -181,10 +179,7 @@ def update_held(draft: Draft, held: HeldRound, report: RoundReport) -> HeldRound
             state = NodeState.STARTED if is_news else held.state
             return replace(held, state=state, pids=pids)
         case inputs.Recorded(exits=exits) | inputs.Exited(exits=exits):
-            fresh = date_exits(draft, _find_fresh(held.exits, exits))
-            failed = any(exit.is_failure for exit in fresh)
-            state = NodeState.FAILED if failed else held.state
-            return replace(held, state=state, exits=_merge_exits(held.exits, fresh))
+            return update_held_exits(draft, held, exits)
         case inputs.Succeeded():
             return replace(held, state=NodeState.SUCCEEDED)
         case inputs.StartFailed() | inputs.Leaving():
@@ -210,78 +205,6 @@ def merge_held(draft: Draft, session: SessionId, held: HeldRound) -> None:
             and draft.require_job(node.job_id).phase is Phase.RUNNING
         ):
             depart(draft, node, RoundReason.NODE_LEFT, "it stopped its workers by itself")
-
-
-def _find_fresh(
-    known: tuple[WorkerExit, ...], exits: tuple[WorkerExit, ...]
-) -> tuple[WorkerExit, ...]:
-    """Return the exits that add something: of each worker an error while it runs, then its end."""
-    has_ended = {exit.local_rank: exit.has_ended for exit in known}
-    return tuple(
-        exit
-        for exit in exits
-        if not has_ended.get(exit.local_rank, False)
-        and (exit.has_ended or exit.local_rank not in has_ended)
-    )
-
-
-def _merge_exits(
-    known: tuple[WorkerExit, ...], fresh: tuple[WorkerExit, ...]
-) -> tuple[WorkerExit, ...]:
-    """Return one exit per worker, the latest."""
-    latest = {exit.local_rank: exit for exit in (*known, *fresh)}
-    return tuple(latest.values())
-
-
-def date_exits(draft: Draft, exits: tuple[WorkerExit, ...]) -> tuple[WorkerExit, ...]:
-    """Return the exits with their times: what they say of their ages is true now."""
-    return tuple(
-        exit if exit.at_ms is not None else replace(exit, at_ms=draft.now_ms - exit.ago_ms)
-        for exit in exits
-    )
-
-
-def register_exits(draft: Draft, session: SessionId, exits: tuple[WorkerExit, ...]) -> None:
-    """Note how a member's workers failed or ended, each once.
-
-    The end of a worker that has already failed belongs to the same failure.
-    """
-    node = draft.require_node(session)
-    job = draft.require_job(node.job_id)
-    round = job.round
-    fresh = _find_fresh(node.exits, exits)
-    if not fresh or round is None or node.assignment is None:
-        return
-    fresh = date_exits(draft, fresh)
-    has_failed = {exit.local_rank for exit in node.exits}  # those that still run
-    failed = [exit for exit in fresh if exit.local_rank in has_failed or exit.is_failure]
-    state = NodeState.FAILED if failed else node.state
-    if any(exit.has_ended for exit in fresh):
-        round = note_first_exit(round, node, draft.now_ms)
-    # The round keeps the failures that matter whole; a node keeps only how its workers ended.
-    kept = tuple(exit.without_words() for exit in fresh)
-    draft.put_node(replace(node, exits=_merge_exits(node.exits, kept), state=state))
-    any_finished = round.any_finished or any(exit.exit_code == 0 for exit in fresh)
-    round = replace(round, any_finished=any_finished)
-    for exit in failed:
-        rank = node.assignment.first_rank + exit.local_rank
-        if exit.local_rank in has_failed:
-            round = with_end(round, rank, exit)
-        else:
-            failed_worker = FailedWorker(node.name, rank, exit, host=node.identity.host_name)
-            round = with_failure(round, failed_worker, draft.now_ms)
-    _put_round(draft, job, round)
-
-
-def _put_round(draft: Draft, job: Job, round: Round) -> None:
-    """Store the round with its new facts; while it stops, correct the verdict."""
-    # The growth ended the round, not a failure during its stop.
-    has_verdict = round.stop_reason is not RoundReason.GROWTH or round.departures
-    is_open = job.phase is Phase.STOPPING and has_verdict
-    verdict = (find_verdict(round) if is_open else None) or job.verdict
-    draft.put_job(replace(job, round=round, verdict=verdict))
-    if verdict is not None and (job.verdict is None or verdict.text != job.verdict.text):
-        draft.emit(job.job_id, "verdict_corrected", round=round.header.number, why=verdict.text)
 
 
 def mark_succeeded(draft: Draft, node: Node) -> None:
@@ -388,7 +311,7 @@ def depart(draft: Draft, node: Node, reason: RoundReason, text: str) -> None:
         at_ms = draft.now_ms if node.broke_ms is None else node.broke_ms
         departure = Departure(node.name, at_ms, reason, text)
         round = replace(round, departures=(*round.departures, departure))
-    _put_round(draft, job, round)
+    put_round(draft, job, round)
 
 
 def _has_cause(round: Round) -> bool:

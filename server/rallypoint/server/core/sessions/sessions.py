@@ -37,12 +37,12 @@ from rallypoint.server.core.sessions.admission import (
     check_run,
     is_relaunch,
 )
+from rallypoint.server.core.sessions.exits import date_exits
 from rallypoint.server.core.sessions.opening import open_run
 from rallypoint.server.core.sessions.precedence import displace_newcomers, is_newcomer
 from rallypoint.server.core.sessions.programs import find_other_arguments
 from rallypoint.server.core.sessions.reports import (
     become_ready,
-    date_exits,
     depart,
     find_sender,
     merge_held,

@@ -17,7 +17,7 @@ from rallypoint.base.signal_names import find_signal_name
 from rallypoint.server.core.model.round import FAILURES_MAX, Departure, Round, RoundReason
 from rallypoint.server.core.model.verdict import FailureGroup, Verdict, VerdictCause
 from rallypoint.server.core.model.worker import FailedWorker, Symptom, WorkerExit
-from rallypoint.server.core.verdicts.folding import Status, fold, refold
+from rallypoint.server.core.verdicts.folding import Status, fold, refold, unfold
 from rallypoint.server.core.verdicts.symptoms import classify, find_error, find_stack
 
 EXPLAINS_MS = 1_000
@@ -109,6 +109,25 @@ def with_end(round: Round, rank: int, exit: WorkerExit) -> Round:
     )
     unlisted = _find_unlisted(round, groups, rank)
     return replace(round, failures=failures, failure_groups=groups, unlisted_ranks=unlisted)
+
+
+def without_failure(round: Round, rank: int) -> Round | None:
+    """Return the round once a worker has ended with 0 that had recorded an error while it ran.
+
+    None: the round has too many failures to list this one.
+    """
+    failures = tuple(failed for failed in round.failures if failed.rank != rank)
+    groups = unfold(round.failure_groups, rank)
+    if len(failures) == len(round.failures) or groups is None:
+        return None
+    count = round.failure_count - 1
+    return replace(
+        round,
+        failures=failures,
+        failure_count=count,
+        failure_groups=groups,
+        first_failure_ms=round.first_failure_ms if count else None,
+    )
 
 
 def _find_unlisted(round: Round, groups: tuple[FailureGroup, ...], rank: int) -> tuple[Range, ...]:

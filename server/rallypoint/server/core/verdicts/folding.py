@@ -104,6 +104,22 @@ def refold(
     return fold(rest, rank=rank, ended=ended, status=status, error=error, is_victim=group.is_victim)
 
 
+def unfold(groups: tuple[FailureGroup, ...], rank: int) -> tuple[FailureGroup, ...] | None:
+    """Return the groups without a worker that has not failed after all.
+
+    None: no group shows its rank, or the ranges of the ranks left would be too many.
+    """
+    own = (at for at, group in enumerate(groups) if is_in_ranges(group.ranks, rank))
+    at = next(own, None)
+    if at is None:
+        return None
+    ranks, count = remove_from_ranges(groups[at].ranks, rank), groups[at].count - 1
+    if len(ranks) > RANGES_MAX:
+        return None
+    left = (replace(groups[at], ranks=ranks, count=count),) if count else ()
+    return (*groups[:at], *left, *groups[at + 1 :])
+
+
 def _key(ended: str, error: str) -> tuple[str, str]:
     return ended, normalise(error)[-ERROR_CHARS_MAX:]
 

@@ -177,7 +177,7 @@ LINES = {
     "round_started": "round {round} started: every node has its workers",
     "round_stopped": "round {round} is being stopped",
     "round_settled": "round {round} ended: {consequence}; restarts so far: {restarts}",
-    "verdict_corrected": "another failure explains the end of round {round}",
+    "verdict_corrected": "the verdict on round {round} was corrected",
     "culprit_awaited": "round {round} waits for the failure behind the first ones",
     "node_joined": "node {node} joined",
     "node_disconnected": "the connection of node {node} broke",

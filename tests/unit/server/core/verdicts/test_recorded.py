@@ -104,12 +104,12 @@ def test_its_end_is_the_same_failure() -> None:
     assert 1 == bench.job().counts.restart_count
 
 
-def test_success_after_a_record_is_a_failure() -> None:
-    """A worker that has failed does not succeed by ending with 0."""
+def test_success_with_an_error_is_a_failure() -> None:
+    """An agent that sends the error with exit code 0 says that the worker has failed."""
     bench, a, _ = pair()
     a.record(recorded())
 
-    a.exit(worker_exit(0))
+    a.exit(replace(worker_exit(0), error=ErrorRecord(NAN, "", 100)))
     bench.obey()
 
     verdict = bench.job().history[-1].verdict
