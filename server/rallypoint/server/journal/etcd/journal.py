@@ -25,10 +25,6 @@ from rallypoint.server.shards.claims import Claim
 
 INLINE_MAX = 100
 """Records that are encoded at once, in about a millisecond; more are encoded in a thread."""
-INLINE_BYTES_MAX = 20_000
-"""The same of a batch that is decoded."""
-SLICE_S = 0.002
-"""How long batches are decoded before everything else has its turn."""
 
 
 class EtcdJournal:
@@ -82,7 +78,7 @@ class EtcdJournal:
             JournalFailed: when etcd cannot be read or written.
         """
         payloads, is_new = await self._log.open()
-        batches = await _decode(payloads)
+        batches = await asyncio.to_thread(_decode, payloads)
         return Loaded(
             records=tuple(record for batch in batches for record in batch.records),
             now_ms=batches[-1].now_ms if batches else 0,
@@ -150,22 +146,5 @@ def _encode(records: Sequence[JournalRecord], now_ms: int, unix_ms: int) -> list
     return list(encode_batches(records, now_ms, unix_ms)) or [encode_batch((), now_ms, unix_ms)]
 
 
-async def _decode(payloads: Sequence[bytes]) -> list[Batch]:
-    """Decode batches while others run.
-
-    A thread that decodes thousands of small ones would hold up the event loop more than the work
-    itself: after each wait for the network, the loop would wait 5 ms for the interpreter, once for
-    every such thread. A process that takes over the shards of another one loads many at a time.
-    """
-    loop = asyncio.get_running_loop()
-    batches: list[Batch] = []
-    ends_s = loop.time() + SLICE_S
-    for payload in payloads:
-        if len(payload) > INLINE_BYTES_MAX:
-            batches.append(await asyncio.to_thread(decode_batch, payload))
-        else:
-            batches.append(decode_batch(payload))
-        if loop.time() >= ends_s:
-            await asyncio.sleep(0)
-            ends_s = loop.time() + SLICE_S
-    return batches
+def _decode(payloads: Sequence[bytes]) -> list[Batch]:
+    return [decode_batch(payload) for payload in payloads]

@@ -1,21 +1,16 @@
-"""How a new owner reads its journal: in few answers, none too large, while others run."""
+"""How a new owner reads its journal: in few answers, none too large."""
 
 from __future__ import annotations
 
-import asyncio
-import threading
 from typing import Any
 
 import pytest
 
-from rallypoint.server.core.messages.records import EpochRaised
 from rallypoint.server.etcd.client import EtcdClient
 from rallypoint.server.etcd.values import Put
-from rallypoint.server.journal.codec.batches import Batch, decode_batch, encode_batch
-from rallypoint.server.journal.etcd import journal, reading
+from rallypoint.server.journal.etcd import reading
 from rallypoint.server.journal.etcd.layout import batch_prefix
 from rallypoint.server.journal.etcd.log import ShardLog
-from rallypoint.server.journal.etcd.opening import open_shard
 from rallypoint.server.journal.etcd.reading import PAGE_KEYS, PAGE_KEYS_MAX
 from rallypoint.server.shards.claims import Claim, take
 from support.etcd.clients import Connect
@@ -100,46 +95,3 @@ async def test_what_the_head_does_not_name_is_not_read(
     assert BATCHES == len(batches)
     assert b"batch 0" in found
     assert b"unfinished" not in found
-
-
-async def test_others_run_while_a_journal_is_decoded(
-    etcd: Cluster, prefix: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Between any two batches, when their time is over; a large batch is decoded in a thread."""
-    monkeypatch.setattr(journal, "SLICE_S", 0.0)
-    address = f"etcd://{','.join(etcd.endpoints)}/{prefix.strip('/')}"
-    opened = await open_shard(address, SHARD, lambda: 1)
-    await opened.load()
-    records = [EpochRaised(number + 1) for number in range(8_000)]
-    for record in records[:BATCHES]:
-        await opened.append([record], 1)
-    await opened.append(records[BATCHES:], 2)
-    size = len(encode_batch(records[BATCHES:], 2, 1))
-    await opened.close()
-    again = await open_shard(address, SHARD, lambda: 1)
-    decode = decode_batch
-    decoded: list[tuple[int, bool]] = []
-    """For each batch: the turn of the loop, and whether the loop itself decoded it."""
-    turn = 0
-
-    async def count() -> None:
-        nonlocal turn
-        while True:
-            turn += 1
-            await asyncio.sleep(0)
-
-    def noted(payload: bytes) -> Batch:
-        decoded.append((turn, threading.current_thread() is threading.main_thread()))
-        return decode(payload)
-
-    monkeypatch.setattr(journal, "decode_batch", noted)
-    async with asyncio.TaskGroup() as tasks:
-        counting = tasks.create_task(count())
-        loaded = await again.load()
-        counting.cancel()
-    await again.close()
-
-    assert size > journal.INLINE_BYTES_MAX
-    assert records == list(loaded.records)
-    assert BATCHES + 1 == len({turn for turn, _ in decoded}), "each in another turn"
-    assert [True] * BATCHES + [False] == [is_own for _, is_own in decoded]
