@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 from collections.abc import Iterator
@@ -140,6 +141,43 @@ def test_coordinator_that_runs_is_used(world: World) -> None:
     assert [agent.events("coordinator_started") for agent in agents] == [[], []]
     assert coordinator.is_running()
     assert world.jobs.get(job_name(world)).HasField("verdict") is False
+
+
+@pytest.mark.long
+def test_home_that_is_read_only(world: World) -> None:
+    """The journal is among the temporary files then, and goes with the job."""
+    agents = [start(world, name, XDG_STATE_HOME="/proc/nowhere") for name in ("a", "b")]
+    workers = world.mailbox.workers(2)
+    started = [event for agent in agents for event in agent.events("coordinator_started")]
+    kept = world.folder / f"rallypoint-{os.getuid()}"
+    for worker in workers:
+        worker.tell("exit", "0")
+
+    assert {Path(event["log"]).parent.parent for event in started} == {kept}
+    assert [agent.wait() for agent in agents] == [0, 0]
+    assert world.left() == []
+    assert list(kept.iterdir()) == []
+
+
+@pytest.mark.long
+def test_workers_that_are_launchers_have_a_job_with_its_coordinator(world: World) -> None:
+    """What they inherit neither leads them to the job around them nor keeps its name."""
+    port = world.ports.reserve()
+    world.ports.close()
+    inner = [NODE_AGENT, f"--rdzv-endpoint=localhost:{port}", "--nnodes=2", *PROMPT, OBEDIENT]
+    outer = [NODE_AGENT, f"--rdzv-endpoint={world.target}", "--nnodes=2", *PROMPT, "--no-python"]
+    agents = [
+        world.start(f"agent {name}", [*outer, *inner], {"PET_NODE_NAME": name}) for name in "ab"
+    ]
+    workers = world.mailbox.workers(2)
+
+    assert {worker.env["RALLYPOINT_JOB_ID"] for worker in workers} == {f"port-{port}"}
+    assert {worker.env["RALLYPOINT_COORDINATOR"] for worker in workers} == {f"localhost:{port}"}
+    for worker in workers:
+        worker.tell("exit", "0")
+    assert [agent.wait() for agent in agents] == [0, 0]
+    assert world.left() == []
+    assert list((world.folder / "state" / "rallypoint").iterdir()) == []
 
 
 @pytest.mark.long

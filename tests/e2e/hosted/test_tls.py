@@ -131,7 +131,7 @@ def test_host_without_a_certificate_says_what_is_missing(
 
     assert agent.wait() == 2
     (line,) = agent.said()
-    assert "this node has to host the coordinator with TLS, but has no certificate" in line
+    assert "this node hosts the coordinator, and has no certificate" in line
     assert "give --tls-cert and --tls-key" in line
     assert world.left() == []
 

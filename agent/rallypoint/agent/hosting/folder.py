@@ -111,14 +111,14 @@ def read_last_line(log: Path) -> str:
 def _candidates(port: int) -> tuple[Path, Path]:
     """Return where the folder is, and where it is if it cannot be there."""
     name = f"hosted-{re.sub(r'[^A-Za-z0-9.-]', '-', socket.gethostname())}-{port}"
-    other = Path(tempfile.gettempdir()) / f"rallypoint-{os.getuid()}"
+    other = _temporary() / f"rallypoint-{os.getuid()}"
     return _state_home() / "rallypoint" / name, other / name
 
 
 def _age_s(folder: Path) -> float:
     """Return how long ago a coordinator touched its journal; without one, infinity."""
     try:
-        about = (folder / JOURNAL).stat()
+        about = (folder / JOURNAL).lstat()
     except OSError:
         return math.inf
     if about.st_uid != os.geteuid():
@@ -137,6 +137,13 @@ def _state_home() -> Path:
         return Path("/nonexistent")  # which cannot be made; the temporary folder can
 
 
+def _temporary() -> Path:
+    try:
+        return Path(tempfile.gettempdir())
+    except OSError:
+        return Path("/nonexistent")  # everything may be read-only but the state folder
+
+
 def _make_temporary(folder: Path) -> Path:
     """Make a folder where other users could have made its parent before, or a link in its place."""
     folder.parent.mkdir(0o700, exist_ok=True)
@@ -147,8 +154,20 @@ def _make_temporary(folder: Path) -> Path:
 
 
 def _make(folder: Path) -> Path:
+    """Make a folder that only this user can use, and that others cannot replace.
+
+    A journal holds secrets. XDG_STATE_HOME may be a place where others can write.
+    """
     folder.parent.mkdir(0o700, parents=True, exist_ok=True)
+    above = folder.parent.stat()
+    if above.st_uid not in (0, os.geteuid()) or above.st_mode & 0o1002 == 0o002:
+        raise PermissionError(1, f"others can change {folder.parent}")
     folder.mkdir(0o700, exist_ok=True)
-    if folder.stat().st_uid != os.geteuid() or not os.access(folder, os.W_OK):
-        raise PermissionError(1, "it belongs to another user, or is read-only")
+    about = folder.lstat()  # not of what a link leads to: another user may have put it there
+    if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.geteuid():
+        raise PermissionError(1, "it is a link, or belongs to another user")
+    if about.st_mode & 0o077:
+        folder.chmod(0o700)
+    if not os.access(folder, os.W_OK):
+        raise PermissionError(1, "it is read-only")
     return folder

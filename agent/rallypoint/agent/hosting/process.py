@@ -47,7 +47,7 @@ class HostedProcess:
         self._folder = folder
         self._is_fresh = is_fresh
         self._lock = folder / LOCK
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
         log = os.open(self.log, flags, 0o600)
         words = [*compute_command(hosting, folder), *protection.flags]
         token = protection.token

@@ -40,8 +40,8 @@ class Protection:
         """
         if access.uses_tls and not access.cert_file:
             raise AccessFailed(
-                "this node has to host the coordinator with TLS, but has no certificate: give "
-                f"--tls-cert and --tls-key; {_describe_issue(host)} makes them"
+                "this node hosts the coordinator, and has no certificate: give --tls-cert and "
+                f"--tls-key of {_describe_issue(host)}, or RALLYPOINT_TLS=0"
             )
         ((_, bearer),) = Credentials(access).metadata() or (("", ""),)
         self.token = bearer.removeprefix("Bearer ")

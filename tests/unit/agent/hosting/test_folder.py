@@ -68,6 +68,49 @@ def test_temporary_folder_belongs_to_this_user_alone(home: Path, kind: str) -> N
     assert list(parent.iterdir()) == []
 
 
+@pytest.mark.parametrize("kind", ["a link", "a file", "in a folder of all"])
+def test_place_that_another_user_may_have_prepared_is_not_used(home: Path, kind: str) -> None:
+    """The state folder can be one that all can write: a journal and its secrets lie elsewhere."""
+    wanted = home / "state/rallypoint" / f"hosted-{socket.gethostname()}-7"
+    wanted.parent.mkdir(parents=True)
+    (home / "mine").mkdir()
+    if kind == "a link":
+        wanted.symlink_to(home / "mine")
+    elif kind == "a file":
+        wanted.touch()
+    else:
+        wanted.parent.chmod(0o777)
+
+    assert folders.make_folder(7).parent == home / "temporary" / f"rallypoint-{os.getuid()}"
+    assert list((home / "mine").iterdir()) == []
+
+
+def test_own_folder_is_closed_to_others(home: Path) -> None:
+    """One that was made with another mode, such as by a tool that copies files."""
+    made = folders.make_folder(7)
+    made.chmod(0o755)
+
+    assert folders.make_folder(7) == made
+    assert made.stat().st_mode & 0o777 == 0o700
+
+
+def test_no_temporary_folder_is_needed_where_there_is_a_home(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a container everything else may be read-only."""
+
+    def refuse() -> str:
+        raise FileNotFoundError(2, "No usable temporary directory found")
+
+    monkeypatch.setattr(tempfile, "gettempdir", refuse)
+
+    assert folders.make_folder(7).parent == home / "state/rallypoint"
+    assert not folders.is_in_use(7)
+    monkeypatch.setenv("XDG_STATE_HOME", "/proc/nowhere")
+    with pytest.raises(folders.NoFolder, match="set XDG_STATE_HOME"):
+        folders.make_folder(7)
+
+
 def test_journal_of_another_user_is_not_in_use(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Anyone may put files among the temporary ones, before this user does."""
     leave(folders.make_folder(7, is_temporary=True), 0.0)

@@ -76,6 +76,9 @@ def test_host_without_a_certificate_is_told_what_is_missing(authority: Authority
     text = refusal(Access(ca_file=authority.ca))
 
     assert "has no certificate: give --tls-cert and --tls-key" in text
+    assert text.endswith(
+        "or RALLYPOINT_TLS=0"
+    )  # a worker that is a launcher inherits the variables
     assert "`rallypoint certs issue NAME --host head`" in text
     assert "has no certificate" in refusal(Access(is_tls=True))
 
