@@ -26,7 +26,7 @@ def find_facts(host: str) -> HostFacts:
     name = socket.gethostname()
     addresses, full_names = _resolve(name)
     named, _ = _resolve(host)
-    own = frozenset(filter(_is_own, named))
+    own = frozenset(filter(is_own, named))
     return HostFacts(name=name, full_names=full_names, addresses=addresses, named=named, own=own)
 
 
@@ -43,7 +43,7 @@ def _nonempty(texts: Iterable[str]) -> frozenset[str]:
     return frozenset(filter(None, texts))
 
 
-def _is_own(address: str) -> bool:
+def is_own(address: str) -> bool:
     """Return whether an interface has this address: then the kernel also sends from it.
 
     Connecting a datagram socket sends nothing.

@@ -175,10 +175,11 @@ class Keeper:
     def _places(self) -> tuple[tuple[str, int], ...]:
         """Return where a coordinator of this host listens.
 
-        This host may not reach itself at the endpoint, which can be an address of a router.
+        This host may not reach itself at the endpoint, which can be an address of a router. On
+        many hosts `localhost` has no IPv6 address.
         """
         port = self.hosting.port
-        return (self.hosting.host, port), ("localhost", port)
+        return (self.hosting.host, port), ("localhost", port), ("::1", port)
 
     async def _find_listener(self) -> tuple[str, int] | None:
         """Return the place where something listens, at best the endpoint; None: nothing does."""

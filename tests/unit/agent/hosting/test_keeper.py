@@ -15,6 +15,7 @@ import pytest
 
 from rallypoint.agent.helper.descendants import await_any_exit, spared_children
 from rallypoint.agent.hosting.decision import Hosting
+from rallypoint.agent.hosting.facts import is_own
 from rallypoint.agent.hosting.folder import JOURNAL, make_folder
 from rallypoint.agent.hosting.keeper import CannotHost, Keeper
 from rallypoint.agent.hosting.process import HostedProcess, compute_command
@@ -96,13 +97,16 @@ def test_node_whose_endpoint_leads_elsewhere_says_so_and_leaves_nothing(port: in
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("first", ["127.0.0.1", "[::1]"])
 def test_coordinator_for_another_address_of_this_host_is_named(
-    port: int, monkeypatch: pytest.MonkeyPatch
+    port: int, first: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only one can have the port; an agent with another loopback address never reaches it."""
+    if first == "[::1]" and not is_own("::1"):
+        pytest.skip("this host has no IPv6")
     monkeypatch.setattr("rallypoint.agent.hosting.keeper.STRANGER_S", 0.0)
     before = set(spared_children)
-    one = keeper(port)
+    one = keeper(port, host=first)
     asyncio.run(one.prepare())
     other = keeper(port, host="127.0.0.2")
     text = f"listens on port {port} of this host, but not at 127.0.0.2: give all agents"
