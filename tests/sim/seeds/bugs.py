@@ -31,7 +31,7 @@ from rallypoint.server.core.model.round import Departure, Member, Round, RoundRe
 from rallypoint.server.core.model.verdict import Consequence, Verdict
 from rallypoint.server.core.model.worker import FailedWorker, WorkerExit
 from rallypoint.server.core.rounds import desired, fences, ranks, rounds, settling
-from rallypoint.server.core.sessions import admission, adoption, reports, sessions
+from rallypoint.server.core.sessions import admission, adoption, exits, reports, sessions
 from rallypoint.server.core.state.deadlines import DeadlineKind
 from rallypoint.server.core.state.draft import Draft
 from rallypoint.server.core.state.tally import Tally
@@ -320,7 +320,7 @@ def _fail_twice() -> list[Patch]:
         failed = FailedWorker(round.failures[0].name, rank, exit)
         return blame.with_failure(round, failed, round.first_failure_ms or 0)
 
-    return [(reports, "with_end", with_end)]
+    return [(exits, "with_end", with_end)]
 
 
 BUGS: dict[str, Bug] = {
