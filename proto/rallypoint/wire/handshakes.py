@@ -9,6 +9,7 @@ handshake, which shows more.
 from __future__ import annotations
 
 import socket
+from enum import Enum
 from typing import TYPE_CHECKING
 
 from rallypoint.base.addresses import parse_endpoint
@@ -20,21 +21,35 @@ if TYPE_CHECKING:
 PROBE_S_MAX = 2.0
 """How long a probe takes at most for each of its steps."""
 DETAIL_CHARS_MAX = 120
-NO_TLS = "it does not use TLS: connect without --tls (RALLYPOINT_TLS=0)"
-NEEDS_TLS = "it uses TLS: give --tls-ca FILE with its authority, or --tls if that is a public one"
-EXPIRED = "its certificate has expired: renew it where the coordinator runs"
-NOT_YET = "its certificate is not valid yet: check the clocks of both hosts"
-AUTHORITY = "its certificate is of an unknown authority: check --tls-ca"
-CLIENT_WANTED = "it wants a certificate of this client: give --tls-cert and --tls-key"
-CLIENT_REFUSED = "it refuses this client's certificate: has it expired? is it of its client CA?"
+
+
+class Fault(Enum):
+    """Why no connection comes about. The value is for people: what is wrong, then what to do."""
+
+    NO_TLS = "it does not use TLS: connect without --tls (RALLYPOINT_TLS=0)"
+    NEEDS_TLS = (
+        "it uses TLS: give --tls-ca FILE with its authority, or --tls if that is a public one"
+    )
+    EXPIRED = "its certificate has expired: renew it where the coordinator runs"
+    NOT_YET = "its certificate is not valid yet: check the clocks of both hosts"
+    WRONG_NAME = "its certificate is not for {}: check the address, or give --tls-server-name"
+    AUTHORITY = "its certificate is of an unknown authority: check --tls-ca"
+    CLIENT_WANTED = "it wants a certificate of this client: give --tls-cert and --tls-key"
+    CLIENT_REFUSED = "it refuses this client's certificate: has it expired? is it of its client CA?"
+    OTHER = "TLS handshake failed"
+
+
 _PHRASES = (
-    ("WRONG_VERSION_NUMBER", NO_TLS),
-    ("certificate has expired", EXPIRED),
-    ("not yet valid", NOT_YET),
-    ("CERTIFICATE_VERIFY_FAILED", AUTHORITY),
-    ("certificate signature failure", AUTHORITY),
+    ("WRONG_VERSION_NUMBER", Fault.NO_TLS),
+    ("PACKET_LENGTH_TOO_LONG", Fault.NO_TLS),
+    ("certificate has expired", Fault.EXPIRED),
+    ("not yet valid", Fault.NOT_YET),
+    ("CERTIFICATE_VERIFY_FAILED", Fault.AUTHORITY),
+    ("certificate signature failure", Fault.AUTHORITY),
 )
-"""What gRPC's text holds, and what it means."""
+"""What the text of gRPC or of OpenSSL holds, and what it means."""
+# X509_V_ERR_… of OpenSSL, x509_vfy.h.
+_BY_CODE = {9: Fault.NOT_YET, 10: Fault.EXPIRED, 62: Fault.WRONG_NAME, 64: Fault.WRONG_NAME}
 _ALERT = "ALERT"
 """What OpenSSL's name of an error has when the other side has sent an alert."""
 _CLOSED = ("Socket closed", "reset by peer", "Broken pipe", "recvmsg")
@@ -45,12 +60,48 @@ def explain(text: str) -> str:
     """Return what gRPC's text about a failed handshake means; empty: it is about something else."""
     if "Peer name " in text:
         name = text.partition("Peer name ")[2].partition(" ")[0]
-        return f"its certificate is not for {name}: check the address, or give --tls-server-name"
-    for phrase, meaning in _PHRASES:
-        if phrase in text:
-            return meaning
+        return Fault.WRONG_NAME.value.format(name)
+    if (fault := _find_phrase(text)) is not None:
+        return fault.value
     detail = text.partition("Ssl handshake failed")[2]
-    return f"TLS handshake failed{detail[:DETAIL_CHARS_MAX]}" if detail else ""
+    return f"{Fault.OTHER.value}{detail[:DETAIL_CHARS_MAX]}" if detail else ""
+
+
+def read_fault(error: ssl.SSLError, access: Access) -> Fault:
+    """Return what an error of Python's ssl module means for a client with this access."""
+    import ssl
+
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return _BY_CODE.get(error.verify_code, Fault.AUTHORITY)
+    reason = error.reason or str(error)
+    if _ALERT in reason:  # the server judges this side after its own certificate was accepted
+        return find_refusal(access)
+    return _find_phrase(reason) or Fault.OTHER
+
+
+def describe_fault(error: ssl.SSLError, access: Access, name: str) -> str:
+    """Return an error of Python's ssl module in words that say what to do.
+
+    Args:
+        error: of a handshake, or of the first read after it.
+        access: of the client.
+        name: that the certificate was expected to have.
+    """
+    fault = read_fault(error, access)
+    if fault is Fault.OTHER:
+        reason = (error.reason or str(error)).replace("_", " ").lower()
+        return f"{fault.value}: {reason[:DETAIL_CHARS_MAX]}"
+    text: str = fault.value
+    return text.format(name)
+
+
+def find_refusal(access: Access) -> Fault:
+    """Return why a server that wants a certificate of its clients refuses this one."""
+    return Fault.CLIENT_REFUSED if access.cert_file else Fault.CLIENT_WANTED
+
+
+def _find_phrase(text: str) -> Fault | None:
+    return next((fault for phrase, fault in _PHRASES if phrase in text), None)
 
 
 def is_closed(text: str) -> bool:
@@ -75,14 +126,14 @@ def probe(target: str, access: Access, timeout_s: float = PROBE_S_MAX) -> str:
         return ""
     host, _, port = endpoint.rpartition(":")
     host = host.strip("[]")
-    refused = CLIENT_REFUSED if access.cert_file else CLIENT_WANTED
+    refused = find_refusal(access).value
     try:
         with (
             socket.create_connection((host, int(port)), timeout_s) as raw,
             _context(access).wrap_socket(raw, server_hostname=access.server_name or host) as line,
         ):
             if not access.uses_tls:
-                return NEEDS_TLS
+                return Fault.NEEDS_TLS.value
             # It verifies this client after the handshake. gRPC then closes, others send an alert.
             return "" if line.recv(1) else refused
     except ssl.SSLError as error:

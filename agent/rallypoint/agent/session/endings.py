@@ -11,7 +11,8 @@ from rallypoint.agent.session.reasons import plain_reason
 from rallypoint.base.exit_codes import EXIT_DENIED, EXIT_FAILED, EXIT_USAGE
 from rallypoint.v1 import error_details_pb2 as details_pb2
 
-NO_COORDINATOR = "no rallypoint coordinator listens at this address"
+NO_COORDINATOR = "no rallypoint coordinator listens at"
+"""How the text begins that ends with the address."""
 RETRY_S_MAX = 60.0
 """Longest pause that a coordinator can ask for."""
 
@@ -93,7 +94,10 @@ _FINAL: dict[type[Message], int] = {
 
 
 def read_ending(
-    code: grpc.StatusCode, text: str, metadata: Iterable[tuple[str, str | bytes]] | None
+    code: grpc.StatusCode,
+    text: str,
+    metadata: Iterable[tuple[str, str | bytes]] | None,
+    address: str = "this address",
 ) -> Exception:
     """Return the exception that the status of a stream means for the agent.
 
@@ -101,6 +105,7 @@ def read_ending(
         code: of the status.
         text: of the status, for people.
         metadata: the call's trailing metadata, which carries the details.
+        address: of the coordinator, for a text.
 
     Returns: `Dismissed`, `Denied`, `Misunderstood`, `Redirected` or `BrokenStream`.
     """
@@ -108,7 +113,7 @@ def read_ending(
         return Misunderstood(EXIT_USAGE, f"the coordinator refused: {text}")
     if code is grpc.StatusCode.UNIMPLEMENTED:
         # Another server or a proxy may answer while the coordinator is away.
-        return Misunderstood(EXIT_USAGE, NO_COORDINATOR)
+        return Misunderstood(EXIT_USAGE, f"{NO_COORDINATOR} {address}")
     retry_s, is_undecided = 0.0, False
     if metadata:
         # Imported here: most agents never see a refusal.

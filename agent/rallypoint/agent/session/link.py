@@ -285,14 +285,14 @@ class Link:
                 await self._read(call)
                 writer.cancel()
         except (grpc.aio.AioRpcError, *_STREAM_ERRORS) as error:
-            raise _translate(error) from None
+            raise _translate(error, self.target) from None
         except ExceptionGroup as group:
             # Reader and writer may both see the end of the stream, as different exceptions.
             known, unknown = group.split((grpc.aio.AioRpcError, *_STREAM_ERRORS))
             if unknown is not None or known is None:
                 raise
             status = known.subgroup(grpc.aio.AioRpcError)  # prefer it: it carries the reason
-            raise _translate(_first(status or known)) from None
+            raise _translate(_first(status or known), self.target) from None
 
     async def _read(self, call: _Call) -> None:
         while True:
@@ -366,11 +366,12 @@ _STREAM_ERRORS = (
 )
 
 
-def _translate(error: Exception) -> Exception:
+def _translate(error: Exception, address: str) -> Exception:
     """Return the exception that the end of the stream means for the agent."""
     if not isinstance(error, grpc.aio.AioRpcError):
         return BrokenStream(str(error) or "the stream broke")
-    return read_ending(error.code(), error.details() or "", error.trailing_metadata())
+    text = error.details() or ""
+    return read_ending(error.code(), text, error.trailing_metadata(), address)
 
 
 def _first(group: BaseExceptionGroup[Any]) -> Any:

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from rallypoint.cli.operator.failures import NotReached
+from rallypoint.wire.handshakes import Fault, describe_fault, find_refusal
 
 if TYPE_CHECKING:
     import ssl
@@ -76,13 +77,13 @@ def find_problem(endpoint: str, access: Access, limit_s: float) -> str:
         with socket.create_connection((host, int(port)), limit_s) as connection:
             if access.uses_tls:
                 with _wrap(connection, access, host) as secured:
-                    _greet(secured, is_tls=True)
+                    _greet(secured, access)
             else:
-                _greet(connection, is_tls=False)
+                _greet(connection, access)
     except _Unusable as found:
         return str(found)
     except OSError as error:
-        return describe_error(error, host, limit_s)
+        return _describe_error(error, access, host, limit_s)
     return ""
 
 
@@ -96,7 +97,7 @@ def _wrap(connection: socket.socket, access: Access, host: str) -> ssl.SSLSocket
     return context.wrap_socket(connection, server_hostname=access.server_name or host)
 
 
-def _greet(connection: socket.socket, *, is_tls: bool) -> None:
+def _greet(connection: socket.socket, access: Access) -> None:
     """Begin HTTP/2, and look at what comes back."""
     connection.sendall(HTTP2_BEGINS)
     answer = b""
@@ -107,36 +108,24 @@ def _greet(connection: socket.socket, *, is_tls: bool) -> None:
         answer += part
     if len(answer) == FRAME_BYTES and answer[3] == SETTINGS:
         return
-    if not is_tls and answer[:1] == bytes((TLS_ALERT,)):
-        raise _Unusable("it speaks TLS; add --tls, or --tls-ca FILE")
-    if not answer and is_tls:
-        text = "it closes the connection; if it asks for a certificate, add --tls-cert, --tls-key"
+    speaks_tls = answer[:1] == bytes((TLS_ALERT,))
+    if speaks_tls or not answer:
+        # A coordinator hangs up without a word: on a client without TLS, and on one without the
+        # certificate that it wants.
+        fault = find_refusal(access) if access.uses_tls else Fault.NEEDS_TLS
+        text = fault.value if speaks_tls else f"it closes the connection; perhaps {fault.value}"
         raise _Unusable(text)
-    if not answer:
-        raise _Unusable("it closes the connection; if it speaks TLS, add --tls or --tls-ca FILE")
     raise _Unusable("another program listens there, not a coordinator")
 
 
-def describe_error(error: OSError, host: str, limit_s: float) -> str:
+def _describe_error(error: OSError, access: Access, host: str, limit_s: float) -> str:
     """Return why a connection failed, in words."""
     import ssl
 
-    if isinstance(error, ssl.SSLCertVerificationError):
-        why = error.verify_message or "it cannot be verified"
-        return f"its certificate is not accepted: {why}; check --tls-ca and --tls-server-name"
     if isinstance(error, ssl.SSLError):
-        return _describe_tls(error)
+        return describe_fault(error, access, access.server_name or host)
     if isinstance(error, socket.gaierror):
         return f"the name {host} cannot be resolved"
     if isinstance(error, TimeoutError):
         return f"no answer within {limit_s:.3g} s"
     return (error.strerror or str(error)).lower()
-
-
-def _describe_tls(error: ssl.SSLError) -> str:
-    reason = (error.reason or str(error)).replace("_", " ").lower()
-    if "wrong version number" in reason or "packet length too long" in reason:
-        return "it does not speak TLS; leave out --tls and the TLS files"
-    if "certificate required" in reason or "unknown ca" in reason or "bad certificate" in reason:
-        return f"it refuses the certificate shown ({reason}); check --tls-cert and --tls-key"
-    return f"TLS fails: {reason}"

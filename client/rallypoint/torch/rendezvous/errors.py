@@ -33,8 +33,8 @@ def to_error(ended: Ended, job_id: str, endpoint: str, why_absent: str) -> api.R
                 f"{ended.text} at {endpoint}{why}; check --rdzv-endpoint, "
                 f"or {describe_start(endpoint)}"
             )
-        case EndKind.REFUSED if ended.text == NO_COORDINATOR:
-            return api.RendezvousConnectionError(f"{endpoint}: {ended.text}; check --rdzv-endpoint")
+        case EndKind.REFUSED if ended.text.startswith(NO_COORDINATOR):
+            return api.RendezvousConnectionError(f"{ended.text}; check --rdzv-endpoint")
         case EndKind.REFUSED | EndKind.FAILED:
             return api.RendezvousStateError(ended.text)
         case EndKind.RELEASED:

@@ -30,7 +30,7 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
 
     async def attempt(self: Link) -> None:
         self._is_name_known = self.exchange.is_welcome = True
-        raise link_module._translate(INVALID)
+        raise link_module._translate(INVALID, "nowhere:1")
 
     async def pause(seconds: float) -> None:
         noted.append(seconds)
@@ -71,4 +71,7 @@ def test_other_server_at_the_address_ends_no_round() -> None:
     metadata = grpc.aio.Metadata()
     error = grpc.aio.AioRpcError(grpc.StatusCode.UNIMPLEMENTED, metadata, metadata)
 
-    assert isinstance(link_module._translate(error), Misunderstood)
+    ending = link_module._translate(error, "head:50051")
+
+    assert isinstance(ending, Misunderstood)
+    assert str(ending) == "no rallypoint coordinator listens at head:50051"

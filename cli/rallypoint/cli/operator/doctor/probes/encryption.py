@@ -17,12 +17,19 @@ from rallypoint.cli.operator.doctor.facts import (
     Wish,
 )
 from rallypoint.cli.operator.doctor.probes.network import HELLO
-from rallypoint.wire.access import Access, AccessFailed
+from rallypoint.wire.access import PLAIN, Access, AccessFailed
 from rallypoint.wire.credentials import Credentials
+from rallypoint.wire.handshakes import Fault, read_fault
 
 HANDSHAKE_S_MAX = 5.0
-# X509_V_ERR_… of OpenSSL, x509_vfy.h.
-_BY_CODE = {9: Trust.NOT_YET_VALID, 10: Trust.EXPIRED, 62: Trust.WRONG_NAME, 64: Trust.WRONG_NAME}
+_TRUST = {
+    Fault.NOT_YET: Trust.NOT_YET_VALID,
+    Fault.EXPIRED: Trust.EXPIRED,
+    Fault.WRONG_NAME: Trust.WRONG_NAME,
+    Fault.AUTHORITY: Trust.UNKNOWN_AUTHORITY,
+    Fault.CLIENT_WANTED: Trust.CLIENT_REFUSED,
+    Fault.CLIENT_REFUSED: Trust.CLIENT_REFUSED,
+}
 
 
 def shake_hands(wish: Wish, at: Endpoint, host: str) -> Handshake:
@@ -41,12 +48,8 @@ def shake_hands(wish: Wish, at: Endpoint, host: str) -> Handshake:
         if not _talk(context, at, wish.server_name or host):
             # gRPC hangs up without an alert when it does not accept a certificate, or misses one.
             return Handshake(Trust.CLIENT_REFUSED, certificate, "it hangs up")
-    except ssl.SSLCertVerificationError as error:
-        trust = _BY_CODE.get(error.verify_code, Trust.UNKNOWN_AUTHORITY)
-        return Handshake(trust, certificate, error.verify_message)
     except ssl.SSLError as error:
-        # The server judges our certificate after its own was accepted, and sends an alert.
-        trust = Trust.CLIENT_REFUSED if "ALERT" in (error.reason or "") else Trust.FAILED
+        trust = _TRUST.get(read_fault(error, PLAIN), Trust.FAILED)
         return Handshake(trust, certificate, _words(error))
     except OSError as error:
         return Handshake(Trust.FAILED, certificate, error.strerror or str(error))
@@ -100,6 +103,8 @@ def _open_blindly(at: Endpoint) -> Iterator[ssl.SSLSocket]:
 
 
 def _words(error: ssl.SSLError) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return error.verify_message
     reason = (error.reason or str(error)).lower().replace("_", " ")
     return reason.removeprefix("tlsv1 alert ").removeprefix("tlsv13 alert ")
 

@@ -1,0 +1,53 @@
+"""What a command says about a connection that does not come about, in the words of every client."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rallypoint.cli.operator.reaching import find_problem
+from rallypoint.wire.access import PLAIN, Access
+from rallypoint.wire.handshakes import Fault
+from support.access.authority import Authority
+from support.access.greeters import greeting
+
+LIMIT_S = 30.0
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path / "authority")
+
+
+def problem_at(port: int, access: Access) -> str:
+    return find_problem(f"127.0.0.1:{port}", access, LIMIT_S)
+
+
+def test_one_side_has_no_tls(authority: Authority) -> None:
+    """Whichever it is."""
+    trusted = Access(is_tls=True, ca_file=authority.ca)
+    with greeting() as port:
+        found = (problem_at(port, PLAIN), problem_at(port, trusted))
+    with greeting(authority.issue("head", ["127.0.0.1"])) as port:
+        secured = (problem_at(port, PLAIN), problem_at(port, trusted))
+
+    assert found == ("", Fault.NO_TLS.value)
+    assert secured[0].endswith(Fault.NEEDS_TLS.value)
+    assert secured[1] == ""
+
+
+def test_certificates_are_judged(authority: Authority, tmp_path: Path) -> None:
+    """That of the server by its authority and its name, and that of the client if one is wanted."""
+    other = Authority(tmp_path / "other", "other authority")
+    pair = authority.issue("head", ["head"])
+    trusted = Access(is_tls=True, ca_file=authority.ca, server_name="head")
+    foreign = Access(is_tls=True, ca_file=other.ca, server_name="head")
+    unnamed = Access(is_tls=True, ca_file=authority.ca, server_name="elsewhere")
+    with greeting(pair) as port:
+        found = [problem_at(port, one) for one in (trusted, foreign, unnamed)]
+    with greeting(pair, client_ca=authority.ca) as port:
+        anonymous = problem_at(port, trusted)
+
+    assert found == ["", Fault.AUTHORITY.value, Fault.WRONG_NAME.value.format("elsewhere")]
+    assert anonymous.endswith(Fault.CLIENT_WANTED.value)
