@@ -18,7 +18,7 @@ from rallypoint.elastic.errors import ChildFailedError, SignalException
 from rallypoint.elastic.launcher.config import RDZV_TIMEOUT_S, LaunchConfig
 from rallypoint.elastic.logs.logs_specs import DefaultLogsSpecs
 from rallypoint.elastic.rendezvous import RendezvousParameters, get_rendezvous_handler
-from rallypoint.elastic.rendezvous.coordinated import OWN_BACKEND
+from rallypoint.elastic.rendezvous.registry import OWN_BACKEND
 from rallypoint.elastic.values.worker_spec import WorkerSpec
 
 logger = logging.getLogger("rallypoint.elastic")

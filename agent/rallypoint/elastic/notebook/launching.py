@@ -14,7 +14,7 @@ from rallypoint.elastic.notebook.agent import CellAgent
 from rallypoint.elastic.notebook.cell import Cell
 from rallypoint.elastic.notebook.worker_error import WorkerError
 from rallypoint.elastic.rendezvous import RendezvousParameters, get_rendezvous_handler
-from rallypoint.elastic.rendezvous.coordinated import OWN_BACKEND
+from rallypoint.elastic.rendezvous.registry import OWN_BACKEND
 from rallypoint.elastic.values.worker_spec import WorkerSpec, name_function
 
 _T = TypeVar("_T")

@@ -17,15 +17,10 @@ from rallypoint.elastic.rendezvous.handler import (
 )
 from rallypoint.elastic.rendezvous.hosting import C10D_PORT, find_hosting
 from rallypoint.elastic.rendezvous.parameters import RendezvousParameters
-from rallypoint.elastic.rendezvous.registry import rendezvous_handler_registry
 
 if TYPE_CHECKING:
     from rallypoint.elastic.node.options import JobOptions
     from rallypoint.elastic.node.seat import ForeignSeat, Seat
-
-OWN_BACKEND = "rallypoint"
-BACKENDS = (OWN_BACKEND, "c10d", "static", "etcd", "etcd-v2")
-"""Our name and torch's: behind all of them is the coordinator."""
 
 
 class CoordinatedRendezvous(RendezvousHandler):
@@ -200,7 +195,3 @@ def _check_job(coordinator: str | None, params: RendezvousParameters) -> None:
         raise ValueError(
             f"this process is already a worker of job {params.run_id}: use another run_id"
         )
-
-
-for _name in BACKENDS:
-    rendezvous_handler_registry.register(_name, CoordinatedRendezvous)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from rallypoint.agent.output.destinations import OutputSpec
 from rallypoint.agent.workers.environ import Launch
 from rallypoint.elastic.node.plan import Plan
 
 if TYPE_CHECKING:
-    from rallypoint.elastic.rendezvous.coordinated import CoordinatedRendezvous
+    from rallypoint.agent.hosting.decision import Hosting
+    from rallypoint.elastic.node.options import JobOptions
+    from rallypoint.elastic.rendezvous.parameters import RendezvousParameters
     from rallypoint.elastic.values.worker_spec import WorkerSpec
 
 SHUTDOWN_TIMEOUT_MS = 30_000
@@ -18,7 +20,16 @@ OUTCOME_TIMEOUT_MS = 300_000
 """torch's timeout of the exit barrier."""
 
 
-def plan_node(handler: CoordinatedRendezvous, spec: WorkerSpec | None = None) -> Plan:
+class Meeting(Protocol):
+    """What a rendezvous handler knows of its job."""
+
+    params: RendezvousParameters
+    options: JobOptions
+    coordinator: str | None
+    hosting: Hosting | None
+
+
+def plan_node(handler: Meeting, spec: WorkerSpec | None = None) -> Plan:
     """Return what a node brings into a job, without what a launch of local workers needs.
 
     Args:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib import import_module
 
 from rallypoint.elastic.rendezvous.handler import RendezvousHandler
 from rallypoint.elastic.rendezvous.parameters import RendezvousParameters
 
+OWN_BACKEND = "rallypoint"
+BACKENDS = (OWN_BACKEND, "c10d", "static", "etcd", "etcd-v2")
+"""Our name and torch's: behind all of them is the coordinator."""
 RendezvousHandlerCreator = Callable[[RendezvousParameters], RendezvousHandler]
 
 
@@ -56,8 +58,17 @@ class RendezvousHandlerRegistry:
         return handler
 
 
+def _create_coordinated(params: RendezvousParameters) -> RendezvousHandler:
+    """Return a handler of a backend that is built in; its module is loaded when it is needed."""
+    from rallypoint.elastic.rendezvous.coordinated import CoordinatedRendezvous
+
+    return CoordinatedRendezvous(params)
+
+
 rendezvous_handler_registry = RendezvousHandlerRegistry()
 """The handlers that `LaunchConfig.rdzv_backend` can name."""
+for _name in BACKENDS:
+    rendezvous_handler_registry.register(_name, _create_coordinated)
 
 
 def get_rendezvous_handler(params: RendezvousParameters) -> RendezvousHandler:
@@ -66,5 +77,4 @@ def get_rendezvous_handler(params: RendezvousParameters) -> RendezvousHandler:
     Raises:
         ValueError: no such backend is registered, or an option is wrong.
     """
-    import_module("rallypoint.elastic.rendezvous.coordinated")  # registers what is built in
     return rendezvous_handler_registry.create_handler(params)
