@@ -14,48 +14,38 @@ if TYPE_CHECKING:
 
 TOKEN_VARIABLE = "RALLYPOINT_TOKEN"
 
+
+def _file(name: str, help: str, without: str = "") -> Flag:
+    """Return the flag of a file; `without`: what is true without it."""
+    return Flag(
+        names=(name,), parse=str, metavar="FILE", default="", default_text=without, help=help
+    )
+
+
 PROTECTION = Group(
     "Protection",
     (
-        Flag(
-            names=("--tls-cert",),
-            parse=str,
-            metavar="FILE",
-            default="",
-            default_text="connections are not encrypted",
-            help="certificate of this coordinator, and the chain after it: PEM",
+        _file(
+            "--tls-cert",
+            "certificate of this coordinator, and the chain after it: PEM",
+            "connections are not encrypted",
         ),
-        Flag(
-            names=("--tls-key",),
-            parse=str,
-            metavar="FILE",
-            default="",
-            help="its private key: PEM, without a passphrase",
-        ),
-        Flag(
-            names=("--tls-client-ca",),
-            parse=str,
-            metavar="FILE",
-            default="",
-            default_text="clients need no certificate",
-            help="authorities of clients, which then must show a certificate; without --auth and "
+        _file("--tls-key", "its private key: PEM, without a passphrase"),
+        _file(
+            "--tls-client-ca",
+            "authorities of clients, which then must show a certificate; without --auth and "
             f"{TOKEN_VARIABLE} each of them has every role",
+            "clients need no certificate",
         ),
-        Flag(
-            names=("--tls-ca",),
-            parse=str,
-            metavar="FILE",
-            default="",
-            default_text="--tls-client-ca, or else the system's",
-            help="authorities of the other coordinators of the store",
+        _file(
+            "--tls-ca",
+            "authorities of the other coordinators of the store",
+            "--tls-client-ca, or else the system's",
         ),
-        Flag(
-            names=("--auth",),
-            parse=str,
-            metavar="FILE",
-            default="",
-            default_text="no one is asked",
-            help="who may call: tokens and names of certificates, each with its role",
+        _file(
+            "--auth",
+            "who may call: tokens and names of certificates, each with its role",
+            "no one is asked",
         ),
         Flag(
             names=("--require-auth",),

@@ -10,7 +10,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -102,6 +102,34 @@ class Output:
     def print_json_line(self, value: Message | Mapping[str, Any]) -> None:
         """Print one of many answers on a line."""
         print(json.dumps(_plain(value), ensure_ascii=False), flush=True)
+
+    def print_list(
+        self,
+        found: Sequence[Message],
+        columns: Sequence[str],
+        describe: Callable[[Any], Sequence[object]],
+        *,
+        flexible: str,
+        empty: str,
+        is_cropped: bool = False,
+    ) -> None:
+        """Print what was found: a table, an array as JSON, or a note that there is nothing.
+
+        Args:
+            found: answers of the coordinator.
+            columns: headings.
+            describe: returns the row of one of them.
+            flexible: as for `print_table`, as is `is_cropped`.
+            empty: the note.
+            is_cropped: see there.
+        """
+        if self.is_json:
+            self.print_json(found)
+        elif found:
+            rows = [describe(one) for one in found]
+            self.print_table(columns, rows, flexible=flexible, is_cropped=is_cropped)
+        else:
+            self.note(empty)
 
     def print_table(
         self,

@@ -143,7 +143,7 @@ def _find_coordinator(
 def _note_unread_variable(environment: Mapping[str, str], notes: list[Note]) -> None:
     """Note that a variable which chooses the coordinator of an operator's commands has no effect.
 
-    A worker has that variable from its agent, and may start a job of its own node: it is no wish.
+    A worker has that variable from its agent, and may start another job on its node alone.
     """
     value = environment.get(OPERATORS_VARIABLE, "")
     if value and "RALLYPOINT_JOB_ID" not in environment:

@@ -55,7 +55,7 @@ def cancel(
     is_meant = bool(answer.job.job_id) and run in (0, answer.job.run)
     goal = RunEnds(answer.job.run) if is_meant else None
     wait = read_wait(is_waiting=is_waiting, limit_s=wait_timeout)
-    _finish(invocation, job, answer, describe_cancel(job, run, answer.job), goal, wait)
+    _finish(invocation, answer, describe_cancel(job, run, answer.job), goal, wait)
 
 
 @command
@@ -80,7 +80,7 @@ def restart(
     is_meant = bool(answer.job.job_id) and round in (0, answer.job.round)
     goal = RoundStarts(answer.job.run, answer.job.round) if is_meant else None
     wait = read_wait(is_waiting=is_waiting, limit_s=wait_timeout)
-    _finish(invocation, job, answer, describe_restart(job, round, answer.job), goal, wait)
+    _finish(invocation, answer, describe_restart(job, round, answer.job), goal, wait)
 
 
 @command
@@ -129,17 +129,14 @@ def resize(
     answer = invocation.client.update_job(job, update, reason=reason)
     goal = RoundFits(answer.job.run, update) if nodes and answer.job.job_id else None
     wait = read_wait(is_waiting=is_waiting, limit_s=wait_timeout)
-    _finish(invocation, job, answer, describe_resize(job, update, answer.job), goal, wait)
+    _finish(invocation, answer, describe_resize(job, update, answer.job), goal, wait)
 
 
-def _finish(
-    invocation: Invocation, job_id: str, answer: Any, text: str, goal: Goal | None, wait: Wait
-) -> None:
+def _finish(invocation: Invocation, answer: Any, text: str, goal: Goal | None, wait: Wait) -> None:
     """Print what was done, and wait for it.
 
     Args:
         invocation: of the command.
-        job_id: the job.
         answer: of the coordinator, with the job as it was then.
         text: what was done, in a line.
         goal: what was asked for; None: nothing that one could wait for.
@@ -150,6 +147,7 @@ def _finish(
         return
     from rallypoint.cli.operator.changes.waiting import wait_for
 
+    job_id: str = answer.job.job_id
     if not invocation.output.is_json:
         invocation.output.print_line(text)
     try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -34,12 +33,8 @@ def jobs(
 
     phases = OPEN_PHASES if is_open else ()
     found = list(invocation.client.list_jobs(prefix=prefix, phases=phases))
-    if invocation.output.is_json:
-        invocation.output.print_json(found)
-        return
-    rows: list[Sequence[object]] = [describe_job(one) for one in found]
-    if rows:
-        invocation.output.print_table(COLUMNS, rows, flexible="REASON", is_cropped=True)
-    else:
-        which = f" whose names begin with {prefix!r}" if prefix else ""
-        invocation.output.note(f"{invocation.target.endpoints} has no jobs{which}")
+    which = f" whose names begin with {prefix!r}" if prefix else ""
+    empty = f"{invocation.target.endpoints} has no jobs{which}"
+    invocation.output.print_list(
+        found, COLUMNS, describe_job, flexible="REASON", empty=empty, is_cropped=True
+    )

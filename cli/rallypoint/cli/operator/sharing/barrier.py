@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -32,14 +31,8 @@ def list_barriers(invocation: Invocation, job: Job) -> None:
     from rallypoint.cli.operator.sharing.words import describe_barrier
 
     found = list(invocation.client.list_barriers(job))
-    if invocation.output.is_json:
-        invocation.output.print_json(found)
-        return
-    rows: list[Sequence[object]] = [describe_barrier(one) for one in found]
-    if rows:
-        invocation.output.print_table(COLUMNS, rows, flexible="MISSING")
-    else:
-        invocation.output.note(f"no worker of {job} waits at a barrier now")
+    empty = f"no worker of {job} waits at a barrier now"
+    invocation.output.print_list(found, COLUMNS, describe_barrier, flexible="MISSING", empty=empty)
 
 
 @command

@@ -7,7 +7,7 @@ see `workers`.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import Enum
 from typing import TYPE_CHECKING, Annotated
@@ -135,15 +135,9 @@ def list_keys(
 
     with _client(invocation, worker) as client:
         found = list(client.list_keys(job, prefix, scope=_scope(scope)))
-    if invocation.output.is_json:
-        invocation.output.print_json(found)
-        return
-    rows: list[Sequence[object]] = [describe_key(one) for one in found]
-    if rows:
-        invocation.output.print_table(COLUMNS, rows, flexible="VALUE")
-    else:
-        which = f" that begin with {prefix!r}" if prefix else ""
-        invocation.output.note(f"this {scope.value} of {job} has no keys{which}")
+    which = f" that begin with {prefix!r}" if prefix else ""
+    empty = f"this {scope.value} of {job} has no keys{which}"
+    invocation.output.print_list(found, COLUMNS, describe_key, flexible="VALUE", empty=empty)
 
 
 @command
