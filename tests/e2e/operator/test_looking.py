@@ -7,13 +7,14 @@ import os
 import re
 import signal
 import subprocess
+import time
 
 import pytest
 
 from support.processes.commands import SCRIPTS
 from support.processes.feed import LIMIT_S
 from support.processes.jobs import is_started
-from support.processes.terminal import CTRL_C, Terminal
+from support.processes.terminal import CTRL_C, POLL_S, Terminal
 from support.processes.world import World
 
 RALLYPOINT = str(SCRIPTS / "rallypoint")
@@ -121,6 +122,32 @@ def test_live_view_follows_a_job(world: World) -> None:
         after = terminal.shown().rpartition("\x1b[?1049l")[2]  # leaves the alternate screen
         assert world.job_id in after and "succeeded" in after
     assert agent.wait() == 0
+
+
+def test_live_view_follows_the_size_of_the_terminal(world: World) -> None:
+    """No line is wider than the terminal is now, so none wraps."""
+    world.agent("a").wait_event("coordinator_reached")
+    env = world.env({"TERM": "xterm-256color"})
+    argv = [RALLYPOINT, "status", "--watch", world.job_id, "-c", world.target]
+    with Terminal(argv, env, world.folder, columns=120) as terminal:
+        wait_width(terminal, range(71, 121))
+        terminal.resize(70)
+        wait_width(terminal, range(1, 71))
+        terminal.type(CTRL_C)
+
+        assert terminal.wait() == 130
+
+
+def wait_width(terminal: Terminal, wanted: range) -> None:
+    """Wait until the widest line of the last view that is whole has such a width."""
+    ends_s = time.monotonic() + LIMIT_S
+    while True:
+        *_, view, _ = ("", *terminal.shown().split("\x1b[H"))
+        lines = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", view).splitlines()
+        if max(map(len, lines), default=0) in wanted:
+            return
+        assert time.monotonic() < ends_s, terminal.shown()[-2000:]
+        time.sleep(POLL_S)
 
 
 def test_live_view_ends_with_ctrl_c(world: World) -> None:

@@ -71,6 +71,10 @@ class Terminal:
     def type(self, keys: bytes) -> None:
         os.write(self._master_fd, keys)
 
+    def resize(self, columns: int) -> None:
+        """Give the terminal another width."""
+        termios.tcsetwinsize(self._slave_fd, (ROWS, columns))
+
     def wait(self) -> int:
         """Return the exit code, as a shell would show it for a signal: -n."""
         return self._process.wait(LIMIT_S)

@@ -30,6 +30,8 @@ LONG_MIN = 100
 """Rows of a table that is not left to rich if it fits as it is."""
 WRAPPED_MIN = 20
 """Columns that a wrapped column keeps; below that, one would read down a tower of words."""
+DUMB_TERMINALS = ("dumb", "unknown")
+"""Names for which rich takes 80 columns, whatever the terminal has."""
 PIPE_COLUMNS = 10_000
 """Width of a table that no terminal shows: no line is cut or wrapped for a program."""
 
@@ -52,11 +54,17 @@ class Output:
         from rich.console import Console
 
         is_terminal = sys.stdout.isatty()
-        width = None if is_terminal or os.environ.get("COLUMNS") else PIPE_COLUMNS
+        is_dumb = os.environ.get("TERM", "") in DUMB_TERMINALS
+        if is_terminal and not is_dumb:
+            width = None  # rich looks at each print: a terminal may change its size meanwhile
+        elif is_terminal or os.environ.get("COLUMNS"):
+            width = shutil.get_terminal_size().columns
+        else:
+            width = PIPE_COLUMNS
         no_color = True if not is_terminal else None  # None: as NO_COLOR and TERM say
         return Console(
             file=sys.stdout,
-            width=width or shutil.get_terminal_size().columns,
+            width=width,
             force_terminal=is_terminal,
             no_color=no_color,
             highlight=False,
