@@ -7,7 +7,6 @@ no coordinator answers, the view keeps what it knows, says so, and waits.
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Sequence
 from queue import Empty, SimpleQueue
@@ -30,11 +29,13 @@ from rallypoint.client.errors import RallypointError, Unavailable
 from rallypoint.v1 import job_pb2, node_pb2
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from rallypoint.client import Client
 
 REFRESH_S = 1.0
-OTHER_LINES = 14
-"""Lines of a terminal for what is not a node: facts, headings, rounds."""
+TABLE_LINES = 2
+"""Lines that a table of nodes has besides them: an empty one, and the headings."""
 NODES_MIN = 4
 
 
@@ -89,7 +90,8 @@ def _show_live(
     with Live(console=console, screen=True, auto_refresh=False) as live:
         while True:
             note = _describe_outage(invocation, silent_since)
-            live.update(render_status(job, nodes, _fit(extent), note), refresh=True)
+            fitting = fit(console, job, nodes, extent, note)
+            live.update(render_status(job, nodes, fitting, note), refresh=True)
             try:
                 change = changes.get(timeout=REFRESH_S)
             except Empty:
@@ -121,9 +123,20 @@ def _read_nodes(client: Client, job: job_pb2.Job) -> Sequence[node_pb2.Node]:
         return ()
 
 
-def _fit(extent: Extent) -> Extent:
-    """Return how much fits on the terminal, which may have changed."""
-    rows = shutil.get_terminal_size().lines - OTHER_LINES - extent.rounds
+def fit(
+    console: Console,
+    job: job_pb2.Job,
+    nodes: Sequence[node_pb2.Node],
+    extent: Extent,
+    note: str = "",
+) -> Extent:
+    """Return how much fits on the terminal, which may have changed.
+
+    Facts may take several lines each, so what is not a node is measured.
+    """
+    others = render_status(job, nodes, replace(extent, nodes=0), note)
+    used = len(console.render_lines(others, pad=False))
+    rows = console.size.height - used - TABLE_LINES
     return replace(extent, nodes=max(NODES_MIN, rows))
 
 
