@@ -14,6 +14,8 @@ from msgspec.structs import replace
 
 from rallypoint.wire.access import Access
 
+SLURM_PREFIX = "slurm-"
+"""What a token that follows from a Slurm job begins with."""
 _SLURM = ("SLURM_CLUSTER_NAME", "SLURM_JOB_ID", "SLURM_JOB_UID", "SLURM_JOB_START_TIME")
 """The same on all nodes and in all steps of a job. A job that is requeued has another start."""
 
@@ -29,4 +31,4 @@ def with_job_secret(access: Access, environment: Mapping[str, str]) -> Access:
         return access
     words = "\0".join(environment.get(name, "") for name in _SLURM)
     digest = hashlib.sha256(f"rallypoint hosted coordinator\0{words}".encode()).hexdigest()
-    return replace(access, token=f"slurm-{digest}")
+    return replace(access, token=f"{SLURM_PREFIX}{digest}")

@@ -14,6 +14,8 @@ from support.processes.commands import COORDINATOR, NODE_AGENT, Command
 from support.processes.jobs import Jobs
 from support.processes.world import OBEDIENT, PROMPT, World
 
+REFUSED = "node-agent: the coordinator refused:"
+
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
@@ -96,9 +98,31 @@ def test_nodes_of_a_slurm_job_need_no_token(world: World) -> None:
     """What Slurm gives to all of them admits them; another job's agent is refused."""
     agents = [start(world, name, SLURM_JOB_ID="7") for name in ("a", "b")]
     world.mailbox.workers(2)
-    stray = start(world, "c", SLURM_JOB_ID="8")
+    strays = [
+        start(world, "c", SLURM_JOB_ID="8"),
+        start(world, "d", SLURM_JOB_ID="7", RALLYPOINT_TOKEN="wrong-secret-of-the-job"),
+    ]
+
+    assert [stray.wait() for stray in strays] == [77, 77]
+    assert [stray.said() for stray in strays] == [
+        [f"{REFUSED} this coordinator is not of this Slurm job: set its RALLYPOINT_TOKEN"],
+        [f"{REFUSED} the access token is not one of this coordinator's: check the token file"],
+    ]
+    finish(world, agents)
+
+
+@pytest.mark.long
+def test_agent_of_a_slurm_job_without_the_token_of_its_nodes(world: World) -> None:
+    """The script has drawn one, and this shell of the same job has not got it."""
+    secret = {"SLURM_JOB_ID": "7", "RALLYPOINT_TOKEN": "secret-of-the-job"}
+    agents = [start(world, name, **secret) for name in ("a", "b")]
+    world.mailbox.workers(2)
+    stray = start(world, "c", SLURM_JOB_ID="7")
 
     assert stray.wait() == 77
+    assert stray.said() == [
+        f"{REFUSED} this coordinator is not of this Slurm job: set its RALLYPOINT_TOKEN"
+    ]
     finish(world, agents)
 
 

@@ -306,7 +306,7 @@ class Gate:
         scheme, _, token = shown.partition(" ")
         caller = self._source.rules.find_token(token.strip())
         if scheme.lower() != _SCHEME or caller is None:
-            raise refusals.token_invalid()
+            raise refusals.token_unknown(token)
         if caller.expires_ms is not None and caller.expires_ms <= _unix_ms():
             raise refusals.token_expired(caller)
         return caller

@@ -11,6 +11,7 @@ from google.rpc.status_pb2 import Status
 from rallypoint.server.rpc.guards.access.caller import Caller, Role
 from rallypoint.v1 import error_details_pb2 as details_pb2
 from rallypoint.wire.errors import pack_status
+from rallypoint.wire.job_secret import SLURM_PREFIX
 
 _UNAUTHENTICATED: int = grpc.StatusCode.UNAUTHENTICATED.value[0]
 _PERMISSION_DENIED: int = grpc.StatusCode.PERMISSION_DENIED.value[0]
@@ -64,6 +65,13 @@ def token_invalid(text: str = "") -> AccessRefused:
             _UNAUTHENTICATED, text, None, reason=details_pb2.REFUSAL_REASON_ACCESS_TOKEN_INVALID
         ),
     )
+
+
+def token_unknown(token: str) -> AccessRefused:
+    """Return the refusal of a token that no entry has, with what its holder can do."""
+    if token.startswith(SLURM_PREFIX):  # no one has set it: the agent has derived it
+        return token_invalid("this coordinator is not of this Slurm job: set its RALLYPOINT_TOKEN")
+    return token_invalid()
 
 
 def token_expired(caller: Caller) -> AccessRefused:
