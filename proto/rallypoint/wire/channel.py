@@ -14,6 +14,9 @@ MESSAGE_BYTES_MAX = 4 * 1024 * 1024
 HANDSHAKE_MS_MAX = 20_000
 """Longest handshake of a new connection, of TLS and HTTP/2. Clients give up sooner."""
 
+IDLE_MS_MAX = 300_000
+"""How long a connection may be open without a call. A session and a watch are calls."""
+
 
 def client_options() -> Options:
     """Return the options of a client's channel."""
@@ -38,6 +41,8 @@ def server_options() -> Options:
         ("grpc.compression_enabled_algorithms_bitset", 1),
         # A connection that says nothing takes a descriptor for so long; gRPC's default is 120 s.
         ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS_MAX),
+        # A connection without calls is closed; a client that calls again opens another.
+        ("grpc.max_connection_idle_ms", IDLE_MS_MAX),
         # The lease detects a dead host. Keepalive only frees the connections of idle streams.
         ("grpc.keepalive_time_ms", 30_000),
         ("grpc.keepalive_timeout_ms", 20_000),

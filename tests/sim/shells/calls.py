@@ -247,7 +247,8 @@ class Server:
         async def call() -> None:
             handler = await self._find(method)
             try:
-                answered(await handler.unary_unary(request, Context(None, handler, "operator")))
+                context = Context(None, handler, "operator", request)
+                answered(await handler.stream_unary(None, context))
             except grpc.aio.AbortError:
                 answered(None)
 
@@ -272,8 +273,12 @@ class _Details:
 class Context:
     """Stands for grpc.aio.ServicerContext."""
 
-    def __init__(self, stream: Stream | None, handler: Any, peer: str) -> None:
+    def __init__(
+        self, stream: Stream | None, handler: Any, peer: str, request: bytes = b""
+    ) -> None:
         self._stream = stream
+        self._request = request
+        """That the call without a stream has sent."""
         self._decode, self._encode = handler.request_deserializer, handler.response_serializer
         self._peer = peer
         self._is_finished = False
@@ -293,7 +298,8 @@ class Context:
 
     async def read(self) -> Any:
         self._check()
-        assert self._stream is not None
+        if self._stream is None:
+            return self._request
         raw = await self._stream.up.get()
         self._check()
         return grpc.aio.EOF if raw is None else self._decode(raw)

@@ -26,6 +26,7 @@ from rallypoint.server.rpc.guards.access.gate import Entry, Gate
 from rallypoint.server.rpc.guards.access.policy import CLOSED, POLICY
 from rallypoint.server.rpc.guards.access.refusals import AccessRefused
 from rallypoint.server.rpc.guards.peers import LimitExceeded
+from rallypoint.server.rpc.guards.requests import Requests
 from rallypoint.server.rpc.status import abort_with, invalid_status
 
 log = get_logger()
@@ -55,6 +56,7 @@ class Interceptor(grpc.aio.ServerInterceptor):
         """Start without handlers; `gate` lets calls in, None: each of them."""
         self._wrapped: dict[str, _Handler] = {}
         self._enter: _Enter = _let_in if gate is None else gate.entering
+        self._requests = Requests()
 
     async def intercept_service(
         self,
@@ -68,17 +70,23 @@ class Interceptor(grpc.aio.ServerInterceptor):
             handler = await continuation(handler_call_details)
             if handler is None:
                 return None
-            wrapped = self._wrapped[method] = _wrap(method, handler, self._enter)
+            wrapped = self._wrapped[method] = _wrap(method, handler, self._enter, self._requests)
         return wrapped
 
 
-def _wrap(method: str, handler: _Handler, enter: _Enter) -> _Handler:
+def _wrap(method: str, handler: _Handler, enter: _Enter, requests: Requests) -> _Handler:
+    """Return the wrapped handler; each call has a stream of requests, so that it begins at once."""
     if handler.unary_unary is not None:
         # It gets and returns bytes, so that decoding and encoding count as parts of the call.
-        return grpc.unary_unary_rpc_method_handler(_wrap_unary(method, handler, enter))
+        return grpc.stream_unary_rpc_method_handler(_wrap_unary(method, handler, enter, requests))
     if handler.unary_stream is not None:
-        return grpc.unary_stream_rpc_method_handler(
-            _wrap_streaming(method, handler.unary_stream, handler.request_deserializer, enter),
+        decode, receive = handler.request_deserializer, requests.receive
+
+        async def read(_: Any, context: _Context) -> Any:
+            return decode(await receive(context))
+
+        return grpc.stream_stream_rpc_method_handler(
+            _wrap_streaming(method, handler.unary_stream, read, enter),
             response_serializer=_encode_unless_done(handler.response_serializer),
         )
     assert handler.stream_stream is not None, f"{method} has another kind of call"
@@ -90,8 +98,8 @@ def _wrap(method: str, handler: _Handler, enter: _Enter) -> _Handler:
 
 
 def _wrap_unary(
-    method: str, handler: _Handler, enter: _Enter
-) -> Callable[[bytes, _Context], Awaitable[bytes]]:
+    method: str, handler: _Handler, enter: _Enter, requests: Requests
+) -> Callable[[Any, _Context], Awaitable[bytes]]:
     serve, decode, encode = (
         handler.unary_unary,
         handler.request_deserializer,
@@ -100,11 +108,11 @@ def _wrap_unary(
     assert serve is not None and decode is not None and encode is not None
     encode_unless_done = _encode_unless_done(encode)
 
-    async def call(raw: bytes, context: _Context) -> bytes:
+    async def call(_: Any, context: _Context) -> bytes:
         _bind_call(method, context)
         try:
             with enter(method, context) as entry:
-                request = decode(raw)
+                request = decode(await requests.receive(context))
                 _bind_request(request, entry)
                 return encode_unless_done(await serve(request, context))
         except Exception as error:  # noqa: BLE001  # the root of the call
@@ -116,7 +124,7 @@ def _wrap_unary(
 def _wrap_streaming(
     method: str,
     serve: Callable[[Any, _Context], Any],
-    decode: Callable[[bytes], Any] | None,
+    read: Callable[[Any, _Context], Awaitable[Any]] | None,
     enter: _Enter,
 ) -> Callable[[Any, _Context], Awaitable[None]]:
     """Return the wrapped handler of a call with a stream of answers.
@@ -124,7 +132,7 @@ def _wrap_streaming(
     Args:
         method: full name of the method.
         serve: an asynchronous generator, or a coroutine function that writes its answers.
-        decode: for a call with one request; None for a stream of them, which gRPC decodes.
+        read: returns the one request; None for a stream of them.
         enter: lets calls in.
     """
 
@@ -132,8 +140,8 @@ def _wrap_streaming(
         _bind_call(method, context)
         try:
             with enter(method, context) as entry, _staying(entry, context):
-                if decode is not None:
-                    request = decode(request)
+                if read is not None:
+                    request = await read(request, context)
                     _bind_request(request, entry)
                 answers = serve(request, context)
                 if inspect.isasyncgen(answers):

@@ -78,6 +78,8 @@ class Limit(Enum):
     WATCHERS_PER_HOST = "watchers on one host"
     JOBS_WATCHERS = "watchers of all jobs"
     HEALTH_WATCHES_PER_HOST = "watches of the health on one host"
+    REFLECTIONS_PER_HOST = "streams of reflection from one host"
+    REQUESTS_PER_HOST = "calls from one host whose request has not arrived"
     STREAMS_PER_HOST = "streams from one host"
     JOBS_PER_HOST = "jobs from one host"
     SESSIONS_PER_HOST = "new sessions a minute from one host"

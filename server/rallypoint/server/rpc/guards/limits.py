@@ -13,6 +13,11 @@ from rallypoint.server.core.model.job import JOBS_MAX
 
 HELLO_S_MAX = 10.0
 """Longest wait for the Hello of a new stream."""
+REQUEST_S_MAX = 10.0
+"""Longest wait for the request of a new call."""
+REQUESTS_PER_HOST_MAX = 4_096
+"""Calls of a host whose request has not arrived. Clients send it together with the call, so few
+wait even when all workers of the largest job call at once. Each takes about 10 KB."""
 STREAMS_PER_HOST_MAX = 2 * NODES_PER_JOB_MAX
 """Open streams of agents. When the network fails, every agent of the largest job may open its next
 stream before its last one has ended. A stream takes about 45 KB."""
@@ -44,6 +49,8 @@ EVENT_WATCHES_PER_HOST_MAX = 64
 """Watches of events on one host. One that does not read may hold an answer of 1 MiB."""
 HEALTH_WATCHES_PER_HOST_MAX = 64
 """Watches of the health on one host. Anyone may begin one, and each takes about 22 KB."""
+REFLECTIONS_PER_HOST_MAX = 64
+"""Streams of one host that ask for the contract. A tool opens one, for a moment."""
 HOSTS_MAX = 4_096
 """Hosts without streams whose new sessions are still counted."""
 WARNED_S_MIN = 60.0

@@ -1,0 +1,69 @@
+"""Receives the one request of a call, for which the call waits only so long.
+
+gRPC lets a handler of such a call begin when its request is there, and waits for that without a
+limit. So a client could begin calls without end, each of about 10 KB, and send nothing. Here a call
+begins at once: its caller is checked first, its host may have so many that wait, and none waits
+for long.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from typing import Any
+
+import grpc
+
+from rallypoint.base.log import get_logger
+from rallypoint.server.core.messages.refusals import Limit
+from rallypoint.server.rpc.guards import limits
+from rallypoint.server.rpc.guards.peers import RETRY_S, LimitExceeded, host_of
+from rallypoint.server.rpc.status import abort_with, invalid_status, silent_status
+
+log = get_logger()
+
+_EOF: object = grpc.aio.EOF
+
+
+class Requests:
+    """The calls whose request has not arrived."""
+
+    def __init__(self) -> None:
+        """Start without calls."""
+        self._awaited: Counter[str] = Counter()
+        """By host."""
+        self._warned_s = float("-inf")
+        """When the log last named a host."""
+
+    async def receive(self, context: grpc.aio.ServicerContext[Any, Any]) -> bytes:
+        """Return the request of a call, or end the call when none comes.
+
+        Raises:
+            LimitExceeded: when too many calls of its host wait.
+        """
+        host = host_of(context.peer())
+        if self._awaited[host] >= limits.REQUESTS_PER_HOST_MAX:
+            self._refuse(host)
+        self._awaited[host] += 1
+        try:
+            async with asyncio.timeout(limits.REQUEST_S_MAX):
+                request: Any = await context.read()
+        except TimeoutError:
+            status = silent_status(f"no request arrived within {limits.REQUEST_S_MAX:g} s")
+            await abort_with(context, status)
+        finally:
+            self._awaited[host] -= 1
+            if not self._awaited[host]:
+                del self._awaited[host]
+        if request is _EOF:
+            await abort_with(context, invalid_status("message", "is missing"))
+        assert isinstance(request, bytes)
+        return request
+
+    def _refuse(self, host: str) -> None:
+        limit, most = Limit.REQUESTS_PER_HOST, limits.REQUESTS_PER_HOST_MAX
+        if time.monotonic() - self._warned_s >= limits.WARNED_S_MIN:
+            self._warned_s = time.monotonic()
+            log.warning("host_limited", host=host, limit=limit.value, value=most)
+        raise LimitExceeded(limit, most, RETRY_S)
