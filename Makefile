@@ -42,12 +42,14 @@ demo: $(STAMP) ## run the demonstration: a job that survives a worker, the coord
 # Most end-to-end tests wait for processes and for leases: more tests at once than processors.
 JOBS ?= 6
 PYTEST = $(BIN)/python -m pytest -n $(JOBS)
+# The few tests that fail run once more, alone. It says so, and takes the same arguments.
+PYTEST_TWICE = $(BIN)/python tests/support/tries/second_try.py -n $(JOBS)
 # The tests start hundreds of processes. Each would compile the package anew.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: test
 test: $(STAMP) ## run the tests, but for the long ones
-	$(PYTEST) -m "not long and not records" $(ARGS)
+	$(PYTEST_TWICE) -m "not long and not records" $(ARGS)
 
 .PHONY: test-fast
 test-fast: JOBS = 3  # unit tests do not wait
@@ -58,7 +60,7 @@ test-fast: $(STAMP) ## run the unit tests and a few simulation seeds
 test-long: $(STAMP) ## run the long tests: torchrun itself, more seeds, the soak
 	$(BIN)/python -m pip install --quiet -c constraints.txt --group go --group release \
 		--group torchx
-	$(PYTEST) -m long $(ARGS)
+	$(PYTEST_TWICE) -m long $(ARGS)
 
 # The frameworks of docs/gallery/ are large, and bring versions of other packages: they live apart.
 FRAMEWORKS := $(VENV)-frameworks
