@@ -54,7 +54,7 @@ test: $(STAMP) ## run the tests, but for the long ones
 .PHONY: test-fast
 test-fast: JOBS = 3  # unit tests do not wait
 test-fast: $(STAMP) ## run the unit tests and a few simulation seeds
-	$(PYTEST) -m "not long and not records" tests/unit "tests/sim/test_simulation.py::test_every_seed_is_safe_and_comes_to_rest[0]" $(ARGS)
+	$(PYTEST) -m "not long and not records" tests/unit "tests/sim/test_simulation.py::test_every_seed_is_safe_and_comes_to_rest" $(ARGS)
 
 .PHONY: test-long
 test-long: $(STAMP) ## run the long tests: torchrun itself, more seeds, the soak
@@ -73,7 +73,7 @@ test-frameworks: $(STAMP) ## run the gallery: Lightning, Accelerate, transformer
 	$(FRAMEWORKS)/bin/python -m pytest tests/docs -m long -k "gallery or torchx" $(ARGS)
 
 .PHONY: test-records
-test-records: $(STAMP) ## run torch again for every record of its Python API
+test-records: $(STAMP) ## run torchrun and torch's Python API again for every record
 	$(PYTEST) -m records $(ARGS)
 
 .PHONY: record-torchrun
