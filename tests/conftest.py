@@ -42,10 +42,15 @@ ALONE = (
 that they would reach their limits beside others. They run last, with no other test beside them."""
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    def place(item: pytest.Item) -> tuple[bool, int]:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    # Of the long tests, what stays whole would take longest at the end, with nothing beside it.
+    is_long_run = config.getoption("markexpr") == "long"
+
+    def place(item: pytest.Item) -> tuple[bool, bool, int]:
         folder = item.path.relative_to(HERE).parts[0]
-        return item.nodeid.startswith(ALONE), ORDER.index(folder)
+        is_whole = item.nodeid.startswith(TOGETHER) or item.get_closest_marker("xdist_group")
+        is_late = item.nodeid.startswith(ALONE)
+        return is_late, is_long_run and not is_whole, ORDER.index(folder)
 
     items.sort(key=place)
 
