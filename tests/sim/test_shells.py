@@ -13,9 +13,10 @@ import pytest
 from sim.run import commit
 from sim.shells.bugs import BUGS, planted
 from sim.shells.run import run_seed, run_seeds
+from support.tries.portions import choose_portion
 
 FEW = range(40)
-MANY = range(1_000)
+MANY = range(choose_portion(1_000, 400))
 PROCESSORS = 2
 TIMELY = (
     "FailuresAreCharged",

@@ -1,9 +1,10 @@
 """Descendants of workers that do everything to outlive them: none is left, however it ends.
 
 See workers/brood.py for who they are. They are looked for in three ways: by the mark of the test in
-their environment, by the pids that they reported, and by a lock that they share. Twenty agents are
-ended in each way, fifteen of them in the long tests; five live at a time, but each is ended by
-itself, and has two seconds beyond the grace until agent, helper, workers and brood are gone.
+their environment, by the pids that they reported, and by a lock that they share. Five agents are
+ended in each way, five more in the long tests and ten more in all of them (`WHOLE=1`); five live at
+a time, but each is ended by itself, and has two seconds beyond the grace until agent, helper,
+workers and brood are gone.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from support.processes.mailbox import Worker
 from support.processes.processes import Witness
 from support.processes.terminal import CTRL_C, Terminal
 from support.processes.world import WORKERS, World
+from support.tries.portions import choose_portion
 
 AT_ONCE = 5
 OUTPUTS = ("--tee=0", "--tee=3", "--redirects=3", "--redirects=1")
@@ -116,9 +118,9 @@ ENDS["SIGKILL"] = (kill, -9)
 @pytest.mark.parametrize(
     ("output", "how"),
     [
-        pytest.param(output, how, marks=[] if at == other else [pytest.mark.long])
-        for at, output in enumerate(OUTPUTS)
-        for other, how in enumerate(ENDS)
+        pytest.param(OUTPUTS[at], how, marks=[pytest.mark.long] if shift else [])
+        for shift in range(choose_portion(len(OUTPUTS), 2))
+        for at, how in enumerate(ENDS, start=-shift)
     ],
 )
 def test_nothing_outlives_the_end(world: World, witness: Witness, output: str, how: str) -> None:
