@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import gc
 import os
 import signal
 import sys
@@ -40,6 +41,20 @@ ALONE = (
 )
 """Tests of how soon something happens, and those in which so many processes import torch at once
 that they would reach their limits beside others. They run last, with no other test beside them."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Find the tests without looking for garbage, and keep what was found out of every later look.
+
+    Each process finds thousands of tests, of which none is garbage; a look at all takes long.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
