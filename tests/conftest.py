@@ -63,7 +63,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     def place(item: pytest.Item) -> tuple[bool, bool, int]:
         folder = item.path.relative_to(HERE).parts[0]
-        is_whole = item.nodeid.startswith(TOGETHER) or item.get_closest_marker("xdist_group")
+        is_whole = item.nodeid.startswith(TOGETHER)
         is_late = item.nodeid.startswith(ALONE)
         return is_late, is_long_run and not is_whole, ORDER.index(folder)
 

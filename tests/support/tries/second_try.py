@@ -28,7 +28,7 @@ _AGAIN = "--again"
 """The argument of the second process, and after it the failed tests as JSON."""
 
 
-@dataclass
+@dataclass(eq=False)  # pytest keeps its plugins in sets
 class Outcomes:
     """What became of the tests of one run: a plugin of the process that hears of all tests."""
 

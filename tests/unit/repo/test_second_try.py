@@ -64,6 +64,10 @@ def test_description_names_every_test() -> None:
 
 def start(folder: Path, source: str, *arguments: str) -> subprocess.Popen[str]:
     (folder / "test_file.py").write_text(ONCE + source)
+    for name in ("a", "b"):  # folders with a conftest.py each, as in this repository
+        (folder / name).mkdir()
+        (folder / name / "conftest.py").touch()
+        (folder / name / f"test_{name}.py").write_text(f"def test_{name}(): pass\n")
     env = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     options = ["-p", "no:cacheprovider", "-c", os.devnull, "--rootdir", str(folder)]
     return subprocess.Popen(
