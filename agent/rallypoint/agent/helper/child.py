@@ -27,7 +27,7 @@ _REPORT_BYTES_MAX = 4096  # PIPE_BUF: one write to the pipe is atomic
 
 def become_worker(
     message: dict[str, Any],
-    stdio: tuple[int, int, int],
+    fds: tuple[int, ...],
     report_fd: int,
     helper_pid: int,
     *,
@@ -37,8 +37,9 @@ def become_worker(
     """Turn this forked child into the worker; never returns.
 
     Args:
-        message: the spawn frame: argv, env, cwd, cpus, forked.
-        stdio: descriptors for stdin, stdout and stderr, all above 2.
+        message: the spawn frame: argv, env, cwd, cpus, forked, passed_as.
+        fds: descriptors for stdin, stdout and stderr, all above 2, and one more to pass if the
+            frame says as which number.
         report_fd: close-on-exec pipe for "<errno> <message>" when the child cannot become it.
         helper_pid: the parent.
         run: runs a function instead of a program, if the frame wants that.
@@ -51,7 +52,9 @@ def become_worker(
         if os.getppid() != helper_pid:  # the helper died before prctl
             os._exit(1)
         _reset_signals()
-        _arrange_descriptors(stdio, report_fd, inherited if is_forked else ())
+        numbers = (0, 1, 2, message["passed_as"])[: len(fds)]
+        kept = inherited if is_forked else ()
+        report_fd = _arrange_descriptors(numbers, fds, report_fd, kept)
         os.chdir(os.fsdecode(_to_bytes(message["cwd"])))
         _bind(message["cpus"])
         if is_forked:
@@ -106,15 +109,21 @@ def _reset_signals() -> None:
 
 
 def _arrange_descriptors(
-    stdio: tuple[int, int, int], report_fd: int, inherited: Collection[int]
-) -> None:
-    # Received descriptors are above 2, because 0, 1 and 2 are open in the helper.
-    for target, fd in enumerate(stdio):
-        os.dup2(fd, target, inheritable=True)
+    numbers: tuple[int, ...], fds: tuple[int, ...], report_fd: int, inherited: Collection[int]
+) -> int:
+    """Give the worker its descriptors, close all others, and return the number of `report_fd`."""
+    # Received descriptors are above 2, because 0, 1 and 2 are open in the helper. Their own numbers
+    # are not needed any more once they are duplicated, so only `report_fd` may be in the way.
+    if report_fd in numbers:
+        report_fd = os.dup(report_fd)
+    for number, fd in zip(numbers, fds, strict=True):
+        os.dup2(fd, number)
+        os.set_inheritable(number, True)  # dup2 changes nothing if it is the same number
     for name in os.listdir("/proc/self/fd"):
         fd = int(name)
-        if fd > 2 and fd != report_fd and fd not in inherited:
+        if fd > 2 and fd not in numbers and fd != report_fd and fd not in inherited:
             try:
                 os.close(fd)
             except OSError:  # the descriptor of the listing itself
                 continue
+    return report_fd

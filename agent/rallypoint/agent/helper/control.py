@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 # Events are under 200 bytes: an agent this far behind (100,000 events) counts as dead.
 MAX_UNSENT_BYTES = 16 * 1024 * 1024
 _READ_BYTES = 64 * 1024
-_FDS_PER_SPAWN = 3
 
 
 class ProtocolError(Exception):
@@ -82,12 +81,12 @@ class Control:
             raise ProtocolError("descriptors were lost")
         return list(self._decoder.feed(data)) if data else None
 
-    def claim_stdio(self) -> tuple[int, int, int]:
-        """Return the descriptors of the next spawn: stdin, stdout and stderr. The caller owns them.
+    def claim(self, count: int) -> tuple[int, ...]:
+        """Return the descriptors of the next spawn, in the order sent. The caller owns them.
 
         Raises:
             ProtocolError: they have not arrived with it.
         """
-        if len(self._fds) < _FDS_PER_SPAWN:
+        if len(self._fds) < count:
             raise ProtocolError("a spawn came without its descriptors")
-        return self._fds.popleft(), self._fds.popleft(), self._fds.popleft()
+        return tuple(self._fds.popleft() for _ in range(count))

@@ -9,6 +9,8 @@ import os
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from rallypoint.agent.helper.frames import encode, to_wire
+
 # The token of the Clean and Blocked that follow HelperLost; sweep() takes only positive ones.
 ORPHANS = 0
 
@@ -25,6 +27,33 @@ class SpawnRequest(NamedTuple):
     stdin_fd: int = 0  # the same; the caller's own unless given
     cpus: tuple[int, ...] = ()  # CPUs to bind it to before exec; empty: those of the helper
     is_forked: bool = False  # no exec: the helper's `run` gets argv, without a program
+    passed_fd: int = -1  # borrowed like stdout_fd: one more descriptor for the worker; -1: none
+    passed_as: int = -1  # its number in the worker, above 2; -1: none
+
+    def frame(self) -> bytes:
+        """Return the frame that asks the helper for this worker.
+
+        Raises:
+            FrameTooLarge: arguments and environment exceed the limit of any kernel.
+        """
+        return encode(
+            {
+                "type": "spawn",
+                "id": self.worker_id,
+                "argv": [to_wire(argument) for argument in self.argv],
+                "env": {to_wire(key): to_wire(value) for key, value in self.env.items()},
+                "cwd": to_wire(os.path.abspath(self.cwd)),
+                "cpus": self.cpus,
+                "forked": self.is_forked,
+                "passed_as": self.passed_as,
+            }
+        )
+
+    @property
+    def fds(self) -> tuple[int, ...]:
+        """The descriptors that travel beside the frame."""
+        stdio = (self.stdin_fd, self.stdout_fd, self.stderr_fd)
+        return stdio if self.passed_as < 0 else (*stdio, self.passed_fd)
 
 
 class Spawned(NamedTuple):

@@ -51,7 +51,7 @@ from rallypoint.agent.helper.events import (
     parse_event,
     parse_exit,
 )
-from rallypoint.agent.helper.frames import LAST_SWEEP_MS, Decoder, encode, to_wire
+from rallypoint.agent.helper.frames import LAST_SWEEP_MS, Decoder, encode
 from rallypoint.agent.helper.processes import Run, Started, exec_helper, exec_server, fork_helper
 from rallypoint.agent.helper.refusals import (
     HelperIrreplaceable,
@@ -162,6 +162,11 @@ class WorkerHost:
         """The helper's process id."""
         return self._process.pid
 
+    @property
+    def takes_requests(self) -> bool:
+        """False once it was closed, or is known to be lost."""
+        return not self._is_closed
+
     def attach(self, on_event: Callable[[HostEvent], None]) -> None:
         """Deliver events to `on_event`, in the running event loop, from now on."""
         self._loop = asyncio.get_running_loop()
@@ -180,18 +185,7 @@ class WorkerHost:
             OSError: the descriptors cannot be duplicated.
             FrameTooLarge: arguments and environment exceed the limit of any kernel.
         """
-        frame = encode(
-            {
-                "type": "spawn",
-                "id": request.worker_id,
-                "argv": [to_wire(argument) for argument in request.argv],
-                "env": {to_wire(key): to_wire(value) for key, value in request.env.items()},
-                "cwd": to_wire(os.path.abspath(request.cwd)),
-                "cpus": request.cpus,
-                "forked": request.is_forked,
-            }
-        )
-        self._send(frame, (request.stdin_fd, request.stdout_fd, request.stderr_fd))
+        self._send(request.frame(), request.fds)
         self._requested.add(request.worker_id)
 
     def signal(
@@ -227,13 +221,13 @@ class WorkerHost:
             raise ValueError("a sweep's token must be positive")
         self._send(encode({"type": "sweep", "token": token, "limit_ms": limit_ms}))
 
-    def arm_fence(self, at_ms: int) -> None:
+    def arm_fence(self, at_ms: int | None) -> None:
         """Let the helper KILL everything at this time, unless a later call moves it first.
 
         No worker starts after that time. Only the Exited of each worker reports it.
 
         Args:
-            at_ms: milliseconds of CLOCK_MONOTONIC; replaces the earlier one.
+            at_ms: milliseconds of CLOCK_MONOTONIC; replaces the earlier one. None: never.
 
         Raises:
             HostClosed, HostStuck: the helper takes no request.

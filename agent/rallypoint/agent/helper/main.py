@@ -14,8 +14,9 @@ Rules:
     is gone: the helper kills every descendant, then ends.
 
 Frames (see frames.py) from the agent:
-    spawn   {id, argv, env, cwd, cpus,  and the descriptors of stdin, stdout and stderr
-             forked (no exec: argv is for a function)}
+    spawn   {id, argv, env, cwd, cpus,  and the descriptors of stdin, stdout and stderr, and one
+             forked, passed_as}         more if passed_as (its number in the worker) is not -1;
+                                        forked: no exec, argv is for a function
     signal  {ids (null: all), signal,   to the process group of each worker, or to the worker's
              alone}                     process without the processes that it has started
     sweep   {token, limit_ms}           KILL every descendant
@@ -185,7 +186,7 @@ class Helper:
     def _handle(self, message: dict[str, Any]) -> None:
         match message["type"]:
             case "spawn":
-                fds = self._control.claim_stdio()
+                fds = self._control.claim(3 if message["passed_as"] < 0 else 4)
                 try:
                     self._spawn(message, fds)
                 finally:
@@ -207,14 +208,14 @@ class Helper:
 
     # --- workers ---
 
-    def _spawn(self, message: dict[str, Any], stdio: tuple[int, int, int]) -> None:
+    def _spawn(self, message: dict[str, Any], fds: tuple[int, ...]) -> None:
         worker_id = message["id"]
         refusal = self._find_refusal(worker_id)
         if refusal:
             self._refuse(worker_id, refusal, os.strerror(refusal))
             return
         try:
-            pid, exec_fd = self._fork(message, stdio)
+            pid, exec_fd = self._fork(message, fds)
         except OSError as error:
             self._refuse(worker_id, error.errno or errno.EAGAIN, str(error))
             return
@@ -223,7 +224,7 @@ class Helper:
         self._leaderless.pop(worker_id, None)
         self._poll.register(exec_fd, select.POLLIN)
 
-    def _fork(self, message: dict[str, Any], stdio: tuple[int, int, int]) -> tuple[int, int]:
+    def _fork(self, message: dict[str, Any], fds: tuple[int, ...]) -> tuple[int, int]:
         exec_fd, report_fd = os.pipe()
         try:
             pid = os.fork()
@@ -233,7 +234,7 @@ class Helper:
             raise
         if pid == 0:
             become_worker(
-                message, stdio, report_fd, self._pid, run=self._run, inherited=self._inherited
+                message, fds, report_fd, self._pid, run=self._run, inherited=self._inherited
             )
         os.close(report_fd)
         return pid, exec_fd
