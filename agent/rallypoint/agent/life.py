@@ -8,8 +8,9 @@ it kills everything that the workers started.
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from rallypoint.agent.agent import Agent
 from rallypoint.agent.containment import GuardedTasks, handle_errors
@@ -30,6 +31,9 @@ from rallypoint.agent.workers.supervisor import Supervisor
 from rallypoint.base.console import Consoles
 from rallypoint.base.exit_codes import EXIT_USAGE
 from rallypoint.base.log import get_logger
+
+if TYPE_CHECKING:  # a node without standbys loads nothing of them
+    from rallypoint.agent.warm.starts import Warm
 
 log = get_logger()
 
@@ -150,9 +154,20 @@ def new_supervisor(
             node_name=lambda: agent.node_name,
         ),
         plugin=plugin,
+        warm=_warm(settings),
         is_wanted=agent.is_wanted,
         began=agent.log.round_began,
     )
+
+
+def _warm(settings: Settings) -> Warm | None:
+    if settings.warmth is None:
+        return None
+    from rallypoint.agent.warm.starts import Warm
+
+    # For functions it is the program's own: the agent runs in its process.
+    shape = settings.launch.shape(sys.path[0])
+    return Warm(settings.warmth, shape, settings.workers, settings.role)
 
 
 async def _begin(agent: Agent) -> None:

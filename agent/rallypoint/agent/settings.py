@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -18,6 +19,9 @@ from rallypoint.base.limits import PROTOCOL_VERSION, PROTOCOL_VERSION_MIN
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import job_pb2
 from rallypoint.wire.access import PLAIN, Access, to_environment
+
+if TYPE_CHECKING:
+    from rallypoint.agent.warm.command import Warmth
 
 CAPABILITIES = (agent_pb2.CAPABILITY_NOTICES,)
 """What an agent can do beyond its protocol version."""
@@ -70,6 +74,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     """32 hexadecimal digits, drawn once per process."""
     environment: dict[str, str]
     """The workers' inherited environment: the agent's own at its start, with its mark."""
+    warmth: Warmth | None = None
+    """What interpreters import that wait for the next round; None: there are none."""
     keeper: Keeper | None = None
     """Keeps a coordinator at the address, if a node of the job hosts it. It has begun."""
 

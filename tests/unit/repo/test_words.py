@@ -29,12 +29,25 @@ DRAFT_METHODS = frozenset({"changed", "emit"})
 """Methods of the core's draft whose second argument is an event for the log."""
 EVENT = re.compile(r"[a-z]+(_[a-z]+)+")
 IRREGULAR = frozenset(
-    {"became", "began", "begun", "broken", "came", "fell", "found", "gone", "kept", "left", "lost"}
-    | {"forgotten", "ran", "sent", "told", "written"}
+    {
+        "became",
+        "began",
+        "begun",
+        "broken",
+        "came",
+        "fell",
+        "found",
+        "given",
+        "gone",
+        "kept",
+        "left",
+        "lost",
+    }
+    | {"forgotten", "made", "ran", "sent", "told", "written"}
 )
 """Words of events that are in the past tense although they do not end in -ed."""
 
-SELECTED = frozenset({"audit", "unprotected", "unencrypted"})
+SELECTED = frozenset({"audit", "unprotected", "unencrypted", "standbys_ready"})
 """Events that people select lines by: each is the one word that they look for."""
 
 FORWARDED = {

@@ -50,6 +50,12 @@ class RunOrder(Struct, frozen=True):
         return self.header.number
 
 
+def without_round(workers: int, role: str) -> RunOrder:
+    """Return an order that stands for any round of a node: only what all have in common counts."""
+    header = RoundHeader(0, 0, workers, 1, "", 0, 0, 0, 0)
+    return RunOrder(header, Assignment(0, 0, workers, role, 0, workers), 0)
+
+
 class DesiredStop(Struct, frozen=True):
     """Nothing of this round or an earlier one runs."""
 

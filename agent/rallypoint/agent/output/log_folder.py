@@ -40,13 +40,18 @@ class LogFolder:
         """True if the folder lies among the temporary files."""
         return not self._log_dir
 
+    @property
+    def has_files(self) -> bool:
+        """False if no folder is made."""
+        return self._log_dir != os.devnull
+
     def begin(self, order: RunOrder, node: str) -> str | None:
         """Make the folders of a round and its workers; return the round's, or None for no files.
 
         Raises:
             OSError: they cannot be made.
         """
-        if self._log_dir == os.devnull:
+        if not self.has_files:
             return None
         if self.path is None:
             prefix = f"{_as_name(self._job_id)}_{_as_name(node)}_"

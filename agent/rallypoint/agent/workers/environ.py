@@ -6,8 +6,10 @@ The variables are those of torch 2.13's `LocalElasticAgent`. Ours are added with
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -16,6 +18,13 @@ from rallypoint.agent.in_worker import FUNCTION, RUN_PATH
 from rallypoint.agent.torchelastic.variables import SERVER_ENV
 from rallypoint.wire.access import TLS_VARIABLES, TOKEN_VARIABLES
 
+if TYPE_CHECKING:
+    from rallypoint.agent.warm.command import Shape
+
+_FLAGS_END = 2
+"""The interpreter and -u."""
+_FUNCTION_ARGUMENTS = 3
+"""Payload, result and local rank."""
 _ACCESS = frozenset((*TLS_VARIABLES, *TOKEN_VARIABLES))
 
 
@@ -60,6 +69,26 @@ class Launch(Struct, frozen=True):
     def cpus_of(self, local_rank: int) -> tuple[int, ...]:
         """Return the CPUs that this worker is bound to; none: it is not bound."""
         return self.cpus[local_rank] if self.cpus else ()
+
+    def shape(self, first_path: str) -> Shape:
+        """Return the parts of a worker's command line.
+
+        Args:
+            first_path: what a program in this process's place has first on sys.path.
+        """
+        import zipfile  # slow, and only a node with standbys asks
+
+        from rallypoint.agent.warm.command import Shape
+
+        if self.function is not None:
+            return Shape(1 + len(self.function.flags), _FUNCTION_ARGUMENTS, first_path)
+        if self.is_module:
+            return Shape(_FLAGS_END, len(self.args), os.getcwd())
+        has_main = os.path.isdir(self.script) or zipfile.is_zipfile(self.script)
+        folder = os.path.dirname(os.path.realpath(self.script))
+        path = self.script if has_main else folder
+        # run_path.py finds the script among its arguments.
+        return Shape(_FLAGS_END, len(self.args) + self.run_path, path)
 
 
 class WorkerFiles(Struct, frozen=True):

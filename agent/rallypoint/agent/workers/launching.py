@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -26,6 +27,10 @@ from rallypoint.agent.workers.environ import Launch, WorkerFiles, worker_command
 from rallypoint.agent.workers.notices import notice_file
 from rallypoint.agent.workers.own_folder import OwnFolder
 from rallypoint.base.file_thread import FileThread, Pending
+
+if TYPE_CHECKING:  # a node without standbys loads nothing of them
+    from rallypoint.agent.warm.standby import Standby
+    from rallypoint.agent.warm.starts import WarmStarts
 
 _WORKERS_MAX = 1 << 16
 DOING = "making the folders and files of a round"
@@ -43,6 +48,8 @@ class Prepared(Struct):
     request: SpawnRequest | None = None
     output: WorkerOutput | None = None
     refusal: str = ""
+    record: str = ""
+    """File in which it records what it imports; empty: it does not."""
 
 
 class Launcher(Struct):
@@ -69,6 +76,10 @@ class Launcher(Struct):
     """Makes the folders and opens the files of a round."""
     began: Callable[[RunOrder], None]
     """Learns that the workers of a round were requested."""
+    warm: WarmStarts | None = None
+    """Lets standbys become workers; None: there are none."""
+    _warming: tuple[list[Prepared], dict[int, Standby]] | None = None
+    """The workers that start, and the standbys among them that have not answered yet."""
     _starting: tuple[RunOrder, asyncio.Task[None]] | None = None
     """The round whose files are being prepared."""
     _pending: Pending[list[Prepared]] | None = None
@@ -109,6 +120,11 @@ class Launcher(Struct):
             task.cancel()
             if self._pending is not None:
                 self.files.drop(self._pending, _close_all)
+            if self._warming is not None and self.warm is not None:
+                workers, chosen = self._warming
+                self._warming = None
+                self.warm.pool.abandon(chosen)
+                _close_all(workers)
             self._refuse_all(order, "the round was stopped before its workers started")
 
     async def _ask_and_start(self, plugin: LogsPlugin, order: RunOrder, ours: Variables) -> None:
@@ -138,13 +154,45 @@ class Launcher(Struct):
             self._start(order, workers)
 
     def _start(self, order: RunOrder, workers: list[Prepared]) -> None:
+        if self.warm is None:
+            self._start_all(order, workers, {})
+            return
+        requests = [worker.request for worker in workers]
+        chosen = self.warm.choose(requests)
+        if not chosen:
+            self._start_all(order, workers, {})
+            return
+        self._warming = workers, chosen
+        self._starting = order, self.tasks.create_task(self._start_warm(self.warm, order, requests))
+
+    async def _start_warm(
+        self, warm: WarmStarts, order: RunOrder, requests: list[SpawnRequest | None]
+    ) -> None:
+        assert self._warming is not None
+        workers, chosen = self._warming
+        running = await warm.run(chosen, requests)
+        # No stop after this cancels the task, which does not wait any more.
+        self._starting = self._warming = None
+        self._start_all(order, workers, running)
+        warm.log(order, len(running), len(workers) - len(running))
+
+    def _start_all(
+        self, order: RunOrder, workers: list[Prepared], running: Mapping[int, Standby]
+    ) -> None:
+        """Start the workers of a round, in rank order, but for those that run already."""
         for local_rank, worker in enumerate(workers):
             if worker.request is None or worker.output is None:
                 self.refuse(order, local_rank, worker.refusal)
                 continue
+            request = worker.request
             with worker.output as output:
                 try:
-                    self.spawn(order, local_rank, worker.request, output)
+                    if self.warm is not None and local_rank in running:
+                        self.warm.take_over(order, local_rank, running[local_rank], output)
+                        continue
+                    if self.warm is not None:
+                        request = self.warm.cold(local_rank, request, worker.record)
+                    self.spawn(order, local_rank, request, output)
                 except (OSError, WorkerHostError, ValueError) as error:
                     # ValueError: the text of a plug-in cannot be encoded, or exceeds a frame.
                     self.refuse(order, local_rank, f"cannot start a worker: {error}")
@@ -196,11 +244,21 @@ class Launcher(Struct):
             if self.plugin is not None and output.error_file:  # it may name one file in each round
                 output.stale_error = read_stamp(Path(output.error_file))
             request = self._request(order, local_rank, output, ours, changed)
+            record = self._open_record(order, local_rank)
         except (OSError, ValueError) as error:
             if output is not None:
                 output.close()
             return Prepared(refusal=f"cannot start a worker: {error}")
-        return Prepared(request, output)
+        return Prepared(request, output, record=record)
+
+    def _open_record(self, order: RunOrder, local_rank: int) -> str:
+        """Make the file in which a worker records its imports; return "" if it does not."""
+        if self.warm is None or not self.warm.records:
+            return ""
+        path = self.own.path() / str(order.number) / f"imports-{local_rank}"
+        path.parent.mkdir(exist_ok=True)
+        path.touch(mode=0o600)
+        return str(path)
 
     def _request(
         self,
@@ -209,9 +267,10 @@ class Launcher(Struct):
         output: WorkerOutput,
         ours: Variables,
         changed: Mapping[str, str],
+        files: WorkerFiles | None = None,
     ) -> SpawnRequest:
         python = self.environment.get("PYTHON_EXEC") or sys.executable
-        files = self._files(order, local_rank, output.error_file)
+        files = files or self._files(order, local_rank, output.error_file)
         environment = self._environment(order, local_rank, files, self.environment, ours)
         return SpawnRequest(
             worker_id=worker_id(order.number, local_rank),
@@ -225,6 +284,11 @@ class Launcher(Struct):
             is_forked=self.launch.function is not None and self.launch.function.is_forked,
             cpus=self.launch.cpus_of(local_rank),
         )
+
+    def sample(self, order: RunOrder, local_rank: int) -> SpawnRequest:
+        """Return the request of a worker, without files and destinations of its output."""
+        ours, nowhere = tuple(self.variables()), WorkerOutput(error_file="")
+        return self._request(order, local_rank, nowhere, ours, {}, WorkerFiles("", "", ""))
 
     def _added_environments(self, order: RunOrder, ours: Variables) -> dict[int, dict[str, str]]:
         ranks = range(order.assignment.local_world_size)

@@ -6,14 +6,62 @@ a step. The file is replaced atomically, so a reader never sees half of it.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from rallypoint.agent.core.desired import Notice
+from rallypoint.agent.workers.own_folder import OwnFolder
+from rallypoint.base.file_thread import FileThread
+from rallypoint.base.log import get_logger
+
+log = get_logger()
 
 NAME = "notices.json"
+WAIT_S = 1.0
+"""How long a signal, and the log line about notices, wait for their file."""
+
+
+class NoticeWriter:
+    """Writes the notices of this node's round, without ever keeping the event loop."""
+
+    def __init__(self, own: OwnFolder, files: FileThread, tasks: asyncio.TaskGroup) -> None:
+        """Begin without notices.
+
+        Args:
+            own: the folder to write to.
+            files: the thread for that folder.
+            tasks: runs what takes time.
+        """
+        self._own = own
+        self._files = files
+        self._tasks = tasks
+        self._last: asyncio.Task[None] | None = None
+
+    @property
+    def is_writing(self) -> bool:
+        """True until the last notices are written."""
+        return self._last is not None and not self._last.done()
+
+    def write(self, number: int, notices: Sequence[Notice], node_name: str) -> None:
+        """Replace the notices of a round; an empty list removes the file."""
+        self._last = self._tasks.create_task(self._write(number, notices, node_name))
+
+    async def written(self) -> None:
+        """Wait until the last notices are written, for a moment at most."""
+        if self._last is not None:
+            await asyncio.wait([self._last], timeout=WAIT_S)
+
+    async def _write(self, number: int, notices: Sequence[Notice], node_name: str) -> None:
+        def write() -> None:
+            write_notices(notice_file(self._own.path(), number), notices, node_name)
+
+        try:
+            await self._files.run("writing notices", write)
+        except OSError as error:  # a full disk must not end the workers
+            log.warning("notices_not_written", round=number, error=str(error))
 
 
 def notice_file(folder: Path, number: int) -> Path:

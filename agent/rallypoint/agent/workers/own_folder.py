@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import tempfile
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
-from rallypoint.agent.workers.dead_folders import PREFIX, lock_folder, note_logs
+from rallypoint.agent.output.outputs import WorkerOutputs
+from rallypoint.agent.workers.dead_folders import (
+    PREFIX,
+    lock_folder,
+    note_logs,
+    remove_dead_folders,
+)
+from rallypoint.base.file_thread import FileThread
 from rallypoint.base.log import get_logger
 
 log = get_logger()
@@ -19,6 +28,8 @@ SOCKET_PATH_BYTES_MAX = 107
 """sizeof sun_path in unix(7), without the NUL."""
 _SOCKET_BELOW = len("/1000000/1000/server")
 """Longest path of a worker's socket below the folder."""
+REMOVAL_WAIT_S = 2.0
+"""How long the end of the agent waits for the removal of its folders."""
 
 
 class OwnFolder:
@@ -97,3 +108,53 @@ class OwnFolder:
     @staticmethod
     def _has_sockets(folder: Path) -> bool:
         return len(os.fsencode(folder)) + _SOCKET_BELOW <= SOCKET_PATH_BYTES_MAX
+
+
+class Folders:
+    """Removes the folders of this agent, and what dead ones have left."""
+
+    def __init__(
+        self,
+        outputs: WorkerOutputs,
+        files: FileThread,
+        own: OwnFolder,
+        own_files: FileThread,
+    ) -> None:
+        """Take them.
+
+        Args:
+            outputs: has the one for output.
+            files: the thread for that one.
+            own: the agent's own.
+            own_files: the thread for that one.
+        """
+        self._outputs = outputs
+        self._files = files
+        self._own = own
+        self._own_files = own_files
+
+    async def remove_dead(self) -> None:
+        """Remove those that dead agents have left."""
+        # OSError: there is no such folder, so no agent has left one there. ValueError: a name that
+        # no system can take. What is only tidied up must not end an agent.
+        with suppress(OSError, ValueError):
+            sweep = partial(remove_dead_folders, Path(tempfile.gettempdir()))
+            folders = await self._own_files.run("removing folders of dead agents", sweep)
+            if folders:
+                log.info("dead_folders_removed", folders=folders, why="their agent is dead")
+
+    async def close_logs(self) -> None:
+        """Remove the empty folders for output, if they are temporary ones."""
+        await self._close(self._files, "removing empty folders", self._outputs.folder.close)
+
+    async def remove_own(self) -> None:
+        """Remove the agent's own folder."""
+        await self._close(self._own_files, "removing a folder", self._own.remove)
+
+    async def _close(self, files: FileThread, doing: str, close: Callable[[], None]) -> None:
+        try:
+            async with asyncio.timeout(REMOVAL_WAIT_S):
+                await files.run(doing, close)
+        except (TimeoutError, OSError):
+            why = f"the file system does not answer within {REMOVAL_WAIT_S:g} s"
+            log.warning("folder_not_removed", why=why)

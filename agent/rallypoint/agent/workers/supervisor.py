@@ -8,12 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import tempfile
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
-from functools import partial
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rallypoint.agent.core import inputs
 from rallypoint.agent.core.desired import Notice, RunOrder
@@ -34,21 +31,20 @@ from rallypoint.agent.node_workers import SWEEP_LIMIT_MS
 from rallypoint.agent.output.outputs import WorkerOutput, WorkerOutputs
 from rallypoint.agent.torchelastic.error_watch import ErrorFile, ErrorWatch, Found
 from rallypoint.agent.torchelastic.logs_plugin import LogsPlugin
-from rallypoint.agent.workers.dead_folders import remove_dead_folders
+from rallypoint.agent.warm.phase import Phase
 from rallypoint.agent.workers.environ import Launch
 from rallypoint.agent.workers.exits import ExitReports, Worker, new_observers
 from rallypoint.agent.workers.launching import Launcher
-from rallypoint.agent.workers.notices import notice_file, write_notices
-from rallypoint.agent.workers.own_folder import OwnFolder
+from rallypoint.agent.workers.notices import NoticeWriter
+from rallypoint.agent.workers.own_folder import Folders, OwnFolder
 from rallypoint.base.file_thread import FileThread
 from rallypoint.base.log import get_logger
 
-log = get_logger()
+if TYPE_CHECKING:  # a node without standbys loads nothing of them
+    from rallypoint.agent.warm.standby import Standby
+    from rallypoint.agent.warm.starts import Warm, WarmStarts
 
-NOTICES_WAIT_S = 1.0
-"""How long a signal, and the log line about notices, wait for their file."""
-FOLDERS_WAIT_S = 2.0
-"""How long the end of the agent waits for the removal of its folders."""
+log = get_logger()
 
 
 class Supervisor:
@@ -66,6 +62,7 @@ class Supervisor:
         tasks: asyncio.TaskGroup,
         outputs: WorkerOutputs,
         plugin: LogsPlugin | None = None,
+        warm: Warm | None = None,
         is_wanted: Callable[[int], bool] = lambda number: True,
         began: Callable[[RunOrder], None] = lambda order: None,
     ) -> None:
@@ -82,6 +79,7 @@ class Supervisor:
             tasks: runs what takes time.
             outputs: where the workers' output goes.
             plugin: assigns where the workers of a round write; None: `outputs` does.
+            warm: the standbys of the node; None: it has none.
             is_wanted: tells whether a round still has to start or keep running.
             began: learns that the workers of a round were requested.
         """
@@ -92,8 +90,6 @@ class Supervisor:
         self.plugin = plugin
         self._workers: dict[int, Worker] = {}
         """By worker id, until their exit."""
-        self._notices: asyncio.Task[None] | None = None
-        """Writes the last notices."""
         self._changed = asyncio.Event()
         """Set when a worker has ended."""
         self._round = 0
@@ -113,6 +109,8 @@ class Supervisor:
         self._own_files = FileThread("own files")
         # The agent's own folder lies below the logs if no temporary folder can be made.
         self._own = OwnFolder(lambda: outputs.folder.path)
+        self._notices = NoticeWriter(self._own, self._own_files, tasks)
+        self._folders = Folders(outputs, self._files, self._own, self._own_files)
         self._exits = ExitReports(
             post=post,
             is_sweeping=lambda: bool(self._sweep_token),
@@ -135,6 +133,14 @@ class Supervisor:
             files=self._files,
             began=self._on_began,
         )
+        self._warm: WarmStarts | None = None
+        if warm is not None:
+            from rallypoint.agent.warm.starts import WarmStarts, new_pool
+
+            sample, start = self._launcher.sample, lambda: self.host.replacement()
+            pool = new_pool(warm, environment, sample, outputs, start, tasks)
+            self._warm = WarmStarts(pool, self._exchange, self._adopt, warm.warmth.is_auto)
+            self._launcher.warm = self._warm
 
     async def begin(self) -> None:
         """Start the plug-in for logs, if there is one, then listen to the helper.
@@ -154,6 +160,12 @@ class Supervisor:
         """
         self.host.attach(self._on_event)
         self._exits.begin()
+        if self._warm is not None:
+            self._warm.pool.begin()
+
+    def _enter(self, phase: Phase) -> None:
+        if self._warm is not None:
+            self._warm.pool.enter(phase)
 
     @property
     def is_starting(self) -> bool:
@@ -166,6 +178,7 @@ class Supervisor:
         """Start the workers of a round, in rank order, once their files are prepared."""
         self._round = order.number
         self._early.clear()
+        self._enter(Phase.STARTING)
         self._launcher.start(order)
 
     def signal(self, signum: int) -> None:
@@ -173,14 +186,14 @@ class Supervisor:
 
         A worker that still starts gets the signal once, as soon as it runs.
         """
+        self._enter(Phase.STOPPING)
         self._launcher.stop()
         if self._is_early(self.signal, signum):
             return
         fresh = [worker for worker in self._workers.values() if not worker.is_signalled]
         for worker in fresh:
             worker.is_signalled = True
-        is_telling = self._notices is not None and not self._notices.done()
-        if is_telling or any(worker.output.is_file for worker in fresh):
+        if self._notices.is_writing or any(worker.output.is_file for worker in fresh):
             self.tasks.create_task(self._look_and_signal(signum, fresh, self._round))
             return
         for worker in fresh:
@@ -189,7 +202,7 @@ class Supervisor:
 
     async def _look_and_signal(self, signum: int, fresh: Sequence[Worker], number: int) -> None:
         await self._exits.look(fresh)
-        await self.notices_written()
+        await self._notices.written()
         if number == self._round:  # else no process is left of the workers that it was meant for
             self._request(lambda: self.host.signal(signum))
 
@@ -211,29 +224,21 @@ class Supervisor:
 
     def tell(self, number: int, notices: Sequence[Notice], node_name: str) -> None:
         """Write `notices` to the notice file of a round; an empty list removes the file."""
-        self._notices = self.tasks.create_task(self._write_notices(number, notices, node_name))
+        self._notices.write(number, notices, node_name)
+        if notices:
+            self._enter(Phase.DISTURBED)
 
     async def notices_written(self) -> None:
         """Wait until the last notices are written, for a moment at most."""
-        if self._notices is not None:
-            await asyncio.wait([self._notices], timeout=NOTICES_WAIT_S)
-
-    async def _write_notices(self, number: int, notices: Sequence[Notice], node_name: str) -> None:
-        def write() -> None:
-            write_notices(notice_file(self._own.path(), number), notices, node_name)
-
-        try:
-            await self._own_files.run("writing notices", write)
-        except OSError as error:  # a full disk must not end the workers
-            log.warning("notices_not_written", round=number, error=str(error))
+        await self._notices.written()
 
     def sweep(self, token: int) -> None:
         """Kill every process that the workers started; `Swept` answers."""
+        self._enter(Phase.STOPPING)
         self._launcher.stop()
         self._sweep_token = token
         if self._is_hostless:  # nothing is left
-            loop = asyncio.get_running_loop()
-            loop.call_soon(self.post, inputs.Swept(token))
+            asyncio.get_running_loop().call_soon(self.post, inputs.Swept(token))
             return
         self._request(lambda: self.host.sweep(token, SWEEP_LIMIT_MS))
 
@@ -264,9 +269,10 @@ class Supervisor:
         return (
             self._close_observers,
             self._close_host,
+            *(() if self._warm is None else (self._warm.pool.close,)),
             self.outputs.finish,
-            self._close_log_folder,
-            self._remove_folder,
+            self._folders.close_logs,
+            self._folders.remove_own,
         )
 
     async def _close_observers(self) -> None:
@@ -276,52 +282,51 @@ class Supervisor:
     async def _close_host(self) -> None:
         await self.host.close()
 
-    async def _close_log_folder(self) -> None:
-        await self._close_folder(self._files, "removing empty folders", self.outputs.folder.close)
-
-    async def _remove_folder(self) -> None:
-        await self._close_folder(self._own_files, "removing a folder", self._own.remove)
-
-    async def _close_folder(self, files: FileThread, doing: str, close: Callable[[], None]) -> None:
-        try:
-            async with asyncio.timeout(FOLDERS_WAIT_S):
-                await files.run(doing, close)
-        except (TimeoutError, OSError):
-            why = f"the file system does not answer within {FOLDERS_WAIT_S:g} s"
-            log.warning("folder_not_removed", why=why)
-
     # --- the helper ---
 
     def _spawn(
         self, order: RunOrder, local_rank: int, request: SpawnRequest, output: WorkerOutput
     ) -> None:
         self.host.spawn(request)
+        self._note(request.worker_id, order, local_rank, output)
+
+    def _note(self, id: int, order: RunOrder, local_rank: int, output: WorkerOutput) -> None:
         file = None
         if output.error_file:
             file = ErrorFile(output.error_file, output.stale_error, time.monotonic_ns())
-            self._errors.watch(request.worker_id, file)
-        self._workers[request.worker_id] = Worker(order.number, local_rank, output, file)
+            self._errors.watch(id, file)
+        self._workers[id] = Worker(order.number, local_rank, output, file)
+
+    def _adopt(
+        self, order: RunOrder, local_rank: int, standby: Standby, output: WorkerOutput
+    ) -> None:
+        """Take over a standby that has become a worker; it may have ended since."""
+        self._note(standby.id, order, local_rank, output)
+        self._on_event(Spawned(standby.id, standby.pid))
+        if standby.exited is not None:
+            self._on_event(standby.exited)
+
+    def _exchange(self, host: WorkerHost) -> WorkerHost:
+        """Let the round run below another helper; return the one that was meant for it."""
+        before, self.host = self.host, host
+        host.attach(self._on_event)
+        if self._fence_at_ms is not None:
+            self.arm_fence(self._fence_at_ms)
+            self._request(lambda: before.arm_fence(None))
+        return before
 
     def _on_error_found(self, found: Found) -> None:
         self._exits.report_found(self._workers[found.key], found)
 
     def _on_began(self, order: RunOrder) -> None:
         self._began(order)
+        self._enter(Phase.RUNNING)
         early, self._early = self._early, []
         for send, signum in early:  # the helper has the requests for the workers
             send(signum)
         if not self._has_swept_folders:  # after the first start, because no worker has to wait
             self._has_swept_folders = True
-            self.tasks.create_task(self._remove_dead_folders())
-
-    async def _remove_dead_folders(self) -> None:
-        # OSError: there is no such folder, so no agent has left one there. ValueError: a name that
-        # no system can take. What is only tidied up must not end an agent.
-        with suppress(OSError, ValueError):
-            sweep = partial(remove_dead_folders, Path(tempfile.gettempdir()))
-            folders = await self._own_files.run("removing folders of dead agents", sweep)
-            if folders:
-                log.info("dead_folders_removed", folders=folders, why="their agent is dead")
+            self.tasks.create_task(self._folders.remove_dead())
 
     def _refuse(self, order: RunOrder, local_rank: int, text: str) -> None:
         self.post(inputs.WorkerNotStarted(order.number, local_rank, text))
@@ -350,14 +355,19 @@ class Supervisor:
         if self._fence_at_ms is not None:
             self.arm_fence(self._fence_at_ms)
         if self._sweep_token:
+            self._enter(Phase.WAITING)
             self.post(inputs.Swept(self._sweep_token))
 
     def _forget(self, worker_id: int) -> Worker:
+        if not self._sweep_token:
+            self._enter(Phase.DISTURBED)
         self._errors.forget(worker_id)
         return self._workers.pop(worker_id)
 
     def _on_event(self, event: HostEvent) -> None:
         self._changed.set()
+        if self._warm is not None and self._warm.pool.takes(event):
+            return
         match event:
             case Spawned(worker_id=worker_id, pid=pid):
                 worker = self._workers[worker_id]
@@ -379,6 +389,7 @@ class Supervisor:
                     self._exits.swept()
                 finally:
                     self._sweep_token = 0
+                    self._enter(Phase.WAITING)
                     self.post(inputs.Swept(token))
             case Blocked(token=token, pids=pids):
                 self.post(inputs.SweepBlocked(token, pids))

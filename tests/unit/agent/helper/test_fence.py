@@ -42,3 +42,17 @@ async def test_fence_that_is_moved_in_time_kills_nobody(talk: Conversation) -> N
     talk.host.arm_fence(now_ms() + 60_000)
     third = await talk.start(*PYTHON, "pass", worker_id=3)
     assert await talk.next() == Exited(3, third, 0, None)
+
+
+async def test_fence_that_is_taken_back_kills_nobody(talk: Conversation) -> None:
+    """Workers live on after its time, and others start."""
+    pid = await talk.start(*PYTHON, "import signal; signal.pause()")
+    at_ms = now_ms() + 100
+    talk.host.arm_fence(at_ms)
+    talk.host.arm_fence(None)
+    second = await talk.start(*PYTHON, "import time; time.sleep(0.3)", worker_id=2)
+
+    assert await talk.next() == Exited(2, second, 0, None)
+    assert now_ms() > at_ms
+    talk.host.signal(signal.SIGKILL)
+    assert await talk.next() == Exited(1, pid, None, signal.SIGKILL)

@@ -21,6 +21,7 @@ from rallypoint.cli.flags.agent import (
     rendezvous,
     reports,
     signals,
+    warm,
     workload,
 )
 from rallypoint.cli.flags.common import HELP_GROUP
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from rallypoint.agent.hosting.keeper import Keeper
     from rallypoint.wire.access import Access
 
-SUBJECTS = (identity, access, job, workload, signals, output, reports, rendezvous)
+SUBJECTS = (identity, access, job, workload, warm, signals, output, reports, rendezvous)
 """In the order of --help."""
 BASICS = (
     "--nproc-per-node",

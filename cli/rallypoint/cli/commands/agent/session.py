@@ -32,7 +32,7 @@ from rallypoint.base.exit_codes import EXIT_SOFTWARE
 from rallypoint.base.log import get_logger
 from rallypoint.cli.commands.agent.notes import Note
 from rallypoint.cli.commands.agent.resolution import Resolution, find_launch_id
-from rallypoint.cli.flags.agent import output
+from rallypoint.cli.flags.agent import output, warm
 from rallypoint.cli.flags.flag import Values
 from rallypoint.cli.flags.parser import fail
 from rallypoint.cli.logs import configure_logs
@@ -194,6 +194,7 @@ def _settings(
             AGENT_MARK_ENV: compute_mark(incarnation),
             SIGNALS_ENV: ",".join(one.name for one in args.signals_to_handle),
         },
+        warmth=warm.warmth(args),
         keeper=keeper,
     )
 

@@ -1,0 +1,159 @@
+"""What standbys are started with, and which workers they may become."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rallypoint.agent.helper.events import SpawnRequest
+from rallypoint.agent.in_worker import RUN_PATH, STANDBY
+from rallypoint.agent.warm.command import (
+    PYTHONPATH_ENV,
+    Shape,
+    arguments_of,
+    find_difference,
+    importable,
+    is_of_round,
+    probe_command,
+    standby_environment,
+)
+from rallypoint.agent.warm.machine import find_limit_files, parse_field
+from rallypoint.agent.workers.environ import Function, Launch, worker_command
+
+MARK = {"RALLYPOINT_AGENT": "mark"}
+SHAPE = Shape(2, 1, None)
+WORKER = SpawnRequest(
+    worker_id=7,
+    argv=("python", "-u", "train.py", "x"),
+    env={"HOME": "/", "RANK": "3", "RALLYPOINT_ROUND": "1", **MARK},
+    cwd="/tmp",
+    stdout_fd=1,
+    stderr_fd=2,
+)
+STANDBY_REQUEST = WORKER._replace(env=standby_environment(WORKER.env, MARK))
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("RANK", True),
+        ("LOCAL_RANK", True),
+        ("GROUP_WORLD_SIZE", True),
+        ("ROLE_NAME", True),
+        ("MASTER_PORT", True),
+        ("TORCHELASTIC_RUN_ID", True),
+        ("TORCH_WORKER_SERVER_SOCKET", True),
+        ("RALLYPOINT_ROUND", True),
+        ("OMP_NUM_THREADS", False),
+        ("CUDA_VISIBLE_DEVICES", False),
+        ("FRANK", False),
+        ("RANKING", False),
+    ],
+)
+def test_variables_of_a_round(name: str, expected: bool) -> None:
+    """Those that the next round may change, and no others."""
+    assert expected is is_of_round(name)
+
+
+@pytest.mark.parametrize(
+    ("before", "path"), [({}, STANDBY), ({"PYTHONPATH": "/a:/b"}, f"{STANDBY}:/a:/b")]
+)
+def test_environment_of_a_standby(before: dict[str, str], path: str) -> None:
+    """Without a round, with the agent's mark, our folder first, and what PYTHONPATH was."""
+    environment = standby_environment({**WORKER.env, **before}, MARK)
+
+    assert environment["PYTHONPATH"] == path
+    assert environment.get(PYTHONPATH_ENV) == before.get("PYTHONPATH")
+    assert environment["RALLYPOINT_AGENT"] == "mark"
+    assert "RANK" not in environment
+    assert "RALLYPOINT_ROUND" not in environment
+
+
+@pytest.mark.parametrize(
+    ("worker", "why"),
+    [
+        (WORKER, ""),
+        (WORKER._replace(env={**WORKER.env, "RANK": "0", "MASTER_PORT": "1"}), ""),
+        (WORKER._replace(argv=("python", "-u", "train.py", "y")), ""),
+        (WORKER._replace(argv=("python", "-u", "other.py", "x")), "its command line differs"),
+        (WORKER._replace(argv=("python", "-u", "train.py", "x", "y")), "its command line differs"),
+        (WORKER._replace(cwd="/"), "its working directory differs"),
+        (WORKER._replace(cpus=(0,)), "its CPUs differ"),
+        (WORKER._replace(env={**WORKER.env, "NEW": "1"}), "its environment differs: NEW"),
+        (WORKER._replace(env={"RANK": "3", **MARK}), "its environment differs: HOME"),
+    ],
+)
+def test_standby_becomes_only_its_own_worker(worker: SpawnRequest, why: str) -> None:
+    """What an import may have read must be the same; a round's ranks need not be."""
+    assert why == find_difference(STANDBY_REQUEST, worker, SHAPE, MARK)
+
+
+@pytest.mark.parametrize(
+    ("launch", "probe", "arguments", "path"),
+    [
+        (Launch("{}/t.py", ("a", "b")), ("py", "-u"), ("a", "b"), "{}"),
+        (Launch("{}/t.py", ("a",), run_path=True), ("py", "-u"), ("{}/t.py", "a"), "{}"),
+        (Launch("pkg.t", ("a",), is_module=True), ("py", "-u"), ("a",), "{cwd}"),
+        (Launch("{}", ("a",)), ("py", "-u"), ("a",), "{}"),
+    ],
+)
+def test_parts_of_a_command_line(
+    launch: Launch,
+    probe: tuple[str, ...],
+    arguments: tuple[str, ...],
+    path: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A script, a script by runpy, a module, and a folder with a main program."""
+    monkeypatch.chdir("/")
+    folder = str(tmp_path)
+    script = launch.script.format(folder)
+    filled = Launch(script, launch.args, is_module=launch.is_module, run_path=launch.run_path)
+    argv = worker_command(filled, python="py", round=1, local_rank=0)
+    shape = filled.shape("unused")
+
+    assert probe_command(argv, shape)[:-1] == (*probe, "-c")
+    assert arguments_of(argv, shape) == tuple(word.format(folder) for word in arguments)
+    assert shape.path == path.format(folder, cwd="/")
+    assert (RUN_PATH in argv) is launch.run_path
+
+
+def test_parts_of_the_command_line_of_a_function() -> None:
+    """Its arguments differ in each round; the path is the program's."""
+    launch = Launch("f", (), function=Function("payload", "results", flags=("-X", "dev")))
+    argv = worker_command(launch, python="py", round=2, local_rank=1)
+    shape = launch.shape("/program")
+
+    assert probe_command(argv, shape)[1:3] == ("-X", "dev")
+    assert arguments_of(argv, shape) == ("payload", "results/1-2", "1")
+    assert shape.path == "/program"
+
+
+def test_modules_to_import_of_a_record() -> None:
+    """Each once, in the order of the program; never the program itself, or what failed."""
+    recorded = ["json", "__main__", "a.b", "json", "gone", "", "sitecustomize", "a"]
+
+    assert importable(recorded, {"gone"}) == ("json", "a.b", "a")
+
+
+def test_files_that_may_limit_memory() -> None:
+    """Those of the process's group and of every group around it, in both versions."""
+    both = "12:cpu,memory:/x\n3:cpu:/y\n0::/a/b\n"
+    found = [str(path) for path in find_limit_files(both, Path("/c"))]
+
+    assert found == [
+        "/c/memory/x/memory.limit_in_bytes",
+        "/c/memory/memory.limit_in_bytes",
+        "/c/a/b/memory.max",
+        "/c/a/memory.max",
+        "/c/memory.max",
+    ]
+
+
+def test_field_of_a_file_of_the_kernel() -> None:
+    """The number after its name; 0 if the kernel does not tell."""
+    assert parse_field("pswpin 3\npswpout 41\n", "pswpout") == 41
+    assert parse_field("Pss:     120 kB\n", "Pss:") == 120
+    assert parse_field("pswpouter 3\n", "pswpout") == 0
