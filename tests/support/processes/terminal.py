@@ -42,8 +42,9 @@ class Terminal:
     ) -> None:
         """Start it; `columns`: width of the terminal, 0: unknown."""
         self._master_fd, slave_fd = pty.openpty()
-        if columns:
+        if columns:  # and no variable says otherwise: pytest-xdist sets COLUMNS
             termios.tcsetwinsize(slave_fd, (ROWS, columns))
+            env = {name: env[name] for name in env if name not in ("COLUMNS", "LINES")}
         self._shown = bytearray()
         self._process = subprocess.Popen(
             [sys.executable, "-I", "-S", "-c", _PROGRAM, os.ttyname(slave_fd), *argv],

@@ -14,8 +14,9 @@ if TYPE_CHECKING:
 
 NOTED_TOGETHER = 64
 """How many names of modules are written at once."""
-NOTE_EVERY_S = 0.2
-"""Names that have waited this long are written with the next one."""
+NOTE_EVERY_S = 0.01
+"""A name that comes so long after the last write is written at once, with those before it. What an
+end by SIGKILL can lose is less: names of one burst."""
 
 
 class Recorder:
@@ -23,9 +24,12 @@ class Recorder:
 
     def __init__(self, path: str) -> None:
         """Note into this file."""
+        import atexit
+
         self._path = path
         self._names: list[str] = []
         self._written_s = 0.0
+        atexit.register(self._write)
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
         """Note the name; another finder finds the module."""
@@ -36,7 +40,12 @@ class Recorder:
         if len(self._names) < NOTED_TOGETHER and now_s - self._written_s < NOTE_EVERY_S:
             return
         self._written_s = now_s
+        self._write()
+
+    def _write(self) -> None:
         names, self._names = self._names, []
+        if not names:
+            return
         try:  # opened each time: the program may close descriptors that it does not know
             fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)
             try:

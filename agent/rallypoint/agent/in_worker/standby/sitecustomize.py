@@ -79,4 +79,5 @@ def main() -> None:
         raise outcome
 
 
-main()
+if __name__ == "sitecustomize":  # imported by site
+    main()
