@@ -75,6 +75,8 @@ def test_death_of_their_helper_costs_only_standbys(world: World) -> None:
             "a thread",
         ),
         ("import socket\nKEPT = socket.socket()\n", "a socket"),
+        ("import os\nRANK = int(os.environ.get('RANK', 0))\n", "read RANK"),
+        ("import os\nIS_FIRST = os.getenv('MASTER_PORT') is None\n", "read MASTER_PORT"),
     ],
 )
 def test_import_with_side_effects_is_refused(world: World, text: str, why: str) -> None:

@@ -24,9 +24,14 @@ NAMES_MAX = 20_000
 """Modules that a standby imports; a program with torch and transformers has 3,000."""
 OWN_PREFIX = "RALLYPOINT_"
 
-_OF_ROUND = frozenset(("RANK", "ROLE_NAME", SERVER_ENV))
-_PREFIXES_OF_ROUND = ("MASTER_", "TORCHELASTIC_", OWN_PREFIX)
-_ENDS_OF_ROUND = ("_RANK", "WORLD_SIZE")
+_OF_ROUND = frozenset(
+    (
+        *("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME"),
+        *("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE"),
+        *("MASTER_ADDR", "MASTER_PORT", SERVER_ENV),
+    )
+)
+_PREFIXES_OF_ROUND = ("TORCHELASTIC_", OWN_PREFIX)
 _PROBE = "import sys; sys.exit(0)"
 _NEVER_IMPORTED = frozenset(("__main__", "__mp_main__", "sitecustomize", "usercustomize"))
 
@@ -57,9 +62,7 @@ class Shape(Struct, frozen=True):
 
 def is_of_round(name: str) -> bool:
     """Return whether an environment variable may have another value in each round."""
-    if name in _OF_ROUND or name.startswith(_PREFIXES_OF_ROUND):
-        return True
-    return name.endswith(_ENDS_OF_ROUND)
+    return name in _OF_ROUND or name.startswith(_PREFIXES_OF_ROUND)
 
 
 def standby_environment(

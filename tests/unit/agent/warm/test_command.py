@@ -49,6 +49,8 @@ STANDBY_REQUEST = WORKER._replace(env=standby_environment(WORKER.env, MARK))
         ("CUDA_VISIBLE_DEVICES", False),
         ("FRANK", False),
         ("RANKING", False),
+        ("LORA_RANK", False),
+        ("MASTER_KEY", False),
     ],
 )
 def test_variables_of_a_round(name: str, expected: bool) -> None:

@@ -28,6 +28,15 @@ LAST_LOOK_S = 0.02
 HARMLESS_DEVICES = frozenset(
     "/dev/" + name for name in ("null", "zero", "full", "random", "urandom", "tty", "ptmx")
 )
+OF_ROUND = frozenset(
+    (
+        *("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME"),
+        *("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE"),
+        *("MASTER_ADDR", "MASTER_PORT"),
+    )
+)
+PREFIXES_OF_ROUND = ("TORCHELASTIC_", "RALLYPOINT_")
+"""Variables that a standby does not have yet."""
 F_SETPIPE_SZ = 1031  # fcntl has it since Python 3.10
 
 
@@ -65,6 +74,7 @@ class Standby:
 
         opened = set(_list_open())
         began_ns = time.monotonic_ns()
+        reads = _Reads()
         if path is not None:
             sys.path.insert(0, path)
         failed: list[dict[str, str]] = []
@@ -76,7 +86,7 @@ class Standby:
         if path is not None and path in sys.path:
             sys.path.remove(path)
         self._stamps = _stamp_modules()
-        refusal = _find_refusal(opened)
+        refusal = _find_refusal(opened) or reads.end()
         self._want_processors()  # who waits costs nothing, and answers at once
         self._send(
             type="ready",
@@ -217,6 +227,39 @@ class Standby:
                 self._fds.extend(array.array("i", payload))
             data += part
         return data
+
+
+class _Reads:
+    """Which variables of a round are asked for during the imports: none of them is set yet.
+
+    A module that keeps what it has read would keep the wrong value in every worker.
+    """
+
+    def __init__(self) -> None:
+        """Begin to note them."""
+        noted: list[str] = []
+        kind: Any = type(os.environ)
+
+        class Noting(kind):  # type: ignore[misc]  # whatever class os.environ has
+            def __getitem__(self, key: str) -> str:
+                value: str
+                try:
+                    value = kind.__getitem__(self, key)
+                except KeyError:
+                    if key in OF_ROUND or key.startswith(PREFIXES_OF_ROUND):
+                        noted.append(key)
+                    raise
+                return value
+
+        self._noted, self._kind = noted, kind
+        environ: Any = os.environ
+        environ.__class__ = Noting
+
+    def end(self) -> str:
+        """Stop; return why this standby must not be used, or ""."""
+        environ: Any = os.environ
+        environ.__class__ = self._kind
+        return f"an import has read {self._noted[0]}" if self._noted else ""
 
 
 def _import(name: str) -> None:
