@@ -26,7 +26,7 @@ from rallypoint.agent.core import inputs
 from rallypoint.agent.output.outputs import WorkerOutput
 from rallypoint.agent.session import link, opening
 from rallypoint.agent.settings import Listener, Settings
-from rallypoint.agent.workers import exits, launching, supervisor
+from rallypoint.agent.workers import exits, launching, notices, own_folder, supervisor
 from rallypoint.agent.workers.environ import Launch
 from rallypoint.agent.workers.supervisor import Supervisor
 from rallypoint.base.file_thread import FileThread
@@ -332,8 +332,8 @@ def stand_ins(world: World) -> Iterator[None]:
         (supervisor, "FileThread", Files),
         (supervisor, "OwnFolder", Folder),
         (supervisor, "new_observers", lambda *args: ()),
-        (supervisor, "remove_dead_folders", lambda folder: ()),
-        (supervisor, "write_notices", lambda *args: None),
+        (own_folder, "remove_dead_folders", lambda folder: ()),
+        (notices, "write_notices", lambda *args: None),
         (launching, "PATIENCE_S", 0),
         (Logger, "__getattr__", lambda logger, method: recorder.get(logger, method)),
     )
