@@ -17,7 +17,7 @@ from rallypoint.agent.helper.host import WorkerHost
 from rallypoint.agent.machine.ports import PortReserver
 from rallypoint.agent.output.outputs import WorkerOutputs
 from rallypoint.agent.output.streams import Pump
-from rallypoint.agent.workers import supervisor
+from rallypoint.agent.workers import own_folder
 from rallypoint.agent.workers.exits import ExitReports
 from rallypoint.agent.workers.oom import OomWatch
 from rallypoint.agent.workers.supervisor import Supervisor
@@ -140,7 +140,7 @@ PLACES: dict[str, Callable[[], None]] = {
     "port for good": lambda: lack_ports(1_000_000),
     "files": slow_files,
     "output": lambda: plant(Pump, "_copy", fail),
-    "no tidying": lambda: plant(supervisor, "remove_dead_folders", lambda _: []),
+    "no tidying": lambda: plant(own_folder, "remove_dead_folders", lambda _: []),
     "helper's end": lambda: plant(WorkerHost, "close", fail_later),
 }
 
