@@ -5,6 +5,7 @@ It makes a group twice by `rallypoint://`, and once with a store that it has mad
 
 import json
 import os
+import sys
 from datetime import timedelta
 
 import torch
@@ -40,4 +41,5 @@ dist.destroy_process_group()
 store = rallypoint.torch.Store.from_environment(prefix="own/")
 dist.init_process_group("gloo", store=store, rank=RANK, world_size=SIZE, timeout=LIMIT)
 totals.append(add_up())
-print(json.dumps({"totals": totals, "swapped": swapped}))
+# One write: torchrun's workers share one pipe, and with -u print writes the line's end apart.
+sys.stdout.write(json.dumps({"totals": totals, "swapped": swapped}) + "\n")
