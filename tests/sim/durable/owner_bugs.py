@@ -10,7 +10,7 @@ from rallypoint.server import beginning
 from rallypoint.server.etcd.values import Condition, Target
 from rallypoint.server.journal.etcd import journal
 from rallypoint.server.journal.etcd import log as shard_log
-from rallypoint.server.shards import lease, ownership
+from rallypoint.server.shards import lease, life, ownership
 from rallypoint.server.shards.lease import Lease
 from sim.seeds.planting import Bug, Patch
 from sim.shards.writes import ShardWrites
@@ -88,7 +88,7 @@ def _hand_over_early() -> list[Patch]:
     async def stop(life: Any, shard: int) -> None:
         life._shards.servers.pop(shard, None)
 
-    return [(ownership._Life, "_stop", stop)]
+    return [(life.Life, "_stop", stop)]
 
 
 def _show_before_the_append() -> list[Patch]:

@@ -18,7 +18,8 @@ from rallypoint.server.journal.etcd.journal import EtcdJournal
 from rallypoint.server.journal.interface import JournalFailed
 from rallypoint.server.rpc.routing.errors import not_owner_status, unserved_status
 from rallypoint.server.shards.claims import Claim
-from rallypoint.server.shards.ownership import Fact, Ownership
+from rallypoint.server.shards.life import Fact
+from rallypoint.server.shards.ownership import Ownership
 from sim.durable.disk import IDENTITY, SECRET
 from sim.durable.recovery import Past
 from sim.shards.client import PREFIX, SimClient

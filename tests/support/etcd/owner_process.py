@@ -19,7 +19,8 @@ from rallypoint.server.journal.etcd.log import ShardLog
 from rallypoint.server.journal.interface import JournalFailed
 from rallypoint.server.shards.claims import Claim
 from rallypoint.server.shards.lease import now_s
-from rallypoint.server.shards.ownership import Fact, Ownership
+from rallypoint.server.shards.life import Fact
+from rallypoint.server.shards.ownership import Ownership
 
 POLL_S = 0.002
 

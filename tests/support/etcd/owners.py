@@ -10,7 +10,8 @@ from contextlib import suppress
 from rallypoint.server.etcd.client import EtcdClient
 from rallypoint.server.etcd.values import Condition
 from rallypoint.server.shards.claims import Claim
-from rallypoint.server.shards.ownership import Fact, Ownership
+from rallypoint.server.shards.life import Fact
+from rallypoint.server.shards.ownership import Ownership
 
 SHARDS = 16
 LIMIT_S = 30.0

@@ -27,7 +27,8 @@ from rallypoint.server.rpc.guards.access.gate import Gate
 from rallypoint.server.rpc.guards.worker_tokens import WorkerTokens
 from rallypoint.server.shards.claims import Claim
 from rallypoint.server.shards.lease import TTL_S
-from rallypoint.server.shards.ownership import Fact, Ownership
+from rallypoint.server.shards.life import Fact
+from rallypoint.server.shards.ownership import Ownership
 from rallypoint.server.shards.standing import REMIND_S, ShardRefused
 
 log = get_logger()

@@ -189,7 +189,7 @@ async def test_history_that_etcd_compacts(
         begun.append(from_revision if begun else first.revision)
         await watch(client, key, end, begun[-1], seen)
 
-    monkeypatch.setattr("rallypoint.server.shards.ownership.watch", watch_late)
+    monkeypatch.setattr("rallypoint.server.shards.life.watch", watch_late)
     owners.start()
     await owners.until(16)
     owners.start()
@@ -223,7 +223,7 @@ async def test_release_that_etcd_refuses_is_tried_again_after_a_pause(
 
     owners.start()
     await owners.until(16)
-    monkeypatch.setattr("rallypoint.server.shards.ownership.claims.give_up", refuse)
+    monkeypatch.setattr("rallypoint.server.shards.life.claims.give_up", refuse)
     owners.ownerships[0].drop(3, "a test")
     await owners.until_true(lambda: len(refused) > 3)
 
