@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rallypoint.server import beginning
 from rallypoint.server import clock as journal_clock
 from rallypoint.server.journal.etcd import log as shard_log
-from rallypoint.server.shards import lease, ownership, standing
+from rallypoint.server.shards import lease, life, ownership, standing
 from sim.shards.client import SimClient, find_alarm, watch
 from sim.shards.loop import MS_NS, ProcessLoop
 
@@ -78,10 +78,11 @@ def stand_ins(fleet: Fleet | None) -> Iterator[None]:
         (journal_clock, "time", time),
         (shard_log, "secrets", secrets),
         (lease, "now_s", lambda: fleet.world.clock.now_ms / 1000),
-        (ownership, "secrets", secrets),
         (ownership, "random", fleet.rng),
-        (ownership, "log", log),
-        (ownership, "watch", watch),
+        (life, "secrets", secrets),
+        (life, "random", fleet.rng),
+        (life, "log", log),
+        (life, "watch", watch),
         (standing, "log", log),
         (standing, "explain", _explain_away),
         (standing, "find_alarm", find_alarm),
