@@ -38,6 +38,8 @@ log = get_logger()
 
 END_LIMIT_S = 5.0
 """How long the agent's end waits for a slow console."""
+LATE_S_MAX = 0.5
+"""How long the end of standard error waits for a thread that has not read it yet."""
 DRAIN_LIMIT_S = 1.0
 """How long the agent's end waits for pipes to be read to their end."""
 
@@ -94,8 +96,12 @@ class WorkerOutput(Struct):
             stream.hurry()
 
     async def wait_end(self, limit_s: float) -> None:
-        """Wait until every writer has closed standard error, for at most `limit_s` seconds."""
+        """Wait until every writer has closed standard error, for at most `limit_s` seconds.
+
+        A little longer if what was written is still being read.
+        """
         await self.streams[-1].wait_end(limit_s)
+        await self.streams[-1].catch_up(LATE_S_MAX)
 
 
 class WorkerOutputs(Struct):

@@ -13,6 +13,7 @@ import fcntl
 import os
 import select
 import stat
+import sys
 import termios
 import threading
 import time
@@ -39,6 +40,8 @@ _WINSIZE_BYTES = 8
 """sizeof struct winsize: rows, columns, and two unused numbers."""
 UNFINISHED_MS = 50
 """How long an unfinished line waits for its end before the console shows it."""
+LOOK_S = 0.005
+"""Pause between two looks whether everything was read."""
 
 
 class Stream(Protocol):
@@ -61,6 +64,9 @@ class Stream(Protocol):
 
     async def wait_end(self, limit_s: float) -> None:
         """Wait until every writer has closed the stream, for at most `limit_s` seconds."""
+
+    async def catch_up(self, limit_s: float) -> None:
+        """Wait until `tail` knows what was written so far, for at most `limit_s` seconds."""
 
 
 class File:
@@ -188,6 +194,9 @@ class FileStream:
     async def wait_end(self, limit_s: float) -> None:
         """Return at once."""
 
+    async def catch_up(self, limit_s: float) -> None:
+        """Return at once."""
+
 
 class Pump:
     """A stream whose bytes a thread copies; keeps the end of it."""
@@ -210,6 +219,10 @@ class Pump:
         self._file = file
         self._shown = shown
         self._tail = b""
+        self._is_reading = False
+        """Whether the thread holds bytes that are not in the tail yet."""
+        self._closing = threading.Lock()
+        self._is_closed = False
         self._written_ns = time.monotonic_ns()
         self._loop = loop
         self._ended = asyncio.Event()
@@ -230,6 +243,23 @@ class Pump:
         except TimeoutError:
             pass  # a descendant of the worker keeps the stream open
 
+    async def catch_up(self, limit_s: float) -> None:
+        """Wait until `tail` knows what was written so far, for at most `limit_s` seconds.
+
+        On a busy machine the thread may run late. Another writer may delay this, up to the limit.
+        """
+        end_s = time.monotonic() + limit_s
+        while self._is_behind() and time.monotonic() < end_s:  # noqa: ASYNC110  # see `_keep`
+            await asyncio.sleep(LOOK_S)
+
+    def _is_behind(self) -> bool:
+        with self._closing:
+            if self._is_closed:
+                return False
+            unread = fcntl.ioctl(self._source_fd, termios.FIONREAD, bytes(4))
+        # In this order: the thread says that it is reading before it reads.
+        return int.from_bytes(unread, sys.byteorder) > 0 or self._is_reading
+
     def tail(self) -> str:
         """Return the end of the stream, from the beginning of a line if possible."""
         return _end_of(self._tail)
@@ -246,13 +276,17 @@ class Pump:
     def _pump(self) -> None:
         try:
             while data := self._read():
+                self._keep(data)
                 self._copy(data)
+            self._is_reading = False
             if self._shown:
                 self._shown.flush()
         except Exception as error:  # noqa: BLE001  # the thread's root: no one else hears of it
             self._call_soon(partial(_raise, error))  # ends the agent: the worker cannot write
         finally:
-            os.close(self._source_fd)
+            with self._closing:
+                self._is_closed = True
+                os.close(self._source_fd)
             if self._file:
                 self._file.close()
             if self._shown:
@@ -266,11 +300,12 @@ class Pump:
             pass  # the agent's loop has ended, and every wait with it
 
     def _read(self) -> bytes:
-        if self._shown and not self._shown.is_patient:
-            wait = select.poll()
-            wait.register(self._source_fd, select.POLLIN)
-            if not wait.poll(UNFINISHED_MS):
-                self._shown.flush()
+        wait = select.poll()
+        wait.register(self._source_fd, select.POLLIN)
+        if self._shown and not self._shown.is_patient and not wait.poll(UNFINISHED_MS):
+            self._shown.flush()
+        wait.poll()
+        self._is_reading = True
         try:
             return os.read(self._source_fd, READ_BYTES)
         except OSError as error:
@@ -278,9 +313,13 @@ class Pump:
                 return b""
             raise
 
-    def _copy(self, data: bytes) -> None:
+    def _keep(self, data: bytes) -> None:
+        # No event: waking the loop for every read would cost more than the few looks after an exit.
         self._tail = (self._tail + data[-2 * TAIL_BYTES :])[-2 * TAIL_BYTES :]
         self._written_ns = time.monotonic_ns()
+        self._is_reading = False
+
+    def _copy(self, data: bytes) -> None:
         if self._file:
             self._file.write(data)
         if self._shown:
