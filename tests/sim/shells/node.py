@@ -232,6 +232,9 @@ class Silence:
     async def wait_end(self, limit_s: float) -> None:
         await asyncio.sleep(0)
 
+    async def catch_up(self, limit_s: float) -> None:
+        await asyncio.sleep(0)
+
 
 class Folder:
     """Stands for `OwnFolder`."""
