@@ -661,6 +661,7 @@ class RoundSummary(_message.Message):
     RUN_FIELD_NUMBER: _builtins.int
     BEGAN_AT_FIELD_NUMBER: _builtins.int
     ENDED_AT_FIELD_NUMBER: _builtins.int
+    TIMELINE_FIELD_NUMBER: _builtins.int
     number: _builtins.int
     """Number of the round."""
     begin_reason: _round_pb2.RoundReason.ValueType
@@ -705,6 +706,10 @@ class RoundSummary(_message.Message):
     def ended_at(self) -> _timestamp_pb2.Timestamp:
         """When it was stopped or succeeded, by the coordinator's clock."""
 
+    @_builtins.property
+    def timeline(self) -> _round_pb2.RoundTimeline:
+        """How it came into being. Absent for a round that was adopted from another coordinator."""
+
     def __init__(
         self,
         *,
@@ -722,10 +727,11 @@ class RoundSummary(_message.Message):
         run: _builtins.int = ...,
         began_at: _timestamp_pb2.Timestamp | None = ...,
         ended_at: _timestamp_pb2.Timestamp | None = ...,
+        timeline: _round_pb2.RoundTimeline | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["began_at", b"began_at", "ended_at", b"ended_at", "lasted_for", b"lasted_for", "recovered_after", b"recovered_after", "started_after", b"started_after", "verdict", b"verdict"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["began_at", b"began_at", "ended_at", b"ended_at", "lasted_for", b"lasted_for", "recovered_after", b"recovered_after", "started_after", b"started_after", "timeline", b"timeline", "verdict", b"verdict"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["began_at", b"began_at", "begin_reason", b"begin_reason", "end_reason", b"end_reason", "ended_at", b"ended_at", "group_world_size", b"group_world_size", "lasted_for", b"lasted_for", "node_names", b"node_names", "number", b"number", "recovered_after", b"recovered_after", "restart_count", b"restart_count", "run", b"run", "started_after", b"started_after", "verdict", b"verdict", "world_size", b"world_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["began_at", b"began_at", "begin_reason", b"begin_reason", "end_reason", b"end_reason", "ended_at", b"ended_at", "group_world_size", b"group_world_size", "lasted_for", b"lasted_for", "node_names", b"node_names", "number", b"number", "recovered_after", b"recovered_after", "restart_count", b"restart_count", "run", b"run", "started_after", b"started_after", "timeline", b"timeline", "verdict", b"verdict", "world_size", b"world_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

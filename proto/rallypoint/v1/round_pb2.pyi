@@ -221,6 +221,99 @@ class RoundMember(_message.Message):
 Global___RoundMember: _TypeAlias = RoundMember  # noqa: Y015
 
 @_typing.final
+class RoundTimeline(_message.Message):
+    """How a round came into being: from the failure that made it necessary to its first step. Set by the
+    coordinator.
+
+    Each mark is the time from one origin, measured by the coordinator's clock in milliseconds. After a
+    failure the origin is when the previous round's first failure happened: the agent says how long ago a
+    worker failed, and a lost node counts from when its stream broke or it was last heard. When a round
+    was stopped for growth, a drain or an operator, the origin is that decision. The origin of a run's
+    first round is when the run was opened.
+
+    A mark that is absent is not known. detected, told, swept, sealed and started follow each other;
+    stopped is not after swept, and what workers say is not before sealed. A mark that is set does not
+    change.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DETECTED_FIELD_NUMBER: _builtins.int
+    TOLD_FIELD_NUMBER: _builtins.int
+    STOPPED_FIELD_NUMBER: _builtins.int
+    SWEPT_FIELD_NUMBER: _builtins.int
+    SEALED_FIELD_NUMBER: _builtins.int
+    STARTED_FIELD_NUMBER: _builtins.int
+    IMPORTED_FIELD_NUMBER: _builtins.int
+    PROCESS_GROUP_FIELD_NUMBER: _builtins.int
+    FIRST_STEP_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def detected(self) -> _duration_pb2.Duration:
+        """The coordinator learnt of the first failure. Absent unless something failed. It is later than the
+        origin by the way of the report, or by the time until a lost node counts as lost.
+        """
+
+    @_builtins.property
+    def told(self) -> _duration_pb2.Duration:
+        """The coordinator ordered the previous round to stop. The order is journalled and sent to all members
+        within the same turn; when each of them has read it is not known. Later than detected when the
+        coordinator waited for the culprit.
+        """
+
+    @_builtins.property
+    def stopped(self) -> _duration_pb2.Duration:
+        """The last worker of the previous round ended, of those whose end an agent has reported: not those of a
+        lost node. Before told when the workers had ended by themselves.
+        """
+
+    @_builtins.property
+    def swept(self) -> _duration_pb2.Duration:
+        """The last member of the previous round reported that none of its processes is left, or was lost or
+        given up.
+        """
+
+    @_builtins.property
+    def sealed(self) -> _duration_pb2.Duration:
+        """The round was sealed: its nodes and ranks are fixed. After swept by pauses, and by waits for nodes."""
+
+    @_builtins.property
+    def started(self) -> _duration_pb2.Duration:
+        """The last member reported that it has started its workers."""
+
+    @_builtins.property
+    def imported(self) -> _duration_pb2.Duration:
+        """The last worker had imported what it needs. Only if every worker of the round says so."""
+
+    @_builtins.property
+    def process_group(self) -> _duration_pb2.Duration:
+        """The last worker had joined its process group. Only if every worker of the round says so."""
+
+    @_builtins.property
+    def first_step(self) -> _duration_pb2.Duration:
+        """A worker reported progress for the first time in the round."""
+
+    def __init__(
+        self,
+        *,
+        detected: _duration_pb2.Duration | None = ...,
+        told: _duration_pb2.Duration | None = ...,
+        stopped: _duration_pb2.Duration | None = ...,
+        swept: _duration_pb2.Duration | None = ...,
+        sealed: _duration_pb2.Duration | None = ...,
+        started: _duration_pb2.Duration | None = ...,
+        imported: _duration_pb2.Duration | None = ...,
+        process_group: _duration_pb2.Duration | None = ...,
+        first_step: _duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["detected", b"detected", "first_step", b"first_step", "imported", b"imported", "process_group", b"process_group", "sealed", b"sealed", "started", b"started", "stopped", b"stopped", "swept", b"swept", "told", b"told"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["detected", b"detected", "first_step", b"first_step", "imported", b"imported", "process_group", b"process_group", "sealed", b"sealed", "started", b"started", "stopped", b"stopped", "swept", b"swept", "told", b"told"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RoundTimeline: _TypeAlias = RoundTimeline  # noqa: Y015
+
+@_typing.final
 class Round(_message.Message):
     """The current round. Set by the coordinator."""
 
@@ -232,6 +325,7 @@ class Round(_message.Message):
     STARTED_AFTER_FIELD_NUMBER: _builtins.int
     STEP_FIELD_NUMBER: _builtins.int
     SEALED_AT_FIELD_NUMBER: _builtins.int
+    TIMELINE_FIELD_NUMBER: _builtins.int
     step: _builtins.int
     """Highest step that a worker of the round has reported. 0: none."""
     @_builtins.property
@@ -256,6 +350,10 @@ class Round(_message.Message):
     def sealed_at(self) -> _timestamp_pb2.Timestamp:
         """When it was sealed, by the coordinator's clock. For people: nothing is decided by it."""
 
+    @_builtins.property
+    def timeline(self) -> Global___RoundTimeline:
+        """How it came into being. Absent for a round that was adopted from another coordinator."""
+
     def __init__(
         self,
         *,
@@ -265,10 +363,11 @@ class Round(_message.Message):
         started_after: _duration_pb2.Duration | None = ...,
         step: _builtins.int = ...,
         sealed_at: _timestamp_pb2.Timestamp | None = ...,
+        timeline: Global___RoundTimeline | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "header", b"header", "sealed_at", b"sealed_at", "started_after", b"started_after"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "header", b"header", "sealed_at", b"sealed_at", "started_after", b"started_after", "timeline", b"timeline"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "header", b"header", "members", b"members", "sealed_at", b"sealed_at", "started_after", b"started_after", "step", b"step"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "header", b"header", "members", b"members", "sealed_at", b"sealed_at", "started_after", b"started_after", "step", b"step", "timeline", b"timeline"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -279,7 +279,17 @@ def requests(node_name: str) -> dict[str, Message]:
             kinds=[events_pb2.EVENT_KIND_ROUND_SEALED],
             after_sequence=EPOCH_MS * 1_000 + 1,
         ),
-        "ReportProgress": worker_service_pb2.ReportProgressRequest(job_id=JOB, step=12),
+        "ReportProgress": worker_service_pb2.ReportProgressRequest(
+            job_id=JOB,
+            step=12,
+            step_age=SECOND,
+            rank=0,
+            milestones=[
+                worker_service_pb2.MilestoneReached(
+                    milestone=worker_service_pb2.MILESTONE_IMPORTED, age=SECOND
+                )
+            ],
+        ),
         **key_requests(),
     }
 

@@ -571,6 +571,7 @@ class Job(_message.Message):
     EMPTY_SINCE_MS_FIELD_NUMBER: _builtins.int
     FENCES_FIELD_NUMBER: _builtins.int
     UNKNOWN_PAST_UNTIL_MS_FIELD_NUMBER: _builtins.int
+    ENDED_ROUND_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     """The job."""
     run: _builtins.int
@@ -661,6 +662,12 @@ class Job(_message.Message):
     def fences(self) -> _containers.RepeatedCompositeFieldContainer[Global___Fence]:
         """Fences of all runs of the job, oldest first; empty without `--fence-after`."""
 
+    @_builtins.property
+    def ended_round(self) -> _round_pb2.Timeline:
+        """How the previous round ended, from its first failure until it was swept: the next round's timeline
+        begins with it. Absent before the second round of the run, and before format 3.
+        """
+
     def __init__(
         self,
         *,
@@ -695,10 +702,11 @@ class Job(_message.Message):
         empty_since_ms: _builtins.int | None = ...,
         fences: _abc.Iterable[Global___Fence] | None = ...,
         unknown_past_until_ms: _builtins.int = ...,
+        ended_round: _round_pb2.Timeline | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_closed_ms", b"_closed_ms", "_disrupted_ms", b"_disrupted_ms", "_empty_since_ms", b"_empty_since_ms", "_next_reason", b"_next_reason", "_outcome", b"_outcome", "_phase", b"_phase", "closed_ms", b"closed_ms", "counts", b"counts", "disrupted_ms", b"disrupted_ms", "empty_since_ms", b"empty_since_ms", "next_reason", b"next_reason", "outcome", b"outcome", "phase", b"phase", "round", b"round", "spec", b"spec", "verdict", b"verdict"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_closed_ms", b"_closed_ms", "_disrupted_ms", b"_disrupted_ms", "_empty_since_ms", b"_empty_since_ms", "_next_reason", b"_next_reason", "_outcome", b"_outcome", "_phase", b"_phase", "closed_ms", b"closed_ms", "counts", b"counts", "disrupted_ms", b"disrupted_ms", "empty_since_ms", b"empty_since_ms", "ended_round", b"ended_round", "next_reason", b"next_reason", "outcome", b"outcome", "phase", b"phase", "round", b"round", "spec", b"spec", "verdict", b"verdict"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_closed_ms", b"_closed_ms", "_disrupted_ms", b"_disrupted_ms", "_empty_since_ms", b"_empty_since_ms", "_next_reason", b"_next_reason", "_outcome", b"_outcome", "_phase", b"_phase", "backoff_until_ms", b"backoff_until_ms", "closed_ms", b"closed_ms", "counts", b"counts", "disrupted_ms", b"disrupted_ms", "drain_requests", b"drain_requests", "empty_since_ms", b"empty_since_ms", "fences", b"fences", "forming_since_ms", b"forming_since_ms", "health", b"health", "history", b"history", "job_id", b"job_id", "launch_id", b"launch_id", "lost", b"lost", "next_arrival", b"next_arrival", "next_reason", b"next_reason", "opened_ms", b"opened_ms", "operations", b"operations", "outcome", b"outcome", "phase", b"phase", "round", b"round", "round_number", b"round_number", "rounds_before", b"rounds_before", "run", b"run", "runs", b"runs", "since_epoch", b"since_epoch", "slots", b"slots", "spec", b"spec", "spec_revision", b"spec_revision", "unknown_past_until_ms", b"unknown_past_until_ms", "updated", b"updated", "verdict", b"verdict"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_closed_ms", b"_closed_ms", "_disrupted_ms", b"_disrupted_ms", "_empty_since_ms", b"_empty_since_ms", "_next_reason", b"_next_reason", "_outcome", b"_outcome", "_phase", b"_phase", "backoff_until_ms", b"backoff_until_ms", "closed_ms", b"closed_ms", "counts", b"counts", "disrupted_ms", b"disrupted_ms", "drain_requests", b"drain_requests", "empty_since_ms", b"empty_since_ms", "ended_round", b"ended_round", "fences", b"fences", "forming_since_ms", b"forming_since_ms", "health", b"health", "history", b"history", "job_id", b"job_id", "launch_id", b"launch_id", "lost", b"lost", "next_arrival", b"next_arrival", "next_reason", b"next_reason", "opened_ms", b"opened_ms", "operations", b"operations", "outcome", b"outcome", "phase", b"phase", "round", b"round", "round_number", b"round_number", "rounds_before", b"rounds_before", "run", b"run", "runs", b"runs", "since_epoch", b"since_epoch", "slots", b"slots", "spec", b"spec", "spec_revision", b"spec_revision", "unknown_past_until_ms", b"unknown_past_until_ms", "updated", b"updated", "verdict", b"verdict"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__closed_ms: _TypeAlias = _typing.Literal["closed_ms"]  # noqa: Y015
     _WhichOneofArgType__closed_ms: _TypeAlias = _typing.Literal["_closed_ms", b"_closed_ms"]  # noqa: Y015

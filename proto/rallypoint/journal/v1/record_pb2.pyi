@@ -926,6 +926,7 @@ class RoundChanges(_message.Message):
     SPLICED_FIELD_NUMBER: _builtins.int
     CLEARED_FIELD_NUMBER: _builtins.int
     UNLISTED_RANKS_FIELD_NUMBER: _builtins.int
+    TIMELINE_FIELD_NUMBER: _builtins.int
     sealed_ms: _builtins.int
     """When it was sealed."""
     disrupted_ms: _builtins.int
@@ -992,6 +993,10 @@ class RoundChanges(_message.Message):
     def unlisted_ranks(self) -> _containers.RepeatedCompositeFieldContainer[_verdict_pb2.RankRange]:
         """Ranks of workers that have failed and that no group shows. Since format 2."""
 
+    @_builtins.property
+    def timeline(self) -> _round_pb2.Timeline:
+        """How it came into being. Since format 3."""
+
     def __init__(
         self,
         *,
@@ -1017,10 +1022,11 @@ class RoundChanges(_message.Message):
         spliced: _abc.Iterable[Global___Splice] | None = ...,
         cleared: _abc.Iterable[_builtins.str] | None = ...,
         unlisted_ranks: _abc.Iterable[_verdict_pb2.RankRange] | None = ...,
+        timeline: _round_pb2.Timeline | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_any_finished", b"_any_finished", "_disrupted_ms", b"_disrupted_ms", "_drain_first_ms", b"_drain_first_ms", "_drain_last_ms", b"_drain_last_ms", "_durable_step", b"_durable_step", "_failure_count", b"_failure_count", "_first_failure_ms", b"_first_failure_ms", "_held_token", b"_held_token", "_sealed_ms", b"_sealed_ms", "_started_ms", b"_started_ms", "_stop_ms", b"_stop_ms", "any_finished", b"any_finished", "disrupted_ms", b"disrupted_ms", "drain_began", b"drain_began", "drain_first_ms", b"drain_first_ms", "drain_last_ms", b"drain_last_ms", "durable_step", b"durable_step", "failure_count", b"failure_count", "first_failure_ms", b"first_failure_ms", "held_token", b"held_token", "sealed_ms", b"sealed_ms", "start_failure", b"start_failure", "started_ms", b"started_ms", "stop_ms", b"stop_ms"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_any_finished", b"_any_finished", "_disrupted_ms", b"_disrupted_ms", "_drain_first_ms", b"_drain_first_ms", "_drain_last_ms", b"_drain_last_ms", "_durable_step", b"_durable_step", "_failure_count", b"_failure_count", "_first_failure_ms", b"_first_failure_ms", "_held_token", b"_held_token", "_sealed_ms", b"_sealed_ms", "_started_ms", b"_started_ms", "_stop_ms", b"_stop_ms", "any_finished", b"any_finished", "disrupted_ms", b"disrupted_ms", "drain_began", b"drain_began", "drain_first_ms", b"drain_first_ms", "drain_last_ms", b"drain_last_ms", "durable_step", b"durable_step", "failure_count", b"failure_count", "first_failure_ms", b"first_failure_ms", "held_token", b"held_token", "sealed_ms", b"sealed_ms", "start_failure", b"start_failure", "started_ms", b"started_ms", "stop_ms", b"stop_ms", "timeline", b"timeline"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_any_finished", b"_any_finished", "_disrupted_ms", b"_disrupted_ms", "_drain_first_ms", b"_drain_first_ms", "_drain_last_ms", b"_drain_last_ms", "_durable_step", b"_durable_step", "_failure_count", b"_failure_count", "_first_failure_ms", b"_first_failure_ms", "_held_token", b"_held_token", "_sealed_ms", b"_sealed_ms", "_started_ms", b"_started_ms", "_stop_ms", b"_stop_ms", "any_finished", b"any_finished", "cleared", b"cleared", "departures", b"departures", "disrupted_ms", b"disrupted_ms", "drain_began", b"drain_began", "drain_first_ms", b"drain_first_ms", "drain_last_ms", b"drain_last_ms", "durable_step", b"durable_step", "failure_count", b"failure_count", "failure_groups", b"failure_groups", "failures", b"failures", "first_failure_ms", b"first_failure_ms", "held_token", b"held_token", "notices", b"notices", "overdue", b"overdue", "sealed_ms", b"sealed_ms", "spliced", b"spliced", "start_failure", b"start_failure", "started_ms", b"started_ms", "stop_ms", b"stop_ms", "succeeded_gone", b"succeeded_gone", "unlisted_ranks", b"unlisted_ranks"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_any_finished", b"_any_finished", "_disrupted_ms", b"_disrupted_ms", "_drain_first_ms", b"_drain_first_ms", "_drain_last_ms", b"_drain_last_ms", "_durable_step", b"_durable_step", "_failure_count", b"_failure_count", "_first_failure_ms", b"_first_failure_ms", "_held_token", b"_held_token", "_sealed_ms", b"_sealed_ms", "_started_ms", b"_started_ms", "_stop_ms", b"_stop_ms", "any_finished", b"any_finished", "cleared", b"cleared", "departures", b"departures", "disrupted_ms", b"disrupted_ms", "drain_began", b"drain_began", "drain_first_ms", b"drain_first_ms", "drain_last_ms", b"drain_last_ms", "durable_step", b"durable_step", "failure_count", b"failure_count", "failure_groups", b"failure_groups", "failures", b"failures", "first_failure_ms", b"first_failure_ms", "held_token", b"held_token", "notices", b"notices", "overdue", b"overdue", "sealed_ms", b"sealed_ms", "spliced", b"spliced", "start_failure", b"start_failure", "started_ms", b"started_ms", "stop_ms", b"stop_ms", "succeeded_gone", b"succeeded_gone", "timeline", b"timeline", "unlisted_ranks", b"unlisted_ranks"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__any_finished: _TypeAlias = _typing.Literal["any_finished"]  # noqa: Y015
     _WhichOneofArgType__any_finished: _TypeAlias = _typing.Literal["_any_finished", b"_any_finished"]  # noqa: Y015
@@ -1093,6 +1099,7 @@ class JobChanges(_message.Message):
     ROUND_FIELD_NUMBER: _builtins.int
     SPLICED_FIELD_NUMBER: _builtins.int
     CLEARED_FIELD_NUMBER: _builtins.int
+    ENDED_ROUND_FIELD_NUMBER: _builtins.int
     opened_ms: _builtins.int
     """When the run began."""
     forming_since_ms: _builtins.int
@@ -1141,6 +1148,10 @@ class JobChanges(_message.Message):
     def cleared(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Fields that have their default values again."""
 
+    @_builtins.property
+    def ended_round(self) -> _round_pb2.Timeline:
+        """How the previous round ended, from its first failure until it was swept. Since format 3."""
+
     def __init__(
         self,
         *,
@@ -1160,10 +1171,11 @@ class JobChanges(_message.Message):
         round: Global___RoundChanges | None = ...,
         spliced: _abc.Iterable[Global___Splice] | None = ...,
         cleared: _abc.Iterable[_builtins.str] | None = ...,
+        ended_round: _round_pb2.Timeline | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_closed_ms", b"_closed_ms", "_disrupted_ms", b"_disrupted_ms", "_empty_since_ms", b"_empty_since_ms", "_forming_since_ms", b"_forming_since_ms", "_next_arrival", b"_next_arrival", "_opened_ms", b"_opened_ms", "_rounds_before", b"_rounds_before", "_unknown_past_until_ms", b"_unknown_past_until_ms", "closed_ms", b"closed_ms", "disrupted_ms", b"disrupted_ms", "empty_since_ms", b"empty_since_ms", "forming_since_ms", b"forming_since_ms", "next_arrival", b"next_arrival", "opened_ms", b"opened_ms", "round", b"round", "rounds_before", b"rounds_before", "unknown_past_until_ms", b"unknown_past_until_ms", "verdict", b"verdict"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_closed_ms", b"_closed_ms", "_disrupted_ms", b"_disrupted_ms", "_empty_since_ms", b"_empty_since_ms", "_forming_since_ms", b"_forming_since_ms", "_next_arrival", b"_next_arrival", "_opened_ms", b"_opened_ms", "_rounds_before", b"_rounds_before", "_unknown_past_until_ms", b"_unknown_past_until_ms", "closed_ms", b"closed_ms", "disrupted_ms", b"disrupted_ms", "empty_since_ms", b"empty_since_ms", "ended_round", b"ended_round", "forming_since_ms", b"forming_since_ms", "next_arrival", b"next_arrival", "opened_ms", b"opened_ms", "round", b"round", "rounds_before", b"rounds_before", "unknown_past_until_ms", b"unknown_past_until_ms", "verdict", b"verdict"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_closed_ms", b"_closed_ms", "_disrupted_ms", b"_disrupted_ms", "_empty_since_ms", b"_empty_since_ms", "_forming_since_ms", b"_forming_since_ms", "_next_arrival", b"_next_arrival", "_opened_ms", b"_opened_ms", "_rounds_before", b"_rounds_before", "_unknown_past_until_ms", b"_unknown_past_until_ms", "cleared", b"cleared", "closed_ms", b"closed_ms", "disrupted_ms", b"disrupted_ms", "empty_since_ms", b"empty_since_ms", "fences", b"fences", "forming_since_ms", b"forming_since_ms", "history", b"history", "lost", b"lost", "next_arrival", b"next_arrival", "opened_ms", b"opened_ms", "round", b"round", "rounds_before", b"rounds_before", "runs", b"runs", "spliced", b"spliced", "unknown_past_until_ms", b"unknown_past_until_ms", "verdict", b"verdict"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_closed_ms", b"_closed_ms", "_disrupted_ms", b"_disrupted_ms", "_empty_since_ms", b"_empty_since_ms", "_forming_since_ms", b"_forming_since_ms", "_next_arrival", b"_next_arrival", "_opened_ms", b"_opened_ms", "_rounds_before", b"_rounds_before", "_unknown_past_until_ms", b"_unknown_past_until_ms", "cleared", b"cleared", "closed_ms", b"closed_ms", "disrupted_ms", b"disrupted_ms", "empty_since_ms", b"empty_since_ms", "ended_round", b"ended_round", "fences", b"fences", "forming_since_ms", b"forming_since_ms", "history", b"history", "lost", b"lost", "next_arrival", b"next_arrival", "opened_ms", b"opened_ms", "round", b"round", "rounds_before", b"rounds_before", "runs", b"runs", "spliced", b"spliced", "unknown_past_until_ms", b"unknown_past_until_ms", "verdict", b"verdict"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__closed_ms: _TypeAlias = _typing.Literal["closed_ms"]  # noqa: Y015
     _WhichOneofArgType__closed_ms: _TypeAlias = _typing.Literal["_closed_ms", b"_closed_ms"]  # noqa: Y015

@@ -305,6 +305,103 @@ class StartFailure(_message.Message):
 Global___StartFailure: _TypeAlias = StartFailure  # noqa: Y015
 
 @_typing.final
+class Timeline(_message.Message):
+    """How a round came into being, as moments of journal time. A moment that is absent is not known.
+    Since format 3.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ORIGIN_MS_FIELD_NUMBER: _builtins.int
+    DETECTED_MS_FIELD_NUMBER: _builtins.int
+    TOLD_MS_FIELD_NUMBER: _builtins.int
+    STOPPED_MS_FIELD_NUMBER: _builtins.int
+    SWEPT_MS_FIELD_NUMBER: _builtins.int
+    SEALED_MS_FIELD_NUMBER: _builtins.int
+    STARTED_MS_FIELD_NUMBER: _builtins.int
+    IMPORTED_MS_FIELD_NUMBER: _builtins.int
+    PROCESS_GROUP_MS_FIELD_NUMBER: _builtins.int
+    FIRST_STEP_MS_FIELD_NUMBER: _builtins.int
+    origin_ms: _builtins.int
+    """When what made the round necessary happened: the first failure, or the decision to stop the round
+    before; for a first round, when the run was opened.
+    """
+    detected_ms: _builtins.int
+    """When the coordinator learnt of the first failure."""
+    told_ms: _builtins.int
+    """When it ordered the round before to stop."""
+    stopped_ms: _builtins.int
+    """When the last worker of the round before ended, of those that were reported."""
+    swept_ms: _builtins.int
+    """When the last member of the round before was clean, lost or given up."""
+    sealed_ms: _builtins.int
+    """When the round was sealed."""
+    started_ms: _builtins.int
+    """When the last member had started."""
+    imported_ms: _builtins.int
+    """When the last worker had imported what it needs."""
+    process_group_ms: _builtins.int
+    """When the last worker had joined its process group."""
+    first_step_ms: _builtins.int
+    """When a worker first reported progress."""
+    def __init__(
+        self,
+        *,
+        origin_ms: _builtins.int = ...,
+        detected_ms: _builtins.int | None = ...,
+        told_ms: _builtins.int | None = ...,
+        stopped_ms: _builtins.int | None = ...,
+        swept_ms: _builtins.int | None = ...,
+        sealed_ms: _builtins.int | None = ...,
+        started_ms: _builtins.int | None = ...,
+        imported_ms: _builtins.int | None = ...,
+        process_group_ms: _builtins.int | None = ...,
+        first_step_ms: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_detected_ms", b"_detected_ms", "_first_step_ms", b"_first_step_ms", "_imported_ms", b"_imported_ms", "_process_group_ms", b"_process_group_ms", "_sealed_ms", b"_sealed_ms", "_started_ms", b"_started_ms", "_stopped_ms", b"_stopped_ms", "_swept_ms", b"_swept_ms", "_told_ms", b"_told_ms", "detected_ms", b"detected_ms", "first_step_ms", b"first_step_ms", "imported_ms", b"imported_ms", "process_group_ms", b"process_group_ms", "sealed_ms", b"sealed_ms", "started_ms", b"started_ms", "stopped_ms", b"stopped_ms", "swept_ms", b"swept_ms", "told_ms", b"told_ms"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_detected_ms", b"_detected_ms", "_first_step_ms", b"_first_step_ms", "_imported_ms", b"_imported_ms", "_process_group_ms", b"_process_group_ms", "_sealed_ms", b"_sealed_ms", "_started_ms", b"_started_ms", "_stopped_ms", b"_stopped_ms", "_swept_ms", b"_swept_ms", "_told_ms", b"_told_ms", "detected_ms", b"detected_ms", "first_step_ms", b"first_step_ms", "imported_ms", b"imported_ms", "origin_ms", b"origin_ms", "process_group_ms", b"process_group_ms", "sealed_ms", b"sealed_ms", "started_ms", b"started_ms", "stopped_ms", b"stopped_ms", "swept_ms", b"swept_ms", "told_ms", b"told_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__detected_ms: _TypeAlias = _typing.Literal["detected_ms"]  # noqa: Y015
+    _WhichOneofArgType__detected_ms: _TypeAlias = _typing.Literal["_detected_ms", b"_detected_ms"]  # noqa: Y015
+    _WhichOneofReturnType__first_step_ms: _TypeAlias = _typing.Literal["first_step_ms"]  # noqa: Y015
+    _WhichOneofArgType__first_step_ms: _TypeAlias = _typing.Literal["_first_step_ms", b"_first_step_ms"]  # noqa: Y015
+    _WhichOneofReturnType__imported_ms: _TypeAlias = _typing.Literal["imported_ms"]  # noqa: Y015
+    _WhichOneofArgType__imported_ms: _TypeAlias = _typing.Literal["_imported_ms", b"_imported_ms"]  # noqa: Y015
+    _WhichOneofReturnType__process_group_ms: _TypeAlias = _typing.Literal["process_group_ms"]  # noqa: Y015
+    _WhichOneofArgType__process_group_ms: _TypeAlias = _typing.Literal["_process_group_ms", b"_process_group_ms"]  # noqa: Y015
+    _WhichOneofReturnType__sealed_ms: _TypeAlias = _typing.Literal["sealed_ms"]  # noqa: Y015
+    _WhichOneofArgType__sealed_ms: _TypeAlias = _typing.Literal["_sealed_ms", b"_sealed_ms"]  # noqa: Y015
+    _WhichOneofReturnType__started_ms: _TypeAlias = _typing.Literal["started_ms"]  # noqa: Y015
+    _WhichOneofArgType__started_ms: _TypeAlias = _typing.Literal["_started_ms", b"_started_ms"]  # noqa: Y015
+    _WhichOneofReturnType__stopped_ms: _TypeAlias = _typing.Literal["stopped_ms"]  # noqa: Y015
+    _WhichOneofArgType__stopped_ms: _TypeAlias = _typing.Literal["_stopped_ms", b"_stopped_ms"]  # noqa: Y015
+    _WhichOneofReturnType__swept_ms: _TypeAlias = _typing.Literal["swept_ms"]  # noqa: Y015
+    _WhichOneofArgType__swept_ms: _TypeAlias = _typing.Literal["_swept_ms", b"_swept_ms"]  # noqa: Y015
+    _WhichOneofReturnType__told_ms: _TypeAlias = _typing.Literal["told_ms"]  # noqa: Y015
+    _WhichOneofArgType__told_ms: _TypeAlias = _typing.Literal["_told_ms", b"_told_ms"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__detected_ms) -> _WhichOneofReturnType__detected_ms | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__first_step_ms) -> _WhichOneofReturnType__first_step_ms | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__imported_ms) -> _WhichOneofReturnType__imported_ms | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__process_group_ms) -> _WhichOneofReturnType__process_group_ms | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__sealed_ms) -> _WhichOneofReturnType__sealed_ms | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__started_ms) -> _WhichOneofReturnType__started_ms | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__stopped_ms) -> _WhichOneofReturnType__stopped_ms | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__swept_ms) -> _WhichOneofReturnType__swept_ms | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__told_ms) -> _WhichOneofReturnType__told_ms | None: ...
+
+Global___Timeline: _TypeAlias = Timeline  # noqa: Y015
+
+@_typing.final
 class Round(_message.Message):
     """The round that runs or is being stopped."""
 
@@ -333,6 +430,7 @@ class Round(_message.Message):
     STOP_MS_FIELD_NUMBER: _builtins.int
     STOP_REASON_FIELD_NUMBER: _builtins.int
     UNLISTED_RANKS_FIELD_NUMBER: _builtins.int
+    TIMELINE_FIELD_NUMBER: _builtins.int
     sealed_ms: _builtins.int
     """When it was sealed."""
     disrupted_ms: _builtins.int
@@ -401,6 +499,10 @@ class Round(_message.Message):
     def unlisted_ranks(self) -> _containers.RepeatedCompositeFieldContainer[_verdict_pb2.RankRange]:
         """Ranks of workers that have failed and that no group shows, ascending; none before format 2."""
 
+    @_builtins.property
+    def timeline(self) -> Global___Timeline:
+        """How it came into being; absent when it was adopted, and before format 3."""
+
     def __init__(
         self,
         *,
@@ -427,10 +529,11 @@ class Round(_message.Message):
         stop_ms: _builtins.int | None = ...,
         stop_reason: Global___RoundReason.ValueType | None = ...,
         unlisted_ranks: _abc.Iterable[_verdict_pb2.RankRange] | None = ...,
+        timeline: Global___Timeline | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_disrupted_ms", b"_disrupted_ms", "_drain_first_ms", b"_drain_first_ms", "_first_failure_ms", b"_first_failure_ms", "_started_ms", b"_started_ms", "_stop_ms", b"_stop_ms", "_stop_reason", b"_stop_reason", "disrupted_ms", b"disrupted_ms", "drain_began", b"drain_began", "drain_first_ms", b"drain_first_ms", "first_failure_ms", b"first_failure_ms", "header", b"header", "start_failure", b"start_failure", "started_ms", b"started_ms", "stop_ms", b"stop_ms", "stop_reason", b"stop_reason"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_disrupted_ms", b"_disrupted_ms", "_drain_first_ms", b"_drain_first_ms", "_first_failure_ms", b"_first_failure_ms", "_started_ms", b"_started_ms", "_stop_ms", b"_stop_ms", "_stop_reason", b"_stop_reason", "disrupted_ms", b"disrupted_ms", "drain_began", b"drain_began", "drain_first_ms", b"drain_first_ms", "first_failure_ms", b"first_failure_ms", "header", b"header", "start_failure", b"start_failure", "started_ms", b"started_ms", "stop_ms", b"stop_ms", "stop_reason", b"stop_reason", "timeline", b"timeline"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_disrupted_ms", b"_disrupted_ms", "_drain_first_ms", b"_drain_first_ms", "_first_failure_ms", b"_first_failure_ms", "_started_ms", b"_started_ms", "_stop_ms", b"_stop_ms", "_stop_reason", b"_stop_reason", "any_finished", b"any_finished", "departures", b"departures", "disrupted_ms", b"disrupted_ms", "drain_began", b"drain_began", "drain_first_ms", b"drain_first_ms", "drain_last_ms", b"drain_last_ms", "durable_step", b"durable_step", "failure_count", b"failure_count", "failure_groups", b"failure_groups", "failures", b"failures", "first_failure_ms", b"first_failure_ms", "header", b"header", "held_token", b"held_token", "members", b"members", "notices", b"notices", "overdue", b"overdue", "sealed_ms", b"sealed_ms", "start_failure", b"start_failure", "started_ms", b"started_ms", "stop_ms", b"stop_ms", "stop_reason", b"stop_reason", "succeeded_gone", b"succeeded_gone", "unlisted_ranks", b"unlisted_ranks"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_disrupted_ms", b"_disrupted_ms", "_drain_first_ms", b"_drain_first_ms", "_first_failure_ms", b"_first_failure_ms", "_started_ms", b"_started_ms", "_stop_ms", b"_stop_ms", "_stop_reason", b"_stop_reason", "any_finished", b"any_finished", "departures", b"departures", "disrupted_ms", b"disrupted_ms", "drain_began", b"drain_began", "drain_first_ms", b"drain_first_ms", "drain_last_ms", b"drain_last_ms", "durable_step", b"durable_step", "failure_count", b"failure_count", "failure_groups", b"failure_groups", "failures", b"failures", "first_failure_ms", b"first_failure_ms", "header", b"header", "held_token", b"held_token", "members", b"members", "notices", b"notices", "overdue", b"overdue", "sealed_ms", b"sealed_ms", "start_failure", b"start_failure", "started_ms", b"started_ms", "stop_ms", b"stop_ms", "stop_reason", b"stop_reason", "succeeded_gone", b"succeeded_gone", "timeline", b"timeline", "unlisted_ranks", b"unlisted_ranks"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__disrupted_ms: _TypeAlias = _typing.Literal["disrupted_ms"]  # noqa: Y015
     _WhichOneofArgType__disrupted_ms: _TypeAlias = _typing.Literal["_disrupted_ms", b"_disrupted_ms"]  # noqa: Y015
@@ -479,6 +582,7 @@ class RoundSummary(_message.Message):
     BEGAN_MS_FIELD_NUMBER: _builtins.int
     ENDED_MS_FIELD_NUMBER: _builtins.int
     VERDICT_FIELD_NUMBER: _builtins.int
+    TIMELINE_FIELD_NUMBER: _builtins.int
     run: _builtins.int
     """Number of the run."""
     number: _builtins.int
@@ -513,6 +617,10 @@ class RoundSummary(_message.Message):
     def verdict(self) -> _verdict_pb2.Verdict:
         """What failed in it, without the output of its workers; absent when nothing did."""
 
+    @_builtins.property
+    def timeline(self) -> Global___Timeline:
+        """How it came into being; absent when it was adopted, and before format 3."""
+
     def __init__(
         self,
         *,
@@ -530,10 +638,11 @@ class RoundSummary(_message.Message):
         began_ms: _builtins.int = ...,
         ended_ms: _builtins.int = ...,
         verdict: _verdict_pb2.Verdict | None = ...,
+        timeline: Global___Timeline | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_recovered_after_ms", b"_recovered_after_ms", "_started_after_ms", b"_started_after_ms", "recovered_after_ms", b"recovered_after_ms", "started_after_ms", b"started_after_ms", "verdict", b"verdict"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_recovered_after_ms", b"_recovered_after_ms", "_started_after_ms", b"_started_after_ms", "recovered_after_ms", b"recovered_after_ms", "started_after_ms", b"started_after_ms", "timeline", b"timeline", "verdict", b"verdict"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_recovered_after_ms", b"_recovered_after_ms", "_started_after_ms", b"_started_after_ms", "began", b"began", "began_ms", b"began_ms", "ended", b"ended", "ended_ms", b"ended_ms", "group_world_size", b"group_world_size", "lasted_ms", b"lasted_ms", "names", b"names", "number", b"number", "recovered_after_ms", b"recovered_after_ms", "restart_count", b"restart_count", "run", b"run", "started_after_ms", b"started_after_ms", "verdict", b"verdict", "world_size", b"world_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_recovered_after_ms", b"_recovered_after_ms", "_started_after_ms", b"_started_after_ms", "began", b"began", "began_ms", b"began_ms", "ended", b"ended", "ended_ms", b"ended_ms", "group_world_size", b"group_world_size", "lasted_ms", b"lasted_ms", "names", b"names", "number", b"number", "recovered_after_ms", b"recovered_after_ms", "restart_count", b"restart_count", "run", b"run", "started_after_ms", b"started_after_ms", "timeline", b"timeline", "verdict", b"verdict", "world_size", b"world_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__recovered_after_ms: _TypeAlias = _typing.Literal["recovered_after_ms"]  # noqa: Y015
     _WhichOneofArgType__recovered_after_ms: _TypeAlias = _typing.Literal["_recovered_after_ms", b"_recovered_after_ms"]  # noqa: Y015

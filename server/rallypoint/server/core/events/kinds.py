@@ -21,6 +21,7 @@ class EventKind(Enum):
     ROUND_SETTLED = "round settled"
     VERDICT_CORRECTED = "verdict corrected"
     CULPRIT_AWAITED = "culprit awaited"
+    ROUND_PROGRESSED = "round progressed"
     NODE_JOINED = "node joined"
     NODE_DISCONNECTED = "node disconnected"
     NODE_RESUMED = "node resumed"
@@ -52,6 +53,7 @@ KINDS: dict[str, EventKind] = {
     "round_settled": EventKind.ROUND_SETTLED,
     "verdict_corrected": EventKind.VERDICT_CORRECTED,
     "culprit_awaited": EventKind.CULPRIT_AWAITED,
+    "round_progressed": EventKind.ROUND_PROGRESSED,
     "node_joined": EventKind.NODE_JOINED,
     "node_disconnected": EventKind.NODE_DISCONNECTED,
     "node_resumed": EventKind.NODE_RESUMED,

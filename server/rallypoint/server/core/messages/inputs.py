@@ -12,6 +12,7 @@ from rallypoint.server.core.keyspace.values import Write
 from rallypoint.server.core.model.barrier import BarrierKey, Expected, Participant
 from rallypoint.server.core.model.ids import JobId, NodeName, SessionId
 from rallypoint.server.core.model.node import HeldRound, Identity
+from rallypoint.server.core.model.round import Milestone
 from rallypoint.server.core.model.spec import JobSpec
 from rallypoint.server.core.model.worker import WorkerExit
 
@@ -228,11 +229,16 @@ class WriteKeys(Struct, frozen=True):
 
 
 class Progressed(Struct, frozen=True):
-    """Training has reached a step."""
+    """Training has reached a step, or a worker has reached milestones before its first one."""
 
     claim: Claim
     step: int
-    """Counted over all rounds of the run, from 1 on."""
+    """Counted over all rounds of the run, from 1 on; 0: none was reached."""
+    step_ago_ms: int = 0
+    rank: int | None = None
+    """Of the worker that has reached the milestones."""
+    milestones: tuple[tuple[Milestone, int], ...] = ()
+    """Each with how long ago it was reached, in ms."""
 
     @property
     def job_id(self) -> JobId:

@@ -34,6 +34,7 @@ from rallypoint.server.core.model.round import (
     RoundHeader,
     RoundReason,
     RoundSummary,
+    Timeline,
 )
 from rallypoint.server.core.model.spec import JobSpec
 from rallypoint.server.core.model.verdict import Consequence, FailureGroup, Verdict
@@ -326,6 +327,7 @@ class RoundChanges(Struct, frozen=True):
     held_token: str | None = None
     durable_step: int | None = None
     stop_ms: int | None = None
+    timeline: Timeline | None = None
     spliced: tuple[Splice, ...] = ()
     """The lists that have changed; the fields hold only what is added at their ends."""
     cleared: tuple[str, ...] = ()
@@ -348,6 +350,7 @@ class JobChanges(Struct, frozen=True):
     empty_since_ms: int | None = None
     fences: tuple[Fence, ...] = ()
     unknown_past_until_ms: int | None = None
+    ended_round: Timeline | None = None
     round: RoundChanges | None = None
     spliced: tuple[Splice, ...] = ()
     cleared: tuple[str, ...] = ()

@@ -14,7 +14,13 @@ from rallypoint.server.core.model.desired import Drain
 from rallypoint.server.core.model.ids import JobId, NodeName, SessionId
 from rallypoint.server.core.model.network import NetworkSuspicion
 from rallypoint.server.core.model.phase import Outcome, Phase
-from rallypoint.server.core.model.round import Departure, Round, RoundReason, RoundSummary
+from rallypoint.server.core.model.round import (
+    Departure,
+    Round,
+    RoundReason,
+    RoundSummary,
+    Timeline,
+)
 from rallypoint.server.core.model.spec import JobSpec
 from rallypoint.server.core.model.verdict import Verdict
 
@@ -192,6 +198,8 @@ class Job(Struct, frozen=True):
     """Fences of all runs of the job, oldest first; empty without `--fence-after`."""
     unknown_past_until_ms: int = 0
     """Until then, workers of nodes unknown to this coordinator may run; nothing ends it earlier."""
+    ended_round: Timeline | None = None
+    """How the previous round of the run ended, until it was swept; None before there was one."""
 
     @property
     def latest_round(self) -> int:

@@ -98,6 +98,49 @@ class Notice(Struct, frozen=True):
     reason: str = ""
 
 
+class Milestone(Enum):
+    """How far a worker has come before its first step."""
+
+    IMPORTED = "imported"
+    PROCESS_GROUP = "process group"
+
+
+class Timeline(Struct, frozen=True):
+    """How a round came into being, as moments of journal time; None: not known.
+
+    `detected_ms` to `swept_ms` are about the end of the round before.
+    """
+
+    origin_ms: int
+    """The first failure, or the decision to stop the round before; for a first round, when the run
+    was opened."""
+    detected_ms: int | None = None
+    """The coordinator learnt of the first failure; None when nothing failed."""
+    told_ms: int | None = None
+    """It ordered the stop."""
+    stopped_ms: int | None = None
+    """The last worker ended, of those that were reported."""
+    swept_ms: int | None = None
+    """The last member was clean, lost or given up."""
+    sealed_ms: int | None = None
+    started_ms: int | None = None
+    imported_ms: int | None = None
+    """The last worker had finished its imports; None until every worker has reported it."""
+    process_group_ms: int | None = None
+    """The same of its process group."""
+    first_step_ms: int | None = None
+    """A worker first reported progress."""
+
+
+class Reached(Struct, frozen=True):
+    """The workers of a round that have reached a milestone."""
+
+    ranks: int = 0
+    """A bit per rank."""
+    latest_ms: int = 0
+    """When the last of them did."""
+
+
 class Round(Struct, frozen=True):
     """The round that runs or is being stopped."""
 
@@ -145,6 +188,13 @@ class Round(Struct, frozen=True):
     """The same as of the last time that it was journalled; see `rounds.progress`."""
     stop_ms: int | None = None
     stop_reason: RoundReason | None = None
+    timeline: Timeline | None = None
+    """How it came into being; None when it was adopted."""
+    last_exit_ms: int | None = None
+    """When the last worker ended, of those that were reported."""
+    imported: Reached = Reached()
+    """Dropped once every worker has, like `process_group`."""
+    process_group: Reached = Reached()
 
 
 class RoundSummary(Struct, frozen=True):
@@ -167,3 +217,5 @@ class RoundSummary(Struct, frozen=True):
     """When it was stopped or succeeded."""
     verdict: Verdict | None = None
     """What failed in it, without the output of its workers; None when nothing did."""
+    timeline: Timeline | None = None
+    """How it came into being; None when it was adopted."""

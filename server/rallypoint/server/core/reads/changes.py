@@ -20,6 +20,7 @@ _JOB_VALUES = (
     "next_arrival",
     "empty_since_ms",
     "unknown_past_until_ms",
+    "ended_round",
 )
 _JOB_LISTS = ("history", "runs", "lost", "fences")
 _JOB_RECORDED = (
@@ -55,6 +56,7 @@ _ROUND_VALUES = (
     "held_token",
     "durable_step",
     "stop_ms",
+    "timeline",
 )
 _ROUND_LISTS = (
     "succeeded_gone",

@@ -15,7 +15,7 @@ from rallypoint.server.core.model.desired import Drain
 from rallypoint.server.core.model.job import Job
 from rallypoint.server.core.model.network import NetworkSuspicion
 from rallypoint.server.core.model.node import Node, NodeState
-from rallypoint.server.core.model.round import Assignment, Round
+from rallypoint.server.core.model.round import Assignment, Reached, Round
 
 
 def durable_job(job: Job) -> Job:
@@ -32,7 +32,14 @@ def durable_job(job: Job) -> Job:
 
 
 def _durable_round(round: Round) -> Round:
-    return replace(round, notices_sent=(), step=0)
+    return replace(
+        round,
+        notices_sent=(),
+        step=0,
+        last_exit_ms=None,
+        imported=Reached(),
+        process_group=Reached(),
+    )
 
 
 class NodeFacts(NamedTuple):

@@ -11,21 +11,40 @@ from msgspec.structs import replace
 
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.refusals import Refusal
+from rallypoint.server.core.model.ids import JobId
+from rallypoint.server.core.model.round import Round
 from rallypoint.server.core.rounds.claims import check_claim
+from rallypoint.server.core.rounds.timelines import find_marks, with_first_step, with_milestones
 from rallypoint.server.core.state.draft import Draft
 
 
 def receive_progress(draft: Draft, report: inputs.Progressed) -> Refusal | None:
-    """Note the highest step of the round."""
+    """Note the highest step of the round, and what the worker has reached before its first one."""
     job = check_claim(draft, report.claim)
     if isinstance(job, Refusal):
         return job
     assert job.round is not None
-    round, step = job.round, report.step
+    known, step = job.round, report.step
+    round = with_milestones(known, report.rank, report.milestones, draft.now_ms)
     if step > round.step:
         before = job.counts.step
         is_due = step - before >= max(1, 2 * (round.durable_step - before))
         durable_step = step if is_due else round.durable_step
         round = replace(round, step=step, durable_step=durable_step)
+        round = with_first_step(round, report.step_ago_ms, draft.now_ms)
+    if round is not known:
         draft.put_job(replace(job, round=round))
+        if _first_step_ms(known) != _first_step_ms(round):
+            _emit_progressed(draft, job.job_id, round)
     return None
+
+
+def _first_step_ms(round: Round) -> int | None:
+    return None if round.timeline is None else round.timeline.first_step_ms
+
+
+def _emit_progressed(draft: Draft, job_id: JobId, round: Round) -> None:
+    assert round.timeline is not None and round.timeline.first_step_ms is not None
+    took_ms = round.timeline.first_step_ms - round.timeline.origin_ms
+    marks = find_marks(round.timeline)
+    draft.emit(job_id, "round_progressed", marks, round=round.header.number, took_ms=took_ms)

@@ -32,6 +32,7 @@ from rallypoint.server.core.rounds.drains import drain_due_ms, is_held, notify
 from rallypoint.server.core.rounds.phases import PhaseEvent, next_phase
 from rallypoint.server.core.rounds.ranks import assign_ranks, choose_members, slots_of
 from rallypoint.server.core.rounds.settling import abandoned, close, settle
+from rallypoint.server.core.rounds.timelines import sealed_timeline, with_start
 from rallypoint.server.core.rounds.waits import (
     LAST_CALL_FACTOR,
     GiveUp,
@@ -164,7 +165,9 @@ def _seal(draft: Draft, job: Job) -> None:
                 exits=(),
             )
         )
-    begin_round(draft, job, Round(header, members, draft.now_ms, job.disrupted_ms))
+    timeline = sealed_timeline(job, draft.now_ms)
+    round = Round(header, members, draft.now_ms, job.disrupted_ms, timeline=timeline)
+    begin_round(draft, job, round)
     draft.emit(
         job.job_id,
         "round_sealed",
@@ -211,7 +214,8 @@ def _advance_running(draft: Draft, job: Job) -> bool:
         stop(draft, job, reason)
         return True
     if round.started_ms is None and tally.unstarted == 0:
-        job = replace(job, round=replace(round, started_ms=draft.now_ms))
+        round = with_start(round, draft.now_ms)
+        job = replace(job, round=round)
         draft.put_job(job)
         draft.set_deadline(DeadlineKind.START, job_id, None)
         took_ms = draft.now_ms - round.sealed_ms

@@ -18,6 +18,7 @@ from rallypoint.server.core.model.round import (
 from rallypoint.server.core.model.verdict import Consequence, Verdict, VerdictCause
 from rallypoint.server.core.rounds.fences import fence_unclean
 from rallypoint.server.core.rounds.phases import PhaseEvent, next_phase
+from rallypoint.server.core.rounds.timelines import ended_timeline
 from rallypoint.server.core.state.deadlines import DeadlineKind
 from rallypoint.server.core.state.draft import Draft
 from rallypoint.server.core.verdicts.blame import find_disrupted_ms
@@ -73,6 +74,7 @@ def settle(draft: Draft, job: Job) -> None:
             first_ready_ms=None,
             last_arrival_ms=now_ms,
             disrupted_ms=find_disrupted_ms(round),
+            ended_round=ended_timeline(round, now_ms),
         )
     )
     for node in members:
@@ -133,6 +135,7 @@ def _with_summary(
         began_ms=round.sealed_ms,
         ended_ms=ended_ms,
         verdict=None if verdict is None else verdict.without_output(),
+        timeline=round.timeline,
     )
     return (*job.history, summary)[-HISTORY_MAX:]
 

@@ -15,6 +15,7 @@ from rallypoint.server.core.model.phase import Phase
 from rallypoint.server.core.model.round import Round, RoundReason
 from rallypoint.server.core.model.worker import FailedWorker, WorkerExit
 from rallypoint.server.core.rounds.drains import note_first_exit
+from rallypoint.server.core.rounds.timelines import with_last_exit
 from rallypoint.server.core.state.deadlines import DeadlineKind
 from rallypoint.server.core.state.draft import Draft
 from rallypoint.server.core.verdicts.blame import (
@@ -89,7 +90,7 @@ def register_exits(draft: Draft, session: SessionId, exits: tuple[WorkerExit, ..
     if any(exit.has_ended for exit in fresh):
         round = note_first_exit(round, node, draft.now_ms)
     any_finished = round.any_finished or any(exit.exit_code == 0 for exit in fresh)
-    round = replace(round, any_finished=any_finished)
+    round = with_last_exit(replace(round, any_finished=any_finished), fresh, draft.now_ms)
     state, kept, count = node.state, list[WorkerExit](), round.failure_count
     for exit in fresh:
         rank = node.assignment.first_rank + exit.local_rank

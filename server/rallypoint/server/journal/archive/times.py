@@ -18,7 +18,8 @@ MOMENTS = frozenset(
         *("disrupted_ms", "backoff_until_ms", "empty_since_ms", "unknown_past_until_ms"),
         *("failures_ms", "quarantined_until_ms", "fenced_until_ms", "sealed_ms", "started_ms"),
         *("first_failure_ms", "drain_first_ms", "drain_last_ms", "stop_ms", "began_ms", "ended_ms"),
-        "window_until_ms",
+        *("window_until_ms", "origin_ms", "detected_ms", "told_ms", "stopped_ms", "swept_ms"),
+        *("imported_ms", "process_group_ms", "first_step_ms"),
     }
 )
 """Fields with moments of journal time."""

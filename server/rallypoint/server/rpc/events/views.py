@@ -20,6 +20,7 @@ from rallypoint.server.rpc.views.enums import (
     OUTCOMES,
     REASONS,
 )
+from rallypoint.server.rpc.views.round import marks_message
 from rallypoint.server.rpc.views.times import to_timestamp
 from rallypoint.v1 import event_service_pb2 as events_pb2
 from rallypoint.v1 import job_pb2
@@ -138,6 +139,9 @@ _DETAILS: dict[EventKind, Callable[[Facts], Message]] = {
         reason=REASONS[RoundReason(facts["reason"])]
     ),
     EventKind.ROUND_SETTLED: _round_settled,
+    EventKind.ROUND_PROGRESSED: lambda facts: events_pb2.RoundProgressed(
+        timeline=marks_message(facts)
+    ),
     EventKind.NODE_JOINED: lambda facts: events_pb2.NodeJoined(node_name=facts["node"]),
     EventKind.NODE_DISCONNECTED: lambda facts: events_pb2.NodeDisconnected(node_name=facts["node"]),
     EventKind.NODE_RESUMED: lambda facts: events_pb2.NodeResumed(node_name=facts["node"]),
@@ -178,6 +182,7 @@ LINES = {
     "round_stopped": "round {round} is being stopped",
     "round_settled": "round {round} ended: {consequence}; restarts so far: {restarts}",
     "verdict_corrected": "the verdict on round {round} was corrected",
+    "round_progressed": "round {round} took its first step {took} after it became necessary",
     "culprit_awaited": "round {round} waits for the failure behind the first ones",
     "node_joined": "node {node} joined",
     "node_disconnected": "the connection of node {node} broke",
@@ -200,6 +205,8 @@ LINES = {
 
 def _describe(event: Event, facts: Facts) -> str:
     known = {"run": event.run, "round": event.round, **facts}
+    if "took_ms" in facts:
+        known["took"] = f"{facts['took_ms'] / 1000:.2f} s"
     line = LINES[event.reason].format(**known)
     why = facts.get("why", "")
     return to_printable_line(f"{line}: {why}" if why else line)[:TEXT_MAX]

@@ -10,7 +10,7 @@ from rallypoint.server.core.state.state import State
 from rallypoint.server.core.state.tally import Tally
 from rallypoint.server.rpc.views.enums import DEPARTURES, OUTCOMES, PHASES, REASONS
 from rallypoint.server.rpc.views.notices import notice_message
-from rallypoint.server.rpc.views.round import round_message
+from rallypoint.server.rpc.views.round import round_message, timeline_message
 from rallypoint.server.rpc.views.spec import spec_message
 from rallypoint.server.rpc.views.times import to_optional_timestamp, to_timestamp
 from rallypoint.server.rpc.views.verdict import describe_verdict, verdict_message
@@ -116,6 +116,7 @@ def past_round_message(summary: RoundSummary, now_ms: int) -> job_pb2.RoundSumma
         began_at=to_timestamp(summary.began_ms, now_ms),
         ended_at=to_timestamp(summary.ended_ms, now_ms),
         verdict=None if summary.verdict is None else verdict_message(summary.verdict, now_ms),
+        timeline=timeline_message(summary.timeline),
     )
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 
-from rallypoint.server.core.model.round import Assignment, Member, Round, RoundHeader
+from rallypoint.server.core.model.round import Assignment, Member, Round, RoundHeader, Timeline
+from rallypoint.server.core.rounds.timelines import MARKS, find_marks
 from rallypoint.server.rpc.views.enums import REASONS
 from rallypoint.server.rpc.views.times import to_timestamp
 from rallypoint.v1 import round_pb2
@@ -53,7 +55,19 @@ def round_message(round: Round, now_ms: int) -> round_pb2.Round:
         ),
         step=round.step,
         sealed_at=to_timestamp(round.sealed_ms, now_ms),
+        timeline=timeline_message(round.timeline),
     )
+
+
+def timeline_message(timeline: Timeline | None) -> round_pb2.RoundTimeline | None:
+    """Return how a round came into being."""
+    return None if timeline is None else marks_message(dict(find_marks(timeline)))
+
+
+def marks_message(marks: Mapping[str, int]) -> round_pb2.RoundTimeline:
+    """Return marks, each in ms since their origin; what is not among `MARKS` does not count."""
+    known = {name.removesuffix("_ms"): to_duration(marks[name]) for name in MARKS if name in marks}
+    return round_pb2.RoundTimeline(**known)
 
 
 def member_message(member: Member) -> round_pb2.RoundMember:

@@ -1,0 +1,141 @@
+"""The timeline of a round: from the failure that made it necessary to its first step.
+
+The end of a round gives the first marks of the next one. A round has a constant number of moments,
+which are journalled, and a bit per worker until every worker has reached a milestone, which is not:
+a coordinator that starts again meanwhile does not learn when the last worker did.
+
+What agents and workers say of times are ages. They are clamped: nothing happened later than it was
+reported, nor before its round was sealed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from msgspec.structs import replace
+
+from rallypoint.server.core.model.job import Job
+from rallypoint.server.core.model.round import (
+    REQUESTED,
+    Milestone,
+    Reached,
+    Round,
+    RoundReason,
+    Timeline,
+)
+from rallypoint.server.core.model.worker import WorkerExit
+from rallypoint.server.core.verdicts.blame import find_disrupted_ms
+
+WORKERS_MAX = 131_072
+"""Workers of a round of which milestones are counted: their bits take 16 KB. Larger rounds have no
+such marks."""
+PLANNED = frozenset({RoundReason.GROWTH, RoundReason.DRAINED}) | REQUESTED
+"""A round that is stopped for these has not failed."""
+
+
+def with_last_exit(round: Round, exits: Iterable[WorkerExit], now_ms: int) -> Round:
+    """Return the round after reports of how workers ended; `exits` have their times."""
+    ended = (exit.at_ms for exit in exits if exit.has_ended and exit.at_ms is not None)
+    latest_ms = max(ended, default=None)
+    if latest_ms is None:
+        return round
+    latest_ms = min(max(latest_ms, round.last_exit_ms or 0, round.sealed_ms), now_ms)
+    return replace(round, last_exit_ms=latest_ms)
+
+
+def ended_timeline(round: Round, now_ms: int) -> Timeline:
+    """Return how a round ended, whose last member is clean, lost or given up now."""
+    stop_ms = now_ms if round.stop_ms is None else round.stop_ms
+    origin_ms, detected_ms = stop_ms, None
+    if round.stop_reason not in PLANNED:
+        failed = (one.exit.occurred_ms for one in round.failures)
+        disrupted_ms = find_disrupted_ms(round)
+        known = (*failed, stop_ms if disrupted_ms is None else disrupted_ms)
+        origin_ms = max(round.sealed_ms, min(stop_ms, *known))
+        first_ms = stop_ms if round.first_failure_ms is None else round.first_failure_ms
+        detected_ms = max(origin_ms, min(first_ms, stop_ms))
+    stopped_ms = round.last_exit_ms
+    return Timeline(
+        origin_ms,
+        detected_ms=detected_ms,
+        told_ms=stop_ms,
+        stopped_ms=None if stopped_ms is None else max(origin_ms, stopped_ms),
+        swept_ms=now_ms,
+    )
+
+
+def sealed_timeline(job: Job, now_ms: int) -> Timeline:
+    """Return the timeline of a round of the job that is sealed now."""
+    before = job.ended_round
+    if before is None:
+        # An earlier format of the journal has only this of the round before.
+        before = Timeline(job.opened_ms if job.disrupted_ms is None else job.disrupted_ms)
+    return replace(before, sealed_ms=now_ms)
+
+
+def with_start(round: Round, now_ms: int) -> Round:
+    """Return the round whose last member has just started."""
+    timeline = round.timeline
+    if timeline is not None:
+        timeline = replace(timeline, started_ms=now_ms)
+    return replace(round, started_ms=now_ms, timeline=timeline)
+
+
+def with_first_step(round: Round, ago_ms: int, now_ms: int) -> Round:
+    """Return the round after its first report of progress, or after a later one."""
+    timeline = round.timeline
+    if timeline is None or timeline.first_step_ms is not None:
+        return round
+    first_ms = max(round.sealed_ms, now_ms - ago_ms)
+    return replace(round, timeline=replace(timeline, first_step_ms=first_ms))
+
+
+def with_milestones(
+    round: Round, rank: int | None, milestones: Iterable[tuple[Milestone, int]], now_ms: int
+) -> Round:
+    """Return the round after one of its workers has reached milestones.
+
+    The first report of a worker about a milestone counts, and the last worker makes the mark.
+
+    Args:
+        round: which runs.
+        rank: of the worker; out of range or None: nothing changes.
+        milestones: each with how long ago it was reached, in ms.
+        now_ms: journal time.
+    """
+    size = round.header.world_size
+    if rank is None or rank >= size or size > WORKERS_MAX or round.timeline is None:
+        return round
+    for milestone, ago_ms in milestones:
+        round = _with_milestone(round, rank, milestone, max(round.sealed_ms, now_ms - ago_ms))
+    return round
+
+
+def _with_milestone(round: Round, rank: int, milestone: Milestone, at_ms: int) -> Round:
+    timeline = round.timeline
+    assert timeline is not None
+    is_import = milestone is Milestone.IMPORTED
+    known = round.imported if is_import else round.process_group
+    mark_ms = timeline.imported_ms if is_import else timeline.process_group_ms
+    if mark_ms is not None or known.ranks >> rank & 1:
+        return round
+    reached = Reached(known.ranks | 1 << rank, max(known.latest_ms, at_ms))
+    if reached.ranks.bit_count() == round.header.world_size:
+        if is_import:
+            timeline = replace(timeline, imported_ms=reached.latest_ms)
+        else:
+            timeline = replace(timeline, process_group_ms=reached.latest_ms)
+        reached = Reached()
+    if is_import:
+        return replace(round, timeline=timeline, imported=reached)
+    return replace(round, timeline=timeline, process_group=reached)
+
+
+def find_marks(timeline: Timeline) -> tuple[tuple[str, int], ...]:
+    """Return the marks of a timeline by name, each in ms since its origin; only those known."""
+    found = ((name, getattr(timeline, name)) for name in MARKS)
+    return tuple((name, at_ms - timeline.origin_ms) for name, at_ms in found if at_ms is not None)
+
+
+MARKS = tuple(name for name in Timeline.__struct_fields__ if name != "origin_ms")
+"""The moments of a timeline, in order."""
