@@ -6,7 +6,7 @@ Answers are the messages of the contract, `rallypoint.v1`. Times are in seconds.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
@@ -222,9 +222,37 @@ class Client(Operations):
         """Report that training has reached a step, counted over all rounds from 1 on."""
         return self._transport.run(workers.report_progress(job_id, step), timeout_s)
 
-    def begin_report(self, job_id: str, step: int, timeout_s: float) -> Any:
-        """Report a step once, without waiting for the answer; return a grpc.Future."""
-        return self._transport.begin(workers.report_progress(job_id, step), timeout_s)
+    def begin_report(
+        self,
+        job_id: str,
+        step: int,
+        timeout_s: float,
+        *,
+        step_ago_ms: int = 0,
+        rank: int | None = None,
+        world_size: int = 0,
+        milestones: Mapping[worker_pb2.Milestone.ValueType, int] | None = None,
+    ) -> Any:
+        """Report a step or milestones once, without waiting for the answer; return a grpc.Future.
+
+        Args:
+            job_id: the job.
+            step: counted over all rounds from 1 on; 0: none.
+            timeout_s: how long the report may take.
+            step_ago_ms: how long ago the step was reached.
+            rank: of the worker that has reached the milestones.
+            world_size: workers of its round.
+            milestones: each with how long ago it was reached, in ms.
+        """
+        call = workers.report_progress(
+            job_id,
+            step,
+            step_ago_ms=step_ago_ms,
+            rank=rank,
+            world_size=world_size,
+            milestones=milestones,
+        )
+        return self._transport.begin(call, timeout_s)
 
     # --- Barriers ---------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@
 
     worker.barrier()
     sizes = worker.all_gather(b"1234")
+    worker.mark("imported")
     if worker.should_checkpoint(): ...
     worker.progress(step)
 
@@ -18,8 +19,10 @@ from __future__ import annotations
 
 from rallypoint.client import errors
 from rallypoint.client.values import Scope
+from rallypoint.worker import milestones
 from rallypoint.worker.environment import NotAWorker, read_environment
 from rallypoint.worker.keys import KeyValues
+from rallypoint.worker.milestones import Milestone
 from rallypoint.worker.notices import Notice, read_notices
 
 __all__ = [
@@ -30,6 +33,7 @@ __all__ = [
     "barrier",
     "errors",
     "kv",
+    "mark",
     "notice",
     "notices",
     "progress",
@@ -104,6 +108,24 @@ def should_checkpoint(*, timeout_s: float = TIMEOUT_S) -> bool:
     from rallypoint.worker.session import current
 
     return current().should_checkpoint(timeout_s)
+
+
+def mark(name: Milestone) -> None:
+    """Note that this worker has come so far before its first step, for the timeline of its round.
+
+    It waits for nothing and fails nothing: a report that is lost leaves the mark unknown. The first
+    call of a process with a name counts, and only if every worker of the round makes it. The
+    coordinator shows when the last one did.
+
+    Args:
+        name: "imported", after the imports of the script, or "process_group", once
+            `init_process_group` has returned; `init_method="rallypoint://"` does that one itself.
+
+    Raises:
+        ValueError: for any other name.
+    """
+    read_environment()
+    milestones.note(name)
 
 
 def progress(step: int) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import grpc
 
 from rallypoint.client.sync import Client
+from rallypoint.v1 import worker_service_pb2 as worker_pb2
 
 INTERVAL_S = 1.0
 """Between two reports. What comes in between is replaced by the next."""
@@ -17,6 +19,12 @@ REPORT_S = 10.0
 """How long a report may take. No other one is sent meanwhile."""
 FLUSH_S = 0.5
 """How long the end of the process waits for the last report."""
+
+MILESTONES = {
+    "imported": worker_pb2.MILESTONE_IMPORTED,
+    "process_group": worker_pb2.MILESTONE_PROCESS_GROUP,
+}
+"""By the names that scripts use."""
 
 
 class ProgressReports:
@@ -38,6 +46,8 @@ class ProgressReports:
         self._lock = threading.Lock()
         self._step = 0
         """The highest step so far."""
+        self._reached_s = 0.0
+        """When it was reached."""
         self._sent = 0
         """The highest step of a report."""
         self._next_s = 0.0
@@ -47,7 +57,8 @@ class ProgressReports:
     def note(self, step: int) -> None:
         """Note that training has reached a step, and report it if it is time."""
         with self._lock:
-            self._step = max(self._step, step)
+            if step > self._step:
+                self._step, self._reached_s = step, self._now_s()
             is_idle = self._report is None or self._report.done()
             if is_idle and self._now_s() >= self._next_s:
                 self._send()
@@ -62,13 +73,105 @@ class ProgressReports:
 
     def _await_report(self, ends_s: float) -> None:
         if self._report is not None:
-            try:
-                self._report.result(timeout=max(0.0, ends_s - self._now_s()))
-            except (grpc.RpcError, grpc.FutureTimeoutError, grpc.FutureCancelledError):
-                pass  # nothing depends on it: the round may just be over
+            _has_succeeded(self._report, max(0.0, ends_s - self._now_s()))
 
     def _send(self) -> None:
         if self._step > self._sent:
             self._sent = self._step
-            self._next_s = self._now_s() + INTERVAL_S
-            self._report = self._client.begin_report(self._job_id, self._step, REPORT_S)
+            now_s = self._now_s()
+            self._next_s = now_s + INTERVAL_S
+            ago_ms = to_ago_ms(self._reached_s, now_s)
+            self._report = self._client.begin_report(
+                self._job_id, self._step, REPORT_S, step_ago_ms=ago_ms
+            )
+
+
+class MilestoneReports:
+    """What one process reports of its way to its first step. Threads may share it."""
+
+    def __init__(
+        self,
+        client: Client,
+        job_id: str,
+        rank: int,
+        world_size: int,
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Begin without a report.
+
+        Args:
+            client: sends the reports.
+            job_id: the job.
+            rank: of this worker.
+            world_size: workers of its round.
+            now_s: a clock that never runs backwards.
+        """
+        self._client = client
+        self._job_id = job_id
+        self._rank = rank
+        self._world_size = world_size
+        self._now_s = now_s
+        self._lock = threading.RLock()  # a report that has ended at once calls `_look` at once
+        self._unheard: dict[str, float] = {}
+        """Milestones that no answered report had, and when they were reached."""
+        self._report: Any = None
+        """The latest report: a future."""
+        self._names: tuple[str, ...] = ()
+        """The milestones in it."""
+
+    def note(self, name: str, at_s: float) -> None:
+        """Report a milestone that was reached at `at_s`, without waiting for the answer."""
+        with self._lock:
+            self._unheard[name] = at_s
+            self._send()
+
+    def flush(self) -> None:
+        """Report what no one has heard, and wait a moment for the answers."""
+        ends_s = self._now_s() + FLUSH_S
+        while True:
+            with self._lock:
+                self._send()
+                if not self._unheard:
+                    return
+                report, names = self._report, self._names
+            if not _has_succeeded(report, max(0.0, ends_s - self._now_s())):
+                return
+            self._look(names, report)
+
+    def _send(self) -> None:
+        if not self._unheard or (self._report is not None and not self._report.done()):
+            return
+        names, now_s = tuple(self._unheard), self._now_s()
+        self._names = names
+        reached = {MILESTONES[name]: to_ago_ms(self._unheard[name], now_s) for name in names}
+        self._report = self._client.begin_report(
+            self._job_id,
+            0,
+            REPORT_S,
+            rank=self._rank,
+            world_size=self._world_size,
+            milestones=reached,
+        )
+        self._report.add_done_callback(partial(self._look, names))
+
+    def _look(self, names: tuple[str, ...], report: Any) -> None:
+        """Send what was reached during a report; one that has failed is not repeated at once."""
+        if _has_succeeded(report, 0.0):
+            with self._lock:
+                for name in names:
+                    self._unheard.pop(name, None)
+                self._send()
+
+
+def to_ago_ms(at_s: float, now_s: float) -> int:
+    """Return how long ago a moment was."""
+    return max(0, round((now_s - at_s) * 1000))
+
+
+def _has_succeeded(report: Any, limit_s: float) -> bool:
+    """Return whether a report was answered, within so much time."""
+    try:
+        report.result(timeout=limit_s)
+    except (grpc.RpcError, grpc.FutureTimeoutError, grpc.FutureCancelledError):
+        return False  # nothing depends on it: the round may just be over
+    return True

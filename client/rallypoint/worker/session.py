@@ -13,7 +13,7 @@ from rallypoint.v1.barrier_service_pb2 import Participant
 from rallypoint.worker.agreement import Agreement
 from rallypoint.worker.environment import Environment, read_environment
 from rallypoint.worker.notices import read_notices
-from rallypoint.worker.reporting import ProgressReports
+from rallypoint.worker.reporting import MilestoneReports, ProgressReports
 
 OUTAGE_S = 600.0
 """How long a call waits for a coordinator: as long as agents do that could start no workers."""
@@ -35,6 +35,9 @@ class Session:
             limit_s=OUTAGE_S,
         )
         self.progress = ProgressReports(self.client, self.job_id)
+        self.milestones = MilestoneReports(
+            self.client, self.job_id, environment.rank, environment.world_size
+        )
         self._agreement = Agreement()
         self._agreeing = threading.Lock()
 
@@ -61,7 +64,8 @@ class Session:
                     return answer
 
     def close(self) -> None:
-        """Send the last report, and disconnect."""
+        """Send the last reports, and disconnect."""
+        self.milestones.flush()
         self.progress.flush()
         self.client.close()
 

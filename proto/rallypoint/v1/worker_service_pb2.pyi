@@ -83,6 +83,7 @@ class ReportProgressRequest(_message.Message):
     STEP_AGE_FIELD_NUMBER: _builtins.int
     RANK_FIELD_NUMBER: _builtins.int
     MILESTONES_FIELD_NUMBER: _builtins.int
+    WORLD_SIZE_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     """Name of the job. Empty is refused."""
     step: _builtins.int
@@ -90,8 +91,10 @@ class ReportProgressRequest(_message.Message):
     0: the report is not about a step.
     """
     rank: _builtins.int
-    """Global rank of the worker, below the number of workers of its round. Milestones of a worker without
-    one, or with a higher one, are ignored.
+    """Global rank of the worker, below world_size. Milestones of a worker without one are ignored."""
+    world_size: _builtins.int
+    """Workers in its round, as the worker knows it. Milestones are ignored when it is not what the
+    coordinator knows: torchrun's rounds have more workers than the coordinator counts.
     """
     @_builtins.property
     def step_age(self) -> _duration_pb2.Duration:
@@ -109,10 +112,11 @@ class ReportProgressRequest(_message.Message):
         step_age: _duration_pb2.Duration | None = ...,
         rank: _builtins.int | None = ...,
         milestones: _abc.Iterable[Global___MilestoneReached] | None = ...,
+        world_size: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_rank", b"_rank", "rank", b"rank", "step_age", b"step_age"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_rank", b"_rank", "job_id", b"job_id", "milestones", b"milestones", "rank", b"rank", "step", b"step", "step_age", b"step_age"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_rank", b"_rank", "job_id", b"job_id", "milestones", b"milestones", "rank", b"rank", "step", b"step", "step_age", b"step_age", "world_size", b"world_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__rank: _TypeAlias = _typing.Literal["rank"]  # noqa: Y015
     _WhichOneofArgType__rank: _TypeAlias = _typing.Literal["_rank", b"_rank"]  # noqa: Y015

@@ -284,6 +284,7 @@ def requests(node_name: str) -> dict[str, Message]:
             step=12,
             step_age=SECOND,
             rank=0,
+            world_size=2,
             milestones=[
                 worker_service_pb2.MilestoneReached(
                     milestone=worker_service_pb2.MILESTONE_IMPORTED, age=SECOND

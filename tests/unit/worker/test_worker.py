@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,22 +23,10 @@ from rallypoint.v1 import worker_service_pb2 as worker_pb2
 from rallypoint.wire.errors import pack_status
 from rallypoint.worker import session as sessions
 from rallypoint.worker.reporting import ProgressReports
-from support.clients.scripted import BROKEN, Caller, calling
+from support.clients.scripted import BROKEN, Caller
+from support.clients.scripts import LIMIT_S, run, run_worker
 
-LIMIT_S = 30
 HEADER = keys_pb2.KeyValueHeader(epoch=7, revision=4)
-
-
-def run(program: str, **env: str) -> subprocess.CompletedProcess[str]:
-    """Run a program in a fresh interpreter, outside of a worker."""
-    kept = {name: value for name, value in os.environ.items() if name[:10] != "RALLYPOINT"}
-    return subprocess.run(
-        [sys.executable, "-c", program],
-        env={**kept, **env},
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
-    )
 
 
 def test_import_loads_no_grpc() -> None:
@@ -66,6 +50,7 @@ def test_import_loads_no_grpc() -> None:
         "notice()",
         "should_checkpoint()",
         "progress(1)",
+        "mark('imported')",
     ],
 )
 def test_outside_of_a_worker_it_says_so(call: str) -> None:
@@ -75,24 +60,6 @@ def test_outside_of_a_worker_it_says_so(call: str) -> None:
 
     assert last.startswith("rallypoint.worker.environment.NotAWorker: RALLYPOINT_")
     assert last.endswith("is not set: start this script with `rallypoint agent`")
-
-
-@pytest.fixture
-def notice_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Be rank 0 of two; the coordinator is not set."""
-    path = tmp_path / "notices.json"
-    variables = {
-        "RALLYPOINT_JOB_ID": "j",
-        "RALLYPOINT_WORKER_TOKEN": "secret",
-        "RALLYPOINT_EPOCH": "7",
-        "RALLYPOINT_NOTICE_FILE": str(path),
-        "RALLYPOINT_COORDINATOR": "127.0.0.1:1",
-        "RANK": "0",
-        "WORLD_SIZE": "2",
-    }
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    return path
 
 
 def test_notices_are_those_of_the_agent(notice_file: Path) -> None:
@@ -122,22 +89,6 @@ def test_time_left_is_never_negative(notice_file: Path) -> None:
 
     assert found is not None
     assert 0.0 == found.time_left_s()
-
-
-@pytest.fixture
-def clean_session() -> Iterator[None]:
-    yield
-    session = sessions._sessions.pop(os.getpid(), None)
-    if session is not None:
-        session.client.close()
-
-
-@pytest.fixture
-async def at(notice_file: Path, monkeypatch: pytest.MonkeyPatch, clean_session: None) -> Any:
-    """A scripted coordinator, which the functions use."""
-    async with calling("sync") as caller:
-        monkeypatch.setenv("RALLYPOINT_COORDINATOR", caller.target)
-        yield caller
 
 
 def released(*payloads: bytes) -> barrier_pb2.ArriveResponse:
@@ -238,7 +189,7 @@ print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 
 def test_forked_child_is_refused(notice_file: Path) -> None:
     """It has none of gRPC's threads and would wait for ever; it may look at notices."""
-    done = run(FORKS, **{name: os.environ[name] for name in os.environ if "RALLY" in name})
+    done = run_worker(FORKS)
 
     assert "0\n" == done.stdout, done.stderr
 
@@ -250,7 +201,7 @@ class Reports:
         self.steps: list[int] = []
         self.is_done = True
 
-    def begin_report(self, job_id: str, step: int, timeout_s: float) -> Any:
+    def begin_report(self, job_id: str, step: int, timeout_s: float, *, step_ago_ms: int) -> Any:
         self.steps.append(step)
         return self
 
@@ -304,8 +255,7 @@ async def test_last_step_is_reported_at_the_end(at: Caller) -> None:
         "from rallypoint import worker\n"
         "worker.progress(1); worker.progress(2); worker.progress(3); raise SystemExit(3)"
     )
-    env = {name: os.environ[name] for name in os.environ if "RALLY" in name}
-    done = await asyncio.to_thread(run, program, **env)
+    done = await asyncio.to_thread(run_worker, program)
 
     assert ("", 3) == (done.stderr, done.returncode)
     assert [1, 3] == [request.step for request in at.script.requests["ReportProgress"]]

@@ -16,6 +16,8 @@ from urllib.parse import parse_qs, urlsplit
 
 import torch.distributed as dist
 
+from rallypoint.worker import milestones
+
 if TYPE_CHECKING:
     from rallypoint.torch.store.store import Store
 
@@ -54,7 +56,12 @@ def join(url: str, timeout: timedelta | None = None, **_: Any) -> Iterator[tuple
     token = os.environ.get("RALLYPOINT_WORKER_TOKEN", "")
     _made[token, name] += 1
     prefix = f"init/{name}/{_made[token, name]}/"
-    yield Store.from_environment(prefix=prefix, timeout=timeout or TIMEOUT), rank, world_size
+    try:
+        yield Store.from_environment(prefix=prefix, timeout=timeout or TIMEOUT), rank, world_size
+    finally:
+        # `init_process_group` keeps this generator until it returns or fails.
+        if dist.is_initialized():
+            milestones.note("process_group")
     raise RuntimeError("a store of rallypoint:// serves one process group")
 
 

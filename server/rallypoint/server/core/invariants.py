@@ -15,6 +15,7 @@ from rallypoint.server.core.model.node import Eligibility, Node, NodeState
 from rallypoint.server.core.model.phase import Phase
 from rallypoint.server.core.rounds.claims import is_round_over
 from rallypoint.server.core.rounds.ranks import is_gapless
+from rallypoint.server.core.rounds.timelines import find_disorder
 from rallypoint.server.core.state.deadlines import DeadlineKind
 from rallypoint.server.core.state.state import Delta, State
 from rallypoint.server.core.state.tally import Tally, tally_of
@@ -153,6 +154,8 @@ def _check_counts(job: Job, tally: Tally) -> None:
     _require(job.counts.restart_count <= max(job.spec.max_restarts, 0), job_id, "budget overdrawn")
     if job.round is not None:
         header = job.round.header
+        disorder = None if job.round.timeline is None else find_disorder(job.round.timeline)
+        _require(disorder is None, job_id, f"the marks of the round are out of order: {disorder}")
         _require(header.number == job.round_number, job_id, "the round's number is not the last")
         _require(header.run == job.run, job_id, "the round is of another run")
         _require(tally.members <= header.group_world_size, job_id, "more members than places")

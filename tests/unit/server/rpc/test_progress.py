@@ -9,6 +9,7 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
+from google.protobuf.duration_pb2 import Duration
 from msgspec import Struct
 
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
@@ -37,10 +38,25 @@ class Worker(Struct):
         request = worker_pb2.ReportProgressRequest(job_id=self.agent.job_id, step=step)
         return int((await stub.ReportProgress(request, metadata=metadata)).step)
 
-    async def step_of_round(self) -> int:
+    async def reach(self, rank: int | None, *milestones: Any, age_s: int = 0) -> None:
+        """Report milestones."""
+        metadata = ((WORKER_TOKEN_KEY, self.token),)
+        stub: Any = worker_grpc.WorkerServiceStub(self.server.channel)
+        reached = [
+            worker_pb2.MilestoneReached(milestone=one, age=Duration(seconds=age_s))
+            for one in milestones
+        ]
+        request = worker_pb2.ReportProgressRequest(
+            job_id=self.agent.job_id, rank=rank, world_size=1, milestones=reached
+        )
+        await stub.ReportProgress(request, metadata=metadata)
+
+    async def round(self) -> Any:
         stub: Any = jobs_grpc.JobServiceStub(self.server.channel)
-        answer = await stub.GetJob(jobs_pb2.GetJobRequest(job_id=self.agent.job_id))
-        return int(answer.job.round.step)
+        return (await stub.GetJob(jobs_pb2.GetJobRequest(job_id=self.agent.job_id))).job.round
+
+    async def step_of_round(self) -> int:
+        return int((await self.round()).step)
 
     async def refusal(self, *args: Any) -> grpc.StatusCode:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
@@ -90,3 +106,16 @@ async def test_watchers_see_steps() -> None:
         answer = await watch.read()
 
         assert 5 == answer.job.round.step
+
+
+async def test_milestones_are_in_the_timeline() -> None:
+    """A reader sees when the last worker reached them; those of a newer worker are ignored."""
+    async with working() as worker:
+        await worker.reach(0, worker_pb2.MILESTONE_IMPORTED, 77, age_s=3_600)
+        await worker.reach(None, worker_pb2.MILESTONE_PROCESS_GROUP)
+        await worker.reach(1, worker_pb2.MILESTONE_PROCESS_GROUP)
+        await worker.report(1)
+        found = (await worker.round()).timeline
+
+        assert {"sealed", "imported", "first_step"} == {one.name for one, _ in found.ListFields()}
+        assert found.sealed == found.imported

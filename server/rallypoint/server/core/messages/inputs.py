@@ -237,6 +237,8 @@ class Progressed(Struct, frozen=True):
     step_ago_ms: int = 0
     rank: int | None = None
     """Of the worker that has reached the milestones."""
+    world_size: int = 0
+    """Workers of its round, as it knows."""
     milestones: tuple[tuple[Milestone, int], ...] = ()
     """Each with how long ago it was reached, in ms."""
 

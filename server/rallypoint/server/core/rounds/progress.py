@@ -25,7 +25,7 @@ def receive_progress(draft: Draft, report: inputs.Progressed) -> Refusal | None:
         return job
     assert job.round is not None
     known, step = job.round, report.step
-    round = with_milestones(known, report.rank, report.milestones, draft.now_ms)
+    round = with_milestones(known, report, draft.now_ms)
     if step > round.step:
         before = job.counts.step
         is_due = step - before >= max(1, 2 * (round.durable_step - before))

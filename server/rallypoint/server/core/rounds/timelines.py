@@ -14,6 +14,7 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
+from rallypoint.server.core.messages.inputs import Progressed
 from rallypoint.server.core.model.job import Job
 from rallypoint.server.core.model.round import (
     REQUESTED,
@@ -90,23 +91,18 @@ def with_first_step(round: Round, ago_ms: int, now_ms: int) -> Round:
     return replace(round, timeline=replace(timeline, first_step_ms=first_ms))
 
 
-def with_milestones(
-    round: Round, rank: int | None, milestones: Iterable[tuple[Milestone, int]], now_ms: int
-) -> Round:
-    """Return the round after one of its workers has reached milestones.
+def with_milestones(round: Round, report: Progressed, now_ms: int) -> Round:
+    """Return the running round after one of its workers has reported milestones.
 
-    The first report of a worker about a milestone counts, and the last worker makes the mark.
-
-    Args:
-        round: which runs.
-        rank: of the worker; out of range or None: nothing changes.
-        milestones: each with how long ago it was reached, in ms.
-        now_ms: journal time.
+    The first report of a worker about a milestone counts, and the last worker makes the mark. A
+    worker that counts other workers than the coordinator cannot tell which one is the last.
     """
-    size = round.header.world_size
-    if rank is None or rank >= size or size > WORKERS_MAX or round.timeline is None:
+    rank, size = report.rank, round.header.world_size
+    if report.world_size != size or rank is None or rank >= size:
         return round
-    for milestone, ago_ms in milestones:
+    if size > WORKERS_MAX or round.timeline is None:
+        return round
+    for milestone, ago_ms in report.milestones:
         round = _with_milestone(round, rank, milestone, max(round.sealed_ms, now_ms - ago_ms))
     return round
 
@@ -139,3 +135,25 @@ def find_marks(timeline: Timeline) -> tuple[tuple[str, int], ...]:
 
 MARKS = tuple(name for name in Timeline.__struct_fields__ if name != "origin_ms")
 """The moments of a timeline, in order."""
+_ORDERS = (
+    ("origin_ms", "detected_ms", "told_ms", "swept_ms", "sealed_ms", "started_ms"),
+    ("origin_ms", "stopped_ms", "swept_ms"),
+    ("sealed_ms", "imported_ms"),
+    ("sealed_ms", "process_group_ms"),
+    ("sealed_ms", "first_step_ms"),
+)
+"""Moments that follow each other."""
+
+
+def find_disorder(timeline: Timeline) -> str | None:
+    """Return two moments that are in the wrong order, in words; None when there are none."""
+    for order in _ORDERS:
+        last_name, last_ms = "", 0
+        for name in order:
+            at_ms: int | None = getattr(timeline, name)
+            if at_ms is None:
+                continue
+            if at_ms < last_ms:
+                return f"{name} {at_ms}, {last_name} {last_ms}"
+            last_name, last_ms = name, at_ms
+    return None

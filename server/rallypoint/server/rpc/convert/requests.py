@@ -173,6 +173,7 @@ def to_progress(
         request.step,
         to_ms(request.step_age),
         request.rank if request.HasField("rank") else None,
+        request.world_size,
         tuple(
             (MILESTONES[one.milestone], to_ms(one.age))
             for one in request.milestones

@@ -1,0 +1,168 @@
+"""Marks of workers: each is reported once, and costs the training nothing when it is not heard."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+import pytest
+
+from rallypoint import worker
+from rallypoint.v1 import worker_service_pb2 as worker_pb2
+from rallypoint.worker.reporting import MilestoneReports
+from support.clients.scripted import Caller
+from support.clients.scripts import run_worker
+
+ANSWER = worker_pb2.ReportProgressResponse()
+IMPORTED, GROUPED = worker_pb2.MILESTONE_IMPORTED, worker_pb2.MILESTONE_PROCESS_GROUP
+
+
+class Failed(grpc.RpcError):
+    """A call that has failed."""
+
+
+class Report:
+    """A report that a test lets end."""
+
+    def __init__(self, reached: dict[int, int]) -> None:
+        self.reached = reached
+        self.error: Exception | None = None
+        self.is_done = False
+        self._looks: list[Callable[[Any], None]] = []
+
+    def add_done_callback(self, look: Callable[[Any], None]) -> None:
+        self._looks.append(look)
+
+    def done(self) -> bool:
+        return self.is_done
+
+    def result(self, timeout: float) -> Any:
+        if not self.is_done:
+            raise grpc.FutureTimeoutError
+        if self.error is not None:
+            raise self.error
+        return ANSWER
+
+    def end(self, error: Exception | None = None) -> None:
+        self.is_done, self.error = True, error
+        for look in self._looks:
+            look(self)
+
+
+class Reports:
+    """A client that keeps its reports."""
+
+    def __init__(self) -> None:
+        self.sent: list[Report] = []
+        self.now_s = 50.0
+
+    def begin_report(
+        self,
+        job_id: str,
+        step: int,
+        timeout_s: float,
+        *,
+        rank: int,
+        world_size: int,
+        milestones: dict[int, int],
+    ) -> Report:
+        assert ("j", 0, 3, 4) == (job_id, step, rank, world_size)
+        self.sent.append(Report(milestones))
+        return self.sent[-1]
+
+    def make(self) -> MilestoneReports:
+        client: Any = self
+        return MilestoneReports(client, "j", 3, 4, lambda: self.now_s)
+
+
+def test_what_was_reached_meanwhile_follows() -> None:
+    """One report at a time; each says how long ago it was."""
+    client = Reports()
+    reports = client.make()
+    client.now_s = 52.5
+    reports.note("imported", 50.0)
+    reports.note("process_group", 52.0)
+    assert [{IMPORTED: 2_500}] == [one.reached for one in client.sent]
+    client.now_s = 53.0
+    client.sent[0].end()
+    client.sent[1].end()
+    reports.flush()
+
+    assert [{IMPORTED: 2_500}, {GROUPED: 1_000}] == [one.reached for one in client.sent]
+
+
+def test_failed_report_is_repeated_at_the_next_occasion() -> None:
+    """Not at once: a coordinator that is away is left in peace."""
+    client = Reports()
+    reports = client.make()
+    reports.note("imported", 50.0)
+    client.sent[0].end(Failed())
+    assert 1 == len(client.sent)
+    client.now_s = 60.0
+    reports.flush()
+    client.sent[1].end()
+    reports.flush()
+
+    assert [{IMPORTED: 0}, {IMPORTED: 10_000}] == [one.reached for one in client.sent]
+
+
+MARKS = """
+import sys, threading
+from rallypoint import worker
+worker.mark("imported")
+assert "torch" not in sys.modules
+worker.mark("imported")
+worker.mark("process_group")
+"""
+
+
+async def test_marks_reach_the_coordinator(at: Caller) -> None:
+    """Each once, with the rank and the token of the worker, also when the process ends at once."""
+    at.script.answers["ReportProgress"] = [ANSWER] * 2
+    done = await asyncio.to_thread(run_worker, MARKS)
+    requests = at.script.requests["ReportProgress"]
+    found = [one for request in requests for one in request.milestones]
+
+    assert ("", 0) == (done.stderr, done.returncode)
+    assert {("j", 0, 0, 2)} == {
+        (one.job_id, one.step, one.rank, one.world_size) for one in requests
+    }
+    assert [IMPORTED, GROUPED] == sorted(one.milestone for one in found)
+    assert "secret" in at.script.metadata[-1].values()
+
+
+def test_mark_without_a_coordinator_costs_nothing(notice_file: Any) -> None:
+    """It returns at once and prints nothing, and the process ends as it wants to."""
+    program = MARKS + "raise SystemExit(3)"
+    done = run_worker(program)
+
+    assert ("", "", 3) == (done.stdout, done.stderr, done.returncode)
+
+
+def test_mark_loads_nothing_before_it_returns(notice_file: Any) -> None:
+    """gRPC takes a tenth of a second: a thread loads it."""
+    program = (
+        "import sys, threading\n"
+        "class Hold:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'grpc':\n"
+        "            held.wait(20)\n"
+        "held = threading.Event()\n"
+        "sys.meta_path.insert(0, Hold())\n"
+        "from rallypoint import worker\n"
+        "worker.mark('imported')\n"
+        "print('grpc' in sys.modules, threading.active_count())\n"
+        "held.set()"
+    )
+    done = run_worker(program)
+
+    assert ("False 2\n", "") == (done.stdout, done.stderr)
+
+
+def test_unknown_name_is_refused(notice_file: Any) -> None:
+    """A typing error in a script shows at once."""
+    name: Any = "import"
+    with pytest.raises(ValueError, match="no milestone 'import': use one of imported, "):
+        worker.mark(name)
