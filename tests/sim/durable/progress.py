@@ -13,6 +13,7 @@ from rallypoint.server.coordinator import InputRefused
 from rallypoint.server.rpc.convert.requests import to_progress
 from rallypoint.v1 import worker_service_pb2 as worker_pb2
 from rallypoint.wire.tokens import WORKER_TOKEN_KEY
+from sim.durable.milestones import Milestones
 
 if TYPE_CHECKING:
     from sim.world.process import Group, Process
@@ -35,9 +36,11 @@ class Progress:
         self._is_active = self._rng.random() * 100 < ACTIVE_PERCENT
         self._steps: dict[str, int] = {}
         """The latest step of each job."""
+        self.milestones = Milestones(world)
 
     def begin(self, group: Group) -> None:
-        """Let the first worker of a round, all of which run, report steps."""
+        """Let the first worker of a round, all of which run, report steps, and all milestones."""
+        self.milestones.begin(group)
         if self._is_active:
             self._later(next(process for process in group.living if process.rank == 0))
 

@@ -44,7 +44,9 @@ VOLATILE = frozenset(
     }
 )
 """Fields of a job that only say what it does at the moment; rounds are compared separately."""
-VOLATILE_OF_ROUNDS = frozenset({"notices_sent", "step"})
+VOLATILE_OF_ROUNDS = frozenset(
+    {"notices_sent", "step", "last_exit_ms", "imported", "process_group"}
+)
 KEPT_OF_NODES = (
     "identity",
     "name",

@@ -13,6 +13,7 @@ from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.reads.replay import Memory
 from rallypoint.server.core.step import Transition
 from rallypoint.v1.agent_service_pb2 import Finished
+from sim.durable.milestones import TimelinesHold
 from sim.durable.readers import EventsGoOn
 from sim.durable.rules import DURABLE_RULES
 from sim.events.journalled import EventsAreTheJournal
@@ -55,6 +56,7 @@ class Safety:
             EventsAreTheJournal,
             *DURABLE_RULES,
             EventsGoOn,
+            TimelinesHold,
             OwnersAreOne,
         )
         self.checkers = tuple(kind(world) for kind in kinds)

@@ -38,6 +38,7 @@ from rallypoint.server.core.state.tally import Tally
 from rallypoint.server.core.verdicts import blame
 from rallypoint.server.core.verdicts import policy as failures
 from sim.durable.owner_bugs import OWNER_BUGS
+from sim.durable.timeline_bugs import TIMELINE_BUGS
 from sim.seeds.durable_bugs import DURABLE_BUGS
 from sim.seeds.key_bugs import KEY_BUGS
 from sim.seeds.meeting_bugs import MEETING_BUGS
@@ -365,6 +366,7 @@ BUGS: dict[str, Bug] = {
     **OPERATION_BUGS,
     **DURABLE_BUGS,
     **OWNER_BUGS,
+    **TIMELINE_BUGS,
 }
 """By name: how a bug is planted, and the rules that may notice it."""
 

@@ -93,6 +93,7 @@ EVERY: tuple[Row, ...] = (
             "round_adopted",
             "round_found_incomplete",
             "round_started",
+            "round_progressed",
             "node_resumed",
             "drain_started",
             "node_quarantined",

@@ -1,0 +1,158 @@
+"""Simulated workers that report milestones, and what the timelines of rounds have to be.
+
+Everything here is drawn from a separate generator, so the other choices of a seed stay as they are.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from random import Random
+from typing import TYPE_CHECKING
+
+from rallypoint.server.coordinator import InputRefused
+from rallypoint.server.core.messages import inputs
+from rallypoint.server.core.model.ids import JobId
+from rallypoint.server.core.model.job import Job
+from rallypoint.server.core.model.round import RoundHeader, Timeline
+from rallypoint.server.core.rounds.timelines import MARKS, find_disorder
+from rallypoint.server.core.step import Transition
+from rallypoint.server.rpc.convert.requests import to_progress
+from rallypoint.v1 import worker_service_pb2 as worker_pb2
+from rallypoint.wire.durations import to_duration
+from rallypoint.wire.tokens import WORKER_TOKEN_KEY
+from sim.rules.rules import Checker
+
+if TYPE_CHECKING:
+    from sim.world.process import Group, Process, RoundKey
+    from sim.world.server import Server
+    from sim.world.world import World
+
+ACTIVE_PERCENT = 30
+"""Of the seeds."""
+DELAY_MS_MAX = 1_500
+"""Until a worker has reached a milestone."""
+WAY_MS_MAX = 400
+"""From there until its report is sent."""
+AGAIN_PERCENT = 30
+"""Of the reports are sent once more."""
+WRONG_AGE_MS = 3_600_000
+WRONG_PERCENT = 5
+"""Of the reports are about the time before the round."""
+NAMES = {
+    worker_pb2.MILESTONE_IMPORTED: "imported_ms",
+    worker_pb2.MILESTONE_PROCESS_GROUP: "process_group_ms",
+}
+
+
+class Milestones:
+    """All workers of a seed that report milestones."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self._rng = Random(f"{world.seed} milestones")
+        self._is_active = self._rng.random() * 100 < ACTIVE_PERCENT
+        self.reported: dict[tuple[RoundKey, str], set[int]] = {}
+        """The ranks that have reported a milestone, whether or not it was heard."""
+
+    def begin(self, group: Group) -> None:
+        """Let the workers of a round, all of which run, reach milestones."""
+        if self._is_active:
+            for process in group.living:
+                for milestone in NAMES:
+                    self._later(process, milestone)
+
+    def _later(self, process: Process, milestone: worker_pb2.Milestone.ValueType) -> None:
+        draw, clock = self._rng, self.world.clock
+        way_ms = draw.randint(0, WAY_MS_MAX)
+        delay_ms = draw.randint(0, DELAY_MS_MAX) + way_ms
+        age_ms = WRONG_AGE_MS if draw.random() * 100 < WRONG_PERCENT else way_ms
+        for _ in range(1 + (draw.random() * 100 < AGAIN_PERCENT)):
+            clock.after(delay_ms, partial(self._report, process, milestone, age_ms))
+            delay_ms += draw.randint(0, DELAY_MS_MAX)
+
+    def _report(
+        self, process: Process, milestone: worker_pb2.Milestone.ValueType, age_ms: int
+    ) -> None:
+        """Report once: a report that is lost leaves the mark unknown."""
+        job_id, now_ms = process.host.plan.job_id, self.world.clock.now_ms
+        server = self.world.server_of(job_id)
+        is_cut = process.host.unreachable_until_ms > now_ms
+        if not process.is_alive or self.world.is_calm or server is None or is_cut:
+            return
+        if server.stalled_until_ms > now_ms or server.writes.hold_up(
+            partial(self._report, process, milestone, age_ms)
+        ):
+            return
+        reached = worker_pb2.MilestoneReached(milestone=milestone, age=to_duration(age_ms))
+        request = worker_pb2.ReportProgressRequest(
+            job_id=job_id,
+            rank=process.rank,
+            world_size=process.order.header.world_size,
+            milestones=[reached],
+        )
+        metadata = ((WORKER_TOKEN_KEY, process.order.worker_token),)
+        try:
+            claim = server.tokens.claim(job_id, metadata)
+        except InputRefused:
+            return
+        key = (process.group.key, NAMES[milestone])
+        self.reported.setdefault(key, set()).add(process.rank)
+        server.request(to_progress(request, claim))
+
+
+class TimelinesHold(Checker):
+    """Marks are in order, never in the future, never changed, and made by the last worker."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._known: dict[tuple[int, JobId, RoundHeader], Timeline] = {}
+        self._before: dict[JobId, Job] = {}
+
+    def coordinator_hears(self, server: Server, input: inputs.Input) -> None:
+        self._before = dict(server.state.jobs)
+
+    def coordinator_stepped(
+        self, server: Server, input: inputs.Input, transition: Transition
+    ) -> None:
+        for job_id in transition.delta.jobs:
+            was, job = self._before.get(job_id), server.state.jobs.get(job_id)
+            if job is None or was is job:
+                continue
+            if job.round is not None and job.round.timeline is not None:
+                self._check(server, job_id, job.round.header, job.round.timeline)
+            elif was is not None and was.round is not None and job.history:
+                key = (server.life, job_id, was.round.header)
+                kept = next(one for one in job.history[::-1] if one.number == key[2].number)
+                self.require(
+                    kept.timeline == self._known.get(key), f"{job_id}: the history has {kept}"
+                )
+
+    def restored(self, before: Server, after: Server) -> None:
+        for job_id, job in after.state.jobs.items():
+            if job.round is not None and job.round.timeline is not None:
+                self._check(after, job_id, job.round.header, job.round.timeline)
+
+    def _check(
+        self, server: Server, job_id: JobId, header: RoundHeader, timeline: Timeline
+    ) -> None:
+        key = (server.life, job_id, header)
+        known = self._known.get(key)
+        if known is timeline:
+            return
+        disorder = find_disorder(timeline)
+        self.require(disorder is None, f"{job_id}: {disorder}")
+        for name in MARKS:
+            at_ms = getattr(timeline, name)
+            was_ms = None if known is None else getattr(known, name)
+            self.require(was_ms in (None, at_ms), f"{job_id}: {name} {was_ms} became {at_ms}")
+            if at_ms is None or was_ms is not None:
+                continue
+            is_over = at_ms <= server.now_ms() or self.world.was_set_back
+            self.require(is_over, f"{job_id}: {name} is {at_ms - server.now_ms()} ms ahead")
+            if name in NAMES.values():
+                reported = self.world.progress.milestones.reported.get(
+                    ((job_id, header), name), set()
+                )
+                ranks = set(range(header.world_size))
+                self.require(ranks <= reported, f"{job_id}: {name}, said by {reported}")
+        self._known[key] = timeline
