@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.model.ids import JobId, NodeName
 from rallypoint.server.core.model.node import Program
+from rallypoint.server.core.model.round import Milestone
 from rallypoint.server.core.model.spec import JobSpec
 from rallypoint.server.rpc.views.times import Distances
 from rallypoint.server.rpc.views.whole import job_message
@@ -245,10 +246,25 @@ def recovered() -> Bench:
     agents.pop(2).break_off()
     bench.advance(500)
     recover(bench, agents)
-    bench.advance(725_000)
+    train(bench)
+    bench.advance(720_630)
     join(bench, 5)
     bench.advance(1_000)
     return bench
+
+
+def train(bench: Bench) -> None:
+    """Let the workers of the round say how they come to their first step."""
+    header = bench.rounds(JOB)[-1]
+    claim = inputs.Claim(JobId(JOB), header.run, header.number, "token", is_signed=True)
+    size = header.world_size
+    for milestone, ms in ((Milestone.IMPORTED, 3_100), (Milestone.PROCESS_GROUP, 420)):
+        bench.advance(ms)
+        for rank in range(size):
+            said = inputs.Progressed(claim, 0, 0, rank, size, ((milestone, 0),))
+            assert bench.take(said).refusal is None
+    bench.advance(850)
+    assert bench.take(inputs.Progressed(claim, 4_100)).refusal is None
 
 
 def large() -> Bench:

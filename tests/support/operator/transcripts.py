@@ -26,6 +26,7 @@ WIDTHS = (80, 200, 0)
 """Columns; 0: a pipe, in which no line is cut or wrapped."""
 CASES = {
     **{f"explain-{name}": ("explain", scene) for name, scene in scenes.WAITS.items()},
+    "explain-recovered": ("explain", scenes.recovered),
     **{f"status-{name}": ("status", scene) for name, scene in scenes.JOBS.items()},
     **{f"verdict-{name}": ("verdict", scene) for name, scene in scenes.FAILURES.items()},
 }

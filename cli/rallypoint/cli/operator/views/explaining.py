@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from rallypoint.cli.operator.output import clean, make_table
+from rallypoint.cli.operator.views.timelines import COLUMNS as TIMELINE_COLUMNS
+from rallypoint.cli.operator.views.timelines import describe_origin, make_rows
 from rallypoint.cli.operator.views.words import (
     describe_count,
     describe_duration,
@@ -108,7 +110,7 @@ def render_waiting(job: job_pb2.Job) -> RenderableType:
     from rich.text import Text
 
     if not job.HasField("waiting"):
-        return Text(clean(_describe_none(job)))
+        return Group(Text(clean(_describe_none(job))), *_show_timeline(job))
     waiting = job.waiting
     advice = KINDS.get(waiting.kind, Advice())
     text = (clean(_shorten(waiting.text)), "yellow")
@@ -135,6 +137,19 @@ def _row(job: job_pb2.Job, node: job_pb2.AwaitedNode) -> Sequence[object]:
     since = describe_duration(node.in_state_for) if node.HasField("in_state_for") else "-"
     todo = NODES.get(node.state, "").replace("{job}", job.job_id).replace("{node}", node.name)
     return (node.name, style(state), since, todo)
+
+
+def _show_timeline(job: job_pb2.Job) -> list[RenderableType]:
+    """Return where the time went until the round trained, if anything is known of it."""
+    from rich.text import Text
+
+    if job.phase == job_pb2.JOB_PHASE_CLOSED or not job.round.HasField("timeline"):
+        return []
+    timeline = job.round.timeline
+    number, origin = job.round.header.number, describe_origin(timeline)
+    title = f"How round {number} came into being, since {origin}:"
+    table = make_table(TIMELINE_COLUMNS, make_rows(timeline), flexible=TIMELINE_COLUMNS[-1])
+    return [Text(), Text(title), table]
 
 
 def _describe_none(job: job_pb2.Job) -> str:

@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from rallypoint.cli.operator.output import clean, make_table
 from rallypoint.cli.operator.views.nodes import COLUMNS, NOTE, choose_rows
+from rallypoint.cli.operator.views.timelines import describe_timeline
 from rallypoint.cli.operator.views.times import Times, compute_times
 from rallypoint.cli.operator.views.words import (
     describe_count,
@@ -104,6 +105,8 @@ def _facts(job: job_pb2.Job, nodes: Sequence[node_pb2.Node]) -> Table:
     facts: list[tuple[str, str | Text]] = [("nodes", _describe_nodes(job, nodes))]
     if job.HasField("round"):
         facts.append(("round", _describe_round(job)))
+        if job.round.HasField("timeline"):
+            facts.append(("timeline", describe_timeline(job.round.timeline)))
     facts.append(("restarts", f"{job.restart_count} of {job.spec.max_restarts} used"))
     if job.HasField("waiting"):
         facts.append(("waits for", Text(clean(job.waiting.text), style="yellow")))
