@@ -28,7 +28,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from demo_processes import DemoFailed, Process, Processes
-from demo_rounds import ExpectedRound, check_rounds, check_stints, render_table
+from demo_rounds import (
+    ExpectedRound,
+    check_rounds,
+    check_stints,
+    check_timelines,
+    render_table,
+    render_timelines,
+)
 from demo_stage import Stage, describe_end
 from rallypoint.v1 import job_pb2, node_pb2, round_pb2
 
@@ -255,6 +262,7 @@ def check_and_show(play: Play, survivor: str) -> None:
     )
     check_rounds(job.history, expected)
     check_stints(stage.stints, job.history, STEPS_PER_CHECKPOINT)
+    check_timelines(job.history)
     if stage.accuracy is None or stage.accuracy < ACCURACY_MIN:
         raise DemoFailed(f"the test accuracy is {stage.accuracy}, below {ACCURACY_MIN}")
     print(f"\n{render_table(job.history, stage.stints, play.trouble_s, play.remarks)}\n")
@@ -264,6 +272,16 @@ def check_and_show(play: Play, survivor: str) -> None:
         "\n         all new workers ran, according to JobService"
         "\ntrain:   from the kill (or the stop) to the first training step; most of it is"
         "\n         the import of torch in every worker"
+    )
+    print(
+        "\nHow each round came into being, in seconds since the failure (or the stop to grow;"
+        "\nfor round 1 since the first agent came):"
+    )
+    print(f"\n{render_timelines(job.history)}\n")
+    print(
+        "detected: the coordinator learnt of the failure; told: it ordered the stop;"
+        "\nstopped: the last worker had ended; swept: no process was left; sealed: ranks were"
+        "\nfixed; started: all workers ran; imported, group and step as the workers report it"
     )
     print(f"\ntest accuracy {stage.accuracy:.3f}; took {stage.now_s():.1f} s")
 

@@ -139,19 +139,53 @@ def render_table(
                 "-" if training_s is None else f"{training_s:.2f} s",
             )
         )
-    widths = [max(len(row[column]) for row in rows) for column in range(len(HEADINGS))]
+    return _render(rows, NUMBERS, remarks)
+
+
+MARKS = ("detected", "told", "stopped", "swept", "sealed", "started", "imported")
+LATER_MARKS = {"group": "process_group", "step": "first_step"}
+"""Those with a shorter heading."""
+
+
+def render_timelines(rounds: Sequence[job_pb2.RoundSummary]) -> str:
+    """Return when each round reached its marks, in seconds, as a table of at most 80 columns."""
+    headings = ("round", *MARKS, *LATER_MARKS)
+    rows: list[tuple[str, ...]] = [headings]
+    for round in rounds:
+        found = {field.name: value for field, value in round.timeline.ListFields()}
+        marks = (LATER_MARKS.get(name, name) for name in headings[1:])
+        known = (f"{to_ms(found[mark]) / 1000:.2f}" if mark in found else "-" for mark in marks)
+        rows.append((str(round.number), *known))
+    return _render(rows, frozenset(range(len(headings))), {})
+
+
+def _render(
+    rows: list[tuple[str, ...]], numbers: frozenset[int], remarks: Mapping[int, str]
+) -> str:
+    """Return rows, of which the first has the headings, as a table; `remarks` by first cell."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     rows.insert(1, tuple("-" * width for width in widths))
     lines: list[str] = []
     for row in rows:
-        lines.append(_render_row(row, widths))
+        cells = (
+            cell.rjust(width) if column in numbers else cell.ljust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        lines.append("  ".join(cells).rstrip())
         remark = remarks.get(int(row[0])) if row[0].isdecimal() else None
         lines += [f"{'':{widths[0]}}  {remark}"] if remark else []
     return "\n".join(lines)
 
 
-def _render_row(row: Sequence[str], widths: Sequence[int]) -> str:
-    cells = (
-        cell.rjust(width) if column in NUMBERS else cell.ljust(width)
-        for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-    )
-    return "  ".join(cells).rstrip()
+def check_timelines(rounds: Sequence[job_pb2.RoundSummary]) -> None:
+    """Check that every round after the first is followed from its cause to its first step.
+
+    Raises:
+        DemoFailed: when a mark is missing.
+    """
+    for round in rounds[1:]:
+        found = {field.name for field, _ in round.timeline.ListFields()}
+        missing = {*MARKS[1:], *LATER_MARKS.values()} - found
+        if missing:
+            text = ", ".join(sorted(missing))
+            raise DemoFailed(f"the timeline of round {round.number} lacks {text}")

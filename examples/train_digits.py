@@ -27,9 +27,12 @@ import argparse
 import os
 import tempfile
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from importlib import import_module
 from pathlib import Path
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
@@ -41,6 +44,11 @@ from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.utils.data import DistributedSampler, TensorDataset
+
+worker: Any = None
+if "RALLYPOINT_JOB_ID" in os.environ:
+    with suppress(ImportError):  # the workers' interpreter need not have it
+        worker = import_module("rallypoint.worker")
 
 SEED = 20
 TEST_SHARE = 0.2
@@ -218,6 +226,8 @@ def train_epoch(
         loss_sum += take_step(model, optimizer, images[share], labels[share], batch_size)
         count += len(share)
         progress.used, progress.step = end, progress.step + 1
+        if worker is not None:
+            worker.progress(progress.step)
         if end == len(dataset):
             progress.epoch, progress.used = epoch + 1, 0
 
@@ -229,6 +239,12 @@ def train_epoch(
             save_checkpoint(arguments.checkpoint, model.module, optimizer, progress)
         time.sleep(max(0.0, started + arguments.step_time - time.monotonic()))
     return compute_mean(loss_sum, count)
+
+
+def mark(name: Literal["imported", "process_group"]) -> None:
+    """Note in the timeline of the round how far this worker has come, if it runs in one."""
+    if worker is not None:
+        worker.mark(name)
 
 
 def write_line(line: str) -> None:
@@ -272,8 +288,10 @@ def train(arguments: argparse.Namespace) -> None:
 @record
 def main() -> None:
     arguments = parse_arguments()
+    mark("imported")
     torch.set_num_threads(1)
     dist.init_process_group("gloo", timeout=SILENCE_LIMIT)
+    mark("process_group")
     try:
         train(arguments)
     finally:
