@@ -6,7 +6,7 @@ Answers are the messages of the contract, `rallypoint.v1`. Times are in seconds.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from types import TracebackType
 from typing import Any, Self
 
@@ -229,29 +229,10 @@ class Client(Operations):
         timeout_s: float,
         *,
         step_ago_ms: int = 0,
-        rank: int | None = None,
-        world_size: int = 0,
-        milestones: Mapping[worker_pb2.Milestone.ValueType, int] | None = None,
+        reached: workers.Reached | None = None,
     ) -> Any:
-        """Report a step or milestones once, without waiting for the answer; return a grpc.Future.
-
-        Args:
-            job_id: the job.
-            step: counted over all rounds from 1 on; 0: none.
-            timeout_s: how long the report may take.
-            step_ago_ms: how long ago the step was reached.
-            rank: of the worker that has reached the milestones.
-            world_size: workers of its round.
-            milestones: each with how long ago it was reached, in ms.
-        """
-        call = workers.report_progress(
-            job_id,
-            step,
-            step_ago_ms=step_ago_ms,
-            rank=rank,
-            world_size=world_size,
-            milestones=milestones,
-        )
+        """Report a step (0: none) or milestones in one attempt; return it as a grpc.Future."""
+        call = workers.report_progress(job_id, step, step_ago_ms=step_ago_ms, reached=reached)
         return self._transport.begin(call, timeout_s)
 
     # --- Barriers ---------------------------------------------------------------------------------

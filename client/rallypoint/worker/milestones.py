@@ -1,7 +1,7 @@
 """How far this process has come before its first step; noted without waiting, and without failing.
 
 The first call that uses the network loads gRPC, which takes a tenth of a second. So it is loaded
-in a thread of its own, which ends once the report is on its way.
+in a thread, which ends once the report is on its way.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from typing import Any
 
 import grpc
 
+from rallypoint.client.calls.workers import Reached
 from rallypoint.client.sync import Client
 from rallypoint.v1 import worker_service_pb2 as worker_pb2
 
@@ -143,15 +144,9 @@ class MilestoneReports:
             return
         names, now_s = tuple(self._unheard), self._now_s()
         self._names = names
-        reached = {MILESTONES[name]: to_ago_ms(self._unheard[name], now_s) for name in names}
-        self._report = self._client.begin_report(
-            self._job_id,
-            0,
-            REPORT_S,
-            rank=self._rank,
-            world_size=self._world_size,
-            milestones=reached,
-        )
+        ages = {MILESTONES[name]: to_ago_ms(self._unheard[name], now_s) for name in names}
+        reached = Reached(self._rank, self._world_size, ages)
+        self._report = self._client.begin_report(self._job_id, 0, REPORT_S, reached=reached)
         self._report.add_done_callback(partial(self._look, names))
 
     def _look(self, names: tuple[str, ...], report: Any) -> None:

@@ -154,5 +154,5 @@ class TimelinesHold(Checker):
                     ((job_id, header), name), set()
                 )
                 ranks = set(range(header.world_size))
-                self.require(ranks <= reported, f"{job_id}: {name}, said by {reported}")
+                self.require(ranks <= reported, f"{job_id}: {name}, reported by {reported}")
         self._known[key] = timeline

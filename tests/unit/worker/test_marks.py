@@ -10,6 +10,7 @@ import grpc
 import pytest
 
 from rallypoint import worker
+from rallypoint.client.calls.workers import Reached
 from rallypoint.v1 import worker_service_pb2 as worker_pb2
 from rallypoint.worker.reporting import MilestoneReports
 from support.clients.scripted import Caller
@@ -58,18 +59,9 @@ class Reports:
         self.sent: list[Report] = []
         self.now_s = 50.0
 
-    def begin_report(
-        self,
-        job_id: str,
-        step: int,
-        timeout_s: float,
-        *,
-        rank: int,
-        world_size: int,
-        milestones: dict[int, int],
-    ) -> Report:
-        assert ("j", 0, 3, 4) == (job_id, step, rank, world_size)
-        self.sent.append(Report(milestones))
+    def begin_report(self, job_id: str, step: int, timeout_s: float, *, reached: Reached) -> Report:
+        assert ("j", 0, 3, 4) == (job_id, step, reached.rank, reached.world_size)
+        self.sent.append(Report({int(one): ms for one, ms in reached.milestones.items()}))
         return self.sent[-1]
 
     def make(self) -> MilestoneReports:

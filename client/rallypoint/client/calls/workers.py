@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from rallypoint.client.attempts import Call, Method
 from rallypoint.v1 import worker_service_pb2 as worker_pb2
@@ -15,14 +16,22 @@ REPORT_PROGRESS = Method(
 )
 
 
+class Reached(NamedTuple):
+    """How far a worker has come before its first step."""
+
+    rank: int
+    world_size: int
+    """Workers of its round."""
+    milestones: Mapping[worker_pb2.Milestone.ValueType, int]
+    """Each with how long ago it was reached, in ms."""
+
+
 def report_progress(
     job_id: str,
     step: int,
     *,
     step_ago_ms: int = 0,
-    rank: int | None = None,
-    world_size: int = 0,
-    milestones: Mapping[worker_pb2.Milestone.ValueType, int] | None = None,
+    reached: Reached | None = None,
 ) -> Call[worker_pb2.ReportProgressRequest, worker_pb2.ReportProgressResponse]:
     """Report a step, or milestones. A repeated report changes nothing: the highest step counts.
 
@@ -30,19 +39,15 @@ def report_progress(
         job_id: the job.
         step: counted over all rounds from 1 on; 0: none.
         step_ago_ms: how long ago it was reached.
-        rank: of the worker that has reached the milestones.
-        world_size: workers of its round.
-        milestones: each with how long ago it was reached, in ms.
+        reached: milestones of the worker.
     """
     request = worker_pb2.ReportProgressRequest(
         job_id=job_id,
         step=step,
         step_age=to_duration(step_ago_ms) if step_ago_ms else None,
-        rank=rank,
-        world_size=world_size,
-        milestones=[
-            worker_pb2.MilestoneReached(milestone=one, age=to_duration(ago_ms))
-            for one, ago_ms in (milestones or {}).items()
-        ],
     )
+    if reached is not None:
+        request.rank, request.world_size = reached.rank, reached.world_size
+        for milestone, ago_ms in reached.milestones.items():
+            request.milestones.add(milestone=milestone, age=to_duration(ago_ms))
     return Call(REPORT_PROGRESS, request)
