@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 from collections.abc import Callable
@@ -21,6 +22,10 @@ REPORT_S = 10.0
 FLUSH_S = 0.5
 """How long the end of the process waits for the last report."""
 
+PAUSES_S = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
+"""Before a report of a milestone is repeated; each is varied by half of itself."""
+AWAY = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
+"""How a report fails that another attempt may bring to a coordinator."""
 MILESTONES = {
     "imported": worker_pb2.MILESTONE_IMPORTED,
     "process_group": worker_pb2.MILESTONE_PROCESS_GROUP,
@@ -87,6 +92,13 @@ class ProgressReports:
             )
 
 
+def wait_in_thread(pause_s: float, act: Callable[[], None]) -> None:
+    """Call `act` after a pause; the process may end before."""
+    timer = threading.Timer(pause_s, act)
+    timer.daemon = True
+    timer.start()
+
+
 class MilestoneReports:
     """What one process reports of its way to its first step. Threads may share it."""
 
@@ -97,6 +109,7 @@ class MilestoneReports:
         rank: int,
         world_size: int,
         now_s: Callable[[], float] = time.monotonic,
+        wait: Callable[[float, Callable[[], None]], None] = wait_in_thread,
     ) -> None:
         """Begin without a report.
 
@@ -106,6 +119,7 @@ class MilestoneReports:
             rank: of this worker.
             world_size: workers of its round.
             now_s: a clock that never runs backwards.
+            wait: calls a function after so many seconds.
         """
         self._client = client
         self._job_id = job_id
@@ -119,6 +133,8 @@ class MilestoneReports:
         """The latest report: a future."""
         self._names: tuple[str, ...] = ()
         """The milestones in it."""
+        self._wait = wait
+        self._failures = 0
 
     def note(self, name: str, at_s: float) -> None:
         """Report a milestone that was reached at `at_s`, without waiting for the answer."""
@@ -150,12 +166,20 @@ class MilestoneReports:
         self._report.add_done_callback(partial(self._look, names))
 
     def _look(self, names: tuple[str, ...], report: Any) -> None:
-        """Send what was reached during a report; one that has failed is not repeated at once."""
-        if _has_succeeded(report, 0.0):
-            with self._lock:
+        """Send what was reached during a report; repeat one that has failed, after a pause."""
+        with self._lock:
+            if _has_succeeded(report, 0.0):
                 for name in names:
                     self._unheard.pop(name, None)
                 self._send()
+            elif report.code() in AWAY and self._failures < len(PAUSES_S):
+                pause_s = PAUSES_S[self._failures] * random.uniform(0.5, 1.5)
+                self._failures += 1
+                self._wait(pause_s, self._again)
+
+    def _again(self) -> None:
+        with self._lock:
+            self._send()
 
 
 def to_ago_ms(at_s: float, now_s: float) -> int:

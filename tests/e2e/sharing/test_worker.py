@@ -9,8 +9,10 @@ from collections.abc import Sequence
 import pytest
 
 from rallypoint.client import AsyncClient, Scope
+from rallypoint.v1 import event_service_pb2 as events_pb2
 from rallypoint.v1 import job_pb2, verdict_pb2
 from rallypoint.v1.barrier_service_pb2 import Participant
+from rallypoint.wire.durations import to_ms
 from support.machines.proxy import Proxy
 from support.processes.commands import Command
 from support.processes.jobs import is_started
@@ -133,6 +135,44 @@ def test_all_ranks_agree_on_a_checkpoint_when_a_node_drains(world: World) -> Non
 
     again = world.mailbox.workers(2, round=2)
     assert ["a", "a"] == [worker.node for worker in again]
+
+
+def marks_of(job: job_pb2.Job) -> dict[str, int]:
+    """Return the marks of the current round, in ms."""
+    return {field.name: to_ms(value) for field, value in job.round.timeline.ListFields()}
+
+
+def test_timeline_is_that_of_the_recovery(world: World) -> None:
+    """From the failure to the first step, and the same after a restart of the coordinator."""
+    port = world.ports.reserve()
+    state = f"--state=sqlite:{world.folder / 'state' / 'journal'}"
+    coordinator = world.coordinator(port, state)
+    agents, workers = start(world, "--max-restarts=1")
+    workers[3].tell("exit", "7")
+    fresh = world.mailbox.workers(4, round=2)
+    job = world.jobs.wait(world.job_id, lambda job: is_started(job, 2))
+    assert {"detected", "told", "stopped", "swept", "sealed", "started"} == {*marks_of(job)}
+    room = Room(world, sorted(fresh, key=lambda one: one.rank))
+    room.ask("mark", "imported")
+    job = world.jobs.wait(world.job_id, lambda job: "imported" in marks_of(job))
+    coordinator.kill()
+    world.coordinator(port, state)
+    for agent in agents:
+        agent.wait_event("coordinator_reached_again")
+    room.ask("mark", "process_group")
+    world.jobs.wait(world.job_id, lambda job: "process_group" in marks_of(job))
+    room.ask("progress", "5", ranks=[0])
+    last = marks_of(world.jobs.wait(world.job_id, lambda job: "first_step" in marks_of(job)))
+
+    assert marks_of(job).items() <= last.items()
+    known = ("detected", "told", "swept", "sealed", "started", "process_group")
+    assert sorted(last[name] for name in known) == [last[name] for name in known]
+    assert last["sealed"] <= last["imported"] <= last["process_group"] <= last["first_step"]
+    with client_of(world) as client:
+        events = client.list_events(world.job_id, kinds=[events_pb2.EVENT_KIND_ROUND_PROGRESSED])
+        (event,) = events
+        assert job.round.header.number == event.round == 2
+        assert event.text.startswith("round 2 took its first step ")
 
 
 def fail_in_round(world: World, number: int, step: int) -> None:

@@ -11,6 +11,7 @@ its result, or with the error that it has caught:
     put KEY VALUE            set a key of the run
     get KEY WAIT             read a key of the run, after a wait
     progress STEP            report a step
+    mark NAME                report a milestone
     exit CODE                end with this code
 """
 
@@ -48,7 +49,7 @@ def use_key(words: list[str]) -> object:
     return None if found is None else found.decode()
 
 
-def obey(words: list[str]) -> object:
+def obey(words: list[str]) -> object:  # noqa: C901  # one flat case per command
     match words:
         case ["barrier", name, timeout]:
             worker.barrier(name, timeout_s=float(timeout))
@@ -65,6 +66,8 @@ def obey(words: list[str]) -> object:
             return use_key(words)
         case ["progress", step]:
             worker.progress(int(step))
+        case ["mark", "imported" | "process_group" as name]:
+            worker.mark(name)
         case ["exit", code]:
             sys.exit(int(code))
         case _:

@@ -12,7 +12,7 @@ import pytest
 from rallypoint import worker
 from rallypoint.client.calls.workers import Reached
 from rallypoint.v1 import worker_service_pb2 as worker_pb2
-from rallypoint.worker.reporting import MilestoneReports
+from rallypoint.worker.reporting import PAUSES_S, MilestoneReports
 from support.clients.scripted import Caller
 from support.clients.scripts import run_worker
 
@@ -31,6 +31,7 @@ class Report:
         self.reached = reached
         self.error: Exception | None = None
         self.is_done = False
+        self.status = grpc.StatusCode.OK
         self._looks: list[Callable[[Any], None]] = []
 
     def add_done_callback(self, look: Callable[[Any], None]) -> None:
@@ -46,8 +47,12 @@ class Report:
             raise self.error
         return ANSWER
 
-    def end(self, error: Exception | None = None) -> None:
-        self.is_done, self.error = True, error
+    def code(self) -> grpc.StatusCode:
+        return self.status
+
+    def end(self, status: grpc.StatusCode = grpc.StatusCode.OK) -> None:
+        self.is_done, self.status = True, status
+        self.error = None if status is grpc.StatusCode.OK else Failed()
         for look in self._looks:
             look(self)
 
@@ -57,6 +62,7 @@ class Reports:
 
     def __init__(self) -> None:
         self.sent: list[Report] = []
+        self.pauses: list[tuple[float, Callable[[], None]]] = []
         self.now_s = 50.0
 
     def begin_report(self, job_id: str, step: int, timeout_s: float, *, reached: Reached) -> Report:
@@ -66,7 +72,9 @@ class Reports:
 
     def make(self) -> MilestoneReports:
         client: Any = self
-        return MilestoneReports(client, "j", 3, 4, lambda: self.now_s)
+        return MilestoneReports(
+            client, "j", 3, 4, lambda: self.now_s, lambda *pause: self.pauses.append(pause)
+        )
 
 
 def test_what_was_reached_meanwhile_follows() -> None:
@@ -85,19 +93,35 @@ def test_what_was_reached_meanwhile_follows() -> None:
     assert [{IMPORTED: 2_500}, {GROUPED: 1_000}] == [one.reached for one in client.sent]
 
 
-def test_failed_report_is_repeated_at_the_next_occasion() -> None:
-    """Not at once: a coordinator that is away is left in peace."""
+def test_report_that_no_coordinator_has_heard_is_repeated() -> None:
+    """After pauses that grow, and with an end; its age grows too."""
+    client = Reports()
+    client.make().note("imported", 50.0)
+    for _ in range(len(PAUSES_S)):
+        client.sent[-1].end(grpc.StatusCode.UNAVAILABLE)
+        pause_s, again = client.pauses[-1]
+        client.now_s += pause_s
+        again()
+    client.sent[-1].end(grpc.StatusCode.UNAVAILABLE)
+
+    lengths = [pause_s for pause_s, _ in client.pauses]
+    assert [True] * len(PAUSES_S) == [
+        0.5 * base <= found <= 1.5 * base for base, found in zip(PAUSES_S, lengths, strict=True)
+    ]
+    assert len(PAUSES_S) + 1 == len(client.sent)
+    assert round(sum(lengths) * 1_000) == client.sent[-1].reached[IMPORTED]
+
+
+def test_refused_report_is_not_repeated() -> None:
+    """Its round is over; the end of the process makes one last attempt."""
     client = Reports()
     reports = client.make()
     reports.note("imported", 50.0)
-    client.sent[0].end(Failed())
-    assert 1 == len(client.sent)
-    client.now_s = 60.0
-    reports.flush()
-    client.sent[1].end()
+    client.sent[0].end(grpc.StatusCode.ABORTED)
+    assert (1, []) == (len(client.sent), client.pauses)
     reports.flush()
 
-    assert [{IMPORTED: 0}, {IMPORTED: 10_000}] == [one.reached for one in client.sent]
+    assert 2 == len(client.sent)
 
 
 MARKS = """

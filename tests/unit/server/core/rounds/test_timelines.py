@@ -136,7 +136,7 @@ def test_lost_node_counts_from_its_broken_stream() -> None:
 
 
 def test_wait_for_the_culprit_is_between_detected_and_told() -> None:
-    """A victim is reported first, and the round goes on until the cause is known."""
+    """A victim is reported first, and the round runs until the cause is reported."""
     bench, a, b = pair()
     bench.advance(5_000)
     a.fail(worker_exit(1, said="RuntimeError: Connection reset by peer"))
