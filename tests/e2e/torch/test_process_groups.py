@@ -47,3 +47,6 @@ def test_workers_meet_at_the_store(world: World, start: Callable[[World], list[C
 
     assert [[6.0] * 3] * 2 + [[12.0] * 3] * 2 == sorted(one["totals"] for one in found)
     assert [0, 1, 2, 3] == sorted(one["swapped"] for one in found)
+    (round,) = world.jobs.get(world.job_id).history
+    is_marked = round.timeline.HasField("process_group")
+    assert is_marked == (start is start_agents)  # torchrun has more workers than are counted
