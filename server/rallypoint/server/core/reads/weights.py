@@ -26,7 +26,7 @@ EVENT_BYTES = 512
 """Memory of an event, about."""
 NODE_BYTES = 1_024
 MEMBER_BYTES = 256
-SUMMARY_BYTES = 1_024
+SUMMARY_BYTES = 1_536
 """Memory of a round or a run that has ended."""
 
 
