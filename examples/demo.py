@@ -262,7 +262,7 @@ def check_and_show(play: Play, survivor: str) -> None:
     )
     check_rounds(job.history, expected)
     check_stints(stage.stints, job.history, STEPS_PER_CHECKPOINT)
-    check_timelines(job.history)
+    check_timelines(job.history, play.remarks)
     if stage.accuracy is None or stage.accuracy < ACCURACY_MIN:
         raise DemoFailed(f"the test accuracy is {stage.accuracy}, below {ACCURACY_MIN}")
     print(f"\n{render_table(job.history, stage.stints, play.trouble_s, play.remarks)}\n")

@@ -113,9 +113,9 @@ def should_checkpoint(*, timeout_s: float = TIMEOUT_S) -> bool:
 def mark(name: Milestone) -> None:
     """Note that this worker has come so far before its first step, for the timeline of its round.
 
-    It waits for nothing and fails nothing: a report that is lost leaves the mark unknown. The first
-    call of a process with a name counts, and only if every worker of the round makes it. The
-    coordinator shows when the last one did.
+    It takes microseconds and never fails. The first call of a process with a name counts. It is
+    reported with the first call that uses the network, such as `progress`. The coordinator shows
+    when the last worker has come so far, once every worker of the round has reported it.
 
     Args:
         name: "imported", after the imports of the script, or "process_group", once
@@ -133,9 +133,12 @@ def progress(step: int) -> None:
 
     A round that reaches a higher step than any before has made progress: the pauses before restarts
     and the limits on failures in a row start again. Call it on every rank or on rank 0; only the
-    calls of rank 0 count. It reports at most once a second, and waits for nothing.
+    calls of rank 0 count. It reports at most once a second, and waits for nothing. On every rank it
+    also reports what was marked.
     """
     if read_environment().rank == 0:
         from rallypoint.worker.session import current
 
         current().progress.note(step)
+    if milestones.is_waiting():
+        milestones.report()

@@ -1,47 +1,60 @@
-"""How far this process has come before its first step; noted without waiting, and without failing.
+"""How far this process has come before its first step; noted at once, and reported later.
 
-The first call that uses the network loads gRPC, which takes a tenth of a second. So it is loaded
-in a thread, which ends once the report is on its way.
+Loading gRPC takes a fifth of a second, and a process that is forked meanwhile may hang. So a
+milestone loads nothing: it waits for the first call that uses the network, and its report says how
+long ago it was.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-import threading
 import time
-from typing import Literal, get_args
+from contextlib import suppress
+from typing import TYPE_CHECKING, Literal, get_args
+
+if TYPE_CHECKING:
+    from rallypoint.worker.session import Session
 
 Milestone = Literal["imported", "process_group"]
-_noted: set[tuple[int, str]] = set()
-"""What was noted, each with the id of the process."""
+_noted: dict[tuple[int, str], float] = {}
+"""When a milestone was reached, by the id of the process and its name."""
+_waiting: set[tuple[int, str]] = set()
+"""Those of which no report has begun."""
 
 
 def note(name: Milestone) -> None:
-    """Note a milestone, and report it; only the first time counts.
+    """Note a milestone; only the first time counts.
 
     Raises:
         ValueError: when there is no such milestone.
     """
     if name not in get_args(Milestone):
         raise ValueError(f"no milestone {name!r}: use one of {', '.join(get_args(Milestone))}")
-    key, at_s = (os.getpid(), name), time.monotonic()
-    if key in _noted:
-        return
-    _noted.add(key)
-    if hasattr(sys.modules.get("rallypoint.worker.session"), "current"):
-        _report(name, at_s)  # it was loaded, so this takes microseconds
-        return
-    try:
-        threading.Thread(target=_report, args=(name, at_s), name="rallypoint-mark").start()
-    except RuntimeError:
-        pass  # the process has too many threads, or ends
+    key = (os.getpid(), name)
+    if key not in _noted:
+        _noted[key] = time.monotonic()
+        _waiting.add(key)
+    if "grpc" in sys.modules:
+        report()
 
 
-def _report(name: Milestone, at_s: float) -> None:
-    try:
+def is_waiting() -> bool:
+    """Return whether this process has milestones to report."""
+    return bool(_waiting) and any(pid == os.getpid() for pid, _ in _waiting)
+
+
+def hand_over(session: Session) -> None:
+    """Begin to report what waits, without waiting for the answers."""
+    keys = [key for key in _waiting if key[0] == os.getpid()]
+    _waiting.difference_update(keys)
+    with suppress(Exception):  # a mark must not disturb the training
+        session.milestones.note({name: _noted[pid, name] for pid, name in keys})
+
+
+def report() -> None:
+    """Report what waits, if that is possible."""
+    with suppress(Exception):  # the same
         from rallypoint.worker.session import current
 
-        current().milestones.note(name, at_s)
-    except Exception:  # noqa: BLE001, S110  # a mark must not disturb the training, nor its output
-        pass
+        hand_over(current())

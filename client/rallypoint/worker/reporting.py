@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -136,10 +136,10 @@ class MilestoneReports:
         self._wait = wait
         self._failures = 0
 
-    def note(self, name: str, at_s: float) -> None:
-        """Report a milestone that was reached at `at_s`, without waiting for the answer."""
+    def note(self, reached: Mapping[str, float]) -> None:
+        """Report milestones, each with when it was reached, without waiting for the answer."""
         with self._lock:
-            self._unheard[name] = at_s
+            self._unheard.update(reached)
             self._send()
 
     def flush(self) -> None:

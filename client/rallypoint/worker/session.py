@@ -12,6 +12,7 @@ from rallypoint.client.sync import Client
 from rallypoint.v1.barrier_service_pb2 import Participant
 from rallypoint.worker.agreement import Agreement
 from rallypoint.worker.environment import Environment, read_environment
+from rallypoint.worker.milestones import hand_over
 from rallypoint.worker.notices import read_notices
 from rallypoint.worker.reporting import MilestoneReports, ProgressReports
 
@@ -92,6 +93,7 @@ def current() -> Session:
             if _sessions:
                 raise ClientClosed("forked after the first call: spawn this process instead")
             session = _sessions[pid] = Session(read_environment())
+            hand_over(session)
             atexit.register(_end, pid, session)
         return _sessions[pid]
 

@@ -11,6 +11,7 @@ import pytest
 
 from rallypoint import worker
 from rallypoint.client.calls.workers import Reached
+from rallypoint.v1 import barrier_service_pb2 as barrier_pb2
 from rallypoint.v1 import worker_service_pb2 as worker_pb2
 from rallypoint.worker.reporting import PAUSES_S, MilestoneReports
 from support.clients.scripted import Caller
@@ -82,8 +83,8 @@ def test_what_was_reached_meanwhile_follows() -> None:
     client = Reports()
     reports = client.make()
     client.now_s = 52.5
-    reports.note("imported", 50.0)
-    reports.note("process_group", 52.0)
+    reports.note({"imported": 50.0})
+    reports.note({"process_group": 52.0})
     assert [{IMPORTED: 2_500}] == [one.reached for one in client.sent]
     client.now_s = 53.0
     client.sent[0].end()
@@ -96,7 +97,7 @@ def test_what_was_reached_meanwhile_follows() -> None:
 def test_report_that_no_coordinator_has_heard_is_repeated() -> None:
     """After pauses that grow, and with an end; its age grows too."""
     client = Reports()
-    client.make().note("imported", 50.0)
+    client.make().note({"imported": 50.0})
     for _ in range(len(PAUSES_S)):
         client.sent[-1].end(grpc.StatusCode.UNAVAILABLE)
         pause_s, again = client.pauses[-1]
@@ -116,7 +117,7 @@ def test_refused_report_is_not_repeated() -> None:
     """Its round is over; the end of the process makes one last attempt."""
     client = Reports()
     reports = client.make()
-    reports.note("imported", 50.0)
+    reports.note({"imported": 50.0})
     client.sent[0].end(grpc.StatusCode.ABORTED)
     assert (1, []) == (len(client.sent), client.pauses)
     reports.flush()
@@ -125,56 +126,75 @@ def test_refused_report_is_not_repeated() -> None:
 
 
 MARKS = """
-import sys, threading
+import sys
 from rallypoint import worker
 worker.mark("imported")
-assert "torch" not in sys.modules
 worker.mark("imported")
 worker.mark("process_group")
+assert "grpc" not in sys.modules and "threading" not in sys.modules
 """
 
 
-async def test_marks_reach_the_coordinator(at: Caller) -> None:
-    """Each once, with the rank and the token of the worker, also when the process ends at once."""
-    at.script.answers["ReportProgress"] = [ANSWER] * 2
-    done = await asyncio.to_thread(run_worker, MARKS)
-    requests = at.script.requests["ReportProgress"]
+@pytest.mark.parametrize("rank", [0, 1])
+async def test_marks_are_reported_with_the_first_step(
+    at: Caller, monkeypatch: pytest.MonkeyPatch, rank: int
+) -> None:
+    """Each once, with the rank and the token, also when the process ends at once."""
+    monkeypatch.setenv("RANK", str(rank))
+    at.script.answers["ReportProgress"] = [ANSWER] * 3
+    done = await asyncio.to_thread(run_worker, MARKS + "worker.progress(4); worker.progress(5)")
+    requests = [one for one in at.script.requests["ReportProgress"] if one.milestones]
     found = [one for request in requests for one in request.milestones]
 
     assert ("", 0) == (done.stderr, done.returncode)
-    assert {("j", 0, 0, 2)} == {
+    assert {("j", 0, rank, 2)} == {
         (one.job_id, one.step, one.rank, one.world_size) for one in requests
     }
     assert [IMPORTED, GROUPED] == sorted(one.milestone for one in found)
-    assert "secret" in at.script.metadata[-1].values()
+    assert all("secret" in one.values() for one in at.script.metadata)
+
+
+async def test_mark_after_the_first_call_is_reported_at_once(at: Caller) -> None:
+    """gRPC is loaded by then, so it costs nothing."""
+    at.script.answers["Arrive"] = [barrier_pb2.ArriveResponse(epoch=7, participant_count=2)]
+    at.script.answers["ReportProgress"] = [ANSWER]
+    program = (
+        "import time\nfrom rallypoint import worker\nworker.barrier()\nworker.mark('imported')"
+    )
+    done = await asyncio.to_thread(run_worker, program)
+    (request,) = at.script.requests["ReportProgress"]
+
+    assert ("", 0) == (done.stderr, done.returncode)
+    assert [IMPORTED] == [one.milestone for one in request.milestones]
 
 
 def test_mark_without_a_coordinator_costs_nothing(notice_file: Any) -> None:
-    """It returns at once and prints nothing, and the process ends as it wants to."""
-    program = MARKS + "raise SystemExit(3)"
-    done = run_worker(program)
+    """Nothing is printed, and the process ends as it wants to."""
+    done = run_worker(MARKS + "worker.progress(1); raise SystemExit(3)")
 
     assert ("", "", 3) == (done.stdout, done.stderr, done.returncode)
 
 
-def test_mark_loads_nothing_before_it_returns(notice_file: Any) -> None:
-    """gRPC takes a tenth of a second: a thread loads it."""
-    program = (
-        "import sys, threading\n"
-        "class Hold:\n"
-        "    def find_spec(self, name, path=None, target=None):\n"
-        "        if name == 'grpc':\n"
-        "            held.wait(20)\n"
-        "held = threading.Event()\n"
-        "sys.meta_path.insert(0, Hold())\n"
-        "from rallypoint import worker\n"
-        "worker.mark('imported')\n"
-        "print('grpc' in sys.modules, threading.active_count())\n"
-        "held.set()"
-    )
-    done = run_worker(program)
+FORKS = (
+    MARKS
+    + """
+import os
+for _ in range(20):
+    pid = os.fork()
+    if pid == 0:
+        worker.mark("imported")
+        os._exit(0 if "grpc" not in sys.modules else 1)
+    assert os.waitpid(pid, 0)[1] == 0
+print("done")
+"""
+)
 
-    assert ("False 2\n", "") == (done.stdout, done.stderr)
+
+def test_processes_may_be_forked_after_a_mark(notice_file: Any) -> None:
+    """Such as those of a data loader: nothing was loaded, and no thread runs."""
+    done = run_worker(FORKS)
+
+    assert ("done\n", "") == (done.stdout, done.stderr)
 
 
 def test_unknown_name_is_refused(notice_file: Any) -> None:
