@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
 import statistics
 import sys
 import time
@@ -19,10 +18,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import NoReturn
 
-from harness.swarm import SIGNS_OF_LIFE, SimulatedAgent, Traffic, open_channel
+from harness.swarm import SIGNS_OF_LIFE, Traffic
 from launch import describe_machine
+from nodes.processes import Crowd, agents, raise_file_limit
 
 STEP_S_MAX = 60.0
 """Longest wait for anything before the measurement fails."""
@@ -42,6 +41,8 @@ class Times:
     """From before the first connection to the last agent's Run."""
     first_cpu_ms: list[float] = field(default_factory=list)
     """CPU time of the server during that."""
+    agents_cpu_ms: list[float] = field(default_factory=list)
+    """CPU time of the processes of the agents during that."""
     again_ms: list[float] = field(default_factory=list)
     """From before the report of a failure to the last agent's Run."""
     again_cpu_ms: list[float] = field(default_factory=list)
@@ -111,10 +112,9 @@ async def form_rounds(
     nodes: int,
     rounds: int,
     times: Times,
-    traffic: Traffic,
     *,
     marked: bool,
-    afterwards: Callable[[], Awaitable[None]] | None = None,
+    afterwards: Callable[[Crowd], Awaitable[None]] | None = None,
 ) -> None:
     """Form a first round of simulated agents and re-form it; the same for every server.
 
@@ -124,62 +124,52 @@ async def form_rounds(
         nodes: how many agents.
         rounds: how many times the round is re-formed, each after another agent's failure.
         times: gets the results.
-        traffic: afterwards holds that of the last re-forming.
         marked: see `SimulatedAgent`.
-        afterwards: called while all agents are still there.
+        afterwards: called while all agents are still there, with the traffic of the last round.
     """
-    gathering = Gathering(nodes)
-    agents = [
-        SimulatedAgent(number, nodes, traffic, gathering.one, marked) for number in range(nodes)
-    ]
-    channels = [open_channel(port) for _ in agents]
-    async with asyncio.TaskGroup() as lives:
-        spent_s, begun = read_cpu_s(pid), time.perf_counter()
-        tasks = [
-            lives.create_task(agent.live(channel))
-            for agent, channel in zip(agents, channels, strict=True)
-        ]
-        await gathering.all()
+    async with agents(port, nodes, marked=marked) as crowd:
+        spent_s, own_s, begun = read_cpu_s(pid), read_all_s(crowd), time.perf_counter()
+        crowd.begin()
+        await crowd.gather()
         times.first_ms.append((time.perf_counter() - begun) * 1000)
         times.first_cpu_ms.append((read_cpu_s(pid) - spent_s) * 1000)
+        times.agents_cpu_ms.append((read_all_s(crowd) - own_s) * 1000)
         for number in range(rounds):
             await asyncio.sleep(PAUSE_S)
-            traffic.clear()
+            crowd.clear()
             spent_s, begun = read_cpu_s(pid), time.perf_counter()
-            await agents[number % nodes].fail()
-            await gathering.all()
+            crowd.fail(number)
+            await crowd.gather()
             times.again_ms.append((time.perf_counter() - begun) * 1000)
             times.again_cpu_ms.append((read_cpu_s(pid) - spent_s) * 1000)
         await asyncio.sleep(PAUSE_S)
         if afterwards is not None:
-            await afterwards()
-        for task in tasks:
-            task.cancel()
-    async with asyncio.timeout(STEP_S_MAX):
-        await asyncio.gather(*(channel.close() for channel in channels))
+            await afterwards(crowd)
 
 
 async def measure_ours(nodes: int, rounds: int, figures: Figures, idle_s: float) -> Traffic:
     """Let the coordinator form rounds, then idle; return the traffic of one re-forming."""
     binary = Path(sys.executable).with_name("coordinator")
     command = (str(binary), "--host", "127.0.0.1", "--port", "0", "--log-level", "error")
-    traffic = Traffic()
+    samples = Traffic()
     async with server(*command) as (port, pid):
 
-        async def idle() -> None:
+        async def idle(crowd: Crowd) -> None:
+            traffic = await crowd.traffic()
             count_round(traffic, nodes, figures)
+            samples.samples.update(traffic.samples)
             if idle_s:
-                traffic.clear()
+                crowd.clear()
                 figures.idle_cpu_percent = await idle_cpu_percent(pid, idle_s)
-                messages, sizes = signs_of_life(traffic)
+                messages, sizes = signs_of_life(await crowd.traffic())
                 figures.life_messages = messages / nodes / idle_s
                 figures.life_bytes = sizes / nodes / idle_s
             figures.rss_mb = read_rss_mb(pid)
 
         await asyncio.sleep(WINDOW_S)
         times = figures.ours
-        await form_rounds(port, pid, nodes, rounds, times, traffic, marked=False, afterwards=idle)
-    return traffic
+        await form_rounds(port, pid, nodes, rounds, times, marked=False, afterwards=idle)
+    return samples
 
 
 async def measure_floor(nodes: int, rounds: int, figures: Figures, samples: list[bytes]) -> None:
@@ -187,7 +177,7 @@ async def measure_floor(nodes: int, rounds: int, figures: Figures, samples: list
     script = Path(__file__).with_name("harness") / "floor_server.py"
     command = (sys.executable, str(script), str(nodes), *(sample.hex() for sample in samples))
     async with server(*command) as (port, pid):
-        await form_rounds(port, pid, nodes, rounds, figures.floor, Traffic(), marked=True)
+        await form_rounds(port, pid, nodes, rounds, figures.floor, marked=True)
 
 
 def signs_of_life(traffic: Traffic) -> tuple[int, int]:
@@ -216,6 +206,11 @@ def read_cpu_s(pid: int) -> float:
     for task in Path(f"/proc/{pid}/task").iterdir():
         spent_ns += int((task / "schedstat").read_text().split()[0])
     return spent_ns / 1e9
+
+
+def read_all_s(crowd: Crowd) -> float:
+    """Return the CPU time of the agents' processes, in seconds."""
+    return sum(map(read_cpu_s, crowd.pids))
 
 
 def read_rss_mb(pid: int) -> float:
@@ -286,7 +281,7 @@ def render(found: list[Figures]) -> str:
 def parse_arguments() -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(description="Measure what rounds cost as nodes are added.")
-    sizes = [64, 256, 1024]
+    sizes = [64, 256, 1024, 4096]
     parser.add_argument("--nodes", type=int, nargs="+", default=sizes, help=f"default: {sizes}")
     parser.add_argument("--runs", type=int, default=3, help="pairs of both servers (default: 3)")
     parser.add_argument("--rounds", type=int, default=5, help="re-formings a run (default: 5)")
@@ -297,6 +292,7 @@ def parse_arguments() -> argparse.Namespace:
 
 async def measure_and_print(arguments: argparse.Namespace) -> None:
     """Measure, then print."""
+    raise_file_limit(max(arguments.nodes))
     found = await measure(arguments)
     for name, value in describe_machine().items():
         print(f"- {name}: {value}")
@@ -306,13 +302,9 @@ async def measure_and_print(arguments: argparse.Namespace) -> None:
         arguments.json.write_text(json.dumps([asdict(row) for row in found], indent=2))
 
 
-def main() -> NoReturn:
+def main() -> None:
     """Measure and print."""
     asyncio.run(measure_and_print(parse_arguments()))
-    # Skip the end of the interpreter: grpc.aio has been seen to hang there after a thousand
-    # channels, with all of them closed.
-    sys.stdout.flush()
-    os._exit(0)
 
 
 if __name__ == "__main__":

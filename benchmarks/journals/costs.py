@@ -8,8 +8,8 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from harness.swarm import Traffic
 from journals.stores import Place, Stores, await_owners, coordinator
+from nodes.processes import Crowd
 from rounds import Times, form_rounds, idle_cpu_percent, read_cpu_s, read_rss_mb
 
 FAILURES_MAX = 3
@@ -72,7 +72,7 @@ async def _measure_once(cost: Cost, place: Place, rounds: int, idle_s: float) ->
     """Form rounds with one store, then idle."""
     async with coordinator(place) as (port, pid):
 
-        async def idle() -> None:
+        async def idle(crowd: Crowd) -> None:
             cost.store_cpu_ms.append((_read_all_s(place) - spent_s) * 1000)
             cost.appends.append(await place.appends() - appends)
             if idle_s:
@@ -85,7 +85,7 @@ async def _measure_once(cost: Cost, place: Place, rounds: int, idle_s: float) ->
             await await_owners([port])
         appends, spent_s = await place.appends(), _read_all_s(place)
         await form_rounds(
-            port, pid, cost.nodes, rounds, cost.times, Traffic(), marked=False, afterwards=idle
+            port, pid, cost.nodes, rounds, cost.times, marked=False, afterwards=idle
         )
 
 

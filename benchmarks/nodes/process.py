@@ -1,0 +1,91 @@
+"""A process with a share of the simulated agents, which its parent commands line by line.
+
+    python benchmarks/nodes/process.py PORT FIRST COUNT NODES MARKED
+
+begin       connect all agents of the share
+fail        its next agent reports a failed worker
+clear       count traffic from zero
+traffic     print what was counted since, as JSON
+
+It prints `run` whenever all of its agents have received a new Run. It ends with its input.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import os
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from harness.swarm import SimulatedAgent, Traffic, open_channel
+
+
+class Share:
+    """The agents of this process."""
+
+    def __init__(self, port: int, first: int, count: int, nodes: int, *, marked: bool) -> None:
+        """Make `count` agents of a job of `nodes`; `marked` as in `SimulatedAgent`."""
+        self._port = port
+        self._count = count
+        self._arrived = 0
+        self._failures = 0
+        self.traffic = Traffic()
+        self._agents = [
+            SimulatedAgent(number, nodes, self.traffic, self._arrive, marked)
+            for number in range(first, first + count)
+        ]
+
+    def _arrive(self) -> None:
+        self._arrived += 1
+        if self._arrived == self._count:
+            self._arrived = 0
+            print("run", flush=True)
+
+    async def obey(self, lives: asyncio.TaskGroup) -> None:
+        """Carry out commands until the input ends."""
+        reader = asyncio.StreamReader()
+        loop = asyncio.get_running_loop()
+        await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+        channels = [open_channel(self._port) for _ in self._agents]
+        print("ready", flush=True)
+        while command := (await reader.readline()).strip():
+            match command:
+                case b"begin":
+                    for agent, channel in zip(self._agents, channels, strict=True):
+                        lives.create_task(agent.live(channel))
+                case b"fail":
+                    await self._agents[self._failures % self._count].fail()
+                    self._failures += 1
+                case b"clear":
+                    self.traffic.clear()
+                case b"traffic":
+                    print(json.dumps(self._count_traffic()), flush=True)
+                case _:
+                    raise ValueError(command)
+
+    def _count_traffic(self) -> dict[str, object]:
+        samples = {kind: sample.hex() for kind, sample in self.traffic.samples.items()}
+        return {"counts": self.traffic.counts, "sizes": self.traffic.sizes, "samples": samples}
+
+
+async def live(share: Share) -> None:
+    """Let the agents live until the input ends."""
+    async with asyncio.TaskGroup() as lives:
+        await share.obey(lives)
+        # Closing thousands of channels takes grpc.aio minutes, and has been seen to hang.
+        os._exit(0)
+
+
+def main() -> None:
+    """Serve the parent."""
+    gc.disable()  # so that no agent is late because of another; the process lives for minutes
+    port, first, count, nodes, marked = map(int, sys.argv[1:])
+    asyncio.run(live(Share(port, first, count, nodes, marked=bool(marked))))
+
+
+if __name__ == "__main__":
+    main()
