@@ -84,7 +84,8 @@ def reattach_ms(timing: Timing, spec: JobSpec, sessions: int) -> int:
         sessions: that are known, of all jobs.
     """
     own_ms = timing.compute_lease_ms(NOTHING_ASKED, sessions)
-    lease_ms = max(own_ms, timing.compute_lease_ms(spec, sessions), timing.window_ms)
+    job_ms = timing.compute_lease_ms(spec, max(sessions, spec.min_nodes))
+    lease_ms = max(own_ms, job_ms, timing.window_ms)
     return lease_ms + timing.search_ms
 
 

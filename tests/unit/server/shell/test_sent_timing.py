@@ -125,6 +125,19 @@ async def test_agent_is_told_what_its_job_asked_for() -> None:
         assert (10_000, 30_000) == timing_of(answer)
 
 
+async def test_nodes_that_a_job_needs_count_before_they_come() -> None:
+    """The first agent of 4,096 gets the interval of them all; the agents of other jobs do not."""
+    state = State("c", 1)
+    service = AgentService(None, Outboxes(), state, WorkerTokens("c"))  # type: ignore[arg-type]  # it is not used
+    large = JobSpec(min_nodes=4_096, max_nodes=4_096)
+    for spec, expected in ((large, (8_192, 24_576)), (JobSpec(), (1_000, 5_000))):
+        outbox = Outbox(SessionId("a"), 1, spec)
+        outbox.welcome = Welcome(outbox.session, 1, NodeName("n"), 1)
+        (message,) = service._envelopes.take(outbox)
+
+        assert expected == timing_of(message.welcome)
+
+
 def timing_of(told: agent_pb2.Welcome | agent_pb2.Acknowledgement) -> tuple[int, int]:
     return to_ms(told.heartbeat_interval), to_ms(told.lease)
 

@@ -6,7 +6,8 @@ values apply to the rest. Two rules make every pair of values safe, so no reques
 * At least three heartbeats fit into a lease, so one late heartbeat costs no node. A requested lease
 is kept: heartbeats are sent as often as it needs. Any other lease grows with the heartbeats.
 * All sessions together send at most 500 heartbeats a second: an agent sends at most one every
-sessions / 500 seconds, whatever its job requests. When heartbeats get rarer, leases grow.
+sessions / 500 seconds, whatever its job requests. When heartbeats get rarer, leases grow. The nodes
+that its own job needs count from the beginning.
 """
 
 from __future__ import annotations

@@ -105,12 +105,17 @@ class State(Struct):
             self.events.begin(self.epoch)
 
     def heartbeat_ms(self, spec: JobSpec) -> int:
-        """Return the interval between heartbeats of agents with this specification."""
-        return self.timing.compute_heartbeat_ms(spec, self.heard)
+        """Return the interval between heartbeats of agents with this specification.
+
+        Its job needs `min_nodes` sessions. They count before they have come: else each of
+        thousands would send several heartbeats while the first round forms, at the short interval
+        that its Welcome gave it, and get one answer each with a longer one.
+        """
+        return self.timing.compute_heartbeat_ms(spec, max(self.heard, spec.min_nodes))
 
     def lease_ms(self, spec: JobSpec) -> int:
         """Return how long a silent session with this specification counts as alive."""
-        return self.timing.compute_lease_ms(spec, self.heard)
+        return self.timing.compute_lease_ms(spec, max(self.heard, spec.min_nodes))
 
     def own_lease_ms(self) -> int:
         """Return the coordinator's own lease, for waits that belong to no job."""
