@@ -22,6 +22,9 @@ MARKS = {"hello": b"H", "heartbeat": b"B", "ready": b"R", "started": b"S", "exit
 SIGNS_OF_LIFE = ("heartbeat", "acknowledgement")
 """Sent by the clock: how many fall into a round depends on its duration."""
 
+FIRST_BEAT_S_MAX = 1.0
+"""Longest time from the Welcome to the first heartbeat."""
+
 
 @dataclass(slots=True)
 class Traffic:
@@ -73,6 +76,7 @@ class SimulatedAgent:
     round: int = 0
     port: int = 10_000
     interval_s: float = 1.0
+    welcomed: asyncio.Event = field(default_factory=asyncio.Event)
     call: Any = None
     writing: asyncio.Lock = field(default_factory=asyncio.Lock)
     """A stream allows one write at a time."""
@@ -132,6 +136,7 @@ class SimulatedAgent:
         elif message.HasField("welcome"):
             self.interval_s = to_ms(message.welcome.heartbeat_interval) / 1000
             desired = message.welcome.desired
+            self.welcomed.set()
             self.on_welcome()
         elif message.acknowledgement.HasField("heartbeat_interval"):
             self.interval_s = to_ms(message.acknowledgement.heartbeat_interval) / 1000
@@ -167,12 +172,14 @@ class SimulatedAgent:
             await self.call.write(message)
 
     async def _beat(self) -> None:
-        number = 0
+        await self.welcomed.wait()
+        number, pause_s = 0, min(self.interval_s, FIRST_BEAT_S_MAX)
         while True:
-            await asyncio.sleep(self.interval_s)
+            await asyncio.sleep(pause_s)
             number += 1
             beat = agent_pb2.Heartbeat(number=number)
             await self.say(agent_pb2.SessionRequest(heartbeat=beat), numbered=False)
+            pause_s = self.interval_s
 
 
 def open_channel(port: int) -> grpc.aio.Channel:
