@@ -20,7 +20,7 @@ from rallypoint.v1 import (
     node_service_pb2,
     round_pb2,
 )
-from rallypoint.wire.limits import DAY_MS, NUMBER_MAX, client_messages, find_rule
+from rallypoint.wire.limits import DAY_MS, NUMBER_MAX, Kind, client_messages, find_rule
 
 NOW_MS = 1_800_000_000_000
 RULES = {
@@ -52,6 +52,27 @@ def test_every_field_of_every_client_message_has_a_rule() -> None:
     assert {"SessionRequest", "Hello", "WorkerExit", "CordonNodeRequest", "ListJobsRequest"} < {
         message.name for message in client_messages()
     }
+
+
+def test_specification_has_only_wishes() -> None:
+    """A check that is remembered changes nothing, so no fact may be among its fields."""
+    rules = [rule for name, rule in RULES.items() if name.startswith("JobSpec.")]
+
+    assert {Kind.WISH} == {rule.kind for rule in rules}
+    assert not any(rule.ahead_ms for rule in rules)
+
+
+@pytest.mark.parametrize("more", [b"", b"\xfa\x7f" + b"\xa0\x1f" + b"x" * 4_000])
+def test_specification_is_refused_each_time(more: bytes) -> None:
+    """Also one that is too large to be remembered."""
+    for _ in range(2):
+        hello = agent_pb2.Hello(spec=job_pb2.JobSpec(min_nodes=1, max_nodes=16_385))
+        hello.spec.MergeFromString(more)
+
+        with pytest.raises(InvalidMessage) as caught:
+            check(hello)
+
+        assert "spec.max_nodes" == caught.value.path
 
 
 def test_field_without_a_rule_is_found() -> None:

@@ -108,9 +108,16 @@ def _compute_tally(node: Node) -> Tally:
 
 def difference(old: Node, new: Node) -> Tally | None:
     """Return the change of the tally when `old` becomes `new`, or None for no change."""
+    if (
+        old.state is new.state
+        and old.member == new.member
+        and old.attached == new.attached
+        and old.set_aside == new.set_aside
+        and old.eligibility is new.eligibility
+        and (old.drain is None) == (new.drain is None)
+    ):
+        return None  # most changes of a node are no change of its standing
     was, now = standing_of(old), standing_of(new)
-    if was == now:
-        return None
     gain = _differences.get((was, now))
     if gain is None:
         gain = _differences[was, now] = tally_of(new).plus(tally_of(old), -1)

@@ -8,7 +8,7 @@ the converters need not check again; they add the rules about several fields.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
@@ -25,9 +25,14 @@ from rallypoint.base.printable import (
     to_printable_lines,
 )
 from rallypoint.server.rpc.convert.checks import InvalidMessage
-from rallypoint.v1 import limits_pb2
+from rallypoint.v1 import job_pb2, limits_pb2
 from rallypoint.wire.durations import set_ms, to_ms, to_unix_ms
 from rallypoint.wire.limits import DAY_MS, Kind, Rule, find_rule, is_map, is_of
+
+SPECS_MAX = 256
+"""Specifications whose check is remembered: all agents of a job send the same one."""
+SPEC_BYTES_MAX = 4_096
+"""A larger one is checked each time."""
 
 _FieldCheck = Callable[[Any, Any, int], None]
 """Checks one field that is set: its message, its value, and the clock in ms."""
@@ -136,7 +141,23 @@ def _compile_message(field: FieldDescriptor, rule: Rule | None) -> _FieldCheck |
         return _check_timestamp(field.name)
     if is_of(field, FieldMask.DESCRIPTOR):
         return None  # the reader of the request compares its paths with names of fields
+    if is_of(field, job_pb2.JobSpec.DESCRIPTOR):
+        return _check_spec
     return lambda _, value, clock_ms: check(value, clock_ms)
+
+
+def _check_spec(message: Message, spec: job_pb2.JobSpec, clock_ms: int) -> None:
+    packed = spec.SerializeToString()
+    if len(packed) > SPEC_BYTES_MAX:
+        check(spec, clock_ms)
+    else:
+        _check_packed_spec(packed)
+
+
+@lru_cache(maxsize=SPECS_MAX)
+def _check_packed_spec(packed: bytes) -> None:
+    """Check a specification, which has only wishes: nothing in it is changed, or meant as a time."""
+    check(job_pb2.JobSpec.FromString(packed))
 
 
 def _compile_value(field: FieldDescriptor, rule: Rule) -> Callable[[Any, int], Any] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 from rallypoint.base.limits import BEATS_PER_LEASE, FENCE_BEYOND_SHUTDOWN_MS
 from rallypoint.server.core.model.spec import JobSpec, Timing
@@ -12,10 +13,27 @@ from rallypoint.wire.durations import to_ms
 
 _DEFAULT = JobSpec()
 _TIMING = Timing()
+SHARED_MAX = 256
+"""Specifications that are kept: all agents of a job send the same one, thousands at once."""
+SHARED_BYTES_MAX = 4_096
+"""A larger one is read again each time. It has exit codes, or fields that are not known here."""
 
 
 def to_spec(spec: job_pb2.JobSpec, path: str) -> JobSpec:
-    """Return a specification with every default filled in; `path` leads to it in its message."""
+    """Return a specification with every default filled in; `path` leads to it in its message.
+
+    Equal specifications are one value.
+    """
+    packed = spec.SerializeToString()
+    return _read(spec, path) if len(packed) > SHARED_BYTES_MAX else _read_packed(packed, path)
+
+
+@lru_cache(maxsize=SHARED_MAX)
+def _read_packed(packed: bytes, path: str) -> JobSpec:
+    return _read(job_pb2.JobSpec.FromString(packed), path)
+
+
+def _read(spec: job_pb2.JobSpec, path: str) -> JobSpec:
     fits = spec.min_nodes <= spec.max_nodes
     require(fits, f"{path}.max_nodes", "must be at least min_nodes")
     taken = JobSpec(

@@ -27,7 +27,7 @@ class ResumeTokens:
 
     def make(self, session_id: str) -> str:
         """Return the token of a session: 64 hexadecimal digits. It must never be logged."""
-        return hmac.new(self._key, session_id.encode(), "sha256").hexdigest()
+        return hmac.digest(self._key, session_id.encode(), "sha256").hex()
 
     def is_proof(self, session_id: str, token: str) -> bool:
         """Return whether a token is the session's, in a time that says nothing about it."""

@@ -34,11 +34,17 @@ class WorkerTokens:
         """
         self._coordinator_id = coordinator_id
         self._key = hmac.digest(secret or secrets.token_bytes(KEY_BYTES), b"worker", "sha256")
+        self._latest: tuple[tuple[str, int, int], str] | None = None
+        """The latest token and what it was made for: all nodes of a round get the same."""
 
     def make(self, job_id: str, run: int, round: int) -> str:
         """Return the token of a round's workers: printable, without spaces. Never log it."""
-        job = base64.urlsafe_b64encode(job_id.encode()).decode().rstrip("=")
-        return f"{run}.{round}.{job}.{self._sign(job_id, run, round)}"
+        made_for = (job_id, run, round)
+        if self._latest is None or self._latest[0] != made_for:
+            job = base64.urlsafe_b64encode(job_id.encode()).decode().rstrip("=")
+            token = f"{run}.{round}.{job}.{self._sign(job_id, run, round)}"
+            self._latest = (made_for, token)
+        return self._latest[1]
 
     def claim(self, job_id: str, metadata: Iterable[tuple[str, str | bytes]] | None) -> Claim:
         """Return what the token of a call says.
@@ -75,4 +81,4 @@ class WorkerTokens:
 
     def _sign(self, job_id: str, run: int, round: int) -> str:
         said = "\0".join((self._coordinator_id, str(run), str(round), job_id))
-        return hmac.new(self._key, said.encode(), "sha256").hexdigest()
+        return hmac.digest(self._key, said.encode(), "sha256").hex()
