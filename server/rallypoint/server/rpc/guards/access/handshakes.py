@@ -25,10 +25,15 @@ FIND_SHARE_MAX = 0.02
 FIND_S_MAX = 0.2
 """Time for it that may be saved up: so the peers of some hundreds of handshakes in a row are known,
 or of a few when there are 16,384 connections."""
+FEW = 16
+"""With so many connections, every handshake that begins is a reason to look."""
+PAUSE_S = 50e-6
+"""Pause before the next such look for each connection beyond that: about ten times as long as the
+look took. Otherwise the handshakes of hundreds of agents, which connect at once, would take half of
+the processor time of their first round for looking at each other. Few peers are missed, because a
+handshake that fails takes longer than a pause."""
 CLOSED_LOOKS_MIN = 2
 """Looks at which a connection has to be gone: its call may be waiting for its turn."""
-
-
 PROBES_MAX = 4
 """Connections of this process to itself that are remembered until they are seen."""
 
@@ -75,6 +80,8 @@ class Handshakes:
         """How long that may take now."""
         self._found_s = time.perf_counter()
         """When `_spare_s` was right."""
+        self._next_s = 0.0
+        """When a handshake that begins is the reason for a look again."""
         self._tidy_s = 0.0
         """When it is done even if there is nothing to find out: to forget peers that have left."""
         self._lock = threading.Lock()
@@ -103,7 +110,8 @@ class Handshakes:
         """Note that a handshake begins; gRPC's threads call this."""
         with self._lock:
             self._begun += 1
-        self.find()
+        if time.perf_counter() >= self._next_s:
+            self.find()
 
     def note_call(self, text: str) -> None:
         """Note that a call has come on a connection; `text` has its address and port."""
@@ -145,6 +153,7 @@ class Handshakes:
             found = self._find(self.port)
             ended_s = time.perf_counter()
             self._spare_s -= ended_s - began_s
+            self._next_s = ended_s + PAUSE_S * max(0, len(found) - FEW)
             self._tidy_s = ended_s + MINUTE_S
             with self._lock:
                 self._take(found)
