@@ -147,12 +147,16 @@ async def form_rounds(
             await afterwards(crowd)
 
 
+def coordinator_command() -> tuple[str, ...]:
+    """Return the command of a coordinator without a journal on the disk."""
+    binary = Path(sys.executable).with_name("coordinator")
+    return str(binary), "--host", "127.0.0.1", "--port", "0", "--log-level", "error"
+
+
 async def measure_ours(nodes: int, rounds: int, figures: Figures, idle_s: float) -> Traffic:
     """Let the coordinator form rounds, then idle; return the traffic of one re-forming."""
-    binary = Path(sys.executable).with_name("coordinator")
-    command = (str(binary), "--host", "127.0.0.1", "--port", "0", "--log-level", "error")
     samples = Traffic()
-    async with server(*command) as (port, pid):
+    async with server(*coordinator_command()) as (port, pid):
 
         async def idle(crowd: Crowd) -> None:
             traffic = await crowd.traffic()

@@ -84,9 +84,7 @@ async def _measure_once(cost: Cost, place: Place, rounds: int, idle_s: float) ->
         if place.is_shared:
             await await_owners([port])
         appends, spent_s = await place.appends(), _read_all_s(place)
-        await form_rounds(
-            port, pid, cost.nodes, rounds, cost.times, marked=False, afterwards=idle
-        )
+        await form_rounds(port, pid, cost.nodes, rounds, cost.times, marked=False, afterwards=idle)
 
 
 def _read_all_s(place: Place) -> float:

@@ -7,8 +7,8 @@ import json
 import resource
 import sys
 from asyncio.subprocess import PIPE, Process
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
 from harness.swarm import Traffic
@@ -20,6 +20,8 @@ STEP_S_MAX = 120.0
 """Longest wait for anything before the measurement fails."""
 FILES_BESIDE = 256
 """Open files of a process beside one for each connection."""
+LINE_BYTES_MAX = 1 << 24
+"""Longest line of a process."""
 
 
 class Crowd:
@@ -88,8 +90,7 @@ class Crowd:
         process.stdin.write(command)
 
 
-@asynccontextmanager
-async def agents(port: int, nodes: int, *, marked: bool) -> AsyncIterator[Crowd]:
+def agents(port: int, nodes: int, *, marked: bool) -> AbstractAsyncContextManager[Crowd]:
     """Make `nodes` agents, not connected yet, for the server on `port`; end them afterwards.
 
     Args:
@@ -97,15 +98,33 @@ async def agents(port: int, nodes: int, *, marked: bool) -> AsyncIterator[Crowd]
         nodes: how many.
         marked: see `SimulatedAgent`.
     """
+
+    def command(first: int, count: int) -> tuple[str, ...]:
+        numbers = map(str, (port, first, count, nodes, int(marked)))
+        return sys.executable, str(SCRIPT), *numbers
+
+    return crowd_of(nodes, command)
+
+
+@asynccontextmanager
+async def crowd_of(
+    nodes: int, command: Callable[[int, int], tuple[str, ...]]
+) -> AsyncIterator[Crowd]:
+    """Start processes for `nodes` clients; end them afterwards.
+
+    Args:
+        nodes: how many.
+        command: returns that of a process, by the number of its first client and their count.
+    """
     processes: list[Process] = []
     count = -(-nodes // AGENTS_MAX)
     try:
         for number in range(count):
             first, end = nodes * number // count, nodes * (number + 1) // count
-            words = map(str, (port, first, end - first, nodes, int(marked)))
+            argv = command(first, end - first)
             processes.append(
                 await asyncio.create_subprocess_exec(
-                    sys.executable, str(SCRIPT), *words, stdin=PIPE, stdout=PIPE, limit=1 << 24
+                    *argv, stdin=PIPE, stdout=PIPE, limit=LINE_BYTES_MAX
                 )
             )
         crowd = Crowd(processes)
