@@ -1,4 +1,4 @@
-"""A process with a share of the simulated agents, which its parent commands line by line.
+"""A process that holds a share of the simulated agents; its parent commands it by lines.
 
     python benchmarks/nodes/process.py PORT FIRST COUNT NODES MARKED
 

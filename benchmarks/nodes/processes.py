@@ -1,4 +1,4 @@
-"""Simulated agents in processes of their own, so that the one that measures has nothing to do."""
+"""Simulated agents in processes apart from the one that measures."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Crowd:
     async def _expect(self, word: str) -> None:
         said = await asyncio.gather(*map(self._read, self._processes))
         if any(line != word for line in said):
-            raise RuntimeError(f"processes of agents said {said} instead of {word}")
+            raise RuntimeError(f"expected {word} from every process, got {said}")
 
     async def _read(self, process: Process) -> str:
         assert process.stdout is not None
