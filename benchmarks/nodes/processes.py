@@ -70,9 +70,9 @@ class Crowd:
         return traffic
 
     async def _expect(self, word: str) -> None:
-        said = await asyncio.gather(*map(self._read, self._processes))
-        if any(line != word for line in said):
-            raise RuntimeError(f"expected {word} from every process, got {said}")
+        lines = await asyncio.gather(*map(self._read, self._processes))
+        if any(line != word for line in lines):
+            raise RuntimeError(f"not every process has printed {word!r}: {lines}")
 
     async def _read(self, process: Process) -> str:
         assert process.stdout is not None
