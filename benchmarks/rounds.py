@@ -1,6 +1,6 @@
 """How the coordinator's cost grows with the number of nodes: rounds, traffic, idling.
 
-N simulated agents (real gRPC streams, all in this process) form a first round and re-form it after
+N simulated agents (real gRPC streams, in processes of up to 1,024) form a first round and re-form it after
 a failure, against a real coordinator process. Then the same agents do the same against the floor: a
 bare grpc.aio server that exchanges the same number of messages of the same sizes and decides
 nothing. With the coordinator they also idle, at the heartbeat interval that it sets.
@@ -161,6 +161,9 @@ async def measure_ours(nodes: int, rounds: int, figures: Figures, idle_s: float)
         async def idle(crowd: Crowd) -> None:
             traffic = await crowd.traffic()
             count_round(traffic, nodes, figures)
+            while "acknowledgement" not in traffic.samples:  # the floor needs a copy of each kind
+                await asyncio.sleep(PAUSE_S)
+                traffic = await crowd.traffic()
             samples.samples.update(traffic.samples)
             if idle_s:
                 crowd.clear()

@@ -143,6 +143,10 @@ class Coordinator:
             raise CoordinatorEnded
         self._heard[beat.sender.session] = beat, self._clock.now_ms()
 
+    def now_ms(self) -> int:
+        """Return journal time."""
+        return self._clock.now_ms()
+
     async def read(self, answer: Callable[[State, int], T]) -> T:
         """Return `answer(state, now_ms)`, computed when everything it can see is in the journal.
 

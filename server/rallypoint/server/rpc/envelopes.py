@@ -103,16 +103,35 @@ class Envelopes:
             and not node.member
         ):
             return set_aside_message(job, node, now_ms)
-        known = self._explained.get(node.job_id)
-        nodes = len(state.sessions[node.job_id])
-        reused_ms = EXPLAINED_MS + nodes // NODES_PER_EXPLAINED_MS
-        if known is None or not 0 <= now_ms - known[0] < reused_ms:
+        known = self._find_explained(node.job_id, now_ms)
+        if known is None:
             waiting = explain(state, job, now_ms)
             known = (now_ms, None if waiting is None else waiting_message(waiting))
             self._explained[node.job_id] = known
             if len(self._explained) > JOBS_MAX:
                 self._explained.clear()
         return known[1]
+
+    def explained(
+        self, session: SessionId, now_ms: int
+    ) -> tuple[int, job_pb2.Waiting | None] | None:
+        """Return what `explain` returned a moment ago for the session's job, and when; or None.
+
+        It needs no turn: what it says was in the journal. While a round of thousands forms, a turn
+        for each heartbeat would take a fifth of the coordinator's time.
+        """
+        node = self._state.nodes.get(session)
+        if node is None or node.eligibility is not Eligibility.NONE:
+            return None  # it may have an explanation of its own
+        return self._find_explained(node.job_id, now_ms)
+
+    def _find_explained(
+        self, job_id: JobId, now_ms: int
+    ) -> tuple[int, job_pb2.Waiting | None] | None:
+        known = self._explained.get(job_id)
+        nodes = len(self._state.sessions.get(job_id, ()))
+        reused_ms = EXPLAINED_MS + nodes // NODES_PER_EXPLAINED_MS
+        return known if known is not None and 0 <= now_ms - known[0] < reused_ms else None
 
     def _welcome(self, outbox: Outbox) -> agent_pb2.Welcome:
         assert outbox.welcome is not None

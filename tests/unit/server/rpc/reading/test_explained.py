@@ -1,0 +1,63 @@
+"""What a job waits for is explained once for all its nodes, and for a moment."""
+
+from __future__ import annotations
+
+from rallypoint.server.core.model.node import Eligibility
+from rallypoint.server.core.model.spec import JobSpec
+from rallypoint.server.rpc.envelopes import EXPLAINED_MS, NODES_PER_EXPLAINED_MS, Envelopes
+from rallypoint.server.rpc.guards.worker_tokens import WorkerTokens
+from rallypoint.server.rpc.outbox import Outboxes
+from support.core.coordinator import Bench
+
+
+def make(nodes: int, wanted: int) -> tuple[Bench, Envelopes]:
+    """Return a job that waits for `wanted` nodes, and has `nodes`."""
+    bench = Bench(JobSpec(min_nodes=wanted, max_nodes=wanted))
+    bench.join(*(f"n{number}" for number in range(nodes)))
+    return bench, Envelopes(Outboxes(), bench.state, WorkerTokens("c"))
+
+
+def test_explanation_is_reused_for_the_other_nodes() -> None:
+    """Up to its end, and not at it."""
+    bench, envelopes = make(2, 3)
+    first, second = bench.state.nodes
+    assert envelopes.explained(second, bench.now_ms) is None
+
+    waiting = envelopes.explain(first, bench.now_ms)
+
+    assert waiting is not None
+    last_ms = bench.now_ms + EXPLAINED_MS - 1
+    assert (bench.now_ms, waiting) == envelopes.explained(second, last_ms)
+    assert envelopes.explained(second, last_ms + 1) is None
+
+
+def test_large_job_is_explained_less_often() -> None:
+    """By one ms for so many nodes."""
+    bench, envelopes = make(2 * NODES_PER_EXPLAINED_MS, 99)
+    session = next(iter(bench.state.nodes))
+    envelopes.explain(session, bench.now_ms)
+
+    last_ms = bench.now_ms + EXPLAINED_MS + 1
+
+    assert envelopes.explained(session, last_ms) is not None
+    assert envelopes.explained(session, last_ms + 1) is None
+
+
+def test_node_that_is_set_aside_has_its_own() -> None:
+    """Its health may be why it waits, whatever the others wait for."""
+    bench, envelopes = make(2, 3)
+    first, second = bench.state.nodes
+    envelopes.explain(first, bench.now_ms)
+
+    node = bench.state.nodes[second]
+    bench.state.nodes[second] = type(node)(
+        node.identity,
+        node.name,
+        arrival=node.arrival,
+        connection=1,
+        eligibility=Eligibility.QUARANTINED,
+    )
+
+    assert envelopes.explained(first, bench.now_ms) is not None
+    assert envelopes.explained(second, bench.now_ms) is None
+    assert envelopes.explained("unknown", bench.now_ms) is None  # type: ignore[arg-type]
