@@ -122,7 +122,7 @@ class Envelopes:
         """
         node = self._state.nodes.get(session)
         if node is None or node.eligibility is not Eligibility.NONE:
-            return None  # it may have an explanation of its own
+            return None  # its health may be why it waits
         return self._find_explained(node.job_id, now_ms)
 
     def _find_explained(
