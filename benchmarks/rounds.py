@@ -1,9 +1,9 @@
 """How the coordinator's cost grows with the number of nodes: rounds, traffic, idling.
 
-N simulated agents (real gRPC streams, in processes of up to 1,024) form a first round and re-form it after
-a failure, against a real coordinator process. Then the same agents do the same against the floor: a
-bare grpc.aio server that exchanges the same number of messages of the same sizes and decides
-nothing. With the coordinator they also idle, at the heartbeat interval that it sets.
+N simulated agents (real gRPC streams, in processes of up to 1,024) form a first round and re-form
+it after a failure, against a real coordinator process. Then the same agents do the same against the
+floor: a bare grpc.aio server that exchanges the same number of messages of the same sizes and
+decides nothing. With the coordinator they also idle, at the heartbeat interval that it sets.
 """
 
 from __future__ import annotations
