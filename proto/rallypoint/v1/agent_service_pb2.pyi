@@ -1322,3 +1322,229 @@ class Finished(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Finished: _TypeAlias = Finished  # noqa: Y015
+
+@_typing.final
+class RelayRequest(_message.Message):
+    """What a relay has received from its agents since the last message, in order. One without entries shows
+    that the relay is alive; the coordinator answers it with one without entries.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PROTOCOL_VERSION_FIELD_NUMBER: _builtins.int
+    ENTRIES_FIELD_NUMBER: _builtins.int
+    protocol_version: _builtins.int
+    """Highest protocol version that the relay speaks; 1 today. Set in the first message of the stream,
+    which has no entries.
+    """
+    @_builtins.property
+    def entries(self) -> _containers.RepeatedCompositeFieldContainer[Global___RelayedRequest]:
+        """What has arrived."""
+
+    def __init__(
+        self,
+        *,
+        protocol_version: _builtins.int = ...,
+        entries: _abc.Iterable[Global___RelayedRequest] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["entries", b"entries", "protocol_version", b"protocol_version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RelayRequest: _TypeAlias = RelayRequest  # noqa: Y015
+
+@_typing.final
+class RelayedRequest(_message.Message):
+    """Something that has happened to the stream of one agent."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STREAM_FIELD_NUMBER: _builtins.int
+    OPENING_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    CLOSING_FIELD_NUMBER: _builtins.int
+    stream: _builtins.int
+    """Number of the agent's stream. The relay counts from 1 on each stream to a coordinator, and uses no
+    number twice. Entries about a stream that has ended are ignored.
+    """
+    message: _builtins.bytes
+    """The agent has sent another message: an encoded SessionRequest, which the relay does not read. One
+    that cannot be decoded ends this agent's stream.
+    """
+    @_builtins.property
+    def opening(self) -> Global___RelayedOpening:
+        """The agent has sent its Hello."""
+
+    @_builtins.property
+    def closing(self) -> Global___RelayedClosing:
+        """The agent's stream has ended, or the agent sends nothing more."""
+
+    def __init__(
+        self,
+        *,
+        stream: _builtins.int = ...,
+        opening: Global___RelayedOpening | None = ...,
+        message: _builtins.bytes = ...,
+        closing: Global___RelayedClosing | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["closing", b"closing", "event", b"event", "message", b"message", "opening", b"opening"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["closing", b"closing", "event", b"event", "message", b"message", "opening", b"opening", "stream", b"stream"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["opening", "message", "closing"]  # noqa: Y015
+    _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
+
+Global___RelayedRequest: _TypeAlias = RelayedRequest  # noqa: Y015
+
+@_typing.final
+class RelayedOpening(_message.Message):
+    """The beginning of an agent's stream."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HELLO_FIELD_NUMBER: _builtins.int
+    PEER_FIELD_NUMBER: _builtins.int
+    AUTHORIZATION_FIELD_NUMBER: _builtins.int
+    IS_CERTIFIED_FIELD_NUMBER: _builtins.int
+    hello: _builtins.bytes
+    """The encoded SessionRequest with its Hello."""
+    peer: _builtins.str
+    """Peer of the agent as gRPC names it, such as ipv4:10.0.0.1:4711. Its host counts in the limits of the
+    coordinator, if that asks who calls; otherwise the host of the relay does.
+    """
+    authorization: _builtins.str
+    """Metadata `authorization` of the agent's call. Empty: it has none."""
+    is_certified: _builtins.bool
+    """True when the relay has verified a certificate of the agent. An agent without a token then has the
+    rights of the relay; any other has none.
+    """
+    def __init__(
+        self,
+        *,
+        hello: _builtins.bytes = ...,
+        peer: _builtins.str = ...,
+        authorization: _builtins.str = ...,
+        is_certified: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["authorization", b"authorization", "hello", b"hello", "is_certified", b"is_certified", "peer", b"peer"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RelayedOpening: _TypeAlias = RelayedOpening  # noqa: Y015
+
+@_typing.final
+class RelayedClosing(_message.Message):
+    """The end of an agent's stream."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STILL_READS_FIELD_NUMBER: _builtins.int
+    still_reads: _builtins.bool
+    """True when the agent still reads. It gets the answer to its Goodbye."""
+    def __init__(
+        self,
+        *,
+        still_reads: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["still_reads", b"still_reads"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RelayedClosing: _TypeAlias = RelayedClosing  # noqa: Y015
+
+@_typing.final
+class RelayResponse(_message.Message):
+    """What the coordinator has for the agents of a relay, in order."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ENTRIES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def entries(self) -> _containers.RepeatedCompositeFieldContainer[Global___RelayedResponse]:
+        """What it has; at most 1,024 entries."""
+
+    def __init__(
+        self,
+        *,
+        entries: _abc.Iterable[Global___RelayedResponse] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["entries", b"entries"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RelayResponse: _TypeAlias = RelayResponse  # noqa: Y015
+
+@_typing.final
+class RelayedResponse(_message.Message):
+    """Something for one agent."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STREAM_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    END_FIELD_NUMBER: _builtins.int
+    stream: _builtins.int
+    """Number of the agent's stream."""
+    message: _builtins.bytes
+    """Send this: an encoded SessionResponse."""
+    @_builtins.property
+    def end(self) -> Global___RelayedEnd:
+        """End the agent's stream. The coordinator sends nothing more for it."""
+
+    def __init__(
+        self,
+        *,
+        stream: _builtins.int = ...,
+        message: _builtins.bytes = ...,
+        end: Global___RelayedEnd | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["end", b"end", "event", b"event", "message", b"message"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end", b"end", "event", b"event", "message", b"message", "stream", b"stream"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["message", "end"]  # noqa: Y015
+    _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
+
+Global___RelayedResponse: _TypeAlias = RelayedResponse  # noqa: Y015
+
+@_typing.final
+class RelayedEnd(_message.Message):
+    """The status with which the stream of an agent ends."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CODE_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
+    DETAILS_FIELD_NUMBER: _builtins.int
+    code: _builtins.int
+    """Number of the gRPC status; 0: OK."""
+    text: _builtins.str
+    """Text of the status."""
+    details: _builtins.bytes
+    """The encoded google.rpc.Status with the details, for the trailing metadata
+    `grpc-status-details-bin`. Empty: there are none.
+    """
+    def __init__(
+        self,
+        *,
+        code: _builtins.int = ...,
+        text: _builtins.str = ...,
+        details: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "details", b"details", "text", b"text"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RelayedEnd: _TypeAlias = RelayedEnd  # noqa: Y015

@@ -41,6 +41,11 @@ class AgentServiceStub(object):
                 request_serializer=rallypoint_dot_v1_dot_agent__service__pb2.SessionRequest.SerializeToString,
                 response_deserializer=rallypoint_dot_v1_dot_agent__service__pb2.SessionResponse.FromString,
                 _registered_method=True)
+        self.Relay = channel.stream_stream(
+                '/rallypoint.v1.AgentService/Relay',
+                request_serializer=rallypoint_dot_v1_dot_agent__service__pb2.RelayRequest.SerializeToString,
+                response_deserializer=rallypoint_dot_v1_dot_agent__service__pb2.RelayResponse.FromString,
+                _registered_method=True)
 
 
 class AgentServiceServicer(object):
@@ -58,6 +63,15 @@ class AgentServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Relay(self, request_iterator, context):
+        """Carries the sessions of many agents on one stream, from a relay. Each agent is served as if it had
+        called Session: its Hello, its token and its limits are its own, and a refusal ends its session
+        alone. When the stream ends, the nodes of the relay have a whole lease to come back on another way.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AgentServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -65,6 +79,11 @@ def add_AgentServiceServicer_to_server(servicer, server):
                     servicer.Session,
                     request_deserializer=rallypoint_dot_v1_dot_agent__service__pb2.SessionRequest.FromString,
                     response_serializer=rallypoint_dot_v1_dot_agent__service__pb2.SessionResponse.SerializeToString,
+            ),
+            'Relay': grpc.stream_stream_rpc_method_handler(
+                    servicer.Relay,
+                    request_deserializer=rallypoint_dot_v1_dot_agent__service__pb2.RelayRequest.FromString,
+                    response_serializer=rallypoint_dot_v1_dot_agent__service__pb2.RelayResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -96,6 +115,33 @@ class AgentService(object):
             '/rallypoint.v1.AgentService/Session',
             rallypoint_dot_v1_dot_agent__service__pb2.SessionRequest.SerializeToString,
             rallypoint_dot_v1_dot_agent__service__pb2.SessionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Relay(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/rallypoint.v1.AgentService/Relay',
+            rallypoint_dot_v1_dot_agent__service__pb2.RelayRequest.SerializeToString,
+            rallypoint_dot_v1_dot_agent__service__pb2.RelayResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -41,6 +41,11 @@ class AgentServiceStub:
     break at any time. The agent then opens a new one with a higher connection number, and its Hello
     repeats everything that it holds. Nothing is lost, and nothing is done twice.
     """
+    Relay: _grpc.StreamStreamMultiCallable[_agent_service_pb2.RelayRequest, _agent_service_pb2.RelayResponse]
+    """Carries the sessions of many agents on one stream, from a relay. Each agent is served as if it had
+    called Session: its Hello, its token and its limits are its own, and a refusal ends its session
+    alone. When the stream ends, the nodes of the relay have a whole lease to come back on another way.
+    """
 
 @_typing.type_check_only
 class AgentServiceAsyncStub(AgentServiceStub):
@@ -54,6 +59,11 @@ class AgentServiceAsyncStub(AgentServiceStub):
     or ends the stream with a status that carries a message of error_details.proto. A stream may
     break at any time. The agent then opens a new one with a higher connection number, and its Hello
     repeats everything that it holds. Nothing is lost, and nothing is done twice.
+    """
+    Relay: _aio.StreamStreamMultiCallable[_agent_service_pb2.RelayRequest, _agent_service_pb2.RelayResponse]  # type: ignore[assignment]
+    """Carries the sessions of many agents on one stream, from a relay. Each agent is served as if it had
+    called Session: its Hello, its token and its limits are its own, and a refusal ends its session
+    alone. When the stream ends, the nodes of the relay have a whole lease to come back on another way.
     """
 
 class AgentServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -71,6 +81,17 @@ class AgentServiceServicer(metaclass=_abc_1.ABCMeta):
         or ends the stream with a status that carries a message of error_details.proto. A stream may
         break at any time. The agent then opens a new one with a higher connection number, and its Hello
         repeats everything that it holds. Nothing is lost, and nothing is done twice.
+        """
+
+    @_abc_1.abstractmethod
+    def Relay(
+        self,
+        request_iterator: _MaybeAsyncIterator[_agent_service_pb2.RelayRequest],
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_agent_service_pb2.RelayResponse], _abc.AsyncIterator[_agent_service_pb2.RelayResponse]]:
+        """Carries the sessions of many agents on one stream, from a relay. Each agent is served as if it had
+        called Session: its Hello, its token and its limits are its own, and a refusal ends its session
+        alone. When the stream ends, the nodes of the relay have a whole lease to come back on another way.
         """
 
 def add_AgentServiceServicer_to_server(servicer: AgentServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -128,8 +128,8 @@ def _dispatch(draft: Draft, input: inputs.Input) -> Refusal | None:  # noqa: C90
             return receive_writes(draft, input)
         case inputs.Progressed():
             return receive_progress(draft, input)
-        case inputs.Broken(sender=sender):
-            return note_broken_stream(draft, sender)
+        case inputs.Broken(sender=sender, is_relay=is_relay):
+            return note_broken_stream(draft, sender, is_relay=is_relay)
         case inputs.TimePassed():
             _expire(draft)
             return None

@@ -15,34 +15,35 @@ from typing import Protocol
 import grpc
 from google.rpc.status_pb2 import Status
 
-from rallypoint.base.log import bind_context, get_logger
-from rallypoint.server.coordinator import Coordinator, CoordinatorEnded
+from rallypoint.base.log import get_logger
+from rallypoint.server.coordinator import Coordinator
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.state.state import State
 from rallypoint.server.rpc.convert.checks import InvalidMessage
-from rallypoint.server.rpc.convert.hello import UnsupportedProtocol, to_hello, to_terms
 from rallypoint.server.rpc.convert.reports import require_sender, to_heartbeat, to_report
 from rallypoint.server.rpc.envelopes import Envelopes
-from rallypoint.server.rpc.errors import limit_status, lost_status, protocol_status
+from rallypoint.server.rpc.errors import limit_status, lost_status
 from rallypoint.server.rpc.guards import limits
 from rallypoint.server.rpc.guards.access.gate import CURRENT
 from rallypoint.server.rpc.guards.peers import LimitExceeded, Peers, Stream, host_of
 from rallypoint.server.rpc.guards.resume import ResumeTokens
 from rallypoint.server.rpc.guards.worker_tokens import WorkerTokens
 from rallypoint.server.rpc.outbox import Outbox, Outboxes
+from rallypoint.server.rpc.relays.carrying import carry
+from rallypoint.server.rpc.relays.seats import Place
+from rallypoint.server.rpc.sessions.connections import (
+    FAREWELL_S_MAX,
+    Connection,
+    Connections,
+    Ended,
+    note_ends,
+)
 from rallypoint.server.rpc.stalls import Stalls
 from rallypoint.server.rpc.status import abort_with, invalid_status, silent_status
-from rallypoint.server.rpc.views.node import show_session
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import agent_service_pb2_grpc as agent_grpc
-from rallypoint.wire.limits import DAY_MS
 
 log = get_logger()
-
-BROKEN_S_MAX = 1.0
-"""Longest wait for room in the inbox at the end of a stream, so that a stop cannot hang."""
-FAREWELL_S_MAX = 5.0
-"""Longest wait for the answer to a Goodbye after the peer has ended its side of the stream."""
 
 _EOF: object = grpc.aio.EOF
 """`read` returns it when the peer has ended its side; the annotation of `read` omits it."""
@@ -129,6 +130,7 @@ class AgentService(agent_grpc.AgentServiceServicer):
         self._envelopes = Envelopes(outboxes, state, worker_tokens, resume_tokens)
         self._stalls = Stalls()
         self._peers = peers or Peers()
+        self.connections = Connections(coordinator, outboxes, state, self._envelopes, self._peers)
 
     async def Session(  # type: ignore[override]  # a handler may write instead of yield
         self,
@@ -138,6 +140,14 @@ class AgentService(agent_grpc.AgentServiceServicer):
         """Serve one connection of one agent until it breaks or is refused."""
         await accept(context, self._peers, lambda first: self)
 
+    async def Relay(  # type: ignore[override]  # the same
+        self,
+        request_iterator: AsyncIterator[agent_pb2.RelayRequest],
+        context: grpc.aio.ServicerContext[agent_pb2.RelayRequest, agent_pb2.RelayResponse],
+    ) -> None:
+        """Serve the agents of one relay until its stream ends."""
+        await carry(context, self._peers, lambda first: Place(self.connections))
+
     async def serve(
         self, first: agent_pb2.SessionRequest, context: _Context, stream: Stream
     ) -> Status | None:
@@ -146,55 +156,24 @@ class AgentService(agent_grpc.AgentServiceServicer):
         Raises:
             LimitExceeded: when the Hello is too much for its host.
         """
+        opened = self.connections.open(first, stream)
+        if isinstance(opened, Status):
+            return opened
         try:
-            bind_context(job_id=first.hello.job_id, session_id=show_session(first.session_id))
-            hello = to_hello(first, self._clock_ms(), self._envelopes.tokens.is_proof)
-        except InvalidMessage as invalid:
-            log.warning("hello_rejected", path=invalid.path, problem=invalid.problem)
-            return invalid_status(invalid.path, invalid.problem)
-        except UnsupportedProtocol as unsupported:
-            return protocol_status(unsupported.lowest, unsupported.highest)
-        identity = hello.identity
-        is_new = identity.session not in self._state.nodes
-        self._peers.admit(stream, identity.job_id, time.monotonic(), is_new=is_new)
-        outbox = self._outboxes.open(
-            identity.session, hello.connection, identity.spec, to_terms(first.hello)
-        )
-        if outbox.end is not None:
-            return outbox.end
-        try:
-            return await self._carry(hello, context, outbox)
+            return await self._carry(opened.hello, context, opened.outbox)
         finally:
-            self._outboxes.close(outbox)
-            if not outbox.was_refused:
-                await self._note_end(inputs.Sender(identity.session, hello.connection, 0))
-            elif outbox.end is not None and outbox.end.code == grpc.StatusCode.UNAVAILABLE.value[0]:
-                self._peers.refund(stream)
+            if self.connections.close(opened):
+                await self._note_end(opened)
 
-    def _clock_ms(self) -> int:
-        """Return the Unix time against which epochs are checked.
-
-        A Hello may have raised the coordinator's own epoch to a day ahead. What agents then repeat
-        is always plausible.
-        """
-        return max(time.time_ns() // 1_000_000, self._state.epoch - DAY_MS)
-
-    async def _note_end(self, sender: inputs.Sender) -> None:
-        """Inform the core that a stream has ended; give up if the inbox stays full.
+    async def _note_end(self, connection: Connection) -> None:
+        """Inform the core that a stream has ended.
 
         Not when the caller's token was revoked: with a newer one the agent is back before its lease
         ends, and keeps its place. The time that a broken stream has may be too short for that.
         """
         entry = CURRENT.get()
-        if entry is not None and entry.is_revoked:
-            return
-        try:
-            async with asyncio.timeout(BROKEN_S_MAX):
-                await self._coordinator.submit(inputs.Broken(sender))
-        except TimeoutError:
-            log.warning("stream_end_dropped", why="the inbox is full; the lease ends the session")
-        except CoordinatorEnded:
-            pass
+        if entry is None or not entry.is_revoked:
+            await note_ends([Ended(self._coordinator, inputs.Broken(connection.sender))])
 
     async def _carry(self, hello: inputs.Hello, context: _Context, outbox: Outbox) -> Status | None:
         """Read and write until either side ends; return the status to end with, if any."""
@@ -230,7 +209,7 @@ class AgentService(agent_grpc.AgentServiceServicer):
             while (envelope := await context.read()) is not _EOF:
                 require_sender(envelope, session, connection)
                 workers = hello.identity.local_world_size
-                report = to_report(envelope, workers, self._clock_ms())
+                report = to_report(envelope, workers, self.connections.clock_ms())
                 if report is not None:
                     is_leaving = is_leaving or isinstance(report, inputs.Goodbye)
                     await self._coordinator.submit(report)

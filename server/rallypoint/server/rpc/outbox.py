@@ -133,12 +133,14 @@ class Outboxes:
         connection: int,
         spec: JobSpec = NOTHING_ASKED,
         terms: Terms = OLDEST,
+        wake: asyncio.Event | None = None,
     ) -> Outbox:
         """Return the outbox of a new connection, whose Hello is submitted next.
 
-        It may have an end already: then its Hello must not be submitted. `close` it afterwards.
+        `wake` is set when there is something to send; None: an event of its own. The outbox may
+        have an end already: then its Hello must not be submitted. `close` it afterwards.
         """
-        outbox = Outbox(session, connection, spec, terms)
+        outbox = Outbox(session, connection, spec, terms, wake or asyncio.Event())
         key, current = (session, connection), self._by_session.get(session)
         if self._has_ended:
             outbox.finish(ended_status())

@@ -14,9 +14,9 @@ from rallypoint.server.coordinator import Coordinator
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.journal.interface import JournalFailed
 from rallypoint.server.journal.memory import MemoryJournal
-from rallypoint.server.rpc import agent_service
 from rallypoint.server.rpc.agent_service import AgentService
 from rallypoint.server.rpc.guards.worker_tokens import WorkerTokens
+from rallypoint.server.rpc.sessions import connections
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import job_service_pb2 as service_pb2
 from rallypoint.v1 import job_service_pb2_grpc as service_grpc
@@ -124,7 +124,7 @@ async def test_full_inbox_does_not_hold_up_the_end_of_a_stream(
             await asyncio.Event().wait()
         await genuine(self, input)
 
-    monkeypatch.setattr(agent_service, "BROKEN_S_MAX", 0.01)
+    monkeypatch.setattr(connections, "BROKEN_S_MAX", 0.01)
     monkeypatch.setattr(Coordinator, "submit", submit)
     async with asyncio.timeout(LIMIT_S), served() as server:
         agent = await server.join("job", 1)

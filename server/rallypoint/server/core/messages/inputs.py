@@ -154,6 +154,8 @@ class Broken(Struct, frozen=True):
     """The stream of this connection ended."""
 
     sender: Sender
+    is_relay: bool = False
+    """The relay that carried it is gone: the agent itself may be well, and comes another way."""
 
 
 class DrainNode(Struct, frozen=True):

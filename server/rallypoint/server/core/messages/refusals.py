@@ -81,6 +81,7 @@ class Limit(Enum):
     REFLECTIONS_PER_HOST = "streams of reflection from one host"
     REQUESTS_PER_HOST = "calls from one host whose request has not arrived"
     STREAMS_PER_HOST = "streams from one host"
+    STREAMS_PER_RELAY = "agents of one relay"
     JOBS_PER_HOST = "jobs from one host"
     SESSIONS_PER_HOST = "new sessions a minute from one host"
     FAILED_ATTEMPTS_PER_HOST = "failed attempts a minute to authenticate from one host"

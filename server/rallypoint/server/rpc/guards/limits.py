@@ -21,6 +21,8 @@ wait even when all workers of the largest job call at once. Each takes about 10 
 STREAMS_PER_HOST_MAX = 2 * NODES_PER_JOB_MAX
 """Open streams of agents. When the network fails, every agent of the largest job may open its next
 stream before its last one has ended. A stream takes about 45 KB."""
+STREAMS_PER_RELAY_MAX = 1_024
+"""Agents of one relay. A relay is for a rack: this leaves room for several."""
 SESSIONS_AT_ONCE_MAX = 2 * NODES_PER_JOB_MAX
 """New sessions that a host may open in one instant: the largest job starts, fails and starts again,
 or finds a new coordinator, which knows none of its sessions."""

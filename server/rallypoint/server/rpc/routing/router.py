@@ -21,6 +21,8 @@ from rallypoint.server.coordinator import CoordinatorEnded
 from rallypoint.server.rpc.agent_service import AgentService, accept
 from rallypoint.server.rpc.guards.access.protection import OPEN, Protection
 from rallypoint.server.rpc.guards.peers import Peers, Stream
+from rallypoint.server.rpc.relays.carrying import carry
+from rallypoint.server.rpc.relays.seats import Place
 from rallypoint.server.rpc.routing.contexts import OwnedContext
 from rallypoint.server.rpc.routing.directory import Directory, Local, LocalShard
 from rallypoint.server.rpc.routing.ends import ending, write_in_time
@@ -100,6 +102,8 @@ class Router(grpc.GenericRpcHandler):
         handle: Any = unary
         if route.subject is Subject.STREAM:
             kind, handle = grpc.stream_stream_rpc_method_handler, self._session
+        elif route.subject is Subject.RELAY:
+            kind, handle = grpc.stream_stream_rpc_method_handler, self._relay
         elif route.is_stream:
             kind, handle = grpc.unary_stream_rpc_method_handler, stream
         made: grpc.RpcMethodHandler[Any, Any] = kind(
@@ -178,6 +182,14 @@ class Router(grpc.GenericRpcHandler):
     async def _session(self, requests: AsyncIterator[Any], context: Context) -> None:
         await accept(context, self._peers, self._find_agents)
 
+    async def _relay(self, requests: AsyncIterator[Any], context: Context) -> None:
+        await carry(context, self._peers, self._find_place)
+
+    def _find_place(self, first: agent_pb2.SessionRequest) -> Place | Status:
+        """Return who serves an agent that a relay carries, or how its stream ends."""
+        found = self._find_agents(first)
+        return found if isinstance(found, Status) else found.place
+
     def _find_agents(self, first: agent_pb2.SessionRequest) -> _Session | Status:
         """Return who serves the agent that has sent this message, or how its stream ends."""
         if not self._directory.shard_count:
@@ -199,6 +211,12 @@ class _Session:
     def __init__(self, shard: LocalShard, owns: Callable[[], bool]) -> None:
         self._shard = shard
         self._owns = owns
+
+    @property
+    def place(self) -> Place:
+        """Return what a relay's stream needs of the shard."""
+        service: AgentService = self._shard.services[AGENT_SERVICE]
+        return Place(service.connections, self._owns, self._shard.distances)
 
     async def serve(
         self, first: agent_pb2.SessionRequest, context: Any, stream: Stream

@@ -17,6 +17,7 @@ from rallypoint.wire.limits import SERVICES
 class Subject(Enum):
     """What a call is about."""
 
+    RELAY = "the jobs of all agents of a relay, each named by a Hello"
     JOB = "the job in `job_id`"
     STREAM = "the job of an agent, whose Hello names it"
     ALL = "all jobs"
@@ -25,6 +26,7 @@ class Subject(Enum):
 
 SUBJECTS: Mapping[str, Subject] = {
     "AgentService/Session": Subject.STREAM,
+    "AgentService/Relay": Subject.RELAY,
     "BarrierService/Arrive": Subject.JOB,
     "BarrierService/ListBarriers": Subject.JOB,
     "CoordinatorService/GetCoordinator": Subject.ALL,

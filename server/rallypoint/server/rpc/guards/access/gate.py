@@ -67,9 +67,9 @@ class Entry:
     def __init__(self, gate: Gate, row: Row, call: Call) -> None:
         """Begin without callers."""
         self.call = call
-        self._gate = gate
+        self.gate = gate
         self._row = row
-        self._allowed: tuple[Caller, ...] = ()
+        self.allowed: tuple[Caller, ...] = ()
         self.caller: Caller | None = None
         """The first caller that is allowed this call; None: not known yet."""
         self.is_forwarded = False
@@ -89,10 +89,10 @@ class Entry:
             AccessRefused: when there is none.
         """
         needed = set(self._row.roles)
-        self._allowed = tuple(caller for caller in callers if needed & set(caller.roles))
-        if not self._allowed:
+        self.allowed = tuple(caller for caller in callers if needed & set(caller.roles))
+        if not self.allowed:
             raise refusals.role_not_allowed(callers, self._row.roles)
-        self.caller = self._allowed[0]
+        self.caller = self.allowed[0]
 
     def require_job(self, job_id: str) -> None:
         """Check that the call may be about a job; an empty name stands for all jobs.
@@ -104,9 +104,9 @@ class Entry:
         if not self._row.has_job:
             return
         self._job_id = job_id
-        fits = next((caller for caller in self._allowed if caller.may_touch(job_id)), None)
+        fits = next((caller for caller in self.allowed if caller.may_touch(job_id)), None)
         if fits is None:
-            raise refusals.job_not_allowed(self._allowed, job_id)
+            raise refusals.job_not_allowed(self.allowed, job_id)
         self.caller = fits
 
     @contextmanager
@@ -116,7 +116,7 @@ class Entry:
         Raises:
             AccessRefused: when the caller is refused by now.
         """
-        with self._gate.streams.holding(lambda: self._check(context)):
+        with self.gate.streams.holding(lambda: self._check(context)):
             yield
 
     def _check(self, context: Context) -> AccessRefused | None:
@@ -124,7 +124,7 @@ class Entry:
         if self.is_forwarded:  # the coordinator that the client has called checks it
             return None
         try:
-            self.admit(self._gate.identify_again(context, self.worker))
+            self.admit(self.gate.identify_again(context, self.worker))
             if self._job_id is not None:
                 self.require_job(self._job_id)
         except AccessRefused as refused:
@@ -135,13 +135,13 @@ class Entry:
     def note_joined(self) -> None:
         """Note that a node is let into its job."""
         assert self.caller is not None
-        self._gate.audit.allow(self.call, self.caller, "allowed")
+        self.gate.audit.allow(self.call, self.caller, "allowed")
 
     def sign(self, shard: int) -> str:
         """Return the metadata that says who has made this call, for the owner of a shard."""
         assert self.caller is not None
         call = self.call
-        return self._gate.identities.sign(
+        return self.gate.identities.sign(
             self.caller, method=call.method, shard=str(shard), job_id=call.job_id, peer=call.peer
         )
 
@@ -229,7 +229,7 @@ class Gate:
             CURRENT.set(entry)
             yield entry
         except AccessRefused as refused:
-            self._refuse(entry, refused)
+            self.refuse(entry, refused)
             raise
         except BaseException as error:
             self._note_end(entry, row, _outcome(error, context))
@@ -288,7 +288,7 @@ class Gate:
         Raises:
             AccessRefused: when the token is not valid.
         """
-        found = [self._find_token(shown[TOKEN_KEY])] if TOKEN_KEY in shown else []
+        found = [self.find_token(shown[TOKEN_KEY])] if TOKEN_KEY in shown else []
         return [*found, *self._source.rules.find_certificate(_certificate_names(context))]
 
     def _read_forwarded(self, entry: Entry, shown: Mapping[str, str]) -> Caller:
@@ -302,7 +302,8 @@ class Gate:
         entry.is_forwarded = True
         return caller
 
-    def _find_token(self, shown: str) -> Caller:
+    def find_token(self, shown: str) -> Caller:
+        """Return who has this `authorization`; raise AccessRefused when it is not valid."""
         scheme, _, token = shown.partition(" ")
         caller = self._source.rules.find_token(token.strip())
         if scheme.lower() != _SCHEME or caller is None:
@@ -328,7 +329,7 @@ class Gate:
         jobs = (glob.escape(claim.job_id),)
         return Caller(f"worker of {claim.job_id}", (Role.WORKER,), Proof.WORKER_TOKEN, jobs)
 
-    def _refuse(self, entry: Entry, refused: AccessRefused) -> None:
+    def refuse(self, entry: Entry, refused: AccessRefused) -> None:
         """Note a refusal.
 
         Raises:

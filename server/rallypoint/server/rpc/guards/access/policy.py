@@ -36,12 +36,15 @@ _ABOUT_NO_JOB = Row(_EACH, has_job=False)
 _CHANGE = Row((Role.OPERATOR,), is_change=True)
 _WORKER = Row((Role.WORKER,), checks_worker=True)
 _JOIN = Row((Role.AGENT,))
+_CARRY = Row((Role.AGENT,), has_job=False)
+"""The agents that a relay carries are checked one by one, each for its own job."""
 _OPEN = Row((), has_job=False, is_open=True)
 CLOSED = Row((), has_job=False)
 """For a method without a row."""
 
 _METHODS: Mapping[str, Row] = {
     "rallypoint.v1.AgentService/Session": _JOIN,
+    "rallypoint.v1.AgentService/Relay": _CARRY,
     "rallypoint.v1.BarrierService/Arrive": _WORKER,
     "rallypoint.v1.BarrierService/ListBarriers": _READ,
     "rallypoint.v1.CoordinatorService/GetCoordinator": _ABOUT_NO_JOB,

@@ -26,8 +26,8 @@ class _Open(Struct, eq=False):
     """An open stream."""
 
     check: Check
-    task: asyncio.Task[Any]
-    """Serves it."""
+    end: Callable[[AccessRefused], None]
+    """Ends it."""
     refused: AccessRefused | None = None
     """Why it ends."""
 
@@ -51,7 +51,7 @@ class Streams:
         """
         task = asyncio.current_task()
         assert task is not None, "a call is served by a task"
-        stream = _Open(check, task)
+        stream = _Open(check, lambda refused: _cancel(task))
         self._open.add(stream)
         try:
             yield
@@ -62,12 +62,27 @@ class Streams:
         finally:
             self._open.discard(stream)
 
+    def hold(self, check: Check, end: Callable[[AccessRefused], None]) -> Callable[[], None]:
+        """Hold a stream without a task of its own; return what lets it go.
+
+        Args:
+            check: of the stream.
+            end: ends it when it may not stay.
+        """
+        stream = _Open(check, end)
+        self._open.add(stream)
+        return lambda: self._open.discard(stream)
+
     async def check(self) -> None:
         """End the streams that may not stay."""
         for count, stream in enumerate(tuple(self._open), 1):
             if stream in self._open and stream.refused is None:
                 stream.refused = stream.check()
                 if stream.refused is not None:
-                    stream.task.cancel()
+                    stream.end(stream.refused)
             if not count % BATCH:
                 await asyncio.sleep(0)
+
+
+def _cancel(task: asyncio.Task[Any]) -> None:
+    task.cancel()

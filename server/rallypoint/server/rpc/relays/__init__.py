@@ -1,0 +1,1 @@
+"""Serves agents whose sessions a relay carries, many on one stream."""

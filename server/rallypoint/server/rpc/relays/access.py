@@ -1,0 +1,89 @@
+"""Who an agent is that a relay carries.
+
+Its own token counts, as if it had come directly. Without one, the relay may vouch for it, if it has
+verified a certificate: then the agent has the rights of the relay, and no more. So a relay gives
+nobody what it does not have itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+
+from rallypoint.server.rpc.guards.access import refusals
+from rallypoint.server.rpc.guards.access.audit import Call
+from rallypoint.server.rpc.guards.access.caller import Caller
+from rallypoint.server.rpc.guards.access.gate import Entry
+from rallypoint.server.rpc.guards.access.policy import POLICY
+from rallypoint.server.rpc.guards.access.refusals import AccessRefused
+from rallypoint.server.rpc.guards.peers import host_of
+from rallypoint.v1 import agent_service_pb2 as agent_pb2
+
+SESSION = "/rallypoint.v1.AgentService/Session"
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+def let_in(
+    carrier: Entry, context: Context, opening: agent_pb2.RelayedOpening, job_id: str
+) -> Entry:
+    """Return the call that an agent would have made.
+
+    Args:
+        carrier: the relay's own call.
+        context: of that.
+        opening: what the relay says of the agent.
+        job_id: from its Hello.
+
+    Raises:
+        AccessRefused: when the agent may not take part in the job.
+        LimitExceeded: when its host has failed too often.
+    """
+    gate = carrier.gate
+    entry = Entry(gate, POLICY[SESSION], Call(SESSION, opening.peer, host_of(opening.peer)))
+    try:
+        entry.admit(_identify(entry, context, opening))
+        entry.require_job(job_id)
+    except AccessRefused as refused:
+        gate.refuse(entry, refused)
+        raise
+    return entry
+
+
+def hold(
+    entry: Entry,
+    context: Context,
+    opening: agent_pb2.RelayedOpening,
+    end: Callable[[AccessRefused], None],
+) -> Callable[[], None]:
+    """Check an agent again whenever the rules change; return what lets it go.
+
+    Args:
+        entry: as `let_in` returned it.
+        context: of the relay's call.
+        opening: what the relay says of the agent; without its Hello.
+        end: ends the agent's stream alone.
+    """
+
+    def check() -> AccessRefused | None:
+        try:
+            entry.admit(_identify(entry, context, opening))
+            entry.require_job(entry.call.job_id)
+        except AccessRefused as refused:
+            entry.is_revoked = True
+            entry.gate.refuse(entry, refused)
+            return refused
+        return None
+
+    return entry.gate.streams.hold(check, end)
+
+
+def _identify(
+    entry: Entry, context: Context, opening: agent_pb2.RelayedOpening
+) -> tuple[Caller, ...]:
+    if opening.authorization:
+        return (entry.gate.find_token(opening.authorization),)
+    if opening.is_certified:
+        return entry.gate.identify_again(context, None)
+    raise refusals.token_missing()

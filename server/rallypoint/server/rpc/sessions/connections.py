@@ -1,0 +1,190 @@
+"""Opens, serves and closes connections of agents: on streams of their own, or through a relay.
+
+Who reads and writes is not decided here. So each agent has the same checks, limits, refusals and
+acknowledgements, whichever way its messages come.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+
+import grpc
+from google.rpc.status_pb2 import Status
+from msgspec import Struct
+
+from rallypoint.base.log import bind_context, get_logger
+from rallypoint.server.coordinator import Coordinator, CoordinatorEnded
+from rallypoint.server.core.messages import inputs
+from rallypoint.server.core.state.state import State
+from rallypoint.server.rpc.convert.checks import InvalidMessage
+from rallypoint.server.rpc.convert.hello import UnsupportedProtocol, to_hello, to_terms
+from rallypoint.server.rpc.convert.reports import require_sender, to_heartbeat, to_report
+from rallypoint.server.rpc.envelopes import Envelopes
+from rallypoint.server.rpc.errors import protocol_status
+from rallypoint.server.rpc.guards.peers import Peers, Stream
+from rallypoint.server.rpc.outbox import Outbox, Outboxes
+from rallypoint.server.rpc.status import invalid_status
+from rallypoint.server.rpc.views.node import show_session
+from rallypoint.v1 import agent_service_pb2 as agent_pb2
+from rallypoint.wire.limits import DAY_MS
+
+log = get_logger()
+
+BROKEN_S_MAX = 1.0
+"""Longest wait for room in the inbox at the end of a stream, so that a stop cannot hang."""
+FAREWELL_S_MAX = 5.0
+"""Longest wait for the answer to a Goodbye after the peer has ended its side of the stream."""
+
+
+class Connection(Struct, eq=False):
+    """A connection whose Hello was admitted, and is submitted next."""
+
+    hello: inputs.Hello
+    outbox: Outbox
+    stream: Stream
+    """What its host is charged."""
+    is_leaving: bool = False
+    """The agent has said Goodbye."""
+
+    @property
+    def sender(self) -> inputs.Sender:
+        """Return who sends on it."""
+        return inputs.Sender(self.outbox.session, self.outbox.connection, 0)
+
+
+class Connections:
+    """The connections to the agents of one shard."""
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        outboxes: Outboxes,
+        state: State,
+        envelopes: Envelopes,
+        peers: Peers,
+    ) -> None:
+        """Begin without connections.
+
+        Args:
+            coordinator: receives the messages of agents.
+            outboxes: hold the messages to agents.
+            state: the live state.
+            envelopes: makes the messages to agents.
+            peers: what each host uses.
+        """
+        self.coordinator = coordinator
+        self.envelopes = envelopes
+        self._outboxes = outboxes
+        self._state = state
+        self._peers = peers
+
+    def open(
+        self,
+        first: agent_pb2.SessionRequest,
+        stream: Stream,
+        wake: Callable[[], asyncio.Event] = asyncio.Event,
+    ) -> Connection | Status:
+        """Return the connection that a Hello opens, or the status to end the stream with.
+
+        The Hello has to be submitted next, and the connection to be closed afterwards.
+
+        Args:
+            first: the first message.
+            stream: what its host is charged.
+            wake: makes the event that is set when there is something to send.
+
+        Raises:
+            LimitExceeded: when the Hello is too much for its host.
+        """
+        try:
+            bind_context(job_id=first.hello.job_id, session_id=show_session(first.session_id))
+            hello = to_hello(first, self.clock_ms(), self.envelopes.tokens.is_proof)
+        except InvalidMessage as invalid:
+            log.warning("hello_rejected", path=invalid.path, problem=invalid.problem)
+            return invalid_status(invalid.path, invalid.problem)
+        except UnsupportedProtocol as unsupported:
+            return protocol_status(unsupported.lowest, unsupported.highest)
+        identity = hello.identity
+        is_new = identity.session not in self._state.nodes
+        self._peers.admit(stream, identity.job_id, time.monotonic(), is_new=is_new)
+        outbox = self._outboxes.open(
+            identity.session, hello.connection, identity.spec, to_terms(first.hello), wake()
+        )
+        return Connection(hello, outbox, stream) if outbox.end is None else outbox.end
+
+    def clock_ms(self) -> int:
+        """Return the Unix time against which epochs are checked.
+
+        A Hello may have raised the coordinator's own epoch to a day ahead. What agents then repeat
+        is always plausible.
+        """
+        return max(time.time_ns() // 1_000_000, self._state.epoch - DAY_MS)
+
+    async def submit(self, connection: Connection) -> None:
+        """Submit the Hello.
+
+        Raises:
+            CoordinatorEnded: when no turn will come.
+        """
+        try:
+            await self.coordinator.submit(connection.hello)
+        except BaseException:
+            self._outboxes.withdraw(connection.outbox)
+            raise
+
+    async def take(self, connection: Connection, envelope: agent_pb2.SessionRequest) -> None:
+        """Pass on a message after the Hello. Waits while the inbox is full.
+
+        Raises:
+            InvalidMessage: when it breaks the contract; the connection has to end.
+            CoordinatorEnded: when no turn will come.
+        """
+        hello, outbox = connection.hello, connection.outbox
+        require_sender(envelope, hello.identity.session, hello.connection)
+        report = to_report(envelope, hello.identity.local_world_size, self.clock_ms())
+        if report is not None:
+            connection.is_leaving = connection.is_leaving or isinstance(report, inputs.Goodbye)
+            await self.coordinator.submit(report)
+            return
+        self.coordinator.hear(to_heartbeat(envelope))
+        if envelope.epoch <= self._state.epoch:  # else the core ends the stream
+            outbox.acknowledge_heartbeat(envelope.heartbeat.number)
+
+    def lease_s(self, connection: Connection) -> float:
+        """Return how long a write to the agent may take."""
+        return self._state.lease_ms(connection.outbox.spec) / 1000
+
+    def close(self, connection: Connection) -> bool:
+        """Forget a connection that has ended; return whether the core has to learn of it."""
+        outbox = connection.outbox
+        self._outboxes.close(outbox)
+        if not outbox.was_refused:
+            return True
+        if outbox.end is not None and outbox.end.code == grpc.StatusCode.UNAVAILABLE.value[0]:
+            self._peers.refund(connection.stream)
+        return False
+
+
+class Ended(Struct, frozen=True):
+    """A connection that has ended, which the core does not know yet."""
+
+    coordinator: Coordinator
+    broken: inputs.Broken
+
+
+async def note_ends(ended: Sequence[Ended]) -> None:
+    """Inform the core that connections have ended; give up if the inbox stays full."""
+    told = 0
+    try:
+        async with asyncio.timeout(BROKEN_S_MAX):
+            for one in ended:
+                try:
+                    await one.coordinator.submit(one.broken)
+                except CoordinatorEnded:
+                    pass
+                told += 1
+    except TimeoutError:
+        why = "the inbox is full; the lease ends the session"
+        log.warning("stream_end_dropped", why=why, streams=len(ended) - told)
